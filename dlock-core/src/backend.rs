@@ -1,0 +1,234 @@
+//! The driver contract: what a store must be able to do, and nothing else.
+//!
+//! Six methods stand between a store and the engine: [`Backend::info`] and [`Backend::claim`], and the
+//! four of [`Claim`]. Waiting, time-outs, cancellation, renewal, loss and reentrancy are the engine's.
+
+use std::{fmt, num::NonZeroU64, ops::RangeInclusive, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use uuid::Uuid;
+
+use crate::{Inspect, LockName, Result, Wait};
+
+/// How a claim wants to hold its lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// One holder at a time; who comes next is the store's choice.
+    Mutex,
+    /// One holder at a time, in order of arrival.
+    Fair,
+    /// Shared with other readers; never beside any other kind.
+    Read,
+    /// One holder at a time, beside no reader; readers that come after a waiting writer wait behind it.
+    Write,
+}
+
+impl Kind {
+    /// All kinds, for stores that have them all.
+    pub const ALL: &'static [Self] = &[Self::Mutex, Self::Fair, Self::Read, Self::Write];
+
+    /// Whether two claims of one name, of this kind and the other, may hold at once.
+    pub fn shares_with(self, other: Self) -> bool {
+        self == Self::Read && other == Self::Read
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Mutex => "mutex",
+            Self::Fair => "fair",
+            Self::Read => "read",
+            Self::Write => "write",
+        })
+    }
+}
+
+/// Names one claim, never the client: every acquisition draws a new one from the operating system's random
+/// source, so that neither a stale guard nor a forked child can be taken for the holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClaimId([u8; 16]);
+
+impl ClaimId {
+    /// Draws a fresh id.
+    pub fn random() -> Self {
+        Self(Uuid::new_v4().into_bytes())
+    }
+
+    /// The id as it travels in binary protocols.
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
+    /// An id read back from a store.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl fmt::Display for ClaimId {
+    /// The id in the shape of a UUID, 36 characters.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Uuid::from_bytes(self.0).fmt(f)
+    }
+}
+
+/// A fencing token: greater than every token granted before for the same name.
+///
+/// Hand it to whatever the lock protects, and let that refuse anything smaller than it has seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Token(NonZeroU64);
+
+impl Token {
+    /// A token of this value; `None` for zero, which no store grants.
+    pub fn new(value: u64) -> Option<Self> {
+        NonZeroU64::new(value).map(Self)
+    }
+
+    /// The value, to put into a query or a header.
+    pub const fn get(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What a claim asks for.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The lock. One name is one lock, whatever the kind.
+    pub name: LockName,
+    /// How to hold it.
+    pub kind: Kind,
+    /// Names this claim; new for every acquisition.
+    pub id: ClaimId,
+    /// The store must forget the claim this long after it last heard of it.
+    pub ttl: Duration,
+    /// How long the caller will wait, for stores that treat a try differently or note a waiter's patience.
+    /// The engine keeps the time; a driver never does.
+    pub wait: Wait,
+}
+
+/// What a store is and can do. The engine refuses what is absent here before any I/O.
+#[derive(Clone, Debug)]
+pub struct Info {
+    /// Which store, in the words of its URL's scheme: `memory`, `sqlite`, `redis`.
+    pub store: &'static str,
+    /// Two clients of one store have the same identity, two stores never do. Holds no secret.
+    pub identity: String,
+    /// The kinds of claim it grants.
+    pub kinds: &'static [Kind],
+    /// Whether every grant carries a fencing token.
+    pub tokens: bool,
+    /// Whether a read claim with the id of a claim that holds takes its place, in one step (see [`Claim::attempt`]).
+    pub downgrades: bool,
+    /// The shortest and the longest ttl it can keep.
+    pub ttl: RangeInclusive<Duration>,
+}
+
+/// A connected store. Cheap to share; holds connections, never lock state.
+pub trait Backend: fmt::Debug + Send + Sync + 'static {
+    /// What the store is and can do. Never changes.
+    fn info(&self) -> &Info;
+
+    /// Prepares a claim. Does no I/O: nothing is in the store before the first [`Claim::attempt`].
+    fn claim(&self, request: Request) -> Box<dyn Claim>;
+}
+
+/// One contender's stake in one lock: waiting, then held, then gone.
+///
+/// One keeper task is the only caller. It calls one method at a time and never drops `attempt`, `renew` or
+/// `release` in flight, unless its runtime is shut down. Each must end by itself, so each bounds its own I/O.
+#[async_trait]
+pub trait Claim: Send + 'static {
+    /// Joins the contest, or asks again, and keeps a waiting claim alive for another ttl.
+    ///
+    /// Idempotent: a claim that holds the lock already, because the last reply was lost, gets the same grant.
+    /// After [`Attempt::Busy`] to a request whose wait is [`Wait::Never`] nothing is left in the store.
+    ///
+    /// Where [`Info::downgrades`] is true, a read claim whose id holds the lock in another kind turns that
+    /// hold into a read hold in place: same token, never a moment without it.
+    ///
+    /// # Errors
+    /// The outcome is unknown, and `release` must be right all the same.
+    async fn attempt(&mut self) -> Result<Attempt>;
+
+    /// Extends a held claim by its ttl, or learns that it is gone. Never acquires, never creates.
+    ///
+    /// # Errors
+    /// Unknown, not lost: the claim stays the holder's until its deadline.
+    async fn renew(&mut self) -> Result<Renewal>;
+
+    /// Removes every trace of the claim, waiting or held, and wakes whom that concerns.
+    ///
+    /// Idempotent; right even if the outcome of `attempt` is unknown; never touches another claim.
+    ///
+    /// # Errors
+    /// Not confirmed; the keeper asks again.
+    async fn release(&mut self) -> Result<()>;
+
+    /// Ends when asking again may pay: for a waiting claim its turn may have come, for a held one it may be lost.
+    ///
+    /// Only a hint: it may fire without cause, late, or never. It may be dropped at any await.
+    async fn changed(&mut self);
+}
+
+/// What an [`attempt`](Claim::attempt) was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// The claim holds the lock.
+    Granted(Grant),
+    /// Somebody else is first.
+    Busy {
+        /// When asking again pays even without a hint, for example when the holder's ttl ends.
+        retry_in: Duration,
+    },
+}
+
+/// What a claim is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Greater than every token granted before for this name; `None` if the store cannot promise that.
+    pub token: Option<Token>,
+    /// How long the holder may go without a renewal, counted from before the request was sent.
+    pub valid_for: Duration,
+}
+
+/// What a [`renew`](Claim::renew) was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewal {
+    /// Still ours.
+    Renewed {
+        /// How long the holder may go without the next renewal, counted from before the request was sent.
+        valid_for: Duration,
+    },
+    /// The store says that the claim is gone.
+    Lost,
+}
+
+/// A connected backend with the optional abilities its store has.
+#[derive(Clone, Debug)]
+pub struct Store {
+    /// The driver.
+    pub backend: Arc<dyn Backend>,
+    /// Looking into the store and breaking locks, where it can.
+    pub inspect: Option<Arc<dyn Inspect>>,
+}
+
+impl Store {
+    /// A store that can only lock.
+    pub fn new(backend: Arc<dyn Backend>) -> Self {
+        Self { backend, inspect: None }
+    }
+
+    /// Adds the ability to look into the store.
+    #[must_use]
+    pub fn with_inspect(mut self, inspect: Arc<dyn Inspect>) -> Self {
+        self.inspect = Some(inspect);
+        self
+    }
+}

@@ -1,0 +1,1 @@
+//! One SQLite file, many processes, one host.

@@ -1,0 +1,2 @@
+//! dlock.
+fn main() {}

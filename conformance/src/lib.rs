@@ -1,1 +1,43 @@
-//! conformance
+//! The behaviour suite that every dlock backend passes, for yours too.
+//!
+//! A backend's `tests/conformance.rs` (with `harness = false` in its manifest) is all that is needed:
+//!
+//! ```no_run
+//! use async_trait::async_trait;
+//! use dlock_conformance::{Clock, Fixture};
+//! use dlock_core::{Result, Store, memory::MemoryBackend};
+//!
+//! struct Memory(MemoryBackend);
+//!
+//! #[async_trait]
+//! impl Fixture for Memory {
+//!     fn name(&self) -> &str {
+//!         "memory"
+//!     }
+//!     async fn connect(&self) -> Result<Store> {
+//!         Ok(self.0.clone().into_store())
+//!     }
+//!     fn clock(&self) -> Clock {
+//!         Clock::Paused
+//!     }
+//! }
+//!
+//! fn main() -> std::process::ExitCode {
+//!     dlock_conformance::run(Ok(Memory(MemoryBackend::new())))
+//! }
+//! ```
+//!
+//! One table of [cases](cases::all), each a sentence that can be false, becomes `libtest-mimic` trials, chosen by what the
+//! store's [`Info`](dlock_core::Info) says it can do. The whole table runs five times: on the store as it is, and through four
+//! [wrappers](wrap::Habit) that misbehave as real stores do: hints that never come, hints without end, slow answers,
+//! and answers that are lost after the store acted. After each case the store must be empty.
+
+mod arena;
+pub mod cases;
+mod fixture;
+mod runner;
+pub mod wrap;
+
+pub use arena::Arena;
+pub use fixture::{Clock, Fixture, Unreachable};
+pub use runner::run;

@@ -1,0 +1,73 @@
+//! Stores that misbehave as real ones do, made of a store that does not.
+
+mod chatty;
+mod deaf;
+mod flaky;
+mod slow;
+mod switch;
+
+use std::{fmt, sync::Arc};
+
+use dlock_core::{Backend, Claim, Info, Request, Store};
+
+pub use switch::Switch;
+
+/// A way to misbehave within the driver contract: every case passes all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Habit {
+    /// Hints never come: messages are lost, watches drop.
+    Deaf,
+    /// Hints come without end and without cause.
+    Chatty,
+    /// Every answer takes its time.
+    Slow,
+    /// Answers are lost after the store acted.
+    Flaky,
+}
+
+impl Habit {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Deaf, Self::Chatty, Self::Slow, Self::Flaky];
+
+    /// The store with this habit.
+    pub fn wrap(self, store: Store) -> Store {
+        wrap(store, move |claim, request| match self {
+            Self::Deaf => Box::new(deaf::Deaf(claim)),
+            Self::Chatty => Box::new(chatty::Chatty(claim)),
+            Self::Slow => Box::new(slow::Slow(claim)),
+            Self::Flaky => Box::new(flaky::Flaky::new(claim, &request)),
+        })
+    }
+}
+
+/// A store whose claims are wrapped; its other abilities are as they were.
+pub fn wrap(
+    store: Store,
+    wrapper: impl Fn(Box<dyn Claim>, Request) -> Box<dyn Claim> + Send + Sync + 'static,
+) -> Store {
+    Store { backend: Arc::new(Wrapped { inner: store.backend, wrapper }), inspect: store.inspect }
+}
+
+struct Wrapped<W> {
+    inner: Arc<dyn Backend>,
+    wrapper: W,
+}
+
+impl<W> fmt::Debug for Wrapped<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Wrapped").field(&self.inner).finish()
+    }
+}
+
+impl<W> Backend for Wrapped<W>
+where
+    W: Fn(Box<dyn Claim>, Request) -> Box<dyn Claim> + Send + Sync + 'static,
+{
+    fn info(&self) -> &Info {
+        self.inner.info()
+    }
+
+    fn claim(&self, request: Request) -> Box<dyn Claim> {
+        (self.wrapper)(self.inner.claim(request.clone()), request)
+    }
+}

@@ -1,0 +1,33 @@
+//! Hints never come.
+
+use std::{future::pending, time::Duration};
+
+use async_trait::async_trait;
+use dlock_core::{Attempt, Claim, Renewal, Result};
+
+/// How often a store without hints would have its waiters ask.
+const POLL: Duration = Duration::from_millis(50);
+
+pub(super) struct Deaf(pub(super) Box<dyn Claim>);
+
+#[async_trait]
+impl Claim for Deaf {
+    async fn attempt(&mut self) -> Result<Attempt> {
+        Ok(match self.0.attempt().await? {
+            Attempt::Busy { retry_in } => Attempt::Busy { retry_in: retry_in.min(POLL) },
+            granted @ Attempt::Granted(_) => granted,
+        })
+    }
+
+    async fn renew(&mut self) -> Result<Renewal> {
+        self.0.renew().await
+    }
+
+    async fn release(&mut self) -> Result<()> {
+        self.0.release().await
+    }
+
+    async fn changed(&mut self) {
+        pending().await
+    }
+}

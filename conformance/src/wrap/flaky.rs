@@ -1,0 +1,52 @@
+//! Answers are lost after the store acted.
+
+use async_trait::async_trait;
+use dlock_core::{Attempt, Claim, Error, Renewal, Request, Result, Wait};
+
+/// Loses every other answer, beginning with the first.
+///
+/// Not those of a try: what it was told is all that its caller has, so the cases could not tell busy from lost.
+/// `cancel::a_try_whose_answer_is_lost_leaves_nothing` is about those.
+pub(super) struct Flaky {
+    claim: Box<dyn Claim>,
+    waits: bool,
+    calls: u32,
+}
+
+impl Flaky {
+    pub(super) fn new(claim: Box<dyn Claim>, request: &Request) -> Self {
+        Self { claim, waits: request.wait != Wait::Never, calls: 0 }
+    }
+
+    fn lose<T>(&mut self, answer: Result<T>) -> Result<T> {
+        self.calls += 1;
+        if self.calls % 2 == 1 { Err(lost()) } else { answer }
+    }
+}
+
+/// What a driver says when no answer came.
+pub(super) fn lost() -> Error {
+    Error::Unavailable { store: "flaky", source: "the answer was lost".into() }
+}
+
+#[async_trait]
+impl Claim for Flaky {
+    async fn attempt(&mut self) -> Result<Attempt> {
+        let answer = self.claim.attempt().await;
+        if self.waits { self.lose(answer) } else { answer }
+    }
+
+    async fn renew(&mut self) -> Result<Renewal> {
+        let answer = self.claim.renew().await;
+        self.lose(answer)
+    }
+
+    async fn release(&mut self) -> Result<()> {
+        let answer = self.claim.release().await;
+        self.lose(answer)
+    }
+
+    async fn changed(&mut self) {
+        self.claim.changed().await;
+    }
+}

@@ -18,10 +18,9 @@ use tokio::{
     sync::oneshot,
     time::{Instant, sleep, sleep_until},
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Attempt, Backend, Claim, Error, Grant, Guard, Kind, LostReason, Renewal, Request, Result, Wait,
+    Attempt, Claim, Error, Grant, Guard, Info, Kind, LostReason, Renewal, Request, Result, Wait,
     clock::Moment,
     error::Source,
     guard::{Hold, Wish},
@@ -60,14 +59,11 @@ pub(crate) type LastFailure = Arc<Mutex<Option<Source>>>;
 
 /// A claim and all that is needed to keep it.
 pub(crate) struct Keeper {
-    backend: Arc<dyn Backend>,
+    client: Arc<Client>,
     request: Request,
     terms: Terms,
     /// Where a caller whose time may run out looks for the reason.
     failure: Option<LastFailure>,
-    /// Cancelled when the client is closed: nobody waits on.
-    closing: CancellationToken,
-    tasks: TaskTracker,
 }
 
 /// How the contest ended.
@@ -81,29 +77,39 @@ enum Contest {
 }
 
 impl Keeper {
-    pub(crate) fn new(client: &Client, request: Request, terms: Terms, failure: Option<LastFailure>) -> Self {
-        let Client { store, tasks, closing, .. } = client;
-        let (backend, closing, tasks) = (Arc::clone(&store.backend), closing.clone(), tasks.clone());
-        Self { backend, request, terms, failure, closing, tasks }
+    /// Boxed, because a hundred thousand held locks are as many keepers: futures hold what they are given twice.
+    pub(crate) fn new(
+        client: &Arc<Client>,
+        request: Request,
+        terms: Terms,
+        failure: Option<LastFailure>,
+    ) -> Box<Self> {
+        Box::new(Self { client: Arc::clone(client), request, terms, failure })
+    }
+
+    fn info(&self) -> &Info {
+        self.client.store.backend.info()
     }
 
     /// Starts the task; what becomes of the acquisition is sent as `reply`.
-    pub(crate) fn start(self, reply: oneshot::Sender<Outcome>) {
-        let claim = self.backend.claim(self.request.clone());
-        self.tasks.clone().spawn(self.run(claim, reply));
+    pub(crate) fn start(self: Box<Self>, reply: oneshot::Sender<Outcome>) {
+        let claim = self.client.store.backend.claim(self.request.clone());
+        let tasks = self.client.tasks.clone();
+        tasks.spawn(self.run(claim, reply));
     }
 
     /// Starts the task for a claim that was granted already, asked for at `sent`.
-    pub(crate) fn start_held(self, claim: Box<dyn Claim>, grant: Grant, sent: Moment) -> Guard {
+    pub(crate) fn start_held(self: Box<Self>, claim: Box<dyn Claim>, grant: Grant, sent: Moment) -> Guard {
         let (hold, guard) = self.grant(grant, sent);
-        self.tasks.clone().spawn(self.keep(claim, hold));
+        let tasks = self.client.tasks.clone();
+        tasks.spawn(self.keep(claim, hold));
         guard
     }
 
-    async fn run(self, mut claim: Box<dyn Claim>, mut reply: oneshot::Sender<Outcome>) {
+    async fn run(self: Box<Self>, mut claim: Box<dyn Claim>, mut reply: oneshot::Sender<Outcome>) {
         let started = Instant::now();
         let contest = self.contend(claim.as_mut(), &mut reply).await;
-        observe::contest_over(&self.request, self.backend.info(), started.elapsed(), contest.word());
+        observe::contest_over(&self.request, self.info(), started.elapsed(), contest.word());
         match contest {
             Contest::Won(grant, sent) => {
                 let (hold, guard) = self.grant(grant, sent);
@@ -123,7 +129,7 @@ impl Keeper {
     }
 
     fn grant(&self, grant: Grant, sent: Moment) -> (Arc<Hold>, Guard) {
-        let info = self.backend.info();
+        let info = self.info();
         let Request { name, kind, .. } = &self.request;
         let deadline = sent.after(grant.valid_for);
         let hold =
@@ -150,7 +156,7 @@ impl Keeper {
                         && failures + 1 < FAILURES =>
                 {
                     failures += 1;
-                    observe::failed(&self.request, self.backend.info(), "attempt", &error);
+                    observe::failed(&self.request, self.info(), "attempt", &error);
                     if let Some(failure) = &self.failure {
                         *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.into());
                     }
@@ -173,7 +179,7 @@ impl Keeper {
             tokio::select! {
                 biased;
                 () = reply.closed() => return Contest::Deserted,
-                () = self.closing.cancelled() => {
+                () = self.client.closing.cancelled() => {
                     return Contest::Failed(Error::Closed { name: self.request.name.clone() });
                 }
                 () = hint => hints += 1,
@@ -186,32 +192,26 @@ impl Keeper {
     }
 
     /// Holds until it is over, then leaves.
-    async fn keep(mut self, mut claim: Box<dyn Claim>, hold: Arc<Hold>) {
+    async fn keep(mut self: Box<Self>, mut claim: Box<dyn Claim>, hold: Arc<Hold>) {
         let held = Instant::now();
         // Whatever ends this task early, a panic in a driver or the end of the runtime, the holder is told.
         let alarm = Alarm(Arc::clone(&hold));
         let farewell = self.hold(&mut claim, &hold).await;
-        observe::hold_over(&self.request, self.backend.info(), held.elapsed(), hold.loss());
+        observe::hold_over(&self.request, self.info(), held.elapsed(), hold.loss());
         std::mem::forget(alarm);
         self.leave(claim.as_mut(), farewell.map(|reply| (reply, hold.deadline()))).await;
     }
 
     async fn hold(&mut self, claim: &mut Box<dyn Claim>, hold: &Hold) -> Option<oneshot::Sender<Result<()>>> {
         let mut asked = Instant::now();
+        let mut hinted = false;
         loop {
             let until = hold.deadline();
             let nap = match self.terms.renewal {
+                _ if hinted => CALM.saturating_sub(asked.elapsed()),
                 Cadence::Third => until.remaining() / 3,
                 Cadence::Every(cadence) => cadence.min(until.remaining() / 2),
                 Cadence::Never => until.remaining(),
-            };
-            let hint = async {
-                if self.terms.renewal == Cadence::Never {
-                    std::future::pending::<()>().await;
-                }
-                claim.changed().await;
-                // The breath is taken in here, so that the keeper hears its guards meanwhile.
-                sleep_until(asked + CALM).await;
             };
             let downgrade = tokio::select! {
                 biased;
@@ -219,16 +219,21 @@ impl Keeper {
                     Wish::Leave(farewell) => return farewell,
                     Wish::Downgrade => true,
                 },
-                () = hint => false,
+                () = claim.changed(), if !hinted && self.terms.renewal != Cadence::Never => {
+                    hinted = true;
+                    continue;
+                }
                 // Never shorter than a breath, so that a store that fails at the last moment is not hammered.
                 () = sleep(nap.max(BREATH)) => false,
             };
+            hinted = false;
             if hold.loss().is_some() {
                 return None;
             }
             asked = Instant::now();
             if downgrade {
-                self.downgrade(claim, hold).await;
+                // Boxed, because it is rare and large, and every keeper would carry it.
+                Box::pin(self.downgrade(claim, hold)).await;
             } else if self.terms.renewal != Cadence::Never {
                 self.renew(claim.as_mut(), hold).await;
             }
@@ -246,7 +251,7 @@ impl Keeper {
             }
             Ok(Renewal::Lost) => hold.lose(LostReason::Taken),
             // Unknown is not lost: it is ours until the deadline.
-            Err(error) => observe::failed(&self.request, self.backend.info(), "renewal", &error),
+            Err(error) => observe::failed(&self.request, self.info(), "renewal", &error),
         }
     }
 
@@ -256,7 +261,7 @@ impl Keeper {
         request.kind = Kind::Read;
         // If it is gone after all, it must not queue up again.
         request.wait = Wait::Never;
-        let mut reader = self.backend.claim(request.clone());
+        let mut reader = self.client.store.backend.claim(request.clone());
         let sent = Moment::now();
         match watched(hold, reader.attempt()).await {
             Ok(Attempt::Granted(grant)) if grant.token == hold.token() => {
@@ -269,7 +274,7 @@ impl Keeper {
             // Another token is another hold: ours was gone. Leaving removes the new one.
             Ok(_) => hold.lose(LostReason::Taken),
             Err(error) => {
-                observe::failed(&self.request, self.backend.info(), "downgrade", &error);
+                observe::failed(&self.request, self.info(), "downgrade", &error);
                 sleep(PAUSE).await;
             }
         }
@@ -293,7 +298,7 @@ impl Keeper {
                 }
                 Err(error) => error,
             };
-            observe::failed(&self.request, self.backend.info(), "release", &error);
+            observe::failed(&self.request, self.info(), "release", &error);
             failures += 1;
             let over = forgotten.has_passed() || !error.is_transient();
             if let Some((reply, _)) = farewell.take_if(|(_, deadline)| over || deadline.has_passed()) {

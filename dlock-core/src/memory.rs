@@ -70,8 +70,12 @@ impl MemoryBackend {
     }
 
     fn shelf(&self) -> MutexGuard<'_, Shelf> {
-        self.space.lock().unwrap_or_else(PoisonError::into_inner)
+        shelf(&self.space)
     }
+}
+
+fn shelf(space: &Space) -> MutexGuard<'_, Shelf> {
+    space.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Default for MemoryBackend {
@@ -92,12 +96,12 @@ impl Backend for MemoryBackend {
     }
 
     fn claim(&self, request: Request) -> Box<dyn Claim> {
-        Box::new(MemoryClaim { store: self.clone(), request, bell: Arc::default() })
+        Box::new(MemoryClaim { space: Arc::clone(&self.space), request, bell: Arc::default() })
     }
 }
 
 struct MemoryClaim {
-    store: MemoryBackend,
+    space: Arc<Space>,
     request: Request,
     bell: Arc<Notify>,
 }
@@ -107,7 +111,7 @@ impl Claim for MemoryClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
         let Request { name, kind, id, ttl, wait } = &self.request;
         let now = Instant::now();
-        let mut shelf = self.store.shelf();
+        let mut shelf = shelf(&self.space);
         shelf.bury(name, now);
         if let Some(place) = shelf.place(name, *id) {
             place.expires = now + *ttl;
@@ -124,7 +128,7 @@ impl Claim for MemoryClaim {
             shelf.last += 1;
             let entry = Entry { id: *id, kind: *kind };
             let (number, bell) = (shelf.last, Arc::clone(&self.bell));
-            let queue = shelf.queues.entry(name.clone()).or_default();
+            let queue = shelf.queues.entry(name.clone()).or_insert_with(|| Vec::with_capacity(1));
             queue.push(Place { entry, number, came: now, expires: now + *ttl, bell });
         }
         Ok(shelf.answer(name, *id, *ttl, now))
@@ -133,7 +137,7 @@ impl Claim for MemoryClaim {
     async fn renew(&mut self) -> Result<Renewal> {
         let Request { name, id, ttl, .. } = &self.request;
         let now = Instant::now();
-        let mut shelf = self.store.shelf();
+        let mut shelf = shelf(&self.space);
         shelf.bury(name, now);
         Ok(match shelf.place(name, *id) {
             Some(place) => {
@@ -145,7 +149,7 @@ impl Claim for MemoryClaim {
     }
 
     async fn release(&mut self) -> Result<()> {
-        self.store.shelf().remove(&self.request.name, self.request.id);
+        shelf(&self.space).remove(&self.request.name, self.request.id);
         Ok(())
     }
 

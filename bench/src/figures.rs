@@ -1,0 +1,31 @@
+//! Figures of several rounds, as median, least and most.
+
+use std::{fmt, time::Duration};
+
+/// One figure, measured again and again.
+#[derive(Debug, Default)]
+pub(crate) struct Figures(Vec<f64>);
+
+impl Figures {
+    pub(crate) fn add(&mut self, value: f64) {
+        self.0.push(value);
+        self.0.sort_by(f64::total_cmp);
+    }
+
+    pub(crate) fn add_micros(&mut self, span: Duration) {
+        self.add(span.as_secs_f64() * 1e6);
+    }
+
+    /// The value that this share of the others is below.
+    pub(crate) fn quantile(&self, share: f64) -> f64 {
+        let last = self.0.len().saturating_sub(1) as f64;
+        self.0.get((last * share).round() as usize).copied().unwrap_or(f64::NAN)
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [median, least, most] = [0.5, 0.0, 1.0].map(|share| self.quantile(share));
+        write!(f, "{median:9.2}  ({least:.2} … {most:.2})")
+    }
+}

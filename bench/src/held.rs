@@ -1,0 +1,33 @@
+//! What a held lock costs while it is held: tasks and memory.
+
+use std::error::Error;
+
+use dlock_core::Locks;
+use tokio::runtime::Handle;
+
+use crate::Effort;
+
+pub(crate) async fn bench(effort: Effort) -> Result<(), Box<dyn Error>> {
+    let locks = Locks::memory();
+    let names: Vec<String> = (0..effort.held).map(|i| format!("lock-{i}")).collect();
+    let mut guards = Vec::with_capacity(effort.held);
+    let (tasks, resident) = (Handle::current().metrics().num_alive_tasks(), resident()?);
+    for name in &names {
+        guards.push(locks.mutex(name).lock().await?);
+    }
+    let tasks = Handle::current().metrics().num_alive_tasks() - tasks;
+    let each = (self::resident()? - resident) / effort.held;
+    println!("{} locks held on the memory store, the store's own records included", effort.held);
+    println!("  tasks per lock       {:9.2}", tasks as f64 / effort.held as f64);
+    println!("  bytes per lock       {each:9}   aim: under 2048\n");
+    drop(guards);
+    locks.close().await;
+    Ok(())
+}
+
+/// The process's resident memory in bytes.
+fn resident() -> Result<usize, Box<dyn Error>> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
+    Ok(line.trim().trim_end_matches("kB").trim().parse::<usize>()? * 1024)
+}

@@ -16,9 +16,9 @@ use tokio::{
 use crate::{
     ClaimId, Error, Guard, Kind, LockOptions, Request, Result, Wait,
     clock::Moment,
-    guard::Entry,
+    handles::Target,
+    hold::Entry,
     keeper::{Keeper, LastFailure, Outcome},
-    locks::Target,
 };
 
 /// What both builders are: what to ask for, and the asking once it has begun.

@@ -23,7 +23,7 @@ use crate::{
     Attempt, Claim, Error, Grant, Guard, Info, Kind, LostReason, Renewal, Request, Result, Wait,
     clock::Moment,
     error::Source,
-    guard::{Hold, Wish},
+    hold::{Hold, Side, Wish},
     locks::Client,
     observe,
     options::{Cadence, Terms},
@@ -134,7 +134,7 @@ impl Keeper {
         let deadline = sent.after(grant.valid_for);
         let hold =
             Arc::new(Hold::new(name.clone(), info.store, info.downgrades, *kind, grant.token, deadline));
-        let guard = Guard::new(Arc::clone(&hold));
+        let guard = Guard::new(Arc::clone(&hold), Side::of(*kind));
         (hold, guard)
     }
 
@@ -264,7 +264,7 @@ impl Keeper {
         let mut reader = self.client.store.backend.claim(request.clone());
         let sent = Moment::now();
         match watched(hold, reader.attempt()).await {
-            Ok(Attempt::Granted(grant)) if grant.token == hold.token() => {
+            Ok(Attempt::Granted(grant)) if grant.token == hold.token => {
                 (self.request, *claim) = (request, reader);
                 // A lease ends when it was to end.
                 if self.terms.renewal == Cadence::Never || hold.extend(sent.after(grant.valid_for)) {

@@ -1,7 +1,7 @@
 //! Distributed locks over any store: the traits, the engine, and the in-memory reference store.
 //!
 //! ```text
-//! you ── Locks ── mutex(name) ── lock() ──► Guard        the user contract: locks.rs, lock.rs, acquire.rs, guard.rs
+//! you ── Locks ── mutex(name) ── lock() ──► Guard        the user contract: locks.rs, handles.rs, lock.rs, acquire.rs, guard.rs
 //!                                  │          │
 //!                                keeper: one task a claim  the engine: keeper.rs; who is next: queue.rs
 //!                                  │
@@ -19,6 +19,8 @@ mod backend;
 mod clock;
 mod error;
 mod guard;
+mod handles;
+mod hold;
 mod inspect;
 mod keeper;
 mod lock;
@@ -36,9 +38,10 @@ pub use acquire::{Acquire, TryAcquire};
 pub use backend::{Attempt, Backend, Claim, ClaimId, Grant, Info, Kind, Renewal, Request, Store, Token};
 pub use error::{Error, LostReason, Result, Source};
 pub use guard::Guard;
+pub use handles::{FairMutex, Lock, Mutex, ReadLock, RwPair, WriteLock, kind};
 pub use inspect::{Contender, Inspect, LockState};
 pub use lock::{DistributedLock, DistributedLockExt, FairLock, RwLock};
-pub use locks::{FairMutex, Lock, Locks, Mutex, ReadLock, RwPair, WriteLock, kind};
+pub use locks::Locks;
 pub use name::LockName;
 pub use options::{LockOptions, Wait};
 pub use owner::Owner;

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::sync::Mutex;
 
-use crate::{LockName, guard::Hold};
+use crate::{LockName, hold::Hold};
 
 /// Who may re-enter: the analogue of a thread id, as a value you pass on.
 ///

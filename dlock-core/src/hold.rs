@@ -1,0 +1,230 @@
+//! A hold: what the guards of one grant and their keeper share.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::sync::{Notify, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use crate::{Guard, Kind, LockName, LostReason, Result, Token, clock::Moment};
+
+/// Which of an owner's two counts a guard is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Exclusive,
+    Shared,
+}
+
+impl Side {
+    pub(crate) fn of(kind: Kind) -> Self {
+        if kind == Kind::Read { Self::Shared } else { Self::Exclusive }
+    }
+}
+
+/// A hold as its guards and its keeper share it.
+pub(crate) struct Hold {
+    pub(crate) name: LockName,
+    pub(crate) store: &'static str,
+    pub(crate) token: Option<Token>,
+    /// Whether the store can turn it into a read hold.
+    pub(crate) downgrades: bool,
+    /// Cancelled when the hold is lost.
+    pub(crate) lost: CancellationToken,
+    /// Wakes the keeper when a guard asks for something.
+    knock: Notify,
+    state: Mutex<State>,
+}
+
+struct State {
+    kind: Kind,
+    deadline: Moment,
+    lost: Option<LostReason>,
+    exclusive: usize,
+    shared: usize,
+    /// The last guard has left; its answer, if it waits for one, is taken by the keeper.
+    left: bool,
+    farewell: Option<oneshot::Sender<Result<()>>>,
+    /// The store still has an exclusive hold where only readers are left.
+    downgrade: Option<Option<oneshot::Sender<()>>>,
+}
+
+/// What the guards ask of the keeper.
+pub(crate) enum Wish {
+    /// Let go, and tell whoever waits for the answer.
+    Leave(Option<oneshot::Sender<Result<()>>>),
+    /// Turn the hold into a read hold.
+    Downgrade,
+}
+
+/// How a second `lock()` by the same owner fares.
+pub(crate) enum Entry {
+    Entered(Guard),
+    /// This hold is over or lost: take the lock anew.
+    Over,
+    /// Would wait for itself.
+    Deadlock,
+}
+
+impl Hold {
+    /// A hold with its one guard not yet made.
+    pub(crate) fn new(
+        name: LockName,
+        store: &'static str,
+        downgrades: bool,
+        kind: Kind,
+        token: Option<Token>,
+        deadline: Moment,
+    ) -> Self {
+        let (exclusive, shared) = match Side::of(kind) {
+            Side::Exclusive => (1, 0),
+            Side::Shared => (0, 1),
+        };
+        let state = State {
+            kind,
+            deadline,
+            lost: None,
+            exclusive,
+            shared,
+            left: false,
+            farewell: None,
+            downgrade: None,
+        };
+        Self {
+            name,
+            store,
+            token,
+            downgrades,
+            lost: CancellationToken::new(),
+            knock: Notify::new(),
+            state: Mutex::new(state),
+        }
+    }
+
+    /// How many guards it has.
+    pub(crate) fn count(&self) -> usize {
+        let state = self.state();
+        state.exclusive + state.shared
+    }
+
+    /// How long it is ours without another renewal.
+    pub(crate) fn remaining(&self) -> Duration {
+        if self.loss().is_some() { Duration::ZERO } else { self.deadline().remaining() }
+    }
+
+    /// Enters a second time, for the same owner.
+    pub(crate) fn enter(self: &Arc<Self>, kind: Kind) -> Entry {
+        let mut state = self.state();
+        if state.left || state.lost.is_some() || state.deadline.has_passed() {
+            return Entry::Over;
+        }
+        let side = Side::of(kind);
+        match side {
+            Side::Shared => state.shared += 1,
+            Side::Exclusive if state.kind == Kind::Read => return Entry::Deadlock,
+            Side::Exclusive => state.exclusive += 1,
+        }
+        drop(state);
+        Entry::Entered(Guard::new(Arc::clone(self), side))
+    }
+
+    /// One guard fewer; `true` if it was the last and the keeper will answer.
+    pub(crate) fn depart(&self, side: Side, farewell: Option<oneshot::Sender<Result<()>>>) -> bool {
+        let mut state = self.state();
+        match side {
+            Side::Exclusive => state.exclusive -= 1,
+            Side::Shared => state.shared -= 1,
+        }
+        state.left = state.exclusive + state.shared == 0;
+        let left = state.left;
+        if left {
+            state.farewell = farewell;
+        } else if self.downgrades && state.exclusive == 0 && state.kind != Kind::Read {
+            state.kind = Kind::Read;
+            state.downgrade = Some(None);
+        } else {
+            return false;
+        }
+        drop(state);
+        self.knock.notify_one();
+        left
+    }
+
+    /// An exclusive guard becomes a shared one. The answer ends when the store has followed; `None` if it need not.
+    pub(crate) fn change_sides(&self) -> Option<oneshot::Receiver<()>> {
+        let mut state = self.state();
+        state.exclusive -= 1;
+        state.shared += 1;
+        if state.exclusive > 0 {
+            return None;
+        }
+        let (reply, answer) = oneshot::channel();
+        state.kind = Kind::Read;
+        state.downgrade = Some(Some(reply));
+        drop(state);
+        self.knock.notify_one();
+        Some(answer)
+    }
+
+    /// Waits until a guard wishes something of the keeper. Dropping it loses no wish.
+    pub(crate) async fn wish(&self) -> Wish {
+        loop {
+            {
+                let mut state = self.state();
+                if state.left {
+                    return Wish::Leave(state.farewell.take());
+                }
+                if state.downgrade.is_some() {
+                    return Wish::Downgrade;
+                }
+            }
+            self.knock.notified().await;
+        }
+    }
+
+    /// The store has made it a read hold.
+    pub(crate) fn downgraded(&self) {
+        if let Some(Some(reply)) = self.state().downgrade.take() {
+            reply.send(()).ok();
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Moment {
+        self.state().deadline
+    }
+
+    /// Moves the deadline; `false` if it has passed already: what was once said to be lost stays lost.
+    pub(crate) fn extend(&self, deadline: Moment) -> bool {
+        if self.loss().is_some() {
+            return false;
+        }
+        self.state().deadline = deadline;
+        true
+    }
+
+    /// Marks the hold as lost and tells everybody. The first reason stays.
+    pub(crate) fn lose(&self, reason: LostReason) {
+        let mut state = self.state();
+        state.lost.get_or_insert(reason);
+        state.downgrade = None;
+        drop(state);
+        self.lost.cancel();
+    }
+
+    /// Whether and how the hold is lost. A deadline that has passed is a loss from then on, whoever notices it first.
+    pub(crate) fn loss(&self) -> Option<LostReason> {
+        let state = self.state();
+        if state.lost.is_none() && state.deadline.has_passed() {
+            drop(state);
+            self.lose(LostReason::Expired);
+            return Some(LostReason::Expired);
+        }
+        state.lost
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing below panics while it holds the lock, and a half-made state cannot be seen.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

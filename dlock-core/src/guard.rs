@@ -80,16 +80,15 @@ impl Guard {
     /// # Cancel safety
     /// Safe: dropping the future leaves the release to the keeper, like dropping the guard.
     pub async fn release(mut self) -> Result<()> {
-        if let Some(reason) = self.hold.loss() {
-            return Err(Error::Lost { name: self.hold.name.clone(), reason });
+        if self.is_lost() {
+            return Err(self.loss());
         }
         let (reply, answer) = oneshot::channel();
         self.departed = true;
         if !self.hold.depart(self.side, Some(reply)) {
             return Ok(());
         }
-        let abandoned = || Error::Lost { name: self.hold.name.clone(), reason: LostReason::Abandoned };
-        answer.await.unwrap_or_else(|_| Err(abandoned()))
+        answer.await.unwrap_or_else(|_| Err(self.loss()))
     }
 
     /// Turns an exclusive hold into a read hold, with no moment in which another writer could come between, and
@@ -104,8 +103,8 @@ impl Guard {
     /// # Cancel safety
     /// Dropping the future drops the guard: the lock is released.
     pub async fn downgrade(mut self) -> Result<Self> {
-        if let Some(reason) = self.hold.loss() {
-            return Err(Error::Lost { name: self.hold.name.clone(), reason });
+        if self.is_lost() {
+            return Err(self.loss());
         }
         if self.side == Side::Exclusive {
             if !self.hold.downgrades {
@@ -114,8 +113,7 @@ impl Guard {
             }
             self.side = Side::Shared;
             if let Some(answer) = self.hold.change_sides() {
-                let lost = |reason| Error::Lost { name: self.hold.name.clone(), reason };
-                answer.await.map_err(|_| lost(self.hold.loss().unwrap_or(LostReason::Abandoned)))?;
+                answer.await.map_err(|_| self.loss())?;
             }
         }
         Ok(self)
@@ -137,6 +135,12 @@ impl Guard {
     ) -> Self {
         let sent = Moment::of(sent);
         Keeper::new(locks.client(), request, options.terms(), None).start_held(claim, grant, sent)
+    }
+
+    /// The error of a guard that is lost, or whose keeper ended without an answer.
+    fn loss(&self) -> Error {
+        let reason = self.hold.loss().unwrap_or(LostReason::Abandoned);
+        Error::Lost { name: self.hold.name.clone(), reason }
     }
 
     pub(crate) fn new(hold: Arc<Hold>, side: Side) -> Self {

@@ -139,7 +139,7 @@ impl Hold {
         state.left = state.exclusive + state.shared == 0;
         let left = state.left;
         if left {
-            state.farewell = farewell;
+            state.farewell = farewell.filter(|_| state.lost.is_none());
         } else if self.downgrades && state.exclusive == 0 && state.kind != Kind::Read {
             state.kind = Kind::Read;
             state.downgrade = Some(None);
@@ -160,6 +160,9 @@ impl Hold {
             return None;
         }
         let (reply, answer) = oneshot::channel();
+        if state.lost.is_some() {
+            return Some(answer);
+        }
         state.kind = Kind::Read;
         state.downgrade = Some(Some(reply));
         drop(state);
@@ -207,7 +210,9 @@ impl Hold {
     pub(crate) fn lose(&self, reason: LostReason) {
         let mut state = self.state();
         state.lost.get_or_insert(reason);
+        // Whoever waits for an answer is told by its end: the keeper will not give one.
         state.downgrade = None;
+        state.farewell = None;
         drop(state);
         self.lost.cancel();
     }

@@ -179,8 +179,8 @@ async fn acquire(target: Target, mut options: LockOptions) -> Outcome {
                 }
             }
             let guard = contest(&target, &options, limit).await?;
-            if let Some(guard) = &guard {
-                *hold = Arc::downgrade(guard.hold());
+            if let Some(taken) = guard.as_ref().and_then(Guard::hold) {
+                *hold = Arc::downgrade(taken);
             }
             Ok(guard)
         }

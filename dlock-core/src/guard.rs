@@ -2,13 +2,14 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use tokio::{sync::oneshot, time::Instant};
+use futures_util::future::join_all;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     Claim, Error, Grant, LockName, LockOptions, Locks, LostReason, Request, Result, Token,
     clock::Moment,
-    hold::{Hold, Side},
+    hold::{Hold, Side, Stake},
     keeper::Keeper,
 };
 
@@ -18,60 +19,103 @@ use crate::{
 /// [`is_lost`](Self::is_lost) compares clocks itself, so it is right even when the runtime was stalled.
 /// A guard that is leaked (`mem::forget`) keeps its lock for as long as the runtime lives.
 #[must_use = "dropping a guard releases its lock; bind it to a name, not to `_`"]
-pub struct Guard {
-    hold: Arc<Hold>,
-    side: Side,
-    departed: bool,
+pub struct Guard(Held);
+
+enum Held {
+    One(Stake),
+    /// All the members of a [`MultiLock`](crate::MultiLock).
+    All {
+        name: LockName,
+        guards: Vec<Guard>,
+        /// Cancelled when any of them is lost.
+        lost: CancellationToken,
+    },
 }
 
 impl Guard {
-    /// The lock's name.
+    /// The lock's name; of a [`MultiLock`](crate::MultiLock) those of its members, joined.
     pub fn name(&self) -> &LockName {
-        &self.hold.name
+        match &self.0 {
+            Held::One(stake) => &stake.hold.name,
+            Held::All { name, .. } => name,
+        }
     }
 
     /// The fencing token of this hold: greater than every token granted before for this name. `None` where the
-    /// store has none. Re-entering does not change it.
+    /// store has none, and for a [`MultiLock`](crate::MultiLock), which has [several](Self::tokens). Re-entering does
+    /// not change it.
     pub fn token(&self) -> Option<Token> {
-        self.hold.token
+        match &self.0 {
+            Held::One(stake) => stake.hold.token,
+            Held::All { .. } => None,
+        }
+    }
+
+    /// The fencing tokens of all that is held, each with the name it is for.
+    pub fn tokens(&self) -> Vec<(&LockName, Token)> {
+        match &self.0 {
+            Held::One(stake) => stake.hold.token.map(|token| (&stake.hold.name, token)).into_iter().collect(),
+            Held::All { guards, .. } => guards.iter().flat_map(Self::tokens).collect(),
+        }
     }
 
     /// How many guards this hold has: above 1 only where an [`Owner`](crate::Owner) re-entered.
     pub fn hold_count(&self) -> usize {
-        self.hold.count()
+        match &self.0 {
+            Held::One(stake) => stake.hold.count(),
+            Held::All { guards, .. } => guards.iter().map(Self::hold_count).min().unwrap_or(1),
+        }
     }
 
-    /// Whether the lock is no longer known to be ours. Compares the clocks itself: right at once after a pause,
-    /// before any other task ran.
+    /// Whether the lock, or one of several, is no longer known to be ours. Compares the clocks itself: right at
+    /// once after a pause, before any other task ran.
     pub fn is_lost(&self) -> bool {
-        self.hold.loss().is_some()
+        self.loss().is_some()
+    }
+
+    pub(crate) fn loss(&self) -> Option<LostReason> {
+        match &self.0 {
+            Held::One(stake) => stake.hold.loss(),
+            Held::All { guards, .. } => guards.iter().find_map(Self::loss),
+        }
     }
 
     /// How long the lock is ours without another renewal; zero if it is lost.
     pub fn remaining(&self) -> Duration {
-        self.hold.remaining()
+        match &self.0 {
+            Held::One(stake) => stake.hold.remaining(),
+            Held::All { guards, .. } => guards.iter().map(Self::remaining).min().unwrap_or_default(),
+        }
     }
 
-    /// Ends when the lock is lost, and says how. Never ends because of a normal release.
+    /// Ends when the lock, or one of several, is lost, and says how. Never ends because of a normal release.
     ///
     /// After a suspend of the whole machine it may be late by a third of the ttl; `is_lost` is not.
     ///
     /// # Cancel safety
     /// Safe: dropping the future changes nothing.
     pub async fn lost(&self) -> LostReason {
-        self.hold.lost.cancelled().await;
-        self.hold.loss().unwrap_or(LostReason::Abandoned)
+        self.lost_signal().cancelled().await;
+        self.loss().unwrap_or(LostReason::Abandoned)
     }
 
     /// A token that is cancelled when the lock is lost, to hand to other tasks. Never cancelled by a release.
     pub fn lost_token(&self) -> CancellationToken {
-        self.hold.lost.child_token()
+        self.lost_signal().child_token()
+    }
+
+    fn lost_signal(&self) -> &CancellationToken {
+        match &self.0 {
+            Held::One(stake) => &stake.hold.lost,
+            Held::All { lost, .. } => lost,
+        }
     }
 
     /// Releases the lock and waits until the store has confirmed it; asks again while it cannot be reached, at
     /// the longest until the hold's own deadline, after which the store has forgotten it anyway.
     ///
-    /// While other guards of the same owner share the hold it only lowers the count, without I/O.
+    /// While other guards of the same owner share the hold it only lowers the count, without I/O. Several locks are
+    /// released at once, every one is tried, and the first error is told.
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock was lost before; [`Error::Unavailable`] or [`Error::Store`] if the store did not
@@ -79,16 +123,11 @@ impl Guard {
     ///
     /// # Cancel safety
     /// Safe: dropping the future leaves the release to the keeper, like dropping the guard.
-    pub async fn release(mut self) -> Result<()> {
-        if self.is_lost() {
-            return Err(self.loss());
+    pub async fn release(self) -> Result<()> {
+        match self.0 {
+            Held::One(stake) => stake.release().await,
+            Held::All { guards, .. } => Box::pin(release_all(guards)).await,
         }
-        let (reply, answer) = oneshot::channel();
-        self.departed = true;
-        if !self.hold.depart(self.side, Some(reply)) {
-            return Ok(());
-        }
-        answer.await.unwrap_or_else(|_| Err(self.loss()))
     }
 
     /// Turns an exclusive hold into a read hold, with no moment in which another writer could come between, and
@@ -98,25 +137,20 @@ impl Guard {
     /// that already reads is returned as it is.
     ///
     /// # Errors
-    /// [`Error::Lost`]; the guard is gone then. [`Error::Unsupported`] where the store cannot, and the lock is released.
+    /// [`Error::Lost`]; the guard is gone then. [`Error::Unsupported`] where the store cannot, and for several locks
+    /// at once; the lock is released then.
     ///
     /// # Cancel safety
     /// Dropping the future drops the guard: the lock is released.
-    pub async fn downgrade(mut self) -> Result<Self> {
-        if self.is_lost() {
-            return Err(self.loss());
-        }
-        if self.side == Side::Exclusive {
-            if !self.hold.downgrades {
-                let what = format!("turn the exclusive hold of lock `{}` into a read hold", self.hold.name);
-                return Err(Error::Unsupported { store: self.hold.store, what });
-            }
-            self.side = Side::Shared;
-            if let Some(answer) = self.hold.change_sides() {
-                answer.await.map_err(|_| self.loss())?;
+    pub async fn downgrade(self) -> Result<Self> {
+        match self.0 {
+            Held::One(stake) => stake.downgrade().await.map(|stake| Self(Held::One(stake))),
+            Held::All { name, .. } => {
+                let what =
+                    format!("turn the exclusive hold of `{name}` into a read hold: take its members singly");
+                Err(Error::Unsupported { store: "multilock", what })
             }
         }
-        Ok(self)
     }
 
     /// Hands a claim that holds already to a keeper of this client: for a store whose locks cannot be had by
@@ -137,35 +171,46 @@ impl Guard {
         Keeper::new(locks.client(), request, options.terms(), None).start_held(claim, grant, sent)
     }
 
-    /// The error of a guard that is lost, or whose keeper ended without an answer.
-    fn loss(&self) -> Error {
-        let reason = self.hold.loss().unwrap_or(LostReason::Abandoned);
-        Error::Lost { name: self.hold.name.clone(), reason }
-    }
-
     pub(crate) fn new(hold: Arc<Hold>, side: Side) -> Self {
-        Self { hold, side, departed: false }
+        Self(Held::One(Stake::new(hold, side)))
     }
 
-    pub(crate) fn hold(&self) -> &Arc<Hold> {
-        &self.hold
+    /// One guard for several.
+    pub(crate) fn all(name: LockName, guards: Vec<Self>) -> Self {
+        let lost = CancellationToken::new();
+        for guard in &guards {
+            guard.announce_loss_to(&lost);
+        }
+        Self(Held::All { name, guards, lost })
     }
+
+    fn announce_loss_to(&self, token: &CancellationToken) {
+        match &self.0 {
+            Held::One(stake) => stake.hold.announce_loss_to(token),
+            Held::All { guards, .. } => guards.iter().for_each(|guard| guard.announce_loss_to(token)),
+        }
+    }
+
+    /// The hold, of a guard of one lock.
+    pub(crate) fn hold(&self) -> Option<&Arc<Hold>> {
+        match &self.0 {
+            Held::One(stake) => Some(&stake.hold),
+            Held::All { .. } => None,
+        }
+    }
+}
+
+/// Releases all at once; the first error, in the order of the guards, is told.
+pub(crate) async fn release_all(guards: Vec<Guard>) -> Result<()> {
+    join_all(guards.into_iter().map(Guard::release)).await.into_iter().collect()
 }
 
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard")
-            .field("name", &self.hold.name)
-            .field("token", &self.hold.token)
-            .field("lost", &self.hold.loss())
+            .field("name", self.name())
+            .field("tokens", &self.tokens().into_iter().map(|(_, token)| token).collect::<Vec<_>>())
+            .field("lost", &self.loss())
             .finish()
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        if !self.departed {
-            self.hold.depart(self.side, None);
-        }
     }
 }

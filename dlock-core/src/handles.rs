@@ -125,6 +125,14 @@ impl<K: kind::Side> DistributedLock for Lock<K> {
         &self.target.name
     }
 
+    fn kind(&self) -> Kind {
+        K::KIND
+    }
+
+    fn store(&self) -> &str {
+        &self.target.locks.info().identity
+    }
+
     async fn lock(&self, options: &LockOptions) -> Result<Guard> {
         Acquire::new(self.target.clone(), *options).await
     }

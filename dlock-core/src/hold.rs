@@ -8,7 +8,7 @@ use std::{
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Guard, Kind, LockName, LostReason, Result, Token, clock::Moment};
+use crate::{Error, Guard, Kind, LockName, LostReason, Result, Token, clock::Moment};
 
 /// Which of an owner's two counts a guard is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,58 @@ pub(crate) enum Side {
 impl Side {
     pub(crate) fn of(kind: Kind) -> Self {
         if kind == Kind::Read { Self::Shared } else { Self::Exclusive }
+    }
+}
+
+/// One guard's part in a hold.
+pub(crate) struct Stake {
+    pub(crate) hold: Arc<Hold>,
+    side: Side,
+    departed: bool,
+}
+
+impl Stake {
+    pub(crate) fn new(hold: Arc<Hold>, side: Side) -> Self {
+        Self { hold, side, departed: false }
+    }
+
+    /// See [`Guard::release`].
+    pub(crate) async fn release(mut self) -> Result<()> {
+        if self.hold.loss().is_some() {
+            return Err(self.hold.lost_error());
+        }
+        let (reply, answer) = oneshot::channel();
+        self.departed = true;
+        if !self.hold.depart(self.side, Some(reply)) {
+            return Ok(());
+        }
+        answer.await.unwrap_or_else(|_| Err(self.hold.lost_error()))
+    }
+
+    /// See [`Guard::downgrade`].
+    pub(crate) async fn downgrade(mut self) -> Result<Self> {
+        if self.hold.loss().is_some() {
+            return Err(self.hold.lost_error());
+        }
+        if self.side == Side::Exclusive {
+            if !self.hold.downgrades {
+                let what = format!("turn the exclusive hold of lock `{}` into a read hold", self.hold.name);
+                return Err(Error::Unsupported { store: self.hold.store, what });
+            }
+            self.side = Side::Shared;
+            if let Some(answer) = self.hold.change_sides() {
+                answer.await.map_err(|_| self.hold.lost_error())?;
+            }
+        }
+        Ok(self)
+    }
+}
+
+impl Drop for Stake {
+    fn drop(&mut self) {
+        if !self.departed {
+            self.hold.depart(self.side, None);
+        }
     }
 }
 
@@ -41,6 +93,8 @@ struct State {
     kind: Kind,
     deadline: Moment,
     lost: Option<LostReason>,
+    /// Who else is told of the loss.
+    audience: Vec<CancellationToken>,
     exclusive: usize,
     shared: usize,
     /// The last guard has left; its answer, if it waits for one, is taken by the keeper.
@@ -85,6 +139,7 @@ impl Hold {
             kind,
             deadline,
             lost: None,
+            audience: Vec::new(),
             exclusive,
             shared,
             left: false,
@@ -130,7 +185,7 @@ impl Hold {
     }
 
     /// One guard fewer; `true` if it was the last and the keeper will answer.
-    pub(crate) fn depart(&self, side: Side, farewell: Option<oneshot::Sender<Result<()>>>) -> bool {
+    fn depart(&self, side: Side, farewell: Option<oneshot::Sender<Result<()>>>) -> bool {
         let mut state = self.state();
         match side {
             Side::Exclusive => state.exclusive -= 1,
@@ -152,7 +207,7 @@ impl Hold {
     }
 
     /// An exclusive guard becomes a shared one. The answer ends when the store has followed; `None` if it need not.
-    pub(crate) fn change_sides(&self) -> Option<oneshot::Receiver<()>> {
+    fn change_sides(&self) -> Option<oneshot::Receiver<()>> {
         let mut state = self.state();
         state.exclusive -= 1;
         state.shared += 1;
@@ -213,8 +268,27 @@ impl Hold {
         // Whoever waits for an answer is told by its end: the keeper will not give one.
         state.downgrade = None;
         state.farewell = None;
+        let audience = std::mem::take(&mut state.audience);
         drop(state);
         self.lost.cancel();
+        audience.iter().for_each(CancellationToken::cancel);
+    }
+
+    /// Has `token` cancelled when the hold is lost.
+    pub(crate) fn announce_loss_to(&self, token: &CancellationToken) {
+        let mut state = self.state();
+        if state.lost.is_some() {
+            drop(state);
+            token.cancel();
+        } else {
+            state.audience.push(token.clone());
+        }
+    }
+
+    /// The error of a hold that is lost, or whose keeper ended without an answer.
+    fn lost_error(&self) -> Error {
+        let reason = self.loss().unwrap_or(LostReason::Abandoned);
+        Error::Lost { name: self.name.clone(), reason }
     }
 
     /// Whether and how the hold is lost. A deadline that has passed is a loss from then on, whoever notices it first.

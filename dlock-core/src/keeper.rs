@@ -16,6 +16,7 @@ use std::{
 
 use tokio::{
     sync::oneshot,
+    task::JoinHandle,
     time::{Instant, sleep, sleep_until},
 };
 
@@ -321,6 +322,14 @@ impl Contest {
             Self::Failed(_) => "failed",
         }
     }
+}
+
+/// Sees a call to a driver through that nobody waits for any more: it must not be dropped in flight.
+#[expect(clippy::disallowed_methods, reason = "a late member of a RedLock must not hold up the majority")]
+pub(crate) fn see_through<T: Send + 'static>(
+    call: impl Future<Output = T> + Send + 'static,
+) -> JoinHandle<T> {
+    tokio::spawn(call)
 }
 
 /// Tells the holder if the keeper ends before it has let go.

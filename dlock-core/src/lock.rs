@@ -4,13 +4,19 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::{Error, Guard, LockName, LockOptions, Result};
+use crate::{Error, Guard, Kind, LockName, LockOptions, Result};
 
 /// A lock, of any kind and on any store. Object-safe, so that configuration can choose.
 #[async_trait]
 pub trait DistributedLock: Send + Sync {
     /// The lock's name.
     fn name(&self) -> &LockName;
+
+    /// How it is held.
+    fn kind(&self) -> Kind;
+
+    /// Which store it is in: [`Info::identity`](crate::Info::identity). With the name, which lock it is.
+    fn store(&self) -> &str;
 
     /// Waits for the lock, as long as `options` say.
     ///

@@ -1,0 +1,218 @@
+//! What only a RedLock can do wrong: members that are away, late, or come back with nothing.
+
+use std::time::Duration;
+
+use dlock_conformance::wrap::Switch;
+use dlock_core::{Backend, Error, LockOptions, Locks, LostReason, RedLock, Store, memory::MemoryBackend};
+use tokio::time::{Instant, sleep};
+
+const TTL: Duration = Duration::from_secs(30);
+
+/// Five members, and the lines that one client has to them.
+struct Five {
+    members: Vec<MemoryBackend>,
+    lines: Vec<Switch>,
+}
+
+impl Five {
+    fn new() -> Self {
+        Self { members: (0..5).map(|_| MemoryBackend::new()).collect(), lines: vec![Switch::default(); 5] }
+    }
+
+    /// A client whose lines can be cut.
+    fn client(&mut self) -> Locks {
+        self.lines = (0..5).map(|_| Switch::default()).collect();
+        let members =
+            self.members.iter().zip(&self.lines).map(|(member, line)| line.wrap(member.clone().into_store()));
+        locks(members)
+    }
+
+    /// A client that nothing happens to.
+    fn bystander(&self) -> Locks {
+        locks(self.members.iter().map(|member| member.clone().into_store()))
+    }
+}
+
+fn locks(members: impl Iterator<Item = Store>) -> Locks {
+    let store = RedLock::new(members).expect("five independent members").into_store();
+    Locks::new(store).with_defaults(LockOptions::new().ttl(TTL))
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_members_that_are_cut_off_delay_nobody_and_cost_the_holder_nothing() {
+    let mut five = Five::new();
+    let client = five.client();
+    five.lines[..2].iter().for_each(Switch::cut);
+    let asked = Instant::now();
+    let guard = client.mutex("x").lock().await.expect("three of five are a majority");
+    assert_eq!(asked.elapsed(), Duration::ZERO, "a majority answered at once");
+    sleep(TTL * 4).await;
+    assert!(!guard.is_lost(), "three of five go on renewing");
+    assert!(five.bystander().mutex("x").try_lock().await.expect("no error").is_none(), "two hold it");
+    guard.release().await.expect("a majority has let go");
+    assert!(five.bystander().mutex("x").try_lock().await.expect("no error").is_some(), "free again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_members_that_hang_delay_nobody_and_cost_the_holder_nothing() {
+    let mut five = Five::new();
+    let client = five.client();
+    five.lines[3..].iter().for_each(Switch::freeze);
+    let asked = Instant::now();
+    let guard = client.mutex("x").lock().await.expect("three of five are a majority");
+    assert!(asked.elapsed() < TTL / 10, "nobody waits for the two");
+    sleep(TTL * 4).await;
+    assert!(!guard.is_lost(), "three of five go on renewing");
+    guard.release().await.expect("a majority has let go");
+}
+
+#[tokio::test(start_paused = true)]
+async fn members_that_answer_late_are_released_too() {
+    let mut five = Five::new();
+    let client = five.client();
+    five.lines[3..].iter().for_each(Switch::freeze);
+    client.mutex("x").lock().await.expect("a majority").release().await.expect("a majority");
+    five.lines[3..].iter().for_each(Switch::connect);
+    sleep(Duration::from_millis(1)).await;
+    for member in &five.members {
+        let left =
+            Locks::new(member.clone().into_store()).inspect("x").await.expect("memory can be inspected");
+        assert_eq!(left, None, "left behind in {member:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_three_of_five_gone_nobody_is_granted() {
+    let mut five = Five::new();
+    let client = five.client();
+    five.lines[..3].iter().for_each(Switch::cut);
+    let error = client.mutex("x").try_lock().await.expect_err("two are no majority");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    let error = client.mutex("x").lock().await.expect_err("two are no majority");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    let source = std::error::Error::source(&error).expect("says which").to_string();
+    assert!(source.starts_with("3 of 5 members did not answer"), "{source}");
+    five.lines.iter().for_each(Switch::connect);
+    client.close().await;
+    for member in &five.members {
+        let left =
+            Locks::new(member.clone().into_store()).inspect("x").await.expect("memory can be inspected");
+        assert_eq!(left, None, "a minority grant was left in {member:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_that_loses_its_majority_is_told_before_its_validity_ends() {
+    let mut five = Five::new();
+    let client = five.client();
+    let guard = client.mutex("x").lock().await.expect("free");
+    sleep(TTL / 2).await;
+    five.lines[..3].iter().for_each(Switch::cut);
+    let left = guard.remaining();
+    let cut = Instant::now();
+    assert_eq!(guard.lost().await, LostReason::Expired);
+    assert!(cut.elapsed() <= left, "told after the deadline");
+    assert!(left < TTL, "the drift is taken off");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_that_the_majority_disowns_is_told_at_the_next_renewal() {
+    let mut five = Five::new();
+    let client = five.client();
+    let guard = client.mutex("x").lock().await.expect("free");
+    for member in &five.members[..3] {
+        Locks::new(member.clone().into_store()).force_release("x").await.expect("memory can");
+    }
+    // Three members have forgotten it; two know it. Whoever is taken up again counts as held only if nobody else
+    // came between, so the guard either stands with five or falls at once.
+    sleep(TTL / 2).await;
+    let stands = !guard.is_lost();
+    let other = five.bystander().mutex("x").try_lock().await.expect("no error");
+    assert_ne!(stands, other.is_some(), "exactly one of them holds it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_that_comes_back_is_taken_up_again_at_the_next_renewal() {
+    let mut five = Five::new();
+    let client = five.client();
+    five.lines[..2].iter().for_each(Switch::cut);
+    let guard = client.mutex("x").lock().await.expect("a majority");
+    five.lines[..2].iter().for_each(Switch::connect);
+    sleep(TTL / 2).await;
+    five.lines[3..].iter().for_each(Switch::cut);
+    sleep(TTL * 3).await;
+    assert!(!guard.is_lost(), "the two that came back stand in for the two that went");
+}
+
+/// The honest outcome: RedLock needs its members to remember, or to stay away for a ttl.
+#[tokio::test(start_paused = true)]
+async fn members_that_come_back_empty_at_once_let_a_second_holder_in() {
+    let mut five = Five::new();
+    let client = five.client();
+    five.lines[..2].iter().for_each(Switch::cut);
+    let first = client.mutex("x").lock().await.expect("a majority of the last three");
+    // One of the three restarts without its data, and the two that were away are there again.
+    five.members[2] = MemoryBackend::new();
+    let second = five.bystander().mutex("x").try_lock().await.expect("no error");
+    assert!(second.is_some() && !first.is_lost(), "this is what docs/semantics.md warns of");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_that_comes_back_empty_after_a_ttl_lets_nobody_in() {
+    let mut five = Five::new();
+    let client = five.client();
+    five.lines[..2].iter().for_each(Switch::cut);
+    let first = client.mutex("x").lock().await.expect("a majority of the last three");
+    // It stays away for a ttl: until then the first holder has lost its majority, and knows it.
+    five.lines[2].cut();
+    sleep(TTL).await;
+    five.members[2] = MemoryBackend::new();
+    let second = five.bystander().mutex("x").try_lock().await.expect("no error");
+    assert!(first.is_lost() && second.is_some(), "one holder at a time");
+}
+
+#[tokio::test(start_paused = true)]
+async fn contenders_that_split_the_members_between_them_come_to_an_end() {
+    let mut five = Five::new();
+    for round in 0..20 {
+        fastrand::seed(round);
+        let mut contenders = Vec::new();
+        for late in 0..5 {
+            let client = five.client();
+            // Each reaches another member first.
+            for (i, line) in five.lines.iter().enumerate() {
+                if i != late {
+                    line.freeze();
+                }
+            }
+            let lines = std::mem::take(&mut five.lines);
+            contenders.push(async move {
+                let asking = client.mutex("split").lock().ttl(TTL);
+                let thaw = async {
+                    tokio::task::yield_now().await;
+                    lines.iter().for_each(Switch::connect);
+                    std::future::pending::<()>().await
+                };
+                let guard = tokio::select! {
+                    guard = asking => guard.expect("everybody comes to an end"),
+                    () = thaw => unreachable!(),
+                };
+                sleep(Duration::from_millis(5)).await;
+                guard.release().await.expect("held");
+            });
+        }
+        let all = futures_util::future::join_all(contenders);
+        tokio::time::timeout(TTL * 10, all).await.expect("somebody gets it in the end, again and again");
+    }
+}
+
+#[test]
+fn too_few_or_dependent_members_are_refused() {
+    let store = || MemoryBackend::new().into_store();
+    let two = RedLock::new([store(), store()]).expect_err("two have no majority worth the name").to_string();
+    assert_eq!(two, "a redlock needs at least three stores, not 2");
+    let same = MemoryBackend::new();
+    let twice =
+        RedLock::new([store(), same.clone().into_store(), same.clone().into_store()]).expect_err("dependent");
+    assert!(twice.to_string().contains(&same.info().identity), "{twice}");
+}

@@ -1,0 +1,205 @@
+//! MultiLock: all or nothing, no deadlock, nothing left behind.
+#![expect(clippy::disallowed_methods, reason = "contenders are tasks; each test awaits its own")]
+
+use std::{sync::Arc, time::Duration};
+
+use dlock_conformance::wrap::Switch;
+use dlock_core::{
+    DistributedLock, DistributedLockExt, Error, Kind, LockOptions, Locks, LostReason, MultiLock, Owner,
+    memory::MemoryBackend,
+};
+use futures_util::future::join_all;
+use tokio::time::{Instant, sleep, timeout};
+
+fn multi(members: impl IntoIterator<Item = Arc<dyn DistributedLock>>) -> MultiLock {
+    MultiLock::new(members).expect("at least one, and no multilock among them")
+}
+
+fn mutexes(locks: &Locks, names: &[&str]) -> MultiLock {
+    multi(names.iter().map(|name| locks.lock(Kind::Mutex, name)))
+}
+
+async fn is_free(locks: &Locks, name: &str) -> bool {
+    locks.mutex(name).try_lock().await.expect("no error").is_some()
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_members_are_held_and_all_are_released() {
+    let locks = Locks::memory();
+    let guard = mutexes(&locks, &["b", "a", "c"]).lock(&LockOptions::new()).await.expect("free");
+    for name in ["a", "b", "c"] {
+        assert!(!is_free(&locks, name).await, "{name} is held");
+    }
+    assert_eq!(guard.tokens().len(), 3, "one token per member");
+    guard.release().await.expect("held until now");
+    for name in ["a", "b", "c"] {
+        assert!(is_free(&locks, name).await, "{name} is free again");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_try_is_all_or_nothing() {
+    let locks = Locks::memory();
+    let busy = locks.mutex("b").lock().await.expect("free");
+    let tried =
+        mutexes(&locks, &["a", "b", "c"]).try_lock(&LockOptions::new()).await.expect("busy is no error");
+    assert!(tried.is_none(), "b is held");
+    assert!(is_free(&locks, "a").await && is_free(&locks, "c").await, "nothing was kept");
+    drop(busy);
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_it_waits_only_members_before_the_busy_one_are_held() {
+    let locks = Locks::memory();
+    let busy = locks.mutex("b").lock().await.expect("free");
+    let waiting = mutexes(&locks, &["c", "b", "a"]);
+    let waiting = tokio::spawn(async move { waiting.lock_within(Duration::from_secs(60)).await });
+    sleep(Duration::from_secs(1)).await;
+    assert!(is_free(&locks, "c").await, "c comes after b in the common order, so it is not held meanwhile");
+    busy.release().await.expect("held until now");
+    let guard = waiting.await.expect("no panic").expect("b is free now");
+    assert!(!is_free(&locks, "c").await, "now it is");
+    drop(guard);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_deadline_counts_for_all_members() {
+    let locks = Locks::memory();
+    let (a, b) = (locks.mutex("a").lock().await.expect("free"), locks.mutex("b").lock().await.expect("free"));
+    let release_a = async {
+        sleep(Duration::from_secs(8)).await;
+        drop(a);
+    };
+    let asked = Instant::now();
+    let both = mutexes(&locks, &["a", "b"]);
+    let (outcome, ()) = tokio::join!(both.lock_within(Duration::from_secs(10)), release_a);
+    let error = outcome.expect_err("b never comes free");
+    assert_eq!(error.to_string(), "timed out after 10s waiting for lock `a + b`");
+    assert!(asked.elapsed() < Duration::from_secs(11), "not ten seconds a member");
+    assert!(is_free(&locks, "a").await, "what was had is let go");
+    drop(b);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_lock_given_twice_counts_once_and_the_exclusive_side_wins() {
+    let locks = Locks::memory();
+    let sides =
+        multi([locks.lock(Kind::Read, "x"), locks.lock(Kind::Write, "x"), locks.lock(Kind::Read, "x")]);
+    let guard = sides.lock_within(Duration::from_secs(1)).await.expect("it does not wait for itself");
+    assert_eq!(guard.tokens().len(), 1);
+    assert!(locks.rwlock("x").read().try_lock().await.expect("no error").is_none(), "held for writing");
+    drop(guard);
+}
+
+#[tokio::test(start_paused = true)]
+async fn members_of_different_stores_and_kinds_are_one_lock() {
+    let (here, there) = (Locks::memory(), Locks::memory());
+    let both = multi([here.lock(Kind::Fair, "x"), there.lock(Kind::Read, "x")]);
+    let guard = both.lock_within(Duration::from_secs(1)).await.expect("two locks, though of one name");
+    assert!(!is_free(&here, "x").await && !is_free(&there, "x").await);
+    assert!(there.rwlock("x").read().try_lock().await.expect("no error").is_some(), "readers share");
+    drop(guard);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_lost_when_any_member_is_lost() {
+    let locks = Locks::memory();
+    let guard = mutexes(&locks, &["a", "b"]).lock(&LockOptions::new()).await.expect("free");
+    let token = guard.lost_token();
+    locks.force_release("b").await.expect("memory can");
+    assert_eq!(guard.lost().await, LostReason::Taken);
+    assert!(guard.is_lost() && token.is_cancelled() && guard.remaining().is_zero());
+    let error = guard.release().await.expect_err("one was lost");
+    assert!(
+        matches!(&error, Error::Lost { name, .. } if name.as_str() == "b"),
+        "the first error is told: {error}"
+    );
+    locks.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_whose_store_is_away_fails_all_and_leaves_nothing() {
+    let (here, away) = (Locks::memory(), Switch::default());
+    let there = Locks::new(away.wrap(MemoryBackend::new().into_store()));
+    away.cut();
+    let both = multi([here.lock(Kind::Mutex, "x"), there.lock(Kind::Mutex, "x")]);
+    let error = both.lock_within(Duration::from_secs(5)).await.expect_err("one store is away");
+    assert!(error.is_transient(), "{error:?}");
+    sleep(Duration::from_millis(1)).await;
+    assert!(is_free(&here, "x").await, "all or nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_enters_again_through_it() {
+    let (locks, me) = (Locks::memory(), Owner::new());
+    let outer = locks.mutex("a").owned_by(&me).lock().await.expect("free");
+    let both = multi([
+        Arc::new(locks.mutex("a").owned_by(&me)) as Arc<dyn DistributedLock>,
+        Arc::new(locks.mutex("b").owned_by(&me)),
+    ]);
+    let guard = both.lock_within(Duration::from_secs(1)).await.expect("a is held by the same owner");
+    assert_eq!(outer.hold_count(), 2);
+    drop((guard, outer));
+}
+
+#[tokio::test(start_paused = true)]
+async fn none_and_nested_ones_are_refused() {
+    let locks = Locks::memory();
+    let inner: Arc<dyn DistributedLock> = Arc::new(mutexes(&locks, &["a"]));
+    assert!(MultiLock::new([]).expect_err("empty").to_string().contains("at least one"));
+    assert!(MultiLock::new([inner]).expect_err("nested").to_string().contains("its members"));
+}
+
+/// Two thousand MultiLocks over overlapping names, by sixteen contenders, some of which give up at any moment.
+#[tokio::test(start_paused = true)]
+async fn random_multilocks_never_deadlock_and_leave_nothing() {
+    const NAMES: usize = 6;
+    let stores: Vec<_> = (0..3).map(|_| MemoryBackend::new()).collect();
+    let held: Arc<Vec<tokio::sync::Mutex<()>>> =
+        Arc::new((0..NAMES * 3).map(|_| tokio::sync::Mutex::default()).collect());
+    let contenders = (0..16u64).map(|contender| {
+        let clients: Vec<_> = stores.iter().map(|store| Locks::new(store.clone().into_store())).collect();
+        let held = Arc::clone(&held);
+        tokio::spawn(async move {
+            let mut random = fastrand::Rng::with_seed(contender);
+            let mut had = 0;
+            for _ in 0..125 {
+                let picked: Vec<usize> = (0..random.usize(1..5)).map(|_| random.usize(..NAMES * 3)).collect();
+                let lock =
+                    multi(picked.iter().map(|i| clients[i % 3].lock(Kind::Mutex, format!("n{}", i / 3))));
+                let patience = Duration::from_micros(random.u64(..40_000));
+                let options = LockOptions::new();
+                let guard = match random.u8(..4) {
+                    // Dropped wherever it stands.
+                    0 => timeout(patience, lock.lock(&options))
+                        .await
+                        .ok()
+                        .map(|guard| guard.expect("no error")),
+                    1 => lock.try_lock(&options).await.expect("busy is no error"),
+                    _ => Some(lock.lock(&options).await.expect("granted in the end")),
+                };
+                let Some(guard) = guard else { continue };
+                had += 1;
+                let mut mine = picked.clone();
+                mine.sort_unstable();
+                mine.dedup();
+                let sole: Vec<_> =
+                    mine.iter().map(|i| held[*i].try_lock().expect("two hold one member")).collect();
+                sleep(Duration::from_micros(random.u64(..3_000))).await;
+                drop(sole);
+                if random.bool() {
+                    guard.release().await.expect("held until now");
+                }
+            }
+            join_all(clients.iter().map(Locks::close)).await;
+            had
+        })
+    });
+    let all = timeout(Duration::from_secs(3600), join_all(contenders)).await.expect("no deadlock");
+    let had: usize = all.into_iter().map(|had| had.expect("no overlap")).sum();
+    assert!(had > 1000, "most were granted: {had}");
+    for store in stores {
+        let left = Locks::new(store.into_store()).list("").await.expect("memory can list");
+        assert_eq!(left, [], "left behind");
+    }
+}

@@ -1,0 +1,30 @@
+//! A RedLock of so many memory stores, under the suite that every backend passes.
+
+use std::process::ExitCode;
+
+use async_trait::async_trait;
+use dlock_conformance::{Clock, Fixture};
+use dlock_core::{RedLock, Result, Store, memory::MemoryBackend};
+
+struct Majority(Vec<MemoryBackend>);
+
+#[async_trait]
+impl Fixture for Majority {
+    fn name(&self) -> &str {
+        "redlock"
+    }
+
+    async fn connect(&self) -> Result<Store> {
+        let members = self.0.iter().map(|member| member.clone().into_store());
+        Ok(RedLock::new(members)?.into_store())
+    }
+
+    fn clock(&self) -> Clock {
+        Clock::Paused
+    }
+}
+
+/// Runs the suite on a RedLock of this many members.
+pub(crate) fn run(members: usize) -> ExitCode {
+    dlock_conformance::run(Ok(Majority((0..members).map(|_| MemoryBackend::new()).collect())))
+}

@@ -1,0 +1,7 @@
+//! RedLock is a backend, so it passes the suite that every backend passes.
+
+mod of;
+
+fn main() -> std::process::ExitCode {
+    of::run(3)
+}

@@ -108,6 +108,11 @@ impl Keeper {
     }
 
     async fn run(self: Box<Self>, mut claim: Box<dyn Claim>, mut reply: oneshot::Sender<Outcome>) {
+        // Closing may have come between the call and this task.
+        if self.client.closing.is_cancelled() {
+            reply.send(Err(Error::Closed { name: self.request.name.clone() })).ok();
+            return;
+        }
         let started = Instant::now();
         let contest = self.contend(claim.as_mut(), &mut reply).await;
         observe::contest_over(&self.request, self.info(), started.elapsed(), contest.word());
@@ -196,7 +201,7 @@ impl Keeper {
     async fn keep(mut self: Box<Self>, mut claim: Box<dyn Claim>, hold: Arc<Hold>) {
         let held = Instant::now();
         // Whatever ends this task early, a panic in a driver or the end of the runtime, the holder is told.
-        let alarm = Alarm(Arc::clone(&hold));
+        let alarm = Alarm(&hold);
         let farewell = self.hold(&mut claim, &hold).await;
         observe::hold_over(&self.request, self.info(), held.elapsed(), hold.loss());
         std::mem::forget(alarm);
@@ -333,9 +338,9 @@ pub(crate) fn see_through<T: Send + 'static>(
 }
 
 /// Tells the holder if the keeper ends before it has let go.
-struct Alarm(Arc<Hold>);
+struct Alarm<'a>(&'a Hold);
 
-impl Drop for Alarm {
+impl Drop for Alarm<'_> {
     fn drop(&mut self) {
         self.0.lose(LostReason::Abandoned);
     }

@@ -1,0 +1,33 @@
+//! The host's clock, which all processes share: it goes on while the machine is suspended and nobody can set it.
+
+/// Nanoseconds on the host's clock. Finer than any ttl, so that no rounding makes two holds overlap.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) fn now() -> i64 {
+    use rustix::time::{ClockId, clock_gettime};
+    let now = clock_gettime(ClockId::Boottime);
+    now.tv_sec * 1_000_000_000 + now.tv_nsec
+}
+
+/// Elsewhere the wall clock stands in, and setting it ends or prolongs claims.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(crate) fn now() -> i64 {
+    nanos(since_1970())
+}
+
+/// Where tokens begin in a file that is new or lost its data: above all it has granted before.
+pub(crate) fn floor() -> i64 {
+    i64::try_from(since_1970().as_micros()).unwrap_or(i64::MAX / 2)
+}
+
+/// A duration as the file counts it.
+pub(crate) fn nanos(span: std::time::Duration) -> i64 {
+    i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the floor of tokens outlives the host's boot, and some hosts have no other clock that processes share"
+)]
+fn since_1970() -> std::time::Duration {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
+}

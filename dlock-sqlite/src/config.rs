@@ -1,0 +1,121 @@
+//! Which file, and whether it can be a store's.
+
+use std::path::{Path, PathBuf};
+
+use dlock_core::{Error, Result, StoreUrl};
+
+use crate::{host, keys};
+
+/// The file that holds the locks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SqliteConfig {
+    path: PathBuf,
+}
+
+impl SqliteConfig {
+    /// The store in this file, which is created if there is none. A relative path counts from the directory that is
+    /// current when it is connected. Everybody who is to share the locks must name the same file.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// The file that `sqlite:path` or `sqlite:///path` names.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] for a host, a parameter, or no path.
+    pub fn from_url(url: &StoreUrl) -> Result<Self> {
+        url.allow(&[])?;
+        if !url.hosts().is_empty() || url.user().is_some() || url.password().is_some() {
+            let reason = format!(
+                "`{url}` names a host, and SQLite has none: write `sqlite:relative.db` or `sqlite:///absolute.db`"
+            );
+            return Err(Error::InvalidConfig { reason });
+        }
+        let config = Self::new(url.path());
+        config.check_shape().map(|()| config)
+    }
+
+    /// The path as it was given.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The absolute path of the file, once it is known that a store can be there.
+    pub(crate) fn resolve(&self) -> Result<PathBuf> {
+        self.check_shape()?;
+        let shown = self.path.display();
+        let invalid = |what: String| Error::InvalidConfig { reason: format!("`{shown}` {what}") };
+        if self.path.is_dir() {
+            return Err(invalid("is a directory; name a file in it, for example `locks.db`".to_owned()));
+        }
+        if self.path.exists() && !self.path.is_file() {
+            return Err(invalid(
+                "is not a file; name an ordinary file, or one that is to be created".to_owned(),
+            ));
+        }
+        let name = self.path.file_name().ok_or_else(|| invalid("has no file name".to_owned()))?;
+        let parent = self.path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+        let parent = parent.canonicalize().map_err(|error| {
+            invalid(format!(
+                "cannot be created in `{}`: {error}; create that directory first",
+                parent.display()
+            ))
+        })?;
+        let path = parent.join(name);
+        let path = path.canonicalize().unwrap_or(path);
+        let dir = path.parent().unwrap_or(&parent);
+        match host::foreign_file_system(dir) {
+            Some(system) => Err(invalid(format!(
+                "is on {system}, which other hosts may see too, and SQLite's locks are good on one host only; \
+                 put it on a disk of this host"
+            ))),
+            None => Ok(path),
+        }
+    }
+
+    fn check_shape(&self) -> Result<()> {
+        let path = self.path.to_str().unwrap_or_default();
+        if path.is_empty() || path == ":memory:" {
+            let reason =
+                "a store in memory is no SQLite file: write `memory:`, or name a file: `sqlite:locks.db`";
+            return Err(Error::InvalidConfig { reason: reason.to_owned() });
+        }
+        keys::check_path(&self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(url: &str) -> Result<SqliteConfig> {
+        SqliteConfig::from_url(&url.parse().expect(url))
+    }
+
+    #[test]
+    fn a_path_may_be_relative_absolute_and_escaped() {
+        for (url, path) in [
+            ("sqlite:locks.db", "locks.db"),
+            ("sqlite:./a/locks.db", "./a/locks.db"),
+            ("sqlite:/var/lib/locks.db", "/var/lib/locks.db"),
+            ("sqlite:///var/lib/my%20locks.db", "/var/lib/my locks.db"),
+        ] {
+            assert_eq!(config(url).expect(url), SqliteConfig::new(path));
+        }
+    }
+
+    #[test]
+    fn what_names_no_file_is_refused_with_what_to_write() {
+        for (url, words) in [
+            ("sqlite://locks.db", "sqlite:///absolute.db"),
+            ("sqlite://host/locks.db", "names a host"),
+            ("sqlite:", "memory:"),
+            ("sqlite::memory:", "memory:"),
+            ("sqlite:a.db?mode=ro", "unknown parameter `mode`"),
+            ("sqlite:a%00b", "control character"),
+        ] {
+            let error = config(url).expect_err(url).to_string();
+            assert!(error.contains(words), "{url}: {error}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Looking into the file and breaking locks.
+
+use std::{collections::HashMap, time::Duration};
+
+use dlock_core::{ClaimId, Contender, Entry, LockName, LockState, Result, Token, Turn, turn};
+
+use crate::{backend::Shared, connection::Access, queue::Place};
+
+pub(crate) async fn inspect(shared: &Shared, name: &LockName) -> Result<Option<LockState>> {
+    let mut tx = shared.begin(Access::Read).await?;
+    let (places, now) = (tx.queue(name.as_str()).await?, tx.now);
+    tx.commit().await?;
+    Ok(states(shared, places, now)?.pop())
+}
+
+pub(crate) async fn list(shared: &Shared, prefix: &str) -> Result<Vec<LockState>> {
+    let mut tx = shared.begin(Access::Read).await?;
+    let (places, now) = (tx.queues(prefix).await?, tx.now);
+    tx.commit().await?;
+    states(shared, places, now)
+}
+
+pub(crate) async fn force_release(shared: &Shared, name: &LockName) -> Result<bool> {
+    let mut tx = shared.begin(Access::Read).await?;
+    let places = tx.queue(name.as_str()).await?;
+    tx.commit().await?;
+    for dead in Dead::among(shared, &places).0.into_iter().filter_map(|(client, dead)| dead.then_some(client))
+    {
+        shared.bury(dead).await?;
+    }
+    let (mut tx, mut bells) = (shared.begin(Access::Write).await?, Vec::new());
+    tx.bury_expired(name.as_str(), &mut bells).await?;
+    let places = tx.queue(name.as_str()).await?;
+    let holders = &places[..holders(&places)];
+    for holder in holders {
+        tx.remove(holder, &mut bells).await?;
+        // It asks, and learns that it is gone.
+        bells.push(holder.clone());
+    }
+    let held = !holders.is_empty();
+    shared.commit(tx, bells).await?;
+    Ok(held)
+}
+
+/// Which clients are dead: asked once for each.
+struct Dead(HashMap<ClaimId, bool>);
+
+impl Dead {
+    fn among(shared: &Shared, places: &[Place]) -> Self {
+        let mut dead = HashMap::new();
+        for place in places {
+            let is_dead = || shared.bells.is_dead(place.client);
+            dead.entry(place.client).or_insert_with(is_dead);
+        }
+        Self(dead)
+    }
+}
+
+/// The locks of these places, which are in order, without those who are gone but not yet removed.
+fn states(shared: &Shared, mut places: Vec<Place>, now: i64) -> Result<Vec<LockState>> {
+    let dead = Dead::among(shared, &places);
+    places.retain(|place| place.expires > now && !dead.0[&place.client]);
+    places.chunk_by(|a, b| a.name == b.name).map(|places| state(places, now)).collect()
+}
+
+fn state(places: &[Place], now: i64) -> Result<LockState> {
+    let (holders, queue) = places.split_at(holders(places));
+    let holds = |place| Contender { token: Token::new(place_number(place)), ..contender(place, now) };
+    Ok(LockState {
+        name: LockName::new(&places[0].name)?,
+        holders: holders.iter().map(holds).collect(),
+        queue: queue.iter().map(|place| contender(place, now)).collect(),
+    })
+}
+
+/// How many hold: they are the first, because whoever waits makes all behind it wait.
+fn holders(places: &[Place]) -> usize {
+    let queue: Vec<Entry> = places.iter().map(|place| place.entry).collect();
+    (0..queue.len()).take_while(|&at| turn(&queue[..=at], queue[at].id) == Turn::Mine).count()
+}
+
+fn place_number(place: &Place) -> u64 {
+    place.number.unsigned_abs()
+}
+
+fn contender(place: &Place, now: i64) -> Contender {
+    let ago = u64::try_from(now - place.since).unwrap_or(0);
+    Contender {
+        id: place.entry.id.to_string(),
+        kind: place.entry.kind,
+        token: None,
+        since: Some(Duration::from_nanos(ago)),
+        ttl_left: Some(place.ttl_left(now)),
+        who: Some(format!("pid {} on {}", place.pid, place.host)),
+    }
+}

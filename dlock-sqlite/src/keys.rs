@@ -1,0 +1,70 @@
+//! What stands in the file: how names, kinds and paths are written.
+
+use std::path::Path;
+
+use dlock_core::{Error, Kind, Result};
+
+/// The kind's word in the file.
+pub(crate) fn word(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Mutex => "mutex",
+        Kind::Fair => "fair",
+        Kind::Read => "read",
+        Kind::Write => "write",
+    }
+}
+
+/// The kind of a word in the file.
+pub(crate) fn kind(text: &str) -> Option<Kind> {
+    Kind::ALL.iter().copied().find(|kind| word(*kind) == text)
+}
+
+/// The first name beyond all that begin with `prefix`, in the order of the file; `None` if there is none.
+pub(crate) fn beyond(prefix: &str) -> Option<String> {
+    let mut chars: Vec<char> = prefix.chars().collect();
+    while let Some(last) = chars.pop() {
+        // A range of chars steps over the surrogates, which no text holds.
+        if let Some(next) = (last..=char::MAX).nth(1) {
+            chars.push(next);
+            return Some(chars.into_iter().collect());
+        }
+    }
+    None
+}
+
+/// Refuses what SQLite cannot open or people cannot read.
+pub(crate) fn check_path(path: &Path) -> Result<()> {
+    let what = match path.to_str() {
+        None => "is not UTF-8",
+        Some(path) if path.contains(char::is_control) => "has a control character",
+        Some(_) => return Ok(()),
+    };
+    let reason = format!("the path {path:?} {what}; choose another");
+    Err(Error::InvalidConfig { reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_comes_back_from_its_word() {
+        for &each in Kind::ALL {
+            assert_eq!(kind(word(each)), Some(each));
+        }
+    }
+
+    #[test]
+    fn the_name_beyond_a_prefix_is_the_next_that_does_not_begin_with_it() {
+        for (prefix, next) in [
+            ("", None),
+            ("a", Some("b")),
+            ("a/%_", Some("a/%`")),
+            ("\u{d7ff}", Some("\u{e000}")),
+            ("a\u{10ffff}", Some("b")),
+            ("\u{10ffff}", None),
+        ] {
+            assert_eq!(beyond(prefix).as_deref(), next, "{prefix:?}");
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! The queue of a lock in SQL. The rule is [`dlock_core::turn`]'s; each statement finds only the rows it needs.
+
+use std::{collections::HashSet, time::Duration};
+
+use dlock_core::{ClaimId, Entry, Kind, Request, Result, watchers};
+use sqlx::{FromRow, Row, sqlite::SqliteRow};
+
+use crate::{clock, connection::Tx, keys};
+
+/// A claim's place in the queue of its lock.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) name: String,
+    pub(crate) number: i64,
+    pub(crate) entry: Entry,
+    pub(crate) client: ClaimId,
+    pub(crate) pid: i64,
+    pub(crate) host: String,
+    pub(crate) since: i64,
+    pub(crate) expires: i64,
+}
+
+/// Who enters claims: one client of the store.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    pub(crate) id: ClaimId,
+    pub(crate) pid: u32,
+    pub(crate) host: String,
+}
+
+impl Place {
+    /// How long until it is forgotten.
+    pub(crate) fn ttl_left(&self, now: i64) -> Duration {
+        Duration::from_nanos(u64::try_from(self.expires - now).unwrap_or(0))
+    }
+}
+
+impl FromRow<'_, SqliteRow> for Place {
+    fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
+        let bad = |what: &str| sqlx::Error::Decode(format!("the file holds a bad {what}").into());
+        let id = |column| -> sqlx::Result<ClaimId> {
+            let bytes: [u8; 16] = row.try_get::<&[u8], _>(column)?.try_into().map_err(|_| bad(column))?;
+            Ok(ClaimId::from_bytes(bytes))
+        };
+        let kind = keys::kind(row.try_get("kind")?).ok_or_else(|| bad("kind"))?;
+        Ok(Self {
+            name: row.try_get("name")?,
+            number: row.try_get("seq")?,
+            entry: Entry { id: id("claim")?, kind },
+            client: id("client")?,
+            pid: row.try_get("pid")?,
+            host: row.try_get("host")?,
+            since: row.try_get("since")?,
+            expires: row.try_get("expires")?,
+        })
+    }
+}
+
+/// Where a claim stands after it has asked.
+pub(crate) enum Stand {
+    /// It holds, with this number.
+    Holds(i64),
+    /// It waits, or would have to, for this one.
+    Behind(Place),
+}
+
+/// A number above all.
+const END: i64 = i64::MAX;
+
+/// All that a claim asks of its queue. Those who are to be told of what changed are added to `bells`.
+impl Tx<'_> {
+    /// Enters the queue, or comes again, and learns whose turn it is. Who does not wait leaves nothing when it is
+    /// not its own.
+    pub(crate) async fn ask(
+        &mut self,
+        request: &Request,
+        me: &Client,
+        bells: &mut Vec<Place>,
+    ) -> Result<Stand> {
+        self.bury_expired(request.name.as_str(), bells).await?;
+        let mut own = self.own(request.id).await?;
+        let mut kind = request.kind;
+        if let Some(own) = &mut own {
+            if kind == Kind::Read && own.entry.kind != Kind::Read {
+                bells.extend(self.watchers(own).await?);
+                self.run(sqlx::query(include_str!("sql/downgrade.sql")).bind(id(&request.id))).await?;
+            } else {
+                kind = own.entry.kind;
+            }
+        }
+        let at = own.as_ref().map_or(END, |own| own.number);
+        let ahead = self.ahead(request.name.as_str(), at, kind).await?;
+        if request.wait == dlock_core::Wait::Never
+            && let Some(ahead) = ahead
+        {
+            if let Some(own) = own {
+                self.remove(&own, bells).await?;
+            }
+            return Ok(Stand::Behind(ahead));
+        }
+        let number = match own {
+            Some(own) => {
+                self.renew(request).await?;
+                own.number
+            }
+            None => self.join(request, me).await?,
+        };
+        Ok(ahead.map_or(Stand::Holds(number), Stand::Behind))
+    }
+
+    /// Keeps a claim alive; `false` if it is gone.
+    pub(crate) async fn renew(&mut self, request: &Request) -> Result<bool> {
+        let expires = self.now.saturating_add(clock::nanos(request.ttl));
+        let renew = sqlx::query(include_str!("sql/renew.sql"));
+        Ok(self.run(renew.bind(id(&request.id)).bind(self.now).bind(expires)).await? == 1)
+    }
+
+    async fn join(&mut self, request: &Request, me: &Client) -> Result<i64> {
+        self.run(sqlx::query(include_str!("sql/draw.sql")).bind(clock::floor())).await?;
+        let drawn = sqlx::query_scalar(include_str!("sql/drawn.sql")).fetch_one(self.conn()).await;
+        let number: i64 = drawn.map_err(|source| self.explain(source))?;
+        let join = sqlx::query(include_str!("sql/join.sql"))
+            .bind(request.name.as_str().to_owned())
+            .bind(number)
+            .bind(id(&request.id))
+            .bind(keys::word(request.kind))
+            .bind(id(&me.id))
+            .bind(i64::from(me.pid))
+            .bind(me.host.clone())
+            .bind(self.now)
+            .bind(self.now.saturating_add(clock::nanos(request.ttl)));
+        self.run(join).await?;
+        Ok(number)
+    }
+
+    /// The nearest place ahead of this number that must go first.
+    async fn ahead(&mut self, name: &str, number: i64, kind: Kind) -> Result<Option<Place>> {
+        let sql = match kind {
+            Kind::Read => include_str!("sql/ahead_of_reader.sql"),
+            Kind::Mutex | Kind::Fair | Kind::Write => include_str!("sql/ahead_of_exclusive.sql"),
+        };
+        let mut places = self.places(sqlx::query_as(sql).bind(name.to_owned()).bind(number)).await?;
+        Ok(places.pop())
+    }
+
+    /// Removes the claims of a lock that were not heard of for their ttl. Comes before any look at who is ahead: to
+    /// pass an expired claim over and leave it there would let it be renewed beside its successor.
+    pub(crate) async fn bury_expired(&mut self, name: &str, bells: &mut Vec<Place>) -> Result<()> {
+        let expired = sqlx::query_as(include_str!("sql/expired.sql")).bind(name.to_owned()).bind(self.now);
+        for place in self.places(expired).await? {
+            self.remove(&place, bells).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes all claims of a client that is dead.
+    pub(crate) async fn bury_client(&mut self, client: ClaimId, bells: &mut Vec<Place>) -> Result<()> {
+        let places = sqlx::query_as(include_str!("sql/of_client.sql")).bind(id(&client));
+        for place in self.places(places).await? {
+            self.remove(&place, bells).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes a claim.
+    pub(crate) async fn remove(&mut self, place: &Place, bells: &mut Vec<Place>) -> Result<()> {
+        bells.extend(self.watchers(place).await?);
+        self.run(sqlx::query(include_str!("sql/remove.sql")).bind(id(&place.entry.id))).await?;
+        Ok(())
+    }
+
+    /// Who waits for this claim.
+    pub(crate) async fn watchers(&mut self, place: &Place) -> Result<Vec<Place>> {
+        let sql = match place.entry.kind {
+            Kind::Read => include_str!("sql/behind_reader.sql"),
+            Kind::Mutex | Kind::Fair | Kind::Write => include_str!("sql/behind_exclusive.sql"),
+        };
+        let mut behind = self.places(sqlx::query_as(sql).bind(place.name.clone()).bind(place.number)).await?;
+        let queue: Vec<_> = [place].into_iter().chain(&behind).map(|place| place.entry).collect();
+        let watching: HashSet<_> = watchers(&queue, place.entry.id).map(|entry| entry.id).collect();
+        behind.retain(|place| watching.contains(&place.entry.id));
+        Ok(behind)
+    }
+
+    /// The place of a claim, if it has one.
+    pub(crate) async fn own(&mut self, claim: ClaimId) -> Result<Option<Place>> {
+        Ok(self.places(sqlx::query_as(include_str!("sql/own.sql")).bind(id(&claim))).await?.pop())
+    }
+
+    /// The queue of a lock, in order.
+    pub(crate) async fn queue(&mut self, name: &str) -> Result<Vec<Place>> {
+        self.places(sqlx::query_as(include_str!("sql/of_name.sql")).bind(name.to_owned())).await
+    }
+
+    /// The queues of the locks whose names begin with `prefix`, in order.
+    pub(crate) async fn queues(&mut self, prefix: &str) -> Result<Vec<Place>> {
+        let range = sqlx::query_as(include_str!("sql/of_range.sql"));
+        self.places(range.bind(prefix.to_owned()).bind(keys::beyond(prefix))).await
+    }
+
+    async fn places(&mut self, query: Asked) -> Result<Vec<Place>> {
+        let places = query.fetch_all(self.conn()).await;
+        places.map_err(|source| self.explain(source))
+    }
+
+    async fn run(&mut self, query: Told) -> Result<u64> {
+        let done = query.execute(self.conn()).await;
+        done.map(|done| done.rows_affected()).map_err(|source| self.explain(source))
+    }
+}
+
+/// A statement with its binds that answers with places.
+type Asked = sqlx::query::QueryAs<'static, sqlx::Sqlite, Place, sqlx::sqlite::SqliteArguments>;
+
+/// A statement with its binds that answers with a count.
+type Told = sqlx::query::Query<'static, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>;
+
+fn id(id: &ClaimId) -> Vec<u8> {
+    id.as_bytes().to_vec()
+}
+
+#[cfg(test)]
+mod tests;

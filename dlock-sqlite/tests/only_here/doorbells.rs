@@ -1,0 +1,212 @@
+//! Doorbells: who is rung, who is dead, and how fast.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use tokio::time::{Instant, timeout};
+
+use super::{Place, SOON, connect};
+
+/// A process that holds lock `x` until it is killed, and one that it has started and that outlives it.
+struct Holder {
+    process: Child,
+    heir: String,
+}
+
+impl Holder {
+    fn of(place: &Place) -> Self {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "--nocapture", "doorbells::the_holder_process"])
+            .env("DLOCK_TEST_HOLDS", place.url())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let heir = lines.map_while(Result::ok).find_map(|line| line.strip_prefix("heir ").map(str::to_owned));
+        Self { process, heir: heir.expect("the holder must come to hold") }
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.process.kill().ok();
+        self.process.wait().ok();
+        Command::new("kill").arg(&self.heir).status().ok();
+    }
+}
+
+/// Not a test of its own: what [`Holder`] runs.
+#[tokio::test]
+async fn the_holder_process() {
+    let Ok(url) = std::env::var("DLOCK_TEST_HOLDS") else { return };
+    let client = connect(&url).await.unwrap();
+    let guard = client.mutex("x").lock().await.unwrap();
+    #[expect(clippy::zombie_processes, reason = "it outlives this process, as a careless user's child may")]
+    let heir = Command::new("sleep").arg("600").stdout(Stdio::null()).spawn().unwrap();
+    println!("\nheir {}", heir.id());
+    guard.lost().await;
+}
+
+#[tokio::test]
+async fn a_waiter_gets_a_killed_holders_lock_long_before_its_ttl() {
+    let place = Place::new();
+    let client = place.client().await;
+    let mut holder = Holder::of(&place);
+    let mutex = client.mutex("x");
+    let mut waiter = Box::pin(mutex.lock().into_future());
+    assert!(timeout(Duration::from_millis(300), &mut waiter).await.is_err(), "the holder lives");
+    let killed = Instant::now();
+    holder.kill();
+    let guard = timeout(SOON, waiter).await.expect("long before its ttl").unwrap();
+    println!("a killed holder's lock was free after {:?}", killed.elapsed());
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_try_gets_a_killed_holders_lock_at_once() {
+    let place = Place::new();
+    let client = place.client().await;
+    let mut holder = Holder::of(&place);
+    assert!(client.mutex("x").try_lock().await.unwrap().is_none(), "the holder lives");
+    holder.kill();
+    assert_eq!(client.inspect("x").await.unwrap(), None, "a dead holder is not shown");
+    assert!(client.mutex("x").try_lock().await.unwrap().is_some(), "the holder is dead");
+}
+
+#[tokio::test]
+async fn what_a_killed_client_left_is_cleared_away_by_the_next() {
+    let place = Place::new();
+    Holder::of(&place).kill();
+    let client = place.client().await;
+    assert_eq!(place.bells().len(), 1, "its own bell");
+    let claims: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM dlock_queue")
+        .fetch_one(&mut place.raw().await)
+        .await
+        .unwrap();
+    assert_eq!(claims, 0);
+    drop(client);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_takes_its_bell_along() {
+    let place = Place::new();
+    let client = place.client().await;
+    client.mutex("x").lock().await.unwrap().release().await.unwrap();
+    assert!(client.mutex("x").try_lock().await.unwrap().is_some());
+    client.close().await;
+    drop(client);
+    assert_eq!(place.bells(), Vec::<PathBuf>::new());
+}
+
+#[tokio::test]
+async fn a_client_whose_runtime_ends_lets_go_at_once() {
+    let place = Place::new();
+    let url = place.url();
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let guard = runtime.block_on(async { connect(&url).await.unwrap().mutex("x").lock().await.unwrap() });
+        drop(runtime);
+        guard
+    });
+    let guard = thread.join().unwrap();
+    assert!(guard.is_lost(), "nobody renews it");
+    let client = place.client().await;
+    assert!(client.mutex("x").try_lock().await.unwrap().is_some(), "its client is gone");
+}
+
+#[tokio::test]
+async fn a_client_may_go_on_in_another_runtime_than_it_was_connected_in() {
+    let place = Place::new();
+    let url = place.url();
+    let connected = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let client = runtime.block_on(async {
+            let client = connect(&url).await.unwrap();
+            let guard = client.mutex("x").lock().await.unwrap();
+            assert!(client.mutex("x").try_lock().await.unwrap().is_none());
+            guard.release().await.unwrap();
+            client
+        });
+        drop(runtime);
+        client
+    });
+    let (a, b) = (connected.join().unwrap(), place.client().await);
+    let guard = b.mutex("x").lock().await.unwrap();
+    let mutex = a.mutex("x");
+    let mut waiter = Box::pin(mutex.lock().into_future());
+    assert!(timeout(Duration::from_millis(200), &mut waiter).await.is_err());
+    let released = Instant::now();
+    guard.release().await.unwrap();
+    let guard = timeout(SOON, waiter).await.expect("must be rung").unwrap();
+    assert!(released.elapsed() < Duration::from_secs(5), "rung, not found out at a third of the ttl");
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_waiter_asks_nothing_while_it_waits() {
+    let place = Place::new();
+    let (a, b) = (place.client().await, place.client().await);
+    let guard = a.mutex("x").lock().await.unwrap();
+    let mutex = b.mutex("x");
+    let mut waiter = Box::pin(mutex.lock().into_future());
+    assert!(timeout(Duration::from_millis(200), &mut waiter).await.is_err());
+    let mut raw = place.raw().await;
+    let version = "PRAGMA data_version";
+    let before: i64 = sqlx::query_scalar(version).fetch_one(&mut raw).await.unwrap();
+    assert!(timeout(Duration::from_secs(1), &mut waiter).await.is_err());
+    let after: i64 = sqlx::query_scalar(version).fetch_one(&mut raw).await.unwrap();
+    assert_eq!(before, after, "whoever asks keeps its claim alive and so changes the file");
+    guard.release().await.unwrap();
+    waiter.await.unwrap().release().await.unwrap();
+}
+
+#[test]
+fn a_lock_is_handed_over_without_delay() {
+    const ROUNDS: usize = 200;
+    let place = Place::new();
+    let (sender, released) = std::sync::mpsc::channel::<Instant>();
+    let side = |url: String, note: Box<dyn Fn(Instant) + Send>| {
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let client = connect(&url).await.unwrap();
+                let mut times = Vec::new();
+                for _ in 0..ROUNDS {
+                    let guard = client.fair("x").lock().await.unwrap();
+                    times.push(Instant::now());
+                    // Until the other one waits.
+                    while client.inspect("x").await.unwrap().unwrap().queue.is_empty() {
+                        if times.len() == ROUNDS {
+                            break;
+                        }
+                        tokio::task::yield_now().await;
+                    }
+                    note(Instant::now());
+                    guard.release().await.unwrap();
+                }
+                times
+            })
+        })
+    };
+    let other = sender.clone();
+    let a = side(place.url(), Box::new(move |at| sender.send(at).unwrap()));
+    let b = side(place.url(), Box::new(move |at| other.send(at).unwrap()));
+    let mut granted = [a.join().unwrap(), b.join().unwrap()].concat();
+    let mut released: Vec<_> = released.iter().collect();
+    granted.sort();
+    released.sort();
+    let mut took: Vec<_> = granted[1..].iter().zip(&released).map(|(next, last)| *next - *last).collect();
+    took.sort();
+    let (p50, p99) = (took[took.len() / 2], took[took.len() * 99 / 100]);
+    println!("hand-off from before the release to the next grant: p50 {p50:?}, p99 {p99:?}");
+    assert!(p50 < Duration::from_millis(50), "p50 {p50:?}");
+}

@@ -1,0 +1,134 @@
+//! Clock, fence and connection: what every transaction relies on.
+
+use std::time::Duration;
+
+use dlock_core::{Attempt, Backend, ClaimId, Error, Kind, LockName, Request, Wait};
+use tokio::time::{Instant, timeout};
+
+use super::{Place, SOON, connect, run};
+
+#[tokio::test]
+async fn another_boot_frees_every_lock() {
+    let place = Place::new();
+    let client = place.client().await;
+    let guard = client.mutex("x").lock().await.unwrap();
+    run(&mut place.raw().await, "UPDATE dlock_store SET boot = 'an earlier one'").await;
+    let after = place.client().await;
+    let next = after.mutex("x").try_lock().await.unwrap().expect("its holder cannot have survived");
+    assert!(next.token() > guard.token());
+    next.release().await.unwrap();
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn claims_end_on_a_clock_that_nobody_can_set() {
+    use rustix::time::{ClockId, clock_gettime};
+    let place = Place::new();
+    let client = place.client().await;
+    let before = clock_gettime(ClockId::Boottime).tv_sec;
+    let guard = client.mutex("x").lock().ttl(Duration::from_secs(30)).await.unwrap();
+    let sql = "SELECT expires FROM dlock_queue";
+    let expires: i64 = sqlx::query_scalar(sql).fetch_one(&mut place.raw().await).await.unwrap();
+    let left = expires / 1_000_000_000 - before;
+    assert!((30..40).contains(&left), "{left} s from now on the clock since boot");
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn tokens_go_on_from_the_fence_when_the_wall_clock_was_set_back() {
+    let place = Place::new();
+    let client = place.client().await;
+    let far = 9_000_000_000_000_000_000_i64;
+    let mut raw = place.raw().await;
+    sqlx::query("UPDATE dlock_store SET last = ?1").bind(far).execute(&mut raw).await.unwrap();
+    for drawn in 1..4 {
+        let guard = client.mutex("x").lock().await.unwrap();
+        assert_eq!(guard.token().unwrap().get(), far.unsigned_abs() + drawn);
+        guard.release().await.unwrap();
+    }
+}
+
+fn request(wait: Wait) -> Request {
+    let name = LockName::new("x").unwrap();
+    Request { name, kind: Kind::Mutex, id: ClaimId::random(), ttl: Duration::from_secs(30), wait }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_is_dropped_at_any_point_leaves_the_connection_usable() {
+    let place = Place::new();
+    let backend = place.backend().await;
+    for polls in 0..40 {
+        let mut claim = backend.claim(request(Wait::Forever));
+        {
+            let mut attempt = claim.attempt();
+            for _ in 0..polls {
+                if timeout(Duration::ZERO, &mut attempt).await.is_ok() {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        }
+        timeout(SOON, claim.release()).await.expect("must not hang").unwrap();
+        let mut next = backend.claim(request(Wait::Never));
+        let attempt = timeout(SOON, next.attempt()).await.expect("must not hang").unwrap();
+        assert!(matches!(attempt, Attempt::Granted(_)), "after {polls} polls: {attempt:?}");
+        next.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_stays_locked_is_unavailable_and_then_works_again() {
+    let place = Place::new();
+    let backend = place.backend().await;
+    let mut raw = place.raw().await;
+    run(&mut raw, "BEGIN IMMEDIATE").await;
+    let mut claim = backend.claim(request(Wait::Never));
+    let error = claim.attempt().await.expect_err("somebody else keeps it locked");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    run(&mut raw, "COMMIT").await;
+    assert!(matches!(claim.attempt().await.unwrap(), Attempt::Granted(_)));
+    claim.release().await.unwrap();
+}
+
+/// How long the user keeps its runtime from everything else.
+const RUDE: Duration = Duration::from_millis(800);
+
+#[test]
+fn a_busy_runtime_does_not_keep_the_file_locked() {
+    let place = Place::new();
+    let url = place.url();
+    let busy = std::thread::spawn(move || {
+        block_on(async {
+            let mutex = connect(&url).await.unwrap().mutex("busy");
+            for _ in 0..2 {
+                let mut round = Box::pin(async { mutex.lock().await.unwrap().release().await.unwrap() });
+                // Whatever else the user runs gets the thread between any two steps of ours, for long.
+                while timeout(Duration::ZERO, &mut round).await.is_err() {
+                    hog();
+                    tokio::task::yield_now().await;
+                }
+            }
+        });
+    });
+    let longest = block_on(async {
+        let mutex = place.client().await.mutex("other");
+        let mut longest = Duration::ZERO;
+        while !busy.is_finished() {
+            let begun = Instant::now();
+            mutex.lock().await.unwrap().release().await.unwrap();
+            longest = longest.max(begun.elapsed());
+        }
+        longest
+    });
+    busy.join().unwrap();
+    assert!(longest < RUDE, "a lock and a release took {longest:?}");
+}
+
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+}
+
+#[expect(clippy::disallowed_methods, reason = "to be as rude as a user may be")]
+fn hog() {
+    std::thread::sleep(RUDE);
+}

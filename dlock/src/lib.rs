@@ -1,1 +1,47 @@
-//! dlock.
+//! Distributed locks over the store you already run.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock::Result<()> {
+//! use std::time::Duration;
+//! let locks = dlock::connect("memory:").await?;
+//! let guard = locks.mutex("invoice/42").lock().wait(Duration::from_secs(5)).await?;
+//! let token = guard.token(); // grows with every grant: let what the lock protects refuse a smaller one
+//! if !guard.is_lost() {
+//!     // the work; `guard.lost()` ends at once if the lock is lost meanwhile
+//! }
+//! guard.release().await?;
+//! # let _ = token; Ok(()) }
+//! ```
+//!
+//! The store is chosen by its URL. `memory:` is always there, for tests; `sqlite:PATH`, feature `sqlite`, is one file
+//! for many processes of one host. Where a lock ends to protect is told by the store: see `docs/semantics.md`.
+//!
+//! The package is also the command `dlock`, feature `cli`: `dlock run NAME -- CMD` runs a command under a lock.
+
+pub use dlock_core::{
+    Acquire, Contender, DistributedLock, DistributedLockExt, Error, FairLock, FairMutex, Guard, Info, Kind,
+    Lock, LockName, LockOptions, LockState, Locks, LostReason, Mutex, Owner, ReadLock, Registry, Result,
+    RwLock, RwPair, Token, TryAcquire, Wait, WriteLock,
+};
+
+/// Connects to the store that a URL names, with the stores that are compiled in.
+///
+/// # Errors
+/// [`Error::InvalidConfig`] for a URL, scheme or parameter that is not known; [`Error::Unavailable`] and
+/// [`Error::Store`] from the store. None shows a password.
+///
+/// # Cancel safety
+/// Safe: dropping the future ends the attempt.
+pub async fn connect(url: &str) -> Result<Locks> {
+    registry().connect(url).await
+}
+
+/// The stores that are compiled in, to add your own with [`Registry::with`].
+pub fn registry() -> Registry {
+    let registry = Registry::new();
+    #[cfg(feature = "sqlite")]
+    let registry = registry.with(dlock_sqlite::DRIVER);
+    #[cfg(not(feature = "sqlite"))]
+    let registry = registry.without("sqlite", "sqlite");
+    registry
+}

@@ -1,0 +1,217 @@
+//! The command line: what clap is told, and what its help says.
+
+use std::{ffi::OsString, time::Duration};
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+use dlock::{Kind, Wait};
+
+use super::{exit, values};
+
+const STATUSES: &str = "\
+Exit status of `run` and `try` with a command: the command's own, 128+N if signal N killed it, or
+
+  75   the lock was not had in time (or what -E says)
+  74   the lock was lost while the command ran; the command was stopped
+ 126   the command cannot be executed
+ 127   the command was not found
+
+and of every command
+
+  64   usage: an option, a name, or a kind of lock that cannot be had
+  69   the store cannot be reached
+  70   an error inside dlock
+  78   configuration: the URL, an unknown scheme, a store that is unusable
+128+N  signal N ended the waiting
+
+The command finds the lock in DLOCK_NAME and its fencing token in DLOCK_TOKEN. \
+A `run` of the same name from inside it enters at once. \
+Only a --read inside does not let --fair, --write or a plain lock in: that would wait for itself, and is an error (64).
+
+HUP, INT, QUIT, TERM, USR1, USR2 and WINCH are passed on, and dlock waits for the command's end, however often they come. \
+Without a terminal as stdin they go to all that the command has started, as its process group. \
+If dlock itself is killed, the kernel kills the command (on Linux; not what the command has started, nor a set-user-id program).";
+
+/// Runs commands one at a time, under locks that processes share through a store.
+#[derive(Parser)]
+#[command(name = "dlock", version, after_help = STATUSES, max_term_width = 110)]
+pub(super) struct Cli {
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(super) enum Command {
+    /// Waits for a lock, runs a command under it, and releases it.
+    #[command(
+        after_help = STATUSES,
+        override_usage = "dlock run [OPTIONS] <NAME> -- <CMD> [ARGS]...\n       dlock run [OPTIONS] <NAME> -c <TEXT>"
+    )]
+    Run(Run),
+    /// Runs a command if the lock is free; without a command, says whether it is: 0 free, 75 held.
+    #[command(
+        after_help = STATUSES,
+        override_usage = "dlock try [OPTIONS] <NAME> [-- <CMD> [ARGS]...]\n       dlock try [OPTIONS] <NAME> -c <TEXT>"
+    )]
+    Try(Try),
+    /// Lists the locks that are held or waited for.
+    Ls(Ls),
+    /// Shows who holds a lock and who waits for it; exit status 1 if nobody does.
+    Inspect(Inspect),
+    /// Takes a lock from whoever holds it; exit status 1 if nobody did.
+    Unlock(Unlock),
+    /// Prints a completion script for a shell.
+    Completions {
+        /// Which.
+        shell: Shell,
+    },
+}
+
+#[derive(Args)]
+pub(super) struct Run {
+    #[command(flatten)]
+    pub(super) hold: Hold,
+
+    /// Waits this long for the lock, then exits 75 [default: for ever]
+    #[arg(short = 'w', long, value_name = "DURATION", allow_negative_numbers = true, value_parser = values::duration, conflicts_with = "no_wait")]
+    wait: Option<Duration>,
+
+    /// Does not wait: exits 75 if the lock is held
+    #[arg(short = 'n', long)]
+    no_wait: bool,
+}
+
+impl Run {
+    pub(super) fn wait(&self) -> Wait {
+        match self.wait {
+            _ if self.no_wait => Wait::Never,
+            Some(Duration::ZERO) => Wait::Never,
+            Some(limit) => Wait::For(limit),
+            None => Wait::Forever,
+        }
+    }
+}
+
+#[derive(Args)]
+pub(super) struct Try {
+    #[command(flatten)]
+    pub(super) hold: Hold,
+}
+
+/// How to hold a lock, and what to run meanwhile.
+#[derive(Args)]
+pub(super) struct Hold {
+    #[command(flatten)]
+    pub(super) store: StoreArg,
+
+    /// The lock's name: up to 1024 bytes of UTF-8 without control characters
+    pub(super) name: OsString,
+
+    /// How long the store remembers a dlock that falls silent; renewed while it runs
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "30s", value_parser = values::ttl)]
+    pub(super) ttl: Duration,
+
+    #[command(flatten)]
+    pub(super) kind: KindArgs,
+
+    /// The exit status if the lock was not had
+    #[arg(short = 'E', long, value_name = "STATUS", default_value_t = exit::BUSY)]
+    pub(super) busy_status: u8,
+
+    /// How long the command may go on after TERM if the lock is lost; then it is killed
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "5s", value_parser = values::duration)]
+    pub(super) kill_after: Duration,
+
+    /// Runs `sh -c TEXT` instead of a command
+    #[arg(short = 'c', value_name = "TEXT", conflicts_with = "command")]
+    pub(super) shell: Option<OsString>,
+
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, value_name = "CMD")]
+    pub(super) command: Vec<OsString>,
+}
+
+impl Hold {
+    /// The command with its arguments; empty if there is none.
+    pub(super) fn command(&self) -> Vec<OsString> {
+        match &self.shell {
+            Some(text) => ["sh".as_ref(), "-c".as_ref(), text.as_os_str()].map(OsString::from).into(),
+            None => self.command.clone(),
+        }
+    }
+}
+
+#[derive(Args)]
+#[group(multiple = false)]
+pub(super) struct KindArgs {
+    /// Grants the lock in order of arrival
+    #[arg(long)]
+    fair: bool,
+
+    /// Holds the lock together with others that read
+    #[arg(short = 's', long, visible_alias = "shared")]
+    read: bool,
+
+    /// Holds the lock alone, beside those that read
+    #[arg(short = 'x', long, visible_alias = "exclusive")]
+    write: bool,
+}
+
+impl KindArgs {
+    pub(super) fn kind(&self) -> Kind {
+        match self {
+            Self { fair: true, .. } => Kind::Fair,
+            Self { read: true, .. } => Kind::Read,
+            Self { write: true, .. } => Kind::Write,
+            _ => Kind::Mutex,
+        }
+    }
+}
+
+#[derive(Args)]
+pub(super) struct StoreArg {
+    /// Where the locks are [default: an SQLite file in the user's state directory]. A URL with a password belongs into
+    /// the environment: everybody on the host can see a command line
+    #[arg(long, value_name = "URL", env = "DLOCK_STORE", hide_env_values = true)]
+    pub(super) store: Option<OsString>,
+}
+
+#[derive(Args)]
+pub(super) struct Ls {
+    #[command(flatten)]
+    pub(super) store: StoreArg,
+
+    /// Only names that begin like this
+    #[arg(default_value = "")]
+    pub(super) prefix: OsString,
+
+    /// Prints a JSON array; durations are in seconds
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Args)]
+pub(super) struct Inspect {
+    #[command(flatten)]
+    pub(super) store: StoreArg,
+
+    /// The lock's name
+    pub(super) name: OsString,
+
+    /// Prints a JSON object; durations are in seconds
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Args)]
+pub(super) struct Unlock {
+    #[command(flatten)]
+    pub(super) store: StoreArg,
+
+    /// The lock's name
+    pub(super) name: OsString,
+
+    /// Says that you know what you do: the holder may still be at work
+    #[arg(long)]
+    pub(super) force: bool,
+}

@@ -1,0 +1,117 @@
+//! The command while it runs: signals to it, its end, and its stop when the lock is lost.
+
+use std::{
+    io::{self, ErrorKind, IsTerminal},
+    os::unix::process::{CommandExt, ExitStatusExt},
+    process::{Command, ExitStatus},
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group, test_kill_process_group};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::{
+    exec,
+    exit::{self, Failure, Outcome},
+    signals::Signals,
+};
+
+/// How often a group that was told to stop is asked whether it has.
+const GLANCE: Duration = Duration::from_millis(20);
+
+/// A running command.
+pub(super) struct Child {
+    process: tokio::process::Child,
+    pid: Pid,
+    reach: Reach,
+}
+
+/// Whom a signal is passed on to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    /// The command and all it has started: they are a process group of their own.
+    Group,
+    /// The command. It shares our group, so that it may read from the terminal, and what the terminal sends (Ctrl-C)
+    /// reaches it without us.
+    One,
+}
+
+impl Child {
+    /// Starts a command. From then on `signals` hears all that is passed on.
+    pub(super) fn spawn(mut command: Command, signals: &mut Signals) -> Outcome<Self> {
+        signals.and_to(&[Signal::USR1, Signal::USR2])?;
+        let reach = if io::stdin().is_terminal() { Reach::One } else { Reach::Group };
+        if reach == Reach::Group {
+            signals.and_to(&[Signal::WINCH, Signal::TSTP, Signal::CONT])?;
+            command.process_group(0);
+        }
+        // Killed on drop, should dlock panic: there is no lock without it.
+        let mut command = tokio::process::Command::from(command);
+        let process = command.kill_on_drop(true).spawn();
+        let process = process.map_err(|error| exec::unspawned(command.as_std(), &error))?;
+        let pid = process.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
+        let pid = pid.ok_or_else(|| exec::unspawned(command.as_std(), &ErrorKind::NotFound.into()))?;
+        Ok(Self { process, pid, reach })
+    }
+
+    /// Its exit status, as a shell would give it. Passes on signals meanwhile.
+    pub(super) async fn ended(&mut self, signals: &mut Signals) -> Outcome {
+        loop {
+            tokio::select! {
+                biased;
+                status = self.process.wait() => {
+                    return status.map(code).map_err(|error| Failure::internal("cannot wait for the command", &error));
+                }
+                signal = signals.next() => self.pass_on(signal),
+            }
+        }
+    }
+
+    /// TERM, and KILL for what is still there after `grace`. Returns when the command has ended.
+    pub(super) async fn stop(&mut self, grace: Duration, signals: &mut Signals) -> Outcome {
+        let limit = Instant::now() + grace;
+        self.send(Signal::TERM);
+        // One that is stopped would not hear it.
+        self.send(Signal::CONT);
+        let status = match timeout_at(limit, self.ended(signals)).await {
+            Ok(status) => status,
+            Err(_) => {
+                self.send(Signal::KILL);
+                self.ended(signals).await
+            }
+        };
+        if self.reach == Reach::Group {
+            while test_kill_process_group(self.pid).is_ok() && Instant::now() < limit {
+                sleep(GLANCE).await;
+            }
+            self.send(Signal::KILL);
+        }
+        status
+    }
+
+    fn pass_on(&self, signal: Signal) {
+        let by_itself = self.reach == Reach::One && [Signal::INT, Signal::QUIT].contains(&signal);
+        if !by_itself {
+            self.send(signal);
+        }
+        if signal == Signal::TSTP {
+            // Both rest, or the command would go on while nobody renews its lock. CONT comes through `signals`.
+            kill_process(getpid(), Signal::STOP).ok();
+        }
+    }
+
+    /// Whoever is gone already needs no signal, so that failures do not matter.
+    fn send(&self, signal: Signal) {
+        match self.reach {
+            Reach::Group => kill_process_group(self.pid, signal).ok(),
+            Reach::One => kill_process(self.pid, signal).ok(),
+        };
+    }
+}
+
+fn code(status: ExitStatus) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
+        (None, signal) => exit::killed(signal.unwrap_or_default()),
+    }
+}

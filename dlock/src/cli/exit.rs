@@ -1,0 +1,210 @@
+//! Exit statuses, and which one an error has. The numbers are those of `sysexits.h` and of the shells.
+
+use std::{
+    error::Error as StdError,
+    io::{self, ErrorKind},
+    process::ExitCode,
+};
+
+use dlock::{Error, LockName, LostReason};
+use rustix::process::Signal;
+
+use super::output;
+
+pub(super) const OK: u8 = 0;
+/// The answer of a command that asks: no.
+pub(super) const NO: u8 = 1;
+pub(super) const USAGE: u8 = 64;
+const UNREACHABLE: u8 = 69;
+const INTERNAL: u8 = 70;
+const LOST: u8 = 74;
+pub(super) const BUSY: u8 = 75;
+const CONFIG: u8 = 78;
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+/// What the store's own error does not know.
+const WHICH_STORE: &str = "; the store is the one that --store or DLOCK_STORE names";
+
+/// What a command ends with.
+pub(super) type Outcome<T = u8> = Result<T, Failure>;
+
+/// Why a command ends early: its exit status, and what to say about it, if anything.
+#[derive(Debug)]
+pub(super) struct Failure {
+    status: u8,
+    message: Option<String>,
+}
+
+impl Failure {
+    fn new(status: u8, message: impl Into<String>) -> Self {
+        Self { status, message: Some(message.into()) }
+    }
+
+    pub(super) fn usage(message: impl Into<String>) -> Self {
+        Self::new(USAGE, message)
+    }
+
+    pub(super) fn config(message: impl Into<String>) -> Self {
+        Self::new(CONFIG, message)
+    }
+
+    pub(super) fn internal(what: &str, error: &dyn StdError) -> Self {
+        Self::new(INTERNAL, format!("{what}: {}", chain(error)))
+    }
+
+    pub(super) fn busy(message: impl Into<String>) -> Self {
+        Self::new(BUSY, message)
+    }
+
+    pub(super) fn lost(name: &LockName, reason: LostReason, then: &str) -> Self {
+        let error = Error::Lost { name: name.clone(), reason };
+        Self::new(LOST, format!("{error}; {then}"))
+    }
+
+    /// The command could not be executed.
+    pub(super) fn exec(command: &str, error: &io::Error) -> Self {
+        let (status, hint) = match error.kind() {
+            ErrorKind::NotFound => (NOT_FOUND, "is it installed, and in PATH?"),
+            ErrorKind::PermissionDenied => (NOT_EXECUTABLE, "is it a program, and may you execute it?"),
+            _ => (NOT_EXECUTABLE, "is it a program for this machine?"),
+        };
+        Self::new(status, format!("cannot run `{}`: {error}; {hint}", command.escape_debug()))
+    }
+
+    /// A signal ended the waiting: everybody knows why.
+    pub(super) fn stopped(signal: Signal) -> Self {
+        Self { status: killed(signal.as_raw()), message: None }
+    }
+
+    /// Silence, for a process that nobody waits for any more.
+    pub(super) fn orphaned() -> Self {
+        Self { status: LOST, message: None }
+    }
+
+    /// Replaces the status that says busy.
+    pub(super) fn busy_as(self, status: u8) -> Self {
+        Self { status: if self.status == BUSY { status } else { self.status }, ..self }
+    }
+
+    /// Adds to the message.
+    pub(super) fn and(mut self, more: &str) -> Self {
+        if let Some(message) = &mut self.message {
+            message.push_str(more);
+        }
+        self
+    }
+
+    /// Says now what there is to say, and not again.
+    pub(super) fn said(mut self) -> Self {
+        if let Some(message) = self.message.take() {
+            output::say(&message);
+        }
+        self
+    }
+
+    /// Ends it: the exit code, after what there is to say.
+    pub(super) fn report(self) -> ExitCode {
+        self.said().status.into()
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let (status, hint) = match &error {
+            Error::Timeout { .. } => (BUSY, ""),
+            Error::Lost { .. } => (LOST, ""),
+            Error::WrongKind { .. } => (
+                USAGE,
+                "; the kind is chosen by --read, --write or --fair, or by none of them for a plain lock",
+            ),
+            Error::Unsupported { .. } => (
+                USAGE,
+                "; choose another store, or if it is about the kind of lock: --read, --write, --fair, or none of them",
+            ),
+            Error::Deadlock { .. } | Error::InvalidName { .. } | Error::InvalidOptions { .. } => (USAGE, ""),
+            Error::InvalidConfig { .. } => (CONFIG, WHICH_STORE),
+            Error::Unavailable { .. } => (UNREACHABLE, WHICH_STORE),
+            // Rights, corruption, a version: asking again does not help, somebody must see to the store.
+            Error::Store { .. } => (CONFIG, WHICH_STORE),
+            // No command closes its client and goes on.
+            Error::Closed { .. } => (INTERNAL, ""),
+            _ => (INTERNAL, ""),
+        };
+        Self::new(status, chain(&error) + hint)
+    }
+}
+
+/// An error and its causes.
+pub(super) fn chain(error: &dyn StdError) -> String {
+    let mut message = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        // Some errors show their source themselves: once is enough.
+        if !message.ends_with(&cause_text) {
+            message = format!("{message}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    message
+}
+
+/// The status of a process that a signal killed, as shells give it.
+pub(super) fn killed(signal: i32) -> u8 {
+    u8::try_from(128 + signal).unwrap_or(u8::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use dlock::Kind;
+
+    use super::*;
+
+    #[test]
+    fn every_error_has_its_status() {
+        let name = || LockName::new("x").unwrap();
+        let (kind, store, reason) = (Kind::Mutex, "redis", || "why".to_owned());
+        for (error, status) in [
+            (Error::Timeout { name: name(), waited: std::time::Duration::ZERO, source: None }, 75),
+            (Error::Lost { name: name(), reason: LostReason::Expired }, 74),
+            (Error::Deadlock { name: name(), kind }, 64),
+            (Error::WrongKind { name: name(), kind, reason: reason() }, 64),
+            (Error::Unsupported { store, what: reason() }, 64),
+            (Error::InvalidName { name: String::new(), reason: reason() }, 64),
+            (Error::InvalidOptions { reason: reason() }, 64),
+            (Error::InvalidConfig { reason: reason() }, 78),
+            (Error::Closed { name: name() }, 70),
+            (Error::Unavailable { store, source: "why".into() }, 69),
+            (Error::Store { store, source: "why".into() }, 78),
+        ] {
+            let shown = format!("{error:?}");
+            assert_eq!(Failure::from(error).status, status, "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_kind_that_cannot_be_had_names_the_flags() {
+        let name = LockName::new("x").unwrap();
+        for error in [
+            Error::WrongKind { name, kind: Kind::Mutex, reason: "it is a read/write lock".to_owned() },
+            Error::Unsupported { store: "redis", what: "lock for fair".to_owned() },
+        ] {
+            let message = Failure::from(error).message.unwrap();
+            assert!(["--read", "--write", "--fair"].iter().all(|flag| message.contains(flag)), "{message}");
+        }
+    }
+
+    #[test]
+    fn the_causes_of_an_error_are_said_once() {
+        let source = io::Error::other(Error::InvalidConfig { reason: "connection refused".to_owned() });
+        let error = Error::Unavailable { store: "redis", source: source.into() };
+        assert_eq!(chain(&error), "redis is not reachable: connection refused");
+    }
+
+    #[test]
+    fn only_busy_is_replaced_by_another_status() {
+        assert_eq!(Failure::busy("x").busy_as(9).status, 9);
+        assert_eq!(Failure::usage("x").busy_as(9).status, 64);
+    }
+}

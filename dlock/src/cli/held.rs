@@ -1,0 +1,128 @@
+//! Which locks the processes above hold: told by the environment, believed if the store agrees.
+
+use std::env;
+
+use dlock::{Error, Kind, LockName, Locks, Token};
+use serde::{Deserialize, Serialize};
+
+use super::exit::{Failure, Outcome};
+
+/// Tells the dlocks below what those above hold. Private: its form may change.
+pub(super) const VARIABLE: &str = "DLOCK_HELD";
+
+/// One lock that a dlock above holds, if it has not lost it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Held {
+    store: String,
+    name: String,
+    kind: String,
+    token: Option<u64>,
+}
+
+/// All of them, from the outermost.
+#[derive(Debug)]
+pub(super) struct Above(Vec<Held>);
+
+impl Above {
+    pub(super) fn from_env() -> Outcome<Self> {
+        let Some(value) = env::var_os(VARIABLE) else { return Ok(Self(Vec::new())) };
+        let held = value.to_str().and_then(|value| serde_json::from_str(value).ok());
+        // Not passed over: the lock that it should tell of would be waited for by the one who has it, for ever.
+        held.map(Self)
+            .ok_or_else(|| Failure::config(format!("{VARIABLE} was not set by this dlock; unset it")))
+    }
+
+    /// The hold of `name` that `kind` may share, if the store confirms it. `None` if there is none (any more).
+    ///
+    /// A store that cannot tell who holds is not asked: then the environment is believed.
+    pub(super) async fn enter(&self, locks: &Locks, name: &LockName, kind: Kind) -> Outcome<Option<&Held>> {
+        let store = &locks.info().identity;
+        let Some(held) = self.0.iter().rfind(|held| held.store == *store && held.name == name.as_str())
+        else {
+            return Ok(None);
+        };
+        let holders = match locks.inspect(name).await {
+            Ok(state) => state.map(|state| state.holders).unwrap_or_default(),
+            Err(Error::Unsupported { .. }) => return held.admits(name, kind).map(Some),
+            Err(error) => return Err(error.into()),
+        };
+        if !holders.iter().any(|holder| held.is(holder.kind, holder.token)) {
+            return Ok(None);
+        }
+        held.admits(name, kind).map(Some)
+    }
+
+    /// With one more, as the value of [`VARIABLE`].
+    pub(super) fn with(mut self, held: Held) -> Outcome<String> {
+        self.0.retain(|old| (&old.store, &old.name) != (&held.store, &held.name));
+        self.0.push(held);
+        serde_json::to_string(&self.0)
+            .map_err(|error| Failure::internal("cannot tell the command what is held", &error))
+    }
+}
+
+impl Held {
+    pub(super) fn new(locks: &Locks, name: &LockName, kind: Kind, token: Option<Token>) -> Self {
+        let (store, name, kind) = (locks.info().identity.clone(), name.to_string(), kind.to_string());
+        Self { store, name, kind, token: token.map(Token::get) }
+    }
+
+    pub(super) fn token(&self) -> Option<u64> {
+        self.token
+    }
+
+    /// Whether a holder in the store is this one. Where the store tells no tokens, the kind must do.
+    fn is(&self, kind: Kind, token: Option<Token>) -> bool {
+        match (self.token, token) {
+            (Some(mine), Some(its)) => mine == its.get(),
+            _ => self.kind == kind.to_string(),
+        }
+    }
+
+    fn admits(&self, name: &LockName, kind: Kind) -> Outcome<&Self> {
+        if self.kind == Kind::Read.to_string() && kind != Kind::Read {
+            return Err(Error::Deadlock { name: name.clone(), kind }.into());
+        }
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn above(kind: Kind, token: Option<Token>, locks: &Locks) -> Above {
+        Above(vec![Held::new(locks, &LockName::new("x").unwrap(), kind, token)])
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_lock_that_is_no_longer_held_is_not_entered() {
+        let (locks, name) = (Locks::memory(), LockName::new("x").unwrap());
+        let guard = locks.mutex(&name).lock().await.unwrap();
+        let above = above(Kind::Mutex, guard.token(), &locks);
+        assert!(above.enter(&locks, &name, Kind::Fair).await.unwrap().is_some(), "it is held");
+        guard.release().await.unwrap();
+        assert!(above.enter(&locks, &name, Kind::Fair).await.unwrap().is_none(), "it is free");
+        let _other = locks.mutex(&name).lock().await.unwrap();
+        assert!(above.enter(&locks, &name, Kind::Fair).await.unwrap().is_none(), "it is another's");
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn only_readers_enter_where_a_reader_holds() {
+        let (locks, name) = (Locks::memory(), LockName::new("x").unwrap());
+        let guard = locks.rwlock(&name).read().lock().await.unwrap();
+        let above = above(Kind::Read, guard.token(), &locks);
+        assert!(above.enter(&locks, &name, Kind::Read).await.unwrap().is_some());
+        for kind in [Kind::Mutex, Kind::Fair, Kind::Write] {
+            above.enter(&locks, &name, kind).await.expect_err("would wait for itself");
+        }
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn another_store_is_another_lock() {
+        let (locks, other, name) = (Locks::memory(), Locks::memory(), LockName::new("x").unwrap());
+        let guard = locks.mutex(&name).lock().await.unwrap();
+        let above = above(Kind::Mutex, guard.token(), &locks);
+        assert!(above.enter(&other, &name, Kind::Mutex).await.unwrap().is_none());
+    }
+}

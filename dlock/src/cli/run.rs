@@ -1,0 +1,146 @@
+//! `dlock run` and `dlock try`: a command under a lock.
+
+use std::{ffi::OsString, process::Command, time::Duration};
+
+use dlock::{Guard, Kind, LockName, LockOptions, Locks, Wait};
+use tokio::time::timeout;
+
+use super::{
+    args::Hold,
+    child::Child,
+    exec,
+    exit::{self, Failure, Outcome, chain},
+    held::{self, Above, Held},
+    output,
+    signals::Signals,
+    store, values, wait,
+};
+
+/// How long the store may take to confirm a release.
+const RELEASE: Duration = Duration::from_secs(5);
+
+/// What is asked for, checked.
+struct Job {
+    name: LockName,
+    kind: Kind,
+    options: LockOptions,
+    wait: Wait,
+    above: Above,
+    words: Vec<OsString>,
+    kill_after: Duration,
+}
+
+/// Runs a command under a lock.
+pub(super) async fn run(wait: Wait, args: Hold) -> Outcome {
+    if args.command().is_empty() {
+        return Err(Failure::usage(
+            "no command; write `dlock run NAME -- CMD ARGS…` or `dlock run NAME -c 'shell text'`",
+        ));
+    }
+    take(wait, args).await
+}
+
+/// Runs a command if the lock is free, or only says whether it is.
+pub(super) async fn attempt(args: Hold) -> Outcome {
+    take(Wait::Never, args).await
+}
+
+async fn take(wait: Wait, args: Hold) -> Outcome {
+    let job = Job {
+        name: values::name(&args.name)?,
+        kind: args.kind.kind(),
+        options: LockOptions::new().ttl(args.ttl).wait(wait),
+        wait,
+        above: Above::from_env()?,
+        words: args.command(),
+        kill_after: args.kill_after,
+    };
+    let mut signals = Signals::listen()?;
+    let locks = signals.unless(store::connect(&args.store)).await?;
+    let outcome = job.run(&locks, &mut signals).await;
+    store::close(&locks).await;
+    drop(locks);
+    match outcome {
+        Ok(End::Status(status)) => Ok(status),
+        Ok(End::Become(words, (name, token))) => {
+            Err(exec::replace(&words, |command| tell(command, &name, token)))
+        }
+        Err(failure) => Err(failure.busy_as(args.busy_status)),
+    }
+}
+
+/// How a job ends.
+enum End {
+    Status(u8),
+    /// A dlock above holds the lock, and goes on holding it until the command has ended: nothing is left for us but to
+    /// become the command.
+    Become(Vec<OsString>, (LockName, Option<u64>)),
+}
+
+impl Job {
+    async fn run(self, locks: &Locks, signals: &mut Signals) -> Outcome<End> {
+        let Self { name, kind, .. } = &self;
+        if let Some(held) = signals.unless(self.above.enter(locks, name, *kind)).await? {
+            let told = (name.clone(), held.token());
+            return Ok(if self.words.is_empty() {
+                End::Status(exit::OK)
+            } else {
+                End::Become(self.words, told)
+            });
+        }
+        let guard = signals.unless(wait::acquire(locks, name, *kind, &self.options, self.wait)).await?;
+        if self.words.is_empty() {
+            release(guard).await;
+            return Ok(End::Status(exit::OK));
+        }
+        self.under(guard, locks, signals).await.map(End::Status)
+    }
+
+    /// Runs the command; the lock is released when it has ended, not before.
+    async fn under(self, guard: Guard, locks: &Locks, signals: &mut Signals) -> Outcome {
+        let token = guard.token();
+        let mut command = exec::tied(&self.words);
+        tell(&mut command, &self.name, token.map(dlock::Token::get));
+        command.env(held::VARIABLE, self.above.with(Held::new(locks, &self.name, self.kind, token))?);
+        let mut child = Child::spawn(command, signals)?;
+        tokio::select! {
+            biased;
+            status = child.ended(signals) => {
+                let status = status?;
+                // After a pause of the machine the command may end before the keeper has looked at the clock.
+                if guard.is_lost() {
+                    let then = format!("the command had ended by itself, with status {status}, when that was noticed");
+                    return Err(Failure::lost(&self.name, guard.lost().await, &then));
+                }
+                release(guard).await;
+                Ok(status)
+            }
+            reason = guard.lost() => {
+                let failure = Failure::lost(&self.name, reason, "stopping the command").said();
+                child.stop(self.kill_after, signals).await?;
+                Err(failure)
+            }
+        }
+    }
+}
+
+/// Tells the command which lock it runs under.
+fn tell(command: &mut Command, name: &LockName, token: Option<u64>) {
+    command.env("DLOCK_NAME", name.as_str());
+    match token {
+        Some(token) => command.env("DLOCK_TOKEN", token.to_string()),
+        // Not that of another lock, from further above.
+        None => command.env_remove("DLOCK_TOKEN"),
+    };
+}
+
+/// The command has ended as it has: that a release failed does not change its status.
+async fn release(guard: Guard) {
+    match timeout(RELEASE, guard.release()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            output::say(&format!("the lock may not be released before its ttl ends: {}", chain(&error)))
+        }
+        Err(_) => {} // What goes on in the background is waited for, and told, by `store::close`.
+    }
+}

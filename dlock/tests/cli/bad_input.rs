@@ -1,0 +1,176 @@
+//! Bad input: one clear message, a documented status, nothing left behind.
+
+use std::{
+    ffi::{OsStr, OsString},
+    os::unix::ffi::OsStrExt,
+};
+
+use crate::place::{Ended, Place};
+
+fn refused(ended: &Ended, status: i32, words: &[&str]) {
+    assert_eq!(ended.status, status, "{}", ended.err);
+    assert_eq!(ended.out, "", "nothing was run");
+    for word in words {
+        assert!(ended.err.contains(word), "`{word}` is not in: {}", ended.err);
+    }
+}
+
+/// As [`refused`], by dlock itself: in one line.
+fn refused_in_a_line(ended: &Ended, status: i32, words: &[&str]) {
+    refused(ended, status, words);
+    assert!(ended.err.starts_with("dlock: "), "{}", ended.err);
+    assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
+}
+
+#[test]
+fn an_illegal_name_is_refused() {
+    let place = Place::new();
+    let long = "x".repeat(1025);
+    for (name, words) in [
+        (OsStr::new(""), "it is empty"),
+        (OsStr::new(&long), "it has 1025 bytes"),
+        (OsStr::new("a\nb"), "control character at byte 1"),
+        (OsStr::new("\u{1b}[2J"), "control character at byte 0"),
+        (OsStr::from_bytes(b"a\xffb"), "is not UTF-8"),
+    ] {
+        for (before, after) in [
+            (&["run"][..], &["--", "echo", "ran"][..]),
+            (&["try"], &[]),
+            (&["inspect"], &[]),
+            (&["unlock", "--force"], &[]),
+        ] {
+            let args: Vec<OsString> = before
+                .iter()
+                .map(OsStr::new)
+                .chain([name])
+                .chain(after.iter().map(OsStr::new))
+                .map(OsString::from)
+                .collect();
+            let ended = place.run(&args);
+            refused_in_a_line(&ended, 64, &[words]);
+            assert!(!ended.err.trim_end().contains(char::is_control), "printable: {:?}", ended.err);
+        }
+    }
+    assert!(!place.path("locks.db").exists(), "no store was made for it");
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused() {
+    let place = Place::new();
+    for (args, word) in [
+        (&["run", "--ttl", "0", "x", "--", "echo"][..], "ttl"),
+        (&["run", "--ttl", "soon", "x", "--", "echo"], "30s"),
+        (&["run", "--wait", "-1", "x", "--", "echo"], "wait"),
+        (&["run", "-n", "-w", "1", "x", "--", "echo"], "cannot be used with"),
+        (&["run", "--read", "--fair", "x", "--", "echo"], "cannot be used with"),
+        (&["run", "-E", "256", "x", "--", "echo"], "256"),
+        (&["run", "-c", "echo", "x", "--", "echo"], "cannot be used with"),
+        (&["run", "--nowait", "x", "--", "echo"], "--no-wait"),
+        (&["run"], "NAME"),
+        (&["bogus"], "bogus"),
+        (&[], "Usage"),
+        (&["completions", "cobol"], "cobol"),
+    ] {
+        refused(&place.run(args), 64, &[word]);
+    }
+    refused_in_a_line(&place.run(["run", "x"]), 64, &["no command", "dlock run NAME -- CMD"]);
+    refused_in_a_line(&place.run(["run", "x", "--"]), 64, &["no command"]);
+    refused_in_a_line(&place.run(["unlock", "x"]), 64, &["--force"]);
+    refused_in_a_line(&place.run(["__exec"]), 64, &["dlock run NAME"]);
+    for ttl in ["1ns", "1000years"] {
+        refused_in_a_line(&place.run(["run", "--ttl", ttl, "x", "--", "echo", "ran"]), 64, &["ttl"]);
+    }
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    let place = Place::new();
+    for args in [&["--help"][..], &["--version"], &["run", "--help"], &["help", "try"]] {
+        let ended = place.run(args);
+        assert_eq!((ended.status, &*ended.err), (0, ""));
+    }
+    let help = place.run(["run", "--help"]).out;
+    for status in ["64", "69", "70", "74", "75", "78", "126", "127"] {
+        assert!(help.contains(&format!(" {status} ")), "{status} is explained");
+    }
+}
+
+#[test]
+fn an_unusable_store_url_is_refused_without_being_shown() {
+    let place = Place::new();
+    for (url, words) in [
+        ("nosuch://u:hunter2@h/0", "no store's scheme; there are: memory, sqlite"),
+        ("hunter2", "not a store's URL"),
+        ("", "not a store's URL"),
+        ("sqlite:locks.db?password=hunter2", "unknown parameter `password`"),
+        ("memory://u:hunter2@h", "names a host"),
+        ("sqlite://u:hunter2@h/locks.db", ""),
+    ] {
+        for args in [
+            &["run", "x", "--", "echo", "ran"][..],
+            &["try", "x"],
+            &["ls"],
+            &["inspect", "x"],
+            &["unlock", "--force", "x"],
+        ] {
+            let ended = Ended::of(place.dlock(args).env("DLOCK_STORE", url));
+            refused_in_a_line(&ended, 78, &[words]);
+            assert!(!ended.err.contains("hunter2"), "{}", ended.err);
+        }
+        let ended = place.run(["run", "--store", url, "x", "--", "echo"]);
+        assert!(!ended.err.contains("hunter2"), "{}", ended.err);
+        for args in [&["--help"][..], &["run", "--help"], &["run", "--bogus"], &["ls", "a", "b"]] {
+            let ended = Ended::of(place.dlock(args).env("DLOCK_STORE", url));
+            assert!(!(ended.out + &ended.err).contains("hunter2"), "{args:?}");
+        }
+    }
+    let ended = Ended::of(place.dlock(["ls"]).env("DLOCK_STORE", OsStr::from_bytes(b"sqlite:\xff")));
+    refused_in_a_line(&ended, 78, &["UTF-8", "DLOCK_STORE"]);
+}
+
+#[test]
+fn a_user_without_a_home_is_told_of_dlock_store() {
+    let place = Place::new();
+    let mut command = place.dlock(["ls"]);
+    command.env_remove("DLOCK_STORE").env_remove("XDG_STATE_HOME").env_remove("HOME");
+    refused_in_a_line(&Ended::of(&mut command), 78, &["DLOCK_STORE"]);
+}
+
+#[test]
+fn a_store_file_that_is_none_is_refused_and_left_as_it_is() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("directory")).unwrap();
+    let garbage = b"this is not a database, and is long enough to be looked at".repeat(100);
+    std::fs::write(place.path("garbage"), &garbage).unwrap();
+    for file in ["directory", "garbage", "absent/locks.db"] {
+        let url = format!("sqlite:{}", place.path(file).display());
+        let ended = Ended::of(place.dlock(["run", "x", "--", "echo", "ran"]).env("DLOCK_STORE", url));
+        refused_in_a_line(&ended, 78, &[file]);
+    }
+    assert_eq!(std::fs::read(place.path("garbage")).unwrap(), garbage);
+}
+
+#[test]
+fn a_store_file_of_a_later_schema_is_refused() {
+    use std::os::unix::fs::FileExt;
+    let place = Place::new();
+    assert_eq!(place.run(["run", "x", "--", "true"]).status, 0);
+    for journal in ["locks.db-wal", "locks.db-shm"] {
+        std::fs::remove_file(place.path(journal)).ok();
+    }
+    // SQLite's header: whose file it is, and `user_version`.
+    let file = std::fs::File::options().write(true).open(place.path("locks.db")).unwrap();
+    file.write_all_at(b"dlck", 68).unwrap();
+    file.write_all_at(&9999_u32.to_be_bytes(), 60).unwrap();
+    refused_in_a_line(&place.run(["run", "x", "--", "echo", "ran"]), 78, &["locks.db", "version 9999"]);
+}
+
+#[test]
+fn a_store_file_that_may_not_be_written_is_refused() {
+    let place = Place::new();
+    // Nobody may write there, not even root.
+    let ended = Ended::of(
+        place.dlock(["run", "x", "--", "echo", "ran"]).env("DLOCK_STORE", "sqlite:/proc/self/locks.db"),
+    );
+    refused_in_a_line(&ended, 78, &["locks.db"]);
+}

@@ -1,0 +1,172 @@
+//! A directory with a store of its own, and the processes that use it.
+
+use std::{
+    ffi::OsStr,
+    io::{BufRead, BufReader, Read},
+    path::PathBuf,
+    process::{Child, ChildStdout, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Longer than anything here takes, on a machine that does much else.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Place(TempDir);
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub(crate) fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    /// `dlock` with the store of this place, and nothing of the environment of the tests.
+    pub(crate) fn dlock<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dlock"));
+        command.args(args).current_dir(&self.0).stdin(Stdio::null());
+        command.env("DLOCK_STORE", format!("sqlite:{}", self.path("locks.db").display()));
+        // So that a command may say `dlock` too.
+        command.env("DLOCK", env!("CARGO_BIN_EXE_dlock"));
+        for variable in ["DLOCK_NAME", "DLOCK_TOKEN", "DLOCK_HELD"] {
+            command.env_remove(variable);
+        }
+        command
+    }
+
+    pub(crate) fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Ended {
+        Ended::of(&mut self.dlock(args))
+    }
+
+    /// A running `dlock run NAME -- sh -c TEXT`, after it has printed its first line.
+    pub(crate) fn start(&self, args: &[&str], text: &str) -> Started {
+        let args = [&["run"], args, &["--", "sh", "-c", text]].concat();
+        Started::of(&mut self.dlock(args))
+    }
+
+    /// A running `dlock run NAME` that ends when it is let go.
+    pub(crate) fn hold(&self, args: &[&str]) -> Started {
+        self.start(args, "echo held; read _; true")
+    }
+
+    /// What the store says about a lock.
+    pub(crate) fn state(&self, name: &str) -> Value {
+        serde_json::from_str(&self.run(["inspect", "--json", name]).out).expect("JSON")
+    }
+
+    /// Waits until so many wait for a lock.
+    pub(crate) fn until_queued(&self, name: &str, count: usize) {
+        until(&format!("{count} wait for {name}"), || {
+            self.state(name)["queue"].as_array().unwrap().len() == count
+        });
+    }
+}
+
+/// What became of a process.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) status: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Ended {
+    pub(crate) fn of(command: &mut Command) -> Self {
+        command.output().unwrap().into()
+    }
+}
+
+impl From<Output> for Ended {
+    fn from(output: Output) -> Self {
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        // A dlock that dies of a signal itself fails every test.
+        Self {
+            status: output.status.code().unwrap_or(-1),
+            out: text(output.stdout),
+            err: text(output.stderr),
+        }
+    }
+}
+
+/// A process that runs, and what it printed first.
+pub(crate) struct Started {
+    process: Child,
+    out: BufReader<ChildStdout>,
+    pub(crate) first: String,
+}
+
+impl Started {
+    pub(crate) fn of(command: &mut Command) -> Self {
+        command.stdin(Stdio::piped());
+        Self::with_its_stdin(command)
+    }
+
+    pub(crate) fn with_its_stdin(command: &mut Command) -> Self {
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut started =
+            Self { out: BufReader::new(process.stdout.take().unwrap()), process, first: String::new() };
+        started.first = started.line();
+        started
+    }
+
+    /// The next line it prints; empty if it ends.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.out.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).unwrap();
+    }
+
+    /// Closes its stdin, and waits for its end.
+    pub(crate) fn let_go(mut self) -> Ended {
+        drop(self.process.stdin.take());
+        self.end()
+    }
+
+    /// Waits for its end.
+    pub(crate) fn end(mut self) -> Ended {
+        let (mut out, mut err) = (String::new(), String::new());
+        self.out.read_to_string(&mut out).unwrap();
+        self.process.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        Ended { status: self.process.wait().unwrap().code().unwrap_or(-1), out, err }
+    }
+}
+
+impl Drop for Started {
+    /// A test that has failed leaves nothing running.
+    fn drop(&mut self) {
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+/// Waits for something to become true.
+pub(crate) fn until(what: &str, mut is_true: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_true() {
+        assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether a process is there and not only waits to be buried.
+pub(crate) fn lives(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')')
+        .next()
+        .and_then(|rest| rest.trim_start().chars().next())
+        .is_some_and(|state| state != 'Z')
+}

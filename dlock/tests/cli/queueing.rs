@@ -1,0 +1,55 @@
+//! Many processes, one lock.
+
+use std::{process::Stdio, thread};
+
+use crate::place::Place;
+
+#[test]
+fn twenty_processes_never_run_their_commands_at_once() {
+    const PROCESSES: usize = 20;
+    const RUNS: usize = 50;
+    let place = Place::new();
+    std::fs::write(place.path("f"), "0\n").unwrap();
+    thread::scope(|scope| {
+        for _ in 0..PROCESSES {
+            scope.spawn(|| {
+                for _ in 0..RUNS {
+                    let ended = place.run(["run", "counter", "-c", "n=$(cat f); echo $((n+1)) >f"]);
+                    assert_eq!((ended.status, &*ended.err), (0, ""));
+                }
+            });
+        }
+    });
+    assert_eq!(place.read("f").trim(), (PROCESSES * RUNS).to_string());
+}
+
+#[test]
+fn a_fair_lock_is_had_in_order_of_arrival() {
+    let place = Place::new();
+    let holder = place.hold(&["--fair", "x"]);
+    let waiters: Vec<_> = (1..=6)
+        .map(|i| {
+            let waiter =
+                place.dlock(["run", "--fair", "x", "-c", &format!("echo {i} >>order")]).spawn().unwrap();
+            place.until_queued("x", i);
+            waiter
+        })
+        .collect();
+    holder.let_go();
+    for mut waiter in waiters {
+        assert!(waiter.wait().unwrap().success());
+    }
+    assert_eq!(place.read("order").split_whitespace().collect::<Vec<_>>(), ["1", "2", "3", "4", "5", "6"]);
+}
+
+#[test]
+fn the_lock_is_held_until_the_command_has_ended() {
+    let place = Place::new();
+    let holder = place.start(&["x"], "echo held; read _; echo end >>order");
+    let waiter = place.dlock(["run", "x", "-c", "echo next >>order"]).stderr(Stdio::null()).spawn().unwrap();
+    place.until_queued("x", 1);
+    assert_eq!(place.read("order"), "");
+    holder.let_go();
+    assert!(waiter.wait_with_output().unwrap().status.success());
+    assert_eq!(place.read("order"), "end\nnext\n");
+}

@@ -1,0 +1,109 @@
+//! Signals to dlock: passed on to the command, or the end of the waiting.
+
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::place::{Ended, Place, Started, lives, until};
+
+/// Says what it gets, and ends with 5 on TERM.
+const LISTENER: &str = r#"
+    for s in HUP INT QUIT USR1 USR2 WINCH; do trap "echo $s" $s; done
+    trap 'echo TERM; exit 5' TERM
+    echo ready; while :; do sleep 0.05; done"#;
+
+#[test]
+fn signals_are_passed_on_and_the_commands_end_is_waited_for() {
+    let place = Place::new();
+    let mut run = place.start(&["x"], LISTENER);
+    for (signal, name) in [
+        (Signal::HUP, "HUP"),
+        (Signal::INT, "INT"),
+        (Signal::QUIT, "QUIT"),
+        (Signal::USR1, "USR1"),
+        (Signal::USR2, "USR2"),
+        (Signal::WINCH, "WINCH"),
+    ] {
+        run.signal(signal);
+        assert_eq!(run.line(), name);
+    }
+    assert_eq!(place.run(["try", "x"]).status, 75, "the lock is held all the while");
+    run.signal(Signal::TERM);
+    let ended = run.end();
+    assert_eq!((ended.status, &*ended.out), (5, "TERM\n"));
+    assert_eq!(place.run(["inspect", "x"]).status, 1);
+}
+
+#[test]
+fn all_that_the_command_has_started_gets_the_signal() {
+    let place = Place::new();
+    let run = place.start(&["x"], "sleep 1000 & echo $!; wait");
+    let grandchild = run.first.clone();
+    assert!(lives(&grandchild));
+    run.signal(Signal::TERM);
+    assert_eq!(run.end().status, 143);
+    until("the grandchild has ended", || !lives(&grandchild));
+}
+
+#[test]
+fn a_signal_ends_the_waiting_and_leaves_the_queue() {
+    let place = Place::new();
+    let holder = place.hold(&["x"]);
+    for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129), (Signal::QUIT, 131)]
+    {
+        let mut command = place.dlock(["run", "--fair", "x", "--", "echo", "ran"]);
+        let waiter = command.stdout(Stdio::piped()).spawn().unwrap();
+        place.until_queued("x", 1);
+        kill_process(Pid::from_child(&waiter), signal).unwrap();
+        let ended = Ended::from(waiter.wait_with_output().unwrap());
+        assert_eq!((ended.status, &*ended.out), (status, ""));
+        assert!(place.state("x")["queue"].as_array().unwrap().is_empty(), "it has left the queue");
+    }
+    assert_eq!(holder.let_go().status, 0);
+}
+
+#[test]
+fn a_killed_dlock_takes_its_command_with_it() {
+    let place = Place::new();
+    let run = place.start(&["--ttl", "3s", "x"], "echo $$; exec sleep 1000");
+    let command = run.first.clone();
+    run.signal(Signal::KILL);
+    until("the command has ended", || !lives(&command));
+    assert_eq!(run.end().status, -1);
+    assert_eq!(place.run(["run", "--wait", "60", "x", "true"]).status, 0, "the next one gets the lock");
+}
+
+#[test]
+fn what_the_parent_ignores_is_ignored() {
+    let place = Place::new();
+    let text = r#"trap "" HUP; exec "$DLOCK" run x -- sh -c 'trap "echo end; exit 0" TERM; echo ready; while :; do sleep 0.05; done'"#;
+    let mut command = Command::new("sh");
+    let dlock = place.dlock(["run"]);
+    command.args(["-c", text]).envs(dlock.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    let run = Started::of(&mut command);
+    run.signal(Signal::HUP);
+    run.signal(Signal::TERM);
+    let ended = run.end();
+    assert_eq!((ended.status, &*ended.out), (0, "end\n"), "HUP reached neither dlock nor the command");
+}
+
+#[test]
+fn the_command_ignores_and_blocks_no_signal_of_its_own() {
+    let grep = ["grep", "-E", "Sig(Ign|Blk)", "/proc/self/status"];
+    let under_a_lock = Place::new().run(["run", "x", "--"].iter().chain(&grep));
+    let alone = Ended::of(Command::new(grep[0]).args(&grep[1..]));
+    assert_eq!(under_a_lock.out, alone.out, "it has what dlock was given");
+}
+
+#[test]
+fn a_stopped_dlock_stops_its_command_until_both_go_on() {
+    let place = Place::new();
+    let run = place.start(&["x"], "echo $$; exec sleep 1000");
+    let state = || std::fs::read_to_string(format!("/proc/{}/stat", run.first)).unwrap_or_default();
+    run.signal(Signal::TSTP);
+    until("the command is stopped", || state().contains(") T "));
+    run.signal(Signal::CONT);
+    until("the command goes on", || !state().contains(") T "));
+    run.signal(Signal::TERM);
+    assert_eq!(run.end().status, 143);
+}

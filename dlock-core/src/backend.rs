@@ -151,7 +151,8 @@ pub trait Claim: Send + 'static {
     /// After [`Attempt::Busy`] to a request whose wait is [`Wait::Never`] nothing is left in the store.
     ///
     /// Where [`Info::downgrades`] is true, a read claim whose id holds the lock in another kind turns that
-    /// hold into a read hold in place: same token, never a moment without it.
+    /// hold into a read hold in place: same token, never a moment without it. If that answer is lost, the engine goes
+    /// on with the claim that asked for the other kind: its `renew` and `release` must be right for the read hold too.
     ///
     /// # Errors
     /// The outcome is unknown, and `release` must be right all the same.

@@ -154,7 +154,7 @@ impl Guard {
     }
 
     /// Hands a claim that holds already to a keeper of this client: for a store whose locks cannot be had by
-    /// [`Claim::attempt`](crate::Claim::attempt) and that therefore implements
+    /// [`Claim::attempt`] and that therefore implements
     /// [`DistributedLock`](crate::DistributedLock) by hand. `sent` is when the request was sent that was granted.
     ///
     /// # Panics

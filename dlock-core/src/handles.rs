@@ -110,7 +110,7 @@ impl<K: kind::Side> Lock<K> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`lock`](Self::lock), and [`Error::Lost`] if the lock was lost before the work was done.
+    /// Those of [`lock`](Self::lock), and [`Error::Lost`](crate::Error::Lost) if the lock was lost before the work was done.
     ///
     /// # Cancel safety
     /// Dropping the future drops the work and releases the lock.

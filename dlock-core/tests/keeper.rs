@@ -321,6 +321,17 @@ async fn a_renewal_that_comes_after_the_deadline_does_not_heal_the_loss() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_that_is_read_after_the_deadline_does_not_move_it() {
+    let play = Play::new().renew([Late(2 * S, RENEWED)]);
+    let held = play.hold().await;
+    sleep(TTL / 3 + S).await;
+    // A stall: when the keeper runs again, both the answer and the end of the ttl are there.
+    advance(TTL * 2 / 3).await;
+    sleep(S).await;
+    assert!(held.is_lost(), "another may have had it meanwhile");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_hint_makes_a_holder_ask_at_once() {
     let play = Play::new().renew([Say(Renewal::Lost)]).hints(Hints::Once(S));
     let start = Instant::now();

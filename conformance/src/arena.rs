@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use dlock_core::{ClaimId, DistributedLock, Kind, LockOptions, Locks, Store};
+use dlock_core::{ClaimId, DistributedLock, Guard, Kind, LockOptions, Locks, Store};
 
 use tokio::{
     task::JoinHandle,
@@ -17,6 +17,9 @@ use crate::{
     Clock, Fixture,
     wrap::{Habit, Switch},
 };
+
+/// What a busy machine may need for one answer or wake-up. Below a third of any [`Arena::long_ttl`].
+const MOMENT: Duration = Duration::from_secs(5);
 
 /// What a case works with. Every case has its own.
 pub struct Arena {
@@ -97,6 +100,31 @@ impl Arena {
         client.lock(self.kind, &self.name)
     }
 
+    /// Takes the lock, which must be free or become so at once: fails with `what` where it does not.
+    pub async fn take_soon(&self, what: &str, client: &Locks) -> Guard {
+        self.soon(what, self.take(client, self.kind)).await
+    }
+
+    /// Whether one try of the lock is refused.
+    pub async fn is_busy(&self, client: &Locks) -> bool {
+        self.try_take(client, self.kind).await.is_none()
+    }
+
+    /// The options of a claim that is to die.
+    pub fn short(&self) -> LockOptions {
+        LockOptions::new().ttl(self.short_ttl())
+    }
+
+    /// Takes the lock as `kind`, however long it takes.
+    pub async fn take(&self, client: &Locks, kind: Kind) -> Guard {
+        client.lock(kind, &self.name).lock(&self.options()).await.expect("granted in the end")
+    }
+
+    /// Tries the lock once as `kind`.
+    pub async fn try_take(&self, client: &Locks, kind: Kind) -> Option<Guard> {
+        client.lock(kind, &self.name).try_lock(&self.options()).await.expect("busy is no error")
+    }
+
     /// The defaults, with a ttl that suits the store: long enough not to be lost on a busy machine.
     pub fn options(&self) -> LockOptions {
         LockOptions::new().ttl(self.ttl())
@@ -110,6 +138,26 @@ impl Arena {
     /// For cases that wait for a ttl to end.
     pub fn short_ttl(&self) -> Duration {
         self.fixture.short_ttl()
+    }
+
+    /// For cases that outlive a ttl: short, but renewed in time on a busy machine too.
+    pub fn kept_ttl(&self) -> Duration {
+        self.short_ttl().max(Duration::from_secs(2))
+    }
+
+    /// A ttl so long that what happens [`soon`](Self::soon) owes nothing to its end, nor to a waiter's heartbeat.
+    pub fn long_ttl(&self, client: &Locks) -> Duration {
+        (self.ttl() * 12).min(*client.info().ttl.end())
+    }
+
+    /// Awaits what a wake-up or an answer must end.
+    pub async fn soon<T>(&self, what: &str, wait: impl Future<Output = T>) -> T {
+        self.within(Duration::ZERO, what, wait).await
+    }
+
+    /// Awaits what must end within `limit`, and a moment because machines are busy.
+    pub async fn within<T>(&self, limit: Duration, what: &str, wait: impl Future<Output = T>) -> T {
+        timeout(limit + MOMENT, wait).await.unwrap_or_else(|_| panic!("{what}"))
     }
 
     /// The wrapper that the case runs through.
@@ -137,12 +185,24 @@ impl Arena {
         assert!(timeout(watch, contender).await.is_err(), "{what}");
     }
 
+    /// Waits until `yes`; fails with `what` if that takes longer than a ttl and what is ample beside it.
+    pub async fn until(&self, what: &str, mut yes: impl FnMut() -> bool) {
+        let asking = async {
+            while !yes() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(self.ttl() * 2, asking).await.unwrap_or_else(|_| panic!("{what}"));
+    }
+
     /// Waits until the store shows that `count` claims hold or wait for [`name`](Self::name): the way to know that a
     /// contender has arrived. A store that cannot be inspected, or keeps no queue for this kind, is given a moment.
     pub async fn until_contenders(&self, client: &Locks, count: usize) {
-        for _ in 0..1000 {
+        for round in 0..1000 {
             match client.inspect(&self.name).await {
                 Ok(state) if state.as_ref().map_or(0, |s| s.holders.len() + s.queue.len()) == count => return,
+                // Only a mutex may be without a queue.
+                Ok(Some(state)) if self.kind == Kind::Mutex && state.queue.is_empty() && round > 50 => return,
                 Ok(_) => sleep(Duration::from_millis(10)).await,
                 Err(_) => return sleep(Duration::from_millis(200)).await,
             }

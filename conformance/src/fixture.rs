@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dlock_core::{Result, Store};
+use libtest_mimic::{Failed, Trial};
 
 /// A store under test.
 #[async_trait]
@@ -49,4 +50,36 @@ pub struct Unreachable {
     pub name: String,
     /// What is missing, and how to provide it.
     pub reason: String,
+}
+
+impl Unreachable {
+    /// What stands in the place of the cases: one trial that is ignored, with the reason in its name, or that fails if
+    /// `DLOCK_REQUIRE` names the store, or says `all`.
+    pub fn trial(self, cases: &str) -> Trial {
+        let required = self.is_required();
+        let Self { name, reason } = self;
+        let failure = Failed::from(format!("{name} is required, but {reason}"));
+        Trial::test(format!("{cases}: ignored, {reason}"), || Err(failure)).with_ignored_flag(!required)
+    }
+
+    /// Whether `DLOCK_REQUIRE` names the store, or says `all`: then its absence is a failure.
+    pub fn is_required(&self) -> bool {
+        names(&std::env::var("DLOCK_REQUIRE").unwrap_or_default(), &self.name)
+    }
+}
+
+/// Whether a list like `sqlite,redis` or `all` names a store.
+fn names(list: &str, store: &str) -> bool {
+    list.split(',').any(|word| word.trim() == store || word.trim() == "all")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_is_required_by_its_name_or_with_all() {
+        assert!(names("redis", "redis") && names("sqlite, redis", "redis") && names("all", "redis"));
+        assert!(!names("", "redis") && !names("rediss", "redis") && !names("sqlite", "redis"));
+    }
 }

@@ -31,13 +31,26 @@
 //! store's [`Info`](dlock_core::Info) says it can do. The whole table runs five times: on the store as it is, and through four
 //! [wrappers](wrap::Habit) that misbehave as real stores do: hints that never come, hints without end, slow answers,
 //! and answers that are lost after the store acted. After each case the store must be empty.
+//!
+//! For runs that nobody scripts there is a [history] with rules that it must keep, and a [simulation] of everything
+//! at once; and because a suite can be wrong too, there are [stores with planted bugs](wrong) that it must catch.
 
 mod arena;
 pub mod cases;
 mod fixture;
+pub mod history;
 mod runner;
+pub mod simulation;
+#[cfg(feature = "stores")]
+pub mod stores;
 pub mod wrap;
+pub mod wrong;
 
 pub use arena::Arena;
 pub use fixture::{Clock, Fixture, Unreachable};
-pub use runner::run;
+pub use runner::{judge, run};
+
+/// The examples of the guide, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/backends.md")]
+struct Guide;

@@ -2,12 +2,11 @@
 
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
-use dlock_core::Info;
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Trial};
 
 use crate::{
     Arena, Clock, Fixture, Unreachable,
-    cases::{self, Case},
+    cases::{self, Able, Case},
     wrap::Habit,
 };
 
@@ -30,38 +29,29 @@ pub fn run<F: Fixture>(fixture: Result<F, Unreachable>) -> ExitCode {
             }
             trials(&(Arc::new(fixture) as Arc<dyn Fixture>))
         }
-        Err(Unreachable { name, reason }) => {
-            let required = is_required(&name, &std::env::var("DLOCK_REQUIRE").unwrap_or_default());
-            let told = format!("{name} is required, but {reason}");
-            vec![
-                Trial::test(format!("{name}: ignored, {reason}"), || Err(Failed::from(told)))
-                    .with_ignored_flag(!required),
-            ]
+        Err(unreachable) => {
+            let cases = unreachable.name.clone();
+            vec![unreachable.trial(&cases)]
         }
     };
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// Whether a list like `sqlite,redis` or `all` names a store.
-fn is_required(store: &str, list: &str) -> bool {
-    list.split(',').any(|word| word.trim() == store || word.trim() == "all")
-}
-
 /// Every case, on the store as it is and through each wrapper; ignored, with the reason, if the store cannot do it.
 fn trials(fixture: &Arc<dyn Fixture>) -> Vec<Trial> {
-    let info = block_on(Clock::Real, async {
+    let able = block_on(Clock::Real, async {
         let store = fixture.connect().await.expect("the store of the fixture must be reachable");
-        store.backend.info().clone()
+        Able { info: store.backend.info().clone(), inspects: store.inspect.is_some() }
     });
     let habits = [None].into_iter().chain(Habit::ALL.into_iter().map(Some));
     let with_case = |habit| cases::all().into_iter().map(move |case| (habit, case));
-    habits.flat_map(with_case).map(|(habit, case)| trial(Arc::clone(fixture), &info, habit, case)).collect()
+    habits.flat_map(with_case).map(|(habit, case)| trial(Arc::clone(fixture), &able, habit, case)).collect()
 }
 
-fn trial(fixture: Arc<dyn Fixture>, info: &Info, habit: Option<Habit>, case: Case) -> Trial {
+fn trial(fixture: Arc<dyn Fixture>, able: &Able, habit: Option<Habit>, case: Case) -> Trial {
     let run = habit.map_or("plain".to_owned(), |habit| format!("{habit:?}").to_lowercase());
     let name = format!("{run}::{case}");
-    match case.missing(info) {
+    match case.missing(able) {
         Some(reason) => Trial::test(format!("{name}: ignored, {reason}"), || Ok(())).with_ignored_flag(true),
         None => Trial::test(name, move || {
             judge(fixture, habit, case);
@@ -70,8 +60,11 @@ fn trial(fixture: Arc<dyn Fixture>, info: &Info, habit: Option<Habit>, case: Cas
     }
 }
 
-/// Runs one case; panics if it fails.
-pub(crate) fn judge(fixture: Arc<dyn Fixture>, habit: Option<Habit>, case: Case) {
+/// Runs one case of the table, as one of the trials of [`run`] does.
+///
+/// # Panics
+/// If the case fails; inside of another runtime.
+pub fn judge(fixture: Arc<dyn Fixture>, habit: Option<Habit>, case: Case) {
     let clock = fixture.clock();
     let limit = if clock == Clock::Paused { PAUSED_LIMIT } else { LIMIT };
     block_on(clock, async {

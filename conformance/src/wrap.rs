@@ -1,5 +1,6 @@
 //! Stores that misbehave as real ones do, made of a store that does not.
 
+mod chaos;
 mod chatty;
 mod deaf;
 mod flaky;
@@ -10,6 +11,7 @@ use std::{fmt, sync::Arc};
 
 use dlock_core::{Backend, Claim, Info, Request, Store};
 
+pub use chaos::Chaos;
 pub use switch::Switch;
 
 /// A way to misbehave within the driver contract: every case passes all the same.

@@ -1,12 +1,45 @@
 //! What every exclusive lock does, whatever its kind.
+//! Over the usual length because it is one table's rows.
 
-use std::sync::Arc;
+use std::{
+    panic::resume_unwind,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
-use crate::Arena;
+use dlock_core::{Error, Guard, LockOptions, Locks, Result};
+use futures_util::future::join_all;
+use tokio::time::sleep;
+
+use crate::{Arena, cases::stress::Room};
+
+async fn take(arena: &Arena, client: &Locks) -> Guard {
+    arena.take(client, arena.kind()).await
+}
+
+async fn try_take(arena: &Arena, client: &Locks) -> Option<Guard> {
+    arena.try_take(client, arena.kind()).await
+}
+
+pub(super) async fn a_free_lock_is_granted(arena: Arc<Arena>) {
+    let client = arena.client().await;
+    let guard = arena.soon("nobody holds it", take(&arena, &client)).await;
+    assert_eq!(guard.name().as_str(), arena.name(), "the guard is of another lock");
+    assert!(!guard.is_lost(), "lost before anything happened");
+}
+
+pub(super) async fn a_try_of_a_free_lock_succeeds(arena: Arc<Arena>) {
+    let client = arena.client().await;
+    let guard = try_take(&arena, &client).await.expect("nobody holds it");
+    assert!(!guard.is_lost(), "lost before anything happened");
+}
 
 pub(super) async fn a_second_contender_waits_until_the_release(arena: Arc<Arena>) {
     let (a, b) = (arena.client().await, arena.client().await);
-    let first = arena.lock(&a).lock(&arena.options()).await.expect("free");
+    let first = take(&arena, &a).await;
     let (lock, options) = (arena.lock(&b), arena.options());
     let mut second = lock.lock(&options);
     arena.still_waits("two hold it", &mut second).await;
@@ -17,8 +50,247 @@ pub(super) async fn a_second_contender_waits_until_the_release(arena: Arc<Arena>
 
 pub(super) async fn a_try_of_a_held_lock_is_busy(arena: Arc<Arena>) {
     let (a, b) = (arena.client().await, arena.client().await);
-    let held = arena.lock(&a).lock(&arena.options()).await.expect("free");
-    let tried = arena.lock(&b).try_lock(&arena.options()).await.expect("busy is no error");
-    assert!(tried.is_none(), "two hold it");
+    let held = take(&arena, &a).await;
+    assert!(try_take(&arena, &b).await.is_none(), "two hold it");
+    held.release().await.expect("held until now");
+}
+
+pub(super) async fn of_many_tries_at_once_at_most_one_succeeds(arena: Arc<Arena>) {
+    let mut clients = Vec::new();
+    for _ in 0..8 {
+        clients.push(arena.client().await);
+    }
+    let tries = join_all(clients.iter().map(|client| try_take(&arena, client))).await;
+    assert!(tries.iter().flatten().count() <= 1, "several hold it: {tries:?}");
+}
+
+pub(super) async fn a_released_lock_is_free_for_others_at_once(arena: Arc<Arena>) {
+    let (a, b) = (arena.client().await, arena.client().await);
+    take(&arena, &a).await.release().await.expect("held until now");
+    assert!(try_take(&arena, &b).await.is_some(), "the release was confirmed, the lock is held all the same");
+}
+
+pub(super) async fn a_released_lock_is_free_for_the_same_client_at_once(arena: Arc<Arena>) {
+    let client = arena.client().await;
+    for round in 0..3 {
+        let guard = try_take(&arena, &client).await.unwrap_or_else(|| panic!("not free in round {round}"));
+        guard.release().await.expect("held until now");
+    }
+}
+
+pub(super) async fn many_rounds_leave_nothing_behind(arena: Arc<Arena>) {
+    let client = arena.client().await;
+    for _ in 0..20 {
+        take(&arena, &client).await.release().await.expect("held until now");
+    }
+    if let Ok(state) = client.inspect(arena.name()).await {
+        assert_eq!(state, None, "the releases were confirmed, the store remembers");
+    }
+}
+
+pub(super) async fn a_bounded_wait_succeeds_when_the_lock_is_freed_in_time(arena: Arc<Arena>) {
+    let (a, b) = (arena.client().await, arena.client().await);
+    let held = take(&arena, &a).await;
+    let (lock, options) = (arena.lock(&b), arena.options().wait(arena.ttl() * 8));
+    let mut bounded = lock.lock(&options);
+    arena.still_waits("a bounded wait does not wait", &mut bounded).await;
+    held.release().await.expect("held until now");
+    let _late = bounded.await.expect("freed long before the wait ran out");
+}
+
+pub(super) async fn a_wait_that_runs_out_is_a_timeout_that_says_so(arena: Arc<Arena>) {
+    let (a, b) = (arena.client().await, arena.client().await);
+    let _held = take(&arena, &a).await;
+    let limit = Duration::from_millis(250);
+    let error = timed_out(&arena, arena.lock(&b).lock(&arena.options().wait(limit)).await, limit);
+    let told = error.to_string();
+    assert!(told.contains("250ms") && told.contains(arena.name()), "says not which lock or how long: {told}");
+}
+
+pub(super) async fn a_wait_of_zero_is_one_try(arena: Arc<Arena>) {
+    let (a, b) = (arena.client().await, arena.client().await);
+    let held = take(&arena, &a).await;
+    let options = arena.options().wait(Duration::ZERO);
+    let refused = arena.soon("a wait of zero waits", arena.lock(&b).lock(&options)).await;
+    timed_out(&arena, refused, Duration::ZERO);
+    held.release().await.expect("held until now");
+    let _free = arena.lock(&b).lock(&options).await.expect("free: one try is enough");
+}
+
+fn timed_out(arena: &Arena, outcome: Result<Guard>, limit: Duration) -> Error {
+    match outcome {
+        Err(error @ Error::Timeout { .. }) => {
+            let Error::Timeout { name, waited, .. } = &error else { unreachable!("matched above") };
+            assert_eq!((name.as_str(), *waited), (arena.name(), limit), "the timeout of another wait");
+            error
+        }
+        other => panic!("a wait that ran out is a timeout, not {other:?}"),
+    }
+}
+
+pub(super) async fn a_waiter_that_gave_up_takes_no_later_turn(arena: Arc<Arena>) {
+    let (a, b, c) = (arena.client().await, arena.client().await, arena.client().await);
+    let held = take(&arena, &a).await;
+    let patience = arena.options().ttl(arena.long_ttl(&b)).wait(Duration::from_millis(100));
+    arena.lock(&b).lock(&patience).await.expect_err("held");
+    held.release().await.expect("held until now");
+    let _next = arena.soon("the waiter that gave up stands in the way", take(&arena, &c)).await;
+}
+
+pub(super) async fn a_hold_and_a_wait_outlast_the_ttl(arena: Arc<Arena>) {
+    let (a, b, c) = (arena.client().await, arena.client().await, arena.client().await);
+    let ttl = arena.kept_ttl();
+    let options = arena.options().ttl(ttl);
+    let held = arena.lock(&a).lock(&options).await.expect("free");
+    let lock = arena.lock(&b);
+    let waiter = arena.go(async move { lock.lock(&options).await });
+    sleep(ttl * 2).await;
+    assert!(!held.is_lost(), "lost although it was renewed");
+    assert!(!waiter.is_finished(), "the wait ended while the lock was held");
+    assert!(try_take(&arena, &c).await.is_none(), "two hold it");
+    held.release().await.expect("held until now");
+    let waiter = arena.soon("a wait without end is never granted", waiter).await;
+    drop(waiter.expect("no panic").expect("free again"));
+}
+
+pub(super) async fn a_dropped_guard_lets_the_next_one_in(arena: Arc<Arena>) {
+    lets_the_next_one_in(&arena, async |held| drop(held)).await;
+}
+
+pub(super) async fn a_guard_dropped_outside_a_runtime_lets_the_next_one_in(arena: Arc<Arena>) {
+    lets_the_next_one_in(&arena, async |held| {
+        std::thread::spawn(move || drop(held)).join().expect("dropping needs no runtime");
+    })
+    .await;
+}
+
+pub(super) async fn a_guard_dropped_in_a_panic_lets_the_next_one_in(arena: Arc<Arena>) {
+    lets_the_next_one_in(&arena, async |held| {
+        let bug = arena.go::<()>(async move {
+            let _held = held;
+            // A panic that prints nothing.
+            resume_unwind(Box::new("a bug of the user"));
+        });
+        assert!(bug.await.expect_err("it panics").is_panic());
+    })
+    .await;
+}
+
+/// Lets go of a held lock without waiting for the store, for a contender that would otherwise wait for a long ttl.
+async fn lets_the_next_one_in(arena: &Arena, let_go: impl AsyncFnOnce(Guard)) {
+    let (a, b) = (arena.client().await, arena.client().await);
+    let options = arena.options().ttl(arena.long_ttl(&a));
+    let held = arena.lock(&a).lock(&options).await.expect("free");
+    let lock = arena.lock(&b);
+    let mut next = lock.lock(&options);
+    arena.still_waits("two hold it", &mut next).await;
+    let_go(held).await;
+    let _next = arena.soon("what was dropped is still held", next).await.expect("free again");
+}
+
+pub(super) async fn a_release_wakes_a_waiter_long_before_the_ttl_ends(arena: Arc<Arena>) {
+    let (a, b) = (arena.client().await, arena.client().await);
+    release_wakes(&arena, &a, &b).await;
+}
+
+pub(super) async fn a_release_wakes_a_waiter_of_the_same_client(arena: Arc<Arena>) {
+    let client = arena.client().await;
+    release_wakes(&arena, &client, &client).await;
+}
+
+async fn release_wakes(arena: &Arena, a: &Locks, b: &Locks) {
+    let options = arena.options().ttl(arena.long_ttl(a));
+    let held = arena.lock(a).lock(&options).await.expect("free");
+    let lock = arena.lock(b);
+    let mut waiter = lock.lock(&options);
+    arena.still_waits("two hold it", &mut waiter).await;
+    held.release().await.expect("held until now");
+    let _next = arena.soon("nobody wakes the waiter", waiter).await.expect("free again");
+}
+
+pub(super) async fn handles_of_one_client_exclude_each_other(arena: Arc<Arena>) {
+    let client = arena.client().await;
+    let (one, other) = (arena.lock(&client), arena.lock(&client.clone()));
+    let held = one.lock(&arena.options()).await.expect("free");
+    let tried = other.try_lock(&arena.options()).await.expect("busy is no error");
+    assert!(tried.is_none(), "the client owns the lock, not the guard");
+    held.release().await.expect("held until now");
+    let tried = other.try_lock(&arena.options()).await.expect("reachable");
+    assert!(tried.is_some(), "free again");
+}
+
+pub(super) async fn without_an_owner_nobody_re_enters(arena: Arc<Arena>) {
+    let client = arena.client().await;
+    let (lock, options) = (arena.lock(&client), arena.options());
+    let held = lock.lock(&options).await.expect("free");
+    let mut again = lock.lock(&options);
+    arena.still_waits("a stranger came in on another's hold", &mut again).await;
+    assert_eq!(held.hold_count(), 1, "somebody shares the hold");
+    held.release().await.expect("held until now");
+    let _again = again.await.expect("free again");
+}
+
+pub(super) async fn locks_of_two_names_do_not_disturb_each_other(arena: Arc<Arena>) {
+    let (a, b) = (arena.client().await, arena.client().await);
+    // One is the beginning of the other: a store that looks for a prefix confuses them.
+    let (name, longer) = (arena.name().to_owned(), arena.name_with("2"));
+    for (one, other) in [(&name, &longer), (&longer, &name)] {
+        let held = a.lock(arena.kind(), one).lock(&arena.options()).await.expect("free");
+        let lock = b.lock(arena.kind(), other);
+        let free = lock.try_lock(&arena.options()).await.expect("reachable").expect("another name");
+        free.release().await.expect("held until now");
+        assert!(
+            b.lock(arena.kind(), one).try_lock(&arena.options()).await.expect("reachable").is_none(),
+            "releasing `{other}` released `{one}`"
+        );
+        held.release().await.expect("releasing one lost the other");
+    }
+}
+
+pub(super) async fn a_lock_passes_through_a_chain_of_waiters(arena: Arc<Arena>) {
+    let mut clients = Vec::new();
+    for _ in 0..5 {
+        clients.push(arena.client().await);
+    }
+    hand_on(&arena, &clients).await;
+}
+
+pub(super) async fn every_waiter_of_one_client_is_granted_once(arena: Arc<Arena>) {
+    let client = arena.client().await;
+    hand_on(&arena, &vec![client; 8]).await;
+}
+
+/// Frees a lock that every client waits for, and sees each hold it once and alone.
+async fn hand_on(arena: &Arena, clients: &[Locks]) {
+    let (room, granted) = (Arc::new(Room::default()), Arc::new(AtomicUsize::new(0)));
+    let holder = arena.client().await;
+    let options = arena.options().ttl(arena.long_ttl(&holder));
+    let held = arena.lock(&holder).lock(&options).await.expect("free");
+    let kind = arena.kind();
+    let waiters = clients.iter().map(|client| {
+        let (lock, room, granted) = (arena.lock(client), Arc::clone(&room), Arc::clone(&granted));
+        arena.go(async move {
+            let _guard = lock.lock(&options).await.expect("granted in the end");
+            room.visit(kind, Duration::from_millis(1)).await;
+            granted.fetch_add(1, Ordering::Relaxed);
+        })
+    });
+    let mut all = join_all(waiters.collect::<Vec<_>>());
+    arena.still_waits("all waiters are done while the lock is held", &mut all).await;
+    assert_eq!(granted.load(Ordering::Relaxed), 0, "granted while the lock was held");
+    held.release().await.expect("held until now");
+    let hand_offs = Duration::from_secs(1) * clients.len() as u32;
+    for waiter in arena.within(hand_offs, "the lock is not handed on", all).await {
+        waiter.expect("two held it");
+    }
+    assert_eq!(granted.load(Ordering::Relaxed), clients.len());
+}
+
+pub(super) async fn default_options_protect_long_work(arena: Arc<Arena>) {
+    let (a, b) = (arena.client().await, arena.client().await);
+    let held = arena.lock(&a).lock(&LockOptions::new()).await.expect("free");
+    sleep(arena.short_ttl() * 3).await;
+    assert!(!held.is_lost(), "the defaults do not keep it");
+    assert!(try_take(&arena, &b).await.is_none(), "two hold it");
     held.release().await.expect("held until now");
 }

@@ -1,0 +1,48 @@
+//! A client that is closed takes nothing more, and leaves when all it held is gone.
+
+use std::sync::Arc;
+
+use dlock_core::Error;
+
+use crate::Arena;
+
+pub(super) async fn closing_ends_the_wait(arena: Arc<Arena>) {
+    let (a, b) = (arena.client().await, arena.client().await);
+    let held = arena.take_soon("nobody holds it", &a).await;
+    let waiter = arena.go(b.mutex(arena.name()).lock());
+    arena.until_contenders(&a, 2).await;
+    arena.soon("it waits for its waiter", b.close()).await;
+    let told = waiter.await.expect("no panic");
+    assert!(matches!(told, Err(Error::Closed { .. })), "{told:?}");
+    held.release().await.expect("held until now");
+    drop(arena.take_soon("the waiter that was sent away still waits", &a).await);
+}
+
+pub(super) async fn a_closed_client_takes_no_lock(arena: Arc<Arena>) {
+    let (a, b) = (arena.client().await, arena.client().await);
+    a.close().await;
+    let told =
+        [arena.lock(&a).lock(&arena.options()).await.map(Some), a.mutex(arena.name()).try_lock().await];
+    for told in told {
+        assert!(matches!(told, Err(Error::Closed { .. })), "{told:?}");
+    }
+    drop(arena.take_soon("another client is not closed", &b).await);
+}
+
+pub(super) async fn closing_waits_for_what_is_held(arena: Arc<Arena>) {
+    let (a, b) = (arena.client().await, arena.client().await);
+    let held = arena.take_soon("nobody holds it", &a).await;
+    let mut closing = Box::pin(a.close());
+    arena.still_waits("it is closed, but holds a lock", &mut closing).await;
+    assert!(!held.is_lost(), "closing is no loss");
+    assert!(arena.is_busy(&b).await, "two hold it");
+    drop(held);
+    arena.soon("it holds nothing any more", closing).await;
+}
+
+pub(super) async fn what_was_dropped_has_left_when_closing_ends(arena: Arc<Arena>) {
+    let (a, b) = (arena.client().await, arena.client().await);
+    drop(arena.take_soon("nobody holds it", &a).await);
+    arena.soon("it holds nothing", a.close()).await;
+    assert!(!arena.is_busy(&b).await, "closed, and still held");
+}

@@ -1,0 +1,232 @@
+//! A holder is told of its loss, in time and only of a loss; and a stale one harms nobody.
+
+use std::{sync::Arc, time::Duration};
+
+use dlock_core::{Error, Guard, LockState, Locks, LostReason};
+use tokio::time::{Instant, sleep};
+
+use crate::{Arena, wrap::Switch};
+
+/// A hold whose client can be cut off, which then dies soon.
+async fn mortal(arena: &Arena) -> (Guard, Switch) {
+    let (client, line) = arena.client_with_switch().await;
+    let held = arena.lock(&client).lock(&arena.short()).await.expect("nobody holds it");
+    (held, line)
+}
+
+/// What of a lock's state only its contenders change, not the time.
+fn lasting(state: Option<LockState>) -> Vec<String> {
+    let all = state.into_iter().flat_map(|state| state.holders.into_iter().chain(state.queue));
+    all.map(|one| format!("{} {} {:?}", one.id, one.kind, one.token)).collect()
+}
+
+pub(super) async fn a_holder_that_is_cut_off_is_told_when_its_ttl_is_over(arena: Arc<Arena>) {
+    let (held, line) = mortal(&arena).await;
+    line.cut();
+    let reason = arena.within(arena.short_ttl(), "it was never told", held.lost()).await;
+    assert_eq!(reason, LostReason::Expired);
+    assert!(held.is_lost() && held.remaining().is_zero(), "it says that it is still held");
+}
+
+pub(super) async fn a_token_of_the_loss_is_cancelled_by_it(arena: Arc<Arena>) {
+    let (held, line) = mortal(&arena).await;
+    let lost = held.lost_token();
+    line.cut();
+    arena.within(arena.short_ttl(), "the token was never cancelled", lost.cancelled()).await;
+    assert!(held.is_lost(), "cancelled without a loss");
+    assert!(held.lost_token().is_cancelled(), "one that is asked for later is cancelled already");
+}
+
+pub(super) async fn everybody_who_waits_for_the_loss_is_told(arena: Arc<Arena>) {
+    let (held, line) = mortal(&arena).await;
+    let held = Arc::new(held);
+    let tasks: Vec<_> = (0..3)
+        .map(|_| {
+            let held = Arc::clone(&held);
+            arena.go(async move { held.lost().await })
+        })
+        .collect();
+    line.cut();
+    for task in tasks {
+        let told = arena.within(arena.short_ttl(), "one of them was not told", task).await;
+        assert_eq!(told.expect("no panic"), LostReason::Expired);
+    }
+}
+
+pub(super) async fn nobody_gets_in_before_the_holder_that_is_cut_off_is_lost(arena: Arc<Arena>) {
+    let (held, line) = mortal(&arena).await;
+    let b = arena.client().await;
+    line.cut();
+    let next = arena
+        .within(arena.short_ttl(), "a dead claim is never forgotten", arena.lock(&b).lock(&arena.options()))
+        .await;
+    assert!(held.is_lost(), "two hold it");
+    drop(next.expect("free by now"));
+}
+
+pub(super) async fn nobody_gets_in_before_a_holder_is_lost_that_hears_no_answers(arena: Arc<Arena>) {
+    let (held, line) = mortal(&arena).await;
+    let b = arena.client().await;
+    line.lose_answers();
+    let next = arena
+        .within(arena.short_ttl(), "a lost claim is never left", arena.lock(&b).lock(&arena.options()))
+        .await;
+    assert!(held.is_lost(), "two hold it");
+    drop(next.expect("free by now"));
+}
+
+pub(super) async fn a_holder_that_is_cut_off_for_less_than_its_ttl_keeps_its_lock(arena: Arc<Arena>) {
+    let ((a, line), b) = (arena.client_with_switch().await, arena.client().await);
+    let held = arena.take_soon("nobody holds it", &a).await;
+    line.cut();
+    let end = Instant::now() + held.remaining();
+    sleep(arena.ttl() / 2).await;
+    line.connect();
+    arena.until("it was not renewed again", || held.is_lost() || held.remaining() > arena.ttl() / 2).await;
+    assert!(!held.is_lost(), "a failed renewal is not yet a loss");
+    assert!(Instant::now() + held.remaining() > end, "nobody renewed it");
+    assert!(arena.is_busy(&b).await, "two hold it");
+}
+
+pub(super) async fn a_renewal_whose_answer_is_lost_is_no_loss(arena: Arc<Arena>) {
+    let (a, line) = arena.client_with_switch().await;
+    let held = arena.take_soon("nobody holds it", &a).await;
+    line.lose_answers();
+    sleep(arena.ttl() / 2).await;
+    assert!(!held.is_lost(), "unknown is not lost");
+    line.connect();
+    arena.until("it was not renewed again", || held.is_lost() || held.remaining() > arena.ttl() / 2).await;
+    held.release().await.expect("held until now");
+}
+
+pub(super) async fn a_frozen_holder_sees_its_loss_at_its_first_step(arena: Arc<Arena>) {
+    let (held, line) = mortal(&arena).await;
+    line.freeze();
+    sleep(arena.short_ttl()).await;
+    assert!(held.is_lost(), "its time is over, whatever its keeper does");
+}
+
+pub(super) async fn what_is_lost_stays_lost(arena: Arc<Arena>) {
+    let (held, line) = mortal(&arena).await;
+    line.cut();
+    arena.within(arena.short_ttl(), "it was never told", held.lost()).await;
+    line.connect();
+    for _ in 0..10 {
+        assert!(held.is_lost(), "it was lost before");
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(held.lost().await, LostReason::Expired, "the first reason stays");
+}
+
+pub(super) async fn a_lost_lock_is_free_when_its_holder_is_back(arena: Arc<Arena>) {
+    let (held, line) = mortal(&arena).await;
+    let b = arena.client().await;
+    line.freeze();
+    arena.within(arena.short_ttl(), "it was never told", held.lost()).await;
+    line.connect();
+    drop(arena.take_soon("the renewal that came too late revived it", &b).await);
+    assert!(held.is_lost());
+}
+
+pub(super) async fn a_renewal_that_comes_too_late_does_not_disturb_the_next_holder(arena: Arc<Arena>) {
+    let (held, line) = mortal(&arena).await;
+    let b = arena.client().await;
+    line.freeze();
+    let next = arena
+        .within(arena.short_ttl(), "a dead claim is never forgotten", arena.lock(&b).lock(&arena.options()))
+        .await;
+    let next = next.expect("free by now");
+    line.connect();
+    stays_undisturbed(&arena, &b, &next, async || drop(held)).await;
+}
+
+pub(super) async fn releasing_what_is_lost_is_an_error(arena: Arc<Arena>) {
+    let (held, line) = mortal(&arena).await;
+    line.cut();
+    arena.within(arena.short_ttl(), "it was never told", held.lost()).await;
+    let released = held.release().await;
+    assert!(matches!(released, Err(Error::Lost { reason: LostReason::Expired, .. })), "{released:?}");
+}
+
+pub(super) async fn neither_a_release_nor_a_drop_is_a_loss(arena: Arc<Arena>) {
+    let a = arena.client().await;
+    let released = arena.take_soon("nobody holds it", &a).await;
+    let dropped = a.mutex(arena.name_with("-dropped")).lock().await.expect("nobody holds it");
+    let lost = [released.lost_token(), dropped.lost_token()];
+    released.release().await.expect("held until now");
+    drop(dropped);
+    sleep(arena.ttl() * 11 / 10).await;
+    assert_eq!(lost.map(|lost| lost.is_cancelled()), [false, false]);
+}
+
+pub(super) async fn a_crashed_holder_frees_its_lock_within_its_ttl(arena: Arc<Arena>) {
+    let (held, line) = mortal(&arena).await;
+    let b = arena.client().await;
+    line.cut();
+    drop(held);
+    let next = arena
+        .within(arena.short_ttl(), "its claim outlives its ttl", arena.lock(&b).lock(&arena.options()))
+        .await;
+    drop(next.expect("free by now"));
+}
+
+pub(super) async fn a_crashed_waiter_lets_others_pass_within_its_ttl(arena: Arc<Arena>) {
+    let (a, b) = (arena.client().await, arena.client().await);
+    let (crashed, line) = arena.client_with_switch().await;
+    let held = arena.take_soon("nobody holds it", &a).await;
+    let (lock, options) = (arena.lock(&crashed), arena.short());
+    let waiter = arena.go(async move { lock.lock(&options).await });
+    arena.until_contenders(&b, 2).await;
+    line.cut();
+    held.release().await.expect("held until now");
+    let next = arena
+        .within(arena.short_ttl(), "a dead waiter blocks the queue", arena.lock(&b).lock(&arena.options()))
+        .await;
+    drop(next.expect("free by now"));
+    let told = waiter.await.expect("no panic");
+    assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
+}
+
+/// Takes the lock from a holder who is not told by this, and lets another in.
+async fn robbed(arena: &Arena) -> (Guard, Locks, Guard) {
+    let (a, b) = (arena.client().await, arena.client().await);
+    let held = arena.take_soon("nobody holds it", &a).await;
+    b.force_release(arena.name()).await.expect("the store can be asked");
+    let next = arena.take_soon("force_release left it held", &b).await;
+    (held, b, next)
+}
+
+/// Does something stale, and sees that the holder of now does not notice: not at once, and not at its next renewal.
+async fn stays_undisturbed(arena: &Arena, client: &Locks, holder: &Guard, stale: impl AsyncFnOnce()) {
+    let before = client.inspect(arena.name()).await;
+    stale().await;
+    let end = Instant::now() + holder.remaining();
+    let renewed = || holder.is_lost() || Instant::now() + holder.remaining() > end + arena.ttl() / 10;
+    arena.until("it was not renewed", renewed).await;
+    assert!(!holder.is_lost(), "a stale guard took the lock from its holder");
+    if let Ok(before) = before {
+        let after = client.inspect(arena.name()).await.expect("as before");
+        assert_eq!(lasting(after), lasting(before), "a stale guard changed what is in the store");
+    }
+}
+
+pub(super) async fn whoever_is_robbed_is_told(arena: Arc<Arena>) {
+    let (held, _, next) = robbed(&arena).await;
+    assert_eq!(arena.within(arena.short_ttl(), "it was never told", held.lost()).await, LostReason::Taken);
+    assert!(held.is_lost());
+    drop(next);
+}
+
+pub(super) async fn a_stale_release_does_not_disturb_the_next_holder(arena: Arc<Arena>) {
+    let (held, b, next) = robbed(&arena).await;
+    stays_undisturbed(&arena, &b, &next, async || {
+        // It may not know of its loss yet.
+        held.release().await.ok();
+    })
+    .await;
+}
+
+pub(super) async fn a_stale_drop_does_not_disturb_the_next_holder(arena: Arc<Arena>) {
+    let (held, b, next) = robbed(&arena).await;
+    stays_undisturbed(&arena, &b, &next, async || drop(held)).await;
+}

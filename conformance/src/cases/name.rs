@@ -1,0 +1,138 @@
+//! A name is itself and no other, and what is no name is refused.
+
+use std::sync::Arc;
+
+use dlock_core::{Error, Guard, Locks, Wait};
+
+use crate::Arena;
+
+/// Holds locks of all these names at once, which are to be different locks.
+async fn hold_all(client: &Locks, names: &[String]) -> Vec<Guard> {
+    let mut held = Vec::new();
+    for name in names {
+        let taken = client.mutex(name).try_lock().await.expect("a legal name");
+        held.push(taken.unwrap_or_else(|| panic!("`{name}` is taken for one of the others: {names:?}")));
+    }
+    held
+}
+
+fn names(arena: &Arena, suffixes: &[&str]) -> Vec<String> {
+    suffixes.iter().map(|suffix| arena.name_with(suffix)).collect()
+}
+
+pub(super) async fn names_that_differ_in_case_are_different(arena: Arc<Arena>) {
+    let a = arena.client().await;
+    drop(
+        hold_all(
+            &a,
+            &names(&arena, &["i", "I", "ı", "İ", "ß", "ẞ", "ss", "SS", "σ", "ς", "Σ", "K", "\u{212a}"]),
+        )
+        .await,
+    );
+}
+
+pub(super) async fn names_that_differ_in_accents_are_different(arena: Arc<Arena>) {
+    let a = arena.client().await;
+    drop(hold_all(&a, &names(&arena, &["e", "é", "e\u{301}", "ﬁ", "fi", "１", "1", "²", "2"])).await);
+}
+
+pub(super) async fn a_name_that_begins_like_another_is_different(arena: Arc<Arena>) {
+    let a = arena.client().await;
+    let suffixes = ["", "2", "/", "/2", "//2", "/./2", ":", ":2", " ", "  ", ".", "-2", "\u{a0}", "\u{200b}"];
+    drop(hold_all(&a, &names(&arena, &suffixes)).await);
+}
+
+/// Legal names that a store might stumble over.
+fn odd(arena: &Arena) -> Vec<String> {
+    let mut odd = names(
+        arena,
+        &[
+            " a b ",
+            "'",
+            "\"",
+            "`",
+            "\\",
+            "{x}",
+            "}{",
+            "%41",
+            "%",
+            "_",
+            "*?",
+            "[a-z]",
+            ":",
+            ";--",
+            "$1",
+            "?1",
+            "#",
+            "@x",
+            "/",
+            "/..",
+            "/../x",
+            "🔒",
+            "İstanbul",
+            "{\"a\":1}",
+            "\u{202e}x",
+            "\u{10ffff}",
+            "&lt;",
+        ],
+    );
+    let room = 1024 - arena.name().len();
+    odd.push(arena.name_with(&"x".repeat(room)));
+    odd.push(arena.name_with(&format!("{}{}", "é".repeat(room / 2), "x".repeat(room % 2))));
+    odd.push(format!("/{}", arena.name()));
+    odd.push(format!(".{}", arena.name()));
+    odd.push(format!("{{{}}}", arena.name()));
+    odd
+}
+
+pub(super) async fn odd_names_exclude_like_any_other(arena: Arc<Arena>) {
+    let (a, b) = (arena.client().await, arena.client().await);
+    let odd = odd(&arena);
+    let held = hold_all(&a, &odd).await;
+    for name in &odd {
+        let tried = b.mutex(name).try_lock().await.expect("busy is no error");
+        assert!(tried.is_none(), "two hold `{name}`");
+    }
+    for held in held {
+        held.release().await.expect("held until now");
+    }
+    drop(hold_all(&b, &odd).await);
+}
+
+pub(super) async fn odd_names_are_shown_as_they_are(arena: Arc<Arena>) {
+    let a = arena.client().await;
+    let odd = odd(&arena);
+    let held = hold_all(&a, &odd).await;
+    if a.inspect(arena.name()).await.is_ok() {
+        for name in &odd {
+            let state =
+                a.inspect(name).await.expect("as before").unwrap_or_else(|| panic!("`{name}` is not shown"));
+            assert_eq!(state.name.as_str(), name);
+        }
+        let listed = a.list(arena.name()).await.expect("as before");
+        let listed: Vec<_> = listed.iter().map(|state| state.name.as_str()).collect();
+        let mut expected: Vec<_> = odd.iter().map(String::as_str).collect();
+        expected.retain(|name| name.starts_with(arena.name()));
+        expected.sort_unstable();
+        assert_eq!(listed, expected);
+    }
+    drop(held);
+}
+
+pub(super) async fn what_is_no_name_is_refused_before_any_io(arena: Arc<Arena>) {
+    let (a, line) = arena.client_with_switch().await;
+    line.cut();
+    for name in ["", &"x".repeat(1025), &"🔒".repeat(257), "a\nb", "a\0", "\u{7f}", "\u{85}", "\t"] {
+        let told = [
+            a.mutex(name).lock().await.map(drop),
+            a.mutex(name).lock().wait(Wait::Never).await.map(drop),
+            a.mutex(name).try_lock().await.map(drop),
+            a.lock(arena.kind(), name).lock(&arena.options()).await.map(drop),
+            a.inspect(name).await.map(drop),
+            a.force_release(name).await.map(drop),
+        ];
+        for told in told {
+            assert!(matches!(told, Err(Error::InvalidName { .. })), "`{}`: {told:?}", name.escape_debug());
+        }
+    }
+}

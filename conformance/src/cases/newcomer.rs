@@ -1,0 +1,36 @@
+//! Who comes when the holder is long dead and nobody waited for it, so that nobody has noticed.
+
+use std::sync::Arc;
+
+use dlock_core::{Guard, Token};
+use tokio::time::sleep;
+
+use crate::Arena;
+
+/// The token of a holder that died and is past its ttl, and what the next one got.
+async fn after_a_death(arena: &Arena) -> (Option<Token>, Guard) {
+    let ((a, line), b) = (arena.client_with_switch().await, arena.client().await);
+    let dead = arena.lock(&a).lock(&arena.short()).await.expect("nobody holds it");
+    line.cut();
+    sleep(arena.short_ttl() * 3 / 2).await;
+    let tried = async {
+        loop {
+            if let Some(held) = arena.try_take(&b, arena.kind()).await {
+                return held;
+            }
+            sleep(arena.short_ttl() / 20).await;
+        }
+    };
+    let next = arena.within(arena.short_ttl(), "a dead holder keeps others out", tried).await;
+    (dead.token(), next)
+}
+
+pub(super) async fn a_try_gets_a_lock_whose_holder_died_unnoticed(arena: Arc<Arena>) {
+    let (_, next) = after_a_death(&arena).await;
+    assert!(!next.is_lost(), "granted and lost at once");
+}
+
+pub(super) async fn a_newcomers_token_is_greater_than_that_of_a_holder_that_died(arena: Arc<Arena>) {
+    let (dead, next) = after_a_death(&arena).await;
+    assert!(next.token() > dead, "{next:?} after {dead:?}");
+}

@@ -1,0 +1,245 @@
+use std::time::Duration;
+
+use dlock_core::{Kind, LostReason, Token};
+use tokio::time::{Instant, advance};
+
+use super::{Counts, History, Rule, Stake};
+
+/// A story told by hand, in seconds.
+struct Story(History);
+
+impl Story {
+    fn new() -> Self {
+        Self(History::new())
+    }
+
+    fn asks(&self, name: &str, kind: Kind) -> Stake {
+        self.0.invokes(name, kind, Duration::from_secs(30))
+    }
+
+    fn granted(&self, stake: Stake, token: u64, valid_for: u64) {
+        self.0.granted(stake, Token::new(token), Instant::now() + Duration::from_secs(valid_for));
+    }
+
+    fn grant(&self, name: &str, kind: Kind, token: u64, valid_for: u64) -> Stake {
+        let stake = self.asks(name, kind);
+        self.granted(stake, token, valid_for);
+        stake
+    }
+
+    fn release(&self, stake: Stake) {
+        self.0.releases(stake);
+        self.0.released(stake);
+    }
+
+    fn rules(&self) -> Vec<Rule> {
+        self.0.check(&Counts::default()).into_iter().map(|violation| violation.rule).collect()
+    }
+}
+
+async fn pass(seconds: u64) {
+    advance(Duration::from_secs(seconds)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn holds_that_follow_each_other_and_readers_that_share_keep_every_rule() {
+    let story = Story::new();
+    let writer = story.grant("x", Kind::Write, 1, 30);
+    story.0.wrote(writer, 0, true);
+    pass(10).await;
+    story.0.holds(writer, Instant::now() + Duration::from_secs(30));
+    let (waiting, elsewhere) = (story.asks("x", Kind::Read), story.grant("y", Kind::Mutex, 1, 30));
+    story.0.downgrades(writer);
+    story.granted(waiting, 2, 30);
+    pass(5).await;
+    story.release(writer);
+    story.release(waiting);
+    // It has lost its time, and somebody else came in.
+    let silent = story.grant("x", Kind::Fair, 3, 30);
+    pass(30).await;
+    let next = story.grant("x", Kind::Mutex, 4, 30);
+    pass(1).await;
+    story.0.lost(silent, LostReason::Expired);
+    story.0.wrote(next, 1, true);
+    story.0.wrote(silent, 1, false);
+    story.release(silent);
+    story.release(next);
+    story.release(elsewhere);
+    assert_eq!(story.0.check(&Counts::default()), []);
+    let counts = Counts { grants: 5, shared_reads: 1, losses: 1, accepted_writes: 2, refused_writes: 1 };
+    assert_eq!(story.0.counts(), counts);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_while_another_guard_still_claims_violates_exclusiveness() {
+    for (first, second) in [
+        (Kind::Mutex, Kind::Fair),
+        (Kind::Read, Kind::Write),
+        (Kind::Write, Kind::Read),
+        (Kind::Fair, Kind::Fair),
+    ] {
+        let story = Story::new();
+        let (early, late) = (story.asks("x", first), story.asks("x", second));
+        story.granted(early, 1, 30);
+        pass(29).await;
+        story.granted(late, 2, 30);
+        assert_eq!(story.rules(), [Rule::Exclusive], "{first} {second}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_hidden_behind_a_shorter_one_is_still_seen() {
+    let story = Story::new();
+    let stakes = [Kind::Read, Kind::Read, Kind::Write].map(|kind| story.asks("x", kind));
+    story.granted(stakes[0], 1, 90);
+    story.granted(stakes[1], 2, 5);
+    pass(10).await;
+    story.granted(stakes[2], 3, 30);
+    assert_eq!(story.rules(), [Rule::Exclusive]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_holds_at_one_instant_of_a_paused_clock_violate_exclusiveness() {
+    let story = Story::new();
+    let stakes = [story.asks("x", Kind::Mutex), story.asks("x", Kind::Mutex)];
+    story.granted(stakes[0], 1, 30);
+    story.granted(stakes[1], 2, 30);
+    story.release(stakes[0]);
+    assert_eq!(story.rules(), [Rule::Exclusive]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_taken_by_force_may_be_claimed_until_that_is_told() {
+    let story = Story::new();
+    let held = story.grant("x", Kind::Mutex, 1, 30);
+    let waiting = story.asks("x", Kind::Mutex);
+    pass(1).await;
+    let force = story.0.breaks("x");
+    story.0.broken(force, true);
+    story.granted(waiting, 2, 30);
+    pass(1).await;
+    story.0.lost(held, LostReason::Taken);
+    assert_eq!(story.rules(), []);
+    // Those who came later have no excuse.
+    story.release(waiting);
+    let later = [story.asks("x", Kind::Mutex), story.asks("x", Kind::Mutex)];
+    story.granted(later[0], 3, 30);
+    story.granted(later[1], 4, 30);
+    assert_eq!(story.rules(), [Rule::Exclusive]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_robbed_holder_that_claims_for_more_than_a_ttl_was_not_told() {
+    let story = Story::new();
+    let robbed = story.grant("x", Kind::Mutex, 1, 30);
+    let force = story.0.breaks("x");
+    story.0.broken(force, true);
+    story.0.holds(robbed, Instant::now() + Duration::from_secs(30));
+    assert_eq!(story.rules(), []);
+    pass(1).await;
+    story.0.holds(robbed, Instant::now() + Duration::from_secs(30));
+    assert_eq!(story.rules(), [Rule::Told]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_accepted_writes_upon_the_same_value_are_a_lost_update() {
+    let story = Story::new();
+    for token in 1..=2 {
+        let stake = story.grant("x", Kind::Mutex, token, 30);
+        story.0.wrote(stake, 0, true);
+        story.release(stake);
+    }
+    assert_eq!(story.rules(), [Rule::Fence]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_accepted_write_with_an_older_token_violates_the_fence() {
+    let story = Story::new();
+    let stale = story.grant("x", Kind::Mutex, 1, 30);
+    pass(30).await;
+    let next = story.grant("x", Kind::Mutex, 2, 30);
+    story.0.wrote(next, 0, true);
+    story.0.wrote(stale, 1, true);
+    assert_eq!(story.rules(), [Rule::Fence]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_write_of_a_guard_that_claims_violates_the_fence() {
+    let story = Story::new();
+    let stake = story.grant("x", Kind::Mutex, 1, 30);
+    story.0.wrote(stake, 0, false);
+    assert_eq!(story.rules(), [Rule::Fence]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_is_not_above_those_of_earlier_holds_is_out_of_order() {
+    let story = Story::new();
+    let before = story.grant("x", Kind::Mutex, 7, 30);
+    story.release(before);
+    story.grant("x", Kind::Mutex, 6, 30);
+    // From claim to claim, and from grant to request.
+    assert_eq!(story.rules(), [Rule::TokenOrder, Rule::TokenOrder]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiters_token_below_that_of_the_hold_before_it_is_out_of_order() {
+    let story = Story::new();
+    let waiting = story.asks("x", Kind::Mutex);
+    let before = story.grant("x", Kind::Mutex, 2, 30);
+    story.release(before);
+    story.granted(waiting, 1, 30);
+    assert_eq!(story.rules(), [Rule::TokenOrder]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_readers_with_the_same_token_are_out_of_order() {
+    let story = Story::new();
+    let readers = [story.asks("x", Kind::Read), story.asks("x", Kind::Read)];
+    readers.into_iter().for_each(|reader| story.granted(reader, 1, 30));
+    assert_eq!(story.rules(), [Rule::TokenOrder]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_before_the_promised_time_is_a_false_alarm() {
+    let story = Story::new();
+    let stake = story.grant("x", Kind::Mutex, 1, 30);
+    pass(29).await;
+    story.0.lost(stake, LostReason::Taken);
+    assert_eq!(story.rules(), [Rule::FalseAlarm]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_after_a_confirmed_release_is_a_false_alarm() {
+    let story = Story::new();
+    let stake = story.grant("x", Kind::Mutex, 1, 30);
+    story.release(stake);
+    pass(60).await;
+    story.0.lost(stake, LostReason::Expired);
+    assert_eq!(story.rules(), [Rule::FalseAlarm]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_guard_that_says_it_holds_violates_that_losses_are_for_good() {
+    let story = Story::new();
+    let stake = story.grant("x", Kind::Mutex, 1, 30);
+    pass(30).await;
+    story.0.lost(stake, LostReason::Expired);
+    story.0.holds(stake, Instant::now());
+    assert_eq!(story.rules(), [Rule::LostForGood]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_little_is_a_violation_of_its_own() {
+    let story = Story::new();
+    story.grant("x", Kind::Read, 1, 30);
+    let least = Counts { grants: 2, shared_reads: 1, losses: 1, ..Counts::default() };
+    let rules: Vec<_> = story.0.check(&least).into_iter().map(|violation| violation.rule).collect();
+    assert_eq!(rules, [Rule::SharedReads, Rule::Potency, Rule::Potency]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_found_by_other_means_is_told_too() {
+    let story = Story::new();
+    story.0.note(Rule::Residue, "one key");
+    assert_eq!(story.rules(), [Rule::Residue]);
+}

@@ -1,0 +1,187 @@
+//! One contender: asks for locks again and again, and holds them carelessly.
+
+mod asking;
+
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+
+use dlock_core::{Error, Guard, Kind, LockOptions, LostReason, Owner};
+use fastrand::Rng;
+use tokio::time::{Instant, advance, sleep};
+
+use super::{NAMES, TTL, World, up_to};
+use crate::history::{Rule, Stake};
+
+const ROUNDS: usize = 5;
+
+pub(super) struct Contender {
+    world: Arc<World>,
+    dice: Rng,
+    /// Who enters again.
+    me: Owner,
+}
+
+/// What a round is about.
+struct Round {
+    stake: Stake,
+    client: usize,
+    name: usize,
+    options: LockOptions,
+    ttl: Duration,
+    owned: bool,
+}
+
+impl Contender {
+    pub(super) fn new(world: Arc<World>, dice: Rng) -> Self {
+        Self { world, dice, me: Owner::new() }
+    }
+
+    pub(super) async fn live(mut self) {
+        for _ in 0..ROUNDS {
+            sleep(up_to(&mut self.dice, TTL / 4)).await;
+            let (client, name) =
+                (self.dice.usize(..self.world.clients.len()), self.dice.usize(..NAMES.len()));
+            let kind = Kind::ALL[self.dice.usize(..Kind::ALL.len())];
+            let (options, ttl) = self.options();
+            let stake = self.world.history.invokes(NAMES[name], kind, ttl);
+            let round = Round { stake, client, name, options, ttl, owned: self.dice.u8(..3) == 0 };
+            let lock = self.lock(&round, kind);
+            if let Some(guard) = self.acquire(&*lock, &round.options).await {
+                self.granted(stake, &guard);
+                self.hold(round, kind, guard).await;
+            }
+        }
+    }
+
+    fn granted(&self, stake: Stake, guard: &Guard) {
+        self.world.history.granted(stake, guard.token(), Instant::now() + guard.remaining());
+    }
+
+    /// Holds for a while, looks at the guard now and then, and uses what it protects whatever it sees.
+    async fn hold(&mut self, round: Round, mut kind: Kind, mut guard: Guard) {
+        let (world, stake) = (Arc::clone(&self.world), round.stake);
+        let register = &world.registers[round.name];
+        let mut base = None;
+        for _ in 0..self.dice.usize(..6) {
+            if kind != Kind::Read {
+                match base.take() {
+                    None => {
+                        base = register.read(guard.token());
+                        if base.is_none() {
+                            world.history.wrote(stake, 0, false);
+                        }
+                    }
+                    Some(base) => world.history.wrote(stake, base, register.write(guard.token(), base)),
+                }
+            }
+            match self.dice.u8(..40) {
+                // Nobody in this process runs meanwhile.
+                0 => advance(up_to(&mut self.dice, TTL * 2)).await,
+                1..4 => sleep(up_to(&mut self.dice, TTL * 3)).await,
+                4 if kind != Kind::Read => {
+                    world.history.downgrades(stake);
+                    kind = Kind::Read;
+                    match guard.downgrade().await {
+                        Ok(reader) => guard = reader,
+                        Err(error) => return self.failed(stake, &error),
+                    }
+                    world.tally.downgraded.fetch_add(1, Relaxed);
+                }
+                _ => {
+                    let nap = up_to(&mut self.dice, TTL / 4);
+                    tokio::select! {
+                        biased;
+                        reason = guard.lost() => world.history.lost(stake, reason),
+                        () = sleep(nap) => {}
+                    }
+                }
+            }
+            self.look(stake, &guard).await;
+        }
+        if round.owned && self.dice.bool() {
+            self.enter_again(&round, kind, guard).await;
+        } else {
+            self.leave(stake, guard).await;
+        }
+    }
+
+    /// What the guard says now.
+    async fn look(&self, stake: Stake, guard: &Guard) {
+        let promised = Instant::now() + guard.remaining();
+        if guard.is_lost() {
+            self.world.history.lost(stake, guard.lost().await);
+        } else {
+            self.world.history.holds(stake, promised);
+        }
+    }
+
+    /// Takes what it has once more, and leaves in either order.
+    async fn enter_again(&mut self, round: &Round, kind: Kind, outer: Guard) {
+        let (world, stake) = (Arc::clone(&self.world), round.stake);
+        let again = Kind::ALL[self.dice.usize(..Kind::ALL.len())];
+        let anew = world.history.invokes(NAMES[round.name], again, round.ttl);
+        let inner = match self.lock(round, again).try_lock(&round.options).await {
+            Ok(Some(inner)) => inner,
+            Err(Error::Deadlock { .. }) if kind == Kind::Read && again != Kind::Read => {
+                return self.leave(stake, outer).await;
+            }
+            // Its own hold may be over by now.
+            outcome => {
+                if !outer.is_lost() {
+                    world.history.note(Rule::Reentry, format!("{outcome:?} instead of {outer:?}"));
+                }
+                return self.leave(stake, outer).await;
+            }
+        };
+        if inner.token() != outer.token() {
+            self.granted(anew, &inner);
+            if !outer.is_lost() {
+                world.history.note(Rule::Reentry, format!("{inner:?} instead of {outer:?}"));
+            }
+            self.leave(stake, outer).await;
+            return self.leave(anew, inner).await;
+        }
+        world.tally.reentered.fetch_add(1, Relaxed);
+        sleep(up_to(&mut self.dice, TTL / 10)).await;
+        self.look(stake, &inner).await;
+        if self.dice.bool() {
+            drop(inner);
+            self.leave(stake, outer).await;
+        } else {
+            if kind != Kind::Read && again == Kind::Read {
+                // The store follows by itself.
+                world.history.downgrades(stake);
+            }
+            drop(outer);
+            sleep(up_to(&mut self.dice, TTL / 10)).await;
+            self.look(stake, &inner).await;
+            self.leave(stake, inner).await;
+        }
+    }
+
+    /// Lets go, in one of two ways.
+    async fn leave(&mut self, stake: Stake, guard: Guard) {
+        self.look(stake, &guard).await;
+        let history = &self.world.history;
+        history.releases(stake);
+        if self.dice.u8(..3) == 0 {
+            return drop(guard);
+        }
+        let lost = guard.lost_token();
+        if let Err(error) = guard.release().await {
+            return self.failed(stake, &error);
+        }
+        if lost.is_cancelled() {
+            history.lost(stake, LostReason::Expired);
+        }
+        history.released(stake);
+    }
+
+    fn failed(&self, stake: Stake, error: &Error) {
+        if let Error::Lost { reason, .. } = error {
+            self.world.history.lost(stake, *reason);
+        }
+    }
+}

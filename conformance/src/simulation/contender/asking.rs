@@ -1,0 +1,85 @@
+//! How a contender asks for a lock.
+
+use std::{future::poll_fn, pin::pin, sync::atomic::Ordering::Relaxed, task::Poll, time::Duration};
+
+use dlock_core::{DistributedLock, Guard, Kind, LockOptions, Wait};
+use tokio::time::timeout;
+
+use super::{Contender, Round};
+use crate::simulation::{NAMES, TTL, up_to};
+
+impl Contender {
+    /// Any that make sense, and how long they make the store remember.
+    pub(super) fn options(&mut self) -> (LockOptions, Duration) {
+        let options = LockOptions::new().wait(up_to(&mut self.dice, TTL * 4));
+        let lease = Duration::from_secs(1) + up_to(&mut self.dice, TTL);
+        match self.dice.u8(..8) {
+            0 => (options.lease(lease), lease),
+            1 => (options.ttl(TTL * 2), TTL * 2),
+            2 => (options.ttl(TTL / 3).renew_every(TTL / 9), TTL / 3),
+            _ => (options.ttl(TTL), TTL),
+        }
+    }
+
+    pub(super) fn lock(&self, round: &Round, kind: Kind) -> Box<dyn DistributedLock> {
+        let (locks, _) = &self.world.clients[round.client];
+        let (name, me) = (NAMES[round.name], Some(&self.me).filter(|_| round.owned));
+        macro_rules! owned {
+            ($lock:expr) => {
+                match me {
+                    Some(me) => Box::new($lock.owned_by(me)),
+                    None => Box::new($lock),
+                }
+            };
+        }
+        match kind {
+            Kind::Mutex => owned!(locks.mutex(name)),
+            Kind::Fair => owned!(locks.fair(name)),
+            Kind::Read => owned!(locks.rwlock(name).read()),
+            Kind::Write => owned!(locks.rwlock(name).write()),
+        }
+    }
+
+    /// Asks in one of many ways, and sometimes thinks better of it.
+    pub(super) async fn acquire(
+        &mut self,
+        lock: &dyn DistributedLock,
+        options: &LockOptions,
+    ) -> Option<Guard> {
+        let outcome = match self.dice.u8(..8) {
+            0 => lock.try_lock(options).await,
+            1 => {
+                let times = self.dice.usize(1..8);
+                self.unless_dropped(polled(lock.lock(options), times).await)?.map(Some)
+            }
+            2 => {
+                let patience = up_to(&mut self.dice, TTL);
+                self.unless_dropped(timeout(patience, lock.lock(options)).await.ok())?.map(Some)
+            }
+            3 => lock.lock(&options.wait(Wait::Forever)).await.map(Some),
+            _ => lock.lock(options).await.map(Some),
+        };
+        outcome.ok()?
+    }
+
+    fn unless_dropped<T>(&self, outcome: Option<T>) -> Option<T> {
+        if outcome.is_none() {
+            self.world.tally.cancelled.fetch_add(1, Relaxed);
+        }
+        outcome
+    }
+}
+
+/// Polls a future so many times, then drops it.
+async fn polled<F: Future>(future: F, times: usize) -> Option<F::Output> {
+    let (mut future, mut left) = (pin!(future), times);
+    poll_fn(|context| {
+        left = left.saturating_sub(1);
+        match future.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}

@@ -1,0 +1,31 @@
+//! What the locks protect: a counter that refuses stale tokens.
+
+use std::sync::{Mutex, PoisonError};
+
+use dlock_core::Token;
+
+/// A counter of its own writes, behind a fence.
+#[derive(Default)]
+pub(super) struct Register(Mutex<(Option<Token>, u64)>);
+
+impl Register {
+    /// What it counts, to a holder whose token is not stale. From then on older tokens are.
+    pub(super) fn read(&self, token: Option<Token>) -> Option<u64> {
+        self.passed(token, |count| *count)
+    }
+
+    /// Writes one more than was read. `false` if the token is stale.
+    pub(super) fn write(&self, token: Option<Token>, base: u64) -> bool {
+        self.passed(token, |count| *count = base + 1).is_some()
+    }
+
+    fn passed<T>(&self, token: Option<Token>, access: impl FnOnce(&mut u64) -> T) -> Option<T> {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (fence, count) = &mut *inner;
+        if token < *fence {
+            return None;
+        }
+        *fence = token;
+        Some(access(count))
+    }
+}

@@ -1,0 +1,102 @@
+//! A server as a child of the test binary.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::server::{Data, Recipe};
+
+#[derive(Debug)]
+pub(super) struct Process {
+    folder: PathBuf,
+    command: Vec<String>,
+    child: Mutex<Option<Child>>,
+}
+
+impl Process {
+    pub(super) fn start(folder: &Path, recipe: &Recipe) -> io::Result<Self> {
+        for (name, content) in &recipe.files {
+            fs::write(folder.join(name), content)?;
+        }
+        let process =
+            Self { folder: folder.to_owned(), command: recipe.command.clone(), child: Mutex::new(None) };
+        process.start_again(Data::Kept)?;
+        Ok(process)
+    }
+
+    pub(super) fn start_again(&self, data: Data) -> io::Result<()> {
+        let mut running = self.child();
+        if running.is_some() {
+            return Err(io::Error::other("the server runs already"));
+        }
+        if data == Data::Lost {
+            fs::write(self.folder.join("lost"), "")?;
+        }
+        let log = File::options().create(true).append(true).open(self.folder.join("log"))?;
+        let child = Command::new("sh")
+            .args(["-c", include_str!("serve.sh"), "serve.sh"])
+            .args(&self.command)
+            .current_dir(&self.folder)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()?;
+        fs::write(self.folder.join("pid"), child.id().to_string())?;
+        *running = Some(child);
+        Ok(())
+    }
+
+    pub(super) fn kill(&self) -> io::Result<()> {
+        let mut child = self.child().take().ok_or_else(gone)?;
+        child.kill()?;
+        // Before the process is waited for, and its number another's.
+        fs::remove_file(self.folder.join("pid"))?;
+        child.wait()?;
+        Ok(())
+    }
+
+    pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
+        let pid = self.child().as_ref().map(Pid::from_child).ok_or_else(gone)?;
+        Ok(kill_process(pid, signal)?)
+    }
+
+    /// Whether it has ended unasked.
+    pub(super) fn has_ended(&self) -> io::Result<bool> {
+        let mut child = self.child();
+        let ended = child.as_mut().map(Child::try_wait).transpose()?.flatten().is_some();
+        if ended {
+            // Its number may become another's.
+            fs::remove_file(self.folder.join("pid"))?;
+            *child = None;
+        }
+        Ok(ended)
+    }
+
+    pub(super) fn log(&self) -> io::Result<String> {
+        Ok(String::from_utf8_lossy(&fs::read(self.folder.join("log"))?).into_owned())
+    }
+
+    fn child(&self) -> MutexGuard<'_, Option<Child>> {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn gone() -> io::Error {
+    io::Error::other("the server does not run")
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child().take() {
+            // It is dead already, or the folder could not end it and neither can we.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

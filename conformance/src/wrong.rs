@@ -1,0 +1,94 @@
+//! Stores with one planted bug each, which a suite worth its name catches: the test of the tests.
+//!
+//! They are one copy of the memory store. Where a bug is one of engines, its nearest form in a driver stands here.
+
+mod shelf;
+mod store;
+
+pub use store::WrongStore;
+
+/// What is wrong with a [`WrongStore`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Bug {
+    /// Nothing: it must pass.
+    None,
+    /// A release frees the lock, whoever holds it.
+    ReleaseWithoutOwnerCheck,
+    /// The release of a claim that is gone removes the next holder.
+    ReleaseOfALostClaimRemovesTheNext,
+    /// A renewal puts a claim that is gone back into the store.
+    RenewalCreates,
+    /// A renewal of a claim that is gone extends whoever holds, and says that all is well.
+    RenewalExtendsAnybody,
+    /// Silent claims are never forgotten.
+    ExpiryIgnored,
+    /// Silent claims are forgotten after half of what was promised.
+    ExpiryEarly,
+    /// Every grant has the same token.
+    TokenStandsStill,
+    /// A claim that asks again gets another token; also one that enters as a reader in place of itself.
+    TokenGrowsOnAsking,
+    /// The token of a holder that was forgotten is given to a newcomer.
+    TokenReusedAfterExpiry,
+    /// Tokens begin anew when nobody is left.
+    TokenRestarts,
+    /// A reader is let in beside a writer.
+    ReaderBesideWriter,
+    /// A writer is let in beside readers.
+    WriterBesideReaders,
+    /// A reader joins other readers although a writer waits.
+    ReaderPassesWriter,
+    /// Who came last is next.
+    LastComeFirst,
+    /// A silent claim is forgotten only if it held.
+    DeadWaiterStays,
+    /// When a silent claim is forgotten, the last in the queue takes its place.
+    BurialShiftsOrder,
+    /// A release removes only what holds.
+    WaiterStaysOnCancel,
+    /// A release removes no claim whose turn has come but that was not told yet.
+    HoldStaysOnCancel,
+    /// Of several claims whose turn has come only one is woken.
+    SecondWaiterNotWoken,
+    /// Lost on release: when a reader leaves, the others are told that they are gone.
+    LostOnRelease,
+    /// Lost never: a renewal says that all is well, whatever has become of the claim.
+    NeverLost,
+    /// Valid from receipt: the driver, whose first answer to a claim takes a while, adds that while to what it promises.
+    ValidFromReceipt,
+    /// A claim that asks again gets a second place in the queue.
+    AskingTwiceEntersTwice,
+    /// Names that differ in case only are one lock.
+    NamesIgnoreCase,
+}
+
+impl Bug {
+    /// All that are bugs.
+    pub const ALL: [Self; 24] = [
+        Self::ReleaseWithoutOwnerCheck,
+        Self::ReleaseOfALostClaimRemovesTheNext,
+        Self::RenewalCreates,
+        Self::RenewalExtendsAnybody,
+        Self::ExpiryIgnored,
+        Self::ExpiryEarly,
+        Self::TokenStandsStill,
+        Self::TokenGrowsOnAsking,
+        Self::TokenReusedAfterExpiry,
+        Self::TokenRestarts,
+        Self::ReaderBesideWriter,
+        Self::WriterBesideReaders,
+        Self::ReaderPassesWriter,
+        Self::LastComeFirst,
+        Self::DeadWaiterStays,
+        Self::BurialShiftsOrder,
+        Self::WaiterStaysOnCancel,
+        Self::HoldStaysOnCancel,
+        Self::SecondWaiterNotWoken,
+        Self::LostOnRelease,
+        Self::NeverLost,
+        Self::ValidFromReceipt,
+        Self::AskingTwiceEntersTwice,
+        Self::NamesIgnoreCase,
+    ];
+}

@@ -1,0 +1,247 @@
+//! The queues of a [`WrongStore`](super::WrongStore), and nearly all of its bugs.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use dlock_core::{ClaimId, Contender, Entry, Kind, LockName, LockState, Token, Turn, Wait, turn, watchers};
+use tokio::{sync::Notify, time::Instant};
+
+use super::Bug;
+
+#[derive(Debug)]
+pub(super) struct Shelf {
+    bug: Bug,
+    last: u64,
+    /// A number that may be given out again.
+    spare: Option<u64>,
+    queues: BTreeMap<LockName, Vec<Place>>,
+}
+
+#[derive(Debug)]
+struct Place {
+    entry: Entry,
+    number: u64,
+    expires: Instant,
+    bell: Arc<Notify>,
+    /// It was told that it holds.
+    told: bool,
+    /// It will be told that it is gone.
+    doomed: bool,
+}
+
+impl Shelf {
+    pub(super) fn new(bug: Bug) -> Self {
+        Self { bug, last: 0, spare: None, queues: BTreeMap::new() }
+    }
+
+    /// The number of the grant, or when to ask again.
+    pub(super) fn attempt(
+        &mut self,
+        name: &LockName,
+        entry: Entry,
+        ttl: Duration,
+        wait: Wait,
+        bell: &Arc<Notify>,
+    ) -> Result<u64, Duration> {
+        let now = Instant::now();
+        self.bury(name, now);
+        let known = self.place(name, entry.id).is_some();
+        if known && self.bug != Bug::AskingTwiceEntersTwice {
+            let expires = self.expiry(now, ttl);
+            let fresh = (self.bug == Bug::TokenGrowsOnAsking).then(|| self.draw(name));
+            let place = self.place(name, entry.id).expect("known");
+            (place.expires, place.bell, place.number) =
+                (expires, Arc::clone(bell), fresh.unwrap_or(place.number));
+            if entry.kind == Kind::Read && place.entry.kind != Kind::Read {
+                self.ring_watchers(name, entry.id);
+                self.place(name, entry.id).expect("known").entry.kind = Kind::Read;
+            }
+        } else {
+            self.enter(name, entry, ttl, bell);
+        }
+        match self.turn(name, entry.id) {
+            Turn::Behind(_) if wait == Wait::Never && !known => {
+                self.remove(name, entry.id);
+                Err(ttl)
+            }
+            Turn::Behind(ahead) => Err(self.place(name, ahead.id).map_or(ttl, |place| place.expires - now)),
+            _ => {
+                let place = self.place(name, entry.id).expect("it has just entered");
+                place.told = true;
+                Ok(place.number)
+            }
+        }
+    }
+
+    fn enter(&mut self, name: &LockName, entry: Entry, ttl: Duration, bell: &Arc<Notify>) {
+        let (number, expires) = (self.draw(name), self.expiry(Instant::now(), ttl));
+        let place = Place { entry, number, expires, bell: Arc::clone(bell), told: false, doomed: false };
+        let queue = self.queues.entry(name.clone()).or_default();
+        let at = if self.bug == Bug::LastComeFirst { queue.len().min(1) } else { queue.len() };
+        queue.insert(at, place);
+    }
+
+    pub(super) fn renew(&mut self, name: &LockName, entry: Entry, ttl: Duration, bell: &Arc<Notify>) -> bool {
+        let now = Instant::now();
+        self.bury(name, now);
+        let expires = self.expiry(now, ttl);
+        if let Some(place) = self.place(name, entry.id) {
+            place.expires = expires;
+            return !place.doomed;
+        }
+        match self.bug {
+            Bug::RenewalCreates => self.enter(name, entry, ttl, bell),
+            Bug::RenewalExtendsAnybody => {
+                self.queues.get_mut(name).into_iter().flatten().for_each(|place| place.expires = expires);
+            }
+            Bug::NeverLost => {}
+            _ => return false,
+        }
+        true
+    }
+
+    pub(super) fn release(&mut self, name: &LockName, id: ClaimId) {
+        let first = self.queues.get(name).and_then(|queue| queue.first()).map(|place| place.entry.id);
+        let mine = self.turn(name, id);
+        let (told, reads) =
+            self.place(name, id).map_or((false, false), |place| (place.told, place.entry.kind == Kind::Read));
+        match (self.bug, first) {
+            (Bug::ReleaseWithoutOwnerCheck, Some(first)) => self.remove(name, first),
+            (Bug::ReleaseOfALostClaimRemovesTheNext, Some(first)) if mine == Turn::Absent => {
+                self.remove(name, first)
+            }
+            (Bug::WaiterStaysOnCancel, _) if mine != Turn::Mine => return,
+            (Bug::HoldStaysOnCancel, _) if mine == Turn::Mine && !told => return,
+            (Bug::LostOnRelease, _) if reads => {
+                self.queues.get_mut(name).into_iter().flatten().for_each(|place| place.doomed = place.told);
+            }
+            _ => {}
+        }
+        self.remove(name, id);
+    }
+
+    fn draw(&mut self, name: &LockName) -> u64 {
+        self.last += 1;
+        match self.bug {
+            Bug::TokenStandsStill => 1,
+            Bug::TokenRestarts => {
+                let queue = self.queues.get(name).into_iter().flatten();
+                queue.map(|place| place.number).max().unwrap_or(0) + 1
+            }
+            _ => self.spare.take().unwrap_or(self.last),
+        }
+    }
+
+    fn expiry(&self, now: Instant, ttl: Duration) -> Instant {
+        now + if self.bug == Bug::ExpiryEarly { ttl / 2 } else { ttl }
+    }
+
+    fn entries(&self, name: &LockName) -> Vec<Entry> {
+        self.queues.get(name).into_iter().flatten().map(|place| place.entry).collect()
+    }
+
+    fn place(&mut self, name: &LockName, id: ClaimId) -> Option<&mut Place> {
+        self.queues.get_mut(name)?.iter_mut().find(|place| place.entry.id == id)
+    }
+
+    fn turn(&self, name: &LockName, id: ClaimId) -> Turn {
+        let queue = self.entries(name);
+        let Some(at) = queue.iter().position(|entry| entry.id == id) else { return Turn::Absent };
+        let ahead = &queue[..at];
+        let sees = |kind: fn(Kind) -> bool| {
+            ahead.iter().rfind(|ahead| kind(ahead.kind)).map_or(Turn::Mine, |ahead| Turn::Behind(*ahead))
+        };
+        match (self.bug, queue[at].kind) {
+            (Bug::ReaderBesideWriter, Kind::Read) => sees(|kind| matches!(kind, Kind::Mutex | Kind::Fair)),
+            (Bug::WriterBesideReaders, Kind::Write) => sees(|kind| kind != Kind::Read),
+            (Bug::ReaderPassesWriter, Kind::Read) if queue[0].kind == Kind::Read => Turn::Mine,
+            _ => turn(&queue, id),
+        }
+    }
+
+    fn bury(&mut self, name: &LockName, now: Instant) {
+        let bug = self.bug;
+        let is_dead = |place: &Place| match bug {
+            Bug::ExpiryIgnored => false,
+            Bug::DeadWaiterStays => place.told && place.expires <= now,
+            _ => place.expires <= now,
+        };
+        while let Some(at) = self.queues.get(name).and_then(|queue| queue.iter().position(is_dead)) {
+            let dead = &self.queues[name][at];
+            if self.bug == Bug::TokenReusedAfterExpiry && dead.told {
+                self.spare = Some(dead.number);
+            }
+            let id = dead.entry.id;
+            self.remove(name, id);
+            if let (Bug::BurialShiftsOrder, Some(queue)) = (self.bug, self.queues.get_mut(name)) {
+                queue[at..].rotate_right(1);
+            }
+        }
+    }
+
+    fn remove(&mut self, name: &LockName, id: ClaimId) {
+        self.ring_watchers(name, id);
+        let Some(queue) = self.queues.get_mut(name) else { return };
+        if let Some(at) = queue.iter().position(|place| place.entry.id == id) {
+            queue.remove(at);
+        }
+        if queue.is_empty() {
+            self.queues.remove(name);
+        }
+    }
+
+    fn ring_watchers(&mut self, name: &LockName, id: ClaimId) {
+        let most = if self.bug == Bug::SecondWaiterNotWoken { 1 } else { usize::MAX };
+        for watcher in watchers(&self.entries(name), id).take(most) {
+            self.ring(name, watcher.id);
+        }
+    }
+
+    fn ring(&mut self, name: &LockName, id: ClaimId) {
+        if let Some(place) = self.place(name, id) {
+            place.bell.notify_one();
+        }
+    }
+
+    /// Takes the lock from its holders; whether there were any.
+    pub(super) fn rob(&mut self, name: &LockName) -> bool {
+        self.bury(name, Instant::now());
+        let entries = self.entries(name).into_iter();
+        let holders: Vec<_> = entries.filter(|entry| self.turn(name, entry.id) == Turn::Mine).collect();
+        for holder in &holders {
+            self.ring(name, holder.id);
+            self.remove(name, holder.id);
+        }
+        !holders.is_empty()
+    }
+
+    /// Every lock that somebody holds or waits for.
+    pub(super) fn states(&self) -> impl Iterator<Item = LockState> {
+        let now = Instant::now();
+        self.queues.keys().map(move |name| self.state(name, now)).filter(is_alive)
+    }
+
+    pub(super) fn look(&mut self, name: &LockName) -> Option<LockState> {
+        let now = Instant::now();
+        self.bury(name, now);
+        Some(self.state(name, now)).filter(is_alive)
+    }
+
+    fn state(&self, name: &LockName, now: Instant) -> LockState {
+        let mut state = LockState { name: name.clone(), holders: Vec::new(), queue: Vec::new() };
+        for place in self.queues.get(name).into_iter().flatten().filter(|place| place.expires > now) {
+            let Place { entry: Entry { id, kind }, number, expires, .. } = place;
+            let ttl_left = Some(*expires - now);
+            let waits =
+                Contender { id: id.to_string(), kind: *kind, token: None, since: None, ttl_left, who: None };
+            match self.turn(name, *id) {
+                Turn::Mine => state.holders.push(Contender { token: Token::new(*number), ..waits }),
+                _ => state.queue.push(waits),
+            }
+        }
+        state
+    }
+}
+
+fn is_alive(state: &LockState) -> bool {
+    !state.holders.is_empty() || !state.queue.is_empty()
+}

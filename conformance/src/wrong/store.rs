@@ -1,0 +1,123 @@
+//! A copy of the memory store that asks everywhere which bug it has.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use dlock_core::{
+    Attempt, Backend, Claim, ClaimId, Entry, Grant, Info, Inspect, Kind, LockName, LockState, Renewal,
+    Request, Result, Store, Token,
+};
+use tokio::{sync::Notify, time::sleep};
+
+use super::{Bug, shelf::Shelf};
+
+/// How long a claim's first answer takes where that matters.
+const FIRST_ANSWER: Duration = Duration::from_millis(200);
+
+/// A store in memory with one bug, for tests with a paused clock. Clones are clients of the same store.
+#[derive(Clone, Debug)]
+pub struct WrongStore {
+    bug: Bug,
+    shelf: Arc<Mutex<Shelf>>,
+    info: Info,
+}
+
+impl WrongStore {
+    /// A new, empty store with this bug.
+    pub fn new(bug: Bug) -> Self {
+        let info = Info {
+            store: "wrong",
+            identity: format!("wrong:{}", ClaimId::random()),
+            kinds: Kind::ALL,
+            tokens: true,
+            downgrades: true,
+            ttl: Duration::from_millis(1)..=Duration::from_secs(10 * 365 * 24 * 3600),
+        };
+        Self { bug, shelf: Arc::new(Mutex::new(Shelf::new(bug))), info }
+    }
+
+    /// The store with all its abilities.
+    pub fn into_store(self) -> Store {
+        Store::new(Arc::new(self.clone())).with_inspect(Arc::new(self))
+    }
+
+    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn key(&self, name: &LockName) -> LockName {
+        let key =
+            if self.bug == Bug::NamesIgnoreCase { name.as_str().to_lowercase() } else { name.to_string() };
+        LockName::new(key).unwrap_or_else(|_| name.clone())
+    }
+}
+
+impl Backend for WrongStore {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn claim(&self, request: Request) -> Box<dyn Claim> {
+        let request = Request { name: self.key(&request.name), ..request };
+        Box::new(WrongClaim { store: self.clone(), request, bell: Arc::default(), asked: false })
+    }
+}
+
+struct WrongClaim {
+    store: WrongStore,
+    request: Request,
+    bell: Arc<Notify>,
+    asked: bool,
+}
+
+#[async_trait]
+impl Claim for WrongClaim {
+    async fn attempt(&mut self) -> Result<Attempt> {
+        let Request { name, kind, id, ttl, wait } = &self.request;
+        let answer =
+            self.store.shelf().attempt(name, Entry { id: *id, kind: *kind }, *ttl, *wait, &self.bell);
+        let mut valid_for = *ttl;
+        if self.store.bug == Bug::ValidFromReceipt && !self.asked {
+            self.asked = true;
+            sleep(FIRST_ANSWER).await;
+            valid_for += FIRST_ANSWER;
+        }
+        Ok(answer.map_or_else(
+            |retry_in| Attempt::Busy { retry_in },
+            |number| Attempt::Granted(Grant { token: Token::new(number), valid_for }),
+        ))
+    }
+
+    async fn renew(&mut self) -> Result<Renewal> {
+        let Request { name, kind, id, ttl, .. } = &self.request;
+        let renewed = self.store.shelf().renew(name, Entry { id: *id, kind: *kind }, *ttl, &self.bell);
+        Ok(if renewed { Renewal::Renewed { valid_for: *ttl } } else { Renewal::Lost })
+    }
+
+    async fn release(&mut self) -> Result<()> {
+        self.store.shelf().release(&self.request.name, self.request.id);
+        Ok(())
+    }
+
+    async fn changed(&mut self) {
+        self.bell.notified().await;
+    }
+}
+
+#[async_trait]
+impl Inspect for WrongStore {
+    async fn inspect(&self, name: &LockName) -> Result<Option<LockState>> {
+        Ok(self.shelf().look(&self.key(name)))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockState>> {
+        Ok(self.shelf().states().filter(|state| state.name.as_str().starts_with(prefix)).collect())
+    }
+
+    async fn force_release(&self, name: &LockName) -> Result<bool> {
+        Ok(self.shelf().rob(&self.key(name)))
+    }
+}

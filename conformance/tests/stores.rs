@@ -1,0 +1,184 @@
+//! The fixtures themselves: servers start, answer, and come back from the faults they can do.
+#![expect(clippy::print_stdout, reason = "a victim tells its test where its server is")]
+
+use std::{
+    io::{self, BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpStream},
+    process::{Command, ExitCode, Stdio},
+    time::Duration,
+};
+
+use dlock_conformance::stores::{self, Brand, Data, Flavour, Running};
+use libtest_mimic::{Arguments, Failed, Trial};
+use tokio::runtime::{Builder, Runtime};
+
+type Case = Result<(), Failed>;
+
+/// Tells this binary to start a standalone server of a brand, say its address, and wait to be killed.
+const VICTIM: &str = "DLOCK_TEST_STORES_VICTIM";
+
+fn main() -> ExitCode {
+    let victim = std::env::var(VICTIM);
+    if let Some(brand) = Brand::ALL.into_iter().find(|brand| victim.as_deref() == Ok(brand.name())) {
+        return wait_to_be_killed(brand);
+    }
+    let arguments = Arguments::from_args();
+    let mut trials = Vec::new();
+    for brand in Brand::ALL {
+        for flavour in Flavour::ALL {
+            let name = format!("{}_{}", brand.name(), flavour.name());
+            match runtime().block_on(stores::start(brand, flavour)) {
+                Ok(store) => trials.extend(of(&name, brand, flavour, store)),
+                Err(unreachable) => trials.push(unreachable.trial(&name)),
+            }
+        }
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// The cases of one store. None where it is not ours: nothing may be done to the servers of others.
+fn of(name: &str, brand: Brand, flavour: Flavour, store: Running) -> Vec<Trial> {
+    if store.servers().is_empty() {
+        return Vec::new();
+    }
+    let case = Trial::test(format!("{name}_answers_and_heals"), move || {
+        runtime().block_on(async {
+            match flavour {
+                Flavour::Standalone => faults_are_survived(&store).await,
+                Flavour::Tls => only_the_user_is_let_in(&store),
+                Flavour::Sentinel => a_replica_takes_over(&store).await,
+                Flavour::Cluster => a_node_that_forgot_comes_back_empty(&store).await,
+            }
+        })
+    });
+    let ends = Trial::test(format!("{name}_ends_with_a_binary_that_is_killed"), move || {
+        runtime().block_on(servers_end_with_a_killed_binary(brand))
+    });
+    // The flavours all end in the same way.
+    if flavour == Flavour::Standalone { vec![case, ends] } else { vec![case] }
+}
+
+async fn faults_are_survived(store: &Running) -> Case {
+    let server = &store.servers()[0];
+    let address = server.address();
+    assert_eq!(store.url(), format!("redis://{address}"), "the URL is that of the server");
+    assert_eq!(tell(address, "SET kept 1")?, "+OK");
+
+    server.pause().await?;
+    assert!(tell(address, "PING").is_err(), "a server that is paused gives no answer");
+    server.resume().await?;
+    assert_eq!(tell(address, "PING")?, "+PONG", "it goes on where it was");
+
+    server.kill().await?;
+    assert!(tell(address, "PING").is_err(), "a server that was killed is not there");
+    server.start(Data::Kept).await?;
+    assert_eq!(tell(address, "EXISTS kept")?, ":1", "what it acknowledged is there again");
+
+    server.kill().await?;
+    server.start(Data::Lost).await?;
+    assert_eq!(tell(address, "EXISTS kept")?, ":0", "what it had is lost");
+    Ok(())
+}
+
+fn only_the_user_is_let_in(store: &Running) -> Case {
+    assert!(store.url().starts_with("rediss://dlock:"), "the URL has the user");
+    let ca = std::fs::read_to_string(store.ca().ok_or("there is no authority")?)?;
+    assert!(ca.starts_with("-----BEGIN CERTIFICATE-----"), "it is in PEM");
+    let told = tell(store.servers()[0].address(), "PING")?;
+    assert!(told.starts_with("-NOAUTH"), "nobody else is let in, but it said {told}");
+    let port = store.url().rsplit(':').next().ok_or("there is no port")?.parse()?;
+    let told = tell(SocketAddr::from(([127, 0, 0, 1], port)), "PING");
+    assert!(told.is_err(), "nobody without TLS is let in, but it said {told:?}");
+    Ok(())
+}
+
+async fn a_replica_takes_over(store: &Running) -> Case {
+    let [primary, replica, sentinel] = store.servers() else { return Err("there should be three".into()) };
+    assert_eq!(store.url(), format!("redis+sentinel://{}/dlock", sentinel.address()));
+    assert_eq!(tell(primary.address(), "SET kept 1")?, "+OK");
+    until("the replica has it", || tell(replica.address(), "EXISTS kept").is_ok_and(|told| told == ":1"))
+        .await?;
+    primary.kill().await?;
+    until("the replica is promoted", || {
+        tell(replica.address(), "SET more 1").is_ok_and(|told| told == "+OK")
+    })
+    .await?;
+    assert_eq!(tell(replica.address(), "EXISTS kept")?, ":1", "what was replicated is there");
+    primary.start(Data::Kept).await?;
+    store.ready().await?;
+    until("the old primary follows", || {
+        tell(primary.address(), "SET more 1").is_ok_and(|told| told.starts_with("-READONLY"))
+    })
+    .await?;
+    Ok(())
+}
+
+async fn a_node_that_forgot_comes_back_empty(store: &Running) -> Case {
+    let addresses: Vec<_> = store.servers().iter().map(|server| server.address().to_string()).collect();
+    assert_eq!(store.url(), format!("redis-cluster://{}", addresses.join(",")));
+    // The slot of `foo` is 12182: the last third.
+    let [.., last] = store.servers() else { return Err("there should be three".into()) };
+    assert_eq!(tell(last.address(), "SET foo 1")?, "+OK");
+    let told = tell(store.servers()[0].address(), "GET foo")?;
+    assert_eq!(told, format!("-MOVED 12182 {}", last.address()), "clients are sent to where they can go");
+    last.kill().await?;
+    last.start(Data::Lost).await?;
+    store.ready().await?;
+    until("it has its slots", || tell(last.address(), "EXISTS foo").is_ok_and(|told| told == ":0")).await?;
+    Ok(())
+}
+
+async fn servers_end_with_a_killed_binary(brand: Brand) -> Case {
+    let mut victim = Command::new(std::env::current_exe()?)
+        .env(VICTIM, brand.name())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut address = String::new();
+    BufReader::new(victim.stdout.take().ok_or("it has an output")?).read_line(&mut address)?;
+    let address = address.trim().parse()?;
+    let told = tell(address, "PING");
+    victim.kill()?;
+    victim.wait()?;
+    assert_eq!(told?, "+PONG", "the server is there as long as the binary");
+    until("the server ends", || TcpStream::connect(address).is_err()).await
+}
+
+fn wait_to_be_killed(brand: Brand) -> ExitCode {
+    let Ok(store) = runtime().block_on(stores::start(brand, Flavour::Standalone)) else {
+        return ExitCode::FAILURE;
+    };
+    println!("{}", store.servers()[0].address());
+    // Ends by itself when whoever should kill it is dead.
+    let _ = io::stdin().read(&mut [0]);
+    ExitCode::SUCCESS
+}
+
+/// Asks until it is so.
+async fn until(what: &str, is_so: impl Fn() -> bool + Send + Sync) -> Case {
+    let asking = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), asking).await.map_err(|_| format!("never: {what}").into())
+}
+
+/// Sends one command, and returns the first line of the answer.
+fn tell(address: SocketAddr, command: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_millis(if command == "PING" { 500 } else { 10_000 })))?;
+    stream.write_all(format!("{command}\r\n").as_bytes())?;
+    let mut line = Vec::new();
+    while !line.ends_with(b"\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte)?;
+        line.extend(byte);
+    }
+    Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
+}
+
+/// Another for each case: fixtures must not depend on the one they were started on.
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().expect("a runtime can be built")
+}

@@ -38,7 +38,9 @@ pub(crate) fn bench(effort: Effort) -> Result<(), Box<dyn Error>> {
         };
         // The first round warms the caches and makes the file.
         if round > 0 {
-            (ours.add(run), bare.add(plain), theirs.add(rival));
+            ours.add(run);
+            bare.add(plain);
+            theirs.add(rival);
         }
     }
     println!("whole processes, ms");

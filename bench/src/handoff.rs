@@ -28,7 +28,7 @@ pub(crate) fn bench(effort: Effort) -> Result<(), Box<dyn Error>> {
             alone.add_micros(begun.elapsed());
         }
         locks.close().await;
-        dlock::Result::Ok(())
+        Ok::<(), dlock::Error>(())
     })?;
 
     // Each client on a thread and a runtime of its own; both note when they let go and when they were granted.

@@ -20,8 +20,8 @@
 
 pub use dlock_core::{
     Acquire, Contender, DistributedLock, DistributedLockExt, Error, FairLock, FairMutex, Guard, Info, Kind,
-    Lock, LockName, LockOptions, LockState, Locks, LostReason, Mutex, Owner, ReadLock, Registry, Result,
-    RwLock, RwPair, Token, TryAcquire, Wait, WriteLock,
+    Lock, LockName, LockOptions, LockState, Locks, LostReason, MultiLock, Mutex, Owner, ReadLock, RedLock,
+    Registry, Result, RwLock, RwPair, Store, Token, TryAcquire, Wait, WriteLock,
 };
 
 /// Connects to the store that a URL names, with the stores that are compiled in.
@@ -45,3 +45,9 @@ pub fn registry() -> Registry {
     let registry = registry.without("sqlite", "sqlite");
     registry
 }
+
+/// The examples of the front page and of the package's page, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+#[doc = include_str!("../README.md")]
+struct Readme;

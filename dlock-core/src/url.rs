@@ -50,6 +50,17 @@ impl StoreUrl {
         self.params.get(key).map(String::as_str)
     }
 
+    /// The URL of one of several hosts, under another scheme: for a store that is made of several.
+    #[must_use]
+    pub fn of_host(&self, scheme: &str, host: &str) -> Self {
+        Self { scheme: scheme.to_owned(), hosts: vec![host.to_owned()], ..self.clone() }
+    }
+
+    /// Takes a parameter out, decoded.
+    pub fn take_param(&mut self, key: &str) -> Option<String> {
+        self.params.remove(key)
+    }
+
     /// Refuses parameters that are not among `known`: a misspelt one must not silently weaken a lock.
     ///
     /// # Errors
@@ -174,6 +185,14 @@ mod tests {
         assert_eq!(parse("sqlite:/var/lib/locks.db").path(), "/var/lib/locks.db");
         assert_eq!(parse("sqlite:///var/lib/locks.db").path(), "/var/lib/locks.db");
         assert_eq!(parse("memory:").path(), "");
+    }
+
+    #[test]
+    fn a_url_of_several_hosts_is_one_of_each() {
+        let mut url = parse("redis+redlock://u:p@a,b:7000/1?wait=2s&prefix=x");
+        assert_eq!(url.take_param("wait").as_deref(), Some("2s"));
+        let each: Vec<_> = url.hosts().iter().map(|host| url.of_host("redis", host)).collect();
+        assert_eq!(each, [parse("redis://u:p@a/1?prefix=x"), parse("redis://u:p@b:7000/1?prefix=x")]);
     }
 
     #[test]

@@ -1,0 +1,243 @@
+//! One connection for commands, shared by all claims of a client, opened again when it breaks.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use dlock_core::Result;
+use redis::{
+    Cmd, RedisResult, ToRedisArgs, Value,
+    aio::{ConnectionLike, MultiplexedConnection},
+    cluster_async::ClusterConnection,
+    cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr},
+};
+use tokio::{sync::mpsc, time::timeout};
+
+use crate::{
+    config::{RedisConfig, Replicas},
+    dial::Dial,
+    error,
+    hub::Hub,
+    script::Script,
+};
+
+/// A client's connections: one for commands here, one for messages in the hub. On a cluster, one of each to a node.
+pub(crate) struct Connection {
+    dial: Arc<Dial>,
+    /// Empty at first and after it broke.
+    slot: Mutex<Option<Live>>,
+    /// How often it was opened again. Held by whoever opens it, so that one does.
+    dialing: tokio::sync::Mutex<u64>,
+    pub(crate) hub: Arc<Hub>,
+    /// The command that wakes: `SPUBLISH` where Redisson uses it, on a cluster of servers from 7 on.
+    pub(crate) publish: &'static str,
+}
+
+#[derive(Clone)]
+struct Live {
+    number: u64,
+    line: Line,
+}
+
+/// What commands go through.
+#[derive(Clone)]
+pub(crate) enum Line {
+    Server(MultiplexedConnection),
+    Cluster(ClusterConnection),
+}
+
+/// Which connection answered: what is asked of replicas must be asked there.
+pub(crate) struct Answered(u64);
+
+impl Connection {
+    pub(crate) async fn open(config: &RedisConfig) -> Result<Self> {
+        let connection = Self::later(config)?;
+        let dial = Arc::clone(&connection.dial);
+        if !dial.is_cluster() {
+            connection.live().await?;
+            return Ok(connection);
+        }
+        let (sender, messages) = mpsc::unbounded_channel();
+        let mut cluster = dial.cluster(sender).await?;
+        let probe = redis::cmd("PUBSUB").arg("SHARDNUMSUB").to_owned();
+        let anywhere = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
+        let sharded = cluster.route_command(probe, anywhere).await.and_then(Value::extract_error).is_ok();
+        let publish = if sharded { "SPUBLISH" } else { "PUBLISH" };
+        let hub = Hub::of_cluster(cluster.clone(), messages, sharded, dial.limit());
+        let slot = Mutex::new(Some(Live { number: 0, line: Line::Cluster(cluster) }));
+        Ok(Self { slot, hub, publish, ..connection })
+    }
+
+    /// A connection to one server that is opened when it is first needed.
+    pub(crate) fn later(config: &RedisConfig) -> Result<Self> {
+        let dial = Arc::new(Dial::new(config.clone())?);
+        let hub = Hub::of_server(Arc::clone(&dial), config.events);
+        Ok(Self {
+            dial,
+            slot: Mutex::new(None),
+            dialing: tokio::sync::Mutex::new(0),
+            hub,
+            publish: "PUBLISH",
+        })
+    }
+
+    /// Runs a script and says on which connection.
+    ///
+    /// # Errors
+    /// Unless the server refused it, the script may or may not have run.
+    pub(crate) async fn run(
+        &self,
+        script: &Script,
+        keys: &[impl ToRedisArgs + Sync],
+        args: &[impl ToRedisArgs + Sync],
+    ) -> Result<(Value, Answered)> {
+        match self.ask(&script.call(keys, args)).await {
+            Err(error) if error::is_no_script(&error) => self.ask(&script.call_in_full(keys, args)).await,
+            outcome => outcome,
+        }
+    }
+
+    /// Sends a command.
+    ///
+    /// # Errors
+    /// Unless the server refused it, it may or may not have been done.
+    pub(crate) async fn query(&self, cmd: &Cmd) -> Result<Value> {
+        self.ask(cmd).await.map(|(value, _)| value)
+    }
+
+    async fn ask(&self, cmd: &Cmd) -> Result<(Value, Answered)> {
+        let limit = self.dial.limit();
+        let mut again = true;
+        loop {
+            let Live { number, mut line } = self.live().await?;
+            let error = match timeout(limit, line.send(cmd)).await {
+                Ok(Ok(value)) => return Ok((value, Answered(number))),
+                Ok(Err(error)) if !error::is_broken(&error) => return Err(error::explain(error)),
+                Ok(Err(error)) => {
+                    again &= !error.is_timeout();
+                    error::explain(error)
+                }
+                Err(_) => {
+                    again = false;
+                    error::late(limit)
+                }
+            };
+            self.forget(number);
+            // Once more, because an idle connection's end is often noticed by the next command only. All commands of
+            // this crate may be done twice.
+            if !std::mem::take(&mut again) {
+                return Err(error);
+            }
+        }
+    }
+
+    /// How many replicas have what was written before, after they had their time.
+    pub(crate) async fn acknowledged(
+        &self,
+        key: &str,
+        Answered(number): Answered,
+        wanted: Replicas,
+    ) -> Result<u32> {
+        let live = self.slot().clone().filter(|live| live.number == number);
+        // Another connection has written nothing yet, and would be told that all of it is there.
+        let Some(Live { mut line, .. }) = live else {
+            return Err(error::unavailable("the connection broke before its replicas answered"));
+        };
+        let mut cmd = redis::cmd("WAIT");
+        cmd.arg(wanted.count).arg(u64::try_from(wanted.within.as_millis()).unwrap_or(u64::MAX));
+        let limit = self.dial.limit() + wanted.within;
+        let answer = timeout(limit, line.send_to(&cmd, key)).await;
+        let answer = answer.map_err(|_| error::late(limit))?.map_err(error::explain)?;
+        redis::from_redis_value(answer).map_err(|_| error::garbled("WAIT"))
+    }
+
+    /// Where keys may be: every master of a cluster, or the one server.
+    pub(crate) async fn masters(&self) -> Result<Vec<Option<String>>> {
+        if !self.is_cluster() {
+            return Ok(vec![None]);
+        }
+        let slots = self.query(redis::cmd("CLUSTER").arg("SLOTS")).await?;
+        let garbled = |_| error::garbled("CLUSTER SLOTS");
+        let slots: Vec<Vec<Value>> = redis::from_redis_value(slots).map_err(garbled)?;
+        let mut masters = Vec::new();
+        for master in slots.into_iter().filter_map(|slot| slot.into_iter().nth(2)) {
+            let Value::Array(master) = master else { return Err(error::garbled("CLUSTER SLOTS")) };
+            let [host, port, ..] = &master[..] else { return Err(error::garbled("CLUSTER SLOTS")) };
+            let host: String = redis::from_redis_value_ref(host).map_err(garbled)?;
+            let port: u16 = redis::from_redis_value_ref(port).map_err(garbled)?;
+            masters.push(Some(format!("{host}:{port}")));
+        }
+        masters.sort_unstable();
+        masters.dedup();
+        Ok(masters)
+    }
+
+    /// Sends a command to one node of a cluster, `host:port`; without a node, to the server.
+    pub(crate) async fn query_at(&self, cmd: &Cmd, node: Option<&str>) -> Result<Value> {
+        let Live { line, .. } = self.live().await?;
+        let (Line::Cluster(mut cluster), Some(node)) = (line, node) else { return self.query(cmd).await };
+        let (host, port) = node.rsplit_once(':').ok_or_else(|| error::garbled("CLUSTER SLOTS"))?;
+        let port = port.parse().map_err(|_| error::garbled("CLUSTER SLOTS"))?;
+        let route = SingleNodeRoutingInfo::ByAddress { host: host.to_owned(), port };
+        let call = cluster.route_command(cmd.clone(), RoutingInfo::SingleNode(route));
+        let limit = self.dial.limit();
+        let answer = timeout(limit, call).await.map_err(|_| error::late(limit))?;
+        answer.and_then(Value::extract_error).map_err(error::explain)
+    }
+
+    async fn live(&self) -> Result<Live> {
+        if let Some(live) = self.slot().clone() {
+            return Ok(live);
+        }
+        let mut number = self.dialing.lock().await;
+        if let Some(live) = self.slot().clone() {
+            return Ok(live);
+        }
+        let line = Line::Server(self.dial.commands().await?);
+        *number += 1;
+        let live = Live { number: *number, line };
+        *self.slot() = Some(live.clone());
+        Ok(live)
+    }
+
+    fn forget(&self, number: u64) {
+        // A cluster's connection mends itself.
+        self.slot().take_if(|live| live.number == number && matches!(live.line, Line::Server(_)));
+    }
+
+    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Live>> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_cluster(&self) -> bool {
+        self.dial.is_cluster()
+    }
+}
+
+impl Line {
+    async fn send(&mut self, cmd: &Cmd) -> RedisResult<Value> {
+        let answer = match self {
+            Self::Server(server) => server.req_packed_command(cmd).await?,
+            Self::Cluster(cluster) => cluster.req_packed_command(cmd).await?,
+        };
+        answer.extract_error()
+    }
+
+    /// Sends a command to whoever has the key.
+    async fn send_to(&mut self, cmd: &Cmd, key: &str) -> RedisResult<Value> {
+        match self {
+            Self::Server(_) => self.send(cmd).await,
+            Self::Cluster(cluster) => {
+                let route = SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master));
+                cluster.route_command(cmd.clone(), RoutingInfo::SingleNode(route)).await?.extract_error()
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").finish_non_exhaustive()
+    }
+}

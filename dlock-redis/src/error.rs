@@ -1,0 +1,206 @@
+//! What Redis's errors mean to the caller: the one place that decides.
+
+use std::{sync::Arc, time::Duration};
+
+use dlock_core::{Error, Kind, LockName, Source};
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+/// In the words of the URL's scheme.
+pub(crate) const STORE: &str = "redis";
+
+/// What the user of a server with ACLs must be allowed, but for a key prefix.
+const RIGHTS: &str = "~* &redisson_lock__channel:* &redisson_rwlock:* &__keyevent@* +@read +@write +@scripting \
+    +@pubsub +@connection -@dangerous +time +wait +info +cluster|slots";
+
+/// Why a call failed, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[error("{advice}")]
+struct Trouble {
+    advice: String,
+    source: RedisError,
+}
+
+/// The error of a command.
+pub(crate) fn explain(source: RedisError) -> Error {
+    match verdict(&source) {
+        Verdict::Later(advice) => unavailable(Trouble { advice: advice.to_owned(), source }),
+        Verdict::Never(advice) => Error::Store { store: STORE, source: Box::new(Trouble { advice, source }) },
+    }
+}
+
+/// The store did not answer; asking again may help.
+pub(crate) fn unavailable(source: impl Into<Source>) -> Error {
+    Error::Unavailable { store: STORE, source: source.into() }
+}
+
+/// The store answered something else than it was asked for.
+pub(crate) fn garbled(what: &str) -> Error {
+    refused(format!("answered {what} with something else"))
+}
+
+/// The store refused, and will refuse again.
+pub(crate) fn refused(source: impl Into<Source>) -> Error {
+    Error::Store { store: STORE, source: source.into() }
+}
+
+/// One error for many: each is told of the same source.
+pub(crate) fn shared(error: Error) -> impl Fn() -> Error {
+    let transient = error.is_transient();
+    let source: Arc<str> = std::error::Error::source(&error).unwrap_or(&error).to_string().into();
+    move || if transient { unavailable(&*source) } else { refused(&*source) }
+}
+
+pub(crate) fn late(limit: Duration) -> Error {
+    unavailable(format!("no answer within {limit:?}"))
+}
+
+/// The name is in use by something else.
+pub(crate) fn wrong_kind(name: &LockName, kind: Kind, found: &str) -> Error {
+    let reason = match found {
+        "mutex" => "it is held as a mutex; ask for `mutex` or `fair`".to_owned(),
+        "rwlock" => "it is held as a read/write lock; ask for `read` or `write`".to_owned(),
+        _ => "its key holds other data than a lock; use another name or a key prefix".to_owned(),
+    };
+    Error::WrongKind { name: name.clone(), kind, reason }
+}
+
+/// Whether a key was found to be of another type than a lock of this dialect is.
+pub(crate) fn is_wrong_type(error: &Error) -> bool {
+    came_from(error, "WRONGTYPE")
+}
+
+/// Whether the server does not know a script, as after its restart.
+pub(crate) fn is_no_script(error: &Error) -> bool {
+    came_from(error, "NOSCRIPT")
+}
+
+/// Whether keys of several slots were in one call: a cluster behind a proxy.
+pub(crate) fn is_cross_slot(error: &Error) -> bool {
+    came_from(error, "CROSSSLOT")
+}
+
+fn came_from(error: &Error, code: &str) -> bool {
+    let (Error::Store { source, .. } | Error::Unavailable { source, .. }) = error else { return false };
+    source.downcast_ref::<Trouble>().is_some_and(|trouble| has_code(&trouble.source, code))
+}
+
+/// Whether another connection may have better luck.
+pub(crate) fn is_broken(error: &RedisError) -> bool {
+    // A replica that was the master answers READONLY for ever: whoever is the master now must be asked.
+    error.is_io_error()
+        || error.is_connection_dropped()
+        || has_code(error, "READONLY")
+        || has_code(error, "LOADING")
+}
+
+/// Whether an error is of this code, also where a script of a server before 7 wraps it.
+fn has_code(error: &RedisError, code: &str) -> bool {
+    error.code() == Some(code) || error.detail().is_some_and(|detail| detail.contains(code))
+}
+
+/// Whether asking again may help, and what to do.
+enum Verdict {
+    Later(&'static str),
+    Never(String),
+}
+
+fn verdict(error: &RedisError) -> Verdict {
+    use Verdict::{Later, Never};
+    let never = |advice: &str| Never(advice.to_owned());
+    // Codes that the client crate has no word for, or that a script of an old server wraps.
+    for (code, verdict) in [
+        ("NOPERM", Never(format!("the user lacks rights; give it: ACL SETUSER name {RIGHTS}"))),
+        ("NOAUTH", never("the server wants a password; put it into the URL")),
+        ("WRONGPASS", never("the server knows no such user and password")),
+        ("OOM", Later("the server is out of memory; raise its maxmemory")),
+        ("MISCONF", Later("the server cannot persist and refuses writes; look into its log")),
+        ("NOREPLICAS", Later("the server has fewer replicas than it is configured to write with")),
+        ("READONLY", Later("the server is a replica; its master is looked for")),
+        ("LOADING", Later("the server is loading its data")),
+        ("MASTERDOWN", Later("the server has lost its master")),
+        ("CLUSTERDOWN", Later("the cluster is down")),
+        ("TRYAGAIN", Later("the cluster is moving the keys")),
+        ("BUSY", Later("the server is busy with a script")),
+        ("UNBLOCKED", Later("the server has changed its role")),
+        ("NOGOODSLAVE", Later("no replica is fit to be the master")),
+        ("max number of clients", Later("the server has as many clients as it takes; raise its maxclients")),
+    ] {
+        if has_code(error, code) {
+            return verdict;
+        }
+    }
+    match error.kind() {
+        ErrorKind::Io | ErrorKind::ClusterConnectionNotFound => Later("the connection failed"),
+        ErrorKind::AuthenticationFailed => never("the server knows no such user and password"),
+        ErrorKind::MasterNameNotFoundBySentinel => never("Sentinel knows no such master"),
+        ErrorKind::NoValidReplicasFoundBySentinel | ErrorKind::EmptySentinelList => {
+            never("Sentinel knows no such server")
+        }
+        ErrorKind::InvalidClientConfig => never("the URL cannot be used"),
+        ErrorKind::RESP3NotSupported => never("a cluster needs Redis 6 or later"),
+        ErrorKind::Server(kind) => match kind {
+            ServerErrorKind::BusyLoading
+            | ServerErrorKind::TryAgain
+            | ServerErrorKind::ClusterDown
+            | ServerErrorKind::MasterDown
+            | ServerErrorKind::ReadOnly
+            | ServerErrorKind::Moved
+            | ServerErrorKind::Ask => Later("the server cannot answer now"),
+            ServerErrorKind::CrossSlot => never(
+                "the lock's keys are in several slots; a cluster's name has no brace, or `{` before `}` and text between",
+            ),
+            _ => never("the command failed"),
+        },
+        _ => never("the command failed"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(text: &str) -> Error {
+        let (code, detail) = text.split_once(' ').expect("code and detail");
+        explain(redis::make_extension_error(code.to_owned(), Some(detail.to_owned())))
+    }
+
+    #[test]
+    fn what_time_may_heal_is_transient() {
+        for text in [
+            "LOADING Redis is loading the dataset in memory",
+            "READONLY You can't write against a read only replica.",
+            "CLUSTERDOWN The cluster is down",
+            "TRYAGAIN Multiple keys request during rehashing of slot",
+            "MASTERDOWN Link with MASTER is down",
+            "NOREPLICAS Not enough good replicas to write.",
+            "OOM command not allowed when used memory > 'maxmemory'.",
+            "MISCONF Redis is configured to save RDB snapshots",
+            "BUSY Redis is busy running a script.",
+            "ERR max number of clients reached",
+            "ERR Error running script (call to f_0): @user_script:3: READONLY You can't write",
+        ] {
+            assert!(said(text).is_transient(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_a_person_must_change_is_not() {
+        for text in [
+            "NOPERM User app has no permissions to run the 'evalsha' command",
+            "NOAUTH Authentication required.",
+            "WRONGPASS invalid username-password pair or user is disabled.",
+            "ERR unknown command 'EVALSHA'",
+            "ERR value is not an integer or out of range",
+            "CROSSSLOT Keys in request don't hash to the same slot",
+        ] {
+            assert!(!said(text).is_transient(), "{text}");
+        }
+    }
+
+    #[test]
+    fn whoever_lacks_rights_is_told_the_acl_line() {
+        let error = said("NOPERM User app has no permissions to run the 'evalsha' command");
+        let told = std::error::Error::source(&error).expect("the server's").to_string();
+        assert!(told.contains("ACL SETUSER") && told.contains(RIGHTS), "{told}");
+    }
+}

@@ -1,0 +1,158 @@
+//! Looking into the server and breaking locks, those of other programs too.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use dlock_core::{Contender, Kind, LockName, LockState, Result, Token};
+use redis::{FromRedisValue, Value};
+
+use crate::{
+    backend::Shared,
+    config::Dialect,
+    error, keys,
+    script::{FORCE_RELEASE, INSPECT},
+};
+
+/// How many keys the server looks at in one call: some 0.2 ms of its time.
+const STEP: usize = 500;
+
+/// What the script says: type and ttl of the key, its fields, three values of each field as a read hold, and of each waiter.
+type Seen = (String, i64, Vec<String>, Vec<(String, i64, String)>, Vec<(String, String, i64)>);
+
+pub(crate) async fn inspect(shared: &Shared, name: &LockName) -> Result<Option<LockState>> {
+    let of = shared.keys(name);
+    let all = [
+        of.lock().to_owned(),
+        of.queue(),
+        of.deadlines(),
+        of.fair_beats(),
+        of.readers(),
+        of.writers(),
+        of.rw_beats(),
+    ];
+    let (answer, _) = shared.connection.run(&INSPECT, &all, &[of.tag()]).await?;
+    let seen: Seen = parse(answer)?;
+    Ok(state(shared.config.dialect, name, seen))
+}
+
+fn parse<T: FromRedisValue>(answer: Value) -> Result<T> {
+    redis::from_redis_value(answer).map_err(|_| error::garbled("a look into the store"))
+}
+
+fn state(dialect: Dialect, name: &LockName, (key, ttl, fields, reads, waits): Seen) -> Option<LockState> {
+    let fields: Vec<_> = fields.chunks_exact(2).map(|pair| (pair[0].as_str(), pair[1].as_str())).collect();
+    let is_lock = match dialect {
+        Dialect::Plain => key == "string",
+        Dialect::Redisson => key == "hash" && fields.iter().all(|(field, value)| is_hold(field, value)),
+    };
+    let holds = if is_lock { fields } else { Vec::new() };
+    let mut holders = Vec::new();
+    for (field, _) in holds.iter().filter(|(field, _)| *field != "mode") {
+        let reader = reads.iter().find(|(owner, ..)| owner == field);
+        holders.push(
+            match (holds.iter().any(|(field, _)| *field == "mode"), field.strip_suffix(":write"), reader) {
+                (true, Some(owner), _) => contender(owner, Kind::Write, ttl),
+                (true, None, Some((owner, left, token))) => {
+                    // Redisson's read holds say `1` there, dlock's their token.
+                    let token = token.parse().ok().filter(|token| *token > 1).and_then(Token::new);
+                    Contender { token, ..contender(owner, Kind::Read, *left) }
+                }
+                _ => contender(field, Kind::Mutex, ttl),
+            },
+        );
+    }
+    holders.sort_by(|a, b| (a.token, &a.id).cmp(&(b.token, &b.id)));
+    let queue: Vec<_> =
+        waits.iter().map(|(kind, owner, left)| contender(owner, waiting(kind), *left)).collect();
+    (!holders.is_empty() || !queue.is_empty()).then(|| LockState { name: name.clone(), holders, queue })
+}
+
+/// Whether a field of a hash can be a lock's: other programs have hashes too.
+fn is_hold(field: &str, value: &str) -> bool {
+    match field {
+        "mode" => value == "read" || value == "write",
+        owner => owner.contains(':') && value.parse::<u64>().is_ok(),
+    }
+}
+
+fn waiting(kind: &str) -> Kind {
+    match kind {
+        "read" => Kind::Read,
+        "write" => Kind::Write,
+        _ => Kind::Fair,
+    }
+}
+
+fn contender(owner: &str, kind: Kind, left: i64) -> Contender {
+    Contender {
+        id: owner.to_owned(),
+        kind,
+        token: None,
+        since: None,
+        ttl_left: u64::try_from(left).ok().map(Duration::from_millis),
+        who: None,
+    }
+}
+
+pub(crate) async fn list(shared: &Shared, prefix: &str) -> Result<Vec<LockState>> {
+    let mut names = BTreeSet::new();
+    find(shared, prefix, &mut names).await?;
+    if shared.connection.is_cluster() {
+        find(shared, &keys::odd(prefix), &mut names).await?;
+    }
+    let mut states = Vec::new();
+    for name in names.into_iter().filter(|name| name.starts_with(prefix)) {
+        if let Ok(name) = LockName::new(name) {
+            states.extend(inspect(shared, &name).await?);
+        }
+    }
+    Ok(states)
+}
+
+/// The names of which something may be in the store, and whose keys begin like this.
+async fn find(shared: &Shared, beginning: &str, names: &mut BTreeSet<String>) -> Result<()> {
+    let prefix = &shared.config.prefix;
+    let pattern = keys::pattern(&format!("{prefix}{beginning}"));
+    for node in shared.connection.masters().await? {
+        let mut cursor = "0".to_owned();
+        loop {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(STEP);
+            let found: (String, Vec<Value>) =
+                parse(shared.connection.query_at(&scan, node.as_deref()).await?)?;
+            // A key that is not UTF-8 is no lock's.
+            for key in found.1.into_iter().filter_map(|key| redis::from_redis_value::<String>(key).ok()) {
+                if let Some(name) = keys::waited_for(&key).unwrap_or(&key).strip_prefix(prefix) {
+                    names.insert(if node.is_some() { keys::name_on_cluster(name) } else { name.to_owned() });
+                }
+            }
+            if found.0 == "0" {
+                break;
+            }
+            cursor = found.0;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) async fn force_release(shared: &Shared, name: &LockName) -> Result<bool> {
+    let of = shared.keys(name);
+    let args = [
+        of.channel(),
+        of.rw_channel(),
+        shared.connection.publish.to_owned(),
+        shape(shared.config.dialect).to_owned(),
+    ];
+    match shared.connection.run(&FORCE_RELEASE, &[of.lock().to_owned(), of.queue()], &args).await?.0 {
+        Value::Int(broken) => Ok(broken == 1),
+        Value::SimpleString(_) => Err(error::wrong_kind(name, Kind::Mutex, "other")),
+        _ => Err(error::garbled("a forced release")),
+    }
+}
+
+/// The type of a lock's key.
+fn shape(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Redisson => "hash",
+        Dialect::Plain => "string",
+    }
+}

@@ -1,0 +1,19 @@
+#![doc = include_str!("../README.md")]
+
+mod backend;
+mod claim;
+mod config;
+mod connection;
+mod dial;
+mod error;
+mod hub;
+mod inspect;
+mod keys;
+mod pump;
+mod redlock;
+mod renewal;
+mod script;
+mod server;
+
+pub use backend::{DRIVER, RedisBackend};
+pub use config::{Dialect, RedisConfig};

@@ -1,0 +1,39 @@
+//! `redis+redlock://host,host,host`: a majority of independent servers as one store.
+
+use dlock_core::{Error, RedLock, Result, Store, StoreUrl};
+use futures_util::future::join_all;
+
+use crate::{
+    backend::RedisBackend,
+    config::{RedisConfig, duration},
+};
+
+/// Connects to each host as to a `redis://` of its own, with the same user, database and parameters. One that is away
+/// is connected to once it is back, as long as a majority is there now.
+pub(crate) async fn connect(mut url: StoreUrl) -> Result<Store> {
+    let limit = duration(&url, "member_timeout")?;
+    url.take_param("member_timeout");
+    let asked = join_all(url.hosts().iter().map(|host| member(url.of_host("redis", host)))).await;
+    let (mut members, mut away) = (Vec::with_capacity(asked.len()), Vec::new());
+    for member in asked {
+        let (backend, error) = member?;
+        members.push(backend.into_store());
+        away.extend(error);
+    }
+    let spare = members.len().saturating_sub(1) / 2;
+    let lock = RedLock::new(members)?;
+    if away.len() > spare {
+        return Err(away.swap_remove(0));
+    }
+    Ok(limit.into_iter().fold(lock, RedLock::member_timeout).into_store())
+}
+
+/// A member, and why it is not there if it is not.
+async fn member(url: StoreUrl) -> Result<(RedisBackend, Option<Error>)> {
+    let config = RedisConfig::from_url(&url)?;
+    match RedisBackend::connect(config.clone()).await {
+        Ok(backend) => Ok((backend, None)),
+        Err(error) if error.is_transient() => Ok((RedisBackend::later(config)?, Some(error))),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,153 @@
+//! Renewals of many locks in few calls.
+//!
+//! Whoever renews first waits a moment for others, and asks for all of them. No task of its own: it works on the time
+//! of the claim that leads.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use dlock_core::Result;
+use futures_util::future::join_all;
+use redis::{Value, cluster_routing::Slot};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep},
+};
+
+use crate::{connection::Connection, error, script::Script};
+
+/// How long the first waits for others, and the ttl from which that is less than a hundredth.
+const GATHERING: Duration = Duration::from_millis(20);
+const LEAST_TTL: Duration = Duration::from_secs(2);
+
+/// The most holds in one call: some 0.3 ms of the server's time.
+const MOST: usize = 200;
+
+/// What is to be renewed.
+pub(crate) struct Hold {
+    pub(crate) lock: String,
+    /// The lock again, unless it is a read hold.
+    pub(crate) timeout: String,
+    pub(crate) field: String,
+    pub(crate) ttl: Duration,
+}
+
+/// One client's renewals.
+pub(crate) struct Renewals {
+    connection: Arc<Connection>,
+    script: &'static Script,
+    /// Those that gather now; `None` if nobody leads.
+    gathering: Mutex<Option<Vec<Waiting>>>,
+    /// Whether the server is a proxy that takes one key at a time.
+    single: AtomicBool,
+}
+
+struct Waiting {
+    hold: Hold,
+    since: Instant,
+    answer: oneshot::Sender<Result<bool>>,
+}
+
+impl Renewals {
+    pub(crate) fn new(connection: Arc<Connection>, script: &'static Script) -> Self {
+        Self { connection, script, gathering: Mutex::new(None), single: AtomicBool::new(false) }
+    }
+
+    /// Renews; `false` if the hold is gone.
+    pub(crate) async fn renew(&self, hold: Hold) -> Result<bool> {
+        if hold.ttl < LEAST_TTL {
+            return self.ask(&[hold]).await.map(|renewed| renewed[0]);
+        }
+        let (answer, told) = oneshot::channel();
+        let waiting = Waiting { hold, since: Instant::now(), answer };
+        if self.leads(waiting) {
+            sleep(GATHERING).await;
+            let all = self.gathering.lock().unwrap_or_else(PoisonError::into_inner).take();
+            self.renew_all(all.unwrap_or_default()).await;
+        }
+        told.await.unwrap_or_else(|_| Err(error::unavailable("the renewal was given up")))
+    }
+
+    /// Joins those who gather; `true` for the first.
+    fn leads(&self, waiting: Waiting) -> bool {
+        let mut gathering = self.gathering.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *gathering {
+            Some(all) => {
+                all.push(waiting);
+                false
+            }
+            None => {
+                *gathering = Some(vec![waiting]);
+                true
+            }
+        }
+    }
+
+    /// One call for each chunk, each on its own: one that fails or hangs is no other's.
+    async fn renew_all(&self, mut all: Vec<Waiting>) {
+        // What has least time left goes first: renewals come after the same share of their ttl.
+        all.sort_by_key(|waiting| waiting.since + waiting.hold.ttl);
+        let mut slots: HashMap<Option<Slot>, Vec<Waiting>> = HashMap::new();
+        for waiting in all {
+            let slot = self.connection.is_cluster().then(|| Slot::for_key(&waiting.hold.lock));
+            slots.entry(slot).or_default().push(waiting);
+        }
+        let mut chunks = Vec::new();
+        for mut slot in slots.into_values() {
+            while !slot.is_empty() {
+                let rest = slot.split_off(slot.len().min(self.most()));
+                chunks.push(std::mem::replace(&mut slot, rest));
+            }
+        }
+        join_all(chunks.into_iter().map(|chunk| self.renew_chunk(chunk))).await;
+    }
+
+    async fn renew_chunk(&self, chunk: Vec<Waiting>) {
+        let (holds, answers): (Vec<_>, Vec<_>) = chunk.into_iter().map(|one| (one.hold, one.answer)).unzip();
+        let outcome = self.ask(&holds).await;
+        match outcome {
+            Ok(renewed) => {
+                for (answer, renewed) in answers.into_iter().zip(renewed) {
+                    answer.send(Ok(renewed)).ok();
+                }
+            }
+            Err(error) if error::is_cross_slot(&error) && holds.len() > 1 => {
+                self.single.store(true, Relaxed);
+                let asked = holds.chunks(1).map(|one| self.ask(one));
+                for (answer, outcome) in answers.into_iter().zip(join_all(asked).await) {
+                    answer.send(outcome.map(|renewed| renewed[0])).ok();
+                }
+            }
+            Err(error) => {
+                let told = error::shared(error);
+                for answer in answers {
+                    answer.send(Err(told())).ok();
+                }
+            }
+        }
+    }
+
+    /// Whether each is still held, and renewed.
+    async fn ask(&self, holds: &[Hold]) -> Result<Vec<bool>> {
+        let keys: Vec<_> = holds.iter().flat_map(|hold| [&hold.lock, &hold.timeout]).collect();
+        let ttl = |hold: &Hold| hold.ttl.as_millis().to_string();
+        let args: Vec<_> = holds.iter().flat_map(|hold| [hold.field.clone(), ttl(hold)]).collect();
+        let (answer, _) = self.connection.run(self.script, &keys, &args).await?;
+        match answer {
+            Value::Array(all) if all.len() == holds.len() => {
+                Ok(all.iter().map(|one| *one == Value::Int(1)).collect())
+            }
+            _ => Err(error::garbled("a renewal")),
+        }
+    }
+
+    fn most(&self) -> usize {
+        if self.single.load(Relaxed) { 1 } else { MOST }
+    }
+}

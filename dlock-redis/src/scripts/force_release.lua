@@ -1,0 +1,15 @@
+-- KEYS: lock, fair queue. ARGV: channel, read/write channel, publish command, type of locks.
+-- Answer: 1 if somebody held it, 0 if nobody did; or a status, the type of what there is instead of a lock.
+local kind = redis.call('TYPE', KEYS[1]).ok
+if kind == 'none' then return 0 end
+if kind ~= ARGV[4] then return redis.status_reply(kind) end
+local mode = kind == 'hash' and redis.call('HGET', KEYS[1], 'mode')
+redis.call('DEL', KEYS[1])
+if mode then
+    redis.call(ARGV[3], ARGV[2], '1')
+    return 1
+end
+redis.call(ARGV[3], ARGV[1], '0')
+local head = redis.call('LINDEX', KEYS[2], 0)
+if head then redis.call(ARGV[3], ARGV[1] .. ':' .. head, '0') end
+return 1

@@ -1,0 +1,31 @@
+-- What the read/write scripts share. KEYS: lock, readers and writers that wait by arrival, heartbeats of both, timeout of
+-- the owner's read hold. ARGV: owner, ttl in ms, channel, publish command.
+local lock, readers, writers, beats, mine = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local owner, ttl = ARGV[1], tonumber(ARGV[2])
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local function wake_all()
+    redis.call(ARGV[4], ARGV[3], '1')
+end
+local function leave(who)
+    redis.call('ZREM', beats, who)
+    return redis.call('ZREM', readers, who) + redis.call('ZREM', writers, who) > 0
+end
+-- Removes the waiters that have not been heard of for their ttl, and wakes those behind them.
+local function bury()
+    local dead = redis.call('ZRANGEBYSCORE', beats, '-inf', now)
+    for _, who in ipairs(dead) do leave(who) end
+    if #dead > 0 then wake_all() end
+end
+-- The ms that the longest of all read holds lasts; nil if it is too much to count (a field that is no hold's).
+local function longest_read(tag)
+    local longest, fields = 0, redis.call('HGETALL', lock)
+    for i = 1, #fields, 2 do
+        local holds = tonumber(fields[i + 1]) or 0
+        if holds > 1000 then return nil end
+        for k = 1, holds do
+            longest = math.max(longest, redis.call('PTTL', tag .. ':' .. fields[i] .. ':rwlock_timeout:' .. k))
+        end
+    end
+    return longest
+end

@@ -1,0 +1,30 @@
+-- KEYS: those of rw.lua. ARGV: those of rw.lua, tag. Answer: 1 if the owner held it, else 0. Wakes whom that concerns.
+if redis.pcall('HEXISTS', lock, 'mode') ~= 1 then
+    if leave(owner) then wake_all() end
+    return 0
+end
+bury()
+local waited = leave(owner)
+if redis.call('HDEL', lock, owner .. ':write') == 1 then
+    if redis.call('HLEN', lock) == 1 then
+        redis.call('DEL', lock)
+    else
+        redis.call('HSET', lock, 'mode', 'read')
+    end
+    wake_all()
+    return 1
+end
+redis.call('DEL', mine)
+local held = redis.call('HDEL', lock, owner) == 1
+-- A writer's ttl is its own: only what readers hold is measured by them.
+if held and redis.call('HGET', lock, 'mode') == 'read' then
+    local longest = longest_read(ARGV[5])
+    if longest and longest > 0 then
+        redis.call('PEXPIRE', lock, longest)
+    elseif longest then
+        redis.call('DEL', lock)
+        redis.call(ARGV[4], ARGV[3], '0')
+    end
+end
+if waited then wake_all() end
+return held and 1 or 0

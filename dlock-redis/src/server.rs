@@ -1,0 +1,72 @@
+//! What kind of server it is: whether it is fit for locks.
+
+use dlock_core::Result;
+use redis::Value;
+
+use crate::{connection::Connection, error};
+
+/// The oldest server whose scripts may ask for the time and then write.
+const OLDEST: u32 = 5;
+
+/// Refuses a server that cannot do what is asked of it, and warns of one that may drop locks. A user who may not ask is
+/// believed.
+pub(crate) async fn check(connection: &Connection) -> Result<()> {
+    let about = match info(connection, "everything").await {
+        Ok(about) => about,
+        Err(error) if error.is_transient() => return Err(error),
+        Err(_) => return Ok(()),
+    };
+    let version = field(&about, "redis_version").unwrap_or_default();
+    let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+    if major.is_some_and(|major| major < OLDEST) {
+        return Err(error::refused(format!("the server is Redis {version}; locks need {OLDEST} or later")));
+    }
+    warn_of_eviction(&about);
+    Ok(())
+}
+
+#[cfg(feature = "tracing")]
+fn warn_of_eviction(about: &str) {
+    let policy = field(about, "maxmemory_policy").unwrap_or("noeviction");
+    if policy != "noeviction" && field(about, "maxmemory").is_some_and(|limit| limit != "0") {
+        tracing::warn!(
+            store = error::STORE,
+            policy,
+            "the server may drop locks when its memory is full; set maxmemory-policy to noeviction"
+        );
+    }
+}
+
+#[cfg(not(feature = "tracing"))]
+fn warn_of_eviction(_: &str) {}
+
+/// Whether the server writes to any replica; a warning if it was to and does not.
+pub(crate) async fn has_replicas(connection: &Connection) -> Result<bool> {
+    let about = info(connection, "replication").await?;
+    let has = field(&about, "connected_slaves").is_some_and(|count| count != "0");
+    #[cfg(feature = "tracing")]
+    if !has {
+        tracing::warn!(
+            store = error::STORE,
+            "the server has no replica to wait for; locks are granted without"
+        );
+    }
+    Ok(has)
+}
+
+async fn info(connection: &Connection, section: &str) -> Result<String> {
+    let answer = connection.query(redis::cmd("INFO").arg(section)).await?;
+    Ok(match answer {
+        // Of a cluster, any node's: they are alike.
+        Value::Map(nodes) => nodes.into_iter().next().map(|(_, about)| text(about)).unwrap_or_default(),
+        answer => text(answer),
+    })
+}
+
+fn text(value: Value) -> String {
+    redis::from_redis_value(value).unwrap_or_default()
+}
+
+fn field<'a>(about: &'a str, name: &str) -> Option<&'a str> {
+    about.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}

@@ -1,0 +1,191 @@
+//! A store for a test binary, and a plain client beside dlock's.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::{process::ExitCode, time::Duration};
+
+use async_trait::async_trait;
+use dlock_conformance::{
+    Fixture, Unreachable,
+    stores::{self, Brand, Flavour, Running},
+};
+use dlock_core::{Attempt, Claim, ClaimId, Kind, LockName, LockOptions, Locks, Request, Result, Store, Wait};
+use dlock_redis::{RedisBackend, RedisConfig};
+use futures_util::StreamExt;
+use redis::{Cmd, FromRedisValue, aio::MultiplexedConnection};
+
+/// Runs the suite on a store, with these parameters in its URL.
+pub(crate) fn suite(brand: Brand, flavour: Flavour, params: &str) -> ExitCode {
+    let starting = stores::start(brand, flavour);
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be built");
+    dlock_conformance::run(runtime.block_on(starting).map(|running| Redis::new(brand, running, params)))
+}
+
+/// A store for the suite.
+pub(crate) struct Redis {
+    brand: Brand,
+    /// Ends with this.
+    _running: Running,
+    url: String,
+}
+
+impl Redis {
+    fn new(brand: Brand, running: Running, params: &str) -> Self {
+        let mut params: Vec<_> =
+            [params.to_owned()].into_iter().filter(|params| !params.is_empty()).collect();
+        params.extend(running.ca().map(|ca| format!("ca={}", ca.display())));
+        let url = if params.is_empty() {
+            running.url().to_owned()
+        } else {
+            format!("{}?{}", running.url(), params.join("&"))
+        };
+        Self { brand, _running: running, url }
+    }
+}
+
+#[async_trait]
+impl Fixture for Redis {
+    fn name(&self) -> &str {
+        self.brand.name()
+    }
+
+    async fn connect(&self) -> Result<Store> {
+        connect(&self.url).await
+    }
+}
+
+/// A client of the store that a URL names.
+pub(crate) async fn connect(url: &str) -> Result<Store> {
+    RedisBackend::connect(RedisConfig::from_url(&url.parse()?)?).await.map(RedisBackend::into_store)
+}
+
+/// One server for a test, and a connection that speaks to it by hand.
+pub(crate) struct Bench {
+    pub(crate) running: Running,
+    pub(crate) raw: MultiplexedConnection,
+}
+
+impl Bench {
+    /// `None` where there is no Redis, unless it is required.
+    pub(crate) async fn new() -> Option<Self> {
+        match stores::start(Brand::Redis, Flavour::Standalone).await {
+            Ok(running) => {
+                let raw = raw(running.url()).await;
+                Some(Self { running, raw })
+            }
+            Err(Unreachable { reason, .. }) => {
+                let required = std::env::var("DLOCK_REQUIRE").unwrap_or_default();
+                assert!(!required.split(',').any(|word| matches!(word.trim(), "redis" | "all")), "{reason}");
+                #[expect(clippy::print_stderr, reason = "a skip must be seen")]
+                {
+                    eprintln!("ignored: {reason}");
+                }
+                None
+            }
+        }
+    }
+
+    /// A client of its own, as from another process.
+    pub(crate) async fn locks(&self, params: &str) -> Locks {
+        let url = format!("{}?{params}", self.running.url());
+        let store = connect(&url).await.expect("the server is there");
+        Locks::new(store).with_defaults(LockOptions::new().ttl(Duration::from_secs(30)))
+    }
+
+    /// The store as the engine sees it.
+    pub(crate) async fn store(&self, params: &str) -> Store {
+        connect(&format!("{}?{params}", self.running.url())).await.expect("the server is there")
+    }
+
+    /// The answer to a command.
+    pub(crate) async fn ask<T: FromRedisValue>(&self, command: &str) -> T {
+        words(command)
+            .query_async(&mut self.raw.clone())
+            .await
+            .unwrap_or_else(|error| panic!("{command}: {error}"))
+    }
+
+    /// Sends a command.
+    pub(crate) async fn tell(&self, command: &str) {
+        self.ask::<redis::Value>(command).await;
+    }
+}
+
+/// A connection that speaks by hand.
+pub(crate) async fn raw(url: &str) -> MultiplexedConnection {
+    let client = redis::Client::open(url).expect("a URL");
+    client.get_multiplexed_async_connection().await.expect("the server is there")
+}
+
+/// A command of words with blanks between.
+pub(crate) fn words(command: &str) -> Cmd {
+    let mut words = command.split(' ');
+    let mut cmd = redis::cmd(words.next().expect("a command"));
+    words.for_each(|word| {
+        cmd.arg(word);
+    });
+    cmd
+}
+
+/// A name that nobody else uses.
+pub(crate) fn unique() -> String {
+    format!("t-{}", ClaimId::random())
+}
+
+/// One claim by hand, so that each step is one call.
+pub(crate) fn claim(store: &Store, name: &str, kind: Kind, ttl: u64, wait: Wait) -> (Box<dyn Claim>, String) {
+    let id = ClaimId::random();
+    let name = LockName::new(name).expect("a legal name");
+    let claim = store.backend.claim(Request { name, kind, id, ttl: Duration::from_millis(ttl), wait });
+    (claim, format!("{id}:1"))
+}
+
+/// The token of an attempt that must be granted.
+pub(crate) fn granted(attempt: Result<Attempt>) -> u64 {
+    match attempt {
+        Ok(Attempt::Granted(grant)) => grant.token.expect("Redis has tokens").get(),
+        other => panic!("should be granted: {other:?}"),
+    }
+}
+
+/// When to ask again, of an attempt that must be refused.
+pub(crate) fn busy(attempt: Result<Attempt>) -> Duration {
+    match attempt {
+        Ok(Attempt::Busy { retry_in }) => retry_in,
+        other => panic!("should be busy: {other:?}"),
+    }
+}
+
+/// Awaits what must end soon.
+pub(crate) async fn soon<T>(what: &str, wait: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(5), wait).await.unwrap_or_else(|_| panic!("{what}"))
+}
+
+/// Messages of a channel, from now on.
+pub(crate) struct Ear(redis::aio::PubSub);
+
+impl Ear {
+    pub(crate) async fn on(url: &str, channel: &str) -> Self {
+        let mut ear =
+            redis::Client::open(url).expect("a URL").get_async_pubsub().await.expect("the server is there");
+        ear.subscribe(channel).await.expect("nothing forbids it");
+        Self(ear)
+    }
+
+    /// The next message.
+    pub(crate) async fn next(&mut self) -> String {
+        let mut messages = self.0.on_message();
+        let message = soon("nothing was published", messages.next()).await.expect("connected");
+        message.get_payload().expect("text")
+    }
+
+    /// Whether nothing was published before now.
+    pub(crate) async fn is_silent(&mut self, bench: &Bench) -> bool {
+        // What is published later comes later.
+        let channel: Vec<String> = bench.ask("PUBSUB CHANNELS *").await;
+        for channel in channel {
+            bench.tell(&format!("PUBLISH {channel} end")).await;
+        }
+        self.next().await == "end"
+    }
+}

@@ -1,0 +1,11 @@
+//! The suite, in the plain dialect.
+
+mod common;
+
+use std::process::ExitCode;
+
+use dlock_conformance::stores::{Brand, Flavour};
+
+fn main() -> ExitCode {
+    common::suite(Brand::Redis, Flavour::Standalone, "dialect=plain")
+}

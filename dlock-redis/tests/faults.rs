@@ -1,0 +1,265 @@
+//! What a Redis can do wrong, and a lock must outlive or tell. Over the usual length: one table.
+#![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
+
+mod common;
+
+use std::{error::Error as _, time::Duration};
+
+use common::{Bench, busy, claim, connect, granted, soon};
+use dlock_conformance::stores::Data;
+use dlock_core::{Error, Kind, LockOptions, LostReason, Wait};
+
+#[tokio::test]
+async fn a_server_that_forgot_the_scripts_is_given_them_again() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    for kind in Kind::ALL {
+        let (mut claim, _) = claim(&store, &common::unique(), *kind, 1500, Wait::Never);
+        bench.tell("SCRIPT FLUSH").await;
+        granted(claim.attempt().await);
+        bench.tell("SCRIPT FLUSH").await;
+        claim.renew().await.unwrap();
+        bench.tell("SCRIPT FLUSH").await;
+        claim.release().await.unwrap();
+    }
+    assert_eq!(bench.ask::<Vec<String>>("KEYS t-*").await, [""; 0]);
+}
+
+#[tokio::test]
+async fn killed_connections_are_not_noticed() {
+    let Some(bench) = Bench::new().await else { return };
+    let (a, b) = (bench.locks("").await, bench.locks("").await);
+    let held = a.mutex("foo").lock().await.unwrap();
+    let waiter = tokio::spawn(b.mutex("foo").lock().ttl(Duration::from_secs(600)).into_future());
+    waits(&bench).await;
+    bench.tell("CLIENT KILL TYPE pubsub").await;
+    bench.tell("CLIENT KILL TYPE normal SKIPME yes").await;
+    waits(&bench).await;
+    assert!(!held.is_lost());
+    held.release().await.unwrap();
+    let held =
+        soon("nobody woke the waiter after its connections were killed", waiter).await.unwrap().unwrap();
+    assert!(a.mutex("foo").try_lock().await.unwrap().is_none(), "two hold it");
+    held.release().await.unwrap();
+}
+
+/// Until somebody listens for the mutex `foo`.
+async fn waits(bench: &Bench) {
+    while bench.ask::<(String, u64)>("PUBSUB NUMSUB redisson_lock__channel:{foo}").await.1 == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_was_lost_with_the_subscription_is_made_good() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("").await;
+    bench.tell("HSET foo aaaa:1 1").await;
+    bench.tell("PEXPIRE foo 600000").await;
+    let waiter = tokio::spawn(locks.mutex("foo").lock().ttl(Duration::from_secs(600)).into_future());
+    waits(&bench).await;
+    // Nobody listens when it is let go of.
+    bench.tell("CLIENT KILL TYPE pubsub").await;
+    bench.tell("DEL foo").await;
+    drop(soon("the waiter did not ask after it subscribed anew", waiter).await.unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn a_server_that_pauses_makes_a_call_end_in_its_time() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("timeout=200ms").await;
+    bench.tell("CLIENT PAUSE 3000 ALL").await;
+    let told = soon("the call does not end", locks.mutex("foo").try_lock().into_future()).await;
+    assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
+}
+
+#[tokio::test]
+async fn a_restart_with_its_data_is_not_noticed_by_a_holder() {
+    let Some(bench) = Bench::new().await else { return };
+    let Some(server) = bench.running.servers().first() else { return };
+    let locks = bench.locks("").await;
+    let held = locks.mutex("foo").lock().ttl(Duration::from_secs(3)).await.unwrap();
+    let token = held.token();
+    server.kill().await.unwrap();
+    server.start(Data::Kept).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(!held.is_lost(), "it was renewed after the restart, and is lost");
+    held.release().await.unwrap();
+    assert!(locks.mutex("foo").lock().await.unwrap().token() > token);
+}
+
+#[tokio::test]
+async fn a_restart_without_its_data_is_told_and_tokens_still_grow() {
+    let Some(bench) = Bench::new().await else { return };
+    let Some(server) = bench.running.servers().first() else { return };
+    let locks = bench.locks("").await;
+    let held = locks.mutex("foo").lock().ttl(Duration::from_secs(3)).await.unwrap();
+    server.kill().await.unwrap();
+    server.start(Data::Lost).await.unwrap();
+    assert_eq!(soon("it was never told", held.lost()).await, LostReason::Taken);
+    let next = locks.mutex("foo").lock().await.unwrap();
+    assert!(next.token() > held.token(), "a token went back: {next:?} after {held:?}");
+}
+
+#[tokio::test]
+async fn a_waiter_outlives_a_restart() {
+    let Some(bench) = Bench::new().await else { return };
+    let Some(server) = bench.running.servers().first() else { return };
+    let (a, b) = (bench.locks("").await, bench.locks("").await);
+    let held = a.mutex("foo").lock().await.unwrap();
+    let waiter = tokio::spawn(b.mutex("foo").lock().ttl(Duration::from_secs(600)).into_future());
+    waits(&bench).await;
+    server.kill().await.unwrap();
+    server.start(Data::Kept).await.unwrap();
+    held.release().await.unwrap();
+    drop(soon("the waiter does not come back", waiter).await.unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn a_full_memory_refuses_a_grant_and_lets_a_holder_renew_and_release() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let (mut held, _) = claim(&store, "foo", Kind::Mutex, 1500, Wait::Never);
+    granted(held.attempt().await);
+    bench.tell("CONFIG SET maxmemory 1").await;
+    let (mut other, _) = claim(&store, "bar", Kind::Mutex, 1500, Wait::Never);
+    let error = other.attempt().await.unwrap_err();
+    assert!(error.is_transient(), "memory comes and goes: {error:?}");
+    assert!(error.source().unwrap().to_string().contains("maxmemory"), "{error:?}");
+    held.renew().await.unwrap();
+    held.release().await.unwrap();
+    other.release().await.unwrap();
+    bench.tell("CONFIG SET maxmemory 0").await;
+    assert_eq!(
+        bench.ask::<Vec<String>>("KEYS *").await,
+        ["redisson_lock_token:{foo}"],
+        "a refused grant is held"
+    );
+}
+
+#[tokio::test]
+async fn a_replica_that_cannot_be_written_to_is_unavailable() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    bench.tell("REPLICAOF 127.0.0.1 1").await;
+    let (mut claim, _) = claim(&store, "foo", Kind::Mutex, 1500, Wait::Never);
+    let error = claim.attempt().await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    bench.tell("REPLICAOF NO ONE").await;
+    granted(claim.attempt().await);
+}
+
+#[tokio::test]
+async fn a_key_of_another_type_is_refused_and_unchanged() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    bench.tell("SET foo precious").await;
+    for kind in Kind::ALL {
+        let (mut claim, _) = claim(&store, "foo", *kind, 1500, Wait::Forever);
+        let told = claim.attempt().await;
+        assert!(matches!(told, Err(Error::WrongKind { .. })), "{kind}: {told:?}");
+        claim.release().await.unwrap();
+    }
+    let forced = store.inspect.as_ref().unwrap().force_release(&"foo".parse().unwrap()).await;
+    assert!(matches!(forced, Err(Error::WrongKind { .. })), "{forced:?}");
+    assert_eq!(bench.ask::<String>("GET foo").await, "precious");
+}
+
+#[tokio::test]
+async fn what_is_put_in_a_locks_place_is_neither_renewed_nor_released() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("").await;
+    for kind in Kind::ALL {
+        let held =
+            locks.lock(*kind, "foo").lock(&LockOptions::new().ttl(Duration::from_secs(3))).await.unwrap();
+        bench.tell("SET foo precious").await;
+        assert_eq!(soon("it was never told", held.lost()).await, LostReason::Taken);
+        drop(held);
+        assert_eq!(bench.ask::<String>("GET foo").await, "precious");
+        bench.tell("DEL foo").await;
+    }
+    locks.close().await;
+}
+
+#[tokio::test]
+async fn a_hash_without_a_ttl_is_held_for_ever_and_never_granted() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    bench.tell("HSET foo aaaa:1 1").await;
+    for kind in [Kind::Mutex, Kind::Fair] {
+        let (mut claim, _) = claim(&store, "foo", kind, 1500, Wait::Never);
+        assert!(busy(claim.attempt().await) > Duration::from_secs(3600));
+    }
+    // A hold of ours gets its ttl back.
+    let (mut ours, _) = claim(&store, "bar", Kind::Mutex, 1500, Wait::Never);
+    granted(ours.attempt().await);
+    bench.tell("PERSIST bar").await;
+    ours.renew().await.unwrap();
+    assert!(bench.ask::<i64>("PTTL bar").await > 0);
+}
+
+#[tokio::test]
+async fn a_user_without_rights_is_told_the_acl_line_and_with_it_all_works() {
+    let Some(bench) = Bench::new().await else { return };
+    bench.tell("ACL SETUSER poor on >hunter2 +@connection ~*").await;
+    let address = bench.running.url().replace("redis://", "").replace("/0", "");
+    let url = format!("redis://poor:hunter2@{address}");
+    let store = connect(&url).await.unwrap();
+    let (mut poor, _) = claim(&store, "foo", Kind::Mutex, 1500, Wait::Never);
+    let error = poor.attempt().await.unwrap_err();
+    let told = error.source().unwrap().to_string();
+    let line = told.split_once("ACL SETUSER name ").expect("the line stands in the error").1.to_owned();
+    assert!(!error.is_transient(), "{error:?}");
+    bench.tell(&format!("ACL SETUSER poor {line}")).await;
+    assert!(include_str!("../README.md").contains(&line), "the README says another line than {line}");
+    let locks = dlock_core::Locks::new(connect(&url).await.unwrap());
+    for kind in Kind::ALL {
+        let held = locks.lock(*kind, "foo").lock(&LockOptions::new()).await.unwrap();
+        let lock = locks.lock(if *kind == Kind::Read { Kind::Write } else { *kind }, "foo");
+        let waiter =
+            tokio::spawn(async move { lock.lock(&LockOptions::new().ttl(Duration::from_secs(600))).await });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        held.release().await.unwrap();
+        soon("the waiter was not woken", waiter).await.unwrap().unwrap().release().await.unwrap();
+    }
+    assert_eq!(locks.list("").await.unwrap(), []);
+    assert!(!locks.force_release("foo").await.unwrap());
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_refused_and_shown_nowhere() {
+    let Some(bench) = Bench::new().await else { return };
+    bench.tell("ACL SETUSER app on >right +@all ~* &*").await;
+    let address = bench.running.url().replace("redis://", "").replace("/0", "");
+    let error = connect(&format!("redis://app:hunter2@{address}")).await.unwrap_err();
+    assert!(matches!(error, Error::Store { .. }), "{error:?}");
+    let mut shown = format!("{error} {error:?}");
+    let mut source = error.source();
+    while let Some(error) = source {
+        shown += &format!("{error} {error:?}");
+        source = error.source();
+    }
+    assert!(!shown.contains("hunter2"), "{shown}");
+}
+
+#[tokio::test]
+async fn where_the_server_tells_of_lost_keys_a_holder_is_told_at_once() {
+    let Some(bench) = Bench::new().await else { return };
+    bench.tell("CONFIG SET notify-keyspace-events Egx").await;
+    let locks = bench.locks("keyspace_events=on").await;
+    let held = locks.mutex("foo").lock().ttl(Duration::from_secs(600)).await.unwrap();
+    while bench.ask::<(String, u64)>("PUBSUB NUMSUB __keyevent@0__:del").await.1 == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    bench.tell("DEL foo").await;
+    assert_eq!(soon("it was told only by its renewal", held.lost()).await, LostReason::Taken);
+}
+
+#[tokio::test]
+async fn a_grant_without_a_replica_is_a_grant_only_where_there_is_none() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("wait_replicas=1&replicas_timeout=50ms").await;
+    // None is connected: as for Redisson, there is nothing to wait for.
+    let held = locks.mutex("foo").try_lock().await.unwrap();
+    assert!(held.is_some());
+}

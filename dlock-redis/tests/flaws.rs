@@ -1,0 +1,449 @@
+//! The flaws of Redisson that concern a lock, each as a test that dlock passes. The README has the table. Over the usual length: one table.
+#![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
+
+mod common;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use common::{Bench, Ear, busy, claim, granted, soon};
+use dlock_core::{Kind, LockOptions, Renewal, Wait};
+
+const QUEUE: &str = "redisson_lock_queue:{foo}";
+const DEADLINES: &str = "redisson_lock_timeout:{foo}";
+
+impl Bench {
+    async fn now(&self) -> i64 {
+        let (seconds, micros): (i64, i64) = self.ask("TIME").await;
+        seconds * 1000 + micros / 1000
+    }
+
+    /// Puts a waiter of Redisson's into the fair queue.
+    async fn queue(&self, owner: &str, deadline: i64) {
+        self.tell(&format!("RPUSH {QUEUE} {owner}")).await;
+        self.tell(&format!("ZADD {DEADLINES} {deadline} {owner}")).await;
+    }
+
+    async fn queued(&self) -> Vec<String> {
+        self.ask(&format!("LRANGE {QUEUE} 0 -1")).await
+    }
+
+    /// How often a command was called.
+    async fn calls(&self, command: &str) -> u64 {
+        let stats: String = self.ask("INFO commandstats").await;
+        let line = stats
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")).map(str::to_owned));
+        line.map_or(0, |line| line.split(',').next().expect("a number").parse().expect("a number"))
+    }
+}
+
+#[tokio::test]
+async fn f1_the_servers_clock_decides_who_is_dead() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    bench.queue("aaaa:1", bench.now().await + 60_000).await;
+    let (mut ours, owner) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Forever);
+    // No argument of ours is a time of day: what a client's clock says cannot be asked for.
+    busy(ours.attempt().await);
+    assert_eq!(bench.queued().await, ["aaaa:1", &owner], "a live waiter was evicted");
+    let score: f64 = bench.ask(&format!("ZSCORE {DEADLINES} {owner}")).await;
+    assert!(score as i64 > bench.now().await);
+}
+
+#[tokio::test]
+async fn f2_a_waiter_behind_a_dead_head_does_not_spin() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("").await;
+    bench.queue("dead:1", bench.now().await + 2000).await;
+    let before = bench.calls("evalsha").await;
+    let guard =
+        soon("a dead head blocks for longer than its deadline", locks.fair("foo").lock().into_future()).await;
+    drop(guard.unwrap());
+    let asked = bench.calls("evalsha").await - before;
+    assert!(asked < 15, "asked {asked} times in two seconds");
+}
+
+#[tokio::test]
+async fn f3_a_dead_waiter_of_dlock_is_gone_after_its_ttl_and_a_live_one_keeps_its_place() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let (mut holder, _) = claim(&store, "foo", Kind::Fair, 60_000, Wait::Forever);
+    granted(holder.attempt().await);
+    let (mut dead, _) = claim(&store, "foo", Kind::Fair, 200, Wait::Forever);
+    busy(dead.attempt().await);
+    let (mut live, owner) = claim(&store, "foo", Kind::Fair, 60_000, Wait::Forever);
+    busy(live.attempt().await);
+    // Its deadline as Redisson reads it is over, its heartbeat is not.
+    bench.tell(&format!("ZADD {DEADLINES} 1 {owner}")).await;
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    busy(live.attempt().await);
+    assert_eq!(bench.queued().await, [owner.clone()]);
+    let score: f64 = bench.ask(&format!("ZSCORE {DEADLINES} {owner}")).await;
+    assert!(score as i64 > bench.now().await + 200_000, "a waiter refreshes its own deadline");
+}
+
+#[tokio::test]
+async fn f3_a_wait_that_is_dropped_leaves_the_queue() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("").await;
+    let held = locks.fair("foo").lock().await.unwrap();
+    tokio::time::timeout(Duration::from_millis(100), locks.fair("foo").lock()).await.expect_err("it is held");
+    held.release().await.unwrap();
+    locks.close().await;
+    assert_eq!(bench.ask::<Vec<String>>("KEYS *").await, ["redisson_lock_token:{foo}"]);
+}
+
+#[tokio::test]
+async fn f4_a_grant_evicts_nobody_whose_patience_is_shorter() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let (mut ours, _) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Forever);
+    let (mut holder, _) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Forever);
+    granted(holder.attempt().await);
+    busy(ours.attempt().await);
+    // It has little patience; ours has 300 seconds, which Redisson would take off.
+    bench.queue("aaaa:1", bench.now().await + 31_000).await;
+    holder.release().await.unwrap();
+    granted(ours.attempt().await);
+    let score: f64 = bench.ask(&format!("ZSCORE {DEADLINES} aaaa:1")).await;
+    assert!(score as i64 > bench.now().await + 25_000, "a live waiter would be evicted by the next call");
+}
+
+#[tokio::test]
+async fn f5_who_comes_after_a_dead_head_is_told() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    bench.queue("dead:1", 1).await;
+    bench.queue("aaaa:1", bench.now().await + 60_000).await;
+    let mut ear = Ear::on(bench.running.url(), "redisson_lock__channel:{foo}:aaaa:1").await;
+    let (mut ours, _) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Never);
+    busy(ours.attempt().await);
+    assert_eq!(ear.next().await, "0", "the next in the queue was not told that it is first");
+}
+
+#[tokio::test]
+async fn f5_releasing_an_expired_lock_is_an_error() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("").await;
+    let held = locks.fair("foo").lock().lease(Duration::from_millis(50)).await.unwrap();
+    soon("a lease ends", held.lost()).await;
+    assert!(held.release().await.is_err(), "an expired lock was released successfully");
+}
+
+#[tokio::test]
+async fn f7_a_lost_lease_is_told() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("").await;
+    let held = locks.mutex("foo").lock().ttl(Duration::from_secs(3)).await.unwrap();
+    bench.tell("DEL foo").await;
+    soon("nobody told the holder", held.lost()).await;
+}
+
+#[tokio::test]
+async fn f8_an_attempt_that_is_sent_twice_is_one_hold() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    for kind in Kind::ALL {
+        let (mut claim, _) = claim(&store, "foo", *kind, 30_000, Wait::Forever);
+        let first = granted(claim.attempt().await);
+        assert_eq!(granted(claim.attempt().await), first, "{kind}: asking again drew another token");
+        let counts: Vec<String> = bench.ask("HVALS foo").await;
+        assert!(
+            counts.iter().all(|count| count == "1" || count == "read" || count == "write"),
+            "{kind}: {counts:?}"
+        );
+        claim.release().await.unwrap();
+        assert!(!bench.ask::<bool>("EXISTS foo").await, "{kind}: one release is not enough");
+    }
+}
+
+#[tokio::test]
+async fn f9_a_renewal_after_the_release_revives_nothing() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    for kind in Kind::ALL {
+        let (mut claim, _) = claim(&store, "foo", *kind, 1500, Wait::Never);
+        granted(claim.attempt().await);
+        claim.release().await.unwrap();
+        assert_eq!(claim.renew().await.unwrap(), Renewal::Lost, "{kind}");
+        assert!(!bench.ask::<bool>("EXISTS foo").await, "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn f10_a_lock_that_cannot_be_renewed_keeps_no_other_from_it() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("").await;
+    let options = LockOptions::new().ttl(Duration::from_secs(3));
+    let mut held = Vec::new();
+    for number in 0..300 {
+        held.push(locks.mutex(format!("foo{number}")).lock().ttl(Duration::from_secs(3)).await.unwrap());
+    }
+    let broken = locks.lock(Kind::Mutex, "foo").lock(&options).await.unwrap();
+    bench.tell("SET foo precious").await;
+    soon("what is of another type is lost", broken.lost()).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(held.iter().all(|held| !held.is_lost()), "one bad key kept others from being renewed");
+}
+
+#[tokio::test]
+async fn f12_reading_inside_a_write_hold_keeps_it() {
+    let Some(bench) = Bench::new().await else { return };
+    let (a, b) = (bench.locks("").await, bench.locks("").await);
+    let me = dlock_core::Owner::new();
+    let pair = a.rwlock("foo");
+    let writes = pair.write().owned_by(&me).lock().ttl(Duration::from_secs(2)).await.unwrap();
+    pair.read().owned_by(&me).lock().await.unwrap().release().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(!writes.is_lost(), "releasing the read side ended the renewal");
+    assert!(b.rwlock("foo").read().try_lock().await.unwrap().is_none(), "a stranger reads beside a writer");
+}
+
+#[tokio::test]
+async fn f13_a_second_hold_with_a_lease_does_not_end_the_renewal() {
+    let Some(bench) = Bench::new().await else { return };
+    let (a, b) = (bench.locks("").await, bench.locks("").await);
+    let me = dlock_core::Owner::new();
+    let mutex = a.mutex("foo").owned_by(&me);
+    let outer = mutex.lock().ttl(Duration::from_secs(2)).await.unwrap();
+    let inner = mutex.lock().lease(Duration::from_millis(100)).await.unwrap();
+    drop(inner);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(!outer.is_lost());
+    assert!(b.mutex("foo").try_lock().await.unwrap().is_none(), "two hold it");
+}
+
+#[tokio::test]
+async fn f14_a_downgrade_wakes_those_who_wait_to_read() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("").await;
+    let writes = locks.rwlock("foo").write().lock().ttl(Duration::from_secs(600)).await.unwrap();
+    let mut ear = Ear::on(bench.running.url(), "redisson_rwlock:{foo}").await;
+    let reads = writes.downgrade().await.unwrap();
+    assert_eq!(ear.next().await, "1");
+    drop(reads);
+}
+
+#[tokio::test]
+async fn f15_readers_do_not_overtake_a_waiting_writer() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let (mut reader, _) = claim(&store, "foo", Kind::Read, 30_000, Wait::Forever);
+    granted(reader.attempt().await);
+    let (mut writer, _) = claim(&store, "foo", Kind::Write, 30_000, Wait::Forever);
+    busy(writer.attempt().await);
+    let (mut late, _) = claim(&store, "foo", Kind::Read, 30_000, Wait::Forever);
+    busy(late.attempt().await);
+    reader.release().await.unwrap();
+    granted(writer.attempt().await);
+}
+
+#[tokio::test]
+async fn f16_a_reader_without_its_timeout_is_lost_and_says_so() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let (mut reader, owner) = claim(&store, "foo", Kind::Read, 1500, Wait::Never);
+    granted(reader.attempt().await);
+    bench.tell(&format!("DEL {{foo}}:{owner}:rwlock_timeout:1")).await;
+    assert_eq!(reader.renew().await.unwrap(), Renewal::Lost, "Redisson's next release would delete it");
+}
+
+#[tokio::test]
+async fn f17_tokens_survive_the_loss_of_their_key_and_never_expire() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let token = "redisson_lock_token:{foo}";
+    let mut last = 0;
+    // What stood there before: nothing, an older number, one above the clock, one that has a ttl.
+    for before in [
+        "DEL redisson_lock_token:{foo}",
+        "SET redisson_lock_token:{foo} 7",
+        "SET redisson_lock_token:{foo} 9007199254740993",
+        "PEXPIRE redisson_lock_token:{foo} 1000000",
+    ] {
+        bench.tell(before).await;
+        let (mut claim, _) = claim(&store, "foo", Kind::Mutex, 30_000, Wait::Never);
+        let next = granted(claim.attempt().await);
+        assert!(next > last, "{next} after {last}, after `{before}`");
+        assert_eq!(bench.ask::<u64>(&format!("GET {token}")).await, next);
+        claim.release().await.unwrap();
+        last = next;
+    }
+    assert!(last > 9_007_199_254_740_993, "one above the clock counts on");
+}
+
+#[tokio::test]
+async fn f17_a_token_is_below_what_redisson_can_return() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let (mut claim, _) = claim(&store, "foo", Kind::Mutex, 30_000, Wait::Never);
+    assert!(granted(claim.attempt().await) < 1 << 53);
+    let next: u64 = bench.ask("INCR redisson_lock_token:{foo}").await;
+    claim.release().await.unwrap();
+    let (mut later, _) = common::claim(&store, "foo", Kind::Mutex, 30_000, Wait::Never);
+    assert!(granted(later.attempt().await) > next, "Redisson's own count is continued");
+}
+
+#[tokio::test]
+async fn f23_a_waiter_that_goes_passes_its_wake_up_on() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("").await;
+    for _ in 0..20 {
+        let held = locks.mutex("foo").lock().ttl(Duration::from_secs(600)).await.unwrap();
+        let first = tokio::spawn(locks.mutex("foo").lock().ttl(Duration::from_secs(600)).into_future());
+        let second = tokio::spawn(locks.mutex("foo").lock().ttl(Duration::from_secs(600)).into_future());
+        while bench.ask::<(String, u64)>("PUBSUB NUMSUB redisson_lock__channel:{foo}").await.1 == 0 {
+            tokio::task::yield_now().await;
+        }
+        held.release().await.unwrap();
+        first.abort();
+        soon("the wake-up went with the waiter", second).await.unwrap().unwrap().release().await.unwrap();
+        drop(first.await);
+    }
+}
+
+#[tokio::test]
+async fn f24_a_release_makes_one_waiter_of_a_client_ask() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("").await;
+    let held = locks.mutex("foo").lock().ttl(Duration::from_secs(600)).await.unwrap();
+    let before = bench.calls("evalsha").await;
+    let waiters: Vec<_> = (0..50)
+        .map(|_| tokio::spawn(locks.mutex("foo").lock().ttl(Duration::from_secs(600)).into_future()))
+        .collect();
+    // Each asks, and once more when its subscription is there.
+    while bench.calls("evalsha").await < before + 100 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let before = bench.calls("evalsha").await;
+    held.release().await.unwrap();
+    for waiter in waiters {
+        soon("not handed on", waiter).await.unwrap().unwrap().release().await.unwrap();
+    }
+    let asked = bench.calls("evalsha").await - before;
+    assert!(asked <= 1 + 50 * 3, "{asked} calls for 50 hand-offs");
+}
+
+#[tokio::test]
+async fn f28_all_waiters_of_a_client_share_one_connection() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("").await;
+    let mut held = Vec::new();
+    let mut waiters = Vec::new();
+    for number in 0..300 {
+        let fair = locks.fair(format!("foo{number}"));
+        held.push(fair.lock().await.unwrap());
+        waiters.push(tokio::spawn(fair.lock().into_future()));
+    }
+    while bench.ask::<Vec<String>>("PUBSUB CHANNELS *").await.len() < 300 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let clients: String = bench.ask("CLIENT LIST").await;
+    assert_eq!(clients.lines().count(), 3, "ours by hand, one for commands, one for messages: {clients}");
+    drop(held);
+    for waiter in waiters {
+        drop(soon("not woken", waiter).await.unwrap().unwrap());
+    }
+    locks.close().await;
+    while !bench.ask::<Vec<String>>("PUBSUB CHANNELS *").await.is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn f30_a_read_released_inside_a_write_hold_leaves_its_ttl() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let (mut reader, owner) = claim(&store, "foo", Kind::Read, 30_000, Wait::Never);
+    // The shape that Redisson has when a writer reads too.
+    bench.tell(&format!("HSET foo mode write {owner}:write 1 {owner} 1 aaaa:1 1")).await;
+    bench.tell("SET {foo}:aaaa:1:rwlock_timeout:1 1 PX 2000").await;
+    bench.tell("PEXPIRE foo 600000").await;
+    bench.tell(&format!("HDEL foo {owner}:write")).await;
+    reader.release().await.unwrap();
+    assert!(bench.ask::<i64>("PTTL foo").await > 500_000, "a read release cut the write hold short");
+}
+
+#[tokio::test]
+async fn f31_a_downgraded_hold_lasts_no_longer_than_its_ttl() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let (mut writer, owner) = claim(&store, "foo", Kind::Write, 600_000, Wait::Never);
+    granted(writer.attempt().await);
+    bench.tell("PEXPIRE foo 600000").await;
+    let id = uuid(owner.strip_suffix(":1").unwrap());
+    let request = dlock_core::Request {
+        name: "foo".parse().unwrap(),
+        kind: Kind::Read,
+        id,
+        ttl: Duration::from_secs(1),
+        wait: Wait::Never,
+    };
+    granted(store.backend.claim(request).attempt().await);
+    assert!(bench.ask::<i64>("PTTL foo").await <= 1000, "writers wait for a dead reader");
+    let fields: BTreeMap<String, String> = bench.ask("HGETALL foo").await;
+    assert_eq!(fields.get("mode").map(String::as_str), Some("read"));
+}
+
+/// An id as it is written.
+fn uuid(text: &str) -> dlock_core::ClaimId {
+    let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'-').collect();
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    let bytes: Vec<u8> = digits.chunks(2).map(byte).collect();
+    dlock_core::ClaimId::from_bytes(bytes.try_into().unwrap())
+}
+
+#[tokio::test]
+async fn f32_short_holds_leave_no_renewals_behind() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("").await;
+    for _ in 0..50 {
+        locks.mutex("foo").lock().ttl(Duration::from_secs(2)).await.unwrap().release().await.unwrap();
+    }
+    let before = bench.calls("evalsha").await;
+    let held = locks.mutex("foo").lock().ttl(Duration::from_secs(2)).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    held.release().await.unwrap();
+    let asked = bench.calls("evalsha").await - before;
+    assert!(asked < 12, "{asked} calls for one hold of three seconds");
+}
+
+#[tokio::test]
+async fn f33_a_foreign_field_stops_neither_the_server_nor_a_release() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let (mut reader, _) = claim(&store, "foo", Kind::Read, 30_000, Wait::Never);
+    granted(reader.attempt().await);
+    bench.tell("HSET foo since 1763700000000").await;
+    soon("the release counts to a time of day", reader.release()).await.unwrap();
+    let (mut writer, _) = claim(&store, "bar", Kind::Write, 30_000, Wait::Never);
+    granted(writer.attempt().await);
+    let fields: Vec<String> = bench.ask("HKEYS bar").await;
+    assert_eq!(fields.len(), 2, "dlock puts a field of its own beside Redisson's: {fields:?}");
+}
+
+#[tokio::test]
+async fn f34_a_mutex_that_is_released_wakes_who_waits_for_it_as_fair() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("").await;
+    for (one, other) in [(Kind::Mutex, Kind::Fair), (Kind::Fair, Kind::Mutex)] {
+        let options = LockOptions::new().ttl(Duration::from_secs(600));
+        let held = locks.lock(one, "foo").lock(&options).await.unwrap();
+        let lock = locks.lock(other, "foo");
+        let waiter = tokio::spawn(async move { lock.lock(&options).await });
+        while bench.ask::<Vec<String>>("PUBSUB CHANNELS *").await.is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        held.release().await.unwrap();
+        soon("nobody woke the waiter of the other kind", waiter)
+            .await
+            .unwrap()
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+        while !bench.ask::<Vec<String>>("PUBSUB CHANNELS *").await.is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! The golden traces of Redisson's protocol, on the keyspace and both ways: Redisson's side written by hand while dlock acts,
+//! and dlock's side compared with what Redisson would have written. Over the usual length: one table.
+#![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
+
+mod common;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use common::{Bench, Ear, busy, claim, granted, soon};
+use dlock_core::{Error, Kind, Renewal, Wait};
+
+const A: &str = "aaaa:1";
+
+type Hash = BTreeMap<String, String>;
+
+impl Bench {
+    async fn hash(&self, key: &str) -> Hash {
+        self.ask(&format!("HGETALL {key}")).await
+    }
+
+    async fn assert_ttl(&self, key: &str, expected: i64) {
+        let ttl: i64 = self.ask(&format!("PTTL {key}")).await;
+        assert!((expected - 1500..=expected).contains(&ttl), "{key} lasts {ttl} ms, not {expected}");
+    }
+
+    /// The keys there are, in order, without those that only dlock reads.
+    async fn keys(&self) -> Vec<String> {
+        let mut keys: Vec<String> = self.ask("KEYS *").await;
+        keys.retain(|key| !key.starts_with("dlock_") && !key.starts_with("redisson_lock_token:"));
+        keys.sort_unstable();
+        keys
+    }
+}
+
+fn hash<const N: usize>(fields: [(&str, &str); N]) -> Hash {
+    fields.into_iter().map(|(field, value)| (field.to_owned(), value.to_owned())).collect()
+}
+
+#[tokio::test]
+async fn a_mutex_is_redissons_hash_and_its_release_redissons_message() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let mut ear = Ear::on(bench.running.url(), "redisson_lock__channel:{foo}").await;
+    let (mut a, owner) = claim(&store, "foo", Kind::Mutex, 30_000, Wait::Never);
+    let token = granted(a.attempt().await);
+    assert_eq!(bench.hash("foo").await, hash([(&owner, "1")]));
+    bench.assert_ttl("foo", 30_000).await;
+    assert_eq!(bench.keys().await, ["foo"]);
+    assert_eq!(bench.ask::<u64>("GET redisson_lock_token:{foo}").await, token);
+    assert_eq!(granted(a.attempt().await), token, "asking again is one grant");
+    assert_eq!(bench.hash("foo").await, hash([(&owner, "1")]), "asking again is one hold");
+    a.release().await.unwrap();
+    assert_eq!(ear.next().await, "0");
+    assert_eq!(bench.keys().await, [""; 0]);
+    a.release().await.unwrap();
+    assert!(ear.is_silent(&bench).await, "a release of nothing is published");
+}
+
+#[tokio::test]
+async fn a_mutex_that_redisson_holds_is_busy_and_unchanged() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    bench.tell(&format!("HSET foo {A} 2")).await;
+    bench.tell("PEXPIRE foo 5000").await;
+    let (mut b, _) = claim(&store, "foo", Kind::Mutex, 30_000, Wait::Never);
+    let retry_in = busy(b.attempt().await);
+    assert!((Duration::from_secs(3)..=Duration::from_secs(5)).contains(&retry_in), "{retry_in:?}");
+    b.release().await.unwrap();
+    assert_eq!(b.renew().await.unwrap(), Renewal::Lost);
+    assert_eq!(bench.hash("foo").await, hash([(A, "2")]));
+    bench.assert_ttl("foo", 5000).await;
+    assert_eq!(bench.keys().await, ["foo"]);
+}
+
+#[tokio::test]
+async fn redissons_unlock_wakes_a_waiter() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("").await;
+    for (kind, hold, channel, payload) in [
+        (Kind::Mutex, vec![A, "1"], "redisson_lock__channel:{foo}", "0"),
+        (Kind::Read, vec!["mode", "write", "aaaa:1:write", "1"], "redisson_rwlock:{foo}", "1"),
+        (Kind::Write, vec!["mode", "write", "aaaa:1:write", "1"], "redisson_rwlock:{foo}", "1"),
+        (Kind::Write, vec!["mode", "read", A, "1"], "redisson_rwlock:{foo}", "0"),
+    ] {
+        bench.tell(&format!("HSET foo {}", hold.join(" "))).await;
+        bench.tell("PEXPIRE foo 600000").await;
+        let lock = locks.lock(kind, "foo");
+        let waiter = tokio::spawn(async move { lock.lock(&Default::default()).await });
+        while bench.ask::<(String, u64)>(&format!("PUBSUB NUMSUB {channel}")).await.1 == 0 {
+            tokio::task::yield_now().await;
+        }
+        bench.tell("DEL foo").await;
+        bench.tell(&format!("PUBLISH {channel} {payload}")).await;
+        let guard = soon("the message woke nobody", waiter).await.unwrap().unwrap();
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn breaking_redissons_lock_publishes_as_redisson_would() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("").await;
+    let mut ear = Ear::on(bench.running.url(), "redisson_lock__channel:{foo}").await;
+    bench.tell(&format!("HSET foo {A} 1")).await;
+    assert!(locks.force_release("foo").await.unwrap());
+    assert_eq!(ear.next().await, "0");
+    assert!(!locks.force_release("foo").await.unwrap(), "nobody held it");
+    assert!(ear.is_silent(&bench).await, "breaking nothing is published");
+}
+
+#[tokio::test]
+async fn a_renewal_renews_what_is_ours_and_nothing_else() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let (mut a, _) = claim(&store, "k1", Kind::Mutex, 30_000, Wait::Never);
+    granted(a.attempt().await);
+    bench.tell("PEXPIRE k1 1000").await;
+    assert!(matches!(a.renew().await.unwrap(), Renewal::Renewed { .. }));
+    bench.assert_ttl("k1", 30_000).await;
+    bench.tell("DEL k1").await;
+    bench.tell(&format!("HSET k1 {A} 1")).await;
+    assert_eq!(a.renew().await.unwrap(), Renewal::Lost);
+    assert_eq!(bench.ask::<i64>("PTTL k1").await, -1, "another's hold was renewed");
+    bench.tell("DEL k1").await;
+    assert_eq!(a.renew().await.unwrap(), Renewal::Lost);
+    assert_eq!(bench.keys().await, [""; 0], "a renewal creates");
+}
+
+#[tokio::test]
+async fn readers_are_redissons_hash_and_timeouts() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let mut ear = Ear::on(bench.running.url(), "redisson_rwlock:{foo}").await;
+    let (mut a, a_owner) = claim(&store, "foo", Kind::Read, 10_000, Wait::Never);
+    granted(a.attempt().await);
+    assert_eq!(bench.hash("foo").await, hash([("mode", "read"), (&a_owner, "1")]));
+    bench.assert_ttl("foo", 10_000).await;
+    bench.assert_ttl(&format!("{{foo}}:{a_owner}:rwlock_timeout:1"), 10_000).await;
+    // A shorter hold beside it does not shorten the hash.
+    let (mut b, b_owner) = claim(&store, "foo", Kind::Read, 3000, Wait::Never);
+    granted(b.attempt().await);
+    bench.assert_ttl("foo", 10_000).await;
+    bench.assert_ttl(&format!("{{foo}}:{b_owner}:rwlock_timeout:1"), 3000).await;
+    let (mut c, _) = claim(&store, "foo", Kind::Write, 30_000, Wait::Never);
+    assert!(busy(c.attempt().await) > Duration::from_secs(8));
+    // The last long reader leaves: the hash lasts as long as the longest that is left.
+    a.release().await.unwrap();
+    bench.assert_ttl("foo", 3000).await;
+    assert_eq!(bench.keys().await, ["foo".to_owned(), format!("{{foo}}:{b_owner}:rwlock_timeout:1")]);
+    b.release().await.unwrap();
+    assert_eq!(bench.keys().await, [""; 0]);
+    assert_eq!(ear.next().await, "0");
+    b.release().await.unwrap();
+    assert!(ear.is_silent(&bench).await, "one release, one message");
+}
+
+#[tokio::test]
+async fn a_reader_beside_redissons_leaves_redissons_hold_alone() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    bench.tell(&format!("HSET foo mode read {A} 2")).await;
+    bench.tell(&format!("SET {{foo}}:{A}:rwlock_timeout:1 1 PX 20000")).await;
+    bench.tell(&format!("SET {{foo}}:{A}:rwlock_timeout:2 1 PX 40000")).await;
+    bench.tell("PEXPIRE foo 40000").await;
+    let (mut b, owner) = claim(&store, "foo", Kind::Read, 60_000, Wait::Never);
+    granted(b.attempt().await);
+    assert_eq!(bench.hash("foo").await, hash([("mode", "read"), (A, "2"), (&owner, "1")]));
+    bench.assert_ttl("foo", 60_000).await;
+    b.release().await.unwrap();
+    assert_eq!(bench.hash("foo").await, hash([("mode", "read"), (A, "2")]));
+    bench.assert_ttl("foo", 40_000).await;
+}
+
+#[tokio::test]
+async fn a_dead_reader_goes_with_the_last_live_one() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let mut ear = Ear::on(bench.running.url(), "redisson_rwlock:{foo}").await;
+    // It held for some time, and its timeout is over.
+    bench.tell(&format!("HSET foo mode read {A} 1")).await;
+    let (mut b, _) = claim(&store, "foo", Kind::Read, 3000, Wait::Never);
+    granted(b.attempt().await);
+    b.release().await.unwrap();
+    assert_eq!(bench.keys().await, [""; 0]);
+    assert_eq!(ear.next().await, "0");
+}
+
+#[tokio::test]
+async fn a_writer_is_redissons_hash_and_wakes_all() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let mut ear = Ear::on(bench.running.url(), "redisson_rwlock:{foo}").await;
+    let (mut a, owner) = claim(&store, "foo", Kind::Write, 10_000, Wait::Never);
+    granted(a.attempt().await);
+    assert_eq!(bench.hash("foo").await, hash([("mode", "write"), (&format!("{owner}:write"), "1")]));
+    bench.assert_ttl("foo", 10_000).await;
+    bench.tell("PEXPIRE foo 100").await;
+    assert!(matches!(a.renew().await.unwrap(), Renewal::Renewed { .. }));
+    bench.assert_ttl("foo", 10_000).await;
+    a.release().await.unwrap();
+    assert_eq!(bench.keys().await, [""; 0]);
+    assert_eq!(ear.next().await, "1");
+}
+
+#[tokio::test]
+async fn fair_waiters_stand_in_redissons_list_and_set() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("patience=5s").await;
+    let (queue, deadlines) = ("redisson_lock_queue:{foo}", "redisson_lock_timeout:{foo}");
+    let (mut a, a_owner) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Forever);
+    granted(a.attempt().await);
+    assert_eq!(bench.hash("foo").await, hash([(&a_owner, "1")]));
+    let now = server_ms(&bench).await;
+    let mut waiting = Vec::new();
+    for _ in 0..3 {
+        let (mut one, owner) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Forever);
+        busy(one.attempt().await);
+        waiting.push((one, owner));
+    }
+    let owners: Vec<_> = waiting.iter().map(|(_, owner)| owner.clone()).collect();
+    assert_eq!(bench.ask::<Vec<String>>(&format!("LRANGE {queue} 0 -1")).await, owners);
+    assert_scores(&bench, deadlines, &owners, now, &[35_000, 40_000, 45_000]).await;
+    busy(waiting[0].0.attempt().await);
+    assert_scores(&bench, deadlines, &owners, now, &[35_000, 40_000, 45_000]).await;
+    // The second gives up: who is behind it is discarded one patience earlier.
+    waiting.remove(1).0.release().await.unwrap();
+    let owners = [owners[0].clone(), owners[2].clone()];
+    assert_eq!(bench.ask::<Vec<String>>(&format!("LRANGE {queue} 0 -1")).await, owners);
+    assert_scores(&bench, deadlines, &owners, now, &[35_000, 40_000]).await;
+    let mut ear =
+        Ear::on(bench.running.url(), &format!("redisson_lock__channel:{{foo}}:{}", owners[0])).await;
+    a.release().await.unwrap();
+    assert_eq!(ear.next().await, "0", "the first is woken on a channel of its own");
+    assert_eq!(
+        bench.ask::<Vec<String>>(&format!("LRANGE {queue} 0 -1")).await,
+        owners,
+        "the first leaves by itself"
+    );
+    busy(waiting[1].0.attempt().await);
+    granted(waiting[0].0.attempt().await);
+    assert_eq!(bench.ask::<Vec<String>>(&format!("LRANGE {queue} 0 -1")).await, owners[1..]);
+    assert_scores(&bench, deadlines, &owners[1..], now, &[35_000]).await;
+}
+
+async fn server_ms(bench: &Bench) -> i64 {
+    let (seconds, micros): (i64, i64) = bench.ask("TIME").await;
+    seconds * 1000 + micros / 1000
+}
+
+async fn assert_scores(bench: &Bench, key: &str, owners: &[String], since: i64, expected: &[i64]) {
+    for (owner, expected) in owners.iter().zip(expected) {
+        let score: f64 = bench.ask(&format!("ZSCORE {key} {owner}")).await;
+        let found = score as i64 - since;
+        assert!((expected - 500..expected + 1500).contains(&found), "{found}, not {expected}");
+    }
+}
+
+#[tokio::test]
+async fn redissons_waiters_are_ahead_of_those_that_come_later() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let score = server_ms(&bench).await + 60_000;
+    bench.tell(&format!("RPUSH redisson_lock_queue:{{foo}} {A}")).await;
+    bench.tell(&format!("ZADD redisson_lock_timeout:{{foo}} {score} {A}")).await;
+    let (mut tries, _) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Never);
+    busy(tries.attempt().await);
+    assert_eq!(
+        bench.ask::<Vec<String>>("LRANGE redisson_lock_queue:{foo} 0 -1").await,
+        [A],
+        "a try stands in the queue"
+    );
+    let (mut waits, owner) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Forever);
+    let retry_in = busy(waits.attempt().await);
+    assert!(retry_in > Duration::from_secs(50), "not before the first may be discarded: {retry_in:?}");
+    assert_eq!(bench.ask::<Vec<String>>("LRANGE redisson_lock_queue:{foo} 0 -1").await, [A, &owner]);
+    // It takes the lock as Redisson does, and lets go of it.
+    bench.tell("LPOP redisson_lock_queue:{foo}").await;
+    bench.tell(&format!("ZREM redisson_lock_timeout:{{foo}} {A}")).await;
+    granted(waits.attempt().await);
+}
+
+#[tokio::test]
+async fn a_lock_of_the_other_shape_is_refused_and_unchanged() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    for (fields, kinds, words) in [
+        (vec![A, "1"], [Kind::Read, Kind::Write], "ask for `mutex` or `fair`"),
+        (vec!["mode", "read", A, "1"], [Kind::Mutex, Kind::Fair], "ask for `read` or `write`"),
+    ] {
+        bench.tell("DEL foo").await;
+        bench.tell(&format!("HSET foo {}", fields.join(" "))).await;
+        let before = bench.hash("foo").await;
+        for kind in kinds {
+            let (mut claim, _) = claim(&store, "foo", kind, 30_000, Wait::Forever);
+            match claim.attempt().await {
+                Err(error @ Error::WrongKind { .. }) => assert!(error.to_string().contains(words), "{error}"),
+                other => panic!("{kind}: {other:?}"),
+            }
+            claim.release().await.unwrap();
+            assert_eq!(bench.hash("foo").await, before);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What only several servers can do wrong: failovers, and messages that go to one shard.
+#![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{connect, raw, words};
+use dlock_conformance::stores::{self, Brand, Flavour, Running, Server};
+use dlock_core::{LockOptions, Locks, LostReason};
+use tokio::time::timeout;
+
+/// Servers to do harm to; `None` where there are none, unless they are required.
+async fn servers(flavour: Flavour) -> Option<Running> {
+    match stores::start(Brand::Redis, flavour).await {
+        Ok(running) => (!running.servers().is_empty()).then_some(running),
+        Err(unreachable) => {
+            let required = std::env::var("DLOCK_REQUIRE").unwrap_or_default();
+            assert!(
+                !required.split(',').any(|word| matches!(word.trim(), "redis" | "all")),
+                "{}",
+                unreachable.reason
+            );
+            None
+        }
+    }
+}
+
+async fn locks(running: &Running, ttl: u64) -> Locks {
+    let store = connect(running.url()).await.expect("the servers are there");
+    Locks::new(store).with_defaults(LockOptions::new().ttl(Duration::from_secs(ttl)))
+}
+
+async fn tell(server: &Server, command: &str) -> redis::Value {
+    let mut raw = raw(&format!("redis://{}", server.address())).await;
+    words(command).query_async(&mut raw).await.unwrap_or_else(|error| panic!("{command}: {error}"))
+}
+
+/// Until the replica has all that the primary has written.
+async fn replicated(primary: &Server) {
+    let mut raw = raw(&format!("redis://{}", primary.address())).await;
+    words("SET marker 1").exec_async(&mut raw).await.expect("writable");
+    let replicas: u32 = words("WAIT 1 5000").query_async(&mut raw).await.expect("answered");
+    assert_eq!(replicas, 1, "the replica does not follow");
+}
+
+#[tokio::test]
+async fn a_failover_that_loses_nothing_is_not_noticed_by_a_holder() {
+    let Some(running) = servers(Flavour::Sentinel).await else { return };
+    let (a, b) = (locks(&running, 12).await, locks(&running, 12).await);
+    let held = a.mutex("foo").lock().await.unwrap();
+    replicated(&running.servers()[0]).await;
+    running.servers()[0].kill().await.unwrap();
+    // Two renewals at least are due, one of them after the promotion.
+    tokio::time::sleep(Duration::from_secs(14)).await;
+    assert!(!held.is_lost(), "the new primary has it, and it was not renewed there");
+    assert!(b.mutex("foo").try_lock().await.unwrap().is_none(), "two hold it");
+    held.release().await.unwrap();
+    assert!(b.mutex("foo").lock().await.unwrap().token() > None);
+}
+
+#[tokio::test]
+async fn a_failover_that_loses_a_grant_is_told_and_the_next_token_is_greater() {
+    let Some(running) = servers(Flavour::Sentinel).await else { return };
+    let [primary, replica, ..] = running.servers() else { panic!("a primary and its replica") };
+    let (a, b) = (locks(&running, 12).await, locks(&running, 12).await);
+    replicated(primary).await;
+    replica.pause().await.unwrap();
+    // Else the grant would wait in the replica's socket.
+    tell(primary, "CLIENT KILL TYPE replica").await;
+    let held = a.mutex("foo").lock().await.unwrap();
+    primary.kill().await.unwrap();
+    replica.resume().await.unwrap();
+    // What asynchronous replication cannot promise: both hold for a while. The fence holds, and the first is told.
+    let next = async {
+        loop {
+            if let Ok(next) = b.mutex("foo").lock().await {
+                return next;
+            }
+        }
+    };
+    let next = timeout(Duration::from_secs(30), next).await.expect("the replica was promoted");
+    assert!(next.token() > held.token(), "a fence would refuse the new holder: {next:?} after {held:?}");
+    let told = timeout(Duration::from_secs(20), held.lost()).await.expect("it was never told");
+    assert!(matches!(told, LostReason::Taken | LostReason::Expired), "{told:?}");
+}
+
+#[tokio::test]
+async fn a_grant_that_no_replica_has_is_refused_where_that_is_asked_for() {
+    let Some(running) = servers(Flavour::Sentinel).await else { return };
+    let [primary, replica, ..] = running.servers() else { panic!("a primary and its replica") };
+    replicated(primary).await;
+    let url = format!("{}?wait_replicas=1&replicas_timeout=300ms", running.url());
+    let locks = Locks::new(connect(&url).await.unwrap());
+    locks.mutex("foo").try_lock().await.unwrap().expect("the replica answers").release().await.unwrap();
+    replica.pause().await.unwrap();
+    let told = locks.mutex("foo").try_lock().await;
+    assert!(told.is_err(), "granted without a replica: {told:?}");
+    locks.close().await;
+    replica.resume().await.unwrap();
+    let left = tell(primary, "EXISTS foo").await;
+    assert_eq!(left, redis::Value::Int(0), "refused and held");
+}
+
+#[tokio::test]
+async fn on_a_cluster_waiters_listen_to_one_shard() {
+    let Some(running) = servers(Flavour::Cluster).await else { return };
+    let (a, b) = (locks(&running, 600).await, locks(&running, 600).await);
+    let held = a.mutex("foo").lock().await.unwrap();
+    let waiter = tokio::spawn(b.mutex("foo").lock().into_future());
+    let listening = async {
+        loop {
+            let mut channels = Vec::new();
+            for server in running.servers() {
+                let answer = tell(server, "PUBSUB SHARDCHANNELS").await;
+                channels.extend(redis::from_redis_value::<Vec<String>>(answer).expect("names"));
+            }
+            if !channels.is_empty() {
+                return channels;
+            }
+        }
+    };
+    let channels = timeout(Duration::from_secs(10), listening).await.expect("nobody listens");
+    assert_eq!(channels, ["redisson_lock__channel:{foo}"]);
+    held.release().await.unwrap();
+    drop(timeout(Duration::from_secs(10), waiter).await.expect("nobody woke it").unwrap().unwrap());
+}

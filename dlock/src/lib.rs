@@ -14,7 +14,7 @@
 //! ```
 //!
 //! The store is chosen by its URL. `memory:` is always there, for tests; `sqlite:PATH`, feature `sqlite`, is one file
-//! for many processes of one host. Where a lock ends to protect is told by the store: see `docs/semantics.md`.
+//! for many processes of one host; `redis://HOST`, feature `redis`, is shared by hosts, and with Redisson. Where a lock ends to protect is told by the store: see `docs/semantics.md`.
 //!
 //! The package is also the command `dlock`, feature `cli`: `dlock run NAME -- CMD` runs a command under a lock.
 
@@ -43,6 +43,12 @@ pub fn registry() -> Registry {
     let registry = registry.with(dlock_sqlite::DRIVER);
     #[cfg(not(feature = "sqlite"))]
     let registry = registry.without("sqlite", "sqlite");
+    #[cfg(feature = "redis")]
+    let registry = registry.with(dlock_redis::DRIVER);
+    #[cfg(not(feature = "redis"))]
+    let registry = ["redis", "rediss", "redis+sentinel", "redis-cluster", "redis+redlock"]
+        .into_iter()
+        .fold(registry, |registry, scheme| registry.without(scheme, "redis"));
     registry
 }
 

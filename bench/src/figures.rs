@@ -9,7 +9,10 @@ pub(crate) struct Figures(Vec<f64>);
 impl Figures {
     pub(crate) fn add(&mut self, value: f64) {
         self.0.push(value);
-        self.0.sort_by(f64::total_cmp);
+    }
+
+    pub(crate) fn join(&mut self, others: &Self) {
+        self.0.extend(&others.0);
     }
 
     pub(crate) fn add_micros(&mut self, span: Duration) {
@@ -18,8 +21,10 @@ impl Figures {
 
     /// The value that this share of the others is below.
     pub(crate) fn quantile(&self, share: f64) -> f64 {
-        let last = self.0.len().saturating_sub(1) as f64;
-        self.0.get((last * share).round() as usize).copied().unwrap_or(f64::NAN)
+        let mut values = self.0.clone();
+        values.sort_by(f64::total_cmp);
+        let last = values.len().saturating_sub(1) as f64;
+        values.get((last * share).round() as usize).copied().unwrap_or(f64::NAN)
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a held lock costs while it is held: tasks and memory.
 
-use std::error::Error;
+use std::{error::Error, time::Duration};
 
 use dlock_core::Locks;
 use tokio::runtime::Handle;
@@ -25,8 +25,14 @@ pub(crate) async fn bench(effort: Effort) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// The time that this process has had of the processors.
+pub(crate) fn cpu_time() -> Result<Duration, Box<dyn Error>> {
+    let stat = std::fs::read_to_string("/proc/self/schedstat")?;
+    Ok(Duration::from_nanos(stat.split_whitespace().next().ok_or("no schedstat")?.parse()?))
+}
+
 /// The process's resident memory in bytes.
-fn resident() -> Result<usize, Box<dyn Error>> {
+pub(crate) fn resident() -> Result<usize, Box<dyn Error>> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
     Ok(line.trim().trim_end_matches("kB").trim().parse::<usize>()? * 1024)

@@ -9,6 +9,7 @@ mod engine;
 mod figures;
 mod handoff;
 mod held;
+mod redis;
 
 use std::error::Error;
 
@@ -32,6 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     runtime.block_on(engine::bench(effort))?;
     runtime.block_on(held::bench(effort))?;
     handoff::bench(effort)?;
+    runtime.block_on(redis::bench(effort))?;
     command::bench(effort)?;
     Ok(())
 }

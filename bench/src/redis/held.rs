@@ -1,0 +1,41 @@
+//! A hundred thousand held locks: what renewing them costs.
+
+use std::time::Duration;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio::time::{Instant, sleep};
+
+use super::{Outcome, Server, locks};
+use crate::{
+    Effort,
+    held::{cpu_time, resident},
+};
+
+pub(super) async fn many(server: &Server, effort: Effort) -> Outcome {
+    const TTL: Duration = Duration::from_secs(30);
+    let client = locks(server, "timeout=10s").await?;
+    let before = resident()?;
+    let guards: Vec<_> = stream::iter(0..effort.held)
+        .map(|i| {
+            let lock = client.mutex(format!("held-{i}"));
+            async move { lock.lock().ttl(TTL).await }
+        })
+        .buffer_unordered(256)
+        .try_collect()
+        .await?;
+    let bytes = (resident()? - before) / effort.held;
+    // One pass is a third of the ttl; two, so that all have their turn.
+    let (begun, cpu, commands) = (Instant::now(), cpu_time()?, server.commands().await?);
+    sleep(TTL / 3 * 2).await;
+    let commands = (server.commands().await? - commands) as f64 / 2.0;
+    let share = (cpu_time()? - cpu).as_secs_f64() / begun.elapsed().as_secs_f64();
+    let lost = guards.iter().filter(|guard| guard.is_lost()).count();
+    println!("\nRedis: {} locks held", effort.held);
+    println!("  commands per pass    {commands:9.0}   aim: at most 1000 for 100000");
+    println!("  share of a core      {:8.1}%   aim: under 5%", share * 100.0);
+    println!("  bytes per lock       {bytes:9}   aim: under 2048");
+    println!("  lost                 {lost:9}\n");
+    drop(guards);
+    client.close().await;
+    Ok(())
+}

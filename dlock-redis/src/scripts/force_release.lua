@@ -7,6 +7,8 @@ local mode = kind == 'hash' and redis.call('HGET', KEYS[1], 'mode')
 redis.call('DEL', KEYS[1])
 if mode then
     redis.call(ARGV[3], ARGV[2], '1')
+    -- See wake_all() in rw.lua.
+    redis.call(ARGV[3], ARGV[2], '0')
     return 1
 end
 redis.call(ARGV[3], ARGV[1], '0')

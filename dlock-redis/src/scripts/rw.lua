@@ -4,8 +4,10 @@ local lock, readers, writers, beats, mine = KEYS[1], KEYS[2], KEYS[3], KEYS[4], 
 local owner, ttl = ARGV[1], tonumber(ARGV[2])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- `1` wakes those of Redisson's that are parked; one that is only about to park misses it, and finds the permit of the `0`.
 local function wake_all()
     redis.call(ARGV[4], ARGV[3], '1')
+    redis.call(ARGV[4], ARGV[3], '0')
 end
 local function leave(who)
     redis.call('ZREM', beats, who)

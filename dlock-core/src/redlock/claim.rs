@@ -34,8 +34,11 @@ struct Tally {
     refused: usize,
     released: usize,
     unknown: usize,
+    /// Of the unknown, those that asking again does not help.
+    refusals: usize,
     retry_in: Option<Duration>,
     error: Option<Error>,
+    refusal: Option<Error>,
 }
 
 impl Tally {
@@ -50,7 +53,12 @@ impl Tally {
             Answer::Released => self.released += 1,
             Answer::Unknown(error) => {
                 self.unknown += 1;
-                self.error.get_or_insert(error);
+                if error.is_transient() {
+                    self.error.get_or_insert(error);
+                } else {
+                    self.refusals += 1;
+                    self.refusal.get_or_insert(error);
+                }
             }
         }
     }
@@ -145,9 +153,13 @@ impl RedLockClaim {
         true
     }
 
-    /// The error of too few answers.
+    /// The error of too few answers. What so many refuse for good that no majority is left, is refused for good.
     fn too_few(&self, tally: Tally) -> Error {
-        let source = match tally.error {
+        let source = match tally.refusal {
+            Some(refusal) if tally.refusals > self.spare() => return refusal,
+            refusal => tally.error.or(refusal),
+        };
+        let source = match source {
             Some(error) => {
                 let cause = std::error::Error::source(&error)
                     .map_or(error.to_string(), |source| format!("{error}: {source}"));

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Claim, Error, Grant, LockName, LockOptions, Locks, LostReason, Request, Result, Token,
+    Claim, ClaimId, Error, Grant, LockName, LockOptions, Locks, LostReason, Request, Result, Token,
     clock::Moment,
     hold::{Hold, Side, Stake},
     keeper::Keeper,
@@ -57,6 +57,12 @@ impl Guard {
             Held::One(stake) => stake.hold.token.map(|token| (&stake.hold.name, token)).into_iter().collect(),
             Held::All { guards, .. } => guards.iter().flat_map(Self::tokens).collect(),
         }
+    }
+
+    /// Which claim this is: no other hold, of whatever lock, has the same id. What a store shows as a holder
+    /// ([`Contender::id`](crate::Contender::id)) begins with it. `None` for a [`MultiLock`](crate::MultiLock).
+    pub fn id(&self) -> Option<ClaimId> {
+        self.hold().map(|hold| hold.id)
     }
 
     /// How many guards this hold has: above 1 only where an [`Owner`](crate::Owner) re-entered.

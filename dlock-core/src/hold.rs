@@ -8,7 +8,7 @@ use std::{
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Error, Guard, Kind, LockName, LostReason, Result, Token, clock::Moment};
+use crate::{ClaimId, Error, Guard, Info, Kind, LockName, LostReason, Request, Result, Token, clock::Moment};
 
 /// Which of an owner's two counts a guard is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +78,7 @@ impl Drop for Stake {
 /// A hold as its guards and its keeper share it.
 pub(crate) struct Hold {
     pub(crate) name: LockName,
+    pub(crate) id: ClaimId,
     pub(crate) store: &'static str,
     pub(crate) token: Option<Token>,
     /// Whether the store can turn it into a read hold.
@@ -124,13 +125,12 @@ pub(crate) enum Entry {
 impl Hold {
     /// A hold with its one guard not yet made.
     pub(crate) fn new(
-        name: LockName,
-        store: &'static str,
-        downgrades: bool,
-        kind: Kind,
+        Request { name, kind, id, .. }: &Request,
+        info: &Info,
         token: Option<Token>,
         deadline: Moment,
     ) -> Self {
+        let kind = *kind;
         let (exclusive, shared) = match Side::of(kind) {
             Side::Exclusive => (1, 0),
             Side::Shared => (0, 1),
@@ -147,10 +147,11 @@ impl Hold {
             downgrade: None,
         };
         Self {
-            name,
-            store,
+            name: name.clone(),
+            id: *id,
+            store: info.store,
             token,
-            downgrades,
+            downgrades: info.downgrades,
             lost: CancellationToken::new(),
             knock: Notify::new(),
             state: Mutex::new(state),

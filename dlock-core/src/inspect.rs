@@ -43,7 +43,7 @@ pub struct LockState {
 /// One claim as the store sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contender {
-    /// The claim's id in the store's words.
+    /// The claim's id in the store's words; one of dlock's begins with its [`ClaimId`](crate::ClaimId).
     pub id: String,
     /// How it holds or wants to hold.
     pub kind: Kind,

@@ -135,12 +135,9 @@ impl Keeper {
     }
 
     fn grant(&self, grant: Grant, sent: Moment) -> (Arc<Hold>, Guard) {
-        let info = self.info();
-        let Request { name, kind, .. } = &self.request;
         let deadline = sent.after(grant.valid_for);
-        let hold =
-            Arc::new(Hold::new(name.clone(), info.store, info.downgrades, *kind, grant.token, deadline));
-        let guard = Guard::new(Arc::clone(&hold), Side::of(*kind));
+        let hold = Arc::new(Hold::new(&self.request, self.info(), grant.token, deadline));
+        let guard = Guard::new(Arc::clone(&hold), Side::of(self.request.kind));
         (hold, guard)
     }
 

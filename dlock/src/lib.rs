@@ -14,14 +14,18 @@
 //! ```
 //!
 //! The store is chosen by its URL. `memory:` is always there, for tests; `sqlite:PATH`, feature `sqlite`, is one file
-//! for many processes of one host; `redis://HOST`, feature `redis`, is shared by hosts, and with Redisson. Where a lock ends to protect is told by the store: see `docs/semantics.md`.
+//! for many processes of one host; `redis://HOST` and its kin, feature `redis`, are shared by hosts, and with Redisson;
+//! `redis+redlock://A,B,C`, of the same feature, is a majority of servers, without a token. What a store promises, and
+//! where that ends, is in `docs/semantics.md`.
+//!
+//! [`MultiLock`] takes several locks as one; [`RedLock`] makes one store of several.
 //!
 //! The package is also the command `dlock`, feature `cli`: `dlock run NAME -- CMD` runs a command under a lock.
 
 pub use dlock_core::{
-    Acquire, Contender, DistributedLock, DistributedLockExt, Error, FairLock, FairMutex, Guard, Info, Kind,
-    Lock, LockName, LockOptions, LockState, Locks, LostReason, MultiLock, Mutex, Owner, ReadLock, RedLock,
-    Registry, Result, RwLock, RwPair, Store, Token, TryAcquire, Wait, WriteLock,
+    Acquire, ClaimId, Contender, DistributedLock, DistributedLockExt, Error, FairLock, FairMutex, Guard,
+    Info, Kind, Lock, LockName, LockOptions, LockState, Locks, LostReason, MultiLock, Mutex, Owner, ReadLock,
+    RedLock, Registry, Result, RwLock, RwPair, Store, Token, TryAcquire, Wait, WriteLock,
 };
 
 /// Connects to the store that a URL names, with the stores that are compiled in.

@@ -2,7 +2,7 @@
 
 use std::env;
 
-use dlock::{Error, Kind, LockName, Locks, Token};
+use dlock::{Error, Guard, Kind, LockName, Locks, Token};
 use serde::{Deserialize, Serialize};
 
 use super::exit::{Failure, Outcome};
@@ -17,6 +17,8 @@ pub(super) struct Held {
     name: String,
     kind: String,
     token: Option<u64>,
+    /// Which hold it is: another's may be of the same kind.
+    claim: String,
 }
 
 /// All of them, from the outermost.
@@ -46,7 +48,7 @@ impl Above {
             Err(Error::Unsupported { .. }) => return held.admits(name, kind).map(Some),
             Err(error) => return Err(error.into()),
         };
-        if !holders.iter().any(|holder| held.is(holder.kind, holder.token)) {
+        if held.claim.is_empty() || !holders.iter().any(|holder| holder.id.starts_with(&held.claim)) {
             return Ok(None);
         }
         held.admits(name, kind).map(Some)
@@ -62,21 +64,14 @@ impl Above {
 }
 
 impl Held {
-    pub(super) fn new(locks: &Locks, name: &LockName, kind: Kind, token: Option<Token>) -> Self {
-        let (store, name, kind) = (locks.info().identity.clone(), name.to_string(), kind.to_string());
-        Self { store, name, kind, token: token.map(Token::get) }
+    pub(super) fn new(locks: &Locks, kind: Kind, guard: &Guard) -> Self {
+        let (store, name, kind) = (locks.info().identity.clone(), guard.name().to_string(), kind.to_string());
+        let claim = guard.id().map(|id| id.to_string()).unwrap_or_default();
+        Self { store, name, kind, token: guard.token().map(Token::get), claim }
     }
 
     pub(super) fn token(&self) -> Option<u64> {
         self.token
-    }
-
-    /// Whether a holder in the store is this one. Where the store tells no tokens, the kind must do.
-    fn is(&self, kind: Kind, token: Option<Token>) -> bool {
-        match (self.token, token) {
-            (Some(mine), Some(its)) => mine == its.get(),
-            _ => self.kind == kind.to_string(),
-        }
     }
 
     fn admits(&self, name: &LockName, kind: Kind) -> Outcome<&Self> {
@@ -91,15 +86,15 @@ impl Held {
 mod tests {
     use super::*;
 
-    fn above(kind: Kind, token: Option<Token>, locks: &Locks) -> Above {
-        Above(vec![Held::new(locks, &LockName::new("x").unwrap(), kind, token)])
+    fn above(kind: Kind, guard: &Guard, locks: &Locks) -> Above {
+        Above(vec![Held::new(locks, kind, guard)])
     }
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_lock_that_is_no_longer_held_is_not_entered() {
         let (locks, name) = (Locks::memory(), LockName::new("x").unwrap());
         let guard = locks.mutex(&name).lock().await.unwrap();
-        let above = above(Kind::Mutex, guard.token(), &locks);
+        let above = above(Kind::Mutex, &guard, &locks);
         assert!(above.enter(&locks, &name, Kind::Fair).await.unwrap().is_some(), "it is held");
         guard.release().await.unwrap();
         assert!(above.enter(&locks, &name, Kind::Fair).await.unwrap().is_none(), "it is free");
@@ -111,7 +106,7 @@ mod tests {
     async fn only_readers_enter_where_a_reader_holds() {
         let (locks, name) = (Locks::memory(), LockName::new("x").unwrap());
         let guard = locks.rwlock(&name).read().lock().await.unwrap();
-        let above = above(Kind::Read, guard.token(), &locks);
+        let above = above(Kind::Read, &guard, &locks);
         assert!(above.enter(&locks, &name, Kind::Read).await.unwrap().is_some());
         for kind in [Kind::Mutex, Kind::Fair, Kind::Write] {
             above.enter(&locks, &name, kind).await.expect_err("would wait for itself");
@@ -122,7 +117,7 @@ mod tests {
     async fn another_store_is_another_lock() {
         let (locks, other, name) = (Locks::memory(), Locks::memory(), LockName::new("x").unwrap());
         let guard = locks.mutex(&name).lock().await.unwrap();
-        let above = above(Kind::Mutex, guard.token(), &locks);
+        let above = above(Kind::Mutex, &guard, &locks);
         assert!(above.enter(&other, &name, Kind::Mutex).await.unwrap().is_none());
     }
 }

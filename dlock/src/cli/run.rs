@@ -101,7 +101,7 @@ impl Job {
         let token = guard.token();
         let mut command = exec::tied(&self.words);
         tell(&mut command, &self.name, token.map(dlock::Token::get));
-        command.env(held::VARIABLE, self.above.with(Held::new(locks, &self.name, self.kind, token))?);
+        command.env(held::VARIABLE, self.above.with(Held::new(locks, self.kind, &guard))?);
         let mut child = Child::spawn(command, signals)?;
         tokio::select! {
             biased;

@@ -1,8 +1,10 @@
 //! What dlock costs, beside others, in one run: `cargo run --release -p dlock-bench [-- --quick]`.
 //!
 //! Rivals are measured in turn with dlock, round by round, and ratios are taken within a round: the machine may be
-//! noisy, its noise then hits both. `--quick` only shows that everything runs.
+//! noisy, its noise then hits both. `--quick` only shows that everything runs; the name of a
+//! part runs it alone.
 #![expect(clippy::print_stdout, reason = "printing is what it is for")]
+#![expect(clippy::future_not_send, reason = "a benchmark keeps to one thread")]
 
 mod command;
 mod engine;
@@ -11,7 +13,7 @@ mod handoff;
 mod held;
 mod redis;
 
-use std::error::Error;
+use std::{error::Error, process::Command};
 
 /// How much to do.
 #[derive(Clone, Copy, Debug)]
@@ -21,19 +23,37 @@ struct Effort {
     held: usize,
 }
 
+/// Measured each in a process of its own, so that the memory and the timers of one are not another's.
+const PARTS: [&str; 7] = ["engine", "held", "sqlite", "redis", "redis-several", "redis-held", "command"];
+
 fn main() -> Result<(), Box<dyn Error>> {
-    let quick = std::env::args().any(|argument| argument == "--quick");
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let quick = words.iter().any(|word| word == "--quick");
     let effort = if quick {
         Effort { rounds: 2, pairs: 1_000, held: 1_000 }
     } else {
         Effort { rounds: 11, pairs: 50_000, held: 100_000 }
     };
+    if let Some(part) = words.iter().find(|word| PARTS.contains(&word.as_str())) {
+        return measure(part, effort);
+    }
     println!("{effort:?}; every figure is the median of the rounds, with the least and the most\n");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(engine::bench(effort))?;
-    runtime.block_on(held::bench(effort))?;
-    handoff::bench(effort)?;
-    runtime.block_on(redis::bench(effort))?;
-    command::bench(effort)?;
+    for part in PARTS {
+        let status = Command::new(std::env::current_exe()?).arg(part).args(&words).status()?;
+        if !status.success() {
+            return Err(format!("{part} failed").into());
+        }
+    }
     Ok(())
+}
+
+fn measure(part: &str, effort: Effort) -> Result<(), Box<dyn Error>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    match part {
+        "engine" => runtime.block_on(engine::bench(effort)),
+        "held" => runtime.block_on(held::bench(effort)),
+        "sqlite" => handoff::bench(effort),
+        "command" => command::bench(effort),
+        redis => runtime.block_on(redis::bench(redis, effort)),
+    }
 }

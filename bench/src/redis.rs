@@ -9,6 +9,7 @@ mod limit;
 mod pair;
 mod queue;
 mod server;
+mod several;
 
 use std::{error::Error, time::Duration};
 
@@ -20,18 +21,25 @@ use server::Server;
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
-pub(crate) async fn bench(effort: Effort) -> Outcome {
+pub(crate) async fn bench(part: &str, effort: Effort) -> Outcome {
     let Some(server) = Server::start().await? else {
-        println!("Redis: not measured, there is neither DLOCK_BENCH_REDIS_URL nor a redis-server");
+        println!("{part}: not measured, there is neither DLOCK_BENCH_REDIS_URL nor a redis-server");
         return Ok(());
     };
-    pair::alone(&server, effort).await?;
-    pair::together(&server, effort).await?;
-    queue::handoff(&server, effort).await?;
-    queue::waits(&server, effort).await?;
-    crowd::waiting(&server, effort).await?;
-    held::many(&server, effort).await?;
-    Ok(())
+    match part {
+        "redis-held" => held::many(&server, effort).await,
+        "redis-several" => {
+            several::multilock(&server, effort).await?;
+            several::redlock(&server, effort).await
+        }
+        _ => {
+            pair::alone(&server, effort).await?;
+            pair::together(&server, effort).await?;
+            queue::handoff(&server, effort).await?;
+            queue::waits(&server, effort).await?;
+            crowd::waiting(&server, effort).await
+        }
+    }
 }
 
 /// A client of dlock's.

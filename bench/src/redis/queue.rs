@@ -18,11 +18,11 @@ pub(super) async fn handoff(server: &Server, effort: Effort) -> Outcome {
     let turns = effort.rounds * 50;
     println!("\nRedis: hand-off from one client to another, held 1 ms, ms (aim: p50 0.3)");
     for kind in [Kind::Mutex, Kind::Fair] {
-        let released = Arc::new(Mutex::new(None::<Instant>));
+        let released = Released::default();
         let mut players = Vec::new();
-        for _ in 0..2 {
+        for me in 0..2 {
             let lock = locks(server, "").await?.lock(kind, "handed over");
-            players.push(player(lock, turns, HOLD, Arc::clone(&released)));
+            players.push(player(me, lock, turns, HOLD, &released));
         }
         let figures = try_join_all(players).await?.into_iter().fold(Figures::default(), |mut all, one| {
             all.join(&one);
@@ -30,48 +30,55 @@ pub(super) async fn handoff(server: &Server, effort: Effort) -> Outcome {
         });
         println!("  dlock, {kind:13} p50 {:7.3}  p99 {:7.3}", figures.quantile(0.5), figures.quantile(0.99));
     }
-    let released = Arc::new(Mutex::new(None::<Instant>));
-    let rival = || async {
-        let (manager, mut figures) = (rslock(server), Figures::default());
-        for _ in 0..turns / 10 {
-            let lock = manager
-                .lock(b"rslock handed over", Duration::from_secs(30))
-                .await
-                .map_err(|e| e.to_string())?;
-            note(&released, &mut figures).await;
-            sleep(HOLD).await;
-            *released.lock().await = Some(Instant::now());
-            manager.unlock(&lock).await;
+    let released = Released::default();
+    let rival = |me| {
+        let released = &released;
+        async move {
+            let (manager, mut figures) = (rslock(server), Figures::default());
+            for _ in 0..turns / 10 {
+                let lock = manager
+                    .lock(b"rslock handed over", Duration::from_secs(30))
+                    .await
+                    .map_err(|e| e.to_string())?;
+                note(me, released, &mut figures).await;
+                sleep(HOLD).await;
+                *released.lock().await = Some((me, Instant::now()));
+                manager.unlock(&lock).await;
+            }
+            Outcome::Ok(figures)
         }
-        Outcome::Ok(figures)
     };
-    let (mut one, other) = tokio::try_join!(rival(), rival())?;
+    let (mut one, other) = tokio::try_join!(rival(0), rival(1))?;
     one.join(&other);
     println!("  rslock               p50 {:7.3}  p99 {:7.3}", one.quantile(0.5), one.quantile(0.99));
     Ok(())
 }
 
+/// Who let go last, and when.
+type Released = Mutex<Option<(usize, Instant)>>;
+
 async fn player(
+    me: usize,
     lock: Arc<dyn DistributedLock>,
     turns: usize,
     hold: Duration,
-    released: Arc<Mutex<Option<Instant>>>,
+    released: &Released,
 ) -> Outcome<Figures> {
     let mut figures = Figures::default();
     for _ in 0..turns {
         let guard = lock.lock(&LockOptions::new()).await?;
-        note(&released, &mut figures).await;
+        note(me, released, &mut figures).await;
         sleep(hold).await;
-        *released.lock().await = Some(Instant::now());
+        *released.lock().await = Some((me, Instant::now()));
         guard.release().await?;
     }
     Ok(figures)
 }
 
-/// The time since the other one let go.
-async fn note(released: &Mutex<Option<Instant>>, figures: &mut Figures) {
-    if let Some(released) = released.lock().await.take() {
-        figures.add(released.elapsed().as_secs_f64() * 1e3);
+/// The time since the other one let go; who takes again what it has just released hands nothing over.
+async fn note(me: usize, released: &Released, figures: &mut Figures) {
+    if let Some((_, at)) = released.lock().await.take().filter(|(who, _)| *who != me) {
+        figures.add(at.elapsed().as_secs_f64() * 1e3);
     }
 }
 

@@ -22,6 +22,11 @@ impl Server {
         if let Ok(url) = std::env::var("DLOCK_BENCH_REDIS_URL") {
             return Ok(Some(Self { url, process: None }));
         }
+        Self::start_own().await
+    }
+
+    /// One of our own, on the second core.
+    pub(super) async fn start_own() -> Outcome<Option<Self>> {
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let mut command = Command::new("taskset");
         command.args(["-c", "1", "redis-server", "--bind", "127.0.0.1", "--port", &port.to_string()]);

@@ -39,6 +39,7 @@ mod arena;
 pub mod cases;
 mod fixture;
 pub mod history;
+pub mod peer;
 mod runner;
 pub mod simulation;
 #[cfg(feature = "stores")]

@@ -1,0 +1,105 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
+import java.util.stream.Stream;
+import org.redisson.Redisson;
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+import org.redisson.client.codec.StringCodec;
+import org.redisson.config.Config;
+
+/** Redisson as a peer: one client for all contenders, and a thread for each, as its locks belong to threads. */
+public final class Peer {
+    private final RedissonClient client;
+    private final Map<String, ExecutorService> contenders = new HashMap<>();
+
+    private Peer(String url, long ttl) {
+        Config config = new Config();
+        config.setLockWatchdogTimeout(ttl);
+        config.setThreads(4);
+        config.setNettyThreads(4);
+        // The default of 3.13 does not work with Java 17.
+        config.setCodec(StringCodec.INSTANCE);
+        config.useSingleServer().setAddress(url).setConnectionMinimumIdleSize(4).setConnectionPoolSize(16);
+        client = Redisson.create(config);
+    }
+
+    public static void main(String[] args) throws Exception {
+        Peer peer = new Peer(args[0], Long.parseLong(args[1]));
+        boolean fences = Stream.of(RedissonClient.class.getMethods()).anyMatch(m -> m.getName().equals("getFencedLock"));
+        say(fences ? "ready mutex fair read write fenced" : "ready mutex fair read write");
+        BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
+        for (String line; (line = lines.readLine()) != null; ) {
+            String[] words = line.split(" ");
+            peer.contenders
+                .computeIfAbsent(words[0], number -> Executors.newSingleThreadExecutor())
+                .execute(() -> say(words[0] + " " + peer.answer(words)));
+        }
+        // Like a crash: what is held stays held.
+        Runtime.getRuntime().halt(0);
+    }
+
+    private static synchronized void say(String line) {
+        System.out.println(line);
+        System.out.flush();
+    }
+
+    private String answer(String[] words) {
+        try {
+            RLock lock = lock(words[2], words[3]);
+            boolean fenced = words[2].equals("fenced");
+            switch (words[1]) {
+                case "lock": {
+                    long wait = Long.parseLong(words[4]);
+                    return fenced ? fenced(lock, wait) : taken(lock.tryLock(wait, TimeUnit.MILLISECONDS));
+                }
+                case "try":
+                    // Its method without a wait waits for ever.
+                    return fenced ? fenced(lock, 0) : taken(lock.tryLock());
+                case "unlock":
+                    lock.unlock();
+                    return "free";
+                case "state":
+                    return lock.isLocked() ? "held " + lock.remainTimeToLive() : "free";
+                default:
+                    return "error unknown verb " + words[1];
+            }
+        } catch (Throwable error) {
+            Throwable cause = error.getCause() == null ? error : error.getCause();
+            return "error " + cause.toString().replace('\n', ' ');
+        }
+    }
+
+    private RLock lock(String kind, String name) throws ReflectiveOperationException {
+        switch (kind) {
+            case "mutex":
+                return client.getLock(name);
+            case "fair":
+                return client.getFairLock(name);
+            case "read":
+                return client.getReadWriteLock(name).readLock();
+            case "write":
+                return client.getReadWriteLock(name).writeLock();
+            case "fenced":
+                return (RLock) RedissonClient.class.getMethod("getFencedLock", String.class).invoke(client, name);
+            default:
+                throw new IllegalArgumentException("unknown kind " + kind);
+        }
+    }
+
+    private static String taken(boolean taken) {
+        return taken ? "held" : "busy";
+    }
+
+    // By reflection, so that one source fits versions before fenced locks too.
+    private static String fenced(RLock lock, long wait) throws ReflectiveOperationException {
+        Class<?> type = Class.forName("org.redisson.api.RFencedLock");
+        Object token = type.getMethod("tryLockAndGetToken", long.class, TimeUnit.class)
+            .invoke(lock, wait, TimeUnit.MILLISECONDS);
+        return token == null ? "busy" : "held " + token;
+    }
+}

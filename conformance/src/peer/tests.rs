@@ -1,0 +1,61 @@
+//! Whether the harness hears its peers, and catches those that are wrong; peers of a few lines of shell.
+
+use std::{process::Command, time::Duration};
+
+use dlock_core::{Locks, Token};
+
+use super::{Fleet, Peer, PeerKind};
+use crate::history::Rule;
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn peer(script: &str) -> Peer {
+    let mut command = Command::new("sh");
+    command.args(["-c", script]);
+    Peer::start("shell", command)
+}
+
+#[tokio::test]
+async fn an_answer_goes_to_who_asked() {
+    let peer = peer(
+        "echo ready mutex fenced; read a; read b; echo noise; echo \"${b%% *} held 7\"; echo \"${a%% *} busy\"; read c",
+    );
+    assert!(peer.can(PeerKind::Fenced) && !peer.can(PeerKind::Fair));
+    let (one, other) = (peer.contender(), peer.contender());
+    let (busy, held) =
+        tokio::join!(one.lock(PeerKind::Fenced, "x", LONG), other.lock(PeerKind::Fenced, "x", LONG));
+    assert_eq!(busy.unwrap(), None);
+    assert_eq!(held.unwrap().unwrap().token, Token::new(7));
+}
+
+#[tokio::test]
+async fn a_peer_that_ends_is_an_error_at_once() {
+    let peer = peer("echo ready mutex; read a");
+    let (one, other) = (peer.contender(), peer.contender());
+    one.lock(PeerKind::Mutex, "x", LONG).await.expect_err("it ended");
+    other.try_lock(PeerKind::Mutex, "x").await.expect_err("it has ended");
+}
+
+#[tokio::test]
+async fn what_a_peer_cannot_do_is_told() {
+    let peer = peer("echo ready mutex; read n rest; echo \"$n error no such kind\"; read a");
+    let error = peer.contender().try_lock(PeerKind::Fair, "x").await.expect_err("it says so").to_string();
+    assert_eq!(error, "shell #1, asked for `try fair x`, says `error no such kind`");
+}
+
+#[tokio::test]
+async fn a_fleet_catches_a_peer_that_excludes_nobody() {
+    let peer = peer(
+        "echo ready mutex; while read n verb rest; do
+             case $verb in unlock) echo \"$n free\" ;; *) echo \"$n held\" ;; esac
+         done",
+    );
+    let locks = [Locks::memory()];
+    let kinds = &[PeerKind::Mutex];
+    let fleet =
+        Fleet { locks: &locks, peer: &peer, name: "x", kinds, contenders: 2, acquisitions: 50, ttl: LONG };
+    let report = fleet.run().await;
+    let met = |violation: &crate::history::Violation| violation.rule == Rule::Exclusive;
+    assert!(report.violations.iter().any(met), "{report}: {:?}", report.violations);
+    assert_eq!(report.counts.grants, 200);
+}

@@ -77,7 +77,7 @@ async fn f3_a_dead_waiter_of_dlock_is_gone_after_its_ttl_and_a_live_one_keeps_it
     bench.tell(&format!("ZADD {DEADLINES} 1 {owner}")).await;
     tokio::time::sleep(Duration::from_millis(250)).await;
     busy(live.attempt().await);
-    assert_eq!(bench.queued().await, [owner.clone()]);
+    assert_eq!(bench.queued().await, [&*owner]);
     let score: f64 = bench.ask(&format!("ZSCORE {DEADLINES} {owner}")).await;
     assert!(score as i64 > bench.now().await + 200_000, "a waiter refreshes its own deadline");
 }
@@ -388,9 +388,12 @@ async fn f31_a_downgraded_hold_lasts_no_longer_than_its_ttl() {
 /// An id as it is written.
 fn uuid(text: &str) -> dlock_core::ClaimId {
     let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'-').collect();
-    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    let byte = |pair: &[u8]| {
+        let pair = std::str::from_utf8(pair).expect("ASCII");
+        u8::from_str_radix(pair, 16).expect("two hexadecimal digits")
+    };
     let bytes: Vec<u8> = digits.chunks(2).map(byte).collect();
-    dlock_core::ClaimId::from_bytes(bytes.try_into().unwrap())
+    dlock_core::ClaimId::from_bytes(bytes.try_into().expect("sixteen bytes"))
 }
 
 #[tokio::test]

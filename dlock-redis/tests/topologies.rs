@@ -5,25 +5,14 @@ mod common;
 
 use std::time::Duration;
 
-use common::{connect, raw, words};
+use common::{connect, or_skip, raw, words};
 use dlock_conformance::stores::{self, Brand, Flavour, Running, Server};
 use dlock_core::{LockOptions, Locks, LostReason};
 use tokio::time::timeout;
 
 /// Servers to do harm to; `None` where there are none, unless they are required.
 async fn servers(flavour: Flavour) -> Option<Running> {
-    match stores::start(Brand::Redis, flavour).await {
-        Ok(running) => (!running.servers().is_empty()).then_some(running),
-        Err(unreachable) => {
-            let required = std::env::var("DLOCK_REQUIRE").unwrap_or_default();
-            assert!(
-                !required.split(',').any(|word| matches!(word.trim(), "redis" | "all")),
-                "{}",
-                unreachable.reason
-            );
-            None
-        }
-    }
+    or_skip(stores::start(Brand::Redis, flavour).await).filter(|running| !running.servers().is_empty())
 }
 
 async fn locks(running: &Running, ttl: u64) -> Locks {

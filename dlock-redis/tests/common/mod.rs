@@ -1,6 +1,8 @@
 //! A store for a test binary, and a plain client beside dlock's.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub(crate) mod nodes;
+
 use std::{process::ExitCode, time::Duration};
 
 use async_trait::async_trait;
@@ -9,7 +11,7 @@ use dlock_conformance::{
     stores::{self, Brand, Flavour, Running},
 };
 use dlock_core::{Attempt, Claim, ClaimId, Kind, LockName, LockOptions, Locks, Request, Result, Store, Wait};
-use dlock_redis::{RedisBackend, RedisConfig};
+use dlock_redis::DRIVER;
 use futures_util::StreamExt;
 use redis::{Cmd, FromRedisValue, aio::MultiplexedConnection};
 
@@ -54,9 +56,23 @@ impl Fixture for Redis {
     }
 }
 
+/// What is there; nothing where it is not, and nobody requires it.
+pub(crate) fn or_skip<T>(found: Result<T, Unreachable>) -> Option<T> {
+    let unreachable = match found {
+        Ok(found) => return Some(found),
+        Err(unreachable) => unreachable,
+    };
+    assert!(!unreachable.is_required(), "{}", unreachable.reason);
+    #[expect(clippy::print_stderr, reason = "a skip must be seen")]
+    {
+        eprintln!("ignored: {}", unreachable.reason);
+    }
+    None
+}
+
 /// A client of the store that a URL names.
 pub(crate) async fn connect(url: &str) -> Result<Store> {
-    RedisBackend::connect(RedisConfig::from_url(&url.parse()?)?).await.map(RedisBackend::into_store)
+    (DRIVER.connect)(url.parse()?).await
 }
 
 /// One server for a test, and a connection that speaks to it by hand.
@@ -68,21 +84,9 @@ pub(crate) struct Bench {
 impl Bench {
     /// `None` where there is no Redis, unless it is required.
     pub(crate) async fn new() -> Option<Self> {
-        match stores::start(Brand::Redis, Flavour::Standalone).await {
-            Ok(running) => {
-                let raw = raw(running.url()).await;
-                Some(Self { running, raw })
-            }
-            Err(Unreachable { reason, .. }) => {
-                let required = std::env::var("DLOCK_REQUIRE").unwrap_or_default();
-                assert!(!required.split(',').any(|word| matches!(word.trim(), "redis" | "all")), "{reason}");
-                #[expect(clippy::print_stderr, reason = "a skip must be seen")]
-                {
-                    eprintln!("ignored: {reason}");
-                }
-                None
-            }
-        }
+        let running = or_skip(stores::start(Brand::Redis, Flavour::Standalone).await)?;
+        let raw = raw(running.url()).await;
+        Some(Self { running, raw })
     }
 
     /// A client of its own, as from another process.

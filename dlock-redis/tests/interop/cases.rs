@@ -1,0 +1,285 @@
+//! What must hold where dlock and a peer share a lock.
+
+use std::{env, sync::Mutex as Shared, time::Duration};
+
+use dlock_conformance::peer::{
+    Contender, Fleet, PeerKind,
+    PeerKind::{Fair, Fenced, Mutex, Read, Write},
+    Taken,
+};
+use dlock_core::{Guard, Kind, LockOptions, Locks};
+use futures_util::future::join;
+use tokio::{task::yield_now, time::Instant};
+
+use crate::{
+    Border, TTL,
+    common::{soon, unique},
+};
+
+/// Longer than anybody waits here.
+const LONG: Duration = Duration::from_secs(60);
+
+pub(crate) async fn they_exclude_each_other(border: &Border, kind: PeerKind) {
+    let (name, other) = (unique(), border.contender(kind));
+    let locks = border.locks().await;
+    let ours = locks.lock(kind.kind(), &name);
+    let attempt = || async { ours.try_lock(&LockOptions::new().ttl(TTL)).await.expect("an answer") };
+
+    took(other.try_lock(kind, &name).await);
+    assert!(attempt().await.is_none(), "dlock took what the peer holds");
+    other.unlock(kind, &name).await.expect("it holds it");
+
+    let guard = attempt().await.expect("the peer has let go");
+    let taken = other.try_lock(kind, &name).await.expect("an answer");
+    assert_eq!(taken, None, "the peer took what dlock holds");
+    assert_eq!(
+        border.contender(kind).lock(kind, &name, Duration::from_millis(50)).await.expect("an answer"),
+        None
+    );
+    guard.release().await.expect("it holds it");
+    took(other.try_lock(kind, &name).await);
+    other.unlock(kind, &name).await.expect("it holds it");
+    locks.close().await;
+}
+
+pub(crate) async fn readers_of_both_share_and_keep_writers_of_both_out(border: &Border) {
+    let (name, other, writer) = (unique(), border.contender(Read), border.contender(Write));
+    let locks = border.locks().await;
+    let (read, write) = (locks.rwlock(&name).read(), locks.rwlock(&name).write());
+
+    took(other.try_lock(Read, &name).await);
+    let guard = read.try_lock().await.expect("an answer").expect("readers share");
+    assert!(write.try_lock().await.expect("an answer").is_none(), "dlock wrote beside readers");
+    assert_eq!(
+        writer.try_lock(Write, &name).await.expect("an answer"),
+        None,
+        "the peer wrote beside readers"
+    );
+    other.unlock(Read, &name).await.expect("it holds it");
+    assert_eq!(
+        writer.try_lock(Write, &name).await.expect("an answer"),
+        None,
+        "the peer wrote beside a reader of dlock"
+    );
+    took(other.try_lock(Read, &name).await);
+    guard.release().await.expect("it holds it");
+    assert!(write.try_lock().await.expect("an answer").is_none(), "dlock wrote beside a reader of the peer");
+    other.unlock(Read, &name).await.expect("it holds it");
+
+    let guard = write.try_lock().await.expect("an answer").expect("nobody reads");
+    assert_eq!(other.try_lock(Read, &name).await.expect("an answer"), None, "the peer read beside a writer");
+    guard.release().await.expect("it holds it");
+    took(writer.try_lock(Write, &name).await);
+    assert!(read.try_lock().await.expect("an answer").is_none(), "dlock read beside a writer");
+    writer.unlock(Write, &name).await.expect("it holds it");
+    locks.close().await;
+}
+
+pub(crate) async fn each_wakes_the_other(border: &Border, kind: PeerKind) {
+    // What a reader waits for is a writer.
+    let held = if kind == Read { Write } else { kind };
+    let locks = border.locks().await;
+    let other = border.contender(kind);
+
+    let name = unique();
+    took(other.lock(held, &name, LONG).await);
+    let let_go = async {
+        border.waiters(&name).await;
+        other.unlock(held, &name).await.expect("it holds it");
+    };
+    let (guard, ()) = soon("dlock was not woken", join(lock(&locks, kind, &name), let_go)).await;
+    guard.release().await.expect("it holds it");
+
+    // Another name: nobody listens to it yet.
+    let name = unique();
+    let guard = lock(&locks, held, &name).await;
+    let let_go = async {
+        border.waiters(&name).await;
+        guard.release().await.expect("it holds it");
+    };
+    let (taken, ()) = soon("the peer was not woken", join(other.lock(kind, &name, LONG), let_go)).await;
+    took(taken);
+    other.unlock(kind, &name).await.expect("it holds it");
+    locks.close().await;
+}
+
+/// Redisson misses a message of a read/write lock that comes between its refusal and its sleep, unless it is `0`.
+pub(crate) async fn whoever_asks_while_the_other_lets_go_is_woken(border: &Border, kind: PeerKind) {
+    const ROUNDS: u32 = 150;
+    let held = if kind == Read { Write } else { kind };
+    let locks = border.locks().await;
+    let other = border.contender(kind);
+    for round in 0..ROUNDS {
+        // From before the request is there until after its answer is.
+        let moment = Duration::from_micros(20) * round;
+        let name = unique();
+        let guard = lock(&locks, held, &name).await;
+        let let_go = async {
+            passes(moment).await;
+            guard.release().await.expect("it holds it");
+        };
+        let (taken, ()) = soon("the peer was not woken", join(other.lock(kind, &name, LONG), let_go)).await;
+        took(taken);
+        let let_go = async {
+            passes(moment).await;
+            other.unlock(kind, &name).await.expect("it holds it");
+        };
+        let (guard, ()) = soon("dlock was not woken", join(lock(&locks, held, &name), let_go)).await;
+        guard.release().await.expect("it holds it");
+    }
+    locks.close().await;
+}
+
+pub(crate) async fn a_downgrade_lets_its_readers_in(border: &Border) {
+    let (name, other) = (unique(), border.contender(Read));
+    let locks = border.locks().await;
+    let guard = lock(&locks, Write, &name).await;
+    let downgrade = async {
+        border.waiters(&name).await;
+        guard.downgrade().await.expect("it holds it")
+    };
+    let (taken, guard) = soon("the peer was not woken", join(other.lock(Read, &name, LONG), downgrade)).await;
+    took(taken);
+    assert!(!guard.is_lost(), "the downgraded hold is held");
+    guard.release().await.expect("it holds it");
+    other.unlock(Read, &name).await.expect("it holds it");
+    locks.close().await;
+}
+
+pub(crate) async fn both_queue_in_order_of_arrival(border: &Border) {
+    let name = unique();
+    let locks = border.locks().await;
+    let (first, third, fifth) = (border.contender(Fair), border.contender(Fair), border.contender(Fair));
+    let order = Shared::new(Vec::new());
+    let came = |who: usize| order.lock().expect("nobody panics").push(who);
+    let theirs = async |who: usize, contender: &Contender| {
+        border.queued(&name, who - 2).await;
+        took(contender.lock(Fair, &name, LONG).await);
+        came(who);
+        contender.unlock(Fair, &name).await.expect("it holds it");
+    };
+    let ours = async |who: usize| {
+        border.queued(&name, who - 2).await;
+        let guard = lock(&locks, Fair, &name).await;
+        came(who);
+        guard.release().await.expect("it holds it");
+    };
+    took(first.lock(Fair, &name, LONG).await);
+    let let_go = async {
+        border.queued(&name, 4).await;
+        first.unlock(Fair, &name).await.expect("it holds it");
+    };
+    let all = join(join(ours(2), theirs(3, &third)), join(ours(4), theirs(5, &fifth)));
+    soon("somebody was not woken", join(all, let_go)).await;
+    assert_eq!(*order.lock().expect("nobody panics"), [2, 3, 4, 5], "fair means arrival, whoever it is");
+    locks.close().await;
+}
+
+pub(crate) async fn each_sees_what_the_other_holds(border: &Border, kind: PeerKind) {
+    let (name, other) = (unique(), border.contender(kind));
+    let locks = border.locks().await;
+
+    took(other.try_lock(kind, &name).await);
+    let state = locks.inspect(&name).await.expect("an answer").expect("it is held");
+    let [holder] = &state.holders[..] else { panic!("there is one holder: {state:?}") };
+    // A fair lock that is held looks like a mutex.
+    let exclusive = |kind| matches!(kind, Kind::Mutex | Kind::Fair);
+    assert!(holder.kind == kind.kind() || exclusive(holder.kind) && exclusive(kind.kind()), "{holder:?}");
+    let left = holder.ttl_left.expect("it has a ttl");
+    assert!(left > TTL / 2 && left <= TTL, "{left:?} are left of {TTL:?}");
+    let listed = locks.list(&name).await.expect("an answer");
+    assert_eq!(listed.iter().map(|lock| lock.name.as_str()).collect::<Vec<_>>(), [name.as_str()]);
+    other.unlock(kind, &name).await.expect("it holds it");
+    assert_eq!(locks.inspect(&name).await.expect("an answer"), None, "nobody holds it");
+
+    let guard = lock(&locks, kind, &name).await;
+    let left = other.state(kind, &name).await.expect("an answer").expect("dlock holds it");
+    assert!(left > TTL / 2 && left <= TTL, "{left:?} are left of {TTL:?}");
+    guard.release().await.expect("it holds it");
+    assert_eq!(other.state(kind, &name).await.expect("an answer"), None, "nobody holds it");
+    locks.close().await;
+}
+
+pub(crate) async fn a_lock_that_dlock_breaks_is_its_waiters(border: &Border, kind: PeerKind) {
+    let (name, holder, waiter) = (unique(), border.contender(kind), border.contender(kind));
+    let locks = border.locks().await;
+    took(holder.try_lock(kind, &name).await);
+    let breaks = async {
+        border.waiters(&name).await;
+        assert!(locks.force_release(&name).await.expect("an answer"), "somebody held it");
+    };
+    let (taken, ()) = soon("the waiter was not woken", join(waiter.lock(kind, &name, LONG), breaks)).await;
+    took(taken);
+    holder.unlock(kind, &name).await.expect_err("it was taken from it");
+    let still = locks.lock(kind.kind(), &name).try_lock(&LockOptions::new()).await.expect("an answer");
+    assert!(still.is_none(), "the waiter holds it");
+    waiter.unlock(kind, &name).await.expect("it holds it");
+    locks.close().await;
+}
+
+pub(crate) async fn what_it_held_when_it_was_killed_is_free_after_its_ttl(border: &Border) {
+    let ttl = Duration::from_secs(3);
+    let name = unique();
+    let locks = border.locks().await;
+    let peer = border.built.start(border.running.url(), ttl);
+    took(peer.contender().try_lock(Mutex, &name).await);
+    drop(peer);
+    let still = locks.mutex(&name).try_lock().await.expect("an answer");
+    assert!(still.is_none(), "its ttl is not over");
+    let guard = soon("it is never free", lock(&locks, Mutex, &name)).await;
+    guard.release().await.expect("it holds it");
+    locks.close().await;
+}
+
+pub(crate) async fn tokens_grow_across_the_border(border: &Border) {
+    let (name, other) = (unique(), border.contender(Fenced));
+    let locks = border.locks().await;
+    let mut tokens = Vec::new();
+    for kind in [Mutex, Fair, Mutex] {
+        tokens.push(took(other.try_lock(Fenced, &name).await).token.expect("it is fenced"));
+        other.unlock(Fenced, &name).await.expect("it holds it");
+        let guard = lock(&locks, kind, &name).await;
+        tokens.push(guard.token().expect("Redis has tokens"));
+        guard.release().await.expect("it holds it");
+    }
+    assert!(tokens.is_sorted_by(|before, after| before < after), "{tokens:?}");
+    locks.close().await;
+}
+
+#[expect(clippy::print_stdout, reason = "what a run shows is for people to read")]
+pub(crate) async fn a_mixed_fleet_loses_nothing(border: &Border, kinds: &[PeerKind]) {
+    let acquisitions =
+        env::var("DLOCK_FLEET").map_or(50, |text| text.parse().expect("`DLOCK_FLEET` is a number"));
+    let locks = [border.locks().await, border.locks().await];
+    let fleet = Fleet {
+        locks: &locks,
+        peer: border.peer(),
+        name: &unique(),
+        kinds,
+        contenders: 4,
+        acquisitions,
+        ttl: TTL,
+    };
+    let report = fleet.run().await;
+    println!("{}, {kinds:?}: {report}", border.built.name());
+    assert!(report.violations.is_empty(), "{:#?}", report.violations);
+    for locks in locks {
+        locks.close().await;
+    }
+}
+
+/// Sleeps no longer than said, where tokio's timer would for whole milliseconds.
+async fn passes(moment: Duration) {
+    let began = Instant::now();
+    while began.elapsed() < moment {
+        yield_now().await;
+    }
+}
+
+async fn lock(locks: &Locks, kind: PeerKind, name: &str) -> Guard {
+    locks.lock(kind.kind(), name).lock(&LockOptions::new().ttl(TTL)).await.expect("it is granted")
+}
+
+fn took(taken: std::io::Result<Option<Taken>>) -> Taken {
+    taken.expect("an answer").expect("nobody is in the way")
+}

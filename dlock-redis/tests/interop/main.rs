@@ -1,0 +1,180 @@
+//! dlock beside Redisson, redis-py and redsync, on one Redis.
+//!
+//! `DLOCK_FLEET` says how often each contender of a mixed fleet takes its lock: 50 times if it does not.
+
+mod cases;
+#[path = "../common/mod.rs"]
+mod common;
+
+use std::{
+    process::ExitCode,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use common::{raw, words};
+use dlock_conformance::{
+    Unreachable,
+    peer::{Built, Contender, Peer, PeerKind, Program},
+    stores::{self, Brand, Flavour, Running},
+};
+use dlock_core::{LockOptions, Locks, Registry};
+use libtest_mimic::{Arguments, Trial};
+
+use PeerKind::{Fair, Fenced, Mutex, Read, Write};
+
+/// Of both sides: whoever waits for it to end was not woken.
+const TTL: Duration = Duration::from_secs(30);
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let redis = runtime().block_on(stores::start(Brand::Redis, Flavour::Standalone)).map(Arc::new);
+    let programs: [(Program, &str, Table); 4] = [
+        (Program::REDISSON, "redisson", redisson_4),
+        (Program::REDISSON_3, "redisson", redisson),
+        (Program::REDIS_PY, "plain", plain),
+        (Program::REDSYNC, "plain", plain),
+    ];
+    let trials = programs.into_iter().flat_map(|(program, dialect, trials)| {
+        match Border::new(&redis, program, dialect) {
+            Ok(border) => trials(&border),
+            Err(unreachable) => vec![unreachable.trial(&program.name())],
+        }
+    });
+    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+}
+
+/// The cases of a peer.
+type Table = fn(&Arc<Border>) -> Vec<Trial>;
+
+/// A peer and dlock on one Redis.
+struct Border {
+    running: Arc<Running>,
+    /// Of dlock.
+    dialect: &'static str,
+    built: Built,
+    peer: OnceLock<Peer>,
+}
+
+macro_rules! trials {
+    ($border:expr; $($test:ident($($argument:expr),*);)*) => {
+        vec![$({
+            let border = Arc::clone($border);
+            let details: &[String] = &[$(format!(" {:?}", $argument).to_lowercase()),*];
+            let name = format!("{}::{}{}", border.built.name(), stringify!($test), details.concat());
+            Trial::test(name, move || {
+                runtime().block_on(cases::$test(&border, $($argument),*));
+                Ok(())
+            })
+        }),*]
+    };
+}
+
+fn redisson(border: &Arc<Border>) -> Vec<Trial> {
+    trials! { border;
+        they_exclude_each_other(Mutex);
+        they_exclude_each_other(Fair);
+        they_exclude_each_other(Write);
+        readers_of_both_share_and_keep_writers_of_both_out();
+        each_wakes_the_other(Mutex);
+        each_wakes_the_other(Fair);
+        each_wakes_the_other(Read);
+        each_wakes_the_other(Write);
+        whoever_asks_while_the_other_lets_go_is_woken(Mutex);
+        whoever_asks_while_the_other_lets_go_is_woken(Fair);
+        whoever_asks_while_the_other_lets_go_is_woken(Read);
+        whoever_asks_while_the_other_lets_go_is_woken(Write);
+        a_downgrade_lets_its_readers_in();
+        both_queue_in_order_of_arrival();
+        each_sees_what_the_other_holds(Mutex);
+        each_sees_what_the_other_holds(Fair);
+        each_sees_what_the_other_holds(Read);
+        each_sees_what_the_other_holds(Write);
+        a_lock_that_dlock_breaks_is_its_waiters(Mutex);
+        a_lock_that_dlock_breaks_is_its_waiters(Fair);
+        a_lock_that_dlock_breaks_is_its_waiters(Write);
+        what_it_held_when_it_was_killed_is_free_after_its_ttl();
+        a_mixed_fleet_loses_nothing(&[Mutex]);
+        a_mixed_fleet_loses_nothing(&[Fair]);
+        a_mixed_fleet_loses_nothing(&[Read, Write]);
+    }
+}
+
+fn redisson_4(border: &Arc<Border>) -> Vec<Trial> {
+    let fenced = trials! { border;
+        they_exclude_each_other(Fenced);
+        each_wakes_the_other(Fenced);
+        tokens_grow_across_the_border();
+        a_mixed_fleet_loses_nothing(&[Fenced]);
+    };
+    redisson(border).into_iter().chain(fenced).collect()
+}
+
+fn plain(border: &Arc<Border>) -> Vec<Trial> {
+    trials! { border;
+        they_exclude_each_other(Mutex);
+        a_mixed_fleet_loses_nothing(&[Mutex]);
+    }
+}
+
+impl Border {
+    fn new(
+        redis: &Result<Arc<Running>, Unreachable>,
+        program: Program,
+        dialect: &'static str,
+    ) -> Result<Arc<Self>, Unreachable> {
+        // Without a Redis it is the peer that is missing: `DLOCK_REQUIRE` may name it.
+        let name = || program.word().to_owned();
+        let running = redis.clone().map_err(|redis| Unreachable { name: name(), ..redis })?;
+        Ok(Arc::new(Self { running, dialect, built: program.build()?, peer: OnceLock::new() }))
+    }
+
+    /// One process for all cases.
+    fn peer(&self) -> &Peer {
+        self.peer.get_or_init(|| self.built.start(self.running.url(), TTL))
+    }
+
+    fn contender(&self, kind: PeerKind) -> Contender {
+        assert!(self.peer().can(kind), "{} has no kind {kind}", self.peer().name());
+        self.peer().contender()
+    }
+
+    /// A client of its own.
+    async fn locks(&self) -> Locks {
+        let url = format!("{}?dialect={}", self.running.url(), self.dialect);
+        let locks = Registry::new().with(dlock_redis::DRIVER).connect(&url).await.expect("Redis is there");
+        locks.with_defaults(LockOptions::new().ttl(TTL))
+    }
+
+    /// Waits until somebody listens for a lock.
+    async fn waiters(&self, name: &str) {
+        let mut raw = raw(self.running.url()).await;
+        until(async || {
+            let asked = words(&format!("PUBSUB CHANNELS *{name}*"));
+            let channels: Vec<String> = asked.query_async(&mut raw).await.expect("an answer");
+            !channels.is_empty()
+        })
+        .await;
+    }
+
+    /// Waits until that many queue for a fair lock.
+    async fn queued(&self, name: &str, count: usize) {
+        let mut raw = raw(self.running.url()).await;
+        until(async || {
+            let asked = words(&format!("LLEN redisson_lock_queue:{{{name}}}"));
+            asked.query_async::<usize>(&mut raw).await.expect("an answer") >= count
+        })
+        .await;
+    }
+}
+
+async fn until(mut condition: impl AsyncFnMut() -> bool) {
+    while !condition().await {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(2).enable_all().build().expect("a runtime can be built")
+}

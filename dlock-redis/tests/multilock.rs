@@ -1,0 +1,166 @@
+//! MultiLock on one server: how many commands it costs, and that they go out together.
+#![expect(clippy::disallowed_methods, reason = "contenders and the relay are tasks")]
+
+mod common;
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use common::{Bench, connect, soon};
+use dlock_core::{DistributedLock, DistributedLockExt, Kind, LockOptions, Locks, MultiLock};
+use futures_util::future::join_all;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::watch,
+};
+
+fn multi(locks: &Locks, names: &[String]) -> MultiLock {
+    MultiLock::new(names.iter().map(|name| locks.lock(Kind::Mutex, name))).expect("it has members")
+}
+
+fn names(count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("n{number}")).collect()
+}
+
+/// How many of these keys there are.
+async fn known(bench: &Bench, names: &[String]) -> usize {
+    bench.ask(&format!("EXISTS {}", names.join(" "))).await
+}
+
+#[tokio::test]
+async fn three_names_on_one_server_are_one_lock() {
+    let Some(bench) = Bench::new().await else { return };
+    let (a, b, names) = (bench.locks("").await, bench.locks("").await, names(3));
+    let guard = multi(&a, &names).lock_within(Duration::from_secs(10)).await.unwrap();
+    assert_eq!((guard.tokens().len(), known(&bench, &names).await), (3, 3));
+    for name in &names {
+        assert!(b.mutex(name).try_lock().await.unwrap().is_none(), "{name} is not held");
+    }
+    guard.release().await.unwrap();
+    assert_eq!(known(&bench, &names).await, 0, "left behind");
+    let busy = b.mutex("n1").lock().await.unwrap();
+    assert!(multi(&a, &names).try_lock(&LockOptions::new()).await.unwrap().is_none(), "n1 is held");
+    a.close().await;
+    assert_eq!(known(&bench, &names).await, 1, "more than what the other holds");
+    busy.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn ten_free_names_cost_ten_commands_in_one_flight_and_ten_in_another_to_let_go() {
+    let Some(bench) = Bench::new().await else { return };
+    // An address that was given may say more than host and port.
+    let Some(server) = bench.running.servers().first() else { return };
+    let relay = Relay::to(server.address()).await;
+    let locks = Locks::new(connect(&format!("redis://{}?timeout=30s", relay.address)).await.unwrap());
+    // From now on the server has the scripts.
+    locks.mutex("n0").lock().await.unwrap().release().await.unwrap();
+    let names = names(10);
+    let before = calls(&bench).await;
+    relay.hold_answers_for(10);
+    let all = multi(&locks, &names);
+    let asked = all.lock_within(Duration::from_secs(60));
+    let guard = soon("it waits for an answer before it has asked for all ten", asked).await.unwrap();
+    assert_eq!(calls(&bench).await - before, 10, "a name costs more than one command");
+    relay.hold_answers_for(10);
+    soon("it waits for an answer before it has let all ten go", guard.release()).await.unwrap();
+    assert_eq!(calls(&bench).await - before, 20, "a name costs more than one command to let go");
+    assert_eq!(known(&bench, &names).await, 0, "left behind");
+}
+
+/// How often scripts were run.
+async fn calls(bench: &Bench) -> u64 {
+    let stats: String = bench.ask("INFO commandstats").await;
+    let ran = stats.lines().filter(|line| line.starts_with("cmdstat_eval"));
+    let count = |line: &str| line.split(['=', ',']).nth(1).and_then(|calls| calls.parse::<u64>().ok());
+    ran.map(|line| count(line).expect("a number")).sum()
+}
+
+/// Stands between a client and its server, and can keep answers back until enough was asked.
+struct Relay {
+    address: SocketAddr,
+    flow: Arc<Flow>,
+}
+
+struct Flow {
+    /// How many scripts were asked for.
+    asked: watch::Sender<usize>,
+    /// How many must have been before the next answer.
+    wanted: watch::Sender<usize>,
+}
+
+impl Relay {
+    async fn to(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let address = listener.local_addr().expect("it is bound");
+        let flow = Arc::new(Flow { asked: watch::Sender::new(0), wanted: watch::Sender::new(0) });
+        let shared = Arc::clone(&flow);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let server = TcpStream::connect(server).await.expect("the server is there");
+                let ((from_client, to_client), (from_server, to_server)) =
+                    (client.into_split(), server.into_split());
+                let (up, down) = (Arc::clone(&shared), Arc::clone(&shared));
+                tokio::spawn(async move { up.questions(from_client, to_server).await });
+                tokio::spawn(async move { down.answers(from_server, to_client).await });
+            }
+        });
+        Self { address, flow }
+    }
+
+    fn hold_answers_for(&self, scripts: usize) {
+        let asked = *self.flow.asked.borrow();
+        self.flow.wanted.send_replace(asked + scripts);
+    }
+}
+
+impl Flow {
+    async fn questions(&self, mut client: OwnedReadHalf, mut server: OwnedWriteHalf) -> Option<()> {
+        const WORD: &[u8] = b"\r\nEVALSHA\r\n";
+        let (mut chunk, mut tail) = ([0; 4096], Vec::new());
+        loop {
+            let count = client.read(&mut chunk).await.ok().filter(|count| *count > 0)?;
+            tail.extend_from_slice(&chunk[..count]);
+            let scripts = tail.windows(WORD.len()).filter(|window| *window == WORD).count();
+            // What may be the beginning of the next.
+            tail.drain(..tail.len().saturating_sub(WORD.len() - 1));
+            self.asked.send_modify(|asked| *asked += scripts);
+            server.write_all(&chunk[..count]).await.ok()?;
+        }
+    }
+
+    async fn answers(&self, mut server: OwnedReadHalf, mut client: OwnedWriteHalf) -> Option<()> {
+        let mut chunk = [0; 4096];
+        loop {
+            let count = server.read(&mut chunk).await.ok().filter(|count| *count > 0)?;
+            let wanted = *self.wanted.borrow();
+            self.asked.subscribe().wait_for(|asked| *asked >= wanted).await.ok()?;
+            client.write_all(&chunk[..count]).await.ok()?;
+        }
+    }
+}
+
+#[tokio::test]
+async fn multilocks_over_the_same_names_in_any_order_never_deadlock() {
+    const ROUNDS: usize = 25;
+    let Some(bench) = Bench::new().await else { return };
+    let names = names(3);
+    let mut contenders = Vec::new();
+    for number in 0..6 {
+        let (locks, mut names) = (bench.locks("").await, names.clone());
+        names.rotate_left(number % 3);
+        contenders.push(tokio::spawn(async move {
+            for round in 0..ROUNDS {
+                let some = &names[..=1 + round % 2];
+                let guard = multi(&locks, some).lock_within(Duration::from_secs(60)).await;
+                guard.expect("granted in the end").release().await.expect("held until now");
+            }
+        }));
+    }
+    for contender in join_all(contenders).await {
+        contender.expect("granted in the end");
+    }
+    assert_eq!(known(&bench, &names).await, 0, "left behind");
+}

@@ -1,0 +1,177 @@
+//! RedLock on five servers that are killed, frozen, and started again with and without what they knew.
+
+mod common;
+
+use std::{io, time::Duration};
+
+use common::{connect, nodes::Nodes, or_skip};
+use dlock_conformance::stores::{Data, Server};
+use dlock_core::{Error, Guard, Locks, LostReason};
+use tokio::time::{Instant, sleep, timeout};
+
+/// How long one member may take, of the five here.
+const MEMBER: Duration = Duration::from_millis(500);
+const PARAMS: &str = "member_timeout=500ms&timeout=1s";
+/// For a round trip, and a machine that does much else.
+const GENEROUS: Duration = Duration::from_secs(3);
+/// Short enough that several pass in a test.
+const SHORT: Duration = Duration::from_secs(2);
+/// Long enough that nothing ends in a test but by what it does.
+const LONG: Duration = Duration::from_secs(600);
+
+async fn five() -> Option<Nodes> {
+    or_skip(Nodes::new(5, PARAMS).await)
+}
+
+/// Two are gone, and nobody has to care.
+async fn two_of_five_cost_nothing(nodes: &Nodes, client: &Locks) {
+    let asked = Instant::now();
+    let guard = client.mutex("x").lock().await.expect("three of five are a majority");
+    assert!(asked.elapsed() < MEMBER + GENEROUS, "granted after {:?}", asked.elapsed());
+    sleep(SHORT * 4).await;
+    assert!(!guard.is_lost(), "three of five go on renewing");
+    let other = nodes.locks(SHORT).await;
+    assert!(other.mutex("x").try_lock().await.expect("a majority answers").is_none(), "two hold it");
+    guard.release().await.expect("a majority has let go");
+    assert_eq!(nodes.knowing(2..5, "x").await, 0, "it is left behind");
+    drop(other.mutex("x").try_lock().await.expect("a majority answers").expect("it is free again"));
+}
+
+#[tokio::test]
+async fn two_servers_that_are_killed_delay_nobody_and_cost_the_holder_nothing() {
+    let Some(nodes) = five().await else { return };
+    let client = nodes.locks(SHORT).await;
+    nodes.each(0..2, Server::kill).await;
+    two_of_five_cost_nothing(&nodes, &client).await;
+}
+
+#[tokio::test]
+async fn two_servers_that_are_frozen_delay_nobody_and_cost_the_holder_nothing() {
+    let Some(nodes) = five().await else { return };
+    let client = nodes.locks(SHORT).await;
+    nodes.each(0..2, Server::pause).await;
+    two_of_five_cost_nothing(&nodes, &client).await;
+}
+
+#[tokio::test]
+async fn servers_that_answer_late_are_released_too() {
+    let Some(nodes) = five().await else { return };
+    let client = nodes.locks(LONG).await;
+    nodes.each(0..2, Server::pause).await;
+    client.mutex("x").lock().await.expect("a majority").release().await.expect("a majority");
+    nodes.each(0..2, Server::resume).await;
+    nodes.until_knowing(0..5, "x", 0).await;
+    // Nor does it come back by what was asked before.
+    client.close().await;
+    assert_eq!(nodes.knowing(0..5, "x").await, 0, "it came back");
+}
+
+#[tokio::test]
+async fn with_three_of_five_gone_nobody_is_granted_and_nothing_is_left() {
+    let Some(nodes) = five().await else { return };
+    let client = nodes.locks(LONG).await;
+    nodes.each(0..3, Server::kill).await;
+    let asked = Instant::now();
+    for refused in [client.mutex("x").try_lock().await.map(drop), client.mutex("x").lock().await.map(drop)] {
+        let error = refused.expect_err("two are no majority");
+        assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+        let source = std::error::Error::source(&error).expect("it says which").to_string();
+        assert!(source.starts_with("3 of 5 members did not answer"), "{source}");
+    }
+    // Each asked and each let go.
+    assert!(asked.elapsed() < MEMBER * 4 + GENEROUS, "refused after {:?}", asked.elapsed());
+    nodes.until_knowing(3..5, "x", 0).await;
+}
+
+/// Three are gone: the holder knows it when its validity ends, and is told.
+async fn is_told_in_time(fault: impl AsyncFn(&Server) -> io::Result<()>) {
+    let Some(nodes) = five().await else { return };
+    // Some seconds until the first renewal, so that none is under way when they go.
+    let client = nodes.locks(Duration::from_secs(10)).await;
+    let guard = client.mutex("x").lock().await.expect("free");
+    nodes.each(0..3, fault).await;
+    sleep(guard.remaining()).await;
+    assert!(guard.is_lost(), "it holds beyond its validity");
+    let told = timeout(GENEROUS, guard.lost()).await.expect("it is never told");
+    assert_eq!(told, LostReason::Expired);
+}
+
+#[tokio::test]
+async fn a_holder_whose_majority_is_killed_is_told_when_its_validity_ends() {
+    is_told_in_time(Server::kill).await;
+}
+
+#[tokio::test]
+async fn a_holder_whose_majority_is_frozen_is_told_when_its_validity_ends() {
+    is_told_in_time(Server::pause).await;
+}
+
+#[tokio::test]
+async fn servers_that_were_away_at_first_are_taken_up_when_they_are_back() {
+    let Some(nodes) = five().await else { return };
+    nodes.each(0..2, Server::kill).await;
+    let client = nodes.locks(SHORT).await;
+    let guard = client.mutex("x").lock().await.expect("three of five are a majority");
+    nodes.each(0..2, async |server| server.start(Data::Kept).await).await;
+    nodes.until_knowing(0..5, "x", 5).await;
+    nodes.each(3..5, Server::kill).await;
+    sleep(SHORT * 3).await;
+    assert!(!guard.is_lost(), "the two that came back stand in for the two that went");
+    guard.release().await.expect("a majority has let go");
+}
+
+#[tokio::test]
+async fn without_a_majority_there_is_no_connection() {
+    let Some(nodes) = five().await else { return };
+    nodes.each(0..3, Server::kill).await;
+    let error = connect(nodes.url()).await.map(drop).expect_err("two are no majority");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+}
+
+/// A holder of the last three, of which the third is killed next. It does not renew, so what is forgotten stays so.
+async fn first_holder(nodes: &Nodes, lease: Duration) -> Guard {
+    nodes.each(0..2, Server::kill).await;
+    let first = nodes.locks(SHORT).await.mutex("x").lock().lease(lease).await;
+    nodes.each(2..3, Server::kill).await;
+    first.expect("a majority of the last three")
+}
+
+/// Those two come back with what they knew, which is nothing of it; the third with nothing.
+async fn all_are_back(nodes: &Nodes) {
+    nodes.each(2..3, async |server| server.start(Data::Lost).await).await;
+    nodes.each(0..2, async |server| server.start(Data::Kept).await).await;
+}
+
+/// The honest outcome: RedLock needs its members to remember, or to stay away for a ttl.
+#[tokio::test]
+async fn a_server_that_comes_back_empty_at_once_lets_a_second_holder_in() {
+    let Some(nodes) = five().await else { return };
+    let first = first_holder(&nodes, LONG).await;
+    all_are_back(&nodes).await;
+    let second = nodes.locks(SHORT).await.mutex("x").try_lock().await.expect("all answer");
+    assert!(second.is_some() && !first.is_lost(), "this is what docs/semantics.md warns of");
+}
+
+#[tokio::test]
+async fn a_server_that_comes_back_empty_after_a_ttl_lets_nobody_in() {
+    let Some(nodes) = five().await else { return };
+    let first = first_holder(&nodes, SHORT).await;
+    assert_eq!(first.lost().await, LostReason::Expired);
+    all_are_back(&nodes).await;
+    // The last two may know the first for a moment longer: their ttl runs from when they heard of it.
+    let second = nodes.locks(SHORT).await.mutex("x").try_lock().await.expect("all answer");
+    assert!(first.is_lost() && second.is_some(), "one holder at a time");
+}
+
+#[tokio::test]
+async fn a_server_that_comes_back_empty_is_told_again_by_a_holder_that_renews() {
+    let Some(nodes) = five().await else { return };
+    let client = nodes.locks(SHORT * 3).await;
+    let guard = client.mutex("x").lock().await.expect("all five");
+    nodes.each(2..3, Server::kill).await;
+    nodes.each(2..3, async |server| server.start(Data::Lost).await).await;
+    nodes.until_knowing(2..3, "x", 1).await;
+    assert!(!guard.is_lost(), "four of five never forgot");
+    let other = nodes.locks(SHORT).await.mutex("x").try_lock().await;
+    assert!(other.expect("all answer").is_none(), "two hold it");
+}

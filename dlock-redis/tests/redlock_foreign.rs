@@ -1,0 +1,110 @@
+//! RedLocks of others on the same servers: `SET NX PX` on a majority, as rslock, redsync and node-redlock do.
+#![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
+
+mod common;
+
+use std::{sync::Arc, time::Duration};
+
+use common::{nodes::Nodes, or_skip, unique};
+use dlock_core::Locks;
+use futures_util::future::join_all;
+use rslock::{LockError, LockManager};
+use tokio::{sync::Mutex, time::Instant};
+
+const TTL: Duration = Duration::from_secs(60);
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often each contender has the lock.
+const ROUNDS: usize = 50;
+
+async fn three() -> Option<Nodes> {
+    or_skip(Nodes::new(3, "dialect=plain").await)
+}
+
+/// An rslock that tries once.
+fn foreign(nodes: &Nodes) -> LockManager {
+    let mut foreign = LockManager::new(nodes.urls());
+    foreign.set_retry(0, Duration::ZERO);
+    foreign
+}
+
+#[tokio::test]
+async fn rslock_does_not_get_what_dlock_holds() {
+    let Some(nodes) = three().await else { return };
+    let (locks, foreign) = (nodes.locks(TTL).await, foreign(&nodes));
+    let held = locks.mutex("foo").lock().await.unwrap();
+    let refused = foreign.lock("foo", TTL).await;
+    assert!(matches!(refused, Err(LockError::Unavailable)), "two hold it: {refused:?}");
+    assert_eq!(nodes.knowing(0..3, "foo").await, 3, "what rslock did not get it has removed");
+    held.release().await.unwrap();
+    let got = foreign.lock("foo", TTL).await.expect("it is free");
+    foreign.unlock(&got).await;
+}
+
+#[tokio::test]
+async fn dlock_does_not_get_what_rslock_holds() {
+    let Some(nodes) = three().await else { return };
+    let (locks, foreign) = (nodes.locks(TTL).await, foreign(&nodes));
+    let held = foreign.lock("foo", TTL).await.expect("it is free");
+    let tried = locks.mutex("foo").try_lock().await.unwrap();
+    assert!(tried.is_none(), "two hold it: {tried:?}");
+    assert_eq!(nodes.knowing(0..3, "foo").await, 3, "what dlock did not get it has removed");
+    let waiting = tokio::spawn(locks.mutex("foo").lock().wait(PATIENCE).into_future());
+    foreign.unlock(&held).await;
+    waiting.await.unwrap().expect("it is free").release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_minority_that_rslock_holds_stops_nobody() {
+    let Some(nodes) = three().await else { return };
+    let locks = nodes.locks(TTL).await;
+    let one = LockManager::new(nodes.urls()[..1].to_vec());
+    let held = one.lock("foo", TTL).await.expect("it is free");
+    let guard = locks.mutex("foo").try_lock().await.unwrap().expect("two of three are a majority");
+    guard.release().await.unwrap();
+    assert_eq!(nodes.knowing(0..1, "foo").await, 1, "the lock of another is not touched");
+    one.unlock(&held).await;
+}
+
+#[tokio::test]
+async fn contenders_of_both_never_meet() {
+    let Some(nodes) = three().await else { return };
+    let (name, room) = (unique(), Arc::new(Mutex::new(())));
+    let mut contenders = Vec::new();
+    for _ in 0..2 {
+        let ours = dlock_contends(nodes.locks(TTL).await, name.clone(), Arc::clone(&room));
+        let theirs = rslock_contends(foreign(&nodes), name.clone(), Arc::clone(&room));
+        contenders.extend([tokio::spawn(ours), tokio::spawn(theirs)]);
+    }
+    for contender in join_all(contenders).await {
+        contender.expect("nothing was found wrong");
+    }
+    assert_eq!(nodes.knowing(0..3, &name).await, 0, "left behind");
+}
+
+/// Is in the room, alone.
+async fn visit(room: &Mutex<()>) {
+    let _alone = room.try_lock().expect("two hold it");
+    tokio::time::sleep(Duration::from_millis(1)).await;
+}
+
+async fn dlock_contends(locks: Locks, name: String, room: Arc<Mutex<()>>) {
+    for _ in 0..ROUNDS {
+        let guard = locks.mutex(&name).lock().wait(PATIENCE).await.expect("granted in the end");
+        visit(&room).await;
+        guard.release().await.expect("held until now");
+    }
+}
+
+async fn rslock_contends(mut manager: LockManager, name: String, room: Arc<Mutex<()>>) {
+    manager.set_retry(20, Duration::from_millis(20));
+    let (began, mut had) = (Instant::now(), 0);
+    while had < ROUNDS {
+        assert!(began.elapsed() < PATIENCE, "rslock was granted {had} of {ROUNDS}");
+        // It has few tries, and says so as an error.
+        let Ok(held) = manager.lock(name.as_str(), TTL).await else { continue };
+        visit(&room).await;
+        manager.unlock(&held).await;
+        had += 1;
+    }
+}

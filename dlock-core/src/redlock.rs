@@ -68,7 +68,7 @@ impl RedLock {
     }
 
     /// How long one member may take for an answer before the lock goes on without it. Default: a tenth of the ttl, at
-    /// most 2 s. A member that is merely late is still heard afterwards.
+    /// least 50 ms and at most 2 s. A member that is merely late is still heard afterwards.
     #[must_use]
     pub fn member_timeout(mut self, limit: Duration) -> Self {
         self.member_timeout = Some(limit);

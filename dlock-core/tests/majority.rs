@@ -1,9 +1,13 @@
 //! What only a RedLock can do wrong: members that are away, late, or come back with nothing.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use async_trait::async_trait;
 use dlock_conformance::wrap::Switch;
-use dlock_core::{Backend, Error, LockOptions, Locks, LostReason, RedLock, Store, memory::MemoryBackend};
+use dlock_core::{
+    Attempt, Backend, Claim, Error, Info, LockOptions, Locks, LostReason, RedLock, Renewal, Request, Result,
+    Store, memory::MemoryBackend,
+};
 use tokio::time::{Instant, sleep};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -204,6 +208,57 @@ async fn contenders_that_split_the_members_between_them_come_to_an_end() {
         let all = futures_util::future::join_all(contenders);
         tokio::time::timeout(TTL * 10, all).await.expect("somebody gets it in the end, again and again");
     }
+}
+
+/// Members that refuse for good, as a store does with a kind that it cannot order with the one that holds.
+#[derive(Debug)]
+struct Refusing(MemoryBackend);
+
+struct Refusal(Request);
+
+impl Backend for Refusing {
+    fn info(&self) -> &Info {
+        self.0.info()
+    }
+
+    fn claim(&self, request: Request) -> Box<dyn Claim> {
+        Box::new(Refusal(request))
+    }
+}
+
+#[async_trait]
+impl Claim for Refusal {
+    async fn attempt(&mut self) -> Result<Attempt> {
+        let Request { name, kind, .. } = self.0.clone();
+        Err(Error::WrongKind { name, kind, reason: "it is something else".to_owned() })
+    }
+
+    async fn renew(&mut self) -> Result<Renewal> {
+        Ok(Renewal::Lost)
+    }
+
+    async fn release(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    async fn changed(&mut self) {
+        std::future::pending().await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_majority_refuses_for_good_is_refused_for_good() {
+    let refusing = || Store::new(Arc::new(Refusing(MemoryBackend::new())));
+    let away = Switch::default();
+    away.cut();
+    let gone = || away.wrap(MemoryBackend::new().into_store());
+    let there = || MemoryBackend::new().into_store();
+    let asked = async |members: [Store; 3]| locks(members.into_iter()).mutex("x").lock().await;
+    let error = asked([gone(), refusing(), refusing()]).await.expect_err("two refuse");
+    assert!(matches!(error, Error::WrongKind { .. }), "asking again does not help: {error:?}");
+    let error = asked([gone(), there(), refusing()]).await.expect_err("one is no majority");
+    assert!(matches!(error, Error::Unavailable { .. }), "when the first is back it may do: {error:?}");
+    asked([there(), there(), refusing()]).await.expect("two are a majority").release().await.expect("held");
 }
 
 #[test]

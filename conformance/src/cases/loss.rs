@@ -183,8 +183,11 @@ pub(super) async fn a_crashed_waiter_lets_others_pass_within_its_ttl(arena: Arc<
         .within(arena.short_ttl(), "a dead waiter blocks the queue", arena.lock(&b).lock(&arena.options()))
         .await;
     drop(next.expect("free by now"));
-    let told = waiter.await.expect("no panic");
-    assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
+    // What it had asked when it crashed may have been granted: a holder who crashed lets others pass too.
+    match waiter.await.expect("no panic") {
+        Ok(guard) => assert!(guard.is_lost(), "two hold it"),
+        Err(error) => assert!(matches!(error, Error::Unavailable { .. }), "{error:?}"),
+    }
 }
 
 /// Takes the lock from a holder who is not told by this, and lets another in.

@@ -16,6 +16,11 @@ use crate::{Attempt, Claim, Error, Grant, Renewal, Request, Result, Store, Wait}
 /// third of the ttl: while somebody else holds the majority, letting go is of no use.
 const PATIENCE: Duration = Duration::from_millis(20);
 
+/// The least and the most that one member may take, unless it is set: below, a busy machine would be taken for one that is
+/// away; above, everybody would wait too long for one that is.
+const LEAST: Duration = Duration::from_millis(50);
+const MOST: Duration = Duration::from_secs(2);
+
 pub(super) struct RedLockClaim {
     members: Vec<Member>,
     quorum: usize,
@@ -68,7 +73,7 @@ impl RedLockClaim {
     pub(super) fn new(lock: &RedLock, request: Request) -> Self {
         let member = |store: &Store| Member::new(Arc::clone(&store.backend), request.clone());
         let members = lock.members.iter().map(member).collect();
-        let limit = lock.member_timeout.unwrap_or((request.ttl / 10).min(Duration::from_secs(2)));
+        let limit = lock.member_timeout.unwrap_or((request.ttl / 10).clamp(LEAST, MOST));
         Self { members, quorum: lock.quorum(), request, limit, patience: PATIENCE, split_since: None }
     }
 

@@ -9,8 +9,9 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Claim, ClaimId, Error, Grant, LockName, LockOptions, Locks, LostReason, Request, Result, Token,
     clock::Moment,
-    hold::{Hold, Side, Stake},
+    hold::Hold,
     keeper::Keeper,
+    stake::{Side, Stake},
 };
 
 /// A held lock. Dropping it releases the lock in the background; [`release`](Self::release) waits for the answer.

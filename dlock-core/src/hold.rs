@@ -8,72 +8,10 @@ use std::{
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::{ClaimId, Error, Guard, Info, Kind, LockName, LostReason, Request, Result, Token, clock::Moment};
-
-/// Which of an owner's two counts a guard is in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
-    Exclusive,
-    Shared,
-}
-
-impl Side {
-    pub(crate) fn of(kind: Kind) -> Self {
-        if kind == Kind::Read { Self::Shared } else { Self::Exclusive }
-    }
-}
-
-/// One guard's part in a hold.
-pub(crate) struct Stake {
-    pub(crate) hold: Arc<Hold>,
-    side: Side,
-    departed: bool,
-}
-
-impl Stake {
-    pub(crate) fn new(hold: Arc<Hold>, side: Side) -> Self {
-        Self { hold, side, departed: false }
-    }
-
-    /// See [`Guard::release`].
-    pub(crate) async fn release(mut self) -> Result<()> {
-        if self.hold.loss().is_some() {
-            return Err(self.hold.lost_error());
-        }
-        let (reply, answer) = oneshot::channel();
-        self.departed = true;
-        if !self.hold.depart(self.side, Some(reply)) {
-            return Ok(());
-        }
-        answer.await.unwrap_or_else(|_| Err(self.hold.lost_error()))
-    }
-
-    /// See [`Guard::downgrade`].
-    pub(crate) async fn downgrade(mut self) -> Result<Self> {
-        if self.hold.loss().is_some() {
-            return Err(self.hold.lost_error());
-        }
-        if self.side == Side::Exclusive {
-            if !self.hold.downgrades {
-                let what = format!("turn the exclusive hold of lock `{}` into a read hold", self.hold.name);
-                return Err(Error::Unsupported { store: self.hold.store, what });
-            }
-            self.side = Side::Shared;
-            if let Some(answer) = self.hold.change_sides() {
-                answer.await.map_err(|_| self.hold.lost_error())?;
-            }
-        }
-        Ok(self)
-    }
-}
-
-impl Drop for Stake {
-    fn drop(&mut self) {
-        if !self.departed {
-            self.hold.depart(self.side, None);
-        }
-    }
-}
+use crate::{
+    ClaimId, Error, Guard, Info, Kind, LockName, LostReason, Request, Result, Token, clock::Moment,
+    stake::Side,
+};
 
 /// A hold as its guards and its keeper share it.
 pub(crate) struct Hold {
@@ -186,7 +124,7 @@ impl Hold {
     }
 
     /// One guard fewer; `true` if it was the last and the keeper will answer.
-    fn depart(&self, side: Side, farewell: Option<oneshot::Sender<Result<()>>>) -> bool {
+    pub(crate) fn depart(&self, side: Side, farewell: Option<oneshot::Sender<Result<()>>>) -> bool {
         let mut state = self.state();
         match side {
             Side::Exclusive => state.exclusive -= 1,
@@ -208,7 +146,7 @@ impl Hold {
     }
 
     /// An exclusive guard becomes a shared one. The answer ends when the store has followed; `None` if it need not.
-    fn change_sides(&self) -> Option<oneshot::Receiver<()>> {
+    pub(crate) fn change_sides(&self) -> Option<oneshot::Receiver<()>> {
         let mut state = self.state();
         state.exclusive -= 1;
         state.shared += 1;
@@ -287,7 +225,7 @@ impl Hold {
     }
 
     /// The error of a hold that is lost, or whose keeper ended without an answer.
-    fn lost_error(&self) -> Error {
+    pub(crate) fn lost_error(&self) -> Error {
         let reason = self.loss().unwrap_or(LostReason::Abandoned);
         Error::Lost { name: self.name.clone(), reason }
     }

@@ -6,6 +6,8 @@
 //! leave     release, again until the store has confirmed it           at the longest for one ttl
 //! ```
 //!
+//! One file, though a long one: a claim's life is told here from its beginning to its end.
+//!
 //! A caller's time-out, a `select!` that chose another arm, a dropped future and a dropped guard are one event
 //! here: the other end is gone.
 
@@ -24,10 +26,11 @@ use crate::{
     Attempt, Claim, Error, Grant, Guard, Info, Kind, LostReason, Renewal, Request, Result, Wait,
     clock::Moment,
     error::Source,
-    hold::{Hold, Side, Wish},
+    hold::{Hold, Wish},
     locks::Client,
     observe,
     options::{Cadence, Terms},
+    stake::Side,
 };
 
 /// Failures in a row after which a waiting caller is told instead of waiting on. With the pauses between them, about a

@@ -34,6 +34,7 @@ mod owner;
 mod queue;
 mod redlock;
 mod registry;
+mod stake;
 mod url;
 
 pub use acquire::{Acquire, TryAcquire};

@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const PAUSED_LIMIT: Duration = Duration::from_secs(24 * 3600);
 
 /// Cases of a store on the wall's clock mostly wait, so many run at once.
-const THREADS: usize = 8;
+const THREADS: usize = 16;
 
 /// Runs the suite against a store, with the command line of a test binary: filters, `--list`, `--test-threads`.
 ///

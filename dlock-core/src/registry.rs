@@ -81,10 +81,22 @@ impl Registry {
     /// # Cancel safety
     /// Safe: dropping the future ends the attempt.
     pub async fn connect(&self, url: &str) -> Result<Locks> {
+        self.open(url).await.map(Locks::new)
+    }
+
+    /// Connects as [`connect`](Self::connect) does, to a store that is to be a part of something: of a
+    /// [`RedLock`](crate::RedLock), for example.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    /// Safe: dropping the future ends the attempt.
+    pub async fn open(&self, url: &str) -> Result<Store> {
         let url: StoreUrl = url.parse()?;
         let knows = |driver: &&Driver| driver.schemes.contains(&url.scheme());
         if let Some(driver) = self.drivers.iter().find(knows) {
-            return Ok(Locks::new((driver.connect)(url).await?));
+            return (driver.connect)(url).await;
         }
         let known = self.schemes().join(", ");
         let reason = match self.absent.iter().find(|(scheme, _)| *scheme == url.scheme()) {

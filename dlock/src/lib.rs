@@ -22,6 +22,9 @@
 //!
 //! The package is also the command `dlock`, feature `cli`: `dlock run NAME -- CMD` runs a command under a lock.
 
+#[cfg(feature = "config")]
+pub mod config;
+
 pub use dlock_core::{
     Acquire, ClaimId, Contender, DistributedLock, DistributedLockExt, Error, FairLock, FairMutex, Guard,
     Info, Kind, Lock, LockName, LockOptions, LockState, Locks, LostReason, MultiLock, Mutex, Owner, ReadLock,

@@ -9,9 +9,9 @@
 mod command;
 mod engine;
 mod figures;
-mod handoff;
 mod held;
 mod redis;
+mod sqlite;
 
 use std::{error::Error, process::Command};
 
@@ -52,7 +52,7 @@ fn measure(part: &str, effort: Effort) -> Result<(), Box<dyn Error>> {
     match part {
         "engine" => runtime.block_on(engine::bench(effort)),
         "held" => runtime.block_on(held::bench(effort)),
-        "sqlite" => handoff::bench(effort),
+        "sqlite" => sqlite::bench(effort),
         "command" => command::bench(effort),
         redis => runtime.block_on(redis::bench(redis, effort)),
     }

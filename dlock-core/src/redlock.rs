@@ -49,7 +49,7 @@ impl RedLock {
         }
         let infos = || members.iter().map(|member| member.backend.info());
         let kinds = Kind::ALL.iter().copied().filter(|kind| infos().all(|info| info.kinds.contains(kind)));
-        let kinds: Vec<_> = kinds.collect();
+        let kinds = common(&kinds.collect::<Vec<_>>());
         let least = infos().map(|info| *info.ttl.start()).max().unwrap_or_default();
         let most = infos().map(|info| *info.ttl.end()).min().unwrap_or_default();
         if kinds.is_empty() || least > most {
@@ -58,7 +58,7 @@ impl RedLock {
         let info = Info {
             store: "redlock",
             identity: format!("redlock:{}", identities.join(",")),
-            kinds: common(&kinds),
+            kinds,
             tokens: false,
             downgrades: false,
             // Below this the drift leaves nothing.

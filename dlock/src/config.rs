@@ -1,4 +1,4 @@
-//! Several stores by name, and rules which lock is in which, from TOML. Feature `config`.
+//! Several stores by name, and rules which lock is in which, from TOML. Feature `config`. Over the usual length with its tests.
 //!
 //! ```toml
 //! default = "main"                    # the store of locks that no rule names; may be left out if there is one store
@@ -100,10 +100,9 @@ impl Config {
     }
 
     fn check(&self) -> Result<()> {
-        let known = || self.stores.keys().cloned().collect::<Vec<_>>().join(", ");
         let exists = |name: &String, who: &str| match self.stores.contains_key(name) {
             true => Ok(()),
-            false => Err(invalid(&format!("{who} names the store `{name}`; there are: {}", known()))),
+            false => Err(invalid(&format!("{who} names the store `{name}`; there are: {}", self.known()))),
         };
         self.default_store()?;
         for (name, place) in &self.stores {
@@ -131,14 +130,19 @@ impl Config {
             .try_for_each(|(rule, store)| exists(store, &format!("the rule for `{}`", rule.lock)))
     }
 
+    /// The names to choose from.
+    fn known(&self) -> String {
+        self.stores.keys().cloned().collect::<Vec<_>>().join(", ")
+    }
+
     /// The name of the store of locks that no rule names.
     fn default_store(&self) -> Result<&String> {
         let only = || Some(self.stores.keys().next()?).filter(|_| self.stores.len() == 1);
         let default = self.default.as_ref().or_else(only);
         let default = default
             .ok_or_else(|| invalid("there is more than one store, or none: say which is the `default`"))?;
-        let known = || self.stores.keys().cloned().collect::<Vec<_>>().join(", ");
-        let unknown = || invalid(&format!("`default` names the store `{default}`; there are: {}", known()));
+        let unknown =
+            || invalid(&format!("`default` names the store `{default}`; there are: {}", self.known()));
         self.stores.contains_key(default).then_some(default).ok_or_else(unknown)
     }
 

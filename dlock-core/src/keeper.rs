@@ -3,7 +3,7 @@
 //! ```text
 //! contend   attempt, sleep until a hint or `retry_in`, attempt …      until granted, refused, or the caller is gone
 //! hold      sleep, renew, sleep, renew …                              until the last guard leaves, or it is lost
-//! leave     release, again until the store has confirmed it           at the longest for one ttl
+//! leave     release, again until the store has confirmed it           at the longest for one ttl after a failure
 //! ```
 //!
 //! One file, though a long one: a claim's life is told here from its beginning to its end.
@@ -28,7 +28,7 @@ use crate::{
     error::Source,
     hold::{Hold, Wish},
     locks::Client,
-    observe,
+    observe::{self, Begun},
     options::{Cadence, Terms},
     stake::Side,
 };
@@ -99,14 +99,15 @@ impl Keeper {
     pub(crate) fn start(self: Box<Self>, reply: oneshot::Sender<Outcome>) {
         let claim = self.client.store.backend.claim(self.request.clone());
         let tasks = self.client.tasks.clone();
-        tasks.spawn(self.run(claim, reply));
+        // Boxed, because tokio moves what it is given to spawn several times, and keepers are large.
+        tasks.spawn(Box::pin(self.run(claim, reply)));
     }
 
     /// Starts the task for a claim that was granted already, asked for at `sent`.
     pub(crate) fn start_held(self: Box<Self>, claim: Box<dyn Claim>, grant: Grant, sent: Moment) -> Guard {
         let (hold, guard) = self.grant(grant, sent);
         let tasks = self.client.tasks.clone();
-        tasks.spawn(self.keep(claim, hold));
+        tasks.spawn(Box::pin(self.keep(claim, hold)));
         guard
     }
 
@@ -116,9 +117,9 @@ impl Keeper {
             reply.send(Err(Error::Closed { name: self.request.name.clone() })).ok();
             return;
         }
-        let started = Instant::now();
+        let begun = Begun::now();
         let contest = self.contend(claim.as_mut(), &mut reply).await;
-        observe::contest_over(&self.request, self.info(), started.elapsed(), contest.word());
+        observe::contest_over(&self.request, self.info(), begun, contest.word());
         match contest {
             Contest::Won(grant, sent) => {
                 let (hold, guard) = self.grant(grant, sent);
@@ -199,11 +200,11 @@ impl Keeper {
 
     /// Holds until it is over, then leaves.
     async fn keep(mut self: Box<Self>, mut claim: Box<dyn Claim>, hold: Arc<Hold>) {
-        let held = Instant::now();
+        let begun = Begun::now();
         // Whatever ends this task early, a panic in a driver or the end of the runtime, the holder is told.
         let alarm = Alarm(&hold);
         let farewell = self.hold(&mut claim, &hold).await;
-        observe::hold_over(&self.request, self.info(), held.elapsed(), hold.loss());
+        observe::hold_over(&self.request, self.info(), begun, hold.loss());
         std::mem::forget(alarm);
         self.leave(claim.as_mut(), farewell.map(|reply| (reply, hold.deadline()))).await;
     }
@@ -292,7 +293,7 @@ impl Keeper {
         claim: &mut dyn Claim,
         mut farewell: Option<(oneshot::Sender<Result<()>>, Moment)>,
     ) {
-        let forgotten = Moment::now().after(self.request.ttl);
+        let mut forgotten = None;
         let mut failures = 0;
         loop {
             let error = match claim.release().await {
@@ -306,6 +307,7 @@ impl Keeper {
             };
             observe::failed(&self.request, self.info(), "release", &error);
             failures += 1;
+            let forgotten = *forgotten.get_or_insert_with(|| Moment::now().after(self.request.ttl));
             let over = forgotten.has_passed() || !error.is_transient();
             if let Some((reply, _)) = farewell.take_if(|(_, deadline)| over || deadline.has_passed()) {
                 reply.send(Err(error)).ok();

@@ -14,12 +14,28 @@
     allow(unused_variables, reason = "each listener takes what it wants")
 )]
 
-use std::time::Duration;
+#[cfg(any(feature = "tracing", feature = "metrics"))]
+use tokio::time::Instant;
 
 use crate::{Error, Info, LostReason, Request};
 
+/// When something began. Reads the clock only if somebody listens.
+#[derive(Clone, Copy)]
+pub(crate) struct Begun(#[cfg(any(feature = "tracing", feature = "metrics"))] Instant);
+
+impl Begun {
+    pub(crate) fn now() -> Self {
+        Self(
+            #[cfg(any(feature = "tracing", feature = "metrics"))]
+            Instant::now(),
+        )
+    }
+}
+
 /// An acquisition has ended.
-pub(crate) fn contest_over(request: &Request, info: &Info, waited: Duration, outcome: &'static str) {
+pub(crate) fn contest_over(request: &Request, info: &Info, begun: Begun, outcome: &'static str) {
+    #[cfg(any(feature = "tracing", feature = "metrics"))]
+    let waited = begun.0.elapsed();
     #[cfg(feature = "tracing")]
     tracing::debug!(store = info.store, lock = %request.name, kind = %request.kind, ?waited, outcome, "lock asked for");
     #[cfg(feature = "metrics")]
@@ -35,7 +51,9 @@ pub(crate) fn contest_over(request: &Request, info: &Info, waited: Duration, out
 }
 
 /// A hold has ended, normally or by a loss.
-pub(crate) fn hold_over(request: &Request, info: &Info, held: Duration, lost: Option<LostReason>) {
+pub(crate) fn hold_over(request: &Request, info: &Info, begun: Begun, lost: Option<LostReason>) {
+    #[cfg(any(feature = "tracing", feature = "metrics"))]
+    let held = begun.0.elapsed();
     #[cfg(feature = "tracing")]
     match lost {
         Some(reason) => {

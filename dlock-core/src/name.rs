@@ -48,6 +48,11 @@ impl LockName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The name, shared rather than copied, for a driver whose key it is.
+    pub fn shared(&self) -> Arc<str> {
+        Arc::clone(&self.0)
+    }
 }
 
 impl AsRef<str> for LockName {

@@ -108,7 +108,7 @@ impl Inspect for RedisBackend {
 impl Shared {
     pub(crate) fn keys(&self, name: &LockName) -> Keys {
         let of = if self.connection.is_cluster() { Keys::on_cluster } else { Keys::new };
-        of(&self.config.prefix, name.as_str())
+        of(&self.config.prefix, name)
     }
 
     /// Whether a grant that so many replicas have may count: any does, as for Redisson, but none only where there is none.

@@ -9,13 +9,14 @@ use redis::Value;
 use crate::{
     backend::Shared,
     config::Dialect,
+    connection::Answered,
     error,
     hub::Seat,
-    keys::{Keys, owner},
+    keys::owner,
     renewal::Hold,
     script::{
         ACQUIRE, FAIR_ACQUIRE, FAIR_RELEASE, PLAIN_ACQUIRE, PLAIN_RELEASE, RELEASE, RW_ACQUIRE, RW_RELEASE,
-        Script,
+        millis,
     },
 };
 
@@ -28,6 +29,8 @@ const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
 pub(crate) struct RedisClaim {
     shared: Arc<Shared>,
     request: Request,
+    /// The claim as it is on the server.
+    hold: Arc<Hold>,
     /// Where it is woken: among those who wait, or once it holds, if the server tells of keys that are gone.
     seat: Option<Seat>,
 }
@@ -40,19 +43,9 @@ enum Answer {
 
 impl RedisClaim {
     pub(crate) fn new(shared: Arc<Shared>, request: Request) -> Self {
-        Self { shared, request, seat: None }
-    }
-
-    fn keys(&self) -> Keys {
-        self.shared.keys(&self.request.name)
-    }
-
-    fn owner(&self) -> String {
-        owner(self.request.id)
-    }
-
-    fn ttl(&self) -> String {
-        self.request.ttl.as_millis().to_string()
+        let (keys, owner) = (shared.keys(&request.name), owner(request.id));
+        let hold = Arc::new(Hold { keys, owner, kind: request.kind, ttl: request.ttl });
+        Self { shared, request, hold, seat: None }
     }
 
     fn is_plain(&self) -> bool {
@@ -60,32 +53,48 @@ impl RedisClaim {
     }
 
     async fn ask(&self) -> Result<Answer> {
-        let (keys, owner, ttl) = (self.keys(), self.owner(), self.ttl());
-        let publish = self.shared.connection.publish.to_owned();
-        let waits = if self.request.wait == Wait::Never { "try" } else { "wait" }.to_owned();
-        let (script, keys, args): (&Script, Vec<String>, Vec<String>) = match self.request.kind {
-            _ if self.is_plain() => (&PLAIN_ACQUIRE, vec![keys.lock().to_owned()], vec![owner, ttl]),
-            Kind::Mutex => (&ACQUIRE, vec![keys.lock().to_owned(), keys.token()], vec![owner, ttl]),
-            Kind::Fair => {
-                let all = self.fair_keys(&keys).into_iter().chain([keys.token()]);
-                (&FAIR_ACQUIRE, all.collect(), self.fair_args(&keys).into_iter().chain([waits]).collect())
-            }
-            kind @ (Kind::Read | Kind::Write) => {
-                let all = self.rw_keys(&keys).into_iter().chain([keys.token()]);
-                let args = vec![owner, ttl, keys.rw_channel(), publish, kind.to_string(), waits];
-                (&RW_ACQUIRE, all.collect(), args)
-            }
-        };
-        let (answer, answered) = match self.shared.connection.run(script, &keys, &args).await {
+        let (answer, answered) = match self.send().await {
             Err(error) if error::is_wrong_type(&error) => return Err(self.wrong_kind("other")),
             outcome => outcome?,
         };
         let answer = self.read(answer)?;
         if let (Answer::Granted(_), Some(wanted)) = (&answer, self.shared.config.replicas) {
-            let acks = self.shared.connection.acknowledged(&keys[0], answered, wanted).await?;
+            let acks = self.shared.connection.acknowledged(self.hold.keys.lock(), answered, wanted).await?;
             self.shared.check_replicas(acks).await?;
         }
         Ok(answer)
+    }
+
+    async fn send(&self) -> Result<(Value, Answered)> {
+        let Hold { keys, owner, ttl, .. } = &*self.hold;
+        let (ttl, publish) = (millis(*ttl), self.shared.connection.publish);
+        let waits = if self.request.wait == Wait::Never { "try" } else { "wait" };
+        let call = match self.request.kind {
+            _ if self.is_plain() => {
+                // A free lock is taken without a script, for half of the server's time. Whoever waits finds none free.
+                if self.seat.is_none() {
+                    let mut set = redis::cmd("SET");
+                    set.arg(keys.lock()).arg(owner).arg("NX").arg("PX").arg(ttl);
+                    let set = self.shared.connection.send(&set).await?;
+                    if set.0 == Value::Okay {
+                        return Ok(set);
+                    }
+                }
+                PLAIN_ACQUIRE.call(keys.lock(), (owner, ttl))
+            }
+            Kind::Mutex => ACQUIRE.call((keys.lock(), keys.token()), (owner, ttl)),
+            Kind::Fair => {
+                let [lock, queue, deadlines, beats] = keys.of_fair();
+                let all = (lock, queue, deadlines, beats, keys.token());
+                FAIR_ACQUIRE.call(all, (owner, ttl, self.patience(), keys.channel(), publish, waits))
+            }
+            kind @ (Kind::Read | Kind::Write) => {
+                let [lock, readers, writers, beats, timeout] = keys.of_rw(owner);
+                let all = (lock, readers, writers, beats, timeout, keys.token());
+                RW_ACQUIRE.call(all, (owner, ttl, keys.rw_channel(), publish, kind.to_string(), waits))
+            }
+        };
+        self.shared.connection.run(call).await
     }
 
     fn read(&self, answer: Value) -> Result<Answer> {
@@ -94,7 +103,7 @@ impl RedisClaim {
             arrival: u64::try_from(arrival).ok().filter(|arrival| *arrival > 0),
         };
         match answer {
-            Value::Int(-2) if self.is_plain() => Ok(Answer::Granted(None)),
+            Value::Okay | Value::Int(-2) if self.is_plain() => Ok(Answer::Granted(None)),
             Value::Int(left) => Ok(busy(left, 0)),
             Value::BulkString(token) => {
                 let token = std::str::from_utf8(&token).ok().and_then(|token| token.parse().ok());
@@ -114,29 +123,19 @@ impl RedisClaim {
         error::wrong_kind(&self.request.name, self.request.kind, found)
     }
 
-    fn fair_keys(&self, keys: &Keys) -> Vec<String> {
-        vec![keys.lock().to_owned(), keys.queue(), keys.deadlines(), keys.fair_beats()]
-    }
-
-    fn fair_args(&self, keys: &Keys) -> Vec<String> {
-        let patience = self.shared.config.patience.as_millis().to_string();
-        vec![self.owner(), self.ttl(), patience, keys.channel(), self.shared.connection.publish.to_owned()]
-    }
-
-    fn rw_keys(&self, keys: &Keys) -> Vec<String> {
-        let timeout = keys.read_timeout(&self.owner());
-        vec![keys.lock().to_owned(), keys.readers(), keys.writers(), keys.rw_beats(), timeout]
+    fn patience(&self) -> u64 {
+        millis(self.shared.config.patience)
     }
 
     /// Takes a place among those who are woken.
     async fn join(&self, arrival: Option<u64>) -> Result<Seat> {
-        let keys = self.keys();
+        let Hold { keys, owner, .. } = &*self.hold;
         let channel = match self.request.kind {
             Kind::Mutex => keys.channel(),
-            Kind::Fair => keys.fair_channel(&self.owner()),
+            Kind::Fair => keys.fair_channel(owner),
             Kind::Read | Kind::Write => keys.rw_channel(),
         };
-        self.shared.connection.hub.join(channel, arrival, self.request.kind == Kind::Read).await
+        self.shared.connection.hub.join(channel.to_string(), arrival, self.request.kind == Kind::Read).await
     }
 
     fn granted(&mut self, token: Option<Token>) -> Attempt {
@@ -145,7 +144,7 @@ impl RedisClaim {
             seat.asks();
         }
         if self.shared.config.events {
-            self.seat = Some(self.shared.connection.hub.watch(self.keys().lock()));
+            self.seat = Some(self.shared.connection.hub.watch(self.hold.keys.lock()));
         }
         Attempt::Granted(Grant { token, valid_for: self.request.ttl })
     }
@@ -178,34 +177,26 @@ impl Claim for RedisClaim {
         if let Some(seat) = &self.seat {
             seat.asks();
         }
-        let (keys, owner) = (self.keys(), self.owner());
-        let lock = keys.lock().to_owned();
-        let timeout = if self.request.kind == Kind::Read { keys.read_timeout(&owner) } else { lock.clone() };
-        let field = if self.request.kind == Kind::Write { format!("{owner}:write") } else { owner };
-        let hold = Hold { lock, timeout, field, ttl: self.request.ttl };
-        Ok(match self.shared.renewals.renew(hold).await? {
+        Ok(match self.shared.renewals.renew(Arc::clone(&self.hold)).await? {
             true => Renewal::Renewed { valid_for: self.request.ttl },
             false => Renewal::Lost,
         })
     }
 
     async fn release(&mut self) -> Result<()> {
-        let (keys, owner) = (self.keys(), self.owner());
-        let publish = self.shared.connection.publish.to_owned();
-        let (script, keys, args): (&Script, Vec<String>, Vec<String>) = match self.request.kind {
-            _ if self.is_plain() => {
-                (&PLAIN_RELEASE, vec![keys.lock().to_owned()], vec![owner, keys.channel(), publish])
+        let Hold { keys, owner, ttl, .. } = &*self.hold;
+        let (ttl, publish) = (millis(*ttl), self.shared.connection.publish);
+        let call = match self.request.kind {
+            _ if self.is_plain() => PLAIN_RELEASE.call(keys.lock(), (owner, keys.channel(), publish)),
+            Kind::Mutex => RELEASE.call((keys.lock(), keys.queue()), (owner, keys.channel(), publish)),
+            Kind::Fair => {
+                FAIR_RELEASE.call(&keys.of_fair(), (owner, ttl, self.patience(), keys.channel(), publish))
             }
-            Kind::Mutex => {
-                (&RELEASE, vec![keys.lock().to_owned(), keys.queue()], vec![owner, keys.channel(), publish])
-            }
-            Kind::Fair => (&FAIR_RELEASE, self.fair_keys(&keys), self.fair_args(&keys)),
             Kind::Read | Kind::Write => {
-                let args = vec![owner, self.ttl(), keys.rw_channel(), publish, keys.tag().to_owned()];
-                (&RW_RELEASE, self.rw_keys(&keys), args)
+                RW_RELEASE.call(&keys.of_rw(owner), (owner, ttl, keys.rw_channel(), publish, keys.tag()))
             }
         };
-        self.shared.connection.run(script, &keys, &args).await?;
+        self.shared.connection.run(call).await?;
         // The next of this client's waiters may come now, if this one was to.
         self.seat = None;
         Ok(())

@@ -1,13 +1,14 @@
 //! One connection for commands, shared by all claims of a client, opened again when it breaks.
 
 use std::{
-    fmt,
+    fmt, io,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use dlock_core::Result;
 use redis::{
-    Cmd, RedisResult, ToRedisArgs, Value,
+    Cmd, RedisResult, Value,
     aio::{ConnectionLike, MultiplexedConnection},
     cluster_async::ClusterConnection,
     cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr},
@@ -19,7 +20,7 @@ use crate::{
     dial::Dial,
     error,
     hub::Hub,
-    script::Script,
+    script::Call,
 };
 
 /// A client's connections: one for commands here, one for messages in the hub. On a cluster, one of each to a node.
@@ -86,14 +87,9 @@ impl Connection {
     ///
     /// # Errors
     /// Unless the server refused it, the script may or may not have run.
-    pub(crate) async fn run(
-        &self,
-        script: &Script,
-        keys: &[impl ToRedisArgs + Sync],
-        args: &[impl ToRedisArgs + Sync],
-    ) -> Result<(Value, Answered)> {
-        match self.ask(&script.call(keys, args)).await {
-            Err(error) if error::is_no_script(&error) => self.ask(&script.call_in_full(keys, args)).await,
+    pub(crate) async fn run(&self, call: Call) -> Result<(Value, Answered)> {
+        match self.send(call.by_hash()).await {
+            Err(error) if error::is_no_script(&error) => self.send(&call.in_full()).await,
             outcome => outcome,
         }
     }
@@ -103,25 +99,23 @@ impl Connection {
     /// # Errors
     /// Unless the server refused it, it may or may not have been done.
     pub(crate) async fn query(&self, cmd: &Cmd) -> Result<Value> {
-        self.ask(cmd).await.map(|(value, _)| value)
+        self.send(cmd).await.map(|(value, _)| value)
     }
 
-    async fn ask(&self, cmd: &Cmd) -> Result<(Value, Answered)> {
+    /// Sends a command, and says on which connection. Errors as [`query`](Self::query).
+    pub(crate) async fn send(&self, cmd: &Cmd) -> Result<(Value, Answered)> {
         let limit = self.dial.limit();
         let mut again = true;
         loop {
             let Live { number, mut line } = self.live().await?;
-            let error = match timeout(limit, line.send(cmd)).await {
-                Ok(Ok(value)) => return Ok((value, Answered(number))),
-                Ok(Err(error)) if !error::is_broken(&error) => return Err(error::explain(error)),
-                Ok(Err(error)) => {
-                    again &= !error.is_timeout();
-                    error::explain(error)
-                }
-                Err(_) => {
+            let error = match line.send(cmd, None, limit).await {
+                Ok(value) => return Ok((value, Answered(number))),
+                Err(error) if error.is_timeout() => {
                     again = false;
                     error::late(limit)
                 }
+                Err(error) if error::is_broken(&error) => error::explain(error),
+                Err(error) => return Err(error::explain(error)),
             };
             self.forget(number);
             // Once more, because an idle connection's end is often noticed by the next command only. All commands of
@@ -147,8 +141,7 @@ impl Connection {
         let mut cmd = redis::cmd("WAIT");
         cmd.arg(wanted.count).arg(u64::try_from(wanted.within.as_millis()).unwrap_or(u64::MAX));
         let limit = self.dial.limit() + wanted.within;
-        let answer = timeout(limit, line.send_to(&cmd, key)).await;
-        let answer = answer.map_err(|_| error::late(limit))?.map_err(error::explain)?;
+        let answer = line.send(&cmd, Some(key), limit).await.map_err(error::explain)?;
         redis::from_redis_value(answer).map_err(|_| error::garbled("WAIT"))
     }
 
@@ -216,24 +209,23 @@ impl Connection {
 }
 
 impl Line {
-    async fn send(&mut self, cmd: &Cmd) -> RedisResult<Value> {
-        let answer = match self {
-            Self::Server(server) => server.req_packed_command(cmd).await?,
-            Self::Cluster(cluster) => cluster.req_packed_command(cmd).await?,
-        };
-        answer.extract_error()
-    }
-
-    /// Sends a command to whoever has the key.
-    async fn send_to(&mut self, cmd: &Cmd, key: &str) -> RedisResult<Value> {
-        match self {
-            Self::Server(_) => self.send(cmd).await,
-            Self::Cluster(cluster) => {
+    /// Sends a command, and waits so long for the answer. With a key, to whoever has it.
+    async fn send(&mut self, cmd: &Cmd, key: Option<&str>, limit: Duration) -> RedisResult<Value> {
+        let answer = match (self, key) {
+            (Self::Server(server), _) => in_time(limit, server.send_packed_command(cmd)).await,
+            (Self::Cluster(cluster), None) => in_time(limit, cluster.req_packed_command(cmd)).await,
+            (Self::Cluster(cluster), Some(key)) => {
                 let route = SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master));
-                cluster.route_command(cmd.clone(), RoutingInfo::SingleNode(route)).await?.extract_error()
+                let route = RoutingInfo::SingleNode(route);
+                in_time(limit, cluster.route_command(cmd.clone(), route)).await
             }
-        }
+        };
+        answer?.extract_error()
     }
+}
+
+async fn in_time(limit: Duration, call: impl Future<Output = RedisResult<Value>>) -> RedisResult<Value> {
+    timeout(limit, call).await.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
 }
 
 impl fmt::Debug for Connection {

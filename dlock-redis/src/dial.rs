@@ -45,9 +45,10 @@ impl Dial {
     pub(crate) async fn commands(&self) -> Result<MultiplexedConnection> {
         self.bounded(async {
             let client = self.server().await?;
+            // Whoever sends a command keeps its time: not all have the same.
             let config = AsyncConnectionConfig::new()
                 .set_connection_timeout(Some(self.limit()))
-                .set_response_timeout(Some(self.limit()));
+                .set_response_timeout(None);
             client.get_multiplexed_async_connection_with_config(&config).await.map_err(error::explain)
         })
         .await

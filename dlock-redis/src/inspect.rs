@@ -20,16 +20,9 @@ type Seen = (String, i64, Vec<String>, Vec<(String, i64, String)>, Vec<(String, 
 
 pub(crate) async fn inspect(shared: &Shared, name: &LockName) -> Result<Option<LockState>> {
     let of = shared.keys(name);
-    let all = [
-        of.lock().to_owned(),
-        of.queue(),
-        of.deadlines(),
-        of.fair_beats(),
-        of.readers(),
-        of.writers(),
-        of.rw_beats(),
-    ];
-    let (answer, _) = shared.connection.run(&INSPECT, &all, &[of.tag()]).await?;
+    let queues =
+        (of.lock(), of.queue(), of.deadlines(), of.fair_beats(), of.readers(), of.writers(), of.rw_beats());
+    let (answer, _) = shared.connection.run(INSPECT.call(queues, of.tag())).await?;
     let seen: Seen = parse(answer)?;
     Ok(state(shared.config.dialect, name, seen))
 }
@@ -136,13 +129,9 @@ async fn find(shared: &Shared, beginning: &str, names: &mut BTreeSet<String>) ->
 
 pub(crate) async fn force_release(shared: &Shared, name: &LockName) -> Result<bool> {
     let of = shared.keys(name);
-    let args = [
-        of.channel(),
-        of.rw_channel(),
-        shared.connection.publish.to_owned(),
-        shape(shared.config.dialect).to_owned(),
-    ];
-    match shared.connection.run(&FORCE_RELEASE, &[of.lock().to_owned(), of.queue()], &args).await?.0 {
+    let args = (of.channel(), of.rw_channel(), shared.connection.publish, shape(shared.config.dialect));
+    let call = FORCE_RELEASE.call((of.lock(), of.queue()), args);
+    match shared.connection.run(call).await?.0 {
         Value::Int(broken) => Ok(broken == 1),
         Value::SimpleString(_) => Err(error::wrong_kind(name, Kind::Mutex, "other")),
         _ => Err(error::garbled("a forced release")),

@@ -4,6 +4,7 @@
 //! of the claim that leads.
 
 use std::{
+    borrow::Cow,
     collections::HashMap,
     sync::{
         Arc, Mutex, PoisonError,
@@ -12,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use dlock_core::Result;
+use dlock_core::{Kind, Result};
 use futures_util::future::join_all;
 use redis::{Value, cluster_routing::Slot};
 use tokio::{
@@ -20,7 +21,12 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::{connection::Connection, error, script::Script};
+use crate::{
+    connection::Connection,
+    error,
+    keys::Keys,
+    script::{Script, millis},
+};
 
 /// How long the first waits for others, and the ttl from which that is less than a hundredth.
 const GATHERING: Duration = Duration::from_millis(20);
@@ -31,11 +37,29 @@ const MOST: usize = 200;
 
 /// What is to be renewed.
 pub(crate) struct Hold {
-    pub(crate) lock: String,
-    /// The lock again, unless it is a read hold.
-    pub(crate) timeout: String,
-    pub(crate) field: String,
+    pub(crate) keys: Keys,
+    pub(crate) owner: String,
+    pub(crate) kind: Kind,
     pub(crate) ttl: Duration,
+}
+
+impl Hold {
+    /// The lock, and what lives as long as this hold: the lock again, unless it is a read hold.
+    fn keys(&self) -> [Cow<'_, str>; 2] {
+        let lock = Cow::Borrowed(self.keys.lock());
+        let timeout = match self.kind {
+            Kind::Read => self.keys.read_timeout(&self.owner).to_string().into(),
+            _ => lock.clone(),
+        };
+        [lock, timeout]
+    }
+
+    fn field(&self) -> Cow<'_, str> {
+        match self.kind {
+            Kind::Write => format!("{}:write", self.owner).into(),
+            _ => Cow::Borrowed(&self.owner),
+        }
+    }
 }
 
 /// One client's renewals.
@@ -49,7 +73,7 @@ pub(crate) struct Renewals {
 }
 
 struct Waiting {
-    hold: Hold,
+    hold: Arc<Hold>,
     since: Instant,
     answer: oneshot::Sender<Result<bool>>,
 }
@@ -60,7 +84,7 @@ impl Renewals {
     }
 
     /// Renews; `false` if the hold is gone.
-    pub(crate) async fn renew(&self, hold: Hold) -> Result<bool> {
+    pub(crate) async fn renew(&self, hold: Arc<Hold>) -> Result<bool> {
         if hold.ttl < LEAST_TTL {
             return self.ask(&[hold]).await.map(|renewed| renewed[0]);
         }
@@ -95,7 +119,7 @@ impl Renewals {
         all.sort_by_key(|waiting| waiting.since + waiting.hold.ttl);
         let mut slots: HashMap<Option<Slot>, Vec<Waiting>> = HashMap::new();
         for waiting in all {
-            let slot = self.connection.is_cluster().then(|| Slot::for_key(&waiting.hold.lock));
+            let slot = self.connection.is_cluster().then(|| Slot::for_key(waiting.hold.keys.lock()));
             slots.entry(slot).or_default().push(waiting);
         }
         let mut chunks = Vec::new();
@@ -134,11 +158,11 @@ impl Renewals {
     }
 
     /// Whether each is still held, and renewed.
-    async fn ask(&self, holds: &[Hold]) -> Result<Vec<bool>> {
-        let keys: Vec<_> = holds.iter().flat_map(|hold| [&hold.lock, &hold.timeout]).collect();
-        let ttl = |hold: &Hold| hold.ttl.as_millis().to_string();
-        let args: Vec<_> = holds.iter().flat_map(|hold| [hold.field.clone(), ttl(hold)]).collect();
-        let (answer, _) = self.connection.run(self.script, &keys, &args).await?;
+    async fn ask(&self, holds: &[Arc<Hold>]) -> Result<Vec<bool>> {
+        let keys: Vec<_> = holds.iter().flat_map(|hold| hold.keys()).collect();
+        let fields: Vec<_> = holds.iter().map(|hold| hold.field()).collect();
+        let ttls: Vec<_> = holds.iter().map(|hold| millis(hold.ttl)).collect();
+        let (answer, _) = self.connection.run(self.script.call(keys, (fields, ttls))).await?;
         match answer {
             Value::Array(all) if all.len() == holds.len() => {
                 Ok(all.iter().map(|one| *one == Value::Int(1)).collect())

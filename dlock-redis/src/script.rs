@@ -1,8 +1,8 @@
 //! The scripts, each known to the server by its hash.
 
-use std::sync::LazyLock;
+use std::{sync::LazyLock, time::Duration};
 
-use redis::{Cmd, ToRedisArgs};
+use redis::{Arg, Cmd, ToRedisArgs};
 
 /// One atomic step on the server.
 pub(crate) struct Script {
@@ -10,26 +10,46 @@ pub(crate) struct Script {
     hash: String,
 }
 
+/// A call of a script: what to do with which keys.
+pub(crate) struct Call {
+    script: &'static Script,
+    by_hash: Cmd,
+}
+
 impl Script {
     fn new(text: &'static str) -> Self {
         Self { text, hash: redis::Script::new(text).get_hash().to_owned() }
     }
 
-    /// The call by hash.
-    pub(crate) fn call(&self, keys: &[impl ToRedisArgs], args: &[impl ToRedisArgs]) -> Cmd {
-        whole("EVALSHA", &self.hash, keys, args)
-    }
-
-    /// The call with the text, which the server then knows.
-    pub(crate) fn call_in_full(&self, keys: &[impl ToRedisArgs], args: &[impl ToRedisArgs]) -> Cmd {
-        whole("EVAL", self.text, keys, args)
+    /// A call with these keys and arguments, each of one word or a list.
+    pub(crate) fn call(&'static self, keys: impl ToRedisArgs, args: impl ToRedisArgs) -> Call {
+        let mut by_hash = Cmd::with_capacity(16, 512);
+        by_hash.arg("EVALSHA").arg(&self.hash).arg(keys.num_of_args()).arg(keys).arg(args);
+        Call { script: self, by_hash }
     }
 }
 
-fn whole(command: &str, script: &str, keys: &[impl ToRedisArgs], args: &[impl ToRedisArgs]) -> Cmd {
-    let mut cmd = redis::cmd(command);
-    cmd.arg(script).arg(keys.len()).arg(keys).arg(args);
-    cmd
+impl Call {
+    pub(crate) fn by_hash(&self) -> &Cmd {
+        &self.by_hash
+    }
+
+    /// With the text, which the server then knows.
+    pub(crate) fn in_full(&self) -> Cmd {
+        let mut cmd = redis::cmd("EVAL");
+        cmd.arg(self.script.text);
+        for arg in self.by_hash.args_iter().skip(2) {
+            if let Arg::Simple(arg) = arg {
+                cmd.arg(arg);
+            }
+        }
+        cmd
+    }
+}
+
+/// A duration as the server wants it.
+pub(crate) fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 macro_rules! scripts {

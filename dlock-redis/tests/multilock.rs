@@ -1,21 +1,13 @@
 //! MultiLock on one server: how many commands it costs, and that they go out together.
-#![expect(clippy::disallowed_methods, reason = "contenders and the relay are tasks")]
+#![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
 mod common;
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::time::Duration;
 
-use common::{Bench, connect, soon};
+use common::{Bench, connect, relay::Relay, soon};
 use dlock_core::{DistributedLock, DistributedLockExt, Kind, LockOptions, Locks, MultiLock};
 use futures_util::future::join_all;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{
-        TcpListener, TcpStream,
-        tcp::{OwnedReadHalf, OwnedWriteHalf},
-    },
-    sync::watch,
-};
 
 fn multi(locks: &Locks, names: &[String]) -> MultiLock {
     MultiLock::new(names.iter().map(|name| locks.lock(Kind::Mutex, name))).expect("it has members")
@@ -76,70 +68,6 @@ async fn calls(bench: &Bench) -> u64 {
     let ran = stats.lines().filter(|line| line.starts_with("cmdstat_eval"));
     let count = |line: &str| line.split(['=', ',']).nth(1).and_then(|calls| calls.parse::<u64>().ok());
     ran.map(|line| count(line).expect("a number")).sum()
-}
-
-/// Stands between a client and its server, and can keep answers back until enough was asked.
-struct Relay {
-    address: SocketAddr,
-    flow: Arc<Flow>,
-}
-
-struct Flow {
-    /// How many scripts were asked for.
-    asked: watch::Sender<usize>,
-    /// How many must have been before the next answer.
-    wanted: watch::Sender<usize>,
-}
-
-impl Relay {
-    async fn to(server: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
-        let address = listener.local_addr().expect("it is bound");
-        let flow = Arc::new(Flow { asked: watch::Sender::new(0), wanted: watch::Sender::new(0) });
-        let shared = Arc::clone(&flow);
-        tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                let server = TcpStream::connect(server).await.expect("the server is there");
-                let ((from_client, to_client), (from_server, to_server)) =
-                    (client.into_split(), server.into_split());
-                let (up, down) = (Arc::clone(&shared), Arc::clone(&shared));
-                tokio::spawn(async move { up.questions(from_client, to_server).await });
-                tokio::spawn(async move { down.answers(from_server, to_client).await });
-            }
-        });
-        Self { address, flow }
-    }
-
-    fn hold_answers_for(&self, scripts: usize) {
-        let asked = *self.flow.asked.borrow();
-        self.flow.wanted.send_replace(asked + scripts);
-    }
-}
-
-impl Flow {
-    async fn questions(&self, mut client: OwnedReadHalf, mut server: OwnedWriteHalf) -> Option<()> {
-        const WORD: &[u8] = b"\r\nEVALSHA\r\n";
-        let (mut chunk, mut tail) = ([0; 4096], Vec::new());
-        loop {
-            let count = client.read(&mut chunk).await.ok().filter(|count| *count > 0)?;
-            tail.extend_from_slice(&chunk[..count]);
-            let scripts = tail.windows(WORD.len()).filter(|window| *window == WORD).count();
-            // What may be the beginning of the next.
-            tail.drain(..tail.len().saturating_sub(WORD.len() - 1));
-            self.asked.send_modify(|asked| *asked += scripts);
-            server.write_all(&chunk[..count]).await.ok()?;
-        }
-    }
-
-    async fn answers(&self, mut server: OwnedReadHalf, mut client: OwnedWriteHalf) -> Option<()> {
-        let mut chunk = [0; 4096];
-        loop {
-            let count = server.read(&mut chunk).await.ok().filter(|count| *count > 0)?;
-            let wanted = *self.wanted.borrow();
-            self.asked.subscribe().wait_for(|asked| *asked >= wanted).await.ok()?;
-            client.write_all(&chunk[..count]).await.ok()?;
-        }
-    }
 }
 
 #[tokio::test]

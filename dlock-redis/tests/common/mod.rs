@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub(crate) mod nodes;
+pub(crate) mod relay;
 
 use std::{process::ExitCode, time::Duration};
 

@@ -1,0 +1,124 @@
+//! Stands between a client and its server: can have other commands sent than the client's, hang up, or keep answers back.
+#![expect(clippy::disallowed_methods, reason = "each direction of each connection is a task")]
+
+use std::{net::SocketAddr, sync::Arc};
+
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::watch,
+};
+
+/// The words of a command.
+pub(crate) type Words = Vec<String>;
+
+/// A command that the server answers with this error.
+pub(crate) fn refusal(error: &str) -> Words {
+    ["EVAL", "return redis.error_reply(ARGV[1])", "0", error].map(str::to_owned).to_vec()
+}
+
+/// A command that the server answers with this text.
+pub(crate) fn answer(text: &str) -> Words {
+    ["EVAL", "return ARGV[1]", "0", text].map(str::to_owned).to_vec()
+}
+
+/// Ends with the runtime of its test.
+pub(crate) struct Relay {
+    pub(crate) address: SocketAddr,
+    flow: Arc<Flow>,
+}
+
+struct Flow {
+    rewrite: Box<dyn Fn(Words) -> Words + Send + Sync>,
+    /// How many scripts were asked for.
+    asked: watch::Sender<usize>,
+    /// How many must have been before the next answer.
+    wanted: watch::Sender<usize>,
+}
+
+impl Relay {
+    /// Sends on what it is sent.
+    pub(crate) async fn to(server: SocketAddr) -> Self {
+        Self::rewriting(server, |words| words).await
+    }
+
+    /// Sends what this makes of each command; hangs up where that is nothing.
+    pub(crate) async fn rewriting(
+        server: SocketAddr,
+        rewrite: impl Fn(Words) -> Words + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let address = listener.local_addr().expect("it is bound");
+        let (asked, wanted) = (watch::Sender::new(0), watch::Sender::new(0));
+        let flow = Arc::new(Flow { rewrite: Box::new(rewrite), asked, wanted });
+        let shared = Arc::clone(&flow);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let server = TcpStream::connect(server).await.expect("the server is there");
+                let (up, down) = (Arc::clone(&shared), Arc::clone(&shared));
+                let ((from_client, to_client), (from_server, to_server)) =
+                    (client.into_split(), server.into_split());
+                tokio::spawn(async move { up.questions(from_client, to_server).await });
+                tokio::spawn(async move { down.answers(from_server, to_client).await });
+            }
+        });
+        Self { address, flow }
+    }
+
+    /// Keeps answers back until so many more scripts were asked for.
+    pub(crate) fn hold_answers_for(&self, scripts: usize) {
+        let asked = *self.flow.asked.borrow();
+        self.flow.wanted.send_replace(asked + scripts);
+    }
+}
+
+impl Flow {
+    async fn questions(&self, client: OwnedReadHalf, mut server: OwnedWriteHalf) -> Option<()> {
+        let mut client = BufReader::new(client);
+        loop {
+            let words = command(&mut client).await?;
+            self.asked.send_modify(|asked| *asked += usize::from(words[0] == "EVALSHA"));
+            let words = (self.rewrite)(words);
+            if words.is_empty() {
+                return None;
+            }
+            let mut sent = format!("*{}\r\n", words.len());
+            words.iter().for_each(|word| sent += &format!("${}\r\n{word}\r\n", word.len()));
+            server.write_all(sent.as_bytes()).await.ok()?;
+        }
+    }
+
+    async fn answers(&self, mut server: OwnedReadHalf, mut client: OwnedWriteHalf) -> Option<()> {
+        let mut chunk = [0; 4096];
+        loop {
+            let count = server.read(&mut chunk).await.ok().filter(|count| *count > 0)?;
+            let wanted = *self.wanted.borrow();
+            self.asked.subscribe().wait_for(|asked| *asked >= wanted).await.ok()?;
+            client.write_all(&chunk[..count]).await.ok()?;
+        }
+    }
+}
+
+/// The next command, in the one form in which clients send them.
+async fn command(client: &mut BufReader<OwnedReadHalf>) -> Option<Words> {
+    let count = number(client).await?;
+    let mut words = Vec::new();
+    for _ in 0..count {
+        let length = number(client).await?;
+        let mut word = vec![0; length + "\r\n".len()];
+        client.read_exact(&mut word).await.ok()?;
+        word.truncate(length);
+        words.push(String::from_utf8(word).ok()?);
+    }
+    Some(words)
+}
+
+/// That of a line like `*3` or `$7`.
+async fn number(client: &mut BufReader<OwnedReadHalf>) -> Option<usize> {
+    let mut line = String::new();
+    client.read_line(&mut line).await.ok()?;
+    line.get(1..)?.trim_end().parse().ok()
+}

@@ -1,0 +1,92 @@
+//! Proxies that show several servers as one: what they do to a call over the keys of several locks.
+
+mod common;
+
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use common::{
+    Bench, connect,
+    relay::{Relay, Words, refusal},
+};
+use dlock_conformance::stores::Server;
+use dlock_core::{Guard, Kind, LockOptions, Locks};
+use futures_util::future::join_all;
+use redis::cluster_routing::Slot;
+use tokio::time::sleep;
+
+/// So long that renewals of many locks go together.
+const TTL: Duration = Duration::from_secs(3);
+
+/// Where the keys of a call stand; nowhere in other commands.
+fn keys(words: &Words) -> Range<usize> {
+    if !words[0].starts_with("EVAL") {
+        return 0..0;
+    }
+    3..3 + words[2].parse::<usize>().expect("a number of keys")
+}
+
+fn are_elsewhere(one: &str, other: &str) -> bool {
+    Slot::for_key(one) != Slot::for_key(other)
+}
+
+/// A proxy that refuses keys of several slots, and how often it did.
+async fn strict(server: &Server) -> (Relay, Arc<AtomicUsize>) {
+    let refused = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&refused);
+    let relay = Relay::rewriting(server.address(), move |words| {
+        if words[keys(&words)].windows(2).any(|two| are_elsewhere(&two[0], &two[1])) {
+            count.fetch_add(1, Relaxed);
+            return refusal("CROSSSLOT Keys in request don't hash to the same slot");
+        }
+        words
+    });
+    (relay.await, refused)
+}
+
+async fn locks(relay: &Relay) -> Locks {
+    let store = connect(&format!("redis://{}", relay.address)).await.expect("the relay is there");
+    Locks::new(store).with_defaults(LockOptions::new().ttl(TTL))
+}
+
+/// Many holds of all kinds, taken at once, so that they are renewed together.
+async fn many(locks: &Locks) -> Vec<Guard> {
+    let all = (0..40).map(async |number| {
+        let kind = Kind::ALL[number % Kind::ALL.len()];
+        locks.lock(kind, format!("foo{number}")).lock(&LockOptions::new().ttl(TTL)).await
+    });
+    join_all(all).await.into_iter().map(|held| held.expect("nobody else holds it")).collect()
+}
+
+fn assert_held(held: &[Guard]) {
+    let lost: Vec<_> = held.iter().filter(|held| held.is_lost()).collect();
+    assert!(lost.is_empty(), "the server has them all, and these are lost: {lost:?}");
+}
+
+#[tokio::test]
+async fn f29_a_proxy_that_refuses_keys_of_several_servers_has_each_lock_renewed_alone() {
+    let Some(bench) = Bench::new().await else { return };
+    let Some(server) = bench.running.servers().first() else { return };
+    let (relay, refused) = strict(server).await;
+    let locks = locks(&relay).await;
+    let held = many(&locks).await;
+    while refused.load(Relaxed) == 0 {
+        assert_held(&held);
+        sleep(Duration::from_millis(10)).await;
+    }
+    // The rest of this pass is over long before the next begins.
+    sleep(TTL / 6).await;
+    let before = refused.load(Relaxed);
+    sleep(TTL + TTL / 2).await;
+    assert_held(&held);
+    assert_eq!(refused.load(Relaxed), before, "it was told once, and asks for many again");
+    for held in held {
+        held.release().await.expect("held until now");
+    }
+}

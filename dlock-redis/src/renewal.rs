@@ -134,19 +134,30 @@ impl Renewals {
 
     async fn renew_chunk(&self, chunk: Vec<Waiting>) {
         let (holds, answers): (Vec<_>, Vec<_>) = chunk.into_iter().map(|one| (one.hold, one.answer)).unzip();
-        let outcome = self.ask(&holds).await;
-        match outcome {
-            Ok(renewed) => {
-                for (answer, renewed) in answers.into_iter().zip(renewed) {
-                    answer.send(Ok(renewed)).ok();
-                }
-            }
-            Err(error) if error::is_cross_slot(&error) && holds.len() > 1 => {
+        let many = holds.len() > 1;
+        let outcome = match self.ask(&holds).await {
+            Err(error) if many && error::is_cross_slot(&error) => {
                 self.single.store(true, Relaxed);
-                let asked = holds.chunks(1).map(|one| self.ask(one));
-                for (answer, outcome) in answers.into_iter().zip(join_all(asked).await) {
-                    answer.send(outcome.map(|renewed| renewed[0])).ok();
+                Ok(vec![false; holds.len()])
+            }
+            outcome => outcome,
+        };
+        match outcome {
+            // A proxy refuses keys of several servers, or looks for all of them where the first is: who is not found among
+            // many is asked for alone.
+            Ok(renewed) => {
+                let mut missing = Vec::new();
+                for ((one, renewed), answer) in holds.chunks(1).zip(renewed).zip(answers) {
+                    if renewed || !many {
+                        answer.send(Ok(renewed)).ok();
+                    } else {
+                        missing.push((one, answer));
+                    }
                 }
+                let alone = missing.into_iter().map(async |(one, answer)| {
+                    answer.send(self.ask(one).await.map(|renewed| renewed[0])).ok();
+                });
+                join_all(alone).await;
             }
             Err(error) => {
                 let told = error::shared(error);

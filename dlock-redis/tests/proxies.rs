@@ -50,6 +50,20 @@ async fn strict(server: &Server) -> (Relay, Arc<AtomicUsize>) {
     (relay.await, refused)
 }
 
+/// A proxy that has each call done where its first key is, where nothing is known of the others.
+async fn careless(server: &Server) -> Relay {
+    Relay::rewriting(server.address(), |mut words| {
+        let keys = keys(&words);
+        for key in keys.clone().skip(1) {
+            if are_elsewhere(&words[keys.start], &words[key]) {
+                words[key] = format!("elsewhere:{}", words[key]);
+            }
+        }
+        words
+    })
+    .await
+}
+
 async fn locks(relay: &Relay) -> Locks {
     let store = connect(&format!("redis://{}", relay.address)).await.expect("the relay is there");
     Locks::new(store).with_defaults(LockOptions::new().ttl(TTL))
@@ -86,6 +100,19 @@ async fn f29_a_proxy_that_refuses_keys_of_several_servers_has_each_lock_renewed_
     sleep(TTL + TTL / 2).await;
     assert_held(&held);
     assert_eq!(refused.load(Relaxed), before, "it was told once, and asks for many again");
+    for held in held {
+        held.release().await.expect("held until now");
+    }
+}
+
+#[tokio::test]
+async fn f29_a_proxy_that_asks_the_server_of_the_first_key_loses_no_lock() {
+    let Some(bench) = Bench::new().await else { return };
+    let Some(server) = bench.running.servers().first() else { return };
+    let locks = locks(&careless(server).await).await;
+    let held = many(&locks).await;
+    sleep(TTL + TTL / 2).await;
+    assert_held(&held);
     for held in held {
         held.release().await.expect("held until now");
     }

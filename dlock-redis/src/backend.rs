@@ -11,7 +11,7 @@ use crate::{
     claim::RedisClaim,
     config::{Dialect, RedisConfig},
     connection::Connection,
-    error::{self, STORE},
+    error::STORE,
     inspect,
     keys::Keys,
     redlock,
@@ -109,14 +109,6 @@ impl Shared {
     pub(crate) fn keys(&self, name: &LockName) -> Keys {
         let of = if self.connection.is_cluster() { Keys::on_cluster } else { Keys::new };
         of(&self.config.prefix, name)
-    }
-
-    /// Whether a grant that so many replicas have may count: any does, as for Redisson, but none only where there is none.
-    pub(crate) async fn check_replicas(&self, acknowledged: u32) -> Result<()> {
-        if acknowledged > 0 || !server::has_replicas(&self.connection).await? {
-            return Ok(());
-        }
-        Err(error::unavailable("no replica has confirmed the lock in time; it is not granted"))
     }
 }
 

@@ -9,14 +9,13 @@ use redis::Value;
 use crate::{
     backend::Shared,
     config::Dialect,
-    connection::Answered,
     error,
     hub::Seat,
     keys::owner,
     renewal::Hold,
     script::{
-        ACQUIRE, FAIR_ACQUIRE, FAIR_RELEASE, PLAIN_ACQUIRE, PLAIN_RELEASE, RELEASE, RW_ACQUIRE, RW_RELEASE,
-        millis,
+        ACQUIRE, Call, FAIR_ACQUIRE, FAIR_RELEASE, PLAIN_ACQUIRE, PLAIN_RELEASE, RELEASE, RW_ACQUIRE,
+        RW_RELEASE, millis,
     },
 };
 
@@ -53,35 +52,40 @@ impl RedisClaim {
     }
 
     async fn ask(&self) -> Result<Answer> {
-        let (answer, answered) = match self.send().await {
+        let answer = match self.send().await {
             Err(error) if error::is_wrong_type(&error) => return Err(self.wrong_kind("other")),
-            outcome => outcome?,
+            outcome => self.read(outcome?)?,
         };
-        let answer = self.read(answer)?;
-        if let (Answer::Granted(_), Some(wanted)) = (&answer, self.shared.config.replicas) {
-            let acks = self.shared.connection.acknowledged(self.hold.keys.lock(), answered, wanted).await?;
-            self.shared.check_replicas(acks).await?;
+        match (&answer, self.shared.config.replicas) {
+            (Answer::Granted(_), Some(wanted)) => {
+                let (call, lock) = (self.call(), self.hold.keys.lock());
+                self.read(self.shared.connection.confirm(&call, lock, wanted).await?)
+            }
+            _ => Ok(answer),
         }
-        Ok(answer)
     }
 
-    async fn send(&self) -> Result<(Value, Answered)> {
+    async fn send(&self) -> Result<Value> {
+        // A free lock is taken without a script, for half of the server's time. Whoever waits finds none free.
+        if self.is_plain() && self.seat.is_none() {
+            let Hold { keys, owner, ttl, .. } = &*self.hold;
+            let mut set = redis::cmd("SET");
+            set.arg(keys.lock()).arg(owner).arg("NX").arg("PX").arg(millis(*ttl));
+            let answer = self.shared.connection.query(&set).await?;
+            if answer == Value::Okay {
+                return Ok(answer);
+            }
+        }
+        self.shared.connection.run(&self.call()).await
+    }
+
+    /// The script that takes the lock.
+    fn call(&self) -> Call {
         let Hold { keys, owner, ttl, .. } = &*self.hold;
         let (ttl, publish) = (millis(*ttl), self.shared.connection.publish);
         let waits = if self.request.wait == Wait::Never { "try" } else { "wait" };
-        let call = match self.request.kind {
-            _ if self.is_plain() => {
-                // A free lock is taken without a script, for half of the server's time. Whoever waits finds none free.
-                if self.seat.is_none() {
-                    let mut set = redis::cmd("SET");
-                    set.arg(keys.lock()).arg(owner).arg("NX").arg("PX").arg(ttl);
-                    let set = self.shared.connection.send(&set).await?;
-                    if set.0 == Value::Okay {
-                        return Ok(set);
-                    }
-                }
-                PLAIN_ACQUIRE.call(keys.lock(), (owner, ttl))
-            }
+        match self.request.kind {
+            _ if self.is_plain() => PLAIN_ACQUIRE.call(keys.lock(), (owner, ttl)),
             Kind::Mutex => ACQUIRE.call((keys.lock(), keys.token()), (owner, ttl)),
             Kind::Fair => {
                 let [lock, queue, deadlines, beats] = keys.of_fair();
@@ -93,8 +97,7 @@ impl RedisClaim {
                 let all = (lock, readers, writers, beats, timeout, keys.token());
                 RW_ACQUIRE.call(all, (owner, ttl, keys.rw_channel(), publish, kind.to_string(), waits))
             }
-        };
-        self.shared.connection.run(call).await
+        }
     }
 
     fn read(&self, answer: Value) -> Result<Answer> {
@@ -196,7 +199,7 @@ impl Claim for RedisClaim {
                 RW_RELEASE.call(&keys.of_rw(owner), (owner, ttl, keys.rw_channel(), publish, keys.tag()))
             }
         };
-        self.shared.connection.run(call).await?;
+        self.shared.connection.run(&call).await?;
         // The next of this client's waiters may come now, if this one was to.
         self.seat = None;
         Ok(())

@@ -1,14 +1,18 @@
-//! One connection for commands, shared by all claims of a client, opened again when it breaks.
+//! One connection for commands, shared by all claims of a client, opened again when it breaks. A few lines over the usual
+//! length: what replicas have is asked of the connection that wrote it.
 
 use std::{
     fmt, io,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
 use dlock_core::Result;
 use redis::{
-    Cmd, RedisResult, Value,
+    Cmd, Pipeline, RedisResult, Value,
     aio::{ConnectionLike, MultiplexedConnection},
     cluster_async::ClusterConnection,
     cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr},
@@ -20,7 +24,8 @@ use crate::{
     dial::Dial,
     error,
     hub::Hub,
-    script::Call,
+    script::{Call, millis},
+    server,
 };
 
 /// A client's connections: one for commands here, one for messages in the hub. On a cluster, one of each to a node.
@@ -30,6 +35,8 @@ pub(crate) struct Connection {
     slot: Mutex<Option<Live>>,
     /// How often it was opened again. Held by whoever opens it, so that one does.
     dialing: tokio::sync::Mutex<u64>,
+    /// Whether there were replicas when that was last asked.
+    replicas: AtomicBool,
     pub(crate) hub: Arc<Hub>,
     /// The command that wakes: `SPUBLISH` where Redisson uses it, on a cluster of servers from 7 on.
     pub(crate) publish: &'static str,
@@ -47,9 +54,6 @@ pub(crate) enum Line {
     Server(MultiplexedConnection),
     Cluster(ClusterConnection),
 }
-
-/// Which connection answered: what is asked of replicas must be asked there.
-pub(crate) struct Answered(u64);
 
 impl Connection {
     pub(crate) async fn open(config: &RedisConfig) -> Result<Self> {
@@ -78,18 +82,19 @@ impl Connection {
             dial,
             slot: Mutex::new(None),
             dialing: tokio::sync::Mutex::new(0),
+            replicas: AtomicBool::new(false),
             hub,
             publish: "PUBLISH",
         })
     }
 
-    /// Runs a script and says on which connection.
+    /// Runs a script.
     ///
     /// # Errors
     /// Unless the server refused it, the script may or may not have run.
-    pub(crate) async fn run(&self, call: Call) -> Result<(Value, Answered)> {
-        match self.send(call.by_hash()).await {
-            Err(error) if error::is_no_script(&error) => self.send(&call.in_full()).await,
+    pub(crate) async fn run(&self, call: &Call) -> Result<Value> {
+        match self.query(call.by_hash()).await {
+            Err(error) if error::is_no_script(&error) => self.query(&call.in_full()).await,
             outcome => outcome,
         }
     }
@@ -99,17 +104,12 @@ impl Connection {
     /// # Errors
     /// Unless the server refused it, it may or may not have been done.
     pub(crate) async fn query(&self, cmd: &Cmd) -> Result<Value> {
-        self.send(cmd).await.map(|(value, _)| value)
-    }
-
-    /// Sends a command, and says on which connection. Errors as [`query`](Self::query).
-    pub(crate) async fn send(&self, cmd: &Cmd) -> Result<(Value, Answered)> {
         let limit = self.dial.limit();
         let mut again = true;
         loop {
             let Live { number, mut line } = self.live().await?;
-            let error = match line.send(cmd, None, limit).await {
-                Ok(value) => return Ok((value, Answered(number))),
+            let error = match line.send(cmd, limit).await {
+                Ok(value) => return Ok(value),
                 Err(error) if error.is_timeout() => {
                     again = false;
                     error::late(limit)
@@ -126,23 +126,37 @@ impl Connection {
         }
     }
 
-    /// How many replicas have what was written before, after they had their time.
-    pub(crate) async fn acknowledged(
-        &self,
-        key: &str,
-        Answered(number): Answered,
-        wanted: Replicas,
-    ) -> Result<u32> {
-        let live = self.slot().clone().filter(|live| live.number == number);
-        // Another connection has written nothing yet, and would be told that all of it is there.
-        let Some(Live { mut line, .. }) = live else {
-            return Err(error::unavailable("the connection broke before its replicas answered"));
-        };
-        let mut cmd = redis::cmd("WAIT");
-        cmd.arg(wanted.count).arg(u64::try_from(wanted.within.as_millis()).unwrap_or(u64::MAX));
+    /// Runs a script again that was just run, and waits until a replica has what it wrote, where there is one. All in one
+    /// go: through a connection that was opened meanwhile nothing was written, and a server that took the other's place has
+    /// other replicas.
+    pub(crate) async fn confirm(&self, call: &Call, key: &str, wanted: Replicas) -> Result<Value> {
         let limit = self.dial.limit() + wanted.within;
-        let answer = line.send(&cmd, Some(key), limit).await.map_err(error::explain)?;
-        redis::from_redis_value(answer).map_err(|_| error::garbled("WAIT"))
+        // Whoever waits for replicas where there are none waits in vain.
+        let mut count = if self.replicas.load(Relaxed) { wanted.count } else { 0 };
+        loop {
+            let mut all = redis::pipe();
+            all.add_command(call.in_full());
+            all.cmd("WAIT").arg(count).arg(millis(wanted.within)).cmd("INFO").arg("replication");
+            let Live { mut line, .. } = self.live().await?;
+            let answers = match line.send_all(all, key, limit).await {
+                Err(error) if error.is_timeout() => return Err(error::late(limit)),
+                outcome => outcome.map_err(error::explain)?,
+            };
+            let answers = redis::from_redis_value(answers).map_err(|_| error::garbled("WAIT"))?;
+            let (answer, acknowledged, about): (Value, u32, String) = answers;
+            let are_there = server::has_replicas(&about);
+            self.replicas.store(are_there, Relaxed);
+            // Any is enough, as for Redisson.
+            if acknowledged > 0 || !are_there {
+                return Ok(answer);
+            }
+            if count > 0 {
+                return Err(error::unavailable(
+                    "no replica has confirmed the lock in time; it is not granted",
+                ));
+            }
+            count = wanted.count;
+        }
     }
 
     /// Where keys may be: every master of a cluster, or the one server.
@@ -209,22 +223,30 @@ impl Connection {
 }
 
 impl Line {
-    /// Sends a command, and waits so long for the answer. With a key, to whoever has it.
-    async fn send(&mut self, cmd: &Cmd, key: Option<&str>, limit: Duration) -> RedisResult<Value> {
-        let answer = match (self, key) {
-            (Self::Server(server), _) => in_time(limit, server.send_packed_command(cmd)).await,
-            (Self::Cluster(cluster), None) => in_time(limit, cluster.req_packed_command(cmd)).await,
-            (Self::Cluster(cluster), Some(key)) => {
-                let route = SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master));
-                let route = RoutingInfo::SingleNode(route);
-                in_time(limit, cluster.route_command(cmd.clone(), route)).await
+    /// Sends a command, and waits so long for the answer.
+    async fn send(&mut self, cmd: &Cmd, limit: Duration) -> RedisResult<Value> {
+        let answer = match self {
+            Self::Server(server) => in_time(limit, server.send_packed_command(cmd)).await?,
+            Self::Cluster(cluster) => in_time(limit, cluster.req_packed_command(cmd)).await?,
+        };
+        answer.extract_error()
+    }
+
+    /// Sends commands to whoever has the key, all through one connection, and waits so long for all answers.
+    async fn send_all(&mut self, all: Pipeline, key: &str, limit: Duration) -> RedisResult<Value> {
+        let count = all.len();
+        let answers = match self {
+            Self::Server(server) => in_time(limit, server.send_packed_commands(&all, 0, count)).await?,
+            Self::Cluster(cluster) => {
+                let node = SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master));
+                in_time(limit, cluster.route_pipeline(all, 0, count, node)).await?
             }
         };
-        answer?.extract_error()
+        Value::Array(answers).extract_error()
     }
 }
 
-async fn in_time(limit: Duration, call: impl Future<Output = RedisResult<Value>>) -> RedisResult<Value> {
+async fn in_time<T>(limit: Duration, call: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
     timeout(limit, call).await.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
 }
 

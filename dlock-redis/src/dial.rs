@@ -69,7 +69,9 @@ impl Dial {
             .use_protocol(ProtocolVersion::RESP3)
             .push_sender(messages)
             .connection_timeout(self.limit())
-            .response_timeout(self.limit());
+            .response_timeout(
+                self.limit() + self.config.replicas.map_or(Duration::ZERO, |wanted| wanted.within),
+            );
         if let Some(user) = &self.config.user {
             builder = builder.username(user);
         }

@@ -22,7 +22,7 @@ pub(crate) async fn inspect(shared: &Shared, name: &LockName) -> Result<Option<L
     let of = shared.keys(name);
     let queues =
         (of.lock(), of.queue(), of.deadlines(), of.fair_beats(), of.readers(), of.writers(), of.rw_beats());
-    let (answer, _) = shared.connection.run(INSPECT.call(queues, of.tag())).await?;
+    let answer = shared.connection.run(&INSPECT.call(queues, of.tag())).await?;
     let seen: Seen = parse(answer)?;
     Ok(state(shared.config.dialect, name, seen))
 }
@@ -131,7 +131,7 @@ pub(crate) async fn force_release(shared: &Shared, name: &LockName) -> Result<bo
     let of = shared.keys(name);
     let args = (of.channel(), of.rw_channel(), shared.connection.publish, shape(shared.config.dialect));
     let call = FORCE_RELEASE.call((of.lock(), of.queue()), args);
-    match shared.connection.run(call).await?.0 {
+    match shared.connection.run(&call).await? {
         Value::Int(broken) => Ok(broken == 1),
         Value::SimpleString(_) => Err(error::wrong_kind(name, Kind::Mutex, "other")),
         _ => Err(error::garbled("a forced release")),

@@ -173,7 +173,7 @@ impl Renewals {
         let keys: Vec<_> = holds.iter().flat_map(|hold| hold.keys()).collect();
         let fields: Vec<_> = holds.iter().map(|hold| hold.field()).collect();
         let ttls: Vec<_> = holds.iter().map(|hold| millis(hold.ttl)).collect();
-        let (answer, _) = self.connection.run(self.script.call(keys, (fields, ttls))).await?;
+        let answer = self.connection.run(&self.script.call(keys, (fields, ttls))).await?;
         match answer {
             Value::Array(all) if all.len() == holds.len() => {
                 Ok(all.iter().map(|one| *one == Value::Int(1)).collect())

@@ -11,7 +11,7 @@ const OLDEST: u32 = 5;
 /// Refuses a server that cannot do what is asked of it, and warns of one that may drop locks. A user who may not ask is
 /// believed.
 pub(crate) async fn check(connection: &Connection) -> Result<()> {
-    let about = match info(connection, "everything").await {
+    let about = match info(connection).await {
         Ok(about) => about,
         Err(error) if error.is_transient() => return Err(error),
         Err(_) => return Ok(()),
@@ -40,10 +40,9 @@ fn warn_of_eviction(about: &str) {
 #[cfg(not(feature = "tracing"))]
 fn warn_of_eviction(_: &str) {}
 
-/// Whether the server writes to any replica; a warning if it was to and does not.
-pub(crate) async fn has_replicas(connection: &Connection) -> Result<bool> {
-    let about = info(connection, "replication").await?;
-    let has = field(&about, "connected_slaves").is_some_and(|count| count != "0");
+/// Whether the server writes to any replica, by what it says; a warning if it was to and does not.
+pub(crate) fn has_replicas(about: &str) -> bool {
+    let has = field(about, "connected_slaves").is_some_and(|count| count != "0");
     #[cfg(feature = "tracing")]
     if !has {
         tracing::warn!(
@@ -51,11 +50,11 @@ pub(crate) async fn has_replicas(connection: &Connection) -> Result<bool> {
             "the server has no replica to wait for; locks are granted without"
         );
     }
-    Ok(has)
+    has
 }
 
-async fn info(connection: &Connection, section: &str) -> Result<String> {
-    let answer = connection.query(redis::cmd("INFO").arg(section)).await?;
+async fn info(connection: &Connection) -> Result<String> {
+    let answer = connection.query(redis::cmd("INFO").arg("everything")).await?;
     Ok(match answer {
         // Of a cluster, any node's: they are alike.
         Value::Map(nodes) => nodes.into_iter().next().map(|(_, about)| text(about)).unwrap_or_default(),

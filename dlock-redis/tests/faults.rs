@@ -254,12 +254,3 @@ async fn where_the_server_tells_of_lost_keys_a_holder_is_told_at_once() {
     bench.tell("DEL foo").await;
     assert_eq!(soon("it was told only by its renewal", held.lost()).await, LostReason::Taken);
 }
-
-#[tokio::test]
-async fn a_grant_without_a_replica_is_a_grant_only_where_there_is_none() {
-    let Some(bench) = Bench::new().await else { return };
-    let locks = bench.locks("wait_replicas=1&replicas_timeout=50ms").await;
-    // None is connected: as for Redisson, there is nothing to wait for.
-    let held = locks.mutex("foo").try_lock().await.unwrap();
-    assert!(held.is_some());
-}

@@ -5,24 +5,14 @@ mod common;
 
 use std::time::Duration;
 
-use common::{connect, or_skip, raw, words};
-use dlock_conformance::stores::{self, Brand, Flavour, Running, Server};
+use common::{ask, connect, raw, servers, words};
+use dlock_conformance::stores::{Flavour, Running, Server};
 use dlock_core::{LockOptions, Locks, LostReason};
 use tokio::time::timeout;
-
-/// Servers to do harm to; `None` where there are none, unless they are required.
-async fn servers(flavour: Flavour) -> Option<Running> {
-    or_skip(stores::start(Brand::Redis, flavour).await).filter(|running| !running.servers().is_empty())
-}
 
 async fn locks(running: &Running, ttl: u64) -> Locks {
     let store = connect(running.url()).await.expect("the servers are there");
     Locks::new(store).with_defaults(LockOptions::new().ttl(Duration::from_secs(ttl)))
-}
-
-async fn tell(server: &Server, command: &str) -> redis::Value {
-    let mut raw = raw(&format!("redis://{}", server.address())).await;
-    words(command).query_async(&mut raw).await.unwrap_or_else(|error| panic!("{command}: {error}"))
 }
 
 /// Until the replica has all that the primary has written.
@@ -56,7 +46,7 @@ async fn a_failover_that_loses_a_grant_is_told_and_the_next_token_is_greater() {
     replicated(primary).await;
     replica.pause().await.unwrap();
     // Else the grant would wait in the replica's socket.
-    tell(primary, "CLIENT KILL TYPE replica").await;
+    ask::<u64>(primary, "CLIENT KILL TYPE replica").await;
     let held = a.mutex("foo").lock().await.unwrap();
     primary.kill().await.unwrap();
     replica.resume().await.unwrap();
@@ -75,23 +65,6 @@ async fn a_failover_that_loses_a_grant_is_told_and_the_next_token_is_greater() {
 }
 
 #[tokio::test]
-async fn a_grant_that_no_replica_has_is_refused_where_that_is_asked_for() {
-    let Some(running) = servers(Flavour::Sentinel).await else { return };
-    let [primary, replica, ..] = running.servers() else { panic!("a primary and its replica") };
-    replicated(primary).await;
-    let url = format!("{}?wait_replicas=1&replicas_timeout=300ms", running.url());
-    let locks = Locks::new(connect(&url).await.unwrap());
-    locks.mutex("foo").try_lock().await.unwrap().expect("the replica answers").release().await.unwrap();
-    replica.pause().await.unwrap();
-    let told = locks.mutex("foo").try_lock().await;
-    assert!(told.is_err(), "granted without a replica: {told:?}");
-    locks.close().await;
-    replica.resume().await.unwrap();
-    let left = tell(primary, "EXISTS foo").await;
-    assert_eq!(left, redis::Value::Int(0), "refused and held");
-}
-
-#[tokio::test]
 async fn on_a_cluster_waiters_listen_to_one_shard() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     let (a, b) = (locks(&running, 600).await, locks(&running, 600).await);
@@ -101,8 +74,7 @@ async fn on_a_cluster_waiters_listen_to_one_shard() {
         loop {
             let mut channels = Vec::new();
             for server in running.servers() {
-                let answer = tell(server, "PUBSUB SHARDCHANNELS").await;
-                channels.extend(redis::from_redis_value::<Vec<String>>(answer).expect("names"));
+                channels.extend(ask::<Vec<String>>(server, "PUBSUB SHARDCHANNELS").await);
             }
             if !channels.is_empty() {
                 return channels;

@@ -9,7 +9,7 @@ use std::{process::ExitCode, time::Duration};
 use async_trait::async_trait;
 use dlock_conformance::{
     Fixture, Unreachable,
-    stores::{self, Brand, Flavour, Running},
+    stores::{self, Brand, Flavour, Running, Server},
 };
 use dlock_core::{Attempt, Claim, ClaimId, Kind, LockName, LockOptions, Locks, Request, Result, Store, Wait};
 use dlock_redis::DRIVER;
@@ -114,6 +114,17 @@ impl Bench {
     pub(crate) async fn tell(&self, command: &str) {
         self.ask::<redis::Value>(command).await;
     }
+}
+
+/// Servers to do harm to; `None` where there are none, unless they are required.
+pub(crate) async fn servers(flavour: Flavour) -> Option<Running> {
+    or_skip(stores::start(Brand::Redis, flavour).await).filter(|running| !running.servers().is_empty())
+}
+
+/// A server's answer to a command.
+pub(crate) async fn ask<T: FromRedisValue>(server: &Server, command: &str) -> T {
+    let mut raw = raw(&format!("redis://{}", server.address())).await;
+    words(command).query_async(&mut raw).await.unwrap_or_else(|error| panic!("{command}: {error}"))
 }
 
 /// A connection that speaks by hand.

@@ -1,0 +1,214 @@
+//! What `wait_replicas` promises: a grant that no replica has is none, where there are replicas.
+#![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
+
+mod common;
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Duration,
+};
+
+use common::{Bench, ask, connect, raw, relay::Relay, servers, soon};
+use dlock_conformance::stores::{Flavour, Running, Server};
+use dlock_core::{Error, Guard, Kind, LockOptions, Locks, Result};
+use tokio::time::sleep;
+
+/// Of a cluster, the slots of the third node.
+const LAST_THIRD: std::ops::RangeInclusive<u16> = 10_923..=16_383;
+
+/// What the names of the first node's locks begin with, and those of the second's.
+const FIRST: &str = "{bar}";
+const SECOND: &str = "{foo}";
+
+async fn locks(running: &Running, replicas: u32) -> Locks {
+    let url = format!("{}?wait_replicas={replicas}&replicas_timeout=300ms", running.url());
+    Locks::new(connect(&url).await.expect("the servers are there"))
+}
+
+/// A server and its replica.
+async fn pair() -> Option<(Running, Running)> {
+    let (primary, replica) = (servers(Flavour::Standalone).await?, servers(Flavour::Standalone).await?);
+    let address = primary.servers()[0].address();
+    ask::<()>(&replica.servers()[0], &format!("REPLICAOF {} {}", address.ip(), address.port())).await;
+    follows(&primary.servers()[0]).await;
+    Some((primary, replica))
+}
+
+/// A cluster of two nodes that the third follows as a replica of the second.
+async fn cluster() -> Option<Running> {
+    let running = servers(Flavour::Cluster).await?;
+    let [_, second, third] = running.servers() else { panic!("three nodes") };
+    let id: String = ask(second, "CLUSTER MYID").await;
+    let mut moves = redis::pipe();
+    for slot in LAST_THIRD {
+        moves.cmd("CLUSTER").arg("SETSLOT").arg(slot).arg("NODE").arg(&id).ignore();
+    }
+    // So that the others believe it.
+    moves.cmd("CLUSTER").arg("BUMPEPOCH").ignore();
+    let mut raw = raw(&format!("redis://{}", second.address())).await;
+    moves.exec_async(&mut raw).await.expect("the slots are empty");
+    // A node that has lost its last slot to another follows that.
+    follows(second).await;
+    let port = format!(":{}@", third.address().port());
+    for server in running.servers() {
+        while ask::<String>(server, "CLUSTER NODES").await.lines().any(|node| {
+            let third = node.contains(&port);
+            third != node.contains("slave")
+        }) {
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+    running.ready().await.expect("the cluster is whole");
+    Some(running)
+}
+
+/// Until a replica follows.
+async fn follows(primary: &Server) {
+    while !ask::<String>(primary, "INFO replication").await.contains("state=online") {
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Tries a lock of its own for each kind.
+async fn try_lock(locks: &Locks, kind: Kind, prefix: &str) -> Result<Option<Guard>> {
+    locks.lock(kind, format!("{prefix}{kind}")).try_lock(&LockOptions::new()).await
+}
+
+/// What a client has left on a server, but for tokens.
+async fn left(server: &Server) -> Vec<String> {
+    let mut keys: Vec<String> = ask(server, "KEYS *").await;
+    keys.retain(|key| !key.starts_with("redisson_lock_token:"));
+    keys
+}
+
+/// How often the server was asked for its replicas' answers.
+async fn waits(server: &Server) -> u32 {
+    let stats: String = ask(server, "INFO commandstats").await;
+    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_wait:calls=")?.split(',').next());
+    calls.map_or(0, |calls| calls.parse().expect("a number"))
+}
+
+#[tokio::test]
+async fn where_no_replica_is_connected_none_is_waited_for() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("wait_replicas=1&replicas_timeout=60s").await;
+    let told = soon("it waits for nobody", locks.mutex("foo").try_lock().into_future()).await;
+    assert!(told.unwrap().is_some(), "as for Redisson, it is granted without");
+}
+
+#[tokio::test]
+async fn a_grant_that_no_replica_has_is_refused_and_not_left_held() {
+    let Some((primary, replica)) = pair().await else { return };
+    let locks = locks(&primary, 1).await;
+    for kind in Kind::ALL {
+        let held = try_lock(&locks, *kind, SECOND).await.unwrap();
+        held.expect("the replica answers").release().await.unwrap();
+    }
+    replica.servers()[0].pause().await.unwrap();
+    for kind in Kind::ALL {
+        let told = try_lock(&locks, *kind, SECOND).await;
+        assert!(
+            matches!(told, Err(Error::Unavailable { .. })),
+            "{kind}: granted without a replica: {told:?}"
+        );
+    }
+    locks.close().await;
+    assert_eq!(left(&primary.servers()[0]).await, [""; 0], "refused and held");
+    replica.servers()[0].resume().await.unwrap();
+}
+
+#[tokio::test]
+async fn one_replica_is_enough_though_more_were_asked_for() {
+    let Some((primary, _replica)) = pair().await else { return };
+    let locks = locks(&primary, 2).await;
+    assert!(
+        locks.mutex("foo").try_lock().await.unwrap().is_some(),
+        "as for Redisson, one that answers is enough"
+    );
+}
+
+#[tokio::test]
+async fn replicas_may_take_longer_than_a_command_may() {
+    let Some((primary, replica)) = pair().await else { return };
+    let url = format!("{}?timeout=300ms&wait_replicas=1&replicas_timeout=20s", primary.url());
+    let locks = Locks::new(connect(&url).await.unwrap());
+    replica.servers()[0].pause().await.unwrap();
+    let asked = tokio::spawn(locks.mutex("foo").try_lock().into_future());
+    sleep(Duration::from_secs(1)).await;
+    replica.servers()[0].resume().await.unwrap();
+    let told = soon("it does not hear of the replica", asked).await.unwrap();
+    assert!(told.expect("its time was not over").is_some());
+}
+
+#[tokio::test]
+async fn a_waiter_gets_in_when_the_replica_is_back() {
+    let Some((primary, replica)) = pair().await else { return };
+    let (server, locks) = (&primary.servers()[0], locks(&primary, 1).await);
+    replica.servers()[0].pause().await.unwrap();
+    let waiter = tokio::spawn(locks.mutex("foo").lock().into_future());
+    // At first that it has a replica, then that this does not answer.
+    while waits(server).await < 3 {
+        sleep(Duration::from_millis(10)).await;
+    }
+    replica.servers()[0].resume().await.unwrap();
+    soon("it does not ask again", waiter).await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn on_a_cluster_without_replicas_all_is_granted() {
+    let Some(running) = servers(Flavour::Cluster).await else { return };
+    let locks = locks(&running, 1).await;
+    for number in 0..20 {
+        let held = locks.mutex(format!("foo{number}")).try_lock().await.unwrap();
+        assert!(held.is_some(), "nobody else holds it");
+    }
+}
+
+#[tokio::test]
+async fn on_a_cluster_the_node_that_has_the_key_is_asked_for_its_replicas() {
+    let Some(running) = cluster().await else { return };
+    let locks = locks(&running, 1).await;
+    let [first, second, third] = running.servers() else { panic!("three nodes") };
+    for kind in Kind::ALL {
+        let held = try_lock(&locks, *kind, SECOND).await.unwrap().expect("the replica answers");
+        held.release().await.unwrap();
+    }
+    assert_eq!(waits(first).await, 0, "another node was asked");
+    assert!(waits(second).await >= 4, "nobody was asked");
+    third.pause().await.unwrap();
+    for kind in Kind::ALL {
+        // Whichever node is asked first: only what the second has is of concern to the third.
+        let told = try_lock(&locks, *kind, SECOND).await;
+        assert!(
+            matches!(told, Err(Error::Unavailable { .. })),
+            "{kind}: granted without a replica: {told:?}"
+        );
+        let held = try_lock(&locks, *kind, FIRST).await.unwrap();
+        held.expect("its node has no replica").release().await.unwrap();
+    }
+    locks.close().await;
+    assert_eq!(left(second).await, [""; 0], "refused and held");
+    third.resume().await.unwrap();
+}
+
+#[tokio::test]
+async fn on_a_cluster_a_new_connection_is_not_asked_what_was_written_through_another() {
+    let Some(running) = cluster().await else { return };
+    let [_, second, third] = running.servers() else { panic!("three nodes") };
+    let broken = AtomicBool::new(false);
+    let relay = Relay::rewriting(second.address(), move |words| {
+        if words[0] == "WAIT" && !broken.swap(true, Relaxed) { Vec::new() } else { words }
+    });
+    let port = relay.await.address.port();
+    ask::<()>(second, &format!("CONFIG SET cluster-announce-port {port}")).await;
+    for server in running.servers() {
+        while !ask::<String>(server, "CLUSTER NODES").await.contains(&format!(":{port}@")) {
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+    let locks = locks(&running, 1).await;
+    third.pause().await.unwrap();
+    let told = try_lock(&locks, Kind::Mutex, SECOND).await;
+    assert!(matches!(told, Err(Error::Unavailable { .. })), "granted without a replica: {told:?}");
+    third.resume().await.unwrap();
+}

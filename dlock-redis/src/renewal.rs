@@ -1,7 +1,7 @@
 //! Renewals of many locks in few calls.
 //!
-//! Whoever renews first waits a moment for others, and asks for all of them. No task of its own: it works on the time
-//! of the claim that leads.
+//! Whoever renews first waits a moment for others, and has them ask in chunks. No task of its own: a chunk is asked for on
+//! the time of one of its claims, so that one that hangs is no other's.
 
 use std::{
     borrow::Cow,
@@ -75,7 +75,14 @@ pub(crate) struct Renewals {
 struct Waiting {
     hold: Arc<Hold>,
     since: Instant,
-    answer: oneshot::Sender<Result<bool>>,
+    answer: oneshot::Sender<Told>,
+}
+
+/// What whoever waits is told.
+enum Told {
+    Renewed(Result<bool>),
+    /// To ask for all these, of whom it is one, and where it then hears of its own.
+    Ask(Vec<Waiting>, oneshot::Receiver<Self>),
 }
 
 impl Renewals {
@@ -88,14 +95,23 @@ impl Renewals {
         if hold.ttl < LEAST_TTL {
             return self.ask(&[hold]).await.map(|renewed| renewed[0]);
         }
-        let (answer, told) = oneshot::channel();
+        let (answer, mut told) = oneshot::channel();
         let waiting = Waiting { hold, since: Instant::now(), answer };
         if self.leads(waiting) {
             sleep(GATHERING).await;
             let all = self.gathering.lock().unwrap_or_else(PoisonError::into_inner).take();
-            self.renew_all(all.unwrap_or_default()).await;
+            self.share_out(all.unwrap_or_default());
         }
-        told.await.unwrap_or_else(|_| Err(error::unavailable("the renewal was given up")))
+        loop {
+            match told.await {
+                Ok(Told::Renewed(outcome)) => return outcome,
+                Ok(Told::Ask(chunk, next)) => {
+                    told = next;
+                    self.renew_chunk(chunk).await;
+                }
+                Err(_) => return Err(error::unavailable("the renewal was given up")),
+            }
+        }
     }
 
     /// Joins those who gather; `true` for the first.
@@ -113,8 +129,8 @@ impl Renewals {
         }
     }
 
-    /// One call for each chunk, each on its own: one that fails or hangs is no other's.
-    async fn renew_all(&self, mut all: Vec<Waiting>) {
+    /// Has one of each chunk ask for all of it.
+    fn share_out(&self, mut all: Vec<Waiting>) {
         // What has least time left goes first: renewals come after the same share of their ttl.
         all.sort_by_key(|waiting| waiting.since + waiting.hold.ttl);
         let mut slots: HashMap<Option<Slot>, Vec<Waiting>> = HashMap::new();
@@ -122,14 +138,15 @@ impl Renewals {
             let slot = self.connection.is_cluster().then(|| Slot::for_key(waiting.hold.keys.lock()));
             slots.entry(slot).or_default().push(waiting);
         }
-        let mut chunks = Vec::new();
         for mut slot in slots.into_values() {
             while !slot.is_empty() {
                 let rest = slot.split_off(slot.len().min(self.most()));
-                chunks.push(std::mem::replace(&mut slot, rest));
+                let mut chunk = std::mem::replace(&mut slot, rest);
+                let (answer, next) = oneshot::channel();
+                let first = std::mem::replace(&mut chunk[0].answer, answer);
+                first.send(Told::Ask(chunk, next)).ok();
             }
         }
-        join_all(chunks.into_iter().map(|chunk| self.renew_chunk(chunk))).await;
     }
 
     async fn renew_chunk(&self, chunk: Vec<Waiting>) {
@@ -149,20 +166,21 @@ impl Renewals {
                 let mut missing = Vec::new();
                 for ((one, renewed), answer) in holds.chunks(1).zip(renewed).zip(answers) {
                     if renewed || !many {
-                        answer.send(Ok(renewed)).ok();
+                        answer.send(Told::Renewed(Ok(renewed))).ok();
                     } else {
                         missing.push((one, answer));
                     }
                 }
                 let alone = missing.into_iter().map(async |(one, answer)| {
-                    answer.send(self.ask(one).await.map(|renewed| renewed[0])).ok();
+                    let outcome = self.ask(one).await.map(|renewed| renewed[0]);
+                    answer.send(Told::Renewed(outcome)).ok();
                 });
                 join_all(alone).await;
             }
             Err(error) => {
                 let told = error::shared(error);
                 for answer in answers {
-                    answer.send(Err(told())).ok();
+                    answer.send(Told::Renewed(Err(told()))).ok();
                 }
             }
         }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use common::{ask, connect, raw, servers, words};
 use dlock_conformance::stores::{Flavour, Running, Server};
 use dlock_core::{LockOptions, Locks, LostReason};
+use futures_util::future::join_all;
 use tokio::time::timeout;
 
 async fn locks(running: &Running, ttl: u64) -> Locks {
@@ -85,4 +86,26 @@ async fn on_a_cluster_waiters_listen_to_one_shard() {
     assert_eq!(channels, ["redisson_lock__channel:{foo}"]);
     held.release().await.unwrap();
     drop(timeout(Duration::from_secs(10), waiter).await.expect("nobody woke it").unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn on_a_cluster_a_node_that_hangs_keeps_no_lock_of_another_from_being_renewed() {
+    let Some(running) = servers(Flavour::Cluster).await else { return };
+    let locks = locks(&running, 3).await;
+    // One slot of each node, the last that of the last.
+    let names = ["{bar}", "{c}", "{foo}"].map(|tag| (0..10).map(move |number| format!("{tag}{number}")));
+    let all = names.into_iter().flatten().map(|name| locks.mutex(name).lock().into_future());
+    let held: Vec<_> = join_all(all).await.into_iter().map(|held| held.expect("free")).collect();
+    for server in running.servers() {
+        // Else they would give the whole cluster up.
+        ask::<()>(server, "CONFIG SET cluster-node-timeout 60000").await;
+    }
+    let hung = &running.servers()[2];
+    hung.pause().await.unwrap();
+    // Longer than a ttl and any call.
+    tokio::time::sleep(Duration::from_millis(4500)).await;
+    let lost: Vec<_> = held.iter().filter(|held| held.is_lost()).map(|held| held.name().as_str()).collect();
+    let expected: Vec<_> = (0..10).map(|number| format!("{{foo}}{number}")).collect();
+    assert_eq!(lost, expected, "who hears nothing of its lock has lost it, and nobody else");
+    hung.resume().await.unwrap();
 }

@@ -7,13 +7,26 @@ use std::time::Duration;
 
 use common::{ask, connect, raw, servers, words};
 use dlock_conformance::stores::{Flavour, Running, Server};
-use dlock_core::{LockOptions, Locks, LostReason};
+use dlock_core::{Kind, LockOptions, Locks, LostReason};
 use futures_util::future::join_all;
 use tokio::time::timeout;
 
 async fn locks(running: &Running, ttl: u64) -> Locks {
     let store = connect(running.url()).await.expect("the servers are there");
     Locks::new(store).with_defaults(LockOptions::new().ttl(Duration::from_secs(ttl)))
+}
+
+/// The channels that somebody listens to, as soon as there are any.
+async fn listened_to(cluster: &Running) -> Vec<String> {
+    loop {
+        let mut channels = Vec::new();
+        for server in cluster.servers() {
+            channels.extend(ask::<Vec<String>>(server, "PUBSUB SHARDCHANNELS").await);
+        }
+        if !channels.is_empty() {
+            return channels;
+        }
+    }
 }
 
 /// Until the replica has all that the primary has written.
@@ -71,18 +84,7 @@ async fn on_a_cluster_waiters_listen_to_one_shard() {
     let (a, b) = (locks(&running, 600).await, locks(&running, 600).await);
     let held = a.mutex("foo").lock().await.unwrap();
     let waiter = tokio::spawn(b.mutex("foo").lock().into_future());
-    let listening = async {
-        loop {
-            let mut channels = Vec::new();
-            for server in running.servers() {
-                channels.extend(ask::<Vec<String>>(server, "PUBSUB SHARDCHANNELS").await);
-            }
-            if !channels.is_empty() {
-                return channels;
-            }
-        }
-    };
-    let channels = timeout(Duration::from_secs(10), listening).await.expect("nobody listens");
+    let channels = timeout(Duration::from_secs(10), listened_to(&running)).await.expect("nobody listens");
     assert_eq!(channels, ["redisson_lock__channel:{foo}"]);
     held.release().await.unwrap();
     drop(timeout(Duration::from_secs(10), waiter).await.expect("nobody woke it").unwrap().unwrap());
@@ -108,4 +110,44 @@ async fn on_a_cluster_a_node_that_hangs_keeps_no_lock_of_another_from_being_rene
     let expected: Vec<_> = (0..10).map(|number| format!("{{foo}}{number}")).collect();
     assert_eq!(lost, expected, "who hears nothing of its lock has lost it, and nobody else");
     hung.resume().await.unwrap();
+}
+
+#[tokio::test]
+async fn on_a_cluster_a_message_that_was_lost_with_the_subscription_is_made_good() {
+    let Some(running) = servers(Flavour::Cluster).await else { return };
+    let locks = locks(&running, 600).await;
+    let server = &running.servers()[2];
+    ask::<()>(server, "HSET foo aaaa:1 1").await;
+    ask::<()>(server, "PEXPIRE foo 600000").await;
+    let waiter = tokio::spawn(locks.mutex("foo").lock().into_future());
+    listened_to(&running).await;
+    let mut nobody_listens = redis::pipe();
+    // In one step: nobody can have subscribed anew when it is let go of.
+    nobody_listens.atomic().add_command(words("CLIENT KILL TYPE pubsub")).add_command(words("DEL foo"));
+    let mut raw = raw(&format!("redis://{}", server.address())).await;
+    nobody_listens.exec_async(&mut raw).await.unwrap();
+    drop(timeout(Duration::from_secs(10), waiter).await.expect("it did not ask anew").unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn on_a_cluster_odd_names_are_locks_of_every_kind() {
+    let Some(running) = servers(Flavour::Cluster).await else { return };
+    let (a, b) = (locks(&running, 600).await, locks(&running, 600).await);
+    for name in ["a{b", "a}b", "a{}b", "}{", "{", "{}{c}"] {
+        for kind in Kind::ALL {
+            let options = LockOptions::new().ttl(Duration::from_secs(600));
+            let held = a.lock(*kind, name).lock(&options).await.unwrap();
+            // What a reader keeps out is a writer.
+            let lock = b.lock(if *kind == Kind::Read { Kind::Write } else { *kind }, name);
+            assert!(lock.try_lock(&options).await.unwrap().is_none(), "two hold `{name}` as {kind}");
+            let state = b.inspect(name).await.unwrap().expect("it is held");
+            assert_eq!((state.name.as_str(), state.holders.len()), (name, 1));
+            let waiter = tokio::spawn(async move { lock.lock(&options).await });
+            listened_to(&running).await;
+            held.release().await.unwrap();
+            let held =
+                timeout(Duration::from_secs(10), waiter).await.expect("nobody woke it").unwrap().unwrap();
+            held.release().await.unwrap();
+        }
+    }
 }

@@ -74,6 +74,11 @@ pub(crate) fn is_no_script(error: &Error) -> bool {
     came_from(error, "NOSCRIPT")
 }
 
+/// Whether the server wants a password and was told none.
+pub(crate) fn is_no_auth(error: &Error) -> bool {
+    came_from(error, "NOAUTH")
+}
+
 /// Whether keys of several slots were in one call: a cluster behind a proxy.
 pub(crate) fn is_cross_slot(error: &Error) -> bool {
     came_from(error, "CROSSSLOT")

@@ -13,7 +13,7 @@ const OLDEST: u32 = 5;
 pub(crate) async fn check(connection: &Connection) -> Result<()> {
     let about = match info(connection).await {
         Ok(about) => about,
-        Err(error) if error.is_transient() => return Err(error),
+        Err(error) if error.is_transient() || error::is_no_auth(&error) => return Err(error),
         Err(_) => return Ok(()),
     };
     let version = field(&about, "redis_version").unwrap_or_default();

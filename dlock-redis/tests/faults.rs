@@ -5,7 +5,7 @@ mod common;
 
 use std::{error::Error as _, time::Duration};
 
-use common::{Bench, busy, claim, connect, granted, soon};
+use common::{Bench, busy, claim, granted, soon};
 use dlock_conformance::stores::Data;
 use dlock_core::{Error, Kind, LockOptions, LostReason, Wait};
 
@@ -196,50 +196,6 @@ async fn a_hash_without_a_ttl_is_held_for_ever_and_never_granted() {
     bench.tell("PERSIST bar").await;
     ours.renew().await.unwrap();
     assert!(bench.ask::<i64>("PTTL bar").await > 0);
-}
-
-#[tokio::test]
-async fn a_user_without_rights_is_told_the_acl_line_and_with_it_all_works() {
-    let Some(bench) = Bench::new().await else { return };
-    bench.tell("ACL SETUSER poor on >hunter2 +@connection ~*").await;
-    let address = bench.running.url().replace("redis://", "").replace("/0", "");
-    let url = format!("redis://poor:hunter2@{address}");
-    let store = connect(&url).await.unwrap();
-    let (mut poor, _) = claim(&store, "foo", Kind::Mutex, 1500, Wait::Never);
-    let error = poor.attempt().await.unwrap_err();
-    let told = error.source().unwrap().to_string();
-    let line = told.split_once("ACL SETUSER name ").expect("the line stands in the error").1.to_owned();
-    assert!(!error.is_transient(), "{error:?}");
-    bench.tell(&format!("ACL SETUSER poor {line}")).await;
-    assert!(include_str!("../README.md").contains(&line), "the README says another line than {line}");
-    let locks = dlock_core::Locks::new(connect(&url).await.unwrap());
-    for kind in Kind::ALL {
-        let held = locks.lock(*kind, "foo").lock(&LockOptions::new()).await.unwrap();
-        let lock = locks.lock(if *kind == Kind::Read { Kind::Write } else { *kind }, "foo");
-        let waiter =
-            tokio::spawn(async move { lock.lock(&LockOptions::new().ttl(Duration::from_secs(600))).await });
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        held.release().await.unwrap();
-        soon("the waiter was not woken", waiter).await.unwrap().unwrap().release().await.unwrap();
-    }
-    assert_eq!(locks.list("").await.unwrap(), []);
-    assert!(!locks.force_release("foo").await.unwrap());
-}
-
-#[tokio::test]
-async fn a_wrong_password_is_refused_and_shown_nowhere() {
-    let Some(bench) = Bench::new().await else { return };
-    bench.tell("ACL SETUSER app on >right +@all ~* &*").await;
-    let address = bench.running.url().replace("redis://", "").replace("/0", "");
-    let error = connect(&format!("redis://app:hunter2@{address}")).await.unwrap_err();
-    assert!(matches!(error, Error::Store { .. }), "{error:?}");
-    let mut shown = format!("{error} {error:?}");
-    let mut source = error.source();
-    while let Some(error) = source {
-        shown += &format!("{error} {error:?}");
-        source = error.source();
-    }
-    assert!(!shown.contains("hunter2"), "{shown}");
 }
 
 #[tokio::test]

@@ -1,6 +1,8 @@
 //! A store for a test binary, and a plain client beside dlock's.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+#[cfg(feature = "tracing")]
+pub(crate) mod log;
 pub(crate) mod nodes;
 pub(crate) mod relay;
 
@@ -170,6 +172,15 @@ pub(crate) fn busy(attempt: Result<Attempt>) -> Duration {
         Ok(Attempt::Busy { retry_in }) => retry_in,
         other => panic!("should be busy: {other:?}"),
     }
+}
+
+/// All that an error says, to people and in logs, and each of its sources.
+pub(crate) fn shown(error: &dyn std::error::Error) -> String {
+    let mut all = format!("{error}\n{error:?}\n");
+    if let Some(source) = error.source() {
+        all += &shown(source);
+    }
+    all
 }
 
 /// Awaits what must end soon.

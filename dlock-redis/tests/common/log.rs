@@ -1,0 +1,66 @@
+//! What is logged.
+
+use std::{
+    fmt::{Debug, Write},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use tracing::{
+    Event, Metadata, Subscriber,
+    field::{Field, Visit},
+    span::{Attributes, Id, Record},
+    subscriber::DefaultGuard,
+};
+
+/// What this thread logs, which is all there is of a test, as long as this lives.
+pub(crate) struct Log {
+    lines: Lines,
+    _guard: DefaultGuard,
+}
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<String>>);
+
+impl Log {
+    pub(crate) fn new() -> Self {
+        let lines = Lines::default();
+        Self { _guard: tracing::subscriber::set_default(lines.clone()), lines }
+    }
+
+    /// Level and fields of each event.
+    pub(crate) fn text(&self) -> String {
+        self.lines.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Subscriber for Lines {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line(event.metadata().level().to_string());
+        event.record(&mut line);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) += &(line.0 + "\n");
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        write!(self.0, " {field}={value:?}").expect("a string takes all");
+    }
+}

@@ -1,0 +1,150 @@
+//! Users, passwords and rights: what is refused, what is told, and what is shown to nobody.
+#![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{ask, connect, servers, shown, soon};
+use dlock_conformance::stores::{Flavour, Running};
+use dlock_core::{Error, Kind, LockOptions, Locks, Result};
+
+/// What a user needs, as the README says it and as an error must.
+fn rights(told: &str) -> &'static str {
+    let line = include_str!("../README.md").lines().find(|line| line.starts_with("ACL SETUSER name "));
+    let line = line.expect("the README says what a user needs");
+    assert!(told.contains(line), "the README says {line}, and the error: {told}");
+    &line["ACL SETUSER name ".len()..]
+}
+
+/// Has each server do this.
+async fn each(running: &Running, command: &str) {
+    for server in running.servers() {
+        ask::<()>(server, command).await;
+    }
+}
+
+/// The URL with a user in it.
+fn with_user(url: &str, user: &str) -> String {
+    url.replacen("://", &format!("://{user}@"), 1)
+}
+
+async fn locks(url: &str) -> Result<Locks> {
+    Ok(Locks::new(connect(url).await?))
+}
+
+/// Uses all there is.
+async fn all_works(locks: &Locks) {
+    let options = LockOptions::new().ttl(Duration::from_secs(600));
+    for kind in Kind::ALL {
+        let held = locks.lock(*kind, "foo").lock(&options).await.expect("it is free");
+        let lock = locks.lock(if *kind == Kind::Read { Kind::Write } else { *kind }, "foo");
+        let waiter = tokio::spawn(async move { lock.lock(&options).await });
+        // Who waits for a mutex is not to be seen.
+        while *kind != Kind::Mutex && waiting(locks).await == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        held.release().await.expect("held until now");
+        let held =
+            soon("the waiter was not woken", waiter).await.expect("no panic").expect("it may subscribe");
+        held.release().await.expect("held until now");
+    }
+    // Longer than the first renewal is away.
+    let held = locks.mutex("foo").lock().ttl(Duration::from_secs(2)).await.expect("it is free");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(!held.is_lost(), "it was not renewed");
+    assert_eq!(locks.list("").await.expect("it may look").len(), 1);
+    assert!(locks.force_release("foo").await.expect("it may break locks"));
+}
+
+async fn waiting(locks: &Locks) -> usize {
+    locks.inspect("foo").await.expect("it may look").map_or(0, |state| state.queue.len())
+}
+
+async fn is_refused_without_rights_and_works_with_them(flavour: Flavour, params: &str) {
+    let Some(running) = servers(flavour).await else { return };
+    each(&running, "ACL SETUSER poor on >hunter2 +@connection ~*").await;
+    let url = with_user(running.url(), "poor:hunter2") + params;
+    let refused = async { locks(&url).await?.mutex("foo").lock().await }.await;
+    let error = refused.expect_err("it may do nothing");
+    assert!(!error.is_transient(), "only a person can change that: {error:?}");
+    each(&running, &format!("ACL SETUSER poor {}", rights(&shown(&error)))).await;
+    all_works(&locks(&url).await.expect("it may connect")).await;
+}
+
+#[tokio::test]
+async fn a_user_without_rights_is_told_the_acl_line_and_with_it_all_works() {
+    is_refused_without_rights_and_works_with_them(Flavour::Standalone, "").await;
+}
+
+#[tokio::test]
+async fn the_acl_line_is_enough_for_events_and_replicas() {
+    let params = "?keyspace_events=on&wait_replicas=1";
+    is_refused_without_rights_and_works_with_them(Flavour::Standalone, params).await;
+}
+
+#[tokio::test]
+async fn on_a_cluster_a_user_without_rights_is_told_the_acl_line_and_with_it_all_works() {
+    is_refused_without_rights_and_works_with_them(Flavour::Cluster, "").await;
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_refused_for_good_and_shown_nowhere() {
+    for (flavour, servers_with_users) in [
+        (Flavour::Standalone, 0..1),
+        (Flavour::Tls, 0..0),
+        (Flavour::Sentinel, 0..2),
+        (Flavour::Cluster, 0..3),
+    ] {
+        let Some(running) = servers(flavour).await else { return };
+        for server in &running.servers()[servers_with_users] {
+            ask::<()>(server, "ACL SETUSER app on >right +@all ~* &*").await;
+        }
+        let mut url = with_user(running.url(), "app:hunter2");
+        if let Some(ca) = running.ca() {
+            let (_, host) = running.url().rsplit_once('@').expect("it has a user");
+            url = format!("rediss://app:hunter2@{host}?ca={}", ca.display());
+        }
+        let error = connect(&url).await.expect_err("the password is wrong");
+        let told = shown(&error);
+        assert!(matches!(error, Error::Store { .. }), "{flavour:?}: asking again does not help: {told}");
+        assert!(told.contains("no such user and password"), "{flavour:?}: {told}");
+        assert!(!told.contains("hunter2"), "{flavour:?}: {told}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_wants_a_password_is_said_to() {
+    let Some(running) = servers(Flavour::Standalone).await else { return };
+    ask::<()>(&running.servers()[0], "CONFIG SET requirepass hunter2").await;
+    let error = connect(running.url()).await.expect_err("there is no password");
+    assert!(!error.is_transient() && shown(&error).contains("put it into the URL"), "{}", shown(&error));
+}
+
+#[tokio::test]
+async fn no_password_is_shown_of_what_cannot_be_reached() {
+    for url in [
+        "redis://app:hunter2@127.0.0.1:1",
+        "redis+sentinel://app:hunter2@127.0.0.1:1,127.0.0.1:2/main",
+        "redis-cluster://app:hunter2@127.0.0.1:1,127.0.0.1:2",
+        "redis+redlock://app:hunter2@127.0.0.1:1,127.0.0.1:2,127.0.0.1:3",
+        "rediss://app:hunter2@127.0.0.1:1?ca=/nowhere",
+    ] {
+        let told = shown(&connect(url).await.expect_err("nobody is there"));
+        assert!(!told.contains("hunter2"), "{told}");
+    }
+}
+
+#[tokio::test]
+async fn no_password_is_shown_of_what_is_connected() {
+    let Some(running) = servers(Flavour::Tls).await else { return };
+    let url = format!("{}?ca={}", running.url(), running.ca().expect("it is TLS").display());
+    let store = connect(&url).await.unwrap();
+    let locks = Locks::new(store.clone());
+    let held = locks.mutex("foo").lock().await.unwrap();
+    let state = locks.inspect("foo").await.unwrap();
+    let told = format!("{store:?} {locks:?} {held:?} {state:?} {:?}", store.backend.info());
+    for secret in ["s3cret", "odd#signs", "odd%23signs"] {
+        assert!(!told.contains(secret), "{told}");
+    }
+}

@@ -117,6 +117,9 @@ fn verdict(error: &RedisError) -> Verdict {
         ("NOPERM", Never(format!("the user lacks rights; give it: ACL SETUSER name {RIGHTS}"))),
         ("NOAUTH", never("the server wants a password; put it into the URL")),
         ("WRONGPASS", never("the server knows no such user and password")),
+        ("unknown command", never("the server lacks a command that locks need; Redis 5 or later has all")),
+        // Within the text of another error, the only one that a cluster's client has for what its nodes say.
+        ("RESP3NotSupported", never("a cluster needs Redis 6 or later")),
         ("OOM", Later("the server is out of memory; raise its maxmemory")),
         ("MISCONF", Later("the server cannot persist and refuses writes; look into its log")),
         ("NOREPLICAS", Later("the server has fewer replicas than it is configured to write with")),
@@ -142,7 +145,6 @@ fn verdict(error: &RedisError) -> Verdict {
             never("Sentinel knows no such server")
         }
         ErrorKind::InvalidClientConfig => never("the URL cannot be used"),
-        ErrorKind::RESP3NotSupported => never("a cluster needs Redis 6 or later"),
         ErrorKind::Server(kind) => match kind {
             ServerErrorKind::BusyLoading
             | ServerErrorKind::TryAgain

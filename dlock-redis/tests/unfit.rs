@@ -1,0 +1,74 @@
+//! Servers that are not fit for what is asked of them, and what is said of that.
+
+mod common;
+
+use common::{
+    connect,
+    relay::{Relay, Words, answer, refusal},
+    servers, shown,
+};
+use dlock_conformance::stores::Flavour;
+use dlock_core::{Error, Locks};
+
+/// What is told of a server that is sent this instead of what a client sends it.
+async fn told_of(scheme: &str, flavour: Flavour, rewrite: fn(Words) -> Words) -> Option<String> {
+    let running = servers(flavour).await?;
+    let relay = Relay::rewriting(running.servers()[0].address(), rewrite).await;
+    let used = async {
+        let store = connect(&format!("{scheme}://{}?wait_replicas=1", relay.address)).await?;
+        Locks::new(store).mutex("foo").try_lock().await
+    };
+    let error = used.await.expect_err("it cannot do what is asked");
+    assert!(matches!(error, Error::Store { .. }), "asking again does not help: {error:?}");
+    Some(shown(&error))
+}
+
+#[tokio::test]
+async fn a_server_that_is_too_old_is_said_to_be() {
+    let told = told_of("redis", Flavour::Standalone, |words| match &*words[0] {
+        "INFO" => answer("# Server\r\nredis_version:4.0.14\r\nredis_mode:standalone\r\n"),
+        _ => words,
+    });
+    let Some(told) = told.await else { return };
+    assert!(told.contains("the server is Redis 4.0.14; locks need 5 or later"), "{told}");
+}
+
+#[tokio::test]
+async fn a_cluster_that_is_too_old_is_said_to_be() {
+    let told = told_of("redis-cluster", Flavour::Cluster, |words| match &*words[0] {
+        "HELLO" => refusal("ERR unknown command `HELLO`, with args beginning with: `3`, "),
+        _ => words,
+    });
+    let Some(told) = told.await else { return };
+    assert!(told.contains("a cluster needs Redis 6 or later"), "{told}");
+}
+
+#[tokio::test]
+async fn a_server_that_lacks_a_command_is_said_to() {
+    let told = told_of("redis", Flavour::Standalone, |words| match &*words[0] {
+        "EVALSHA" => refusal("ERR unknown command `EVALSHA`, with args beginning with: "),
+        _ => words,
+    });
+    let Some(told) = told.await else { return };
+    assert!(told.contains("lacks a command that locks need") && told.contains("EVALSHA"), "{told}");
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_wait_for_replicas_grants_nothing_where_that_is_asked_for() {
+    let told = told_of("redis", Flavour::Standalone, |words| match &*words[0] {
+        "WAIT" => refusal("ERR unknown command 'WAIT', with args beginning with: '0' "),
+        _ => words,
+    });
+    let Some(told) = told.await else { return };
+    assert!(told.contains("lacks a command that locks need") && told.contains("WAIT"), "{told}");
+}
+
+#[tokio::test]
+async fn a_master_that_no_sentinel_knows_is_named() {
+    let Some(running) = servers(Flavour::Sentinel).await else { return };
+    // One that is down says nothing, and hides nothing.
+    let url = running.url().replace("/dlock", ",127.0.0.1:1/nobody");
+    let error = connect(&url).await.expect_err("there is no such master");
+    assert!(matches!(error, Error::Store { .. }), "asking again does not help: {error:?}");
+    assert!(shown(&error).contains("knows no master `nobody`"), "{}", shown(&error));
+}

@@ -1,0 +1,41 @@
+//! What a server's settings are warned of.
+#![cfg(feature = "tracing")]
+
+mod common;
+
+use common::{Bench, connect, log::Log};
+
+#[tokio::test]
+async fn a_server_that_may_drop_locks_is_warned_of() {
+    let Some(bench) = Bench::new().await else { return };
+    bench.tell("ACL SETUSER app on >hunter2 +@all ~* &*").await;
+    let url = bench.running.url().replacen("://", "://app:hunter2@", 1);
+    for (policy, limit, warned) in [
+        ("allkeys-lru", "1gb", true),
+        // What has a ttl is what locks are.
+        ("volatile-ttl", "1gb", true),
+        ("noeviction", "1gb", false),
+        ("allkeys-lru", "0", false),
+    ] {
+        bench.tell(&format!("CONFIG SET maxmemory-policy {policy}")).await;
+        bench.tell(&format!("CONFIG SET maxmemory {limit}")).await;
+        let log = Log::new();
+        connect(&url).await.unwrap();
+        let text = log.text();
+        let warns = text.lines().any(|line| {
+            let words = ["WARN", "set maxmemory-policy to noeviction", policy];
+            words.iter().all(|word| line.contains(word))
+        });
+        assert_eq!(warns, warned, "{policy} with a limit of {limit}: {text}");
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_without_the_replica_that_is_asked_for_is_warned_of() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("wait_replicas=1").await;
+    let log = Log::new();
+    let held = locks.mutex("foo").try_lock().await.unwrap();
+    assert!(held.is_some() && log.text().contains("no replica to wait for"), "{}", log.text());
+}

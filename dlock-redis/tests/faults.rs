@@ -58,9 +58,7 @@ async fn a_message_that_was_lost_with_the_subscription_is_made_good() {
     bench.tell("PEXPIRE foo 600000").await;
     let waiter = tokio::spawn(locks.mutex("foo").lock().ttl(Duration::from_secs(600)).into_future());
     waits(&bench).await;
-    // Nobody listens when it is let go of.
-    bench.tell("CLIENT KILL TYPE pubsub").await;
-    bench.tell("DEL foo").await;
+    bench.unheard("DEL foo").await;
     drop(soon("the waiter did not ask after it subscribed anew", waiter).await.unwrap().unwrap());
 }
 
@@ -198,15 +196,50 @@ async fn a_hash_without_a_ttl_is_held_for_ever_and_never_granted() {
     assert!(bench.ask::<i64>("PTTL bar").await > 0);
 }
 
+/// Until the server tells of lost keys.
+async fn is_told(bench: &Bench) {
+    while bench.ask::<(String, u64)>("PUBSUB NUMSUB __keyevent@0__:del").await.1 == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 #[tokio::test]
 async fn where_the_server_tells_of_lost_keys_a_holder_is_told_at_once() {
     let Some(bench) = Bench::new().await else { return };
     bench.tell("CONFIG SET notify-keyspace-events Egx").await;
     let locks = bench.locks("keyspace_events=on").await;
-    let held = locks.mutex("foo").lock().ttl(Duration::from_secs(600)).await.unwrap();
-    while bench.ask::<(String, u64)>("PUBSUB NUMSUB __keyevent@0__:del").await.1 == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
+    for end in ["DEL foo", "UNLINK foo", "PEXPIRE foo 1"] {
+        let held = locks.mutex("foo").lock().ttl(Duration::from_secs(600)).await.unwrap();
+        is_told(&bench).await;
+        bench.tell(end).await;
+        let told = soon("it was told only by its renewal", held.lost()).await;
+        assert_eq!(told, LostReason::Taken, "{end}");
     }
+}
+
+#[tokio::test]
+async fn a_key_that_is_lost_while_the_server_cannot_tell_is_told_by_the_next_renewal() {
+    let Some(bench) = Bench::new().await else { return };
+    bench.tell("CONFIG SET notify-keyspace-events Egx").await;
+    let locks = bench.locks("keyspace_events=on").await;
+    let held = locks.mutex("foo").lock().ttl(Duration::from_secs(6)).await.unwrap();
+    is_told(&bench).await;
+    bench.unheard("DEL foo").await;
+    let told = soon("not even its renewal told it", held.lost()).await;
+    assert_eq!(told, LostReason::Taken, "the server has said so, it was not its deadline");
+}
+
+#[tokio::test]
+async fn the_server_tells_of_lost_keys_again_after_the_subscription_was_cut() {
+    let Some(bench) = Bench::new().await else { return };
+    bench.tell("CONFIG SET notify-keyspace-events Egx").await;
+    let locks = bench.locks("keyspace_events=on").await;
+    let held = locks.mutex("foo").lock().ttl(Duration::from_secs(600)).await.unwrap();
+    for _ in 0..3 {
+        is_told(&bench).await;
+        bench.tell("CLIENT KILL TYPE pubsub").await;
+    }
+    is_told(&bench).await;
     bench.tell("DEL foo").await;
     assert_eq!(soon("it was told only by its renewal", held.lost()).await, LostReason::Taken);
 }

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{ask, connect, raw, servers, words};
+use common::{ask, connect, raw, servers, unheard, words};
 use dlock_conformance::stores::{Flavour, Running, Server};
 use dlock_core::{Kind, LockOptions, Locks, LostReason};
 use futures_util::future::join_all;
@@ -121,11 +121,7 @@ async fn on_a_cluster_a_message_that_was_lost_with_the_subscription_is_made_good
     ask::<()>(server, "PEXPIRE foo 600000").await;
     let waiter = tokio::spawn(locks.mutex("foo").lock().into_future());
     listened_to(&running).await;
-    let mut nobody_listens = redis::pipe();
-    // In one step: nobody can have subscribed anew when it is let go of.
-    nobody_listens.atomic().add_command(words("CLIENT KILL TYPE pubsub")).add_command(words("DEL foo"));
-    let mut raw = raw(&format!("redis://{}", server.address())).await;
-    nobody_listens.exec_async(&mut raw).await.unwrap();
+    unheard(&mut raw(&format!("redis://{}", server.address())).await, "DEL foo").await;
     drop(timeout(Duration::from_secs(10), waiter).await.expect("it did not ask anew").unwrap().unwrap());
 }
 

@@ -112,6 +112,11 @@ impl Bench {
             .unwrap_or_else(|error| panic!("{command}: {error}"))
     }
 
+    /// Cuts all subscriptions and sends a command, in one step: nobody can have subscribed anew in between.
+    pub(crate) async fn unheard(&self, command: &str) {
+        unheard(&mut self.raw.clone(), command).await;
+    }
+
     /// Sends a command.
     pub(crate) async fn tell(&self, command: &str) {
         self.ask::<redis::Value>(command).await;
@@ -127,6 +132,13 @@ pub(crate) async fn servers(flavour: Flavour) -> Option<Running> {
 pub(crate) async fn ask<T: FromRedisValue>(server: &Server, command: &str) -> T {
     let mut raw = raw(&format!("redis://{}", server.address())).await;
     words(command).query_async(&mut raw).await.unwrap_or_else(|error| panic!("{command}: {error}"))
+}
+
+/// [`Bench::unheard`] of any server.
+pub(crate) async fn unheard(raw: &mut MultiplexedConnection, command: &str) {
+    let mut both = redis::pipe();
+    both.atomic().add_command(words("CLIENT KILL TYPE pubsub")).add_command(words(command));
+    both.exec_async(raw).await.unwrap_or_else(|error| panic!("{command}: {error}"));
 }
 
 /// A connection that speaks by hand.

@@ -3,10 +3,14 @@
 
 mod common;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use common::{Bench, Ear, busy, claim, granted, soon};
-use dlock_core::{Kind, LockOptions, Renewal, Wait};
+use common::{Bench, Ear, busy, claim, connect, granted, relay::Relay, soon};
+use dlock_core::{Claim, Kind, LockOptions, LostReason, Renewal, Request, Store, Wait};
 
 const QUEUE: &str = "redisson_lock_queue:{foo}";
 const DEADLINES: &str = "redisson_lock_timeout:{foo}";
@@ -26,24 +30,48 @@ impl Bench {
     async fn queued(&self) -> Vec<String> {
         self.ask(&format!("LRANGE {QUEUE} 0 -1")).await
     }
+}
 
-    /// How often a command was called.
-    async fn calls(&self, command: &str) -> u64 {
-        let stats: String = self.ask("INFO commandstats").await;
-        let line = stats
-            .lines()
-            .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")).map(str::to_owned));
-        line.map_or(0, |line| line.split(',').next().expect("a number").parse().expect("a number"))
+#[tokio::test]
+async fn f1_no_client_sends_its_time_of_day() {
+    let Some(bench) = Bench::new().await else { return };
+    let Some(server) = bench.running.servers().first() else { return };
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let all = Arc::clone(&sent);
+    let relay = Relay::rewriting(server.address(), move |words| {
+        all.lock().expect("nobody panics").extend_from_slice(&words);
+        words
+    });
+    let store = connect(&format!("redis://{}", relay.await.address)).await.unwrap();
+    for kind in Kind::ALL {
+        let (mut held, _) = claim(&store, "foo", *kind, 1500, Wait::Forever);
+        granted(held.attempt().await);
+        let rival = if *kind == Kind::Read { Kind::Write } else { *kind };
+        let (mut waits, _) = claim(&store, "foo", rival, 1500, Wait::Forever);
+        busy(waits.attempt().await);
+        held.renew().await.unwrap();
+        waits.release().await.unwrap();
+        held.release().await.unwrap();
+    }
+    let now = bench.now().await as f64;
+    let sent = sent.lock().expect("nobody panics");
+    assert!(sent.iter().any(|word| word == "EVALSHA"), "the relay heard nothing");
+    for number in sent.iter().filter_map(|word| word.parse::<f64>().ok()) {
+        // In seconds, milliseconds or microseconds.
+        let is_today = [0.001, 1.0, 1000.0].iter().any(|unit| (number / unit - now).abs() < 86_400_000.0);
+        assert!(
+            !is_today,
+            "a time of day was sent: {number}, a clock that is wrong would decide who is dead"
+        );
     }
 }
 
 #[tokio::test]
-async fn f1_the_servers_clock_decides_who_is_dead() {
+async fn f1_a_live_waiter_is_judged_by_the_servers_clock() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
     bench.queue("aaaa:1", bench.now().await + 60_000).await;
     let (mut ours, owner) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Forever);
-    // No argument of ours is a time of day: what a client's clock says cannot be asked for.
     busy(ours.attempt().await);
     assert_eq!(bench.queued().await, ["aaaa:1", &owner], "a live waiter was evicted");
     let score: f64 = bench.ask(&format!("ZSCORE {DEADLINES} {owner}")).await;
@@ -76,8 +104,11 @@ async fn f3_a_dead_waiter_of_dlock_is_gone_after_its_ttl_and_a_live_one_keeps_it
     // Its deadline as Redisson reads it is over, its heartbeat is not.
     bench.tell(&format!("ZADD {DEADLINES} 1 {owner}")).await;
     tokio::time::sleep(Duration::from_millis(250)).await;
+    let (mut last, behind) = claim(&store, "foo", Kind::Fair, 60_000, Wait::Forever);
+    busy(last.attempt().await);
+    assert_eq!(bench.queued().await, [&*owner, &behind], "a dead waiter stays, or a live one goes");
     busy(live.attempt().await);
-    assert_eq!(bench.queued().await, [&*owner]);
+    assert_eq!(bench.queued().await, [&*owner, &behind], "a live waiter lost its place");
     let score: f64 = bench.ask(&format!("ZSCORE {DEADLINES} {owner}")).await;
     assert!(score as i64 > bench.now().await + 200_000, "a waiter refreshes its own deadline");
 }
@@ -94,19 +125,26 @@ async fn f3_a_wait_that_is_dropped_leaves_the_queue() {
 }
 
 #[tokio::test]
-async fn f4_a_grant_evicts_nobody_whose_patience_is_shorter() {
+async fn f4_neither_a_grant_nor_giving_up_evicts_anybody_whose_patience_is_shorter() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
-    let (mut ours, _) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Forever);
     let (mut holder, _) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Forever);
     granted(holder.attempt().await);
-    busy(ours.attempt().await);
-    // It has little patience; ours has 300 seconds, which Redisson would take off.
+    let (mut first, _) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Forever);
+    busy(first.attempt().await);
+    let (mut second, _) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Forever);
+    busy(second.attempt().await);
+    // It has little patience; ours have 300 seconds, which Redisson would take off.
     bench.queue("aaaa:1", bench.now().await + 31_000).await;
+    let lives = async |why| {
+        let score: f64 = bench.ask(&format!("ZSCORE {DEADLINES} aaaa:1")).await;
+        assert!(score as i64 > bench.now().await + 25_000, "{why}: the next call would evict a live waiter");
+    };
+    first.release().await.unwrap();
+    lives("given up").await;
     holder.release().await.unwrap();
-    granted(ours.attempt().await);
-    let score: f64 = bench.ask(&format!("ZSCORE {DEADLINES} aaaa:1")).await;
-    assert!(score as i64 > bench.now().await + 25_000, "a live waiter would be evicted by the next call");
+    granted(second.attempt().await);
+    lives("granted").await;
 }
 
 #[tokio::test]
@@ -119,6 +157,13 @@ async fn f5_who_comes_after_a_dead_head_is_told() {
     let (mut ours, _) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Never);
     busy(ours.attempt().await);
     assert_eq!(ear.next().await, "0", "the next in the queue was not told that it is first");
+    bench.tell(&format!("DEL {QUEUE} {DEADLINES}")).await;
+    let (mut holder, _) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Never);
+    granted(holder.attempt().await);
+    bench.queue("dead:1", 1).await;
+    bench.queue("aaaa:1", bench.now().await + 60_000).await;
+    holder.release().await.unwrap();
+    assert_eq!(ear.next().await, "0", "only the dead head was told of the release");
 }
 
 #[tokio::test]
@@ -136,7 +181,14 @@ async fn f7_a_lost_lease_is_told() {
     let locks = bench.locks("").await;
     let held = locks.mutex("foo").lock().ttl(Duration::from_secs(3)).await.unwrap();
     bench.tell("DEL foo").await;
-    soon("nobody told the holder", held.lost()).await;
+    let told = soon("nobody told the holder", held.lost()).await;
+    assert_eq!(told, LostReason::Taken, "it was told by its own clock, not by the renewal");
+}
+
+/// The hold of `foo`.
+async fn assert_counted_once(bench: &Bench) {
+    let counts: Vec<String> = bench.ask("HVALS foo").await;
+    assert!(counts.iter().all(|count| ["1", "read", "write"].contains(&&**count)), "{counts:?}");
 }
 
 #[tokio::test]
@@ -147,13 +199,30 @@ async fn f8_an_attempt_that_is_sent_twice_is_one_hold() {
         let (mut claim, _) = claim(&store, "foo", *kind, 30_000, Wait::Forever);
         let first = granted(claim.attempt().await);
         assert_eq!(granted(claim.attempt().await), first, "{kind}: asking again drew another token");
-        let counts: Vec<String> = bench.ask("HVALS foo").await;
-        assert!(
-            counts.iter().all(|count| count == "1" || count == "read" || count == "write"),
-            "{kind}: {counts:?}"
-        );
+        assert_counted_once(&bench).await;
         claim.release().await.unwrap();
         assert!(!bench.ask::<bool>("EXISTS foo").await, "{kind}: one release is not enough");
+    }
+}
+
+#[tokio::test]
+async fn f8_an_attempt_whose_answer_is_lost_is_one_hold() {
+    let Some(bench) = Bench::new().await else { return };
+    let Some(server) = bench.running.servers().first() else { return };
+    let relay = Relay::to(server.address()).await;
+    let store = connect(&format!("redis://{}", relay.address)).await.unwrap();
+    for kind in Kind::ALL {
+        // The server knows the script from now on.
+        let (mut claim, _) = claim(&store, "foo", *kind, 30_000, Wait::Forever);
+        granted(claim.attempt().await);
+        claim.release().await.unwrap();
+        let before = bench.calls("evalsha").await;
+        relay.lose_answer();
+        granted(claim.attempt().await);
+        assert_eq!(bench.calls("evalsha").await - before, 2, "{kind}: it was not sent again");
+        assert_counted_once(&bench).await;
+        claim.release().await.unwrap();
+        assert!(!bench.ask::<bool>("EXISTS foo").await, "{kind}: it was counted twice");
     }
 }
 
@@ -254,9 +323,10 @@ async fn f17_tokens_survive_the_loss_of_their_key_and_never_expire() {
     let store = bench.store("").await;
     let token = "redisson_lock_token:{foo}";
     let mut last = 0;
-    // What stood there before: nothing, an older number, one above the clock, one that has a ttl.
+    // What stood there before: nothing, what has a ttl, an older number, one above the clock, one that has a ttl too.
     for before in [
         "DEL redisson_lock_token:{foo}",
+        "PEXPIRE redisson_lock_token:{foo} 1000000",
         "SET redisson_lock_token:{foo} 7",
         "SET redisson_lock_token:{foo} 9007199254740993",
         "PEXPIRE redisson_lock_token:{foo} 1000000",
@@ -266,6 +336,7 @@ async fn f17_tokens_survive_the_loss_of_their_key_and_never_expire() {
         let next = granted(claim.attempt().await);
         assert!(next > last, "{next} after {last}, after `{before}`");
         assert_eq!(bench.ask::<u64>(&format!("GET {token}")).await, next);
+        assert_eq!(bench.ask::<i64>(&format!("PTTL {token}")).await, -1, "it expires, after `{before}`");
         claim.release().await.unwrap();
         last = next;
     }
@@ -287,19 +358,19 @@ async fn f17_a_token_is_below_what_redisson_can_return() {
 #[tokio::test]
 async fn f23_a_waiter_that_goes_passes_its_wake_up_on() {
     let Some(bench) = Bench::new().await else { return };
-    let locks = bench.locks("").await;
-    for _ in 0..20 {
-        let held = locks.mutex("foo").lock().ttl(Duration::from_secs(600)).await.unwrap();
-        let first = tokio::spawn(locks.mutex("foo").lock().ttl(Duration::from_secs(600)).into_future());
-        let second = tokio::spawn(locks.mutex("foo").lock().ttl(Duration::from_secs(600)).into_future());
-        while bench.ask::<(String, u64)>("PUBSUB NUMSUB redisson_lock__channel:{foo}").await.1 == 0 {
-            tokio::task::yield_now().await;
-        }
-        held.release().await.unwrap();
-        first.abort();
-        soon("the wake-up went with the waiter", second).await.unwrap().unwrap().release().await.unwrap();
-        drop(first.await);
-    }
+    let store = bench.store("").await;
+    bench.tell("HSET foo aaaa:1 1").await;
+    let (mut first, _) = claim(&store, "foo", Kind::Mutex, 600_000, Wait::Forever);
+    busy(first.attempt().await);
+    let (mut second, _) = claim(&store, "foo", Kind::Mutex, 600_000, Wait::Forever);
+    busy(second.attempt().await);
+    bench.tell("DEL foo").await;
+    bench.tell("PUBLISH redisson_lock__channel:{foo} 0").await;
+    soon("nobody was woken", first.changed()).await;
+    // It was dropped before it could ask.
+    first.release().await.unwrap();
+    soon("the wake-up went with the waiter", second.changed()).await;
+    granted(second.attempt().await);
 }
 
 #[tokio::test]
@@ -356,10 +427,9 @@ async fn f30_a_read_released_inside_a_write_hold_leaves_its_ttl() {
     let store = bench.store("").await;
     let (mut reader, owner) = claim(&store, "foo", Kind::Read, 30_000, Wait::Never);
     // The shape that Redisson has when a writer reads too.
-    bench.tell(&format!("HSET foo mode write {owner}:write 1 {owner} 1 aaaa:1 1")).await;
+    bench.tell(&format!("HSET foo mode write aaaa:1:write 1 aaaa:1 1 {owner} 1")).await;
     bench.tell("SET {foo}:aaaa:1:rwlock_timeout:1 1 PX 2000").await;
     bench.tell("PEXPIRE foo 600000").await;
-    bench.tell(&format!("HDEL foo {owner}:write")).await;
     reader.release().await.unwrap();
     assert!(bench.ask::<i64>("PTTL foo").await > 500_000, "a read release cut the write hold short");
 }
@@ -371,18 +441,17 @@ async fn f31_a_downgraded_hold_lasts_no_longer_than_its_ttl() {
     let (mut writer, owner) = claim(&store, "foo", Kind::Write, 600_000, Wait::Never);
     granted(writer.attempt().await);
     bench.tell("PEXPIRE foo 600000").await;
-    let id = uuid(owner.strip_suffix(":1").unwrap());
-    let request = dlock_core::Request {
-        name: "foo".parse().unwrap(),
-        kind: Kind::Read,
-        id,
-        ttl: Duration::from_secs(1),
-        wait: Wait::Never,
-    };
-    granted(store.backend.claim(request).attempt().await);
+    granted(reader_of(&store, &owner, 1000).attempt().await);
     assert!(bench.ask::<i64>("PTTL foo").await <= 1000, "writers wait for a dead reader");
     let fields: BTreeMap<String, String> = bench.ask("HGETALL foo").await;
     assert_eq!(fields.get("mode").map(String::as_str), Some("read"));
+}
+
+/// A claim to read `foo` of one that writes it: a downgrade.
+fn reader_of(store: &Store, owner: &str, ttl: u64) -> Box<dyn Claim> {
+    let (name, id) = ("foo".parse().expect("a name"), uuid(owner.strip_suffix(":1").expect("an owner")));
+    let (ttl, wait) = (Duration::from_millis(ttl), Wait::Never);
+    store.backend.claim(Request { name, kind: Kind::Read, id, ttl, wait })
 }
 
 /// An id as it is written.
@@ -419,10 +488,32 @@ async fn f33_a_foreign_field_stops_neither_the_server_nor_a_release() {
     granted(reader.attempt().await);
     bench.tell("HSET foo since 1763700000000").await;
     soon("the release counts to a time of day", reader.release()).await.unwrap();
-    let (mut writer, _) = claim(&store, "bar", Kind::Write, 30_000, Wait::Never);
+}
+
+#[tokio::test]
+async fn f33_a_read_write_locks_hash_has_its_mode_and_its_owners_only() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let (mut writer, owner) = claim(&store, "foo", Kind::Write, 30_000, Wait::Never);
     granted(writer.attempt().await);
-    let fields: Vec<String> = bench.ask("HKEYS bar").await;
-    assert_eq!(fields.len(), 2, "dlock puts a field of its own beside Redisson's: {fields:?}");
+    let (mut waits, other) = claim(&store, "foo", Kind::Read, 30_000, Wait::Forever);
+    busy(waits.attempt().await);
+    assert_fields(&bench, &[("mode", "write"), (&format!("{owner}:write"), "1")]).await;
+    let mut reader = reader_of(&store, &owner, 30_000);
+    granted(reader.attempt().await);
+    assert_fields(&bench, &[("mode", "read"), (&owner, "1")]).await;
+    granted(waits.attempt().await);
+    waits.renew().await.unwrap();
+    assert_fields(&bench, &[("mode", "read"), (&owner, "1"), (&other, "1")]).await;
+    reader.release().await.unwrap();
+    assert_fields(&bench, &[("mode", "read"), (&other, "1")]).await;
+}
+
+/// The hash `foo`, whole.
+async fn assert_fields(bench: &Bench, expected: &[(&str, &str)]) {
+    let fields: BTreeMap<String, String> = bench.ask("HGETALL foo").await;
+    let expected = expected.iter().map(|(field, value)| ((*field).to_owned(), (*value).to_owned())).collect();
+    assert_eq!(fields, expected);
 }
 
 #[tokio::test]

@@ -41,6 +41,19 @@ async fn three_names_on_one_server_are_one_lock() {
 }
 
 #[tokio::test]
+async fn a_member_that_is_lost_keeps_no_other_from_being_released() {
+    let Some(bench) = Bench::new().await else { return };
+    let (locks, names) = (bench.locks("").await, names(3));
+    let guard = multi(&locks, &names).lock(&LockOptions::new().ttl(Duration::from_secs(3))).await.unwrap();
+    // The first in their order.
+    bench.tell("DEL n0").await;
+    soon("it was never told", guard.lost()).await;
+    assert_eq!(known(&bench, &names).await, 2, "what is left is held until it is let go of");
+    assert!(guard.release().await.is_err(), "one was lost");
+    assert_eq!(known(&bench, &names).await, 0, "left behind");
+}
+
+#[tokio::test]
 async fn ten_free_names_cost_ten_commands_in_one_flight_and_ten_in_another_to_let_go() {
     let Some(bench) = Bench::new().await else { return };
     // An address that was given may say more than host and port.

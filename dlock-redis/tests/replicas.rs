@@ -1,4 +1,4 @@
-//! What `wait_replicas` promises: a grant that no replica has is none, where there are replicas.
+//! Replicas: a grant that none of them has is none where `wait_replicas` says so, and nobody asks them who holds a lock.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
 mod common;
@@ -210,5 +210,24 @@ async fn on_a_cluster_a_new_connection_is_not_asked_what_was_written_through_ano
     third.pause().await.unwrap();
     let told = try_lock(&locks, Kind::Mutex, SECOND).await;
     assert!(matches!(told, Err(Error::Unavailable { .. })), "granted without a replica: {told:?}");
+    third.resume().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_held_is_seen_though_no_replica_has_heard_of_it() {
+    let Some(running) = cluster().await else { return };
+    let third = &running.servers()[2];
+    let (a, b) = (Locks::new(connect(running.url()).await.unwrap()), locks(&running, 1).await);
+    third.pause().await.unwrap();
+    for kind in Kind::ALL {
+        let held = try_lock(&a, *kind, SECOND).await.unwrap().expect("it waits for no replica");
+        let name = format!("{SECOND}{kind}");
+        let seen = b.inspect(&name).await.unwrap();
+        assert_eq!(seen.expect("a replica was asked").holders.len(), 1);
+        let listed = b.list(&name).await.unwrap();
+        assert_eq!(listed.len(), 1, "a replica was asked");
+        held.release().await.unwrap();
+        assert_eq!(b.inspect(&name).await.unwrap(), None, "a replica was asked");
+    }
     third.resume().await.unwrap();
 }

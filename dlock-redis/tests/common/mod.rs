@@ -112,6 +112,15 @@ impl Bench {
             .unwrap_or_else(|error| panic!("{command}: {error}"))
     }
 
+    /// How often a command was called.
+    pub(crate) async fn calls(&self, command: &str) -> u64 {
+        let stats: String = self.ask("INFO commandstats").await;
+        let line = stats
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")).map(str::to_owned));
+        line.map_or(0, |line| line.split(',').next().expect("a number").parse().expect("a number"))
+    }
+
     /// Cuts all subscriptions and sends a command, in one step: nobody can have subscribed anew in between.
     pub(crate) async fn unheard(&self, command: &str) {
         unheard(&mut self.raw.clone(), command).await;

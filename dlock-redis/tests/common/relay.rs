@@ -1,7 +1,14 @@
-//! Stands between a client and its server: can have other commands sent than the client's, hang up, or keep answers back.
+//! Stands between a client and its server: can have other commands sent than the client's, hang up, keep answers back or
+//! lose them.
 #![expect(clippy::disallowed_methods, reason = "each direction of each connection is a task")]
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
 
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -37,6 +44,7 @@ struct Flow {
     asked: watch::Sender<usize>,
     /// How many must have been before the next answer.
     wanted: watch::Sender<usize>,
+    loses: AtomicBool,
 }
 
 impl Relay {
@@ -53,7 +61,8 @@ impl Relay {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let address = listener.local_addr().expect("it is bound");
         let (asked, wanted) = (watch::Sender::new(0), watch::Sender::new(0));
-        let flow = Arc::new(Flow { rewrite: Box::new(rewrite), asked, wanted });
+        let (rewrite, loses) = (Box::new(rewrite), AtomicBool::new(false));
+        let flow = Arc::new(Flow { rewrite, asked, wanted, loses });
         let shared = Arc::clone(&flow);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -72,6 +81,11 @@ impl Relay {
     pub(crate) fn hold_answers_for(&self, scripts: usize) {
         let asked = *self.flow.asked.borrow();
         self.flow.wanted.send_replace(asked + scripts);
+    }
+
+    /// Loses the next answer, and its connection.
+    pub(crate) fn lose_answer(&self) {
+        self.flow.loses.store(true, Relaxed);
     }
 }
 
@@ -95,6 +109,9 @@ impl Flow {
         let mut chunk = [0; 4096];
         loop {
             let count = server.read(&mut chunk).await.ok().filter(|count| *count > 0)?;
+            if self.loses.swap(false, Relaxed) {
+                return None;
+            }
             let wanted = *self.wanted.borrow();
             self.asked.subscribe().wait_for(|asked| *asked >= wanted).await.ok()?;
             client.write_all(&chunk[..count]).await.ok()?;

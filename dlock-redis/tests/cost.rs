@@ -1,0 +1,70 @@
+//! What waiting and holding cost the server: the promises of the README.
+#![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::Bench;
+use dlock_core::{Kind, LockOptions};
+use futures_util::future::join_all;
+use tokio::time::sleep;
+
+impl Bench {
+    /// How many commands the server was sent, this one left out.
+    async fn commands(&self) -> u64 {
+        let stats: String = self.ask("INFO stats").await;
+        let line = stats.lines().find_map(|line| line.strip_prefix("total_commands_processed:"));
+        line.expect("it counts").trim().parse().expect("a number")
+    }
+}
+
+#[tokio::test]
+async fn whoever_waits_and_whoever_holds_asks_for_nothing_meanwhile() {
+    let Some(bench) = Bench::new().await else { return };
+    let (a, b) = (bench.locks("").await, bench.locks("").await);
+    let options = LockOptions::new().ttl(Duration::from_secs(600));
+    let mut held = Vec::new();
+    let mut waiters = Vec::new();
+    for (kind, other) in [
+        (Kind::Mutex, Kind::Mutex),
+        (Kind::Fair, Kind::Fair),
+        (Kind::Read, Kind::Write),
+        (Kind::Write, Kind::Read),
+    ] {
+        let name = format!("foo-{other}");
+        held.push(a.lock(kind, &name).lock(&options).await.unwrap());
+        let lock = b.lock(other, &name);
+        waiters.push(tokio::spawn(async move { lock.lock(&options).await }));
+    }
+    // Four that hold have asked once, four that wait before and after they subscribed.
+    while bench.calls("evalsha").await < 4 + 4 * 2 {
+        sleep(Duration::from_millis(10)).await;
+    }
+    let before = bench.commands().await;
+    sleep(Duration::from_secs(3)).await;
+    let asked = bench.commands().await - before - 1;
+    assert_eq!(asked, 0, "four waiters and four holders sent commands within three seconds of a ttl of 600");
+    drop(held);
+    for waiter in waiters {
+        waiter.await.unwrap().unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn many_holds_are_renewed_in_few_calls() {
+    const HOLDS: u64 = 1000;
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("").await;
+    let all = (0..HOLDS).map(|number| {
+        let mutex = locks.mutex(format!("foo{number}"));
+        mutex.lock().ttl(Duration::from_secs(6)).into_future()
+    });
+    let held: Vec<_> = join_all(all).await.into_iter().map(|held| held.expect("it is free")).collect();
+    let before = bench.calls("evalsha").await;
+    // Each is renewed after two seconds and after four.
+    sleep(Duration::from_secs(7)).await;
+    let asked = bench.calls("evalsha").await - before;
+    assert!(held.iter().all(|held| !held.is_lost()), "nothing can be said of what is not renewed");
+    assert!((2 * HOLDS / 200..HOLDS / 4).contains(&asked), "{asked} calls for two renewals of {HOLDS}");
+}

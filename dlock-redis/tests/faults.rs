@@ -180,6 +180,26 @@ async fn what_is_put_in_a_locks_place_is_neither_renewed_nor_released() {
 }
 
 #[tokio::test]
+async fn a_token_that_cannot_be_drawn_refuses_the_grant_and_is_unchanged() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    for put in ["SET redisson_lock_token:{foo} precious", "HSET redisson_lock_token:{foo} precious 1"] {
+        bench.tell(put).await;
+        let before: Vec<u8> = bench.ask("DUMP redisson_lock_token:{foo}").await;
+        for kind in Kind::ALL {
+            let (mut claim, _) = claim(&store, "foo", *kind, 1500, Wait::Forever);
+            let told = claim.attempt().await;
+            assert!(matches!(&told, Err(error) if !error.is_transient()), "{kind}: {told:?}");
+            assert!(!bench.ask::<bool>("EXISTS foo").await, "{kind}: refused and held");
+            claim.release().await.unwrap();
+        }
+        assert_eq!(bench.ask::<Vec<u8>>("DUMP redisson_lock_token:{foo}").await, before);
+        bench.tell("DEL redisson_lock_token:{foo}").await;
+    }
+    assert_eq!(bench.ask::<Vec<String>>("KEYS *").await, [""; 0]);
+}
+
+#[tokio::test]
 async fn a_hash_without_a_ttl_is_held_for_ever_and_never_granted() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -188,6 +208,13 @@ async fn a_hash_without_a_ttl_is_held_for_ever_and_never_granted() {
         let (mut claim, _) = claim(&store, "foo", kind, 1500, Wait::Never);
         assert!(busy(claim.attempt().await) > Duration::from_secs(3600));
     }
+    bench.tell("HSET foo mode write aaaa:1:write 1").await;
+    bench.tell("HDEL foo aaaa:1").await;
+    for kind in [Kind::Read, Kind::Write] {
+        let (mut claim, _) = claim(&store, "foo", kind, 1500, Wait::Never);
+        assert!(busy(claim.attempt().await) > Duration::from_secs(3600));
+    }
+    assert_eq!(bench.ask::<i64>("PTTL foo").await, -1, "what another holds was given a ttl");
     // A hold of ours gets its ttl back.
     let (mut ours, _) = claim(&store, "bar", Kind::Mutex, 1500, Wait::Never);
     granted(ours.attempt().await);

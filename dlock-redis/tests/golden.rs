@@ -200,6 +200,7 @@ async fn a_writer_is_redissons_hash_and_wakes_all() {
     a.release().await.unwrap();
     assert_eq!(bench.keys().await, [""; 0]);
     assert_eq!(ear.next().await, "1");
+    assert_eq!(ear.next().await, "0", "a thread of Redisson's that is about to sleep misses the first");
 }
 
 #[tokio::test]
@@ -277,6 +278,27 @@ async fn redissons_waiters_are_ahead_of_those_that_come_later() {
     bench.tell("LPOP redisson_lock_queue:{foo}").await;
     bench.tell(&format!("ZREM redisson_lock_timeout:{{foo}} {A}")).await;
     granted(waits.attempt().await);
+}
+
+#[tokio::test]
+async fn a_prefix_is_redissons_name_mapper_and_a_database_is_of_its_own() {
+    let Some(bench) = Bench::new().await else { return };
+    bench.tell("CONFIG SET notify-keyspace-events Egx").await;
+    let locks = bench.locks("db=3&prefix=app:&keyspace_events=on").await;
+    let held = locks.mutex("foo").lock().await.unwrap();
+    for params in ["db=3", "prefix=app:", "db=3&prefix=other:"] {
+        let other = bench.locks(params).await.mutex("foo").try_lock().await.unwrap();
+        assert!(other.is_some(), "another lock is in its way: {params}");
+    }
+    let listed = locks.list("").await.unwrap();
+    assert_eq!(listed.iter().map(|lock| lock.name.as_str()).collect::<Vec<_>>(), ["foo"]);
+    while bench.ask::<(String, u64)>("PUBSUB NUMSUB __keyevent@3__:del").await.1 == 0 {
+        tokio::task::yield_now().await;
+    }
+    let mut third = common::raw(&format!("{}/3", bench.running.url())).await;
+    let deleted: u32 = common::words("DEL app:foo").query_async(&mut third).await.unwrap();
+    assert_eq!(deleted, 1, "Redisson with this mapper and database looks there");
+    soon("the holder was not told", held.lost()).await;
 }
 
 #[tokio::test]

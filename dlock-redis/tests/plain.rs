@@ -1,0 +1,71 @@
+//! The plain dialect, on the keyspace: what other programs see of dlock, and dlock of them.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Bench, busy, claim};
+use dlock_core::{Attempt, Error, Kind, Renewal, Wait};
+
+#[tokio::test]
+async fn a_plain_lock_is_a_string_with_a_ttl_and_nothing_beside() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("dialect=plain").await;
+    let (mut ours, owner) = claim(&store, "foo", Kind::Mutex, 30_000, Wait::Forever);
+    // As often as it is asked: it is one hold.
+    for _ in 0..2 {
+        assert!(matches!(ours.attempt().await.unwrap(), Attempt::Granted(grant) if grant.token.is_none()));
+        assert_eq!(bench.ask::<String>("GET foo").await, owner);
+        assert!(bench.ask::<i64>("PTTL foo").await > 28_000);
+    }
+    bench.tell("PEXPIRE foo 1000").await;
+    assert!(matches!(ours.renew().await.unwrap(), Renewal::Renewed { .. }));
+    assert!(bench.ask::<i64>("PTTL foo").await > 28_000, "it was not extended");
+    let (mut other, _) = claim(&store, "foo", Kind::Mutex, 30_000, Wait::Forever);
+    assert!(busy(other.attempt().await) < Duration::from_secs(1), "nobody else's release wakes it");
+    other.release().await.unwrap();
+    assert_eq!(bench.ask::<Vec<String>>("KEYS *").await, ["foo"], "other programs know of one key");
+    ours.release().await.unwrap();
+    assert_eq!(bench.ask::<Vec<String>>("KEYS *").await, [""; 0]);
+}
+
+#[tokio::test]
+async fn the_value_of_another_is_neither_extended_nor_deleted() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("dialect=plain").await;
+    let (mut ours, _) = claim(&store, "foo", Kind::Mutex, 30_000, Wait::Never);
+    assert!(matches!(ours.attempt().await.unwrap(), Attempt::Granted(_)));
+    bench.tell("SET foo theirs PX 5000").await;
+    assert_eq!(ours.renew().await.unwrap(), Renewal::Lost);
+    busy(ours.attempt().await);
+    ours.release().await.unwrap();
+    assert_eq!(bench.ask::<String>("GET foo").await, "theirs");
+    assert!(bench.ask::<i64>("PTTL foo").await <= 5000, "another's hold was extended");
+    bench.tell("DEL foo").await;
+    assert_eq!(ours.renew().await.unwrap(), Renewal::Lost, "a renewal creates");
+    assert!(!bench.ask::<bool>("EXISTS foo").await);
+}
+
+#[tokio::test]
+async fn a_value_without_a_ttl_is_held_for_ever() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("dialect=plain").await;
+    bench.tell("SET foo theirs").await;
+    let (mut ours, _) = claim(&store, "foo", Kind::Mutex, 30_000, Wait::Never);
+    busy(ours.attempt().await);
+    assert_eq!(bench.ask::<i64>("PTTL foo").await, -1, "it was given a ttl");
+}
+
+#[tokio::test]
+async fn a_lock_of_redissons_is_refused_and_unchanged() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("dialect=plain").await;
+    bench.tell("HSET foo aaaa:1 1").await;
+    let (mut ours, _) = claim(&store, "foo", Kind::Mutex, 30_000, Wait::Never);
+    let told = ours.attempt().await;
+    assert!(matches!(told, Err(Error::WrongKind { .. })), "{told:?}");
+    ours.release().await.unwrap();
+    let broken = store.inspect.as_ref().unwrap().force_release(&"foo".parse().unwrap()).await;
+    assert!(matches!(broken, Err(Error::WrongKind { .. })), "{broken:?}");
+    assert_eq!(bench.ask::<Vec<String>>("HGETALL foo").await, ["aaaa:1", "1"]);
+}

@@ -325,6 +325,7 @@ fn order() -> Vec<Case> {
             order_is_kept_when_a_wait_runs_out,
             order_is_kept_when_the_holder_crashes,
             a_crashed_waiter_blocks_others_for_no_longer_than_its_ttl,
+            a_waiter_that_crashed_alone_blocks_nobody_after_its_ttl,
             a_waiter_keeps_its_place_far_beyond_its_ttl,
         }
     }

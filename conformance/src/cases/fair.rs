@@ -182,6 +182,19 @@ pub(super) async fn a_crashed_waiter_blocks_others_for_no_longer_than_its_ttl(ar
     assert_eq!(line.proceed(arena.short_ttl() * 2).await, [1, 2], "not in order of arrival");
 }
 
+pub(super) async fn a_waiter_that_crashed_alone_blocks_nobody_after_its_ttl(arena: Arc<Arena>) {
+    let mut line = Line::behind_a_holder(&arena).await;
+    let (crashing, switch) = arena.client_with_switch().await;
+    line.join_with(crashing, arena.options().ttl(arena.short_ttl())).await;
+    switch.cut();
+    line.waiters[0].abort();
+    // Nobody asks meanwhile: nobody is there to see it die.
+    sleep(arena.short_ttl() * 2).await;
+    let held = line.held.take().expect("held until now");
+    held.release().await.expect("held until now");
+    drop(arena.take_soon("a dead waiter blocks a lock that nobody holds", &line.watch).await);
+}
+
 pub(super) async fn a_waiter_keeps_its_place_far_beyond_its_ttl(arena: Arc<Arena>) {
     let mut line = Line::behind_a_holder(&arena).await;
     let ttl = arena.kept_ttl();

@@ -27,7 +27,11 @@ if ARGV[6] == 'wait' then
     local deadline = mine and math.max(tonumber(mine), now + patience) or tonumber(before) + patience
     if redis.call('ZADD', deadlines, deadline, owner) == 1 then redis.call('RPUSH', queue, owner) end
     redis.call('ZADD', beats, now + ttl, owner)
-    redis.call('PEXPIRE', beats, math.max(redis.call('PTTL', beats), ttl))
+    -- For as long as it stands in the queue: without its heartbeat a dead one would be taken for another's.
+    redis.call('PEXPIRE', beats, math.max(redis.call('PTTL', beats), ttl, deadline - now))
 end
-if held then return redis.call('PTTL', lock) end
-return math.max(1, (redis.call('ZSCORE', beats, head) or redis.call('ZSCORE', deadlines, head) or now) - now)
+local left = held and redis.call('PTTL', lock)
+    or math.max(1, (redis.call('ZSCORE', beats, head) or redis.call('ZSCORE', deadlines, head) or now) - now)
+-- Redisson discards whoever is not back within its patience.
+local most = ARGV[6] == 'wait' and math.max(1, math.floor(patience / 3)) or left
+return (left < 0 or left > most) and most or left

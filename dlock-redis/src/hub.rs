@@ -198,7 +198,8 @@ impl Drop for Seat {
         channel.seats.remove(&self.rank);
         if !channel.seats.is_empty() {
             if self.bell.rung.load(Relaxed) {
-                channel.wake(Wake::One);
+                // What it was woken for may have been for all behind it: a writer that leaves a line of readers.
+                channel.wake(Wake::All);
             }
             return;
         }

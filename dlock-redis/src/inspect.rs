@@ -2,18 +2,21 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use dlock_core::{Contender, Kind, LockName, LockState, Result, Token};
+use dlock_core::{ClaimId, Contender, Kind, LockName, LockState, Result, Token};
 use redis::{FromRedisValue, Value};
 
 use crate::{
     backend::Shared,
     config::Dialect,
     error, keys,
-    script::{FORCE_RELEASE, INSPECT},
+    script::{FORCE_RELEASE, INSPECT, millis},
 };
 
 /// How many keys the server looks at in one call: some 0.2 ms of its time.
 const STEP: usize = 500;
+
+/// How long the server remembers a forced release: longer than a call is sent again.
+const LATCH: Duration = Duration::from_secs(60);
 
 /// What the script says: type and ttl of the key, its fields, three values of each field as a read hold, and of each waiter.
 type Seen = (String, i64, Vec<String>, Vec<(String, i64, String)>, Vec<(String, String, i64)>);
@@ -129,8 +132,10 @@ async fn find(shared: &Shared, beginning: &str, names: &mut BTreeSet<String>) ->
 
 pub(crate) async fn force_release(shared: &Shared, name: &LockName) -> Result<bool> {
     let of = shared.keys(name);
-    let args = (of.channel(), of.rw_channel(), shared.connection.publish, shape(shared.config.dialect));
-    let call = FORCE_RELEASE.call((of.lock(), of.queue()), args);
+    let latch = format!("dlock_forced:{}:{}", of.tag(), ClaimId::random());
+    let shape = shape(shared.config.dialect);
+    let args = (of.channel(), of.rw_channel(), shared.connection.publish, shape, millis(LATCH));
+    let call = FORCE_RELEASE.call((of.lock(), of.queue(), latch), args);
     match shared.connection.run(&call).await? {
         Value::Int(broken) => Ok(broken == 1),
         Value::SimpleString(_) => Err(error::wrong_kind(name, Kind::Mutex, "other")),

@@ -5,9 +5,13 @@ mod common;
 
 use std::{error::Error as _, time::Duration};
 
-use common::{Bench, busy, claim, granted, soon};
+use common::{
+    Bench, busy, claim, connect, granted,
+    proxy::{Line, Proxy},
+    soon,
+};
 use dlock_conformance::stores::Data;
-use dlock_core::{Error, Kind, LockOptions, LostReason, Wait};
+use dlock_core::{Error, Kind, LockOptions, Locks, LostReason, Wait};
 
 #[tokio::test]
 async fn a_server_that_forgot_the_scripts_is_given_them_again() {
@@ -145,6 +149,27 @@ async fn a_replica_that_cannot_be_written_to_is_unavailable() {
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     bench.tell("REPLICAOF NO ONE").await;
     granted(claim.attempt().await);
+}
+
+#[tokio::test]
+async fn a_forced_release_whose_answer_is_lost_breaks_one_lock() {
+    let Some(bench) = Bench::new().await else { return };
+    let proxy = Proxy::to(bench.running.url()).await;
+    let forcing = Locks::new(connect(&proxy.url()).await.unwrap());
+    let (a, b) = (bench.locks("").await, bench.locks("").await);
+    // The server knows the script.
+    assert!(!forcing.force_release("bar").await.unwrap());
+    let _robbed = a.mutex("foo").lock().await.unwrap();
+    let waiter = tokio::spawn(b.mutex("foo").lock().ttl(Duration::from_secs(600)).into_future());
+    waits(&bench).await;
+    proxy.set(Line::HalfOpen);
+    let forced = tokio::spawn(async move { forcing.force_release("foo").await });
+    let next = soon("the next one is not let in", waiter).await.unwrap().unwrap();
+    // The client learns that its connection is gone, and asks again on another.
+    proxy.set(Line::BreaksAtAnswer);
+    assert!(soon("the call does not end", forced).await.unwrap().unwrap());
+    assert!(a.mutex("foo").try_lock().await.unwrap().is_none(), "the lock of the next one is broken too");
+    drop(next);
 }
 
 #[tokio::test]

@@ -1,7 +1,14 @@
--- KEYS: lock, fair queue. ARGV: channel, read/write channel, publish command, type of locks.
+-- KEYS: lock, fair queue, latch of this call. ARGV: channel, read/write channel, publish command, type of locks, ms that the latch stays.
 -- Answer: 1 if somebody held it, 0 if nobody did; or a status, the type of what there is instead of a lock.
+-- Asked twice, because the answer was lost, it must not break the next holder's lock.
+local told = redis.call('GET', KEYS[3])
+if told then return tonumber(told) end
 local kind = redis.call('TYPE', KEYS[1]).ok
-if kind == 'none' then return 0 end
+local function remember(answer)
+    redis.call('SET', KEYS[3], answer, 'PX', ARGV[5])
+    return answer
+end
+if kind == 'none' then return remember(0) end
 if kind ~= ARGV[4] then return redis.status_reply(kind) end
 local mode = kind == 'hash' and redis.call('HGET', KEYS[1], 'mode')
 -- Other programs have hashes too: an owner is `id:number`, and its value a count.
@@ -11,6 +18,7 @@ for i = 1, #fields, 2 do
     if fields[i] ~= 'mode' and not hold then return redis.status_reply('hash') end
 end
 redis.call('DEL', KEYS[1])
+remember(1)
 if mode then
     redis.call(ARGV[3], ARGV[2], '1')
     -- See wake_all() in rw.lua.

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use dlock_core::{ClaimId, Contender, Kind, LockName, LockState, Result, Token};
-use redis::{FromRedisValue, Value};
+use redis::{FromRedisValue, ParsingError, Value};
 
 use crate::{
     backend::Shared,
@@ -18,56 +18,49 @@ const STEP: usize = 500;
 /// How long the server remembers a forced release: longer than a call is sent again.
 const LATCH: Duration = Duration::from_secs(60);
 
-/// What the script says: type and ttl of the key, its fields, three values of each field as a read hold, and of each waiter.
-type Seen = (String, i64, Vec<String>, Vec<(String, i64, String)>, Vec<(String, String, i64)>);
+/// What the script says: the ttl of the key, its fields with ms and token as read holds, and who waits.
+type Seen = (i64, Vec<(Text, i64, Text)>, Vec<(Text, Text, i64)>);
+
+/// What another program may have written: not always UTF-8.
+struct Text(String);
+
+impl FromRedisValue for Text {
+    fn from_redis_value(value: Value) -> std::result::Result<Self, ParsingError> {
+        let bytes = Vec::<u8>::from_redis_value(value)?;
+        Ok(Self(String::from_utf8_lossy(&bytes).into_owned()))
+    }
+}
 
 pub(crate) async fn inspect(shared: &Shared, name: &LockName) -> Result<Option<LockState>> {
     let of = shared.keys(name);
     let queues =
         (of.lock(), of.queue(), of.deadlines(), of.fair_beats(), of.readers(), of.writers(), of.rw_beats());
-    let answer = shared.connection.run(&INSPECT.call(queues, of.tag())).await?;
-    let seen: Seen = parse(answer)?;
-    Ok(state(shared.config.dialect, name, seen))
+    let call = INSPECT.call(queues, (of.tag(), shape(shared.config.dialect)));
+    Ok(state(name, parse(shared.connection.run(&call).await?)?))
 }
 
 fn parse<T: FromRedisValue>(answer: Value) -> Result<T> {
     redis::from_redis_value(answer).map_err(|_| error::garbled("a look into the store"))
 }
 
-fn state(dialect: Dialect, name: &LockName, (key, ttl, fields, reads, waits): Seen) -> Option<LockState> {
-    let fields: Vec<_> = fields.chunks_exact(2).map(|pair| (pair[0].as_str(), pair[1].as_str())).collect();
-    let is_lock = match dialect {
-        Dialect::Plain => key == "string",
-        Dialect::Redisson => key == "hash" && fields.iter().all(|(field, value)| is_hold(field, value)),
-    };
-    let holds = if is_lock { fields } else { Vec::new() };
+fn state(name: &LockName, (ttl, fields, waits): Seen) -> Option<LockState> {
+    let is_rwlock = fields.iter().any(|(field, ..)| field.0 == "mode");
     let mut holders = Vec::new();
-    for (field, _) in holds.iter().filter(|(field, _)| *field != "mode") {
-        let reader = reads.iter().find(|(owner, ..)| owner == field);
-        holders.push(
-            match (holds.iter().any(|(field, _)| *field == "mode"), field.strip_suffix(":write"), reader) {
-                (true, Some(owner), _) => contender(owner, Kind::Write, ttl),
-                (true, None, Some((owner, left, token))) => {
-                    // Redisson's read holds say `1` there, dlock's their token.
-                    let token = token.parse().ok().filter(|token| *token > 1).and_then(Token::new);
-                    Contender { token, ..contender(owner, Kind::Read, *left) }
-                }
-                _ => contender(field, Kind::Mutex, ttl),
-            },
-        );
+    for (Text(field), left, Text(token)) in fields.iter().filter(|(field, ..)| field.0 != "mode") {
+        holders.push(match field.strip_suffix(":write") {
+            Some(owner) if is_rwlock => contender(owner, Kind::Write, ttl),
+            None if is_rwlock => {
+                // Redisson's read holds say `1` there, dlock's their token.
+                let token = token.parse().ok().filter(|token| *token > 1).and_then(Token::new);
+                Contender { token, ..contender(field, Kind::Read, *left) }
+            }
+            _ => contender(field, Kind::Mutex, ttl),
+        });
     }
     holders.sort_by(|a, b| (a.token, &a.id).cmp(&(b.token, &b.id)));
     let queue: Vec<_> =
-        waits.iter().map(|(kind, owner, left)| contender(owner, waiting(kind), *left)).collect();
+        waits.iter().map(|(kind, owner, left)| contender(&owner.0, waiting(&kind.0), *left)).collect();
     (!holders.is_empty() || !queue.is_empty()).then(|| LockState { name: name.clone(), holders, queue })
-}
-
-/// Whether a field of a hash can be a lock's: other programs have hashes too.
-fn is_hold(field: &str, value: &str) -> bool {
-    match field {
-        "mode" => value == "read" || value == "write",
-        owner => owner.contains(':') && value.parse::<u64>().is_ok(),
-    }
 }
 
 fn waiting(kind: &str) -> Kind {

@@ -70,6 +70,6 @@ scripts! {
     PLAIN_ACQUIRE = "plain_acquire";
     PLAIN_RELEASE = "plain_release";
     PLAIN_RENEW = "plain_renew";
-    INSPECT = "inspect";
-    FORCE_RELEASE = "force_release";
+    INSPECT = "fields" "inspect";
+    FORCE_RELEASE = "fields" "force_release";
 }

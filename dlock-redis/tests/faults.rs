@@ -189,6 +189,39 @@ async fn a_key_of_another_type_is_refused_and_unchanged() {
 }
 
 #[tokio::test]
+async fn what_other_programs_keep_is_neither_listed_nor_read_nor_broken() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("").await;
+    let mut raw = bench.raw.clone();
+    let mut set = redis::cmd("MSET");
+    set.arg("bytes").arg(&[0xff_u8, 0xfe][..]).arg("page").arg("x".repeat(4_000_000));
+    set.exec_async(&mut raw).await.unwrap();
+    redis::cmd("HSET").arg("blob").arg(&[b':', 0xff][..]).arg("1").exec_async(&mut raw).await.unwrap();
+    let mut count = redis::cmd("HSET");
+    count.arg("counters");
+    (0..50_000).for_each(|number| {
+        count.arg(format!("user:{number}")).arg("1");
+    });
+    count.exec_async(&mut raw).await.unwrap();
+    let sent = async || -> u64 {
+        let stats: String = bench.ask("INFO stats").await;
+        let bytes = stats.lines().find_map(|line| line.strip_prefix("total_net_output_bytes:"));
+        bytes.expect("the server counts").trim().parse().expect("a number")
+    };
+    let before = sent().await;
+    let held = locks.mutex("foo").lock().await.unwrap();
+    let names = soon("a list reads all that there is", locks.list("")).await.unwrap();
+    let names: Vec<_> = names.into_iter().map(|state| state.name.to_string()).collect();
+    assert_eq!(names, ["blob", "foo"], "one field that may be an owner is all that is asked of a lock");
+    let read = sent().await - before;
+    assert!(read < 1_000_000, "{read} bytes were read for two locks");
+    let forced = locks.force_release("counters").await;
+    assert!(matches!(forced, Err(Error::WrongKind { .. })), "{forced:?}");
+    assert_eq!(bench.ask::<usize>("HLEN counters").await, 50_000);
+    held.release().await.unwrap();
+}
+
+#[tokio::test]
 async fn what_is_put_in_a_locks_place_is_neither_renewed_nor_released() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;

@@ -9,14 +9,8 @@ local function remember(answer)
     return answer
 end
 if kind == 'none' then return remember(0) end
-if kind ~= ARGV[4] then return redis.status_reply(kind) end
+if not fields_of(KEYS[1], kind, ARGV[4]) then return redis.status_reply(kind) end
 local mode = kind == 'hash' and redis.call('HGET', KEYS[1], 'mode')
--- Other programs have hashes too: an owner is `id:number`, and its value a count.
-local fields = kind == 'hash' and redis.call('HGETALL', KEYS[1]) or {}
-for i = 1, #fields, 2 do
-    local hold = string.find(fields[i], ':', 1, true) and string.match(fields[i + 1], '^%d+$')
-    if fields[i] ~= 'mode' and not hold then return redis.status_reply('hash') end
-end
 redis.call('DEL', KEYS[1])
 remember(1)
 if mode then

@@ -1,15 +1,14 @@
--- KEYS: lock, fair queue, deadlines, fair heartbeats, readers and writers that wait, their heartbeats. ARGV: tag.
--- Answer: {type, pttl, fields, {owner, ms, token of each read hold}, {kind, owner, ms of each waiter}}.
+-- KEYS: lock, fair queue, deadlines, fair heartbeats, readers and writers that wait, their heartbeats. ARGV: tag, type of locks.
+-- Answer: {pttl, {field, ms and token as a read hold of each field}, {kind, owner, ms of each waiter}}.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local kind = redis.call('TYPE', KEYS[1]).ok
-local fields = kind == 'hash' and redis.call('HGETALL', KEYS[1]) or kind == 'string' and {redis.call('GET', KEYS[1]), '1'} or {}
-local reads, waits = {}, {}
+local fields = fields_of(KEYS[1], redis.call('TYPE', KEYS[1]).ok, ARGV[2]) or {}
+local holds, waits = {}, {}
 for i = 1, #fields, 2 do
-    local key = ARGV[1] .. ':' .. fields[i] .. ':rwlock_timeout:1'
-    for _, value in ipairs({fields[i], redis.call('PTTL', key), redis.pcall('GET', key) or ''}) do
-        reads[#reads + 1] = type(value) == 'table' and '' or value
-    end
+    local timeout = ARGV[1] .. ':' .. fields[i] .. ':rwlock_timeout:1'
+    local token = redis.pcall('GET', timeout)
+    holds[#holds + 1], holds[#holds + 2] = fields[i], redis.call('PTTL', timeout)
+    holds[#holds + 1] = type(token) == 'string' and token or ''
 end
 local function wait(as, owner, deadline)
     local left = deadline and math.floor(tonumber(deadline) - now) or -1
@@ -29,4 +28,4 @@ table.sort(line, function(a, b) return a[1] < b[1] end)
 for _, one in ipairs(line) do
     wait(one[2], one[3], redis.call('ZSCORE', KEYS[7], one[3]))
 end
-return {kind, redis.call('PTTL', KEYS[1]), fields, reads, waits}
+return {redis.call('PTTL', KEYS[1]), holds, waits}

@@ -1,0 +1,15 @@
+-- fields_of(key, type, wanted): the fields and values of what looks like a lock; nil for anything else, which may be large and
+-- is another program's. `wanted` is the type of locks: `string` in the plain dialect.
+local function fields_of(key, type, wanted)
+    if type ~= wanted then return nil end
+    if type == 'string' then return {redis.call('GETRANGE', key, 0, 255), '1'} end
+    -- One owner, or a mode beside the owners.
+    if redis.call('HLEN', key) > 1 and redis.call('HEXISTS', key, 'mode') == 0 then return nil end
+    local fields = redis.call('HGETALL', key)
+    for i = 1, #fields, 2 do
+        local field, value = fields[i], fields[i + 1]
+        local hold = string.find(field, ':', 1, true) and string.match(value, '^%d+$')
+        if not hold and not (field == 'mode' and (value == 'read' or value == 'write')) then return nil end
+    end
+    return fields
+end

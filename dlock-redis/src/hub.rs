@@ -22,14 +22,14 @@ use tokio::{
 use crate::{
     dial::Dial,
     error,
-    pump::{Ears, pump},
+    pump::{Borrowed, Ears, Shelf, pump},
 };
 
 /// One client's waiters.
 pub(crate) struct Hub {
     shared: Arc<Shared>,
-    /// Taken by the pump, which is started for the first waiter.
-    ears: Mutex<Option<Ears>>,
+    /// Taken by the pump, which is started for the first waiter, and again if its runtime has ended.
+    ears: Shelf,
     /// Tells the pump that channels have come or gone; closed with the hub, which ends the pump.
     news: mpsc::UnboundedSender<()>,
     next: AtomicU64,
@@ -102,7 +102,7 @@ impl Hub {
 
     fn new(limit: Duration, ears: impl FnOnce(mpsc::UnboundedReceiver<()>) -> Ears) -> Arc<Self> {
         let (news, inbox) = mpsc::unbounded_channel();
-        let ears = Mutex::new(Some(ears(inbox)));
+        let ears = Arc::new(Mutex::new(Some(ears(inbox))));
         Arc::new(Self { shared: Arc::default(), ears, news, next: AtomicU64::new(0), limit })
     }
 
@@ -165,8 +165,8 @@ impl Hub {
 
     #[expect(clippy::disallowed_methods, reason = "the client's one hint pump; it ends with the hub")]
     fn start(&self) {
-        if let Some(ears) = self.ears.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            tokio::spawn(pump(ears, Arc::clone(&self.shared)));
+        if let Some(ears) = Borrowed::take(&self.ears, &self.shared) {
+            tokio::spawn(pump(ears));
         }
     }
 }
@@ -179,6 +179,7 @@ fn held(key: &str) -> String {
 impl Seat {
     /// Ends when there is reason to ask.
     pub(crate) async fn rung(&self) {
+        self.hub.start();
         while !self.bell.rung.load(Relaxed) {
             self.bell.notify.notified().await;
         }
@@ -283,6 +284,13 @@ impl Shared {
             channel.heard.send_replace(false);
             channel.missed = true;
         }
+    }
+
+    /// Nobody listens any more: whoever waits asks, and sees to that.
+    pub(crate) fn deserted(&self) {
+        self.missed();
+        let channels = self.channels();
+        channels.open.values().flat_map(|channel| channel.seats.values()).for_each(|bell| bell.ring());
     }
 
     /// Nobody is let subscribe: those who wait to be heard need not.

@@ -1,6 +1,12 @@
 //! The one task of a client that listens: from the subscription connection to the hub. A few lines over: a server and a cluster are listened to in two ways.
 
-use std::{collections::HashSet, future::pending, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    future::pending,
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use futures_util::StreamExt;
 use redis::{Msg, PushInfo, PushKind, RedisError, RedisResult, cluster_async::ClusterConnection};
@@ -37,13 +43,40 @@ pub(crate) enum Ears {
     },
 }
 
+/// Where the ears are while nobody listens.
+pub(crate) type Shelf = Arc<Mutex<Option<Ears>>>;
+
+/// Ears in use. Put back when their pump ends with its runtime, so that another runtime can go on.
+pub(crate) struct Borrowed {
+    ears: Option<Ears>,
+    shelf: Shelf,
+    hub: Arc<Shared>,
+}
+
+impl Borrowed {
+    /// `None` if somebody listens already.
+    pub(crate) fn take(shelf: &Shelf, hub: &Arc<Shared>) -> Option<Self> {
+        let ears = shelf.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        Some(Self { ears: Some(ears), shelf: Arc::clone(shelf), hub: Arc::clone(hub) })
+    }
+}
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        *self.shelf.lock().unwrap_or_else(PoisonError::into_inner) = self.ears.take();
+        self.hub.deserted();
+    }
+}
+
 /// Listens until the hub is gone.
-pub(crate) async fn pump(ears: Ears, hub: Arc<Shared>) {
-    match ears {
-        Ears::Server { dial, events, mut news } => {
+pub(crate) async fn pump(mut borrowed: Borrowed) {
+    let hub = Arc::clone(&borrowed.hub);
+    match &mut borrowed.ears {
+        None => {}
+        Some(Ears::Server { dial, events, news }) => {
             let mut pause = PAUSE;
             loop {
-                match listen(&dial, events, &mut news, &hub, &mut pause).await {
+                match listen(dial, *events, news, &hub, &mut pause).await {
                     End::Hub => return,
                     End::Line(Some(error)) if !error.is_transient() => hub.refused(&why(&error)),
                     End::Line(_) => {}
@@ -53,8 +86,8 @@ pub(crate) async fn pump(ears: Ears, hub: Arc<Shared>) {
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
         }
-        Ears::Cluster { cluster, messages, sharded, news } => {
-            listen_to_cluster(cluster, messages, sharded, news, &hub).await;
+        Some(Ears::Cluster { cluster, messages, sharded, news }) => {
+            listen_to_cluster(cluster, messages, *sharded, news, &hub).await;
         }
     }
 }
@@ -195,10 +228,10 @@ fn wake(hub: &Shared, channel: &str, payload: &[u8]) {
 
 /// A cluster's connection subscribes anew by itself, to other nodes where slots have moved, and says that it broke.
 async fn listen_to_cluster(
-    cluster: ClusterConnection,
-    mut messages: mpsc::UnboundedReceiver<PushInfo>,
+    cluster: &ClusterConnection,
+    messages: &mut mpsc::UnboundedReceiver<PushInfo>,
     sharded: bool,
-    mut news: mpsc::UnboundedReceiver<()>,
+    news: &mut mpsc::UnboundedReceiver<()>,
     hub: &Shared,
 ) {
     let mut todo = Todo::default();

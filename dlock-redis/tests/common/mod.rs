@@ -127,6 +127,16 @@ impl Bench {
         unheard(&mut self.raw.clone(), command).await;
     }
 
+    /// Until somebody listens to a channel.
+    pub(crate) async fn until_heard(&self, channel: &str) {
+        let heard = async {
+            while self.ask::<(String, u64)>(&format!("PUBSUB NUMSUB {channel}")).await.1 == 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        soon("nobody listens", heard).await;
+    }
+
     /// Sends a command.
     pub(crate) async fn tell(&self, command: &str) {
         self.ask::<redis::Value>(command).await;

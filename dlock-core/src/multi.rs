@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::{DistributedLock, Error, Guard, Kind, LockName, LockOptions, Result, Wait, guard::release_all};
 
@@ -34,6 +34,9 @@ pub struct MultiLock {
     members: Vec<Arc<dyn DistributedLock>>,
     name: LockName,
 }
+
+/// By how much a member's own time-out, which knows more, goes before ours.
+const GRACE: Duration = Duration::from_millis(20);
 
 /// What [`DistributedLock::store`] says of a MultiLock.
 const STORE: &str = "multilock";
@@ -81,7 +84,17 @@ impl MultiLock {
         Ok(None)
     }
 
+    /// In the time that there is, whatever a member's store does meanwhile: a try, or a release, may hang for long.
     async fn acquire(&self, options: &LockOptions) -> Result<Option<Guard>> {
+        let waited = match options.waiting() {
+            Wait::For(waited) if !waited.is_zero() => waited,
+            _ => return self.gather(options).await,
+        };
+        let late = |_| Err(Error::Timeout { name: self.name.clone(), waited, source: None });
+        timeout(waited.saturating_add(GRACE), self.gather(options)).await.unwrap_or_else(late)
+    }
+
+    async fn gather(&self, options: &LockOptions) -> Result<Option<Guard>> {
         let asked = Instant::now();
         let mut held = Vec::with_capacity(self.members.len());
         while let Some(busy) = self.ask(&mut held, options).await? {

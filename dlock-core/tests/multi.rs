@@ -130,6 +130,21 @@ async fn a_member_whose_store_is_away_fails_all_and_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_member_whose_store_hangs_does_not_stretch_the_wait() {
+    let (stock, line) = (Locks::memory(), Switch::default());
+    let bank = Locks::new(line.wrap(MemoryBackend::new().into_store()));
+    let both = multi([stock.lock(Kind::Mutex, "item"), bank.lock(Kind::Mutex, "account")]);
+    line.freeze();
+    let wait = Duration::from_secs(5);
+    let asked = timeout(wait + Duration::from_secs(1), both.lock_within(wait)).await;
+    let told = asked.expect("it waits for longer than it was told to");
+    assert!(matches!(told, Err(Error::Timeout { waited, .. }) if waited == wait), "{told:?}");
+    assert!(is_free(&stock, "item").await, "what was had is let go");
+    line.connect();
+    bank.close().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_owner_enters_again_through_it() {
     let (locks, me) = (Locks::memory(), Owner::new());
     let outer = locks.mutex("a").owned_by(&me).lock().await.expect("free");

@@ -29,7 +29,8 @@ A `run` of the same name from inside it enters at once. \
 Only a --read inside does not let --fair, --write or a plain lock in: that would wait for itself, and is an error (64).
 
 HUP, INT, QUIT, TERM, USR1, USR2 and WINCH are passed on, and dlock waits for the command's end, however often they come. \
-Without a terminal as stdin they go to all that the command has started, as its process group. \
+Away from a terminal they go to all that the command has started, as its process group. \
+After a Ctrl-C that ended the waiting or the command, dlock dies of INT too, so that a shell script around it ends. \
 If dlock itself is killed, the kernel kills the command (on Linux; not what the command has started, nor a set-user-id program).";
 
 /// Runs commands one at a time, under locks that processes share through a store.

@@ -1,13 +1,17 @@
 //! The command while it runs: signals to it, its end, and its stop when the lock is lost.
 
 use std::{
+    fs::File,
     io::{self, ErrorKind, IsTerminal},
     os::unix::process::{CommandExt, ExitStatusExt},
     process::{Command, ExitStatus},
     time::Duration,
 };
 
-use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group, test_kill_process_group};
+use rustix::{
+    process::{Pid, Signal, getpgrp, getpid, kill_process, kill_process_group, test_kill_process_group},
+    termios::tcgetpgrp,
+};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
@@ -18,6 +22,9 @@ use super::{
 
 /// How often a group that was told to stop is asked whether it has.
 const GLANCE: Duration = Duration::from_millis(20);
+
+/// The longest that a clock can count to with safety.
+const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// A running command.
 pub(super) struct Child {
@@ -32,7 +39,8 @@ enum Reach {
     /// The command and all it has started: they are a process group of their own.
     Group,
     /// The command. It shares our group, so that it may read from the terminal, and what the terminal sends (Ctrl-C)
-    /// reaches it without us.
+    /// reaches it without us. In another group it would be stopped when it asks there, whatever its stdin is: for a
+    /// password, or as a pager.
     One,
 }
 
@@ -40,7 +48,7 @@ impl Child {
     /// Starts a command. From then on `signals` hears all that is passed on.
     pub(super) fn spawn(mut command: Command, signals: &mut Signals) -> Outcome<Self> {
         signals.and_to(&[Signal::USR1, Signal::USR2])?;
-        let reach = if io::stdin().is_terminal() { Reach::One } else { Reach::Group };
+        let reach = if io::stdin().is_terminal() || is_in_foreground() { Reach::One } else { Reach::Group };
         if reach == Reach::Group {
             signals.and_to(&[Signal::WINCH, Signal::TSTP, Signal::CONT])?;
             command.process_group(0);
@@ -54,13 +62,13 @@ impl Child {
         Ok(Self { process, pid, reach })
     }
 
-    /// Its exit status, as a shell would give it. Passes on signals meanwhile.
-    pub(super) async fn ended(&mut self, signals: &mut Signals) -> Outcome {
+    /// How it ended. Passes on signals meanwhile.
+    pub(super) async fn ended(&mut self, signals: &mut Signals) -> Outcome<ExitStatus> {
         loop {
             tokio::select! {
                 biased;
                 status = self.process.wait() => {
-                    return status.map(code).map_err(|error| Failure::internal("cannot wait for the command", &error));
+                    return status.map_err(|error| Failure::internal("cannot wait for the command", &error));
                 }
                 signal = signals.next() => self.pass_on(signal),
             }
@@ -68,8 +76,8 @@ impl Child {
     }
 
     /// TERM, and KILL for what is still there after `grace`. Returns when the command has ended.
-    pub(super) async fn stop(&mut self, grace: Duration, signals: &mut Signals) -> Outcome {
-        let limit = Instant::now() + grace;
+    pub(super) async fn stop(&mut self, grace: Duration, signals: &mut Signals) -> Outcome<ExitStatus> {
+        let limit = Instant::now() + grace.min(FOR_EVER);
         self.send(Signal::TERM);
         // One that is stopped would not hear it.
         self.send(Signal::CONT);
@@ -109,9 +117,23 @@ impl Child {
     }
 }
 
-fn code(status: ExitStatus) -> u8 {
+/// Whether we are what a person at a terminal is busy with.
+fn is_in_foreground() -> bool {
+    File::open("/dev/tty").is_ok_and(|terminal| tcgetpgrp(terminal) == Ok(getpgrp()))
+}
+
+/// An exit status as a shell would give it.
+pub(super) fn code(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
         (None, signal) => exit::killed(signal.unwrap_or_default()),
+    }
+}
+
+/// What we end with after a command that ended like this.
+pub(super) fn likewise(status: ExitStatus) -> Outcome {
+    match status.signal() {
+        Some(signal) if signal == Signal::INT.as_raw() => Err(Failure::stopped(Signal::INT)),
+        _ => Ok(code(status)),
     }
 }

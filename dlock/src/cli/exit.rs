@@ -9,7 +9,7 @@ use std::{
 use dlock::{Error, LockName, LostReason};
 use rustix::process::Signal;
 
-use super::output;
+use super::{output, signals};
 
 pub(super) const OK: u8 = 0;
 /// The answer of a command that asks: no.
@@ -34,11 +34,13 @@ pub(super) type Outcome<T = u8> = Result<T, Failure>;
 pub(super) struct Failure {
     status: u8,
     message: Option<String>,
+    /// Somebody pressed Ctrl-C.
+    interrupted: bool,
 }
 
 impl Failure {
     fn new(status: u8, message: impl Into<String>) -> Self {
-        Self { status, message: Some(message.into()) }
+        Self { status, message: Some(message.into()), interrupted: false }
     }
 
     pub(super) fn usage(message: impl Into<String>) -> Self {
@@ -72,14 +74,14 @@ impl Failure {
         Self::new(status, format!("cannot run `{}`: {error}; {hint}", command.escape_debug()))
     }
 
-    /// A signal ended the waiting: everybody knows why.
+    /// A signal ended the waiting, or the command: everybody knows why.
     pub(super) fn stopped(signal: Signal) -> Self {
-        Self { status: killed(signal.as_raw()), message: None }
+        Self { status: killed(signal.as_raw()), message: None, interrupted: signal == Signal::INT }
     }
 
     /// Silence, for a process that nobody waits for any more.
     pub(super) fn orphaned() -> Self {
-        Self { status: LOST, message: None }
+        Self { status: LOST, message: None, interrupted: false }
     }
 
     /// Replaces the status that says busy.
@@ -105,7 +107,11 @@ impl Failure {
 
     /// Ends it: the exit code, after what there is to say.
     pub(super) fn report(self) -> ExitCode {
-        self.said().status.into()
+        let Self { status, interrupted, .. } = self.said();
+        if interrupted {
+            signals::die_of_interrupt();
+        }
+        status.into()
     }
 }
 

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::{
     args::Hold,
-    child::Child,
+    child::{self, Child},
     exec,
     exit::{self, Failure, Outcome, chain},
     held::{self, Above, Held},
@@ -109,11 +109,11 @@ impl Job {
                 let status = status?;
                 // After a pause of the machine the command may end before the keeper has looked at the clock.
                 if guard.is_lost() {
-                    let then = format!("the command had ended by itself, with status {status}, when that was noticed");
+                    let then = format!("the command had ended by itself, with status {}, when that was noticed", child::code(status));
                     return Err(Failure::lost(&self.name, guard.lost().await, &then));
                 }
                 release(guard).await;
-                Ok(status)
+                child::likewise(status)
             }
             reason = guard.lost() => {
                 let failure = Failure::lost(&self.name, reason, "stopping the command").said();

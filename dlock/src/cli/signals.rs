@@ -1,8 +1,9 @@
 //! The signals that dlock does not die of.
 
-use std::{fs, future::poll_fn, io, task::Poll};
+use std::{fs, future::poll_fn, io, process, task::Poll};
 
 use rustix::process::Signal;
+use signal_hook::low_level;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
 use super::exit::{Failure, Outcome};
@@ -58,6 +59,14 @@ impl Signals {
             signal = self.next() => Err(Failure::stopped(signal)),
             done = work => done,
         }
+    }
+}
+
+/// Ends this process as one that does not listen to INT: a shell goes on with its script after Ctrl-C if what it has started
+/// ends by itself. Returns where that is not possible, as in the first process of a container.
+pub(super) fn die_of_interrupt() {
+    if process::id() != 1 {
+        low_level::emulate_default_handler(Signal::INT.as_raw()).ok();
     }
 }
 

@@ -30,6 +30,16 @@ fn a_command_that_does_not_stop_is_killed_with_all_it_has_started() {
 }
 
 #[test]
+fn a_command_may_be_given_all_the_time_there_is() {
+    let place = Place::new();
+    let run = place
+        .start(&["--ttl", "2s", "--kill-after", "10000000000000000000", "x"], "echo ready; exec sleep 1000");
+    assert_eq!(place.run(["unlock", "--force", "x"]).status, 0);
+    let ended = run.end();
+    assert_eq!(ended.status, 74, "{}", ended.err);
+}
+
+#[test]
 fn a_lost_lock_is_the_next_ones() {
     let place = Place::new();
     let run = place.hold(&["--ttl", "2s", "x"]);

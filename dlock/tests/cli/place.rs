@@ -3,8 +3,9 @@
 use std::{
     ffi::OsStr,
     io::{BufRead, BufReader, Read},
+    os::unix::process::{CommandExt, ExitStatusExt},
     path::PathBuf,
-    process::{Child, ChildStdout, Command, Output, Stdio},
+    process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -35,6 +36,8 @@ impl Place {
     pub(crate) fn dlock<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dlock"));
         command.args(args).current_dir(&self.0).stdin(Stdio::null());
+        // Not in the foreground of the terminal that the tests may have.
+        command.process_group(0);
         command.env("DLOCK_STORE", format!("sqlite:{}", self.path("locks.db").display()));
         // So that a command may say `dlock` too.
         command.env("DLOCK", env!("CARGO_BIN_EXE_dlock"));
@@ -89,13 +92,13 @@ impl Ended {
 impl From<Output> for Ended {
     fn from(output: Output) -> Self {
         let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-        // A dlock that dies of a signal itself fails every test.
-        Self {
-            status: output.status.code().unwrap_or(-1),
-            out: text(output.stdout),
-            err: text(output.stderr),
-        }
+        Self { status: status(output.status), out: text(output.stdout), err: text(output.stderr) }
     }
+}
+
+/// The exit status, or less than zero the signal that dlock itself died of.
+fn status(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| -status.signal().unwrap_or_default())
 }
 
 /// A process that runs, and what it printed first.
@@ -141,7 +144,7 @@ impl Started {
         let (mut out, mut err) = (String::new(), String::new());
         self.out.read_to_string(&mut out).unwrap();
         self.process.stderr.take().unwrap().read_to_string(&mut err).unwrap();
-        Ended { status: self.process.wait().unwrap().code().unwrap_or(-1), out, err }
+        Ended { status: status(self.process.wait().unwrap()), out, err }
     }
 }
 

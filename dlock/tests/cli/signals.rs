@@ -49,7 +49,7 @@ fn all_that_the_command_has_started_gets_the_signal() {
 fn a_signal_ends_the_waiting_and_leaves_the_queue() {
     let place = Place::new();
     let holder = place.hold(&["x"]);
-    for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129), (Signal::QUIT, 131)]
+    for (signal, status) in [(Signal::INT, -2), (Signal::TERM, 143), (Signal::HUP, 129), (Signal::QUIT, 131)]
     {
         let mut command = place.dlock(["run", "--fair", "x", "--", "echo", "ran"]);
         let waiter = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -69,7 +69,7 @@ fn a_killed_dlock_takes_its_command_with_it() {
     let command = run.first.clone();
     run.signal(Signal::KILL);
     until("the command has ended", || !lives(&command));
-    assert_eq!(run.end().status, -1);
+    assert_eq!(run.end().status, -9);
     assert_eq!(place.run(["run", "--wait", "60", "x", "true"]).status, 0, "the next one gets the lock");
 }
 

@@ -11,7 +11,7 @@ use rustix::{
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
 };
 
-use crate::place::{Place, Started};
+use crate::place::{Place, Started, until};
 
 /// A terminal: the side of the person, and that of the programs.
 fn terminal() -> (File, File) {
@@ -70,17 +70,45 @@ fn nobody_is_told_where_there_is_no_terminal() {
     holder.let_go();
 }
 
+/// A command line in a session of its own, at a terminal.
+fn at_a_terminal(place: &Place, programs: File, words: &[&str]) -> Command {
+    let mut command = Command::new("setsid");
+    command.args(["--ctty", "--wait"]).args(words).stdin(Stdio::from(programs)).current_dir(place.path("."));
+    command.envs(place.dlock(["run"]).get_envs().filter_map(|(key, value)| Some((key, value?))));
+    command
+}
+
+#[test]
+fn a_command_may_ask_at_the_terminal_though_its_stdin_is_a_file() {
+    let place = Place::new();
+    let (mut person, programs) = terminal();
+    let text = r#""$DLOCK" run x -- sh -c 'echo ready; read word </dev/tty; echo "$word" > told' </dev/null"#;
+    let run = Started::with_its_stdin(&mut at_a_terminal(&place, programs, &["sh", "-c", text]));
+    person.write_all(b"hello\n").unwrap();
+    until("the command has read from the terminal", || place.read("told") == "hello\n");
+    assert_eq!(run.end().status, 0);
+}
+
+#[test]
+fn ctrl_c_ends_the_script_around_it_too() {
+    let place = Place::new();
+    let (mut person, programs) = terminal();
+    // A shell goes on if what it has started ends by itself, whatever its status.
+    let text = r#""$DLOCK" run x -- sh -c 'echo ready; exec sleep 1000'; echo after"#;
+    let run = Started::with_its_stdin(&mut at_a_terminal(&place, programs, &["bash", "-c", text]));
+    person.write_all(b"\x03").unwrap();
+    assert_eq!(run.end().out, "", "the script went on");
+    assert_eq!(place.run(["inspect", "x"]).status, 1, "the lock is released");
+}
+
 #[test]
 fn ctrl_c_reaches_the_command_once() {
     let place = Place::new();
     let (mut person, programs) = terminal();
     let text =
         r#"trap 'echo INT' INT; trap 'echo end; exit 3' USR1; echo $PPID; while :; do sleep 0.05; done"#;
-    let mut command = Command::new("setsid");
-    let dlock = place.dlock(["run"]);
-    command.args(["--ctty", "--wait", env!("CARGO_BIN_EXE_dlock"), "run", "x", "--", "sh", "-c", text]);
-    command.envs(dlock.get_envs().filter_map(|(key, value)| Some((key, value?))));
-    let mut run = Started::with_its_stdin(command.stdin(Stdio::from(programs)));
+    let words = [env!("CARGO_BIN_EXE_dlock"), "run", "x", "--", "sh", "-c", text];
+    let mut run = Started::with_its_stdin(&mut at_a_terminal(&place, programs, &words));
     person.write_all(b"\x03").unwrap();
     assert_eq!(run.line(), "INT");
     let dlock = rustix::process::Pid::from_raw(run.first.parse().unwrap()).unwrap();

@@ -64,11 +64,13 @@ impl Dial {
         &self,
         messages: mpsc::UnboundedSender<PushInfo>,
     ) -> Result<ClusterConnection> {
+        // The nodes of the URL are asked at once, then all that there are: one that hangs must not use up the time of both.
+        let share = self.limit() / 3;
         let nodes = self.config.hosts.iter().map(|host| self.address(host));
         let mut builder = ClusterClientBuilder::new(nodes.collect::<Vec<_>>())
             .use_protocol(ProtocolVersion::RESP3)
             .push_sender(messages)
-            .connection_timeout(self.limit())
+            .connection_timeout(share)
             .response_timeout(
                 self.limit() + self.config.replicas.map_or(Duration::ZERO, |wanted| wanted.within),
             );

@@ -147,3 +147,15 @@ async fn on_a_cluster_odd_names_are_locks_of_every_kind() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_cluster_is_connected_to_while_a_node_of_it_hangs() {
+    let Some(running) = servers(Flavour::Cluster).await else { return };
+    running.servers()[0].pause().await.unwrap();
+    let connected = connect(running.url()).await;
+    let locks = Locks::new(connected.expect("the others answer"));
+    // A name of the second node.
+    let held = locks.mutex("{c}").lock().await.expect("its node answers");
+    held.release().await.unwrap();
+    running.servers()[0].resume().await.unwrap();
+}

@@ -286,6 +286,15 @@ impl Shared {
         }
     }
 
+    /// As [`missed`](Self::missed), of one channel; `false` if nobody waits there any more.
+    pub(crate) fn is_missed(&self, name: &str) -> bool {
+        let mut channels = self.channels();
+        let Some(channel) = channels.open.get_mut(name) else { return false };
+        channel.heard.send_replace(false);
+        channel.missed = true;
+        true
+    }
+
     /// Nobody listens any more: whoever waits asks, and sees to that.
     pub(crate) fn deserted(&self) {
         self.missed();

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::StreamExt;
+use futures_util::{StreamExt, stream::FuturesUnordered};
 use redis::{Msg, PushInfo, PushKind, RedisError, RedisResult, cluster_async::ClusterConnection};
 use tokio::{
     sync::mpsc,
@@ -186,6 +186,22 @@ impl Todo {
         }
     }
 
+    /// Up to `most`, each alone and whether it has come, but for those that are `busy`.
+    fn take_each(&mut self, most: usize, busy: &HashSet<String>) -> Vec<(String, bool)> {
+        let gone = self.gone.iter().map(|channel| (channel, false));
+        let all = gone.chain(self.come.iter().map(|channel| (channel, true)));
+        let free = all.filter(|(channel, _)| !busy.contains(*channel)).take(most);
+        let some: Vec<_> = free.map(|(channel, come)| (channel.clone(), come)).collect();
+        for (channel, come) in &some {
+            if *come {
+                self.come.remove(channel)
+            } else {
+                self.gone.remove(channel)
+            };
+        }
+        some
+    }
+
     /// As much of both as fits into a command.
     fn take(&mut self) -> (Vec<String>, Vec<String>) {
         let take = |set: &mut HashSet<String>| {
@@ -235,21 +251,12 @@ async fn listen_to_cluster(
     hub: &Shared,
 ) {
     let mut todo = Todo::default();
+    // Each channel is in a slot of its own, and has a call of its own: a node that is away holds up no other's.
+    let (mut doing, mut busy) = (FuturesUnordered::new(), HashSet::new());
     loop {
-        if !todo.is_empty() {
-            let (come, gone) = todo.take();
-            match subscribe(cluster.clone(), sharded, &come, &gone).await {
-                Ok(()) => hub.heard(&come),
-                Err(error) => {
-                    let error = error::explain(error);
-                    if !error.is_transient() {
-                        hub.refused(&why(&error));
-                    }
-                    hub.missed();
-                    sleep(LONGEST_PAUSE / 4).await;
-                    todo.add((hub.all().into_iter().collect(), Vec::new()));
-                }
-            }
+        for (channel, come) in todo.take_each(MOST.saturating_sub(doing.len()), &busy) {
+            busy.insert(channel.clone());
+            doing.push(subscribe(cluster.clone(), sharded, channel, come));
         }
         tokio::select! {
             told = news.recv() => match told {
@@ -266,22 +273,41 @@ async fn listen_to_cluster(
                     wake(hub, message.get_channel_name(), message.get_payload_bytes());
                 },
             },
+            Some((channel, come, outcome)) = doing.next(), if !doing.is_empty() => {
+                busy.remove(&channel);
+                match outcome {
+                    Ok(()) if come => hub.heard(&[channel]),
+                    Ok(()) => {}
+                    Err(error) => {
+                        let error = error::explain(error);
+                        if !error.is_transient() {
+                            hub.refused(&why(&error));
+                        }
+                        if come && hub.is_missed(&channel) {
+                            todo.add((vec![channel], Vec::new()));
+                        }
+                    }
+                }
+            }
         }
     }
 }
 
-/// Each channel is in a slot of its own.
+/// Comes to a channel or leaves it. What failed has had its pause.
 async fn subscribe(
     mut cluster: ClusterConnection,
     sharded: bool,
-    come: &[String],
-    gone: &[String],
-) -> RedisResult<()> {
-    for channel in gone {
-        if sharded { cluster.sunsubscribe(channel).await? } else { cluster.unsubscribe(channel).await? }
+    channel: String,
+    come: bool,
+) -> (String, bool, RedisResult<()>) {
+    let outcome = match (come, sharded) {
+        (true, true) => cluster.ssubscribe(&channel).await,
+        (true, false) => cluster.subscribe(&channel).await,
+        (false, true) => cluster.sunsubscribe(&channel).await,
+        (false, false) => cluster.unsubscribe(&channel).await,
+    };
+    if outcome.is_err() {
+        sleep(LONGEST_PAUSE / 4).await;
     }
-    for channel in come {
-        if sharded { cluster.ssubscribe(channel).await? } else { cluster.subscribe(channel).await? }
-    }
-    Ok(())
+    (channel, come, outcome)
 }

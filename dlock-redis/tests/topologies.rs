@@ -159,3 +159,40 @@ async fn a_cluster_is_connected_to_while_a_node_of_it_hangs() {
     held.release().await.unwrap();
     running.servers()[0].resume().await.unwrap();
 }
+
+#[tokio::test]
+async fn a_node_that_is_gone_delays_no_wake_up_of_another() {
+    let Some(running) = servers(Flavour::Cluster).await else { return };
+    let [gone, others @ ..] = running.servers() else { panic!("three nodes") };
+    for other in others {
+        tell(other, "CONFIG SET cluster-require-full-coverage no").await;
+    }
+    let (away, here) = (
+        names_on(running.servers(), 0, 1).await.remove(0),
+        names_on(running.servers(), 1, 1).await.remove(0),
+    );
+    let holder = locks(&running, 600).await;
+    let store = connect(&format!("{}?timeout=20s", running.url())).await.unwrap();
+    let waiting = Locks::new(store).with_defaults(LockOptions::new().ttl(Duration::from_secs(600)));
+    let _held = holder.mutex(&away).lock().await.unwrap();
+    let _waits = tokio::spawn(waiting.mutex(&away).lock().into_future());
+    until_heard(gone, &away).await;
+    gone.kill().await.unwrap();
+    // While the client is busy with the node that is gone.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let held = holder.mutex(&here).lock().await.unwrap();
+    let waiter = tokio::spawn(waiting.mutex(&here).lock().into_future());
+    until_heard(&others[0], &here).await;
+    held.release().await.unwrap();
+    let woken = timeout(Duration::from_secs(10), waiter).await.expect("nobody woke it in time");
+    woken.unwrap().unwrap().release().await.unwrap();
+}
+
+/// Until somebody listens for a mutex on a node.
+async fn until_heard(node: &Server, name: &str) {
+    let heard = async {
+        let command = format!("PUBSUB SHARDNUMSUB redisson_lock__channel:{{{name}}}");
+        while redis::from_redis_value::<(String, u64)>(tell(node, &command).await).expect("a count").1 == 0 {}
+    };
+    timeout(Duration::from_secs(10), heard).await.expect("nobody listens");
+}

@@ -269,6 +269,11 @@ async fn listen_to_cluster(
                     hub.missed();
                     todo.add((hub.all().into_iter().collect(), Vec::new()));
                 }
+                // Also unasked, when a slot moves to another node; whoever waits there then listens at that one.
+                Some(PushInfo { kind: PushKind::SUnsubscribe, data }) => {
+                    let left = data.into_iter().next().and_then(|name| redis::from_redis_value::<String>(name).ok());
+                    todo.add((left.into_iter().filter(|channel| hub.is_missed(channel)).collect(), Vec::new()));
+                }
                 Some(push) => if let Some(message) = Msg::from_push_info(push) {
                     wake(hub, message.get_channel_name(), message.get_payload_bytes());
                 },

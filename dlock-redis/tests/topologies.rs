@@ -188,6 +188,37 @@ async fn a_node_that_is_gone_delays_no_wake_up_of_another() {
     woken.unwrap().unwrap().release().await.unwrap();
 }
 
+#[tokio::test]
+async fn a_waiter_is_woken_where_its_slot_has_moved_to() {
+    let Some(running) = servers(Flavour::Cluster).await else { return };
+    let [from, to, other] = running.servers() else { panic!("three nodes") };
+    let (a, b) = (locks(&running, 600).await, locks(&running, 600).await);
+    let name = names_on(running.servers(), 0, 1).await.remove(0);
+    let held = a.mutex(&name).lock().await.unwrap();
+    let waiter = tokio::spawn(b.mutex(&name).lock().into_future());
+    until_heard(from, &name).await;
+    let slot = text(tell(from, &format!("CLUSTER KEYSLOT {name}")).await);
+    let (old, new) = (text(tell(from, "CLUSTER MYID").await), text(tell(to, "CLUSTER MYID").await));
+    tell(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {old}")).await;
+    tell(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {new}")).await;
+    let keys = tell(from, &format!("CLUSTER GETKEYSINSLOT {slot} 100")).await;
+    let mut migrate = redis::cmd("MIGRATE");
+    migrate.arg("127.0.0.1").arg(to.address().port()).arg("").arg(0).arg(5000).arg("KEYS");
+    migrate.arg(redis::from_redis_value::<Vec<String>>(keys).expect("names"));
+    migrate.exec_async(&mut raw(&format!("redis://{}", from.address())).await).await.expect("migrated");
+    for node in [to, from, other] {
+        tell(node, &format!("CLUSTER SETSLOT {slot} NODE {new}")).await;
+    }
+    until_heard(to, &name).await;
+    held.release().await.unwrap();
+    let woken = timeout(Duration::from_secs(10), waiter).await.expect("nobody woke it");
+    woken.unwrap().unwrap().release().await.unwrap();
+}
+
+fn text(value: redis::Value) -> String {
+    redis::from_redis_value(value).expect("text")
+}
+
 /// Until somebody listens for a mutex on a node.
 async fn until_heard(node: &Server, name: &str) {
     let heard = async {

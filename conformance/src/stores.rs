@@ -1,9 +1,9 @@
 //! Redis and Valkey servers for tests, in four [flavours](Flavour), and the faults a server can do.
 //!
 //! An address comes from an environment variable, `DLOCK_TEST_REDIS_URL`, `DLOCK_TEST_REDIS_TLS_URL`, `…_SENTINEL_URL`,
-//! `…_CLUSTER_URL`, and the same with `VALKEY`. Else the servers run in containers where Docker answers; else
-//! the fixture runs `redis-server` or `valkey-server` itself, with the same files. `scripts/stores up` provides what is
-//! missing. Either way they listen on 127.0.0.1 only, on ports of their own, and end with the test binary, also when it
+//! `…_CLUSTER_URL`, and the same with `REDIS5`, `REDIS6` and `VALKEY`. Else the servers run in containers where Docker
+//! answers, from the image that `DLOCK_TEST_REDIS_IMAGE` names if it is set; else the fixture runs `redis-server` or
+//! `valkey-server` itself, with the same files. `scripts/stores up` provides what is missing. Either way they listen on 127.0.0.1 only, on ports of their own, and end with the test binary, also when it
 //! is killed.
 //!
 //! ```no_run
@@ -46,26 +46,46 @@ const READY: Duration = Duration::from_secs(60);
 pub enum Brand {
     /// Redis.
     Redis,
+    /// Redis 5, which knows no TLS.
+    Redis5,
+    /// Redis 6.0, whose users cannot be as in [`Flavour::Tls`].
+    Redis6,
     /// Valkey, its fork.
     Valkey,
 }
 
 impl Brand {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Redis, Self::Valkey];
+    /// All four.
+    pub const ALL: [Self; 4] = [Self::Redis, Self::Redis5, Self::Redis6, Self::Valkey];
 
     /// In lower case, as `DLOCK_REQUIRE` says it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Redis => "redis",
+            Self::Redis5 => "redis5",
+            Self::Redis6 => "redis6",
             Self::Valkey => "valkey",
         }
     }
 
     fn program(self) -> &'static str {
         match self {
-            Self::Redis => "redis-server",
+            Self::Redis | Self::Redis5 | Self::Redis6 => "redis-server",
             Self::Valkey => "valkey-server",
+        }
+    }
+
+    /// The environment variable that says which image its servers are run from.
+    fn image_variable(self) -> String {
+        format!("DLOCK_TEST_{}_IMAGE", self.name().to_uppercase())
+    }
+
+    /// What may run its servers, the best first. Not the program of this machine where another version is asked for.
+    fn hosts(self) -> &'static [Host] {
+        match self {
+            Self::Redis5 | Self::Redis6 => &[Host::Container],
+            _ if env::var_os(self.image_variable()).is_some() => &[Host::Container],
+            Self::Redis | Self::Valkey => &[Host::Container, Host::Process],
         }
     }
 }
@@ -121,7 +141,7 @@ pub async fn start(brand: Brand, flavour: Flavour) -> Result<Running, Unreachabl
         return Ok(Running { url, found: None });
     }
     let mut tried = vec![format!("{variable} is not set")];
-    for host in [Host::Container, Host::Process] {
+    for host in brand.hosts().iter().copied() {
         match on_own_runtime(async move { Started::new(brand, flavour, host).await }).await {
             Ok(started) => return Ok(Running { url: started.topology.url(), found: Some(started) }),
             Err(error) => tried.push(error.to_string()),

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs, io,
+    env, fs, io,
     mem::ManuallyDrop,
     path::{Path, PathBuf},
     process::Command,
@@ -27,7 +27,8 @@ pub(super) struct ServerImage {
 }
 
 impl ServerImage {
-    /// The image that `scripts/stores` built, else the official one, which is pulled if need be.
+    /// The image that the environment names, else the one that `scripts/stores` built, else the official one. They are
+    /// pulled if need be.
     ///
     /// # Errors
     /// Where Docker does not answer. A `docker` command may be a mere client, so it is asked.
@@ -42,6 +43,9 @@ impl ServerImage {
 
     fn search(brand: Brand) -> io::Result<Self> {
         docker(&["info"])?;
+        if let Ok(named) = env::var(brand.image_variable()) {
+            return Self::pulled(&named);
+        }
         let name = brand.name();
         let built = format!("localhost/dlock-test-{name}");
         if docker(&["image", "inspect", &format!("{built}:built")]).is_ok() {
@@ -49,10 +53,13 @@ impl ServerImage {
         }
         let mut table = include_str!("../../images/official").lines().map(|line| line.split(' '));
         let line = table.find_map(|mut line| (line.next() == Some(name)).then_some(line)?.next());
-        let official = line.ok_or_else(|| io::Error::other("no official image is known"))?;
-        docker(&["image", "inspect", official]).or_else(|_| docker(&["pull", "--quiet", official]))?;
+        Self::pulled(line.ok_or_else(|| io::Error::other("no official image is known"))?)
+    }
+
+    fn pulled(image: &str) -> io::Result<Self> {
         let (name, tag) =
-            official.split_once(':').ok_or_else(|| io::Error::other("an image without a tag"))?;
+            image.rsplit_once(':').ok_or_else(|| io::Error::other(format!("image {image} has no tag")))?;
+        docker(&["image", "inspect", image]).or_else(|_| docker(&["pull", "--quiet", image]))?;
         Ok(Self { name: name.to_owned(), tag: tag.to_owned() })
     }
 }

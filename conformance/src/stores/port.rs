@@ -3,7 +3,11 @@
 use std::{
     io,
     net::{Ipv4Addr, TcpListener, UdpSocket},
+    ops::Range,
 };
+
+/// Here begin the ports that the kernel gives to outgoing connections, which would take it while the server is down.
+const END: u16 = 32_000;
 
 /// A TCP port that no other test takes as long as this lives.
 #[derive(Debug)]
@@ -15,20 +19,31 @@ pub(super) struct Port {
 
 impl Port {
     pub(super) fn claim() -> io::Result<Self> {
-        // Below the ports that the kernel gives to outgoing connections, which would take it while the server is down.
-        const RANGE: std::ops::Range<u16> = 15_000..32_000;
-        const TRIES: usize = 200;
-        for _ in 0..TRIES {
-            let number = fastrand::u16(RANGE);
-            let Ok(_claim) = UdpSocket::bind((Ipv4Addr::LOCALHOST, number)) else { continue };
-            if TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok() {
-                return Ok(Self { number, _claim });
-            }
-        }
-        Err(io::Error::other(format!("no free port among {RANGE:?}")))
+        search(15_000..END, Self::claim_this)
+    }
+
+    /// Two ports for a node of a cluster: its own, and the one for other nodes, which was always so much above before
+    /// Redis 7.
+    pub(super) fn claim_with_bus() -> io::Result<(Self, Self)> {
+        const ABOVE: u16 = 10_000;
+        search(15_000..END - ABOVE, |number| {
+            Some((Self::claim_this(number)?, Self::claim_this(number + ABOVE)?))
+        })
+    }
+
+    fn claim_this(number: u16) -> Option<Self> {
+        let _claim = UdpSocket::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
+        TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
+        Some(Self { number, _claim })
     }
 
     pub(super) fn number(&self) -> u16 {
         self.number
     }
+}
+
+fn search<T>(range: Range<u16>, claim: impl Fn(u16) -> Option<T>) -> io::Result<T> {
+    const TRIES: usize = 200;
+    let found = (0..TRIES).find_map(|_| claim(fastrand::u16(range.clone())));
+    found.ok_or_else(|| io::Error::other(format!("no free port among {range:?}")))
 }

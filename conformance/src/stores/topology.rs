@@ -30,14 +30,14 @@ pub(super) struct Topology {
     flavour: Flavour,
     /// Of the port that speaks TLS.
     tls: Option<Port>,
-    /// Of the cluster's own connections.
-    buses: Vec<Port>,
+    /// Of the cluster's own connections: only kept, so that nobody else takes them.
+    _buses: Vec<Port>,
 }
 
 impl Topology {
     /// Starts the servers and waits until they are [ready](Self::ready).
     pub(super) async fn start(site: &Site, flavour: Flavour, folder: &Folder) -> io::Result<Self> {
-        let mut topology = Self { servers: Vec::new(), ca: None, flavour, tls: None, buses: Vec::new() };
+        let mut topology = Self { servers: Vec::new(), ca: None, flavour, tls: None, _buses: Vec::new() };
         match flavour {
             Flavour::Standalone => {
                 let recipe = Recipe::new(site, "server", "")?;
@@ -138,16 +138,13 @@ impl Topology {
         const NODES: u16 = 3;
         const SLOTS: u16 = 16_384;
         for node in 0..NODES {
-            let bus = Port::claim()?;
-            let more = format!(
-                "cluster-enabled yes\ncluster-port {}\ncluster-announce-ip 127.0.0.1\ncluster-node-timeout 5000\n",
-                bus.number(),
-            );
-            let recipe = Recipe::new(site, &format!("node{node}"), &more)?;
+            let (port, bus) = Port::claim_with_bus()?;
+            let more = "cluster-enabled yes\ncluster-announce-ip 127.0.0.1\ncluster-node-timeout 5000\n";
+            let recipe = Recipe::at(port, site, &format!("node{node}"), more);
             self.servers.push(Server::new(site, folder, recipe).await?);
-            self.buses.push(bus);
+            self._buses.push(bus);
         }
-        for ((server, bus), node) in self.servers.iter().zip(&self.buses).zip(0..) {
+        for (server, node) in self.servers.iter().zip(0..) {
             server.answers().await?;
             let slots = (0..SLOTS).filter(|slot| slot * NODES / SLOTS == node).map(|slot| slot.to_string());
             let slots: Vec<_> = slots.collect();
@@ -156,8 +153,8 @@ impl Topology {
             server.ask(&add).await?;
             // Each its own, or the nodes take a while to agree who is right.
             server.ask(&["CLUSTER", "SET-CONFIG-EPOCH", &(node + 1).to_string()]).await?;
-            let (port, bus) = (server.address().port().to_string(), bus.number().to_string());
-            self.servers[0].ask(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await?;
+            let port = server.address().port().to_string();
+            self.servers[0].ask(&["CLUSTER", "MEET", "127.0.0.1", &port]).await?;
         }
         Ok(())
     }
@@ -175,11 +172,14 @@ impl Topology {
 impl Recipe {
     /// A server with the common configuration and `more`.
     fn new(site: &Site, name: &str, more: &str) -> io::Result<Self> {
-        let port = Port::claim()?;
+        Ok(Self::at(Port::claim()?, site, name, more))
+    }
+
+    fn at(port: Port, site: &Site, name: &str, more: &str) -> Self {
         let config = format!("port {}\n{COMMON}{more}", port.number());
         let command = [site.program, "server.conf"].map(str::to_owned).to_vec();
         let files = vec![("server.conf", config)];
-        Ok(Self { name: name.to_owned(), command, files, port, login: None })
+        Self { name: name.to_owned(), command, files, port, login: None }
     }
 }
 

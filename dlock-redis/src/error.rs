@@ -74,9 +74,9 @@ pub(crate) fn is_no_script(error: &Error) -> bool {
     came_from(error, "NOSCRIPT")
 }
 
-/// Whether the server wants a password and was told none.
-pub(crate) fn is_no_auth(error: &Error) -> bool {
-    came_from(error, "NOAUTH")
+/// Whether it wants a password, or another one.
+pub(crate) fn wants_login(error: &Error) -> bool {
+    came_from(error, "NOAUTH") || came_from(error, "WRONGPASS")
 }
 
 /// Whether keys of several slots were in one call: a cluster behind a proxy.
@@ -112,9 +112,15 @@ enum Verdict {
 fn verdict(error: &RedisError) -> Verdict {
     use Verdict::{Later, Never};
     let never = |advice: &str| Never(advice.to_owned());
-    // Codes that the client crate has no word for, or that a script of an old server wraps.
+    // Codes that the client crate has no word for, or that it or a script of an old server wraps.
     for (code, verdict) in [
-        ("NOPERM", Never(format!("the user lacks rights; give it: ACL SETUSER name {RIGHTS}"))),
+        (
+            "NOPERM",
+            Never(format!(
+                "the user lacks rights; give it, before Redis 6.2 without what begins with `&`: \
+                 ACL SETUSER name {RIGHTS}"
+            )),
+        ),
         ("NOAUTH", never("the server wants a password; put it into the URL")),
         ("WRONGPASS", never("the server knows no such user and password")),
         ("unknown command", never("the server lacks a command that locks need; Redis 5 or later has all")),

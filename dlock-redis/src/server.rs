@@ -13,15 +13,20 @@ const OLDEST: u32 = 5;
 pub(crate) async fn check(connection: &Connection) -> Result<()> {
     let about = match info(connection).await {
         Ok(about) => about,
-        Err(error) if error.is_transient() || error::is_no_auth(&error) => return Err(error),
+        Err(error) if error.is_transient() || error::wants_login(&error) => return Err(error),
         Err(_) => return Ok(()),
     };
-    let version = field(&about, "redis_version").unwrap_or_default();
+    refuse_old(&about)?;
+    warn_of_eviction(&about);
+    Ok(())
+}
+
+fn refuse_old(about: &str) -> Result<()> {
+    let version = field(about, "redis_version").unwrap_or_default();
     let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
     if major.is_some_and(|major| major < OLDEST) {
         return Err(error::refused(format!("the server is Redis {version}; locks need {OLDEST} or later")));
     }
-    warn_of_eviction(&about);
     Ok(())
 }
 
@@ -54,7 +59,8 @@ pub(crate) fn has_replicas(about: &str) -> bool {
 }
 
 async fn info(connection: &Connection) -> Result<String> {
-    let answer = connection.query(redis::cmd("INFO").arg("everything")).await?;
+    // Not `everything`, which says nothing before Redis 6.
+    let answer = connection.query(redis::cmd("INFO").arg("default")).await?;
     Ok(match answer {
         // Of a cluster, any node's: they are alike.
         Value::Map(nodes) => nodes.into_iter().next().map(|(_, about)| text(about)).unwrap_or_default(),
@@ -68,4 +74,19 @@ fn text(value: Value) -> String {
 
 fn field<'a>(about: &'a str, name: &str) -> Option<&'a str> {
     about.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_too_old_is_refused_with_both_versions() {
+        let told = refuse_old("# Server\r\nredis_version:4.0.14\r\n").unwrap_err();
+        let told = std::error::Error::source(&told).unwrap().to_string();
+        assert_eq!(told, "the server is Redis 4.0.14; locks need 5 or later");
+        for about in ["redis_version:5.0.7\r\n", "redis_version:255.255.255\r\n", ""] {
+            refuse_old(about).expect(about);
+        }
+    }
 }

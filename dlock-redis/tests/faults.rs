@@ -70,7 +70,7 @@ async fn a_message_that_was_lost_with_the_subscription_is_made_good() {
 async fn a_server_that_pauses_makes_a_call_end_in_its_time() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("timeout=200ms").await;
-    bench.tell("CLIENT PAUSE 3000 ALL").await;
+    bench.tell("CLIENT PAUSE 3000").await;
     let told = soon("the call does not end", locks.mutex("foo").try_lock().into_future()).await;
     assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
 }

@@ -5,8 +5,8 @@ mod common;
 
 use std::time::Duration;
 
-use common::{ask, connect, raw, servers, unheard, words};
-use dlock_conformance::stores::{Flavour, Running, Server};
+use common::{ask, connect, or_skip, raw, servers, shown, unheard, words};
+use dlock_conformance::stores::{self, Brand, Flavour, Running, Server};
 use dlock_core::{Kind, LockOptions, Locks, LostReason};
 use futures_util::future::join_all;
 use tokio::time::timeout;
@@ -76,6 +76,15 @@ async fn a_failover_that_loses_a_grant_is_told_and_the_next_token_is_greater() {
     assert!(next.token() > held.token(), "a fence would refuse the new holder: {next:?} after {held:?}");
     let told = timeout(Duration::from_secs(20), held.lost()).await.expect("it was never told");
     assert!(matches!(told, LostReason::Taken | LostReason::Expired), "{told:?}");
+}
+
+#[tokio::test]
+async fn a_cluster_that_is_too_old_is_refused_with_what_it_needs() {
+    let Some(running) = or_skip(stores::start(Brand::Redis5, Flavour::Cluster).await) else { return };
+    let error = connect(running.url()).await.unwrap_err();
+    assert!(!error.is_transient(), "time makes it no newer: {error:?}");
+    let told = shown(&error);
+    assert!(told.contains("a cluster needs Redis 6 or later"), "{told}");
 }
 
 #[tokio::test]
@@ -165,24 +174,22 @@ async fn a_node_that_is_gone_delays_no_wake_up_of_another() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     let [gone, others @ ..] = running.servers() else { panic!("three nodes") };
     for other in others {
-        tell(other, "CONFIG SET cluster-require-full-coverage no").await;
+        ask::<()>(other, "CONFIG SET cluster-require-full-coverage no").await;
     }
-    let (away, here) = (
-        names_on(running.servers(), 0, 1).await.remove(0),
-        names_on(running.servers(), 1, 1).await.remove(0),
-    );
+    // A name of that node, and one of the next.
+    let (away, here) = ("bar", "c");
     let holder = locks(&running, 600).await;
     let store = connect(&format!("{}?timeout=20s", running.url())).await.unwrap();
     let waiting = Locks::new(store).with_defaults(LockOptions::new().ttl(Duration::from_secs(600)));
-    let _held = holder.mutex(&away).lock().await.unwrap();
-    let _waits = tokio::spawn(waiting.mutex(&away).lock().into_future());
-    until_heard(gone, &away).await;
+    let _held = holder.mutex(away).lock().await.unwrap();
+    let _waits = tokio::spawn(waiting.mutex(away).lock().into_future());
+    until_heard(gone, away).await;
     gone.kill().await.unwrap();
     // While the client is busy with the node that is gone.
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let held = holder.mutex(&here).lock().await.unwrap();
-    let waiter = tokio::spawn(waiting.mutex(&here).lock().into_future());
-    until_heard(&others[0], &here).await;
+    let held = holder.mutex(here).lock().await.unwrap();
+    let waiter = tokio::spawn(waiting.mutex(here).lock().into_future());
+    until_heard(&others[0], here).await;
     held.release().await.unwrap();
     let woken = timeout(Duration::from_secs(10), waiter).await.expect("nobody woke it in time");
     woken.unwrap().unwrap().release().await.unwrap();
@@ -193,37 +200,33 @@ async fn a_waiter_is_woken_where_its_slot_has_moved_to() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     let [from, to, other] = running.servers() else { panic!("three nodes") };
     let (a, b) = (locks(&running, 600).await, locks(&running, 600).await);
-    let name = names_on(running.servers(), 0, 1).await.remove(0);
-    let held = a.mutex(&name).lock().await.unwrap();
-    let waiter = tokio::spawn(b.mutex(&name).lock().into_future());
-    until_heard(from, &name).await;
-    let slot = text(tell(from, &format!("CLUSTER KEYSLOT {name}")).await);
-    let (old, new) = (text(tell(from, "CLUSTER MYID").await), text(tell(to, "CLUSTER MYID").await));
-    tell(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {old}")).await;
-    tell(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {new}")).await;
-    let keys = tell(from, &format!("CLUSTER GETKEYSINSLOT {slot} 100")).await;
+    let name = "bar";
+    let held = a.mutex(name).lock().await.unwrap();
+    let waiter = tokio::spawn(b.mutex(name).lock().into_future());
+    until_heard(from, name).await;
+    let slot = ask::<u64>(from, &format!("CLUSTER KEYSLOT {name}")).await;
+    let (old, new) = (ask::<String>(from, "CLUSTER MYID").await, ask::<String>(to, "CLUSTER MYID").await);
+    ask::<()>(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {old}")).await;
+    ask::<()>(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {new}")).await;
+    let keys: Vec<String> = ask(from, &format!("CLUSTER GETKEYSINSLOT {slot} 100")).await;
     let mut migrate = redis::cmd("MIGRATE");
     migrate.arg("127.0.0.1").arg(to.address().port()).arg("").arg(0).arg(5000).arg("KEYS");
-    migrate.arg(redis::from_redis_value::<Vec<String>>(keys).expect("names"));
+    migrate.arg(keys);
     migrate.exec_async(&mut raw(&format!("redis://{}", from.address())).await).await.expect("migrated");
     for node in [to, from, other] {
-        tell(node, &format!("CLUSTER SETSLOT {slot} NODE {new}")).await;
+        ask::<()>(node, &format!("CLUSTER SETSLOT {slot} NODE {new}")).await;
     }
-    until_heard(to, &name).await;
+    until_heard(to, name).await;
     held.release().await.unwrap();
     let woken = timeout(Duration::from_secs(10), waiter).await.expect("nobody woke it");
     woken.unwrap().unwrap().release().await.unwrap();
-}
-
-fn text(value: redis::Value) -> String {
-    redis::from_redis_value(value).expect("text")
 }
 
 /// Until somebody listens for a mutex on a node.
 async fn until_heard(node: &Server, name: &str) {
     let heard = async {
         let command = format!("PUBSUB SHARDNUMSUB redisson_lock__channel:{{{name}}}");
-        while redis::from_redis_value::<(String, u64)>(tell(node, &command).await).expect("a count").1 == 0 {}
+        while ask::<(String, u64)>(node, &command).await.1 == 0 {}
     };
     timeout(Duration::from_secs(10), heard).await.expect("nobody listens");
 }

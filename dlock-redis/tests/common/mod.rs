@@ -67,11 +67,14 @@ pub(crate) fn or_skip<T>(found: Result<T, Unreachable>) -> Option<T> {
         Err(unreachable) => unreachable,
     };
     assert!(!unreachable.is_required(), "{}", unreachable.reason);
-    #[expect(clippy::print_stderr, reason = "a skip must be seen")]
-    {
-        eprintln!("ignored: {}", unreachable.reason);
-    }
+    skipped(&unreachable.reason);
     None
+}
+
+/// Says why a test does nothing.
+#[expect(clippy::print_stderr, reason = "a skip must be seen")]
+pub(crate) fn skipped(reason: &str) {
+    eprintln!("ignored: {reason}");
 }
 
 /// A client of the store that a URL names.
@@ -135,6 +138,14 @@ impl Bench {
             }
         };
         soon("nobody listens", heard).await;
+    }
+
+    /// The first two numbers of the server's version.
+    pub(crate) async fn version(&self) -> (u32, u32) {
+        let about: String = self.ask("INFO server").await;
+        let version = about.lines().find_map(|line| line.strip_prefix("redis_version:")).expect("a version");
+        let mut numbers = version.split('.').map(|number| number.parse().expect("numbers"));
+        numbers.next().zip(numbers.next()).expect("two of them")
     }
 
     /// Sends a command.

@@ -12,8 +12,9 @@ pub struct RedisConfig {
     pub(crate) topology: Topology,
     /// Host and port of each server, Sentinel or node.
     pub(crate) hosts: Vec<(String, u16)>,
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<String>,
+    pub(crate) login: Login,
+    /// What Sentinels are told; the servers' own login is not told to them.
+    pub(crate) sentinel_login: Login,
     pub(crate) db: i64,
     pub(crate) tls: Option<Tls>,
     pub(crate) prefix: String,
@@ -30,6 +31,13 @@ pub(crate) enum Topology {
     Single,
     Sentinel { master: String },
     Cluster,
+}
+
+/// User and password. Without `Debug`, which would show them.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct Login {
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
 }
 
 /// Files in PEM.
@@ -66,6 +74,8 @@ const PARAMS: &[&str] = &[
     "wait_replicas",
     "replicas_timeout",
     "keyspace_events",
+    "sentinel_username",
+    "sentinel_password",
     "db",
     "tls",
     "ca",
@@ -75,7 +85,8 @@ const PARAMS: &[&str] = &[
 
 impl RedisConfig {
     /// The store that a URL names: `redis://user:password@host:port/db`, `rediss://` with TLS,
-    /// `redis+sentinel://host,host/master?db=0`, `redis-cluster://host,host`. The README lists the parameters.
+    /// `redis+sentinel://host,host/master?db=0`, `redis-cluster://host,host`. The README lists the parameters. User and
+    /// password are the servers'; Sentinels are told `sentinel_username` and `sentinel_password`, where given.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] for a host, path or parameter that cannot be used.
@@ -116,8 +127,8 @@ impl RedisConfig {
         let config = Self {
             topology,
             hosts,
-            user: url.user().map(str::to_owned),
-            password: url.password().map(str::to_owned),
+            login: Login::new(url.user(), url.password()),
+            sentinel_login: Login::new(url.param("sentinel_username"), url.param("sentinel_password")),
             db,
             tls: tls(url)?,
             prefix: url.param("prefix").unwrap_or_default().to_owned(),
@@ -127,8 +138,16 @@ impl RedisConfig {
             replicas: replicas(url)?,
             events: choice(url, "keyspace_events", &[("off", false), ("on", true)])?,
         };
-        if config.user.is_some() && config.password.is_none() {
+        if config.login.lacks_password() {
             return Err(invalid("has a user and no password"));
+        }
+        if config.sentinel_login.lacks_password() {
+            return Err(invalid("has a `sentinel_username` and no `sentinel_password`"));
+        }
+        if config.sentinel_login.password.is_some() && !matches!(config.topology, Topology::Sentinel { .. }) {
+            return Err(invalid(
+                "has a `sentinel_password`, which is for `redis+sentinel://`; a server's stands before its host",
+            ));
         }
         if config.prefix.chars().any(char::is_control) {
             return Err(invalid("has a prefix with a control character"));
@@ -159,8 +178,18 @@ impl RedisConfig {
     }
 }
 
+impl Login {
+    fn new(user: Option<&str>, password: Option<&str>) -> Self {
+        Self { user: user.map(str::to_owned), password: password.map(str::to_owned) }
+    }
+
+    fn lacks_password(&self) -> bool {
+        self.user.is_some() && self.password.is_none()
+    }
+}
+
 impl fmt::Debug for RedisConfig {
-    /// Without the password.
+    /// Without the logins.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("RedisConfig").field(&self.identity()).field(&self.dialect).finish()
     }
@@ -237,6 +266,10 @@ mod tests {
         RedisConfig::from_url(&url.parse().expect(url))
     }
 
+    fn login(user: &str, password: &str) -> Login {
+        Login::new(Some(user), Some(password))
+    }
+
     #[test]
     fn a_url_may_be_short() {
         let config = config("redis://localhost").unwrap();
@@ -253,7 +286,7 @@ mod tests {
             config("rediss://app:p%40ss@[::1]:7000/2?prefix=a:&dialect=plain&timeout=500ms&wait_replicas=2")
                 .unwrap();
         assert_eq!(config.hosts, [("::1".to_owned(), 7000)]);
-        assert_eq!((config.user.as_deref(), config.password.as_deref()), (Some("app"), Some("p@ss")));
+        assert!(config.login == login("app", "p@ss"));
         assert_eq!((config.db, config.prefix.as_str(), config.dialect), (2, "a:", Dialect::Plain));
         assert_eq!(config.replicas, Some(Replicas { count: 2, within: Duration::from_secs(1) }));
         assert!(config.tls.is_some());
@@ -265,6 +298,16 @@ mod tests {
         assert_eq!(config.topology, Topology::Sentinel { master: "main".to_owned() });
         assert_eq!(config.hosts, [("s1".to_owned(), 26379), ("s2".to_owned(), 5000)]);
         assert_eq!(config.db, 3);
+    }
+
+    #[test]
+    fn sentinels_have_a_login_of_their_own() {
+        let theirs = "sentinel_username=watch&sentinel_password=w%26rd";
+        let both = config(&format!("redis+sentinel://app:pass@s1/main?{theirs}")).unwrap();
+        assert!(both.login == login("app", "pass"));
+        assert!(both.sentinel_login == login("watch", "w&rd"));
+        let one = config("redis+sentinel://app:pass@s1/main").unwrap();
+        assert!(one.sentinel_login == Login::default(), "Sentinels are told the servers' password");
     }
 
     #[test]
@@ -285,6 +328,9 @@ mod tests {
             ("redis://a?ca=ca.pem", "rediss://"),
             ("rediss://a?cert=c.pem", "go together"),
             ("redis://app@a", "no password"),
+            ("redis://a?sentinel_password=x", "is for `redis+sentinel://`"),
+            ("redis-cluster://a?sentinel_username=x&sentinel_password=x", "is for `redis+sentinel://`"),
+            ("redis+sentinel://a/main?sentinel_username=x", "no `sentinel_password`"),
             ("redis://a?retries=3", "unknown parameter `retries`"),
         ] {
             let error = config(url).expect_err(url).to_string();
@@ -294,11 +340,19 @@ mod tests {
 
     #[test]
     fn no_password_is_ever_shown() {
-        for url in ["redis://u:hunter2@h/0?db=1", "redis://u:hunter2@h:x", "redis://u:hunter2@h/0?dialect=x"]
-        {
+        for url in [
+            "redis://u:hunter2@h/0?db=1",
+            "redis://u:hunter2@h:x",
+            "redis://u:hunter2@h/0?dialect=x",
+            "redis://h/0?sentinel_password=hunter2",
+            "redis+sentinel://h/main?sentinel_password=hunter2&db=x",
+            "redis+sentinel://h/main?sentinel_password=hunter2&retries=3",
+        ] {
             assert!(!format!("{:?}", config(url)).contains("hunter2"), "{url}");
         }
-        let config = config("redis://u:hunter2@h").unwrap();
-        assert!(!format!("{config:?} {}", config.identity()).contains("hunter2"));
+        for url in ["redis://u:hunter2@h", "redis+sentinel://h/main?sentinel_password=hunter2"] {
+            let config = config(url).unwrap();
+            assert!(!format!("{config:?} {}", config.identity()).contains("hunter2"), "{url}");
+        }
     }
 }

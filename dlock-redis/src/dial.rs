@@ -13,7 +13,7 @@ use redis::{
 use tokio::{sync::mpsc, time::timeout};
 
 use crate::{
-    config::{RedisConfig, Tls, Topology},
+    config::{Login, RedisConfig, Tls, Topology},
     error,
 };
 
@@ -74,10 +74,10 @@ impl Dial {
             .response_timeout(
                 self.limit() + self.config.replicas.map_or(Duration::ZERO, |wanted| wanted.within),
             );
-        if let Some(user) = &self.config.user {
+        if let Some(user) = &self.config.login.user {
             builder = builder.username(user);
         }
-        if let Some(password) = &self.config.password {
+        if let Some(password) = &self.config.login.password {
             builder = builder.password(password);
         }
         if let Some(certificates) = &self.certificates {
@@ -96,14 +96,7 @@ impl Dial {
             Topology::Sentinel { master } => self.master(master).await?,
             Topology::Single | Topology::Cluster => self.config.hosts[0].clone(),
         };
-        let mut settings = RedisConnectionInfo::default().set_db(self.config.db);
-        if let Some(user) = &self.config.user {
-            settings = settings.set_username(user);
-        }
-        if let Some(password) = &self.config.password {
-            settings = settings.set_password(password);
-        }
-        self.client(&host, settings)
+        self.client(&host, settings(&self.config.login).set_db(self.config.db))
     }
 
     /// Asks the Sentinels in turn; the first that answers knows.
@@ -111,11 +104,12 @@ impl Dial {
         let mut last = None;
         for host in &self.config.hosts {
             let asked = async {
-                let client = self.client(host, RedisConnectionInfo::default())?;
-                let mut sentinel = client.get_multiplexed_async_connection().await.map_err(error::explain)?;
+                let client = self.client(host, settings(&self.config.sentinel_login))?;
+                let explain = |error| error::explain_sentinel(host, error);
+                let mut sentinel = client.get_multiplexed_async_connection().await.map_err(explain)?;
                 let mut ask = redis::cmd("SENTINEL");
                 ask.arg("get-master-addr-by-name").arg(master);
-                ask.query_async::<Option<(String, u16)>>(&mut sentinel).await.map_err(error::explain)
+                ask.query_async::<Option<(String, u16)>>(&mut sentinel).await.map_err(explain)
             };
             // One that is down must not use up the time of the others.
             let share = self.limit() / u32::try_from(self.config.hosts.len() + 1).unwrap_or(u32::MAX);
@@ -149,6 +143,17 @@ impl Dial {
             None => ConnectionAddr::Tcp(host.clone(), *port),
         }
     }
+}
+
+fn settings(login: &Login) -> RedisConnectionInfo {
+    let mut settings = RedisConnectionInfo::default();
+    if let Some(user) = &login.user {
+        settings = settings.set_username(user);
+    }
+    if let Some(password) = &login.password {
+        settings = settings.set_password(password);
+    }
+    settings
 }
 
 fn certificates(tls: &Tls) -> Result<TlsCertificates> {

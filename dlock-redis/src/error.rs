@@ -12,6 +12,9 @@ pub(crate) const STORE: &str = "redis";
 const RIGHTS: &str = "~* &redisson_lock__channel:* &redisson_rwlock:* &__keyevent@* +@read +@write +@scripting \
     +@pubsub +@connection -@dangerous +time +wait +info +cluster|slots";
 
+/// What a user of a Sentinel must be allowed.
+const SENTINEL_RIGHTS: &str = "+sentinel|get-master-addr-by-name";
+
 /// Why a call failed, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[error("{advice}")]
@@ -26,6 +29,22 @@ pub(crate) fn explain(source: RedisError) -> Error {
         Verdict::Later(advice) => unavailable(Trouble { advice: advice.to_owned(), source }),
         Verdict::Never(advice) => Error::Store { store: STORE, source: Box::new(Trouble { advice, source }) },
     }
+}
+
+/// The error of a Sentinel, which has a login of its own.
+pub(crate) fn explain_sentinel((host, port): &(String, u16), source: RedisError) -> Error {
+    let does = if has_code(&source, "NOAUTH") {
+        "wants a password; put `sentinel_password=…` into the URL".to_owned()
+    } else if source.kind() == ErrorKind::AuthenticationFailed {
+        "does not take `sentinel_password`, or knows no such `sentinel_username`".to_owned()
+    } else if has_code(&source, "NOPERM") {
+        format!("says that `sentinel_username` lacks rights; give it: ACL SETUSER name {SENTINEL_RIGHTS}")
+    } else if source.detail().is_some_and(|detail| detail.starts_with("unknown command")) {
+        "is no Sentinel but a server; its Sentinel has another port, 26379 as a rule".to_owned()
+    } else {
+        return explain(source);
+    };
+    refused(Trouble { advice: format!("Sentinel `{host}:{port}` {does}"), source })
 }
 
 /// The store did not answer; asking again may help.

@@ -21,7 +21,8 @@ async fn wait_in_vain(locks: &Locks) {
 
 /// Waits for `foo`, held elsewhere, until it is let go of.
 async fn wait(locks: &Locks) {
-    locks.mutex("foo").lock().ttl(Duration::from_secs(600)).await.unwrap().release().await.unwrap();
+    let held = locks.mutex("foo").lock().ttl(Duration::from_secs(600)).await.expect("it is let go of");
+    held.release().await.expect("the server is there");
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{ask, connect, or_skip, raw, servers, shown, unheard, words};
+use common::{ask, connect, or_skip, raw, replicated, servers, shown, unheard};
 use dlock_conformance::stores::{self, Brand, Flavour, Running, Server};
 use dlock_core::{Kind, LockOptions, Locks, LostReason};
 use futures_util::future::join_all;
@@ -27,14 +27,6 @@ async fn listened_to(cluster: &Running) -> Vec<String> {
             return channels;
         }
     }
-}
-
-/// Until the replica has all that the primary has written.
-async fn replicated(primary: &Server) {
-    let mut raw = raw(&format!("redis://{}", primary.address())).await;
-    words("SET marker 1").exec_async(&mut raw).await.expect("writable");
-    let replicas: u32 = words("WAIT 1 5000").query_async(&mut raw).await.expect("answered");
-    assert_eq!(replicas, 1, "the replica does not follow");
 }
 
 #[tokio::test]

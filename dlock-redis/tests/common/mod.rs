@@ -165,6 +165,14 @@ pub(crate) async fn ask<T: FromRedisValue>(server: &Server, command: &str) -> T 
     words(command).query_async(&mut raw).await.unwrap_or_else(|error| panic!("{command}: {error}"))
 }
 
+/// Until the replica has all that the primary has written.
+pub(crate) async fn replicated(primary: &Server) {
+    let mut raw = raw(&format!("redis://{}", primary.address())).await;
+    words("SET marker 1").exec_async(&mut raw).await.expect("writable");
+    let replicas: u32 = words("WAIT 1 5000").query_async(&mut raw).await.expect("answered");
+    assert_eq!(replicas, 1, "the replica does not follow");
+}
+
 /// [`Bench::unheard`] of any server.
 pub(crate) async fn unheard(raw: &mut MultiplexedConnection, command: &str) {
     let mut both = redis::pipe();

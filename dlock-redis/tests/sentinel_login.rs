@@ -1,0 +1,58 @@
+//! Sentinels that want a password.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{ask, connect, replicated, servers, shown};
+use dlock_conformance::stores::{Flavour, Running};
+use dlock_core::Locks;
+use tokio::time::timeout;
+
+/// What Sentinel is told by a client that may ask it for the master and for nothing else.
+const WATCH: &str = "sentinel_username=watch&sentinel_password=s3cret";
+
+/// A Sentinel that lets in nobody but `watch` and the default user, each with a password.
+async fn guarded() -> Option<Running> {
+    let running = servers(Flavour::Sentinel).await?;
+    let sentinel = &running.servers()[2];
+    ask::<()>(sentinel, "ACL SETUSER watch on >s3cret +sentinel|get-master-addr-by-name").await;
+    ask::<()>(sentinel, "ACL SETUSER idle on >s3cret").await;
+    ask::<()>(sentinel, "ACL SETUSER default resetpass >pa55").await;
+    Some(running)
+}
+
+#[tokio::test]
+async fn a_sentinel_that_wants_a_password_is_asked_with_it_also_after_a_failover() {
+    let Some(running) = guarded().await else { return };
+    connect(&format!("{}?sentinel_password=pa55", running.url())).await.expect("the default user may ask");
+    let store =
+        connect(&format!("{}?{WATCH}", running.url())).await.expect("the user has all rights it needs");
+    let locks = Locks::new(store);
+    let before = locks.mutex("foo").lock().await.unwrap();
+    replicated(&running.servers()[0]).await;
+    running.servers()[0].kill().await.unwrap();
+    let promoted = async { while locks.mutex("bar").try_lock().await.is_err() {} };
+    timeout(Duration::from_secs(30), promoted).await.expect("the new primary is never found");
+    before.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn who_may_not_ask_a_sentinel_is_told_of_the_parameter_and_shown_no_password() {
+    let Some(running) = guarded().await else { return };
+    for (params, words) in [
+        ("", "wants a password; put `sentinel_password=…`"),
+        ("sentinel_password=hunter2", "does not take `sentinel_password`"),
+        ("sentinel_username=watch&sentinel_password=hunter2", "or knows no such `sentinel_username`"),
+        ("sentinel_username=idle&sentinel_password=s3cret", "`sentinel_username` lacks rights"),
+    ] {
+        let error = connect(&format!("{}?{params}", running.url())).await.unwrap_err();
+        assert!(!error.is_transient(), "{params}: {error:?}");
+        let told = shown(&error);
+        assert!(told.contains(words), "{params}: {told}");
+        assert!(!told.contains("hunter2") && !told.contains("s3cret"), "{params}: {told}");
+    }
+    let url = format!("redis+sentinel://{}/dlock", running.servers()[0].address());
+    let told = shown(&connect(&url).await.unwrap_err());
+    assert!(told.contains("is no Sentinel but a server"), "{told}");
+}

@@ -19,6 +19,7 @@
 
 mod fleet;
 mod lines;
+mod measure;
 mod program;
 mod report;
 #[cfg(test)]
@@ -38,6 +39,7 @@ use dlock_core::{Kind, Token};
 
 pub use fleet::Fleet;
 use lines::Lines;
+pub use measure::Contest;
 pub use program::{Built, Program};
 pub use report::Report;
 

@@ -116,8 +116,12 @@ impl Redsync {
     fn pairs(&mut self, pairs: u32) -> Outcome<f64> {
         writeln!(self.to, "1 time mutex several-redsync {pairs}")?;
         let line = self.line()?;
-        let nanos: f64 = line.trim().strip_prefix("1 took ").ok_or(line.clone())?.parse()?;
-        Ok(nanos / 1e3)
+        let nanos = line.trim().strip_prefix("1 took ").ok_or(line.clone())?.split(' ').map(str::parse);
+        let mut took = Figures::default();
+        for nanos in nanos {
+            took.add(nanos?);
+        }
+        Ok(took.quantile(0.5) / 1e3)
     }
 
     fn line(&mut self) -> Outcome<String> {

@@ -7,9 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-redsync/redsync/v4"
@@ -19,25 +19,28 @@ import (
 )
 
 type peer struct {
+	urls string
+	ttl  time.Duration
+	// For all contenders.
+	first *client
+	// Guards clients: the first one, and those that contests have wanted.
+	mutex   sync.Mutex
+	clients []*client
+}
+
+type client struct {
 	// Of the last server; there are several for a RedLock.
-	client *redis.Client
-	sync   *redsync.Redsync
-	ttl    time.Duration
+	last *redis.Client
+	sync *redsync.Redsync
 }
 
 func main() {
-	var pools []redispool.Pool
-	var client *redis.Client
-	for _, url := range strings.Split(os.Args[1], ",") {
-		options, err := redis.ParseURL(url)
-		check(err)
-		client = redis.NewClient(options)
-		check(client.Ping(context.Background()).Err())
-		pools = append(pools, goredis.NewPool(client))
-	}
 	ttl, err := strconv.Atoi(os.Args[2])
 	check(err)
-	p := &peer{client, redsync.New(pools...), time.Duration(ttl) * time.Millisecond}
+	p := &peer{urls: os.Args[1], ttl: time.Duration(ttl) * time.Millisecond}
+	clients, err := p.connected(1)
+	check(err)
+	p.first = clients[0]
 	say := make(chan string)
 	go func() {
 		for line := range say {
@@ -52,14 +55,38 @@ func main() {
 		number := words[0]
 		if contenders[number] == nil {
 			contenders[number] = make(chan []string, 1)
-			go p.contend(number, contenders[number], say)
+			go p.serve(number, contenders[number], say)
 		}
 		contenders[number] <- words[1:]
 	}
 	// Like a crash: what is held stays held.
 }
 
-func (p *peer) contend(number string, asked <-chan []string, say chan<- string) {
+// So many clients.
+func (p *peer) connected(count int) ([]*client, error) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	for len(p.clients) < count {
+		added := &client{}
+		var pools []redispool.Pool
+		for _, url := range strings.Split(p.urls, ",") {
+			options, err := redis.ParseURL(url)
+			if err != nil {
+				return nil, err
+			}
+			added.last = redis.NewClient(options)
+			if err := added.last.Ping(context.Background()).Err(); err != nil {
+				return nil, err
+			}
+			pools = append(pools, goredis.NewPool(added.last))
+		}
+		added.sync = redsync.New(pools...)
+		p.clients = append(p.clients, added)
+	}
+	return p.clients[:count], nil
+}
+
+func (p *peer) serve(number string, asked <-chan []string, say chan<- string) {
 	held := map[string]*redsync.Mutex{}
 	for words := range asked {
 		answer, err := p.answer(held, words)
@@ -95,14 +122,10 @@ func (p *peer) answer(held map[string]*redsync.Mutex, words []string) (string, e
 			return "", err
 		}
 		return "free", nil
-	case "time":
-		pairs, err := strconv.Atoi(words[3])
-		if err != nil {
-			return "", err
-		}
-		return p.time(name, pairs)
+	case "time", "handoff", "contend":
+		return p.measure(verb, name, words[3:])
 	case "state":
-		left, err := p.client.PTTL(context.Background(), name).Result()
+		left, err := p.first.last.PTTL(context.Background(), name).Result()
 		if err != nil {
 			return "", err
 		}
@@ -119,7 +142,7 @@ func (p *peer) lock(held map[string]*redsync.Mutex, name string, wait time.Durat
 	// Whoever waits asks again and again: nothing wakes it.
 	const pause = 10 * time.Millisecond
 	tries := 1 + int(wait/pause)
-	mutex := p.sync.NewMutex(name, redsync.WithExpiry(p.ttl), redsync.WithTries(tries), redsync.WithRetryDelay(pause))
+	mutex := p.first.sync.NewMutex(name, redsync.WithExpiry(p.ttl), redsync.WithTries(tries), redsync.WithRetryDelay(pause))
 	err := mutex.Lock()
 	var taken *redsync.ErrTaken
 	if errors.As(err, &taken) || errors.Is(err, redsync.ErrFailed) {
@@ -130,24 +153,6 @@ func (p *peer) lock(held map[string]*redsync.Mutex, name string, wait time.Durat
 	}
 	held[name] = mutex
 	return "held", nil
-}
-
-// The median of so many locks and unlocks, in nanoseconds.
-func (p *peer) time(name string, pairs int) (string, error) {
-	took := make([]time.Duration, pairs)
-	for i := range took {
-		begun := time.Now()
-		mutex := p.sync.NewMutex(name, redsync.WithExpiry(p.ttl))
-		if err := mutex.Lock(); err != nil {
-			return "", err
-		}
-		if _, err := mutex.Unlock(); err != nil {
-			return "", err
-		}
-		took[i] = time.Since(begun)
-	}
-	slices.Sort(took)
-	return fmt.Sprintf("took %d", took[pairs/2].Nanoseconds()), nil
 }
 
 func check(err error) {

@@ -4,7 +4,7 @@ use std::{process::Command, time::Duration};
 
 use dlock_core::{Locks, Token};
 
-use super::{Fleet, Peer, PeerKind};
+use super::{Contest, Fleet, Peer, PeerKind};
 use crate::history::Rule;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -41,6 +41,22 @@ async fn what_a_peer_cannot_do_is_told() {
     let peer = peer("echo ready mutex; read n rest; echo \"$n error no such kind\"; read a");
     let error = peer.contender().try_lock(PeerKind::Fair, "x").await.expect_err("it says so").to_string();
     assert_eq!(error, "shell #1, asked for `try fair x`, says `error no such kind`");
+}
+
+#[tokio::test]
+async fn what_a_peer_measures_is_heard_to_the_last_figure() {
+    let peer = peer(
+        "echo ready mutex; while read n verb rest; do
+             case $verb in time) echo \"$n took 1500 2\" ;; handoff) echo \"$n took\" ;; *) echo \"$n took 1 x\" ;; esac
+         done",
+    );
+    let one = peer.contender();
+    let took = one.time(PeerKind::Mutex, "x", 2).await.unwrap();
+    assert_eq!(took, [1500, 2].map(Duration::from_nanos));
+    assert_eq!(one.handoff(PeerKind::Mutex, "x", 0, LONG).await.unwrap().len(), 0);
+    let contest = Contest { clients: 1, tasks: 2, turns: 1, hold: Duration::from_millis(1) };
+    let error = one.contend(PeerKind::Mutex, "x", &contest).await.expect_err("`x` is no figure").to_string();
+    assert_eq!(error, "shell #1, asked for `contend mutex x 1 2 1 1`, says `took 1 x`");
 }
 
 #[tokio::test]

@@ -1,10 +1,14 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.redisson.Redisson;
 import org.redisson.api.RLock;
@@ -14,18 +18,27 @@ import org.redisson.config.Config;
 
 /** Redisson as a peer: one client for all contenders, and a thread for each, as its locks belong to threads. */
 public final class Peer {
-    private final RedissonClient client;
+    private final String url;
+    private final long ttl;
+    /** The first is for all contenders; the others are there once a contest has wanted them. */
+    private final List<RedissonClient> clients = new CopyOnWriteArrayList<>();
     private final Map<String, ExecutorService> contenders = new HashMap<>();
 
     private Peer(String url, long ttl) {
+        this.url = url;
+        this.ttl = ttl;
+        clients.add(connect());
+    }
+
+    private RedissonClient connect() {
         Config config = new Config();
         config.setLockWatchdogTimeout(ttl);
         config.setThreads(4);
         config.setNettyThreads(4);
         // The default of 3.13 does not work with Java 17.
         config.setCodec(StringCodec.INSTANCE);
-        config.useSingleServer().setAddress(url).setConnectionMinimumIdleSize(4).setConnectionPoolSize(16);
-        client = Redisson.create(config);
+        config.useSingleServer().setAddress(url).setConnectionMinimumIdleSize(4);
+        return Redisson.create(config);
     }
 
     public static void main(String[] args) throws Exception {
@@ -50,7 +63,7 @@ public final class Peer {
 
     private String answer(String[] words) {
         try {
-            RLock lock = lock(words[2], words[3]);
+            RLock lock = lock(clients.get(0), words[2], words[3]);
             boolean fenced = words[2].equals("fenced");
             switch (words[1]) {
                 case "lock": {
@@ -65,6 +78,14 @@ public final class Peer {
                     return "free";
                 case "state":
                     return lock.isLocked() ? "held " + lock.remainTimeToLive() : "free";
+                case "time":
+                    return took(Measure.time(lock, number(words[4])));
+                case "handoff":
+                    return took(Measure.handoff(locks(2, words), number(words[4]), number(words[5])));
+                case "contend": {
+                    List<RLock> locks = locks(number(words[4]), words);
+                    return took(Measure.contend(locks, number(words[5]), number(words[6]), number(words[7])));
+                }
                 default:
                     return "error unknown verb " + words[1];
             }
@@ -74,7 +95,19 @@ public final class Peer {
         }
     }
 
-    private RLock lock(String kind, String name) throws ReflectiveOperationException {
+    /** The lock as so many clients have it. */
+    private synchronized List<RLock> locks(int count, String[] words) throws ReflectiveOperationException {
+        List<RLock> locks = new ArrayList<>();
+        for (int i = 0; i < count; i++) {
+            if (i == clients.size()) {
+                clients.add(connect());
+            }
+            locks.add(lock(clients.get(i), words[2], words[3]));
+        }
+        return locks;
+    }
+
+    private static RLock lock(RedissonClient client, String kind, String name) throws ReflectiveOperationException {
         switch (kind) {
             case "mutex":
                 return client.getLock(name);
@@ -89,6 +122,14 @@ public final class Peer {
             default:
                 throw new IllegalArgumentException("unknown kind " + kind);
         }
+    }
+
+    private static int number(String word) {
+        return Integer.parseInt(word);
+    }
+
+    private static String took(List<Long> nanos) {
+        return nanos.stream().map(String::valueOf).collect(Collectors.joining(" ", "took ", ""));
     }
 
     private static String taken(boolean taken) {

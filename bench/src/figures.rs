@@ -7,6 +7,14 @@ use std::{fmt, time::Duration};
 pub(crate) struct Figures(Vec<f64>);
 
 impl Figures {
+    pub(crate) fn micros(spans: &[Duration]) -> Self {
+        spans.iter().map(|span| span.as_secs_f64() * 1e6).collect()
+    }
+
+    pub(crate) fn millis(spans: &[Duration]) -> Self {
+        spans.iter().map(|span| span.as_secs_f64() * 1e3).collect()
+    }
+
     pub(crate) fn add(&mut self, value: f64) {
         self.0.push(value);
     }
@@ -19,12 +27,22 @@ impl Figures {
         self.add(span.as_secs_f64() * 1e6);
     }
 
+    pub(crate) fn mean(&self) -> f64 {
+        self.0.iter().sum::<f64>() / self.0.len() as f64
+    }
+
     /// The value that this share of the others is below.
     pub(crate) fn quantile(&self, share: f64) -> f64 {
         let mut values = self.0.clone();
         values.sort_by(f64::total_cmp);
         let last = values.len().saturating_sub(1) as f64;
         values.get((last * share).round() as usize).copied().unwrap_or(f64::NAN)
+    }
+}
+
+impl FromIterator<f64> for Figures {
+    fn from_iter<I: IntoIterator<Item = f64>>(values: I) -> Self {
+        Self(values.into_iter().collect())
     }
 }
 

@@ -13,7 +13,7 @@ mod held;
 mod redis;
 mod sqlite;
 
-use std::{error::Error, process::Command};
+use std::{error::Error, process::Command, time::Duration};
 
 /// How much to do.
 #[derive(Clone, Copy, Debug)]
@@ -21,23 +21,28 @@ struct Effort {
     rounds: usize,
     pairs: u32,
     held: usize,
+    /// How often each takes a lock that others want.
+    turns: usize,
+    /// How long to watch who does nothing.
+    watch: Duration,
 }
 
 /// Measured each in a process of its own, so that the memory and the timers of one are not another's.
-const PARTS: [&str; 7] = ["engine", "held", "sqlite", "redis", "redis-several", "redis-held", "command"];
+const PARTS: [&str; 8] =
+    ["engine", "held", "sqlite", "redis", "redis-crowd", "redis-several", "redis-held", "command"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let quick = words.iter().any(|word| word == "--quick");
     let effort = if quick {
-        Effort { rounds: 2, pairs: 1_000, held: 1_000 }
+        Effort { rounds: 2, pairs: 1_000, held: 1_000, turns: 5, watch: Duration::from_millis(400) }
     } else {
-        Effort { rounds: 11, pairs: 50_000, held: 100_000 }
+        Effort { rounds: 11, pairs: 50_000, held: 100_000, turns: 25, watch: Duration::from_secs(2) }
     };
     if let Some(part) = words.iter().find(|word| PARTS.contains(&word.as_str())) {
         return measure(part, effort);
     }
-    println!("{effort:?}; every figure is the median of the rounds, with the least and the most\n");
+    println!("{effort:?}; what has a least and a most beside it is the median of the rounds\n");
     for part in PARTS {
         let status = Command::new(std::env::current_exe()?).arg(part).args(&words).status()?;
         if !status.success() {

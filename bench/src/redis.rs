@@ -1,22 +1,29 @@
-//! Locks on a Redis: beside the least that the protocol allows, by hand on the same client crate, and beside rslock.
+//! Locks on a Redis: beside the least that the protocol allows, by hand on the same client crate, and beside other
+//! people's: rslock and rlock, and Redisson and redsync where they can be built.
 //!
 //! The server is `DLOCK_BENCH_REDIS_URL`, or a `redis-server` of our own on the second core; run this on the first
 //! (`taskset -c 0`), or the kernel's choice of cores decides more than any code.
 
+mod asking;
+mod clients;
+mod contestant;
 mod crowd;
 mod held;
+mod here;
 mod limit;
 mod pair;
+mod peers;
 mod queue;
 mod server;
 mod several;
+mod table;
 
-use std::{error::Error, time::Duration};
+use std::error::Error;
 
 use dlock::Locks;
-use redis::aio::MultiplexedConnection;
 
 use crate::Effort;
+use contestant::Contestant;
 use server::Server;
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
@@ -32,29 +39,19 @@ pub(crate) async fn bench(part: &str, effort: Effort) -> Outcome {
             several::multilock(&server, effort).await?;
             several::redlock(&server, effort).await
         }
+        "redis-crowd" => crowd::waiting(&server, effort).await,
         _ => {
-            pair::alone(&server, effort).await?;
-            pair::together(&server, effort).await?;
-            queue::handoff(&server, effort).await?;
-            queue::waits(&server, effort).await?;
-            crowd::waiting(&server, effort).await
+            let contestants = contestant::all(&server).await?;
+            pair::alone(&contestants, effort).await;
+            pair::together(&contestants, effort).await;
+            queue::handoff(&contestants, effort).await;
+            queue::waits(&contestants, effort).await;
+            asking::asking(&server, &contestants, effort).await
         }
     }
 }
 
 /// A client of dlock's.
 async fn locks(server: &Server, params: &str) -> Outcome<Locks> {
-    Ok(dlock::connect(&format!("{}?{params}", server.url())).await?)
-}
-
-/// A connection by hand.
-async fn by_hand(server: &Server) -> Outcome<MultiplexedConnection> {
-    Ok(redis::Client::open(server.url())?.get_multiplexed_async_connection().await?)
-}
-
-/// rslock, asking again as often and as long as its own example does: without end, every 50 to 100 ms.
-fn rslock(server: &Server) -> rslock::LockManager {
-    let mut manager = rslock::LockManager::new(vec![server.url().to_owned()]);
-    manager.set_retry(u32::MAX, Duration::from_millis(100));
-    manager
+    Ok(dlock::connect(&server.with(params)).await?)
 }

@@ -30,7 +30,7 @@ pub(super) async fn waiting(server: &Server, effort: Effort) -> Outcome {
             let settle = async {
                 let mut before = 0;
                 loop {
-                    sleep(Duration::from_millis(500)).await;
+                    sleep(effort.watch / 4).await;
                     let now = server.commands().await?;
                     if now == before {
                         return Outcome::Ok(now);
@@ -43,7 +43,7 @@ pub(super) async fn waiting(server: &Server, effort: Effort) -> Outcome {
                 _ = crowd.next() => return Err("granted while it was held".into()),
             };
             let while_waiting = tokio::select! {
-                () = sleep(Duration::from_secs(2)) => server.commands().await? - before,
+                () = sleep(effort.watch) => server.commands().await? - before,
                 _ = crowd.next() => return Err("granted while it was held".into()),
             };
             let turns = waiters.min(200);
@@ -55,7 +55,8 @@ pub(super) async fn waiting(server: &Server, effort: Effort) -> Outcome {
             }
             let each = (server.commands().await? - before) as f64 / turns as f64;
             println!(
-                "  {kind:5} {waiters:6} waiters: {while_waiting} commands in 2 s, {each:6.2} commands per hand-off"
+                "  {kind:5} {waiters:6} waiters: {while_waiting} commands in {:?}, {each:6.2} commands per hand-off",
+                effort.watch
             );
             drop(crowd);
             client.close().await;

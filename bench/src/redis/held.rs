@@ -1,7 +1,5 @@
 //! A hundred thousand held locks: what renewing them costs.
 
-use std::time::Duration;
-
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::time::{Instant, sleep};
 
@@ -12,13 +10,14 @@ use crate::{
 };
 
 pub(super) async fn many(server: &Server, effort: Effort) -> Outcome {
-    const TTL: Duration = Duration::from_secs(30);
+    // Half a minute, unless it is to be quick.
+    let ttl = effort.watch * 15;
     let client = locks(server, "timeout=10s").await?;
     let before = resident()?;
     let guards: Vec<_> = stream::iter(0..effort.held)
         .map(|i| {
             let lock = client.mutex(format!("held-{i}"));
-            async move { lock.lock().ttl(TTL).await }
+            async move { lock.lock().ttl(ttl).await }
         })
         .buffer_unordered(256)
         .try_collect()
@@ -26,7 +25,7 @@ pub(super) async fn many(server: &Server, effort: Effort) -> Outcome {
     let bytes = (resident()? - before) / effort.held;
     // One pass is a third of the ttl; two, so that all have their turn.
     let (begun, cpu, commands) = (Instant::now(), cpu_time()?, server.commands().await?);
-    sleep(TTL / 3 * 2).await;
+    sleep(ttl / 3 * 2).await;
     let commands = (server.commands().await? - commands) as f64 / 2.0;
     let share = (cpu_time()? - cpu).as_secs_f64() / begun.elapsed().as_secs_f64();
     let lost = guards.iter().filter(|guard| guard.is_lost()).count();

@@ -1,12 +1,19 @@
 //! The least that the protocols allow: their scripts by hand, without an engine.
 
-use redis::{Script, aio::MultiplexedConnection};
+use std::cell::Cell;
 
-use super::Outcome;
+use futures_util::{FutureExt, StreamExt};
+use redis::{
+    Script, Value,
+    aio::{MultiplexedConnection, PubSub},
+};
+use tokio::sync::Mutex;
 
-/// Redisson's lock with a fencing token that is floored at the server's clock.
+use super::{Outcome, Server, here::Client};
+
+/// Redisson's lock with a fencing token that is floored at the server's clock. A lock that is busy answers a list.
 const ACQUIRE: &str = "
-if redis.call('EXISTS', KEYS[1]) == 1 then return redis.call('PTTL', KEYS[1]) end
+if redis.call('EXISTS', KEYS[1]) == 1 then return {redis.call('PTTL', KEYS[1])} end
 local time = redis.call('TIME')
 local token = time[1] .. string.format('%06d', time[2])
 local last = redis.call('GETSET', KEYS[2], token)
@@ -23,35 +30,113 @@ return 1";
 const COMPARE_AND_DELETE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
-pub(super) struct ByHand {
+const TTL_MS: u32 = 30_000;
+
+/// In Redisson's dialect, woken by its message.
+pub(super) struct RedissonByHand {
     connection: MultiplexedConnection,
+    messages: Mutex<Messages>,
     acquire: Script,
     release: Script,
+    holds: Cell<u64>,
+}
+
+/// Of the channel that was subscribed to last.
+struct Messages {
+    connection: PubSub,
+    channel: String,
+}
+
+impl RedissonByHand {
+    pub(super) async fn connect(server: &Server) -> Outcome<Self> {
+        let messages = Messages { connection: server.messages().await?, channel: String::new() };
+        Ok(Self {
+            connection: server.connection().await?,
+            messages: Mutex::new(messages),
+            acquire: Script::new(ACQUIRE),
+            release: Script::new(RELEASE),
+            holds: Cell::new(0),
+        })
+    }
+
+    async fn acquire(&self, name: &str, owner: &str) -> Outcome<bool> {
+        let token = format!("redisson_lock_token:{{{name}}}");
+        let mut acquire = self.acquire.key(name);
+        let acquire = acquire.key(token).arg(owner).arg(TTL_MS);
+        let answer: Value = acquire.invoke_async(&mut self.connection.clone()).await?;
+        Ok(!matches!(answer, Value::Array(_)))
+    }
+}
+
+impl Client for RedissonByHand {
+    /// Its name and its owner.
+    type Held = (String, String);
+
+    async fn lock(&self, name: &str) -> Outcome<Self::Held> {
+        let hold = self.holds.replace(self.holds.get() + 1);
+        let held = (name.to_owned(), format!("{:p}:{hold}", self));
+        if self.acquire(name, &held.1).await? {
+            return Ok(held);
+        }
+        // A client's waiters wait one after the other.
+        let mut messages = self.messages.lock().await;
+        messages.subscribe(name).await?;
+        loop {
+            // What has come before it asks says nothing.
+            while let Some(Some(_)) = messages.connection.on_message().next().now_or_never() {}
+            if self.acquire(name, &held.1).await? {
+                return Ok(held);
+            }
+            messages.connection.on_message().next().await.ok_or("the connection is closed")?;
+        }
+    }
+
+    async fn unlock(&self, (name, owner): Self::Held) -> Outcome {
+        let mut release = self.release.key(&name);
+        let release = release.arg(owner).arg(channel(&name));
+        Ok(release.invoke_async(&mut self.connection.clone()).await?)
+    }
+}
+
+impl Messages {
+    async fn subscribe(&mut self, name: &str) -> Outcome {
+        let channel = channel(name);
+        if channel != self.channel {
+            self.connection.subscribe(&channel).await?;
+            self.channel = channel;
+        }
+        Ok(())
+    }
+}
+
+fn channel(name: &str) -> String {
+    format!("redisson_lock__channel:{{{name}}}")
+}
+
+/// In the plain dialect, which wakes nobody.
+pub(super) struct PlainByHand {
+    connection: MultiplexedConnection,
     delete: Script,
 }
 
-impl ByHand {
-    pub(super) fn new(connection: MultiplexedConnection) -> Self {
-        let [acquire, release, delete] = [ACQUIRE, RELEASE, COMPARE_AND_DELETE].map(Script::new);
-        Self { connection, acquire, release, delete }
+impl PlainByHand {
+    pub(super) async fn connect(server: &Server) -> Outcome<Self> {
+        Ok(Self { connection: server.connection().await?, delete: Script::new(COMPARE_AND_DELETE) })
     }
+}
 
-    pub(super) async fn redisson_pair(&self, name: &str, owner: &str) -> Outcome {
-        let mut connection = self.connection.clone();
-        let (token, channel) =
-            (format!("redisson_lock_token:{{{name}}}"), format!("redisson_lock__channel:{{{name}}}"));
-        let mut acquire = self.acquire.key(name);
-        let _: redis::Value = acquire.key(token).arg(owner).arg(30_000).invoke_async(&mut connection).await?;
-        let _: i64 = self.release.key(name).arg(owner).arg(channel).invoke_async(&mut connection).await?;
-        Ok(())
-    }
+impl Client for PlainByHand {
+    /// Its name.
+    type Held = String;
 
-    pub(super) async fn plain_pair(&self, name: &str, owner: &str) -> Outcome {
-        let mut connection = self.connection.clone();
+    async fn lock(&self, name: &str) -> Outcome<String> {
         let mut set = redis::cmd("SET");
-        let _: Option<String> =
-            set.arg(name).arg(owner).arg("NX").arg("PX").arg(30_000).query_async(&mut connection).await?;
-        let _: i64 = self.delete.key(name).arg(owner).invoke_async(&mut connection).await?;
-        Ok(())
+        let set = set.arg(name).arg("o").arg("NX").arg("PX").arg(TTL_MS);
+        let set: Option<String> = set.query_async(&mut self.connection.clone()).await?;
+        Ok(set.map(|_| name.to_owned()).ok_or("it is held, and nothing would tell when it is not")?)
+    }
+
+    async fn unlock(&self, held: String) -> Outcome {
+        Ok(self.delete.key(held).arg("o").invoke_async(&mut self.connection.clone()).await?)
     }
 }

@@ -6,7 +6,11 @@ use std::{
     time::Duration,
 };
 
-use redis::FromRedisValue;
+use futures_util::StreamExt;
+use redis::{
+    AsyncConnectionConfig, FromRedisValue,
+    aio::{MultiplexedConnection, PubSub},
+};
 use tokio::time::sleep;
 
 use super::Outcome;
@@ -46,12 +50,44 @@ impl Server {
         &self.url
     }
 
+    /// Its url, with parameters for dlock.
+    pub(super) fn with(&self, params: &str) -> String {
+        format!("{}?{params}", self.url)
+    }
+
+    pub(super) async fn connection(&self) -> Outcome<MultiplexedConnection> {
+        // Its default is half a second, which a busy machine may need.
+        let config = AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(10)));
+        Ok(redis::Client::open(self.url())?.get_multiplexed_async_connection_with_config(&config).await?)
+    }
+
+    pub(super) async fn messages(&self) -> Outcome<PubSub> {
+        Ok(redis::Client::open(self.url())?.get_async_pubsub().await?)
+    }
+
     /// Asks on a connection of its own.
     pub(super) async fn ask<T: FromRedisValue>(&self, words: &[&str]) -> Outcome<T> {
-        let mut connection = redis::Client::open(self.url())?.get_multiplexed_async_connection().await?;
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
-        Ok(command.query_async(&mut connection).await?)
+        Ok(command.query_async(&mut self.connection().await?).await?)
+    }
+
+    /// How many commands about a name clients send meanwhile, without what scripts call.
+    pub(super) async fn asked(&self, name: &str, span: Duration) -> Outcome<usize> {
+        let monitor = redis::Client::open(self.url())?.get_async_monitor().await?;
+        let mut lines = monitor.into_on_message::<String>();
+        let end = sleep(span);
+        tokio::pin!(end);
+        let mut asked = 0;
+        loop {
+            tokio::select! {
+                () = &mut end => return Ok(asked),
+                line = lines.next() => {
+                    let line = line.ok_or("the connection is closed")?;
+                    asked += usize::from(line.contains(name) && !line.contains(" lua] "));
+                }
+            }
+        }
     }
 
     /// How many scripts and subscriptions it was asked for so far: what locks cost, without what scripts call.

@@ -1,0 +1,61 @@
+//! Contestants that are programs of their own, the interop tests' peers, which measure themselves.
+//!
+//! They run on the cores that this process may use.
+
+use std::{cell::RefCell, rc::Rc, time::Duration};
+
+use async_trait::async_trait;
+use dlock_conformance::peer::{Contender, Contest, Peer, PeerKind, Program};
+
+use super::{Outcome, contestant::Measured};
+
+/// Longer than any measure, so that Redisson's renewals, of which 4.7.0 leaves one behind for each quick pair, do not
+/// run in another's rounds.
+const TTL: Duration = Duration::from_secs(3600);
+
+/// Connected to a server, or to several with commas between; or why not.
+pub(super) fn start(program: Program, urls: &str) -> Result<Rc<Peer>, String> {
+    let built = program.build().map_err(|unreachable| unreachable.reason)?;
+    Ok(Rc::new(built.start(urls, TTL)))
+}
+
+pub(super) struct There {
+    peer: Rc<Peer>,
+    kind: PeerKind,
+    /// Those who do nothing now: each does one thing at a time, and keeps a thread of the peer for ever.
+    idle: RefCell<Vec<Contender>>,
+}
+
+impl There {
+    pub(super) fn of(peer: &Result<Rc<Peer>, String>, kind: PeerKind) -> Result<Self, String> {
+        peer.clone().map(|peer| Self { peer, kind, idle: RefCell::default() })
+    }
+
+    fn contender(&self) -> Contender {
+        self.idle.borrow_mut().pop().unwrap_or_else(|| self.peer.contender())
+    }
+}
+
+#[async_trait(?Send)]
+impl Measured for There {
+    async fn pairs(&self, name: &str, pairs: usize) -> Outcome<Vec<Duration>> {
+        let contender = self.contender();
+        let took = contender.time(self.kind, name, pairs).await?;
+        self.idle.borrow_mut().push(contender);
+        Ok(took)
+    }
+
+    async fn handoff(&self, name: &str, turns: usize, hold: Duration) -> Outcome<Vec<Duration>> {
+        let contender = self.contender();
+        let took = contender.handoff(self.kind, name, turns, hold).await?;
+        self.idle.borrow_mut().push(contender);
+        Ok(took)
+    }
+
+    async fn contend(&self, name: &str, contest: &Contest) -> Outcome<Vec<Duration>> {
+        let contender = self.contender();
+        let waits = contender.contend(self.kind, name, contest).await?;
+        self.idle.borrow_mut().push(contender);
+        Ok(waits)
+    }
+}

@@ -1,0 +1,90 @@
+//! One measure of all contestants: taken round by round, printed with a row for each.
+
+use super::{
+    Outcome,
+    contestant::{Contestant, Measured},
+};
+use crate::figures::Figures;
+
+/// `T` is what one round of one contestant gives.
+pub(super) struct Table<'a, T>(Vec<Row<'a, T>>);
+
+pub(super) struct Row<'a, T> {
+    who: &'a Contestant,
+    pub(super) rounds: Vec<T>,
+    failed: Option<String>,
+}
+
+impl<'a, T> Table<'a, T> {
+    /// Measures each so often as `rounds` says, in turn with the others and each time on a name of its own. Who has
+    /// several rounds has one more before them that does not count.
+    pub(super) async fn measure(
+        contestants: &'a [Contestant],
+        what: &str,
+        rounds: impl Fn(&Contestant) -> usize,
+        how: impl AsyncFn(&Contestant, &dyn Measured, &str) -> Outcome<T>,
+    ) -> Self {
+        // Whoever is never measured here has no row.
+        let measured = contestants.iter().filter(|who| rounds(who) > 0);
+        let mut rows: Vec<_> = measured.map(|who| Row { who, rounds: Vec::new(), failed: None }).collect();
+        let most = rows.iter().map(|row| rounds(row.who)).max().unwrap_or_default();
+        for round in 0..=most {
+            for (i, row) in rows.iter_mut().enumerate() {
+                let Ok(measured) = &row.who.measured else { continue };
+                let its_own = rounds(row.who);
+                if round > its_own || (round == 0 && its_own == 1) || row.failed.is_some() {
+                    continue;
+                }
+                let name = format!("{what}-{}-{i}-{round}", std::process::id());
+                match how(row.who, &**measured, &name).await {
+                    Ok(_) if round == 0 => {}
+                    Ok(figure) => row.rounds.push(figure),
+                    Err(error) => row.failed = Some(error.to_string()),
+                }
+            }
+        }
+        Self(rows)
+    }
+
+    /// What each round of a row is, by the round of its limit; that of its own dialect, if it is measured here.
+    pub(super) fn beside_limit(&self, row: &Row<'_, T>, value: impl Fn(&T) -> f64) -> Figures {
+        let limits = || self.0.iter().filter(|limit| limit.who.is_limit);
+        let its_own = limits().find(|limit| limit.who.dialect == row.who.dialect);
+        let mut ratios = Figures::default();
+        if let Some(limit) = its_own.or_else(|| limits().next()) {
+            for (one, limit) in row.rounds.iter().zip(&limit.rounds) {
+                ratios.add(value(one) / value(limit));
+            }
+        }
+        ratios
+    }
+
+    pub(super) fn print(&self, title: &str, columns: &str, cells: impl Fn(&Row<'a, T>) -> String) {
+        println!("\n{title}\n  {:20}  {columns}", "");
+        for row in &self.0 {
+            let cells = match (&row.who.measured, &row.failed) {
+                (Ok(_), None) => cells(row),
+                (Err(why), _) | (_, Some(why)) => format!("not measured: {why}"),
+            };
+            println!("  {:20}  {cells}", row.who.name);
+        }
+    }
+}
+
+impl Table<'_, Figures> {
+    /// Of all rounds the median and the last of a hundred, and the medians beside the limit's.
+    pub(super) fn times(&self, row: &Row<'_, Figures>, decimals: usize) -> String {
+        let [p50, p99] = [0.5, 0.99].map(|share| row.all().quantile(share));
+        let ratio = self.beside_limit(row, |round| round.quantile(0.5));
+        format!("{p50:9.decimals$} {p99:9.decimals$}  {ratio}")
+    }
+}
+
+impl Row<'_, Figures> {
+    /// Of all rounds.
+    pub(super) fn all(&self) -> Figures {
+        let mut all = Figures::default();
+        self.rounds.iter().for_each(|round| all.join(round));
+        all
+    }
+}

@@ -47,14 +47,14 @@ impl LockOptions {
         Self::default()
     }
 
-    /// How long the store remembers the claim after it last heard of it. Default 30 s.
+    /// How long the store remembers the claim after it last heard of it, in whole milliseconds. Default 30 s.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// Holds for exactly this long instead of renewing, counted from before the request was sent.
+    /// Holds for exactly this long, in whole milliseconds, instead of renewing; counted from before the request was sent.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
@@ -112,11 +112,13 @@ impl LockOptions {
     }
 
     pub(crate) fn terms(&self) -> Terms {
-        match (self.lease, self.renew_every) {
-            (Some(lease), _) => Terms { ttl: lease, renewal: Cadence::Never },
-            (None, Some(cadence)) => Terms { ttl: self.ttl, renewal: Cadence::Every(cadence) },
-            (None, None) => Terms { ttl: self.ttl, renewal: Cadence::Third },
-        }
+        let (ttl, renewal) = match (self.lease, self.renew_every) {
+            (Some(lease), _) => (lease, Cadence::Never),
+            (None, Some(cadence)) => (self.ttl, Cadence::Every(cadence)),
+            (None, None) => (self.ttl, Cadence::Third),
+        };
+        // Stores count milliseconds, and a guard must not claim the rest of one.
+        Terms { ttl: ttl - Duration::from_nanos(u64::from(ttl.subsec_nanos() % 1_000_000)), renewal }
     }
 }
 

@@ -197,7 +197,9 @@ impl Connection {
         if let Some(live) = self.slot().clone() {
             return Ok(live);
         }
-        let mut number = self.dialing.lock().await;
+        // Whoever dials has as long, so nobody stands in line for longer.
+        let limit = self.dial.limit();
+        let mut number = timeout(limit, self.dialing.lock()).await.map_err(|_| error::late(limit))?;
         if let Some(live) = self.slot().clone() {
             return Ok(live);
         }

@@ -12,6 +12,7 @@ use common::{
 };
 use dlock_conformance::stores::Data;
 use dlock_core::{Error, Kind, LockOptions, Locks, LostReason, Wait};
+use futures_util::future::join_all;
 
 #[tokio::test]
 async fn a_server_that_forgot_the_scripts_is_given_them_again() {
@@ -73,6 +74,21 @@ async fn a_server_that_pauses_makes_a_call_end_in_its_time() {
     bench.tell("CLIENT PAUSE 3000").await;
     let told = soon("the call does not end", locks.mutex("foo").try_lock().into_future()).await;
     assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
+}
+
+#[tokio::test]
+async fn many_calls_to_a_server_that_hangs_end_in_the_time_of_a_few() {
+    let Some(bench) = Bench::new().await else { return };
+    let Some(server) = bench.running.servers().first() else { return };
+    let locks = bench.locks("timeout=200ms").await;
+    server.pause().await.unwrap();
+    // From now on whoever calls must connect first.
+    locks.mutex("foo").try_lock().await.unwrap_err();
+    let calls = (0..50).map(|number| locks.mutex(format!("foo{number}")).try_lock().into_future());
+    for told in soon("calls stand in line to connect", join_all(calls)).await {
+        assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
+    }
+    server.resume().await.unwrap();
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::{
     borrow::Cow,
     collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
@@ -18,7 +18,7 @@ use futures_util::future::join_all;
 use redis::{Value, cluster_routing::Slot};
 use tokio::{
     sync::oneshot,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 use crate::{
@@ -31,6 +31,9 @@ use crate::{
 /// How long the first waits for others, and the ttl from which that is less than a hundredth.
 const GATHERING: Duration = Duration::from_millis(20);
 const LEAST_TTL: Duration = Duration::from_secs(2);
+
+/// How long the others wait for the first, whose runtime may have ended or stand still, before each asks for itself.
+const PATIENCE: Duration = Duration::from_millis(60);
 
 /// The most holds in one call: some 0.3 ms of the server's time.
 const MOST: usize = 200;
@@ -93,40 +96,59 @@ impl Renewals {
     /// Renews; `false` if the hold is gone.
     pub(crate) async fn renew(&self, hold: Arc<Hold>) -> Result<bool> {
         if hold.ttl < LEAST_TTL {
-            return self.ask(&[hold]).await.map(|renewed| renewed[0]);
+            return self.ask_for_one(&hold).await;
         }
         let (answer, mut told) = oneshot::channel();
-        let waiting = Waiting { hold, since: Instant::now(), answer };
-        if self.leads(waiting) {
+        let mut next = if self.leads(Waiting { hold: Arc::clone(&hold), since: Instant::now(), answer }) {
             sleep(GATHERING).await;
-            let all = self.gathering.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let all = self.gathering().take();
             self.share_out(all.unwrap_or_default());
-        }
+            told.await
+        } else {
+            match timeout(PATIENCE, &mut told).await {
+                Ok(next) => next,
+                Err(_) if self.withdraw(&hold) => return self.ask_for_one(&hold).await,
+                Err(_) => told.await,
+            }
+        };
         loop {
-            match told.await {
+            match next {
                 Ok(Told::Renewed(outcome)) => return outcome,
-                Ok(Told::Ask(chunk, next)) => {
-                    told = next;
+                Ok(Told::Ask(chunk, told)) => {
                     self.renew_chunk(chunk).await;
+                    next = told.await;
                 }
-                Err(_) => return Err(error::unavailable("the renewal was given up")),
+                // Whoever was to ask has gone with its runtime.
+                Err(_) => return self.ask_for_one(&hold).await,
             }
         }
     }
 
     /// Joins those who gather; `true` for the first.
     fn leads(&self, waiting: Waiting) -> bool {
-        let mut gathering = self.gathering.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gathering = self.gathering();
         match &mut *gathering {
-            Some(all) => {
+            Some(all) if all.first().is_some_and(|first| waiting.since < first.since + PATIENCE) => {
                 all.push(waiting);
                 false
             }
-            None => {
+            _ => {
                 *gathering = Some(vec![waiting]);
                 true
             }
         }
+    }
+
+    /// Leaves those who still gather; `false` if they do no more.
+    fn withdraw(&self, hold: &Arc<Hold>) -> bool {
+        let mut gathering = self.gathering();
+        let Some(all) = &mut *gathering else { return false };
+        let place = all.iter().position(|waiting| Arc::ptr_eq(&waiting.hold, hold));
+        place.map(|place| all.remove(place)).is_some()
+    }
+
+    fn gathering(&self) -> MutexGuard<'_, Option<Vec<Waiting>>> {
+        self.gathering.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has one of each chunk ask for all of it.
@@ -172,8 +194,7 @@ impl Renewals {
                     }
                 }
                 let alone = missing.into_iter().map(async |(one, answer)| {
-                    let outcome = self.ask(one).await.map(|renewed| renewed[0]);
-                    answer.send(Told::Renewed(outcome)).ok();
+                    answer.send(Told::Renewed(self.ask_for_one(&one[0]).await)).ok();
                 });
                 join_all(alone).await;
             }
@@ -184,6 +205,10 @@ impl Renewals {
                 }
             }
         }
+    }
+
+    async fn ask_for_one(&self, hold: &Arc<Hold>) -> Result<bool> {
+        self.ask(std::slice::from_ref(hold)).await.map(|renewed| renewed[0])
     }
 
     /// Whether each is still held, and renewed.

@@ -118,7 +118,8 @@ async fn listen(
     };
     let mut todo = Todo { come: hub.all(), gone: HashSet::new() };
     if events {
-        todo.come.extend(["del", "expired"].map(|event| format!("__keyevent@{}__:{event}", dial.db())));
+        todo.come
+            .extend(["del", "expired", "evicted"].map(|event| format!("__keyevent@{}__:{event}", dial.db())));
     }
     let mut doing: Option<Doing<'_>> = None;
     loop {

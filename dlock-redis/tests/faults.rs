@@ -7,7 +7,7 @@ use std::{error::Error as _, time::Duration};
 
 use common::{
     Bench, busy, claim, connect, granted,
-    proxy::{Line, Proxy},
+    relay::{Answers, Relay},
     soon,
 };
 use dlock_conformance::stores::Data;
@@ -170,19 +170,20 @@ async fn a_replica_that_cannot_be_written_to_is_unavailable() {
 #[tokio::test]
 async fn a_forced_release_whose_answer_is_lost_breaks_one_lock() {
     let Some(bench) = Bench::new().await else { return };
-    let proxy = Proxy::to(bench.running.url()).await;
-    let forcing = Locks::new(connect(&proxy.url()).await.unwrap());
+    let Some(server) = bench.running.servers().first() else { return };
+    let relay = Relay::to(server.address()).await;
+    let forcing = Locks::new(connect(&format!("redis://{}", relay.address)).await.unwrap());
     let (a, b) = (bench.locks("").await, bench.locks("").await);
     // The server knows the script.
     assert!(!forcing.force_release("bar").await.unwrap());
     let _robbed = a.mutex("foo").lock().await.unwrap();
     let waiter = tokio::spawn(b.mutex("foo").lock().ttl(Duration::from_secs(600)).into_future());
     waits(&bench).await;
-    proxy.set(Line::HalfOpen);
+    relay.all(Answers::Stay);
     let forced = tokio::spawn(async move { forcing.force_release("foo").await });
     let next = soon("the next one is not let in", waiter).await.unwrap().unwrap();
     // The client learns that its connection is gone, and asks again on another.
-    proxy.set(Line::BreaksAtAnswer);
+    relay.all(Answers::Break);
     assert!(soon("the call does not end", forced).await.unwrap().unwrap());
     assert!(a.mutex("foo").try_lock().await.unwrap().is_none(), "the lock of the next one is broken too");
     drop(next);
@@ -307,9 +308,10 @@ async fn is_told(bench: &Bench) {
 #[tokio::test]
 async fn where_the_server_tells_of_lost_keys_a_holder_is_told_at_once() {
     let Some(bench) = Bench::new().await else { return };
-    bench.tell("CONFIG SET notify-keyspace-events Egx").await;
+    bench.tell("CONFIG SET notify-keyspace-events Egxe").await;
+    bench.tell("CONFIG SET maxmemory-policy volatile-ttl").await;
     let locks = bench.locks("keyspace_events=on").await;
-    for end in ["DEL foo", "UNLINK foo", "PEXPIRE foo 1"] {
+    for end in ["DEL foo", "UNLINK foo", "PEXPIRE foo 1", "CONFIG SET maxmemory 1"] {
         let held = locks.mutex("foo").lock().ttl(Duration::from_secs(600)).await.unwrap();
         is_told(&bench).await;
         bench.tell(end).await;

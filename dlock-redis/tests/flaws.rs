@@ -11,8 +11,7 @@ use std::{
 
 use common::{
     Bench, Ear, busy, claim, connect, granted,
-    proxy::{Line, Proxy},
-    relay::Relay,
+    relay::{Answers, Relay},
     soon,
 };
 use dlock_core::{Claim, Kind, LockOptions, Locks, LostReason, Renewal, Request, Store, Wait};
@@ -420,23 +419,24 @@ async fn f23_a_waiter_that_goes_passes_its_wake_up_on() {
 #[tokio::test]
 async fn f23_a_writer_that_goes_lets_all_readers_behind_it_in() {
     let Some(bench) = Bench::new().await else { return };
-    let proxy = Proxy::to(bench.running.url()).await;
+    let Some(server) = bench.running.servers().first() else { return };
+    let relay = Relay::to(server.address()).await;
     let locks = bench.locks("").await;
     // The server knows the script that releases.
     locks.rwlock("bar").read().lock().await.unwrap().release().await.unwrap();
     let held = locks.rwlock("foo").read().lock().await.unwrap();
-    let pair = Locks::new(connect(&proxy.url()).await.unwrap()).rwlock("foo");
+    let pair = Locks::new(connect(&format!("redis://{}", relay.address)).await.unwrap()).rwlock("foo");
     let long = Duration::from_secs(600);
     let writer = tokio::spawn(pair.write().lock().ttl(long).into_future());
     bench.until("ZCARD dlock_rw_writers:{foo}", 1).await;
     let readers: Vec<_> = (0..3).map(|_| tokio::spawn(pair.read().lock().ttl(long).into_future())).collect();
     bench.until("ZCARD dlock_rw_readers:{foo}", readers.len()).await;
     // The message that it has left is here before the answer that it has.
-    proxy.set_one(0, Line::HalfOpen);
+    relay.first(Answers::Stay);
     writer.abort();
     bench.until("EXISTS dlock_rw_writers:{foo}", 0).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
-    proxy.set_one(0, Line::Sound);
+    relay.first(Answers::Arrive);
     for reader in readers {
         drop(soon("a reader sleeps on", reader).await.unwrap().unwrap());
     }

@@ -4,7 +4,6 @@
 #[cfg(feature = "tracing")]
 pub(crate) mod log;
 pub(crate) mod nodes;
-pub(crate) mod proxy;
 pub(crate) mod relay;
 
 use std::{process::ExitCode, time::Duration};

@@ -4,10 +4,7 @@
 
 use std::{
     net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex},
 };
 
 use tokio::{
@@ -32,6 +29,16 @@ pub(crate) fn answer(text: &str) -> Words {
     ["EVAL", "return ARGV[1]", "0", text].map(str::to_owned).to_vec()
 }
 
+/// What becomes of the answers on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answers {
+    Arrive,
+    /// They are kept back until they are to arrive again, and nobody says that the connection is broken.
+    Stay,
+    /// The next is lost, and its connection with it.
+    Break,
+}
+
 /// Ends with the runtime of its test.
 pub(crate) struct Relay {
     pub(crate) address: SocketAddr,
@@ -44,7 +51,8 @@ struct Flow {
     asked: watch::Sender<usize>,
     /// How many must have been before the next answer.
     wanted: watch::Sender<usize>,
-    loses: AtomicBool,
+    /// Of each connection, in the order in which they came.
+    connections: Mutex<Vec<watch::Sender<Answers>>>,
 }
 
 impl Relay {
@@ -61,17 +69,17 @@ impl Relay {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let address = listener.local_addr().expect("it is bound");
         let (asked, wanted) = (watch::Sender::new(0), watch::Sender::new(0));
-        let (rewrite, loses) = (Box::new(rewrite), AtomicBool::new(false));
-        let flow = Arc::new(Flow { rewrite, asked, wanted, loses });
+        let flow =
+            Arc::new(Flow { rewrite: Box::new(rewrite), asked, wanted, connections: Mutex::default() });
         let shared = Arc::clone(&flow);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let server = TcpStream::connect(server).await.expect("the server is there");
-                let (up, down) = (Arc::clone(&shared), Arc::clone(&shared));
+                let (up, down, answers) = (Arc::clone(&shared), Arc::clone(&shared), shared.connection());
                 let ((from_client, to_client), (from_server, to_server)) =
                     (client.into_split(), server.into_split());
                 tokio::spawn(async move { up.questions(from_client, to_server).await });
-                tokio::spawn(async move { down.answers(from_server, to_client).await });
+                tokio::spawn(async move { down.answers(from_server, to_client, answers).await });
             }
         });
         Self { address, flow }
@@ -85,11 +93,29 @@ impl Relay {
 
     /// Loses the next answer, and its connection.
     pub(crate) fn lose_answer(&self) {
-        self.flow.loses.store(true, Relaxed);
+        self.all(Answers::Break);
+    }
+
+    /// Does this to the answers of all connections that there have been. Later ones are sound.
+    pub(crate) fn all(&self, answers: Answers) {
+        for connection in self.flow.connections.lock().expect("nobody panics").iter() {
+            connection.send_replace(answers);
+        }
+    }
+
+    /// Does this to the answers of the first connection.
+    pub(crate) fn first(&self, answers: Answers) {
+        self.flow.connections.lock().expect("nobody panics")[0].send_replace(answers);
     }
 }
 
 impl Flow {
+    fn connection(&self) -> watch::Receiver<Answers> {
+        let (sender, answers) = watch::channel(Answers::Arrive);
+        self.connections.lock().expect("nobody panics").push(sender);
+        answers
+    }
+
     async fn questions(&self, client: OwnedReadHalf, mut server: OwnedWriteHalf) -> Option<()> {
         let mut client = BufReader::new(client);
         loop {
@@ -105,11 +131,16 @@ impl Flow {
         }
     }
 
-    async fn answers(&self, mut server: OwnedReadHalf, mut client: OwnedWriteHalf) -> Option<()> {
+    async fn answers(
+        &self,
+        mut server: OwnedReadHalf,
+        mut client: OwnedWriteHalf,
+        mut answers: watch::Receiver<Answers>,
+    ) -> Option<()> {
         let mut chunk = [0; 4096];
         loop {
             let count = server.read(&mut chunk).await.ok().filter(|count| *count > 0)?;
-            if self.loses.swap(false, Relaxed) {
+            if *answers.wait_for(|answers| *answers != Answers::Stay).await.ok()? == Answers::Break {
                 return None;
             }
             let wanted = *self.wanted.borrow();

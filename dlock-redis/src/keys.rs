@@ -1,4 +1,4 @@
-//! Names of keys and channels, as Redisson forms them: the only place that does.
+//! Names of keys and channels, as Redisson forms them: the only place that does. With its tests a few lines over.
 
 use std::{fmt, io::Write, sync::Arc};
 

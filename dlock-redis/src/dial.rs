@@ -9,6 +9,7 @@ use redis::{
     aio::{MultiplexedConnection, PubSub},
     cluster::{ClusterClient, ClusterClientBuilder},
     cluster_async::ClusterConnection,
+    io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
 use tokio::{sync::mpsc, time::timeout};
 
@@ -16,6 +17,9 @@ use crate::{
     config::{Login, RedisConfig, Tls, Topology},
     error,
 };
+
+/// How long nothing may come before the other end is asked whether it is there.
+const QUIET: Duration = Duration::from_secs(15);
 
 /// How to reach the server that may be written to. Reads the files of certificates once.
 pub(crate) struct Dial {
@@ -126,13 +130,23 @@ impl Dial {
     }
 
     fn client(&self, host: &(String, u16), settings: RedisConnectionInfo) -> Result<Client> {
-        let info =
-            self.address(host).into_connection_info().map_err(error::explain)?.set_redis_settings(settings);
+        let info = self.address(host).into_connection_info().map_err(error::explain)?;
+        let info = info.set_redis_settings(settings).set_tcp_settings(self.tcp());
         match &self.certificates {
             Some(certificates) => Client::build_with_tls(info, certificates.clone()),
             None => Client::open(info),
         }
         .map_err(error::explain)
+    }
+
+    /// A connection whose other end is silent for longer than a command may take is given up: what is still on its way then
+    /// must not arrive behind the release that follows, and nobody should wait for messages that cannot come.
+    fn tcp(&self) -> TcpSettings {
+        let keepalive = TcpKeepalive::new().with_time(QUIET).with_interval(QUIET / 5);
+        let settings = TcpSettings::default().set_keepalive(keepalive);
+        #[cfg(target_os = "linux")]
+        let settings = settings.set_user_timeout(self.limit());
+        settings
     }
 
     fn address(&self, (host, port): &(String, u16)) -> ConnectionAddr {

@@ -29,7 +29,7 @@ enum Held {
         name: LockName,
         guards: Vec<Guard>,
         /// Cancelled when any of them is lost.
-        lost: CancellationToken,
+        lost: Arc<CancellationToken>,
     },
 }
 
@@ -184,14 +184,14 @@ impl Guard {
 
     /// One guard for several.
     pub(crate) fn all(name: LockName, guards: Vec<Self>) -> Self {
-        let lost = CancellationToken::new();
+        let lost = Arc::new(CancellationToken::new());
         for guard in &guards {
             guard.announce_loss_to(&lost);
         }
         Self(Held::All { name, guards, lost })
     }
 
-    fn announce_loss_to(&self, token: &CancellationToken) {
+    fn announce_loss_to(&self, token: &Arc<CancellationToken>) {
         match &self.0 {
             Held::One(stake) => stake.hold.announce_loss_to(token),
             Held::All { guards, .. } => guards.iter().for_each(|guard| guard.announce_loss_to(token)),
@@ -219,5 +219,27 @@ impl fmt::Debug for Guard {
             .field("tokens", &self.tokens().into_iter().map(|(_, token)| token).collect::<Vec<_>>())
             .field("lost", &self.loss())
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::{DistributedLock, LockOptions, Locks, MultiLock, Owner};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_hold_forgets_the_multilocks_that_have_been() {
+        let (locks, me) = (Locks::memory(), Owner::new());
+        let long = locks.mutex("long").owned_by(&me).lock().await.expect("free");
+        let members: [Arc<dyn DistributedLock>; 2] =
+            [Arc::new(locks.mutex("long").owned_by(&me)), Arc::new(locks.mutex("short"))];
+        let both = MultiLock::new(members).expect("two members");
+        for _ in 0..100 {
+            let guard = both.lock(&LockOptions::new()).await.expect("free");
+            guard.release().await.expect("held until now");
+        }
+        let told = long.hold().expect("one lock").audience();
+        assert!(told <= 1, "{told} are to be told of its loss, and one is left at most");
     }
 }

@@ -1,7 +1,7 @@
 //! A hold: what the guards of one grant and their keeper share.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
@@ -32,8 +32,8 @@ struct State {
     kind: Kind,
     deadline: Moment,
     lost: Option<LostReason>,
-    /// Who else is told of the loss.
-    audience: Vec<CancellationToken>,
+    /// Who else is told of the loss, if they still care.
+    audience: Vec<Weak<CancellationToken>>,
     exclusive: usize,
     shared: usize,
     /// The last guard has left; its answer, if it waits for one, is taken by the keeper.
@@ -210,17 +210,19 @@ impl Hold {
         let audience = std::mem::take(&mut state.audience);
         drop(state);
         self.lost.cancel();
-        audience.iter().for_each(CancellationToken::cancel);
+        audience.iter().filter_map(Weak::upgrade).for_each(|token| token.cancel());
     }
 
-    /// Has `token` cancelled when the hold is lost.
-    pub(crate) fn announce_loss_to(&self, token: &CancellationToken) {
+    /// Has `token` cancelled when the hold is lost, as long as anybody else has it.
+    pub(crate) fn announce_loss_to(&self, token: &Arc<CancellationToken>) {
         let mut state = self.state();
         if state.lost.is_some() {
             drop(state);
             token.cancel();
         } else {
-            state.audience.push(token.clone());
+            // They come and go while the hold stays.
+            state.audience.retain(|one| one.strong_count() > 0);
+            state.audience.push(Arc::downgrade(token));
         }
     }
 
@@ -239,6 +241,11 @@ impl Hold {
             return Some(LostReason::Expired);
         }
         state.lost
+    }
+
+    #[cfg(test)]
+    pub(crate) fn audience(&self) -> usize {
+        self.state().audience.len()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -213,6 +213,7 @@ fn lives() -> Vec<Case> {
         }
         loss "loss" (Mutex) [Need::Inspect] {
             whoever_is_robbed_is_told,
+            whoever_releases_what_was_taken_is_told,
             a_stale_release_does_not_disturb_the_next_holder,
             a_stale_drop_does_not_disturb_the_next_holder,
         }

@@ -53,6 +53,8 @@ pub enum Bug {
     SecondWaiterNotWoken,
     /// Lost on release: when a reader leaves, the others are told that they are gone.
     LostOnRelease,
+    /// A release of a claim that is gone says that it was there.
+    ReleaseSeesNoLoss,
     /// Lost never: a renewal says that all is well, whatever has become of the claim.
     NeverLost,
     /// Valid from receipt: the driver, whose first answer to a claim takes a while, adds that while to what it promises.
@@ -65,7 +67,7 @@ pub enum Bug {
 
 impl Bug {
     /// All that are bugs.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::ReleaseWithoutOwnerCheck,
         Self::ReleaseOfALostClaimRemovesTheNext,
         Self::RenewalCreates,
@@ -86,6 +88,7 @@ impl Bug {
         Self::HoldStaysOnCancel,
         Self::SecondWaiterNotWoken,
         Self::LostOnRelease,
+        Self::ReleaseSeesNoLoss,
         Self::NeverLost,
         Self::ValidFromReceipt,
         Self::AskingTwiceEntersTwice,

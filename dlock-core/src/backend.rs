@@ -166,11 +166,12 @@ pub trait Claim: Send + 'static {
 
     /// Removes every trace of the claim, waiting or held, and wakes whom that concerns.
     ///
-    /// Idempotent; right even if the outcome of `attempt` is unknown; never touches another claim.
+    /// Idempotent; right even if the outcome of `attempt` is unknown; never touches another claim. Tells whether there was
+    /// anything to remove: a holder whose claim is [`Gone`](Release::Gone) is told that it had lost the lock.
     ///
     /// # Errors
-    /// Not confirmed; the keeper asks again.
-    async fn release(&mut self) -> Result<()>;
+    /// Not confirmed; the keeper asks again, and then takes `Gone` for its own doing.
+    async fn release(&mut self) -> Result<Release>;
 
     /// Ends when asking again may pay: for a waiting claim its turn may have come, for a held one it may be lost.
     ///
@@ -209,6 +210,16 @@ pub enum Renewal {
     },
     /// The store says that the claim is gone.
     Lost,
+}
+
+/// What a [`release`](Claim::release) was told. Of a claim that only waited either may be said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// It was there, or may have been; now it is not.
+    Done,
+    /// The store says that nothing of the claim was there any more. A driver that may have sent the request more than once
+    /// says `Done`: it may have removed the claim itself.
+    Gone,
 }
 
 /// A connected backend with the optional abilities its store has.

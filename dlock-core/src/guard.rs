@@ -125,8 +125,9 @@ impl Guard {
     /// released at once, every one is tried, and the first error is told.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lock was lost before; [`Error::Unavailable`] or [`Error::Store`] if the store did not
-    /// confirm in time.
+    /// [`Error::Lost`] if the lock was lost before, also where only this finds it gone from the store, unless the request
+    /// had to be sent more than once: then it may have removed it itself. [`Error::Unavailable`] or [`Error::Store`] if
+    /// the store did not confirm in time.
     ///
     /// # Cancel safety
     /// Safe: dropping the future leaves the release to the keeper, like dropping the guard.

@@ -213,6 +213,18 @@ impl Hold {
         audience.iter().filter_map(Weak::upgrade).for_each(|token| token.cancel());
     }
 
+    /// Marks the hold as taken, because the store did not know it when it was to let go; `false` if that is no loss, or no
+    /// news: after its deadline the store forgets it by itself.
+    pub(crate) fn found_gone(&self) -> bool {
+        let state = self.state();
+        if state.lost.is_some() || state.deadline.has_passed() {
+            return false;
+        }
+        drop(state);
+        self.lose(LostReason::Taken);
+        true
+    }
+
     /// Has `token` cancelled when the hold is lost, as long as anybody else has it.
     pub(crate) fn announce_loss_to(&self, token: &Arc<CancellationToken>) {
         let mut state = self.state();

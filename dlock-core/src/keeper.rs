@@ -23,7 +23,7 @@ use tokio::{
 };
 
 use crate::{
-    Attempt, Claim, Error, Grant, Guard, Info, Kind, LostReason, Renewal, Request, Result, Wait,
+    Attempt, Claim, Error, Grant, Guard, Info, Kind, LostReason, Release, Renewal, Request, Result, Wait,
     clock::Moment,
     error::Source,
     hold::{Hold, Wish},
@@ -130,10 +130,10 @@ impl Keeper {
             Contest::Refused => {
                 reply.send(Ok(None)).ok();
             }
-            Contest::Deserted => self.leave(claim.as_mut(), None).await,
+            Contest::Deserted => self.leave(claim.as_mut(), None, None).await,
             Contest::Failed(error) => {
                 reply.send(Err(error)).ok();
-                self.leave(claim.as_mut(), None).await;
+                self.leave(claim.as_mut(), None, None).await;
             }
         }
     }
@@ -206,7 +206,7 @@ impl Keeper {
         let farewell = self.hold(&mut claim, &hold).await;
         observe::hold_over(&self.request, self.info(), begun, hold.loss());
         std::mem::forget(alarm);
-        self.leave(claim.as_mut(), farewell.map(|reply| (reply, hold.deadline()))).await;
+        self.leave(claim.as_mut(), Some(&hold), farewell).await;
     }
 
     async fn hold(&mut self, claim: &mut Box<dyn Claim>, hold: &Hold) -> Option<oneshot::Sender<Result<()>>> {
@@ -291,15 +291,24 @@ impl Keeper {
     async fn leave(
         &self,
         claim: &mut dyn Claim,
-        mut farewell: Option<(oneshot::Sender<Result<()>>, Moment)>,
+        hold: Option<&Hold>,
+        mut farewell: Option<oneshot::Sender<Result<()>>>,
     ) {
         let mut forgotten = None;
         let mut failures = 0;
         loop {
             let error = match claim.release().await {
-                Ok(()) => {
-                    if let Some((reply, _)) = farewell {
-                        reply.send(Ok(())).ok();
+                Ok(release) => {
+                    let told = match hold {
+                        // After a failure it may be gone by our own doing.
+                        Some(hold) if release == Release::Gone && failures == 0 && hold.found_gone() => {
+                            observe::found_gone(&self.request, self.info());
+                            Err(hold.lost_error())
+                        }
+                        _ => Ok(()),
+                    };
+                    if let Some(reply) = farewell {
+                        reply.send(told).ok();
                     }
                     return;
                 }
@@ -309,7 +318,8 @@ impl Keeper {
             failures += 1;
             let forgotten = *forgotten.get_or_insert_with(|| Moment::now().after(self.request.ttl));
             let over = forgotten.has_passed() || !error.is_transient();
-            if let Some((reply, _)) = farewell.take_if(|(_, deadline)| over || deadline.has_passed()) {
+            let is_past = || hold.is_some_and(|hold| hold.deadline().has_passed());
+            if let Some(reply) = farewell.take_if(|_| over || is_past()) {
                 reply.send(Err(error)).ok();
             }
             if over {

@@ -38,7 +38,9 @@ mod stake;
 mod url;
 
 pub use acquire::{Acquire, TryAcquire};
-pub use backend::{Attempt, Backend, Claim, ClaimId, Grant, Info, Kind, Renewal, Request, Store, Token};
+pub use backend::{
+    Attempt, Backend, Claim, ClaimId, Grant, Info, Kind, Release, Renewal, Request, Store, Token,
+};
 pub use error::{Error, LostReason, Result, Source};
 pub use guard::Guard;
 pub use handles::{FairMutex, Lock, Mutex, ReadLock, RwPair, WriteLock, kind};

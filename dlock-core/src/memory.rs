@@ -13,7 +13,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use crate::{
     Attempt, Backend, Claim, ClaimId, Contender, Driver, Entry, Error, Grant, Info, Inspect, Kind, LockName,
-    LockState, Renewal, Request, Result, Store, StoreUrl, Token, Turn, Wait, turn, watchers,
+    LockState, Release, Renewal, Request, Result, Store, StoreUrl, Token, Turn, Wait, turn, watchers,
 };
 
 /// `memory:` and `memory:NAME`: one store per name and process.
@@ -148,9 +148,12 @@ impl Claim for MemoryClaim {
         })
     }
 
-    async fn release(&mut self) -> Result<()> {
-        shelf(&self.space).remove(&self.request.name, self.request.id);
-        Ok(())
+    async fn release(&mut self) -> Result<Release> {
+        let Request { name, id, .. } = &self.request;
+        let mut shelf = shelf(&self.space);
+        let was_there = shelf.place(name, *id).is_some();
+        shelf.remove(name, *id);
+        Ok(if was_there { Release::Done } else { Release::Gone })
     }
 
     async fn changed(&mut self) {

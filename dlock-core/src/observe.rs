@@ -73,6 +73,18 @@ pub(crate) fn hold_over(request: &Request, info: &Info, begun: Begun, lost: Opti
     }
 }
 
+/// A hold that was let go had been lost before: its release found nothing.
+pub(crate) fn found_gone(request: &Request, info: &Info) {
+    #[cfg(feature = "tracing")]
+    {
+        let reason = LostReason::Taken;
+        tracing::warn!(store = info.store, lock = %request.name, kind = %request.kind, %reason, "lock lost before its release");
+    }
+    #[cfg(feature = "metrics")]
+    metrics::counter!("dlock_lost_total", "store" => info.store, "kind" => request.kind.to_string())
+        .increment(1);
+}
+
 /// The store failed to answer; the keeper goes on.
 pub(crate) fn failed(request: &Request, info: &Info, operation: &'static str, error: &Error) {
     #[cfg(feature = "tracing")]

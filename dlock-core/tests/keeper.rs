@@ -13,8 +13,8 @@ use std::{
 
 use async_trait::async_trait;
 use dlock_core::{
-    Attempt, Backend, Claim, Error, Grant, Guard, Info, Kind, Locks, LostReason, Owner, Renewal, Request,
-    Result, Store, Token,
+    Attempt, Backend, Claim, Error, Grant, Guard, Info, Kind, Locks, LostReason, Owner, Release, Renewal,
+    Request, Result, Store, Token,
 };
 use tokio::time::{Instant, advance, sleep, timeout};
 
@@ -56,7 +56,7 @@ enum Call {
 struct Script {
     attempt: VecDeque<Line<Attempt>>,
     renew: VecDeque<Line<Renewal>>,
-    release: VecDeque<Line<()>>,
+    release: VecDeque<Line<Release>>,
     hints: Hints,
     /// What was called and when, and what is being called now.
     calls: Vec<(Call, Instant)>,
@@ -92,7 +92,7 @@ impl Play {
         let script = Script {
             attempt: [Say(GRANTED)].into(),
             renew: [Say(RENEWED)].into(),
-            release: [Say(())].into(),
+            release: [Say(Release::Done)].into(),
             hints: Hints::Silent,
             calls: Vec::new(),
             running: None,
@@ -111,7 +111,7 @@ impl Play {
         self
     }
 
-    fn release(self, lines: impl IntoIterator<Item = Line<()>>) -> Self {
+    fn release(self, lines: impl IntoIterator<Item = Line<Release>>) -> Self {
         self.script().release = lines.into_iter().collect();
         self
     }
@@ -215,7 +215,7 @@ impl Claim for Play {
         self.play(Call::Renew, line).await
     }
 
-    async fn release(&mut self) -> Result<()> {
+    async fn release(&mut self) -> Result<Release> {
         let line = next(&mut self.script().release);
         self.play(Call::Release, line).await
     }
@@ -501,7 +501,7 @@ async fn a_release_during_a_renewal_that_panics_ends_with_the_loss() {
 
 #[tokio::test(start_paused = true)]
 async fn a_release_is_not_dropped_in_flight_when_its_caller_leaves() {
-    let play = Play::new().release([Late(2 * S, ())]);
+    let play = Play::new().release([Late(2 * S, Release::Done)]);
     let client = play.client();
     let held = client.mutex("x").lock().await.expect("granted");
     timeout(S, held.release()).await.expect_err("not yet answered");
@@ -511,7 +511,7 @@ async fn a_release_is_not_dropped_in_flight_when_its_caller_leaves() {
 
 #[tokio::test(start_paused = true)]
 async fn a_release_is_repeated_until_it_is_confirmed_with_growing_pauses() {
-    let play = Play::new().release([Fail, Fail, Fail, Fail, Fail, Fail, Fail, Say(())]);
+    let play = Play::new().release([Fail, Fail, Fail, Fail, Fail, Fail, Fail, Say(Release::Done)]);
     let client = play.client();
     let held = client.mutex("x").lock().await.expect("granted");
     let start = Instant::now();
@@ -523,6 +523,58 @@ async fn a_release_is_repeated_until_it_is_confirmed_with_growing_pauses() {
     assert!(pauses.windows(2).all(|pair| pair[1] + 25 * MS >= pair[0]), "they grow: {pauses:?}");
     assert!(pauses.iter().all(|pause| *pause <= 1100 * MS), "and not for ever: {pauses:?}");
     play.over(&client).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_finds_nothing_is_a_loss() {
+    let play = Play::new().release([Say(Release::Gone)]);
+    let client = play.client();
+    let held = client.mutex("x").lock().await.expect("granted");
+    let lost = held.lost_token();
+    let told = held.release().await;
+    assert!(matches!(told, Err(Error::Lost { reason: LostReason::Taken, .. })), "{told:?}");
+    assert!(lost.is_cancelled(), "whoever watches it is told too");
+    play.over(&client).await;
+    assert_eq!(play.count(Call::Release), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drop_that_finds_nothing_tells_those_who_watch_the_lock() {
+    let play = Play::new().release([Say(Release::Gone)]);
+    let client = play.client();
+    let held = client.mutex("x").lock().await.expect("granted");
+    let lost = held.lost_token();
+    drop(held);
+    play.over(&client).await;
+    assert!(lost.is_cancelled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_finds_nothing_after_one_that_failed_is_a_normal_end() {
+    let play = Play::new().release([Fail, Say(Release::Gone)]);
+    let held = play.hold().await;
+    let lost = held.lost_token();
+    held.release().await.expect("the one that failed may have done it");
+    assert!(!lost.is_cancelled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_finds_nothing_after_the_deadline_is_a_normal_end() {
+    let play = Play::new().release([Late(TTL, Release::Gone)]);
+    let held = play.hold().await;
+    let lost = held.lost_token();
+    held.release().await.expect("the store has forgotten it by itself");
+    assert!(!lost.is_cancelled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_leaves_no_trace_is_no_loss() {
+    let play = Play::new().attempt([Fail]).release([Say(Release::Gone)]);
+    let client = play.client();
+    let told = client.mutex("x").try_lock().await;
+    assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
+    play.over(&client).await;
+    assert_eq!(play.count(Call::Release), 1);
 }
 
 #[tokio::test(start_paused = true)]

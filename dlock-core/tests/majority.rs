@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use dlock_conformance::wrap::Switch;
 use dlock_core::{
-    Attempt, Backend, Claim, Error, Info, LockOptions, Locks, LostReason, RedLock, Renewal, Request, Result,
-    Store, memory::MemoryBackend,
+    Attempt, Backend, Claim, Error, Info, LockOptions, Locks, LostReason, RedLock, Release, Renewal, Request,
+    Result, Store, memory::MemoryBackend,
 };
 use tokio::time::{Instant, sleep};
 
@@ -237,12 +237,32 @@ impl Claim for Refusal {
         Ok(Renewal::Lost)
     }
 
-    async fn release(&mut self) -> Result<()> {
-        Ok(())
+    async fn release(&mut self) -> Result<Release> {
+        Ok(Release::Gone)
     }
 
     async fn changed(&mut self) {
         std::future::pending().await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_a_majority_does_not_know_is_a_loss() {
+    for (robbed, silent, is_loss) in [(2, 0, false), (2, 2, false), (3, 0, true), (3, 2, true), (5, 0, true)]
+    {
+        let mut five = Five::new();
+        let client = five.client();
+        let guard = client.mutex("x").lock().await.expect("nobody holds it");
+        for member in &five.members[..robbed] {
+            let broken = Locks::new(member.clone().into_store()).force_release("x").await;
+            assert!(broken.expect("memory can be asked"), "it was granted there");
+        }
+        five.lines[5 - silent..].iter().for_each(Switch::cut);
+        let told = guard.release().await;
+        match is_loss {
+            true => assert!(matches!(told, Err(Error::Lost { reason: LostReason::Taken, .. })), "{told:?}"),
+            false => assert!(told.is_ok(), "{robbed} robbed, {silent} silent: {told:?}"),
+        }
     }
 }
 

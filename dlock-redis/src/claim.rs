@@ -3,7 +3,7 @@
 use std::{future::pending, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use dlock_core::{Attempt, Claim, Grant, Kind, Renewal, Request, Result, Token, Wait};
+use dlock_core::{Attempt, Claim, Grant, Kind, Release, Renewal, Request, Result, Token, Wait};
 use redis::Value;
 
 use crate::{
@@ -186,7 +186,7 @@ impl Claim for RedisClaim {
         })
     }
 
-    async fn release(&mut self) -> Result<()> {
+    async fn release(&mut self) -> Result<Release> {
         let Hold { keys, owner, ttl, .. } = &*self.hold;
         let (ttl, publish) = (millis(*ttl), self.shared.connection.publish);
         let call = match self.request.kind {
@@ -199,10 +199,11 @@ impl Claim for RedisClaim {
                 RW_RELEASE.call(&keys.of_rw(owner), (owner, ttl, keys.rw_channel(), publish, keys.tag()))
             }
         };
-        self.shared.connection.run(&call).await?;
+        let (answer, again) = self.shared.connection.run_and_tell(&call).await?;
         // The next of this client's waiters may come now, if this one was to.
         self.seat = None;
-        Ok(())
+        // What was sent twice may have found what it had itself left.
+        Ok(if answer == Value::Int(0) && !again { Release::Gone } else { Release::Done })
     }
 
     async fn changed(&mut self) {

@@ -1,18 +1,18 @@
 //! One connection for commands, shared by all claims of a client, opened again when it breaks. A few lines over the usual
-//! length: what replicas have is asked of the connection that wrote it.
+//! length: what replicas have is asked of the connection that wrote it, and whether a command was sent twice is known here.
 
 use std::{
     fmt, io,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use dlock_core::Result;
 use redis::{
-    Cmd, Pipeline, RedisResult, Value,
+    Cmd, Pipeline, PushInfo, PushKind, RedisResult, Value,
     aio::{ConnectionLike, MultiplexedConnection},
     cluster_async::ClusterConnection,
     cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr},
@@ -37,6 +37,8 @@ pub(crate) struct Connection {
     dialing: tokio::sync::Mutex<u64>,
     /// Whether there were replicas when that was last asked.
     replicas: AtomicBool,
+    /// How many connections to nodes of a cluster have broken: its client then sends again by itself.
+    breaks: Arc<AtomicU64>,
     pub(crate) hub: Arc<Hub>,
     /// The command that wakes: `SPUBLISH` where Redisson uses it, on a cluster of servers from 7 on.
     pub(crate) publish: &'static str,
@@ -64,7 +66,14 @@ impl Connection {
             return Ok(connection);
         }
         let (sender, messages) = mpsc::unbounded_channel();
-        let mut cluster = dial.cluster(sender).await?;
+        let breaks = Arc::clone(&connection.breaks);
+        let push = move |push: PushInfo| {
+            if push.kind == PushKind::Disconnection {
+                breaks.fetch_add(1, Relaxed);
+            }
+            sender.send(push)
+        };
+        let mut cluster = dial.cluster(push).await?;
         let probe = redis::cmd("PUBSUB").arg("SHARDNUMSUB").to_owned();
         let anywhere = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
         let sharded = cluster.route_command(probe, anywhere).await.and_then(Value::extract_error).is_ok();
@@ -83,6 +92,7 @@ impl Connection {
             slot: Mutex::new(None),
             dialing: tokio::sync::Mutex::new(0),
             replicas: AtomicBool::new(false),
+            breaks: Arc::default(),
             hub,
             publish: "PUBLISH",
         })
@@ -93,10 +103,20 @@ impl Connection {
     /// # Errors
     /// Unless the server refused it, the script may or may not have run.
     pub(crate) async fn run(&self, call: &Call) -> Result<Value> {
-        match self.query(call.by_hash()).await {
-            Err(error) if error::is_no_script(&error) => self.query(&call.in_full()).await,
-            outcome => outcome,
-        }
+        self.run_and_tell(call).await.map(|(answer, _)| answer)
+    }
+
+    /// Runs a script, and tells whether it may have run twice: then the answer is that of the second time.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub(crate) async fn run_and_tell(&self, call: &Call) -> Result<(Value, bool)> {
+        let (before, mut twice) = (self.breaks.load(Relaxed), false);
+        let answer = match self.send(call.by_hash(), &mut twice).await {
+            Err(error) if error::is_no_script(&error) => self.send(&call.in_full(), &mut twice).await?,
+            outcome => outcome?,
+        };
+        Ok((answer, twice || self.breaks.load(Relaxed) != before))
     }
 
     /// Sends a command.
@@ -104,6 +124,11 @@ impl Connection {
     /// # Errors
     /// Unless the server refused it, it may or may not have been done.
     pub(crate) async fn query(&self, cmd: &Cmd) -> Result<Value> {
+        self.send(cmd, &mut false).await
+    }
+
+    /// Sends a command, and notes it where it was sent twice.
+    async fn send(&self, cmd: &Cmd, twice: &mut bool) -> Result<Value> {
         let limit = self.dial.limit();
         let mut again = true;
         loop {
@@ -123,6 +148,7 @@ impl Connection {
             if !std::mem::take(&mut again) {
                 return Err(error);
             }
+            *twice = true;
         }
     }
 

@@ -5,13 +5,13 @@ use std::{fs, path::Path, time::Duration};
 use dlock_core::{Error, Result};
 use redis::{
     AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, ProtocolVersion,
-    PushInfo, RedisConnectionInfo, TlsCertificates, TlsMode,
-    aio::{MultiplexedConnection, PubSub},
+    RedisConnectionInfo, TlsCertificates, TlsMode,
+    aio::{AsyncPushSender, MultiplexedConnection, PubSub},
     cluster::{ClusterClient, ClusterClientBuilder},
     cluster_async::ClusterConnection,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
-use tokio::{sync::mpsc, time::timeout};
+use tokio::time::timeout;
 
 use crate::{
     config::{Login, RedisConfig, Tls, Topology},
@@ -64,10 +64,7 @@ impl Dial {
     }
 
     /// A cluster's connections, for commands and for messages, which go to `messages`.
-    pub(crate) async fn cluster(
-        &self,
-        messages: mpsc::UnboundedSender<PushInfo>,
-    ) -> Result<ClusterConnection> {
+    pub(crate) async fn cluster(&self, messages: impl AsyncPushSender) -> Result<ClusterConnection> {
         // The nodes of the URL are asked at once, then all that there are: one that hangs must not use up the time of both.
         let share = self.limit() / 3;
         let nodes = self.config.hosts.iter().map(|host| self.address(host));

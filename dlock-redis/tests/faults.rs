@@ -190,6 +190,45 @@ async fn a_forced_release_whose_answer_is_lost_breaks_one_lock() {
 }
 
 #[tokio::test]
+async fn a_release_whose_answer_is_lost_is_not_taken_for_a_loss() {
+    let Some(bench) = Bench::new().await else { return };
+    let Some(server) = bench.running.servers().first() else { return };
+    for params in ["", "?dialect=plain"] {
+        let relay = Relay::to(server.address()).await;
+        let locks = Locks::new(connect(&format!("redis://{}{params}", relay.address)).await.unwrap());
+        let kinds = if params.is_empty() { Kind::ALL } else { &[Kind::Mutex] };
+        for kind in kinds {
+            let lock = locks.lock(*kind, "foo");
+            // The server knows the script.
+            lock.lock(&LockOptions::new()).await.unwrap().release().await.unwrap();
+            let (held, before) = (lock.lock(&LockOptions::new()).await.unwrap(), relay.count());
+            relay.lose_answer();
+            let released = soon("the call does not end", held.release()).await;
+            assert!(released.is_ok(), "{kind}: it found what it had itself left: {released:?}");
+            assert!(relay.count() > before, "it was not sent again");
+        }
+    }
+}
+
+#[tokio::test]
+async fn whoever_releases_what_is_gone_from_the_server_is_told() {
+    let Some(bench) = Bench::new().await else { return };
+    for (params, kinds) in [("", Kind::ALL), ("dialect=plain", &[Kind::Mutex])] {
+        let locks = bench.locks(params).await;
+        for kind in kinds {
+            for end in ["DEL foo", "SET foo precious"] {
+                let held = locks.lock(*kind, "foo").lock(&LockOptions::new()).await.unwrap();
+                bench.tell(end).await;
+                let told = held.release().await;
+                let taken = matches!(told, Err(Error::Lost { reason: LostReason::Taken, .. }));
+                assert!(taken, "{kind}, {end}: {told:?}");
+                bench.tell("DEL foo").await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_key_of_another_type_is_refused_and_unchanged() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;

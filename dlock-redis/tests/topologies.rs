@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{ask, connect, or_skip, raw, replicated, servers, shown, unheard};
+use common::{ask, connect, or_skip, raw, relay::Relay, replicated, servers, shown, unheard};
 use dlock_conformance::stores::{self, Brand, Flavour, Running, Server};
 use dlock_core::{Kind, LockOptions, Locks, LostReason};
 use futures_util::future::join_all;
@@ -124,6 +124,31 @@ async fn on_a_cluster_a_message_that_was_lost_with_the_subscription_is_made_good
     listened_to(&running).await;
     unheard(&mut raw(&format!("redis://{}", server.address())).await, "DEL foo").await;
     drop(timeout(Duration::from_secs(10), waiter).await.expect("it did not ask anew").unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn on_a_cluster_a_release_whose_answer_is_lost_is_not_taken_for_a_loss() {
+    let Some(running) = servers(Flavour::Cluster).await else { return };
+    let server = &running.servers()[2];
+    let relay = Relay::to(server.address()).await;
+    let port = relay.address.port();
+    ask::<()>(server, &format!("CONFIG SET cluster-announce-port {port}")).await;
+    // Until all send their clients through the relay.
+    for server in running.servers() {
+        while !ask::<String>(server, "CLUSTER NODES").await.contains(&format!(":{port}@")) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    let locks = locks(&running, 30).await;
+    for round in 0..10 {
+        // The server knows the script.
+        locks.mutex("foo").lock().await.unwrap().release().await.unwrap();
+        let (held, before) = (locks.mutex("foo").lock().await.unwrap(), relay.count());
+        relay.lose_answer();
+        let released = timeout(Duration::from_secs(10), held.release()).await.expect("the call does not end");
+        assert!(released.is_ok(), "{round}: it found what it had itself left: {released:?}");
+        assert!(relay.count() > before, "it was not sent again");
+    }
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::{future::pending, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use dlock_core::{Attempt, Claim, Grant, Renewal, Request, Result, Token, Wait};
+use dlock_core::{Attempt, Claim, Grant, Release, Renewal, Request, Result, Token, Wait};
 use tokio::sync::Notify;
 
 use crate::{backend::Shared, bell::Watch, connection::Access, queue::Stand};
@@ -74,18 +74,20 @@ impl Claim for SqliteClaim {
         self.shared.thread.run(renewal).await
     }
 
-    async fn release(&mut self) -> Result<()> {
+    async fn release(&mut self) -> Result<Release> {
         let (shared, id) = (Arc::clone(&self.shared), self.request.id);
         let release = async move {
             let (mut tx, mut bells) = (shared.begin(Access::Write).await?, Vec::new());
-            if let Some(place) = tx.own(id).await? {
-                tx.remove(&place, &mut bells).await?;
+            let place = tx.own(id).await?;
+            if let Some(place) = &place {
+                tx.remove(place, &mut bells).await?;
             }
-            shared.commit(tx, bells).await
+            shared.commit(tx, bells).await?;
+            Ok(if place.is_some() { Release::Done } else { Release::Gone })
         };
-        self.shared.thread.run(release).await?;
+        let released = self.shared.thread.run(release).await?;
         self.left();
-        Ok(())
+        Ok(released)
     }
 
     async fn changed(&mut self) {

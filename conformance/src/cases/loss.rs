@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use dlock_core::{Error, Guard, LockState, Locks, LostReason};
 use tokio::time::{Instant, sleep};
 
-use crate::{Arena, wrap::Switch};
+use crate::{
+    Arena,
+    wrap::{Habit, Switch},
+};
 
 /// A hold whose client can be cut off, which then dies soon.
 async fn mortal(arena: &Arena) -> (Guard, Switch) {
@@ -217,6 +220,17 @@ pub(super) async fn whoever_is_robbed_is_told(arena: Arc<Arena>) {
     let (held, _, next) = robbed(&arena).await;
     assert_eq!(arena.within(arena.short_ttl(), "it was never told", held.lost()).await, LostReason::Taken);
     assert!(held.is_lost());
+    drop(next);
+}
+
+pub(super) async fn whoever_releases_what_was_taken_is_told(arena: Arc<Arena>) {
+    if arena.habit() == Some(Habit::Flaky) {
+        // A release that is sent again finds nothing either way.
+        return;
+    }
+    let (held, _, next) = robbed(&arena).await;
+    let released = held.release().await;
+    assert!(matches!(released, Err(Error::Lost { reason: LostReason::Taken, .. })), "{released:?}");
     drop(next);
 }
 

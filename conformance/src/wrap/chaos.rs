@@ -9,7 +9,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use dlock_core::{Attempt, Claim, Error, Renewal, Result, Store};
+use dlock_core::{Attempt, Claim, Error, Release, Renewal, Result, Store};
 use fastrand::Rng;
 use tokio::time::sleep;
 
@@ -115,7 +115,7 @@ impl Claim for Chaotic {
         pass(&mut self.luck, &self.done, self.claim.renew()).await
     }
 
-    async fn release(&mut self) -> Result<()> {
+    async fn release(&mut self) -> Result<Release> {
         pass(&mut self.luck, &self.done, self.claim.release()).await
     }
 

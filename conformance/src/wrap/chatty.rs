@@ -1,7 +1,7 @@
 //! Hints come without end and without cause.
 
 use async_trait::async_trait;
-use dlock_core::{Attempt, Claim, Renewal, Result};
+use dlock_core::{Attempt, Claim, Release, Renewal, Result};
 
 pub(super) struct Chatty(pub(super) Box<dyn Claim>);
 
@@ -15,7 +15,7 @@ impl Claim for Chatty {
         self.0.renew().await
     }
 
-    async fn release(&mut self) -> Result<()> {
+    async fn release(&mut self) -> Result<Release> {
         self.0.release().await
     }
 

@@ -3,7 +3,7 @@
 use std::{future::pending, time::Duration};
 
 use async_trait::async_trait;
-use dlock_core::{Attempt, Claim, Renewal, Result};
+use dlock_core::{Attempt, Claim, Release, Renewal, Result};
 
 /// How often a store without hints would have its waiters ask.
 const POLL: Duration = Duration::from_millis(50);
@@ -23,7 +23,7 @@ impl Claim for Deaf {
         self.0.renew().await
     }
 
-    async fn release(&mut self) -> Result<()> {
+    async fn release(&mut self) -> Result<Release> {
         self.0.release().await
     }
 

@@ -1,7 +1,7 @@
 //! Answers are lost after the store acted.
 
 use async_trait::async_trait;
-use dlock_core::{Attempt, Claim, Error, Renewal, Request, Result, Wait};
+use dlock_core::{Attempt, Claim, Error, Release, Renewal, Request, Result, Wait};
 
 /// Loses every other answer, beginning with the first.
 ///
@@ -41,7 +41,7 @@ impl Claim for Flaky {
         self.lose(answer)
     }
 
-    async fn release(&mut self) -> Result<()> {
+    async fn release(&mut self) -> Result<Release> {
         let answer = self.claim.release().await;
         self.lose(answer)
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dlock_core::{Attempt, Claim, Renewal, Result};
+use dlock_core::{Attempt, Claim, Release, Renewal, Result};
 use tokio::time::sleep;
 
 const HALF: Duration = Duration::from_millis(10);
@@ -20,7 +20,7 @@ impl Claim for Slow {
         there_and_back(self.0.renew()).await
     }
 
-    async fn release(&mut self) -> Result<()> {
+    async fn release(&mut self) -> Result<Release> {
         there_and_back(self.0.release()).await
     }
 

@@ -1,7 +1,7 @@
 //! A client that can be cut off from its store, and connected again.
 
 use async_trait::async_trait;
-use dlock_core::{Attempt, Claim, Error, Renewal, Result, Store};
+use dlock_core::{Attempt, Claim, Error, Release, Renewal, Result, Store};
 use tokio::sync::watch;
 
 use super::flaky::lost;
@@ -83,7 +83,7 @@ impl Claim for Switched {
         pass(&mut self.line, self.claim.renew()).await
     }
 
-    async fn release(&mut self) -> Result<()> {
+    async fn release(&mut self) -> Result<Release> {
         pass(&mut self.line, self.claim.release()).await
     }
 

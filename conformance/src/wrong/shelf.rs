@@ -99,9 +99,11 @@ impl Shelf {
         true
     }
 
-    pub(super) fn release(&mut self, name: &LockName, id: ClaimId) {
+    /// Whether it was there.
+    pub(super) fn release(&mut self, name: &LockName, id: ClaimId) -> bool {
         let first = self.queues.get(name).and_then(|queue| queue.first()).map(|place| place.entry.id);
         let mine = self.turn(name, id);
+        let was_there = self.place(name, id).is_some() || self.bug == Bug::ReleaseSeesNoLoss;
         let (told, reads) =
             self.place(name, id).map_or((false, false), |place| (place.told, place.entry.kind == Kind::Read));
         match (self.bug, first) {
@@ -109,14 +111,15 @@ impl Shelf {
             (Bug::ReleaseOfALostClaimRemovesTheNext, Some(first)) if mine == Turn::Absent => {
                 self.remove(name, first)
             }
-            (Bug::WaiterStaysOnCancel, _) if mine != Turn::Mine => return,
-            (Bug::HoldStaysOnCancel, _) if mine == Turn::Mine && !told => return,
+            (Bug::WaiterStaysOnCancel, _) if mine != Turn::Mine => return was_there,
+            (Bug::HoldStaysOnCancel, _) if mine == Turn::Mine && !told => return was_there,
             (Bug::LostOnRelease, _) if reads => {
                 self.queues.get_mut(name).into_iter().flatten().for_each(|place| place.doomed = place.told);
             }
             _ => {}
         }
         self.remove(name, id);
+        was_there
     }
 
     fn draw(&mut self, name: &LockName) -> u64 {

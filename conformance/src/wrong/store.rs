@@ -7,8 +7,8 @@ use std::{
 
 use async_trait::async_trait;
 use dlock_core::{
-    Attempt, Backend, Claim, ClaimId, Entry, Grant, Info, Inspect, Kind, LockName, LockState, Renewal,
-    Request, Result, Store, Token,
+    Attempt, Backend, Claim, ClaimId, Entry, Grant, Info, Inspect, Kind, LockName, LockState, Release,
+    Renewal, Request, Result, Store, Token,
 };
 use tokio::{sync::Notify, time::sleep};
 
@@ -97,9 +97,9 @@ impl Claim for WrongClaim {
         Ok(if renewed { Renewal::Renewed { valid_for: *ttl } } else { Renewal::Lost })
     }
 
-    async fn release(&mut self) -> Result<()> {
-        self.store.shelf().release(&self.request.name, self.request.id);
-        Ok(())
+    async fn release(&mut self) -> Result<Release> {
+        let was_there = self.store.shelf().release(&self.request.name, self.request.id);
+        Ok(if was_there { Release::Done } else { Release::Gone })
     }
 
     async fn changed(&mut self) {

@@ -10,7 +10,7 @@ use super::{
     RedLock,
     member::{Answer, Member, Question},
 };
-use crate::{Attempt, Claim, Error, Grant, Renewal, Request, Result, Store, Wait};
+use crate::{Attempt, Claim, Error, Grant, Release, Renewal, Request, Result, Store, Wait};
 
 /// The first patience of a contender that holds some members, but no majority, before it lets them go. Doubles, up to a
 /// third of the ttl: while somebody else holds the majority, letting go is of no use.
@@ -38,6 +38,8 @@ struct Tally {
     held: usize,
     refused: usize,
     released: usize,
+    /// Of the released, those that did not know us.
+    gone: usize,
     unknown: usize,
     /// Of the unknown, those that asking again does not help.
     refusals: usize,
@@ -55,7 +57,10 @@ impl Tally {
                 self.retry_in = Some(self.retry_in.map_or(retry_in, |least| least.min(retry_in)));
             }
             Answer::Lost => self.refused += 1,
-            Answer::Released => self.released += 1,
+            Answer::Released(release) => {
+                self.released += 1;
+                self.gone += usize::from(release == Release::Gone);
+            }
             Answer::Unknown(error) => {
                 self.unknown += 1;
                 if error.is_transient() {
@@ -129,8 +134,9 @@ impl RedLockClaim {
         Some(majority.saturating_sub(drift)).filter(|validity| *validity > begun.elapsed())
     }
 
-    /// Has everything removed, by a majority now, by the others whenever they answer.
-    async fn leave(&mut self) -> Result<()> {
+    /// Has everything removed, by a majority now, by the others whenever they answer. It was gone if so many did not know it
+    /// that the rest is no majority.
+    async fn leave(&mut self) -> Result<Release> {
         let left = self.members.iter().filter(|member| member.is_there()).count();
         let tally = self.round(|member| member.is_there().then_some(Question::Release), |_| false).await;
         if tally.released < left.saturating_sub(self.spare()) {
@@ -139,7 +145,7 @@ impl RedLockClaim {
         for member in &mut self.members {
             member.release_in_background(self.request.ttl);
         }
-        Ok(())
+        Ok(if tally.gone > self.spare() { Release::Gone } else { Release::Done })
     }
 
     /// Somebody else may have the majority, or nobody: then somebody must let go of the members that it holds.
@@ -201,7 +207,7 @@ impl Claim for RedLockClaim {
             let left = self.leave().await;
             return match tally.unknown > spare {
                 true => Err(self.too_few(tally)),
-                false => left.map(|()| Attempt::Busy { retry_in: self.patience }),
+                false => left.map(|_| Attempt::Busy { retry_in: self.patience }),
             };
         }
         let yielded = self.yield_if_split().await;
@@ -230,7 +236,7 @@ impl Claim for RedLockClaim {
         }
     }
 
-    async fn release(&mut self) -> Result<()> {
+    async fn release(&mut self) -> Result<Release> {
         self.leave().await
     }
 

@@ -9,7 +9,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::{Attempt, Backend, Claim, Error, Renewal, Request, keeper};
+use crate::{Attempt, Backend, Claim, Error, Release, Renewal, Request, keeper};
 
 /// One member's claim, and what is known of it.
 pub(super) struct Member {
@@ -51,7 +51,7 @@ pub(super) enum Answer {
     /// It does not know us any more.
     Lost,
     /// It has let go.
-    Released,
+    Released(Release),
     /// Whether it did what it was asked to, nobody knows.
     Unknown(Error),
 }
@@ -106,7 +106,7 @@ impl Member {
         };
         match answer {
             Answer::HeldUntil(until) => self.held_until = Some(until),
-            Answer::Busy(_) | Answer::Lost | Answer::Released => self.held_until = None,
+            Answer::Busy(_) | Answer::Lost | Answer::Released(_) => self.held_until = None,
             Answer::Unknown(_) => {}
         }
         Poll::Ready(answer)
@@ -162,7 +162,7 @@ fn asking(mut claim: Box<dyn Claim>, question: Question) -> Asking {
                 Renewal::Renewed { valid_for } => Answer::HeldUntil(sent + valid_for),
                 Renewal::Lost => Answer::Lost,
             }),
-            Question::Release => claim.release().await.map(|()| Answer::Released),
+            Question::Release => claim.release().await.map(Answer::Released),
         };
         (Some(claim), answer.unwrap_or_else(Answer::Unknown))
     })

@@ -96,6 +96,11 @@ impl Relay {
         self.all(Answers::Break);
     }
 
+    /// How many connections there have been.
+    pub(crate) fn count(&self) -> usize {
+        self.flow.connections.lock().expect("nobody panics").len()
+    }
+
     /// Does this to the answers of all connections that there have been. Later ones are sound.
     pub(crate) fn all(&self, answers: Answers) {
         for connection in self.flow.connections.lock().expect("nobody panics").iter() {

@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, process::Command, time::Duration};
 
-use dlock::{Guard, Kind, LockName, LockOptions, Locks, Wait};
+use dlock::{Error, Guard, Kind, LockName, LockOptions, Locks, LostReason, Wait};
 use tokio::time::timeout;
 
 use super::{
@@ -108,11 +108,11 @@ impl Job {
             status = child.ended(signals) => {
                 let status = status?;
                 // After a pause of the machine the command may end before the keeper has looked at the clock.
-                if guard.is_lost() {
+                let lost = if guard.is_lost() { Some(guard.lost().await) } else { release(guard).await };
+                if let Some(reason) = lost {
                     let then = format!("the command had ended by itself, with status {}, when that was noticed", child::code(status));
-                    return Err(Failure::lost(&self.name, guard.lost().await, &then));
+                    return Err(Failure::lost(&self.name, reason, &then));
                 }
-                release(guard).await;
                 child::likewise(status)
             }
             reason = guard.lost() => {
@@ -134,13 +134,16 @@ fn tell(command: &mut Command, name: &LockName, token: Option<u64>) {
     };
 }
 
-/// The command has ended as it has: that a release failed does not change its status.
-async fn release(guard: Guard) {
+/// How the lock was lost, if the release finds that it was. The command has ended as it has: that a release failed does
+/// not change its status.
+async fn release(guard: Guard) -> Option<LostReason> {
     match timeout(RELEASE, guard.release()).await {
         Ok(Ok(())) => {}
+        Ok(Err(Error::Lost { reason, .. })) => return Some(reason),
         Ok(Err(error)) => {
             output::say(&format!("the lock may not be released before its ttl ends: {}", chain(&error)))
         }
         Err(_) => {} // What goes on in the background is waited for, and told, by `store::close`.
     }
+    None
 }

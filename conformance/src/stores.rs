@@ -3,8 +3,8 @@
 //! An address comes from an environment variable, `DLOCK_TEST_REDIS_URL`, `DLOCK_TEST_REDIS_TLS_URL`, `…_SENTINEL_URL`,
 //! `…_CLUSTER_URL`, and the same with `REDIS5`, `REDIS6` and `VALKEY`. Else the servers run in containers where Docker
 //! answers, from the image that `DLOCK_TEST_REDIS_IMAGE` names if it is set; else the fixture runs `redis-server` or
-//! `valkey-server` itself, with the same files. `scripts/stores up` provides what is missing. Either way they listen on 127.0.0.1 only, on ports of their own, and end with the test binary, also when it
-//! is killed.
+//! `valkey-server` itself, with the same files. `scripts/stores up` provides what is missing. Either way they listen on
+//! 127.0.0.1 only, on ports of their own, and end with the test binary, also when it is killed.
 //!
 //! ```no_run
 //! use dlock_conformance::stores::{self, Brand, Data, Flavour};

@@ -1,4 +1,4 @@
-//! A hold: what the guards of one grant and their keeper share.
+//! A hold: what the guards of one grant and their keeper share. A few lines over: all that may touch its state.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},

@@ -177,6 +177,12 @@ mod tests {
     }
 
     #[test]
+    fn no_more_than_whole_milliseconds_are_claimed() {
+        let options = LockOptions::new().lease(Duration::from_micros(1_000_999));
+        assert_eq!(options.terms().ttl, Duration::from_secs(1));
+    }
+
+    #[test]
     fn sensible_options_are_accepted() {
         let s = Duration::from_secs;
         for options in [

@@ -35,7 +35,7 @@ pub(crate) struct Connection {
     slot: Mutex<Option<Live>>,
     /// How often it was opened again. Held by whoever opens it, so that one does.
     dialing: tokio::sync::Mutex<u64>,
-    /// Whether there were replicas when that was last asked.
+    /// Whether the server had replicas when that was last asked.
     replicas: AtomicBool,
     /// How many connections to nodes of a cluster have broken: its client then sends again by itself.
     breaks: Arc<AtomicU64>,
@@ -157,16 +157,23 @@ impl Connection {
     /// other replicas.
     pub(crate) async fn confirm(&self, call: &Call, key: &str, wanted: Replicas) -> Result<Value> {
         let limit = self.dial.limit() + wanted.within;
-        // Whoever waits for replicas where there are none waits in vain.
-        let mut count = if self.replicas.load(Relaxed) { wanted.count } else { 0 };
+        // Whoever waits for replicas where there are none waits in vain. Of a cluster, each node has its own.
+        let are_known = !self.is_cluster() && self.replicas.load(Relaxed);
+        let mut count = if are_known { wanted.count } else { 0 };
         loop {
             let mut all = redis::pipe();
             all.add_command(call.in_full());
             all.cmd("WAIT").arg(count).arg(millis(wanted.within)).cmd("INFO").arg("replication");
-            let Live { mut line, .. } = self.live().await?;
+            let Live { number, mut line } = self.live().await?;
             let answers = match line.send_all(all, key, limit).await {
-                Err(error) if error.is_timeout() => return Err(error::late(limit)),
-                outcome => outcome.map_err(error::explain)?,
+                Ok(answers) => answers,
+                Err(error) => {
+                    if error.is_timeout() || error::is_broken(&error) {
+                        self.forget(number);
+                    }
+                    let late = error.is_timeout();
+                    return Err(if late { error::late(limit) } else { error::explain(error) });
+                }
             };
             let answers = redis::from_redis_value(answers).map_err(|_| error::garbled("WAIT"))?;
             let (answer, acknowledged, about): (Value, u32, String) = answers;

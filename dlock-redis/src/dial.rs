@@ -71,6 +71,7 @@ impl Dial {
         let mut builder = ClusterClientBuilder::new(nodes.collect::<Vec<_>>())
             .use_protocol(ProtocolVersion::RESP3)
             .push_sender(messages)
+            .tcp_settings(self.tcp())
             .connection_timeout(share)
             .response_timeout(
                 self.limit() + self.config.replicas.map_or(Duration::ZERO, |wanted| wanted.within),
@@ -107,7 +108,11 @@ impl Dial {
             let asked = async {
                 let client = self.client(host, settings(&self.config.sentinel_login))?;
                 let explain = |error| error::explain_sentinel(host, error);
-                let mut sentinel = client.get_multiplexed_async_connection().await.map_err(explain)?;
+                // `share` bounds it; the client crate's own times would be less.
+                let config =
+                    AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+                let sentinel = client.get_multiplexed_async_connection_with_config(&config).await;
+                let mut sentinel = sentinel.map_err(explain)?;
                 let mut ask = redis::cmd("SENTINEL");
                 ask.arg("get-master-addr-by-name").arg(master);
                 ask.query_async::<Option<(String, u16)>>(&mut sentinel).await.map_err(explain)

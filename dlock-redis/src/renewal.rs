@@ -103,23 +103,23 @@ impl Renewals {
             sleep(GATHERING).await;
             let all = self.gathering().take();
             self.share_out(all.unwrap_or_default());
-            told.await
+            hear(&hold, told).await
         } else {
             match timeout(PATIENCE, &mut told).await {
-                Ok(next) => next,
+                Ok(next) => next.ok(),
                 Err(_) if self.withdraw(&hold) => return self.ask_for_one(&hold).await,
-                Err(_) => told.await,
+                Err(_) => hear(&hold, told).await,
             }
         };
         loop {
             match next {
-                Ok(Told::Renewed(outcome)) => return outcome,
-                Ok(Told::Ask(chunk, told)) => {
+                Some(Told::Renewed(outcome)) => return outcome,
+                Some(Told::Ask(chunk, told)) => {
                     self.renew_chunk(chunk).await;
-                    next = told.await;
+                    next = told.await.ok();
                 }
-                // Whoever was to ask has gone with its runtime.
-                Err(_) => return self.ask_for_one(&hold).await,
+                // Whoever was to ask has gone with its runtime, or stands still with it.
+                None => return self.ask_for_one(&hold).await,
             }
         }
     }
@@ -228,4 +228,9 @@ impl Renewals {
     fn most(&self) -> usize {
         if self.single.load(Relaxed) { 1 } else { MOST }
     }
+}
+
+/// What it is told. Bounded, because whoever asks may stand still; later there would be no time left to ask alone.
+async fn hear(hold: &Hold, told: oneshot::Receiver<Told>) -> Option<Told> {
+    timeout(hold.ttl / 4, told).await.ok()?.ok()
 }

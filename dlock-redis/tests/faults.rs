@@ -70,7 +70,7 @@ async fn a_message_that_was_lost_with_the_subscription_is_made_good() {
 #[tokio::test]
 async fn a_server_that_pauses_makes_a_call_end_in_its_time() {
     let Some(bench) = Bench::new().await else { return };
-    let locks = bench.locks("timeout=200ms").await;
+    let locks = bench.locks("timeout=1s").await;
     bench.tell("CLIENT PAUSE 3000").await;
     let told = soon("the call does not end", locks.mutex("foo").try_lock().into_future()).await;
     assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
@@ -80,7 +80,7 @@ async fn a_server_that_pauses_makes_a_call_end_in_its_time() {
 async fn many_calls_to_a_server_that_hangs_end_in_the_time_of_a_few() {
     let Some(bench) = Bench::new().await else { return };
     let Some(server) = bench.running.servers().first() else { return };
-    let locks = bench.locks("timeout=200ms").await;
+    let locks = bench.locks("timeout=1s").await;
     server.pause().await.unwrap();
     // From now on whoever calls must connect first.
     locks.mutex("foo").try_lock().await.unwrap_err();
@@ -96,11 +96,11 @@ async fn a_restart_with_its_data_is_not_noticed_by_a_holder() {
     let Some(bench) = Bench::new().await else { return };
     let Some(server) = bench.running.servers().first() else { return };
     let locks = bench.locks("").await;
-    let held = locks.mutex("foo").lock().ttl(Duration::from_secs(3)).await.unwrap();
+    let held = locks.mutex("foo").lock().ttl(Duration::from_secs(9)).await.unwrap();
     let token = held.token();
     server.kill().await.unwrap();
     server.start(Data::Kept).await.unwrap();
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
     assert!(!held.is_lost(), "it was renewed after the restart, and is lost");
     held.release().await.unwrap();
     assert!(locks.mutex("foo").lock().await.unwrap().token() > token);
@@ -111,10 +111,11 @@ async fn a_restart_without_its_data_is_told_and_tokens_still_grow() {
     let Some(bench) = Bench::new().await else { return };
     let Some(server) = bench.running.servers().first() else { return };
     let locks = bench.locks("").await;
-    let held = locks.mutex("foo").lock().ttl(Duration::from_secs(3)).await.unwrap();
+    let held = locks.mutex("foo").lock().ttl(Duration::from_secs(12)).await.unwrap();
     server.kill().await.unwrap();
     server.start(Data::Lost).await.unwrap();
-    assert_eq!(soon("it was never told", held.lost()).await, LostReason::Taken);
+    let told = tokio::time::timeout(Duration::from_secs(20), held.lost()).await;
+    assert_eq!(told.expect("it was never told"), LostReason::Taken);
     let next = locks.mutex("foo").lock().await.unwrap();
     assert!(next.token() > held.token(), "a token went back: {next:?} after {held:?}");
 }
@@ -172,7 +173,7 @@ async fn a_forced_release_whose_answer_is_lost_breaks_one_lock() {
     let Some(bench) = Bench::new().await else { return };
     let Some(server) = bench.running.servers().first() else { return };
     let relay = Relay::to(server.address()).await;
-    let forcing = Locks::new(connect(&format!("redis://{}", relay.address)).await.unwrap());
+    let forcing = Locks::new(connect(&format!("redis://{}?timeout=30s", relay.address)).await.unwrap());
     let (a, b) = (bench.locks("").await, bench.locks("").await);
     // The server knows the script.
     assert!(!forcing.force_release("bar").await.unwrap());

@@ -143,13 +143,13 @@ async fn f3_a_dead_waiter_of_dlock_that_was_alone_is_gone_after_its_ttl() {
 async fn f3_a_live_waiter_is_back_before_redisson_would_discard_it() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("patience=900ms").await;
-    let (mut holder, _) = claim(&store, "foo", Kind::Fair, 1000, Wait::Forever);
+    let (mut holder, _) = claim(&store, "foo", Kind::Fair, 3000, Wait::Forever);
     granted(holder.attempt().await);
     let (mut ours, owner) = claim(&store, "foo", Kind::Fair, 60_000, Wait::Forever);
     busy(ours.attempt().await);
     // The holder goes on; the first deadline, which is behind the holder's, comes near.
     bench.tell("PEXPIRE foo 60000").await;
-    tokio::time::sleep(Duration::from_millis(1500)).await;
+    tokio::time::sleep(Duration::from_millis(3500)).await;
     let again = busy(ours.attempt().await);
     let score: f64 = bench.ask(&format!("ZSCORE {DEADLINES} {owner}")).await;
     let left = score as i64 - bench.now().await;

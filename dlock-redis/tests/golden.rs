@@ -323,13 +323,3 @@ async fn a_lock_of_the_other_shape_is_refused_and_unchanged() {
         }
     }
 }
-
-#[tokio::test]
-async fn a_guard_claims_the_whole_milliseconds_that_the_server_keeps_and_no_more() {
-    let Some(bench) = Bench::new().await else { return };
-    let held =
-        bench.locks("").await.mutex("foo").lock().lease(Duration::from_micros(1_000_999)).await.unwrap();
-    let claimed = held.remaining();
-    assert!(claimed <= Duration::from_secs(1), "claims {claimed:?}, and the server keeps 1 s");
-    held.release().await.unwrap();
-}

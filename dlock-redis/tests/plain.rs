@@ -69,3 +69,16 @@ async fn a_lock_of_redissons_is_refused_and_unchanged() {
     assert!(matches!(broken, Err(Error::WrongKind { .. })), "{broken:?}");
     assert_eq!(bench.ask::<Vec<String>>("HGETALL foo").await, ["aaaa:1", "1"]);
 }
+
+#[tokio::test]
+async fn a_forced_release_leaves_nothing_that_is_taken_for_a_lock() {
+    let Some(bench) = Bench::new().await else { return };
+    for params in ["dialect=plain", ""] {
+        let locks = bench.locks(params).await;
+        let held = locks.mutex("foo").lock().await.unwrap();
+        assert!(locks.force_release("foo").await.unwrap());
+        assert_eq!(locks.list("").await.unwrap(), []);
+        drop(held);
+        locks.close().await;
+    }
+}

@@ -21,7 +21,7 @@ const FIRST: &str = "{bar}";
 const SECOND: &str = "{foo}";
 
 async fn locks(running: &Running, replicas: u32) -> Locks {
-    let url = format!("{}?wait_replicas={replicas}&replicas_timeout=300ms", running.url());
+    let url = format!("{}?wait_replicas={replicas}&replicas_timeout=1s", running.url());
     Locks::new(connect(&url).await.expect("the servers are there"))
 }
 
@@ -130,11 +130,11 @@ async fn one_replica_is_enough_though_more_were_asked_for() {
 #[tokio::test]
 async fn replicas_may_take_longer_than_a_command_may() {
     let Some((primary, replica)) = pair().await else { return };
-    let url = format!("{}?timeout=300ms&wait_replicas=1&replicas_timeout=20s", primary.url());
+    let url = format!("{}?timeout=1s&wait_replicas=1&replicas_timeout=20s", primary.url());
     let locks = Locks::new(connect(&url).await.unwrap());
     replica.servers()[0].pause().await.unwrap();
     let asked = tokio::spawn(locks.mutex("foo").try_lock().into_future());
-    sleep(Duration::from_secs(1)).await;
+    sleep(Duration::from_secs(2)).await;
     replica.servers()[0].resume().await.unwrap();
     let told = soon("it does not hear of the replica", asked).await.unwrap();
     assert!(told.expect("its time was not over").is_some());

@@ -2,10 +2,10 @@
 
 mod common;
 
-use std::time::Duration;
+use std::{pin::pin, sync::mpsc, time::Duration};
 
 use common::{Bench, claim, granted, soon};
-use dlock_core::{Kind, Locks, Renewal, Wait};
+use dlock_core::{Claim, Kind, Locks, Renewal, Wait};
 use tokio::{
     runtime::{Builder, Runtime},
     time::timeout,
@@ -84,21 +84,49 @@ fn holds_are_renewed_when_a_runtime_ends_that_was_about_to_renew_them() {
     });
 }
 
-#[test]
-fn holds_are_renewed_while_a_runtime_is_blocked_that_was_about_to_renew_them() {
-    let (mine, blocked) = (runtime(), runtime());
-    let Some(bench) = mine.block_on(Bench::new()) else { return };
-    let locks = mine.block_on(bench.locks(""));
-    let (leading, led) = (locks.mutex("bar"), locks.mutex("foo"));
-    let held = mine.block_on(led.lock().ttl(Duration::from_secs(6)).into_future()).unwrap();
-    let (let_go, blocks) = std::sync::mpsc::channel::<()>();
-    blocked.spawn(async move {
-        let _leading = leading.lock().ttl(Duration::from_secs(3)).await.unwrap();
-        // Its renewal gathers from 1000 to 1020 ms; its runtime stands still from 1010 ms on.
-        tokio::time::sleep(Duration::from_millis(1010)).await;
+/// Starts a renewal in a runtime that then stands still until told otherwise.
+fn begin_and_stand_still(runtime: &Runtime, mut claim: Box<dyn Claim>) -> mpsc::Sender<()> {
+    let (go_on, blocks) = mpsc::channel();
+    let (begun, begins) = mpsc::channel();
+    runtime.spawn(async move {
+        let mut renewal = pin!(claim.renew());
+        timeout(Duration::from_millis(1), &mut renewal)
+            .await
+            .expect_err("it gathers, or waits for whoever does");
+        begun.send(()).expect("the test waits");
         blocks.recv().ok();
+        renewal.await.ok();
     });
-    let lost = mine.block_on(async { timeout(Duration::from_secs(8), held.lost()).await });
-    drop(let_go);
-    assert!(lost.is_err(), "a runtime that does nothing renews, and nobody else does: {lost:?}");
+    begins.recv().expect("it begins");
+    go_on
+}
+
+#[test]
+fn holds_are_renewed_while_a_runtime_stands_still_that_gathers_them() {
+    let (mine, still) = (runtime(), runtime());
+    let Some(bench) = mine.block_on(Bench::new()) else { return };
+    let store = mine.block_on(bench.store(""));
+    let (gathers, _) = claim(&store, "bar", Kind::Mutex, 30_000, Wait::Never);
+    let (mut held, _) = claim(&store, "foo", Kind::Mutex, 30_000, Wait::Never);
+    mine.block_on(async { granted(held.attempt().await) });
+    let go_on = begin_and_stand_still(&still, gathers);
+    let renewed = mine.block_on(soon("it waits for a runtime that stands still", held.renew())).unwrap();
+    assert!(matches!(renewed, Renewal::Renewed { .. }), "{renewed:?}");
+    drop(go_on);
+}
+
+#[test]
+fn holds_are_renewed_while_a_runtime_stands_still_that_was_to_ask_for_them() {
+    let (mine, still) = (runtime(), runtime());
+    let Some(bench) = mine.block_on(Bench::new()) else { return };
+    let store = mine.block_on(bench.store(""));
+    let (mut held, _) = claim(&store, "foo", Kind::Mutex, 8_000, Wait::Never);
+    mine.block_on(async { granted(held.attempt().await) });
+    let renewed = mine.spawn(async move { held.renew().await });
+    // It has less time left, and so asks for both, if it comes while the other gathers.
+    let (asks, _) = claim(&store, "bar", Kind::Mutex, 2_000, Wait::Never);
+    let go_on = begin_and_stand_still(&still, asks);
+    let renewed = mine.block_on(soon("it waits for a runtime that stands still", renewed)).unwrap().unwrap();
+    assert!(matches!(renewed, Renewal::Renewed { .. }), "{renewed:?}");
+    drop(go_on);
 }

@@ -17,7 +17,9 @@ pub(super) async fn listen(
     news: &mut mpsc::UnboundedReceiver<()>,
     hub: &Shared,
 ) {
+    // Another pump may have been here: what it had heard counts no more, what it had begun is not done.
     let mut todo = Todo::default();
+    all_anew(&mut todo, hub);
     // Each channel is in a slot of its own, and has a call of its own: a node that is away holds up no other's.
     let (mut doing, mut busy) = (FuturesUnordered::new(), HashSet::new());
     loop {
@@ -34,7 +36,7 @@ pub(super) async fn listen(
                 None => return,
                 Some(PushInfo { kind: PushKind::Disconnection, .. }) => {
                     hub.missed();
-                    todo.add((hub.all().into_iter().collect(), Vec::new()));
+                    all_anew(&mut todo, hub);
                 }
                 // Also unasked, when a slot moves to another node; whoever waits there then listens at that one.
                 Some(PushInfo { kind: PushKind::SUnsubscribe, data }) => {
@@ -48,21 +50,34 @@ pub(super) async fn listen(
             Some((channel, come, outcome)) = doing.next(), if !doing.is_empty() => {
                 busy.remove(&channel);
                 match outcome {
-                    Ok(()) if come => hub.heard(&[channel]),
+                    Ok(()) if come => {
+                        // What is about to be left is not heard, though somebody has come back to it.
+                        todo.add(hub.changed());
+                        if !todo.gone.contains(&channel) {
+                            hub.heard(&[channel]);
+                        }
+                    }
                     Ok(()) => {}
                     Err(error) => {
                         let error = error::explain(error);
-                        if !error.is_transient() {
-                            hub.refused(&why(&error));
-                        }
                         if come && hub.is_missed(&channel) {
                             todo.add((vec![channel], Vec::new()));
+                        }
+                        // Behind it, or whoever waits to be heard would not see it.
+                        if !error.is_transient() {
+                            hub.refused(&why(&error));
                         }
                     }
                 }
             }
         }
     }
+}
+
+/// All channels are to be subscribed to again, and those that have gone to be left, which `all` forgets.
+fn all_anew(todo: &mut Todo, hub: &Shared) {
+    todo.add(hub.changed());
+    todo.add((hub.all().into_iter().collect(), Vec::new()));
 }
 
 /// Comes to a channel or leaves it. What failed has had its pause.

@@ -19,12 +19,12 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(super) async fn listen(dial: &Dial, events: bool, news: &mut mpsc::UnboundedReceiver<()>, hub: &Shared) {
     let mut pause = PAUSE;
     loop {
-        match listen_once(dial, events, news, hub, &mut pause).await {
-            End::Hub => return,
-            End::Line(Some(error)) if !error.is_transient() => hub.refused(&why(&error)),
-            End::Line(_) => {}
-        }
+        let End::Line(error) = listen_once(dial, events, news, hub, &mut pause).await else { return };
         hub.missed();
+        // Behind it, or whoever waits to be heard would not see it.
+        if let Some(error) = error.filter(|error| !error.is_transient()) {
+            hub.refused(&why(&error));
+        }
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
@@ -86,8 +86,11 @@ async fn listen_once(
             done = done(&mut doing) => {
                 doing = None;
                 match done {
-                    Ok(heard) => {
+                    Ok(mut heard) => {
                         *pause = PAUSE;
+                        // What is about to be left is not heard, though somebody has come back to it.
+                        todo.add(hub.changed());
+                        heard.retain(|channel| !todo.gone.contains(channel));
                         hub.heard(&heard);
                     }
                     Err(error) => return End::Line(Some(error::explain(error))),

@@ -1,11 +1,13 @@
 -- KEYS: lock, fair queue, latch of this call. ARGV: channel, read/write channel, publish command, type of locks, ms that the latch stays.
 -- Answer: 1 if somebody held it, 0 if nobody did; or a status, the type of what there is instead of a lock.
 -- Asked twice, because the answer was lost, it must not break the next holder's lock.
-local told = redis.call('GET', KEYS[3])
+-- A list: neither dialect takes it for a lock.
+local told = redis.call('LINDEX', KEYS[3], 0)
 if told then return tonumber(told) end
 local kind = redis.call('TYPE', KEYS[1]).ok
 local function remember(answer)
-    redis.call('SET', KEYS[3], answer, 'PX', ARGV[5])
+    redis.call('RPUSH', KEYS[3], answer)
+    redis.call('PEXPIRE', KEYS[3], ARGV[5])
     return answer
 end
 if kind == 'none' then return remember(0) end

@@ -14,7 +14,8 @@ if redis.call('HDEL', lock, owner .. ':write') == 1 then
     wake_all()
     return 1
 end
-redis.call('DEL', mine)
+-- Without its timeout it is lost, as for renew.lua; its field goes all the same.
+local lives = redis.call('DEL', mine) == 1
 local held = redis.call('HDEL', lock, owner) == 1
 -- A writer's ttl is its own: only what readers hold is measured by them.
 if held and redis.call('HGET', lock, 'mode') == 'read' then
@@ -27,4 +28,4 @@ if held and redis.call('HGET', lock, 'mode') == 'read' then
     end
 end
 if waited then wake_all() end
-return held and 1 or 0
+return held and lives and 1 or 0

@@ -16,7 +16,7 @@ use dlock_conformance::{
 use dlock_core::{Attempt, Claim, ClaimId, Kind, LockName, LockOptions, Locks, Request, Result, Store, Wait};
 use dlock_redis::DRIVER;
 use futures_util::StreamExt;
-use redis::{Cmd, FromRedisValue, aio::MultiplexedConnection};
+use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, aio::MultiplexedConnection};
 
 /// Runs the suite on a store, with these parameters in its URL.
 pub(crate) fn suite(brand: Brand, flavour: Flavour, params: &str) -> ExitCode {
@@ -182,7 +182,11 @@ pub(crate) async fn unheard(raw: &mut MultiplexedConnection, command: &str) {
 /// A connection that speaks by hand.
 pub(crate) async fn raw(url: &str) -> MultiplexedConnection {
     let client = redis::Client::open(url).expect("a URL");
-    client.get_multiplexed_async_connection().await.expect("the server is there")
+    // The client crate's own half second is little on a busy machine, and less than a WAIT may take.
+    let patient = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(Duration::from_secs(10)))
+        .set_response_timeout(Some(Duration::from_secs(30)));
+    client.get_multiplexed_async_connection_with_config(&patient).await.expect("the server is there")
 }
 
 /// A command of words with blanks between.

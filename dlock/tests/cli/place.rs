@@ -6,12 +6,14 @@ use std::{
     os::unix::process::{CommandExt, ExitStatusExt},
     path::PathBuf,
     process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio},
+    sync::{Arc, Once, atomic::AtomicBool},
     thread,
     time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use signal_hook::flag;
 use tempfile::TempDir;
 
 /// Longer than anything here takes, on a machine that does much else.
@@ -19,8 +21,21 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Place(TempDir);
 
+/// Whether this process listens to what a person or a shell may send.
+static LISTENING: Once = Once::new();
+
+/// Whoever started the tests may have them ignore signals, as a shell does with what runs in the background, and what they
+/// start would too. But of a signal that a process listens to, its children have the default.
+fn listen() {
+    for signal in [Signal::HUP, Signal::INT, Signal::QUIT] {
+        let always = Arc::new(AtomicBool::new(true));
+        flag::register_conditional_shutdown(signal.as_raw(), 128 + signal.as_raw(), always).unwrap();
+    }
+}
+
 impl Place {
     pub(crate) fn new() -> Self {
+        LISTENING.call_once(listen);
         Self(tempfile::tempdir().unwrap())
     }
 

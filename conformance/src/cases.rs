@@ -1,4 +1,5 @@
 //! The table of cases: each a sentence that can be false, in the file of its topic.
+//! Over the usual length: one table.
 
 mod cancel;
 mod close;

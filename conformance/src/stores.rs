@@ -1,4 +1,5 @@
-//! Redis and Valkey servers for tests, in four [flavours](Flavour), and the faults a server can do.
+//! Redis and Valkey servers for tests, in four [flavours](Flavour), and the faults a server can do. A few
+//! lines over the usual length, most of them what its users read.
 //!
 //! An address comes from an environment variable, `DLOCK_TEST_REDIS_URL`, `DLOCK_TEST_REDIS_TLS_URL`, `…_SENTINEL_URL`,
 //! `…_CLUSTER_URL`, and the same with `REDIS5`, `REDIS6` and `VALKEY`. Else the servers run in containers where Docker

@@ -1,4 +1,5 @@
 //! The reference store, in this process's memory: all four kinds in one queue. Also how to write a backend.
+//! Over the usual length, so that a whole backend is read in one place.
 
 use std::{
     collections::{BTreeMap, HashMap},

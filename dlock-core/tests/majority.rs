@@ -1,4 +1,5 @@
-//! What only a RedLock can do wrong: members that are away, late, or come back with nothing.
+//! What only a RedLock can do wrong: members that are away, late, or come back with nothing. Over the
+//! usual length: one table.
 
 use std::{sync::Arc, time::Duration};
 

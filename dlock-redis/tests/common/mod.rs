@@ -1,4 +1,4 @@
-//! A store for a test binary, and a plain client beside dlock's.
+//! A store for a test binary, and a plain client beside dlock's. A few lines over: what most test binaries use.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 #[cfg(feature = "tracing")]

@@ -1,100 +1,23 @@
-//! The user contract: what every lock can do, whatever the store.
+//! What users see: locks of all kinds, the guard, options, several locks as one.
 
-use std::time::Duration;
+mod acquire;
+mod contract;
+mod guard;
+mod handles;
+mod locks;
+mod lost_signal;
+mod multi;
+mod options;
+mod owner;
+mod registry;
 
-use async_trait::async_trait;
-
-use crate::{Error, Guard, Kind, LockName, LockOptions, Result};
-
-/// A lock, of any kind and on any store. Object-safe, so that configuration can choose.
-#[async_trait]
-pub trait DistributedLock: Send + Sync {
-    /// The lock's name.
-    fn name(&self) -> &LockName;
-
-    /// How it is held.
-    fn kind(&self) -> Kind;
-
-    /// Which store it is in: [`Info::identity`](crate::Info::identity). With the name, which lock it is.
-    fn store(&self) -> &str;
-
-    /// Waits for the lock, as long as `options` say.
-    ///
-    /// # Errors
-    /// [`Error::Timeout`] when the wait ran out; [`Error::Unavailable`] and [`Error::Store`] from the store;
-    /// [`Error::InvalidOptions`], [`Error::InvalidName`], [`Error::Unsupported`] before any I/O.
-    ///
-    /// # Cancel safety
-    /// Dropping the future leaves no trace: nothing held, nothing queued, nothing renewed.
-    async fn lock(&self, options: &LockOptions) -> Result<Guard>;
-
-    /// Tries once; `None` if somebody else holds it. The `wait` of `options` does not matter.
-    ///
-    /// On stores with a queue it may be refused because of a contender that is itself only passing through; it
-    /// never succeeds wrongly.
-    ///
-    /// # Errors
-    /// As [`lock`](Self::lock), but never [`Error::Timeout`].
-    ///
-    /// # Cancel safety
-    /// As [`lock`](Self::lock).
-    async fn try_lock(&self, options: &LockOptions) -> Result<Option<Guard>>;
-}
-
-/// A lock that is granted in order of arrival at the store.
-pub trait FairLock: DistributedLock {}
-
-/// A pair of locks of one name: any number of readers, or one writer.
-///
-/// A reader that comes after a waiting writer waits behind it, so that neither side starves.
-pub trait RwLock: Send + Sync {
-    /// The shared side.
-    fn read(&self) -> Box<dyn DistributedLock>;
-
-    /// The exclusive side.
-    fn write(&self) -> Box<dyn DistributedLock>;
-}
-
-/// Convenience over [`DistributedLock`], for every lock there is.
-pub trait DistributedLockExt: DistributedLock {
-    /// Waits for the lock no longer than `limit`, from the call, with the other defaults.
-    ///
-    /// # Errors
-    /// As [`DistributedLock::lock`].
-    ///
-    /// # Cancel safety
-    /// As [`DistributedLock::lock`].
-    fn lock_within(&self, limit: Duration) -> impl Future<Output = Result<Guard>> + Send {
-        async move { self.lock(&LockOptions::new().wait(limit)).await }
-    }
-
-    /// Takes the lock, runs `work` with its guard, and releases it. The work is dropped when the lock is lost.
-    ///
-    /// # Errors
-    /// Those of [`DistributedLock::lock`], and [`Error::Lost`] if the lock was lost before the work was done.
-    ///
-    /// # Cancel safety
-    /// Dropping the future drops the work and releases the lock.
-    fn run_with<T>(
-        &self,
-        options: &LockOptions,
-        work: impl AsyncFnOnce(&Guard) -> T,
-    ) -> impl Future<Output = Result<T>> {
-        async move { run(self.lock(options).await?, work).await }
-    }
-}
-
-impl<L: DistributedLock + ?Sized> DistributedLockExt for L {}
-
-/// Runs `work` for as long as the guard holds, then releases it.
-pub(crate) async fn run<T>(guard: Guard, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T> {
-    let done = tokio::select! {
-        biased;
-        reason = guard.lost() => Err(reason),
-        done = work(&guard) => Ok(done),
-    };
-    match done {
-        Ok(done) => guard.release().await.map(|()| done),
-        Err(reason) => Err(Error::Lost { name: guard.name().clone(), reason }),
-    }
-}
+pub use acquire::{Acquire, TryAcquire};
+pub use contract::{DistributedLock, DistributedLockExt, FairLock, RwLock};
+pub use guard::{DowngradeError, Guard};
+pub use handles::{FairMutex, Lock, Mutex, ReadLock, RwPair, WriteLock, kind};
+pub use locks::Locks;
+pub use lost_signal::LostSignal;
+pub use multi::MultiLock;
+pub use options::LockOptions;
+pub use owner::Owner;
+pub use registry::Registry;

@@ -1,10 +1,15 @@
 //! The memory store passes the suite that it is the model of.
 
-use std::process::ExitCode;
+use std::{alloc::System, process::ExitCode};
 
 use async_trait::async_trait;
+use cap::Cap;
 use dlock_conformance::{Clock, Fixture};
-use dlock_core::{Result, Store, memory::MemoryBackend};
+use dlock_core::{Result, driver::Store, memory::MemoryBackend};
+
+/// Counts bytes for the case that looks for leaks.
+#[global_allocator]
+static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 
 struct Memory(MemoryBackend);
 
@@ -20,6 +25,10 @@ impl Fixture for Memory {
 
     fn clock(&self) -> Clock {
         Clock::Paused
+    }
+
+    fn allocated(&self) -> Option<usize> {
+        Some(HEAP.allocated())
     }
 }
 

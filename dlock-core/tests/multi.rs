@@ -1,6 +1,8 @@
 //! MultiLock: all or nothing, no deadlock, nothing left behind.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks; each test awaits its own")]
 
+mod watchdog;
+
 use std::{sync::Arc, time::Duration};
 
 use dlock_conformance::wrap::Switch;
@@ -12,11 +14,12 @@ use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 
 fn multi(members: impl IntoIterator<Item = Arc<dyn DistributedLock>>) -> MultiLock {
+    watchdog::watch();
     MultiLock::new(members).expect("at least one, and no multilock among them")
 }
 
 fn mutexes(locks: &Locks, names: &[&str]) -> MultiLock {
-    multi(names.iter().map(|name| locks.lock(Kind::Mutex, name)))
+    multi(names.iter().map(|name| locks.of(Kind::Mutex, name)))
 }
 
 async fn is_free(locks: &Locks, name: &str) -> bool {
@@ -83,8 +86,7 @@ async fn one_deadline_counts_for_all_members() {
 #[tokio::test(start_paused = true)]
 async fn the_same_lock_given_twice_counts_once_and_the_exclusive_side_wins() {
     let locks = Locks::memory();
-    let sides =
-        multi([locks.lock(Kind::Read, "x"), locks.lock(Kind::Write, "x"), locks.lock(Kind::Read, "x")]);
+    let sides = multi([locks.of(Kind::Read, "x"), locks.of(Kind::Write, "x"), locks.of(Kind::Read, "x")]);
     let guard = sides.lock_within(Duration::from_secs(1)).await.expect("it does not wait for itself");
     assert_eq!(guard.tokens().len(), 1);
     assert!(locks.rwlock("x").read().try_lock().await.expect("no error").is_none(), "held for writing");
@@ -94,7 +96,7 @@ async fn the_same_lock_given_twice_counts_once_and_the_exclusive_side_wins() {
 #[tokio::test(start_paused = true)]
 async fn members_of_different_stores_and_kinds_are_one_lock() {
     let (here, there) = (Locks::memory(), Locks::memory());
-    let both = multi([here.lock(Kind::Fair, "x"), there.lock(Kind::Read, "x")]);
+    let both = multi([here.of(Kind::Fair, "x"), there.of(Kind::Read, "x")]);
     let guard = both.lock_within(Duration::from_secs(1)).await.expect("two locks, though of one name");
     assert!(!is_free(&here, "x").await && !is_free(&there, "x").await);
     assert!(there.rwlock("x").read().try_lock().await.expect("no error").is_some(), "readers share");
@@ -105,10 +107,10 @@ async fn members_of_different_stores_and_kinds_are_one_lock() {
 async fn it_is_lost_when_any_member_is_lost() {
     let locks = Locks::memory();
     let guard = mutexes(&locks, &["a", "b"]).lock(&LockOptions::new()).await.expect("free");
-    let token = guard.lost_token();
+    let token = guard.lost_signal();
     locks.force_release("b").await.expect("memory can");
     assert_eq!(guard.lost().await, LostReason::Taken);
-    assert!(guard.is_lost() && token.is_cancelled() && guard.remaining().is_zero());
+    assert!(guard.is_lost() && token.is_lost() && guard.remaining().is_zero());
     let error = guard.release().await.expect_err("one was lost");
     assert!(
         matches!(&error, Error::Lost { name, .. } if name.as_str() == "b"),
@@ -118,11 +120,29 @@ async fn it_is_lost_when_any_member_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_loss_is_told_though_another_member_does_not_answer() {
+    let stores = [MemoryBackend::new(), MemoryBackend::new()];
+    for silent in [0, 1] {
+        let line = Switch::default();
+        let away = Locks::new(line.wrap(stores[silent].clone().into_store()));
+        let here = Locks::new(stores[1 - silent].clone().into_store());
+        let both = multi([away.of(Kind::Mutex, "x"), here.of(Kind::Mutex, "x")]);
+        let options = LockOptions::new();
+        let work = async |_: &_| {
+            assert!(here.force_release("x").await.expect("memory can"), "it was held");
+            line.cut();
+        };
+        let told = both.run_with(&options, work).await;
+        assert!(matches!(told, Err(Error::Lost { .. })), "it was lost while the work was done: {told:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_member_whose_store_is_away_fails_all_and_leaves_nothing() {
     let (here, away) = (Locks::memory(), Switch::default());
     let there = Locks::new(away.wrap(MemoryBackend::new().into_store()));
     away.cut();
-    let both = multi([here.lock(Kind::Mutex, "x"), there.lock(Kind::Mutex, "x")]);
+    let both = multi([here.of(Kind::Mutex, "x"), there.of(Kind::Mutex, "x")]);
     let error = both.lock_within(Duration::from_secs(5)).await.expect_err("one store is away");
     assert!(error.is_transient(), "{error:?}");
     sleep(Duration::from_millis(1)).await;
@@ -133,13 +153,65 @@ async fn a_member_whose_store_is_away_fails_all_and_leaves_nothing() {
 async fn a_member_whose_store_hangs_does_not_stretch_the_wait() {
     let (stock, line) = (Locks::memory(), Switch::default());
     let bank = Locks::new(line.wrap(MemoryBackend::new().into_store()));
-    let both = multi([stock.lock(Kind::Mutex, "item"), bank.lock(Kind::Mutex, "account")]);
+    let both = multi([stock.of(Kind::Mutex, "item"), bank.of(Kind::Mutex, "account")]);
     line.freeze();
     let wait = Duration::from_secs(5);
     let asked = timeout(wait + Duration::from_secs(1), both.lock_within(wait)).await;
     let told = asked.expect("it waits for longer than it was told to");
     assert!(matches!(told, Err(Error::Timeout { waited, .. }) if waited == wait), "{told:?}");
     assert!(is_free(&stock, "item").await, "what was had is let go");
+    line.connect();
+    bank.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_that_is_lost_while_another_is_waited_for_begins_all_anew() {
+    let locks = Locks::memory();
+    let busy = locks.mutex("b").lock().await.expect("free");
+    let both = mutexes(&locks, &["a", "b"]);
+    let release = async {
+        sleep(Duration::from_secs(3600)).await;
+        busy.release().await.expect("held until now");
+    };
+    // The first member's lease ends again and again while the second is waited for.
+    let options = LockOptions::new().lease(Duration::from_secs(10));
+    let (told, ()) = tokio::join!(both.lock(&options), release);
+    let guard = told.expect("both are free by now");
+    assert!(!guard.is_lost());
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_never_given_with_a_member_that_is_lost_already() {
+    let (quick, line) = (Locks::memory(), Switch::default());
+    let late = Locks::new(line.wrap(MemoryBackend::new().into_store()));
+    let both = multi([quick.of(Kind::Mutex, "a"), late.of(Kind::Mutex, "b")]);
+    line.freeze();
+    let rob = async {
+        sleep(Duration::from_secs(1)).await;
+        assert!(quick.force_release("a").await.expect("memory can"), "the first is had at once");
+        sleep(Duration::from_secs(1)).await;
+        line.connect();
+    };
+    let options = LockOptions::new();
+    let (told, ()) = tokio::join!(both.lock(&options), rob);
+    assert!(!told.expect("granted in the end").is_lost());
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_waits_no_longer_than_its_clients_do_by_default() {
+    let line = Switch::default();
+    let bank = Locks::new(line.wrap(MemoryBackend::new().into_store()));
+    let (short, long) = (Duration::from_secs(5), Duration::from_secs(60));
+    let stock = Locks::memory().with_defaults(LockOptions::new().wait(long));
+    let bank = bank.with_defaults(LockOptions::new().wait(short));
+    let both = multi([stock.of(Kind::Mutex, "item"), bank.of(Kind::Mutex, "account")]);
+    line.freeze();
+    let options = LockOptions::new();
+    let asked = timeout(short + Duration::from_secs(1), both.lock(&options)).await;
+    let told = asked.expect("it waits for longer than one of its clients would");
+    assert!(matches!(told, Err(Error::Timeout { waited, .. }) if waited == short), "{told:?}");
+    let asked = timeout(long, both.lock(&LockOptions::new().wait(long))).await;
+    assert!(asked.is_err(), "the wait of the call counts where it has one");
     line.connect();
     bank.close().await;
 }
@@ -181,7 +253,7 @@ async fn random_multilocks_never_deadlock_and_leave_nothing() {
             for _ in 0..125 {
                 let picked: Vec<usize> = (0..random.usize(1..5)).map(|_| random.usize(..NAMES * 3)).collect();
                 let lock =
-                    multi(picked.iter().map(|i| clients[i % 3].lock(Kind::Mutex, format!("n{}", i / 3))));
+                    multi(picked.iter().map(|i| clients[i % 3].of(Kind::Mutex, format!("n{}", i / 3))));
                 let patience = Duration::from_micros(random.u64(..40_000));
                 let options = LockOptions::new();
                 let guard = match random.u8(..4) {

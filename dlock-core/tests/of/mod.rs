@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use async_trait::async_trait;
-use dlock_conformance::{Clock, Fixture};
-use dlock_core::{RedLock, Result, Store, memory::MemoryBackend};
+use dlock_conformance::{Clock, Fixture, wrap::Habit};
+use dlock_core::{RedLock, Result, driver::Store, memory::MemoryBackend};
 
 struct Majority(Vec<MemoryBackend>);
 
@@ -17,6 +17,13 @@ impl Fixture for Majority {
     async fn connect(&self) -> Result<Store> {
         let members = self.0.iter().map(|member| member.clone().into_store());
         Ok(RedLock::new(members)?.into_store())
+    }
+
+    async fn connect_with_member(&self, habit: Habit) -> Option<Result<Store>> {
+        let mut members: Vec<_> = self.0.iter().map(|member| member.clone().into_store()).collect();
+        let last = members.pop().expect("there are some");
+        members.push(habit.wrap(last));
+        Some(RedLock::new(members).map(RedLock::into_store))
     }
 
     fn clock(&self) -> Clock {

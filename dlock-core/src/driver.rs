@@ -1,0 +1,39 @@
+//! For writers of drivers: the contract between a store and the engine, and what any driver needs.
+//!
+//! Implement [`Backend`] and [`Claim`], and [`Inspect`] if the store can be looked into; hand out a [`Store`] and a
+//! [`Driver`]. What users name as well, such as [`Kind`] or [`LockName`], stands at the root of
+//! the crate. The guide is `docs/backends.md`.
+
+mod backend;
+mod clock;
+mod connect;
+pub(crate) mod error;
+pub(crate) mod id;
+mod info;
+pub(crate) mod inspect;
+pub(crate) mod kind;
+pub(crate) mod name;
+mod queue;
+mod reaper;
+mod url;
+pub(crate) mod wait;
+
+pub use backend::{Attempt, Backend, Claim, Grant, Release, Renewal, Request, Store};
+pub use clock::Moment;
+#[cfg(feature = "test-util")]
+pub use clock::{pretend_clock, pretend_suspend};
+pub use connect::{Connecting, Driver};
+pub use error::Source;
+pub use info::Info;
+pub use inspect::Inspect;
+pub use queue::{Entry, Turn, turn, watchers};
+pub use reaper::Reaper;
+pub use url::StoreUrl;
+
+// What users name as well: public at the root of the crate, and only there.
+pub(crate) use error::{Error, LostReason, Result};
+pub(crate) use id::{ClaimId, Token};
+pub(crate) use inspect::{Contender, LockState};
+pub(crate) use kind::Kind;
+pub(crate) use name::LockName;
+pub(crate) use wait::Wait;

@@ -1,0 +1,157 @@
+//! Deadlines that also run out while the machine sleeps.
+//!
+//! A deadline stands on two clocks and the earlier one counts: tokio's, which tests can pause, and
+//! `CLOCK_BOOTTIME`, which goes on during a suspend while the store forgets us.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// A point in time on both clocks: what a deadline is made of.
+///
+/// A driver that counts time itself, such as the age of a session's last heartbeat, takes its moments from here and not from
+/// [`Instant`], which stands still while the machine is suspended.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    tokio: Instant,
+    boot: Duration,
+}
+
+impl Moment {
+    /// This moment.
+    pub fn now() -> Self {
+        Self { tokio: Instant::now(), boot: since_boot() }
+    }
+
+    /// This long later. Saturates a century ahead, so that no duration can overflow a clock.
+    #[must_use]
+    pub fn after(self, span: Duration) -> Self {
+        let span = span.min(CENTURY);
+        Self { tokio: self.tokio + span, boot: self.boot + span }
+    }
+
+    /// The earlier of two deadlines, on each clock.
+    #[must_use]
+    pub fn min(self, other: Self) -> Self {
+        Self { tokio: self.tokio.min(other.tokio), boot: self.boot.min(other.boot) }
+    }
+
+    /// How long until this moment, by the clock on which it comes first. Zero if it has passed.
+    pub fn remaining(self) -> Duration {
+        self.since(Self::now())
+    }
+
+    /// How long ago this moment was, by the clock that has gone further since. Zero if it is yet to come.
+    pub fn elapsed(self) -> Duration {
+        let now = Self::now();
+        now.tokio.duration_since(self.tokio).max(now.boot.saturating_sub(self.boot))
+    }
+
+    /// How long after `earlier` this moment is, by the clock that shows less. Zero if it is not after `earlier`.
+    pub fn since(self, earlier: Self) -> Duration {
+        self.tokio.duration_since(earlier.tokio).min(self.boot.saturating_sub(earlier.boot))
+    }
+
+    /// Whether this moment is past on either clock.
+    pub fn has_passed(self) -> bool {
+        self.remaining().is_zero()
+    }
+
+    /// On tokio's clock, for timers.
+    pub fn instant(self) -> Instant {
+        self.tokio
+    }
+}
+
+/// The longest deadline. Timers far beyond the life of a process are as good as none.
+const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// Lets tests pretend that the machine was suspended for `span`: every clock went on meanwhile but tokio's and the monotonic
+/// one. For the calling thread only.
+#[cfg(feature = "test-util")]
+pub fn pretend_suspend(span: Duration) {
+    SUSPENDED.set(SUSPENDED.get() + span);
+}
+
+/// Makes tests independent of the machine's own clock: from now on, the clock that goes on during a suspend is tokio's, which
+/// may be paused, plus every [pretended suspend](pretend_suspend). For the calling thread only. Moments taken before this
+/// call must not be used after it.
+#[cfg(feature = "test-util")]
+pub fn pretend_clock() {
+    PRETENDED.set(Some(Instant::now()));
+}
+
+#[cfg(feature = "test-util")]
+thread_local! {
+    static SUSPENDED: std::cell::Cell<Duration> = const { std::cell::Cell::new(Duration::ZERO) };
+    static PRETENDED: std::cell::Cell<Option<Instant>> = const { std::cell::Cell::new(None) };
+}
+
+#[cfg(feature = "test-util")]
+fn since_boot() -> Duration {
+    PRETENDED.get().map_or_else(boot_clock, |start| start.elapsed()) + SUSPENDED.get()
+}
+
+#[cfg(not(feature = "test-util"))]
+fn since_boot() -> Duration {
+    boot_clock()
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn boot_clock() -> Duration {
+    use rustix::time::{ClockId, clock_gettime};
+    let now = clock_gettime(ClockId::Boottime);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+}
+
+/// Elsewhere tokio's clock alone counts.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn boot_clock() -> Duration {
+    Duration::ZERO
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deadline_passes_on_tokios_clock() {
+        let deadline = Moment::now().after(Duration::from_secs(30));
+        assert!(!deadline.has_passed());
+        tokio::time::advance(Duration::from_secs(30)).await;
+        assert!(deadline.has_passed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deadline_passes_on_the_clock_that_goes_on_during_suspend() {
+        let mut deadline = Moment::now().after(Duration::from_secs(30));
+        deadline.boot = Moment::now().boot;
+        assert!(deadline.has_passed(), "tokio's clock stood still, the machine's did not");
+    }
+
+    #[test]
+    fn the_longest_duration_is_a_legal_deadline() {
+        assert!(!Moment::now().after(Duration::MAX).has_passed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_has_elapsed_is_what_the_clock_says_that_went_further() {
+        let mut past = Moment::now();
+        tokio::time::advance(Duration::from_secs(30)).await;
+        assert!(past.elapsed() >= Duration::from_secs(30));
+        past.boot = past.boot.saturating_sub(Duration::from_secs(60));
+        assert!(past.elapsed() >= Duration::from_secs(60), "the machine was suspended");
+        assert_eq!(Moment::now().after(Duration::from_secs(1)).elapsed(), Duration::ZERO, "yet to come");
+    }
+
+    #[test]
+    fn of_two_deadlines_the_earlier_counts_on_each_clock() {
+        let (now, s) = (Moment::now(), Duration::from_secs);
+        let tokio_first = Moment { tokio: now.tokio + s(1), boot: now.boot + s(9) };
+        let boot_first = Moment { tokio: now.tokio + s(9), boot: now.boot + s(2) };
+        let both = tokio_first.min(boot_first);
+        assert_eq!((both.tokio, both.boot), (now.tokio + s(1), now.boot + s(2)));
+        assert_eq!(both.since(now), s(1));
+        assert_eq!(now.since(both), Duration::ZERO);
+    }
+}

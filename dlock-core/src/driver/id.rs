@@ -1,0 +1,84 @@
+//! What a claim is known by: its id, and its fencing token.
+
+use std::{fmt, num::NonZeroU64};
+
+use uuid::{Builder, Uuid};
+
+/// Names one claim, never the client: every acquisition draws a new one from the operating system's random
+/// source, so that neither a stale guard nor a forked child can be taken for the holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClaimId([u8; 16]);
+
+impl ClaimId {
+    /// Draws a fresh id.
+    ///
+    /// # Panics
+    /// If the operating system has no random numbers to give, which no supported one refuses once it has started.
+    pub fn random() -> Self {
+        let mut bytes = [0; 16];
+        // The operating system is asked directly: a generator in this process would be copied by `fork`, and parent and
+        // child would draw the same ids. `uuid` may have one, if any crate of the program switches its `fast-rng` on.
+        getrandom::fill(&mut bytes).expect("the operating system gives random numbers");
+        Self(Builder::from_random_bytes(bytes).into_uuid().into_bytes())
+    }
+
+    /// The id as it travels in binary protocols.
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
+    /// An id read back from a store.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl fmt::Display for ClaimId {
+    /// The id in the shape of a UUID, 36 characters.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Uuid::from_bytes(self.0).fmt(f)
+    }
+}
+
+/// A fencing token: greater than every token granted before for the same name.
+///
+/// Hand it to whatever the lock protects, and let that refuse anything smaller than it has seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Token(NonZeroU64);
+
+impl Token {
+    /// A token of this value; `None` for zero, which no store grants.
+    pub fn new(value: u64) -> Option<Self> {
+        NonZeroU64::new(value).map(Self)
+    }
+
+    /// The value, to put into a query or a header.
+    pub const fn get(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_shown_as_the_number_that_it_is() {
+        assert_eq!(Token::new(4711).map(|token| token.to_string()), Some("4711".to_owned()));
+        assert_eq!(Token::new(0), None, "no store grants zero");
+    }
+
+    #[test]
+    fn every_id_is_new_and_reads_back_from_its_bytes() {
+        let (one, other) = (ClaimId::random(), ClaimId::random());
+        assert_ne!(one, other);
+        assert_eq!(ClaimId::from_bytes(*one.as_bytes()), one);
+        assert_eq!(one.to_string().len(), 36);
+    }
+}

@@ -1,0 +1,93 @@
+//! What a store is and can do.
+
+use std::{ops::RangeInclusive, time::Duration};
+
+use super::Kind;
+
+/// What a store is and can do. The engine refuses what is absent here before any I/O.
+///
+/// A driver starts with [`Info::new`] and adds what its store can do:
+///
+/// ```
+/// use dlock_core::{Kind, driver::Info};
+/// use std::time::Duration;
+/// let info = Info::new("table", "table:jobs").kinds(&[Kind::Mutex]).tokens(true).ttl(Duration::from_millis(10)..=DAY);
+/// # const DAY: Duration = Duration::from_secs(24 * 3600);
+/// assert!(info.downgrades.is_empty());
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Info {
+    /// Which store, in the words of its URL's scheme: `memory`, `sqlite`, `redis`.
+    pub store: &'static str,
+    /// Two clients of one store have the same identity, two stores never do. Holds no secret.
+    pub identity: String,
+    /// The kinds of claim it grants.
+    pub kinds: &'static [Kind],
+    /// Whether every grant carries a fencing token.
+    pub tokens: bool,
+    /// The kinds of a hold whose place a read claim with the same id takes, in one step (see
+    /// [`Claim::attempt`](super::Claim::attempt)).
+    pub downgrades: &'static [Kind],
+    /// The shortest and the longest ttl it can keep.
+    pub ttl: RangeInclusive<Duration>,
+    /// The shortest and the longest [lease](crate::LockOptions::lease).
+    pub leases: RangeInclusive<Duration>,
+    /// What makes the store forget a claim of a client that is silent. `None`: the claim's own ttl. `Some`: only the end of
+    /// the client's session does, this long after the client was last heard of; while the session lives, a claim that was
+    /// not released stays.
+    pub session: Option<Duration>,
+}
+
+impl Info {
+    /// A store that grants a mutex without a token, for a ttl between a millisecond and ten years.
+    pub fn new(store: &'static str, identity: impl Into<String>) -> Self {
+        let lasting = Duration::from_millis(1)..=Duration::from_secs(10 * 365 * 24 * 3600);
+        Self {
+            store,
+            identity: identity.into(),
+            kinds: &[Kind::Mutex],
+            tokens: false,
+            downgrades: &[],
+            ttl: lasting.clone(),
+            leases: lasting,
+            session: None,
+        }
+    }
+
+    /// The kinds of claim it grants.
+    #[must_use]
+    pub fn kinds(mut self, kinds: &'static [Kind]) -> Self {
+        self.kinds = kinds;
+        self
+    }
+
+    /// Whether every grant carries a fencing token.
+    #[must_use]
+    pub fn tokens(mut self, tokens: bool) -> Self {
+        self.tokens = tokens;
+        self
+    }
+
+    /// The kinds of a hold that can be turned into a read hold.
+    #[must_use]
+    pub fn downgrades(mut self, kinds: &'static [Kind]) -> Self {
+        self.downgrades = kinds;
+        self
+    }
+
+    /// The shortest and the longest ttl; and of a lease, which in a store without sessions is a ttl that is not renewed.
+    #[must_use]
+    pub fn ttl(mut self, range: RangeInclusive<Duration>) -> Self {
+        (self.ttl, self.leases) = (range.clone(), range);
+        self
+    }
+
+    /// A store in which a claim lives as long as its client's session: how long a dead client's claims stay, and the
+    /// shortest and the longest lease, which the engine keeps by asking [`Claim::renew`](super::Claim::renew) until its end.
+    #[must_use]
+    pub fn session(mut self, timeout: Duration, leases: RangeInclusive<Duration>) -> Self {
+        (self.session, self.leases) = (Some(timeout), leases);
+        self
+    }
+}

@@ -1,0 +1,14 @@
+//! The engine: one task a claim, from the first attempt to the release. It knows claims and holds, never a guard.
+
+mod client;
+mod hold;
+mod keeper;
+mod observe;
+mod stake;
+mod terms;
+
+pub(crate) use client::Client;
+pub(crate) use hold::{Entry, Hold};
+pub(crate) use keeper::{Keeper, LastFailure, Outcome, release_until_forgotten, run_to_end};
+pub(crate) use stake::Stake;
+pub(crate) use terms::{Cadence, Terms};

@@ -1,0 +1,86 @@
+//! A stake: one guard's part in a hold.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use super::Hold;
+use crate::driver::{Error, Kind, Result};
+
+/// Which of an owner's two counts a guard is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Exclusive,
+    Shared,
+}
+
+impl Side {
+    pub(crate) fn of(kind: Kind) -> Self {
+        if kind == Kind::Read { Self::Shared } else { Self::Exclusive }
+    }
+}
+
+/// One guard's part in a hold.
+pub(crate) struct Stake {
+    pub(crate) hold: Arc<Hold>,
+    side: Side,
+    departed: bool,
+}
+
+impl Stake {
+    pub(crate) fn new(hold: Arc<Hold>, side: Side) -> Self {
+        Self { hold, side, departed: false }
+    }
+
+    /// See [`Guard::release`](crate::Guard::release).
+    pub(crate) async fn release(mut self) -> Result<()> {
+        if self.hold.loss().is_some() {
+            return Err(self.hold.lost_error());
+        }
+        let (reply, answer) = oneshot::channel();
+        self.departed = true;
+        if !self.hold.depart(self.side, Some(reply)) {
+            return Ok(());
+        }
+        answer.await.unwrap_or_else(|_| Err(self.hold.lost_error()))
+    }
+
+    /// See [`Guard::downgrade`](crate::Guard::downgrade).
+    pub(crate) async fn downgrade(mut self) -> Result<Self, (Self, Error)> {
+        if self.hold.loss().is_some() {
+            let lost = self.hold.lost_error();
+            return Err((self, lost));
+        }
+        if self.side == Side::Shared {
+            return Ok(self);
+        }
+        if !self.hold.is_downgradable() {
+            let Hold { name, kind, store, .. } = &*self.hold;
+            let what = format!("turn lock `{name}`, which is held as {kind}, into a read hold");
+            let error = Error::Unsupported { store, what };
+            return Err((self, error));
+        }
+        self.side = Side::Shared;
+        let Some(answer) = self.hold.change_sides() else { return Ok(self) };
+        match answer.await {
+            Ok(Ok(())) => Ok(self),
+            Ok(Err(error)) => {
+                self.hold.change_back();
+                self.side = Side::Exclusive;
+                Err((self, error))
+            }
+            Err(_) => {
+                let lost = self.hold.lost_error();
+                Err((self, lost))
+            }
+        }
+    }
+}
+
+impl Drop for Stake {
+    fn drop(&mut self) {
+        if !self.departed {
+            self.hold.depart(self.side, None);
+        }
+    }
+}

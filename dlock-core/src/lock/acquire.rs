@@ -1,0 +1,259 @@
+//! Acquiring: builders that are futures, and the caller's side of an acquisition.
+
+use std::{
+    fmt,
+    pin::Pin,
+    sync::PoisonError,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use tokio::{
+    runtime::Handle,
+    sync::oneshot,
+    time::{Instant, timeout_at},
+};
+
+use super::{Guard, LockOptions, handles::Target, owner::Slot};
+use crate::{
+    driver::{ClaimId, Error, Kind, Moment, Request, Result, Wait},
+    engine::{Entry, Keeper, LastFailure, Outcome},
+};
+
+/// What both builders share: what to ask for, and the running acquisition once it has begun.
+struct Asking {
+    target: Target,
+    options: LockOptions,
+    running: Option<Pin<Box<dyn Future<Output = Outcome> + Send>>>,
+}
+
+/// Waits for a lock: set options, then await it. Nothing happens before the first poll.
+///
+/// # Errors
+/// [`Error::Timeout`] when the wait ran out, and the others of [`DistributedLock::lock`](crate::DistributedLock::lock).
+///
+/// # Cancel safety
+/// Dropping it leaves no trace: nothing held, nothing queued, nothing renewed.
+#[must_use = "nothing happens unless it is awaited"]
+#[derive(Debug)]
+pub struct Acquire(Asking);
+
+/// Tries a lock once: set options, then await it.
+///
+/// # Errors
+/// Those of [`DistributedLock::try_lock`](crate::DistributedLock::try_lock).
+///
+/// # Cancel safety
+/// As for [`Acquire`].
+#[must_use = "nothing happens unless it is awaited"]
+#[derive(Debug)]
+pub struct TryAcquire(Asking);
+
+macro_rules! options {
+    ($builder:ident: $($(#[$doc:meta])* $option:ident($value:ident: $type:ty)),*) => {
+        impl $builder {
+            $($(#[$doc])* pub fn $option(mut self, $value: $type) -> Self {
+                self.0.options = self.0.options.$option($value);
+                self
+            })*
+        }
+    };
+}
+
+options! { Acquire:
+    /// How long the store remembers the claim after it last heard of it; renewed by the keeper. Default 30 s, or the store's
+    /// longest if that is less.
+    ttl(ttl: Duration),
+    /// Holds for exactly this long instead of renewing.
+    lease(lease: Duration),
+    /// Holds no longer than this although it is renewed, from before the request was sent. Default: no end.
+    max_hold(longest: Duration),
+    /// Renews this often instead of at a third of what is left; at most half the ttl.
+    renew_every(cadence: Duration),
+    /// How long to wait, from the first poll. Default: for ever. Zero is one try.
+    wait(wait: impl Into<Wait>)
+}
+
+options! { TryAcquire:
+    /// How long the store remembers the claim after it last heard of it; renewed by the keeper. Default 30 s, or the store's
+    /// longest if that is less.
+    ttl(ttl: Duration),
+    /// Holds for exactly this long instead of renewing.
+    lease(lease: Duration),
+    /// Holds no longer than this although it is renewed, from before the request was sent. Default: no end.
+    max_hold(longest: Duration),
+    /// Renews this often instead of at a third of what is left; at most half the ttl.
+    renew_every(cadence: Duration)
+}
+
+impl Asking {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Guard>>> {
+        let begin = || Box::pin(acquire(self.target.clone(), self.options)) as Pin<Box<_>>;
+        let running = self.running.get_or_insert_with(begin).as_mut();
+        running.poll(context).map_ok(|stake| stake.map(Guard::of))
+    }
+}
+
+impl fmt::Debug for Asking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { target, options, running } = self;
+        f.debug_struct("Asking")
+            .field("name", &target.name)
+            .field("kind", &target.kind)
+            .field("options", options)
+            .field("begun", &running.is_some())
+            .finish()
+    }
+}
+
+impl Acquire {
+    pub(crate) fn new(target: Target, options: LockOptions) -> Self {
+        Self(Asking { target, options, running: None })
+    }
+}
+
+impl TryAcquire {
+    pub(crate) fn new(target: Target, options: LockOptions) -> Self {
+        Self(Asking { target, options: options.wait(Wait::Never), running: None })
+    }
+}
+
+impl Future for Acquire {
+    type Output = Result<Guard>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let guard = ready!(self.0.poll(context))?;
+        // `None` comes only of one try: a wait of zero, which is over at once.
+        let name = || self.0.target.name.clone();
+        Poll::Ready(guard.ok_or_else(|| Error::Timeout {
+            name: name(),
+            waited: Duration::ZERO,
+            source: None,
+        }))
+    }
+}
+
+impl Future for TryAcquire {
+    type Output = Result<Option<Guard>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll(context)
+    }
+}
+
+async fn acquire(target: Target, options: LockOptions) -> Outcome {
+    let client = target.locks.client();
+    let info = client.store.backend.info();
+    let options = options.or(&target.locks.defaults());
+    target.name.check()?;
+    options.validate(info)?;
+    if !info.kinds.contains(&target.kind) {
+        let what = format!("lock for {}; it can for {}", target.kind, listed(info.kinds));
+        return Err(Error::Unsupported { store: info.store, what });
+    }
+    if client.closing.is_cancelled() {
+        return Err(Error::Closed { name: target.name });
+    }
+    // Timers and keepers need a runtime.
+    if Handle::try_current().is_err() {
+        return Err(Error::NoRuntime { name: target.name });
+    }
+    // One deadline for all that the call does.
+    let limit = match options.waiting() {
+        Wait::For(waited) => Some(Limit { waited, at: Moment::now().after(waited).instant() }),
+        Wait::Never | Wait::Forever => None,
+    };
+    match &target.owner {
+        None => contest(&target, &options, limit).await,
+        Some(owner) => {
+            let slot = owner.slot(client.id, &target.name);
+            // An owner that holds enters at once, whatever its other tasks do.
+            if let Some(entered) = slot.enter(&target) {
+                return entered;
+            }
+            let _turn = match (options.waiting(), &limit) {
+                // Another task of this owner waits for the lock, so the owner does not hold it, and this try is busy.
+                (Wait::Never, _) => match slot.turn.try_lock() {
+                    Ok(turn) => turn,
+                    Err(_) => return Ok(None),
+                },
+                (_, Some(limit)) => match timeout_at(limit.at, slot.turn.lock()).await {
+                    Ok(turn) => turn,
+                    Err(_) => return Err(limit.reached(&target, None)),
+                },
+                (_, None) => slot.turn.lock().await,
+            };
+            if let Some(entered) = slot.enter(&target) {
+                return entered;
+            }
+            let stake = contest(&target, &options, limit).await?;
+            if let Some(taken) = &stake {
+                slot.set(&taken.hold);
+            }
+            Ok(stake)
+        }
+    }
+}
+
+impl Slot {
+    /// What comes of asking for a lock that this owner holds; `None` if it does not hold it.
+    fn enter(&self, target: &Target) -> Option<Outcome> {
+        match self.hold()?.enter(target.kind) {
+            Entry::Entered(stake) => Some(Ok(Some(stake))),
+            Entry::Deadlock => Some(Err(Error::Deadlock { name: target.name.clone(), kind: target.kind })),
+            Entry::Over => None,
+        }
+    }
+}
+
+/// Starts a keeper and waits for what it says, or for the time to run out.
+async fn contest(target: &Target, options: &LockOptions, limit: Option<Limit>) -> Outcome {
+    let client = target.locks.client();
+    let terms = options.terms(client.store.backend.info());
+    let request = Request {
+        name: target.name.clone(),
+        kind: target.kind,
+        id: ClaimId::random(),
+        ttl: terms.ttl,
+        wait: options.waiting(),
+    };
+    let failure = limit.as_ref().map(|_| LastFailure::default());
+    let (reply, mut answer) = oneshot::channel();
+    Keeper::new(client, request, terms, failure.clone()).start(reply);
+    let outcome = match limit {
+        None => (&mut answer).await,
+        Some(limit) => match timeout_at(limit.at, &mut answer).await {
+            Ok(outcome) => outcome,
+            Err(_) => {
+                answer.close();
+                // The grant may have come in the last moment.
+                match answer.try_recv() {
+                    Ok(outcome) => Ok(outcome),
+                    Err(_) => return Err(limit.reached(target, failure)),
+                }
+            }
+        },
+    };
+    outcome.unwrap_or_else(|_| {
+        let source =
+            "the task that was to take the lock ended: its runtime was shut down, or its driver panicked";
+        Err(Error::Unavailable { store: client.store.backend.info().store, source: source.into() })
+    })
+}
+
+/// When a bounded wait ends.
+struct Limit {
+    waited: Duration,
+    at: Instant,
+}
+
+impl Limit {
+    fn reached(&self, target: &Target, failure: Option<LastFailure>) -> Error {
+        let source = failure.and_then(|last| last.lock().unwrap_or_else(PoisonError::into_inner).take());
+        Error::Timeout { name: target.name.clone(), waited: self.waited, source }
+    }
+}
+
+fn listed(kinds: &[Kind]) -> String {
+    kinds.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}

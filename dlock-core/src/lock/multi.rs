@@ -1,0 +1,209 @@
+//! MultiLock: all of several locks, of any kinds and stores, as one.
+
+use std::{future::pending, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use futures_util::future::{join_all, select_all};
+use tokio::time::{Instant, timeout};
+
+use super::{DistributedLock, Guard, LockOptions, guard::release_all};
+use crate::driver::{Error, Kind, LockName, Result, Wait};
+
+/// All of several locks as one: of any names, kinds and stores, all or nothing, with one deadline.
+///
+/// First all members are asked at once; on one connection that is one flight. If one is busy it is waited for
+/// while only members before it, in an order that all MultiLocks share (store, then name), are held: so two
+/// MultiLocks never deadlock, and nothing is held that need not be.
+///
+/// Its guard has a [token](Guard::tokens) per member and is lost when any member is lost; the others stay held until
+/// it is released. The same lock given twice counts once, and the exclusive side wins.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
+/// use dlock_core::{DistributedLock, DistributedLockExt, Kind, Locks, MultiLock};
+/// use std::time::Duration;
+/// let (stock, bank) = (Locks::memory(), Locks::memory());
+/// let both = MultiLock::new([stock.of(Kind::Mutex, "item/7"), bank.of(Kind::Write, "account/42")])?;
+/// let guard = both.lock_within(Duration::from_secs(5)).await?;
+/// assert_eq!(guard.tokens().len(), 2);
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct MultiLock {
+    /// In the order that all share.
+    members: Vec<Arc<dyn DistributedLock>>,
+    name: LockName,
+}
+
+/// How much later the MultiLock's time-out comes than that of the member it waits for: the member's error says more.
+const GRACE: Duration = Duration::from_millis(20);
+
+/// How often all members are asked for again, because one that was granted early was lost before the last was granted. On
+/// stores whose answers take longer than the ttl it would never end.
+const ROUNDS: u32 = 5;
+
+/// What [`DistributedLock::store`] says of a MultiLock.
+const STORE: &str = "multilock";
+
+impl MultiLock {
+    /// All of `members`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] if there is none, or if one is itself a MultiLock: its members must be in the common
+    /// order, so give them singly.
+    pub fn new(members: impl IntoIterator<Item = Arc<dyn DistributedLock>>) -> Result<Self> {
+        let mut members: Vec<_> = members.into_iter().collect();
+        let invalid = |reason: &str| Err(Error::InvalidConfig { reason: reason.to_owned() });
+        if members.is_empty() {
+            return invalid("a multilock needs at least one member");
+        }
+        if members.iter().any(|member| member.store() == STORE) {
+            return invalid("a multilock cannot be a member of another: give the other one its members");
+        }
+        // The exclusive side of a pair comes first and stays.
+        members.sort_by(|a, b| rank(a.as_ref()).cmp(&rank(b.as_ref())));
+        members.dedup_by(|a, b| (a.store(), a.name()) == (b.store(), b.name()));
+        let names: Vec<_> = members.iter().map(|member| member.name().as_str()).collect();
+        let name = LockName::unchecked(names.join(" + "));
+        Ok(Self { members, name })
+    }
+
+    /// Tries all members that are not held yet, at once. Keeps those before the first busy one, and releases those behind it.
+    /// Answers which is busy.
+    async fn ask(&self, held: &mut Vec<Guard>, options: &LockOptions) -> Result<Option<usize>> {
+        let from = held.len();
+        let asked = self.members[from..].iter().map(|member| member.try_lock(options));
+        let mut answers = join_all(asked).await.into_iter();
+        for answer in answers.by_ref() {
+            match answer {
+                Ok(Some(guard)) => held.push(guard),
+                Ok(None) => {
+                    release_all(answers.filter_map(Result::ok).flatten().collect()).await.ok();
+                    return Ok(Some(held.len()));
+                }
+                // The guards that the other members gave are dropped, which releases them.
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Acquires within the wait, even if a member's store hangs in a try or a release.
+    async fn acquire(&self, options: &LockOptions) -> Result<Option<Guard>> {
+        let waited = match options.waiting() {
+            Wait::For(waited) => waited,
+            Wait::Never | Wait::Forever => return self.gather(options).await,
+        };
+        let late = |_| Err(Error::Timeout { name: self.name.clone(), waited, source: None });
+        timeout(waited.saturating_add(GRACE), self.gather(options)).await.unwrap_or_else(late)
+    }
+
+    async fn gather(&self, options: &LockOptions) -> Result<Option<Guard>> {
+        let asked = Instant::now();
+        let mut held = Vec::with_capacity(self.members.len());
+        let mut lost_at_the_end = 0;
+        loop {
+            if let Some(busy) = self.ask(&mut held, options).await? {
+                let mut waiting = *options;
+                match options.waiting() {
+                    Wait::Never => {
+                        release_all(held).await.ok();
+                        return Ok(None);
+                    }
+                    Wait::For(limit) => waiting = options.wait(limit.saturating_sub(asked.elapsed())),
+                    Wait::Forever => {}
+                }
+                match self.wait_for(busy, &held, &waiting).await {
+                    Some(guard) => held.push(guard.map_err(|error| self.in_my_name(error, options))?),
+                    // A member that was held is lost, so waiting for this one does not help any more: begin again.
+                    None => drop(release_all(std::mem::take(&mut held)).await.ok()),
+                }
+                if held.len() < self.members.len() {
+                    continue;
+                }
+            }
+            let guard = Guard::all(self.name.clone(), std::mem::take(&mut held));
+            // A member that was granted early may be lost by the time that the last is granted.
+            let Some(reason) = guard.loss() else { return Ok(Some(guard)) };
+            lost_at_the_end += 1;
+            if options.waiting() == Wait::Never || lost_at_the_end == ROUNDS {
+                return Err(Error::Lost { name: self.name.clone(), reason });
+            }
+            guard.release().await.ok();
+        }
+    }
+
+    /// Waits for the busy member. `None` if a member that is held is lost before.
+    async fn wait_for(&self, busy: usize, held: &[Guard], options: &LockOptions) -> Option<Result<Guard>> {
+        let lost = async {
+            match held.is_empty() {
+                true => pending().await,
+                false => drop(select_all(held.iter().map(|guard| Box::pin(guard.lost()))).await),
+            }
+        };
+        tokio::select! {
+            biased;
+            () = lost => None,
+            guard = self.members[busy].lock(options) => Some(guard),
+        }
+    }
+
+    /// Turns a member's time-out into the MultiLock's, with the wait that the caller gave.
+    fn in_my_name(&self, error: Error, options: &LockOptions) -> Error {
+        match (error, options.waiting()) {
+            (Error::Timeout { source, .. }, Wait::For(waited)) => {
+                Error::Timeout { name: self.name.clone(), waited, source }
+            }
+            (error, _) => error,
+        }
+    }
+}
+
+/// The order that all MultiLocks share; of one lock the exclusive side first.
+fn rank(member: &dyn DistributedLock) -> (&str, &LockName, bool) {
+    (member.store(), member.name(), member.kind() == Kind::Read)
+}
+
+#[async_trait]
+impl DistributedLock for MultiLock {
+    fn name(&self) -> &LockName {
+        &self.name
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Mutex
+    }
+
+    fn store(&self) -> &str {
+        STORE
+    }
+
+    /// The shortest wait that a member's client has by default, as the one wait for all members. All else each member takes
+    /// from its own client.
+    fn defaults(&self) -> LockOptions {
+        let waits = self.members.iter().map(|member| member.defaults().waiting());
+        let shortest = waits.min_by_key(|wait| match wait {
+            Wait::Never => Duration::ZERO,
+            Wait::For(limit) => *limit,
+            Wait::Forever => Duration::MAX,
+        });
+        LockOptions::new().wait(shortest.unwrap_or_default())
+    }
+
+    async fn lock(&self, options: &LockOptions) -> Result<Guard> {
+        let guard = self.acquire(&options.or(&self.defaults())).await?;
+        let name = self.name.clone();
+        guard.ok_or(Error::Timeout { name, waited: Duration::ZERO, source: None })
+    }
+
+    async fn try_lock(&self, options: &LockOptions) -> Result<Option<Guard>> {
+        self.acquire(&options.wait(Wait::Never)).await
+    }
+}
+
+impl std::fmt::Debug for MultiLock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("MultiLock").field(&self.name).finish()
+    }
+}

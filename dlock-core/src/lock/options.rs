@@ -1,0 +1,266 @@
+//! How to hold and how long to wait, checked as a whole.
+
+use std::time::Duration;
+
+use crate::{
+    driver::{Error, Info, Result, Wait},
+    engine::{Cadence, Terms},
+};
+
+/// How to hold a lock and how long to wait for it. What is not set here is taken from the client's
+/// [defaults](crate::Locks::with_defaults), and what is not set there either is as follows:
+///
+/// | option | default | what it bounds |
+/// |---|---|---|
+/// | `ttl` | 30 s, or the store's longest if that is less | how long the store remembers a silent holder or waiter; renewed by the keeper |
+/// | `renew_every` | a third of what is left | how often a held lock is renewed |
+/// | `lease` | none | a fixed hold, from before the request, never prolonged, lost at its end |
+/// | `max_hold` | none | the whole hold, from before the request, however often it is renewed |
+/// | `wait` | [`Wait::Forever`] | the waiting, from the call |
+///
+/// Thirty seconds is what Redisson uses: long enough for a failover of the store, short enough for a person to
+/// wait out a crashed holder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LockOptions {
+    ttl: Option<Duration>,
+    lease: Option<Duration>,
+    renew_every: Option<Duration>,
+    max_hold: Option<Duration>,
+    wait: Option<Wait>,
+}
+
+/// The ttl that is used where none is set and the store can keep it.
+const TTL: Duration = Duration::from_secs(30);
+
+impl LockOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How long the store remembers the claim after it last heard of it, in whole milliseconds. Default 30 s, or the store's
+    /// longest if that is less.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// Holds for exactly this long, in whole milliseconds, and is lost at its end; counted from before the request was sent.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = Some(lease);
+        self
+    }
+
+    /// Renews this often instead of at a third of what is left; at most half the ttl.
+    #[must_use]
+    pub fn renew_every(mut self, cadence: Duration) -> Self {
+        self.renew_every = Some(cadence);
+        self
+    }
+
+    /// Holds no longer than this, counted from before the request was sent, although it is renewed: for work that must not
+    /// keep others out for ever if it hangs. The guard is lost at the end of this time, and the lock is then released.
+    /// Default: none. Unlike with a [`lease`](Self::lease), a holder that dies earlier frees the lock after its ttl.
+    #[must_use]
+    pub fn max_hold(mut self, longest: Duration) -> Self {
+        self.max_hold = Some(longest);
+        self
+    }
+
+    /// How long to wait for the lock; zero is one try. Default: for ever.
+    #[must_use]
+    pub fn wait(mut self, wait: impl Into<Wait>) -> Self {
+        // A wait of zero is one try. Only this line decides that.
+        self.wait = Some(match wait.into() {
+            Wait::For(Duration::ZERO) => Wait::Never,
+            wait => wait,
+        });
+        self
+    }
+
+    /// Takes what is not set here from `defaults`. A call that sets a ttl or a lease takes neither of these, nor
+    /// `renew_every`, from the defaults: a cadence for one ttl may be too slow for another. A lease excludes `max_hold`, so a
+    /// call that sets one of them does not take the other.
+    pub(crate) fn or(self, defaults: &Self) -> Self {
+        let rest = if self.ttl.is_some() || self.lease.is_some() { &Self::new() } else { defaults };
+        Self {
+            ttl: self.ttl.or(rest.ttl),
+            // A call that sets `renew_every` or `max_hold` wants a hold that is renewed, not a lease.
+            lease: self
+                .lease
+                .or(rest.lease.filter(|_| self.renew_every.is_none() && self.max_hold.is_none())),
+            renew_every: self.renew_every.or(rest.renew_every),
+            max_hold: self.max_hold.or(defaults.max_hold.filter(|_| self.lease.is_none())),
+            wait: self.wait.or(defaults.wait),
+        }
+    }
+
+    pub(crate) fn waiting(&self) -> Wait {
+        self.wait.unwrap_or_default()
+    }
+
+    /// Checks the options against each other and against the store.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOptions`], with the values that clash.
+    pub fn validate(&self, info: &Info) -> Result<()> {
+        let invalid = |reason| Err(Error::InvalidOptions { reason });
+        for (word, hold, range) in [("ttl", self.ttl, &info.ttl), ("lease", self.lease, &info.leases)] {
+            let Some(hold) = hold else { continue };
+            let (least, most) = (range.start(), range.end());
+            if hold.is_zero() {
+                return invalid(format!("the {word} is zero; it must be at least {least:?}"));
+            }
+            if !range.contains(&hold) {
+                return invalid(format!(
+                    "{} keeps a {word} between {least:?} and {most:?}, not {hold:?}",
+                    info.store
+                ));
+            }
+        }
+        let ttl = self.ttl_on(info);
+        match (self.lease, self.renew_every, self.max_hold) {
+            (_, _, Some(Duration::ZERO)) => {
+                invalid("`max_hold` is zero; nothing can be held for no time".to_owned())
+            }
+            (Some(lease), Some(cadence), _) => invalid(format!(
+                "a lease of {lease:?} is never renewed; drop `renew_every` ({cadence:?}) or the lease"
+            )),
+            (Some(lease), _, Some(longest)) => invalid(format!(
+                "a lease of {lease:?} ends by itself; drop `max_hold` ({longest:?}) or the lease"
+            )),
+            (None, Some(cadence), _) if cadence.is_zero() || cadence > ttl / 2 => invalid(format!(
+                "renewing every {cadence:?} does not keep a ttl of {ttl:?}; `renew_every` must be above zero and at most half the ttl"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn ttl_on(&self, info: &Info) -> Duration {
+        self.ttl.unwrap_or(TTL.clamp(*info.ttl.start(), *info.ttl.end()))
+    }
+
+    pub(crate) fn terms(&self, info: &Info) -> Terms {
+        let third = |longest| Terms { ttl: whole(self.ttl_on(info)), renewal: Cadence::Third, longest };
+        match (self.lease, self.renew_every) {
+            // A session keeps a claim for as long as it lives. So the engine ends the lease itself, and renews until then to
+            // learn whether the session still lives.
+            (Some(lease), _) if info.session.is_some() => third(Some(whole(lease))),
+            (Some(lease), _) => {
+                let lease = whole(lease);
+                Terms { ttl: lease, renewal: Cadence::Never, longest: Some(lease) }
+            }
+            (None, Some(cadence)) => Terms { renewal: Cadence::Every(cadence), ..third(self.max_hold) },
+            (None, None) => third(self.max_hold),
+        }
+    }
+}
+
+/// Stores count milliseconds, and a guard must not claim the rest of one.
+fn whole(span: Duration) -> Duration {
+    span - Duration::from_nanos(u64::from(span.subsec_nanos() % 1_000_000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info() -> Info {
+        Info::new("memory", "memory:").ttl(Duration::from_millis(10)..=Duration::from_secs(3600))
+    }
+
+    #[test]
+    fn options_that_clash_are_refused_with_both_values() {
+        let s = Duration::from_secs;
+        for (options, words) in [
+            (LockOptions::new().ttl(Duration::ZERO), ["ttl is zero", "10ms"]),
+            (LockOptions::new().ttl(Duration::from_millis(1)), ["between 10ms and 3600s", "1ms"]),
+            (LockOptions::new().ttl(Duration::MAX), ["between 10ms and 3600s", "ttl"]),
+            (LockOptions::new().lease(Duration::ZERO), ["lease is zero", "10ms"]),
+            (LockOptions::new().ttl(s(3)).renew_every(s(2)), ["every 2s", "ttl of 3s"]),
+            (LockOptions::new().renew_every(Duration::ZERO), ["every 0ns", "ttl of 30s"]),
+            (LockOptions::new().lease(s(9)).renew_every(s(1)), ["lease of 9s", "1s"]),
+            (LockOptions::new().lease(s(9)).max_hold(s(8)), ["lease of 9s", "8s"]),
+            (LockOptions::new().max_hold(Duration::ZERO), ["max_hold", "zero"]),
+        ] {
+            let error = options.validate(&info()).expect_err("must clash").to_string();
+            assert!(words.iter().all(|word| error.contains(word)), "{error}");
+        }
+    }
+
+    #[test]
+    fn no_more_than_whole_milliseconds_are_claimed() {
+        let options = LockOptions::new().lease(Duration::from_micros(1_000_999));
+        assert_eq!(options.terms(&info()).ttl, Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_ttl_that_is_not_set_is_one_that_the_store_can_keep() {
+        let (s, ms) = (Duration::from_secs, Duration::from_millis);
+        for (range, ttl) in [(ms(10)..=s(3600), s(30)), (ms(10)..=s(20), s(20)), (s(60)..=s(3600), s(60))] {
+            let info = info().ttl(range);
+            LockOptions::new().validate(&info).expect("the defaults suit every store");
+            assert_eq!(LockOptions::new().terms(&info).ttl, ttl);
+        }
+    }
+
+    #[test]
+    fn a_lease_on_a_session_is_renewed_until_its_end() {
+        let s = Duration::from_secs;
+        let info = info().ttl(s(1)..=s(4)).session(s(6), s(1)..=s(3600));
+        let options = LockOptions::new().lease(s(600));
+        options.validate(&info).expect("longer than the session, but a lease");
+        let terms = options.terms(&info);
+        assert_eq!((terms.ttl, terms.renewal, terms.longest), (s(4), Cadence::Third, Some(s(600))));
+    }
+
+    #[test]
+    fn what_is_not_set_is_as_the_client_says() {
+        let s = Duration::from_secs;
+        let defaults = LockOptions::new().ttl(s(60)).renew_every(s(10)).max_hold(s(900)).wait(s(5));
+        assert_eq!(LockOptions::new().or(&defaults), defaults);
+        assert_eq!(LockOptions::new().wait(s(1)).or(&defaults), defaults.wait(s(1)));
+        let shorter = LockOptions::new().ttl(s(4)).or(&defaults);
+        assert_eq!(
+            shorter,
+            LockOptions::new().ttl(s(4)).max_hold(s(900)).wait(s(5)),
+            "10 s would not keep it"
+        );
+        let leases = LockOptions::new().lease(s(7));
+        assert_eq!(
+            LockOptions::new().ttl(s(4)).or(&leases),
+            LockOptions::new().ttl(s(4)),
+            "a ttl is no lease"
+        );
+        assert_eq!(LockOptions::new().renew_every(s(4)).or(&leases), LockOptions::new().renew_every(s(4)));
+    }
+
+    #[test]
+    fn a_lease_and_a_longest_hold_are_never_taken_together_from_a_call_and_the_client() {
+        let s = Duration::from_secs;
+        for (call, defaults) in [
+            (LockOptions::new().lease(s(7)), LockOptions::new().max_hold(s(900))),
+            (LockOptions::new().max_hold(s(900)), LockOptions::new().lease(s(7))),
+        ] {
+            let merged = call.or(&defaults);
+            merged.validate(&info()).expect("each is sensible, and the call's counts");
+            assert_eq!(merged, call);
+        }
+    }
+
+    #[test]
+    fn sensible_options_are_accepted() {
+        let s = Duration::from_secs;
+        for options in [
+            LockOptions::new(),
+            LockOptions::new().ttl(s(3)).renew_every(Duration::from_millis(1500)),
+            LockOptions::new().lease(s(1)).wait(Wait::Never),
+            LockOptions::new().wait(Duration::MAX),
+            LockOptions::new().max_hold(Duration::MAX),
+        ] {
+            options.validate(&info()).expect("sensible");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Choosing a store by URL: scheme to driver.
+
+use super::Locks;
+use crate::{
+    driver::{Driver, Error, Result, Store, StoreUrl},
+    stores::memory,
+};
+
+/// The drivers a program can choose from. Has memory from the start.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
+/// use dlock_core::{Registry, memory};
+/// let registry = Registry::new().with(memory::DRIVER); // a store of your own goes here
+/// let locks = registry.connect("memory:jobs").await?;
+/// # drop(locks);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Registry {
+    drivers: Vec<Driver>,
+    absent: Vec<(&'static str, &'static str)>,
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Registry {
+    /// A registry with the memory store.
+    pub fn new() -> Self {
+        Self { drivers: vec![memory::DRIVER], absent: Vec::new() }
+    }
+
+    /// Adds a driver. A later one takes precedence for a scheme that both have.
+    #[must_use]
+    pub fn with(mut self, driver: Driver) -> Self {
+        self.drivers.insert(0, driver);
+        self
+    }
+
+    /// Names a scheme that is known but not compiled in, and the feature that would bring it.
+    #[must_use]
+    pub fn without(mut self, scheme: &'static str, feature: &'static str) -> Self {
+        self.absent.push((scheme, feature));
+        self
+    }
+
+    /// The schemes there are, in alphabetical order.
+    pub fn schemes(&self) -> Vec<&'static str> {
+        let mut schemes: Vec<_> = self.drivers.iter().flat_map(|driver| driver.schemes).copied().collect();
+        schemes.sort_unstable();
+        schemes.dedup();
+        schemes
+    }
+
+    /// Connects to the store that a URL names.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] for a URL, scheme or parameter that is not known; the store's own if it cannot be
+    /// reached.
+    ///
+    /// # Cancel safety
+    /// Safe: dropping the future ends the attempt.
+    pub async fn connect(&self, url: &str) -> Result<Locks> {
+        self.open(url).await.map(Locks::new)
+    }
+
+    /// Connects as [`connect`](Self::connect) does, to a store that is to be a part of something: of a
+    /// [`RedLock`](crate::RedLock), for example.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    /// Safe: dropping the future ends the attempt.
+    pub async fn open(&self, url: &str) -> Result<Store> {
+        let url: StoreUrl = url.parse()?;
+        let knows = |driver: &&Driver| driver.schemes.contains(&url.scheme());
+        if let Some(driver) = self.drivers.iter().find(knows) {
+            return (driver.connect)(url).await;
+        }
+        let known = self.schemes().join(", ");
+        let reason = match self.absent.iter().find(|(scheme, _)| *scheme == url.scheme()) {
+            Some((scheme, feature)) => {
+                format!(
+                    "`{scheme}:` is not compiled in; build with feature `{feature}`, or use one of: {known}"
+                )
+            }
+            None => format!("`{}:` is no store's scheme; there are: {known}", url.scheme()),
+        };
+        Err(Error::InvalidConfig { reason })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_unknown_scheme_is_refused_with_those_there_are() {
+        let error = Registry::new().connect("rediss://h").await.unwrap_err().to_string();
+        assert_eq!(error, "`rediss:` is no store's scheme; there are: memory");
+    }
+
+    #[tokio::test]
+    async fn a_scheme_that_is_not_compiled_in_names_its_feature() {
+        let registry = Registry::new().without("zk", "zk");
+        let error = registry.connect("zk://h").await.unwrap_err().to_string();
+        assert_eq!(error, "`zk:` is not compiled in; build with feature `zk`, or use one of: memory");
+    }
+
+    #[tokio::test]
+    async fn an_unknown_parameter_is_refused() {
+        let error = Registry::new().connect("memory:?tls=on").await.unwrap_err().to_string();
+        assert_eq!(error, "`memory:` has an unknown parameter `tls`; there are none");
+    }
+
+    #[tokio::test]
+    async fn memory_stores_of_one_name_are_one_store() {
+        let registry = Registry::new();
+        let (a, b) =
+            (registry.connect("memory:one").await.unwrap(), registry.connect("memory:one").await.unwrap());
+        let other = registry.connect("memory:other").await.unwrap();
+        let guard = a.mutex("x").lock().await.unwrap();
+        assert!(b.mutex("x").try_lock().await.unwrap().is_none(), "one name is one store");
+        assert!(other.mutex("x").try_lock().await.unwrap().is_some(), "another name is another store");
+        drop(guard);
+    }
+}

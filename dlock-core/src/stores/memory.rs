@@ -1,0 +1,309 @@
+//! The reference store, in this process's memory: all four kinds in one queue. Also how to write a backend.
+//! Over the usual length, so that a whole backend is read in one place.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    ops::Bound,
+    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use tokio::sync::Notify;
+
+use crate::driver::{
+    Attempt, Backend, Claim, ClaimId, Contender, Driver, Entry, Error, Grant, Info, Inspect, Kind, LockName,
+    LockState, Moment, Release, Renewal, Request, Result, Store, StoreUrl, Token, Turn, Wait, turn, watchers,
+};
+
+/// `memory:` and `memory:NAME`: one store per name and process.
+pub const DRIVER: Driver = Driver { schemes: &["memory"], connect: |url| Box::pin(connect(url)) };
+
+/// A client of a store in this process's memory. Clones are further clients of the same store.
+#[derive(Clone)]
+pub struct MemoryBackend {
+    space: Arc<Space>,
+    info: Info,
+}
+
+/// What the clients of one store share.
+type Space = Mutex<Shelf>;
+
+struct Shelf {
+    /// The last number drawn, of any lock: a place in a queue, and a token once it is granted.
+    last: u64,
+    /// The queues, none of them empty.
+    queues: BTreeMap<LockName, Vec<Place>>,
+}
+
+/// A claim's place in its queue.
+struct Place {
+    entry: Entry,
+    number: u64,
+    came: Moment,
+    expires: Moment,
+    /// Rung when asking again may pay.
+    bell: Arc<Notify>,
+}
+
+impl MemoryBackend {
+    /// A new, empty store.
+    pub fn new() -> Self {
+        Self::named(ClaimId::random().to_string())
+    }
+
+    fn named(name: String) -> Self {
+        let info = Info::new("memory", format!("memory:{name}")).kinds(Kind::ALL).tokens(true).downgrades(&[
+            Kind::Mutex,
+            Kind::Fair,
+            Kind::Write,
+        ]);
+        Self { space: Arc::new(Mutex::new(Shelf { last: floor(), queues: BTreeMap::new() })), info }
+    }
+
+    /// The store with all its abilities.
+    pub fn into_store(self) -> Store {
+        Store::new(Arc::new(self.clone())).with_inspect(Arc::new(self))
+    }
+
+    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+        shelf(&self.space)
+    }
+}
+
+fn shelf(space: &Space) -> MutexGuard<'_, Shelf> {
+    space.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Default for MemoryBackend {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for MemoryBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("MemoryBackend").field(&self.info.identity).finish()
+    }
+}
+
+impl Backend for MemoryBackend {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn claim(&self, request: Request) -> Box<dyn Claim> {
+        Box::new(MemoryClaim { space: Arc::clone(&self.space), request, bell: Arc::default() })
+    }
+}
+
+struct MemoryClaim {
+    space: Arc<Space>,
+    request: Request,
+    bell: Arc<Notify>,
+}
+
+#[async_trait]
+impl Claim for MemoryClaim {
+    async fn attempt(&mut self) -> Result<Attempt> {
+        let Request { name, kind, id, ttl, wait } = &self.request;
+        let now = Moment::now();
+        let mut shelf = shelf(&self.space);
+        shelf.bury(name, now);
+        if let Some(place) = shelf.place(name, *id) {
+            place.expires = now.after(*ttl);
+            place.bell = Arc::clone(&self.bell);
+            let downgrades = *kind == Kind::Read && place.entry.kind != Kind::Read;
+            if downgrades {
+                shelf.ring_watchers(name, *id);
+                shelf.place(name, *id).expect("found above").entry.kind = Kind::Read;
+            }
+        } else {
+            if *wait == Wait::Never && shelf.blocks(name, *kind) {
+                return Ok(Attempt::Busy { retry_in: *ttl });
+            }
+            shelf.last += 1;
+            let entry = Entry { id: *id, kind: *kind };
+            let (number, bell) = (shelf.last, Arc::clone(&self.bell));
+            let queue = shelf.queues.entry(name.clone()).or_insert_with(|| Vec::with_capacity(1));
+            queue.push(Place { entry, number, came: now, expires: now.after(*ttl), bell });
+        }
+        Ok(shelf.answer(name, *id, *ttl, now))
+    }
+
+    async fn renew(&mut self) -> Result<Renewal> {
+        let Request { name, id, ttl, .. } = &self.request;
+        let now = Moment::now();
+        let mut shelf = shelf(&self.space);
+        shelf.bury(name, now);
+        Ok(match shelf.place(name, *id) {
+            Some(place) => {
+                place.expires = now.after(*ttl);
+                Renewal::Renewed { valid_for: *ttl }
+            }
+            None => Renewal::Lost,
+        })
+    }
+
+    async fn release(&mut self) -> Result<Release> {
+        let Request { name, id, .. } = &self.request;
+        let mut shelf = shelf(&self.space);
+        let was_there = shelf.place(name, *id).is_some();
+        shelf.remove(name, *id);
+        Ok(if was_there { Release::Done } else { Release::Gone })
+    }
+
+    async fn changed(&mut self) {
+        self.bell.notified().await;
+    }
+}
+
+impl Shelf {
+    fn queue(&self, name: &LockName) -> Vec<Entry> {
+        self.queues.get(name).into_iter().flatten().map(|place| place.entry).collect()
+    }
+
+    fn place(&mut self, name: &LockName, id: ClaimId) -> Option<&mut Place> {
+        self.queues.get_mut(name)?.iter_mut().find(|place| place.entry.id == id)
+    }
+
+    /// Whether somebody is ahead of a newcomer of this kind.
+    fn blocks(&self, name: &LockName, kind: Kind) -> bool {
+        self.queues
+            .get(name)
+            .is_some_and(|queue| queue.iter().any(|place| !kind.shares_with(place.entry.kind)))
+    }
+
+    /// Whether the claim holds, or for how long the one ahead of it may go on.
+    fn answer(&mut self, name: &LockName, id: ClaimId, ttl: Duration, now: Moment) -> Attempt {
+        let turn = turn(&self.queue(name), id);
+        let id = if let Turn::Behind(ahead) = turn { ahead.id } else { id };
+        let place = self.place(name, id).expect("just entered, and nobody ahead is absent");
+        match turn {
+            Turn::Behind(_) => Attempt::Busy { retry_in: place.expires.since(now) },
+            _ => Attempt::Granted(Grant { token: Token::new(place.number), valid_for: ttl }),
+        }
+    }
+
+    /// Removes the claims that were not heard of for their ttl.
+    fn bury(&mut self, name: &LockName, now: Moment) {
+        let dead = |place: &&Place| place.expires.since(now).is_zero();
+        while let Some(id) =
+            self.queues.get(name).and_then(|queue| queue.iter().find(dead)).map(|place| place.entry.id)
+        {
+            self.remove(name, id);
+        }
+    }
+
+    fn remove(&mut self, name: &LockName, id: ClaimId) {
+        self.ring_watchers(name, id);
+        if let Some(queue) = self.queues.get_mut(name) {
+            queue.retain(|place| place.entry.id != id);
+            if queue.is_empty() {
+                self.queues.remove(name);
+            }
+        }
+    }
+
+    /// Rings those who wait for this claim.
+    fn ring_watchers(&mut self, name: &LockName, id: ClaimId) {
+        for watcher in watchers(&self.queue(name), id) {
+            self.place(name, watcher.id).expect("in the queue").bell.notify_one();
+        }
+    }
+
+    fn state(&self, name: &LockName, now: Moment) -> Option<LockState> {
+        let queue = self.queue(name);
+        let contender = |place: &Place| Contender {
+            id: place.entry.id.to_string(),
+            kind: place.entry.kind,
+            token: None,
+            since: Some(now.since(place.came)),
+            ttl_left: Some(place.expires.since(now)),
+            who: Some(format!("pid {}", std::process::id())),
+        };
+        let mut state = LockState { name: name.clone(), holders: Vec::new(), queue: Vec::new() };
+        for place in self.queues.get(name)?.iter().filter(|place| !place.expires.since(now).is_zero()) {
+            match turn(&queue, place.entry.id) {
+                Turn::Mine => {
+                    state.holders.push(Contender { token: Token::new(place.number), ..contender(place) })
+                }
+                _ => state.queue.push(contender(place)),
+            }
+        }
+        Some(state).filter(|state| !state.holders.is_empty() || !state.queue.is_empty())
+    }
+}
+
+#[async_trait]
+impl Inspect for MemoryBackend {
+    async fn inspect(&self, name: &LockName) -> Result<Option<LockState>> {
+        let mut shelf = self.shelf();
+        let now = Moment::now();
+        shelf.bury(name, now);
+        Ok(shelf.state(name, now))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockState>> {
+        let (shelf, now) = (self.shelf(), Moment::now());
+        let names =
+            shelf.queues.range::<str, _>((Bound::Included(prefix), Bound::Unbounded)).map(|(name, _)| name);
+        let names = names.take_while(|name| name.as_str().starts_with(prefix));
+        Ok(names.filter_map(|name| shelf.state(name, now)).collect())
+    }
+
+    async fn force_release(&self, name: &LockName) -> Result<bool> {
+        let mut shelf = self.shelf();
+        shelf.bury(name, Moment::now());
+        let queue = shelf.queue(name);
+        let holders: Vec<_> = queue.iter().filter(|entry| turn(&queue, entry.id) == Turn::Mine).collect();
+        for holder in &holders {
+            shelf.place(name, holder.id).expect("in the queue").bell.notify_one();
+            shelf.remove(name, holder.id);
+        }
+        Ok(!holders.is_empty())
+    }
+}
+
+/// Where tokens begin: above all that a former life of this process has granted, at up to a million grants a second.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the floor of tokens is the one use of the wall clock: it outlives the process"
+)]
+fn floor() -> u64 {
+    let now = std::time::SystemTime::now();
+    let since_1970 = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX / 2)
+}
+
+async fn connect(url: StoreUrl) -> Result<Store> {
+    static STORES: LazyLock<Mutex<HashMap<String, MemoryBackend>>> = LazyLock::new(Mutex::default);
+    url.allow(&[])?;
+    if !url.hosts().is_empty() {
+        let reason = format!("`{url}` names a host, and memory has none: write `memory:` or `memory:NAME`");
+        return Err(Error::InvalidConfig { reason });
+    }
+    let name = url.path().to_owned();
+    let mut stores = STORES.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(stores.entry(name.clone()).or_insert_with(|| MemoryBackend::named(name)).clone().into_store())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::Locks;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_holder_is_shown_with_its_token_and_a_waiter_without() {
+        let locks = Locks::memory();
+        let held = locks.mutex("x").lock().await.expect("free");
+        let waiting = locks.fair("x");
+        let mut waiting = Box::pin(async move { waiting.lock().await });
+        assert!(futures_util::poll!(&mut waiting).is_pending());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let state = locks.inspect("x").await.expect("memory can").expect("held");
+        assert_eq!(state.holders[0].token, held.token());
+        assert_eq!((state.queue.len(), state.queue[0].token), (1, None));
+    }
+}

@@ -1,0 +1,468 @@
+//! One member's part in a claim: what is asked of it, and until when it holds. Over the usual length: a
+//! member's states, and all that changes them.
+//!
+//! `claim.rs` explains the words *vote*, *joined* and *disowned*.
+
+use std::{
+    future::{pending, poll_fn},
+    panic::AssertUnwindSafe,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use futures_util::FutureExt as _;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use crate::{
+    driver::{
+        Attempt, Backend, Claim, ClaimId, Error, Grant, Moment, Release, Renewal, Request, Result, Token,
+    },
+    engine,
+};
+
+/// How many bytes of the id are common to all claims that one claim on the majority makes on its members. The other three
+/// are the member's index and the number of its claim.
+const COMMON: usize = 13;
+
+/// How many characters of the id's text these bytes are.
+const COMMON_TEXT: usize = 30;
+
+/// One member's claim, and what is known of it.
+///
+/// **Every claim has an id of its own.** A claim that was released, or that the member has forgotten, is never attempted
+/// again: a late release of it could otherwise remove what a later attempt was granted. The next attempt is a new claim with
+/// a new id, which no late request can meet. Members have different ids too, because two of them may be one server under two
+/// names: with one id, that server would grant twice and count as two.
+pub(super) struct Member {
+    backend: Arc<dyn Backend>,
+    request: Request,
+    /// Which of the members it is, and how many claims have been made on it before: both are in the claim's id.
+    index: u8,
+    claims: u16,
+    state: State,
+    /// Until when it holds, by its last good answer, counted from before the request. `None` as soon as a release was asked
+    /// for, even if the member still holds.
+    held_until: Option<Moment>,
+    /// The token of its grant, where the member has tokens. A grant with another token is another hold.
+    token: Option<Token>,
+    /// Whether the hold rests on it.
+    has_vote: bool,
+    /// When the answer came that granted. Since then it has held, without a gap until `renewal_sent`.
+    granted_at: Option<Instant>,
+    /// When the last renewal that it confirmed was sent.
+    renewal_sent: Option<Instant>,
+    /// Whether it was renewed in the current round.
+    renewed_in_round: bool,
+    /// It has disowned the hold while it had a vote: until when it had promised to hold. Kept until the claim reads it, with
+    /// [`take_disowned`](Self::take_disowned) or [`take_expired_vote`](Self::take_expired_vote).
+    disowned_until: Option<Moment>,
+    /// Earlier claims on this member that are being released in the background. Closed, so that it can be waited for.
+    leaving: TaskTracker,
+    /// Everything that the RedLock does in the background, for [`Backend::close`].
+    tasks: TaskTracker,
+}
+
+enum State {
+    /// A claim, with no call under way.
+    Idle(Box<dyn Claim>),
+    Asked {
+        question: Question,
+        answer: Asking,
+        /// Its round is over, and the call goes on in the background.
+        late: bool,
+    },
+    /// A claim that is never attempted again: the member has forgotten it, or has not confirmed its release.
+    Ended(Box<dyn Claim>),
+    /// No claim, and a release that waits for earlier claims to be released. May be dropped; costs no task.
+    Draining(Pin<Box<dyn Future<Output = ()> + Send>>),
+    /// No claim, but perhaps earlier ones that are being released in the background.
+    None,
+}
+
+/// A call to the driver under way: it gives the claim back with the answer, or none if the runtime ended.
+type Asking = Pin<Box<dyn Future<Output = (Option<Box<dyn Claim>>, Answer)> + Send>>;
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Question {
+    Attempt,
+    Renew,
+    Release,
+}
+
+/// What a member says.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// It holds from `at`, when the answer came, or from earlier on, and until `until`.
+    Granted { at: Instant, until: Moment, token: Option<Token> },
+    /// It has held without a gap until `sent`, and holds until `until`.
+    Renewed { sent: Moment, until: Moment },
+    /// Somebody else is first there; when to ask again.
+    Busy(Duration),
+    /// It does not know us any more.
+    Lost,
+    /// It has let go.
+    Released(Release),
+    /// It is not known whether the member did what it was asked for.
+    Unknown(Error),
+}
+
+impl Member {
+    pub(super) fn new(index: usize, backend: Arc<dyn Backend>, request: Request, tasks: TaskTracker) -> Self {
+        let leaving = closed();
+        let index = index.to_le_bytes()[0];
+        Self {
+            backend,
+            request,
+            index,
+            claims: 0,
+            state: State::None,
+            held_until: None,
+            token: None,
+            has_vote: false,
+            granted_at: None,
+            renewal_sent: None,
+            renewed_in_round: false,
+            disowned_until: None,
+            leaving,
+            tasks,
+        }
+    }
+
+    /// Whether it holds, by its last answer. Its time may be over.
+    pub(super) fn holds(&self) -> bool {
+        self.held_until.is_some()
+    }
+
+    /// Until when it holds, if it has a vote, or has joined and so takes the place of a vote that expires.
+    pub(super) fn lasts_until(&self) -> Option<Moment> {
+        self.held_until.filter(|_| self.has_vote || self.joined_at().is_some())
+    }
+
+    /// Until when it holds, if the hold rests on it.
+    pub(super) fn vote_until(&self) -> Option<Moment> {
+        self.held_until.filter(|_| self.has_vote)
+    }
+
+    /// Lets the hold rest on it from now on, if it holds.
+    pub(super) fn give_vote(&mut self) {
+        self.has_vote = self.holds();
+    }
+
+    /// When the last renewal that it confirmed was sent, if the hold rests on it. Until then it has held, whatever it says
+    /// later.
+    pub(super) fn vote_renewed_at(&self) -> Option<Instant> {
+        self.renewal_sent.filter(|_| self.has_vote)
+    }
+
+    /// Since when it holds, if it has joined: was granted, and renewed after that.
+    pub(super) fn joined_at(&self) -> Option<Instant> {
+        self.granted_at.filter(|_| self.renewal_sent.is_some())
+    }
+
+    /// Whether it was renewed in the current round.
+    pub(super) fn is_renewed_in_round(&self) -> bool {
+        self.renewed_in_round
+    }
+
+    /// Whether it has disowned the hold since this was last asked. Only if the time that it had granted was not
+    /// over, by its own clock: otherwise it forgot us rightly, and counts as a silent member whose time is over.
+    pub(super) fn take_disowned(&mut self, drift: Duration) -> bool {
+        match self.disowned_until {
+            Some(until) if until.remaining() > drift => {
+                self.disowned_until = None;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes its vote away if the time that it granted is over, and tells when it was.
+    pub(super) fn take_expired_vote(&mut self, drift: Duration) -> Option<Instant> {
+        let over = self.vote_until().filter(|until| until.remaining() <= drift);
+        if over.is_some() {
+            // It has promised nothing any more: if it lets the claim in again, that is a hold of its own.
+            self.clear_hold();
+        }
+        over.or(self.disowned_until.take()).map(Moment::instant)
+    }
+
+    /// Asks the member. While an earlier question is unanswered, an attempt or a renewal is not asked again, and a release
+    /// follows the answer.
+    pub(super) fn ask(&mut self, question: Question) {
+        match question {
+            Question::Release => self.ask_to_leave(),
+            Question::Attempt | Question::Renew => self.ask_to_hold(question),
+        }
+    }
+
+    fn ask_to_hold(&mut self, question: Question) {
+        if matches!(self.state, State::Ended(_) | State::Asked { question: Question::Release, .. }) {
+            self.leave_in_background();
+        }
+        self.state = match std::mem::replace(&mut self.state, State::None) {
+            State::None | State::Draining(_) if question == Question::Attempt => {
+                let request = self.fresh_request();
+                let claim = self.backend.claim(request);
+                State::Asked { question, answer: asking(claim, question), late: false }
+            }
+            State::Idle(claim) => State::Asked { question, answer: asking(claim, question), late: false },
+            other => other,
+        };
+    }
+
+    fn ask_to_leave(&mut self) {
+        self.clear_hold();
+        let question = Question::Release;
+        let released = match std::mem::replace(&mut self.state, State::None) {
+            State::Asked { question: Question::Release, answer, late } => {
+                self.state = State::Asked { question, answer, late };
+                return;
+            }
+            State::Idle(claim) | State::Ended(claim) => asking(claim, question),
+            State::Asked { answer, .. } => Box::pin(async move {
+                match answer.await {
+                    (Some(claim), _) => asking(claim, question).await,
+                    gone => gone,
+                }
+            }),
+            State::None | State::Draining(_) => {
+                if !self.leaving.is_empty() {
+                    let others = self.leaving.clone();
+                    self.state = State::Draining(Box::pin(async move { others.wait().await }));
+                }
+                return;
+            }
+        };
+        // Released only when the earlier claims are gone too: then nothing of ours is left.
+        let others = self.leaving.clone();
+        let answer = Box::pin(async move {
+            let (claim, answer) = released.await;
+            if matches!(answer, Answer::Released(_)) {
+                others.wait().await;
+            }
+            (claim, answer)
+        });
+        self.state = State::Asked { question, answer, late: false };
+    }
+
+    /// Has the claim released in the background, however late the member answers. The next attempt is another claim.
+    pub(super) fn leave_in_background(&mut self) {
+        self.clear_hold();
+        let state = std::mem::replace(&mut self.state, State::None);
+        if matches!(state, State::Draining(_) | State::None) {
+            return;
+        }
+        // A release under way waits for all in `leaving`, so it is tracked in a new one: it would wait for its own end.
+        let is_release = matches!(state, State::Asked { question: Question::Release, .. });
+        let others = is_release.then(|| std::mem::replace(&mut self.leaving, closed()));
+        let (backend, ttl) = (Arc::clone(&self.backend), self.request.ttl);
+        let leave = async move {
+            let claim = match state {
+                State::Draining(_) | State::None => return,
+                State::Idle(claim) | State::Ended(claim) => Some(claim),
+                State::Asked { answer, .. } => match answer.await {
+                    (_, Answer::Released(_)) => return,
+                    (claim, _) => claim,
+                },
+            };
+            if let Some(mut claim) = claim {
+                engine::release_until_forgotten(claim.as_mut(), backend.info(), ttl, drop).await;
+            }
+            // That release failed before it had waited for the earlier claims.
+            if let Some(others) = others {
+                others.wait().await;
+            }
+        };
+        drop(engine::run_to_end(&self.tasks, self.leaving.track_future(leave)));
+    }
+
+    fn clear_hold(&mut self) {
+        (self.held_until, self.token, self.has_vote) = (None, None, false);
+        (self.granted_at, self.renewal_sent, self.renewed_in_round) = (None, None, false);
+    }
+
+    /// The request of its next claim, with an id that no claim has had, on this member or another.
+    fn fresh_request(&mut self) -> Request {
+        let mut id = *self.request.id.as_bytes();
+        let [high, low] = self.claims.to_be_bytes();
+        for (byte, own) in id[COMMON..].iter_mut().zip([self.index, high, low]) {
+            *byte ^= own;
+        }
+        self.claims = self.claims.wrapping_add(1);
+        Request { id: ClaimId::from_bytes(id), ..self.request.clone() }
+    }
+
+    /// Whether something of ours may be in the member's store.
+    pub(super) fn is_there(&self) -> bool {
+        !matches!(self.state, State::None) || !self.leaving.is_empty()
+    }
+
+    /// Whether an answer is still to come.
+    pub(super) fn is_asked(&self) -> bool {
+        matches!(self.state, State::Asked { .. } | State::Draining(_))
+    }
+
+    /// Polls for the answer to what was asked, and notes what it says of the hold. May be polled again later.
+    pub(super) fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Answer> {
+        if let State::Draining(others) = &mut self.state {
+            std::task::ready!(others.as_mut().poll(context));
+            self.state = State::None;
+            return Poll::Ready(Answer::Released(Release::Done));
+        }
+        let State::Asked { answer, question, .. } = &mut self.state else { return Poll::Pending };
+        let Poll::Ready((claim, answer)) = answer.as_mut().poll(context) else { return Poll::Pending };
+        let leaves = *question == Question::Release || matches!(answer, Answer::Lost);
+        self.state = match (claim, &answer) {
+            (None, _) | (_, Answer::Released(_)) => State::None,
+            (Some(claim), _) if leaves => State::Ended(claim),
+            (Some(claim), _) => State::Idle(claim),
+        };
+        let vote = self.vote_until();
+        match answer {
+            Answer::Granted { at, until, token } => {
+                if self.token != token {
+                    // The earlier hold had ended, and somebody else may have had the lock in between.
+                    self.clear_hold();
+                }
+                (self.held_until, self.token) = (Some(until), token);
+                self.granted_at.get_or_insert(at);
+            }
+            Answer::Renewed { sent, until } => {
+                (self.held_until, self.renewal_sent, self.renewed_in_round) =
+                    (Some(until), Some(sent.instant()), true);
+            }
+            Answer::Busy(_) | Answer::Lost | Answer::Released(_) => self.clear_hold(),
+            Answer::Unknown(_) => {}
+        }
+        if self.vote_until().is_none() {
+            self.disowned_until = vote.or(self.disowned_until);
+        }
+        Poll::Ready(answer)
+    }
+
+    /// Lets a call that was not answered in time go on as a task: a call to a driver is never dropped in flight.
+    pub(super) fn finish_in_background(&mut self) {
+        if let State::Asked { answer, late: late @ false, .. } = &mut self.state {
+            let going_on = std::mem::replace(answer, Box::pin(pending()));
+            let task = engine::run_to_end(&self.tasks, going_on);
+            *answer =
+                Box::pin(async move { task.await.unwrap_or_else(|_| (None, Answer::Unknown(ended()))) });
+            *late = true;
+        }
+    }
+
+    /// Reads an answer that came after its round, and begins a new round.
+    pub(super) fn take_late_answer(&mut self) {
+        if matches!(self.state, State::Asked { late: true, .. }) {
+            // If it is not there yet, whoever waits for it polls again.
+            let _ = self.poll_answer(&mut Context::from_waker(Waker::noop()));
+        }
+        self.renewed_in_round = false;
+    }
+
+    /// Ends when asking again may pay: when the member hints, or when it has granted after its round was over.
+    pub(super) async fn changed(&mut self) {
+        match &mut self.state {
+            State::Idle(claim) => claim.changed().await,
+            State::Asked { question: Question::Attempt, .. } => {
+                let answer = poll_fn(|context| self.poll_answer(context)).await;
+                if !matches!(answer, Answer::Granted { .. }) {
+                    pending::<()>().await;
+                }
+            }
+            State::Asked { .. } | State::Ended(_) | State::Draining(_) | State::None => pending().await,
+        }
+    }
+}
+
+/// A tracker that can be waited for while it is in use.
+pub(super) fn closed() -> TaskTracker {
+    let tasks = TaskTracker::new();
+    tasks.close();
+    tasks
+}
+
+/// Whether the ids that two members show belong to one claim on the majority. Such ids differ only in the bytes after the
+/// first [`COMMON`]; what another program writes behind an id must be the same.
+pub(super) fn is_same_claim(one: &str, other: &str) -> bool {
+    let parts = |id: &str| Some((id.get(..COMMON_TEXT)?.to_owned(), id.get(ID_TEXT..)?.to_owned()));
+    one == other || parts(one).is_some_and(|one| Some(one) == parts(other))
+}
+
+/// The characters of a [`ClaimId`].
+const ID_TEXT: usize = 36;
+
+fn asking(mut claim: Box<dyn Claim>, question: Question) -> Asking {
+    Box::pin(async move {
+        let sent = Moment::now();
+        // A panic of one member's driver counts as one unknown answer, and the member is asked again.
+        let told = AssertUnwindSafe(ask(claim.as_mut(), question, sent)).catch_unwind().await;
+        let answer = told.unwrap_or_else(|_| Err(ended()));
+        (Some(claim), answer.unwrap_or_else(Answer::Unknown))
+    })
+}
+
+async fn ask(claim: &mut dyn Claim, question: Question, sent: Moment) -> Result<Answer> {
+    match question {
+        Question::Attempt => claim.attempt().await.map(|attempt| match attempt {
+            Attempt::Granted(Grant { token, valid_for }) => {
+                Answer::Granted { at: Instant::now(), until: sent.after(valid_for), token }
+            }
+            Attempt::Busy { retry_in } => Answer::Busy(retry_in),
+        }),
+        Question::Renew => claim.renew().await.map(|renewal| match renewal {
+            Renewal::Renewed { valid_for } => Answer::Renewed { sent, until: sent.after(valid_for) },
+            Renewal::Lost => Answer::Lost,
+        }),
+        Question::Release => claim.release().await.map(Answer::Released),
+    }
+}
+
+fn ended() -> Error {
+    Error::Unavailable { store: "redlock", source: "a member's driver panicked, or the runtime ended".into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        driver::{Kind, LockName, Wait},
+        stores::memory::MemoryBackend,
+    };
+
+    fn member(index: usize, id: ClaimId) -> Member {
+        let name = LockName::new("x").expect("legal");
+        let request =
+            Request { name, kind: Kind::Mutex, id, ttl: Duration::from_secs(30), wait: Wait::Forever };
+        Member::new(index, Arc::new(MemoryBackend::new()), request, TaskTracker::new())
+    }
+
+    #[test]
+    fn every_claim_of_every_member_has_an_id_of_its_own_that_is_known_as_the_same_claim() {
+        let id = ClaimId::random();
+        let mut ids = Vec::new();
+        for index in 0..5 {
+            let mut member = member(index, id);
+            ids.extend((0..300).map(|_| member.fresh_request().id));
+        }
+        assert!(ids.iter().all(|one| is_same_claim(&one.to_string(), &id.to_string())));
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), 1500);
+    }
+
+    #[test]
+    fn claims_of_others_are_not_taken_for_the_same() {
+        let (one, other) = (ClaimId::random().to_string(), ClaimId::random().to_string());
+        assert!(!is_same_claim(&one, &other));
+        assert!(
+            !is_same_claim(&format!("{one}:1"), &format!("{one}:2")),
+            "two threads of one Redisson client"
+        );
+        assert!(is_same_claim("x", "x") && !is_same_claim("x", "y"), "ids of other programs may be short");
+    }
+}

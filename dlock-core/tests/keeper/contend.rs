@@ -1,0 +1,182 @@
+//! From the first attempt to the grant.
+
+use std::{sync::Arc, time::Duration};
+
+use dlock_core::{
+    Error, Kind, LockOptions, Token,
+    driver::{Attempt, Grant, Release},
+};
+use tokio::time::{Instant, timeout};
+
+use super::script::{BUSY, Call, Fail, GRANTED, Hang, Hints, Late, Play, Refuse, S, Say, TTL, about};
+
+#[tokio::test(start_paused = true)]
+async fn hints_without_end_do_not_make_a_waiter_hammer() {
+    let play = Play::new().attempt([Say(BUSY)]).hints(Hints::Endless);
+    timeout(S, play.client().mutex("x").lock()).await.expect_err("it is busy");
+    let asked = play.count(Call::Attempt);
+    assert!((50..300).contains(&asked), "{asked} attempts in a second");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hint_makes_a_waiter_ask_at_once() {
+    let play = Play::new().attempt([Say(BUSY), Say(GRANTED)]).hints(Hints::Once(S));
+    let start = Instant::now();
+    drop(play.hold().await);
+    assert!(about(start.elapsed(), S), "granted after {:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_hint_a_waiter_asks_when_the_store_said() {
+    let play = Play::new().attempt([Say(Attempt::Busy { retry_in: 2 * S }), Say(GRANTED)]);
+    let start = Instant::now();
+    drop(play.hold().await);
+    assert!(about(start.elapsed(), 2 * S), "asked again after {:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_asks_three_times_in_its_ttl_whatever_the_store_said() {
+    let play = Play::new().attempt([Say(Attempt::Busy { retry_in: Duration::MAX })]);
+    let start = Instant::now();
+    timeout(TTL + S, play.client().mutex("x").lock()).await.expect_err("it is busy");
+    let times = play.times(Call::Attempt, start);
+    assert_eq!(times.len(), 4, "the heartbeat of a waiting claim: {times:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_has_its_waiters_ask_at_once_is_not_hammered() {
+    let play = Play::new().attempt([Say(Attempt::Busy { retry_in: Duration::ZERO })]);
+    timeout(S, play.client().mutex("x").lock()).await.expect_err("it is busy");
+    let asked = play.count(Call::Attempt);
+    assert!(asked <= 1001, "{asked} attempts in a second");
+}
+
+#[tokio::test(start_paused = true)]
+async fn four_failures_in_a_row_are_ridden_out() {
+    let play = Play::new().attempt([Fail, Fail, Fail, Fail, Say(GRANTED)]);
+    drop(play.hold().await);
+    assert_eq!(play.count(Call::Attempt), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_between_failures_begins_a_new_row() {
+    let play = Play::new().attempt([Fail, Fail, Fail, Fail, Say(BUSY), Fail, Fail, Fail, Fail, Say(GRANTED)]);
+    drop(play.hold().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn five_failures_in_a_row_are_reported_and_released() {
+    let play = Play::new().attempt([Fail]);
+    let client = play.client();
+    let told = client.mutex("x").lock().await;
+    assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
+    assert_eq!(play.count(Call::Attempt), 5);
+    play.over(&client).await;
+    assert_eq!(play.count(Call::Release), 1, "one of the attempts may have been granted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_reported_at_once_and_released() {
+    let play = Play::new().attempt([Refuse]);
+    let client = play.client();
+    let told = client.mutex("x").lock().await;
+    assert!(matches!(told, Err(Error::Refused { .. })), "{told:?}");
+    assert_eq!(play.count(Call::Attempt), 1, "asking again changes nothing");
+    play.over(&client).await;
+    assert_eq!(play.count(Call::Release), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_try_is_reported_at_once() {
+    let play = Play::new().attempt([Fail]);
+    let told = play.client().mutex("x").try_lock().await;
+    assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
+    assert_eq!(play.count(Call::Attempt), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bounded_wait_ends_in_time_when_the_store_hangs() {
+    let play = Play::new().attempt([Hang]);
+    let start = Instant::now();
+    let told = play.client().mutex("x").lock().wait(3 * S).await;
+    assert!(matches!(told, Err(Error::Timeout { .. })), "{told:?}");
+    assert!(about(start.elapsed(), 3 * S), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bounded_wait_that_met_failures_names_the_last_one() {
+    let play = Play::new().attempt([Fail, Say(BUSY)]);
+    let told = play.client().mutex("x").lock().wait(3 * S).await;
+    let Err(Error::Timeout { source: Some(source), .. }) = told else { panic!("{told:?}") };
+    assert_eq!(source.to_string(), "script is not reachable");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_is_not_dropped_in_flight_when_its_caller_leaves() {
+    let play = Play::new().attempt([Late(2 * S, GRANTED)]);
+    let client = play.client();
+    timeout(S, client.mutex("x").lock()).await.expect_err("not yet answered");
+    assert_eq!(play.count(Call::Release), 0, "its outcome is not known yet");
+    play.over(&client).await;
+    assert_eq!((play.count(Call::Attempt), play.count(Call::Release)), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_leaves_no_trace_is_no_loss() {
+    let play = Play::new().attempt([Fail]).release([Say(Release::Gone)]);
+    let client = play.client();
+    let told = client.mutex("x").try_lock().await;
+    assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
+    play.over(&client).await;
+    assert_eq!(play.count(Call::Release), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_whose_time_was_over_is_asked_for_again() {
+    let play = Play::new().attempt([Late(TTL + S, GRANTED), Say(GRANTED)]);
+    let held = play.hold().await;
+    assert!(!held.is_lost());
+    assert_eq!(play.count(Call::Attempt), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_call_leaves_unset_is_as_the_client_says() {
+    use dlock_core::DistributedLockExt as _;
+    let play = Play::new();
+    let client = play.client().with_defaults(LockOptions::new().ttl(TTL * 2).wait(S));
+    let _held = client.mutex("x").lock_within(S).await.expect("granted");
+    assert_eq!(
+        play.script().ttls,
+        [TTL * 2],
+        "the call said how long to wait, and left the ttl to the client"
+    );
+    let lock: Arc<dyn dlock_core::DistributedLock> = Arc::new(client.mutex("x"));
+    play.script().attempt = [Say(BUSY)].into();
+    let told = lock.lock(&LockOptions::new()).await;
+    assert!(matches!(told, Err(Error::Timeout { waited, .. }) if waited == S), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_try_asks_once_and_releases_nothing() {
+    let play = Play::new().attempt([Say(BUSY)]);
+    let client = play.client();
+    assert!(client.mutex("x").try_lock().await.expect("busy is no error").is_none());
+    play.over(&client).await;
+    assert_eq!((play.count(Call::Attempt), play.count(Call::Release)), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_token_of_the_guard_is_that_of_the_grant() {
+    let token = Token::new(42);
+    let play = Play::new().attempt([Say(Attempt::Granted(Grant { token, valid_for: TTL }))]);
+    assert_eq!(play.hold().await.token(), token);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_the_store_lacks_is_refused_with_those_it_has() {
+    let mut play = Play::new();
+    play.1 = play.1.kinds(&[Kind::Mutex, Kind::Write]);
+    let told = play.client().fair("x").lock().await.expect_err("it has none").to_string();
+    assert!(told.contains("fair") && told.contains("mutex, write"), "{told}");
+    assert_eq!(play.count(Call::Attempt), 0);
+}

@@ -1,0 +1,732 @@
+//! A RedLock whose members answer late, or not at all: no claim on it counts what a member no longer holds.
+//!
+//! What a look from above does not show, because each member alone keeps its contract. The same with dice is
+//! `dlock_conformance::simulation::simulate_majority`.
+#![expect(clippy::disallowed_methods, reason = "contenders are tasks; each test awaits its own")]
+
+mod watchdog;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use dlock_conformance::wrap::{Switch, queueless, wrap};
+use dlock_core::{
+    ClaimId, Error, Kind, LockName, LockOptions, Locks, LostReason, RedLock, Result, Wait,
+    driver::{Attempt, Backend, Claim, Info, Release, Renewal, Request, Store, pretend_suspend},
+    memory::MemoryBackend,
+};
+use tokio::time::{Instant, sleep, timeout};
+
+const TTL: Duration = Duration::from_secs(30);
+const MS: Duration = Duration::from_millis(1);
+
+/// What the validity lacks of the ttl, for clocks that run at different speeds.
+const DRIFT: Duration = Duration::from_millis(302);
+
+fn three() -> [MemoryBackend; 3] {
+    watchdog::watch();
+    [(); 3].map(|()| MemoryBackend::new())
+}
+
+fn store(members: impl IntoIterator<Item = Store>) -> Store {
+    RedLock::new(members).expect("independent members").into_store()
+}
+
+fn locks(members: impl IntoIterator<Item = Store>) -> Locks {
+    Locks::new(store(members)).with_defaults(LockOptions::new().ttl(TTL))
+}
+
+fn direct(member: &MemoryBackend) -> Locks {
+    Locks::new(member.clone().into_store())
+}
+
+/// Who holds `x` in one member.
+async fn holders(member: &MemoryBackend) -> Vec<String> {
+    let state = direct(member).inspect("x").await.expect("memory can be inspected");
+    state.map(|state| state.holders.into_iter().map(|one| one.id).collect()).unwrap_or_default()
+}
+
+fn request() -> Request {
+    let name = LockName::new("x").expect("legal");
+    Request { name, kind: Kind::Mutex, id: ClaimId::random(), ttl: TTL, wait: Wait::Forever }
+}
+
+/// Which call of a claim a line holds up, and for how long: on the way there, and on the way back.
+#[derive(Clone, Copy)]
+struct Delay {
+    call: Call,
+    there: Duration,
+    back: Duration,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Call {
+    Attempt,
+    Renew,
+    Release,
+}
+
+struct Delayed(Box<dyn Claim>, Delay);
+
+impl Delay {
+    fn wrap(self, store: Store) -> Store {
+        wrap(store, move |claim, _| Box::new(Delayed(claim, self)))
+    }
+}
+
+impl Delayed {
+    async fn pass<T>(
+        Delay { call: slow, there, back }: Delay,
+        call: Call,
+        answer: impl Future<Output = T>,
+    ) -> T {
+        sleep(if call == slow { there } else { Duration::ZERO }).await;
+        let answer = answer.await;
+        sleep(if call == slow { back } else { Duration::ZERO }).await;
+        answer
+    }
+}
+
+#[async_trait]
+impl Claim for Delayed {
+    async fn attempt(&mut self) -> Result<Attempt> {
+        Self::pass(self.1, Call::Attempt, self.0.attempt()).await
+    }
+    async fn renew(&mut self) -> Result<Renewal> {
+        Self::pass(self.1, Call::Renew, self.0.renew()).await
+    }
+    async fn release(&mut self) -> Result<Release> {
+        Self::pass(self.1, Call::Release, self.0.release()).await
+    }
+    async fn changed(&mut self) {
+        self.0.changed().await;
+    }
+}
+
+/// X has one member of three, as in any split, and lets go of it. Then Y takes that one and another. What X is told by the
+/// time that the last one is free.
+async fn after_a_yield(line: impl FnOnce(Store) -> Store, lose: impl FnOnce()) -> (bool, bool) {
+    let members @ [a, b, c] = &three();
+    let x =
+        locks([line(a.clone().into_store()), b.clone().into_store(), c.clone().into_store()].map(queueless));
+    let y = locks(members.clone().map(|member| queueless(member.into_store())));
+    let others = [direct(b).mutex("x").lock().await, direct(c).mutex("x").lock().await];
+    let [first, second] = others.map(|guard| guard.expect("free"));
+    let lock = x.mutex("x");
+    let asking = tokio::spawn(async move { lock.lock().await });
+    sleep(5 * MS).await;
+    assert_eq!(holders(a).await.len(), 1, "X has the first member");
+    lose();
+    timeout(TTL * 10, async {
+        while !holders(a).await.is_empty() {
+            sleep(MS).await;
+        }
+    })
+    .await
+    .expect("whoever has no majority lets go in the end");
+    first.release().await.expect("held until now");
+    let held = y.mutex("x").try_lock().await.expect("no error").expect("two members are free");
+    second.release().await.expect("held until now");
+    let told = timeout(TTL / 2, asking).await;
+    let x_holds = told.is_ok_and(|told| told.expect("no panic").is_ok_and(|guard| !guard.is_lost()));
+    (x_holds, !held.is_lost())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_whose_release_answer_was_lost_does_not_vote() {
+    let line = Switch::default();
+    let both = after_a_yield(|member| line.wrap(member), || line.lose_answers()).await;
+    assert_ne!(both, (true, true), "two hold");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_whose_release_answer_is_late_does_not_vote() {
+    let late = Delay { call: Call::Release, there: Duration::ZERO, back: TTL / 3 };
+    let both = after_a_yield(|member| late.wrap(member), || ()).await;
+    assert_ne!(both, (true, true), "two hold");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_that_was_taken_over_does_not_vote() {
+    let members @ [a, b, c] = &three();
+    let x = locks(members.clone().map(|member| queueless(member.into_store())));
+    let others = [direct(b).mutex("x").lock().await, direct(c).mutex("x").lock().await];
+    let [first, second] = others.map(|guard| guard.expect("free"));
+    let lock = x.mutex("x");
+    let mut asking = Box::pin(async move { lock.lock().await });
+    timeout(5 * MS, &mut asking).await.expect_err("one of three is no majority");
+    // Somebody stands in its queue, and so comes next.
+    let next = direct(a);
+    let next = tokio::spawn(async move { next.mutex("x").lock().await });
+    tokio::task::yield_now().await;
+    assert!(direct(a).force_release("x").await.expect("memory can"), "X has the first member");
+    let third = next.await.expect("no panic").expect("granted");
+    first.release().await.expect("held until now");
+    timeout(TTL / 2, &mut asking).await.expect_err("two of three are held by others");
+    drop((second, third));
+    let held = timeout(TTL, asking).await.expect("all are free").expect("granted");
+    held.release().await.expect("held until now");
+}
+
+/// A release that is still on its way to a member cannot take away what the next round was given there.
+#[tokio::test(start_paused = true)]
+async fn a_late_release_does_not_hit_the_next_round() {
+    let members @ [a, b, c] = &three();
+    let late = Delay { call: Call::Release, there: TTL / 3, back: Duration::ZERO };
+    let x = locks([late.wrap(a.clone().into_store()), b.clone().into_store(), c.clone().into_store()]);
+    let others = [direct(b).mutex("x").lock().await, direct(c).mutex("x").lock().await];
+    let lock = x.mutex("x");
+    let asking = tokio::spawn(async move { lock.lock().await });
+    // Long enough to let go of the first member, and to ask it again.
+    sleep(TTL / 4).await;
+    drop(others);
+    let held = timeout(TTL, asking).await.expect("all are free").expect("no panic").expect("granted");
+    sleep(TTL / 2).await;
+    assert!(!held.is_lost());
+    let mine = held.id().expect("one lock").to_string();
+    for member in members {
+        let shown = holders(member).await;
+        assert!(
+            shown.iter().all(|id| id[..30] == mine[..30]) && shown.len() == 1,
+            "{shown:?} instead of {mine}"
+        );
+    }
+}
+
+/// The lid is closed between two rounds of a contender: the votes of before do not count after it.
+#[tokio::test(start_paused = true)]
+async fn a_vote_from_before_a_suspend_does_not_count() {
+    let members @ [a, b, c] = &three();
+    let (line, line_c) = (Switch::default(), Switch::default());
+    let mine =
+        [line.wrap(a.clone().into_store()), b.clone().into_store(), line_c.wrap(c.clone().into_store())];
+    let x = locks(mine.map(queueless));
+    let long = LockOptions::new().ttl(TTL * 10);
+    let other = direct(b).with_defaults(long).mutex("x").lock().await.expect("free");
+    line_c.cut();
+    let lock = x.mutex("x");
+    let asking = tokio::spawn(async move { lock.lock().await });
+    sleep(2 * MS).await;
+    assert_eq!(holders(a).await.len(), 1, "X has the first member");
+    line.freeze();
+    pretend_suspend(TTL + MS);
+    assert!(holders(a).await.is_empty(), "the member has forgotten X meanwhile");
+    let y = locks(members.clone().map(|member| queueless(member.into_store())));
+    let held = y.mutex("x").try_lock().await.expect("no error").expect("two members are free");
+    other.release().await.expect("held until now");
+    let told = timeout(TTL / 2, asking).await;
+    let x_holds = told.is_ok_and(|told| told.expect("no panic").is_ok_and(|guard| !guard.is_lost()));
+    assert!(!x_holds, "two hold after a suspend");
+    assert!(!held.is_lost(), "Y has two members of three, and X took none of them away");
+}
+
+/// A hold that was broken on two members of three goes on neither by the third nor by what it is given anew.
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_lost_its_majority_is_not_put_together_again() {
+    let members @ [a, b, _] = &three();
+    let lines = [(); 3].map(|()| Switch::default());
+    let x = locks(members.iter().zip(&lines).map(|(member, line)| line.wrap(member.clone().into_store())));
+    let held = x.mutex("x").lock().await.expect("free");
+    for member in [a, b] {
+        assert!(direct(member).force_release("x").await.expect("memory can"), "X held it there");
+    }
+    let next = locks(members.clone().map(MemoryBackend::into_store)).mutex("x").try_lock().await;
+    drop(next.expect("no error").expect("two are a majority"));
+    // One of the two tells of it, the other's answers are lost: a hold that is put together member by member goes on.
+    lines[1].lose_answers();
+    assert!(matches!(timeout(TTL, held.lost()).await, Ok(LostReason::Expired | LostReason::Taken)));
+}
+
+/// While one member's answer was on its way back, the hold was broken there, and somebody else had the lock for a moment. A
+/// member that was only then taken up does not stand in for the broken one.
+#[tokio::test(start_paused = true)]
+async fn a_hold_does_not_rest_on_a_member_that_joined_in_the_same_round() {
+    let members @ [_, b, c] = &three();
+    let late = Delay { call: Call::Renew, there: Duration::ZERO, back: 1500 * MS };
+    let joins = Delay { call: Call::Attempt, there: 1000 * MS, back: Duration::ZERO };
+    let [mine, others] = [0, 1].map(|_| members.clone().map(MemoryBackend::into_store));
+    let [a, to_b, to_c] = mine;
+    let line = Switch::default();
+    let x = store([line.wrap(joins.wrap(to_c)), a, late.wrap(to_b)]);
+    let mut claim = x.backend.claim(request());
+    line.cut();
+    assert!(matches!(claim.attempt().await, Ok(Attempt::Granted(_))), "two of three");
+    line.connect();
+    let y = locks(others);
+    let rob = async {
+        sleep(200 * MS).await;
+        assert!(direct(b).force_release("x").await.expect("memory can"), "X held it there");
+        let held = y.mutex("x").try_lock().await.expect("no error").expect("two are free");
+        sleep(300 * MS).await;
+        held.release().await.expect("held until now");
+    };
+    let (told, ()) = tokio::join!(claim.renew(), rob);
+    assert!(matches!(told, Ok(Renewal::Renewed { .. })), "nobody could know: {told:?}");
+    assert_eq!(holders(c).await.len(), 1, "X was let in there when Y had gone");
+    let told = claim.renew().await;
+    assert!(matches!(told, Ok(Renewal::Lost)), "Y held the lock in between: {told:?}");
+}
+
+/// As above, but the late answer comes rounds after the member was taken up.
+#[tokio::test(start_paused = true)]
+async fn a_hold_does_not_rest_on_a_member_that_joined_while_an_answer_was_late() {
+    let members @ [_, b, c] = &three();
+    let [mine, others] = [0, 1].map(|_| members.clone().map(MemoryBackend::into_store));
+    let [a, to_b, to_c] = mine;
+    let late = Delay { call: Call::Renew, there: Duration::ZERO, back: TTL / 4 };
+    let joins = Delay { call: Call::Attempt, there: TTL / 30, back: Duration::ZERO };
+    let line = Switch::default();
+    let x = store([line.wrap(joins.wrap(to_c)), a, late.wrap(to_b)]);
+    let mut claim = x.backend.claim(request());
+    line.cut();
+    assert!(matches!(claim.attempt().await, Ok(Attempt::Granted(_))), "two of three");
+    line.connect();
+    let y = locks(others);
+    let rob = async {
+        sleep(TTL / 150).await;
+        assert!(direct(b).force_release("x").await.expect("memory can"), "X held it there");
+        let held = y.mutex("x").try_lock().await.expect("no error").expect("two are free");
+        sleep(TTL / 100).await;
+        held.release().await.expect("held until now");
+    };
+    let (told, ()) = tokio::join!(claim.renew(), rob);
+    assert!(told.is_err(), "one of two has answered: {told:?}");
+    for _ in 0..10 {
+        sleep(TTL / 10).await;
+        assert!(holders(c).await.len() <= 1);
+        if matches!(claim.renew().await, Ok(Renewal::Lost)) {
+            return;
+        }
+    }
+    panic!("Y held the lock in between, and X is never told");
+}
+
+/// A contender that holds one member asks there again, and is granted the lock by another meanwhile. When its question
+/// arrives, the first member has been somebody else's, and is given anew.
+#[tokio::test(start_paused = true)]
+async fn a_vote_that_is_given_anew_does_not_count() {
+    let members @ [a, b, c] = &three();
+    let line = Switch::default();
+    let x = store([
+        queueless(line.wrap(a.clone().into_store())),
+        queueless(b.clone().into_store()),
+        queueless(c.clone().into_store()),
+    ]);
+    let y = locks(members.clone().map(|member| queueless(member.into_store())));
+    let others = [direct(b).mutex("x").lock().await, direct(c).mutex("x").lock().await];
+    let [first, second] = others.map(|guard| guard.expect("free"));
+    let mut claim = x.backend.claim(request());
+    assert!(matches!(claim.attempt().await, Ok(Attempt::Busy { .. })), "one of three");
+    first.release().await.expect("held until now");
+    line.freeze();
+    assert!(matches!(claim.attempt().await, Ok(Attempt::Granted(_))), "two of three");
+    assert!(direct(a).force_release("x").await.expect("memory can"), "X held it there");
+    second.release().await.expect("held until now");
+    let held = y.mutex("x").try_lock().await.expect("no error").expect("two are free");
+    held.release().await.expect("held until now");
+    line.connect();
+    sleep(MS).await;
+    for _ in 0..5 {
+        if matches!(claim.renew().await, Ok(Renewal::Lost)) {
+            return;
+        }
+        sleep(TTL / 10).await;
+    }
+    panic!("Y held the lock in between, and X is never told");
+}
+
+/// A driver whose first renewal panics, before its answer is late or after.
+struct Panicking(Box<dyn Claim>, Option<Duration>);
+
+#[async_trait]
+impl Claim for Panicking {
+    async fn attempt(&mut self) -> Result<Attempt> {
+        self.0.attempt().await
+    }
+    async fn renew(&mut self) -> Result<Renewal> {
+        if let Some(late) = self.1.take() {
+            sleep(late).await;
+            panic!("as the test says");
+        }
+        self.0.renew().await
+    }
+    async fn release(&mut self) -> Result<Release> {
+        self.0.release().await
+    }
+    async fn changed(&mut self) {
+        self.0.changed().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_whose_driver_panics_costs_the_others_nothing_and_is_asked_again() {
+    for late in [Duration::ZERO, TTL / 6] {
+        let members @ [a, b, c] = &three();
+        let line = Switch::default();
+        let panicking = wrap(a.clone().into_store(), move |claim, _| Box::new(Panicking(claim, Some(late))));
+        let x = locks([panicking, b.clone().into_store(), line.wrap(c.clone().into_store())]);
+        let held = x.mutex("x").lock().await.expect("free");
+        sleep(TTL * 2).await;
+        assert!(!held.is_lost(), "two of three were there all the time");
+        line.cut();
+        sleep(TTL * 2).await;
+        assert!(!held.is_lost(), "the one that panicked was asked again");
+        line.connect();
+        held.release().await.expect("held until now");
+        x.close().await;
+        for member in members {
+            assert_eq!(holders(member).await, [] as [String; 0], "left behind");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_that_forgot_a_claim_is_asked_anew_under_another_id() {
+    let members @ [a, ..] = &three();
+    let x = locks(members.clone().map(MemoryBackend::into_store));
+    let held = x.mutex("x").lock().await.expect("free");
+    let before = holders(a).await;
+    assert!(direct(a).force_release("x").await.expect("memory can"), "X held it there");
+    sleep(TTL).await;
+    let after = holders(a).await;
+    assert!(!held.is_lost() && after.len() == 1, "two of three went on: {after:?}");
+    assert_ne!(before, after, "what was sent for the old claim may still be on its way");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_was_not_confirmed_is_not_confirmed_before_it_is_done() {
+    let members = three();
+    let slow = Delay { call: Call::Release, there: TTL / 3, back: Duration::ZERO };
+    let x = store(members.clone().map(|member| slow.wrap(member.into_store())));
+    let mut claim = x.backend.claim(request());
+    assert!(matches!(claim.attempt().await, Ok(Attempt::Granted(_))));
+    let mut asked = 0;
+    while let Err(error) = claim.release().await {
+        assert!(error.is_transient(), "{error:?}");
+        asked += 1;
+        assert!(asked < 100, "it never ends");
+    }
+    assert!(asked > 0, "no member had answered");
+    for member in &members {
+        assert_eq!(holders(member).await, [] as [String; 0], "confirmed too early");
+    }
+}
+
+/// A member that is to let go of two claims: the release of the first takes long to get there, and the answer to that of
+/// the second is lost after its round.
+struct Leaving(Box<dyn Claim>, Arc<AtomicUsize>);
+
+#[async_trait]
+impl Claim for Leaving {
+    async fn attempt(&mut self) -> Result<Attempt> {
+        self.0.attempt().await
+    }
+    async fn renew(&mut self) -> Result<Renewal> {
+        self.0.renew().await
+    }
+    async fn release(&mut self) -> Result<Release> {
+        let nth = self.1.fetch_add(1, Relaxed);
+        sleep(TTL * [20, 5, 0][nth.min(2)] / 30).await;
+        let released = self.0.release().await;
+        let lost = Error::Unavailable { store: "leaving", source: "the answer was lost".into() };
+        if nth == 1 { Err(lost) } else { released }
+    }
+    async fn changed(&mut self) {
+        self.0.changed().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_is_not_confirmed_while_an_earlier_claim_still_leaves() {
+    let members = three();
+    let x = store(members.clone().map(|member| {
+        let released = Arc::new(AtomicUsize::new(0));
+        wrap(member.into_store(), move |claim, _| Box::new(Leaving(claim, Arc::clone(&released))))
+    }));
+    let mut claim = x.backend.claim(request());
+    assert!(matches!(claim.attempt().await, Ok(Attempt::Granted(_))));
+    claim.release().await.expect_err("no member has answered");
+    assert!(matches!(claim.attempt().await, Ok(Attempt::Busy { .. })), "behind itself");
+    let mut asked = 0;
+    while claim.release().await.is_err() {
+        asked += 1;
+        assert!(asked < 100, "it never ends");
+    }
+    for member in &members {
+        assert_eq!(holders(member).await, [] as [String; 0], "confirmed too early");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_is_asked_for_again_and_again_keeps_no_tasks() {
+    let lines = [(); 3].map(|()| Switch::default());
+    let members = three();
+    let x = store(members.iter().zip(&lines).map(|(member, line)| line.wrap(member.clone().into_store())));
+    let mut claim = x.backend.claim(Request { ttl: TTL * 1000, ..request() });
+    assert!(matches!(claim.attempt().await, Ok(Attempt::Granted(_))));
+    lines.iter().for_each(Switch::cut);
+    for _ in 0..100 {
+        claim.release().await.expect_err("the members are away");
+    }
+    let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    assert!(tasks <= 3, "{tasks} tasks, and three claims that leave");
+    lines.iter().for_each(Switch::connect);
+    claim.release().await.expect("the members are back");
+    for member in &members {
+        assert_eq!(holders(member).await, [] as [String; 0], "left behind");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_valid_for_the_ttl_less_the_drift_from_before_it_was_asked_for() {
+    let members = three();
+    let quick = locks(members.clone().map(MemoryBackend::into_store));
+    let held = quick.mutex("x").lock().await.expect("free");
+    assert!(held.remaining() <= TTL - DRIFT, "the clocks may differ by that: {:?}", held.remaining());
+    held.release().await.expect("held until now");
+    let slow = Delay { call: Call::Attempt, there: Duration::ZERO, back: Duration::from_secs(1) };
+    let slow = locks(members.map(|member| slow.wrap(member.into_store())));
+    let held = slow.mutex("x").lock().await.expect("free");
+    let most = TTL - DRIFT - Duration::from_secs(1);
+    assert!(held.remaining() <= most, "the way back is not time held: {:?}", held.remaining());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_comes_rounds_later_counts_from_before_its_question() {
+    let [a, b, c] = three();
+    // One member's answer takes longer than a round, and another member is somebody else's.
+    let back = TTL / 3;
+    let slow = Delay { call: Call::Attempt, there: Duration::ZERO, back };
+    let _other = direct(&b).mutex("x").lock().await.expect("free");
+    let store = store([slow.wrap(a.into_store()), b.into_store(), c.into_store()]);
+    let mut claim = store.backend.claim(request());
+    let asked = Instant::now();
+    let grant = loop {
+        assert!(asked.elapsed() < TTL, "never granted");
+        match claim.attempt().await.expect("two of three answer") {
+            Attempt::Granted(grant) => break grant,
+            Attempt::Busy { retry_in } => sleep(retry_in).await,
+        }
+    };
+    assert!(asked.elapsed() >= back, "granted before the slow member answered");
+    // Counted from before the last attempt, which took a round at most.
+    let round = TTL / 10;
+    assert!(grant.valid_for <= TTL - DRIFT - back + round, "counted from the answer: {:?}", grant.valid_for);
+    claim.release().await.expect("a majority has let go");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_is_valid_for_the_ttl_less_the_drift_from_before_it_was_asked_for() {
+    let slow = Delay { call: Call::Renew, there: Duration::ZERO, back: Duration::from_secs(1) };
+    let store = store(three().map(|member| slow.wrap(member.into_store())));
+    let mut claim = store.backend.claim(request());
+    assert!(matches!(claim.attempt().await, Ok(Attempt::Granted(_))));
+    let sent = Instant::now();
+    let Ok(Renewal::Renewed { valid_for }) = claim.renew().await else { panic!("all have renewed") };
+    assert_eq!(sent.elapsed(), Duration::from_secs(1));
+    assert!(valid_for <= TTL - DRIFT, "counted from the call: {valid_for:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_a_majority_did_not_confirm_is_none() {
+    let lines = [(); 3].map(|()| Switch::default());
+    let store =
+        store(three().iter().zip(&lines).map(|(member, line)| line.wrap(member.clone().into_store())));
+    let mut claim = store.backend.claim(request());
+    assert!(matches!(claim.attempt().await, Ok(Attempt::Granted(_))));
+    lines[..2].iter().for_each(Switch::cut);
+    // What they granted is still valid, but that is no news.
+    let told = claim.renew().await;
+    assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
+    lines[..2].iter().for_each(Switch::connect);
+    assert!(matches!(claim.renew().await, Ok(Renewal::Renewed { .. })), "a blip");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_that_fails_to_release_is_asked_again_until_it_has() {
+    let [a, b, c] = three();
+    let line = Switch::default();
+    let x = locks([line.wrap(a.clone().into_store()), b.into_store(), c.into_store()]);
+    let held = x.mutex("x").lock().await.expect("free");
+    sleep(MS).await;
+    line.cut();
+    held.release().await.expect("a majority has let go");
+    sleep(TTL / 10).await;
+    assert_eq!(holders(&a).await.len(), 1, "it is cut off");
+    line.connect();
+    x.close().await;
+    assert!(holders(&a).await.is_empty(), "left behind for the rest of its ttl");
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_waits_for_members_that_are_late() {
+    let [a, b, c] = three();
+    let line = Switch::default();
+    let x = locks([line.wrap(a.clone().into_store()), b.into_store(), c.into_store()]);
+    let held = x.mutex("x").lock().await.expect("free");
+    sleep(MS).await;
+    line.freeze();
+    held.release().await.expect("a majority has let go");
+    let thaw = async {
+        sleep(Duration::from_secs(3)).await;
+        line.connect();
+    };
+    tokio::join!(x.close(), thaw);
+    assert!(holders(&a).await.is_empty(), "close() ended before the last member had let go");
+}
+
+/// A line whose first answer to an attempt is late: the lock is granted by the others.
+fn late_first(store: Store, late: Duration) -> Store {
+    Delay { call: Call::Attempt, there: Duration::ZERO, back: late }.wrap(store)
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_of_those_that_granted_may_go_away_when_others_have_granted_since() {
+    for members in [3, 5] {
+        let backends: Vec<_> = (0..members).map(|_| MemoryBackend::new()).collect();
+        let lines: Vec<_> = backends.iter().map(|_| Switch::default()).collect();
+        let quorum = members / 2 + 1;
+        let x = locks(backends.iter().zip(&lines).enumerate().map(|(number, (member, line))| {
+            let member = line.wrap(member.clone().into_store());
+            // The majority answers at once, the others a little later.
+            if number < quorum { member } else { late_first(member, 50 * MS) }
+        }));
+        let held = x.mutex("x").lock().await.expect("free");
+        lines[0].cut();
+        sleep(TTL * 5).await;
+        assert!(!held.is_lost(), "all but one of {members} are there");
+        held.release().await.expect("held until now");
+        lines[0].connect();
+        x.close().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_outlives_members_that_go_away_one_after_the_other() {
+    let backends: Vec<_> = (0..5).map(|_| MemoryBackend::new()).collect();
+    let lines: Vec<_> = backends.iter().map(|_| Switch::default()).collect();
+    let x = locks(backends.iter().zip(&lines).map(|(member, line)| line.wrap(member.clone().into_store())));
+    lines[1].cut();
+    let held = x.mutex("x").lock().await.expect("four of five");
+    sleep(TTL).await;
+    // What this one had granted is over before the next goes away, and the newcomer comes in between the two.
+    lines[2].cut();
+    sleep(TTL * 2).await;
+    lines[4].cut();
+    lines[1].connect();
+    sleep(TTL * 2).await;
+    assert!(!held.is_lost(), "three of five were there all the time");
+    lines[2].connect();
+    lines[4].connect();
+    sleep(TTL).await;
+    assert!(!held.is_lost(), "those that are back have forgotten it, but three never did");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_that_has_just_joined_prolongs_no_promise() {
+    let line = Switch::default();
+    let [a, b, c] = three();
+    let late = Delay { call: Call::Renew, there: Duration::ZERO, back: TTL * 3 / 4 };
+    let x = store([line.wrap(a.into_store()), late.wrap(b.into_store()), c.into_store()]);
+    let mut claim = x.backend.claim(request());
+    line.cut();
+    assert!(matches!(claim.attempt().await, Ok(Attempt::Granted(_))), "two of three");
+    sleep(TTL / 5).await;
+    let asked = Instant::now();
+    assert!(claim.renew().await.is_err(), "one of two answers late");
+    line.connect();
+    // The late answer comes while the first member is asked for anew, and is let in.
+    sleep(asked + TTL * 3 / 4 - Instant::now() - TTL / 60).await;
+    let begun = Instant::now();
+    let Ok(Renewal::Renewed { valid_for }) = claim.renew().await else { panic!("two of two, though late") };
+    let most = asked + TTL - begun;
+    assert!(valid_for <= most, "it rests on an answer to a question of long ago: {valid_for:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_of_those_that_granted_may_forget_when_others_have_granted_since() {
+    let backends: Vec<_> = (0..5).map(|_| MemoryBackend::new()).collect();
+    let x = locks(backends.iter().enumerate().map(|(number, member)| {
+        let member = member.clone().into_store();
+        if number < 3 { member } else { late_first(member, 50 * MS) }
+    }));
+    let held = x.mutex("x").lock().await.expect("free");
+    // Long before the first renewal that time makes due.
+    sleep(TTL / 30).await;
+    assert!(direct(&backends[0]).force_release("x").await.expect("memory can"), "X held it there");
+    sleep(TTL * 3).await;
+    assert!(!held.is_lost(), "four of five never forgot");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_member_does_not_make_a_holder_hammer() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let [a, b, c] = three();
+    let slow = Delay { call: Call::Renew, there: Duration::ZERO, back: 100 * MS };
+    let counted = {
+        let calls = Arc::clone(&calls);
+        wrap(c.into_store(), move |claim, _| {
+            calls.fetch_add(1, Relaxed);
+            claim
+        })
+    };
+    let x = locks([a.into_store(), b.into_store(), slow.wrap(late_first(counted, 50 * MS))]);
+    let held = x.mutex("x").lock().await.expect("free");
+    let begun = Instant::now();
+    let mut renewed = 0;
+    let mut last = held.remaining();
+    while begun.elapsed() < TTL * 3 {
+        sleep(50 * MS).await;
+        renewed += usize::from(held.remaining() > last);
+        last = held.remaining();
+    }
+    assert!(renewed <= 12, "renewed {renewed} times in three ttls: each late answer made it ask again");
+    assert_eq!(calls.load(Relaxed), 1, "one claim on the slow member");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ttl_that_is_shorter_than_the_way_to_the_members_is_an_error() {
+    let far = Delay { call: Call::Attempt, there: 10 * MS, back: 10 * MS };
+    let x = locks(three().map(|member| far.wrap(member.into_store())));
+    let told = timeout(TTL, x.mutex("x").lock().ttl(10 * MS)).await.expect("it waits for ever");
+    assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
+}
+
+/// A server that is a member under two names.
+#[derive(Debug)]
+struct Alias(MemoryBackend, Info);
+
+impl Backend for Alias {
+    fn info(&self) -> &Info {
+        &self.1
+    }
+    fn claim(&self, request: Request) -> Box<dyn Claim> {
+        self.0.claim(request)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_server_under_two_names_has_one_vote() {
+    let [one, other, _] = three();
+    let alias = || {
+        let mut info = one.info().clone();
+        info.identity = "the same under another name".to_owned();
+        Store::new(Arc::new(Alias(one.clone(), info)))
+    };
+    let line = Switch::default();
+    let x = locks([one.clone().into_store(), alias(), line.wrap(other.clone().into_store())]);
+    line.cut();
+    let told = x.mutex("x").lock().wait(TTL).await;
+    assert!(told.is_err(), "one server of two is no majority, whatever its names");
+    line.connect();
+    let held = x.mutex("x").lock().await.expect("both servers");
+    let mutex = Arc::new(x.mutex("x"));
+    assert!(mutex.try_lock().await.expect("no error").is_none(), "two hold");
+    drop(held);
+}

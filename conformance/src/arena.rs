@@ -1,20 +1,25 @@
 //! What a case works with: clients, a lock name of its own, and the check that nothing is left behind.
+//! A few lines over the usual length: all that a case may ask of it.
+
+mod connect;
 
 use std::{
     fmt,
+    panic::Location,
+    pin::pin,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use dlock_core::{ClaimId, DistributedLock, Guard, Kind, LockOptions, Locks, Store};
-
+use dlock_core::{ClaimId, DistributedLock, Guard, Kind, LockOptions, Locks};
 use tokio::{
     task::JoinHandle,
     time::{sleep, timeout},
 };
 
 use crate::{
-    Clock, Fixture,
+    Clock, Fixture, Proxy, Row,
+    steps::Steps,
     wrap::{Habit, Switch},
 };
 
@@ -24,56 +29,47 @@ const MOMENT: Duration = Duration::from_secs(5);
 /// What a case works with. Every case has its own.
 pub struct Arena {
     fixture: Arc<dyn Fixture>,
-    habit: Option<Habit>,
+    row: Row,
     kind: Kind,
     name: String,
+    steps: Steps,
     used: Mutex<Used>,
 }
 
 impl fmt::Debug for Arena {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { fixture, habit, kind, name, .. } = self;
-        write!(f, "Arena({} {habit:?} {kind} {name})", fixture.name())
+        let Self { fixture, row, kind, name, .. } = self;
+        write!(f, "Arena({} {row} {kind} {name})", fixture.name())
     }
 }
 
 #[derive(Default)]
 struct Used {
-    clients: Vec<Locks>,
-    switches: Vec<Switch>,
+    /// Each with its switch, if it has one.
+    clients: Vec<(Locks, Option<Switch>)>,
+    proxies: Vec<Arc<Proxy>>,
 }
 
 impl Arena {
-    pub(crate) fn new(fixture: Arc<dyn Fixture>, habit: Option<Habit>, kind: Kind) -> Self {
-        Self { fixture, habit, kind, name: format!("case-{}", ClaimId::random()), used: Mutex::default() }
-    }
-
-    /// A new client, as from another process, whose default ttl is [`ttl`](Self::ttl).
-    pub async fn client(&self) -> Locks {
-        let store = self.connect().await;
-        self.locks(store)
-    }
-
-    /// A new client that can be cut off from its store.
-    pub async fn client_with_switch(&self) -> (Locks, Switch) {
-        let switch = Switch::default();
-        let store = self.connect().await;
-        self.used().switches.push(switch.clone());
-        (self.locks(switch.wrap(store)), switch)
-    }
-
-    async fn connect(&self) -> Store {
-        let store = self.fixture.connect().await.expect("the store of the fixture must be reachable");
-        match self.habit {
-            Some(habit) => habit.wrap(store),
-            None => store,
+    pub(crate) fn new(fixture: Arc<dyn Fixture>, row: Row, kind: Kind, steps: Steps) -> Self {
+        Self {
+            fixture,
+            row,
+            kind,
+            name: format!("case-{}", ClaimId::random()),
+            steps,
+            used: Mutex::default(),
         }
     }
 
-    fn locks(&self, store: Store) -> Locks {
-        let locks = Locks::new(store).with_defaults(self.options());
-        self.used().clients.push(locks.clone());
-        locks
+    /// Notes in the message of a case that does not end that it waits in this step.
+    #[track_caller]
+    fn step<T>(&self, what: String, wait: impl Future<Output = T>) -> impl Future<Output = T> {
+        let at = Location::caller();
+        async move {
+            let _step = self.steps.begin(&what, at);
+            wait.await
+        }
     }
 
     fn used(&self) -> std::sync::MutexGuard<'_, Used> {
@@ -97,12 +93,13 @@ impl Arena {
 
     /// The lock of [`kind`](Self::kind) and [`name`](Self::name), of one client.
     pub fn lock(&self, client: &Locks) -> Arc<dyn DistributedLock> {
-        client.lock(self.kind, &self.name)
+        client.of(self.kind, &self.name)
     }
 
     /// Takes the lock, which must be free or become so at once: fails with `what` where it does not.
-    pub async fn take_soon(&self, what: &str, client: &Locks) -> Guard {
-        self.soon(what, self.take(client, self.kind)).await
+    #[track_caller]
+    pub fn take_soon(&self, what: &str, client: &Locks) -> impl Future<Output = Guard> {
+        self.soon(what, self.take(client, self.kind))
     }
 
     /// Whether one try of the lock is refused.
@@ -116,13 +113,19 @@ impl Arena {
     }
 
     /// Takes the lock as `kind`, however long it takes.
-    pub async fn take(&self, client: &Locks, kind: Kind) -> Guard {
-        client.lock(kind, &self.name).lock(&self.options()).await.expect("granted in the end")
+    #[track_caller]
+    pub fn take(&self, client: &Locks, kind: Kind) -> impl Future<Output = Guard> {
+        self.step(format!("take the lock as {kind}"), async move {
+            client.of(kind, &self.name).lock(&self.options()).await.expect("granted in the end")
+        })
     }
 
     /// Tries the lock once as `kind`.
-    pub async fn try_take(&self, client: &Locks, kind: Kind) -> Option<Guard> {
-        client.lock(kind, &self.name).try_lock(&self.options()).await.expect("busy is no error")
+    #[track_caller]
+    pub fn try_take(&self, client: &Locks, kind: Kind) -> impl Future<Output = Option<Guard>> {
+        self.step(format!("try the lock as {kind}"), async move {
+            client.of(kind, &self.name).try_lock(&self.options()).await.expect("busy is no error")
+        })
     }
 
     /// The defaults, with a ttl that suits the store: long enough not to be lost on a busy machine.
@@ -140,6 +143,11 @@ impl Arena {
         self.fixture.short_ttl()
     }
 
+    /// How long the store may keep the claims of a client that is [killed](Switch::kill): their ttl, or the client's session.
+    pub fn forgotten_after(&self, client: &Locks, ttl: Duration) -> Duration {
+        client.info().session.map_or(ttl, |session| session.max(ttl))
+    }
+
     /// For cases that outlive a ttl: short, but renewed in time on a busy machine too.
     pub fn kept_ttl(&self) -> Duration {
         self.short_ttl().max(Duration::from_secs(2))
@@ -151,18 +159,49 @@ impl Arena {
     }
 
     /// Awaits what a wake-up or an answer must end.
-    pub async fn soon<T>(&self, what: &str, wait: impl Future<Output = T>) -> T {
-        self.within(Duration::ZERO, what, wait).await
+    #[track_caller]
+    pub fn soon<T>(&self, what: &str, wait: impl Future<Output = T>) -> impl Future<Output = T> {
+        self.within(Duration::ZERO, what, wait)
     }
 
     /// Awaits what must end within `limit`, and a moment because machines are busy.
-    pub async fn within<T>(&self, limit: Duration, what: &str, wait: impl Future<Output = T>) -> T {
-        timeout(limit + MOMENT, wait).await.unwrap_or_else(|_| panic!("{what}"))
+    #[track_caller]
+    pub fn within<T>(
+        &self,
+        limit: Duration,
+        what: &str,
+        wait: impl Future<Output = T>,
+    ) -> impl Future<Output = T> {
+        let limit = limit + MOMENT;
+        self.step(format!("or else: {what}"), async move {
+            // Pinned here, so that what it waits in is still open when the message is made.
+            let wait = pin!(wait);
+            match timeout(limit, wait).await {
+                Ok(done) => done,
+                Err(_) => panic!("{what} (after {limit:?}): {}", self.steps),
+            }
+        })
     }
 
-    /// The wrapper that the case runs through.
+    /// The wrapper that every client of the case is in.
     pub fn habit(&self) -> Option<Habit> {
-        self.habit
+        match self.row {
+            Row::Habit(habit) => Some(habit),
+            Row::Plain | Row::Member(_) => None,
+        }
+    }
+
+    /// Whether something stands between the case and the store, so that answers may be slow or lost.
+    pub fn is_disturbed(&self) -> bool {
+        self.row != Row::Plain
+    }
+
+    /// How many bytes this process has allocated.
+    ///
+    /// # Panics
+    /// Where the fixture does not count them: only for cases that need it.
+    pub(crate) fn allocated(&self) -> usize {
+        self.fixture.allocated().expect("the case is for fixtures that count")
     }
 
     /// Whether a wait can be timed exactly.
@@ -180,47 +219,74 @@ impl Arena {
     }
 
     /// Watches for a while that `contender` does not finish. It must be awaited on afterwards or dropped.
-    pub async fn still_waits<T>(&self, what: &str, contender: &mut (impl Future<Output = T> + Unpin)) {
+    #[track_caller]
+    pub fn still_waits<T>(
+        &self,
+        what: &str,
+        contender: &mut (impl Future<Output = T> + Unpin),
+    ) -> impl Future<Output = ()> {
         let watch = if self.clock() == Clock::Paused { self.ttl() / 2 } else { Duration::from_millis(60) };
-        assert!(timeout(watch, contender).await.is_err(), "{what}");
+        self.step(format!("or else: {what}"), async move {
+            assert!(timeout(watch, contender).await.is_err(), "{what}");
+        })
     }
 
     /// Waits until `yes`; fails with `what` if that takes longer than a ttl and what is ample beside it.
-    pub async fn until(&self, what: &str, mut yes: impl FnMut() -> bool) {
-        let asking = async {
+    #[track_caller]
+    pub fn until(&self, what: &str, mut yes: impl FnMut() -> bool) -> impl Future<Output = ()> {
+        let asking = async move {
             while !yes() {
                 sleep(Duration::from_millis(10)).await;
             }
         };
-        timeout(self.ttl() * 2, asking).await.unwrap_or_else(|_| panic!("{what}"));
+        self.within(self.ttl() * 2, what, asking)
     }
 
     /// Waits until the store shows that `count` claims hold or wait for [`name`](Self::name): the way to know that a
     /// contender has arrived. A store that cannot be inspected, or keeps no queue for this kind, is given a moment.
-    pub async fn until_contenders(&self, client: &Locks, count: usize) {
-        for round in 0..1000 {
-            match client.inspect(&self.name).await {
-                Ok(state) if state.as_ref().map_or(0, |s| s.holders.len() + s.queue.len()) == count => return,
-                // Only a mutex may be without a queue.
-                Ok(Some(state)) if self.kind == Kind::Mutex && state.queue.is_empty() && round > 50 => return,
-                Ok(_) => sleep(Duration::from_millis(10)).await,
-                Err(_) => return sleep(Duration::from_millis(200)).await,
+    #[track_caller]
+    pub fn until_contenders(&self, client: &Locks, count: usize) -> impl Future<Output = ()> {
+        self.step(format!("wait until the store shows {count} contenders"), async move {
+            for round in 0..1000 {
+                match client.inspect(&self.name).await {
+                    Ok(state) if state.as_ref().map_or(0, |s| s.holders.len() + s.queue.len()) == count => {
+                        return;
+                    }
+                    // Only a mutex may be without a queue.
+                    Ok(Some(state)) if self.kind == Kind::Mutex && state.queue.is_empty() && round > 50 => {
+                        return;
+                    }
+                    Ok(_) => sleep(Duration::from_millis(10)).await,
+                    Err(_) => return sleep(Duration::from_millis(200)).await,
+                }
             }
-        }
-        panic!("the store never showed {count} contenders: {:?}", client.inspect(&self.name).await);
+            panic!("the store never showed {count} contenders: {:?}", client.inspect(&self.name).await);
+        })
     }
 
     /// Waits until every claim of every client has left, and finds the store empty.
     pub(crate) async fn check_nothing_is_left(self) {
         let used = std::mem::take(&mut *self.used());
-        used.switches.iter().for_each(Switch::connect);
-        for client in &used.clients {
-            client.close().await;
-        }
-        let left = match used.clients.first() {
-            Some(client) if client.inspect(&self.name).await.is_ok() => client.list(&self.name).await,
-            _ => return,
+        used.clients.iter().filter_map(|(_, switch)| switch.as_ref()).for_each(Switch::connect);
+        used.proxies.iter().for_each(|proxy| proxy.pass());
+        let close = async {
+            for (client, switch) in &used.clients {
+                // One that was killed closes nothing: its claims are for the store to forget.
+                if !switch.as_ref().is_some_and(Switch::is_killed) {
+                    client.close().await;
+                }
+            }
         };
-        assert_eq!(left.expect("listing works where inspecting does"), [], "left behind in the store");
+        self.step("close the clients after the case".to_owned(), close).await;
+        // Those that are closed may have no connection any more.
+        let left = async {
+            let store = self.fixture.connect().await.expect("one more client can connect");
+            let Some(inspect) = store.inspect.clone() else { return Ok(Vec::new()) };
+            let left = inspect.list(&self.name).await;
+            Locks::new(store).close().await;
+            left
+        };
+        let left = self.step("look whether anything is left in the store".to_owned(), left).await;
+        assert_eq!(left.expect("the store can be asked"), [], "left behind in the store");
     }
 }

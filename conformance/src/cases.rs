@@ -2,11 +2,14 @@
 //! Over the usual length: one table.
 
 mod cancel;
+mod client;
 mod close;
+mod downgrade;
 mod exclusive;
 mod fair;
 mod hold;
 mod kinds;
+mod line;
 mod look;
 mod loss;
 mod name;
@@ -14,15 +17,17 @@ mod newcomer;
 mod option;
 mod outage;
 mod owner;
+mod race;
+mod restart;
 mod rwlock;
 mod stress;
 mod token;
 
 use std::{fmt, pin::Pin, sync::Arc};
 
-use dlock_core::{Info, Kind};
+use dlock_core::{Kind, driver::Info};
 
-use crate::Arena;
+use crate::{Arena, Fixture, Row, runner::told, wrap::Habit};
 
 /// One case: a behaviour, and what a store must have for it.
 #[derive(Clone, Copy)]
@@ -41,14 +46,57 @@ type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(crate) enum Need {
     Kind(Kind),
     Tokens,
+    /// Tokens that grow when the store lost its data, too.
+    TokenFloor,
+    /// That the kind of the case can be turned into a read hold.
     Downgrade,
     Inspect,
+    /// That allocated bytes are counted.
+    Allocated,
+    /// That claims live as long as their client's session.
+    Session,
+    /// That a proxy can stand before the server.
+    Network,
+    /// That the server can be restarted.
+    Restart,
 }
 
 /// What a store can do.
 pub(crate) struct Able {
-    pub(crate) info: Info,
-    pub(crate) inspects: bool,
+    info: Info,
+    inspects: bool,
+    has_members: bool,
+    tokens_outlive_data: bool,
+    counts_bytes: bool,
+    has_network: bool,
+    restarts: bool,
+}
+
+impl Able {
+    /// Asks a client of the store.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub(crate) async fn of(fixture: &dyn Fixture) -> Self {
+        let connected = fixture.connect().await;
+        let store = connected
+            .unwrap_or_else(|error| panic!("no client of {} can connect: {}", fixture.name(), told(&error)));
+        let has_members = fixture.connect_with_member(Habit::Deaf).await.is_some();
+        Self {
+            info: store.backend.info().clone(),
+            inspects: store.inspect.is_some(),
+            has_members,
+            tokens_outlive_data: fixture.tokens_outlive_data(),
+            counts_bytes: fixture.allocated().is_some(),
+            has_network: fixture.network().is_some(),
+            restarts: fixture.network().is_some_and(|network| network.restart().is_some()),
+        }
+    }
+
+    /// Whether the cases are to run in this row.
+    pub(crate) fn has_row(&self, row: Row) -> bool {
+        self.has_members || !matches!(row, Row::Member(_))
+    }
 }
 
 impl Case {
@@ -60,8 +108,21 @@ impl Case {
         (self.run)(arena).await;
     }
 
-    /// What the store lacks for it.
-    pub(crate) fn missing(&self, Able { info, inspects }: &Able) -> Option<String> {
+    /// Whether other cases of the process must not run meanwhile.
+    pub(crate) fn runs_alone(&self) -> bool {
+        self.needs.iter().any(|need| matches!(need, Need::Allocated | Need::Restart))
+    }
+
+    /// Whether the case is in this row: not where another would only repeat it, because the case itself does what the rows
+    /// do, or looks at something that they do not change.
+    pub(crate) fn is_in(&self, row: Row) -> bool {
+        let only_plain = [Need::Allocated, Need::Network, Need::Restart];
+        row == Row::Plain || !self.needs.iter().any(|need| only_plain.contains(need))
+    }
+
+    /// What is lacking for it.
+    pub(crate) fn missing(&self, able: &Able) -> Option<String> {
+        let Able { info, inspects, .. } = able;
         let has = |kind| info.kinds.contains(&kind);
         if !has(self.kind) {
             return Some(format!("the store has no {}", self.kind));
@@ -69,8 +130,17 @@ impl Case {
         self.needs.iter().find_map(|need| match need {
             Need::Kind(kind) if !has(*kind) => Some(format!("the store has no {kind}")),
             Need::Tokens if !info.tokens => Some("the store has no tokens".to_owned()),
-            Need::Downgrade if !info.downgrades => Some("the store cannot downgrade".to_owned()),
+            Need::TokenFloor if !able.tokens_outlive_data => {
+                Some("the store's tokens begin anew when it lost its data".to_owned())
+            }
+            Need::Downgrade if !info.downgrades.contains(&self.kind) => {
+                Some(format!("the store cannot downgrade a {}", self.kind))
+            }
             Need::Inspect if !inspects => Some("the store cannot be looked into".to_owned()),
+            Need::Allocated if !able.counts_bytes => Some("the fixture does not count bytes".to_owned()),
+            Need::Session if info.session.is_none() => Some("the store has no sessions".to_owned()),
+            Need::Restart if !able.restarts => Some("the fixture cannot restart the server".to_owned()),
+            Need::Network if !able.has_network => Some("the fixture has no one server".to_owned()),
             _ => None,
         })
     }
@@ -140,6 +210,7 @@ macro_rules! exclusive {
                 a_storm_of_dropped_waits_leaves_the_lock_free,
                 many_names_are_held_at_the_same_time,
             }
+            race $topic ($kind) [] { of_many_racing_for_a_name_never_used_one_gets_it }
         }
     };
 }
@@ -157,6 +228,56 @@ macro_rules! cancelled {
             }
         }
     };
+}
+
+/// The rows about turning an exclusive hold into a read hold, for every kind that a store may downgrade.
+macro_rules! downgraded {
+    ($topic:literal, $kind:ident) => {
+        table! {
+            downgrade $topic ($kind) [Need::Kind(Kind::Read), Need::Downgrade] {
+                a_downgrade_lets_readers_in_and_keeps_others_out,
+                a_downgrade_wakes_all_readers_behind,
+                the_release_of_a_downgraded_hold_wakes_who_waits,
+                a_downgraded_hold_outlasts_the_ttl,
+            }
+            downgrade $topic ($kind) [Need::Kind(Kind::Read), Need::Downgrade, Need::Tokens] {
+                a_downgrade_keeps_the_token,
+            }
+            downgrade $topic ($kind) [Need::Kind(Kind::Read), Need::Downgrade, Need::Inspect] {
+                a_downgraded_holder_is_told_of_a_theft_as_soon_as_any_other,
+            }
+            stress $topic ($kind) [Need::Kind(Kind::Read), Need::Downgrade] {
+                nobody_writes_between_a_write_and_its_downgrade,
+            }
+            cancel $topic ($kind) [Need::Kind(Kind::Read), Need::Downgrade] {
+                a_downgrade_that_is_dropped_releases,
+            }
+            owner $topic ($kind) [Need::Kind(Kind::Read), Need::Downgrade] {
+                when_an_owner_holds_only_to_read_others_may_read,
+                of_an_owners_two_guards_a_downgraded_one_lets_no_reader_in,
+                of_an_owners_two_guards_a_dropped_one_lets_no_reader_in,
+            }
+        }
+    };
+}
+
+/// All that is about downgrades.
+fn downgrades() -> Vec<Case> {
+    let of_each_kind = [
+        downgraded!("downgrade_mutex", Mutex),
+        downgraded!("downgrade_fair", Fair),
+        downgraded!("downgrade_write", Write),
+    ];
+    // Who waits for a mutex has no place in an order.
+    let in_order = table! {
+        downgrade "downgrade_fair" (Fair) [Need::Kind(Kind::Read), Need::Downgrade] {
+            a_downgrade_passes_nobody_who_waits,
+        }
+        downgrade "downgrade_write" (Write) [Need::Kind(Kind::Read), Need::Downgrade] {
+            a_downgrade_passes_nobody_who_waits,
+        }
+    };
+    [of_each_kind.concat(), in_order].concat()
 }
 
 /// The life of a hold, from the options to the loss, whatever the kind.
@@ -178,9 +299,6 @@ fn lives() -> Vec<Case> {
             a_release_whose_answers_are_lost_still_releases,
             a_refused_try_leaves_nothing,
         }
-        cancel "cancel_write" (Write) [Need::Kind(Kind::Read), Need::Downgrade] {
-            a_downgrade_that_is_dropped_releases,
-        }
         hold "hold" (Mutex) [] {
             two_holds_are_renewed_each_for_itself,
             what_remains_is_never_more_than_the_ttl,
@@ -194,6 +312,7 @@ fn lives() -> Vec<Case> {
             lock_within_gives_up_when_its_time_is_over,
             the_time_that_an_answer_took_is_not_time_held,
             a_grant_that_comes_after_its_ttl_is_never_held,
+            a_waiter_whose_grant_comes_too_late_asks_again,
         }
         loss "loss" (Mutex) [] {
             a_holder_that_is_cut_off_is_told_when_its_ttl_is_over,
@@ -209,9 +328,10 @@ fn lives() -> Vec<Case> {
             a_renewal_that_comes_too_late_does_not_disturb_the_next_holder,
             releasing_what_is_lost_is_an_error,
             neither_a_release_nor_a_drop_is_a_loss,
-            a_crashed_holder_frees_its_lock_within_its_ttl,
-            a_crashed_waiter_lets_others_pass_within_its_ttl,
+            a_crashed_holder_frees_its_lock_within_its_ttl_or_session,
+            a_crashed_waiter_lets_others_pass_within_its_ttl_or_session,
         }
+        loss "loss" (Mutex) [Need::Session] { a_client_whose_session_ends_holds_nothing_any_more }
         loss "loss" (Mutex) [Need::Inspect] {
             whoever_is_robbed_is_told,
             whoever_releases_what_was_taken_is_told,
@@ -229,6 +349,25 @@ fn lives() -> Vec<Case> {
             a_try_of_a_dead_store_is_an_error,
             a_release_to_a_dead_store_ends_when_the_hold_would,
             a_blip_of_the_store_is_not_noticed_by_a_waiter,
+        }
+        line "line" (Mutex) [Need::Network] {
+            every_call_to_a_silent_server_ends_within_its_bound,
+            connecting_to_a_silent_server_ends_with_an_error,
+            a_holder_whose_connection_breaks_keeps_its_lock,
+            a_line_that_was_silent_for_a_while_costs_no_lock,
+            nobody_gets_in_before_the_holder_on_a_silent_line_is_lost,
+            an_answer_that_comes_late_answers_no_later_call,
+            a_request_that_arrives_late_keeps_others_out_for_no_longer_than_its_ttl,
+            a_waiter_whose_connections_break_gets_its_turn,
+            a_server_that_hangs_up_is_an_error_and_then_used_again,
+            many_callers_do_not_storm_a_server_that_hangs_up,
+        }
+        restart "restart" (Mutex) [Need::Restart] {
+            a_lock_outlives_a_restart_that_keeps_the_data,
+            a_holder_is_told_when_the_store_lost_its_data,
+        }
+        restart "restart" (Mutex) [Need::Restart, Need::Tokens, Need::TokenFloor] {
+            tokens_grow_although_the_store_lost_its_data,
         }
         token "token" (Mutex) [Need::Tokens] {
             tokens_grow_from_hold_to_hold,
@@ -268,9 +407,6 @@ fn lives() -> Vec<Case> {
             an_owner_that_reads_is_told_that_it_cannot_write,
             an_owner_goes_on_reading_when_it_no_longer_writes,
         }
-        owner "owner" (Write) [Need::Kind(Kind::Read), Need::Downgrade] {
-            when_an_owner_no_longer_writes_others_may_read,
-        }
         look "look" (Mutex) [Need::Inspect] {
             a_free_lock_shows_nobody,
             a_held_lock_shows_its_holder,
@@ -284,6 +420,14 @@ fn lives() -> Vec<Case> {
             breaking_a_lock_leaves_those_who_wait_in_their_places,
         }
         look "look" (Read) [Need::Kind(Kind::Write), Need::Inspect] { breaking_a_lock_breaks_every_reader }
+        race "owner" (Mutex) [] { an_owner_that_holds_is_never_refused_whatever_its_other_tasks_do }
+        client "client" (Mutex) [] { two_clients_of_one_store_have_one_identity }
+        client "client" (Mutex) [Need::Tokens, Need::TokenFloor] {
+            the_first_token_of_a_name_is_not_below_the_clock,
+        }
+        client "client" (Mutex) [Need::Allocated] {
+            the_memory_of_clients_does_not_grow_with_the_names_they_used,
+        }
         close "close" (Mutex) [] {
             closing_ends_the_wait,
             a_closed_client_takes_no_lock,
@@ -309,6 +453,7 @@ pub fn all() -> Vec<Case> {
         order(),
         sharing(),
         kinds(),
+        downgrades(),
         lives(),
     ]
     .concat()
@@ -326,8 +471,8 @@ fn order() -> Vec<Case> {
             order_is_kept_when_the_first_waiter_leaves,
             order_is_kept_when_a_wait_runs_out,
             order_is_kept_when_the_holder_crashes,
-            a_crashed_waiter_blocks_others_for_no_longer_than_its_ttl,
-            a_waiter_that_crashed_alone_blocks_nobody_after_its_ttl,
+            a_crashed_waiter_blocks_others_for_no_longer_than_its_ttl_or_session,
+            a_waiter_that_crashed_alone_blocks_nobody_after_its_ttl_or_session,
             a_waiter_keeps_its_place_far_beyond_its_ttl,
         }
     }
@@ -357,17 +502,7 @@ fn sharing() -> Vec<Case> {
         rwlock "rwlock" (Read) [Need::Kind(Kind::Write), Need::Tokens] {
             the_tokens_of_writers_grow_past_those_of_readers,
         }
-        rwlock "downgrade" (Read) [Need::Kind(Kind::Write), Need::Downgrade] {
-            a_downgrade_lets_readers_in_and_keeps_writers_out,
-            a_downgrade_wakes_all_readers_behind,
-            a_downgrade_keeps_the_token,
-            a_downgrade_passes_no_waiting_writer,
-            a_downgraded_hold_outlasts_the_ttl,
-        }
         stress "rwlock" (Read) [Need::Kind(Kind::Write)] { readers_never_see_a_write_half_done }
-        stress "downgrade" (Read) [Need::Kind(Kind::Write), Need::Downgrade] {
-            no_writer_comes_between_a_write_and_its_downgrade,
-        }
     }
 }
 

@@ -1,10 +1,15 @@
 //! What the suite needs to know of a store under test.
 
-use std::time::Duration;
+use std::{num::NonZeroUsize, time::Duration};
 
 use async_trait::async_trait;
-use dlock_core::{Result, Store};
+use dlock_core::{Result, driver::Store};
 use libtest_mimic::{Failed, Trial};
+
+use crate::{
+    Network,
+    wrap::{Habit, Kill},
+};
 
 /// A store under test.
 #[async_trait]
@@ -17,6 +22,32 @@ pub trait Fixture: Send + Sync + 'static {
     /// # Errors
     /// Fails the case.
     async fn connect(&self) -> Result<Store>;
+
+    /// Connects a new client as [`connect`](Self::connect) does, with a way to kill it: from then on nothing of it reaches the
+    /// store, a heartbeat neither, and nothing is released. For stores whose claims live as long as their client's session
+    /// ([`Info::session`](dlock_core::driver::Info::session)): the cases about crashes then kill the client. `None` elsewhere, where it
+    /// is enough to cut its calls.
+    ///
+    /// # Errors
+    /// Fails the case.
+    async fn connect_killable(&self) -> Option<Result<(Store, Kill)>> {
+        None
+    }
+
+    /// Connects a new client of a composite store, as [`connect`](Self::connect) does, but with one member that misbehaves in
+    /// this way, the same member for every client. `None` where the store has no members: its rows are then left out.
+    ///
+    /// # Errors
+    /// Fails the case.
+    async fn connect_with_member(&self, _habit: Habit) -> Option<Result<Store>> {
+        None
+    }
+
+    /// How to put a [`Proxy`](crate::Proxy) between a client and its server, for the cases about the line between them. `None`
+    /// where a client uses more than one server, or none: these cases are then left out.
+    fn network(&self) -> Option<&dyn Network> {
+        None
+    }
 
     /// Whether time may be skipped: only where nothing but tokio's timers is waited for.
     fn clock(&self) -> Clock {
@@ -31,6 +62,33 @@ pub trait Fixture: Send + Sync + 'static {
     /// The ttl of cases that wait for one to end: the shortest that the store keeps well.
     fn short_ttl(&self) -> Duration {
         if self.clock() == Clock::Paused { self.ttl() } else { Duration::from_secs(1) }
+    }
+
+    /// Whether tokens go on growing when the store comes back without its data: whether the first token of a name is no
+    /// smaller than the microseconds since 1970.
+    fn tokens_outlive_data(&self) -> bool {
+        true
+    }
+
+    /// How many bytes this process has allocated, if the test binary counts them, with a global allocator such as
+    /// `cap::Cap`. The case that looks for leaks is left out without it, and runs alone with it.
+    fn allocated(&self) -> Option<usize> {
+        None
+    }
+
+    /// The longest that one case may take by the wall's clock. A case that takes longer fails, and the message says which
+    /// step it waited in. Default 60 s: ten times what the longest case takes, for a machine that is busy.
+    fn limit(&self) -> Duration {
+        Duration::from_secs(60)
+    }
+
+    /// How many cases run at once, unless the command line says otherwise. Each may connect some ten clients. Default 16 on
+    /// the wall's clock, where cases mostly wait, and else one for each core.
+    fn at_once(&self) -> usize {
+        match self.clock() {
+            Clock::Real => 16,
+            Clock::Paused => std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
+        }
     }
 }
 

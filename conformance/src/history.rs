@@ -188,6 +188,17 @@ impl History {
         }
     }
 
+    /// The machine was suspended for `span`: what was promised ends so much sooner on tokio's clock, which stood still.
+    pub fn suspended(&self, span: Duration) {
+        let mut log = self.log();
+        let now = Instant::now();
+        for life in &mut log.lives {
+            if life.valid_until > now {
+                life.valid_until = life.valid_until.checked_sub(span).map_or(now, |until| until.max(now));
+            }
+        }
+    }
+
     /// Something that was found to be wrong by other means than [`check`](Self::check), which repeats it.
     pub fn note(&self, rule: Rule, what: impl Into<String>) {
         self.log().noted.push(Violation { rule, what: what.into() });

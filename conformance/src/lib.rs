@@ -5,7 +5,7 @@
 //! ```no_run
 //! use async_trait::async_trait;
 //! use dlock_conformance::{Clock, Fixture};
-//! use dlock_core::{Result, Store, memory::MemoryBackend};
+//! use dlock_core::{Result, memory::MemoryBackend, driver::Store};
 //!
 //! struct Memory(MemoryBackend);
 //!
@@ -28,9 +28,11 @@
 //! ```
 //!
 //! One table of [cases](cases::all), each a sentence that can be false, becomes `libtest-mimic` trials, chosen by what the
-//! store's [`Info`](dlock_core::Info) says it can do. The whole table runs five times: on the store as it is, and through four
+//! store's [`Info`](dlock_core::driver::Info) says it can do. The whole table runs five times: on the store as it is, and through four
 //! [wrappers](wrap::Habit) that misbehave as real stores do: hints that never come, hints without end, slow answers,
-//! and answers that are lost after the store acted. After each case the store must be empty.
+//! and answers that are lost after the store acted. A composite store runs it four times more, with [one
+//! member](Fixture::connect_with_member) that misbehaves so. Between a network driver and its server
+//! stands a [`Proxy`], where the [fixture](Fixture::network) lets it. After each case the store must be empty.
 //!
 //! For runs that nobody scripts there is a [history] with rules that it must keep, and a [simulation] of everything
 //! at once; and because a suite can be wrong too, there are [stores with planted bugs](wrong) that it must catch.
@@ -39,9 +41,13 @@ mod arena;
 pub mod cases;
 mod fixture;
 pub mod history;
+mod network;
 pub mod peer;
+mod proxy;
+mod row;
 mod runner;
 pub mod simulation;
+mod steps;
 #[cfg(feature = "stores")]
 pub mod stores;
 pub mod wrap;
@@ -49,7 +55,11 @@ pub mod wrong;
 
 pub use arena::Arena;
 pub use fixture::{Clock, Fixture, Unreachable};
-pub use runner::{judge, run};
+pub use network::{Data, Network, Restart};
+pub use proxy::Proxy;
+pub use row::Row;
+pub use runner::{judge, run, table};
+pub use wrap::Kill;
 
 /// The examples of the guide, compiled and run.
 #[cfg(doctest)]

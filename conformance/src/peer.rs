@@ -59,15 +59,20 @@ pub enum PeerKind {
     Write,
     /// As [`Kind::Mutex`], with a token.
     Fenced,
+    /// Several of [`Mutex`](Self::Mutex) as one, of the names between the commas of a name.
+    Multi,
+    /// A majority of several of [`Mutex`](Self::Mutex) as one, of the names between the commas of a name.
+    Redlock,
 }
 
 impl PeerKind {
-    const ALL: [Self; 5] = [Self::Mutex, Self::Fair, Self::Read, Self::Write, Self::Fenced];
+    const ALL: [Self; 7] =
+        [Self::Mutex, Self::Fair, Self::Read, Self::Write, Self::Fenced, Self::Multi, Self::Redlock];
 
     /// The same kind of dlock's.
     pub fn kind(self) -> Kind {
         match self {
-            Self::Mutex | Self::Fenced => Kind::Mutex,
+            Self::Mutex | Self::Fenced | Self::Multi | Self::Redlock => Kind::Mutex,
             Self::Fair => Kind::Fair,
             Self::Read => Kind::Read,
             Self::Write => Kind::Write,
@@ -83,6 +88,8 @@ impl fmt::Display for PeerKind {
             Self::Read => "read",
             Self::Write => "write",
             Self::Fenced => "fenced",
+            Self::Multi => "multi",
+            Self::Redlock => "redlock",
         })
     }
 }

@@ -1,32 +1,42 @@
-//! From the table of cases to trials.
+//! From the table of cases to trials, each of which ends by itself.
 
-use std::{process::ExitCode, sync::Arc, time::Duration};
-
-use libtest_mimic::{Arguments, Trial};
-
-use crate::{
-    Arena, Clock, Fixture, Unreachable,
-    cases::{self, Able, Case},
-    wrap::Habit,
+use std::{
+    any::Any,
+    error::Error,
+    panic::{AssertUnwindSafe, catch_unwind},
+    process::ExitCode,
+    sync::{Arc, PoisonError, RwLock, mpsc},
+    thread,
+    time::Duration,
 };
 
-/// The longest that a case may take, in real or in paused time.
-const LIMIT: Duration = Duration::from_secs(60);
+use libtest_mimic::{Arguments, Failed, Trial};
+use tokio::time::timeout;
+
+use crate::{
+    Arena, Clock, Fixture, Row, Unreachable,
+    cases::{self, Able, Case},
+    steps::Steps,
+};
+
+/// The longest that a case may take by a paused clock: no case skips nearly as much.
 const PAUSED_LIMIT: Duration = Duration::from_secs(24 * 3600);
 
-/// Cases of a store on the wall's clock mostly wait, so many run at once.
-const THREADS: usize = 16;
+/// How much longer than its limit a case on the wall's clock may take to fail by itself, before its thread is taken to be
+/// stuck.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// Runs the suite against a store, with the command line of a test binary: filters, `--list`, `--test-threads`.
 ///
 /// `DLOCK_REQUIRE` names the stores that must be there, with commas, or `all`: their cases are then never ignored.
+///
+/// # Panics
+/// If the store of the fixture cannot be connected to.
 pub fn run<F: Fixture>(fixture: Result<F, Unreachable>) -> ExitCode {
     let mut arguments = Arguments::from_args();
     let trials = match fixture {
         Ok(fixture) => {
-            if fixture.clock() == Clock::Real {
-                arguments.test_threads.get_or_insert(THREADS);
-            }
+            arguments.test_threads.get_or_insert(fixture.at_once());
             trials(&(Arc::new(fixture) as Arc<dyn Fixture>))
         }
         Err(unreachable) => {
@@ -37,44 +47,84 @@ pub fn run<F: Fixture>(fixture: Result<F, Unreachable>) -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// Every case, on the store as it is and through each wrapper; ignored, with the reason, if the store cannot do it.
+/// Every case in every row; ignored, with the reason, if the store cannot do it.
 fn trials(fixture: &Arc<dyn Fixture>) -> Vec<Trial> {
-    let able = block_on(Clock::Real, async {
-        let store = fixture.connect().await.expect("the store of the fixture must be reachable");
-        Able { info: store.backend.info().clone(), inspects: store.inspect.is_some() }
-    });
-    let habits = [None].into_iter().chain(Habit::ALL.into_iter().map(Some));
-    let with_case = |habit| cases::all().into_iter().map(move |case| (habit, case));
-    habits.flat_map(with_case).map(|(habit, case)| trial(Arc::clone(fixture), &able, habit, case)).collect()
+    let able = able(fixture.as_ref());
+    rows(&able).map(|(row, case)| trial(Arc::clone(fixture), &able, row, case)).collect()
 }
 
-fn trial(fixture: Arc<dyn Fixture>, able: &Able, habit: Option<Habit>, case: Case) -> Trial {
-    let run = habit.map_or("plain".to_owned(), |habit| format!("{habit:?}").to_lowercase());
-    let name = format!("{run}::{case}");
+/// The cases that [`run`] would run against a store, each with its row, in order: for whoever [judges](judge) them one by one.
+///
+/// # Panics
+/// As [`run`]; inside of another runtime.
+pub fn table(fixture: &dyn Fixture) -> Vec<(Row, Case)> {
+    let able = able(fixture);
+    rows(&able).filter(|(_, case)| case.missing(&able).is_none()).collect()
+}
+
+fn rows(able: &Able) -> impl Iterator<Item = (Row, Case)> {
+    let rows = Row::all().filter(|row| able.has_row(*row));
+    let cases_in =
+        |row| cases::all().into_iter().filter(move |case| case.is_in(row)).map(move |case| (row, case));
+    rows.flat_map(cases_in)
+}
+
+fn able(fixture: &dyn Fixture) -> Able {
+    block_on(Clock::Real, async {
+        let connecting = timeout(fixture.limit(), Able::of(fixture));
+        connecting.await.unwrap_or_else(|_| panic!("connecting to {} does not end", fixture.name()))
+    })
+}
+
+fn trial(fixture: Arc<dyn Fixture>, able: &Able, row: Row, case: Case) -> Trial {
+    let name = format!("{row}::{case}");
     match case.missing(able) {
         Some(reason) => Trial::test(format!("{name}: ignored, {reason}"), || Ok(())).with_ignored_flag(true),
-        None => Trial::test(name, move || {
-            judge(fixture, habit, case);
-            Ok(())
-        }),
+        None => Trial::test(name, move || judge(fixture, row, case).map_err(Failed::from)),
     }
 }
 
-/// Runs one case of the table, as one of the trials of [`run`] does.
+/// Runs one case of the table, as one of the trials of [`run`] does: on a thread of its own, which has the case's name and
+/// is left behind if the case blocks it for ever.
 ///
-/// # Panics
-/// If the case fails; inside of another runtime.
-pub fn judge(fixture: Arc<dyn Fixture>, habit: Option<Habit>, case: Case) {
+/// # Errors
+/// What the case failed with. A case that takes longer than the [limit](Fixture::limit) of its fixture fails, too: the
+/// message then says which step it waits in.
+pub fn judge(fixture: Arc<dyn Fixture>, row: Row, case: Case) -> Result<(), String> {
+    /// Held by the cases that run; whoever must run alone waits until it can have all of it.
+    static RUNNING: RwLock<()> = RwLock::new(());
+    let running = || RUNNING.read().unwrap_or_else(PoisonError::into_inner);
+    let _alone = case.runs_alone().then(|| RUNNING.write().unwrap_or_else(PoisonError::into_inner));
+    let _beside = (!case.runs_alone()).then(running);
+    let (steps, limit) = (Steps::default(), fixture.limit());
+    let patience = limit + if fixture.clock() == Clock::Paused { Duration::ZERO } else { GRACE };
+    let (report, reported) = mpsc::channel();
+    let theirs = steps.clone();
+    let work = move || {
+        let ran = catch_unwind(AssertUnwindSafe(|| run_case(fixture, row, case, &theirs)));
+        report.send(ran.map_err(|panic| words(&*panic))).ok();
+    };
+    let thread = thread::Builder::new().name(format!("{row}::{case}")).spawn(work);
+    thread.map_err(|error| format!("no thread for the case: {error}"))?;
+    reported.recv_timeout(patience).unwrap_or_else(|_| {
+        Err(format!("did not end within {limit:?}, and blocks its thread or spins on it: {steps}"))
+    })
+}
+
+fn run_case(fixture: Arc<dyn Fixture>, row: Row, case: Case, steps: &Steps) {
     let clock = fixture.clock();
-    let limit = if clock == Clock::Paused { PAUSED_LIMIT } else { LIMIT };
+    let limit = if clock == Clock::Paused { PAUSED_LIMIT } else { fixture.limit() };
     block_on(clock, async {
-        let arena = Arc::new(Arena::new(fixture, habit, case.kind()));
+        let arena = Arc::new(Arena::new(fixture, row, case.kind(), steps.clone()));
         let whole = async {
             case.run(Arc::clone(&arena)).await;
             let arena = Arc::into_inner(arena).expect("a case keeps nothing of its arena");
             arena.check_nothing_is_left().await;
         };
-        tokio::time::timeout(limit, whole).await.expect("took too long: somebody waits for ever");
+        let whole = std::pin::pin!(whole);
+        if timeout(limit, whole).await.is_err() {
+            panic!("did not end within {limit:?}: {steps}");
+        }
     });
 }
 
@@ -85,4 +135,19 @@ fn block_on<T>(clock: Clock, future: impl Future<Output = T>) -> T {
     };
     let builder = builder.enable_all().worker_threads(2).start_paused(clock == Clock::Paused);
     builder.build().expect("a runtime can be built").block_on(future)
+}
+
+/// What a panic said.
+fn words(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "panicked without a word".into())
+}
+
+/// An error and its sources, in one line.
+pub(crate) fn told(error: &dyn Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {}", told(source)),
+        None => error.to_string(),
+    }
 }

@@ -1,9 +1,11 @@
 //! A store under clients that do anything at any time, over lines that do anything wrong, in virtual time.
 //!
 //! Some contenders of random kinds, on three clients, ask for two locks: they wait, try, give up, re-enter, hold too
-//! long, write with tokens that went stale. Meanwhile lines are cut, frozen and deaf, the process stalls, locks are broken.
-//! All of it follows from one seed, so a failure can be replayed, but for stalls of the real machine, whose clock the
-//! engine also looks at. Only for stores that wait for nothing but tokio's timers.
+//! long, write with tokens that went stale. Meanwhile lines are cut, frozen and deaf, the process stalls, the machine is
+//! suspended, locks are broken. All of it follows from one seed, so a failure can be replayed. Only for stores that wait for nothing but tokio's timers.
+//!
+//! [`simulate`] looks at a store from above. [`simulate_majority`] is for what such a look cannot see: it has the same happen
+//! *inside* of a RedLock, on the line of each client to each member.
 
 mod contender;
 mod register;
@@ -18,13 +20,17 @@ use std::{
     time::Duration,
 };
 
-use dlock_core::{Locks, Store};
+use dlock_core::{
+    Locks, RedLock,
+    driver::{Store, pretend_clock},
+    memory::MemoryBackend,
+};
 use fastrand::Rng;
 use tokio::{runtime::Handle, task::JoinSet, time::timeout};
 
 use crate::{
     history::{Counts, History, Rule, Violation},
-    wrap::{Chaos, Switch},
+    wrap::{Chaos, Switch, fast_clock, queueless},
 };
 
 use contender::Contender;
@@ -38,6 +44,9 @@ const LIMIT: Duration = Duration::from_secs(6 * 3600);
 
 const CLIENTS: usize = 3;
 const NAMES: [&str; 2] = ["a", "b"];
+
+/// By how many thousandths a member's clock may run faster than a client's: RedLock allows for ten.
+const DRIFT: u32 = 9;
 
 /// What became of one seed.
 #[derive(Clone, Debug)]
@@ -71,9 +80,15 @@ impl fmt::Display for Report {
 /// What everybody in a run shares.
 struct World {
     history: History,
-    clients: Vec<(Locks, Switch)>,
+    clients: Vec<Client>,
     registers: [Register; NAMES.len()],
     tally: Tally,
+}
+
+/// A client, and its lines: one to the store, or one to each member.
+struct Client {
+    locks: Locks,
+    lines: Vec<Switch>,
 }
 
 #[derive(Default)]
@@ -89,21 +104,68 @@ struct Tally {
 /// # Panics
 /// If a contender does; inside of another runtime.
 pub fn simulate(store: Store, seed: u64) -> Report {
+    run(seed, |dice| {
+        let chaos = Chaos::new(dice.u64(..), TTL);
+        let client = |_| {
+            let line = Switch::default();
+            let locks = Locks::new(line.wrap(chaos.wrap(store.clone())));
+            Client { locks, lines: vec![line] }
+        };
+        let clients = (0..CLIENTS).map(client).collect();
+        (clients, vec![chaos], store)
+    })
+}
+
+/// Lets everything happen to a RedLock of so many empty memory stores that follows from `seed`: each client's line to each
+/// member misbehaves by itself, the members' clocks run faster than the clients', within what RedLock allows for, and in half
+/// of the seeds the members keep no queues, like a mutex on Redis.
+///
+/// # Panics
+/// If a contender does; inside of another runtime.
+pub fn simulate_majority(members: usize, seed: u64) -> Report {
+    run(seed, |dice| {
+        let queues = dice.bool();
+        let members: Vec<_> = (0..members)
+            .map(|_| {
+                let store = fast_clock(MemoryBackend::new().into_store(), dice.u32(0..=DRIFT));
+                if queues { store } else { queueless(store) }
+            })
+            .collect();
+        let majority = |members: Vec<Store>| RedLock::new(members).expect("independent members").into_store();
+        let mut chaos = Vec::new();
+        let mut client = |_| {
+            let lines: Vec<_> = members.iter().map(|_| Switch::default()).collect();
+            let wrapped = members.iter().zip(&lines).map(|(member, line)| {
+                let noise = Chaos::new(dice.u64(..), TTL);
+                let member = line.wrap(noise.wrap(member.clone()));
+                chaos.push(noise);
+                member
+            });
+            Client { locks: Locks::new(majority(wrapped.collect())), lines }
+        };
+        let clients = (0..CLIENTS).map(&mut client).collect();
+        (clients, chaos, majority(members))
+    })
+}
+
+/// A run on clients that a seed's dice make, with what is between them and the store, and the store to look into at the end.
+fn run(seed: u64, make: impl FnOnce(&mut Rng) -> (Vec<Client>, Vec<Chaos>, Store)) -> Report {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     // The keepers' jitter.
     fastrand::seed(seed);
-    runtime.expect("a runtime without I/O can be built").block_on(run(store, Rng::with_seed(seed), seed))
+    let whole = async {
+        pretend_clock();
+        let mut dice = Rng::with_seed(seed);
+        let (clients, chaos, store) = make(&mut dice);
+        play(clients, &chaos, &store, dice, seed).await
+    };
+    runtime.expect("a runtime without I/O can be built").block_on(whole)
 }
 
-async fn run(store: Store, mut dice: Rng, seed: u64) -> Report {
-    let chaos = Chaos::new(dice.u64(..), TTL);
-    let client = |_| {
-        let switch = Switch::default();
-        (Locks::new(switch.wrap(chaos.wrap(store.clone()))), switch)
-    };
+async fn play(clients: Vec<Client>, chaos: &[Chaos], store: &Store, mut dice: Rng, seed: u64) -> Report {
     let world = Arc::new(World {
         history: History::new(),
-        clients: (0..CLIENTS).map(client).collect(),
+        clients,
         registers: Default::default(),
         tally: Tally::default(),
     });
@@ -114,7 +176,7 @@ async fn run(store: Store, mut dice: Rng, seed: u64) -> Report {
     if timeout(LIMIT, go_on(&world, contenders, dice, seed)).await.is_err() {
         world.history.note(Rule::Progress, format!("after {LIMIT:?} of virtual time"));
     } else {
-        residue(&world, &store).await;
+        residue(&world, store).await;
     }
     let World { history, tally, .. } = &*world;
     Report {
@@ -124,7 +186,7 @@ async fn run(store: Store, mut dice: Rng, seed: u64) -> Report {
         cancelled: tally.cancelled.load(Relaxed),
         reentered: tally.reentered.load(Relaxed),
         downgraded: tally.downgraded.load(Relaxed),
-        lost_answers: chaos.lost_answers(),
+        lost_answers: chaos.iter().map(Chaos::lost_answers).sum(),
         broken: tally.broken.load(Relaxed),
     }
 }
@@ -141,9 +203,9 @@ async fn go_on(world: &World, mut contenders: JoinSet<()>, dice: Rng, seed: u64)
         () = all_gone => {}
         () = trouble::make(world, dice, seed.is_multiple_of(4)) => {}
     }
-    for (locks, switch) in &world.clients {
-        switch.connect();
-        locks.close().await;
+    for client in &world.clients {
+        client.lines.iter().for_each(Switch::connect);
+        client.locks.close().await;
     }
 }
 

@@ -37,7 +37,8 @@ use crate::Unreachable;
 use folder::Folder;
 use topology::Topology;
 
-pub use server::{Data, Server};
+pub use crate::Data;
+pub use server::Server;
 
 /// The longest that servers may take until they answer, a machine that is busy with other tests included.
 const READY: Duration = Duration::from_secs(60);

@@ -3,16 +3,21 @@
 mod chaos;
 mod chatty;
 mod deaf;
+mod fast_clock;
 mod flaky;
+mod queueless;
 mod slow;
 mod switch;
 
 use std::{fmt, sync::Arc};
 
-use dlock_core::{Backend, Claim, Info, Request, Store};
+use async_trait::async_trait;
+use dlock_core::driver::{Backend, Claim, Info, Request, Store};
 
 pub use chaos::Chaos;
-pub use switch::Switch;
+pub use fast_clock::fast_clock;
+pub use queueless::queueless;
+pub use switch::{Kill, Switch};
 
 /// A way to misbehave within the driver contract: every case passes all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +47,18 @@ impl Habit {
     }
 }
 
+impl fmt::Display for Habit {
+    /// In lower case, as a trial's name begins.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Deaf => "deaf",
+            Self::Chatty => "chatty",
+            Self::Slow => "slow",
+            Self::Flaky => "flaky",
+        })
+    }
+}
+
 /// A store whose claims are wrapped; its other abilities are as they were.
 pub fn wrap(
     store: Store,
@@ -61,6 +78,7 @@ impl<W> fmt::Debug for Wrapped<W> {
     }
 }
 
+#[async_trait]
 impl<W> Backend for Wrapped<W>
 where
     W: Fn(Box<dyn Claim>, Request) -> Box<dyn Claim> + Send + Sync + 'static,
@@ -71,5 +89,9 @@ where
 
     fn claim(&self, request: Request) -> Box<dyn Claim> {
         (self.wrapper)(self.inner.claim(request.clone()), request)
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
     }
 }

@@ -2,9 +2,11 @@
 //!
 //! They are one copy of the memory store. Where a bug is one of engines, its nearest form in a driver stands here.
 
+mod net;
 mod shelf;
 mod store;
 
+pub use net::{LineBug, WrongServer};
 pub use store::WrongStore;
 
 /// What is wrong with a [`WrongStore`].
@@ -63,11 +65,21 @@ pub enum Bug {
     AskingTwiceEntersTwice,
     /// Names that differ in case only are one lock.
     NamesIgnoreCase,
+    /// Whoever comes to a name that nobody used before looks, and enters it in a second step: there is no row to lock yet.
+    NoRowLock,
+    /// Tokens begin at 1, not at the clock.
+    NoTokenFloor,
+    /// Every client has an identity of its own.
+    IdentityPerClient,
+    /// A claim that was downgraded gets no hints: there is one bell for each id, and the claim that it replaced took it along.
+    DeafDowngrade,
+    /// The store keeps a bell for each name that was ever used.
+    BellsStay,
 }
 
 impl Bug {
     /// All that are bugs.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 30] = [
         Self::ReleaseWithoutOwnerCheck,
         Self::ReleaseOfALostClaimRemovesTheNext,
         Self::RenewalCreates,
@@ -93,5 +105,10 @@ impl Bug {
         Self::ValidFromReceipt,
         Self::AskingTwiceEntersTwice,
         Self::NamesIgnoreCase,
+        Self::NoRowLock,
+        Self::NoTokenFloor,
+        Self::IdentityPerClient,
+        Self::DeafDowngrade,
+        Self::BellsStay,
     ];
 }

@@ -1,11 +1,13 @@
-//! A thousand seeds of the simulation, on the memory store.
+//! Seeds of the simulation: a thousand on the memory store, and two thousand inside of RedLocks of three and of five.
+//! `DLOCK_SEED=n` runs that seed only, `DLOCK_SEEDS=n` so many of each RedLock.
 
 use std::thread;
 
-use dlock_conformance::simulation::{Report, simulate};
+use dlock_conformance::simulation::{Report, simulate, simulate_majority};
 use dlock_core::memory::MemoryBackend;
 
 const SEEDS: u64 = 1000;
+const MAJORITY_SEEDS: u64 = 2000;
 const THREADS: u64 = 2;
 
 fn on_memory(seed: u64) -> Report {
@@ -14,19 +16,25 @@ fn on_memory(seed: u64) -> Report {
     report
 }
 
-/// `DLOCK_SEED=n` runs that seed only.
-#[test]
-fn a_thousand_seeds_keep_every_rule() {
+/// What becomes of so many seeds, or of the one that `DLOCK_SEED` names.
+fn all(seeds: u64, simulate: impl Fn(u64) -> Report + Copy + Send) -> Vec<Report> {
     if let Ok(seed) = std::env::var("DLOCK_SEED") {
-        println!("{:?}", on_memory(seed.parse().expect("DLOCK_SEED is a number")));
-        return;
+        return vec![simulate(seed.parse().expect("DLOCK_SEED is a number"))];
     }
-    let reports: Vec<_> = thread::scope(|scope| {
+    thread::scope(|scope| {
         let share =
-            |thread| scope.spawn(move || (thread..SEEDS).step_by(2).map(on_memory).collect::<Vec<_>>());
+            |thread| scope.spawn(move || (thread..seeds).step_by(2).map(simulate).collect::<Vec<_>>());
         let threads: Vec<_> = (0..THREADS).map(share).collect();
         threads.into_iter().flat_map(|thread| thread.join().expect("told above")).collect()
-    });
+    })
+}
+
+#[test]
+fn a_thousand_seeds_keep_every_rule() {
+    let reports = all(SEEDS, on_memory);
+    if let [report] = &reports[..] {
+        return println!("{report:?}");
+    }
     let sum = |count: fn(&Report) -> usize| reports.iter().map(count).sum::<usize>();
     for (least, what, happened) in [
         (10_000, "grants", sum(|report| report.counts.grants)),
@@ -43,4 +51,36 @@ fn a_thousand_seeds_keep_every_rule() {
         println!("{happened} {what}");
         assert!(happened >= least, "too little happened to mean anything: {happened} {what} of {least}");
     }
+}
+
+#[expect(clippy::print_stdout, reason = "libtest shows it with --nocapture")]
+fn majority(members: usize) {
+    let seeds =
+        std::env::var("DLOCK_SEEDS").ok().map_or(MAJORITY_SEEDS, |seeds| seeds.parse().expect("a number"));
+    let reports = all(seeds, |seed| simulate_majority(members, seed));
+    let bad: Vec<_> = reports.iter().filter(|report| !report.violations.is_empty()).collect();
+    let sum = |count: fn(&Report) -> usize| reports.iter().map(count).sum::<usize>();
+    println!(
+        "of {members}: {} seeds, {} grants, {} losses, {} shared reads, {} lost answers, {} broken",
+        reports.len(),
+        sum(|report| report.counts.grants),
+        sum(|report| report.counts.losses),
+        sum(|report| report.counts.shared_reads),
+        sum(|report| report.lost_answers),
+        sum(|report| report.broken),
+    );
+    let shown: String = bad.iter().take(5).map(ToString::to_string).collect();
+    assert!(bad.is_empty(), "{} of {} seeds; replay one with DLOCK_SEED:\n{shown}", bad.len(), reports.len());
+    let grants = sum(|report| report.counts.grants);
+    assert!(grants > 5 * reports.len(), "too little happened to mean anything: {grants} grants");
+}
+
+#[test]
+fn a_majority_of_three_keeps_every_rule_whatever_its_members_do() {
+    majority(3);
+}
+
+#[test]
+fn a_majority_of_five_keeps_every_rule_whatever_its_members_do() {
+    majority(5);
 }

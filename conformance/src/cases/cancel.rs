@@ -100,7 +100,7 @@ pub(super) async fn a_waiter_that_is_dropped_when_woken_passes_the_turn_on(arena
         let (lock, options) = (arena.lock(&b), long(&arena, &b));
         let woken = arena.go(async move { lock.lock(&options).await });
         arena.until_contenders(&a, 2).await;
-        let (lock, options) = (c.lock(rival(&arena), arena.name()), long(&arena, &c));
+        let (lock, options) = (c.of(rival(&arena), arena.name()), long(&arena, &c));
         let next = arena.go(async move { lock.lock(&options).await });
         arena.until_contenders(&a, 3).await;
         held.release().await.expect("held until now");
@@ -171,7 +171,7 @@ pub(super) async fn an_acquire_whose_answers_are_all_lost_leaves_nothing(arena: 
     let ((a, line), b) = (arena.client_with_switch().await, arena.client().await);
     line.lose_answers();
     let told = arena.soon("it hangs", arena.lock(&a).lock(&long(&arena, &a))).await;
-    assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
+    assert!(matches!(told, Err(Error::Unavailable { .. })), "no answer came, and `lock` says {told:?}");
     line.connect();
     drop(arena.take_soon("granted to nobody, and kept", &b).await);
 }

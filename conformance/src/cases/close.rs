@@ -13,7 +13,10 @@ pub(super) async fn closing_ends_the_wait(arena: Arc<Arena>) {
     arena.until_contenders(&a, 2).await;
     arena.soon("it waits for its waiter", b.close()).await;
     let told = waiter.await.expect("no panic");
-    assert!(matches!(told, Err(Error::Closed { .. })), "{told:?}");
+    assert!(
+        matches!(told, Err(Error::Closed { .. })),
+        "its client was closed, and a waiter is told {told:?}"
+    );
     held.release().await.expect("held until now");
     drop(arena.take_soon("the waiter that was sent away still waits", &a).await);
 }
@@ -24,7 +27,7 @@ pub(super) async fn a_closed_client_takes_no_lock(arena: Arc<Arena>) {
     let told =
         [arena.lock(&a).lock(&arena.options()).await.map(Some), a.mutex(arena.name()).try_lock().await];
     for told in told {
-        assert!(matches!(told, Err(Error::Closed { .. })), "{told:?}");
+        assert!(matches!(told, Err(Error::Closed { .. })), "a client that is closed answers {told:?}");
     }
     drop(arena.take_soon("another client is not closed", &b).await);
 }

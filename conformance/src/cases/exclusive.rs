@@ -235,12 +235,12 @@ pub(super) async fn locks_of_two_names_do_not_disturb_each_other(arena: Arc<Aren
     // One is the beginning of the other: a store that looks for a prefix confuses them.
     let (name, longer) = (arena.name().to_owned(), arena.name_with("2"));
     for (one, other) in [(&name, &longer), (&longer, &name)] {
-        let held = a.lock(arena.kind(), one).lock(&arena.options()).await.expect("free");
-        let lock = b.lock(arena.kind(), other);
+        let held = a.of(arena.kind(), one).lock(&arena.options()).await.expect("free");
+        let lock = b.of(arena.kind(), other);
         let free = lock.try_lock(&arena.options()).await.expect("reachable").expect("another name");
         free.release().await.expect("held until now");
         assert!(
-            b.lock(arena.kind(), one).try_lock(&arena.options()).await.expect("reachable").is_none(),
+            b.of(arena.kind(), one).try_lock(&arena.options()).await.expect("reachable").is_none(),
             "releasing `{other}` released `{one}`"
         );
         held.release().await.expect("releasing one lost the other");

@@ -165,31 +165,33 @@ pub(super) async fn order_is_kept_when_the_holder_crashes(arena: Arc<Arena>) {
     for _ in 0..3 {
         line.join().await;
     }
-    switch.cut();
-    assert_eq!(line.proceed(arena.kept_ttl() * 2).await, [0, 1, 2], "not in order of arrival");
+    switch.kill();
+    let limit = arena.forgotten_after(&crashing, arena.kept_ttl()) + arena.kept_ttl();
+    assert_eq!(line.proceed(limit).await, [0, 1, 2], "not in order of arrival");
     assert!(held.is_lost(), "others held it and its holder was not told");
 }
 
-pub(super) async fn a_crashed_waiter_blocks_others_for_no_longer_than_its_ttl(arena: Arc<Arena>) {
+pub(super) async fn a_crashed_waiter_blocks_others_for_no_longer_than_its_ttl_or_session(arena: Arc<Arena>) {
     let mut line = Line::behind_a_holder(&arena).await;
     let (crashing, switch) = arena.client_with_switch().await;
     line.join_with(crashing, arena.options().ttl(arena.short_ttl())).await;
     for _ in 0..2 {
         line.join().await;
     }
-    switch.cut();
+    switch.kill();
     line.waiters[0].abort();
-    assert_eq!(line.proceed(arena.short_ttl() * 2).await, [1, 2], "not in order of arrival");
+    let limit = arena.forgotten_after(&line.watch, arena.short_ttl()) + arena.short_ttl();
+    assert_eq!(line.proceed(limit).await, [1, 2], "not in order of arrival");
 }
 
-pub(super) async fn a_waiter_that_crashed_alone_blocks_nobody_after_its_ttl(arena: Arc<Arena>) {
+pub(super) async fn a_waiter_that_crashed_alone_blocks_nobody_after_its_ttl_or_session(arena: Arc<Arena>) {
     let mut line = Line::behind_a_holder(&arena).await;
     let (crashing, switch) = arena.client_with_switch().await;
     line.join_with(crashing, arena.options().ttl(arena.short_ttl())).await;
-    switch.cut();
+    switch.kill();
     line.waiters[0].abort();
     // Nobody asks meanwhile: nobody is there to see it die.
-    sleep(arena.short_ttl() * 2).await;
+    sleep(arena.forgotten_after(&line.watch, arena.short_ttl()) + arena.short_ttl()).await;
     let held = line.held.take().expect("held until now");
     held.release().await.expect("held until now");
     drop(arena.take_soon("a dead waiter blocks a lock that nobody holds", &line.watch).await);
@@ -200,7 +202,9 @@ pub(super) async fn a_waiter_keeps_its_place_far_beyond_its_ttl(arena: Arc<Arena
     let ttl = arena.kept_ttl();
     line.join_with(arena.client().await, arena.options().ttl(ttl)).await;
     // If the first were forgotten, it would come back behind this one.
-    line.join_with(arena.client().await, arena.options().ttl(ttl * 10)).await;
+    let patient = arena.client().await;
+    let long = arena.long_ttl(&patient);
+    line.join_with(patient, arena.options().ttl(long)).await;
     sleep(ttl * 2).await;
     assert_eq!(line.proceed(SOME).await, [0, 1], "a waiter was forgotten while it waited");
 }

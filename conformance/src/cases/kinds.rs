@@ -33,7 +33,7 @@ async fn never_both_hold(arena: &Arena, one: Kind, other: Kind) {
     let options = arena.options();
     for (held, asked) in [(one, other), (other, one)] {
         let guard = arena.take(&a, held).await;
-        let lock = b.lock(asked, arena.name());
+        let lock = b.of(asked, arena.name());
         let both = |which: &Guard| panic!("{held} and {asked} of one name are both held: {which:?}");
         match lock.try_lock(&options).await {
             Ok(tried) => tried.iter().for_each(both),
@@ -72,7 +72,7 @@ pub(super) async fn a_kind_that_the_store_lacks_is_refused_without_asking_it(are
     let (client, switch) = arena.client_with_switch().await;
     switch.cut();
     for kind in Kind::ALL.iter().filter(|kind| !client.info().kinds.contains(kind)) {
-        let lock = client.lock(*kind, arena.name());
+        let lock = client.of(*kind, arena.name());
         let error = lock.lock(&arena.options()).await.expect_err("the store lacks it");
         assert!(matches!(error, Error::Unsupported { .. }), "should be refused as unsupported: {error:?}");
         assert_refused(&error, *kind);

@@ -127,7 +127,7 @@ pub(super) async fn what_is_no_name_is_refused_before_any_io(arena: Arc<Arena>) 
             a.mutex(name).lock().await.map(drop),
             a.mutex(name).lock().wait(Wait::Never).await.map(drop),
             a.mutex(name).try_lock().await.map(drop),
-            a.lock(arena.kind(), name).lock(&arena.options()).await.map(drop),
+            a.of(arena.kind(), name).lock(&arena.options()).await.map(drop),
             a.inspect(name).await.map(drop),
             a.force_release(name).await.map(drop),
         ];

@@ -11,8 +11,8 @@ use crate::Arena;
 async fn after_a_death(arena: &Arena) -> (Option<Token>, Guard) {
     let ((a, line), b) = (arena.client_with_switch().await, arena.client().await);
     let dead = arena.lock(&a).lock(&arena.short()).await.expect("nobody holds it");
-    line.cut();
-    sleep(arena.short_ttl() * 3 / 2).await;
+    line.kill();
+    sleep(arena.forgotten_after(&b, arena.short_ttl()) + arena.short_ttl() / 2).await;
     let tried = async {
         loop {
             if let Some(held) = arena.try_take(&b, arena.kind()).await {

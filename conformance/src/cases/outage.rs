@@ -12,14 +12,17 @@ pub(super) async fn a_bounded_wait_for_a_dead_store_ends_in_time_and_says_why(ar
     line.cut();
     let options = arena.options().wait(Duration::from_millis(200));
     let told = arena.soon("it waits on", arena.lock(&a).lock(&options)).await;
-    assert!(matches!(told, Err(Error::Timeout { source: Some(_), .. })), "{told:?}");
+    assert!(
+        matches!(told, Err(Error::Timeout { source: Some(_), .. })),
+        "a wait for a store that is down is a timeout with the last failure, not {told:?}"
+    );
 }
 
 pub(super) async fn an_unbounded_wait_for_a_dead_store_is_an_error(arena: Arc<Arena>) {
     let (a, line) = arena.client_with_switch().await;
     line.cut();
     let told = arena.soon("it hangs", arena.lock(&a).lock(&arena.options())).await;
-    assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
+    assert!(matches!(told, Err(Error::Unavailable { .. })), "the store is down, and `lock` says {told:?}");
 }
 
 pub(super) async fn a_waiter_whose_store_dies_is_told(arena: Arc<Arena>) {
@@ -30,7 +33,10 @@ pub(super) async fn a_waiter_whose_store_dies_is_told(arena: Arc<Arena>) {
     arena.until_contenders(&b, 2).await;
     line.cut();
     let told = arena.within(arena.short_ttl(), "it hangs", waiter).await.expect("no panic");
-    assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
+    assert!(
+        matches!(told, Err(Error::Unavailable { .. })),
+        "the store is down, and a waiter is told {told:?}"
+    );
     held.release().await.expect("held until now");
 }
 
@@ -46,7 +52,10 @@ pub(super) async fn a_release_to_a_dead_store_ends_when_the_hold_would(arena: Ar
     let held = arena.lock(&a).lock(&arena.short()).await.expect("nobody holds it");
     line.cut();
     let told = arena.within(arena.short_ttl(), "it hangs", held.release()).await;
-    assert!(matches!(told, Err(Error::Unavailable { .. } | Error::Lost { .. })), "{told:?}");
+    assert!(
+        matches!(told, Err(Error::Unavailable { .. } | Error::Lost { .. })),
+        "the store is down, and `release` says {told:?}"
+    );
 }
 
 pub(super) async fn a_blip_of_the_store_is_not_noticed_by_a_waiter(arena: Arc<Arena>) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dlock_core::{Error, Kind, LostReason, Owner};
+use dlock_core::{DistributedLock, Error, Guard, Kind, Locks, LostReason, Owner};
 use tokio::time::{Instant, sleep_until};
 
 use crate::Arena;
@@ -163,7 +163,10 @@ pub(super) async fn an_owner_that_reads_is_told_that_it_cannot_write(arena: Arc<
     let pair = a.rwlock(arena.name()).owned_by(&me);
     let reader = pair.read().lock().await.expect("nobody holds it");
     for told in [pair.write().lock().await.map(Some), pair.write().try_lock().await] {
-        assert!(matches!(told, Err(Error::Deadlock { kind: Kind::Write, .. })), "{told:?}");
+        assert!(
+            matches!(told, Err(Error::Deadlock { kind: Kind::Write, .. })),
+            "an owner that reads would wait for itself, and is told {told:?}"
+        );
     }
     assert!(!reader.is_lost());
     reader.release().await.expect("held until now");
@@ -182,16 +185,65 @@ pub(super) async fn an_owner_goes_on_reading_when_it_no_longer_writes(arena: Arc
     drop(arena.soon("nobody holds it", arena.take(&b, Kind::Write)).await);
 }
 
-pub(super) async fn when_an_owner_no_longer_writes_others_may_read(arena: Arc<Arena>) {
+/// The lock of the case's kind and name, of one owner.
+fn owned(arena: &Arena, client: &Locks, me: &Owner) -> Arc<dyn DistributedLock> {
+    let name = arena.name();
+    match arena.kind() {
+        Kind::Mutex => Arc::new(client.mutex(name).owned_by(me)),
+        Kind::Fair => Arc::new(client.fair(name).owned_by(me)),
+        Kind::Read => Arc::new(client.rwlock(name).owned_by(me).read()),
+        Kind::Write => Arc::new(client.rwlock(name).owned_by(me).write()),
+    }
+}
+
+pub(super) async fn when_an_owner_holds_only_to_read_others_may_read(arena: Arc<Arena>) {
     let (a, b, me) = (arena.client().await, arena.client().await, Owner::new());
-    let pair = a.rwlock(arena.name()).owned_by(&me);
-    let writer = pair.write().lock().await.expect("nobody holds it");
-    let reader = pair.read().lock().await.expect("it is ours");
-    let (lock, options) = (b.lock(Kind::Read, arena.name()), arena.options());
+    let held = owned(&arena, &a, &me).lock(&arena.options()).await.expect("nobody holds it");
+    let reader = a.rwlock(arena.name()).owned_by(&me).read().lock().await.expect("it is ours");
+    let (lock, options) = (b.of(Kind::Read, arena.name()), arena.options());
     let mut other = lock.lock(&options);
-    arena.still_waits("a reader beside a writer", &mut other).await;
-    drop(writer);
+    arena.still_waits("a reader beside an exclusive hold", &mut other).await;
+    drop(held);
     let other = arena.soon("readers share", other).await.expect("readers share");
     assert!(!reader.is_lost(), "the hold was given away, not turned into a read hold");
     drop(other);
+}
+
+pub(super) async fn of_an_owners_two_guards_a_downgraded_one_lets_no_reader_in(arena: Arc<Arena>) {
+    leaves_the_other_exclusive(&arena, async |one| Some(one.downgrade().await.expect("the store can"))).await;
+}
+
+pub(super) async fn of_an_owners_two_guards_a_dropped_one_lets_no_reader_in(arena: Arc<Arena>) {
+    leaves_the_other_exclusive(&arena, async |one| {
+        drop(one);
+        None
+    })
+    .await;
+}
+
+/// What becomes of one of an owner's two exclusive guards leaves the lock exclusive; that of the second does not.
+async fn leaves_the_other_exclusive(arena: &Arena, change: impl AsyncFn(Guard) -> Option<Guard>) {
+    for first in [0, 1] {
+        let (a, b, me) = (arena.client().await, arena.client().await, Owner::new());
+        let lock = owned(arena, &a, &me);
+        let one = arena.soon("nobody holds it", lock.lock(&arena.options())).await.expect("nobody holds it");
+        let token = one.token();
+        let other = lock.lock(&arena.options()).await.expect("it is ours");
+        let reader = a.rwlock(arena.name()).owned_by(&me).read().lock().await.expect("it is ours");
+        let mut exclusive = vec![one, other];
+        let changed = change(exclusive.remove(first)).await;
+        let last = exclusive.remove(0);
+        let (lock, options) = (b.of(Kind::Read, arena.name()), arena.options());
+        let mut stranger = lock.lock(&options);
+        arena.still_waits("a stranger reads beside the owner's other exclusive guard", &mut stranger).await;
+        assert!(!last.is_lost() && !reader.is_lost(), "one guard's end was another's");
+        let also = change(last).await;
+        let stranger = arena.soon("no exclusive guard is left, the reader waits on", stranger).await;
+        let stranger = stranger.expect("readers share");
+        for guard in [Some(reader), changed, also].into_iter().flatten() {
+            assert!(!guard.is_lost() && guard.token() == token, "not the same hold any more: {guard:?}");
+            guard.release().await.expect("held until now");
+        }
+        stranger.release().await.expect("held until now");
+    }
 }

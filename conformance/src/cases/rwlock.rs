@@ -25,7 +25,7 @@ use crate::Arena;
 /// A contender with a client of its own, as a task. The store has it, as the last of `contenders`, when this returns.
 async fn arrive(arena: &Arena, kind: Kind, contenders: usize) -> JoinHandle<Guard> {
     let client = arena.client().await;
-    let (lock, options) = (client.lock(kind, arena.name()), arena.options());
+    let (lock, options) = (client.of(kind, arena.name()), arena.options());
     let task = arena.go(async move { lock.lock(&options).await.expect("granted in the end") });
     arena.until_contenders(&client, contenders).await;
     task
@@ -171,10 +171,10 @@ pub(super) async fn a_crashed_reader_is_forgotten_while_others_read(arena: Arc<A
     let options = arena.options().ttl(short);
     let crashed = arena.lock(&crashing).lock(&options).await.expect("readers share");
     let mut writer = Box::pin(take(&arena, Write));
-    switch.cut();
+    switch.kill();
     arena.within(short * 2, "a holder that cannot renew is not told", crashed.lost()).await;
     arena.still_waits("a writer came in beside a live reader", &mut writer).await;
-    sleep(short * 2).await;
+    sleep(arena.forgotten_after(&crashing, short) + short).await;
     assert!(!live.is_lost(), "one reader's end was another's");
     release(live).await;
     let _writer = arena.soon("a dead reader lives on while others read", writer).await;
@@ -206,7 +206,7 @@ async fn enters_among(arena: &Arena, one: Kind, crowd: Kind) {
     let mut restless = Vec::new();
     // Holds of different lengths, so that readers overlap for ever.
     for hold in [5, 7, 11].map(Duration::from_millis) {
-        let (lock, options) = (arena.client().await.lock(crowd, arena.name()), arena.options());
+        let (lock, options) = (arena.client().await.of(crowd, arena.name()), arena.options());
         let (over, held_once) = (Arc::clone(&over), Arc::clone(&held_once));
         restless.push(arena.go(async move {
             while !over.load(Relaxed) {
@@ -239,67 +239,9 @@ pub(super) async fn the_tokens_of_writers_grow_past_those_of_readers(arena: Arc<
     }
 }
 
-pub(super) async fn a_downgrade_lets_readers_in_and_keeps_writers_out(arena: Arc<Arena>) {
-    let writer = take(&arena, Write).await;
-    let mut waiting = arrive(&arena, Read, 2).await;
-    arena.still_waits("a reader came in beside a writer", &mut waiting).await;
-    let reader = writer.downgrade().await.expect("the store can");
-    let waiting = granted(&arena, "a reader that waited does not come in", waiting).await;
-    assert!(try_take(&arena, Read).await.is_some(), "a reader that came later does not come in");
-    assert!(try_take(&arena, Write).await.is_none(), "a writer came in beside readers");
-    release(waiting).await;
-    assert!(try_take(&arena, Write).await.is_none(), "a writer came in beside the downgraded hold");
-    release(reader).await;
-    assert!(try_take(&arena, Write).await.is_some(), "everybody is gone, the lock is still held");
-}
-
-pub(super) async fn a_downgrade_wakes_all_readers_behind(arena: Arc<Arena>) {
-    let writer = take(&arena, Write).await;
-    let mut readers = Vec::new();
-    for contenders in 2..5 {
-        readers.push(arrive(&arena, Read, contenders).await);
-    }
-    let _reader = writer.downgrade().await.expect("the store can");
-    for reader in arena.soon("a downgrade wakes not all readers", join_all(readers)).await {
-        assert!(!reader.expect("no panic").is_lost());
-    }
-}
-
-pub(super) async fn a_downgrade_keeps_the_token(arena: Arc<Arena>) {
-    let writer = take(&arena, Write).await;
-    let token = writer.token();
-    let reader = writer.downgrade().await.expect("the store can");
-    assert_eq!(reader.token(), token, "the hold is the same, the token is not");
-    assert!(!reader.is_lost(), "a downgrade is no loss");
-}
-
 pub(super) async fn downgrading_a_reader_changes_nothing(arena: Arc<Arena>) {
     let reader = take(&arena, Read).await.downgrade().await.expect("it reads already");
     assert!(try_take(&arena, Read).await.is_some(), "readers share");
     assert!(try_take(&arena, Write).await.is_none(), "a writer came in beside a reader");
-    release(reader).await;
-}
-
-pub(super) async fn a_downgrade_passes_no_waiting_writer(arena: Arc<Arena>) {
-    let writer = take(&arena, Write).await;
-    let mut next = arrive(&arena, Write, 2).await;
-    let mut late = arrive(&arena, Read, 3).await;
-    let reader = writer.downgrade().await.expect("the store can");
-    arena.still_waits("a writer came in beside the downgraded hold", &mut next).await;
-    arena.still_waits("a reader overtook a waiting writer", &mut late).await;
-    release(reader).await;
-    let next = granted(&arena, "the downgraded hold is released, the writer waits on", next).await;
-    release(next).await;
-    let _late = granted(&arena, "all writers are gone, the reader waits on", late).await;
-}
-
-pub(super) async fn a_downgraded_hold_outlasts_the_ttl(arena: Arc<Arena>) {
-    let ttl = arena.kept_ttl();
-    let (client, options) = (arena.client().await, arena.options().ttl(ttl));
-    let writer = client.lock(Write, arena.name()).lock(&options).await.expect("free");
-    let reader = writer.downgrade().await.expect("the store can");
-    sleep(ttl * 2).await;
-    assert!(!reader.is_lost(), "lost although it was renewed");
-    assert!(try_take(&arena, Write).await.is_none(), "a writer came in beside the downgraded hold");
     release(reader).await;
 }

@@ -76,7 +76,7 @@ impl Ledger {
 
 /// Rounds of each contender: fewer where answers are slow or lost.
 fn rounds(arena: &Arena) -> u64 {
-    if arena.habit().is_some() { 6 } else { 25 }
+    if arena.is_disturbed() { 6 } else { 25 }
 }
 
 /// Starts contenders, each with a number and a client of its own, and waits for all of them.
@@ -135,7 +135,7 @@ pub(super) async fn a_storm_of_dropped_waits_leaves_the_lock_free(arena: Arc<Are
     let client = arena.client().await;
     let options = arena.options().ttl(arena.long_ttl(&client));
     let mut rng = Rng::with_seed(200);
-    let gusts = if arena.habit().is_some() { 3 } else { 12 };
+    let gusts = if arena.is_disturbed() { 3 } else { 12 };
     for _ in 0..gusts {
         let waits = (0..16).map(|_| {
             let (lock, polls) = (arena.lock(&client), rng.u32(1..8));
@@ -158,7 +158,7 @@ pub(super) async fn many_names_are_held_at_the_same_time(arena: Arc<Arena>) {
     let (client, all_hold) = (arena.client().await, Arc::new(Barrier::new(16)));
     let options = arena.options();
     let holders = (0..16).map(|number| {
-        let lock = client.lock(arena.kind(), arena.name_with(&format!("/{number}")));
+        let lock = client.of(arena.kind(), arena.name_with(&format!("/{number}")));
         let all_hold = Arc::clone(&all_hold);
         arena.go(async move {
             for _ in 0..3 {
@@ -178,7 +178,7 @@ pub(super) async fn readers_never_see_a_write_half_done(arena: Arc<Arena>) {
     let (ledger, rounds, options) = (Arc::new(Ledger::default()), rounds(&arena), arena.options());
     all(&arena, 6, |number, client| {
         let kind = if number < 2 { Kind::Write } else { Kind::Read };
-        let (ledger, lock) = (Arc::clone(&ledger), client.lock(kind, arena.name()));
+        let (ledger, lock) = (Arc::clone(&ledger), client.of(kind, arena.name()));
         async move {
             let mut seen = 0;
             for _ in 0..rounds {
@@ -196,10 +196,10 @@ pub(super) async fn readers_never_see_a_write_half_done(arena: Arc<Arena>) {
     assert_eq!(ledger.read().await, 2 * rounds, "updates were lost: two wrote at once");
 }
 
-pub(super) async fn no_writer_comes_between_a_write_and_its_downgrade(arena: Arc<Arena>) {
+pub(super) async fn nobody_writes_between_a_write_and_its_downgrade(arena: Arc<Arena>) {
     let (ledger, rounds, options) = (Arc::new(Ledger::default()), rounds(&arena), arena.options());
     all(&arena, 5, |_, client| {
-        let (ledger, lock) = (Arc::clone(&ledger), client.lock(Kind::Write, arena.name()));
+        let (ledger, lock) = (Arc::clone(&ledger), arena.lock(&client));
         async move {
             for _ in 0..rounds {
                 let writer = lock.lock(&options).await.expect("granted in the end");
@@ -223,7 +223,7 @@ pub(super) async fn contenders_of_all_kinds_never_meet(arena: Arc<Arena>) {
             for _ in 0..rounds * 2 {
                 let kind = *rng.choice(client.info().kinds).expect("a store has a kind");
                 let stay = Duration::from_millis(rng.u64(1..5));
-                match client.lock(kind, &name).lock(&options).await {
+                match client.of(kind, &name).lock(&options).await {
                     Ok(_guard) => room.visit(kind, stay).await,
                     Err(Error::WrongKind { .. } | Error::Unsupported { .. }) => yield_now().await,
                     Err(error) => panic!("granted or refused in the end, not {error}"),

@@ -42,8 +42,9 @@ pub(super) async fn tokens_grow_from_client_to_client(arena: Arc<Arena>) {
 pub(super) async fn a_token_is_greater_than_that_of_a_claim_that_expired(arena: Arc<Arena>) {
     let ((a, line), b) = (arena.client_with_switch().await, arena.client().await);
     let dead = arena.lock(&a).lock(&arena.short()).await.expect("nobody holds it");
-    line.cut();
-    let next = arena.within(arena.short_ttl(), "it never expires", arena.take(&b, arena.kind())).await;
+    line.kill();
+    let limit = arena.forgotten_after(&b, arena.short_ttl());
+    let next = arena.within(limit, "it never expires", arena.take(&b, arena.kind())).await;
     assert!(next.token() > dead.token(), "{next:?} after {dead:?}");
 }
 

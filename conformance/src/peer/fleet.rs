@@ -202,7 +202,7 @@ impl Side<'_> {
         match self {
             Self::Dlock(locks) => {
                 let options = LockOptions::new().ttl(ttl).wait(WAIT);
-                let guard = locks.lock(kind.kind(), name).lock(&options).await;
+                let guard = locks.of(kind.kind(), name).lock(&options).await;
                 Held::Dlock(guard.unwrap_or_else(|error| panic!("{error}")))
             }
             Self::Peer(contender) => {

@@ -37,6 +37,11 @@ impl Program {
     /// Redsync: the plain dialect, in Go.
     pub const REDSYNC: Self = Self { folder: "redsync", version: None };
 
+    /// Redisson of another version.
+    pub const fn redisson(version: &'static str) -> Self {
+        Self { folder: "redisson", version: Some(version) }
+    }
+
     /// What it is, for people: `redisson 4.7.0`.
     pub fn name(&self) -> String {
         [self.folder].into_iter().chain(self.version).collect::<Vec<_>>().join(" ")

@@ -65,7 +65,8 @@ impl Contender {
         let register = &world.registers[round.name];
         let mut base = None;
         for _ in 0..self.dice.usize(..6) {
-            if kind != Kind::Read {
+            // Without tokens what is protected cannot tell a stale holder.
+            if kind != Kind::Read && guard.token().is_some() {
                 match base.take() {
                     None => {
                         base = register.read(guard.token());
@@ -80,12 +81,12 @@ impl Contender {
                 // Nobody in this process runs meanwhile.
                 0 => advance(up_to(&mut self.dice, TTL * 2)).await,
                 1..4 => sleep(up_to(&mut self.dice, TTL * 3)).await,
-                4 if kind != Kind::Read => {
+                4 if self.downgrades(&round, kind) => {
                     world.history.downgrades(stake);
                     kind = Kind::Read;
                     match guard.downgrade().await {
                         Ok(reader) => guard = reader,
-                        Err(error) => return self.failed(stake, &error),
+                        Err(error) => return self.failed(stake, &error.into()),
                     }
                     world.tally.downgraded.fetch_add(1, Relaxed);
                 }
@@ -105,6 +106,11 @@ impl Contender {
         } else {
             self.leave(stake, guard).await;
         }
+    }
+
+    /// Whether the store can turn a hold of this kind into a read hold.
+    fn downgrades(&self, round: &Round, kind: Kind) -> bool {
+        self.world.clients[round.client].locks.info().downgrades.contains(&kind)
     }
 
     /// What the guard says now.
@@ -135,7 +141,7 @@ impl Contender {
                 return self.leave(stake, outer).await;
             }
         };
-        if inner.token() != outer.token() {
+        if inner.id() != outer.id() {
             self.granted(anew, &inner);
             if !outer.is_lost() {
                 world.history.note(Rule::Reentry, format!("{inner:?} instead of {outer:?}"));
@@ -150,7 +156,7 @@ impl Contender {
             drop(inner);
             self.leave(stake, outer).await;
         } else {
-            if kind != Kind::Read && again == Kind::Read {
+            if again == Kind::Read && self.downgrades(round, kind) {
                 // The store follows by itself.
                 world.history.downgrades(stake);
             }
@@ -169,11 +175,11 @@ impl Contender {
         if self.dice.u8(..3) == 0 {
             return drop(guard);
         }
-        let lost = guard.lost_token();
+        let lost = guard.lost_signal();
         if let Err(error) = guard.release().await {
             return self.failed(stake, &error);
         }
-        if lost.is_cancelled() {
+        if lost.is_lost() {
             history.lost(stake, LostReason::Expired);
         }
         history.released(stake);

@@ -11,10 +11,8 @@ use std::{
 
 use testcontainers::{ContainerAsync, Image, ImageExt, core::WaitFor, runners::AsyncRunner};
 
-use super::{
-    Brand,
-    server::{Data, Recipe},
-};
+use super::{Brand, server::Recipe};
+use crate::Data;
 
 /// Where the server's files are, in the container.
 const HOME: &str = "/dlock";

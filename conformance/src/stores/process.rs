@@ -10,7 +10,8 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::server::{Data, Recipe};
+use super::server::Recipe;
+use crate::Data;
 
 #[derive(Debug)]
 pub(super) struct Process {

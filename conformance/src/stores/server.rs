@@ -18,15 +18,7 @@ use super::{
     process::Process,
     resp,
 };
-
-/// What a server finds when it starts again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Data {
-    /// All that it had acknowledged: servers append every write to a file.
-    Kept,
-    /// Nothing. It keeps its configuration, and its place in a cluster.
-    Lost,
-}
+use crate::Data;
 
 /// A server that may be harmed. [`Running`](super::Running) ends it.
 ///

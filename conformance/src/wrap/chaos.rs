@@ -9,7 +9,10 @@ use std::{
 };
 
 use async_trait::async_trait;
-use dlock_core::{Attempt, Claim, Error, Release, Renewal, Result, Store};
+use dlock_core::{
+    Error, Result,
+    driver::{Attempt, Claim, Release, Renewal, Store},
+};
 use fastrand::Rng;
 use tokio::time::sleep;
 

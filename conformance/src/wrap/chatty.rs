@@ -1,7 +1,10 @@
 //! Hints come without end and without cause.
 
 use async_trait::async_trait;
-use dlock_core::{Attempt, Claim, Release, Renewal, Result};
+use dlock_core::{
+    Result,
+    driver::{Attempt, Claim, Release, Renewal},
+};
 
 pub(super) struct Chatty(pub(super) Box<dyn Claim>);
 

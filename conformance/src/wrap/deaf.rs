@@ -3,7 +3,10 @@
 use std::{future::pending, time::Duration};
 
 use async_trait::async_trait;
-use dlock_core::{Attempt, Claim, Release, Renewal, Result};
+use dlock_core::{
+    Result,
+    driver::{Attempt, Claim, Release, Renewal},
+};
 
 /// How often a store without hints would have its waiters ask.
 const POLL: Duration = Duration::from_millis(50);

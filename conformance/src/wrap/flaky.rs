@@ -1,7 +1,10 @@
 //! Answers are lost after the store acted.
 
 use async_trait::async_trait;
-use dlock_core::{Attempt, Claim, Error, Release, Renewal, Request, Result, Wait};
+use dlock_core::{
+    Error, Result, Wait,
+    driver::{Attempt, Claim, Release, Renewal, Request},
+};
 
 /// Loses every other answer, beginning with the first.
 ///

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dlock_core::{Attempt, Claim, Release, Renewal, Result};
+use dlock_core::{
+    Result,
+    driver::{Attempt, Claim, Release, Renewal},
+};
 use tokio::time::sleep;
 
 const HALF: Duration = Duration::from_millis(10);

@@ -1,14 +1,25 @@
 //! A client that can be cut off from its store, and connected again.
 
+use std::{fmt, sync::Arc};
+
 use async_trait::async_trait;
-use dlock_core::{Attempt, Claim, Error, Release, Renewal, Result, Store};
+use dlock_core::{
+    Error, Result,
+    driver::{Attempt, Claim, Release, Renewal, Store},
+};
 use tokio::sync::watch;
 
 use super::flaky::lost;
 
-/// Cuts a client off from its store, and connects it again. Clones are the same switch.
-#[derive(Clone, Debug)]
-pub struct Switch(watch::Sender<Line>);
+/// Ends a client as `kill -9` ends its process: with its heartbeat, and without releasing anything.
+pub type Kill = Box<dyn Fn() + Send + Sync>;
+
+/// Cuts a client off from its store, and connects it again; or kills it. Clones are the same switch.
+#[derive(Clone)]
+pub struct Switch {
+    line: watch::Sender<Line>,
+    kill: Option<Arc<Kill>>,
+}
 
 /// What the line to the store does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,39 +31,74 @@ enum Line {
     OneWay,
     /// Calls hang until the line is something else, as in a process that is stopped.
     Frozen,
+    /// For ever as when down.
+    Dead,
 }
 
 impl Default for Switch {
     fn default() -> Self {
-        Self(watch::Sender::new(Line::Up))
+        Self { line: watch::Sender::new(Line::Up), kill: None }
+    }
+}
+
+impl fmt::Debug for Switch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Switch").field(&*self.line.borrow()).finish()
     }
 }
 
 impl Switch {
-    /// From now on calls reach the store and are answered.
-    pub fn connect(&self) {
-        self.0.send_replace(Line::Up);
+    /// A switch that can also kill its client.
+    pub fn with_kill(kill: Kill) -> Self {
+        Self { kill: Some(Arc::new(kill)), ..Self::default() }
     }
 
-    /// From now on calls fail without reaching the store: what was held is no longer renewed, as after a crash.
+    /// What the line does from now on. A client that is dead stays so.
+    fn set(&self, to: Line) {
+        self.line.send_if_modified(|line| {
+            let alive = *line != Line::Dead;
+            *line = if alive { to } else { Line::Dead };
+            alive
+        });
+    }
+
+    /// Kills the client: nothing of it reaches the store any more, a heartbeat of its session neither. What it held stays
+    /// until the store forgets it, after its ttl or at the end of its session.
+    pub fn kill(&self) {
+        self.set(Line::Dead);
+        self.kill.iter().for_each(|kill| kill());
+    }
+
+    /// Whether the client was killed.
+    pub fn is_killed(&self) -> bool {
+        *self.line.borrow() == Line::Dead
+    }
+
+    /// From now on calls reach the store and are answered.
+    pub fn connect(&self) {
+        self.set(Line::Up);
+    }
+
+    /// From now on calls fail without reaching the store: what was held is no longer renewed. The client's session, where the
+    /// store has one, lives on.
     pub fn cut(&self) {
-        self.0.send_replace(Line::Down);
+        self.set(Line::Down);
     }
 
     /// From now on the store acts, but the answers are lost.
     pub fn lose_answers(&self) {
-        self.0.send_replace(Line::OneWay);
+        self.set(Line::OneWay);
     }
 
     /// From now on calls hang, until the next change; then they are made.
     pub fn freeze(&self) {
-        self.0.send_replace(Line::Frozen);
+        self.set(Line::Frozen);
     }
 
     /// A store on this line. Hints come all the same.
     pub fn wrap(&self, store: Store) -> Store {
-        let line = self.clone();
-        super::wrap(store, move |claim, _| Box::new(Switched { claim, line: line.0.subscribe() }))
+        let line = self.line.clone();
+        super::wrap(store, move |claim, _| Box::new(Switched { claim, line: line.subscribe() }))
     }
 }
 
@@ -64,7 +110,7 @@ struct Switched {
 async fn pass<T>(line: &mut watch::Receiver<Line>, answer: impl Future<Output = Result<T>>) -> Result<T> {
     let line = line.wait_for(|line| *line != Line::Frozen).await.map_or(Line::Up, |line| *line);
     match line {
-        Line::Down => Err(Error::Unavailable { store: "switched", source: "cut off".into() }),
+        Line::Down | Line::Dead => Err(Error::Unavailable { store: "switched", source: "cut off".into() }),
         Line::OneWay => {
             answer.await.ok();
             Err(lost())

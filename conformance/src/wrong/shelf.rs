@@ -1,8 +1,16 @@
 //! The queues of a [`WrongStore`](super::WrongStore), and nearly all of its bugs.
+//! Over the usual length, because the bugs stand where they would be made.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
-use dlock_core::{ClaimId, Contender, Entry, Kind, LockName, LockState, Token, Turn, Wait, turn, watchers};
+use dlock_core::{
+    ClaimId, Contender, Kind, LockName, LockState, Token, Wait,
+    driver::{Entry, Turn, turn, watchers},
+};
 use tokio::{sync::Notify, time::Instant};
 
 use super::Bug;
@@ -14,6 +22,10 @@ pub(super) struct Shelf {
     /// A number that may be given out again.
     spare: Option<u64>,
     queues: BTreeMap<LockName, Vec<Place>>,
+    /// Names that have a row, where that matters.
+    rows: BTreeSet<LockName>,
+    /// What was remembered of names, where that is a bug.
+    bells: BTreeMap<LockName, Arc<Notify>>,
 }
 
 #[derive(Debug)]
@@ -26,11 +38,20 @@ struct Place {
     told: bool,
     /// It will be told that it is gone.
     doomed: bool,
+    /// It looked before anybody was there, and entered later.
+    saw_nobody: bool,
 }
 
 impl Shelf {
     pub(super) fn new(bug: Bug) -> Self {
-        Self { bug, last: 0, spare: None, queues: BTreeMap::new() }
+        let last = if bug == Bug::NoTokenFloor { 0 } else { floor() };
+        let (queues, rows, bells) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
+        Self { bug, last, spare: None, queues, rows, bells }
+    }
+
+    /// Whether whoever comes now finds no row to lock, and so may enter in a second step only.
+    pub(super) fn has_no_row(&self, name: &LockName) -> bool {
+        self.bug == Bug::NoRowLock && !self.rows.contains(name)
     }
 
     /// The number of the grant, or when to ask again.
@@ -41,22 +62,32 @@ impl Shelf {
         ttl: Duration,
         wait: Wait,
         bell: &Arc<Notify>,
+        saw_nobody: bool,
     ) -> Result<u64, Duration> {
         let now = Instant::now();
         self.bury(name, now);
+        match self.bug {
+            Bug::NoRowLock => drop(self.rows.insert(name.clone())),
+            Bug::BellsStay => drop(self.bells.insert(name.clone(), Arc::clone(bell))),
+            _ => {}
+        }
         let known = self.place(name, entry.id).is_some();
         if known && self.bug != Bug::AskingTwiceEntersTwice {
             let expires = self.expiry(now, ttl);
             let fresh = (self.bug == Bug::TokenGrowsOnAsking).then(|| self.draw(name));
+            let is_deaf = self.bug == Bug::DeafDowngrade;
             let place = self.place(name, entry.id).expect("known");
-            (place.expires, place.bell, place.number) =
-                (expires, Arc::clone(bell), fresh.unwrap_or(place.number));
+            (place.expires, place.number) = (expires, fresh.unwrap_or(place.number));
+            if !is_deaf || place.entry.kind == entry.kind {
+                place.bell = Arc::clone(bell);
+            }
             if entry.kind == Kind::Read && place.entry.kind != Kind::Read {
                 self.ring_watchers(name, entry.id);
                 self.place(name, entry.id).expect("known").entry.kind = Kind::Read;
             }
         } else {
             self.enter(name, entry, ttl, bell);
+            self.place(name, entry.id).expect("it has just entered").saw_nobody = saw_nobody;
         }
         match self.turn(name, entry.id) {
             Turn::Behind(_) if wait == Wait::Never && !known => {
@@ -74,7 +105,15 @@ impl Shelf {
 
     fn enter(&mut self, name: &LockName, entry: Entry, ttl: Duration, bell: &Arc<Notify>) {
         let (number, expires) = (self.draw(name), self.expiry(Instant::now(), ttl));
-        let place = Place { entry, number, expires, bell: Arc::clone(bell), told: false, doomed: false };
+        let place = Place {
+            entry,
+            number,
+            expires,
+            bell: Arc::clone(bell),
+            told: false,
+            doomed: false,
+            saw_nobody: false,
+        };
         let queue = self.queues.entry(name.clone()).or_default();
         let at = if self.bug == Bug::LastComeFirst { queue.len().min(1) } else { queue.len() };
         queue.insert(at, place);
@@ -149,6 +188,9 @@ impl Shelf {
     fn turn(&self, name: &LockName, id: ClaimId) -> Turn {
         let queue = self.entries(name);
         let Some(at) = queue.iter().position(|entry| entry.id == id) else { return Turn::Absent };
+        if self.queues[name][at].saw_nobody {
+            return Turn::Mine;
+        }
         let ahead = &queue[..at];
         let sees = |kind: fn(Kind) -> bool| {
             ahead.iter().rfind(|ahead| kind(ahead.kind)).map_or(Turn::Mine, |ahead| Turn::Behind(*ahead))
@@ -243,6 +285,13 @@ impl Shelf {
         }
         state
     }
+}
+
+/// Where tokens begin.
+#[expect(clippy::disallowed_methods, reason = "the floor of tokens is by the wall clock")]
+fn floor() -> u64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX / 2)
 }
 
 fn is_alive(state: &LockState) -> bool {

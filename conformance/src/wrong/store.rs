@@ -7,10 +7,10 @@ use std::{
 
 use async_trait::async_trait;
 use dlock_core::{
-    Attempt, Backend, Claim, ClaimId, Entry, Grant, Info, Inspect, Kind, LockName, LockState, Release,
-    Renewal, Request, Result, Store, Token,
+    ClaimId, Kind, LockName, LockState, Result, Token,
+    driver::{Attempt, Backend, Claim, Entry, Grant, Info, Inspect, Release, Renewal, Request, Store},
 };
-use tokio::{sync::Notify, time::sleep};
+use tokio::{sync::Notify, task::yield_now, time::sleep};
 
 use super::{Bug, shelf::Shelf};
 
@@ -28,19 +28,18 @@ pub struct WrongStore {
 impl WrongStore {
     /// A new, empty store with this bug.
     pub fn new(bug: Bug) -> Self {
-        let info = Info {
-            store: "wrong",
-            identity: format!("wrong:{}", ClaimId::random()),
-            kinds: Kind::ALL,
-            tokens: true,
-            downgrades: true,
-            ttl: Duration::from_millis(1)..=Duration::from_secs(10 * 365 * 24 * 3600),
-        };
+        let info = Info::new("wrong", format!("wrong:{}", ClaimId::random()))
+            .kinds(Kind::ALL)
+            .tokens(true)
+            .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write]);
         Self { bug, shelf: Arc::new(Mutex::new(Shelf::new(bug))), info }
     }
 
-    /// The store with all its abilities.
-    pub fn into_store(self) -> Store {
+    /// The store with all its abilities: a client of its own.
+    pub fn into_store(mut self) -> Store {
+        if self.bug == Bug::IdentityPerClient {
+            self.info.identity = format!("wrong:{}", ClaimId::random());
+        }
         Store::new(Arc::new(self.clone())).with_inspect(Arc::new(self))
     }
 
@@ -77,8 +76,12 @@ struct WrongClaim {
 impl Claim for WrongClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
         let Request { name, kind, id, ttl, wait } = &self.request;
-        let answer =
-            self.store.shelf().attempt(name, Entry { id: *id, kind: *kind }, *ttl, *wait, &self.bell);
+        let saw_nobody = self.store.shelf().has_no_row(name);
+        if saw_nobody {
+            yield_now().await;
+        }
+        let entry = Entry { id: *id, kind: *kind };
+        let answer = self.store.shelf().attempt(name, entry, *ttl, *wait, &self.bell, saw_nobody);
         let mut valid_for = *ttl;
         if self.store.bug == Bug::ValidFromReceipt && !self.asked {
             self.asked = true;

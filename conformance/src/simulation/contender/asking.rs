@@ -22,7 +22,7 @@ impl Contender {
     }
 
     pub(super) fn lock(&self, round: &Round, kind: Kind) -> Box<dyn DistributedLock> {
-        let (locks, _) = &self.world.clients[round.client];
+        let locks = &self.world.clients[round.client].locks;
         let (name, me) = (NAMES[round.name], Some(&self.me).filter(|_| round.owned));
         macro_rules! owned {
             ($lock:expr) => {

@@ -11,6 +11,8 @@ import java.util.concurrent.TimeUnit;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.redisson.Redisson;
+import org.redisson.RedissonMultiLock;
+import org.redisson.RedissonRedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
@@ -44,7 +46,7 @@ public final class Peer {
     public static void main(String[] args) throws Exception {
         Peer peer = new Peer(args[0], Long.parseLong(args[1]));
         boolean fences = Stream.of(RedissonClient.class.getMethods()).anyMatch(m -> m.getName().equals("getFencedLock"));
-        say(fences ? "ready mutex fair read write fenced" : "ready mutex fair read write");
+        say("ready mutex fair read write multi redlock" + (fences ? " fenced" : ""));
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
         for (String line; (line = lines.readLine()) != null; ) {
             String[] words = line.split(" ");
@@ -117,11 +119,20 @@ public final class Peer {
                 return client.getReadWriteLock(name).readLock();
             case "write":
                 return client.getReadWriteLock(name).writeLock();
+            case "multi":
+                return new RedissonMultiLock(each(client, name));
+            case "redlock":
+                return new RedissonRedLock(each(client, name));
             case "fenced":
                 return (RLock) RedissonClient.class.getMethod("getFencedLock", String.class).invoke(client, name);
             default:
                 throw new IllegalArgumentException("unknown kind " + kind);
         }
+    }
+
+    /** The locks whose names have commas between them. */
+    private static RLock[] each(RedissonClient client, String names) {
+        return Stream.of(names.split(",")).map(client::getLock).toArray(RLock[]::new);
     }
 
     private static int number(String word) {

@@ -1,0 +1,75 @@
+//! A client is one of many of its store, and remembers nothing that is over.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use dlock_core::{Error, Locks};
+
+use crate::Arena;
+
+pub(super) async fn two_clients_of_one_store_have_one_identity(arena: Arc<Arena>) {
+    let (a, b) = (arena.client().await, arena.client().await);
+    assert_eq!(
+        a.info().identity,
+        b.info().identity,
+        "two clients of one store have two identities, so MultiLock takes the store for two: \
+         the order in which it locks is then not the same everywhere, and two of them may wait for each other"
+    );
+}
+
+/// A store that came back empty must not grant tokens that it granted before: a clock as their floor sees to that.
+pub(super) async fn the_first_token_of_a_name_is_not_below_the_clock(arena: Arc<Arena>) {
+    /// The clocks of stores are not that wrong.
+    const SLACK: Duration = Duration::from_secs(24 * 3600);
+    let client = arena.client().await;
+    let held = arena.take_soon("nobody holds it", &client).await;
+    let token = held.token().expect("the store says that it has tokens").get();
+    #[expect(clippy::disallowed_methods, reason = "the floor of tokens is by the wall clock")]
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    let floor = u64::try_from((now - SLACK).as_micros()).expect("before the year 500000");
+    assert!(
+        token >= floor,
+        "the first token is {token}, and the microseconds since 1970 are beyond {floor}: \
+         after a loss of its data the store would grant smaller tokens than before"
+    );
+}
+
+/// Names that are used before the memory is measured: maps, buffers and pools have their size then.
+const WARM_UP: usize = 200;
+/// Names that are used while it is measured.
+const NAMES: usize = 400;
+/// What a name may cost that is not used any more: less than the name itself has.
+const BYTES_PER_NAME: usize = 24;
+
+pub(super) async fn the_memory_of_clients_does_not_grow_with_the_names_they_used(arena: Arc<Arena>) {
+    let (a, b) = (arena.client().await, arena.client().await);
+    for number in 0..WARM_UP {
+        hand_over(&arena, &a, &b, number).await;
+    }
+    let before = arena.allocated();
+    for number in WARM_UP..WARM_UP + NAMES {
+        hand_over(&arena, &a, &b, number).await;
+    }
+    let grown = arena.allocated().saturating_sub(before);
+    assert!(
+        grown <= NAMES * BYTES_PER_NAME,
+        "after {NAMES} names were locked, waited for and released, {grown} bytes more are allocated, \
+         {} for each name: the clients remember names that nobody uses any more",
+        grown / NAMES
+    );
+}
+
+/// One client holds a name, the other waits for it in vain, and then takes it.
+async fn hand_over(arena: &Arena, a: &Locks, b: &Locks, number: usize) {
+    let name = arena.name_with(&format!("/{number:05}"));
+    let (one, other, options) = (a.of(arena.kind(), &name), b.of(arena.kind(), &name), arena.options());
+    let held = one.lock(&options).await.expect("nobody holds it");
+    // Long enough to be told that it is busy, and to listen for its turn.
+    let told = other.lock(&options.wait(Duration::from_millis(3))).await;
+    assert!(matches!(told, Err(Error::Timeout { .. })), "a wait for a lock that is held is told {told:?}");
+    held.release().await.expect("held until now");
+    let next = arena.soon("it is free, but not to be had", other.lock(&options)).await.expect("free again");
+    next.release().await.expect("held until now");
+}

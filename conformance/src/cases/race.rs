@@ -1,0 +1,86 @@
+//! Many who do the same at the same moment: the races that one contender after the other never shows.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    thread,
+};
+
+use dlock_core::Owner;
+use futures_util::future::join_all;
+use tokio::{runtime::Handle, sync::Barrier};
+
+use crate::Arena;
+
+/// Clients that race for each name.
+const RACERS: usize = 8;
+
+/// A store that locks the row of a name only once there is one lets two in where nobody was before: so each race is for a
+/// name that nobody ever used, and all begin it at the same moment.
+pub(super) async fn of_many_racing_for_a_name_never_used_one_gets_it(arena: Arc<Arena>) {
+    let names = if arena.is_disturbed() { 8 } else { 60 };
+    let (start, finish) = (Arc::new(Barrier::new(RACERS)), Arc::new(Barrier::new(RACERS)));
+    let won: Arc<Vec<AtomicUsize>> = Arc::new((0..names).map(|_| AtomicUsize::new(0)).collect());
+    let mut racers = Vec::new();
+    for _ in 0..RACERS {
+        let (client, options) = (arena.client().await, arena.options());
+        let (start, finish, won) = (Arc::clone(&start), Arc::clone(&finish), Arc::clone(&won));
+        let (race, kind) = (Arc::clone(&arena), arena.kind());
+        racers.push(arena.go(async move {
+            for (number, won) in won.iter().enumerate() {
+                let lock = client.of(kind, race.name_with(&format!("/{number}")));
+                start.wait().await;
+                let guard = lock.try_lock(&options).await.expect("busy is no error");
+                if guard.is_some() {
+                    won.fetch_add(1, SeqCst);
+                }
+                // Nobody lets go before all were told.
+                finish.wait().await;
+                if let Some(guard) = guard {
+                    guard.release().await.expect("held until now");
+                }
+            }
+        }));
+    }
+    for racer in join_all(racers).await {
+        racer.expect("no panic");
+    }
+    let several: Vec<_> = won.iter().map(|won| won.load(SeqCst)).filter(|won| *won > 1).collect();
+    assert!(
+        several.is_empty(),
+        "of {names} names that nobody had used, {} have several holders at once, up to {}: \
+         whoever looks at a name must keep others from entering it until it has entered itself",
+        several.len(),
+        several.iter().max().copied().unwrap_or_default()
+    );
+}
+
+/// Entering again needs nothing of the store, so threads of their own can do it beside a paused clock, too.
+pub(super) async fn an_owner_that_holds_is_never_refused_whatever_its_other_tasks_do(arena: Arc<Arena>) {
+    const THREADS: usize = 4;
+    const TRIES: usize = 2000;
+    let (client, me) = (arena.client().await, Owner::new());
+    let lock = client.mutex(arena.name()).owned_by(&me);
+    let held = lock.lock().await.expect("nobody holds it");
+    let runtime = Handle::current();
+    // The runtime stands still meanwhile, for some milliseconds: only the threads wait for each other.
+    let refused: usize = thread::scope(|scope| {
+        let storm = |_| {
+            scope.spawn(|| {
+                let tries = (0..TRIES).map(|_| runtime.block_on(lock.try_lock()).expect("busy is no error"));
+                tries.filter(Option::is_none).count()
+            })
+        };
+        let threads: Vec<_> = (0..THREADS).map(storm).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+    });
+    assert_eq!(
+        refused,
+        0,
+        "of {} tries of an owner that holds the lock so many were refused",
+        THREADS * TRIES
+    );
+    assert_eq!(held.hold_count(), 1, "guards that are gone are counted");
+}

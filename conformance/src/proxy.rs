@@ -1,0 +1,183 @@
+//! Stands between a network client and its server and does what networks do: cuts, stalls, delays, delivers late, hangs up.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::watch,
+    task::{JoinHandle, JoinSet},
+    time::{Instant, sleep_until},
+};
+
+/// A TCP proxy on 127.0.0.1. Everything passes until it is told otherwise, for all its connections, those to come included.
+///
+/// It belongs to the runtime in which it was made, and ends with it or when it is dropped.
+#[derive(Debug)]
+pub struct Proxy {
+    address: SocketAddr,
+    line: watch::Sender<Line>,
+    accepted: Arc<AtomicUsize>,
+    task: JoinHandle<()>,
+}
+
+/// What becomes of bytes and connections.
+#[derive(Clone, Copy, Debug, Default)]
+struct Line {
+    requests: Flow,
+    answers: Flow,
+    /// Counts the cuts: a connection ends when it sees another number than the one it began with.
+    cuts: u64,
+    hangs_up: bool,
+}
+
+/// What becomes of the bytes of one direction.
+#[derive(Clone, Copy, Debug, Default)]
+enum Flow {
+    #[default]
+    Passes,
+    /// They arrive when the flow is another.
+    Stops,
+    Takes(Duration),
+}
+
+impl Proxy {
+    /// A proxy to this server.
+    ///
+    /// # Errors
+    /// When no port is free.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "what accepts connections is a task, and ends with the proxy"
+    )]
+    pub async fn to(server: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let (line, accepted) = (watch::Sender::new(Line::default()), Arc::new(AtomicUsize::new(0)));
+        let task = tokio::spawn(accept(listener, server, line.clone(), Arc::clone(&accepted)));
+        Ok(Self { address, line, accepted, task })
+    }
+
+    /// Where clients are to connect to.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How many connections clients have made so far.
+    pub fn connections(&self) -> usize {
+        self.accepted.load(Relaxed)
+    }
+
+    /// From now on everything passes. What was held back is delivered.
+    pub fn pass(&self) {
+        self.change(|line| *line = Line { cuts: line.cuts, ..Line::default() });
+    }
+
+    /// From now on nothing passes, in either direction: the server seems to accept connections and to say nothing.
+    pub fn stall(&self) {
+        self.change(|line| (line.requests, line.answers) = (Flow::Stops, Flow::Stops));
+    }
+
+    /// From now on requests reach the server only when everything passes again, also if the client is gone by then.
+    pub fn hold_requests(&self) {
+        self.change(|line| line.requests = Flow::Stops);
+    }
+
+    /// From now on the server acts, but its answers arrive only when everything passes again.
+    pub fn hold_answers(&self) {
+        self.change(|line| line.answers = Flow::Stops);
+    }
+
+    /// From now on everything arrives this much later, in each direction.
+    pub fn delay(&self, by: Duration) {
+        self.change(|line| (line.requests, line.answers) = (Flow::Takes(by), Flow::Takes(by)));
+    }
+
+    /// Breaks every connection, once. New ones are not concerned.
+    pub fn cut(&self) {
+        self.change(|line| line.cuts += 1);
+    }
+
+    /// Breaks every connection, and from now on each new one as soon as it is made.
+    pub fn hang_up(&self) {
+        self.change(|line| (line.cuts, line.hangs_up) = (line.cuts + 1, true));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Line)) {
+        self.line.send_modify(change);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    server: SocketAddr,
+    line: watch::Sender<Line>,
+    accepted: Arc<AtomicUsize>,
+) {
+    // Dropped, and so ended, with this task.
+    let mut connections = JoinSet::new();
+    while let Ok((client, _)) = listener.accept().await {
+        accepted.fetch_add(1, Relaxed);
+        while connections.try_join_next().is_some() {}
+        connections.spawn(serve(client, server, line.subscribe()));
+    }
+}
+
+/// Passes bytes on until both sides have ended, or the connection is cut.
+async fn serve(client: TcpStream, server: SocketAddr, mut line: watch::Receiver<Line>) -> io::Result<()> {
+    let Line { cuts, hangs_up, .. } = *line.borrow();
+    if hangs_up {
+        return Ok(());
+    }
+    let server = TcpStream::connect(server).await?;
+    // Otherwise the kernel would add delays of its own.
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
+    let requests = pump(from_client, to_server, line.clone(), |line| line.requests);
+    let answers = pump(from_server, to_client, line.clone(), |line| line.answers);
+    tokio::select! {
+        _ = async { tokio::join!(requests, answers) } => {}
+        _ = line.wait_for(|line| line.cuts != cuts) => {}
+    }
+    Ok(())
+}
+
+/// Passes on what one side sends until it ends; what it sent before is delivered.
+async fn pump(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut line: watch::Receiver<Line>,
+    flow: fn(&Line) -> Flow,
+) -> io::Result<()> {
+    let mut chunk = vec![0; 16 * 1024];
+    loop {
+        let count = from.read(&mut chunk).await?;
+        let came = Instant::now();
+        let now = line.wait_for(|line| !matches!(flow(line), Flow::Stops)).await.map(|line| flow(&line));
+        if let Ok(Flow::Takes(delay)) = now {
+            sleep_until(came + delay).await;
+        }
+        if count == 0 {
+            return to.shutdown().await;
+        }
+        to.write_all(&chunk[..count]).await?;
+    }
+}

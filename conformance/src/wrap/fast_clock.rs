@@ -1,0 +1,69 @@
+//! A store whose clock runs fast.
+
+use std::{fmt, sync::Arc};
+
+use async_trait::async_trait;
+use dlock_core::{
+    Result,
+    driver::{Attempt, Backend, Claim, Grant, Info, Release, Renewal, Request, Store},
+};
+
+/// The store, which forgets a claim sooner than it says: its clock is fast by this many thousandths.
+pub fn fast_clock(store: Store, thousandths: u32) -> Store {
+    Store { backend: Arc::new(Fast(store.backend, thousandths)), inspect: store.inspect }
+}
+
+struct Fast(Arc<dyn Backend>, u32);
+
+impl fmt::Debug for Fast {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Fast").field(&self.0).field(&self.1).finish()
+    }
+}
+
+#[async_trait]
+impl Backend for Fast {
+    fn info(&self) -> &Info {
+        self.0.info()
+    }
+
+    fn claim(&self, request: Request) -> Box<dyn Claim> {
+        let promised = request.ttl;
+        let kept = promised * 1000 / (1000 + self.1);
+        Box::new(FastClaim { claim: self.0.claim(Request { ttl: kept, ..request }), promised })
+    }
+
+    async fn close(&self) {
+        self.0.close().await;
+    }
+}
+
+struct FastClaim {
+    claim: Box<dyn Claim>,
+    promised: std::time::Duration,
+}
+
+#[async_trait]
+impl Claim for FastClaim {
+    async fn attempt(&mut self) -> Result<Attempt> {
+        Ok(match self.claim.attempt().await? {
+            Attempt::Granted(grant) => Attempt::Granted(Grant { valid_for: self.promised, ..grant }),
+            busy @ Attempt::Busy { .. } => busy,
+        })
+    }
+
+    async fn renew(&mut self) -> Result<Renewal> {
+        Ok(match self.claim.renew().await? {
+            Renewal::Renewed { .. } => Renewal::Renewed { valid_for: self.promised },
+            Renewal::Lost => Renewal::Lost,
+        })
+    }
+
+    async fn release(&mut self) -> Result<Release> {
+        self.claim.release().await
+    }
+
+    async fn changed(&mut self) {
+        self.claim.changed().await;
+    }
+}

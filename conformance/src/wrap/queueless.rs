@@ -1,0 +1,37 @@
+//! A store that keeps no queue: whoever waits must ask again, as for a mutex on Redis.
+
+use std::{fmt, sync::Arc};
+
+use async_trait::async_trait;
+use dlock_core::{
+    Wait,
+    driver::{Backend, Claim, Info, Request, Store},
+};
+
+/// The store, in which a refused attempt leaves nothing.
+pub fn queueless(store: Store) -> Store {
+    Store { backend: Arc::new(Queueless(store.backend)), inspect: store.inspect }
+}
+
+struct Queueless(Arc<dyn Backend>);
+
+impl fmt::Debug for Queueless {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Queueless").field(&self.0).finish()
+    }
+}
+
+#[async_trait]
+impl Backend for Queueless {
+    fn info(&self) -> &Info {
+        self.0.info()
+    }
+
+    fn claim(&self, request: Request) -> Box<dyn Claim> {
+        self.0.claim(Request { wait: Wait::Never, ..request })
+    }
+
+    async fn close(&self) {
+        self.0.close().await;
+    }
+}

@@ -1,0 +1,205 @@
+//! The server of the session store: nodes that live until they are deleted or their session ends, as ephemeral nodes do.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use dlock_core::{
+    ClaimId, Contender, Kind, LockName, LockState, Token,
+    driver::{Entry, Turn, turn, watchers},
+};
+use tokio::{sync::Notify, time::Instant};
+
+/// How long after its last heartbeat a session ends.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(40);
+
+/// What a claim sees of its node without asking: whether it was deleted, and a bell that is rung when asking may pay.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    pub(crate) bell: Notify,
+    pub(crate) deleted: AtomicBool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Server {
+    /// The last number drawn, for a session or a node.
+    last: u64,
+    /// When each session ends if nothing is heard of it.
+    sessions: HashMap<u64, Instant>,
+    queues: BTreeMap<LockName, Vec<Node>>,
+}
+
+#[derive(Debug)]
+struct Node {
+    entry: Entry,
+    number: u64,
+    session: u64,
+    /// Of every claim that asked for it: two while it is downgraded.
+    watches: Vec<Weak<Watch>>,
+}
+
+impl Server {
+    pub(crate) fn new() -> Self {
+        Self { last: floor(), sessions: HashMap::new(), queues: BTreeMap::new() }
+    }
+
+    fn draw(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    pub(crate) fn open_session(&mut self) -> u64 {
+        let session = self.draw();
+        self.sessions.insert(session, Instant::now() + TIMEOUT);
+        session
+    }
+
+    /// A heartbeat; `false` if the session is over.
+    pub(crate) fn beat(&mut self, session: u64) -> bool {
+        self.end_silent_sessions();
+        self.sessions.get_mut(&session).is_some_and(|end| {
+            *end = Instant::now() + TIMEOUT;
+            true
+        })
+    }
+
+    pub(crate) fn close_session(&mut self, session: u64) {
+        self.sessions.remove(&session);
+        self.delete_orphans();
+    }
+
+    /// Before anything is looked at: what is over must not be seen.
+    fn end_silent_sessions(&mut self) {
+        let (now, before) = (Instant::now(), self.sessions.len());
+        self.sessions.retain(|_, end| *end > now);
+        if self.sessions.len() < before {
+            self.delete_orphans();
+        }
+    }
+
+    fn delete_orphans(&mut self) {
+        let all = self.queues.iter().flat_map(|(name, queue)| queue.iter().map(move |node| (name, node)));
+        let orphans = all.filter(|(_, node)| !self.sessions.contains_key(&node.session));
+        let orphans: Vec<_> = orphans.map(|(name, node)| (name.clone(), node.entry.id)).collect();
+        for (name, id) in orphans {
+            self.delete(&name, id);
+        }
+    }
+
+    /// Joins the queue, or asks again; `stays` says whether a claim that must wait may leave its node there. `None` while it is
+    /// not its turn, and no node if the session is over.
+    pub(crate) fn attempt(
+        &mut self,
+        session: u64,
+        name: &LockName,
+        entry: Entry,
+        stays: bool,
+        watch: &Arc<Watch>,
+    ) -> Result<Option<Token>, SessionIsOver> {
+        self.end_silent_sessions();
+        if !self.sessions.contains_key(&session) {
+            return Err(SessionIsOver);
+        }
+        if let Some(node) = self.node(name, entry.id) {
+            node.watches.retain(|known| known.strong_count() > 0 && !known.ptr_eq(&Arc::downgrade(watch)));
+            node.watches.push(Arc::downgrade(watch));
+            if entry.kind == Kind::Read && node.entry.kind != Kind::Read {
+                self.ring_watchers(name, entry.id);
+                self.node(name, entry.id).expect("found above").entry.kind = Kind::Read;
+            }
+        } else {
+            let number = self.draw();
+            let node = Node { entry, number, session, watches: vec![Arc::downgrade(watch)] };
+            self.queues.entry(name.clone()).or_default().push(node);
+        }
+        if turn(&self.entries(name), entry.id) == Turn::Mine {
+            return Ok(self.node(name, entry.id).and_then(|node| Token::new(node.number)));
+        }
+        if !stays {
+            self.delete(name, entry.id);
+        }
+        Ok(None)
+    }
+
+    /// Deletes a node; whether it was there.
+    pub(crate) fn delete(&mut self, name: &LockName, id: ClaimId) -> bool {
+        self.ring_watchers(name, id);
+        let Some(queue) = self.queues.get_mut(name) else { return false };
+        let deleted = queue.iter().position(|node| node.entry.id == id).map(|at| queue.remove(at));
+        if queue.is_empty() {
+            self.queues.remove(name);
+        }
+        for watch in deleted.iter().flat_map(|node| &node.watches).filter_map(Weak::upgrade) {
+            watch.deleted.store(true, Relaxed);
+            watch.bell.notify_one();
+        }
+        deleted.is_some()
+    }
+
+    fn ring_watchers(&mut self, name: &LockName, id: ClaimId) {
+        for watcher in watchers(&self.entries(name), id) {
+            let node = self.node(name, watcher.id).expect("in the queue");
+            node.watches.iter().filter_map(Weak::upgrade).for_each(|watch| watch.bell.notify_one());
+        }
+    }
+
+    fn node(&mut self, name: &LockName, id: ClaimId) -> Option<&mut Node> {
+        self.queues.get_mut(name)?.iter_mut().find(|node| node.entry.id == id)
+    }
+
+    fn entries(&self, name: &LockName) -> Vec<Entry> {
+        self.queues.get(name).into_iter().flatten().map(|node| node.entry).collect()
+    }
+
+    pub(crate) fn look(&mut self, prefix: &str, whole: bool) -> Vec<LockState> {
+        self.end_silent_sessions();
+        let fits = |name: &str| if whole { name == prefix } else { name.starts_with(prefix) };
+        self.queues.keys().filter(|name| fits(name.as_str())).map(|name| self.state(name)).collect()
+    }
+
+    fn state(&self, name: &LockName) -> LockState {
+        let entries = self.entries(name);
+        let mut state = LockState { name: name.clone(), holders: Vec::new(), queue: Vec::new() };
+        for Node { entry: Entry { id, kind }, number, .. } in self.queues.get(name).into_iter().flatten() {
+            // Nobody knows when another client was heard of last.
+            let waits = Contender {
+                id: id.to_string(),
+                kind: *kind,
+                token: None,
+                since: None,
+                ttl_left: None,
+                who: None,
+            };
+            match turn(&entries, *id) {
+                Turn::Mine => state.holders.push(Contender { token: Token::new(*number), ..waits }),
+                _ => state.queue.push(waits),
+            }
+        }
+        state
+    }
+
+    pub(crate) fn rob(&mut self, name: &LockName) -> bool {
+        self.end_silent_sessions();
+        let entries = self.entries(name);
+        let holders: Vec<_> = entries.iter().filter(|entry| turn(&entries, entry.id) == Turn::Mine).collect();
+        for holder in &holders {
+            self.delete(name, holder.id);
+        }
+        !holders.is_empty()
+    }
+}
+
+/// The server does not know the session any more.
+pub(crate) struct SessionIsOver;
+
+/// Where tokens begin.
+#[expect(clippy::disallowed_methods, reason = "the floor of tokens is by the wall clock")]
+fn floor() -> u64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_1970.as_micros()).expect("before the year 500000")
+}

@@ -4,23 +4,31 @@ use std::{fmt, path::Path, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
-    Backend, Claim, ClaimId, Driver, Info, Inspect, Kind, LockName, LockState, Request, Result, Store,
-    StoreUrl,
+    ClaimId, Kind, LockName, LockState, Result,
+    driver::{Backend, Claim, Driver, Info, Inspect, Request, Store, StoreUrl},
 };
+use tokio::time::Instant;
 
 use crate::{
-    bell::Bells,
+    bell::{Bells, Dir},
     claim::SqliteClaim,
     config::SqliteConfig,
-    connection::{Access, Connection, Tx},
-    error::STORE,
+    connection::{Access, Connection, PATIENCE, Tx},
+    error::{self, STORE},
+    files,
+    gate::Gate,
     host, inspect,
     queue::{Client, Place},
+    schema::{self, Site},
     thread::Thread,
 };
 
 /// `sqlite:relative.db` and `sqlite:///absolute.db`.
 pub const DRIVER: Driver = Driver { schemes: &[STORE], connect: |url| Box::pin(connect(url)) };
+
+/// How long a client that connects waits for those who make or open the file before it: longer than a call, because
+/// there is no lock yet that could be lost meanwhile.
+const OPENING: Duration = Duration::from_secs(30);
 
 /// A client of the store in one file. Clones are the same client; it ends with the last of them and of their claims.
 #[derive(Clone)]
@@ -42,26 +50,38 @@ impl SqliteBackend {
     ///
     /// # Errors
     /// [`InvalidConfig`](dlock_core::Error::InvalidConfig) for a path that cannot be a store's;
-    /// [`Store`](dlock_core::Error::Store) and [`Unavailable`](dlock_core::Error::Unavailable) from SQLite.
+    /// [`Refused`](dlock_core::Error::Refused) and [`Unavailable`](dlock_core::Error::Unavailable) from SQLite.
     ///
     /// # Cancel safety
     /// Safe: the file may have been made.
     pub async fn connect(config: SqliteConfig) -> Result<Self> {
-        let connection = Connection::new(config.resolve()?);
+        let path = config.resolve()?;
+        files::make(&path)?;
+        let circle = files::check(&path)?;
         let thread = Thread::start()?;
-        let connection = thread.run(async move {
-            connection.begin(Access::Read).await?.commit().await?;
-            Ok(connection)
+        let me = Client { id: ClaimId::random(), pid: std::process::id(), host: host::name() };
+        if path.metadata().is_ok_and(|found| found.len() > 0) && !Dir::path_of(&path).exists() {
+            let (path, limit) = (path.clone(), Instant::now() + PATIENCE);
+            thread.run(async move { schema::check(&path, limit).await }).await?;
+        }
+        let bells = Dir::open(&path, &circle)?.map(Arc::new);
+        let gate = Gate::new(bells.clone(), &path);
+        let site = Site { path: path.clone(), gate, bells: bells.clone(), me: me.id };
+        let connection = thread.run_within(OPENING + PATIENCE * 2, async move {
+            let connection = Connection::new(site);
+            connection.open(OPENING).await.map(|()| connection)
         });
         let connection = connection.await?;
-        // Now that it is there: under the one name that all links lead to.
-        let path = connection.path().canonicalize().unwrap_or_else(|_| connection.path().to_owned());
-        let me = Client { id: ClaimId::random(), pid: std::process::id(), host: host::name() };
-        let (bells, info) = (Bells::new(&path, me.id, thread.handle()), info(&path));
+        let (bells, info) = (Bells::new(bells, me.id, thread.handle()), info(&path));
         let backend = Self { shared: Arc::new(Shared { me, bells, connection, info, thread }) };
-        for dead in backend.shared.bells.dead() {
+        let dead = backend.shared.bells.some_dead();
+        if !dead.is_empty() {
             let shared = Arc::clone(&backend.shared);
-            backend.shared.thread.run(async move { shared.bury(dead).await }).await?;
+            match backend.shared.thread.run(async move { shared.bury(&dead).await }).await {
+                // Whoever waits for them will do it.
+                Err(error) if error::is_busy(&error) => {}
+                outcome => outcome?,
+            }
         }
         Ok(backend)
     }
@@ -118,26 +138,25 @@ impl Shared {
         outcome
     }
 
-    /// Removes the claims of a client that is dead, and then what shows that it is.
-    pub(crate) async fn bury(&self, dead: ClaimId) -> Result<()> {
+    /// Removes the claims of clients that are dead, and then what shows that they are.
+    pub(crate) async fn bury(&self, dead: &[ClaimId]) -> Result<()> {
         let (mut tx, mut bells) = (self.begin(Access::Write).await?, Vec::new());
-        tx.bury_client(dead, &mut bells).await?;
+        for client in dead {
+            tx.bury_client(*client, &mut bells).await?;
+        }
         self.commit(tx, bells).await?;
-        self.bells.take_down(dead);
+        dead.iter().for_each(|client| self.bells.take_down(*client));
         Ok(())
     }
 }
 
 fn info(path: &Path) -> Info {
-    Info {
-        store: STORE,
-        identity: format!("{STORE}:{}", path.display()),
-        kinds: Kind::ALL,
-        tokens: true,
-        downgrades: true,
+    Info::new(STORE, format!("{STORE}:{}", path.display()))
+        .kinds(Kind::ALL)
+        .tokens(true)
+        .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write])
         // The shortest that a busy disk does not outlast at every commit.
-        ttl: Duration::from_millis(10)..=Duration::from_secs(10 * 365 * 24 * 3600),
-    }
+        .ttl(Duration::from_millis(10)..=Duration::from_secs(10 * 365 * 24 * 3600))
 }
 
 async fn connect(url: StoreUrl) -> Result<Store> {

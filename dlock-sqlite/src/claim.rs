@@ -3,27 +3,46 @@
 use std::{future::pending, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use dlock_core::{Attempt, Claim, Grant, Release, Renewal, Request, Result, Token, Wait};
+use dlock_core::{
+    Kind, Result, Token, Wait,
+    driver::{Attempt, Claim, Grant, Release, Renewal, Request},
+};
 use tokio::sync::Notify;
 
-use crate::{backend::Shared, bell::Watch, connection::Access, queue::Stand};
+use crate::{backend::Shared, bell::Watch, connection::Access, error, queue::Stand};
 
 /// How often a waiter asks where it cannot be rung. A hand-off then takes half of this on average, and a waiter about
 /// one percent of a core.
 const INTERVAL: Duration = Duration::from_millis(50);
 
+/// The pause before a waiter whose call found the file locked for seconds asks again.
+const BREATHER: Duration = Duration::from_millis(200);
+
 pub(crate) struct SqliteClaim {
     shared: Arc<Shared>,
     request: Request,
+    /// What is known of it without a look into the file.
+    known: Known,
     /// Rung by whoever changes the queue; there is one as long as this claim may be in the file.
     bell: Option<Arc<Notify>>,
     /// Watches the client of the claim ahead.
     ahead: Option<Arc<Watch>>,
 }
 
+/// What is known of a claim without a look into the file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    /// Nothing: it was not asked for by this value, but may have been by another.
+    Nothing,
+    /// It was tried, and may be in the file.
+    Tried,
+    /// It was tried, and each time the file was too busy for it to get there.
+    Outside,
+}
+
 impl SqliteClaim {
     pub(crate) fn new(shared: Arc<Shared>, request: Request) -> Self {
-        Self { shared, request, bell: None, ahead: None }
+        Self { shared, request, known: Known::Nothing, bell: None, ahead: None }
     }
 
     /// Nothing of this claim is in the file.
@@ -39,8 +58,22 @@ impl Claim for SqliteClaim {
         // Before anything is in the file, so that no ring is missed.
         self.bell = Some(self.shared.bells.enter(self.request.id));
         self.ahead = None;
+        let known = std::mem::replace(&mut self.known, Known::Tried);
         let (shared, request) = (Arc::clone(&self.shared), self.request.clone());
-        let (stand, now) = self.shared.thread.run(async move { ask(&shared, &request).await }).await?;
+        let (stand, now) = match self.shared.thread.run(async move { ask(&shared, &request).await }).await {
+            Err(error) if error::is_busy(&error) => {
+                // This call has put nothing into the file. But a read claim may be a hold's that is to be downgraded.
+                if known != Known::Tried && self.request.kind != Kind::Read {
+                    self.known = Known::Outside;
+                }
+                if self.request.wait == Wait::Never {
+                    return Err(error);
+                }
+                // A wait does not end because others keep the file busy.
+                return Ok(Attempt::Busy { retry_in: BREATHER });
+            }
+            outcome => outcome?,
+        };
         let ahead = match stand {
             Stand::Holds(number) => {
                 let token = Token::new(number.unsigned_abs());
@@ -57,7 +90,9 @@ impl Claim for SqliteClaim {
         let longest = match &self.ahead {
             // It has died since.
             None if bells.is_dead(ahead.client) => Duration::ZERO,
-            _ if bells.work() => Duration::MAX,
+            Some(_) if bells.work() => Duration::MAX,
+            None if ahead.client == self.shared.me.id => Duration::MAX,
+            // Whose doorbell is not to be seen may not be able to ring ours.
             _ => INTERVAL,
         };
         Ok(Attempt::Busy { retry_in: ahead.ttl_left(now).min(longest) })
@@ -75,6 +110,10 @@ impl Claim for SqliteClaim {
     }
 
     async fn release(&mut self) -> Result<Release> {
+        if self.known == Known::Outside {
+            self.left();
+            return Ok(Release::Gone);
+        }
         let (shared, id) = (Arc::clone(&self.shared), self.request.id);
         let release = async move {
             let (mut tx, mut bells) = (shared.begin(Access::Write).await?, Vec::new());
@@ -111,16 +150,23 @@ impl Claim for SqliteClaim {
 }
 
 /// Asks where the claim stands, and when that was on the host's clock.
+///
+/// # Errors
+/// If the file [`is_busy`](error::is_busy), nothing was put into it.
 async fn ask(shared: &Shared, request: &Request) -> Result<(Stand, i64)> {
     loop {
         let (mut tx, mut bells) = (shared.begin(Access::Write).await?, Vec::new());
         let stand = tx.ask(request, &shared.me, &mut bells).await?;
         let now = tx.now;
         shared.commit(tx, bells).await?;
-        match &stand {
-            // It will not leave by itself before its ttl.
-            Stand::Behind(ahead) if shared.bells.is_dead(ahead.client) => shared.bury(ahead.client).await?,
+        // The one ahead will not leave by itself before its ttl, if its client is dead.
+        let dead = match &stand {
+            Stand::Behind(ahead) if shared.bells.is_dead(ahead.client) => ahead.client,
             _ => return Ok((stand, now)),
+        };
+        match shared.bury(&[dead]).await {
+            Err(error) if error::is_busy(&error) && request.wait != Wait::Never => return Ok((stand, now)),
+            outcome => outcome?,
         }
     }
 }

@@ -1,10 +1,16 @@
 //! Which file, and whether it can be a store's.
 
-use std::path::{Path, PathBuf};
+use std::{
+    io::ErrorKind,
+    path::{Path, PathBuf},
+};
 
-use dlock_core::{Error, Result, StoreUrl};
+use dlock_core::{Error, Result, driver::StoreUrl};
 
 use crate::{host, keys};
+
+/// How many links a path may lead through, as in the kernel.
+const LINKS: usize = 40;
 
 /// The file that holds the locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,13 +62,27 @@ impl SqliteConfig {
         let name = self.path.file_name().ok_or_else(|| invalid("has no file name".to_owned()))?;
         let parent = self.path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
         let parent = parent.canonicalize().map_err(|error| {
+            if error.kind() == ErrorKind::PermissionDenied {
+                return invalid(
+                    "cannot be reached by this user; to share a store, make it with `dlock init --group GROUP \
+                     FOLDER/locks.db`"
+                        .to_owned(),
+                );
+            }
             invalid(format!(
                 "cannot be created in `{}`: {error}; create that directory first",
                 parent.display()
             ))
         })?;
-        let path = parent.join(name);
-        let path = path.canonicalize().unwrap_or(path);
+        let mut path = parent.join(name);
+        // Links may lead to a file that is yet to be made.
+        for _ in 0..LINKS {
+            match path.read_link() {
+                Ok(target) => path = path.with_file_name("").join(target),
+                Err(_) => break,
+            }
+        }
+        let path = canonical(&path).unwrap_or(path);
         let dir = path.parent().unwrap_or(&parent);
         match host::foreign_file_system(dir) {
             Some(system) => Err(invalid(format!(
@@ -82,6 +102,11 @@ impl SqliteConfig {
         }
         keys::check_path(&self.path)
     }
+}
+
+/// Without links in its folder; the file itself need not be there.
+fn canonical(path: &Path) -> Option<PathBuf> {
+    Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?))
 }
 
 #[cfg(test)]

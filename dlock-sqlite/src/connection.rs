@@ -1,26 +1,29 @@
 //! One connection to the file, used by one transaction at a time.
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{io, path::Path, time::Duration};
 
-use dlock_core::{Result, Source};
+use dlock_core::{Result, driver::Source};
 use sqlx::SqliteConnection;
 use tokio::{
     sync::{Mutex, MutexGuard},
-    time::Instant,
+    time::{Instant, sleep, timeout_at},
 };
 
-use crate::{clock, error, schema};
+use crate::{
+    clock, error, files,
+    gate::{Pass, Turn},
+    schema::{self, Site},
+};
 
 /// How long a transaction waits for those of others, which take less than a millisecond unless the disk stalls.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The pause before somebody who could not queue at the gate tries again: long, because there may be hundreds.
+const DETOUR: Duration = Duration::from_millis(100);
 
 /// A connection that is opened when it is needed.
 pub(crate) struct Connection {
-    path: PathBuf,
+    site: Site,
     /// Empty while a transaction has it, and after one that did not end well.
     slot: Mutex<Option<Open>>,
 }
@@ -39,60 +42,106 @@ pub(crate) enum Access {
     Write,
 }
 
-/// A transaction. Dropped before its [`commit`](Self::commit), at whatever await, it never was: its connection is
-/// closed with it, so that nobody comes upon it half done.
+/// A transaction. Rolled back if it is dropped before its [`commit`](Self::commit): its connection is closed with it, so
+/// that nobody comes upon it half done.
 pub(crate) struct Tx<'a> {
     slot: MutexGuard<'a, Option<Open>>,
     open: Open,
     path: &'a Path,
+    /// Held until the commit. Last, so that the rest is dropped before the next one has its turn.
+    turn: Option<Turn>,
     /// The host's clock after the file was locked: nobody changes it between this moment and the commit.
     pub(crate) now: i64,
 }
 
 impl Connection {
-    pub(crate) fn new(path: PathBuf) -> Self {
-        Self { path, slot: Mutex::new(None) }
+    pub(crate) fn new(site: Site) -> Self {
+        Self { site, slot: Mutex::new(None) }
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.path
+        &self.site.path
     }
 
+    /// Opens the file, and waits for that as long as `patience` while others make or open it too.
+    pub(crate) async fn open(&self, patience: Duration) -> Result<()> {
+        let (open, turn) = Open::new(&self.site, Instant::now() + patience).await?;
+        *self.slot.lock().await = Some(open);
+        drop(turn);
+        Ok(())
+    }
+
+    /// Begins a transaction.
+    ///
+    /// # Errors
+    /// [`is_busy`](error::is_busy) if others kept it from beginning for [`PATIENCE`].
     pub(crate) async fn begin(&self, access: Access) -> Result<Tx<'_>> {
-        let mut slot = self.slot.lock().await;
-        let mut open = match slot.take() {
-            Some(open) if open.file.is_at(&self.path) => open,
-            _ => Open::new(&self.path).await?,
+        let limit = Instant::now() + PATIENCE;
+        let path = self.path();
+        let Ok(mut slot) = timeout_at(limit, self.slot.lock()).await else { return Err(error::busy(path)) };
+        let mut turn = None;
+        let mut open = match slot.take_if(|open| open.file.is_at(path)) {
+            Some(open) => open,
+            None => {
+                let (open, taken) = Open::new(&self.site, limit).await?;
+                turn = taken;
+                open
+            }
         };
         let begin = match access {
-            Access::Read => "BEGIN",
-            Access::Write => "BEGIN IMMEDIATE",
+            Access::Read => {
+                turn = None;
+                "BEGIN"
+            }
+            Access::Write => {
+                if turn.is_none() {
+                    turn = match self.site.gate.pass(limit).await {
+                        Ok(Pass::Turn(turn)) => Some(turn),
+                        Ok(Pass::Ungated) => None,
+                        Err(error) => {
+                            *slot = Some(open);
+                            return Err(error);
+                        }
+                    };
+                }
+                "BEGIN IMMEDIATE"
+            }
         };
-        let since = Instant::now();
         while let Err(source) = sqlx::query(begin).execute(&mut open.conn).await {
-            let answered = matches!(source, sqlx::Error::Database(_));
-            let error = error::explain(&self.path, source);
-            if !answered || !error.is_transient() || since.elapsed() > PATIENCE {
-                return Err(error);
+            if !error::is_locked(&source) {
+                return Err(error::explain(path, source));
+            }
+            if Instant::now() > limit {
+                *slot = Some(open);
+                return Err(error::busy(path));
+            }
+            if turn.is_none() && self.site.gate.is_there() {
+                sleep(DETOUR).await;
             }
         }
         // Asked again now that it is locked: a grant in a file that others no longer see would be a lie.
-        if !open.file.is_at(&self.path) {
-            return Err(replaced(&self.path));
+        if !open.file.is_at(path) {
+            return Err(replaced(path));
         }
-        Ok(Tx { slot, open, path: &self.path, now: clock::now() })
+        Ok(Tx { slot, open, path, turn, now: clock::now() })
     }
 }
 
 impl Open {
-    async fn new(path: &Path) -> Result<Self> {
+    /// Opens the file, which is made if there is none.
+    async fn new(site: &Site, limit: Instant) -> Result<(Self, Option<Turn>)> {
+        let path = &site.path;
+        files::make(path)?;
+        files::check(path)?;
         let before = FileId::of(path).ok();
-        let conn = schema::open(path).await?;
+        let (conn, turn) = schema::open(site, limit).await?;
         let file = FileId::of(path).map_err(|error| error::unavailable(Source::from(error)))?;
         if before.is_some_and(|before| before != file) {
             return Err(replaced(path));
         }
-        Ok(Self { conn, file })
+        // Again, because SQLite has opened or made the files beside it since.
+        files::check(path)?;
+        Ok((Self { conn, file }, turn))
     }
 }
 
@@ -111,14 +160,15 @@ impl Tx<'_> {
         error::explain(self.path, source)
     }
 
-    /// Makes it so.
+    /// Commits, and lets the next one write.
     ///
     /// # Errors
-    /// Whether it is so is unknown.
+    /// The outcome is unknown.
     pub(crate) async fn commit(mut self) -> Result<()> {
         let outcome = sqlx::query("COMMIT").execute(&mut self.open.conn).await;
         outcome.map_err(|source| self.explain(source))?;
         *self.slot = Some(self.open);
+        drop(self.turn);
         Ok(())
     }
 }
@@ -132,13 +182,13 @@ impl FileId {
     #[cfg(unix)]
     fn of(path: &Path) -> io::Result<Self> {
         use std::os::unix::fs::MetadataExt;
-        path.metadata().map(|found| Self(found.dev(), found.ino()))
+        path.symlink_metadata().map(|found| Self(found.dev(), found.ino()))
     }
 
     /// Elsewhere an open file cannot be deleted or replaced.
     #[cfg(not(unix))]
     fn of(path: &Path) -> io::Result<Self> {
-        path.metadata().map(|_| Self(0, 0))
+        path.symlink_metadata().map(|_| Self(0, 0))
     }
 
     fn is_at(&self, path: &Path) -> bool {

@@ -1,6 +1,8 @@
 //! What of the host matters: its name, which boot this is, and whether a file is this kernel's alone.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use dlock_core::Result;
 
 /// The host's name, for people.
 #[cfg(unix)]
@@ -14,9 +16,49 @@ pub(crate) fn name() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_else(|_| "this host".to_owned())
 }
 
-/// Which boot this is. Claims of another boot are of processes that are gone. Empty where the host does not say.
-pub(crate) fn boot() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+/// Which boot this is, and which clock of it this process sees. Claims of another boot are of processes that are gone.
+///
+/// # Errors
+/// [`InvalidConfig`](dlock_core::Error::InvalidConfig) where Linux does not say: then living and dead claims could not be told apart.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) fn boot() -> Result<String> {
+    const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+    let boot = std::fs::read_to_string(BOOT).unwrap_or_default().trim().to_owned();
+    if boot.is_empty() {
+        let reason = format!(
+            "cannot tell which boot of the host this is, because `{BOOT}` cannot be read: let this process see \
+             `/proc/sys`, or use another store"
+        );
+        return Err(dlock_core::Error::InvalidConfig { reason });
+    }
+    // A time namespace has a clock of its own, which differs by this much.
+    let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+    let offset = offsets.lines().find_map(|line| line.strip_prefix("boottime")).unwrap_or_default();
+    Ok(match offset.split_whitespace().collect::<Vec<_>>()[..] {
+        [seconds, nanos] if (seconds, nanos) != ("0", "0") => format!("{boot} {seconds} s {nanos} ns"),
+        _ => boot,
+    })
+}
+
+/// Elsewhere the host does not say, and claims end with their ttl.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(crate) fn boot() -> Result<String> {
+    Ok(String::new())
+}
+
+/// Whether a file is the root of a mount: then the files beside it are not those that others see beside it. `false`
+/// where the kernel does not say (Linux before 5.8).
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) fn is_mount_root(path: &Path) -> bool {
+    use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+    let found = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::empty());
+    found.is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
+
+/// Elsewhere there are no mounts of single files.
+#[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
+pub(crate) fn is_mount_root(_: &Path) -> bool {
+    false
 }
 
 /// The file system of a directory, if other kernels may see it too: there SQLite's shared memory is not shared, and
@@ -30,6 +72,51 @@ pub(crate) fn foreign_file_system(dir: &Path) -> Option<&'static str> {
 /// Elsewhere the user must know.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(crate) fn foreign_file_system(_: &Path) -> Option<&'static str> {
+    None
+}
+
+/// Whether the file system of a file is mounted read-only.
+#[cfg(unix)]
+pub(crate) fn is_read_only(file: &Path) -> bool {
+    use rustix::fs::{StatVfsMountFlags, statvfs};
+    statvfs(file).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY))
+}
+
+/// Elsewhere the user must know.
+#[cfg(not(unix))]
+pub(crate) fn is_read_only(_: &Path) -> bool {
+    false
+}
+
+/// Another process that has one of these files locked against all others, if the host says: one that is stopped before
+/// one that runs. `true` if it is stopped.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) fn writer(files: &[PathBuf]) -> Option<(u32, bool)> {
+    use std::os::unix::fs::MetadataExt;
+    // Opened by nobody, because closing them would end SQLite's locks on them.
+    let inode = |file: &PathBuf| Some(format!(":{}", file.symlink_metadata().ok()?.ino()));
+    let inodes: Vec<_> = files.iter().filter_map(inode).collect();
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let writers = locks.lines().filter_map(|line| {
+        // `1: POSIX  ADVISORY  WRITE 4711 fe:00:393240 120 120`; who waits for a lock has an arrow in front.
+        let words: Vec<_> = line.split_whitespace().collect();
+        let [_, _, _, "WRITE", pid, file, _, _] = words[..] else { return None };
+        let pid: u32 = pid.parse().ok().filter(|pid| *pid != std::process::id())?;
+        inodes.iter().any(|inode| file.ends_with(inode)).then(|| (pid, is_stopped(pid)))
+    });
+    writers.max_by_key(|(_, stopped)| *stopped)
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
+    matches!(state, Some('T' | 't'))
+}
+
+/// Elsewhere the host does not say.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(crate) fn writer(_: &[PathBuf]) -> Option<(u32, bool)> {
     None
 }
 

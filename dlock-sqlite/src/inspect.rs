@@ -2,7 +2,10 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use dlock_core::{ClaimId, Contender, Entry, LockName, LockState, Result, Token, Turn, turn};
+use dlock_core::{
+    ClaimId, Contender, LockName, LockState, Result, Token,
+    driver::{Entry, Turn, turn},
+};
 
 use crate::{backend::Shared, connection::Access, queue::Place};
 
@@ -24,9 +27,10 @@ pub(crate) async fn force_release(shared: &Shared, name: &LockName) -> Result<bo
     let mut tx = shared.begin(Access::Read).await?;
     let places = tx.queue(name.as_str()).await?;
     tx.commit().await?;
-    for dead in Dead::among(shared, &places).0.into_iter().filter_map(|(client, dead)| dead.then_some(client))
-    {
-        shared.bury(dead).await?;
+    let dead = Dead::among(shared, &places).0;
+    let dead: Vec<_> = dead.into_iter().filter_map(|(client, dead)| dead.then_some(client)).collect();
+    if !dead.is_empty() {
+        shared.bury(&dead).await?;
     }
     let (mut tx, mut bells) = (shared.begin(Access::Write).await?, Vec::new());
     tx.bury_expired(name.as_str(), &mut bells).await?;

@@ -7,6 +7,10 @@ mod clock;
 mod config;
 mod connection;
 mod error;
+#[cfg_attr(not(unix), path = "files/any.rs")]
+mod files;
+#[cfg_attr(not(any(target_os = "linux", target_os = "android")), path = "gate/none.rs")]
+mod gate;
 mod host;
 mod inspect;
 mod keys;

@@ -1,8 +1,11 @@
-//! The queue of a lock in SQL. The rule is [`dlock_core::turn`]'s; each statement finds only the rows it needs.
+//! The queue of a lock in SQL. The rule is [`dlock_core::driver::turn`]'s; each statement finds only the rows it needs.
 
 use std::{collections::HashSet, time::Duration};
 
-use dlock_core::{ClaimId, Entry, Kind, Request, Result, watchers};
+use dlock_core::{
+    ClaimId, Kind, Result,
+    driver::{Entry, Request, watchers},
+};
 use sqlx::{FromRow, Row, sqlite::SqliteRow};
 
 use crate::{clock, connection::Tx, keys};

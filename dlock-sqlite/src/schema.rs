@@ -1,15 +1,26 @@
 //! Opening the file: making it a store if it is empty, refusing it if it is somebody else's.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
-use dlock_core::{Error, Result};
+use dlock_core::{ClaimId, Error, Result};
 use sqlx::{
-    ConnectOptions, SqliteConnection,
+    ConnectOptions, Connection, SqliteConnection,
     sqlite::{SqliteConnectOptions, SqliteSynchronous},
 };
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use crate::{error, host};
+use crate::{
+    bell::{self, Dir, Reader},
+    clock,
+    connection::PATIENCE,
+    error, files,
+    gate::{Gate, Pass, Turn},
+    host,
+};
 
 /// "dlck": says that the file is dlock's.
 const APPLICATION: i64 = 0x646c_636b;
@@ -22,19 +33,66 @@ const SNOOZE: Duration = Duration::from_millis(3);
 /// The pause before the switch to WAL, which does not wait by itself, is tried again.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Opens the file, makes it a store if it is empty, and forgets the claims of an earlier boot.
-pub(crate) async fn open(path: &Path) -> Result<SqliteConnection> {
+/// Where a store is, and what lies beside its file.
+pub(crate) struct Site {
+    pub(crate) path: PathBuf,
+    pub(crate) gate: Gate,
+    pub(crate) bells: Option<Arc<Dir>>,
+    /// The client that this is for.
+    pub(crate) me: ClaimId,
+}
+
+/// Whether the file may be changed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum May {
+    Look,
+    Change,
+}
+
+/// Opens the file, makes it a store if it is empty, and forgets the claims of an earlier boot. Where that changed the
+/// file, the turn to write is given too.
+///
+/// # Errors
+/// [`is_busy`](error::is_busy) if others kept it from opening until `limit`.
+pub(crate) async fn open(site: &Site, limit: Instant) -> Result<(SqliteConnection, Option<Turn>)> {
+    match try_open(site, May::Look).await {
+        Ok(Some(conn)) => return Ok((conn, None)),
+        Ok(None) | Err(Error::Unavailable { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    let turn = match site.gate.pass(limit).await? {
+        Pass::Turn(turn) => Some(turn),
+        Pass::Ungated => None,
+    };
+    let limit = limit.min(Instant::now() + PATIENCE);
     loop {
-        match try_open(path).await {
-            // Many processes that open a new file at once get in each other's way where SQLite does not wait.
-            Err(Error::Unavailable { .. }) => sleep(PAUSE).await,
+        match try_open(site, May::Change).await {
+            // Who looks at the file, or closes it, may be in the way without a turn.
+            Err(Error::Unavailable { .. }) if Instant::now() < limit => sleep(PAUSE).await,
+            Err(Error::Unavailable { .. }) => return Err(error::busy(&site.path)),
+            Ok(Some(conn)) => return Ok((conn, turn)),
+            Ok(None) => return Err(error::busy(&site.path)),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Refuses another application's database, before anything is put beside it.
+pub(crate) async fn check(path: &Path, limit: Instant) -> Result<()> {
+    loop {
+        let outcome = async {
+            let mut conn = connect(path).await?;
+            identify(&mut conn, path).await?;
+            conn.close().await.map_err(|source| error::explain(path, source))
+        };
+        match outcome.await {
+            Err(Error::Unavailable { .. }) if Instant::now() < limit => sleep(PAUSE).await,
             outcome => return outcome,
         }
     }
 }
 
-async fn try_open(path: &Path) -> Result<SqliteConnection> {
-    let explain = |source| error::explain(path, source);
+async fn connect(path: &Path) -> Result<SqliteConnection> {
     let options = SqliteConnectOptions::new()
         .filename(path)
         .create_if_missing(true)
@@ -42,29 +100,78 @@ async fn try_open(path: &Path) -> Result<SqliteConnection> {
         // After a power failure the last commits may be missing. So are those who made them.
         .synchronous(SqliteSynchronous::Normal)
         .disable_statement_logging();
-    let mut conn = options.connect().await.map_err(explain)?;
+    options.connect().await.map_err(|source| error::explain(path, source))
+}
+
+/// `None` if the file would have to be changed.
+async fn try_open(site: &Site, may: May) -> Result<Option<SqliteConnection>> {
+    let path = site.path.as_path();
+    let explain = |source| error::explain(path, source);
+    let boot = host::boot()?;
+    if may == May::Look && path.symlink_metadata().is_ok_and(|found| found.len() == 0) {
+        return Ok(None);
+    }
+    let mut conn = connect(path).await?;
     let found = identify(&mut conn, path).await?;
     // Only now: a file that is somebody else's must not be touched.
     let mode: String =
         sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&mut conn).await.map_err(explain)?;
+    if mode == "wal" && found == Found::Store && boot_of(&mut conn).await.map_err(explain)? == boot {
+        return Ok(Some(conn));
+    }
+    if may == May::Look {
+        return Ok(None);
+    }
     if mode != "wal" {
         sqlx::query("PRAGMA journal_mode = WAL").execute(&mut conn).await.map_err(explain)?;
     }
-    let boot = host::boot();
-    if found == Found::Store && boot_of(&mut conn).await.map_err(explain)? == boot {
-        return Ok(conn);
-    }
     sqlx::query("BEGIN IMMEDIATE").execute(&mut conn).await.map_err(explain)?;
-    if identify(&mut conn, path).await? == Found::Empty {
+    let made = identify(&mut conn, path).await? == Found::Empty;
+    if made {
         sqlx::raw_sql(include_str!("sql/schema.sql")).execute(&mut conn).await.map_err(explain)?;
     }
     if boot_of(&mut conn).await.map_err(explain)? != boot {
+        if !made {
+            check_dead(site, &mut conn).await?;
+        }
         sqlx::query(include_str!("sql/clear.sql")).execute(&mut conn).await.map_err(explain)?;
         let new_boot = sqlx::query(include_str!("sql/new_boot.sql")).bind(boot);
         new_boot.execute(&mut conn).await.map_err(explain)?;
     }
     sqlx::query("COMMIT").execute(&mut conn).await.map_err(explain)?;
-    Ok(conn)
+    Ok(Some(conn))
+}
+
+/// Refuses to take the claims in the file for those of an earlier boot while anything says that they are not: two
+/// containers of one kernel may each be told another boot.
+async fn check_dead(site: &Site, conn: &mut SqliteConnection) -> Result<()> {
+    let bells = site.bells.as_deref();
+    if bells.is_some_and(|dir| bell::anybody_lives(dir, site.me)) {
+        return Err(files::refusal(
+            &site.path,
+            "is in use by processes that are told another boot of this host, or another clock, than this one, as \
+             containers may be: let all see the same `/proc/sys/kernel/random/boot_id` and time namespace, or give each \
+             its own store",
+        ));
+    }
+    let claims: Vec<(Vec<u8>, i64, i64)> = sqlx::query_as(include_str!("sql/lives.sql"))
+        .fetch_all(conn)
+        .await
+        .map_err(|source| error::explain(&site.path, source))?;
+    let now = clock::now();
+    for (client, since, expires) in claims {
+        let client: Option<[u8; 16]> = client.try_into().ok();
+        let reader = client.zip(bells).map(|(client, dir)| bell::reader(dir, ClaimId::from_bytes(client)));
+        // The clock begins anew with each boot: who came later than now did so in another.
+        if reader != Some(Reader::Gone) && since <= now && now < expires {
+            return Err(files::refusal(
+                &site.path,
+                "holds claims of another boot of this host, and it cannot be seen whether who made them still runs: if \
+                 nobody uses it, delete it with the files beside it",
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// What the file is.

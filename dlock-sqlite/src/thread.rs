@@ -32,8 +32,17 @@ impl Thread {
         &self,
         call: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
-        let late = |_| Err(error::unavailable(format!("no answer within {LIMIT:?}")));
-        let call = self.handle().spawn(async move { timeout(LIMIT, call).await.unwrap_or_else(late) });
+        self.run_within(LIMIT, call).await
+    }
+
+    /// As [`run`](Self::run), with another limit.
+    pub(crate) async fn run_within<T: Send + 'static>(
+        &self,
+        limit: Duration,
+        call: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let late = move |_| Err(error::unavailable(format!("no answer within {limit:?}")));
+        let call = self.handle().spawn(async move { timeout(limit, call).await.unwrap_or_else(late) });
         call.await.unwrap_or_else(|error| Err(error::unavailable(error)))
     }
 

@@ -2,22 +2,17 @@
 
 use std::{
     collections::HashMap,
-    fs::{DirBuilder, File, OpenOptions},
+    fs::File,
     io::{ErrorKind, Write},
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
-    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
 };
 
 use dlock_core::ClaimId;
-use rustix::{
-    fs::{CWD, FileType, Mode, OFlags, mknodat},
-    io::Errno,
-};
+use rustix::fs::OFlags;
 use tokio::{io::Interest, net::unix::pipe, runtime::Handle};
 
-use super::Claims;
+use super::{Claims, Dir, Reader};
 
 /// The bytes of an id.
 const ID: usize = 16;
@@ -26,57 +21,42 @@ const ID: usize = 16;
 const ATOMIC: usize = 4096;
 
 /// The end of the name of a FIFO that is being made.
-const UNREAD: &str = "new";
+const UNREAD: &str = ".new";
 
 /// How long that may take, which is no more than a millisecond. Who takes longer rings nobody and is not rung.
 const UNFINISHED: Duration = Duration::from_secs(60);
 
 /// This client's own FIFO.
 pub(super) struct Fifo {
-    path: PathBuf,
+    dir: Arc<Dir>,
+    name: String,
     /// Open for reading until this client ends, and for writing too, so that it never reads an end.
     file: File,
 }
 
 impl Fifo {
-    /// Makes the FIFO of client `me`, open to those to whom the store in the file `store` is, and starts its pump.
-    pub(super) fn make(
-        dir: &Path,
-        store: &Path,
-        me: ClaimId,
-        runtime: &Handle,
-        claims: &Arc<Claims>,
-    ) -> Option<Self> {
-        let mode = store.metadata().ok()?.mode();
-        // Only who may both read and write the file: a reader could take rings away.
-        let others = mode & 0o044 & (mode << 1);
-        let made = DirBuilder::new().mode(0o700 | others | others >> 1 | others >> 2).create(dir);
-        if made.is_err_and(|error| error.kind() != ErrorKind::AlreadyExists) {
-            return None;
-        }
-        let path = path(dir, me);
+    /// Makes the FIFO of client `me`, open to those who share the store, and starts its pump.
+    pub(super) fn make(dir: &Arc<Dir>, me: ClaimId, runtime: &Handle, claims: &Arc<Claims>) -> Option<Self> {
+        let name = name(me);
         // Under its own name it is never seen without its reader.
-        let unread = path.with_extension(UNREAD);
-        mknodat(CWD, &unread, FileType::Fifo, Mode::from_raw_mode(0o600 | others | others >> 1), 0).ok()?;
+        let unread = format!("{name}{UNREAD}");
         let open = || {
-            let file = OpenOptions::new().read(true).write(true).custom_flags(nonblocking()).open(&unread)?;
+            let file = dir.make_fifo(&unread)?;
             let _entered = runtime.enter();
             let reader = pipe::Receiver::from_file(file.try_clone()?)?;
-            std::fs::rename(&unread, &path).map(|()| (file, reader))
+            dir.rename(&unread, &name).map(|()| (file, reader))
         };
         let Ok((file, reader)) = open() else {
-            std::fs::remove_file(unread).ok();
+            dir.remove(&unread);
             return None;
         };
         runtime.spawn(pump(reader, Arc::clone(claims)));
-        Some(Self { path, file })
+        Some(Self { dir: Arc::clone(dir), name, file })
     }
 
     /// Whether others find it where they look.
     pub(super) fn is_in_place(&self) -> bool {
-        let found = self.path.metadata().map(|found| (found.dev(), found.ino()));
-        let own = self.file.metadata().map(|own| (own.dev(), own.ino()));
-        found.is_ok_and(|found| own.is_ok_and(|own| found == own))
+        self.dir.is_in_place() && self.dir.holds(&self.name, &self.file)
     }
 }
 
@@ -98,7 +78,7 @@ async fn pump(fifo: pipe::Receiver, claims: Arc<Claims>) {
 }
 
 /// Writes ids of claims into the FIFO of their client.
-pub(super) fn ring(dir: &Path, client: ClaimId, claims: &[u8]) {
+pub(super) fn ring(dir: &Dir, client: ClaimId, claims: &[u8]) {
     let Ok(mut fifo) = open(dir, client) else { return };
     for claims in claims.chunks(ATOMIC) {
         // A full FIFO has its reader ring all its claims.
@@ -132,7 +112,7 @@ impl Watches {
         Self { runtime: runtime.clone(), known: Mutex::default() }
     }
 
-    pub(super) fn watch(&self, dir: &Path, client: ClaimId) -> Option<Arc<Watch>> {
+    pub(super) fn watch(&self, dir: &Dir, client: ClaimId) -> Option<Arc<Watch>> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(watch) = known.get(&client).and_then(Weak::upgrade) {
             return Some(watch);
@@ -145,44 +125,36 @@ impl Watches {
     }
 }
 
-/// Whether a client has a FIFO and nobody reads it.
-pub(super) fn is_unread(dir: &Path, client: ClaimId) -> bool {
-    open(dir, client).is_err_and(|error| error.raw_os_error() == Some(Errno::NXIO.raw_os_error()))
+/// What a client's FIFO says of it.
+pub(super) fn reader(dir: &Dir, client: ClaimId) -> Reader {
+    dir.reader(&name(client))
 }
 
-/// Removes what clients left that died while they made their FIFO.
-pub(super) fn sweep(dir: &Path) {
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        let age = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
-        let unfinished = entry.path().extension().is_some_and(|extension| extension == UNREAD);
-        if unfinished && age().is_some_and(|age| age > UNFINISHED) {
-            std::fs::remove_file(entry.path()).ok();
-        }
+/// The clients that have a FIFO, and the names of those FIFOs that were never finished.
+pub(super) fn clients(dir: &Dir) -> (Vec<ClaimId>, Vec<String>) {
+    let (clients, others): (Vec<_>, Vec<_>) = dir.names().into_iter().partition(|name| id(name).is_some());
+    let unfinished = others.into_iter().filter(|name| name.ends_with(UNREAD));
+    (clients.iter().filter_map(|name| id(name)).collect(), unfinished.collect())
+}
+
+/// Removes the FIFO of a client that died while it made it.
+pub(super) fn sweep(dir: &Dir, unfinished: &str) {
+    if dir.age(unfinished).is_some_and(|age| age > UNFINISHED) {
+        dir.remove(unfinished);
     }
 }
 
-/// The clients that have a FIFO.
-pub(super) fn clients(dir: &Path) -> impl Iterator<Item = ClaimId> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    entries.filter_map(|entry| id(entry.file_name().to_str()?))
-}
-
-pub(super) fn remove(dir: &Path, client: ClaimId) {
-    std::fs::remove_file(path(dir, client)).ok();
+pub(super) fn remove(dir: &Dir, client: ClaimId) {
+    dir.remove(&name(client));
 }
 
 /// Opens a client's FIFO for writing; `ENXIO` if nobody reads it.
-fn open(dir: &Path, client: ClaimId) -> std::io::Result<File> {
-    OpenOptions::new().write(true).custom_flags(nonblocking()).open(path(dir, client))
+fn open(dir: &Dir, client: ClaimId) -> std::io::Result<File> {
+    dir.open_fifo(&name(client), OFlags::WRONLY)
 }
 
-fn nonblocking() -> i32 {
-    OFlags::NONBLOCK.bits().cast_signed()
-}
-
-fn path(dir: &Path, client: ClaimId) -> PathBuf {
-    let name: String = client.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    dir.join(name)
+fn name(client: ClaimId) -> String {
+    client.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn id(name: &str) -> Option<ClaimId> {

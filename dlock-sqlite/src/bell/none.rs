@@ -1,16 +1,16 @@
 //! No doorbells: waiters ask at short intervals, and a dead client's claims end with their ttl.
 
-use std::{future::pending, path::Path, sync::Arc};
+use std::{future::pending, sync::Arc};
 
 use dlock_core::ClaimId;
 use tokio::runtime::Handle;
 
-use super::Claims;
+use super::{Claims, Dir, Reader};
 
 pub(super) enum Fifo {}
 
 impl Fifo {
-    pub(super) fn make(_: &Path, _: &Path, _: ClaimId, _: &Handle, _: &Arc<Claims>) -> Option<Self> {
+    pub(super) fn make(_: &Arc<Dir>, _: ClaimId, _: &Handle, _: &Arc<Claims>) -> Option<Self> {
         None
     }
 
@@ -35,21 +35,21 @@ impl Watches {
         Self
     }
 
-    pub(super) fn watch(&self, _: &Path, _: ClaimId) -> Option<Arc<Watch>> {
+    pub(super) fn watch(&self, _: &Dir, _: ClaimId) -> Option<Arc<Watch>> {
         None
     }
 }
 
-pub(super) fn is_unread(_: &Path, _: ClaimId) -> bool {
-    false
+pub(super) fn reader(_: &Dir, _: ClaimId) -> Reader {
+    Reader::Unknown
 }
 
-pub(super) fn sweep(_: &Path) {}
-
-pub(super) fn clients(_: &Path) -> impl Iterator<Item = ClaimId> {
-    std::iter::empty()
+pub(super) fn clients(_: &Dir) -> (Vec<ClaimId>, Vec<String>) {
+    (Vec::new(), Vec::new())
 }
 
-pub(super) fn ring(_: &Path, _: ClaimId, _: &[u8]) {}
+pub(super) fn sweep(_: &Dir, _: &str) {}
 
-pub(super) fn remove(_: &Path, _: ClaimId) {}
+pub(super) fn ring(_: &Dir, _: ClaimId, _: &[u8]) {}
+
+pub(super) fn remove(_: &Dir, _: ClaimId) {}

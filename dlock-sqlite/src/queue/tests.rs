@@ -1,12 +1,19 @@
 //! The SQL agrees with the rule, and no statement walks over a queue.
 
-use dlock_core::{LockName, Turn, Wait, turn};
+use dlock_core::{
+    LockName, Wait,
+    driver::{Turn, turn},
+};
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use sqlx::AssertSqlSafe;
 use tempfile::TempDir;
 
 use super::*;
-use crate::connection::{Access, Connection};
+use crate::{
+    connection::{Access, Connection},
+    gate::Gate,
+    schema::Site,
+};
 
 fn request(name: &str, kind: Kind) -> Request {
     let name = LockName::new(name).unwrap();
@@ -17,7 +24,8 @@ fn store() -> (TempDir, Connection, Client) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("locks.db");
     let me = Client { id: ClaimId::random(), pid: 1, host: "here".to_owned() };
-    (dir, Connection::new(path), me)
+    let site = Site { gate: Gate::new(None, &path), path, bells: None, me: me.id };
+    (dir, Connection::new(site), me)
 }
 
 fn block_on<T>(work: impl Future<Output = T>) -> T {

@@ -9,16 +9,21 @@ use std::{
 
 use tokio::time::{Instant, timeout};
 
-use super::{Place, SOON, connect};
+use dlock_core::{
+    Wait,
+    driver::{Attempt, Backend},
+};
+
+use super::{Place, SOON, connect, request};
 
 /// A process that holds lock `x` until it is killed, and one that it has started and that outlives it.
-struct Holder {
+pub(crate) struct Holder {
     process: Child,
     heir: String,
 }
 
 impl Holder {
-    fn of(place: &Place) -> Self {
+    pub(crate) fn of(place: &Place) -> Self {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "--nocapture", "doorbells::the_holder_process"])
             .env("DLOCK_TEST_HOLDS", place.url())
@@ -30,7 +35,7 @@ impl Holder {
         Self { process, heir: heir.expect("the holder must come to hold") }
     }
 
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
     }
@@ -209,4 +214,27 @@ fn a_lock_is_handed_over_without_delay() {
     let (p50, p99) = (took[took.len() / 2], took[took.len() * 99 / 100]);
     println!("hand-off from before the release to the next grant: p50 {p50:?}, p99 {p99:?}");
     assert!(p50 < Duration::from_millis(50), "p50 {p50:?}");
+}
+
+/// What lies among the doorbells under a client's name, and is no doorbell, is neither written nor removed.
+#[tokio::test]
+async fn what_is_no_fifo_is_no_doorbell() {
+    let place = Place::new();
+    let holder = place.backend().await;
+    let mut waits = holder.claim(request(Wait::Forever));
+    let guard = place.client().await.mutex("x").lock().await.unwrap();
+    assert!(matches!(waits.attempt().await.unwrap(), Attempt::Busy { .. }));
+    let precious = place.0.path().join("precious");
+    std::fs::write(&precious, "of somebody else").unwrap();
+    for bell in place.bells() {
+        std::fs::remove_file(&bell).unwrap();
+        std::os::unix::fs::symlink(&precious, &bell).unwrap();
+        std::fs::write(bell.with_extension("new"), "").unwrap();
+    }
+    let left = place.bells().len();
+    guard.release().await.unwrap();
+    assert!(matches!(waits.attempt().await.unwrap(), Attempt::Granted(_)));
+    drop((waits, holder, place.client().await));
+    assert_eq!(std::fs::read_to_string(&precious).unwrap(), "of somebody else");
+    assert_eq!(place.bells().len(), left);
 }

@@ -2,24 +2,11 @@
 
 use std::{path::Path, time::Duration};
 
-use dlock_core::{Backend, LostReason};
+use dlock_core::{LostReason, driver::Backend};
 use dlock_sqlite::{SqliteBackend, SqliteConfig};
 use tokio::time::timeout;
 
-use super::{Place, SOON, connect, run};
-
-/// The error and its sources, as a program would show them.
-async fn refusal(path: &Path) -> String {
-    let error = connect(&format!("sqlite:{}", path.display())).await.expect_err("must be refused");
-    assert!(!error.is_transient(), "asking again would not help: {error}");
-    let mut shown = error.to_string();
-    let mut source = std::error::Error::source(&error);
-    while let Some(error) = source {
-        shown += &format!(": {error}");
-        source = error.source();
-    }
-    shown
-}
+use super::{Place, SOON, connect, refusal, run};
 
 #[tokio::test]
 async fn a_path_that_cannot_hold_a_store_is_refused_with_what_to_do() {
@@ -55,7 +42,8 @@ async fn a_damaged_file_is_refused_with_what_to_do() {
 #[tokio::test]
 async fn a_directory_that_cannot_be_written_is_named() {
     let shown = refusal(Path::new("/proc/locks.db")).await;
-    assert!(shown.contains("cannot be opened: check that its directory exists and is writable"), "{shown}");
+    assert!(shown.contains("cannot be made"), "{shown}");
+    assert!(shown.contains("check that its directory exists and is writable"), "{shown}");
 }
 
 #[tokio::test]
@@ -106,6 +94,52 @@ async fn links_and_detours_lead_to_the_same_store() {
     std::os::unix::fs::symlink(place.path(), &link).unwrap();
     let b = SqliteBackend::connect(SqliteConfig::new(link)).await.unwrap();
     assert_eq!(a.info().identity, b.info().identity);
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_link_may_lead_to_a_store_that_is_yet_to_be_made() {
+    let place = Place::new();
+    let link = place.0.path().join("link.db");
+    std::os::unix::fs::symlink("locks.db", &link).unwrap();
+    let a = SqliteBackend::connect(SqliteConfig::new(link)).await.unwrap();
+    assert_eq!(a.info().identity, place.backend().await.info().identity);
+}
+
+/// Under each name SQLite keeps another log, so there would be two stores.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_file_with_two_names_is_refused() {
+    let place = Place::new();
+    let client = place.client().await;
+    let guard = client.mutex("x").lock().await.unwrap();
+    let other = place.0.path().join("other.db");
+    std::fs::hard_link(place.path(), &other).unwrap();
+    let shown = refusal(&other).await;
+    assert!(shown.contains("is one file with 2 names"), "{shown}");
+    guard.release().await.expect("who had it open before goes on");
+    std::fs::remove_file(other).unwrap();
+    assert!(place.client().await.mutex("x").try_lock().await.unwrap().is_some());
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn what_is_no_file_of_its_own_beside_the_store_is_refused_and_not_touched() {
+    let place = Place::new();
+    let precious = place.0.path().join("precious");
+    std::fs::write(&precious, "of somebody else").unwrap();
+    for end in ["-wal", "-shm", "-journal", "-bells"] {
+        let beside = place.0.path().join(format!("locks.db{end}"));
+        std::os::unix::fs::symlink(&precious, &beside).unwrap();
+        let shown = refusal(&place.path()).await;
+        assert!(shown.contains(&format!("locks.db{end}` is not")), "{shown}");
+        std::fs::remove_file(&beside).unwrap();
+        std::fs::hard_link(&precious, &beside).unwrap();
+        let shown = refusal(&place.path()).await;
+        assert!(shown.contains(&format!("locks.db{end}` is")), "{shown}");
+        std::fs::remove_file(&beside).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(&precious).unwrap(), "of somebody else");
 }
 
 #[tokio::test]

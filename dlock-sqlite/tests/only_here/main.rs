@@ -5,11 +5,16 @@
 #[cfg(target_os = "linux")]
 mod doorbells;
 mod file;
+#[cfg(target_os = "linux")]
+mod gate;
 mod transactions;
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use dlock_core::{Locks, Registry};
+use dlock_core::{ClaimId, Kind, LockName, Locks, Registry, Wait, driver::Request};
 use dlock_sqlite::{DRIVER, SqliteBackend, SqliteConfig};
 use sqlx::{ConnectOptions, SqliteConnection, sqlite::SqliteConnectOptions};
 use tempfile::TempDir;
@@ -57,4 +62,22 @@ async fn connect(url: &str) -> dlock_core::Result<Locks> {
 
 async fn run(conn: &mut SqliteConnection, sql: &'static str) {
     sqlx::raw_sql(sql).execute(conn).await.unwrap();
+}
+
+/// The error and its sources, as a program would show them.
+async fn refusal(path: &Path) -> String {
+    let error = connect(&format!("sqlite:{}", path.display())).await.expect_err("must be refused");
+    assert!(!error.is_transient(), "asking again would not help: {error}");
+    let mut shown = error.to_string();
+    let mut source = std::error::Error::source(&error);
+    while let Some(error) = source {
+        shown += &format!(": {error}");
+        source = error.source();
+    }
+    shown
+}
+
+fn request(wait: Wait) -> Request {
+    let name = LockName::new("x").unwrap();
+    Request { name, kind: Kind::Mutex, id: ClaimId::random(), ttl: Duration::from_secs(30), wait }
 }

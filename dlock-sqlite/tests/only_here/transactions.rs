@@ -2,21 +2,51 @@
 
 use std::time::Duration;
 
-use dlock_core::{Attempt, Backend, ClaimId, Error, Kind, LockName, Request, Wait};
+use dlock_core::{
+    Error, Wait,
+    driver::{Attempt, Backend},
+};
 use tokio::time::{Instant, timeout};
 
-use super::{Place, SOON, connect, run};
+use super::{Place, SOON, connect, refusal, request, run};
+#[cfg(target_os = "linux")]
+use crate::doorbells::Holder;
 
+/// A store of which the claims are of another boot, as far as it says.
+async fn of_another_boot(place: &Place) {
+    run(&mut place.raw().await, "UPDATE dlock_store SET boot = 'an earlier one'").await;
+}
+
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn another_boot_frees_every_lock() {
     let place = Place::new();
+    Holder::of(&place).kill();
+    of_another_boot(&place).await;
+    let after = place.client().await;
+    assert!(after.mutex("x").try_lock().await.unwrap().is_some(), "its holder cannot have survived");
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn another_boot_is_refused_while_anybody_lives() {
+    let place = Place::new();
     let client = place.client().await;
     let guard = client.mutex("x").lock().await.unwrap();
-    run(&mut place.raw().await, "UPDATE dlock_store SET boot = 'an earlier one'").await;
-    let after = place.client().await;
-    let next = after.mutex("x").try_lock().await.unwrap().expect("its holder cannot have survived");
-    assert!(next.token() > guard.token());
-    next.release().await.unwrap();
+    of_another_boot(&place).await;
+    let shown = refusal(&place.path()).await;
+    assert!(shown.contains("told another boot of this host"), "{shown}");
+    // Also where its doorbell is gone: the clock is the same, so it may live.
+    std::fs::remove_dir_all(format!("{}-bells", place.path().display())).unwrap();
+    let shown = refusal(&place.path()).await;
+    assert!(shown.contains("it cannot be seen whether who made them still runs"), "{shown}");
+    run(&mut place.raw().await, "UPDATE dlock_queue SET since = since * 1000, expires = expires * 1000")
+        .await;
+    assert!(
+        place.client().await.mutex("x").try_lock().await.unwrap().is_some(),
+        "nobody comes from the future"
+    );
+    drop(guard);
 }
 
 #[cfg(target_os = "linux")]
@@ -48,11 +78,6 @@ async fn tokens_go_on_from_the_fence_when_the_wall_clock_was_set_back() {
     }
 }
 
-fn request(wait: Wait) -> Request {
-    let name = LockName::new("x").unwrap();
-    Request { name, kind: Kind::Mutex, id: ClaimId::random(), ttl: Duration::from_secs(30), wait }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_is_dropped_at_any_point_leaves_the_connection_usable() {
     let place = Place::new();
@@ -77,17 +102,24 @@ async fn a_call_that_is_dropped_at_any_point_leaves_the_connection_usable() {
 }
 
 #[tokio::test]
-async fn a_file_that_stays_locked_is_unavailable_and_then_works_again() {
+async fn a_file_that_stays_locked_ends_a_try_and_no_wait() {
     let place = Place::new();
     let backend = place.backend().await;
+    let other = place.backend().await;
     let mut raw = place.raw().await;
     run(&mut raw, "BEGIN IMMEDIATE").await;
-    let mut claim = backend.claim(request(Wait::Never));
-    let error = claim.attempt().await.expect_err("somebody else keeps it locked");
+    let (mut claim, mut waiter) = (backend.claim(request(Wait::Never)), other.claim(request(Wait::Forever)));
+    let (attempt, waits) = tokio::join!(claim.attempt(), waiter.attempt());
+    let error = attempt.expect_err("somebody else keeps it locked");
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    assert!(matches!(waits.unwrap(), Attempt::Busy { .. }), "a wait does not end because the file is busy");
+    // Nothing of them is in the file, and to know that takes no time.
+    timeout(SOON / 4, claim.release()).await.expect("at once").unwrap();
     run(&mut raw, "COMMIT").await;
     assert!(matches!(claim.attempt().await.unwrap(), Attempt::Granted(_)));
     claim.release().await.unwrap();
+    assert!(matches!(waiter.attempt().await.unwrap(), Attempt::Granted(_)));
+    waiter.release().await.unwrap();
 }
 
 /// How long the user keeps its runtime from everything else.

@@ -1,0 +1,100 @@
+//! The gate: where writers queue, and what becomes of them if one of them is stopped there.
+
+use std::{
+    fs::File,
+    io::{BufRead, BufReader},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use rustix::fs::{FlockOperation, flock};
+use tokio::time::{Instant, timeout};
+
+use super::{Place, SOON, run};
+
+#[tokio::test]
+async fn who_stops_at_the_gate_keeps_nobody_from_the_file() {
+    let place = Place::new();
+    let client = place.client().await;
+    let gate = File::open(format!("{}-bells", place.path().display())).unwrap();
+    flock(&gate, FlockOperation::LockExclusive).unwrap();
+    let mutex = client.mutex("x");
+    let guard = timeout(SOON, mutex.lock().into_future()).await.expect("passes by").unwrap();
+    timeout(SOON, guard.release()).await.expect("passes by").unwrap();
+    flock(&gate, FlockOperation::Unlock).unwrap();
+    assert!(timeout(SOON, mutex.try_lock().into_future()).await.unwrap().unwrap().is_some());
+}
+
+#[tokio::test]
+async fn the_gate_opens_for_the_next_when_a_writer_is_done() {
+    let place = Place::new();
+    let client = place.client().await;
+    let gate = File::open(format!("{}-bells", place.path().display())).unwrap();
+    flock(&gate, FlockOperation::LockExclusive).unwrap();
+    let mutex = client.mutex("x");
+    let mut waiter = Box::pin(mutex.lock().into_future());
+    assert!(timeout(Duration::from_millis(100), &mut waiter).await.is_err(), "it must wait for its turn");
+    let opened = Instant::now();
+    drop(gate);
+    waiter.await.unwrap().release().await.unwrap();
+    println!("through the gate after {:?}", opened.elapsed());
+}
+
+/// A process that is stopped while it has the file locked.
+struct Stopped(Child);
+
+impl Stopped {
+    fn of(place: &Place) -> Self {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "--nocapture", "gate::the_stopped_process"])
+            .env("DLOCK_TEST_STOPS", place.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let locked = lines.map_while(Result::ok).any(|line| line == "locked");
+        assert!(locked, "it must lock the file");
+        let stopped = Self(process);
+        stopped.signal("-STOP");
+        stopped
+    }
+
+    fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.0.id().to_string()]).status().unwrap().success());
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// Not a test of its own: what [`Stopped`] runs.
+#[tokio::test]
+async fn the_stopped_process() {
+    let Ok(path) = std::env::var("DLOCK_TEST_STOPS") else { return };
+    use sqlx::{ConnectOptions, sqlite::SqliteConnectOptions};
+    let mut raw = SqliteConnectOptions::new().filename(path).connect().await.unwrap();
+    run(&mut raw, "BEGIN IMMEDIATE").await;
+    println!("\nlocked");
+    tokio::time::sleep(Duration::from_secs(600)).await;
+}
+
+#[tokio::test]
+async fn who_is_stopped_in_the_middle_of_a_change_is_named() {
+    let place = Place::new();
+    let client = place.client().await;
+    let stopped = Stopped::of(&place);
+    let mutex = client.mutex("x");
+    let error = timeout(SOON * 2, mutex.try_lock().into_future()).await.expect("a call ends").unwrap_err();
+    let shown = std::error::Error::source(&error).unwrap().to_string();
+    let pid = stopped.0.id();
+    assert!(shown.contains(&format!("process {pid} is stopped")), "{shown}");
+    assert!(shown.contains(&format!("kill -CONT {pid}")), "{shown}");
+    let mut waiter = Box::pin(mutex.lock().into_future());
+    assert!(timeout(Duration::from_millis(100), &mut waiter).await.is_err());
+    drop(stopped);
+    timeout(SOON, waiter).await.expect("goes on").unwrap().release().await.unwrap();
+}

@@ -1,10 +1,11 @@
 //! The store as its users and the engine see it.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
 use dlock_core::{
-    Backend, Claim, Driver, Info, Inspect, Kind, LockName, LockState, Request, Result, Store, StoreUrl,
+    Kind, LockName, LockState, Result,
+    driver::{Backend, Claim, Driver, Info, Inspect, Request, Store, StoreUrl},
 };
 
 use crate::{
@@ -20,9 +21,9 @@ use crate::{
     server,
 };
 
-/// `redis://`, `rediss://`, `redis+sentinel://`, `redis-cluster://` and `redis+redlock://`.
+/// `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://`, `redis-cluster://` and `redis+redlock://`.
 pub const DRIVER: Driver = Driver {
-    schemes: &["redis", "rediss", "redis+sentinel", "redis-cluster", "redis+redlock"],
+    schemes: &["redis", "rediss", "redis+unix", "redis+sentinel", "redis-cluster", "redis+redlock"],
     connect: |url| Box::pin(connect(url)),
 };
 
@@ -46,7 +47,7 @@ impl RedisBackend {
     ///
     /// # Errors
     /// [`InvalidConfig`](dlock_core::Error::InvalidConfig) for a certificate that cannot be read;
-    /// [`Store`](dlock_core::Error::Store) for a password that is wrong or a server that is too old;
+    /// [`Refused`](dlock_core::Error::Refused) for a password that is wrong or a server that is too old;
     /// [`Unavailable`](dlock_core::Error::Unavailable) if it cannot be reached within the time of a command.
     ///
     /// # Cancel safety
@@ -114,14 +115,9 @@ impl Shared {
 
 fn info(config: &RedisConfig) -> Info {
     let plain = config.dialect == Dialect::Plain;
-    Info {
-        store: STORE,
-        identity: config.identity(),
-        kinds: if plain { &[Kind::Mutex] } else { Kind::ALL },
-        tokens: !plain,
-        downgrades: !plain,
-        ttl: Duration::from_millis(1)..=Duration::from_secs(10 * 365 * 24 * 3600),
-    }
+    let info = Info::new(STORE, config.identity());
+    // A mutex is a hash like Redisson's, and no read lock of Redisson's can take its place.
+    if plain { info } else { info.kinds(Kind::ALL).tokens(true).downgrades(&[Kind::Write]) }
 }
 
 async fn connect(url: StoreUrl) -> Result<Store> {

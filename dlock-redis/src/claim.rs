@@ -3,7 +3,11 @@
 use std::{future::pending, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use dlock_core::{Attempt, Claim, Grant, Kind, Release, Renewal, Request, Result, Token, Wait};
+use dlock_core::{
+    Kind, Result, Token, Wait,
+    driver::{Attempt, Claim, Grant, Release, Renewal, Request},
+};
+use futures_util::future::select_all;
 use redis::Value;
 
 use crate::{
@@ -32,19 +36,28 @@ pub(crate) struct RedisClaim {
     hold: Arc<Hold>,
     /// Where it is woken: among those who wait, or once it holds, if the server tells of keys that are gone.
     seat: Option<Seat>,
+    /// Of the first that waits for a fair lock: among those who wait for the mutex of that name, because whoever holds it as such,
+    /// and is Redisson, tells only those.
+    as_mutex: Option<Seat>,
+    /// While it waits, where the server tells of keys that are gone: those who delete one need not publish anything.
+    for_deletion: Option<Seat>,
 }
 
 /// What the server said to an attempt.
 enum Answer {
     Granted(Option<Token>),
-    Busy { retry_in: Duration, arrival: Option<u64> },
+    /// With the time of arrival of who waits for a read/write lock, or a one for the first that waits for a fair lock.
+    Busy {
+        retry_in: Duration,
+        arrival: Option<u64>,
+    },
 }
 
 impl RedisClaim {
     pub(crate) fn new(shared: Arc<Shared>, request: Request) -> Self {
         let (keys, owner) = (shared.keys(&request.name), owner(request.id));
         let hold = Arc::new(Hold { keys, owner, kind: request.kind, ttl: request.ttl });
-        Self { shared, request, hold, seat: None }
+        Self { shared, request, hold, seat: None, as_mutex: None, for_deletion: None }
     }
 
     fn is_plain(&self) -> bool {
@@ -58,8 +71,8 @@ impl RedisClaim {
         };
         match (&answer, self.shared.config.replicas) {
             (Answer::Granted(_), Some(wanted)) => {
-                let (call, lock) = (self.call(), self.hold.keys.lock());
-                self.read(self.shared.connection.confirm(&call, lock, wanted).await?)
+                self.shared.renewals.confirm(&self.hold, wanted).await?;
+                Ok(answer)
             }
             _ => Ok(answer),
         }
@@ -130,22 +143,45 @@ impl RedisClaim {
         millis(self.shared.config.patience)
     }
 
-    /// Takes a place among those who are woken.
-    async fn join(&self, arrival: Option<u64>) -> Result<Seat> {
+    /// Takes the places among those who are woken that it lacks; `true` if there was one.
+    async fn join(&mut self, arrival: Option<u64>) -> Result<bool> {
         let Hold { keys, owner, .. } = &*self.hold;
-        let channel = match self.request.kind {
-            Kind::Mutex => keys.channel(),
-            Kind::Fair => keys.fair_channel(owner),
-            Kind::Read | Kind::Write => keys.rw_channel(),
+        let (kind, hub) = (self.request.kind, &self.shared.connection.hub);
+        let (channel, arrival, is_first) = match kind {
+            Kind::Mutex => (keys.channel(), arrival, false),
+            Kind::Fair => (keys.fair_channel(owner), None, arrival.is_some()),
+            Kind::Read | Kind::Write => (keys.rw_channel(), arrival, false),
         };
-        self.shared.connection.hub.join(channel.to_string(), arrival, self.request.kind == Kind::Read).await
+        let before = (self.seat.is_some(), self.as_mutex.is_some());
+        if self.shared.config.events && self.for_deletion.is_none() {
+            self.for_deletion = Some(hub.await_deletion(keys.lock(), arrival));
+        }
+        if self.seat.is_none() {
+            self.seat = Some(hub.join(channel.to_string(), arrival, kind == Kind::Read).await?);
+        }
+        if is_first && self.as_mutex.is_none() {
+            self.as_mutex = Some(hub.join(keys.channel().to_string(), None, false).await?);
+        }
+        Ok(before != (self.seat.is_some(), self.as_mutex.is_some()))
+    }
+
+    /// Says that it asks now.
+    fn asks(&self) {
+        self.seats().for_each(Seat::asks);
+    }
+
+    fn seats(&self) -> impl Iterator<Item = &Seat> {
+        [&self.seat, &self.as_mutex, &self.for_deletion].into_iter().flatten()
+    }
+
+    fn leave_seats(&mut self) {
+        (self.seat, self.as_mutex, self.for_deletion) = (None, None, None);
     }
 
     fn granted(&mut self, token: Option<Token>) -> Attempt {
         // A wake-up that came meanwhile was for the release that made room for this.
-        if let Some(seat) = self.seat.take() {
-            seat.asks();
-        }
+        self.asks();
+        self.leave_seats();
         if self.shared.config.events {
             self.seat = Some(self.shared.connection.hub.watch(self.hold.keys.lock()));
         }
@@ -156,14 +192,12 @@ impl RedisClaim {
 #[async_trait]
 impl Claim for RedisClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
-        if let Some(seat) = &self.seat {
-            seat.asks();
-        }
+        self.asks();
         let mut answer = self.ask().await?;
-        if let (Answer::Busy { arrival, .. }, None) = (&answer, &self.seat)
+        if let Answer::Busy { arrival, .. } = answer
             && self.request.wait != Wait::Never
+            && self.join(arrival).await?
         {
-            self.seat = Some(self.join(*arrival).await?);
             // Whoever let go before the subscription was there has woken nobody.
             answer = self.ask().await?;
         }
@@ -177,9 +211,7 @@ impl Claim for RedisClaim {
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        if let Some(seat) = &self.seat {
-            seat.asks();
-        }
+        self.asks();
         Ok(match self.shared.renewals.renew(Arc::clone(&self.hold)).await? {
             true => Renewal::Renewed { valid_for: self.request.ttl },
             false => Renewal::Lost,
@@ -201,15 +233,15 @@ impl Claim for RedisClaim {
         };
         let (answer, again) = self.shared.connection.run_and_tell(&call).await?;
         // The next of this client's waiters may come now, if this one was to.
-        self.seat = None;
+        self.leave_seats();
         // What was sent twice may have found what it had itself left.
         Ok(if answer == Value::Int(0) && !again { Release::Gone } else { Release::Done })
     }
 
     async fn changed(&mut self) {
-        match &self.seat {
-            Some(seat) => seat.rung().await,
-            None => pending().await,
+        if self.seat.is_none() {
+            return pending().await;
         }
+        select_all(self.seats().map(|seat| Box::pin(seat.rung()))).await;
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use dlock_core::{Error, Result, StoreUrl};
+use dlock_core::{Error, Result, driver::StoreUrl};
 
 use crate::keys;
 
@@ -10,7 +10,7 @@ use crate::keys;
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisConfig {
     pub(crate) topology: Topology,
-    /// Host and port of each server, Sentinel or node.
+    /// Host and port of each server, Sentinel or node. None where there is a socket.
     pub(crate) hosts: Vec<(String, u16)>,
     pub(crate) login: Login,
     /// What Sentinels are told; the servers' own login is not told to them.
@@ -23,21 +23,42 @@ pub struct RedisConfig {
     pub(crate) patience: Duration,
     pub(crate) replicas: Option<Replicas>,
     pub(crate) events: bool,
+    pub(crate) pubsub: PubSub,
+    /// As `CLIENT LIST` shows it.
+    pub(crate) client_name: String,
 }
 
 /// How the servers stand together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Topology {
     Single,
-    Sentinel { master: String },
+    /// One server, at a Unix socket.
+    Socket {
+        path: PathBuf,
+    },
+    /// Several servers, of which one is the master: which, they say themselves.
+    Listed,
+    Sentinel {
+        master: String,
+    },
     Cluster,
 }
 
-/// User and password. Without `Debug`, which would show them.
+/// User and password, or the file that has the password. Without `Debug`, which would show them.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Login {
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
+    pub(crate) file: Option<PathBuf>,
+}
+
+/// How messages travel in a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PubSub {
+    /// As Redisson does: in shards where the servers can.
+    Auto,
+    Sharded,
+    Classic,
 }
 
 /// Files in PEM.
@@ -74,8 +95,13 @@ const PARAMS: &[&str] = &[
     "wait_replicas",
     "replicas_timeout",
     "keyspace_events",
+    "role",
+    "pubsub",
+    "client_name",
+    "password_file",
     "sentinel_username",
     "sentinel_password",
+    "sentinel_password_file",
     "db",
     "tls",
     "ca",
@@ -84,17 +110,30 @@ const PARAMS: &[&str] = &[
 ];
 
 impl RedisConfig {
-    /// The store that a URL names: `redis://user:password@host:port/db`, `rediss://` with TLS,
-    /// `redis+sentinel://host,host/master?db=0`, `redis-cluster://host,host`. The README lists the parameters. User and
+    /// The store that a URL names: `redis://user:password@host:port/db`, `rediss://` with TLS, `redis+unix:///path`,
+    /// `redis://host,host?role=master`, `redis+sentinel://host,host/master?db=0`, `redis-cluster://host,host`. The README lists the parameters. User and
     /// password are the servers'; Sentinels are told `sentinel_username` and `sentinel_password`, where given.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] for a host, path or parameter that cannot be used.
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
+        if url.scheme() == "redis+unix" {
+            return Self::of_socket(url);
+        }
+        // Without `//` nobody knows what is a host and what a password: the URL is not shown.
+        if url.hosts().is_empty() {
+            let scheme = url.scheme();
+            let reason =
+                format!("the `{scheme}:` URL names no host: write for example `{scheme}://localhost`");
+            return Err(Error::InvalidConfig { reason });
+        }
         url.allow(PARAMS)?;
         let invalid = |what: &str| Error::InvalidConfig { reason: format!("`{url}` {what}") };
         let path = url.path().trim_matches('/');
         let (topology, port) = match url.scheme() {
+            "redis" | "rediss" if choice(url, "role", &[("any", false), ("master", true)])? => {
+                (Topology::Listed, 6379)
+            }
             "redis" | "rediss" => (Topology::Single, 6379),
             "redis-cluster" => (Topology::Cluster, 6379),
             "redis+sentinel" if path.is_empty() || path.contains('/') => {
@@ -105,30 +144,58 @@ impl RedisConfig {
         };
         let hosts: Vec<_> = url.hosts().iter().map(|host| host_and_port(host, port)).collect();
         let hosts = hosts.into_iter().collect::<Option<Vec<_>>>();
-        let hosts = hosts.ok_or_else(|| invalid("has a port that is no number"))?;
-        if hosts.is_empty() {
-            return Err(invalid("names no host: write for example `redis://localhost:6379/0`"));
-        }
+        let hosts = hosts.ok_or_else(|| {
+            invalid("has a host or a port that is none; IPv6 is written `[::1]:6379`, a password `:password@host`")
+        })?;
         if topology == Topology::Single && hosts.len() > 1 {
             return Err(invalid(
-                "names several hosts: write `redis-cluster://` or `redis+sentinel://`, or one URL for each",
+                "names several hosts: write `redis-cluster://`, `redis+sentinel://`, or `?role=master` if they are a master \
+                 and its replicas",
             ));
         }
         let db = match (&topology, path, url.param("db")) {
-            (Topology::Single, "", None)
+            (Topology::Single | Topology::Listed, "", None)
             | (Topology::Sentinel { .. }, _, None)
             | (Topology::Cluster, "", None) => "0",
-            (Topology::Single, "", Some(db)) | (Topology::Sentinel { .. }, _, Some(db)) => db,
-            (Topology::Single, db, None) => db,
+            (Topology::Single | Topology::Listed, "", Some(db))
+            | (Topology::Sentinel { .. }, _, Some(db)) => db,
+            (Topology::Single | Topology::Listed, db, None) => db,
             (Topology::Cluster, ..) => return Err(invalid("names a database, and a cluster has none but 0")),
             _ => return Err(invalid("names the database twice")),
         };
         let db = db.parse::<u32>().map_err(|_| invalid("names a database that is no number"))?.into();
+        Self::with(url, topology, hosts, db)
+    }
+
+    /// Of `redis+unix://user:password@/path?db=0`. A URL that is none is not shown: its path may be a password.
+    fn of_socket(url: &StoreUrl) -> Result<Self> {
+        let invalid = |what: &str| Error::InvalidConfig { reason: format!("the `redis+unix:` URL {what}") };
+        let path = url.path();
+        if !url.hosts().is_empty() || !path.starts_with('/') || path.contains('@') || path.ends_with('/') {
+            return Err(invalid(
+                "names no socket: write for example `redis+unix:///run/redis/redis.sock?db=0`",
+            ));
+        }
+        url.allow(PARAMS)?;
+        if url.param("tls").is_some() || url.param("role").is_some() {
+            return Err(invalid("has `tls` or `role`, which are not for sockets"));
+        }
+        let db = url.param("db").unwrap_or("0").parse::<u32>();
+        let db = db.map_err(|_| invalid("names a database that is no number"))?.into();
+        Self::with(url, Topology::Socket { path: path.into() }, Vec::new(), db)
+    }
+
+    fn with(url: &StoreUrl, topology: Topology, hosts: Vec<(String, u16)>, db: i64) -> Result<Self> {
+        let invalid = |what: &str| Error::InvalidConfig { reason: format!("`{url}` {what}") };
         let config = Self {
             topology,
             hosts,
-            login: Login::new(url.user(), url.password()),
-            sentinel_login: Login::new(url.param("sentinel_username"), url.param("sentinel_password")),
+            login: Login::new(url.user(), url.password(), url.param("password_file")),
+            sentinel_login: Login::new(
+                url.param("sentinel_username"),
+                url.param("sentinel_password"),
+                url.param("sentinel_password_file"),
+            ),
             db,
             tls: tls(url)?,
             prefix: url.param("prefix").unwrap_or_default().to_owned(),
@@ -137,14 +204,32 @@ impl RedisConfig {
             patience: duration(url, "patience")?.unwrap_or(Duration::from_secs(300)),
             replicas: replicas(url)?,
             events: choice(url, "keyspace_events", &[("off", false), ("on", true)])?,
+            pubsub: choice(
+                url,
+                "pubsub",
+                &[("auto", PubSub::Auto), ("sharded", PubSub::Sharded), ("classic", PubSub::Classic)],
+            )?,
+            client_name: url.param("client_name").unwrap_or("dlock").to_owned(),
         };
+        if config.login.is_double() || config.sentinel_login.is_double() {
+            return Err(invalid("has both a password and a file with a password"));
+        }
+        if config.pubsub != PubSub::Auto && config.topology != Topology::Cluster {
+            return Err(invalid("has `pubsub`, which is for `redis-cluster://`"));
+        }
+        if url.param("role").is_some() && !matches!(config.topology, Topology::Single | Topology::Listed) {
+            return Err(invalid("has `role`, which is for `redis://` and `rediss://`"));
+        }
+        if config.client_name.is_empty() || !config.client_name.chars().all(|c| c.is_ascii_graphic()) {
+            return Err(invalid("has a `client_name` that is empty or not of visible ASCII letters"));
+        }
         if config.login.lacks_password() {
             return Err(invalid("has a user and no password"));
         }
         if config.sentinel_login.lacks_password() {
             return Err(invalid("has a `sentinel_username` and no `sentinel_password`"));
         }
-        if config.sentinel_login.password.is_some() && !matches!(config.topology, Topology::Sentinel { .. }) {
+        if config.sentinel_login.has_password() && !matches!(config.topology, Topology::Sentinel { .. }) {
             return Err(invalid(
                 "has a `sentinel_password`, which is for `redis+sentinel://`; a server's stands before its host",
             ));
@@ -169,7 +254,8 @@ impl RedisConfig {
         hosts.sort_unstable();
         let (hosts, prefix) = (hosts.join(","), &self.prefix);
         match &self.topology {
-            Topology::Single => format!("redis://{hosts}/{}[{prefix}]", self.db),
+            Topology::Single | Topology::Listed => format!("redis://{hosts}/{}[{prefix}]", self.db),
+            Topology::Socket { path } => format!("redis+unix:{}/{}[{prefix}]", path.display(), self.db),
             Topology::Sentinel { master } => {
                 format!("redis+sentinel://{hosts}/{master}/{}[{prefix}]", self.db)
             }
@@ -179,12 +265,24 @@ impl RedisConfig {
 }
 
 impl Login {
-    fn new(user: Option<&str>, password: Option<&str>) -> Self {
-        Self { user: user.map(str::to_owned), password: password.map(str::to_owned) }
+    fn new(user: Option<&str>, password: Option<&str>, file: Option<&str>) -> Self {
+        Self {
+            user: user.map(str::to_owned),
+            password: password.map(str::to_owned),
+            file: file.map(PathBuf::from),
+        }
+    }
+
+    fn has_password(&self) -> bool {
+        self.password.is_some() || self.file.is_some()
     }
 
     fn lacks_password(&self) -> bool {
-        self.user.is_some() && self.password.is_none()
+        self.user.is_some() && !self.has_password()
+    }
+
+    fn is_double(&self) -> bool {
+        self.password.is_some() && self.file.is_some()
     }
 }
 
@@ -195,12 +293,17 @@ impl fmt::Debug for RedisConfig {
     }
 }
 
-/// `host`, `host:port`, `[::1]` or `[::1]:port`; `None` if the port is no number.
+/// `host`, `host:port`, `[::1]` or `[::1]:port`; `None` if the port is no number or the host has a colon, as where the
+/// `@host` behind a password is missing.
 fn host_and_port(text: &str, default: u16) -> Option<(String, u16)> {
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((host, rest)) => (host, rest.strip_prefix(':')),
-        None => text.rsplit_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+        Some((host, "")) => (host, None),
+        Some((host, rest)) => (host, Some(rest.strip_prefix(':')?)),
+        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
     };
+    if host.is_empty() {
+        return None;
+    }
     Some((host.to_owned(), port.map_or(Some(default), |port| port.parse().ok())?))
 }
 
@@ -260,14 +363,17 @@ fn choice<T: Copy>(url: &StoreUrl, key: &str, choices: &[(&str, T)]) -> Result<T
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::redlock;
 
     fn config(url: &str) -> Result<RedisConfig> {
         RedisConfig::from_url(&url.parse().expect(url))
     }
 
     fn login(user: &str, password: &str) -> Login {
-        Login::new(Some(user), Some(password))
+        Login::new(Some(user), Some(password), None)
     }
 
     #[test]
@@ -293,6 +399,14 @@ mod tests {
     }
 
     #[test]
+    fn a_socket_is_named_by_its_path() {
+        let config = config("redis+unix://app:pass@/run/redis/redis.sock?db=2").unwrap();
+        assert_eq!(config.topology, Topology::Socket { path: "/run/redis/redis.sock".into() });
+        assert!(config.login == login("app", "pass"));
+        assert_eq!((config.db, config.hosts.len()), (2, 0));
+    }
+
+    #[test]
     fn sentinels_are_named_with_their_master() {
         let config = config("redis+sentinel://s1,s2:5000/main?db=3").unwrap();
         assert_eq!(config.topology, Topology::Sentinel { master: "main".to_owned() });
@@ -314,8 +428,20 @@ mod tests {
     fn what_cannot_be_used_is_refused_with_what_to_write() {
         for (url, words) in [
             ("redis://", "names no host"),
-            ("redis://a,b", "redis-cluster://"),
-            ("redis://a:port", "no number"),
+            ("redis://a,b", "role=master"),
+            ("redis-cluster://a,b?role=master", "is for `redis://`"),
+            ("redis://a?pubsub=classic", "is for `redis-cluster://`"),
+            ("redis://u:p@a?password_file=/x", "both a password and a file"),
+            ("redis://u@a/zero?password_file=/x", "no number"),
+            ("redis+unix://a/x.sock", "names no socket"),
+            ("redis+unix:x.sock", "names no socket"),
+            ("redis+unix:///x.sock?db=x", "no number"),
+            ("redis://a?client_name=a%20b", "visible ASCII"),
+            ("redis:a", "names no host"),
+            ("redis://a:port", "a port that is none"),
+            ("redis://:secret:6379", "a host or a port that is none"),
+            ("redis://::1", "[::1]"),
+            ("redis://[::1]6379", "[::1]"),
             ("redis://a/zero", "no number"),
             ("redis://a/1?db=2", "twice"),
             ("redis-cluster://a/1", "none but 0"),
@@ -338,21 +464,43 @@ mod tests {
         }
     }
 
-    #[test]
-    fn no_password_is_ever_shown() {
-        for url in [
-            "redis://u:hunter2@h/0?db=1",
-            "redis://u:hunter2@h:x",
-            "redis://u:hunter2@h/0?dialect=x",
-            "redis://h/0?sentinel_password=hunter2",
-            "redis+sentinel://h/main?sentinel_password=hunter2&db=x",
-            "redis+sentinel://h/main?sentinel_password=hunter2&retries=3",
-        ] {
-            assert!(!format!("{:?}", config(url)).contains("hunter2"), "{url}");
+    /// What `redis+redlock://` makes of a URL, too: one of each host.
+    fn configs(url: &StoreUrl) -> Vec<Result<RedisConfig>> {
+        if url.scheme() == "redis+redlock" {
+            redlock::configs(url)
+                .map_or_else(|error| vec![Err(error)], |all| all.into_iter().map(Ok).collect())
+        } else {
+            vec![RedisConfig::from_url(url)]
         }
-        for url in ["redis://u:hunter2@h", "redis+sentinel://h/main?sentinel_password=hunter2"] {
-            let config = config(url).unwrap();
-            assert!(!format!("{config:?} {}", config.identity()).contains("hunter2"), "{url}");
+    }
+
+    proptest! {
+        #[test]
+        fn no_password_is_ever_shown(
+            gaps in proptest::collection::vec("[/@?#&=:,%\\[\\] .-]{0,2}", 1..4),
+            word in "(pwd|auth|pw|pass|password|sentinel_password)",
+            scheme in "(redis|rediss|redis-cluster|redis\\+sentinel|redis\\+redlock|redis\\+unix)",
+            place in 0..10_usize,
+        ) {
+            let secret = gaps.iter().fold("hunter2".to_owned(), |secret, gap| format!("{secret}{gap}hunter2"));
+            let url = match place {
+                0 => format!("{scheme}://:{secret}@h/0"),
+                1 => format!("{scheme}://u:{secret}@h:1/0?db=1"),
+                2 => format!("{scheme}://u:{secret}@h1,h2:x?dialect=x"),
+                // Without its host. What follows an `@` there is one.
+                3 => format!("{scheme}://u:{}", secret.replace('@', "")),
+                4 => format!("{scheme}:u:{secret}@h/0"),
+                5 => format!("{scheme}:///:{secret}@h"),
+                6 => format!("{scheme}://h/main?{word}={secret}&db=x"),
+                // With a colon in it a secret is a user and a password, and users are shown.
+                7 => format!("{scheme}://{}@h/0", secret.replace(':', "")),
+                8 => format!("{scheme}:{secret}@h/0"),
+                _ => format!("{scheme}://u:{secret}@h?{word}={secret}&retries=3"),
+            };
+            let all = url.parse::<StoreUrl>().map(|url| configs(&url));
+            let identities: Vec<_> = all.iter().flatten().flatten().map(RedisConfig::identity).collect();
+            let shown = format!("{all:?} {identities:?}");
+            prop_assert!(!shown.contains("hunter2"), "{} shows {}", url, shown);
         }
     }
 }

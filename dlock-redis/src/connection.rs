@@ -1,40 +1,43 @@
-//! One connection for commands, shared by all claims of a client, opened again when it breaks. A few lines over the usual
-//! length: what replicas have is asked of the connection that wrote it, and whether a command was sent twice is known here.
+//! What all claims of a client share: one connection for commands, one to wait for replicas, one for messages in the hub.
+//! A few lines over the usual length: whether a command was sent twice, and what replicas have, is known here.
 
 use std::{
+    collections::BTreeMap,
     fmt, io,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
-use dlock_core::Result;
+use dlock_core::{Error, Result};
 use redis::{
-    Cmd, Pipeline, PushInfo, PushKind, RedisResult, Value,
-    aio::{ConnectionLike, MultiplexedConnection},
-    cluster_async::ClusterConnection,
+    Cmd, Pipeline, PushInfo, PushKind, RedisError, RedisResult, Value,
+    aio::ConnectionLike,
     cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr},
 };
 use tokio::{sync::mpsc, time::timeout};
 
 use crate::{
-    config::{RedisConfig, Replicas},
+    breaker::Breaker,
+    config::{PubSub, RedisConfig, Replicas},
     dial::Dial,
     error,
     hub::Hub,
+    lane::{Lane, Line, Live},
     script::{Call, millis},
     server,
 };
 
-/// A client's connections: one for commands here, one for messages in the hub. On a cluster, one of each to a node.
+/// A client's connections. On a cluster, one of each to a node.
 pub(crate) struct Connection {
     dial: Arc<Dial>,
-    /// Empty at first and after it broke.
-    slot: Mutex<Option<Live>>,
-    /// How often it was opened again. Held by whoever opens it, so that one does.
-    dialing: tokio::sync::Mutex<u64>,
+    commands: Lane,
+    /// Of a cluster, whose connections the client crate makes.
+    breaker: Breaker,
+    /// `WAIT` holds up all that comes after it on its connection: renewals must not.
+    confirmations: Lane,
     /// Whether the server had replicas when that was last asked.
     replicas: AtomicBool,
     /// How many connections to nodes of a cluster have broken: its client then sends again by itself.
@@ -44,25 +47,12 @@ pub(crate) struct Connection {
     pub(crate) publish: &'static str,
 }
 
-#[derive(Clone)]
-struct Live {
-    number: u64,
-    line: Line,
-}
-
-/// What commands go through.
-#[derive(Clone)]
-pub(crate) enum Line {
-    Server(MultiplexedConnection),
-    Cluster(ClusterConnection),
-}
-
 impl Connection {
     pub(crate) async fn open(config: &RedisConfig) -> Result<Self> {
         let connection = Self::later(config)?;
         let dial = Arc::clone(&connection.dial);
         if !dial.is_cluster() {
-            connection.live().await?;
+            connection.commands.live().await?;
             return Ok(connection);
         }
         let (sender, messages) = mpsc::unbounded_channel();
@@ -74,13 +64,17 @@ impl Connection {
             sender.send(push)
         };
         let mut cluster = dial.cluster(push).await?;
-        let probe = redis::cmd("PUBSUB").arg("SHARDNUMSUB").to_owned();
-        let anywhere = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
-        let sharded = cluster.route_command(probe, anywhere).await.and_then(Value::extract_error).is_ok();
+        let sharded = match dial.pubsub() {
+            PubSub::Auto => {
+                let probe = redis::cmd("PUBSUB").arg("SHARDNUMSUB").to_owned();
+                let anywhere = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
+                cluster.route_command(probe, anywhere).await.and_then(Value::extract_error).is_ok()
+            }
+            given => given == PubSub::Sharded,
+        };
         let publish = if sharded { "SPUBLISH" } else { "PUBLISH" };
         let hub = Hub::of_cluster(cluster.clone(), messages, sharded, dial.limit());
-        let slot = Mutex::new(Some(Live { number: 0, line: Line::Cluster(cluster) }));
-        Ok(Self { slot, hub, publish, ..connection })
+        Ok(Self { commands: Lane::open(dial, Line::Cluster(cluster)), hub, publish, ..connection })
     }
 
     /// A connection to one server that is opened when it is first needed.
@@ -88,9 +82,10 @@ impl Connection {
         let dial = Arc::new(Dial::new(config.clone())?);
         let hub = Hub::of_server(Arc::clone(&dial), config.events);
         Ok(Self {
+            breaker: Breaker::new(),
+            commands: Lane::new(Arc::clone(&dial), Some(Arc::clone(&hub))),
+            confirmations: Lane::new(Arc::clone(&dial), None),
             dial,
-            slot: Mutex::new(None),
-            dialing: tokio::sync::Mutex::new(0),
             replicas: AtomicBool::new(false),
             breaks: Arc::default(),
             hub,
@@ -132,17 +127,24 @@ impl Connection {
         let limit = self.dial.limit();
         let mut again = true;
         loop {
-            let Live { number, mut line } = self.live().await?;
-            let error = match line.send(cmd, limit).await {
-                Ok(value) => return Ok(value),
+            let mut live = self.commands.live().await?;
+            self.breaker.admit(cmd)?;
+            let error = match live.line.send(cmd, limit).await {
+                Err(error) if self.is_cluster() && !error.is_timeout() && error::is_unreachable(&error) => {
+                    self.breaker.note_failure(cmd, error::explain(error))
+                }
                 Err(error) if error.is_timeout() => {
                     again = false;
                     error::late(limit)
                 }
                 Err(error) if error::is_broken(&error) => error::explain(error),
-                Err(error) => return Err(error::explain(error)),
+                outcome => {
+                    self.commands.note_answer();
+                    self.breaker.note_answer(cmd);
+                    return outcome.map_err(error::explain);
+                }
             };
-            self.forget(number);
+            let error = self.commands.forget(&live, error);
             // Once more, because an idle connection's end is often noticed by the next command only. All commands of
             // this crate may be done twice.
             if !std::mem::take(&mut again) {
@@ -152,29 +154,29 @@ impl Connection {
         }
     }
 
-    /// Runs a script again that was just run, and waits until a replica has what it wrote, where there is one. All in one
-    /// go: through a connection that was opened meanwhile nothing was written, and a server that took the other's place has
-    /// other replicas.
-    pub(crate) async fn confirm(&self, call: &Call, key: &str, wanted: Replicas) -> Result<Value> {
+    /// Renews what was just granted, and waits until a replica has that and so the grant, where there is a replica. All in one
+    /// pipeline: `WAIT` counts only what its own connection wrote, and a server that took the other's place has other
+    /// replicas. A renewal, because one that arrives late, behind a release, creates nothing.
+    ///
+    /// # Errors
+    /// When no replica answers in time: the caller must not take the lock for granted.
+    pub(crate) async fn confirm(&self, renewal: &Call, key: &str, wanted: Replicas) -> Result<Value> {
         let limit = self.dial.limit() + wanted.within;
         // Whoever waits for replicas where there are none waits in vain. Of a cluster, each node has its own.
         let are_known = !self.is_cluster() && self.replicas.load(Relaxed);
         let mut count = if are_known { wanted.count } else { 0 };
         loop {
             let mut all = redis::pipe();
-            all.add_command(call.in_full());
+            all.add_command(renewal.in_full());
             all.cmd("WAIT").arg(count).arg(millis(wanted.within)).cmd("INFO").arg("replication");
-            let Live { number, mut line } = self.live().await?;
-            let answers = match line.send_all(all, key, limit).await {
+            let mut live = self.confirmations.live().await?;
+            let node = SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master));
+            let answers = live.line.send_all(all, Some(node), limit).await;
+            let answers = match answers.and_then(|answers| Value::Array(answers).extract_error()) {
                 Ok(answers) => answers,
-                Err(error) => {
-                    if error.is_timeout() || error::is_broken(&error) {
-                        self.forget(number);
-                    }
-                    let late = error.is_timeout();
-                    return Err(if late { error::late(limit) } else { error::explain(error) });
-                }
+                Err(error) => return Err(given_up(&self.confirmations, &live, error, limit)),
             };
+            self.confirmations.note_answer();
             let answers = redis::from_redis_value(answers).map_err(|_| error::garbled("WAIT"))?;
             let (answer, acknowledged, about): (Value, u32, String) = answers;
             let are_there = server::has_replicas(&about);
@@ -192,64 +194,44 @@ impl Connection {
         }
     }
 
-    /// Where keys may be: every master of a cluster, or the one server.
-    pub(crate) async fn masters(&self) -> Result<Vec<Option<String>>> {
+    /// Where keys may be: of each master of a cluster a slot that it has, or the one server. By slots and not by addresses, which
+    /// a cluster may not tell.
+    pub(crate) async fn masters(&self) -> Result<Vec<Option<u16>>> {
         if !self.is_cluster() {
             return Ok(vec![None]);
         }
         let slots = self.query(redis::cmd("CLUSTER").arg("SLOTS")).await?;
         let garbled = |_| error::garbled("CLUSTER SLOTS");
         let slots: Vec<Vec<Value>> = redis::from_redis_value(slots).map_err(garbled)?;
-        let mut masters = Vec::new();
-        for master in slots.into_iter().filter_map(|slot| slot.into_iter().nth(2)) {
-            let Value::Array(master) = master else { return Err(error::garbled("CLUSTER SLOTS")) };
-            let [host, port, ..] = &master[..] else { return Err(error::garbled("CLUSTER SLOTS")) };
-            let host: String = redis::from_redis_value_ref(host).map_err(garbled)?;
-            let port: u16 = redis::from_redis_value_ref(port).map_err(garbled)?;
-            masters.push(Some(format!("{host}:{port}")));
+        let mut masters = BTreeMap::new();
+        for range in slots {
+            let [first, _, Value::Array(master), ..] = &range[..] else {
+                return Err(error::garbled("CLUSTER SLOTS"));
+            };
+            let id = master.get(2).ok_or_else(|| error::garbled("CLUSTER SLOTS"))?;
+            let id: String = redis::from_redis_value_ref(id).map_err(garbled)?;
+            masters.entry(id).or_insert(redis::from_redis_value_ref::<u16>(first).map_err(garbled)?);
         }
-        masters.sort_unstable();
-        masters.dedup();
-        Ok(masters)
+        Ok(masters.into_values().map(Some).collect())
     }
 
-    /// Sends a command to one node of a cluster, `host:port`; without a node, to the server.
-    pub(crate) async fn query_at(&self, cmd: &Cmd, node: Option<&str>) -> Result<Value> {
-        let Live { line, .. } = self.live().await?;
-        let (Line::Cluster(mut cluster), Some(node)) = (line, node) else { return self.query(cmd).await };
-        let (host, port) = node.rsplit_once(':').ok_or_else(|| error::garbled("CLUSTER SLOTS"))?;
-        let port = port.parse().map_err(|_| error::garbled("CLUSTER SLOTS"))?;
-        let route = SingleNodeRoutingInfo::ByAddress { host: host.to_owned(), port };
-        let call = cluster.route_command(cmd.clone(), RoutingInfo::SingleNode(route));
+    /// Sends a command to the node of a cluster that has this slot; without a slot, to the server.
+    pub(crate) async fn query_at(&self, cmd: &Cmd, slot: Option<u16>) -> Result<Value> {
+        let Live { line, .. } = self.commands.live().await?;
+        let (Line::Cluster(mut cluster), Some(slot)) = (line, slot) else { return self.query(cmd).await };
+        let call = cluster.route_command(cmd.clone(), RoutingInfo::SingleNode(master_of(slot)));
         let limit = self.dial.limit();
         let answer = timeout(limit, call).await.map_err(|_| error::late(limit))?;
         answer.and_then(Value::extract_error).map_err(error::explain)
     }
 
-    async fn live(&self) -> Result<Live> {
-        if let Some(live) = self.slot().clone() {
-            return Ok(live);
-        }
-        // Whoever dials has as long, so nobody stands in line for longer.
+    /// Sends commands to the node of a cluster that has this slot; without a slot, to the server. What that refuses is among the
+    /// answers.
+    pub(crate) async fn query_all_at(&self, all: Pipeline, slot: Option<u16>) -> Result<Vec<Value>> {
         let limit = self.dial.limit();
-        let mut number = timeout(limit, self.dialing.lock()).await.map_err(|_| error::late(limit))?;
-        if let Some(live) = self.slot().clone() {
-            return Ok(live);
-        }
-        let line = Line::Server(self.dial.commands().await?);
-        *number += 1;
-        let live = Live { number: *number, line };
-        *self.slot() = Some(live.clone());
-        Ok(live)
-    }
-
-    fn forget(&self, number: u64) {
-        // A cluster's connection mends itself.
-        self.slot().take_if(|live| live.number == number && matches!(live.line, Line::Server(_)));
-    }
-
-    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Live>> {
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut live = self.commands.live().await?;
+        let answers = live.line.send_all(all, slot.map(master_of), limit).await;
+        answers.map_err(|error| given_up(&self.commands, &live, error, limit))
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
@@ -267,18 +249,33 @@ impl Line {
         answer.extract_error()
     }
 
-    /// Sends commands to whoever has the key, all through one connection, and waits so long for all answers.
-    async fn send_all(&mut self, all: Pipeline, key: &str, limit: Duration) -> RedisResult<Value> {
+    /// Sends commands, all through one connection, of a cluster to this node, and waits so long for all answers.
+    async fn send_all(
+        &mut self,
+        all: Pipeline,
+        node: Option<SingleNodeRoutingInfo>,
+        limit: Duration,
+    ) -> RedisResult<Vec<Value>> {
         let count = all.len();
-        let answers = match self {
-            Self::Server(server) => in_time(limit, server.send_packed_commands(&all, 0, count)).await?,
+        match self {
+            Self::Server(server) => in_time(limit, server.send_packed_commands(&all, 0, count)).await,
             Self::Cluster(cluster) => {
-                let node = SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master));
-                in_time(limit, cluster.route_pipeline(all, 0, count, node)).await?
+                let node = node.unwrap_or(SingleNodeRoutingInfo::Random);
+                in_time(limit, cluster.route_pipeline(all, 0, count, node)).await
             }
-        };
-        Value::Array(answers).extract_error()
+        }
     }
+}
+
+fn master_of(slot: u16) -> SingleNodeRoutingInfo {
+    SingleNodeRoutingInfo::SpecificNode(Route::new(slot, SlotAddr::Master))
+}
+
+/// The error of a call, after which a connection that is broken is not used again.
+fn given_up(lane: &Lane, live: &Live, error: RedisError, limit: Duration) -> Error {
+    let (late, broken) = (error.is_timeout(), error::is_broken(&error));
+    let error = if late { error::late(limit) } else { error::explain(error) };
+    if late || broken { lane.forget(live, error) } else { error }
 }
 
 async fn in_time<T>(limit: Duration, call: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {

@@ -1,4 +1,5 @@
-//! Making connections: to the server, to the master that a Sentinel names, to a cluster.
+//! Making connections: to the server, to the master that a Sentinel or a host of a list names, to a cluster. A few lines over the
+//! usual length: one way for each topology.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -14,23 +15,34 @@ use redis::{
 use tokio::time::timeout;
 
 use crate::{
-    config::{Login, RedisConfig, Tls, Topology},
+    config::{self, Login, RedisConfig, Tls, Topology},
     error,
+    lane::Line,
+    server,
 };
 
 /// How long nothing may come before the other end is asked whether it is there.
 const QUIET: Duration = Duration::from_secs(15);
 
-/// How to reach the server that may be written to. Reads the files of certificates once.
+/// How to reach the server that may be written to. Reads the files of certificates and passwords for each connection, because
+/// they are replaced before they expire; those of a cluster once, because the client crate makes its connections.
 pub(crate) struct Dial {
     config: RedisConfig,
-    certificates: Option<TlsCertificates>,
 }
 
 impl Dial {
+    /// # Errors
+    /// For a file that cannot be read. One that cannot be read later, perhaps because it is just being replaced, makes the store
+    /// unavailable.
     pub(crate) fn new(config: RedisConfig) -> Result<Self> {
-        let certificates = config.tls.as_ref().map(certificates).transpose()?;
-        Ok(Self { config, certificates })
+        config.tls.as_ref().map(certificates).transpose()?;
+        settings(&config.login)?;
+        settings(&config.sentinel_login)?;
+        Ok(Self { config })
+    }
+
+    pub(crate) fn pubsub(&self) -> config::PubSub {
+        self.config.pubsub
     }
 
     pub(crate) fn limit(&self) -> Duration {
@@ -45,15 +57,32 @@ impl Dial {
         self.config.db
     }
 
+    /// What commands can be sent through.
+    pub(crate) async fn line(&self) -> Result<Line> {
+        if self.is_cluster() {
+            // Nobody listens there.
+            return self.cluster(|_| Ok::<(), std::convert::Infallible>(())).await.map(Line::Cluster);
+        }
+        self.commands().await.map(Line::Server)
+    }
+
     /// A connection for commands, to a server or to the master of the moment.
-    pub(crate) async fn commands(&self) -> Result<MultiplexedConnection> {
+    async fn commands(&self) -> Result<MultiplexedConnection> {
         self.bounded(async {
             let client = self.server().await?;
             // Whoever sends a command keeps its time: not all have the same.
             let config = AsyncConnectionConfig::new()
                 .set_connection_timeout(Some(self.limit()))
                 .set_response_timeout(None);
-            client.get_multiplexed_async_connection_with_config(&config).await.map_err(error::explain)
+            let connection = client.get_multiplexed_async_connection_with_config(&config).await;
+            let mut connection = connection.map_err(error::explain)?;
+            let mut name = redis::cmd("CLIENT");
+            name.arg("SETNAME").arg(&self.config.client_name);
+            match connection.send_packed_command(&name).await {
+                // A user who may not do that has no name.
+                Err(error) if error::is_broken(&error) => Err(error::explain(error)),
+                _ => Ok(connection),
+            }
         })
         .await
     }
@@ -76,14 +105,15 @@ impl Dial {
             .response_timeout(
                 self.limit() + self.config.replicas.map_or(Duration::ZERO, |wanted| wanted.within),
             );
-        if let Some(user) = &self.config.login.user {
+        let login = settings(&self.config.login)?;
+        if let Some(user) = login.username() {
             builder = builder.username(user);
         }
-        if let Some(password) = &self.config.login.password {
+        if let Some(password) = login.password() {
             builder = builder.password(password);
         }
-        if let Some(certificates) = &self.certificates {
-            builder = builder.tls(TlsMode::Secure).certs(certificates.clone());
+        if let Some(tls) = &self.config.tls {
+            builder = builder.tls(TlsMode::Secure).certs(certificates(tls)?);
         }
         let client: ClusterClient = builder.build().map_err(error::explain)?;
         self.bounded(async { client.get_async_connection().await.map_err(error::explain) }).await
@@ -94,11 +124,47 @@ impl Dial {
     }
 
     async fn server(&self) -> Result<Client> {
-        let host = match &self.config.topology {
-            Topology::Sentinel { master } => self.master(master).await?,
-            Topology::Single | Topology::Cluster => self.config.hosts[0].clone(),
+        let address = match &self.config.topology {
+            Topology::Sentinel { master } => self.address(&self.master(master).await?),
+            Topology::Listed => self.address(&self.writable().await?),
+            Topology::Socket { path } => ConnectionAddr::Unix(path.clone()),
+            Topology::Single | Topology::Cluster => self.address(&self.config.hosts[0]),
         };
-        self.client(&host, settings(&self.config.login).set_db(self.config.db))
+        self.client(address, self.login()?.set_db(self.config.db))
+    }
+
+    fn login(&self) -> Result<RedisConnectionInfo> {
+        settings(&self.config.login).map_err(|error| error::unavailable(error.to_string()))
+    }
+
+    /// Asks each host in turn whether it is the master; the first that says so is.
+    async fn writable(&self) -> Result<(String, u16)> {
+        let mut last = None;
+        for host in &self.config.hosts {
+            let asked = async {
+                let client = self.client(self.address(host), self.login()?)?;
+                let server = client.get_multiplexed_async_connection_with_config(&unbounded()).await;
+                let mut server = server.map_err(error::explain)?;
+                let about = redis::cmd("INFO").arg("replication").query_async::<String>(&mut server).await;
+                about.map_err(error::explain)
+            };
+            match self.in_share(asked).await {
+                Ok(about) if server::is_master(&about) => return Ok(host.clone()),
+                Ok(_) => {
+                    let replica =
+                        format!("`{}:{}` is a replica, and no other host is the master", host.0, host.1);
+                    last = last.or(Some(error::unavailable(replica)));
+                }
+                Err(error) => last = last.filter(|last| !Error::is_transient(last)).or(Some(error)),
+            }
+        }
+        Err(last.expect("a configuration has at least one host"))
+    }
+
+    /// Bounds what is asked of one of several: one that is down must not use up the time of the others.
+    async fn in_share<T>(&self, asked: impl Future<Output = Result<T>>) -> Result<T> {
+        let share = self.limit() / u32::try_from(self.config.hosts.len() + 1).unwrap_or(u32::MAX);
+        timeout(share, asked).await.unwrap_or_else(|_| Err(error::late(share)))
     }
 
     /// Asks the Sentinels in turn; the first that answers knows.
@@ -106,20 +172,17 @@ impl Dial {
         let mut last = None;
         for host in &self.config.hosts {
             let asked = async {
-                let client = self.client(host, settings(&self.config.sentinel_login))?;
+                let login = settings(&self.config.sentinel_login);
+                let login = login.map_err(|error| error::unavailable(error.to_string()))?;
+                let client = self.client(self.address(host), login)?;
                 let explain = |error| error::explain_sentinel(host, error);
-                // `share` bounds it; the client crate's own times would be less.
-                let config =
-                    AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-                let sentinel = client.get_multiplexed_async_connection_with_config(&config).await;
+                let sentinel = client.get_multiplexed_async_connection_with_config(&unbounded()).await;
                 let mut sentinel = sentinel.map_err(explain)?;
                 let mut ask = redis::cmd("SENTINEL");
                 ask.arg("get-master-addr-by-name").arg(master);
                 ask.query_async::<Option<(String, u16)>>(&mut sentinel).await.map_err(explain)
             };
-            // One that is down must not use up the time of the others.
-            let share = self.limit() / u32::try_from(self.config.hosts.len() + 1).unwrap_or(u32::MAX);
-            match timeout(share, asked).await.unwrap_or_else(|_| Err(error::late(share))) {
+            match self.in_share(asked).await {
                 Ok(Some(found)) => return Ok(found),
                 Ok(None) => {
                     let unknown = format!("Sentinel `{}:{}` knows no master `{master}`", host.0, host.1);
@@ -131,21 +194,26 @@ impl Dial {
         Err(last.expect("a configuration has at least one host"))
     }
 
-    fn client(&self, host: &(String, u16), settings: RedisConnectionInfo) -> Result<Client> {
-        let info = self.address(host).into_connection_info().map_err(error::explain)?;
+    fn client(&self, address: ConnectionAddr, settings: RedisConnectionInfo) -> Result<Client> {
+        let info = address.into_connection_info().map_err(error::explain)?;
+        let settings = settings.set_lib_name("dlock", env!("CARGO_PKG_VERSION"));
         let info = info.set_redis_settings(settings).set_tcp_settings(self.tcp());
-        match &self.certificates {
-            Some(certificates) => Client::build_with_tls(info, certificates.clone()),
+        match &self.config.tls {
+            Some(tls) => {
+                let now = certificates(tls).map_err(|error| error::unavailable(error.to_string()))?;
+                Client::build_with_tls(info, now)
+            }
             None => Client::open(info),
         }
         .map_err(error::explain)
     }
 
     /// A connection whose other end is silent for longer than a command may take is given up: what is still on its way then
-    /// must not arrive behind the release that follows, and nobody should wait for messages that cannot come.
+    /// must not arrive behind the release that follows, and nobody should wait for messages that cannot come. Without Nagle's
+    /// delay: on a link of some length a command would wait until the one before it is acknowledged.
     fn tcp(&self) -> TcpSettings {
         let keepalive = TcpKeepalive::new().with_time(QUIET).with_interval(QUIET / 5);
-        let settings = TcpSettings::default().set_keepalive(keepalive);
+        let settings = TcpSettings::default().set_keepalive(keepalive).set_nodelay(true);
         #[cfg(target_os = "linux")]
         let settings = settings.set_user_timeout(self.limit());
         settings
@@ -161,7 +229,12 @@ impl Dial {
     }
 }
 
-fn settings(login: &Login) -> RedisConnectionInfo {
+/// Whoever uses it keeps the time; the client crate's own times would be less.
+fn unbounded() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None)
+}
+
+fn settings(login: &Login) -> Result<RedisConnectionInfo> {
     let mut settings = RedisConnectionInfo::default();
     if let Some(user) = &login.user {
         settings = settings.set_username(user);
@@ -169,7 +242,13 @@ fn settings(login: &Login) -> RedisConnectionInfo {
     if let Some(password) = &login.password {
         settings = settings.set_password(password);
     }
-    settings
+    if let Some(file) = &login.file {
+        let password = String::from_utf8(read(file)?).map_err(|_| Error::InvalidConfig {
+            reason: format!("`{}` has a password that is not UTF-8", file.display()),
+        })?;
+        settings = settings.set_password(password.trim_end_matches(['\r', '\n']));
+    }
+    Ok(settings)
 }
 
 fn certificates(tls: &Tls) -> Result<TlsCertificates> {

@@ -1,8 +1,8 @@
-//! What Redis's errors mean to the caller: the one place that decides.
+//! What Redis's errors mean to the caller: the one place that decides. Over the usual length: one table with its tests.
 
 use std::{sync::Arc, time::Duration};
 
-use dlock_core::{Error, Kind, LockName, Source};
+use dlock_core::{Error, Kind, LockName, driver::Source};
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 /// In the words of the URL's scheme.
@@ -14,6 +14,10 @@ const RIGHTS: &str = "~* &redisson_lock__channel:* &redisson_rwlock:* &__keyeven
 
 /// What a user of a Sentinel must be allowed.
 const SENTINEL_RIGHTS: &str = "+sentinel|get-master-addr-by-name";
+
+/// What a node of a cluster says of the names that are another's.
+const OTHER_NODE: &str =
+    "the server is a node of a cluster, and another has this name; write `redis-cluster://`";
 
 /// Why a call failed, and what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +31,13 @@ struct Trouble {
 pub(crate) fn explain(source: RedisError) -> Error {
     match verdict(&source) {
         Verdict::Later(advice) => unavailable(Trouble { advice: advice.to_owned(), source }),
-        Verdict::Never(advice) => Error::Store { store: STORE, source: Box::new(Trouble { advice, source }) },
+        Verdict::Unwritable(advice) => Error::Unwritable {
+            store: STORE,
+            source: Box::new(Trouble { advice: advice.to_owned(), source }),
+        },
+        Verdict::Never(advice) => {
+            Error::Refused { store: STORE, source: Box::new(Trouble { advice, source }) }
+        }
     }
 }
 
@@ -59,14 +69,30 @@ pub(crate) fn garbled(what: &str) -> Error {
 
 /// The store refused, and will refuse again.
 pub(crate) fn refused(source: impl Into<Source>) -> Error {
-    Error::Store { store: STORE, source: source.into() }
+    Error::Refused { store: STORE, source: source.into() }
+}
+
+/// An error, and what tells the same to others.
+pub(crate) fn twice(error: Error) -> (Error, Box<dyn Fn() -> Error + Send>) {
+    let text: Arc<str> = match &error {
+        Error::InvalidConfig { reason } => reason.as_str().into(),
+        error => std::error::Error::source(error).unwrap_or(error).to_string().into(),
+    };
+    let source = move || Source::from(&*text);
+    let copy: Box<dyn Fn() -> Error + Send> = match &error {
+        Error::InvalidConfig { .. } => {
+            Box::new(move || Error::InvalidConfig { reason: source().to_string() })
+        }
+        Error::Unwritable { .. } => Box::new(move || Error::Unwritable { store: STORE, source: source() }),
+        error if error.is_transient() => Box::new(move || unavailable(source())),
+        _ => Box::new(move || refused(source())),
+    };
+    (error, copy)
 }
 
 /// One error for many: each is told of the same source.
 pub(crate) fn shared(error: Error) -> impl Fn() -> Error {
-    let transient = error.is_transient();
-    let source: Arc<str> = std::error::Error::source(&error).unwrap_or(&error).to_string().into();
-    move || if transient { unavailable(&*source) } else { refused(&*source) }
+    twice(error).1
 }
 
 pub(crate) fn late(limit: Duration) -> Error {
@@ -98,23 +124,53 @@ pub(crate) fn wants_login(error: &Error) -> bool {
     came_from(error, "NOAUTH") || came_from(error, "WRONGPASS")
 }
 
+/// Whether the server does not know an option of a command.
+pub(crate) fn is_syntax(error: &Error) -> bool {
+    came_from(error, "syntax error")
+}
+
 /// Whether keys of several slots were in one call: a cluster behind a proxy.
 pub(crate) fn is_cross_slot(error: &Error) -> bool {
     came_from(error, "CROSSSLOT")
 }
 
+/// That a `redis://` leads to a node of a cluster that has not all names.
+pub(crate) fn one_node_of_many() -> Error {
+    refused(
+        "the server is a node of a cluster, and others have the other names; write `redis-cluster://` instead of `redis://`",
+    )
+}
+
+/// Whether the server has answered that it will not do it: it does other things, perhaps the same for other keys.
+pub(crate) fn was_refused(error: &Error) -> bool {
+    from_server(error).is_some_and(|source| source.code().is_some() && !is_broken(source))
+}
+
 fn came_from(error: &Error, code: &str) -> bool {
-    let (Error::Store { source, .. } | Error::Unavailable { source, .. }) = error else { return false };
-    source.downcast_ref::<Trouble>().is_some_and(|trouble| has_code(&trouble.source, code))
+    from_server(error).is_some_and(|source| has_code(source, code))
+}
+
+fn from_server(error: &Error) -> Option<&RedisError> {
+    let (Error::Refused { source, .. }
+    | Error::Unavailable { source, .. }
+    | Error::Unwritable { source, .. }) = error
+    else {
+        return None;
+    };
+    source.downcast_ref::<Trouble>().map(|trouble| &trouble.source)
 }
 
 /// Whether another connection may have better luck.
 pub(crate) fn is_broken(error: &RedisError) -> bool {
-    // A replica that was the master answers READONLY for ever: whoever is the master now must be asked.
-    error.is_io_error()
-        || error.is_connection_dropped()
-        || has_code(error, "READONLY")
-        || has_code(error, "LOADING")
+    // A replica that was the master answers READONLY or MASTERDOWN for ever: whoever is the master now must be asked. A
+    // server that has too many clients hangs up.
+    let elsewhere = ["READONLY", "MASTERDOWN", "LOADING", "max number of clients"];
+    error.is_io_error() || error.is_connection_dropped() || elsewhere.iter().any(|code| has_code(error, code))
+}
+
+/// Whether a node of a cluster was not to be reached.
+pub(crate) fn is_unreachable(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::ClusterConnectionNotFound || is_broken(error)
 }
 
 /// Whether an error is of this code, also where a script of a server before 7 wraps it.
@@ -125,11 +181,12 @@ fn has_code(error: &RedisError, code: &str) -> bool {
 /// Whether asking again may help, and what to do.
 enum Verdict {
     Later(&'static str),
+    Unwritable(&'static str),
     Never(String),
 }
 
 fn verdict(error: &RedisError) -> Verdict {
-    use Verdict::{Later, Never};
+    use Verdict::{Later, Never, Unwritable};
     let never = |advice: &str| Never(advice.to_owned());
     // Codes that the client crate has no word for, or that it or a script of an old server wraps.
     for (code, verdict) in [
@@ -145,13 +202,14 @@ fn verdict(error: &RedisError) -> Verdict {
         ("unknown command", never("the server lacks a command that locks need; Redis 5 or later has all")),
         // Within the text of another error, the only one that a cluster's client has for what its nodes say.
         ("RESP3NotSupported", never("a cluster needs Redis 6 or later")),
-        ("OOM", Later("the server is out of memory; raise its maxmemory")),
-        ("MISCONF", Later("the server cannot persist and refuses writes; look into its log")),
-        ("NOREPLICAS", Later("the server has fewer replicas than it is configured to write with")),
+        ("OOM", Unwritable("the server is out of memory; raise its maxmemory")),
+        ("MISCONF", Unwritable("the server cannot persist and refuses writes; look into its log")),
+        ("NOREPLICAS", Unwritable("the server has fewer replicas than it is configured to write with")),
         ("READONLY", Later("the server is a replica; its master is looked for")),
         ("LOADING", Later("the server is loading its data")),
         ("MASTERDOWN", Later("the server has lost its master")),
         ("CLUSTERDOWN", Later("the cluster is down")),
+        ("MOVED", Later(OTHER_NODE)),
         ("TRYAGAIN", Later("the cluster is moving the keys")),
         ("BUSY", Later("the server is busy with a script")),
         ("UNBLOCKED", Later("the server has changed its role")),
@@ -212,6 +270,17 @@ mod tests {
             "ERR Error running script (call to f_0): @user_script:3: READONLY You can't write",
         ] {
             assert!(said(text).is_transient(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_cannot_write_for_now_is_told_from_one_that_does_not_answer() {
+        for text in
+            ["OOM command not allowed", "MISCONF Redis is configured", "NOREPLICAS Not enough good replicas"]
+        {
+            let (error, copy) = twice(said(text));
+            assert!(matches!(error, Error::Unwritable { .. }), "{error:?}");
+            assert!(matches!(copy(), Error::Unwritable { .. }), "whoever shares its fate is told otherwise");
         }
     }
 

@@ -16,7 +16,7 @@ use dlock_core::Result;
 use redis::{PushInfo, cluster_async::ClusterConnection};
 use tokio::{
     sync::{Notify, mpsc, watch},
-    time::timeout,
+    time::{Instant, timeout},
 };
 
 use crate::{
@@ -30,8 +30,8 @@ pub(crate) struct Hub {
     shared: Arc<Shared>,
     /// Taken by the pump, which is started for the first waiter, and again if its runtime has ended.
     ears: Shelf,
-    /// Tells the pump that channels have come or gone; closed with the hub, which ends the pump.
-    news: mpsc::UnboundedSender<()>,
+    /// Tells the pump what is new; closed with the hub, which ends the pump.
+    news: mpsc::UnboundedSender<News>,
     next: AtomicU64,
     limit: Duration,
 }
@@ -78,6 +78,15 @@ pub(crate) struct Seat {
     bell: Arc<Bell>,
 }
 
+/// What a pump is told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum News {
+    /// Channels have come or gone.
+    Channels,
+    /// Commands go elsewhere since then.
+    CommandsMoved(Instant),
+}
+
 /// What a message says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wake {
@@ -100,7 +109,7 @@ impl Hub {
         Self::new(limit, |news| Ears::Cluster { cluster, messages, sharded, news })
     }
 
-    fn new(limit: Duration, ears: impl FnOnce(mpsc::UnboundedReceiver<()>) -> Ears) -> Arc<Self> {
+    fn new(limit: Duration, ears: impl FnOnce(mpsc::UnboundedReceiver<News>) -> Ears) -> Arc<Self> {
         let (news, inbox) = mpsc::unbounded_channel();
         let ears = Arc::new(Mutex::new(Some(ears(inbox))));
         Arc::new(Self { shared: Arc::default(), ears, news, next: AtomicU64::new(0), limit })
@@ -138,6 +147,18 @@ impl Hub {
         self.sit(held(key), None, true, false).0
     }
 
+    /// A place of somebody who waits for a lock's key to be gone, whoever deletes it, behind those whose arrival is earlier.
+    pub(crate) fn await_deletion(self: &Arc<Self>, key: &str, arrival: Option<u64>) -> Seat {
+        self.start();
+        self.sit(wanted(key), arrival, false, false).0
+    }
+
+    /// Commands go through a connection that is opened since then: a connection for messages that is older may lead to a
+    /// server that nobody writes to any more.
+    pub(crate) fn commands_moved(&self, since: Instant) {
+        self.news.send(News::CommandsMoved(since)).ok();
+    }
+
     fn sit(
         self: &Arc<Self>,
         channel: String,
@@ -159,7 +180,7 @@ impl Hub {
         entry.seats.insert(rank, Arc::clone(&bell));
         let heard = entry.heard.subscribe();
         drop(channels);
-        self.news.send(()).ok();
+        self.news.send(News::Channels).ok();
         (Seat { hub: Arc::clone(self), channel, rank, bell }, heard)
     }
 
@@ -174,6 +195,11 @@ impl Hub {
 /// The local channel of those who hold the lock of a key.
 fn held(key: &str) -> String {
     format!("\0{key}")
+}
+
+/// The local channel of those who wait for the lock of a key.
+fn wanted(key: &str) -> String {
+    format!("\0\0{key}")
 }
 
 impl Seat {
@@ -209,7 +235,7 @@ impl Drop for Seat {
             changed.push(std::mem::take(&mut self.channel));
         }
         drop(channels);
-        self.hub.news.send(()).ok();
+        self.hub.news.send(News::Channels).ok();
     }
 }
 
@@ -246,6 +272,7 @@ impl Shared {
     /// A key has gone.
     pub(crate) fn gone(&self, key: &str) {
         self.wake(&held(key), Wake::All);
+        self.wake(&wanted(key), Wake::One);
     }
 
     /// The channels that are wanted now.

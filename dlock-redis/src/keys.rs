@@ -150,6 +150,9 @@ pub(crate) fn is_regular(lock: &str) -> bool {
     }
 }
 
+/// Where locks that somebody waits for are found, which nobody may hold: the type of the keys, and a pattern of how they begin.
+pub(crate) const WAITED_FOR: [(&str, &str); 2] = [("list", "redisson_lock_queue:*"), ("zset", "dlock_rw_*")];
+
 /// How odd names begin on a cluster.
 const ODD: &str = "%odd:";
 
@@ -179,14 +182,15 @@ pub(crate) fn waited_for(key: &str) -> Option<&str> {
     Some(inner.filter(|inner| !inner.contains('{')).unwrap_or(tag))
 }
 
-/// A claim on the wire, in Redisson's shape `uuid:number`; the uuid alone is unique.
+/// A claim on the wire, in Redisson's shape `uuid:number`; the uuid alone is unique. Redisson's number is a thread's, and never
+/// 0: so scripts can tell which of the two wrote a field.
 pub(crate) fn owner(id: ClaimId) -> String {
-    format!("{id}:1")
+    format!("{id}:0")
 }
 
-/// A prefix as a pattern of SCAN that matches it literally, anywhere in a key.
-pub(crate) fn pattern(prefix: &str) -> String {
-    let mut pattern = String::from("*");
+/// A pattern of SCAN for what begins so, with this text, taken literally, behind it.
+pub(crate) fn pattern(beginning: &str, prefix: &str) -> String {
+    let mut pattern = String::from(beginning);
     for c in prefix.chars() {
         if "*?[]\\^-".contains(c) {
             pattern.push('\\');
@@ -258,6 +262,7 @@ mod tests {
 
     #[test]
     fn a_pattern_is_literal() {
-        assert_eq!(pattern("a*[b]\\"), "*a\\*\\[b\\]\\\\*");
+        assert_eq!(pattern("", "a*[b]\\"), "a\\*\\[b\\]\\\\*");
+        assert_eq!(pattern("dlock_*", "a"), "dlock_*a*");
     }
 }

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod backend;
+mod breaker;
 mod claim;
 mod config;
 mod connection;
@@ -9,6 +10,8 @@ mod error;
 mod hub;
 mod inspect;
 mod keys;
+mod lane;
+mod pace;
 mod pump;
 mod redlock;
 mod renewal;

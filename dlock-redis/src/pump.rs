@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     dial::Dial,
-    hub::{Shared, Wake},
+    hub::{News, Shared, Wake},
 };
 
 /// The longest pause before what failed is tried again.
@@ -24,18 +24,18 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// The most channels in one command, or in as many at once, so that none holds up the server.
 const MOST: usize = 1000;
 
-/// Where messages come from, and where the hub tells that channels have come or gone.
+/// Where messages come from, and where the hub tells what is new.
 pub(crate) enum Ears {
     Server {
         dial: Arc<Dial>,
         events: bool,
-        news: mpsc::UnboundedReceiver<()>,
+        news: mpsc::UnboundedReceiver<News>,
     },
     Cluster {
         cluster: ClusterConnection,
         messages: mpsc::UnboundedReceiver<PushInfo>,
         sharded: bool,
-        news: mpsc::UnboundedReceiver<()>,
+        news: mpsc::UnboundedReceiver<News>,
     },
 }
 

@@ -1,6 +1,9 @@
 //! `redis+redlock://host,host,host`: a majority of independent servers as one store.
 
-use dlock_core::{Error, RedLock, Result, Store, StoreUrl};
+use dlock_core::{
+    Error, RedLock, Result,
+    driver::{Store, StoreUrl},
+};
 use futures_util::future::join_all;
 
 use crate::{
@@ -13,7 +16,7 @@ use crate::{
 pub(crate) async fn connect(mut url: StoreUrl) -> Result<Store> {
     let limit = duration(&url, "member_timeout")?;
     url.take_param("member_timeout");
-    let asked = join_all(url.hosts().iter().map(|host| member(url.of_host("redis", host)))).await;
+    let asked = join_all(configs(&url)?.into_iter().map(member)).await;
     let (mut members, mut away) = (Vec::with_capacity(asked.len()), Vec::new());
     for member in asked {
         let (backend, error) = member?;
@@ -28,9 +31,13 @@ pub(crate) async fn connect(mut url: StoreUrl) -> Result<Store> {
     Ok(limit.into_iter().fold(lock, RedLock::member_timeout).into_store())
 }
 
+/// The members. All are looked at before any is connected to: one that is no host may be a part of a password.
+pub(crate) fn configs(url: &StoreUrl) -> Result<Vec<RedisConfig>> {
+    url.hosts().iter().map(|host| RedisConfig::from_url(&url.of_host("redis", host))).collect()
+}
+
 /// A member, and why it is not there if it is not.
-async fn member(url: StoreUrl) -> Result<(RedisBackend, Option<Error>)> {
-    let config = RedisConfig::from_url(&url)?;
+async fn member(config: RedisConfig) -> Result<(RedisBackend, Option<Error>)> {
     match RedisBackend::connect(config.clone()).await {
         Ok(backend) => Ok((backend, None)),
         Err(error) if error.is_transient() => Ok((RedisBackend::later(config)?, Some(error))),

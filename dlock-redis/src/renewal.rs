@@ -1,4 +1,4 @@
-//! Renewals of many locks in few calls.
+//! Renewals of many locks in few calls. A few lines over the usual length: one meeting and its outcomes.
 //!
 //! Whoever renews first waits a moment for others, and has them ask in chunks. No task of its own: a chunk is asked for on
 //! the time of one of its claims, so that one that hangs is no other's.
@@ -22,10 +22,11 @@ use tokio::{
 };
 
 use crate::{
+    config::Replicas,
     connection::Connection,
     error,
     keys::Keys,
-    script::{Script, millis},
+    script::{Call, Script, millis},
 };
 
 /// How long the first waits for others, and the ttl from which that is less than a hundredth.
@@ -175,8 +176,9 @@ impl Renewals {
         let (holds, answers): (Vec<_>, Vec<_>) = chunk.into_iter().map(|one| (one.hold, one.answer)).unzip();
         let many = holds.len() > 1;
         let outcome = match self.ask(&holds).await {
-            Err(error) if many && error::is_cross_slot(&error) => {
-                self.single.store(true, Relaxed);
+            // One key that this user may not touch, or that is being moved, has the server refuse all: no other's fault.
+            Err(error) if many && error::was_refused(&error) => {
+                self.single.fetch_or(error::is_cross_slot(&error), Relaxed);
                 Ok(vec![false; holds.len()])
             }
             outcome => outcome,
@@ -211,22 +213,39 @@ impl Renewals {
         self.ask(std::slice::from_ref(hold)).await.map(|renewed| renewed[0])
     }
 
+    /// Waits until a replica has what was just granted.
+    pub(crate) async fn confirm(&self, hold: &Arc<Hold>, wanted: Replicas) -> Result<()> {
+        let call = self.call(std::slice::from_ref(hold));
+        let answer = self.connection.confirm(&call, hold.keys.lock(), wanted).await?;
+        if answers(&answer, 1)?[0] {
+            return Ok(());
+        }
+        Err(error::unavailable(
+            "the grant was gone before a replica had it: the server has lost it, or another has come",
+        ))
+    }
+
     /// Whether each is still held, and renewed.
     async fn ask(&self, holds: &[Arc<Hold>]) -> Result<Vec<bool>> {
+        answers(&self.connection.run(&self.call(holds)).await?, holds.len())
+    }
+
+    fn call(&self, holds: &[Arc<Hold>]) -> Call {
         let keys: Vec<_> = holds.iter().flat_map(|hold| hold.keys()).collect();
         let fields: Vec<_> = holds.iter().map(|hold| hold.field()).collect();
         let ttls: Vec<_> = holds.iter().map(|hold| millis(hold.ttl)).collect();
-        let answer = self.connection.run(&self.script.call(keys, (fields, ttls))).await?;
-        match answer {
-            Value::Array(all) if all.len() == holds.len() => {
-                Ok(all.iter().map(|one| *one == Value::Int(1)).collect())
-            }
-            _ => Err(error::garbled("a renewal")),
-        }
+        self.script.call(keys, (fields, ttls))
     }
 
     fn most(&self) -> usize {
         if self.single.load(Relaxed) { 1 } else { MOST }
+    }
+}
+
+fn answers(answer: &Value, count: usize) -> Result<Vec<bool>> {
+    match answer {
+        Value::Array(all) if all.len() == count => Ok(all.iter().map(|one| *one == Value::Int(1)).collect()),
+        _ => Err(error::garbled("a renewal")),
     }
 }
 

@@ -62,7 +62,7 @@ macro_rules! scripts {
 scripts! {
     ACQUIRE = "draw" "acquire";
     RELEASE = "release";
-    FAIR_ACQUIRE = "draw" "fair" "fair_acquire";
+    FAIR_ACQUIRE = "draw" "fair" "fair_acquire" "fair_wait";
     FAIR_RELEASE = "fair" "fair_release";
     RW_ACQUIRE = "draw" "rw" "rw_acquire" "rw_wait";
     RW_RELEASE = "rw" "rw_release";
@@ -71,5 +71,6 @@ scripts! {
     PLAIN_RELEASE = "plain_release";
     PLAIN_RENEW = "plain_renew";
     INSPECT = "fields" "inspect";
+    PEEK = "peek";
     FORCE_RELEASE = "fields" "force_release";
 }

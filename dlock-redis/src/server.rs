@@ -17,8 +17,27 @@ pub(crate) async fn check(connection: &Connection) -> Result<()> {
         Err(_) => return Ok(()),
     };
     refuse_old(&about)?;
+    refuse_one_node_of_many(connection, &about).await?;
     warn_of_eviction(&about);
     Ok(())
+}
+
+/// So many names that a node that lacks a part of them lacks one of these, almost always.
+const NAMES: usize = 32;
+
+/// Not every server of a cluster is refused: one may have all names, or be a proxy that knows who has which.
+async fn refuse_one_node_of_many(connection: &Connection, about: &str) -> Result<()> {
+    if connection.is_cluster() || field(about, "cluster_enabled") != Some("1") {
+        return Ok(());
+    }
+    let mut all = redis::pipe();
+    for name in 0..NAMES {
+        all.cmd("EXISTS").arg(format!("dlock:{name}"));
+    }
+    let answers = connection.query_all_at(all, None).await?;
+    let is_elsewhere =
+        |answer: &Value| matches!(answer, Value::ServerError(error) if error.code() == "MOVED");
+    if answers.iter().any(is_elsewhere) { Err(error::one_node_of_many()) } else { Ok(()) }
 }
 
 fn refuse_old(about: &str) -> Result<()> {
@@ -56,6 +75,11 @@ pub(crate) fn has_replicas(about: &str) -> bool {
         );
     }
     has
+}
+
+/// Whether the server is one that can be written to, by what it says.
+pub(crate) fn is_master(about: &str) -> bool {
+    field(about, "role") == Some("master")
 }
 
 async fn info(connection: &Connection) -> Result<String> {

@@ -33,8 +33,8 @@ async fn whoever_waits_and_whoever_holds_asks_for_nothing_meanwhile() {
         (Kind::Write, Kind::Read),
     ] {
         let name = format!("foo-{other}");
-        held.push(a.lock(kind, &name).lock(&options).await.unwrap());
-        let lock = b.lock(other, &name);
+        held.push(a.of(kind, &name).lock(&options).await.unwrap());
+        let lock = b.of(other, &name);
         waiters.push(tokio::spawn(async move { lock.lock(&options).await }));
     }
     // Four that hold have asked once, four that wait before and after they subscribed.

@@ -11,7 +11,7 @@ use common::{
     soon,
 };
 use dlock_conformance::stores::Data;
-use dlock_core::{Error, Kind, LockOptions, Locks, LostReason, Wait};
+use dlock_core::{Error, Kind, LockOptions, Locks, LostReason, Owner, Wait};
 use futures_util::future::join_all;
 
 #[tokio::test]
@@ -199,7 +199,7 @@ async fn a_release_whose_answer_is_lost_is_not_taken_for_a_loss() {
         let locks = Locks::new(connect(&format!("redis://{}{params}", relay.address)).await.unwrap());
         let kinds = if params.is_empty() { Kind::ALL } else { &[Kind::Mutex] };
         for kind in kinds {
-            let lock = locks.lock(*kind, "foo");
+            let lock = locks.of(*kind, "foo");
             // The server knows the script.
             lock.lock(&LockOptions::new()).await.unwrap().release().await.unwrap();
             let (held, before) = (lock.lock(&LockOptions::new()).await.unwrap(), relay.count());
@@ -218,7 +218,7 @@ async fn whoever_releases_what_is_gone_from_the_server_is_told() {
         let locks = bench.locks(params).await;
         for kind in kinds {
             for end in ["DEL foo", "SET foo precious"] {
-                let held = locks.lock(*kind, "foo").lock(&LockOptions::new()).await.unwrap();
+                let held = locks.of(*kind, "foo").lock(&LockOptions::new()).await.unwrap();
                 bench.tell(end).await;
                 let told = held.release().await;
                 let taken = matches!(told, Err(Error::Lost { reason: LostReason::Taken, .. }));
@@ -284,7 +284,7 @@ async fn what_is_put_in_a_locks_place_is_neither_renewed_nor_released() {
     let locks = bench.locks("").await;
     for kind in Kind::ALL {
         let held =
-            locks.lock(*kind, "foo").lock(&LockOptions::new().ttl(Duration::from_secs(3))).await.unwrap();
+            locks.of(*kind, "foo").lock(&LockOptions::new().ttl(Duration::from_secs(3))).await.unwrap();
         bench.tell("SET foo precious").await;
         assert_eq!(soon("it was never told", held.lost()).await, LostReason::Taken);
         drop(held);
@@ -361,6 +361,31 @@ async fn where_the_server_tells_of_lost_keys_a_holder_is_told_at_once() {
 }
 
 #[tokio::test]
+async fn where_the_server_tells_of_lost_keys_a_waiter_is_woken_though_nobody_publishes() {
+    let Some(bench) = Bench::new().await else { return };
+    bench.tell("CONFIG SET notify-keyspace-events Egxe").await;
+    let locks = bench.locks("keyspace_events=on").await;
+    // As Redisson's fair lock, its spin lock and its `delete()` do.
+    for kind in Kind::ALL {
+        let hash =
+            if matches!(kind, Kind::Read | Kind::Write) { "mode write aaaa:1:write 1" } else { "aaaa:1 1" };
+        bench.tell(&format!("HSET foo {hash}")).await;
+        let lock = locks.of(*kind, "foo");
+        let waiter =
+            tokio::spawn(async move { lock.lock(&LockOptions::new().ttl(Duration::from_secs(600))).await });
+        is_told(&bench).await;
+        while bench.ask::<Vec<String>>("PUBSUB CHANNELS redisson*").await.is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        bench.tell("DEL foo").await;
+        soon("it was not woken", waiter).await.unwrap().unwrap().release().await.unwrap();
+        while !bench.ask::<Vec<String>>("PUBSUB CHANNELS redisson*").await.is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_key_that_is_lost_while_the_server_cannot_tell_is_told_by_the_next_renewal() {
     let Some(bench) = Bench::new().await else { return };
     bench.tell("CONFIG SET notify-keyspace-events Egx").await;
@@ -385,4 +410,69 @@ async fn the_server_tells_of_lost_keys_again_after_the_subscription_was_cut() {
     is_told(&bench).await;
     bench.tell("DEL foo").await;
     assert_eq!(soon("it was told only by its renewal", held.lost()).await, LostReason::Taken);
+}
+
+#[tokio::test]
+async fn a_list_is_no_script_for_each_key_of_other_programs() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("").await;
+    let mut foreign = redis::pipe();
+    for number in 0..20_000 {
+        foreign.set(format!("session:{number}"), "x").ignore();
+        foreign.hset_multiple(format!("user:{number}"), &[("name", "x"), ("city", "y")]).ignore();
+    }
+    foreign.exec_async(&mut bench.raw.clone()).await.unwrap();
+    let names: Vec<_> = (0..300).map(|number| format!("foo{number:03}")).collect();
+    let held = join_all(names.iter().map(|name| locks.mutex(name).lock().into_future())).await;
+    bench.tell("HSET bar aaaa:1 1").await;
+    let waiter = tokio::spawn(locks.fair("bar").lock().ttl(Duration::from_secs(600)).into_future());
+    bench.until_heard("redisson_lock__channel:{bar}").await;
+    bench.tell("DEL bar").await;
+    bench.tell("CONFIG RESETSTAT").await;
+    let listed = soon("it takes long", locks.list("")).await.unwrap();
+    let mut found: Vec<_> = listed.iter().map(|state| state.name.to_string()).collect();
+    assert_eq!(found.remove(0), "bar", "nobody holds it, and one waits");
+    assert_eq!(found, names);
+    let scripts = bench.calls("eval").await + bench.calls("evalsha").await;
+    assert!(scripts < 400, "{scripts} scripts for 301 locks among 40 000 keys of others");
+    waiter.abort();
+    drop(held);
+}
+
+#[tokio::test]
+async fn what_redis_cannot_downgrade_is_refused_at_once_and_renewed_on() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("").await;
+    for kind in [Kind::Mutex, Kind::Fair] {
+        let options = LockOptions::new().ttl(Duration::from_secs(2));
+        let held = locks.of(kind, format!("{kind}")).lock(&options).await.unwrap();
+        let scripts = async || bench.calls("eval").await + bench.calls("evalsha").await;
+        let before = scripts().await;
+        let told = soon("it asks the server again and again", held.downgrade()).await;
+        let error = told.expect_err("Redisson has no such step");
+        assert!(matches!(error.error(), Error::Unsupported { .. }), "{kind}: {error:?}");
+        assert!(scripts().await <= before + 1, "{kind}: the server was asked");
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let held = error.into_guard();
+        assert!(!held.is_lost(), "{kind}: it was not renewed after the refusal");
+        held.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_read_inside_a_hold_that_cannot_become_one_outlives_it_or_is_refused() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("").await;
+    let me = Owner::new();
+    let ttl = Duration::from_secs(2);
+    let outer = locks.mutex("foo").owned_by(&me).lock().ttl(ttl).await.unwrap();
+    match locks.rwlock("foo").owned_by(&me).read().try_lock().await {
+        Err(error) => assert!(!error.is_transient(), "asking again does not help: {error:?}"),
+        Ok(None) => panic!("an owner's own hold is in its way, and it is told to come again"),
+        Ok(Some(inner)) => {
+            outer.release().await.unwrap();
+            tokio::time::sleep(ttl * 2).await;
+            assert!(!inner.is_lost(), "it was granted, and died with the outer guard");
+        }
+    }
 }

@@ -14,7 +14,10 @@ use common::{
     relay::{Answers, Relay},
     soon,
 };
-use dlock_core::{Claim, Kind, LockOptions, Locks, LostReason, Renewal, Request, Store, Wait};
+use dlock_core::{
+    Kind, LockOptions, Locks, LostReason, Wait,
+    driver::{Claim, Renewal, Request, Store},
+};
 
 const QUEUE: &str = "redisson_lock_queue:{foo}";
 const DEADLINES: &str = "redisson_lock_timeout:{foo}";
@@ -291,7 +294,7 @@ async fn f10_a_lock_that_cannot_be_renewed_keeps_no_other_from_it() {
     for number in 0..300 {
         held.push(locks.mutex(format!("foo{number}")).lock().ttl(Duration::from_secs(3)).await.unwrap());
     }
-    let broken = locks.lock(Kind::Mutex, "foo").lock(&options).await.unwrap();
+    let broken = locks.of(Kind::Mutex, "foo").lock(&options).await.unwrap();
     bench.tell("SET foo precious").await;
     soon("what is of another type is lost", broken.lost()).await;
     tokio::time::sleep(Duration::from_secs(4)).await;
@@ -519,7 +522,7 @@ async fn f31_a_downgraded_hold_lasts_no_longer_than_its_ttl() {
 
 /// A claim to read `foo` of one that writes it: a downgrade.
 fn reader_of(store: &Store, owner: &str, ttl: u64) -> Box<dyn Claim> {
-    let (name, id) = ("foo".parse().expect("a name"), uuid(owner.strip_suffix(":1").expect("an owner")));
+    let (name, id) = ("foo".parse().expect("a name"), uuid(owner.strip_suffix(":0").expect("an owner")));
     let (ttl, wait) = (Duration::from_millis(ttl), Wait::Never);
     store.backend.claim(Request { name, kind: Kind::Read, id, ttl, wait })
 }
@@ -592,8 +595,8 @@ async fn f34_a_mutex_that_is_released_wakes_who_waits_for_it_as_fair() {
     let locks = bench.locks("").await;
     for (one, other) in [(Kind::Mutex, Kind::Fair), (Kind::Fair, Kind::Mutex)] {
         let options = LockOptions::new().ttl(Duration::from_secs(600));
-        let held = locks.lock(one, "foo").lock(&options).await.unwrap();
-        let lock = locks.lock(other, "foo");
+        let held = locks.of(one, "foo").lock(&options).await.unwrap();
+        let lock = locks.of(other, "foo");
         let waiter = tokio::spawn(async move { lock.lock(&options).await });
         while bench.ask::<Vec<String>>("PUBSUB CHANNELS *").await.is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -610,4 +613,85 @@ async fn f34_a_mutex_that_is_released_wakes_who_waits_for_it_as_fair() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
+}
+
+#[tokio::test]
+async fn a_fair_hand_off_is_no_work_for_those_who_wait_on() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let mut costs = Vec::new();
+    for count in [10, 3000] {
+        let (mut held, _) = claim(&store, "foo", Kind::Fair, 600_000, Wait::Forever);
+        granted(held.attempt().await);
+        let (mut next, _) = claim(&store, "foo", Kind::Fair, 600_000, Wait::Forever);
+        busy(next.attempt().await);
+        // The others, as their attempts leave them.
+        let (mut others, now) = (redis::pipe(), bench.now().await);
+        for number in 0..count {
+            let owner = format!("aaaa-{number}:0");
+            others.rpush(QUEUE, &owner).ignore();
+            others.zadd(DEADLINES, &owner, now + 600_000).ignore();
+            others.zadd("dlock_fair_beats:{foo}", &owner, now + 600_000).ignore();
+        }
+        others.exec_async(&mut bench.raw.clone()).await.unwrap();
+        bench.tell("CONFIG RESETSTAT").await;
+        held.release().await.unwrap();
+        granted(next.attempt().await);
+        let mut cost = 0;
+        for command in ["zscore", "zincrby", "zadd", "zrem", "lrem", "zrange", "lrange"] {
+            cost += bench.calls(command).await;
+        }
+        costs.push(cost);
+        assert_eq!(bench.queued().await.len(), count, "they wait on");
+        bench.tell("FLUSHALL").await;
+    }
+    assert_eq!(costs[0], costs[1], "commands within the scripts, of 10 waiters and of 3000");
+}
+
+#[tokio::test]
+async fn a_fair_waiter_whose_client_died_leaves_no_key_for_ever() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let (mut held, _) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Forever);
+    granted(held.attempt().await);
+    let (mut waiter, _) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Forever);
+    busy(waiter.attempt().await);
+    for key in [QUEUE, DEADLINES, "dlock_fair_beats:{foo}"] {
+        assert!(bench.ask::<i64>(&format!("PTTL {key}")).await > 0, "{key} stays for ever");
+    }
+    // Redisson's waiters keep no key alive, and stand there for as long as they are alive.
+    bench.queue("aaaa:1", bench.now().await + 600_000).await;
+    busy(waiter.attempt().await);
+    for key in [QUEUE, DEADLINES] {
+        assert_eq!(bench.ask::<i64>(&format!("PTTL {key}")).await, -1, "{key} ends under a live waiter");
+    }
+}
+
+#[tokio::test]
+async fn what_another_program_keeps_at_the_queues_key_makes_no_release_untrue() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    for kind in [Kind::Mutex, Kind::Fair] {
+        let (mut held, _) = claim(&store, "foo", kind, 30_000, Wait::Forever);
+        granted(held.attempt().await);
+        bench.tell(&format!("SET {QUEUE} precious")).await;
+        let told = held.release().await;
+        assert!(matches!(told, Ok(dlock_core::driver::Release::Done)), "{kind}: it is released: {told:?}");
+        assert!(!bench.ask::<bool>("EXISTS foo").await, "{kind}: it is still held");
+        assert_eq!(bench.ask::<String>(&format!("GET {QUEUE}")).await, "precious");
+        bench.tell(&format!("DEL {QUEUE}")).await;
+    }
+}
+
+#[tokio::test]
+async fn the_first_that_waits_as_fair_hears_of_a_mutex_of_redissons() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("").await;
+    bench.tell("HSET foo aaaa:1 1").await;
+    let waiter = tokio::spawn(locks.fair("foo").lock().ttl(Duration::from_secs(600)).into_future());
+    bench.until_heard("redisson_lock__channel:{foo}").await;
+    // Redisson's RLock knows nothing of the queue.
+    bench.tell("DEL foo").await;
+    bench.tell("PUBLISH redisson_lock__channel:{foo} 0").await;
+    drop(soon("it was not woken", waiter).await.unwrap().unwrap());
 }

@@ -10,7 +10,7 @@ use dlock_core::{DistributedLock, DistributedLockExt, Kind, LockOptions, Locks, 
 use futures_util::future::join_all;
 
 fn multi(locks: &Locks, names: &[String]) -> MultiLock {
-    MultiLock::new(names.iter().map(|name| locks.lock(Kind::Mutex, name))).expect("it has members")
+    MultiLock::new(names.iter().map(|name| locks.of(Kind::Mutex, name))).expect("it has members")
 }
 
 fn names(count: usize) -> Vec<String> {

@@ -5,7 +5,10 @@ mod common;
 use std::time::Duration;
 
 use common::{Bench, busy, claim};
-use dlock_core::{Attempt, Error, Kind, Renewal, Wait};
+use dlock_core::{
+    Error, Kind, Wait,
+    driver::{Attempt, Renewal},
+};
 
 #[tokio::test]
 async fn a_plain_lock_is_a_string_with_a_ttl_and_nothing_beside() {

@@ -73,7 +73,7 @@ async fn locks(relay: &Relay) -> Locks {
 async fn many(locks: &Locks) -> Vec<Guard> {
     let all = (0..40).map(async |number| {
         let kind = Kind::ALL[number % Kind::ALL.len()];
-        locks.lock(kind, format!("foo{number}")).lock(&LockOptions::new().ttl(TTL)).await
+        locks.of(kind, format!("foo{number}")).lock(&LockOptions::new().ttl(TTL)).await
     });
     join_all(all).await.into_iter().map(|held| held.expect("nobody else holds it")).collect()
 }

@@ -71,7 +71,7 @@ async fn follows(primary: &Server) {
 
 /// Tries a lock of its own for each kind.
 async fn try_lock(locks: &Locks, kind: Kind, prefix: &str) -> Result<Option<Guard>> {
-    locks.lock(kind, format!("{prefix}{kind}")).try_lock(&LockOptions::new()).await
+    locks.of(kind, format!("{prefix}{kind}")).try_lock(&LockOptions::new()).await
 }
 
 /// What a client has left on a server, but for tokens.
@@ -155,6 +155,22 @@ async fn a_waiter_gets_in_when_the_replica_is_back() {
 }
 
 #[tokio::test]
+async fn grants_that_wait_for_a_replica_hold_up_no_renewal() {
+    let Some((primary, replica)) = pair().await else { return };
+    let locks = locks(&primary, 1).await;
+    let held = locks.mutex("held").lock().ttl(Duration::from_secs(6)).await.unwrap();
+    replica.servers()[0].pause().await.unwrap();
+    let asking: Vec<_> = (0..40)
+        .map(|number| tokio::spawn(locks.mutex(format!("other{number}")).lock().into_future()))
+        .collect();
+    sleep(Duration::from_secs(12)).await;
+    assert!(!held.is_lost(), "the primary is well, and the lock was not renewed");
+    asking.iter().for_each(tokio::task::JoinHandle::abort);
+    replica.servers()[0].resume().await.unwrap();
+    held.release().await.unwrap();
+}
+
+#[tokio::test]
 async fn on_a_cluster_without_replicas_all_is_granted() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     let locks = locks(&running, 1).await;
@@ -201,11 +217,16 @@ async fn on_a_cluster_a_new_connection_is_not_asked_what_was_written_through_ano
     });
     let port = relay.await.address.port();
     ask::<()>(second, &format!("CONFIG SET cluster-announce-port {port}")).await;
-    for server in running.servers() {
-        while !ask::<String>(server, "CLUSTER NODES").await.contains(&format!(":{port}@")) {
-            sleep(Duration::from_millis(20)).await;
+    let known_to_all = async {
+        for server in running.servers() {
+            while !ask::<String>(server, "CLUSTER NODES").await.contains(&format!(":{port}@")) {
+                sleep(Duration::from_millis(20)).await;
+            }
         }
-    }
+    };
+    tokio::time::timeout(Duration::from_secs(60), known_to_all)
+        .await
+        .expect("the nodes tell each other of ports");
     let locks = locks(&running, 1).await;
     third.pause().await.unwrap();
     let told = try_lock(&locks, Kind::Mutex, SECOND).await;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use common::{ask, connect, servers, shown, soon};
 use dlock_conformance::stores::{Flavour, Running};
 use dlock_core::{Error, Kind, LockOptions, Locks, Result};
+use futures_util::future::join_all;
 
 /// What a user needs, as the README says it and as an error must.
 fn rights(told: &str) -> &'static str {
@@ -37,8 +38,8 @@ async fn locks(url: &str) -> Result<Locks> {
 async fn all_works(locks: &Locks) {
     let options = LockOptions::new().ttl(Duration::from_secs(600));
     for kind in Kind::ALL {
-        let held = locks.lock(*kind, "foo").lock(&options).await.expect("it is free");
-        let lock = locks.lock(if *kind == Kind::Read { Kind::Write } else { *kind }, "foo");
+        let held = locks.of(*kind, "foo").lock(&options).await.expect("it is free");
+        let lock = locks.of(if *kind == Kind::Read { Kind::Write } else { *kind }, "foo");
         let waiter = tokio::spawn(async move { lock.lock(&options).await });
         // Who waits for a mutex is not to be seen.
         while *kind != Kind::Mutex && waiting(locks).await == 0 {
@@ -107,7 +108,7 @@ async fn a_wrong_password_is_refused_for_good_and_shown_nowhere() {
         }
         let error = connect(&url).await.expect_err("the password is wrong");
         let told = shown(&error);
-        assert!(matches!(error, Error::Store { .. }), "{flavour:?}: asking again does not help: {told}");
+        assert!(matches!(error, Error::Refused { .. }), "{flavour:?}: asking again does not help: {told}");
         assert!(told.contains("no such user and password"), "{flavour:?}: {told}");
         assert!(!told.contains("hunter2"), "{flavour:?}: {told}");
     }
@@ -147,4 +148,23 @@ async fn no_password_is_shown_of_what_is_connected() {
     for secret in ["s3cret", "odd#signs", "odd%23signs"] {
         assert!(!told.contains(secret), "{told}");
     }
+}
+
+#[tokio::test]
+async fn a_name_that_the_user_may_no_longer_use_loses_no_other_lock() {
+    let Some(running) = servers(Flavour::Standalone).await else { return };
+    each(&running, "ACL SETUSER app on >secret +@all ~* &*").await;
+    let locks = locks(&with_user(running.url(), "app:secret")).await.unwrap();
+    let ttl = Duration::from_secs(3);
+    let taken = ["a1", "a2", "b1"].map(|name| locks.mutex(name).lock().ttl(ttl).into_future());
+    let held = join_all(taken).await;
+    let held: Vec<_> = held.into_iter().map(|held| held.expect("nobody else holds it")).collect();
+    each(&running, "ACL SETUSER app resetkeys ~a* ~redisson_lock_token:{a*").await;
+    soon("it may not be renewed", held[2].lost()).await;
+    // Another ttl, so that only a renewal can have kept the others.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(
+        !held[0].is_lost() && !held[1].is_lost(),
+        "what may be renewed is lost with what may not: {held:?}"
+    );
 }

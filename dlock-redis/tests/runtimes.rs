@@ -5,7 +5,10 @@ mod common;
 use std::{pin::pin, sync::mpsc, time::Duration};
 
 use common::{Bench, claim, granted, soon};
-use dlock_core::{Claim, Kind, Locks, Renewal, Wait};
+use dlock_core::{
+    Kind, Locks, Wait,
+    driver::{Claim, Renewal},
+};
 use tokio::{
     runtime::{Builder, Runtime},
     time::timeout,

@@ -1,4 +1,4 @@
-//! What only several servers can do wrong: failovers, and messages that go to one shard.
+//! What only several servers can do wrong: failovers, and messages that go to one shard. Over the usual length: one table.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
 mod common;
@@ -168,9 +168,9 @@ async fn on_a_cluster_odd_names_are_locks_of_every_kind() {
     for name in ["a{b", "a}b", "a{}b", "}{", "{", "{}{c}"] {
         for kind in Kind::ALL {
             let options = LockOptions::new().ttl(Duration::from_secs(600));
-            let held = a.lock(*kind, name).lock(&options).await.unwrap();
+            let held = a.of(*kind, name).lock(&options).await.unwrap();
             // What a reader keeps out is a writer.
-            let lock = b.lock(if *kind == Kind::Read { Kind::Write } else { *kind }, name);
+            let lock = b.of(if *kind == Kind::Read { Kind::Write } else { *kind }, name);
             assert!(lock.try_lock(&options).await.unwrap().is_none(), "two hold `{name}` as {kind}");
             let state = b.inspect(name).await.unwrap().expect("it is held");
             assert_eq!((state.name.as_str(), state.holders.len()), (name, 1));
@@ -264,4 +264,29 @@ async fn until_heard(node: &Server, name: &str) {
         }
     };
     timeout(Duration::from_secs(10), heard).await.expect("nobody listens");
+}
+
+#[tokio::test]
+async fn one_node_of_a_cluster_is_refused_with_the_scheme_for_all() {
+    let Some(running) = servers(Flavour::Cluster).await else { return };
+    for server in running.servers() {
+        let error =
+            connect(&format!("redis://{}", server.address())).await.expect_err("it has a third of the names");
+        assert!(!error.is_transient(), "asking again does not help: {error:?}");
+        assert!(shown(&error).contains("`redis-cluster://`"), "{}", shown(&error));
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_that_tells_no_addresses_is_listed() {
+    let Some(running) = servers(Flavour::Cluster).await else { return };
+    for server in running.servers() {
+        ask::<()>(server, "CONFIG SET cluster-preferred-endpoint-type unknown-endpoint").await;
+    }
+    let locks = locks(&running, 600).await;
+    let names: Vec<_> = (0..20).map(|number| format!("foo{number:02}")).collect();
+    let held = join_all(names.iter().map(|name| locks.mutex(name).lock().into_future())).await;
+    let listed = locks.list("foo").await.expect("it tells which slots are whose");
+    assert_eq!(listed.iter().map(|state| state.name.to_string()).collect::<Vec<_>>(), names);
+    drop(held);
 }

@@ -19,7 +19,7 @@ async fn told_of(scheme: &str, flavour: Flavour, rewrite: fn(Words) -> Words) ->
         Locks::new(store).mutex("foo").try_lock().await
     };
     let error = used.await.expect_err("it cannot do what is asked");
-    assert!(matches!(error, Error::Store { .. }), "asking again does not help: {error:?}");
+    assert!(matches!(error, Error::Refused { .. }), "asking again does not help: {error:?}");
     Some(shown(&error))
 }
 
@@ -69,6 +69,6 @@ async fn a_master_that_no_sentinel_knows_is_named() {
     // One that is down says nothing, and hides nothing.
     let url = running.url().replace("/dlock", ",127.0.0.1:1/nobody");
     let error = connect(&url).await.expect_err("there is no such master");
-    assert!(matches!(error, Error::Store { .. }), "asking again does not help: {error:?}");
+    assert!(matches!(error, Error::Refused { .. }), "asking again does not help: {error:?}");
     assert!(shown(&error).contains("knows no master `nobody`"), "{}", shown(&error));
 }

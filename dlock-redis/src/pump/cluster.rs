@@ -7,14 +7,17 @@ use redis::{Msg, PushInfo, PushKind, RedisResult, cluster_async::ClusterConnecti
 use tokio::{sync::mpsc, time::sleep};
 
 use super::{LONGEST_PAUSE, MOST, Todo, wake, why};
-use crate::{error, hub::Shared};
+use crate::{
+    error,
+    hub::{News, Shared},
+};
 
 /// A cluster's connection subscribes anew by itself, to other nodes where slots have moved, and says that it broke.
 pub(super) async fn listen(
     cluster: &ClusterConnection,
     messages: &mut mpsc::UnboundedReceiver<PushInfo>,
     sharded: bool,
-    news: &mut mpsc::UnboundedReceiver<()>,
+    news: &mut mpsc::UnboundedReceiver<News>,
     hub: &Shared,
 ) {
     // Another pump may have been here: what it had heard counts no more, what it had begun is not done.
@@ -30,7 +33,9 @@ pub(super) async fn listen(
         tokio::select! {
             told = news.recv() => match told {
                 None => return,
-                Some(()) => todo.add(hub.changed()),
+                Some(News::Channels) => todo.add(hub.changed()),
+                // The client crate listens wherever it sends.
+                Some(News::CommandsMoved(_)) => {}
             },
             push = messages.recv() => match push {
                 None => return,

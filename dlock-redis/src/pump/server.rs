@@ -1,32 +1,40 @@
 //! Listening to one server, on a connection that is opened anew when it breaks.
 
-use std::{collections::HashSet, future::pending, pin::Pin, time::Duration};
+use std::{collections::HashSet, future::pending, pin::Pin};
 
 use futures_util::StreamExt;
 use redis::{Msg, RedisError, RedisResult};
 use tokio::{
     sync::mpsc,
-    time::{sleep, timeout},
+    time::{Instant, sleep_until, timeout},
 };
 
-use super::{LONGEST_PAUSE, Todo, wake, why};
-use crate::{dial::Dial, error, hub::Shared};
-
-/// The first pause before the connection is made again; doubles up to [`LONGEST_PAUSE`].
-const PAUSE: Duration = Duration::from_millis(50);
+use super::{Todo, wake, why};
+use crate::{
+    dial::Dial,
+    error,
+    hub::{News, Shared},
+    pace::Pace,
+};
 
 /// Listens until the hub is gone.
-pub(super) async fn listen(dial: &Dial, events: bool, news: &mut mpsc::UnboundedReceiver<()>, hub: &Shared) {
-    let mut pause = PAUSE;
+pub(super) async fn listen(
+    dial: &Dial,
+    events: bool,
+    news: &mut mpsc::UnboundedReceiver<News>,
+    hub: &Shared,
+) {
+    let mut pace = Pace::calm();
     loop {
-        let End::Line(error) = listen_once(dial, events, news, hub, &mut pause).await else { return };
+        sleep_until(pace.next()).await;
+        pace.note_attempt();
+        let End::Line(error) = listen_once(dial, events, news, hub, &mut pace).await else { return };
         hub.missed();
-        // Behind it, or whoever waits to be heard would not see it.
+        // After `missed`, which marks the channels as not subscribed: a waiter that waits for its subscription would not see
+        // the refusal.
         if let Some(error) = error.filter(|error| !error.is_transient()) {
             hub.refused(&why(&error));
         }
-        sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
@@ -38,14 +46,15 @@ enum End {
 
 type Doing<'a> = Pin<Box<dyn Future<Output = RedisResult<Vec<String>>> + Send + 'a>>;
 
-/// Opens a connection and listens until it breaks. The pause is short again once that has worked.
+/// Opens a connection and listens until it breaks, or commands go elsewhere.
 async fn listen_once(
     dial: &Dial,
     events: bool,
-    news: &mut mpsc::UnboundedReceiver<()>,
+    news: &mut mpsc::UnboundedReceiver<News>,
     hub: &Shared,
-    pause: &mut Duration,
+    pace: &mut Pace,
 ) -> End {
+    let began = Instant::now();
     let (sink, mut messages) = match dial.messages().await {
         Ok(connection) => connection.split(),
         Err(error) => return End::Line(Some(error)),
@@ -77,7 +86,9 @@ async fn listen_once(
         tokio::select! {
             told = news.recv() => match told {
                 None => return End::Hub,
-                Some(()) => todo.add(hub.changed()),
+                Some(News::Channels) => todo.add(hub.changed()),
+                Some(News::CommandsMoved(since)) if since > began => return End::Line(None),
+                Some(News::CommandsMoved(_)) => {}
             },
             message = messages.next() => match message {
                 Some(message) => deliver(hub, &message),
@@ -87,7 +98,7 @@ async fn listen_once(
                 doing = None;
                 match done {
                     Ok(mut heard) => {
-                        *pause = PAUSE;
+                        pace.note_answer();
                         // What is about to be left is not heard, though somebody has come back to it.
                         todo.add(hub.changed());
                         heard.retain(|channel| !todo.gone.contains(channel));

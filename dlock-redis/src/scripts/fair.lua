@@ -4,8 +4,13 @@ local lock, queue, deadlines, beats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local owner, ttl, patience = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
--- Who waits behind one that is gone is discarded one patience earlier, but not at once because patiences differ.
+-- Whether others than dlock wait. dlock's waiters keep their deadlines themselves, so that a hand-off is no work for each of them.
+local function has_foreign()
+    return redis.call('ZCARD', deadlines) > redis.call('ZCARD', beats)
+end
+-- Another's waiter behind one that is gone is discarded one patience earlier, but not at once because patiences differ.
 local function advance(who)
+    if redis.call('ZSCORE', beats, who) then return end
     local score = tonumber(redis.call('ZSCORE', deadlines, who) or now)
     local least = math.max(score - patience, math.min(score, now + ttl))
     redis.call('ZINCRBY', deadlines, least - score, who)
@@ -13,7 +18,7 @@ end
 local function leave(who)
     if redis.call('ZREM', beats, who) + redis.call('ZREM', deadlines, who) == 0 then return end
     local behind = false
-    for _, other in ipairs(redis.call('LRANGE', queue, 0, -1)) do
+    for _, other in ipairs(has_foreign() and redis.call('LRANGE', queue, 0, -1) or {}) do
         if other == who then behind = true elseif behind then advance(other) end
     end
     redis.call('LREM', queue, 0, who)

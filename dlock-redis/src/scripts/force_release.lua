@@ -22,6 +22,6 @@ if mode then
     return 1
 end
 redis.call(ARGV[3], ARGV[1], '0')
-local head = redis.call('LINDEX', KEYS[2], 0)
-if head then redis.call(ARGV[3], ARGV[1] .. ':' .. head, '0') end
+local head = redis.pcall('LINDEX', KEYS[2], 0)
+if type(head) == 'string' then redis.call(ARGV[3], ARGV[1] .. ':' .. head, '0') end
 return 1

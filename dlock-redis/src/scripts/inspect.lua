@@ -4,11 +4,15 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local fields = fields_of(KEYS[1], redis.call('TYPE', KEYS[1]).ok, ARGV[2]) or {}
 local holds, waits = {}, {}
+local is_read = ARGV[2] == 'hash' and fields[1] and redis.call('HGET', KEYS[1], 'mode') == 'read'
 for i = 1, #fields, 2 do
     local timeout = ARGV[1] .. ':' .. fields[i] .. ':rwlock_timeout:1'
-    local token = redis.pcall('GET', timeout)
-    holds[#holds + 1], holds[#holds + 2] = fields[i], redis.call('PTTL', timeout)
-    holds[#holds + 1] = type(token) == 'string' and token or ''
+    local token, left = redis.pcall('GET', timeout), redis.call('PTTL', timeout)
+    -- A reader of dlock's without a timeout is dead, and only not yet removed.
+    if not (is_read and left == -2 and string.sub(fields[i], -2) == ':0') then
+        holds[#holds + 1], holds[#holds + 2] = fields[i], left
+        holds[#holds + 1] = type(token) == 'string' and token or ''
+    end
 end
 local function wait(as, owner, deadline)
     local left = deadline and math.floor(tonumber(deadline) - now) or -1

@@ -5,8 +5,9 @@ if redis.pcall('HEXISTS', KEYS[1], ARGV[1]) ~= 1 then
 end
 redis.call('DEL', KEYS[1])
 redis.call(ARGV[3], ARGV[2], '0')
-local head = redis.call('LINDEX', KEYS[2], 0)
-if head then
+-- Another program's data at the queue's key is no reason to say that the lock was not released.
+local head = redis.pcall('LINDEX', KEYS[2], 0)
+if type(head) == 'string' then
     redis.call(ARGV[3], ARGV[2] .. ':' .. head, '0')
 end
 return 1

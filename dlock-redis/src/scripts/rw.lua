@@ -19,15 +19,20 @@ local function bury()
     for _, who in ipairs(dead) do leave(who) end
     if #dead > 0 then wake_all() end
 end
--- The ms that the longest of all read holds lasts; nil if it is too much to count (a field that is no hold's).
+-- Removes dlock's readers that have no timeout: they are dead. Answers the ms that the longest of the others lasts; nil if that is
+-- unknown, because of a field without a timeout that dlock did not write: Redisson may renew the hash and not each timeout.
 local function longest_read(tag)
     local longest, fields = 0, redis.call('HGETALL', lock)
     for i = 1, #fields, 2 do
-        local holds = tonumber(fields[i + 1]) or 0
-        if holds > 1000 then return nil end
-        for k = 1, holds do
-            longest = math.max(longest, redis.call('PTTL', tag .. ':' .. fields[i] .. ':rwlock_timeout:' .. k))
+        local who, holds, left = fields[i], tonumber(fields[i + 1]) or 0, -2
+        -- So many are none: a field that is no hold's must not stop the server.
+        for k = 1, holds <= 1000 and holds or 0 do
+            left = math.max(left, redis.call('PTTL', tag .. ':' .. who .. ':rwlock_timeout:' .. k))
         end
+        if who ~= 'mode' and left < 0 then
+            if string.sub(who, -2) == ':0' then redis.call('HDEL', lock, who) else longest = nil end
+        end
+        longest = longest and math.max(longest, left)
     end
     return longest
 end

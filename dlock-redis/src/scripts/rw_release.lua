@@ -20,11 +20,11 @@ local held = redis.call('HDEL', lock, owner) == 1
 -- A writer's ttl is its own: only what readers hold is measured by them.
 if held and redis.call('HGET', lock, 'mode') == 'read' then
     local longest = longest_read(ARGV[5])
-    if longest and longest > 0 then
-        redis.call('PEXPIRE', lock, longest)
-    elseif longest then
+    if redis.call('HLEN', lock) == 1 then
         redis.call('DEL', lock)
         redis.call(ARGV[4], ARGV[3], '0')
+    elseif longest then
+        redis.call('PEXPIRE', lock, longest)
     end
 end
 if waited then wake_all() end

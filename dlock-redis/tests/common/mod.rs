@@ -4,19 +4,28 @@
 #[cfg(feature = "tracing")]
 pub(crate) mod log;
 pub(crate) mod nodes;
+pub(crate) mod pipe;
 pub(crate) mod relay;
 
-use std::{process::ExitCode, time::Duration};
+use std::{alloc::System, io, net::SocketAddr, process::ExitCode, time::Duration};
 
 use async_trait::async_trait;
+use cap::Cap;
 use dlock_conformance::{
-    Fixture, Unreachable,
+    Data, Fixture, Network, Restart, Unreachable,
     stores::{self, Brand, Flavour, Running, Server},
 };
-use dlock_core::{Attempt, Claim, ClaimId, Kind, LockName, LockOptions, Locks, Request, Result, Store, Wait};
+use dlock_core::{
+    ClaimId, Kind, LockName, LockOptions, Locks, Result, Wait,
+    driver::{Attempt, Claim, Request, Store},
+};
 use dlock_redis::DRIVER;
 use futures_util::StreamExt;
 use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, aio::MultiplexedConnection};
+
+/// Counts bytes for the case that looks for leaks.
+#[global_allocator]
+static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 
 /// Runs the suite on a store, with these parameters in its URL.
 pub(crate) fn suite(brand: Brand, flavour: Flavour, params: &str) -> ExitCode {
@@ -29,9 +38,9 @@ pub(crate) fn suite(brand: Brand, flavour: Flavour, params: &str) -> ExitCode {
 /// A store for the suite.
 pub(crate) struct Redis {
     brand: Brand,
-    /// Ends with this.
-    _running: Running,
+    running: Running,
     url: String,
+    params: String,
 }
 
 impl Redis {
@@ -39,12 +48,8 @@ impl Redis {
         let mut params: Vec<_> =
             [params.to_owned()].into_iter().filter(|params| !params.is_empty()).collect();
         params.extend(running.ca().map(|ca| format!("ca={}", ca.display())));
-        let url = if params.is_empty() {
-            running.url().to_owned()
-        } else {
-            format!("{}?{}", running.url(), params.join("&"))
-        };
-        Self { brand, _running: running, url }
+        let params = if params.is_empty() { String::new() } else { format!("?{}", params.join("&")) };
+        Self { brand, url: format!("{}{params}", running.url()), running, params }
     }
 }
 
@@ -56,6 +61,45 @@ impl Fixture for Redis {
 
     async fn connect(&self) -> Result<Store> {
         connect(&self.url).await
+    }
+
+    fn allocated(&self) -> Option<usize> {
+        Some(HEAP.allocated())
+    }
+
+    fn network(&self) -> Option<&dyn Network> {
+        // Elsewhere the servers say where they are, past any proxy, or a certificate does.
+        let is_alone = self.running.url().starts_with("redis://") && self.running.servers().len() == 1;
+        is_alone.then_some(self)
+    }
+}
+
+#[async_trait]
+impl Network for Redis {
+    fn server(&self) -> SocketAddr {
+        self.running.servers()[0].address()
+    }
+
+    async fn connect_to(&self, address: SocketAddr) -> Result<Store> {
+        connect(&format!("redis://{address}{}", self.params)).await
+    }
+
+    fn bound(&self, _ttl: Duration) -> Duration {
+        // The default of `timeout`.
+        Duration::from_secs(3)
+    }
+
+    fn restart(&self) -> Option<&dyn Restart> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Restart for Redis {
+    async fn restart(&self, data: Data) -> io::Result<()> {
+        let server = &self.running.servers()[0];
+        server.kill().await?;
+        server.start(data).await
     }
 }
 
@@ -209,7 +253,7 @@ pub(crate) fn claim(store: &Store, name: &str, kind: Kind, ttl: u64, wait: Wait)
     let id = ClaimId::random();
     let name = LockName::new(name).expect("a legal name");
     let claim = store.backend.claim(Request { name, kind, id, ttl: Duration::from_millis(ttl), wait });
-    (claim, format!("{id}:1"))
+    (claim, format!("{id}:0"))
 }
 
 /// The token of an attempt that must be granted.

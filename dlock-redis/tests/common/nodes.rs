@@ -7,7 +7,7 @@ use dlock_conformance::{
     Fixture, Unreachable,
     stores::{self, Brand, Flavour, Running, Server},
 };
-use dlock_core::{LockOptions, Locks, Result, Store};
+use dlock_core::{LockOptions, Locks, Result, driver::Store};
 use futures_util::future::{join_all, try_join_all};
 
 use super::{connect, raw, words};

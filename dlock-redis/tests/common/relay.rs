@@ -46,6 +46,10 @@ pub(crate) struct Relay {
 }
 
 struct Flow {
+    /// Where new connections lead.
+    server: Mutex<SocketAddr>,
+    /// Whether connections are closed, those that there are and those that come.
+    closes: watch::Sender<bool>,
     rewrite: Box<dyn Fn(Words) -> Words + Send + Sync>,
     /// How many scripts were asked for.
     asked: watch::Sender<usize>,
@@ -69,17 +73,40 @@ impl Relay {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let address = listener.local_addr().expect("it is bound");
         let (asked, wanted) = (watch::Sender::new(0), watch::Sender::new(0));
-        let flow =
-            Arc::new(Flow { rewrite: Box::new(rewrite), asked, wanted, connections: Mutex::default() });
+        let flow = Arc::new(Flow {
+            server: Mutex::new(server),
+            closes: watch::Sender::new(false),
+            rewrite: Box::new(rewrite),
+            asked,
+            wanted,
+            connections: Mutex::default(),
+        });
         let shared = Arc::clone(&flow);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let server = TcpStream::connect(server).await.expect("the server is there");
-                let (up, down, answers) = (Arc::clone(&shared), Arc::clone(&shared), shared.connection());
+                let answers = shared.connection();
+                if *shared.closes.borrow() {
+                    continue;
+                }
+                let to = *shared.server.lock().expect("nobody panics");
+                let server = TcpStream::connect(to).await.expect("the server is there");
+                let (up, down) = (Arc::clone(&shared), Arc::clone(&shared));
                 let ((from_client, to_client), (from_server, to_server)) =
                     (client.into_split(), server.into_split());
-                tokio::spawn(async move { up.questions(from_client, to_server).await });
-                tokio::spawn(async move { down.answers(from_server, to_client, answers).await });
+                tokio::spawn(async move {
+                    let mut closes = up.closes.subscribe();
+                    tokio::select! {
+                        _ = up.questions(from_client, to_server) => {}
+                        _ = closes.wait_for(|closes| *closes) => {}
+                    }
+                });
+                tokio::spawn(async move {
+                    let mut closes = down.closes.subscribe();
+                    tokio::select! {
+                        _ = down.answers(from_server, to_client, answers) => {}
+                        _ = closes.wait_for(|closes| *closes) => {}
+                    }
+                });
             }
         });
         Self { address, flow }
@@ -99,6 +126,16 @@ impl Relay {
     /// How many connections there have been.
     pub(crate) fn count(&self) -> usize {
         self.flow.connections.lock().expect("nobody panics").len()
+    }
+
+    /// Closes all connections, and from now on those that come as soon as they have come; or no more.
+    pub(crate) fn close(&self, closes: bool) {
+        self.flow.closes.send_replace(closes);
+    }
+
+    /// Has new connections lead to another server.
+    pub(crate) fn lead_to(&self, server: SocketAddr) {
+        *self.flow.server.lock().expect("nobody panics") = server;
     }
 
     /// Does this to the answers of all connections that there have been. Later ones are sound.

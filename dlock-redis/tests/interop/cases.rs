@@ -1,19 +1,26 @@
 //! What must hold where dlock and a peer share a lock.
 
-use std::{env, sync::Mutex as Shared, time::Duration};
+use std::{
+    env,
+    sync::{
+        Arc, Mutex as Shared,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use dlock_conformance::peer::{
     Contender, Fleet, PeerKind,
     PeerKind::{Fair, Fenced, Mutex, Read, Write},
     Taken,
 };
-use dlock_core::{Guard, Kind, LockOptions, Locks};
-use futures_util::future::join;
+use dlock_core::{DistributedLock, Guard, Kind, LockOptions, Locks, MultiLock, RedLock};
+use futures_util::future::{join, join_all};
 use tokio::{task::yield_now, time::Instant};
 
 use crate::{
     Border, TTL,
-    common::{soon, unique},
+    common::{connect, soon, unique},
 };
 
 /// Longer than anybody waits here.
@@ -22,7 +29,7 @@ const LONG: Duration = Duration::from_secs(60);
 pub(crate) async fn they_exclude_each_other(border: &Border, kind: PeerKind) {
     let (name, other) = (unique(), border.contender(kind));
     let locks = border.locks().await;
-    let ours = locks.lock(kind.kind(), &name);
+    let ours = locks.of(kind.kind(), &name);
     let attempt = || async { ours.try_lock(&LockOptions::new().ttl(TTL)).await.expect("an answer") };
 
     took(other.try_lock(kind, &name).await);
@@ -211,7 +218,7 @@ pub(crate) async fn a_lock_that_dlock_breaks_is_its_waiters(border: &Border, kin
     let (taken, ()) = soon("the waiter was not woken", join(waiter.lock(kind, &name, LONG), breaks)).await;
     took(taken);
     holder.unlock(kind, &name).await.expect_err("it was taken from it");
-    let still = locks.lock(kind.kind(), &name).try_lock(&LockOptions::new()).await.expect("an answer");
+    let still = locks.of(kind.kind(), &name).try_lock(&LockOptions::new()).await.expect("an answer");
     assert!(still.is_none(), "the waiter holds it");
     waiter.unlock(kind, &name).await.expect("it holds it");
     locks.close().await;
@@ -268,6 +275,74 @@ pub(crate) async fn a_mixed_fleet_loses_nothing(border: &Border, kinds: &[PeerKi
     }
 }
 
+/// From 3.44 to 3.52 Redisson renews the hash of each lock that a thread reads, but the timeout of one only.
+pub(crate) async fn several_read_locks_of_one_thread_keep_writers_out(border: &Border) {
+    let ttl = Duration::from_secs(3);
+    let names = [unique(), unique(), unique()];
+    let locks = border.locks().await;
+    let peer = border.built.start(border.running.url(), ttl);
+    let reader = peer.contender();
+    for name in &names {
+        took(reader.lock(Read, name, LONG).await);
+    }
+    tokio::time::sleep(ttl * 2).await;
+    for name in &names {
+        lock(&locks, Read, name).await.release().await.expect("it holds it");
+    }
+    for name in &names {
+        let writes = locks.rwlock(name).write().try_lock().await.expect("an answer");
+        assert!(writes.is_none(), "dlock writes where the peer still reads");
+        reader.unlock(Read, name).await.expect("it still holds it");
+        soon("the writer is not let in", lock(&locks, Write, name))
+            .await
+            .release()
+            .await
+            .expect("it holds it");
+    }
+    locks.close().await;
+}
+
+/// Contenders of both sides take three names as one lock, again and again.
+pub(crate) async fn several_locks_as_one_exclude_each_other(border: &Border, kind: PeerKind) {
+    const TURNS: usize = 20;
+    let (name, stores) = (unique(), ["a:", "b:", "c:"]);
+    let names = stores.map(|store| format!("{store}{name}")).join(",");
+    let holders = AtomicUsize::new(0);
+    let hold = async || {
+        assert_eq!(holders.fetch_add(1, Relaxed), 0, "two hold it");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        holders.fetch_sub(1, Relaxed);
+    };
+    let theirs = async || {
+        let contender = border.contender(kind);
+        for _ in 0..TURNS {
+            took(contender.lock(kind, &names, LONG).await);
+            hold().await;
+            contender.unlock(kind, &names).await.expect("it holds it");
+        }
+    };
+    let ours = async || {
+        let options = LockOptions::new().ttl(TTL);
+        let lock: Arc<dyn DistributedLock> = if kind == PeerKind::Multi {
+            let locks = border.locks().await;
+            let all = names.split(',').map(|name| locks.of(Kind::Mutex, name));
+            Arc::new(MultiLock::new(all).expect("it has members"))
+        } else {
+            let all = stores.map(|store| format!("{}?prefix={store}", border.running.url()));
+            let all = join_all(all.iter().map(|url| connect(url))).await.into_iter();
+            let all = RedLock::new(all.map(|store| store.expect("Redis is there"))).expect("three stores");
+            Locks::new(all.into_store()).of(Kind::Mutex, &name)
+        };
+        for _ in 0..TURNS {
+            let guard = lock.lock(&options).await.expect("it is granted");
+            hold().await;
+            guard.release().await.expect("it holds it");
+        }
+    };
+    let all = join(join(theirs(), theirs()), join(ours(), ours()));
+    tokio::time::timeout(LONG * 2, all).await.expect("nobody is stuck");
+}
+
 /// Sleeps no longer than said, where tokio's timer would for whole milliseconds.
 async fn passes(moment: Duration) {
     let began = Instant::now();
@@ -277,7 +352,7 @@ async fn passes(moment: Duration) {
 }
 
 async fn lock(locks: &Locks, kind: PeerKind, name: &str) -> Guard {
-    locks.lock(kind.kind(), name).lock(&LockOptions::new().ttl(TTL)).await.expect("it is granted")
+    locks.of(kind.kind(), name).lock(&LockOptions::new().ttl(TTL)).await.expect("it is granted")
 }
 
 fn took(taken: std::io::Result<Option<Taken>>) -> Taken {

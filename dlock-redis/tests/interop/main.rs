@@ -1,6 +1,7 @@
 //! dlock beside Redisson, redis-py and redsync, on one Redis.
 //!
-//! `DLOCK_FLEET` says how often each contender of a mixed fleet takes its lock: 50 times if it does not.
+//! `DLOCK_FLEET` says how often each contender of a mixed fleet takes its lock: 50 times if it does not. `DLOCK_REDISSON` names more
+//! versions of Redisson, with commas between.
 
 mod cases;
 #[path = "../common/mod.rs"]
@@ -21,7 +22,7 @@ use dlock_conformance::{
 use dlock_core::{LockOptions, Locks, Registry};
 use libtest_mimic::{Arguments, Trial};
 
-use PeerKind::{Fair, Fenced, Mutex, Read, Write};
+use PeerKind::{Fair, Fenced, Multi, Mutex, Read, Redlock, Write};
 
 /// Of both sides: whoever waits for it to end was not woken.
 const TTL: Duration = Duration::from_secs(30);
@@ -35,7 +36,13 @@ fn main() -> ExitCode {
         (Program::REDIS_PY, "plain", plain),
         (Program::REDSYNC, "plain", plain),
     ];
-    let trials = programs.into_iter().flat_map(|(program, dialect, trials)| {
+    let more = std::env::var("DLOCK_REDISSON").unwrap_or_default();
+    let more = more.split(',').filter(|version| !version.is_empty()).map(|version| {
+        // For as long as the process lives, as the others'.
+        let version: &'static str = version.to_owned().leak();
+        (Program::redisson(version), "redisson", redisson as Table)
+    });
+    let trials = programs.into_iter().chain(more).flat_map(|(program, dialect, trials)| {
         match Border::new(&redis, program, dialect) {
             Ok(border) => trials(&border),
             Err(unreachable) => vec![unreachable.trial(&program.name())],
@@ -97,6 +104,9 @@ fn redisson(border: &Arc<Border>) -> Vec<Trial> {
         a_mixed_fleet_loses_nothing(&[Mutex]);
         a_mixed_fleet_loses_nothing(&[Fair]);
         a_mixed_fleet_loses_nothing(&[Read, Write]);
+        several_read_locks_of_one_thread_keep_writers_out();
+        several_locks_as_one_exclude_each_other(Multi);
+        several_locks_as_one_exclude_each_other(Redlock);
     }
 }
 

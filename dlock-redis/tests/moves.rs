@@ -1,0 +1,54 @@
+//! A master whose address leads to another server from now on, as where a virtual address or a name moves.
+#![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{
+    Bench, connect,
+    relay::{Answers, Relay},
+    soon,
+};
+use dlock_core::Locks;
+
+async fn pair() -> Option<(Bench, Bench)> {
+    let (old, new) = (Bench::new().await?, Bench::new().await?);
+    (!old.running.servers().is_empty() && !new.running.servers().is_empty()).then_some((old, new))
+}
+
+#[tokio::test]
+async fn a_master_that_became_a_replica_without_one_is_left_for_the_one_that_has_its_address() {
+    let Some((old, new)) = pair().await else { return };
+    let relay = Relay::to(old.running.servers()[0].address()).await;
+    let locks = Locks::new(connect(&format!("redis://{}", relay.address)).await.unwrap());
+    old.tell("CONFIG SET replica-serve-stale-data no").await;
+    old.tell("REPLICAOF 127.0.0.1 1").await;
+    relay.lead_to(new.running.servers()[0].address());
+    let told = soon("the call does not end", locks.mutex("foo").try_lock().into_future()).await;
+    let held = told.expect("it asks the demoted one, which answers MASTERDOWN").expect("it is free");
+    assert!(new.ask::<bool>("EXISTS foo").await);
+    held.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn whoever_waits_listens_where_commands_go() {
+    let Some((old, new)) = pair().await else { return };
+    let relay = Relay::to(old.running.servers()[0].address()).await;
+    let url = format!("redis://{}?timeout=1s", relay.address);
+    let locks = Locks::new(connect(&url).await.unwrap());
+    for server in [&old, &new] {
+        server.tell("HSET foo aaaa:1 1").await;
+    }
+    let waiter = tokio::spawn(locks.mutex("foo").lock().ttl(Duration::from_secs(600)).into_future());
+    old.until_heard("redisson_lock__channel:{foo}").await;
+    // The old one hangs: its kernel still acknowledges all.
+    relay.all(Answers::Stay);
+    relay.lead_to(new.running.servers()[0].address());
+    let other = async { while locks.mutex("bar").try_lock().await.is_err() {} };
+    soon("commands do not go to the new one", other).await;
+    new.until_heard("redisson_lock__channel:{foo}").await;
+    new.tell("DEL foo").await;
+    new.tell("PUBLISH redisson_lock__channel:{foo} 0").await;
+    drop(soon("the waiter was not woken by the new one", waiter).await.unwrap().unwrap());
+}

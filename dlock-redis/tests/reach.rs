@@ -1,0 +1,163 @@
+//! How a server is found and a client known: sockets, several hosts, names, and files that are replaced.
+
+mod common;
+
+use std::{fs, time::Duration};
+
+use common::{Bench, ask, connect, pipe::Pipe, servers, soon};
+use dlock_conformance::stores::{Flavour, Running};
+use dlock_core::{Kind, LockOptions, Locks};
+
+/// A folder that ends with its test.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        let path = std::env::temp_dir().join(common::unique());
+        fs::create_dir(&path).expect("a new name");
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).expect("it is there");
+    }
+}
+
+async fn locks(url: &str) -> Locks {
+    Locks::new(connect(url).await.expect("the server is there"))
+}
+
+/// One waits for the other.
+async fn works(locks: &Locks) {
+    for kind in Kind::ALL {
+        let name = common::unique();
+        let held = locks.of(*kind, &name).lock(&LockOptions::new()).await.expect("it is free");
+        let write = locks.rwlock(&name).write();
+        let rival = locks.of(if *kind == Kind::Read { Kind::Write } else { *kind }, &name);
+        let options = LockOptions::new();
+        let wait =
+            async { if *kind == Kind::Read { write.lock().await } else { rival.lock(&options).await } };
+        let release = async { held.release().await.expect("held until now") };
+        let (next, ()) = soon("the next is not let in", async { tokio::join!(wait, release) }).await;
+        next.expect("it is free").release().await.expect("held until now");
+    }
+}
+
+#[tokio::test]
+async fn a_server_is_reached_at_a_unix_socket() {
+    let Some(bench) = Bench::new().await else { return };
+    let Some(server) = bench.running.servers().first() else { return };
+    let folder = Folder::new();
+    let socket = folder.0.join("redis.sock");
+    let _pipe = Pipe::at(&socket, server.address());
+    let locks = locks(&format!("redis+unix://{}?db=2", socket.display())).await;
+    works(&locks).await;
+    let held = locks.mutex("foo").lock().await.unwrap();
+    assert!(!bench.ask::<bool>("EXISTS foo").await, "it is in another database");
+    held.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_client_has_a_name_in_the_servers_list() {
+    let Some(bench) = Bench::new().await else { return };
+    let (_plain, _named) = (bench.locks("").await, bench.locks("client_name=billing-7").await);
+    let list: String = bench.ask("CLIENT LIST").await;
+    assert!(list.contains(" name=dlock ") && list.contains(" name=billing-7 "), "{list}");
+}
+
+#[tokio::test]
+async fn of_several_hosts_the_master_is_found_also_after_it_has_changed() {
+    let (Some(a), Some(b)) = (servers(Flavour::Standalone).await, servers(Flavour::Standalone).await) else {
+        return;
+    };
+    let (first, second) = (&a.servers()[0], &b.servers()[0]);
+    let follow = async |one: &dlock_conformance::stores::Server,
+                        other: &dlock_conformance::stores::Server| {
+        ask::<()>(one, &format!("REPLICAOF {} {}", other.address().ip(), other.address().port())).await;
+    };
+    follow(first, second).await;
+    let url = format!("redis://127.0.0.1:1,{},{}?role=master&timeout=2s", first.address(), second.address());
+    let locks = locks(&url).await;
+    works(&locks).await;
+    let held = locks.mutex("foo").lock().await.unwrap();
+    assert!(ask::<bool>(second, "EXISTS foo").await, "a replica was asked");
+    held.release().await.unwrap();
+    ask::<()>(first, "REPLICAOF NO ONE").await;
+    follow(second, first).await;
+    let moved = async {
+        loop {
+            if let Ok(Some(held)) = locks.mutex("foo").try_lock().await {
+                return held;
+            }
+        }
+    };
+    let held = soon("the new master is not found", moved).await;
+    assert!(ask::<bool>(first, "EXISTS foo").await, "a replica was asked");
+    drop(held);
+}
+
+/// Two servers that know the same user and have each a certificate that the other's authority did not sign.
+async fn encrypted() -> Option<(Running, Running)> {
+    Some((servers(Flavour::Tls).await?, servers(Flavour::Tls).await?))
+}
+
+/// The port of a server's URL, which is that for TLS.
+fn port(running: &Running) -> u16 {
+    let port = running.url().rsplit(':').next().expect("a port");
+    port.trim_end_matches(|c: char| !c.is_ascii_digit())
+        .split('/')
+        .next()
+        .expect("a port")
+        .parse()
+        .expect("a number")
+}
+
+#[tokio::test]
+async fn certificates_are_read_again_for_each_connection() {
+    let Some((old, new)) = encrypted().await else { return };
+    let (pipe, address) = Pipe::to(([127, 0, 0, 1], port(&old)).into()).await;
+    let folder = Folder::new();
+    let ca = folder.0.join("ca.pem");
+    fs::copy(old.ca().expect("it speaks TLS"), &ca).expect("there is room");
+    let url = old.url().replace(&format!(":{}", port(&old)), &format!(":{}", address.port()));
+    let locks = locks(&format!("{url}?ca={}", ca.display())).await;
+    works(&locks).await;
+    // The authority has changed: for the servers first, as it must not.
+    pipe.cut_and_lead_to(([127, 0, 0, 1], port(&new)).into());
+    locks.mutex("foo").try_lock().await.expect_err("nobody trusts the new authority yet");
+    fs::copy(new.ca().expect("it speaks TLS"), &ca).expect("there is room");
+    let back = async { while locks.mutex("foo").try_lock().await.is_err() {} };
+    soon("the new authority is never believed", back).await;
+}
+
+#[tokio::test]
+async fn a_password_is_read_again_for_each_connection() {
+    let Some(bench) = Bench::new().await else { return };
+    if bench.running.servers().is_empty() {
+        return;
+    }
+    bench.tell("ACL SETUSER app on >first +@all ~* &*").await;
+    let folder = Folder::new();
+    let file = folder.0.join("password");
+    fs::write(&file, "first\n").expect("there is room");
+    let url = bench.running.url().replacen("://", "://app@", 1);
+    let locks = locks(&format!("{url}?password_file={}", file.display())).await;
+    let held = locks.mutex("foo").lock().ttl(Duration::from_secs(6)).await.unwrap();
+    bench.tell("ACL SETUSER app resetpass >second").await;
+    fs::write(&file, "second\n").expect("there is room");
+    bench.tell("CLIENT KILL TYPE normal SKIPME yes").await;
+    works(&locks).await;
+    held.release().await.expect("it was renewed meanwhile");
+}
+
+#[tokio::test]
+async fn a_cluster_is_spoken_to_in_classic_messages_where_that_is_asked_for() {
+    let Some(running) = servers(Flavour::Cluster).await else { return };
+    let locks = locks(&format!("{}?pubsub=classic", running.url())).await;
+    works(&locks).await;
+    for server in running.servers() {
+        assert_eq!(ask::<Vec<String>>(server, "PUBSUB SHARDCHANNELS").await, [""; 0]);
+    }
+}

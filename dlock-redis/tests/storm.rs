@@ -1,0 +1,137 @@
+//! How many connections a client with many waiters makes to a server that takes none.
+#![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Bench, connect, raw, relay::Relay, servers, words};
+use dlock_conformance::stores::Flavour;
+use dlock_core::{Guard, LockOptions, Locks, Result};
+use futures_util::future::join_all;
+use tokio::{task::JoinHandle, time::sleep};
+
+const WAITERS: usize = 500;
+
+/// How long the server takes no connection.
+const AWAY: Duration = Duration::from_secs(8);
+
+/// So long that nobody asks but because of an error.
+const TTL: Duration = Duration::from_secs(600);
+
+/// Many waiters of one client, each for a name of its own that another client holds.
+async fn waiters(locks: &Locks, bench: &Bench) -> Vec<JoinHandle<Result<Guard>>> {
+    let mut held = redis::pipe();
+    for number in 0..WAITERS {
+        held.hset(format!("foo{number}"), "aaaa:1", 1).ignore();
+    }
+    held.exec_async(&mut bench.raw.clone()).await.expect("writable");
+    let waiting: Vec<_> = (0..WAITERS)
+        .map(|number| tokio::spawn(locks.mutex(format!("foo{number}")).lock().ttl(TTL).into_future()))
+        .collect();
+    let listened = async {
+        while bench.ask::<Vec<String>>("PUBSUB CHANNELS redisson_lock__channel:*").await.len() < WAITERS {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), listened).await.expect("they wait");
+    waiting
+}
+
+async fn locks(url: &str) -> Locks {
+    Locks::new(connect(&format!("{url}?timeout=1s")).await.expect("it is there"))
+        .with_defaults(LockOptions::new().ttl(TTL))
+}
+
+/// Asks now and then for another lock, as a server's clients do, and so finds that the connection is broken.
+async fn ask_for(locks: &Locks, time: Duration) {
+    let until = Instant::now() + time;
+    let tries = (0..WAITERS).map(async |number| {
+        while Instant::now() < until {
+            locks.mutex(format!("bar{number}")).try_lock().await.ok();
+            sleep(Duration::from_millis(10)).await;
+        }
+    });
+    join_all(tries).await;
+}
+
+fn assert_few(connections: usize, within: Duration) {
+    // Five a second, and as many at the beginning.
+    let most = 5 * (1 + within.as_secs() as usize);
+    assert!(connections <= most, "{connections} connections in {within:?}");
+    assert!(connections >= 4, "it gave up: {connections} connections in {within:?}");
+}
+
+#[tokio::test]
+async fn many_waiters_make_few_connections_to_a_port_that_closes_them() {
+    let Some(bench) = Bench::new().await else { return };
+    let Some(server) = bench.running.servers().first() else { return };
+    let relay = Relay::to(server.address()).await;
+    let locks = locks(&format!("redis://{}", relay.address)).await;
+    let waiting = waiters(&locks, &bench).await;
+    let (before, since) = (relay.count(), Instant::now());
+    relay.close(true);
+    ask_for(&locks, AWAY).await;
+    assert_few(relay.count() - before, since.elapsed());
+    // Once it is back, they are.
+    relay.close(false);
+    drop(locks.mutex("baz").lock().await.expect("it is back"));
+    for waiter in waiting {
+        waiter.abort();
+    }
+}
+
+#[tokio::test]
+async fn many_waiters_make_few_connections_to_a_server_that_has_too_many() {
+    let Some(bench) = Bench::new().await else { return };
+    if bench.running.servers().is_empty() {
+        return;
+    }
+    let locks = locks(bench.running.url()).await;
+    let waiting = waiters(&locks, &bench).await;
+    let rejected = async || -> usize {
+        let stats: String = bench.ask("INFO stats").await;
+        let line = stats.lines().find_map(|line| line.strip_prefix("rejected_connections:"));
+        line.expect("the server counts").trim().parse().expect("a number")
+    };
+    let since = Instant::now();
+    bench.tell("CONFIG SET maxclients 1").await;
+    bench.tell("CLIENT KILL TYPE pubsub").await;
+    bench.tell("CLIENT KILL TYPE normal SKIPME yes").await;
+    ask_for(&locks, AWAY).await;
+    assert_few(rejected().await, since.elapsed());
+    bench.tell("CONFIG SET maxclients 100").await;
+    drop(locks.mutex("baz").lock().await.expect("it takes clients again"));
+    for waiter in waiting {
+        waiter.abort();
+    }
+}
+
+#[tokio::test]
+async fn many_askers_make_fewer_connections_to_a_cluster_that_has_too_many() {
+    let Some(running) = servers(Flavour::Cluster).await else { return };
+    let locks = locks(running.url()).await;
+    drop(locks.mutex("foo").lock().await.expect("it is there"));
+    let mut raws = Vec::new();
+    for server in running.servers() {
+        raws.push(raw(&format!("redis://{}", server.address())).await);
+    }
+    for raw in &mut raws {
+        words("CONFIG SET maxclients 1").exec_async(raw).await.unwrap();
+        words("CLIENT KILL TYPE normal SKIPME yes").exec_async(raw).await.unwrap();
+    }
+    let mut counts = Vec::new();
+    for _ in 0..4 {
+        ask_for(&locks, AWAY / 4).await;
+        let mut rejected = 0;
+        for raw in &mut raws {
+            let stats: String = words("INFO stats").query_async(raw).await.unwrap();
+            let line = stats.lines().find_map(|line| line.strip_prefix("rejected_connections:"));
+            rejected += line.expect("the server counts").trim().parse::<usize>().expect("a number");
+        }
+        counts.push(rejected);
+    }
+    // At first each slot must be found to fail. The connections are then the client crate's, of one command at a time.
+    let later = counts[3] - counts[0];
+    assert!(later < 600, "{later} connections in six seconds: {counts:?}");
+}

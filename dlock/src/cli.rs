@@ -10,6 +10,7 @@ mod child;
 mod exec;
 mod exit;
 mod held;
+mod init;
 mod look;
 mod output;
 mod run;
@@ -61,6 +62,7 @@ fn obey(command: Command) -> Outcome {
             Command::Ls(args) => look::ls(args).await,
             Command::Inspect(args) => look::inspect(args).await,
             Command::Unlock(args) => unlock::unlock(args).await,
+            Command::Init(args) => init::init(args).await,
             Command::Completions { .. } => Ok(exit::OK),
         }
     });

@@ -25,7 +25,7 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-use dlock_core::{Error, LockOptions, Locks, RedLock, Registry, Result, Store};
+use dlock_core::{Error, LockOptions, Locks, RedLock, Registry, Result, driver::Store};
 use serde::{Deserialize, Deserializer, de};
 use toml::{Table, Value};
 use wildmatch::WildMatch;

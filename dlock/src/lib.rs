@@ -20,6 +20,8 @@
 //!
 //! [`MultiLock`] takes several locks as one; [`RedLock`] makes one store of several.
 //!
+//! To bring a store of your own, see [`driver`], and add it to the [`registry`].
+//!
 //! The package is also the command `dlock`, feature `cli`: `dlock run NAME -- CMD` runs a command under a lock.
 
 #[cfg(feature = "config")]
@@ -27,15 +29,15 @@ pub mod config;
 
 pub use dlock_core::{
     Acquire, ClaimId, Contender, DistributedLock, DistributedLockExt, Error, FairLock, FairMutex, Guard,
-    Info, Kind, Lock, LockName, LockOptions, LockState, Locks, LostReason, MultiLock, Mutex, Owner, ReadLock,
-    RedLock, Registry, Result, RwLock, RwPair, Store, Token, TryAcquire, Wait, WriteLock,
+    Kind, Lock, LockName, LockOptions, LockState, Locks, LostReason, LostSignal, MultiLock, Mutex, Owner,
+    ReadLock, RedLock, Registry, Result, RwLock, RwPair, Token, TryAcquire, Wait, WriteLock, driver,
 };
 
 /// Connects to the store that a URL names, with the stores that are compiled in.
 ///
 /// # Errors
 /// [`Error::InvalidConfig`] for a URL, scheme or parameter that is not known; [`Error::Unavailable`] and
-/// [`Error::Store`] from the store. None shows a password.
+/// [`Error::Refused`] from the store. None shows a password.
 ///
 /// # Cancel safety
 /// Safe: dropping the future ends the attempt.
@@ -53,7 +55,7 @@ pub fn registry() -> Registry {
     #[cfg(feature = "redis")]
     let registry = registry.with(dlock_redis::DRIVER);
     #[cfg(not(feature = "redis"))]
-    let registry = ["redis", "rediss", "redis+sentinel", "redis-cluster", "redis+redlock"]
+    let registry = ["redis", "rediss", "redis+unix", "redis+sentinel", "redis-cluster", "redis+redlock"]
         .into_iter()
         .fold(registry, |registry, scheme| registry.without(scheme, "redis"));
     registry

@@ -1,6 +1,6 @@
 //! The command line: what clap is told, and what its help says.
 
-use std::{ffi::OsString, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
@@ -19,9 +19,9 @@ Exit status of `run` and `try` with a command: the command's own, 128+N if signa
 and of every command
 
   64   usage: an option, a name, or a kind of lock that cannot be had
-  69   the store cannot be reached
+  69   the store cannot be reached, or cannot write for now (a full disk, for example)
   70   an error inside dlock
-  78   configuration: the URL, an unknown scheme, a store that is unusable
+  78   configuration: the URL, an unknown scheme, a store that refuses (rights, damage)
 128+N  signal N ended the waiting
 
 The command finds the lock in DLOCK_NAME and its fencing token in DLOCK_TOKEN. \
@@ -61,6 +61,8 @@ pub(super) enum Command {
     Inspect(Inspect),
     /// Takes a lock from whoever holds it; exit status 1 if nobody did.
     Unlock(Unlock),
+    /// Makes a store in a file, and with --group one that the group's users share; prints its URL.
+    Init(Init),
     /// Prints a completion script for a shell.
     Completions {
         /// Which.
@@ -215,4 +217,15 @@ pub(super) struct Unlock {
     /// Says that you know what you do: the holder may still be at work
     #[arg(long)]
     pub(super) force: bool,
+}
+
+#[derive(Args)]
+pub(super) struct Init {
+    /// The users who share the store: the group's name or number. The folder is the group's then, and made if there is
+    /// none
+    #[arg(short = 'g', long)]
+    pub(super) group: Option<String>,
+
+    /// The file, in a folder of its own: `/srv/locks/locks.db`
+    pub(super) path: PathBuf,
 }

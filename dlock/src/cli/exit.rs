@@ -130,9 +130,9 @@ impl From<Error> for Failure {
             ),
             Error::Deadlock { .. } | Error::InvalidName { .. } | Error::InvalidOptions { .. } => (USAGE, ""),
             Error::InvalidConfig { .. } => (CONFIG, WHICH_STORE),
-            Error::Unavailable { .. } => (UNREACHABLE, WHICH_STORE),
+            Error::Unavailable { .. } | Error::Unwritable { .. } => (UNREACHABLE, WHICH_STORE),
             // Rights, corruption, a version: asking again does not help, somebody must see to the store.
-            Error::Store { .. } => (CONFIG, WHICH_STORE),
+            Error::Refused { .. } => (CONFIG, WHICH_STORE),
             // No command closes its client and goes on.
             Error::Closed { .. } => (INTERNAL, ""),
             _ => (INTERNAL, ""),
@@ -182,7 +182,9 @@ mod tests {
             (Error::InvalidConfig { reason: reason() }, 78),
             (Error::Closed { name: name() }, 70),
             (Error::Unavailable { store, source: "why".into() }, 69),
-            (Error::Store { store, source: "why".into() }, 78),
+            (Error::Unwritable { store, source: "why".into() }, 69),
+            (Error::Refused { store, source: "why".into() }, 78),
+            (Error::NoRuntime { name: name() }, 70),
         ] {
             let shown = format!("{error:?}");
             assert_eq!(Failure::from(error).status, status, "{shown}");

@@ -56,7 +56,8 @@ fn own() -> Outcome<String> {
     url(&directory.join("locks.db"))
 }
 
-fn url(file: &Path) -> Outcome<String> {
+/// The URL of the store in a file.
+pub(super) fn url(file: &Path) -> Outcome<String> {
     let path = file.to_str().ok_or_else(|| {
         Failure::config(format!(
             "{} is not UTF-8, as a store's path must be; set DLOCK_STORE",

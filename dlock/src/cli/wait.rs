@@ -37,7 +37,7 @@ pub(super) async fn acquire(
     options: &LockOptions,
     wait: Wait,
 ) -> Outcome<Guard> {
-    let lock = locks.lock(kind, name);
+    let lock = locks.of(kind, name);
     let mut taken = pin!(async {
         match wait {
             Wait::Never => lock.try_lock(options).await,

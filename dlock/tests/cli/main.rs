@@ -10,5 +10,6 @@ mod nesting;
 mod place;
 mod queueing;
 mod running;
+mod sharing;
 mod signals;
 mod terminal;

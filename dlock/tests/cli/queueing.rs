@@ -2,7 +2,7 @@
 
 use std::{process::Stdio, thread};
 
-use crate::place::Place;
+use crate::place::{Ended, Place};
 
 #[test]
 fn twenty_processes_never_run_their_commands_at_once() {
@@ -52,4 +52,25 @@ fn the_lock_is_held_until_the_command_has_ended() {
     holder.let_go();
     assert!(waiter.wait_with_output().unwrap().status.success());
     assert_eq!(place.read("order"), "end\nnext\n");
+}
+
+/// All write the one file at once; so many that retries against each other would end some of them.
+#[test]
+fn three_hundred_processes_at_once_all_run_their_commands() {
+    const PROCESSES: usize = 300;
+    let place = Place::new();
+    for name in [|i| format!("own-{i}"), |_| "one".to_owned()] {
+        let all: Vec<_> = (0..PROCESSES)
+            .map(|i| {
+                let mut command = place.dlock(["run", &name(i), "-c", "echo >>ran"]);
+                command.stderr(Stdio::piped()).spawn().unwrap()
+            })
+            .collect();
+        for process in all {
+            let ended = Ended::from(process.wait_with_output().unwrap());
+            assert_eq!((ended.status, &*ended.err), (0, ""));
+        }
+    }
+    assert_eq!(place.read("ran").len(), 2 * PROCESSES);
+    assert_eq!(std::fs::read_dir(place.path("locks.db-bells")).unwrap().count(), 0, "nothing is left");
 }

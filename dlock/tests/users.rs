@@ -1,0 +1,336 @@
+//! One store, several users and containers: needs root, who may become each of them.
+//!
+//! A long file: the cases are short, and all stand on the same few helpers.
+#![cfg(target_os = "linux")]
+#![allow(clippy::disallowed_methods, reason = "these tests are made of processes, not of tasks")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::{
+    fs::{self, Permissions},
+    io::{BufRead, BufReader},
+    os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitCode, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use dlock_conformance::Unreachable;
+use libtest_mimic::{Arguments, Trial};
+use tempfile::TempDir;
+
+/// Far shorter than a third of the ttl, after which a waiter asks anyhow.
+const SOON: Duration = Duration::from_secs(6);
+
+/// Two users who need no account.
+const ANNA: u32 = 54_321;
+const BERT: u32 = 54_322;
+
+fn main() -> ExitCode {
+    let args = Arguments::from_args();
+    let trials = match able() {
+        Ok(()) => CASES.iter().map(|(name, case)| trial(name, *case)).collect(),
+        Err(reason) => vec![Unreachable { name: "users".to_owned(), reason }.trial("users")],
+    };
+    libtest_mimic::run(&args, trials).exit_code()
+}
+
+fn trial(name: &str, case: fn()) -> Trial {
+    Trial::test(name, move || {
+        case();
+        Ok(())
+    })
+}
+
+const CASES: [(&str, fn()); 10] = [
+    ("a_group_shares_a_store_and_wakes_its_waiters", a_group_shares_a_store_and_wakes_its_waiters),
+    ("another_users_killed_holder_is_seen_at_once", another_users_killed_holder_is_seen_at_once),
+    ("root_is_rung_by_the_user_whose_store_it_uses", root_is_rung_by_the_user_whose_store_it_uses),
+    ("who_sees_no_doorbell_asks_by_time", who_sees_no_doorbell_asks_by_time),
+    ("a_user_without_rights_is_told_how_to_share", a_user_without_rights_is_told_how_to_share),
+    ("a_strangers_doorbells_are_refused", a_strangers_doorbells_are_refused),
+    ("a_strangers_file_or_log_is_refused", a_strangers_file_or_log_is_refused),
+    ("another_boot_is_refused_while_a_holder_lives", another_boot_is_refused_while_a_holder_lives),
+    ("a_file_that_is_mounted_alone_is_refused", a_file_that_is_mounted_alone_is_refused),
+    ("a_full_disk_is_told_and_over_when_there_is_space", a_full_disk_is_told_and_over_when_there_is_space),
+];
+
+/// Whether this process may do what the cases do.
+fn able() -> Result<(), String> {
+    let mut mount = Command::new("unshare");
+    let mount = mount.args(["-m", "setpriv", "--reuid=1", "--regid=1", "--clear-groups", "true"]).output();
+    match mount {
+        Ok(output) if output.status.success() => Ok(()),
+        _ => Err("they need root, `unshare` and `setpriv`".to_owned()),
+    }
+}
+
+/// A folder that all may enter, with a `dlock` that all may run.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+        // By another process: one that this one starts just then would have the copy open for writing, and it could not
+        // be executed.
+        let mut copy = Command::new("cp");
+        assert!(copy.arg(env!("CARGO_BIN_EXE_dlock")).arg(dir.path()).status().unwrap().success());
+        Self(dir)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// A folder in it.
+    fn folder(&self, name: &str, mode: u32) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir(&path).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    /// A shell's text with `$DLOCK`, as this user, with the store in `store`.
+    fn shell(&self, user: u32, group: u32, store: &Path, text: &str) -> Command {
+        let mut command = Command::new("setpriv");
+        command
+            .arg(format!("--reuid={user}"))
+            .arg(format!("--regid={user}"))
+            .arg(format!("--groups={group}"));
+        command.args(["sh", "-c", text]).current_dir(&self.0).stdin(Stdio::null());
+        command.env("DLOCK", self.path("dlock"));
+        command.env("DLOCK_STORE", format!("sqlite:{}", store.display()));
+        for variable in ["DLOCK_NAME", "DLOCK_TOKEN", "DLOCK_HELD"] {
+            command.env_remove(variable);
+        }
+        command
+    }
+
+    fn ended(&self, user: u32, group: u32, store: &Path, text: &str) -> Output {
+        self.shell(user, group, store, text).output().unwrap()
+    }
+
+    /// A process that holds lock `x`, and its command's process id.
+    fn holder(&self, user: u32, group: u32, store: &Path, umask: &str) -> Holder {
+        let text = format!("umask {umask}; exec $DLOCK run x -- sh -c 'echo held; exec sleep 60'");
+        let mut process = self.shell(user, group, store, &text).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line.trim(), "held");
+        Holder(process)
+    }
+
+    /// How long lock `x` takes a waiter after `free` has let the holder go.
+    fn handed_over(&self, user: u32, group: u32, store: &Path, free: impl FnOnce()) -> Duration {
+        let mut waiter =
+            self.shell(user, group, store, "umask 022; exec $DLOCK run x -- true").spawn().unwrap();
+        let root = |text| self.ended(0, 0, store, text);
+        while !String::from_utf8_lossy(&root("$DLOCK inspect x").stdout).contains("waits") {
+            assert!(waiter.try_wait().unwrap().is_none(), "it must wait");
+        }
+        let freed = Instant::now();
+        free();
+        assert!(waiter.wait().unwrap().success());
+        freed.elapsed()
+    }
+}
+
+struct Holder(Child);
+
+impl Holder {
+    fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").arg(signal).arg(self.0.id().to_string()).status().unwrap().success());
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// Some group that has a name.
+fn group() -> (String, u32) {
+    let groups = fs::read_to_string("/etc/group").unwrap();
+    let named = groups.lines().find_map(|line| {
+        let mut words = line.split(':');
+        let (name, number) = (words.next()?, words.nth(1)?.parse().ok()?);
+        (number != 0).then(|| (name.to_owned(), number))
+    });
+    named.expect("a group other than root's")
+}
+
+/// A store that `dlock init` made for a group.
+fn shared(place: &Place) -> (PathBuf, u32) {
+    let (name, number) = group();
+    let store = place.path("shared/locks.db");
+    let init = format!("umask 077; exec $DLOCK init --group {name} {}", store.display());
+    let output = place.ended(0, 0, &store, &init);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), format!("sqlite:{}", store.display()));
+    (store, number)
+}
+
+fn refused(output: &Output, words: &str) {
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(78), "{err}");
+    assert!(err.contains(words), "`{words}` is not in: {err}");
+}
+
+fn a_group_shares_a_store_and_wakes_its_waiters() {
+    let place = Place::new();
+    let (store, group) = shared(&place);
+    for (holder, waiter) in [(ANNA, BERT), (BERT, ANNA), (0, ANNA), (ANNA, 0)] {
+        let holder = place.holder(holder, group, &store, "077");
+        let took = place.handed_over(waiter, group, &store, || holder.signal("-TERM"));
+        assert!(took < SOON, "rung, not found out at a third of the ttl: {took:?}");
+    }
+    for path in [store.clone(), store.with_extension("db-wal"), store.with_extension("db-shm")] {
+        let Ok(found) = fs::metadata(&path) else { continue };
+        assert_eq!((found.gid(), found.mode() & 0o662), (group, 0o660), "{path:?}");
+    }
+}
+
+fn another_users_killed_holder_is_seen_at_once() {
+    let place = Place::new();
+    let (store, group) = shared(&place);
+    let holder = place.holder(ANNA, group, &store, "077");
+    let took = place.handed_over(BERT, group, &store, || holder.signal("-KILL"));
+    assert!(took < SOON, "{took:?}");
+    let holder = place.holder(ANNA, group, &store, "077");
+    drop(holder);
+    let output = place.ended(BERT, group, &store, "exec $DLOCK try x");
+    assert!(output.status.success(), "the dead hold nothing: {output:?}");
+}
+
+fn root_is_rung_by_the_user_whose_store_it_uses() {
+    let place = Place::new();
+    let folder = place.folder("annas", 0o755);
+    chown(&folder, Some(ANNA), Some(ANNA)).unwrap();
+    let store = folder.join("locks.db");
+    let holder = place.holder(ANNA, ANNA, &store, "022");
+    let took = place.handed_over(0, 0, &store, || holder.signal("-TERM"));
+    assert!(took < SOON, "{took:?}");
+    let holder = place.holder(0, 0, &store, "022");
+    let took = place.handed_over(ANNA, ANNA, &store, || holder.signal("-TERM"));
+    assert!(took < SOON, "{took:?}");
+}
+
+/// The file was opened to all by hand, and its doorbells were not.
+fn who_sees_no_doorbell_asks_by_time() {
+    let place = Place::new();
+    let store = place.folder("open", 0o777).join("locks.db");
+    assert!(place.ended(ANNA, ANNA, &store, "exec $DLOCK try y").status.success());
+    for end in ["", "-wal", "-shm"] {
+        fs::set_permissions(format!("{}{end}", store.display()), Permissions::from_mode(0o666)).ok();
+    }
+    let holder = place.holder(BERT, BERT, &store, "022");
+    let took = place.handed_over(ANNA, ANNA, &store, || holder.signal("-TERM"));
+    assert!(took < SOON, "{took:?}");
+    let holder = place.holder(ANNA, ANNA, &store, "022");
+    let took = place.handed_over(BERT, BERT, &store, || holder.signal("-TERM"));
+    assert!(took < SOON, "{took:?}");
+}
+
+fn a_user_without_rights_is_told_how_to_share() {
+    let place = Place::new();
+    let store = place.folder("open", 0o777).join("locks.db");
+    assert!(place.ended(ANNA, ANNA, &store, "umask 022; exec $DLOCK try y").status.success());
+    refused(&place.ended(BERT, BERT, &store, "exec $DLOCK try y"), "dlock init --group");
+    let (store, _) = shared(&place);
+    refused(&place.ended(BERT, BERT, &store, "exec $DLOCK try y"), "dlock init --group");
+}
+
+/// In a folder where everybody may create files, somebody has laid out doorbells, or a link, before the store was made.
+fn a_strangers_doorbells_are_refused() {
+    let place = Place::new();
+    let folder = place.folder("tmp", 0o1777);
+    let (store, bells) = (folder.join("locks.db"), folder.join("locks.db-bells"));
+    let try_it = || place.ended(0, 0, &store, "umask 077; exec $DLOCK run x -- true");
+    fs::create_dir(&bells).unwrap();
+    fs::set_permissions(&bells, Permissions::from_mode(0o777)).unwrap();
+    chown(&bells, Some(ANNA), None).unwrap();
+    refused(&try_it(), "who has no part in the store");
+    assert_eq!(fs::read_dir(&bells).unwrap().count(), 0, "nothing is put there");
+    fs::remove_dir(&bells).unwrap();
+    let elsewhere = place.folder("elsewhere", 0o755);
+    fs::write(elsewhere.join("0123456789abcdef0123456789abcdef.new"), "").unwrap();
+    symlink(&elsewhere, &bells).unwrap();
+    refused(&try_it(), "is not a folder");
+    assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 1, "nothing is put there, or removed");
+    fs::remove_file(&bells).unwrap();
+    assert!(try_it().status.success());
+}
+
+fn a_strangers_file_or_log_is_refused() {
+    let place = Place::new();
+    let folder = place.folder("tmp", 0o1777);
+    let store = folder.join("locks.db");
+    fs::write(&store, "").unwrap();
+    chown(&store, Some(ANNA), None).unwrap();
+    refused(&place.ended(0, 0, &store, "exec $DLOCK try x"), "alone, and neither to this user");
+    fs::remove_file(&store).unwrap();
+    for end in ["-wal", "-shm", "-journal"] {
+        let path = folder.join(format!("locks.db{end}"));
+        fs::write(&path, "").unwrap();
+        chown(&path, Some(ANNA), None).unwrap();
+        refused(&place.ended(0, 0, &store, "exec $DLOCK try x"), "who has no part in the store");
+        fs::remove_file(&path).unwrap();
+        symlink("/etc/passwd", &path).unwrap();
+        refused(&place.ended(0, 0, &store, "exec $DLOCK try x"), "is not an ordinary file");
+        fs::remove_file(&path).unwrap();
+    }
+}
+
+/// A shell's text as root, where mounts are of this process alone.
+fn with_mounts(place: &Place, store: &Path, text: &str) -> Output {
+    place.ended(0, 0, store, &format!("exec unshare -m sh -c '{text}'"))
+}
+
+fn another_boot_is_refused_while_a_holder_lives() {
+    const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+    let place = Place::new();
+    let store = place.folder("own", 0o700).join("locks.db");
+    let holder = place.holder(0, 0, &store, "022");
+    fs::write(place.path("boot"), "01234567-89ab-cdef-0123-456789abcdef\n").unwrap();
+    let another = format!("mount --bind boot {BOOT} && exec $DLOCK try x -- echo second");
+    let output = with_mounts(&place, &store, &another);
+    refused(&output, "another boot");
+    assert!(output.stdout.is_empty(), "it must not run");
+    let hidden =
+        with_mounts(&place, &store, "mount -t tmpfs none /proc/sys && exec $DLOCK try x -- echo second");
+    refused(&hidden, "cannot tell which boot");
+    drop(holder);
+    let output = with_mounts(&place, &store, &another);
+    assert!(output.status.success(), "nobody lives, so it may well be another boot: {output:?}");
+}
+
+fn a_file_that_is_mounted_alone_is_refused() {
+    let place = Place::new();
+    let store = place.folder("own", 0o700).join("locks.db");
+    let holder = place.holder(0, 0, &store, "022");
+    let inside = place.folder("inside", 0o700).join("locks.db");
+    fs::write(&inside, "").unwrap();
+    let mount = "mount --bind own/locks.db inside/locks.db && exec $DLOCK try x -- echo second";
+    let output = with_mounts(&place, &inside, mount);
+    refused(&output, "mount its whole folder instead");
+    let mount = "mount --bind own inside && exec $DLOCK try x -- echo second";
+    let output = with_mounts(&place, &inside, mount);
+    assert_eq!(output.status.code(), Some(75), "the same store, and the lock is held: {output:?}");
+    drop(holder);
+}
+
+fn a_full_disk_is_told_and_over_when_there_is_space() {
+    let place = Place::new();
+    let store = place.folder("small", 0o700).join("locks.db");
+    let text = "mount -t tmpfs -o size=400k none small && $DLOCK try x && cat /dev/zero >small/fill; \
+                $DLOCK try x; echo $?; rm small/fill; exec $DLOCK try x";
+    let output = with_mounts(&place, &store, text);
+    let err = String::from_utf8_lossy(&output.stderr);
+    // Whether SQLite meets the end at the file or at its memory beside it depends on the system's page size.
+    let told = ["its disk is full", "its disk or the memory is full"];
+    assert!(told.iter().any(|text| err.contains(text)), "{err}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "69", "{err}");
+    assert!(output.status.success(), "{err}");
+}

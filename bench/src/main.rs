@@ -28,8 +28,17 @@ struct Effort {
 }
 
 /// Measured each in a process of its own, so that the memory and the timers of one are not another's.
-const PARTS: [&str; 8] =
-    ["engine", "held", "sqlite", "redis", "redis-crowd", "redis-several", "redis-held", "command"];
+const PARTS: [&str; 9] = [
+    "engine",
+    "held",
+    "sqlite",
+    "redis",
+    "redis-distant",
+    "redis-crowd",
+    "redis-several",
+    "redis-held",
+    "command",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();

@@ -8,6 +8,7 @@ mod asking;
 mod clients;
 mod contestant;
 mod crowd;
+mod distant;
 mod held;
 mod here;
 mod limit;
@@ -29,6 +30,13 @@ use server::Server;
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
 pub(crate) async fn bench(part: &str, effort: Effort) -> Outcome {
+    if part == "redis-distant" {
+        let Some(server) = Server::distant() else {
+            println!("{part}: not measured, there is no DLOCK_BENCH_REDIS_DISTANT_URL");
+            return Ok(());
+        };
+        return distant::away(&server, &contestant::all(&server).await?, effort).await;
+    }
     let Some(server) = Server::start().await? else {
         println!("{part}: not measured, there is neither DLOCK_BENCH_REDIS_URL nor a redis-server");
         return Ok(());

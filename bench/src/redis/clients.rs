@@ -24,7 +24,7 @@ impl Client for Dlock {
     type Held = Guard;
 
     async fn lock(&self, name: &str) -> Outcome<Guard> {
-        Ok(self.locks.lock(self.kind, name).lock(&LockOptions::new()).await?)
+        Ok(self.locks.of(self.kind, name).lock(&LockOptions::new()).await?)
     }
 
     async fn unlock(&self, held: Guard) -> Outcome {

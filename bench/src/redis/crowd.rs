@@ -19,10 +19,10 @@ pub(super) async fn waiting(server: &Server, effort: Effort) -> Outcome {
             let waiters = waiters.min(effort.held);
             let client = locks(server, "timeout=30s").await?;
             let name = format!("crowd-{kind}-{waiters}");
-            let held = client.lock(kind, &name).lock(&options).await?;
+            let held = client.of(kind, &name).lock(&options).await?;
             let mut crowd: FuturesUnordered<_> = (0..waiters)
                 .map(|_| {
-                    let lock = client.lock(kind, &name);
+                    let lock = client.of(kind, &name);
                     async move { lock.lock(&options).await }
                 })
                 .collect();

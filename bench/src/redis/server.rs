@@ -29,6 +29,11 @@ impl Server {
         Self::start_own().await
     }
 
+    /// The one that is at the other end of a slow link.
+    pub(super) fn distant() -> Option<Self> {
+        std::env::var("DLOCK_BENCH_REDIS_DISTANT_URL").ok().map(|url| Self { url, process: None })
+    }
+
     /// One of our own, on the second core.
     pub(super) async fn start_own() -> Outcome<Option<Self>> {
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();

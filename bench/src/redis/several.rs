@@ -59,8 +59,8 @@ pub(super) async fn redlock(server: &Server, effort: Effort) -> Outcome {
 /// Ten free names as one lock, beside one.
 pub(super) async fn multilock(server: &Server, effort: Effort) -> Outcome {
     let client = locks(server, "").await?;
-    let ten = MultiLock::new((0..10).map(|i| client.lock(Kind::Mutex, format!("multi-{i}"))))?;
-    let one = client.lock(Kind::Mutex, "multi-one");
+    let ten = MultiLock::new((0..10).map(|i| client.of(Kind::Mutex, format!("multi-{i}"))))?;
+    let one = client.of(Kind::Mutex, "multi-one");
     let (mut many, mut single, mut ratio) = (Figures::default(), Figures::default(), Figures::default());
     let before = server.commands().await?;
     one.lock(&LockOptions::new()).await?.release().await?;

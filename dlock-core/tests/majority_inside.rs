@@ -17,7 +17,7 @@ use std::{
 use async_trait::async_trait;
 use dlock_conformance::wrap::{Switch, queueless, wrap};
 use dlock_core::{
-    ClaimId, Error, Kind, LockName, LockOptions, Locks, LostReason, RedLock, Result, Wait,
+    Error, Kind, LockName, LockOptions, Locks, LostReason, RedLock, Result,
     driver::{Attempt, Backend, Claim, Info, Release, Renewal, Request, Store, pretend_suspend},
     memory::MemoryBackend,
 };
@@ -54,7 +54,7 @@ async fn holders(member: &MemoryBackend) -> Vec<String> {
 
 fn request() -> Request {
     let name = LockName::new("x").expect("legal");
-    Request { name, kind: Kind::Mutex, id: ClaimId::random(), ttl: TTL, wait: Wait::Forever }
+    Request::new(name, Kind::Mutex, TTL)
 }
 
 /// Which call of a claim a line holds up, and for how long: on the way there, and on the way back.
@@ -468,7 +468,7 @@ async fn a_release_that_is_asked_for_again_and_again_keeps_no_tasks() {
     let lines = [(); 3].map(|()| Switch::default());
     let members = three();
     let x = store(members.iter().zip(&lines).map(|(member, line)| line.wrap(member.clone().into_store())));
-    let mut claim = x.backend.claim(Request { ttl: TTL * 1000, ..request() });
+    let mut claim = x.backend.claim(request().ttl(TTL * 1000));
     assert!(matches!(claim.attempt().await, Ok(Attempt::Granted(_))));
     lines.iter().for_each(Switch::cut);
     for _ in 0..100 {

@@ -39,7 +39,7 @@ pub(crate) struct Shared {
     pub(crate) config: RedisConfig,
     pub(crate) connection: Arc<Connection>,
     pub(crate) renewals: Renewals,
-    info: Info,
+    pub(crate) info: Info,
 }
 
 impl RedisBackend {
@@ -117,7 +117,10 @@ fn info(config: &RedisConfig) -> Info {
     let plain = config.dialect == Dialect::Plain;
     let info = Info::new(STORE, config.identity());
     // A mutex is a hash like Redisson's, and no read lock of Redisson's can take its place.
-    if plain { info } else { info.kinds(Kind::ALL).tokens(true).downgrades(&[Kind::Write]) }
+    if plain {
+        return info;
+    }
+    info.kinds(&[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write]).tokens(true).downgrades(&[Kind::Write])
 }
 
 async fn connect(url: StoreUrl) -> Result<Store> {

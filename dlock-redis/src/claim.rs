@@ -79,6 +79,7 @@ impl RedisClaim {
     }
 
     async fn send(&self) -> Result<Value> {
+        let call = self.call()?;
         // A free lock is taken without a script, for half of the server's time. Whoever waits finds none free.
         if self.is_plain() && self.seat.is_none() {
             let Hold { keys, owner, ttl, .. } = &*self.hold;
@@ -89,15 +90,19 @@ impl RedisClaim {
                 return Ok(answer);
             }
         }
-        self.shared.connection.run(&self.call()).await
+        self.shared.connection.run(&call).await
     }
 
     /// The script that takes the lock.
-    fn call(&self) -> Call {
+    ///
+    /// # Errors
+    /// For a kind that the client does not have.
+    fn call(&self) -> Result<Call> {
+        self.shared.info.check_kind(self.request.kind)?;
         let Hold { keys, owner, ttl, .. } = &*self.hold;
         let (ttl, publish) = (millis(*ttl), self.shared.connection.publish);
         let waits = if self.request.wait == Wait::Never { "try" } else { "wait" };
-        match self.request.kind {
+        Ok(match self.request.kind {
             _ if self.is_plain() => PLAIN_ACQUIRE.call(keys.lock(), (owner, ttl)),
             Kind::Mutex => ACQUIRE.call((keys.lock(), keys.token()), (owner, ttl)),
             Kind::Fair => {
@@ -110,7 +115,8 @@ impl RedisClaim {
                 let all = (lock, readers, writers, beats, timeout, keys.token());
                 RW_ACQUIRE.call(all, (owner, ttl, keys.rw_channel(), publish, kind.to_string(), waits))
             }
-        }
+            kind => return Err(self.shared.info.unsupported(kind)),
+        })
     }
 
     fn read(&self, answer: Value) -> Result<Answer> {
@@ -151,6 +157,7 @@ impl RedisClaim {
             Kind::Mutex => (keys.channel(), arrival, false),
             Kind::Fair => (keys.fair_channel(owner), None, arrival.is_some()),
             Kind::Read | Kind::Write => (keys.rw_channel(), arrival, false),
+            kind => return Err(self.shared.info.unsupported(kind)),
         };
         let before = (self.seat.is_some(), self.as_mutex.is_some());
         if self.shared.config.events && self.for_deletion.is_none() {
@@ -230,6 +237,8 @@ impl Claim for RedisClaim {
             Kind::Read | Kind::Write => {
                 RW_RELEASE.call(&keys.of_rw(owner), (owner, ttl, keys.rw_channel(), publish, keys.tag()))
             }
+            // No attempt of it has reached the server.
+            _ => return Ok(Release::Gone),
         };
         let (answer, again) = self.shared.connection.run_and_tell(&call).await?;
         // The next of this client's waiters may come now, if this one was to.

@@ -58,7 +58,7 @@ fn state(name: &LockName, (ttl, fields, waits): Seen) -> Option<LockState> {
             None if is_rwlock => {
                 // Redisson's read holds say `1` there, dlock's their token.
                 let token = token.parse().ok().filter(|token| *token > 1).and_then(Token::new);
-                Contender { token, ..contender(field, Kind::Read, *left) }
+                contender(field, Kind::Read, *left).token(token)
             }
             _ => contender(field, Kind::Mutex, ttl),
         });
@@ -66,7 +66,9 @@ fn state(name: &LockName, (ttl, fields, waits): Seen) -> Option<LockState> {
     holders.sort_by(|a, b| (a.token, &a.id).cmp(&(b.token, &b.id)));
     let queue: Vec<_> =
         waits.iter().map(|(kind, owner, left)| contender(&owner.0, waiting(&kind.0), *left)).collect();
-    (!holders.is_empty() || !queue.is_empty()).then(|| LockState { name: name.clone(), holders, queue })
+    let mut state = LockState::new(name.clone());
+    (state.holders, state.queue) = (holders, queue);
+    Some(state).filter(|state| !state.is_free())
 }
 
 fn waiting(kind: &str) -> Kind {
@@ -78,14 +80,7 @@ fn waiting(kind: &str) -> Kind {
 }
 
 fn contender(owner: &str, kind: Kind, left: i64) -> Contender {
-    Contender {
-        id: owner.to_owned(),
-        kind,
-        token: None,
-        since: None,
-        ttl_left: u64::try_from(left).ok().map(Duration::from_millis),
-        who: None,
-    }
+    Contender::new(owner, kind).ttl_left(u64::try_from(left).ok().map(Duration::from_millis))
 }
 
 pub(crate) async fn list(shared: &Shared, prefix: &str) -> Result<Vec<LockState>> {

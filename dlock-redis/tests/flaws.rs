@@ -524,7 +524,7 @@ async fn f31_a_downgraded_hold_lasts_no_longer_than_its_ttl() {
 fn reader_of(store: &Store, owner: &str, ttl: u64) -> Box<dyn Claim> {
     let (name, id) = ("foo".parse().expect("a name"), uuid(owner.strip_suffix(":0").expect("an owner")));
     let (ttl, wait) = (Duration::from_millis(ttl), Wait::Never);
-    store.backend.claim(Request { name, kind: Kind::Read, id, ttl, wait })
+    store.backend.claim(Request::new(name, Kind::Read, ttl).id(id).wait(wait))
 }
 
 /// An id as it is written.

@@ -17,7 +17,7 @@ use crate::{
     error::{self, STORE},
     files,
     gate::Gate,
-    host, inspect,
+    host, inspect, keys,
     queue::{Client, Place},
     schema::{self, Site},
     thread::Thread,
@@ -152,7 +152,7 @@ impl Shared {
 
 fn info(path: &Path) -> Info {
     Info::new(STORE, format!("{STORE}:{}", path.display()))
-        .kinds(Kind::ALL)
+        .kinds(keys::KINDS)
         .tokens(true)
         .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write])
         // The shortest that a busy disk does not outlast at every commit.

@@ -9,7 +9,7 @@ use dlock_core::{
 };
 use tokio::sync::Notify;
 
-use crate::{backend::Shared, bell::Watch, connection::Access, error, queue::Stand};
+use crate::{backend::Shared, bell::Watch, connection::Access, error, keys, queue::Stand};
 
 /// How often a waiter asks where it cannot be rung. A hand-off then takes half of this on average, and a waiter about
 /// one percent of a core.
@@ -55,6 +55,8 @@ impl SqliteClaim {
 #[async_trait]
 impl Claim for SqliteClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
+        // Refuses an unknown kind before the file is asked.
+        keys::word(self.request.kind)?;
         // Before anything is in the file, so that no ring is missed.
         self.bell = Some(self.shared.bells.enter(self.request.id));
         self.ahead = None;

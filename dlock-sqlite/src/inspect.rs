@@ -69,12 +69,11 @@ fn states(shared: &Shared, mut places: Vec<Place>, now: i64) -> Result<Vec<LockS
 
 fn state(places: &[Place], now: i64) -> Result<LockState> {
     let (holders, queue) = places.split_at(holders(places));
-    let holds = |place| Contender { token: Token::new(place_number(place)), ..contender(place, now) };
-    Ok(LockState {
-        name: LockName::new(&places[0].name)?,
-        holders: holders.iter().map(holds).collect(),
-        queue: queue.iter().map(|place| contender(place, now)).collect(),
-    })
+    let mut state = LockState::new(LockName::new(&places[0].name)?);
+    let holds = |place| contender(place, now).token(Token::new(place_number(place)));
+    state.holders = holders.iter().map(holds).collect();
+    state.queue = queue.iter().map(|place| contender(place, now)).collect();
+    Ok(state)
 }
 
 /// How many hold: they are the first, because whoever waits makes all behind it wait.
@@ -89,12 +88,8 @@ fn place_number(place: &Place) -> u64 {
 
 fn contender(place: &Place, now: i64) -> Contender {
     let ago = u64::try_from(now - place.since).unwrap_or(0);
-    Contender {
-        id: place.entry.id.to_string(),
-        kind: place.entry.kind,
-        token: None,
-        since: Some(Duration::from_nanos(ago)),
-        ttl_left: Some(place.ttl_left(now)),
-        who: Some(format!("pid {} on {}", place.pid, place.host)),
-    }
+    Contender::new(place.entry.id.to_string(), place.entry.kind)
+        .since(Duration::from_nanos(ago))
+        .ttl_left(place.ttl_left(now))
+        .who(format!("pid {} on {}", place.pid, place.host))
 }

@@ -4,19 +4,28 @@ use std::path::Path;
 
 use dlock_core::{Error, Kind, Result};
 
+use crate::error::STORE;
+
+/// The kinds that the file can hold.
+pub(crate) const KINDS: &[Kind] = &[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write];
+
 /// The kind's word in the file.
-pub(crate) fn word(kind: Kind) -> &'static str {
-    match kind {
+///
+/// # Errors
+/// [`Error::Unsupported`] for a kind that the file cannot hold.
+pub(crate) fn word(kind: Kind) -> Result<&'static str> {
+    Ok(match kind {
         Kind::Mutex => "mutex",
         Kind::Fair => "fair",
         Kind::Read => "read",
         Kind::Write => "write",
-    }
+        _ => return Err(Error::Unsupported { store: STORE, what: format!("lock for {kind}") }),
+    })
 }
 
 /// The kind of a word in the file.
 pub(crate) fn kind(text: &str) -> Option<Kind> {
-    Kind::ALL.iter().copied().find(|kind| word(*kind) == text)
+    KINDS.iter().copied().find(|kind| word(*kind).is_ok_and(|word| word == text))
 }
 
 /// The first name beyond all that begin with `prefix`, in the order of the file; `None` if there is none.
@@ -49,8 +58,8 @@ mod tests {
 
     #[test]
     fn every_kind_comes_back_from_its_word() {
-        for &each in Kind::ALL {
-            assert_eq!(kind(word(each)), Some(each));
+        for &each in KINDS {
+            assert_eq!(kind(word(each).expect("the file can hold it")), Some(each));
         }
     }
 

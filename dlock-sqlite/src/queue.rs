@@ -126,7 +126,7 @@ impl Tx<'_> {
             .bind(request.name.as_str().to_owned())
             .bind(number)
             .bind(id(&request.id))
-            .bind(keys::word(request.kind))
+            .bind(keys::word(request.kind)?)
             .bind(id(&me.id))
             .bind(i64::from(me.pid))
             .bind(me.host.clone())
@@ -140,7 +140,7 @@ impl Tx<'_> {
     async fn ahead(&mut self, name: &str, number: i64, kind: Kind) -> Result<Option<Place>> {
         let sql = match kind {
             Kind::Read => include_str!("sql/ahead_of_reader.sql"),
-            Kind::Mutex | Kind::Fair | Kind::Write => include_str!("sql/ahead_of_exclusive.sql"),
+            _ => include_str!("sql/ahead_of_exclusive.sql"),
         };
         let mut places = self.places(sqlx::query_as(sql).bind(name.to_owned()).bind(number)).await?;
         Ok(places.pop())
@@ -176,7 +176,7 @@ impl Tx<'_> {
     pub(crate) async fn watchers(&mut self, place: &Place) -> Result<Vec<Place>> {
         let sql = match place.entry.kind {
             Kind::Read => include_str!("sql/behind_reader.sql"),
-            Kind::Mutex | Kind::Fair | Kind::Write => include_str!("sql/behind_exclusive.sql"),
+            _ => include_str!("sql/behind_exclusive.sql"),
         };
         let mut behind = self.places(sqlx::query_as(sql).bind(place.name.clone()).bind(place.number)).await?;
         let queue: Vec<_> = [place].into_iter().chain(&behind).map(|place| place.entry).collect();

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use dlock_core::{
-    ClaimId, Error, Guard, LockName, Locks, Result, Wait,
+    Error, Guard, LockName, Locks, Result,
     driver::{Attempt, Claim, Request},
 };
 use futures_util::{FutureExt, future::join_all};
@@ -17,13 +17,8 @@ const CONNECTING: Duration = Duration::from_secs(10);
 
 /// A claim by hand, for a lock of its own.
 fn request(arena: &Arena, what: &str) -> Request {
-    Request {
-        name: LockName::new(arena.name_with(what)).expect("a legal name"),
-        kind: arena.kind(),
-        id: ClaimId::random(),
-        ttl: arena.ttl(),
-        wait: Wait::Forever,
-    }
+    let name = LockName::new(arena.name_with(what)).expect("a legal name");
+    Request::new(name, arena.kind(), arena.ttl())
 }
 
 /// Whether a call failed as one that nobody answered.

@@ -30,7 +30,7 @@ impl Backend for Fast {
     fn claim(&self, request: Request) -> Box<dyn Claim> {
         let promised = request.ttl;
         let kept = promised * 1000 / (1000 + self.1);
-        Box::new(FastClaim { claim: self.0.claim(Request { ttl: kept, ..request }), promised })
+        Box::new(FastClaim { claim: self.0.claim(request.ttl(kept)), promised })
     }
 
     async fn close(&self) {

@@ -28,7 +28,7 @@ impl Backend for Queueless {
     }
 
     fn claim(&self, request: Request) -> Box<dyn Claim> {
-        self.0.claim(Request { wait: Wait::Never, ..request })
+        self.0.claim(request.wait(Wait::Never))
     }
 
     async fn close(&self) {

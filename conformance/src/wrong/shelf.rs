@@ -272,14 +272,12 @@ impl Shelf {
     }
 
     fn state(&self, name: &LockName, now: Instant) -> LockState {
-        let mut state = LockState { name: name.clone(), holders: Vec::new(), queue: Vec::new() };
+        let mut state = LockState::new(name.clone());
         for place in self.queues.get(name).into_iter().flatten().filter(|place| place.expires > now) {
             let Place { entry: Entry { id, kind }, number, expires, .. } = place;
-            let ttl_left = Some(*expires - now);
-            let waits =
-                Contender { id: id.to_string(), kind: *kind, token: None, since: None, ttl_left, who: None };
+            let waits = Contender::new(id.to_string(), *kind).ttl_left(*expires - now);
             match self.turn(name, *id) {
-                Turn::Mine => state.holders.push(Contender { token: Token::new(*number), ..waits }),
+                Turn::Mine => state.holders.push(waits.token(Token::new(*number))),
                 _ => state.queue.push(waits),
             }
         }

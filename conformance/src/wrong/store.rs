@@ -29,7 +29,7 @@ impl WrongStore {
     /// A new, empty store with this bug.
     pub fn new(bug: Bug) -> Self {
         let info = Info::new("wrong", format!("wrong:{}", ClaimId::random()))
-            .kinds(Kind::ALL)
+            .kinds(&[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write])
             .tokens(true)
             .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write]);
         Self { bug, shelf: Arc::new(Mutex::new(Shelf::new(bug))), info }
@@ -59,8 +59,8 @@ impl Backend for WrongStore {
         &self.info
     }
 
-    fn claim(&self, request: Request) -> Box<dyn Claim> {
-        let request = Request { name: self.key(&request.name), ..request };
+    fn claim(&self, mut request: Request) -> Box<dyn Claim> {
+        request.name = self.key(&request.name);
         Box::new(WrongClaim { store: self.clone(), request, bell: Arc::default(), asked: false })
     }
 }
@@ -75,7 +75,7 @@ struct WrongClaim {
 #[async_trait]
 impl Claim for WrongClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
-        let Request { name, kind, id, ttl, wait } = &self.request;
+        let Request { name, kind, id, ttl, wait, .. } = &self.request;
         let saw_nobody = self.store.shelf().has_no_row(name);
         if saw_nobody {
             yield_now().await;

@@ -74,7 +74,7 @@ impl Client {
     pub(crate) fn connect(server: &Arc<Mutex<Server>>, bug: Bug) -> Arc<Self> {
         let longest = if bug == Bug::BeyondTheSession { TIMEOUT * 100 } else { TIMEOUT / 2 };
         let info = Info::new("sessions", format!("sessions:{:p}", Arc::as_ptr(server)))
-            .kinds(Kind::ALL)
+            .kinds(&[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write])
             .tokens(true)
             .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write])
             .ttl(Duration::from_millis(1)..=longest)
@@ -213,7 +213,7 @@ impl Claim for SessionClaim {
         if !self.touch() {
             return Err(unavailable("the claim is being deleted"));
         }
-        let Request { name, kind, id, ttl, wait } = &self.request;
+        let Request { name, kind, id, ttl, wait, .. } = &self.request;
         lock(&self.client.names).insert(*id, name.clone());
         let stays = *wait != Wait::Never;
         let entry = Entry { id: *id, kind: *kind };

@@ -164,19 +164,12 @@ impl Server {
 
     fn state(&self, name: &LockName) -> LockState {
         let entries = self.entries(name);
-        let mut state = LockState { name: name.clone(), holders: Vec::new(), queue: Vec::new() };
+        let mut state = LockState::new(name.clone());
         for Node { entry: Entry { id, kind }, number, .. } in self.queues.get(name).into_iter().flatten() {
             // Nobody knows when another client was heard of last.
-            let waits = Contender {
-                id: id.to_string(),
-                kind: *kind,
-                token: None,
-                since: None,
-                ttl_left: None,
-                who: None,
-            };
+            let waits = Contender::new(id.to_string(), *kind);
             match turn(&entries, *id) {
-                Turn::Mine => state.holders.push(Contender { token: Token::new(*number), ..waits }),
+                Turn::Mine => state.holders.push(waits.token(Token::new(*number))),
                 _ => state.queue.push(waits),
             }
         }

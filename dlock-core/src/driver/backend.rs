@@ -10,7 +10,11 @@ use async_trait::async_trait;
 use super::{ClaimId, Info, Inspect, Kind, LockName, Result, Token, Wait};
 
 /// What a claim asks for.
+///
+/// The engine makes it, and so do tests and drivers that wrap another; later versions may add to it. A driver takes from it
+/// what it needs: `let Request { name, id, ttl, .. } = &request;`.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Request {
     /// The lock. One name is one lock, whatever the kind.
     pub name: LockName,
@@ -23,6 +27,34 @@ pub struct Request {
     /// How long the caller will wait, for stores that treat a try differently or note a waiter's patience.
     /// The engine keeps the time; a driver never does.
     pub wait: Wait,
+}
+
+impl Request {
+    /// A request with a [new id](ClaimId::random), of a caller who waits for ever.
+    pub fn new(name: LockName, kind: Kind, ttl: Duration) -> Self {
+        Self { name, kind, id: ClaimId::random(), ttl, wait: Wait::Forever }
+    }
+
+    /// The same for another claim.
+    #[must_use]
+    pub fn id(mut self, id: ClaimId) -> Self {
+        self.id = id;
+        self
+    }
+
+    /// The same with another ttl.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// The same for a caller who waits for so long.
+    #[must_use]
+    pub fn wait(mut self, wait: Wait) -> Self {
+        self.wait = wait;
+        self
+    }
 }
 
 /// A connected store. Cheap to share; holds connections, never lock state.

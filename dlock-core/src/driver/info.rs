@@ -2,7 +2,7 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use super::Kind;
+use super::{Error, Kind, Result};
 
 /// What a store is and can do. The engine refuses what is absent here before any I/O.
 ///
@@ -55,7 +55,7 @@ impl Info {
         }
     }
 
-    /// The kinds of claim it grants.
+    /// The kinds of claim it grants: those that the driver knows, one by one, and not [`Kind::ALL`], which may grow.
     #[must_use]
     pub fn kinds(mut self, kinds: &'static [Kind]) -> Self {
         self.kinds = kinds;
@@ -89,5 +89,20 @@ impl Info {
     pub fn session(mut self, timeout: Duration, leases: RangeInclusive<Duration>) -> Self {
         (self.session, self.leases) = (Some(timeout), leases);
         self
+    }
+
+    /// Refuses a kind that the store does not have. The engine asks this before any I/O.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`], with the kinds that it has.
+    pub fn check_kind(&self, kind: Kind) -> Result<()> {
+        if self.kinds.contains(&kind) { Ok(()) } else { Err(self.unsupported(kind)) }
+    }
+
+    /// The error for a kind that the store does not have: for the last arm of a driver's match on [`Kind`].
+    pub fn unsupported(&self, kind: Kind) -> Error {
+        let kinds: Vec<_> = self.kinds.iter().map(ToString::to_string).collect();
+        let what = format!("lock for {kind}; it can for {}", kinds.join(", "));
+        Error::Unsupported { store: self.store, what }
     }
 }

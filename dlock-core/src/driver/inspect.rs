@@ -31,6 +31,7 @@ pub trait Inspect: fmt::Debug + Send + Sync + 'static {
 
 /// One lock as the store sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LockState {
     /// Its name.
     pub name: LockName,
@@ -40,8 +41,30 @@ pub struct LockState {
     pub queue: Vec<Contender>,
 }
 
+impl LockState {
+    /// A lock that nobody holds or waits for, to be filled in.
+    pub fn new(name: LockName) -> Self {
+        Self { name, holders: Vec::new(), queue: Vec::new() }
+    }
+
+    /// Whether nobody holds it and nobody waits for it. Such a lock is [inspected](Inspect::inspect) as `None`.
+    pub fn is_free(&self) -> bool {
+        self.holders.is_empty() && self.queue.is_empty()
+    }
+}
+
 /// One claim as the store sees it.
+///
+/// A driver starts with [`Contender::new`] and adds what its store tells:
+///
+/// ```
+/// use dlock_core::{Contender, Kind};
+/// use std::time::Duration;
+/// let waiting = Contender::new("4711", Kind::Fair).ttl_left(Duration::from_secs(30)).who("pid 4711 on web-3");
+/// assert_eq!(waiting.token, None);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Contender {
     /// The claim's id in the store's words; one of dlock's begins with its [`ClaimId`](crate::ClaimId).
     pub id: String,
@@ -56,4 +79,39 @@ pub struct Contender {
     pub ttl_left: Option<Duration>,
     /// Who it is in words, for people: `pid 4711 on web-3`.
     pub who: Option<String>,
+}
+
+impl Contender {
+    /// A claim of which the store tells no more than this.
+    pub fn new(id: impl Into<String>, kind: Kind) -> Self {
+        Self { id: id.into(), kind, token: None, since: None, ttl_left: None, who: None }
+    }
+
+    /// Its fencing token.
+    #[must_use]
+    pub fn token(mut self, token: impl Into<Option<Token>>) -> Self {
+        self.token = token.into();
+        self
+    }
+
+    /// How long ago it came.
+    #[must_use]
+    pub fn since(mut self, ago: impl Into<Option<Duration>>) -> Self {
+        self.since = ago.into();
+        self
+    }
+
+    /// How long until the store forgets it, if it is not heard of.
+    #[must_use]
+    pub fn ttl_left(mut self, left: impl Into<Option<Duration>>) -> Self {
+        self.ttl_left = left.into();
+        self
+    }
+
+    /// Who it is in words.
+    #[must_use]
+    pub fn who(mut self, who: impl Into<String>) -> Self {
+        self.who = Some(who.into());
+        self
+    }
 }

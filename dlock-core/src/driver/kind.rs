@@ -3,7 +3,12 @@
 use std::fmt;
 
 /// How a claim wants to hold its lock.
+///
+/// Later versions may add kinds. A driver lists in [`Info::kinds`](crate::driver::Info::kinds) the kinds that it knows, and
+/// the engine asks it for no other. Where a driver matches on the kind all the same, its last arm refuses with
+/// [`Info::unsupported`](crate::driver::Info::unsupported): an unknown kind is never treated as one that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Kind {
     /// One holder at a time; who comes next is the store's choice.
     Mutex,
@@ -16,7 +21,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All kinds, for stores that have them all.
+    /// All kinds of this version. Not for [`Info::kinds`](crate::driver::Info::kinds): it would promise kinds that the driver
+    /// does not know as soon as this list grows.
     pub const ALL: &'static [Self] = &[Self::Mutex, Self::Fair, Self::Read, Self::Write];
 
     /// Whether two claims of one name, of this kind and the other, may hold at once.

@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{Guard, LockOptions, handles::Target, owner::Slot};
 use crate::{
-    driver::{ClaimId, Error, Kind, Moment, Request, Result, Wait},
+    driver::{Error, Moment, Request, Result, Wait},
     engine::{Entry, Keeper, LastFailure, Outcome},
 };
 
@@ -147,10 +147,7 @@ async fn acquire(target: Target, options: LockOptions) -> Outcome {
     let options = options.or(&target.locks.defaults());
     target.name.check()?;
     options.validate(info)?;
-    if !info.kinds.contains(&target.kind) {
-        let what = format!("lock for {}; it can for {}", target.kind, listed(info.kinds));
-        return Err(Error::Unsupported { store: info.store, what });
-    }
+    info.check_kind(target.kind)?;
     if client.closing.is_cancelled() {
         return Err(Error::Closed { name: target.name });
     }
@@ -210,13 +207,7 @@ impl Slot {
 async fn contest(target: &Target, options: &LockOptions, limit: Option<Limit>) -> Outcome {
     let client = target.locks.client();
     let terms = options.terms(client.store.backend.info());
-    let request = Request {
-        name: target.name.clone(),
-        kind: target.kind,
-        id: ClaimId::random(),
-        ttl: terms.ttl,
-        wait: options.waiting(),
-    };
+    let request = Request::new(target.name.clone(), target.kind, terms.ttl).wait(options.waiting());
     let failure = limit.as_ref().map(|_| LastFailure::default());
     let (reply, mut answer) = oneshot::channel();
     Keeper::new(client, request, terms, failure.clone()).start(reply);
@@ -252,8 +243,4 @@ impl Limit {
         let source = failure.and_then(|last| last.lock().unwrap_or_else(PoisonError::into_inner).take());
         Error::Timeout { name: target.name.clone(), waited: self.waited, source }
     }
-}
-
-fn listed(kinds: &[Kind]) -> String {
-    kinds.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

@@ -54,11 +54,10 @@ impl MemoryBackend {
     }
 
     fn named(name: String) -> Self {
-        let info = Info::new("memory", format!("memory:{name}")).kinds(Kind::ALL).tokens(true).downgrades(&[
-            Kind::Mutex,
-            Kind::Fair,
-            Kind::Write,
-        ]);
+        let info = Info::new("memory", format!("memory:{name}"))
+            .kinds(&[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write])
+            .tokens(true)
+            .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write]);
         Self { space: Arc::new(Mutex::new(Shelf { last: floor(), queues: BTreeMap::new() })), info }
     }
 
@@ -215,24 +214,20 @@ impl Shelf {
 
     fn state(&self, name: &LockName, now: Moment) -> Option<LockState> {
         let queue = self.queue(name);
-        let contender = |place: &Place| Contender {
-            id: place.entry.id.to_string(),
-            kind: place.entry.kind,
-            token: None,
-            since: Some(now.since(place.came)),
-            ttl_left: Some(place.expires.since(now)),
-            who: Some(format!("pid {}", std::process::id())),
+        let contender = |place: &Place| {
+            Contender::new(place.entry.id.to_string(), place.entry.kind)
+                .since(now.since(place.came))
+                .ttl_left(place.expires.since(now))
+                .who(format!("pid {}", std::process::id()))
         };
-        let mut state = LockState { name: name.clone(), holders: Vec::new(), queue: Vec::new() };
+        let mut state = LockState::new(name.clone());
         for place in self.queues.get(name)?.iter().filter(|place| !place.expires.since(now).is_zero()) {
             match turn(&queue, place.entry.id) {
-                Turn::Mine => {
-                    state.holders.push(Contender { token: Token::new(place.number), ..contender(place) })
-                }
+                Turn::Mine => state.holders.push(contender(place).token(Token::new(place.number))),
                 _ => state.queue.push(contender(place)),
             }
         }
-        Some(state).filter(|state| !state.holders.is_empty() || !state.queue.is_empty())
+        Some(state).filter(|state| !state.is_free())
     }
 }
 

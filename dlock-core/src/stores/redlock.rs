@@ -61,7 +61,7 @@ impl RedLock {
             return invalid(format!("a redlock needs independent stores, and `{}` stands twice", twice[0]));
         }
         let infos = || members.iter().map(|member| member.backend.info());
-        let kinds = Kind::ALL.iter().copied().filter(|kind| infos().all(|info| info.kinds.contains(kind)));
+        let kinds = KINDS.iter().copied().filter(|kind| infos().all(|info| info.kinds.contains(kind)));
         let kinds = common(&kinds.collect::<Vec<_>>());
         let least = infos().map(|info| *info.ttl.start()).max().unwrap_or_default();
         // Below this the drift leaves nothing.
@@ -126,13 +126,16 @@ impl fmt::Debug for RedLock {
     }
 }
 
+/// The kinds that it can ask its members for.
+const KINDS: &[Kind] = &[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write];
+
 /// The kinds that all members have, as [`Info`] wants them.
 fn common(kinds: &[Kind]) -> &'static [Kind] {
     match kinds {
         [Kind::Mutex] => &[Kind::Mutex],
         [Kind::Mutex, Kind::Fair] => &[Kind::Mutex, Kind::Fair],
         [Kind::Mutex, Kind::Read, Kind::Write] => &[Kind::Mutex, Kind::Read, Kind::Write],
-        [Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write] => Kind::ALL,
+        [Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write] => KINDS,
         [Kind::Read, Kind::Write] => &[Kind::Read, Kind::Write],
         [Kind::Fair] => &[Kind::Fair],
         _ => &[],

@@ -84,7 +84,9 @@ impl Play {
     /// A store that grants, renews and releases.
     pub(super) fn new() -> Self {
         watch();
-        let info = Info::new("script", "script").kinds(Kind::ALL).ttl(MS..=TTL * 1000);
+        let info = Info::new("script", "script")
+            .kinds(&[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write])
+            .ttl(MS..=TTL * 1000);
         let script = Script {
             attempt: [Say(GRANTED)].into(),
             renew: [Say(RENEWED)].into(),

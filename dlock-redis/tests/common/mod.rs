@@ -252,7 +252,7 @@ pub(crate) fn unique() -> String {
 pub(crate) fn claim(store: &Store, name: &str, kind: Kind, ttl: u64, wait: Wait) -> (Box<dyn Claim>, String) {
     let id = ClaimId::random();
     let name = LockName::new(name).expect("a legal name");
-    let claim = store.backend.claim(Request { name, kind, id, ttl: Duration::from_millis(ttl), wait });
+    let claim = store.backend.claim(Request::new(name, kind, Duration::from_millis(ttl)).id(id).wait(wait));
     (claim, format!("{id}:0"))
 }
 

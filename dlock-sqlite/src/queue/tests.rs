@@ -1,7 +1,7 @@
 //! The SQL agrees with the rule, and no statement walks over a queue.
 
 use dlock_core::{
-    LockName, Wait,
+    LockName,
     driver::{Turn, turn},
 };
 use proptest::{prelude::*, test_runner::TestCaseResult};
@@ -17,7 +17,7 @@ use crate::{
 
 fn request(name: &str, kind: Kind) -> Request {
     let name = LockName::new(name).unwrap();
-    Request { name, kind, id: ClaimId::random(), ttl: Duration::from_secs(60), wait: Wait::Forever }
+    Request::new(name, kind, Duration::from_secs(60))
 }
 
 fn store() -> (TempDir, Connection, Client) {

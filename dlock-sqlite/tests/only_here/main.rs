@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use dlock_core::{ClaimId, Kind, LockName, Locks, Registry, Wait, driver::Request};
+use dlock_core::{Kind, LockName, Locks, Registry, Wait, driver::Request};
 use dlock_sqlite::{DRIVER, SqliteBackend, SqliteConfig};
 use sqlx::{ConnectOptions, SqliteConnection, sqlite::SqliteConnectOptions};
 use tempfile::TempDir;
@@ -79,5 +79,5 @@ async fn refusal(path: &Path) -> String {
 
 fn request(wait: Wait) -> Request {
     let name = LockName::new("x").unwrap();
-    Request { name, kind: Kind::Mutex, id: ClaimId::random(), ttl: Duration::from_secs(30), wait }
+    Request::new(name, Kind::Mutex, Duration::from_secs(30)).wait(wait)
 }

@@ -64,7 +64,7 @@ impl RedLock {
             }
             let votes = states.iter().filter(|state| state.holders.iter().any(is_it)).count();
             // A member's token is no token of the whole.
-            let contender = Contender { token: None, ..contender.clone() };
+            let contender = contender.clone().token(None);
             if votes >= self.quorum() { holding.push(contender) } else { waiting.push(contender) }
         }
         Some(LockState { name, holders: holding, queue: waiting })

@@ -293,7 +293,7 @@ impl Member {
             *byte ^= own;
         }
         self.claims = self.claims.wrapping_add(1);
-        Request { id: ClaimId::from_bytes(id), ..self.request.clone() }
+        self.request.clone().id(ClaimId::from_bytes(id))
     }
 
     /// Whether something of ours may be in the member's store.
@@ -430,14 +430,13 @@ fn ended() -> Error {
 mod tests {
     use super::*;
     use crate::{
-        driver::{Kind, LockName, Wait},
+        driver::{Kind, LockName},
         stores::memory::MemoryBackend,
     };
 
     fn member(index: usize, id: ClaimId) -> Member {
         let name = LockName::new("x").expect("legal");
-        let request =
-            Request { name, kind: Kind::Mutex, id, ttl: Duration::from_secs(30), wait: Wait::Forever };
+        let request = Request::new(name, Kind::Mutex, Duration::from_secs(30)).id(id);
         Member::new(index, Arc::new(MemoryBackend::new()), request, TaskTracker::new())
     }
 

@@ -27,14 +27,14 @@ use tokio::{
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
-    line: watch::Sender<Line>,
+    line: watch::Sender<Traffic>,
     accepted: Arc<AtomicUsize>,
     task: JoinHandle<()>,
 }
 
 /// What becomes of bytes and connections.
 #[derive(Clone, Copy, Debug, Default)]
-struct Line {
+struct Traffic {
     requests: Flow,
     answers: Flow,
     /// Counts the cuts: a connection ends when it sees another number than the one it began with.
@@ -64,7 +64,7 @@ impl Proxy {
     pub async fn to(server: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let (line, accepted) = (watch::Sender::new(Line::default()), Arc::new(AtomicUsize::new(0)));
+        let (line, accepted) = (watch::Sender::new(Traffic::default()), Arc::new(AtomicUsize::new(0)));
         let task = tokio::spawn(accept(listener, server, line.clone(), Arc::clone(&accepted)));
         Ok(Self { address, line, accepted, task })
     }
@@ -81,7 +81,7 @@ impl Proxy {
 
     /// From now on everything passes. What was held back is delivered.
     pub fn pass(&self) {
-        self.change(|line| *line = Line { cuts: line.cuts, ..Line::default() });
+        self.change(|line| *line = Traffic { cuts: line.cuts, ..Traffic::default() });
     }
 
     /// From now on nothing passes, in either direction: the server seems to accept connections and to say nothing.
@@ -114,7 +114,7 @@ impl Proxy {
         self.change(|line| (line.cuts, line.hangs_up) = (line.cuts + 1, true));
     }
 
-    fn change(&self, change: impl FnOnce(&mut Line)) {
+    fn change(&self, change: impl FnOnce(&mut Traffic)) {
         self.line.send_modify(change);
     }
 }
@@ -128,7 +128,7 @@ impl Drop for Proxy {
 async fn accept(
     listener: TcpListener,
     server: SocketAddr,
-    line: watch::Sender<Line>,
+    line: watch::Sender<Traffic>,
     accepted: Arc<AtomicUsize>,
 ) {
     // Dropped, and so ended, with this task.
@@ -141,8 +141,8 @@ async fn accept(
 }
 
 /// Passes bytes on until both sides have ended, or the connection is cut.
-async fn serve(client: TcpStream, server: SocketAddr, mut line: watch::Receiver<Line>) -> io::Result<()> {
-    let Line { cuts, hangs_up, .. } = *line.borrow();
+async fn serve(client: TcpStream, server: SocketAddr, mut line: watch::Receiver<Traffic>) -> io::Result<()> {
+    let Traffic { cuts, hangs_up, .. } = *line.borrow();
     if hangs_up {
         return Ok(());
     }
@@ -164,8 +164,8 @@ async fn serve(client: TcpStream, server: SocketAddr, mut line: watch::Receiver<
 async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
-    mut line: watch::Receiver<Line>,
-    flow: fn(&Line) -> Flow,
+    mut line: watch::Receiver<Traffic>,
+    flow: fn(&Traffic) -> Flow,
 ) -> io::Result<()> {
     let mut chunk = vec![0; 16 * 1024];
     loop {

@@ -8,7 +8,7 @@ mod stake;
 mod terms;
 
 pub(crate) use client::Client;
-pub(crate) use hold::{Entry, Hold};
+pub(crate) use hold::{Hold, Reentry};
 pub(crate) use keeper::{Keeper, LastFailure, Outcome, release_until_forgotten, run_to_end};
 pub(crate) use stake::Stake;
 pub(crate) use terms::{Cadence, Terms};

@@ -18,7 +18,7 @@ use crate::{
     files,
     gate::Gate,
     host, inspect, keys,
-    queue::{Client, Place},
+    queue::{QueueRow, Signature},
     schema::{self, Site},
     thread::Thread,
 };
@@ -33,12 +33,12 @@ const OPENING: Duration = Duration::from_secs(30);
 /// A client of the store in one file. Clones are the same client; it ends with the last of them and of their claims.
 #[derive(Clone)]
 pub struct SqliteBackend {
-    shared: Arc<Shared>,
+    shared: Arc<Client>,
 }
 
 /// What the claims of one client share.
-pub(crate) struct Shared {
-    pub(crate) me: Client,
+pub(crate) struct Client {
+    pub(crate) me: Signature,
     pub(crate) bells: Bells,
     connection: Connection,
     info: Info,
@@ -59,7 +59,7 @@ impl SqliteBackend {
         files::make(&path)?;
         let circle = files::check(&path)?;
         let thread = Thread::start()?;
-        let me = Client { id: ClaimId::random(), pid: std::process::id(), host: host::name() };
+        let me = Signature { id: ClaimId::random(), pid: std::process::id(), host: host::name() };
         if path.metadata().is_ok_and(|found| found.len() > 0) && !Dir::path_of(&path).exists() {
             let (path, limit) = (path.clone(), Instant::now() + PATIENCE);
             thread.run(async move { schema::check(&path, limit).await }).await?;
@@ -73,7 +73,7 @@ impl SqliteBackend {
         });
         let connection = connection.await?;
         let (bells, info) = (Bells::new(bells, me.id, thread.handle()), info(&path));
-        let backend = Self { shared: Arc::new(Shared { me, bells, connection, info, thread }) };
+        let backend = Self { shared: Arc::new(Client { me, bells, connection, info, thread }) };
         let dead = backend.shared.bells.some_dead();
         if !dead.is_empty() {
             let shared = Arc::clone(&backend.shared);
@@ -126,13 +126,13 @@ impl Inspect for SqliteBackend {
     }
 }
 
-impl Shared {
+impl Client {
     pub(crate) async fn begin(&self, access: Access) -> Result<Tx<'_>> {
         self.connection.begin(access).await
     }
 
     /// Makes a transaction so, and rings those whom it concerns: also if it is unknown whether it is so.
-    pub(crate) async fn commit(&self, tx: Tx<'_>, bells: Vec<Place>) -> Result<()> {
+    pub(crate) async fn commit(&self, tx: Tx<'_>, bells: Vec<QueueRow>) -> Result<()> {
         let outcome = tx.commit().await;
         self.bells.ring(bells.into_iter().map(|place| (place.client, place.entry.id)));
         outcome

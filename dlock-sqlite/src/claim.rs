@@ -9,7 +9,7 @@ use dlock_core::{
 };
 use tokio::sync::Notify;
 
-use crate::{backend::Shared, bell::Watch, connection::Access, error, keys, queue::Stand};
+use crate::{backend::Client, bell::Watch, connection::Access, error, keys, queue::Stand};
 
 /// How often a waiter asks where it cannot be rung. A hand-off then takes half of this on average, and a waiter about
 /// one percent of a core.
@@ -19,7 +19,7 @@ const INTERVAL: Duration = Duration::from_millis(50);
 const BREATHER: Duration = Duration::from_millis(200);
 
 pub(crate) struct SqliteClaim {
-    shared: Arc<Shared>,
+    shared: Arc<Client>,
     request: Request,
     /// What is known of it without a look into the file.
     known: Known,
@@ -41,7 +41,7 @@ enum Known {
 }
 
 impl SqliteClaim {
-    pub(crate) fn new(shared: Arc<Shared>, request: Request) -> Self {
+    pub(crate) fn new(shared: Arc<Client>, request: Request) -> Self {
         Self { shared, request, known: Known::Nothing, bell: None, ahead: None }
     }
 
@@ -155,7 +155,7 @@ impl Claim for SqliteClaim {
 ///
 /// # Errors
 /// If the file [`is_busy`](error::is_busy), nothing was put into it.
-async fn ask(shared: &Shared, request: &Request) -> Result<(Stand, i64)> {
+async fn ask(shared: &Client, request: &Request) -> Result<(Stand, i64)> {
     loop {
         let (mut tx, mut bells) = (shared.begin(Access::Write).await?, Vec::new());
         let stand = tx.ask(request, &shared.me, &mut bells).await?;

@@ -7,23 +7,23 @@ use dlock_core::{
     driver::{Entry, Turn, turn},
 };
 
-use crate::{backend::Shared, connection::Access, queue::Place};
+use crate::{backend::Client, connection::Access, queue::QueueRow};
 
-pub(crate) async fn inspect(shared: &Shared, name: &LockName) -> Result<Option<LockState>> {
+pub(crate) async fn inspect(shared: &Client, name: &LockName) -> Result<Option<LockState>> {
     let mut tx = shared.begin(Access::Read).await?;
     let (places, now) = (tx.queue(name.as_str()).await?, tx.now);
     tx.commit().await?;
     Ok(states(shared, places, now)?.pop())
 }
 
-pub(crate) async fn list(shared: &Shared, prefix: &str) -> Result<Vec<LockState>> {
+pub(crate) async fn list(shared: &Client, prefix: &str) -> Result<Vec<LockState>> {
     let mut tx = shared.begin(Access::Read).await?;
     let (places, now) = (tx.queues(prefix).await?, tx.now);
     tx.commit().await?;
     states(shared, places, now)
 }
 
-pub(crate) async fn force_release(shared: &Shared, name: &LockName) -> Result<bool> {
+pub(crate) async fn force_release(shared: &Client, name: &LockName) -> Result<bool> {
     let mut tx = shared.begin(Access::Read).await?;
     let places = tx.queue(name.as_str()).await?;
     tx.commit().await?;
@@ -50,7 +50,7 @@ pub(crate) async fn force_release(shared: &Shared, name: &LockName) -> Result<bo
 struct Dead(HashMap<ClaimId, bool>);
 
 impl Dead {
-    fn among(shared: &Shared, places: &[Place]) -> Self {
+    fn among(shared: &Client, places: &[QueueRow]) -> Self {
         let mut dead = HashMap::new();
         for place in places {
             let is_dead = || shared.bells.is_dead(place.client);
@@ -61,13 +61,13 @@ impl Dead {
 }
 
 /// The locks of these places, which are in order, without those who are gone but not yet removed.
-fn states(shared: &Shared, mut places: Vec<Place>, now: i64) -> Result<Vec<LockState>> {
+fn states(shared: &Client, mut places: Vec<QueueRow>, now: i64) -> Result<Vec<LockState>> {
     let dead = Dead::among(shared, &places);
     places.retain(|place| place.expires > now && !dead.0[&place.client]);
     places.chunk_by(|a, b| a.name == b.name).map(|places| state(places, now)).collect()
 }
 
-fn state(places: &[Place], now: i64) -> Result<LockState> {
+fn state(places: &[QueueRow], now: i64) -> Result<LockState> {
     let (holders, queue) = places.split_at(holders(places));
     let mut state = LockState::new(LockName::new(&places[0].name)?);
     let holds = |place| contender(place, now).token(Token::new(place_number(place)));
@@ -77,16 +77,16 @@ fn state(places: &[Place], now: i64) -> Result<LockState> {
 }
 
 /// How many hold: they are the first, because whoever waits makes all behind it wait.
-fn holders(places: &[Place]) -> usize {
+fn holders(places: &[QueueRow]) -> usize {
     let queue: Vec<Entry> = places.iter().map(|place| place.entry).collect();
     (0..queue.len()).take_while(|&at| turn(&queue[..=at], queue[at].id) == Turn::Mine).count()
 }
 
-fn place_number(place: &Place) -> u64 {
+fn place_number(place: &QueueRow) -> u64 {
     place.number.unsigned_abs()
 }
 
-fn contender(place: &Place, now: i64) -> Contender {
+fn contender(place: &QueueRow, now: i64) -> Contender {
     let ago = u64::try_from(now - place.since).unwrap_or(0);
     Contender::new(place.entry.id.to_string(), place.entry.kind)
         .since(Duration::from_nanos(ago))

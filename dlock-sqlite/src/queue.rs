@@ -12,7 +12,7 @@ use crate::{clock, connection::Tx, keys};
 
 /// A claim's place in the queue of its lock.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct QueueRow {
     pub(crate) name: String,
     pub(crate) number: i64,
     pub(crate) entry: Entry,
@@ -25,20 +25,20 @@ pub(crate) struct Place {
 
 /// Who enters claims: one client of the store.
 #[derive(Clone, Debug)]
-pub(crate) struct Client {
+pub(crate) struct Signature {
     pub(crate) id: ClaimId,
     pub(crate) pid: u32,
     pub(crate) host: String,
 }
 
-impl Place {
+impl QueueRow {
     /// How long until it is forgotten.
     pub(crate) fn ttl_left(&self, now: i64) -> Duration {
         Duration::from_nanos(u64::try_from(self.expires - now).unwrap_or(0))
     }
 }
 
-impl FromRow<'_, SqliteRow> for Place {
+impl FromRow<'_, SqliteRow> for QueueRow {
     fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
         let bad = |what: &str| sqlx::Error::Decode(format!("the file holds a bad {what}").into());
         let id = |column| -> sqlx::Result<ClaimId> {
@@ -64,7 +64,7 @@ pub(crate) enum Stand {
     /// It holds, with this number.
     Holds(i64),
     /// It waits, or would have to, for this one.
-    Behind(Place),
+    Behind(QueueRow),
 }
 
 /// A number above all.
@@ -77,8 +77,8 @@ impl Tx<'_> {
     pub(crate) async fn ask(
         &mut self,
         request: &Request,
-        me: &Client,
-        bells: &mut Vec<Place>,
+        me: &Signature,
+        bells: &mut Vec<QueueRow>,
     ) -> Result<Stand> {
         self.bury_expired(request.name.as_str(), bells).await?;
         let mut own = self.own(request.id).await?;
@@ -118,7 +118,7 @@ impl Tx<'_> {
         Ok(self.run(renew.bind(id(&request.id)).bind(self.now).bind(expires)).await? == 1)
     }
 
-    async fn join(&mut self, request: &Request, me: &Client) -> Result<i64> {
+    async fn join(&mut self, request: &Request, me: &Signature) -> Result<i64> {
         self.run(sqlx::query(include_str!("sql/draw.sql")).bind(clock::floor())).await?;
         let drawn = sqlx::query_scalar(include_str!("sql/drawn.sql")).fetch_one(self.conn()).await;
         let number: i64 = drawn.map_err(|source| self.explain(source))?;
@@ -137,7 +137,7 @@ impl Tx<'_> {
     }
 
     /// The nearest place ahead of this number that must go first.
-    async fn ahead(&mut self, name: &str, number: i64, kind: Kind) -> Result<Option<Place>> {
+    async fn ahead(&mut self, name: &str, number: i64, kind: Kind) -> Result<Option<QueueRow>> {
         let sql = match kind {
             Kind::Read => include_str!("sql/ahead_of_reader.sql"),
             _ => include_str!("sql/ahead_of_exclusive.sql"),
@@ -148,7 +148,7 @@ impl Tx<'_> {
 
     /// Removes the claims of a lock that were not heard of for their ttl. Comes before any look at who is ahead: to
     /// pass an expired claim over and leave it there would let it be renewed beside its successor.
-    pub(crate) async fn bury_expired(&mut self, name: &str, bells: &mut Vec<Place>) -> Result<()> {
+    pub(crate) async fn bury_expired(&mut self, name: &str, bells: &mut Vec<QueueRow>) -> Result<()> {
         let expired = sqlx::query_as(include_str!("sql/expired.sql")).bind(name.to_owned()).bind(self.now);
         for place in self.places(expired).await? {
             self.remove(&place, bells).await?;
@@ -157,7 +157,7 @@ impl Tx<'_> {
     }
 
     /// Removes all claims of a client that is dead.
-    pub(crate) async fn bury_client(&mut self, client: ClaimId, bells: &mut Vec<Place>) -> Result<()> {
+    pub(crate) async fn bury_client(&mut self, client: ClaimId, bells: &mut Vec<QueueRow>) -> Result<()> {
         let places = sqlx::query_as(include_str!("sql/of_client.sql")).bind(id(&client));
         for place in self.places(places).await? {
             self.remove(&place, bells).await?;
@@ -166,14 +166,14 @@ impl Tx<'_> {
     }
 
     /// Removes a claim.
-    pub(crate) async fn remove(&mut self, place: &Place, bells: &mut Vec<Place>) -> Result<()> {
+    pub(crate) async fn remove(&mut self, place: &QueueRow, bells: &mut Vec<QueueRow>) -> Result<()> {
         bells.extend(self.watchers(place).await?);
         self.run(sqlx::query(include_str!("sql/remove.sql")).bind(id(&place.entry.id))).await?;
         Ok(())
     }
 
     /// Who waits for this claim.
-    pub(crate) async fn watchers(&mut self, place: &Place) -> Result<Vec<Place>> {
+    pub(crate) async fn watchers(&mut self, place: &QueueRow) -> Result<Vec<QueueRow>> {
         let sql = match place.entry.kind {
             Kind::Read => include_str!("sql/behind_reader.sql"),
             _ => include_str!("sql/behind_exclusive.sql"),
@@ -186,22 +186,22 @@ impl Tx<'_> {
     }
 
     /// The place of a claim, if it has one.
-    pub(crate) async fn own(&mut self, claim: ClaimId) -> Result<Option<Place>> {
+    pub(crate) async fn own(&mut self, claim: ClaimId) -> Result<Option<QueueRow>> {
         Ok(self.places(sqlx::query_as(include_str!("sql/own.sql")).bind(id(&claim))).await?.pop())
     }
 
     /// The queue of a lock, in order.
-    pub(crate) async fn queue(&mut self, name: &str) -> Result<Vec<Place>> {
+    pub(crate) async fn queue(&mut self, name: &str) -> Result<Vec<QueueRow>> {
         self.places(sqlx::query_as(include_str!("sql/of_name.sql")).bind(name.to_owned())).await
     }
 
     /// The queues of the locks whose names begin with `prefix`, in order.
-    pub(crate) async fn queues(&mut self, prefix: &str) -> Result<Vec<Place>> {
+    pub(crate) async fn queues(&mut self, prefix: &str) -> Result<Vec<QueueRow>> {
         let range = sqlx::query_as(include_str!("sql/of_range.sql"));
         self.places(range.bind(prefix.to_owned()).bind(keys::beyond(prefix))).await
     }
 
-    async fn places(&mut self, query: Asked) -> Result<Vec<Place>> {
+    async fn places(&mut self, query: Asked) -> Result<Vec<QueueRow>> {
         let places = query.fetch_all(self.conn()).await;
         places.map_err(|source| self.explain(source))
     }
@@ -213,7 +213,7 @@ impl Tx<'_> {
 }
 
 /// A statement with its binds that answers with places.
-type Asked = sqlx::query::QueryAs<'static, sqlx::Sqlite, Place, sqlx::sqlite::SqliteArguments>;
+type Asked = sqlx::query::QueryAs<'static, sqlx::Sqlite, QueueRow, sqlx::sqlite::SqliteArguments>;
 
 /// A statement with its binds that answers with a count.
 type Told = sqlx::query::Query<'static, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>;

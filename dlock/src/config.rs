@@ -35,7 +35,7 @@ use wildmatch::WildMatch;
 #[serde(deny_unknown_fields)]
 pub struct Config {
     default: Option<String>,
-    stores: BTreeMap<String, Place>,
+    stores: BTreeMap<String, NamedStore>,
     #[serde(default)]
     rules: Vec<Rule>,
 }
@@ -43,7 +43,7 @@ pub struct Config {
 /// A store: a URL, or a majority of others.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Place {
+struct NamedStore {
     url: Option<String>,
     redlock: Option<Vec<String>>,
     member_timeout: Option<Span>,

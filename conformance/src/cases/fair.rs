@@ -13,7 +13,7 @@ use crate::Arena;
 
 /// Waiters of one lock in order of arrival. Each notes its number while it holds, then lets go: in turns by a release and
 /// by a drop.
-struct Line {
+struct Arrivals {
     arena: Arc<Arena>,
     held: Option<Guard>,
     watch: Locks,
@@ -21,7 +21,7 @@ struct Line {
     granted: Arc<Mutex<Vec<usize>>>,
 }
 
-impl Line {
+impl Arrivals {
     /// Behind a holder of the lock.
     async fn behind_a_holder(arena: &Arc<Arena>) -> Self {
         let watch = arena.client().await;
@@ -76,7 +76,7 @@ impl Line {
 const SOME: Duration = Duration::from_secs(5);
 
 pub(super) async fn waiters_are_granted_in_order_of_arrival(arena: Arc<Arena>) {
-    let mut line = Line::behind_a_holder(&arena).await;
+    let mut line = Arrivals::behind_a_holder(&arena).await;
     for _ in 0..8 {
         line.join().await;
     }
@@ -84,7 +84,7 @@ pub(super) async fn waiters_are_granted_in_order_of_arrival(arena: Arc<Arena>) {
 }
 
 pub(super) async fn waits_of_all_lengths_keep_the_order(arena: Arc<Arena>) {
-    let mut line = Line::behind_a_holder(&arena).await;
+    let mut line = Arrivals::behind_a_holder(&arena).await;
     for ttls in [40, 400, 10, 100] {
         let (client, options) = (arena.client().await, arena.options());
         line.join_with(client, options.wait(arena.ttl() * ttls)).await;
@@ -94,7 +94,7 @@ pub(super) async fn waits_of_all_lengths_keep_the_order(arena: Arc<Arena>) {
 }
 
 pub(super) async fn a_newcomers_try_does_not_overtake_a_waiter(arena: Arc<Arena>) {
-    let mut line = Line::behind_a_holder(&arena).await;
+    let mut line = Arrivals::behind_a_holder(&arena).await;
     let ((slow, switch), newcomer) = (arena.client_with_switch().await, arena.client().await);
     line.join_with(slow, arena.options()).await;
     // The waiter is stopped for a moment, so the lock is free, but the next turn is the waiter's.
@@ -106,7 +106,7 @@ pub(super) async fn a_newcomers_try_does_not_overtake_a_waiter(arena: Arc<Arena>
 }
 
 pub(super) async fn a_newcomer_does_not_overtake_a_waiter(arena: Arc<Arena>) {
-    let mut line = Line::behind_a_holder(&arena).await;
+    let mut line = Arrivals::behind_a_holder(&arena).await;
     let ((slow, switch), newcomer) = (arena.client_with_switch().await, arena.client().await);
     line.join_with(slow, arena.options()).await;
     switch.freeze();
@@ -119,7 +119,7 @@ pub(super) async fn a_newcomer_does_not_overtake_a_waiter(arena: Arc<Arena>) {
 }
 
 pub(super) async fn a_try_leaves_no_place_in_the_queue(arena: Arc<Arena>) {
-    let mut line = Line::behind_a_holder(&arena).await;
+    let mut line = Arrivals::behind_a_holder(&arena).await;
     let client = arena.client().await;
     for _ in 0..3 {
         assert!(arena.try_take(&client, Kind::Fair).await.is_none(), "two hold it");
@@ -140,7 +140,7 @@ pub(super) async fn order_is_kept_when_the_first_waiter_leaves(arena: Arc<Arena>
 }
 
 async fn without(arena: &Arc<Arena>, leaver: usize) -> Vec<usize> {
-    let mut line = Line::behind_a_holder(arena).await;
+    let mut line = Arrivals::behind_a_holder(arena).await;
     for _ in 0..4 {
         line.join().await;
     }
@@ -149,7 +149,7 @@ async fn without(arena: &Arc<Arena>, leaver: usize) -> Vec<usize> {
 }
 
 pub(super) async fn order_is_kept_when_a_wait_runs_out(arena: Arc<Arena>) {
-    let mut line = Line::behind_a_holder(&arena).await;
+    let mut line = Arrivals::behind_a_holder(&arena).await;
     line.join().await;
     let (client, options) = (arena.client().await, arena.options().wait(Duration::from_millis(200)));
     arena.lock(&client).lock(&options).await.expect_err("others are first");
@@ -161,7 +161,7 @@ pub(super) async fn order_is_kept_when_the_holder_crashes(arena: Arc<Arena>) {
     let ((crashing, switch), watch) = (arena.client_with_switch().await, arena.client().await);
     let options = arena.options().ttl(arena.kept_ttl());
     let held = arena.lock(&crashing).lock(&options).await.expect("free");
-    let mut line = Line::behind(&arena, watch, None);
+    let mut line = Arrivals::behind(&arena, watch, None);
     for _ in 0..3 {
         line.join().await;
     }
@@ -172,7 +172,7 @@ pub(super) async fn order_is_kept_when_the_holder_crashes(arena: Arc<Arena>) {
 }
 
 pub(super) async fn a_crashed_waiter_blocks_others_for_no_longer_than_its_ttl_or_session(arena: Arc<Arena>) {
-    let mut line = Line::behind_a_holder(&arena).await;
+    let mut line = Arrivals::behind_a_holder(&arena).await;
     let (crashing, switch) = arena.client_with_switch().await;
     line.join_with(crashing, arena.options().ttl(arena.short_ttl())).await;
     for _ in 0..2 {
@@ -185,7 +185,7 @@ pub(super) async fn a_crashed_waiter_blocks_others_for_no_longer_than_its_ttl_or
 }
 
 pub(super) async fn a_waiter_that_crashed_alone_blocks_nobody_after_its_ttl_or_session(arena: Arc<Arena>) {
-    let mut line = Line::behind_a_holder(&arena).await;
+    let mut line = Arrivals::behind_a_holder(&arena).await;
     let (crashing, switch) = arena.client_with_switch().await;
     line.join_with(crashing, arena.options().ttl(arena.short_ttl())).await;
     switch.kill();
@@ -198,7 +198,7 @@ pub(super) async fn a_waiter_that_crashed_alone_blocks_nobody_after_its_ttl_or_s
 }
 
 pub(super) async fn a_waiter_keeps_its_place_far_beyond_its_ttl(arena: Arc<Arena>) {
-    let mut line = Line::behind_a_holder(&arena).await;
+    let mut line = Arrivals::behind_a_holder(&arena).await;
     let ttl = arena.kept_ttl();
     line.join_with(arena.client().await, arena.options().ttl(ttl)).await;
     // If the first were forgotten, it would come back behind this one.

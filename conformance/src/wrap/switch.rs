@@ -17,13 +17,13 @@ pub type Kill = Box<dyn Fn() + Send + Sync>;
 /// Cuts a client off from its store, and connects it again; or kills it. Clones are the same switch.
 #[derive(Clone)]
 pub struct Switch {
-    line: watch::Sender<Line>,
+    line: watch::Sender<Link>,
     kill: Option<Arc<Kill>>,
 }
 
 /// What the line to the store does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Line {
+enum Link {
     Up,
     /// Calls fail and do not reach the store.
     Down,
@@ -37,7 +37,7 @@ enum Line {
 
 impl Default for Switch {
     fn default() -> Self {
-        Self { line: watch::Sender::new(Line::Up), kill: None }
+        Self { line: watch::Sender::new(Link::Up), kill: None }
     }
 }
 
@@ -54,10 +54,10 @@ impl Switch {
     }
 
     /// What the line does from now on. A client that is dead stays so.
-    fn set(&self, to: Line) {
+    fn set(&self, to: Link) {
         self.line.send_if_modified(|line| {
-            let alive = *line != Line::Dead;
-            *line = if alive { to } else { Line::Dead };
+            let alive = *line != Link::Dead;
+            *line = if alive { to } else { Link::Dead };
             alive
         });
     }
@@ -65,34 +65,34 @@ impl Switch {
     /// Kills the client: nothing of it reaches the store any more, a heartbeat of its session neither. What it held stays
     /// until the store forgets it, after its ttl or at the end of its session.
     pub fn kill(&self) {
-        self.set(Line::Dead);
+        self.set(Link::Dead);
         self.kill.iter().for_each(|kill| kill());
     }
 
     /// Whether the client was killed.
     pub fn is_killed(&self) -> bool {
-        *self.line.borrow() == Line::Dead
+        *self.line.borrow() == Link::Dead
     }
 
     /// From now on calls reach the store and are answered.
     pub fn connect(&self) {
-        self.set(Line::Up);
+        self.set(Link::Up);
     }
 
     /// From now on calls fail without reaching the store: what was held is no longer renewed. The client's session, where the
     /// store has one, lives on.
     pub fn cut(&self) {
-        self.set(Line::Down);
+        self.set(Link::Down);
     }
 
     /// From now on the store acts, but the answers are lost.
     pub fn lose_answers(&self) {
-        self.set(Line::OneWay);
+        self.set(Link::OneWay);
     }
 
     /// From now on calls hang, until the next change; then they are made.
     pub fn freeze(&self) {
-        self.set(Line::Frozen);
+        self.set(Link::Frozen);
     }
 
     /// A store on this line. Hints come all the same.
@@ -104,18 +104,18 @@ impl Switch {
 
 struct Switched {
     claim: Box<dyn Claim>,
-    line: watch::Receiver<Line>,
+    line: watch::Receiver<Link>,
 }
 
-async fn pass<T>(line: &mut watch::Receiver<Line>, answer: impl Future<Output = Result<T>>) -> Result<T> {
-    let line = line.wait_for(|line| *line != Line::Frozen).await.map_or(Line::Up, |line| *line);
+async fn pass<T>(line: &mut watch::Receiver<Link>, answer: impl Future<Output = Result<T>>) -> Result<T> {
+    let line = line.wait_for(|line| *line != Link::Frozen).await.map_or(Link::Up, |line| *line);
     match line {
-        Line::Down | Line::Dead => Err(Error::Unavailable { store: "switched", source: "cut off".into() }),
-        Line::OneWay => {
+        Link::Down | Link::Dead => Err(Error::Unavailable { store: "switched", source: "cut off".into() }),
+        Link::OneWay => {
             answer.await.ok();
             Err(lost())
         }
-        Line::Up | Line::Frozen => answer.await,
+        Link::Up | Link::Frozen => answer.await,
     }
 }
 

@@ -18,7 +18,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{Bug, shelf::Shelf};
+use super::{Bug, shelf::WrongShelf};
 
 /// The longest that a call takes, if a third of its ttl is not less.
 const BOUND: Duration = Duration::from_secs(1);
@@ -95,7 +95,7 @@ impl WrongServer {
 }
 
 async fn accept(listener: TcpListener) {
-    let shelf = Arc::new(std::sync::Mutex::new(Shelf::new(Bug::None)));
+    let shelf = Arc::new(std::sync::Mutex::new(WrongShelf::new(Bug::None)));
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         let shelf = Arc::clone(&shelf);
@@ -114,7 +114,7 @@ async fn accept(listener: TcpListener) {
 }
 
 /// What the server says to a line of a client.
-fn answer(shelf: &mut Shelf, line: &str) -> String {
+fn answer(shelf: &mut WrongShelf, line: &str) -> String {
     let words: Vec<_> = line.trim_end().splitn(5, ' ').collect();
     let [call, id, ttl, wait, name] = words[..] else { return "hello\n".to_owned() };
     let id = ClaimId::from_bytes(u128::from_str_radix(id, 16).expect("in hexadecimal").to_be_bytes());

@@ -16,12 +16,12 @@ use tokio::{sync::Notify, time::Instant};
 use super::Bug;
 
 #[derive(Debug)]
-pub(super) struct Shelf {
+pub(super) struct WrongShelf {
     bug: Bug,
     last: u64,
     /// A number that may be given out again.
     spare: Option<u64>,
-    queues: BTreeMap<LockName, Vec<Place>>,
+    queues: BTreeMap<LockName, Vec<WrongPlace>>,
     /// Names that have a row, where that matters.
     rows: BTreeSet<LockName>,
     /// What was remembered of names, where that is a bug.
@@ -29,7 +29,7 @@ pub(super) struct Shelf {
 }
 
 #[derive(Debug)]
-struct Place {
+struct WrongPlace {
     entry: Entry,
     number: u64,
     expires: Instant,
@@ -42,7 +42,7 @@ struct Place {
     saw_nobody: bool,
 }
 
-impl Shelf {
+impl WrongShelf {
     pub(super) fn new(bug: Bug) -> Self {
         let last = if bug == Bug::NoTokenFloor { 0 } else { floor() };
         let (queues, rows, bells) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
@@ -105,7 +105,7 @@ impl Shelf {
 
     fn enter(&mut self, name: &LockName, entry: Entry, ttl: Duration, bell: &Arc<Notify>) {
         let (number, expires) = (self.draw(name), self.expiry(Instant::now(), ttl));
-        let place = Place {
+        let place = WrongPlace {
             entry,
             number,
             expires,
@@ -181,7 +181,7 @@ impl Shelf {
         self.queues.get(name).into_iter().flatten().map(|place| place.entry).collect()
     }
 
-    fn place(&mut self, name: &LockName, id: ClaimId) -> Option<&mut Place> {
+    fn place(&mut self, name: &LockName, id: ClaimId) -> Option<&mut WrongPlace> {
         self.queues.get_mut(name)?.iter_mut().find(|place| place.entry.id == id)
     }
 
@@ -205,7 +205,7 @@ impl Shelf {
 
     fn bury(&mut self, name: &LockName, now: Instant) {
         let bug = self.bug;
-        let is_dead = |place: &Place| match bug {
+        let is_dead = |place: &WrongPlace| match bug {
             Bug::ExpiryIgnored => false,
             Bug::DeadWaiterStays => place.told && place.expires <= now,
             _ => place.expires <= now,
@@ -274,7 +274,7 @@ impl Shelf {
     fn state(&self, name: &LockName, now: Instant) -> LockState {
         let mut state = LockState::new(name.clone());
         for place in self.queues.get(name).into_iter().flatten().filter(|place| place.expires > now) {
-            let Place { entry: Entry { id, kind }, number, expires, .. } = place;
+            let WrongPlace { entry: Entry { id, kind }, number, expires, .. } = place;
             let waits = Contender::new(id.to_string(), *kind).ttl_left(*expires - now);
             match self.turn(name, *id) {
                 Turn::Mine => state.holders.push(waits.token(Token::new(*number))),

@@ -12,7 +12,7 @@ use dlock_core::{
 };
 use tokio::{sync::Notify, task::yield_now, time::sleep};
 
-use super::{Bug, shelf::Shelf};
+use super::{Bug, shelf::WrongShelf};
 
 /// How long a claim's first answer takes where that matters.
 const FIRST_ANSWER: Duration = Duration::from_millis(200);
@@ -21,7 +21,7 @@ const FIRST_ANSWER: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug)]
 pub struct WrongStore {
     bug: Bug,
-    shelf: Arc<Mutex<Shelf>>,
+    shelf: Arc<Mutex<WrongShelf>>,
     info: Info,
 }
 
@@ -32,7 +32,7 @@ impl WrongStore {
             .kinds(&[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write])
             .tokens(true)
             .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write]);
-        Self { bug, shelf: Arc::new(Mutex::new(Shelf::new(bug))), info }
+        Self { bug, shelf: Arc::new(Mutex::new(WrongShelf::new(bug))), info }
     }
 
     /// The store with all its abilities: a client of its own.
@@ -43,7 +43,7 @@ impl WrongStore {
         Store::new(Arc::new(self.clone())).with_inspect(Arc::new(self))
     }
 
-    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+    fn shelf(&self) -> MutexGuard<'_, WrongShelf> {
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -8,7 +8,6 @@ use std::{
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::stake::{Side, Stake};
 use crate::driver::{ClaimId, Error, Info, Kind, LockName, LostReason, Moment, Request, Result, Token};
 
 /// A hold as its guards and its keeper share it.
@@ -64,9 +63,23 @@ pub(crate) enum Wish {
     Downgrade,
 }
 
+/// Which of an owner's two counts a guard is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Exclusive,
+    Shared,
+}
+
+impl Side {
+    pub(crate) fn of(kind: Kind) -> Self {
+        if kind == Kind::Read { Self::Shared } else { Self::Exclusive }
+    }
+}
+
 /// How a second `lock()` by the same owner fares.
-pub(crate) enum Entry {
-    Entered(Stake),
+pub(crate) enum Reentry {
+    /// One guard more is counted on this side.
+    Entered(Side),
     /// This hold is over or lost: a new claim must take the lock.
     Over,
     /// The owner only reads, and would wait for itself.
@@ -127,19 +140,18 @@ impl Hold {
     }
 
     /// Enters a second time, for the same owner.
-    pub(crate) fn enter(self: &Arc<Self>, kind: Kind) -> Entry {
+    pub(crate) fn enter(&self, kind: Kind) -> Reentry {
         let mut state = self.state();
         if state.left || state.lost.is_some() || state.deadline.has_passed() {
-            return Entry::Over;
+            return Reentry::Over;
         }
         let side = Side::of(kind);
         match side {
             Side::Shared => state.shared += 1,
-            Side::Exclusive if state.kind == Kind::Read => return Entry::Deadlock,
+            Side::Exclusive if state.kind == Kind::Read => return Reentry::Deadlock,
             Side::Exclusive => state.exclusive += 1,
         }
-        drop(state);
-        Entry::Entered(Stake::new(Arc::clone(self), side))
+        Reentry::Entered(side)
     }
 
     /// One guard fewer; `true` if it was the last and the keeper will answer.

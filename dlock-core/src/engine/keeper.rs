@@ -27,9 +27,8 @@ use tokio_util::task::TaskTracker;
 
 use super::{
     Cadence, Client, Hold, Stake, Terms,
-    hold::Wish,
+    hold::{Side, Wish},
     observe::{self, Begun},
-    stake::Side,
 };
 use crate::driver::{
     Attempt, Claim, Error, Grant, Info, Kind, LostReason, Moment, Release, Renewal, Request, Result, Source,

@@ -4,21 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::Hold;
-use crate::driver::{Error, Kind, Result};
-
-/// Which of an owner's two counts a guard is in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
-    Exclusive,
-    Shared,
-}
-
-impl Side {
-    pub(crate) fn of(kind: Kind) -> Self {
-        if kind == Kind::Read { Self::Shared } else { Self::Exclusive }
-    }
-}
+use super::{Hold, hold::Side};
+use crate::driver::{Error, Result};
 
 /// One guard's part in a hold.
 pub(crate) struct Stake {
@@ -28,6 +15,7 @@ pub(crate) struct Stake {
 }
 
 impl Stake {
+    /// The part of a guard that the hold counts already on this side.
     pub(crate) fn new(hold: Arc<Hold>, side: Side) -> Self {
         Self { hold, side, departed: false }
     }

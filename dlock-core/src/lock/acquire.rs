@@ -14,11 +14,20 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::{Guard, LockOptions, handles::Target, owner::Slot};
+use super::{Guard, LockOptions, Locks, Owner, owner::Slot};
 use crate::{
-    driver::{Error, Moment, Request, Result, Wait},
-    engine::{Entry, Keeper, LastFailure, Outcome},
+    driver::{Error, Kind, LockName, Moment, Request, Result, Wait},
+    engine::{Keeper, LastFailure, Outcome, Reentry, Stake},
 };
+
+/// What an acquisition is of: everything about a lock but the options.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) locks: Locks,
+    pub(crate) name: LockName,
+    pub(crate) kind: Kind,
+    pub(crate) owner: Option<Owner>,
+}
 
 /// What both builders share: what to ask for, and the running acquisition once it has begun.
 struct Asking {
@@ -195,10 +204,11 @@ async fn acquire(target: Target, options: LockOptions) -> Outcome {
 impl Slot {
     /// What comes of asking for a lock that this owner holds; `None` if it does not hold it.
     fn enter(&self, target: &Target) -> Option<Outcome> {
-        match self.hold()?.enter(target.kind) {
-            Entry::Entered(stake) => Some(Ok(Some(stake))),
-            Entry::Deadlock => Some(Err(Error::Deadlock { name: target.name.clone(), kind: target.kind })),
-            Entry::Over => None,
+        let hold = self.hold()?;
+        match hold.enter(target.kind) {
+            Reentry::Entered(side) => Some(Ok(Some(Stake::new(hold, side)))),
+            Reentry::Deadlock => Some(Err(Error::Deadlock { name: target.name.clone(), kind: target.kind })),
+            Reentry::Over => None,
         }
     }
 }

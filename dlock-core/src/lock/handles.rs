@@ -5,7 +5,8 @@ use std::marker::PhantomData;
 use async_trait::async_trait;
 
 use super::{
-    Acquire, DistributedLock, FairLock, Guard, LockOptions, Locks, Owner, RwLock, TryAcquire, contract,
+    Acquire, DistributedLock, FairLock, Guard, LockOptions, Locks, Owner, RwLock, TryAcquire,
+    acquire::Target, contract,
 };
 use crate::driver::{Kind, LockName, Result};
 
@@ -46,15 +47,6 @@ pub type WriteLock = Lock<kind::Write>;
 pub struct Lock<K> {
     target: Target,
     kind: PhantomData<K>,
-}
-
-/// What an acquisition is of: everything about a lock but the options.
-#[derive(Clone, Debug)]
-pub(crate) struct Target {
-    pub(crate) locks: Locks,
-    pub(crate) name: LockName,
-    pub(crate) kind: Kind,
-    pub(crate) owner: Option<Owner>,
 }
 
 impl<K: kind::Side> Lock<K> {

@@ -20,10 +20,10 @@ fn request(name: &str, kind: Kind) -> Request {
     Request::new(name, kind, Duration::from_secs(60))
 }
 
-fn store() -> (TempDir, Connection, Client) {
+fn store() -> (TempDir, Connection, Signature) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("locks.db");
-    let me = Client { id: ClaimId::random(), pid: 1, host: "here".to_owned() };
+    let me = Signature { id: ClaimId::random(), pid: 1, host: "here".to_owned() };
     let site = Site { gate: Gate::new(None, &path), path, bells: None, me: me.id };
     (dir, Connection::new(site), me)
 }
@@ -33,7 +33,7 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
 }
 
 /// Fills a queue, with holes and between two others, and compares each place with the rule.
-async fn compare(connection: &Connection, me: &Client, kinds: &[(Kind, bool)]) -> TestCaseResult {
+async fn compare(connection: &Connection, me: &Signature, kinds: &[(Kind, bool)]) -> TestCaseResult {
     let mut tx = connection.begin(Access::Write).await.unwrap();
     let mut leavers = Vec::new();
     for (kind, stays) in kinds {

@@ -73,7 +73,7 @@ pub(super) enum Command {
 #[derive(Args)]
 pub(super) struct Run {
     #[command(flatten)]
-    pub(super) hold: Hold,
+    pub(super) hold: HoldArgs,
 
     /// Waits this long for the lock, then exits 75 [default: for ever]
     #[arg(short = 'w', long, value_name = "DURATION", allow_negative_numbers = true, value_parser = values::duration, conflicts_with = "no_wait")]
@@ -98,12 +98,12 @@ impl Run {
 #[derive(Args)]
 pub(super) struct Try {
     #[command(flatten)]
-    pub(super) hold: Hold,
+    pub(super) hold: HoldArgs,
 }
 
 /// How to hold a lock, and what to run meanwhile.
 #[derive(Args)]
-pub(super) struct Hold {
+pub(super) struct HoldArgs {
     #[command(flatten)]
     pub(super) store: StoreArg,
 
@@ -134,7 +134,7 @@ pub(super) struct Hold {
     pub(super) command: Vec<OsString>,
 }
 
-impl Hold {
+impl HoldArgs {
     /// The command with its arguments; empty if there is none.
     pub(super) fn command(&self) -> Vec<OsString> {
         match &self.shell {

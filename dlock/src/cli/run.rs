@@ -6,7 +6,7 @@ use dlock::{Error, Guard, Kind, LockName, LockOptions, Locks, LostReason, Wait};
 use tokio::time::timeout;
 
 use super::{
-    args::Hold,
+    args::HoldArgs,
     child::{self, Child},
     exec,
     exit::{self, Failure, Outcome, chain},
@@ -31,7 +31,7 @@ struct Job {
 }
 
 /// Runs a command under a lock.
-pub(super) async fn run(wait: Wait, args: Hold) -> Outcome {
+pub(super) async fn run(wait: Wait, args: HoldArgs) -> Outcome {
     if args.command().is_empty() {
         return Err(Failure::usage(
             "no command; write `dlock run NAME -- CMD ARGS…` or `dlock run NAME -c 'shell text'`",
@@ -41,11 +41,11 @@ pub(super) async fn run(wait: Wait, args: Hold) -> Outcome {
 }
 
 /// Runs a command if the lock is free, or only says whether it is.
-pub(super) async fn attempt(args: Hold) -> Outcome {
+pub(super) async fn attempt(args: HoldArgs) -> Outcome {
     take(Wait::Never, args).await
 }
 
-async fn take(wait: Wait, args: Hold) -> Outcome {
+async fn take(wait: Wait, args: HoldArgs) -> Outcome {
     let job = Job {
         name: values::name(&args.name)?,
         kind: args.kind.kind(),

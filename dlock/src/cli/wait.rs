@@ -74,7 +74,7 @@ async fn tell(locks: &Locks, name: &LockName) -> Infallible {
     if !io::stderr().is_terminal() {
         return pending().await;
     }
-    let mut line = Line(false);
+    let mut line = StatusLine(false);
     let mut pause = PATIENCE;
     loop {
         sleep(pause).await;
@@ -98,9 +98,9 @@ fn situation(state: &LockState) -> String {
 }
 
 /// A line that is written in place, and wiped when it is dropped.
-struct Line(bool);
+struct StatusLine(bool);
 
-impl Line {
+impl StatusLine {
     fn write(&mut self, text: &str) {
         // One that is broken in two could not be wiped.
         let width = tcgetwinsize(io::stderr()).map_or(0, |size| size.ws_col);
@@ -111,7 +111,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for StatusLine {
     fn drop(&mut self) {
         if self.0 {
             write!(io::stderr(), "\r\x1b[2K").ok();

@@ -1,6 +1,6 @@
 //! One claim on the server.
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{borrow::Cow, future::pending, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
@@ -101,19 +101,22 @@ impl RedisClaim {
         self.shared.info.check_kind(self.request.kind)?;
         let Hold { keys, owner, ttl, .. } = &*self.hold;
         let (ttl, publish) = (millis(*ttl), self.shared.connection.publish);
+        let token_ttl = self.token_ttl();
         let waits = if self.request.wait == Wait::Never { "try" } else { "wait" };
         Ok(match self.request.kind {
             _ if self.is_plain() => PLAIN_ACQUIRE.call(keys.lock(), (owner, ttl)),
-            Kind::Mutex => ACQUIRE.call((keys.lock(), keys.token()), (owner, ttl)),
+            Kind::Mutex => ACQUIRE.call((keys.lock(), keys.token()), (owner, ttl, token_ttl)),
             Kind::Fair => {
                 let [lock, queue, deadlines, beats] = keys.of_fair();
                 let all = (lock, queue, deadlines, beats, keys.token());
-                FAIR_ACQUIRE.call(all, (owner, ttl, self.patience(), keys.channel(), publish, waits))
+                FAIR_ACQUIRE
+                    .call(all, (owner, ttl, self.patience(), keys.channel(), publish, waits, token_ttl))
             }
             kind @ (Kind::Read | Kind::Write) => {
                 let [lock, readers, writers, beats, timeout] = keys.of_rw(owner);
                 let all = (lock, readers, writers, beats, timeout, keys.token());
-                RW_ACQUIRE.call(all, (owner, ttl, keys.rw_channel(), publish, kind.to_string(), waits))
+                RW_ACQUIRE
+                    .call(all, (owner, ttl, keys.rw_channel(), publish, kind.to_string(), waits, token_ttl))
             }
             kind => return Err(self.shared.info.unsupported(kind)),
         })
@@ -143,6 +146,14 @@ impl RedisClaim {
 
     fn wrong_kind(&self, found: &str) -> dlock_core::Error {
         error::wrong_kind(&self.request.name, self.request.kind, found)
+    }
+
+    /// How long the script keeps the token, as `draw.lua` wants it.
+    fn token_ttl(&self) -> Cow<'static, str> {
+        match self.shared.config.token_ttl {
+            Some(ttl) => millis(ttl).to_string().into(),
+            None => "never".into(),
+        }
     }
 
     fn patience(&self) -> u64 {

@@ -21,6 +21,8 @@ pub struct RedisConfig {
     pub(crate) dialect: Dialect,
     pub(crate) timeout: Duration,
     pub(crate) patience: Duration,
+    /// How long the key of a name's token outlives the last use of the name; `None` for ever.
+    pub(crate) token_ttl: Option<Duration>,
     pub(crate) replicas: Option<Replicas>,
     pub(crate) events: bool,
     pub(crate) pubsub: PubSub,
@@ -87,11 +89,19 @@ pub enum Dialect {
     Plain,
 }
 
+/// How long a name's token is kept unless the URL says otherwise. No clock that somebody looks after is set back by more, and in
+/// a week those names end that are used once.
+const TOKEN_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// The least: a clock that is kept by NTP is set back by less.
+const LEAST_TOKEN_TTL: Duration = Duration::from_secs(1);
+
 const PARAMS: &[&str] = &[
     "prefix",
     "dialect",
     "timeout",
     "patience",
+    "token_ttl",
     "wait_replicas",
     "replicas_timeout",
     "keyspace_events",
@@ -202,6 +212,7 @@ impl RedisConfig {
             dialect: choice(url, "dialect", &[("redisson", Dialect::Redisson), ("plain", Dialect::Plain)])?,
             timeout: duration(url, "timeout")?.unwrap_or(Duration::from_secs(3)),
             patience: duration(url, "patience")?.unwrap_or(Duration::from_secs(300)),
+            token_ttl: token_ttl(url)?,
             replicas: replicas(url)?,
             events: choice(url, "keyspace_events", &[("off", false), ("on", true)])?,
             pubsub: choice(
@@ -219,6 +230,9 @@ impl RedisConfig {
         }
         if url.param("role").is_some() && !matches!(config.topology, Topology::Single | Topology::Listed) {
             return Err(invalid("has `role`, which is for `redis://` and `rediss://`"));
+        }
+        if url.param("token_ttl").is_some() && config.dialect == Dialect::Plain {
+            return Err(invalid("has `token_ttl`, and the plain dialect has no tokens"));
         }
         if config.client_name.is_empty() || !config.client_name.chars().all(|c| c.is_ascii_graphic()) {
             return Err(invalid("has a `client_name` that is empty or not of visible ASCII letters"));
@@ -339,6 +353,21 @@ fn replicas(url: &StoreUrl) -> Result<Option<Replicas>> {
     }
 }
 
+/// How long tokens are kept; `None` for ever.
+fn token_ttl(url: &StoreUrl) -> Result<Option<Duration>> {
+    if url.param("token_ttl") == Some("never") {
+        return Ok(None);
+    }
+    let ttl = duration(url, "token_ttl")?.unwrap_or(TOKEN_TTL);
+    if ttl < LEAST_TOKEN_TTL {
+        let reason = format!(
+            "`token_ttl={ttl:?}` is less than {LEAST_TOKEN_TTL:?}; write for example `token_ttl=7d`, or `token_ttl=never`"
+        );
+        return Err(Error::InvalidConfig { reason });
+    }
+    Ok(Some(ttl))
+}
+
 pub(crate) fn duration(url: &StoreUrl, key: &str) -> Result<Option<Duration>> {
     let Some(text) = url.param(key) else { return Ok(None) };
     match humantime::parse_duration(text) {
@@ -399,6 +428,18 @@ mod tests {
     }
 
     #[test]
+    fn tokens_are_kept_for_a_week_or_for_as_long_as_the_url_says() {
+        for (url, kept) in [
+            ("redis://a", Some(Duration::from_secs(7 * 24 * 3600))),
+            ("redis://a?token_ttl=1s", Some(Duration::from_secs(1))),
+            ("redis://a?token_ttl=30d", Some(Duration::from_secs(30 * 24 * 3600))),
+            ("redis://a?token_ttl=never", None),
+        ] {
+            assert_eq!(config(url).unwrap().token_ttl, kept, "{url}");
+        }
+    }
+
+    #[test]
     fn a_socket_is_named_by_its_path() {
         let config = config("redis+unix://app:pass@/run/redis/redis.sock?db=2").unwrap();
         assert_eq!(config.topology, Topology::Socket { path: "/run/redis/redis.sock".into() });
@@ -450,6 +491,9 @@ mod tests {
             ("redis+sentinel://a", "names no master"),
             ("redis://a?dialect=redlock", "redisson, plain"),
             ("redis://a?timeout=soon", "timeout=3s"),
+            ("redis://a?token_ttl=500ms", "`token_ttl=never`"),
+            ("redis://a?token_ttl=no", "token_ttl"),
+            ("redis://a?dialect=plain&token_ttl=1h", "has no tokens"),
             ("redis://a?wait_replicas=0", "wait_replicas=0"),
             ("redis://a?ca=ca.pem", "rediss://"),
             ("rediss://a?cert=c.pem", "go together"),

@@ -48,14 +48,15 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// The lock, and what lives as long as this hold: the lock again, unless it is a read hold.
+    /// The lock, and what lives as long as this hold: the timeout of a read hold, the token of a write hold, else the lock again.
     fn keys(&self) -> [Cow<'_, str>; 2] {
         let lock = Cow::Borrowed(self.keys.lock());
-        let timeout = match self.kind {
+        let beside = match self.kind {
             Kind::Read => self.keys.read_timeout(&self.owner).to_string().into(),
+            Kind::Write => self.keys.token().to_string().into(),
             _ => lock.clone(),
         };
-        [lock, timeout]
+        [lock, beside]
     }
 
     fn field(&self) -> Cow<'_, str> {

@@ -364,7 +364,7 @@ async fn f16_a_reader_without_its_timeout_is_lost_and_says_so() {
 }
 
 #[tokio::test]
-async fn f17_tokens_survive_the_loss_of_their_key_and_never_expire() {
+async fn f17_tokens_survive_the_loss_of_their_key() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
     let token = "redisson_lock_token:{foo}";
@@ -382,7 +382,6 @@ async fn f17_tokens_survive_the_loss_of_their_key_and_never_expire() {
         let next = granted(claim.attempt().await);
         assert!(next > last, "{next} after {last}, after `{before}`");
         assert_eq!(bench.ask::<u64>(&format!("GET {token}")).await, next);
-        assert_eq!(bench.ask::<i64>(&format!("PTTL {token}")).await, -1, "it expires, after `{before}`");
         claim.release().await.unwrap();
         last = next;
     }

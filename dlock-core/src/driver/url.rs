@@ -212,6 +212,10 @@ impl fmt::Display for StoreUrl {
 /// Whether a parameter's name suggests that its value is a secret.
 fn is_secret(key: &str) -> bool {
     let key = key.to_ascii_lowercase();
+    // How long fencing tokens are kept.
+    if key == "token_ttl" {
+        return false;
+    }
     ["pass", "pwd", "pw", "auth", "secret", "token", "key", "cred", "login", "sign", "sas", "pin"]
         .iter()
         .any(|word| key.contains(word))
@@ -277,8 +281,11 @@ mod tests {
 
     #[test]
     fn what_is_no_secret_is_shown() {
-        for text in ["redis://u:***@h:1,[::1]:2/0?db=1&prefix=a:", "redis://h_1.example/0", "sqlite:locks.db"]
-        {
+        for text in [
+            "redis://u:***@h:1,[::1]:2/0?db=1&prefix=a:",
+            "redis://h_1.example/0?token_ttl=never",
+            "sqlite:locks.db",
+        ] {
             assert_eq!(parse(text).to_string(), text);
         }
     }

@@ -1,4 +1,4 @@
--- KEYS: lock, token. ARGV: owner, ttl in ms.
+-- KEYS: lock, token. ARGV: owner, ttl in ms, token_ttl.
 -- Answer: the token as text; the ms that the holder's ttl lasts, -1 for ever; or a status, the other kind of lock there is.
 if redis.call('EXISTS', KEYS[1]) == 1 then
     if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then

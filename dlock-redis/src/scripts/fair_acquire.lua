@@ -1,4 +1,4 @@
--- KEYS: those of fair.lua, token. ARGV: those of fair.lua, `try` or `wait`.
+-- KEYS: those of fair.lua, token. ARGV: those of fair.lua, `try` or `wait`, token_ttl.
 -- Answer: as acquire.lua, but {ms, 1 if it is the first that waits} while another holds it.
 if redis.call('HEXISTS', lock, owner) == 1 then
     redis.call('PEXPIRE', lock, ttl)

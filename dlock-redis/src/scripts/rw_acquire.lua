@@ -1,4 +1,4 @@
--- KEYS: those of rw.lua, token. ARGV: those of rw.lua, `read` or `write`, `try` or `wait`.
+-- KEYS: those of rw.lua, token. ARGV: those of rw.lua, `read` or `write`, `try` or `wait`, token_ttl.
 -- Answer: the token as text; {ms that the holder's ttl lasts, -1 for ever, arrival}; or a status, the other kind of lock there is.
 local reads, line = ARGV[5] == 'read', ARGV[5] == 'read' and readers or writers
 local mode = redis.call('HGET', lock, 'mode')

@@ -20,7 +20,7 @@ use tokio::{task::yield_now, time::Instant};
 
 use crate::{
     Border, TTL,
-    common::{connect, soon, unique},
+    common::{connect, raw, soon, unique, words},
 };
 
 /// Longer than anybody waits here.
@@ -250,6 +250,32 @@ pub(crate) async fn tokens_grow_across_the_border(border: &Border) {
         guard.release().await.expect("it holds it");
     }
     assert!(tokens.is_sorted_by(|before, after| before < after), "{tokens:?}");
+    locks.close().await;
+}
+
+/// By default dlock gives the key of a token an end, but not where Redisson made it, nor with `token_ttl=never`.
+pub(crate) async fn a_counter_that_both_use_does_not_end(border: &Border, params: &str) {
+    let (name, other) = (unique(), border.contender(Fenced));
+    let store = connect(&format!("{}?{params}", border.running.url())).await.expect("Redis is there");
+    let (locks, mut raw) = (Locks::new(store), raw(border.running.url()).await);
+    let mut last = None;
+    if params.is_empty() {
+        last = took(other.try_lock(Fenced, &name).await).token;
+        other.unlock(Fenced, &name).await.expect("it holds it");
+    }
+    for _ in 0..3 {
+        let guard = lock(&locks, Mutex, &name).await;
+        assert!(guard.token() > last, "dlock got {:?} after {last:?}", guard.token());
+        last = guard.token();
+        guard.release().await.expect("it holds it");
+        let taken = took(other.try_lock(Fenced, &name).await);
+        assert!(taken.token > last, "Redisson got {:?} after {last:?}", taken.token);
+        last = taken.token;
+        other.unlock(Fenced, &name).await.expect("it holds it");
+        let left = words(&format!("PTTL redisson_lock_token:{{{name}}}"));
+        let left: i64 = left.query_async(&mut raw).await.expect("an answer");
+        assert_eq!(left, -1, "the counter ends");
+    }
     locks.close().await;
 }
 

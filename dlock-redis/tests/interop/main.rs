@@ -115,6 +115,8 @@ fn redisson_4(border: &Arc<Border>) -> Vec<Trial> {
         they_exclude_each_other(Fenced);
         each_wakes_the_other(Fenced);
         tokens_grow_across_the_border();
+        a_counter_that_both_use_does_not_end("");
+        a_counter_that_both_use_does_not_end("token_ttl=never");
         a_mixed_fleet_loses_nothing(&[Fenced]);
     };
     redisson(border).into_iter().chain(fenced).collect()

@@ -1,0 +1,153 @@
+//! How long a name's token stays in the store after the name was last used, and that nothing else of the name does.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Bench, claim, granted, unique};
+use dlock_core::{Kind, LockOptions, Locks, Wait, driver::Renewal};
+use futures_util::{StreamExt, stream};
+use tokio::time::sleep;
+
+const TOKEN: &str = "redisson_lock_token:{foo}";
+const WEEK: i64 = 7 * 24 * 3_600_000;
+
+impl Bench {
+    /// Puts the token's key into a state, draws a token with a client of these parameters, and tells the token and the
+    /// milliseconds after which its key ends.
+    async fn draw(&self, params: &str, before: &str) -> (u64, i64) {
+        let store = self.store(params).await;
+        self.tell(before).await;
+        let (mut claim, _) = claim(&store, "foo", Kind::Mutex, 30_000, Wait::Never);
+        let token = granted(claim.attempt().await);
+        claim.release().await.expect("it answers");
+        assert_eq!(self.ask::<u64>(&format!("GET {TOKEN}")).await, token);
+        (token, self.ask(&format!("PTTL {TOKEN}")).await)
+    }
+}
+
+/// Whether a key ends after so long, less what a busy machine takes to ask.
+fn is_about(left: i64, expected: i64) -> bool {
+    (expected - 60_000..=expected + 1000).contains(&left)
+}
+
+#[tokio::test]
+async fn a_token_that_dlock_made_ends_a_week_after_it_was_last_drawn() {
+    let Some(bench) = Bench::new().await else { return };
+    for before in [format!("DEL {TOKEN}"), format!("PEXPIRE {TOKEN} 1000000")] {
+        let (_, left) = bench.draw("", &before).await;
+        assert!(is_about(left, WEEK), "it ends after {left} ms, after `{before}`");
+    }
+    let (_, left) = bench.draw("token_ttl=1d", &format!("DEL {TOKEN}")).await;
+    assert!(is_about(left, WEEK / 7), "it ends after {left} ms, and a day was asked for");
+}
+
+#[tokio::test]
+async fn of_clients_that_keep_tokens_for_different_times_the_longest_counts() {
+    let Some(bench) = Bench::new().await else { return };
+    let (_, left) = bench.draw("token_ttl=30d", &format!("DEL {TOKEN}")).await;
+    assert!(is_about(left, WEEK * 30 / 7), "it ends after {left} ms");
+    let (_, left) = bench.draw("token_ttl=1s", "PING").await;
+    assert!(
+        is_about(left, WEEK * 30 / 7),
+        "a client that keeps tokens for a second has ended it after {left} ms"
+    );
+    let (_, left) = bench.draw("token_ttl=never", "PING").await;
+    assert_eq!(left, -1, "a client that keeps tokens for ever lets it end");
+    let (_, left) = bench.draw("", "PING").await;
+    assert_eq!(left, -1, "it was to be kept for ever");
+}
+
+#[tokio::test]
+async fn a_counter_that_redisson_made_never_ends() {
+    let Some(bench) = Bench::new().await else { return };
+    for params in ["", "token_ttl=1s", "token_ttl=never"] {
+        bench.tell(&format!("DEL {TOKEN}")).await;
+        let (token, left) = bench.draw(params, &format!("INCR {TOKEN}")).await;
+        assert_eq!(left, -1, "it ends, with `{params}`");
+        let (next, left) = bench.draw(params, &format!("INCR {TOKEN}")).await;
+        assert!(next > token + 1, "{next} after {token} and one of Redisson's");
+        assert_eq!(left, -1, "it ends after the second draw, with `{params}`");
+    }
+}
+
+#[tokio::test]
+async fn a_token_above_the_clock_does_not_end_before_the_clock_has_passed_it() {
+    let Some(bench) = Bench::new().await else { return };
+    let (token, _) = bench.draw("", &format!("DEL {TOKEN}")).await;
+    // As drawn while the clock was a hundred days ahead.
+    let ahead = 100 * WEEK / 7;
+    let before = token + u64::try_from(ahead).expect("positive") * 1000;
+    for (params, kept) in [("", WEEK), ("token_ttl=1h", 3_600_000)] {
+        let (next, left) = bench.draw(params, &format!("SET {TOKEN} {before} PX 1000")).await;
+        assert_eq!(next, before + 1, "it counts on");
+        assert!(is_about(left, ahead + kept), "it ends after {left} ms, with `{params}`");
+    }
+    let (next, left) = bench.draw("token_ttl=never", "PING").await;
+    assert_eq!((next, left), (before + 2, -1), "a client that keeps tokens for ever lets it end");
+}
+
+#[tokio::test]
+async fn a_write_hold_keeps_its_token_for_a_downgrade_however_long_it_lasts() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("token_ttl=1s").await;
+    let (mut held, _) = claim(&store, "foo", Kind::Write, 30_000, Wait::Never);
+    granted(held.attempt().await);
+    for (before, after) in [(40_000, 60_000), (600_000, 600_000)] {
+        bench.tell(&format!("PEXPIRE {TOKEN} {before}")).await;
+        assert!(matches!(held.renew().await, Ok(Renewal::Renewed { .. })));
+        let left: i64 = bench.ask(&format!("PTTL {TOKEN}")).await;
+        // What is left of the shorter one would do for no further ttl.
+        assert!(
+            (after - 15_000..=after).contains(&left),
+            "of {before} ms a renewal has made {left}, not {after}"
+        );
+    }
+    bench.tell(&format!("PERSIST {TOKEN}")).await;
+    assert!(matches!(held.renew().await, Ok(Renewal::Renewed { .. })));
+    assert_eq!(bench.ask::<i64>(&format!("PTTL {TOKEN}")).await, -1, "a renewal has given it an end");
+    bench.tell(&format!("DEL {TOKEN}")).await;
+    assert!(matches!(held.renew().await, Ok(Renewal::Renewed { .. })));
+    assert_eq!(bench.ask::<u64>(&format!("EXISTS {TOKEN}")).await, 0, "a renewal has made a token");
+}
+
+/// One client holds a name, another waits for it and gets it.
+async fn hand_over(a: &Locks, b: &Locks, kind: Kind, name: &str) {
+    let options = LockOptions::new().ttl(Duration::from_secs(5)).wait(Duration::from_secs(60));
+    let held = a.of(kind, name).lock(&options).await.expect("nobody holds it");
+    let wait = b.of(if kind == Kind::Read { Kind::Write } else { kind }, name);
+    let (released, next) = tokio::join!(held.release(), wait.lock(&options));
+    released.expect("held until now");
+    next.expect("it is free").release().await.expect("held until now");
+}
+
+#[tokio::test]
+async fn ten_thousand_names_leave_nothing_in_the_store() {
+    let Some(bench) = Bench::new().await else { return };
+    let (a, b) = (bench.locks("token_ttl=1s").await, bench.locks("token_ttl=1s").await);
+    let beginning = unique();
+    let kinds = [Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write];
+    stream::iter((0..10_000).zip(kinds.iter().cycle()))
+        .for_each_concurrent(50, async |(number, kind)| {
+            hand_over(&a, &b, *kind, &format!("{beginning}/{number}")).await;
+        })
+        .await;
+    let made: u64 = bench.ask("DBSIZE").await;
+    assert!(made > 0, "the names were never in the store: this sees nothing");
+    // A token outlives its name by twice the ttl of the lock, so by ten seconds.
+    let mut left = made;
+    for _ in 0..1200 {
+        left = bench.ask("DBSIZE").await;
+        let channels: Vec<String> = bench.ask("PUBSUB CHANNELS *").await;
+        if left == 0 && channels.is_empty() {
+            return;
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    let keys: Vec<String> = bench.ask("KEYS *").await;
+    let channels: Vec<String> = bench.ask("PUBSUB CHANNELS *").await;
+    panic!(
+        "of 10000 names, {left} keys are left, such as {:?}, and {channels:?}",
+        &keys[..keys.len().min(5)]
+    );
+}

@@ -1,6 +1,14 @@
 //! The store as its users and the engine see it.
 
-use std::{fmt, path::Path, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use dlock_core::{
@@ -30,6 +38,10 @@ pub const DRIVER: Driver = Driver { schemes: &[STORE], connect: |url| Box::pin(c
 /// there is no lock yet that could be lost meanwhile.
 const OPENING: Duration = Duration::from_secs(30);
 
+/// Of how many calls of a client that ask for a lock one also looks for what others left behind, which takes some hundredths of a
+/// millisecond.
+const SWEEP_EVERY: u32 = 8;
+
 /// A client of the store in one file. Clones are the same client; it ends with the last of them and of their claims.
 #[derive(Clone)]
 pub struct SqliteBackend {
@@ -42,6 +54,8 @@ pub(crate) struct Client {
     pub(crate) bells: Bells,
     connection: Connection,
     info: Info,
+    /// How many claims have asked.
+    asked: AtomicU32,
     pub(crate) thread: Thread,
 }
 
@@ -73,7 +87,9 @@ impl SqliteBackend {
         });
         let connection = connection.await?;
         let (bells, info) = (Bells::new(bells, me.id, thread.handle()), info(&path));
-        let backend = Self { shared: Arc::new(Client { me, bells, connection, info, thread }) };
+        let backend = Self {
+            shared: Arc::new(Client { me, bells, connection, info, asked: AtomicU32::new(0), thread }),
+        };
         let dead = backend.shared.bells.some_dead();
         if !dead.is_empty() {
             let shared = Arc::clone(&backend.shared);
@@ -129,6 +145,11 @@ impl Inspect for SqliteBackend {
 impl Client {
     pub(crate) async fn begin(&self, access: Access) -> Result<Tx<'_>> {
         self.connection.begin(access).await
+    }
+
+    /// Whether the call that asks this removes what others left behind: the first of a client, and then every eighth.
+    pub(crate) fn sweeps(&self) -> bool {
+        self.asked.fetch_add(1, Relaxed) % SWEEP_EVERY == 0
     }
 
     /// Makes a transaction so, and rings those whom it concerns: also if it is unknown whether it is so.

@@ -67,6 +67,9 @@ pub(crate) enum Stand {
     Behind(QueueRow),
 }
 
+/// The most claims of other locks that one call removes: some tenths of a millisecond, for which the file is locked.
+const SWEPT: i64 = 16;
+
 /// A number above all.
 const END: i64 = i64::MAX;
 
@@ -151,6 +154,16 @@ impl Tx<'_> {
     pub(crate) async fn bury_expired(&mut self, name: &str, bells: &mut Vec<QueueRow>) -> Result<()> {
         let expired = sqlx::query_as(include_str!("sql/expired.sql")).bind(name.to_owned()).bind(self.now);
         for place in self.places(expired).await? {
+            self.remove(&place, bells).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes claims that were not heard of for their ttl, of any lock, the oldest first and at most [`SWEPT`]. A claim under a
+    /// name that nobody asks for again would stay in the file for ever otherwise.
+    pub(crate) async fn sweep(&mut self, bells: &mut Vec<QueueRow>) -> Result<()> {
+        let left = sqlx::query_as(include_str!("sql/expired_anywhere.sql")).bind(self.now).bind(SWEPT);
+        for place in self.places(left).await? {
             self.remove(&place, bells).await?;
         }
         Ok(())

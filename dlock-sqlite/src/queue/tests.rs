@@ -86,6 +86,7 @@ fn no_statement_walks_over_a_queue_to_find_one_place() {
             (include_str!("../sql/remove.sql"), "claim=?"),
             (include_str!("../sql/downgrade.sql"), "claim=?"),
             (include_str!("../sql/expired.sql"), "dlock_queue_expires (name=? AND expires<?)"),
+            (include_str!("../sql/expired_anywhere.sql"), "dlock_queue_left (expires<?)"),
             (include_str!("../sql/ahead_of_exclusive.sql"), "PRIMARY KEY (name=? AND seq<?)"),
             (
                 include_str!("../sql/ahead_of_reader.sql"),

@@ -22,6 +22,8 @@ CREATE TABLE dlock_queue (
     PRIMARY KEY (name, seq)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX dlock_queue_expires ON dlock_queue (name, expires);
+-- Finds what others left behind under names that nobody asks for any more.
+CREATE INDEX dlock_queue_left ON dlock_queue (expires);
 CREATE INDEX dlock_queue_client ON dlock_queue (client);
 -- So that a reader finds the nearest that does not share without walking over other readers.
 CREATE INDEX dlock_queue_shares ON dlock_queue (name, shares, seq);

@@ -7,6 +7,7 @@ mod doorbells;
 mod file;
 #[cfg(target_os = "linux")]
 mod gate;
+mod names;
 mod transactions;
 
 use std::{

@@ -34,15 +34,16 @@ use crate::{
 /// `sqlite:relative.db` and `sqlite:///absolute.db`.
 pub const DRIVER: Driver = Driver { schemes: &[STORE], connect: |url| Box::pin(connect(url)) };
 
-/// How long a client that connects waits for those who make or open the file before it: longer than a call, because
-/// there is no lock yet that could be lost meanwhile.
+/// How long a connecting client waits while other clients make or open the file. It may wait longer than a call, because it
+/// holds no lock yet that it could lose meanwhile.
 const OPENING: Duration = Duration::from_secs(30);
 
-/// Of how many calls of a client that ask for a lock one also looks for what others left behind, which takes some hundredths of a
-/// millisecond.
+/// One in so many of a client's attempts also removes expired claims of other locks. Looking for them takes some
+/// hundredths of a millisecond, so most attempts do not.
 const SWEEP_EVERY: u32 = 8;
 
-/// A client of the store in one file. Clones are the same client; it ends with the last of them and of their claims.
+/// A client of the store in one file. Clones share one client, which ends when the last clone and the last of its claims
+/// are dropped.
 #[derive(Clone)]
 pub struct SqliteBackend {
     shared: Arc<Client>,
@@ -54,7 +55,7 @@ pub(crate) struct Client {
     pub(crate) bells: Bells,
     connection: Connection,
     info: Info,
-    /// How many claims have asked.
+    /// How many attempts this client has made.
     asked: AtomicU32,
     pub(crate) thread: Thread,
 }
@@ -67,7 +68,7 @@ impl SqliteBackend {
     /// [`Refused`](dlock_core::Error::Refused) and [`Unavailable`](dlock_core::Error::Unavailable) from SQLite.
     ///
     /// # Cancel safety
-    /// Safe: the file may have been made.
+    /// Safe. After the future was dropped, the file may be there.
     pub async fn connect(config: SqliteConfig) -> Result<Self> {
         let path = config.resolve()?;
         files::make(&path)?;
@@ -94,7 +95,7 @@ impl SqliteBackend {
         if !dead.is_empty() {
             let shared = Arc::clone(&backend.shared);
             match backend.shared.thread.run(async move { shared.bury(&dead).await }).await {
-                // Whoever waits for them will do it.
+                // The file is busy. Clients that wait for locks of the dead clients remove those claims later.
                 Err(error) if error::is_busy(&error) => {}
                 outcome => outcome?,
             }
@@ -147,19 +148,22 @@ impl Client {
         self.connection.begin(access).await
     }
 
-    /// Whether the call that asks this removes what others left behind: the first of a client, and then every eighth.
+    /// Counts an attempt, and tells whether it also removes expired claims of other locks: the first of a client does,
+    /// and then every eighth.
     pub(crate) fn sweeps(&self) -> bool {
         self.asked.fetch_add(1, Relaxed) % SWEEP_EVERY == 0
     }
 
-    /// Makes a transaction so, and rings those whom it concerns: also if it is unknown whether it is so.
+    /// Commits a transaction, then rings the claims that its changes concern. It rings them after an error too, because the
+    /// transaction may have been committed all the same.
     pub(crate) async fn commit(&self, tx: Tx<'_>, bells: Vec<QueueRow>) -> Result<()> {
         let outcome = tx.commit().await;
         self.bells.ring(bells.into_iter().map(|place| (place.client, place.entry.id)));
         outcome
     }
 
-    /// Removes the claims of clients that are dead, and then what shows that they are.
+    /// Removes the claims of dead clients, and then the FIFOs of these clients. In this order: the FIFO is what shows that a
+    /// client is dead, so it must be there until the claims are gone.
     pub(crate) async fn bury(&self, dead: &[ClaimId]) -> Result<()> {
         let (mut tx, mut bells) = (self.begin(Access::Write).await?, Vec::new());
         for client in dead {
@@ -176,7 +180,7 @@ fn info(path: &Path) -> Info {
         .kinds(keys::KINDS)
         .tokens(true)
         .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write])
-        // The shortest that a busy disk does not outlast at every commit.
+        // With a shorter ttl, commits on a busy disk would often take longer than the ttl.
         .ttl(Duration::from_millis(10)..=Duration::from_secs(10 * 365 * 24 * 3600))
 }
 

@@ -1,8 +1,9 @@
 //! Doorbells: how a client hears that asking again may pay, and that another client is dead.
 //!
-//! Every client has a FIFO beside the file and is the only one to have its read end, from before its first claim until
-//! it ends, however it ends. Who changes a queue writes the ids of the claims that it concerns into their clients'
-//! FIFOs. A FIFO that nobody reads is a dead client's: one kernel has both ends, so that is certain at once.
+//! Every client has a FIFO beside the file. Only that client has the FIFO open for reading: from before its first claim until
+//! the client ends, however it ends. A client that changes a queue writes the ids of the claims that the change concerns into
+//! the FIFOs of their clients. A FIFO that nobody has open for reading belongs to a dead client. One kernel has both ends of
+//! the FIFO, so this is certain, and known at once.
 
 use std::{
     collections::HashMap,
@@ -22,16 +23,16 @@ mod fifo;
 pub(crate) use dir::Dir;
 pub(crate) use fifo::Watch;
 
-/// How many doorbells a client looks at when it connects, to clear away what the dead have left. A bound, because each
-/// of many clients that start at once would look at those of all the others.
+/// How many doorbells a client checks when it connects, to remove what dead clients have left. Bounded, because of many
+/// clients that start at once each would check the doorbells of all the others.
 const GLANCE: usize = 32;
 
-/// The doorbells of one store, as one client knows them.
+/// The doorbells of one store, as one client sees them.
 pub(crate) struct Bells {
-    /// `None` where this user may have no doorbells.
+    /// The folder of the FIFOs. `None` where this user cannot make or open it.
     dir: Option<Arc<Dir>>,
     me: ClaimId,
-    /// `None` where no FIFO can be made: then waiters ask at short intervals.
+    /// This client's FIFO. `None` where none can be made: then its waiters look into the file at short intervals.
     own: Option<fifo::Fifo>,
     claims: Arc<Claims>,
     watches: fifo::Watches,
@@ -40,11 +41,11 @@ pub(crate) struct Bells {
 /// What is known of a client by its FIFO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reader {
-    /// Somebody reads it: the client lives.
+    /// A process has it open for reading: the client lives.
     There,
-    /// Nobody does: the client is dead.
+    /// No process has it open for reading: the client is dead.
     Gone,
-    /// It has none, or none that this user may open.
+    /// The client has no FIFO, or none that this user may open.
     Unknown,
 }
 
@@ -53,7 +54,7 @@ pub(crate) enum Reader {
 pub(crate) struct Claims(Mutex<HashMap<ClaimId, Arc<Notify>>>);
 
 impl Bells {
-    /// Hangs up the bell of client `me`.
+    /// Makes the doorbell of client `me`.
     pub(crate) fn new(dir: Option<Arc<Dir>>, me: ClaimId, runtime: &Handle) -> Self {
         let claims = Arc::default();
         let own = dir.as_ref().and_then(|dir| fifo::Fifo::make(dir, me, runtime, &claims));
@@ -65,46 +66,47 @@ impl Bells {
         Arc::clone(self.claims.bells().entry(claim).or_default())
     }
 
-    /// A claim is known not to be in the file.
+    /// Forgets the bell of a claim that is no longer in the file.
     pub(crate) fn leave(&self, claim: ClaimId) {
         self.claims.bells().remove(&claim);
     }
 
-    /// Whether this client can be rung.
+    /// Whether other clients can ring this one.
     pub(crate) fn work(&self) -> bool {
         self.own.as_ref().is_some_and(fifo::Fifo::is_in_place)
     }
 
-    /// Whether a client is known to be dead: nobody will renew its claims.
+    /// Whether a client is known to be dead. Then nobody renews its claims.
     pub(crate) fn is_dead(&self, client: ClaimId) -> bool {
         client != self.me && self.dir.as_ref().is_some_and(|dir| fifo::reader(dir, client) == Reader::Gone)
     }
 
-    /// Some of the clients that are known to be dead and left something behind: all, where not many have doorbells.
+    /// Dead clients that left their FIFOs behind. At most [`GLANCE`] FIFOs are checked, so this may not be all of them.
+    /// Also removes FIFOs that were never finished.
     pub(crate) fn some_dead(&self) -> Vec<ClaimId> {
         let Some(dir) = &self.dir else { return Vec::new() };
         let (mut clients, unfinished) = fifo::clients(dir);
         unfinished.iter().for_each(|name| fifo::sweep(dir, name));
-        // From a place that is another for each client, so that all are looked at in the end.
+        // Each client has another order, so that over time all FIFOs are checked.
         let number = |client: &ClaimId| u128::from_be_bytes(*client.as_bytes());
         clients.sort_unstable_by_key(|client| number(client) ^ number(&self.me));
         clients.into_iter().take(GLANCE).filter(|client| self.is_dead(*client)).collect()
     }
 
-    /// What tells when another client dies, if that can be learnt.
+    /// Watches another client until it dies. `None` where that cannot be seen.
     pub(crate) fn watch(&self, client: ClaimId) -> Option<Arc<Watch>> {
         let dir = self.dir.as_ref().filter(|_| client != self.me)?;
         self.watches.watch(dir, client)
     }
 
-    /// Removes what a dead client left, once none of its claims is in the file.
+    /// Removes the FIFO of a dead client. Only when none of its claims is in the file.
     pub(crate) fn take_down(&self, client: ClaimId) {
         if let Some(dir) = &self.dir {
             fifo::remove(dir, client);
         }
     }
 
-    /// Rings for these claims of these clients. Best effort.
+    /// Rings these claims of these clients. A ring may be lost.
     pub(crate) fn ring(&self, rings: impl IntoIterator<Item = (ClaimId, ClaimId)>) {
         let mut abroad: HashMap<ClaimId, Vec<u8>> = HashMap::new();
         for (client, claim) in rings {
@@ -133,7 +135,8 @@ pub(crate) fn reader(dir: &Dir, client: ClaimId) -> Reader {
 
 impl Drop for Bells {
     fn drop(&mut self) {
-        // Where claims may be left, the FIFO stays: that nobody reads it tells the others that they are over.
+        // If claims may be left in the file, the FIFO stays: because nobody reads it, other clients see that this one is
+        // dead.
         if self.own.is_some() && self.claims.bells().is_empty() {
             self.take_down(self.me);
         }
@@ -147,7 +150,7 @@ impl Claims {
         }
     }
 
-    /// For when it is not known whom to ring.
+    /// Rings all claims, where it is not known which one is meant.
     fn ring_all(&self) {
         self.bells().values().for_each(|bell| bell.notify_one());
     }

@@ -11,32 +11,32 @@ use tokio::sync::Notify;
 
 use crate::{backend::Client, bell::Watch, connection::Access, error, keys, queue::Stand};
 
-/// How often a waiter asks where it cannot be rung. A hand-off then takes half of this on average, and a waiter about
-/// one percent of a core.
+/// How often a waiter looks into the file where nobody can ring it. A hand-off then takes half of this on average, and a
+/// waiter uses about one percent of a core.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// The pause before a waiter whose call found the file locked for seconds asks again.
+/// How long a waiter pauses after a call that found the file locked for seconds.
 const BREATHER: Duration = Duration::from_millis(200);
 
 pub(crate) struct SqliteClaim {
     shared: Arc<Client>,
     request: Request,
-    /// What is known of it without a look into the file.
+    /// Whether this claim may be in the file, as far as this client knows.
     known: Known,
-    /// Rung by whoever changes the queue; there is one as long as this claim may be in the file.
+    /// Rung when the queue has changed. `Some` as long as this claim may be in the file.
     bell: Option<Arc<Notify>>,
-    /// Watches the client of the claim ahead.
+    /// Tells when the client of the claim ahead dies.
     ahead: Option<Arc<Watch>>,
 }
 
-/// What is known of a claim without a look into the file.
+/// Whether a claim may be in the file, as far as its client knows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Known {
-    /// Nothing: it was not asked for by this value, but may have been by another.
+    /// Not known. This value has not attempted the claim, but another value with the same id may have: a downgrade makes one.
     Nothing,
-    /// It was tried, and may be in the file.
+    /// It was attempted, and may be in the file.
     Tried,
-    /// It was tried, and each time the file was too busy for it to get there.
+    /// It is not in the file: each attempt failed because the file was busy.
     Outside,
 }
 
@@ -45,7 +45,7 @@ impl SqliteClaim {
         Self { shared, request, known: Known::Nothing, bell: None, ahead: None }
     }
 
-    /// Nothing of this claim is in the file.
+    /// Forgets the bells of this claim, which is no longer in the file.
     fn left(&mut self) {
         self.shared.bells.leave(self.request.id);
         (self.bell, self.ahead) = (None, None);
@@ -57,14 +57,15 @@ impl Claim for SqliteClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
         // Refuses an unknown kind before the file is asked.
         keys::word(self.request.kind)?;
-        // Before anything is in the file, so that no ring is missed.
+        // Before the claim is in the file: from then on others may ring it.
         self.bell = Some(self.shared.bells.enter(self.request.id));
         self.ahead = None;
         let known = std::mem::replace(&mut self.known, Known::Tried);
         let (shared, request) = (Arc::clone(&self.shared), self.request.clone());
         let (stand, now) = match self.shared.thread.run(async move { ask(&shared, &request).await }).await {
             Err(error) if error::is_busy(&error) => {
-                // This call has put nothing into the file. But a read claim may be a hold's that is to be downgraded.
+                // This call has put nothing into the file. But an exclusive hold with the id of this read claim may be there:
+                // the one that is to be downgraded.
                 if known != Known::Tried && self.request.kind != Kind::Read {
                     self.known = Known::Outside;
                 }
@@ -90,11 +91,11 @@ impl Claim for SqliteClaim {
         let bells = &self.shared.bells;
         self.ahead = bells.watch(ahead.client);
         let longest = match &self.ahead {
-            // It has died since.
+            // Its client has died since the look into the file: look again at once.
             None if bells.is_dead(ahead.client) => Duration::ZERO,
             Some(_) if bells.work() => Duration::MAX,
             None if ahead.client == self.shared.me.id => Duration::MAX,
-            // Whose doorbell is not to be seen may not be able to ring ours.
+            // The client ahead has no doorbell that this user can see. Then it may not be able to ring ours either.
             _ => INTERVAL,
         };
         Ok(Attempt::Busy { retry_in: ahead.ttl_left(now).min(longest) })
@@ -151,7 +152,7 @@ impl Claim for SqliteClaim {
     }
 }
 
-/// Asks where the claim stands, and when that was on the host's clock.
+/// Enters the claim into the queue, or finds it there. Tells where it stands, and at what time of the host's clock.
 ///
 /// # Errors
 /// If the file [`is_busy`](error::is_busy), nothing was put into it.
@@ -160,12 +161,12 @@ async fn ask(shared: &Client, request: &Request) -> Result<(Stand, i64)> {
         let (mut tx, mut bells) = (shared.begin(Access::Write).await?, Vec::new());
         let stand = tx.ask(request, &shared.me, &mut bells).await?;
         if shared.sweeps() {
-            // What another program wrote under another name is no reason to refuse this lock.
+            // A damaged row of another lock is no reason to refuse this one.
             tx.sweep(&mut bells).await.ok();
         }
         let now = tx.now;
         shared.commit(tx, bells).await?;
-        // The one ahead will not leave by itself before its ttl, if its client is dead.
+        // A claim of a dead client would stay ahead until its ttl is over. So it is removed, and the loop looks again.
         let dead = match &stand {
             Stand::Behind(ahead) if shared.bells.is_dead(ahead.client) => ahead.client,
             _ => return Ok((stand, now)),

@@ -8,18 +8,18 @@ pub(crate) fn now() -> i64 {
     now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
 
-/// Elsewhere the wall clock stands in, and setting it ends or prolongs claims.
+/// On other systems: nanoseconds on the wall clock. Setting that clock ends or prolongs claims.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(crate) fn now() -> i64 {
     nanos(since_1970())
 }
 
-/// Where tokens begin in a file that is new or lost its data: above all it has granted before.
+/// The least token of a file that is new or has lost its data: greater than all that the file has granted before.
 pub(crate) fn floor() -> i64 {
     i64::try_from(since_1970().as_micros()).unwrap_or(i64::MAX / 2)
 }
 
-/// A duration as the file counts it.
+/// A duration in nanoseconds, as the file has it.
 pub(crate) fn nanos(span: std::time::Duration) -> i64 {
     i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)
 }

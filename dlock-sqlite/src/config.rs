@@ -1,4 +1,4 @@
-//! Which file, and whether it can be a store's.
+//! Which file the store is in, and whether a store can be there.
 
 use std::{
     io::ErrorKind,
@@ -9,7 +9,7 @@ use dlock_core::{Error, Result, driver::StoreUrl};
 
 use crate::{host, keys};
 
-/// How many links a path may lead through, as in the kernel.
+/// The most symbolic links that a path may lead through, as in the Linux kernel.
 const LINKS: usize = 40;
 
 /// The file that holds the locks.
@@ -46,7 +46,7 @@ impl SqliteConfig {
         &self.path
     }
 
-    /// The absolute path of the file, once it is known that a store can be there.
+    /// Checks that a store can be at the path, and makes the path absolute.
     pub(crate) fn resolve(&self) -> Result<PathBuf> {
         self.check_shape()?;
         let shown = self.path.display();
@@ -75,7 +75,7 @@ impl SqliteConfig {
             ))
         })?;
         let mut path = parent.join(name);
-        // Links may lead to a file that is yet to be made.
+        // Followed by hand: a link may lead to a file that is not made yet, and `canonicalize` refuses that.
         for _ in 0..LINKS {
             match path.read_link() {
                 Ok(target) => path = path.with_file_name("").join(target),
@@ -104,7 +104,7 @@ impl SqliteConfig {
     }
 }
 
-/// Without links in its folder; the file itself need not be there.
+/// The path with the links in its folder resolved. The file itself need not be there.
 fn canonical(path: &Path) -> Option<PathBuf> {
     Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?))
 }

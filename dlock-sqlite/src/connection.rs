@@ -15,16 +15,17 @@ use crate::{
     schema::{self, Site},
 };
 
-/// How long a transaction waits for those of others, which take less than a millisecond unless the disk stalls.
+/// How long a transaction waits for other clients' transactions. Those take less than a millisecond each, unless the disk
+/// stalls.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The pause before somebody who could not queue at the gate tries again: long, because there may be hundreds.
+/// How long a client that cannot queue at the gate pauses between two tries. Long, because hundreds of clients may try.
 const DETOUR: Duration = Duration::from_millis(100);
 
 /// A connection that is opened when it is needed.
 pub(crate) struct Connection {
     site: Site,
-    /// Empty while a transaction has it, and after one that did not end well.
+    /// Empty while a transaction uses the connection, and after a transaction that failed.
     slot: Mutex<Option<Open>>,
 }
 
@@ -36,21 +37,21 @@ struct Open {
 /// What a transaction wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Reads a snapshot and keeps nobody waiting.
+    /// Reads a snapshot. Nobody waits for it.
     Read,
-    /// Changes the file, alone.
+    /// Changes the file. All other writers wait for it.
     Write,
 }
 
-/// A transaction. Rolled back if it is dropped before its [`commit`](Self::commit): its connection is closed with it, so
-/// that nobody comes upon it half done.
+/// A transaction. Rolled back if dropped before its [`commit`](Self::commit), because its connection is dropped with it: no
+/// later transaction can find that connection in the middle of this one.
 pub(crate) struct Tx<'a> {
     slot: MutexGuard<'a, Option<Open>>,
     open: Open,
     path: &'a Path,
-    /// Held until the commit. Last, so that the rest is dropped before the next one has its turn.
+    /// Held until the commit. The last field: a dropped transaction is rolled back before the next writer has its turn.
     turn: Option<Turn>,
-    /// The host's clock after the file was locked: nobody changes it between this moment and the commit.
+    /// The time on the host's clock after the file was locked. From this time until the commit nobody else changes the file.
     pub(crate) now: i64,
 }
 
@@ -63,7 +64,7 @@ impl Connection {
         &self.site.path
     }
 
-    /// Opens the file, and waits for that as long as `patience` while others make or open it too.
+    /// Opens the file. Waits for at most `patience` while other clients make or open it.
     pub(crate) async fn open(&self, patience: Duration) -> Result<()> {
         let (open, turn) = Open::new(&self.site, Instant::now() + patience).await?;
         *self.slot.lock().await = Some(open);
@@ -74,7 +75,7 @@ impl Connection {
     /// Begins a transaction.
     ///
     /// # Errors
-    /// [`is_busy`](error::is_busy) if others kept it from beginning for [`PATIENCE`].
+    /// [`is_busy`](error::is_busy) if other clients have kept the file locked for [`PATIENCE`].
     pub(crate) async fn begin(&self, access: Access) -> Result<Tx<'_>> {
         let limit = Instant::now() + PATIENCE;
         let path = self.path();
@@ -119,7 +120,8 @@ impl Connection {
                 sleep(DETOUR).await;
             }
         }
-        // Asked again now that it is locked: a grant in a file that others no longer see would be a lie.
+        // Checked again, now that nobody else can write. If the path leads to another file by now, other clients use that
+        // one: a grant in this one would exclude nobody.
         if !open.file.is_at(path) {
             return Err(replaced(path));
         }
@@ -128,7 +130,7 @@ impl Connection {
 }
 
 impl Open {
-    /// Opens the file, which is made if there is none.
+    /// Opens the file, and makes it if there is none.
     async fn new(site: &Site, limit: Instant) -> Result<(Self, Option<Turn>)> {
         let path = &site.path;
         files::make(path)?;
@@ -139,7 +141,7 @@ impl Open {
         if before.is_some_and(|before| before != file) {
             return Err(replaced(path));
         }
-        // Again, because SQLite has opened or made the files beside it since.
+        // Checked again, because meanwhile SQLite has opened or made the files beside it.
         files::check(path)?;
         Ok((Self { conn, file }, turn))
     }
@@ -150,12 +152,12 @@ fn replaced(path: &Path) -> dlock_core::Error {
 }
 
 impl Tx<'_> {
-    /// What the statements of this transaction run on.
+    /// The connection, for the statements of this transaction.
     pub(crate) fn conn(&mut self) -> &mut SqliteConnection {
         &mut self.open.conn
     }
 
-    /// The error of a statement of this transaction.
+    /// Turns an error of a statement of this transaction into dlock's.
     pub(crate) fn explain(&self, source: sqlx::Error) -> dlock_core::Error {
         error::explain(self.path, source)
     }
@@ -163,7 +165,7 @@ impl Tx<'_> {
     /// Commits, and lets the next one write.
     ///
     /// # Errors
-    /// The outcome is unknown.
+    /// After an error the outcome is unknown.
     pub(crate) async fn commit(mut self) -> Result<()> {
         let outcome = sqlx::query("COMMIT").execute(&mut self.open.conn).await;
         outcome.map_err(|source| self.explain(source))?;
@@ -178,14 +180,15 @@ impl Tx<'_> {
 struct FileId(u64, u64);
 
 impl FileId {
-    // Only asks for metadata: closing a file of one's own would end SQLite's locks on it.
+    // By metadata, without opening the file: when this process closes any handle of the file, the kernel ends the locks
+    // that SQLite has on it.
     #[cfg(unix)]
     fn of(path: &Path) -> io::Result<Self> {
         use std::os::unix::fs::MetadataExt;
         path.symlink_metadata().map(|found| Self(found.dev(), found.ino()))
     }
 
-    /// Elsewhere an open file cannot be deleted or replaced.
+    /// On other systems an open file cannot be deleted or replaced.
     #[cfg(not(unix))]
     fn of(path: &Path) -> io::Result<Self> {
         path.symlink_metadata().map(|_| Self(0, 0))

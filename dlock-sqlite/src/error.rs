@@ -6,7 +6,7 @@ use dlock_core::{Error, driver::Source};
 
 use crate::{files, host};
 
-/// In the words of the URL's scheme.
+/// The store's name in errors, which is the scheme of its URL.
 pub(crate) const STORE: &str = "sqlite";
 
 /// Why a call failed, and what to do about it.
@@ -18,7 +18,7 @@ struct Trouble {
     source: sqlx::Error,
 }
 
-/// Others kept the file locked: of what was asked, nothing has happened.
+/// Other clients kept the file locked. Nothing of the call has happened.
 #[derive(Debug, thiserror::Error)]
 #[error("`{path}` is busy: {why}")]
 struct Busy {
@@ -78,7 +78,7 @@ enum Verdict {
     Never(&'static str),
 }
 
-/// The kinds of failure that say that others are in the way: BUSY, LOCKED and PROTOCOL.
+/// SQLite's codes for a file that another connection has locked: BUSY, LOCKED and PROTOCOL.
 const LOCKED: [i32; 3] = [5, 6, 15];
 
 fn code(error: &sqlx::Error) -> Option<i32> {
@@ -107,7 +107,9 @@ fn verdict(path: &Path, error: &sqlx::Error) -> Verdict {
             Verdict::Unwritable("cannot grow: its disk or the memory is full")
         }
         Some(10) => Verdict::Never("cannot be read or written: check its disk"),
-        Some(11) => Verdict::Never("is damaged: stop who uses it and delete it; locks held in it are lost"),
+        Some(11) => Verdict::Never(
+            "is damaged: stop the processes that use it, and delete it; locks held in it are lost",
+        ),
         Some(13) => Verdict::Unwritable("cannot grow: its disk is full"),
         Some(14) => Verdict::Never(
             "cannot be opened: check that its directory exists and is writable for this user; to share a store, make \

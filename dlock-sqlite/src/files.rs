@@ -1,5 +1,6 @@
-//! The files of a store: made with the rights that their folder's owner meant, and used only if they are what they
-//! seem. Links are never followed: whoever may create files beside a store could lead another user's dlock elsewhere.
+//! The files of a store. They are made with the rights that the folder's owner meant them to have, and checked before
+//! they are used. Links are not followed: otherwise a user who may create files beside a store could lead another user's
+//! dlock to any file.
 
 use std::{
     ffi::OsString,
@@ -19,7 +20,7 @@ const COMPANIONS: [&str; 3] = ["-wal", "-shm", "-journal"];
 
 const SET_GROUP: u32 = 0o2000;
 
-/// The path with something behind its name.
+/// The path with `end` behind its name.
 pub(crate) fn beside(path: &Path, end: &str) -> PathBuf {
     let mut path = OsString::from(path);
     path.push(end);
@@ -52,7 +53,8 @@ pub(crate) fn make(path: &Path) -> Result<()> {
     if fs::symlink_metadata(path).is_ok() {
         return Ok(());
     }
-    // Never under its own name: a process that closes a file of its own ends all locks that SQLite has on it.
+    // Made under another name. When a process closes any handle of a file, the kernel ends all locks that SQLite of that
+    // process has on the file: so dlock must never open and close the store itself.
     let draft = beside(path, &format!("-{}", ClaimId::random()));
     match make_draft(&draft, path).and_then(|()| publish(&draft, path)) {
         Ok(()) => Ok(()),
@@ -98,7 +100,7 @@ fn publish(draft: &Path, path: &Path) -> io::Result<()> {
         io::Errno,
     };
     match renameat_with(CWD, draft, CWD, path, RenameFlags::NOREPLACE) {
-        // A file system that cannot.
+        // The file system does not know this flag.
         Err(Errno::INVAL | Errno::NOSYS) => link(draft, path),
         outcome => Ok(outcome?),
     }
@@ -110,13 +112,15 @@ fn publish(draft: &Path, path: &Path) -> io::Result<()> {
     link(draft, path)
 }
 
-/// For a moment the file has two names, and whoever connects just then is refused.
+/// Gives a file its name by a hard link. For a moment the file has two names, and a client that connects just then is
+/// refused.
 fn link(draft: &Path, path: &Path) -> io::Result<()> {
     fs::hard_link(draft, path)?;
     fs::remove_file(draft)
 }
 
-/// Refuses files that are not what they seem. `path` must be one that [`canonicalize`](fs::canonicalize) gave.
+/// Refuses files that a stranger may have put there, or that SQLite would not lock right. `path` must be one that
+/// [`canonicalize`](fs::canonicalize) gave.
 ///
 /// # Errors
 /// [`Error::InvalidConfig`], with what to do.
@@ -176,7 +180,7 @@ fn check_shape(path: &Path, file: &Metadata) -> Result<()> {
 impl Circle {
     /// Refuses what a stranger has put beside the file, or could write.
     pub(crate) fn check(&self, path: &Path, found: &Metadata) -> Result<()> {
-        // Whom only the folder's owner can have let in belongs to those who share the store.
+        // If only the folder's owner can let users create files there, a user who has done so has a part in the store.
         let of_group = self.group && (found.gid() == self.owner.1 || !self.open_folder);
         if !self.everyone && !of_group && !self.users.contains(&found.uid()) {
             let uid = found.uid();
@@ -194,7 +198,7 @@ impl Circle {
         Ok(())
     }
 
-    /// The mode's bits that let others than the owner write.
+    /// The bits of the mode that let users other than the owner write.
     pub(crate) fn write_bits(&self) -> u32 {
         match self {
             Self { everyone: true, .. } => 0o022,

@@ -1,8 +1,8 @@
-//! Where writers queue: in the kernel, for a lock on the folder of the doorbells.
+//! The gate: where writers queue, in the kernel, for a lock on the folder of the doorbells.
 //!
-//! SQLite itself has no queue. Who finds the file locked pauses and tries again, and of some hundred processes that do so
-//! most find it locked for seconds. Here each sleeps until it is its turn. SQLite's own lock decides all the same: who
-//! passes by a gate that does not open can only be refused by it.
+//! SQLite itself has no queue. A process that finds the file locked pauses and tries again. If some hundred processes do so,
+//! most of them find it locked for seconds. At the gate each process sleeps until it is its turn. The gate only keeps order:
+//! SQLite's own lock still decides who writes, also for a process that goes past a gate that does not open.
 
 use std::{
     fs, io,
@@ -21,8 +21,8 @@ use tokio::time::{Instant, timeout};
 
 use crate::{bell::Dir, error, files};
 
-/// How long the file may stay as it is before those at the gate no longer believe that whoever passed it is at work. A
-/// transaction takes a millisecond, but a process may be stopped in it, or a disk stall.
+/// If the file does not change for so long, those who wait at the gate go past it. A transaction takes a millisecond, but the
+/// process whose turn it is may be stopped, or the disk may stall.
 const STANDSTILL: Duration = Duration::from_secs(1);
 
 /// The gate of one store.
@@ -36,7 +36,7 @@ pub(crate) struct Gate {
 pub(crate) enum Pass {
     /// The turn to write, until this is dropped.
     Turn(Turn),
-    /// There is no gate here, or nobody moves on at it: SQLite alone decides.
+    /// There is no gate here, or the one whose turn it is does not write: SQLite's lock alone decides.
     Ungated,
 }
 
@@ -48,10 +48,10 @@ impl Gate {
     /// Waits for the turn to write.
     ///
     /// # Errors
-    /// That it did not come until `limit`, though others had theirs.
+    /// [`is_busy`](error::is_busy) if the turn did not come until `limit`, though other clients wrote meanwhile.
     ///
     /// # Cancel safety
-    /// Safe: a turn that comes later is passed on.
+    /// Safe. A turn that comes after the future was dropped is given back at once.
     pub(crate) async fn pass(&self, limit: Instant) -> Result<Pass> {
         let Some(handle) = self.dir.as_ref().and_then(|dir| dir.reopen().ok()) else {
             return Ok(Pass::Ungated);
@@ -80,20 +80,20 @@ impl Gate {
         }
     }
 
-    /// Whether there is one here.
+    /// Whether there is a gate here.
     pub(crate) fn is_there(&self) -> bool {
         self.dir.is_some()
     }
 
-    /// When the file was last changed, by its log.
+    /// When SQLite's log was last written, and its size: different after each commit.
     fn last_write(&self) -> Option<(SystemTime, u64)> {
         let found = fs::symlink_metadata(files::beside(&self.path, "-wal")).ok()?;
         Some((found.modified().ok()?, found.len()))
     }
 }
 
-/// Waits on a thread that may block. It cannot be called off: if nobody waits for it any more, it takes its turn and
-/// passes it on.
+/// Waits for the turn on a thread that may block. This wait cannot be cancelled: if nobody waits for its result any more, the
+/// turn is taken when it comes, and given back at once.
 #[expect(
     clippy::disallowed_methods,
     reason = "the kernel's queue has no asynchronous form, and it may be left in it"
@@ -119,7 +119,7 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        // Not by closing alone: a child that is being started may have the handle too, for a moment.
+        // Closing the handle alone may not unlock it: a child process that is being started may have a copy for a moment.
         let _: io::Result<()> = flock(&self.0, FlockOperation::Unlock).map_err(io::Error::from);
     }
 }

@@ -1,25 +1,27 @@
-//! What of the host matters: its name, which boot this is, and whether a file is this kernel's alone.
+//! Facts about the host: its name, which boot this is, whether other kernels may see a file, and who has locked it.
 
 use std::path::{Path, PathBuf};
 
 use dlock_core::Result;
 
-/// The host's name, for people.
+/// The host's name, to show to people.
 #[cfg(unix)]
 pub(crate) fn name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// The host's name, for people.
+/// The host's name, to show to people.
 #[cfg(not(unix))]
 pub(crate) fn name() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_else(|_| "this host".to_owned())
 }
 
-/// Which boot this is, and which clock of it this process sees. Claims of another boot are of processes that are gone.
+/// Which boot of the host this is, and in a time namespace also by how much the clock differs there. The processes that
+/// made claims in another boot are gone.
 ///
 /// # Errors
-/// [`InvalidConfig`](dlock_core::Error::InvalidConfig) where Linux does not say: then living and dead claims could not be told apart.
+/// [`InvalidConfig`](dlock_core::Error::InvalidConfig) where Linux does not say: then living and dead claims could not be
+/// told apart.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn boot() -> Result<String> {
     const BOOT: &str = "/proc/sys/kernel/random/boot_id";
@@ -31,7 +33,7 @@ pub(crate) fn boot() -> Result<String> {
         );
         return Err(dlock_core::Error::InvalidConfig { reason });
     }
-    // A time namespace has a clock of its own, which differs by this much.
+    // In a time namespace the clock differs by this offset.
     let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
     let offset = offsets.lines().find_map(|line| line.strip_prefix("boottime")).unwrap_or_default();
     Ok(match offset.split_whitespace().collect::<Vec<_>>()[..] {
@@ -40,14 +42,14 @@ pub(crate) fn boot() -> Result<String> {
     })
 }
 
-/// Elsewhere the host does not say, and claims end with their ttl.
+/// On other systems all boots are one. Claims of an earlier boot end with their ttl.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(crate) fn boot() -> Result<String> {
     Ok(String::new())
 }
 
-/// Whether a file is the root of a mount: then the files beside it are not those that others see beside it. `false`
-/// where the kernel does not say (Linux before 5.8).
+/// Whether a file is mounted by itself. Then this process sees other files beside it than other processes do. `false` where
+/// the kernel does not say (Linux before 5.8).
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn is_mount_root(path: &Path) -> bool {
     use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
@@ -55,21 +57,21 @@ pub(crate) fn is_mount_root(path: &Path) -> bool {
     found.is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
-/// Elsewhere there are no mounts of single files.
+/// On other systems single files cannot be mounted.
 #[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
 pub(crate) fn is_mount_root(_: &Path) -> bool {
     false
 }
 
-/// The file system of a directory, if other kernels may see it too: there SQLite's shared memory is not shared, and
-/// another boot id is not an earlier boot.
+/// The file system of a directory, if other kernels may see it too. Between kernels SQLite's memory is not shared, and
+/// another boot id does not mean an earlier boot.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn foreign_file_system(dir: &Path) -> Option<&'static str> {
     let found = rustix::fs::statfs(dir).ok()?.f_type as u32;
     FOREIGN.iter().find(|(magic, _)| *magic == found).map(|(_, name)| *name)
 }
 
-/// Elsewhere the user must know.
+/// On other systems dlock cannot tell.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(crate) fn foreign_file_system(_: &Path) -> Option<&'static str> {
     None
@@ -82,18 +84,18 @@ pub(crate) fn is_read_only(file: &Path) -> bool {
     statvfs(file).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
-/// Elsewhere the user must know.
+/// On other systems dlock cannot tell.
 #[cfg(not(unix))]
 pub(crate) fn is_read_only(_: &Path) -> bool {
     false
 }
 
-/// Another process that has one of these files locked against all others, if the host says: one that is stopped before
-/// one that runs. `true` if it is stopped.
+/// The id of another process that has locked one of these files for writing, if the host tells, and whether that process is
+/// stopped. If there are several, one that is stopped.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn writer(files: &[PathBuf]) -> Option<(u32, bool)> {
     use std::os::unix::fs::MetadataExt;
-    // Opened by nobody, because closing them would end SQLite's locks on them.
+    // The files are not opened: closing them again would end the locks that SQLite has on them.
     let inode = |file: &PathBuf| Some(format!(":{}", file.symlink_metadata().ok()?.ino()));
     let inodes: Vec<_> = files.iter().filter_map(inode).collect();
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
@@ -114,13 +116,14 @@ fn is_stopped(pid: u32) -> bool {
     matches!(state, Some('T' | 't'))
 }
 
-/// Elsewhere the host does not say.
+/// On other systems the host does not tell.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(crate) fn writer(_: &[PathBuf]) -> Option<(u32, bool)> {
     None
 }
 
-/// The numbers of statfs(2). FUSE may be local, but sshfs and virtiofs look the same.
+/// File systems that other kernels may see, by their numbers in statfs(2). FUSE may be local, but sshfs and virtiofs have
+/// the same number.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const FOREIGN: [(u32, &str); 14] = [
     (0x6969, "NFS"),

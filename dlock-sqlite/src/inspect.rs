@@ -38,7 +38,7 @@ pub(crate) async fn force_release(shared: &Client, name: &LockName) -> Result<bo
     let holders = &places[..holders(&places)];
     for holder in holders {
         tx.remove(holder, &mut bells).await?;
-        // It asks, and learns that it is gone.
+        // A holder that is rung renews at once, and learns that it has lost the lock.
         bells.push(holder.clone());
     }
     let held = !holders.is_empty();
@@ -46,7 +46,7 @@ pub(crate) async fn force_release(shared: &Client, name: &LockName) -> Result<bo
     Ok(held)
 }
 
-/// Which clients are dead: asked once for each.
+/// Which of several clients are dead. Each is checked once.
 struct Dead(HashMap<ClaimId, bool>);
 
 impl Dead {
@@ -60,7 +60,8 @@ impl Dead {
     }
 }
 
-/// The locks of these places, which are in order, without those who are gone but not yet removed.
+/// The state of each lock that has places here. The places are in order. Claims that have expired or whose client is dead
+/// are left out.
 fn states(shared: &Client, mut places: Vec<QueueRow>, now: i64) -> Result<Vec<LockState>> {
     let dead = Dead::among(shared, &places);
     places.retain(|place| place.expires > now && !dead.0[&place.client]);
@@ -76,7 +77,7 @@ fn state(places: &[QueueRow], now: i64) -> Result<LockState> {
     Ok(state)
 }
 
-/// How many hold: they are the first, because whoever waits makes all behind it wait.
+/// How many of a queue's places hold. They are the first ones: all places behind one that waits wait too.
 fn holders(places: &[QueueRow]) -> usize {
     let queue: Vec<Entry> = places.iter().map(|place| place.entry).collect();
     (0..queue.len()).take_while(|&at| turn(&queue[..=at], queue[at].id) == Turn::Mine).count()

@@ -1,4 +1,4 @@
-//! What stands in the file: how names, kinds and paths are written.
+//! How names and kinds are written in the file, and which paths are refused.
 
 use std::path::Path;
 
@@ -28,11 +28,11 @@ pub(crate) fn kind(text: &str) -> Option<Kind> {
     KINDS.iter().copied().find(|kind| word(*kind).is_ok_and(|word| word == text))
 }
 
-/// The first name beyond all that begin with `prefix`, in the order of the file; `None` if there is none.
+/// The least name that is greater than all names with `prefix`, in the order of the file; `None` if there is none.
 pub(crate) fn beyond(prefix: &str) -> Option<String> {
     let mut chars: Vec<char> = prefix.chars().collect();
     while let Some(last) = chars.pop() {
-        // A range of chars steps over the surrogates, which no text holds.
+        // A range of chars leaves out the surrogates, which no text holds.
         if let Some(next) = (last..=char::MAX).nth(1) {
             chars.push(next);
             return Some(chars.into_iter().collect());
@@ -41,7 +41,7 @@ pub(crate) fn beyond(prefix: &str) -> Option<String> {
     None
 }
 
-/// Refuses what SQLite cannot open or people cannot read.
+/// Refuses a path that SQLite cannot open or people cannot read.
 pub(crate) fn check_path(path: &Path) -> Result<()> {
     let what = match path.to_str() {
         None => "is not UTF-8",

@@ -1,4 +1,5 @@
-//! The queue of a lock in SQL. The rule is [`dlock_core::driver::turn`]'s; each statement finds only the rows it needs.
+//! The queue of a lock in SQL. It follows the rule of [`dlock_core::driver::turn`], with statements that read only the
+//! rows they need.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -23,7 +24,7 @@ pub(crate) struct QueueRow {
     pub(crate) expires: i64,
 }
 
-/// Who enters claims: one client of the store.
+/// A client of the store, as its claims in the file name it.
 #[derive(Clone, Debug)]
 pub(crate) struct Signature {
     pub(crate) id: ClaimId,
@@ -32,7 +33,7 @@ pub(crate) struct Signature {
 }
 
 impl QueueRow {
-    /// How long until it is forgotten.
+    /// How long until the claim expires.
     pub(crate) fn ttl_left(&self, now: i64) -> Duration {
         Duration::from_nanos(u64::try_from(self.expires - now).unwrap_or(0))
     }
@@ -59,24 +60,26 @@ impl FromRow<'_, SqliteRow> for QueueRow {
     }
 }
 
-/// Where a claim stands after it has asked.
+/// Where a claim stands after an attempt.
 pub(crate) enum Stand {
     /// It holds, with this number.
     Holds(i64),
-    /// It waits, or would have to, for this one.
+    /// It waits for this claim, or would have to wait if it only tries.
     Behind(QueueRow),
 }
 
-/// The most claims of other locks that one call removes: some tenths of a millisecond, for which the file is locked.
+/// The most expired claims of other locks that one attempt removes. So many take some tenths of a millisecond, and the
+/// file is locked for that time.
 const SWEPT: i64 = 16;
 
-/// A number above all.
+/// Above all numbers that are drawn.
 const END: i64 = i64::MAX;
 
-/// All that a claim asks of its queue. Those who are to be told of what changed are added to `bells`.
+/// The changes and questions of claims. A method with `bells` adds the claims there that its change concerns: they must
+/// be rung after the commit.
 impl Tx<'_> {
-    /// Enters the queue, or comes again, and learns whose turn it is. Who does not wait leaves nothing when it is
-    /// not its own.
+    /// Enters the claim into the queue, or renews it if it is there, and tells whose turn it is. A claim that only tries and
+    /// has to wait is not entered, and removed if it was there.
     pub(crate) async fn ask(
         &mut self,
         request: &Request,
@@ -114,7 +117,7 @@ impl Tx<'_> {
         Ok(ahead.map_or(Stand::Holds(number), Stand::Behind))
     }
 
-    /// Keeps a claim alive; `false` if it is gone.
+    /// Renews a claim; `false` if it has expired or was removed.
     pub(crate) async fn renew(&mut self, request: &Request) -> Result<bool> {
         let expires = self.now.saturating_add(clock::nanos(request.ttl));
         let renew = sqlx::query(include_str!("sql/renew.sql"));
@@ -149,8 +152,8 @@ impl Tx<'_> {
         Ok(places.pop())
     }
 
-    /// Removes the claims of a lock that were not heard of for their ttl. Comes before any look at who is ahead: to
-    /// pass an expired claim over and leave it there would let it be renewed beside its successor.
+    /// Removes the expired claims of a lock. Must come before any look at who is ahead. Otherwise a claim could be
+    /// granted past an expired one that stays in the file; that one could then be renewed, and both would hold.
     pub(crate) async fn bury_expired(&mut self, name: &str, bells: &mut Vec<QueueRow>) -> Result<()> {
         let expired = sqlx::query_as(include_str!("sql/expired.sql")).bind(name.to_owned()).bind(self.now);
         for place in self.places(expired).await? {
@@ -159,8 +162,8 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Removes claims that were not heard of for their ttl, of any lock, the oldest first and at most [`SWEPT`]. A claim under a
-    /// name that nobody asks for again would stay in the file for ever otherwise.
+    /// Removes expired claims of any lock: at most [`SWEPT`], the oldest first. Without this, a claim that was never
+    /// released would stay in the file for ever if nobody asks for its name again.
     pub(crate) async fn sweep(&mut self, bells: &mut Vec<QueueRow>) -> Result<()> {
         let left = sqlx::query_as(include_str!("sql/expired_anywhere.sql")).bind(self.now).bind(SWEPT);
         for place in self.places(left).await? {
@@ -185,7 +188,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Who waits for this claim.
+    /// The claims that wait for this one.
     pub(crate) async fn watchers(&mut self, place: &QueueRow) -> Result<Vec<QueueRow>> {
         let sql = match place.entry.kind {
             Kind::Read => include_str!("sql/behind_reader.sql"),
@@ -225,10 +228,10 @@ impl Tx<'_> {
     }
 }
 
-/// A statement with its binds that answers with places.
+/// A query with its binds, for places.
 type Asked = sqlx::query::QueryAs<'static, sqlx::Sqlite, QueueRow, sqlx::sqlite::SqliteArguments>;
 
-/// A statement with its binds that answers with a count.
+/// A statement with its binds, for the count of changed rows.
 type Told = sqlx::query::Query<'static, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>;
 
 fn id(id: &ClaimId) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! Opening the file: making it a store if it is empty, refusing it if it is somebody else's.
+//! Opens the file: makes an empty file a store, and refuses a file of another application.
 
 use std::{
     path::{Path, PathBuf},
@@ -22,23 +22,25 @@ use crate::{
     host,
 };
 
-/// "dlck": says that the file is dlock's.
+/// "dlck": SQLite's `application_id` of a file of dlock's.
 const APPLICATION: i64 = 0x646c_636b;
 const VERSION: i64 = 1;
 
-/// How long SQLite itself waits for another process's transaction before it says busy. Its pauses grow to a tenth of a
-/// second, in which many others go first; a new try begins with the shortest again.
+/// How long SQLite itself waits for another process's transaction before it answers `BUSY`. Short, because the pauses of
+/// SQLite's wait grow to a tenth of a second, in which many others go first. Each new try begins with the shortest pause
+/// again.
 const SNOOZE: Duration = Duration::from_millis(3);
 
-/// The pause before the switch to WAL, which does not wait by itself, is tried again.
+/// The pause before an opening that found the file busy is tried again. SQLite does not wait by itself when it switches
+/// to WAL.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Where a store is, and what lies beside its file.
+/// The path of a store's file, and what lies beside it.
 pub(crate) struct Site {
     pub(crate) path: PathBuf,
     pub(crate) gate: Gate,
     pub(crate) bells: Option<Arc<Dir>>,
-    /// The client that this is for.
+    /// The client that opens the file.
     pub(crate) me: ClaimId,
 }
 
@@ -49,11 +51,11 @@ enum May {
     Change,
 }
 
-/// Opens the file, makes it a store if it is empty, and forgets the claims of an earlier boot. Where that changed the
-/// file, the turn to write is given too.
+/// Opens the file, makes it a store if it is empty, and removes the claims of an earlier boot. Also returns the turn to
+/// write, if it had to take one.
 ///
 /// # Errors
-/// [`is_busy`](error::is_busy) if others kept it from opening until `limit`.
+/// [`is_busy`](error::is_busy) if other clients have kept the file locked until `limit`.
 pub(crate) async fn open(site: &Site, limit: Instant) -> Result<(SqliteConnection, Option<Turn>)> {
     match try_open(site, May::Look).await {
         Ok(Some(conn)) => return Ok((conn, None)),
@@ -67,7 +69,7 @@ pub(crate) async fn open(site: &Site, limit: Instant) -> Result<(SqliteConnectio
     let limit = limit.min(Instant::now() + PATIENCE);
     loop {
         match try_open(site, May::Change).await {
-            // Who looks at the file, or closes it, may be in the way without a turn.
+            // Clients that read the file or close it lock it too, and take no turn for that.
             Err(Error::Unavailable { .. }) if Instant::now() < limit => sleep(PAUSE).await,
             Err(Error::Unavailable { .. }) => return Err(error::busy(&site.path)),
             Ok(Some(conn)) => return Ok((conn, turn)),
@@ -77,7 +79,7 @@ pub(crate) async fn open(site: &Site, limit: Instant) -> Result<(SqliteConnectio
     }
 }
 
-/// Refuses another application's database, before anything is put beside it.
+/// Refuses another application's database. Called before dlock makes its folder beside the file.
 pub(crate) async fn check(path: &Path, limit: Instant) -> Result<()> {
     loop {
         let outcome = async {
@@ -97,13 +99,14 @@ async fn connect(path: &Path) -> Result<SqliteConnection> {
         .filename(path)
         .create_if_missing(true)
         .busy_timeout(SNOOZE)
-        // After a power failure the last commits may be missing. So are those who made them.
+        // After a power failure the last commits may be missing. That does no harm: the processes that made them are gone
+        // too.
         .synchronous(SqliteSynchronous::Normal)
         .disable_statement_logging();
     options.connect().await.map_err(|source| error::explain(path, source))
 }
 
-/// `None` if the file would have to be changed.
+/// Opens the file. `None` if it would have to be changed and may not.
 async fn try_open(site: &Site, may: May) -> Result<Option<SqliteConnection>> {
     let path = site.path.as_path();
     let explain = |source| error::explain(path, source);
@@ -113,7 +116,7 @@ async fn try_open(site: &Site, may: May) -> Result<Option<SqliteConnection>> {
     }
     let mut conn = connect(path).await?;
     let found = identify(&mut conn, path).await?;
-    // Only now: a file that is somebody else's must not be touched.
+    // After `identify`: a file of another application must not be changed.
     let mode: String =
         sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&mut conn).await.map_err(explain)?;
     if mode == "wal" && found == Found::Store && boot_of(&mut conn).await.map_err(explain)? == boot {
@@ -142,8 +145,8 @@ async fn try_open(site: &Site, may: May) -> Result<Option<SqliteConnection>> {
     Ok(Some(conn))
 }
 
-/// Refuses to take the claims in the file for those of an earlier boot while anything says that they are not: two
-/// containers of one kernel may each be told another boot.
+/// Refuses the file if its claims, which name another boot, may be of processes that still run: two containers of one
+/// kernel may be told different boot ids.
 async fn check_dead(site: &Site, conn: &mut SqliteConnection) -> Result<()> {
     let bells = site.bells.as_deref();
     if bells.is_some_and(|dir| bell::anybody_lives(dir, site.me)) {
@@ -162,7 +165,7 @@ async fn check_dead(site: &Site, conn: &mut SqliteConnection) -> Result<()> {
     for (client, since, expires) in claims {
         let client: Option<[u8; 16]> = client.try_into().ok();
         let reader = client.zip(bells).map(|(client, dir)| bell::reader(dir, ClaimId::from_bytes(client)));
-        // The clock begins anew with each boot: who came later than now did so in another.
+        // The clock begins anew with each boot. So a claim that came later than now came in another boot.
         if reader != Some(Reader::Gone) && since <= now && now < expires {
             return Err(files::refusal(
                 &site.path,

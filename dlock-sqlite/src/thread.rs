@@ -1,5 +1,5 @@
-//! A client's own thread. A transaction keeps all other processes waiting, and consists of several steps: on the user's
-//! runtime each would wait for its turn behind whatever else runs there.
+//! A client's own thread. All other processes wait while a transaction runs, and a transaction has several steps. On the
+//! user's runtime each step would wait until the tasks there leave it some time, and all processes with it.
 
 use std::time::Duration;
 
@@ -11,10 +11,11 @@ use tokio::{
 
 use crate::error;
 
-/// The longest a call may take. Above the patience of a transaction, so that SQLite's error, which says more, comes first.
+/// The longest that a call may take. Longer than a transaction waits for the file, so that SQLite's own error comes
+/// first: it says more.
 const LIMIT: Duration = Duration::from_secs(8);
 
-/// A runtime of one thread, which ends with this value.
+/// A runtime of one thread, which ends when this value is dropped.
 pub(crate) struct Thread(Option<Runtime>);
 
 impl Thread {
@@ -24,10 +25,11 @@ impl Thread {
         runtime.map(|runtime| Self(Some(runtime))).map_err(error::unavailable)
     }
 
-    /// Runs a call and waits for its end. A call that has begun goes on also if nobody waits any more.
+    /// Runs a call and waits for its end. If this future is dropped, the call goes on.
     ///
     /// # Errors
-    /// Its own, and that it took too long: what it had begun is rolled back then.
+    /// Those of the call, and [`Unavailable`](dlock_core::Error::Unavailable) if it took too long: its transaction is
+    /// rolled back then.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         call: impl Future<Output = Result<T>> + Send + 'static,
@@ -53,7 +55,7 @@ impl Thread {
 
 impl Drop for Thread {
     fn drop(&mut self) {
-        // Waits for nothing, so it may be dropped anywhere, also on the thread itself.
+        // Does not wait for the thread's end, so this may be dropped anywhere, on that thread too.
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
         }

@@ -1,5 +1,5 @@
-//! The folder of the doorbells. It is opened once and checked, and what lies in it is reached through that handle, by
-//! bare names and without following links: so nobody can lead us to files elsewhere.
+//! The folder of the doorbells. It is opened once and checked. All files in it are reached through that handle, by names
+//! without a path, and links are not followed. So nobody can lead dlock to files elsewhere.
 
 use std::{
     fs::{self, DirBuilder, File, Permissions},
@@ -63,7 +63,8 @@ impl Dir {
         Ok(Some(Self { path, folder, circle: circle.clone() }))
     }
 
-    /// Complete, with its mode, before it has its name: another process may be about to open it.
+    /// Makes the folder. It gets its name last, when its mode is right: another process may open it as soon as it has its
+    /// name.
     fn make(path: &Path, circle: &Circle) {
         let draft = files::beside(path, &format!("-{}", ClaimId::random()));
         if DirBuilder::new().mode(0o700).create(&draft).is_err() {
@@ -82,30 +83,30 @@ impl Dir {
         }
     }
 
-    /// Whether whoever looks for the folder by its path finds this one.
+    /// Whether the path of the folder still leads to this folder.
     pub(crate) fn is_in_place(&self) -> bool {
         let there = fs::symlink_metadata(&self.path).map(|found| (found.dev(), found.ino()));
         let open = self.folder.metadata().map(|found| (found.dev(), found.ino()));
         there.is_ok_and(|there| open.is_ok_and(|open| open == there))
     }
 
-    /// Another handle of the folder, with a lock state of its own.
+    /// Another handle of the folder. A lock that is taken through it is its own.
     pub(crate) fn reopen(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(openat(&self.folder, ".", flags, Mode::empty())?)
     }
 
-    /// Makes a FIFO that those who share the store may write, and opens it.
+    /// Makes a FIFO that all users of the store may write, and opens it.
     pub(crate) fn make_fifo(&self, name: &str) -> io::Result<File> {
         mknodat(&self.folder, name, FileType::Fifo, Mode::from_raw_mode(0o600), 0)?;
         let fifo = self.open_fifo(name, OFlags::RDWR)?;
-        // Write only: a reader could take rings away.
+        // Others may write, not read: what one process reads, the client does not get.
         fifo.set_permissions(Permissions::from_mode(0o600 | self.circle.write_bits()))?;
         self.circle.hand_over(&fifo);
         Ok(fifo)
     }
 
-    /// Opens a FIFO, without waiting for its other end.
+    /// Opens a FIFO. Does not wait until somebody opens its other end.
     pub(crate) fn open_fifo(&self, name: &str, access: OFlags) -> io::Result<File> {
         let flags = access | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = File::from(openat(&self.folder, name, flags, Mode::empty())?);
@@ -115,11 +116,11 @@ impl Dir {
         }
     }
 
-    /// Whether anybody reads a FIFO.
+    /// Whether any process has a FIFO open for reading.
     pub(crate) fn reader(&self, name: &str) -> Reader {
         match self.open_fifo(name, OFlags::WRONLY) {
             Ok(_) => Reader::There,
-            // A socket would answer the same.
+            // A socket gives the same error, so the type is checked.
             Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) && self.is_fifo(name) => {
                 Reader::Gone
             }
@@ -127,7 +128,7 @@ impl Dir {
         }
     }
 
-    /// Whether a file lies here under this name.
+    /// Whether this open file is the one of this name in the folder.
     pub(crate) fn holds(&self, name: &str, file: &File) -> bool {
         let open = file.metadata().map(|open| (open.dev(), open.ino()));
         self.stat(name).is_some_and(|found| open.is_ok_and(|open| open == id(&found)))
@@ -144,14 +145,14 @@ impl Dir {
         Ok(renameat(&self.folder, from, &self.folder, to)?)
     }
 
-    /// Removes a FIFO, and nothing else.
+    /// Removes a FIFO. A file of another type stays.
     pub(crate) fn remove(&self, name: &str) {
         if self.is_fifo(name) {
             unlinkat(&self.folder, name, AtFlags::empty()).ok();
         }
     }
 
-    /// What lies in the folder.
+    /// The names of the files in the folder.
     pub(crate) fn names(&self) -> Vec<String> {
         let Ok(folder) = self.reopen() else { return Vec::new() };
         let entries = Entries::new(folder).into_iter().flatten().flatten();
@@ -168,7 +169,7 @@ impl Dir {
 }
 
 impl Circle {
-    /// Gives the folder the mode and the group that those who share the store need, if it is this user's, or root's to do.
+    /// Gives the folder the mode and the group that the users of the store need, if this user owns it.
     fn adopt(&self, folder: &File) {
         let Ok(found) = folder.metadata() else { return };
         let wanted = match self.write_bits() {
@@ -186,7 +187,7 @@ impl Circle {
         }
     }
 
-    /// Gives a file of this user's to the store's group; root gives it to the store's owner too, who could not use it
+    /// Gives a file of this user to the store's group. Root also gives it to the store's owner, who could not use it
     /// otherwise.
     fn hand_over(&self, file: &File) {
         let Ok(found) = file.metadata() else { return };

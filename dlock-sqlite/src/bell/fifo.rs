@@ -1,4 +1,4 @@
-//! Doorbells out of FIFOs.
+//! Doorbells made of FIFOs.
 
 use std::{
     collections::HashMap,
@@ -17,28 +17,30 @@ use super::{Claims, Dir, Reader};
 /// The bytes of an id.
 const ID: usize = 16;
 
-/// What is written or read at once: whole or not at all, and never interleaved, because POSIX says so up to this size.
+/// The most that is written or read at once. POSIX promises up to this size that a write to a FIFO is done whole or not
+/// at all, and that writes of several processes do not mix.
 const ATOMIC: usize = 4096;
 
-/// The end of the name of a FIFO that is being made.
+/// The suffix of a FIFO's name while it is being made.
 const UNREAD: &str = ".new";
 
-/// How long that may take, which is no more than a millisecond. Who takes longer rings nobody and is not rung.
+/// The age from which an unfinished FIFO counts as left behind by a client that died. Making one takes a millisecond.
 const UNFINISHED: Duration = Duration::from_secs(60);
 
 /// This client's own FIFO.
 pub(super) struct Fifo {
     dir: Arc<Dir>,
     name: String,
-    /// Open for reading until this client ends, and for writing too, so that it never reads an end.
+    /// Open for reading until this client ends. Open for writing too: without any writer, reading would give an end of file.
     file: File,
 }
 
 impl Fifo {
-    /// Makes the FIFO of client `me`, open to those who share the store, and starts its pump.
+    /// Makes the FIFO of client `me`, which all users of the store may write, and starts its pump.
     pub(super) fn make(dir: &Arc<Dir>, me: ClaimId, runtime: &Handle, claims: &Arc<Claims>) -> Option<Self> {
         let name = name(me);
-        // Under its own name it is never seen without its reader.
+        // It gets its own name when it has its reader. Under that name without a reader it would mean that the client is
+        // dead.
         let unread = format!("{name}{UNREAD}");
         let open = || {
             let file = dir.make_fifo(&unread)?;
@@ -54,18 +56,19 @@ impl Fifo {
         Some(Self { dir: Arc::clone(dir), name, file })
     }
 
-    /// Whether others find it where they look.
+    /// Whether other clients find this FIFO under its name.
     pub(super) fn is_in_place(&self) -> bool {
         self.dir.is_in_place() && self.dir.holds(&self.name, &self.file)
     }
 }
 
-/// The pump: rings the bells of the claims whose ids come in.
+/// The pump: reads ids of claims from the FIFO and rings their bells.
 async fn pump(fifo: pipe::Receiver, claims: Arc<Claims>) {
     let mut buffer = [0; ATOMIC];
     while fifo.readable().await.is_ok() {
         match fifo.try_read(&mut buffer) {
-            // A full buffer: the FIFO itself may have been full, and rings may be missing. A broken id: so is the next.
+            // After a full buffer the FIFO itself may have been full, so that rings are missing. After a part of an id all
+            // following ids are broken too.
             Ok(read) if read == ATOMIC || read % ID != 0 => claims.ring_all(),
             Ok(read) => {
                 let (ids, _) = buffer[..read].as_chunks::<ID>();
@@ -81,27 +84,27 @@ async fn pump(fifo: pipe::Receiver, claims: Arc<Claims>) {
 pub(super) fn ring(dir: &Dir, client: ClaimId, claims: &[u8]) {
     let Ok(mut fifo) = open(dir, client) else { return };
     for claims in claims.chunks(ATOMIC) {
-        // A full FIFO has its reader ring all its claims.
+        // If the FIFO is full, its reader rings all its claims anyway.
         if fifo.write(claims).is_err() {
             return;
         }
     }
 }
 
-/// Ends when a client does.
+/// Watches a client until it dies.
 pub(crate) struct Watch(pipe::Sender);
 
 impl Watch {
-    /// Ends when the client is dead; never if that cannot be learnt.
+    /// Ends when the client is dead. Never ends if that cannot be seen.
     pub(crate) async fn over(&self) {
-        // The kernel reports an error on a FIFO's write end when the last reader goes.
+        // The kernel reports an error on the write end of a FIFO when its last reader has closed it.
         if self.0.ready(Interest::ERROR).await.is_err() {
             std::future::pending().await
         }
     }
 }
 
-/// The watches of this client, one for each other client, however many claims wait for it.
+/// The watches of this client: one for each client that is watched, however many claims wait for that client.
 pub(super) struct Watches {
     runtime: Handle,
     known: Mutex<HashMap<ClaimId, Weak<Watch>>>,
@@ -125,19 +128,19 @@ impl Watches {
     }
 }
 
-/// What a client's FIFO says of it.
+/// Whether a client lives, as its FIFO says.
 pub(super) fn reader(dir: &Dir, client: ClaimId) -> Reader {
     dir.reader(&name(client))
 }
 
-/// The clients that have a FIFO, and the names of those FIFOs that were never finished.
+/// The clients that have a FIFO, and the names of FIFOs that are not finished.
 pub(super) fn clients(dir: &Dir) -> (Vec<ClaimId>, Vec<String>) {
     let (clients, others): (Vec<_>, Vec<_>) = dir.names().into_iter().partition(|name| id(name).is_some());
     let unfinished = others.into_iter().filter(|name| name.ends_with(UNREAD));
     (clients.iter().filter_map(|name| id(name)).collect(), unfinished.collect())
 }
 
-/// Removes the FIFO of a client that died while it made it.
+/// Removes a FIFO that is not finished, if its client has died while it made it.
 pub(super) fn sweep(dir: &Dir, unfinished: &str) {
     if dir.age(unfinished).is_some_and(|age| age > UNFINISHED) {
         dir.remove(unfinished);

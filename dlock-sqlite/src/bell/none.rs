@@ -1,4 +1,4 @@
-//! No doorbells: waiters ask at short intervals, and a dead client's claims end with their ttl.
+//! No doorbells. Waiters look into the file at short intervals, and a dead client's claims end with their ttl.
 
 use std::{future::pending, sync::Arc};
 
@@ -19,7 +19,7 @@ impl Fifo {
     }
 }
 
-/// Ends when a client does.
+/// Would watch a client until it dies; never made here.
 pub(crate) struct Watch;
 
 impl Watch {

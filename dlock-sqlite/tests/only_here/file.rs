@@ -35,7 +35,7 @@ async fn a_damaged_file_is_refused_with_what_to_do() {
     std::fs::write(&damaged, bytes).unwrap();
     drop(client);
     let shown = refusal(&damaged).await;
-    assert!(shown.contains("is damaged: stop who uses it and delete it"), "{shown}");
+    assert!(shown.contains("is damaged: stop the processes that use it, and delete it"), "{shown}");
 }
 
 #[cfg(target_os = "linux")]

@@ -132,8 +132,9 @@ impl RedisClaim {
             Value::Int(left) => Ok(busy(left, 0)),
             Value::BulkString(token) => {
                 let token = std::str::from_utf8(&token).ok().and_then(|token| token.parse().ok());
-                let token = token.and_then(Token::new).ok_or_else(|| error::garbled("a fencing token"))?;
-                Ok(Answer::Granted(Some(token)))
+                let token: u64 = token.ok_or_else(|| error::garbled("a fencing token"))?;
+                // `0` is none.
+                Ok(Answer::Granted(Token::new(token)))
             }
             Value::SimpleString(found) => Err(self.wrong_kind(&found)),
             Value::Array(parts) => match parts[..] {
@@ -151,6 +152,7 @@ impl RedisClaim {
     /// How long the script keeps the token, as `draw.lua` wants it.
     fn token_ttl(&self) -> Cow<'static, str> {
         match self.shared.config.token_ttl {
+            _ if !self.request.wants_token => "none".into(),
             Some(ttl) => millis(ttl).to_string().into(),
             None => "never".into(),
         }

@@ -15,6 +15,10 @@ use crate::{
 /// is connected to once it is back, as long as a majority is there now.
 pub(crate) async fn connect(mut url: StoreUrl) -> Result<Store> {
     let limit = duration(&url, "member_timeout")?;
+    if url.param("token_ttl").is_some() {
+        let reason = format!("`{url}` has `token_ttl`, and a RedLock has no tokens");
+        return Err(Error::InvalidConfig { reason });
+    }
     url.take_param("member_timeout");
     let asked = join_all(configs(&url)?.into_iter().map(member)).await;
     let (mut members, mut away) = (Vec::with_capacity(asked.len()), Vec::new());

@@ -5,8 +5,8 @@ mod common;
 use std::time::Duration;
 
 use common::{Bench, claim, granted, unique};
-use dlock_core::{Kind, LockOptions, Locks, Wait, driver::Renewal};
-use futures_util::{StreamExt, stream};
+use dlock_core::{Kind, LockOptions, Locks, RedLock, Wait, driver::Renewal};
+use futures_util::{StreamExt, future::join_all, stream};
 use tokio::time::sleep;
 
 const TOKEN: &str = "redisson_lock_token:{foo}";
@@ -150,4 +150,29 @@ async fn ten_thousand_names_leave_nothing_in_the_store() {
         "of 10000 names, {left} keys are left, such as {:?}, and {channels:?}",
         &keys[..keys.len().min(5)]
     );
+}
+
+#[tokio::test]
+async fn a_redlock_leaves_no_token_in_its_members() {
+    let Some(bench) = Bench::new().await else { return };
+    // As three servers: names of three prefixes.
+    let members = join_all(["a:", "b:", "c:"].map(|prefix| {
+        let params = format!("prefix={prefix}");
+        let bench = &bench;
+        async move { bench.store(&params).await }
+    }));
+    let lock = RedLock::new(members.await).expect("three stores");
+    let locks = Locks::new(lock.into_store());
+    for kind in Kind::ALL {
+        let options = LockOptions::new().ttl(Duration::from_secs(30));
+        let held = locks.of(*kind, "foo").lock(&options).await.expect("nobody holds it");
+        assert_eq!(held.token(), None);
+        let state = locks.inspect("foo").await.expect("it answers").expect("it is held");
+        assert_eq!(state.holders.len(), 1, "{kind}");
+        held.release().await.expect("held until now");
+    }
+    // The third may be released after the majority was.
+    locks.close().await;
+    let keys: Vec<String> = bench.ask("KEYS *").await;
+    assert!(keys.is_empty(), "a lock that is free has left {keys:?}");
 }

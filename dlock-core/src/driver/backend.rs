@@ -27,12 +27,15 @@ pub struct Request {
     /// How long the caller will wait, for stores that treat a try differently or note a waiter's patience.
     /// The engine keeps the time; a driver never does.
     pub wait: Wait,
+    /// Whether the caller wants the fencing token. `false` for the members of a [`RedLock`](crate::RedLock): a store that keeps
+    /// something for each name's token should then draw none and grant without. Other stores may ignore it.
+    pub wants_token: bool,
 }
 
 impl Request {
     /// A request with a [new id](ClaimId::random), of a caller who waits for ever.
     pub fn new(name: LockName, kind: Kind, ttl: Duration) -> Self {
-        Self { name, kind, id: ClaimId::random(), ttl, wait: Wait::Forever }
+        Self { name, kind, id: ClaimId::random(), ttl, wait: Wait::Forever, wants_token: true }
     }
 
     /// The same for another claim.
@@ -46,6 +49,13 @@ impl Request {
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
+        self
+    }
+
+    /// The same for a caller who does not want the token.
+    #[must_use]
+    pub fn without_token(mut self) -> Self {
+        self.wants_token = false;
         self
     }
 
@@ -132,7 +142,8 @@ pub enum Attempt {
 /// What a claim is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Greater than every token granted before for this name; `None` if the store cannot promise that.
+    /// Greater than every token granted before for this name; `None` if the store cannot promise that, or may be if the request
+    /// does not [want](Request::wants_token) it.
     pub token: Option<Token>,
     /// How long the holder may go without a renewal, counted from before the request was sent.
     pub valid_for: Duration,

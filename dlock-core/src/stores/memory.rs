@@ -106,7 +106,7 @@ struct MemoryClaim {
 #[async_trait]
 impl Claim for MemoryClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
-        let Request { name, kind, id, ttl, wait } = &self.request;
+        let Request { name, kind, id, ttl, wait, .. } = &self.request;
         let now = Moment::now();
         let mut shelf = shelf(&self.space);
         shelf.bury(name, now);

@@ -3,7 +3,7 @@
 if redis.call('EXISTS', KEYS[1]) == 1 then
     if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
         redis.call('PEXPIRE', KEYS[1], ARGV[2])
-        return redis.call('GET', KEYS[2]) or draw(KEYS[2])
+        return drawn(KEYS[2])
     end
     if redis.call('HEXISTS', KEYS[1], 'mode') == 1 then
         return redis.status_reply('rwlock')

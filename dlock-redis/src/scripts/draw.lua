@@ -1,8 +1,11 @@
 -- draw(key): the next fencing token, as text: the server's clock in µs, or one more than the last where that is greater.
 -- The caller draws before it writes anything, so that a key of another type refuses the grant.
--- The last ARGV is token_ttl: how many ms the key outlives the moment when the clock has passed the token, or `never`.
+-- drawn(key): the token of a claim that holds already, the last that was drawn.
+-- The last ARGV is token_ttl: how many ms the key outlives the moment when the clock has passed the token, or `never`; or `none`
+-- for a claim of which nobody wants the token: it is `0`, and the key is left alone.
 local token_ttl = ARGV[#ARGV]
 local function draw(key)
+    if token_ttl == 'none' then return '0' end
     local time = redis.call('TIME')
     local now = time[1] .. string.format('%06d', time[2])
     local last = redis.call('GET', key)
@@ -30,4 +33,7 @@ local function draw(key)
         redis.call('PERSIST', key)
     end
     return token
+end
+local function drawn(key)
+    return token_ttl ~= 'none' and redis.call('GET', key) or draw(key)
 end

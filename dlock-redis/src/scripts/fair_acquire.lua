@@ -2,7 +2,7 @@
 -- Answer: as acquire.lua, but {ms, 1 if it is the first that waits} while another holds it.
 if redis.call('HEXISTS', lock, owner) == 1 then
     redis.call('PEXPIRE', lock, ttl)
-    return redis.call('GET', KEYS[5]) or draw(KEYS[5])
+    return drawn(KEYS[5])
 end
 if redis.call('HEXISTS', lock, 'mode') == 1 then
     return redis.status_reply('rwlock')

@@ -11,14 +11,14 @@ local function read(token)
 end
 local writes = mode == 'write' and redis.call('HEXISTS', lock, owner .. ':write') == 1
 if writes and reads then
-    read(redis.call('GET', KEYS[6]) or draw(KEYS[6]))
+    read(drawn(KEYS[6]))
     redis.call('HDEL', lock, owner .. ':write')
     redis.call('PEXPIRE', lock, ttl)
     wake_all()
     return redis.call('GET', mine)
 elseif writes then
     redis.call('PEXPIRE', lock, ttl)
-    return redis.call('GET', KEYS[6]) or draw(KEYS[6])
+    return drawn(KEYS[6])
 elseif reads and mode == 'read' and redis.call('HEXISTS', lock, owner) == 1 then
     return read(redis.call('GET', mine) or draw(KEYS[6]))
 end

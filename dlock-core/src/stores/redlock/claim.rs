@@ -99,6 +99,8 @@ impl Tally {
 
 impl RedLockClaim {
     pub(super) fn new(lock: &RedLock, request: Request) -> Self {
+        // Members' tokens cannot be compared, so nobody would get them.
+        let request = request.without_token();
         let members = lock.members.iter().enumerate().map(|(index, store)| {
             Member::new(index, Arc::clone(&store.backend), request.clone(), lock.tasks.clone())
         });
@@ -274,8 +276,10 @@ impl Claim for RedLockClaim {
         let begun = Moment::now();
         let (quorum, spare) = (self.quorum, self.spare());
         let tries = self.request.wait == Wait::Never;
+        // A member whose time is over is asked for another claim at once: to renew would only tell that it has forgotten this one.
+        self.members.iter_mut().filter(|member| member.is_over()).for_each(Member::leave_in_background);
         let enough = |tally: &Tally| tally.held >= quorum || (tries && tally.refused > spare);
-        let tally = self.round(|_| Some(Question::Attempt), enough).await;
+        let tally = self.round(|member| Some(member.next_question()), enough).await;
         self.members.iter_mut().for_each(Member::give_vote);
         if let Some(valid_for) = self.validity(begun, Member::vote_until) {
             (self.split_since, self.disowned) = (None, false);
@@ -314,9 +318,8 @@ impl Claim for RedLockClaim {
         let begun = Moment::now();
         let (quorum, spare) = (self.quorum, self.spare());
         self.take_late_answers();
-        let question =
-            |member: &Member| Some(if member.holds() { Question::Renew } else { Question::Attempt });
-        let tally = self.round(question, |tally| tally.confirmed >= quorum || tally.refused > spare).await;
+        let enough = |tally: &Tally| tally.confirmed >= quorum || tally.refused > spare;
+        let tally = self.round(|member| Some(member.next_question()), enough).await;
         self.replace_expired();
         let votes = || self.members.iter().filter(|member| member.vote_until().is_some());
         let is_confirmed = votes().filter(|member| member.is_renewed_in_round()).count() >= quorum;

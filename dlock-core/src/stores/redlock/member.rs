@@ -17,9 +17,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    driver::{
-        Attempt, Backend, Claim, ClaimId, Error, Grant, Moment, Release, Renewal, Request, Result, Token,
-    },
+    driver::{Attempt, Backend, Claim, ClaimId, Error, Grant, Moment, Release, Renewal, Request, Result},
     engine,
 };
 
@@ -46,8 +44,6 @@ pub(super) struct Member {
     /// Until when it holds, by its last good answer, counted from before the request. `None` as soon as a release was asked
     /// for, even if the member still holds.
     held_until: Option<Moment>,
-    /// The token of its grant, where the member has tokens. A grant with another token is another hold.
-    token: Option<Token>,
     /// Whether the hold rests on it.
     has_vote: bool,
     /// When the answer came that granted. Since then it has held, without a gap until `renewal_sent`.
@@ -97,7 +93,7 @@ pub(super) enum Question {
 #[derive(Debug)]
 pub(super) enum Answer {
     /// It holds from `at`, when the answer came, or from earlier on, and until `until`.
-    Granted { at: Instant, until: Moment, token: Option<Token> },
+    Granted { at: Instant, until: Moment },
     /// It has held without a gap until `sent`, and holds until `until`.
     Renewed { sent: Moment, until: Moment },
     /// Somebody else is first there; when to ask again.
@@ -121,7 +117,6 @@ impl Member {
             claims: 0,
             state: State::None,
             held_until: None,
-            token: None,
             has_vote: false,
             granted_at: None,
             renewal_sent: None,
@@ -188,6 +183,19 @@ impl Member {
             self.clear_hold();
         }
         over.or(self.disowned_until.take()).map(Moment::instant)
+    }
+
+    /// Whether the time that it granted is over.
+    pub(super) fn is_over(&self) -> bool {
+        self.held_until.is_some_and(|until| until.remaining().is_zero())
+    }
+
+    /// What it is asked next, to hold for us or to go on holding.
+    ///
+    /// A member that holds is asked to renew, never for another grant. Such a member may have lost the claim meanwhile: then it
+    /// would grant the lock anew, and without tokens nothing in its answer would tell.
+    pub(super) fn next_question(&self) -> Question {
+        if self.holds() { Question::Renew } else { Question::Attempt }
     }
 
     /// Asks the member. While an earlier question is unanswered, an attempt or a renewal is not asked again, and a release
@@ -281,7 +289,7 @@ impl Member {
     }
 
     fn clear_hold(&mut self) {
-        (self.held_until, self.token, self.has_vote) = (None, None, false);
+        (self.held_until, self.has_vote) = (None, false);
         (self.granted_at, self.renewal_sent, self.renewed_in_round) = (None, None, false);
     }
 
@@ -323,12 +331,8 @@ impl Member {
         };
         let vote = self.vote_until();
         match answer {
-            Answer::Granted { at, until, token } => {
-                if self.token != token {
-                    // The earlier hold had ended, and somebody else may have had the lock in between.
-                    self.clear_hold();
-                }
-                (self.held_until, self.token) = (Some(until), token);
+            Answer::Granted { at, until } => {
+                self.held_until = Some(until);
                 self.granted_at.get_or_insert(at);
             }
             Answer::Renewed { sent, until } => {
@@ -409,8 +413,8 @@ fn asking(mut claim: Box<dyn Claim>, question: Question) -> Asking {
 async fn ask(claim: &mut dyn Claim, question: Question, sent: Moment) -> Result<Answer> {
     match question {
         Question::Attempt => claim.attempt().await.map(|attempt| match attempt {
-            Attempt::Granted(Grant { token, valid_for }) => {
-                Answer::Granted { at: Instant::now(), until: sent.after(valid_for), token }
+            Attempt::Granted(Grant { valid_for, .. }) => {
+                Answer::Granted { at: Instant::now(), until: sent.after(valid_for) }
             }
             Attempt::Busy { retry_in } => Answer::Busy(retry_in),
         }),

@@ -13,9 +13,11 @@ mod info;
 pub(crate) mod inspect;
 pub(crate) mod kind;
 pub(crate) mod name;
+mod params;
 mod queue;
 mod reaper;
 mod url;
+mod verdict;
 pub(crate) mod wait;
 
 pub use backend::{Attempt, Backend, Claim, Grant, Release, Renewal, Request, Store};
@@ -26,9 +28,11 @@ pub use connect::{Connecting, Driver};
 pub use error::Source;
 pub use info::Info;
 pub use inspect::Inspect;
+pub use params::{Address, Login, Pems, Secret, Tls};
 pub use queue::{Entry, Turn, turn, watchers};
 pub use reaper::Reaper;
 pub use url::StoreUrl;
+pub use verdict::{Failures, Retold, Verdict, client_error};
 
 // What users name as well: public at the root of the crate, and only there.
 pub(crate) use error::{Error, LostReason, Result};

@@ -115,7 +115,7 @@ impl Shared {
 
 fn info(config: &RedisConfig) -> Info {
     let plain = config.dialect == Dialect::Plain;
-    let info = Info::new(STORE, config.identity());
+    let info = Info::new(STORE.store(), config.identity());
     // A mutex is a hash like Redisson's, and no read lock of Redisson's can take its place.
     if plain {
         return info;

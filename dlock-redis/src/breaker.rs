@@ -9,11 +9,11 @@ use std::{
     },
 };
 
-use dlock_core::{Error, Result};
+use dlock_core::{Error, Result, driver::Retold};
 use redis::{Arg, Cmd, cluster_routing::Slot};
 use tokio::time::Instant;
 
-use crate::{error, lane::Told, pace::Pace};
+use crate::{error::STORE, pace::Pace};
 
 pub(crate) struct Breaker {
     /// Whether any slot fails: for those who need not look further.
@@ -25,7 +25,7 @@ struct State {
     /// The slots whose last command failed because of its connection.
     failing: HashSet<Slot>,
     pace: Pace,
-    last: Option<Told>,
+    last: Option<Retold>,
 }
 
 impl Breaker {
@@ -47,7 +47,7 @@ impl Breaker {
             return Ok(());
         }
         match &state.last {
-            Some(told) if state.pace.next() > Instant::now() => Err(told()),
+            Some(told) if state.pace.next() > Instant::now() => Err(told.error()),
             _ => {
                 state.pace.note_attempt();
                 Ok(())
@@ -72,7 +72,7 @@ impl Breaker {
     /// Notes that a command failed because of its connection.
     pub(crate) fn note_failure(&self, cmd: &Cmd, error: Error) -> Error {
         let Some(slot) = slot(cmd) else { return error };
-        let (error, told) = error::twice(error);
+        let told = STORE.retell(&error);
         let mut state = self.state();
         if state.failing.is_empty() {
             state.pace.note_attempt();
@@ -117,7 +117,7 @@ mod tests {
         let breaker = Breaker::new();
         let (broken, sound) = (get("a"), get("b"));
         assert!(breaker.admit(&broken).is_ok());
-        breaker.note_failure(&broken, error::unavailable("gone"));
+        breaker.note_failure(&broken, STORE.unavailable("gone"));
         assert!(breaker.admit(&broken).expect_err("too soon").is_transient());
         assert!(breaker.admit(&sound).is_ok(), "another slot is another node's");
         tokio::time::sleep(Duration::from_secs(2)).await;

@@ -13,7 +13,7 @@ use redis::Value;
 use crate::{
     backend::Shared,
     config::Dialect,
-    error,
+    error::{self, STORE},
     hub::Seat,
     keys::owner,
     renewal::Hold,
@@ -132,16 +132,16 @@ impl RedisClaim {
             Value::Int(left) => Ok(busy(left, 0)),
             Value::BulkString(token) => {
                 let token = std::str::from_utf8(&token).ok().and_then(|token| token.parse().ok());
-                let token: u64 = token.ok_or_else(|| error::garbled("a fencing token"))?;
+                let token: u64 = token.ok_or_else(|| STORE.garbled("a fencing token"))?;
                 // `0` is none.
                 Ok(Answer::Granted(Token::new(token)))
             }
             Value::SimpleString(found) => Err(self.wrong_kind(&found)),
             Value::Array(parts) => match parts[..] {
                 [Value::Int(left), Value::Int(arrival)] => Ok(busy(left, arrival)),
-                _ => Err(error::garbled("an attempt")),
+                _ => Err(STORE.garbled("an attempt")),
             },
-            _ => Err(error::garbled("an attempt")),
+            _ => Err(STORE.garbled("an attempt")),
         }
     }
 

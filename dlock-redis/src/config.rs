@@ -2,7 +2,10 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use dlock_core::{Error, Result, driver::StoreUrl};
+use dlock_core::{
+    Error, Result,
+    driver::{Address, Login, StoreUrl, Tls},
+};
 
 use crate::keys;
 
@@ -11,7 +14,7 @@ use crate::keys;
 pub struct RedisConfig {
     pub(crate) topology: Topology,
     /// Host and port of each server, Sentinel or node. None where there is a socket.
-    pub(crate) hosts: Vec<(String, u16)>,
+    pub(crate) hosts: Vec<Address>,
     pub(crate) login: Login,
     /// What Sentinels are told; the servers' own login is not told to them.
     pub(crate) sentinel_login: Login,
@@ -46,14 +49,6 @@ pub(crate) enum Topology {
     Cluster,
 }
 
-/// User and password, or the file that has the password. Without `Debug`, which would show them.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub(crate) struct Login {
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<String>,
-    pub(crate) file: Option<PathBuf>,
-}
-
 /// How messages travel in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PubSub {
@@ -61,15 +56,6 @@ pub(crate) enum PubSub {
     Auto,
     Sharded,
     Classic,
-}
-
-/// Files in PEM.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tls {
-    /// Who signed the server's certificate, if it is nobody whom this machine trusts.
-    pub(crate) ca: Option<PathBuf>,
-    /// The client's certificate and key, where the server wants one.
-    pub(crate) own: Option<(PathBuf, PathBuf)>,
 }
 
 /// How many replicas must have a grant before it counts, and how long they may take.
@@ -95,6 +81,9 @@ const TOKEN_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// The least: a clock that is kept by NTP is set back by less.
 const LEAST_TOKEN_TTL: Duration = Duration::from_secs(1);
+
+/// The shortest time of a parameter.
+pub(crate) const LEAST_TIME: Duration = Duration::from_millis(1);
 
 const PARAMS: &[&str] = &[
     "prefix",
@@ -138,10 +127,10 @@ impl RedisConfig {
             return Err(Error::InvalidConfig { reason });
         }
         url.allow(PARAMS)?;
-        let invalid = |what: &str| Error::InvalidConfig { reason: format!("`{url}` {what}") };
+        let invalid = |what: &str| url.invalid(what);
         let path = url.path().trim_matches('/');
         let (topology, port) = match url.scheme() {
-            "redis" | "rediss" if choice(url, "role", &[("any", false), ("master", true)])? => {
+            "redis" | "rediss" if url.choice("role", &[("any", false), ("master", true)])? => {
                 (Topology::Listed, 6379)
             }
             "redis" | "rediss" => (Topology::Single, 6379),
@@ -152,11 +141,7 @@ impl RedisConfig {
             "redis+sentinel" => (Topology::Sentinel { master: path.to_owned() }, 26379),
             scheme => return Err(invalid(&format!("has the scheme `{scheme}`, which is not Redis's"))),
         };
-        let hosts: Vec<_> = url.hosts().iter().map(|host| host_and_port(host, port)).collect();
-        let hosts = hosts.into_iter().collect::<Option<Vec<_>>>();
-        let hosts = hosts.ok_or_else(|| {
-            invalid("has a host or a port that is none; IPv6 is written `[::1]:6379`, a password `:password@host`")
-        })?;
+        let hosts = url.addresses(port)?;
         if topology == Topology::Single && hosts.len() > 1 {
             return Err(invalid(
                 "names several hosts: write `redis-cluster://`, `redis+sentinel://`, or `?role=master` if they are a master \
@@ -195,36 +180,32 @@ impl RedisConfig {
         Self::with(url, Topology::Socket { path: path.into() }, Vec::new(), db)
     }
 
-    fn with(url: &StoreUrl, topology: Topology, hosts: Vec<(String, u16)>, db: i64) -> Result<Self> {
-        let invalid = |what: &str| Error::InvalidConfig { reason: format!("`{url}` {what}") };
+    fn with(url: &StoreUrl, topology: Topology, hosts: Vec<Address>, db: i64) -> Result<Self> {
+        let invalid = |what: &str| url.invalid(what);
         let config = Self {
             topology,
             hosts,
-            login: Login::new(url.user(), url.password(), url.param("password_file")),
-            sentinel_login: Login::new(
-                url.param("sentinel_username"),
-                url.param("sentinel_password"),
-                url.param("sentinel_password_file"),
-            ),
+            login: url.login("password_file")?,
+            sentinel_login: url.other_login([
+                "sentinel_username",
+                "sentinel_password",
+                "sentinel_password_file",
+            ])?,
             db,
-            tls: tls(url)?,
+            tls: url.tls(Some("rediss"))?,
             prefix: url.param("prefix").unwrap_or_default().to_owned(),
-            dialect: choice(url, "dialect", &[("redisson", Dialect::Redisson), ("plain", Dialect::Plain)])?,
-            timeout: duration(url, "timeout")?.unwrap_or(Duration::from_secs(3)),
-            patience: duration(url, "patience")?.unwrap_or(Duration::from_secs(300)),
+            dialect: url.choice("dialect", &[("redisson", Dialect::Redisson), ("plain", Dialect::Plain)])?,
+            timeout: url.duration("timeout", LEAST_TIME..)?.unwrap_or(Duration::from_secs(3)),
+            patience: url.duration("patience", LEAST_TIME..)?.unwrap_or(Duration::from_secs(300)),
             token_ttl: token_ttl(url)?,
             replicas: replicas(url)?,
-            events: choice(url, "keyspace_events", &[("off", false), ("on", true)])?,
-            pubsub: choice(
-                url,
+            events: url.choice("keyspace_events", &[("off", false), ("on", true)])?,
+            pubsub: url.choice(
                 "pubsub",
                 &[("auto", PubSub::Auto), ("sharded", PubSub::Sharded), ("classic", PubSub::Classic)],
             )?,
             client_name: url.param("client_name").unwrap_or("dlock").to_owned(),
         };
-        if config.login.is_double() || config.sentinel_login.is_double() {
-            return Err(invalid("has both a password and a file with a password"));
-        }
         if config.pubsub != PubSub::Auto && config.topology != Topology::Cluster {
             return Err(invalid("has `pubsub`, which is for `redis-cluster://`"));
         }
@@ -237,13 +218,7 @@ impl RedisConfig {
         if config.client_name.is_empty() || !config.client_name.chars().all(|c| c.is_ascii_graphic()) {
             return Err(invalid("has a `client_name` that is empty or not of visible ASCII letters"));
         }
-        if config.login.lacks_password() {
-            return Err(invalid("has a user and no password"));
-        }
-        if config.sentinel_login.lacks_password() {
-            return Err(invalid("has a `sentinel_username` and no `sentinel_password`"));
-        }
-        if config.sentinel_login.has_password() && !matches!(config.topology, Topology::Sentinel { .. }) {
+        if config.sentinel_login.password.is_some() && !matches!(config.topology, Topology::Sentinel { .. }) {
             return Err(invalid(
                 "has a `sentinel_password`, which is for `redis+sentinel://`; a server's stands before its host",
             ));
@@ -264,7 +239,8 @@ impl RedisConfig {
 
     /// What tells this store from others. Without secrets.
     pub(crate) fn identity(&self) -> String {
-        let mut hosts: Vec<_> = self.hosts.iter().map(|(host, port)| format!("{host}:{port}")).collect();
+        let mut hosts: Vec<_> =
+            self.hosts.iter().map(|Address { host, port }| format!("{host}:{port}")).collect();
         hosts.sort_unstable();
         let (hosts, prefix) = (hosts.join(","), &self.prefix);
         match &self.topology {
@@ -278,28 +254,6 @@ impl RedisConfig {
     }
 }
 
-impl Login {
-    fn new(user: Option<&str>, password: Option<&str>, file: Option<&str>) -> Self {
-        Self {
-            user: user.map(str::to_owned),
-            password: password.map(str::to_owned),
-            file: file.map(PathBuf::from),
-        }
-    }
-
-    fn has_password(&self) -> bool {
-        self.password.is_some() || self.file.is_some()
-    }
-
-    fn lacks_password(&self) -> bool {
-        self.user.is_some() && !self.has_password()
-    }
-
-    fn is_double(&self) -> bool {
-        self.password.is_some() && self.file.is_some()
-    }
-}
-
 impl fmt::Debug for RedisConfig {
     /// Without the logins.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -307,50 +261,9 @@ impl fmt::Debug for RedisConfig {
     }
 }
 
-/// `host`, `host:port`, `[::1]` or `[::1]:port`; `None` if the port is no number or the host has a colon, as where the
-/// `@host` behind a password is missing.
-fn host_and_port(text: &str, default: u16) -> Option<(String, u16)> {
-    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((host, "")) => (host, None),
-        Some((host, rest)) => (host, Some(rest.strip_prefix(':')?)),
-        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
-    };
-    if host.is_empty() {
-        return None;
-    }
-    Some((host.to_owned(), port.map_or(Some(default), |port| port.parse().ok())?))
-}
-
-fn tls(url: &StoreUrl) -> Result<Option<Tls>> {
-    let wanted = url.scheme() == "rediss" || choice(url, "tls", &[("off", false), ("on", true)])?;
-    let file = |key| url.param(key).map(PathBuf::from);
-    let own = match (file("cert"), file("key")) {
-        (Some(cert), Some(key)) => Some((cert, key)),
-        (None, None) => None,
-        _ => {
-            let reason = "`cert` and `key` go together: the client's certificate and its key".to_owned();
-            return Err(Error::InvalidConfig { reason });
-        }
-    };
-    let tls = Tls { ca: file("ca"), own };
-    if !wanted && tls != Tls::default() {
-        let reason = "`ca`, `cert` and `key` need TLS: write `rediss://`, or `tls=on`".to_owned();
-        return Err(Error::InvalidConfig { reason });
-    }
-    Ok(wanted.then_some(tls))
-}
-
 fn replicas(url: &StoreUrl) -> Result<Option<Replicas>> {
-    let within = duration(url, "replicas_timeout")?.unwrap_or(Duration::from_secs(1));
-    let Some(text) = url.param("wait_replicas") else { return Ok(None) };
-    match text.parse() {
-        Ok(count) if count > 0 => Ok(Some(Replicas { count, within })),
-        _ => {
-            let reason =
-                format!("`wait_replicas={text}` is no number of replicas; leave it out to wait for none");
-            Err(Error::InvalidConfig { reason })
-        }
-    }
+    let within = url.duration("replicas_timeout", LEAST_TIME..)?.unwrap_or(Duration::from_secs(1));
+    Ok(url.number("wait_replicas", 1_u32..)?.map(|count| Replicas { count, within }))
 }
 
 /// How long tokens are kept; `None` for ever.
@@ -358,36 +271,10 @@ fn token_ttl(url: &StoreUrl) -> Result<Option<Duration>> {
     if url.param("token_ttl") == Some("never") {
         return Ok(None);
     }
-    let ttl = duration(url, "token_ttl")?.unwrap_or(TOKEN_TTL);
-    if ttl < LEAST_TOKEN_TTL {
-        let reason = format!(
-            "`token_ttl={ttl:?}` is less than {LEAST_TOKEN_TTL:?}; write for example `token_ttl=7d`, or `token_ttl=never`"
-        );
-        return Err(Error::InvalidConfig { reason });
-    }
-    Ok(Some(ttl))
-}
-
-pub(crate) fn duration(url: &StoreUrl, key: &str) -> Result<Option<Duration>> {
-    let Some(text) = url.param(key) else { return Ok(None) };
-    match humantime::parse_duration(text) {
-        Ok(duration) if duration >= Duration::from_millis(1) => Ok(Some(duration)),
-        _ => Err(Error::InvalidConfig {
-            reason: format!("`{key}={text}` is no time; write for example `{key}=3s`"),
-        }),
-    }
-}
-
-/// The first choice is the default.
-fn choice<T: Copy>(url: &StoreUrl, key: &str, choices: &[(&str, T)]) -> Result<T> {
-    let Some(text) = url.param(key) else { return Ok(choices[0].1) };
-    if let Some((_, chosen)) = choices.iter().find(|(word, _)| *word == text) {
-        return Ok(*chosen);
-    }
-    let words: Vec<_> = choices.iter().map(|(word, _)| *word).collect();
-    Err(Error::InvalidConfig {
-        reason: format!("`{key}={text}` is unknown; there are: {}", words.join(", ")),
-    })
+    let ttl = url
+        .duration("token_ttl", LEAST_TOKEN_TTL..)
+        .map_err(|error| Error::InvalidConfig { reason: format!("{error}, or `token_ttl=never`") })?;
+    Ok(Some(ttl.unwrap_or(TOKEN_TTL)))
 }
 
 #[cfg(test)]
@@ -402,13 +289,17 @@ mod tests {
     }
 
     fn login(user: &str, password: &str) -> Login {
-        Login::new(Some(user), Some(password), None)
+        format!("x://{user}:{password}@h").parse::<StoreUrl>().unwrap().login("file").unwrap()
+    }
+
+    fn address(host: &str, port: u16) -> Address {
+        Address { host: host.to_owned(), port }
     }
 
     #[test]
     fn a_url_may_be_short() {
         let config = config("redis://localhost").unwrap();
-        assert_eq!(config.hosts, [("localhost".to_owned(), 6379)]);
+        assert_eq!(config.hosts, [address("localhost", 6379)]);
         assert_eq!(
             (config.db, config.dialect, config.timeout),
             (0, Dialect::Redisson, Duration::from_secs(3))
@@ -420,8 +311,8 @@ mod tests {
         let config =
             config("rediss://app:p%40ss@[::1]:7000/2?prefix=a:&dialect=plain&timeout=500ms&wait_replicas=2")
                 .unwrap();
-        assert_eq!(config.hosts, [("::1".to_owned(), 7000)]);
-        assert!(config.login == login("app", "p@ss"));
+        assert_eq!(config.hosts, [address("::1", 7000)]);
+        assert!(config.login == login("app", "p%40ss"));
         assert_eq!((config.db, config.prefix.as_str(), config.dialect), (2, "a:", Dialect::Plain));
         assert_eq!(config.replicas, Some(Replicas { count: 2, within: Duration::from_secs(1) }));
         assert!(config.tls.is_some());
@@ -451,7 +342,7 @@ mod tests {
     fn sentinels_are_named_with_their_master() {
         let config = config("redis+sentinel://s1,s2:5000/main?db=3").unwrap();
         assert_eq!(config.topology, Topology::Sentinel { master: "main".to_owned() });
-        assert_eq!(config.hosts, [("s1".to_owned(), 26379), ("s2".to_owned(), 5000)]);
+        assert_eq!(config.hosts, [address("s1", 26379), address("s2", 5000)]);
         assert_eq!(config.db, 3);
     }
 
@@ -460,7 +351,7 @@ mod tests {
         let theirs = "sentinel_username=watch&sentinel_password=w%26rd";
         let both = config(&format!("redis+sentinel://app:pass@s1/main?{theirs}")).unwrap();
         assert!(both.login == login("app", "pass"));
-        assert!(both.sentinel_login == login("watch", "w&rd"));
+        assert!(both.sentinel_login == login("watch", "w%26rd"));
         let one = config("redis+sentinel://app:pass@s1/main").unwrap();
         assert!(one.sentinel_login == Login::default(), "Sentinels are told the servers' password");
     }

@@ -23,7 +23,7 @@ use crate::{
     breaker::Breaker,
     config::{PubSub, RedisConfig, Replicas},
     dial::Dial,
-    error,
+    error::{self, STORE},
     hub::Hub,
     lane::{Lane, Line, Live},
     script::{Call, millis},
@@ -135,7 +135,7 @@ impl Connection {
                 }
                 Err(error) if error.is_timeout() => {
                     again = false;
-                    error::late(limit)
+                    STORE.late(limit)
                 }
                 Err(error) if error::is_broken(&error) => error::explain(error),
                 outcome => {
@@ -177,7 +177,7 @@ impl Connection {
                 Err(error) => return Err(given_up(&self.confirmations, &live, error, limit)),
             };
             self.confirmations.note_answer();
-            let answers = redis::from_redis_value(answers).map_err(|_| error::garbled("WAIT"))?;
+            let answers = redis::from_redis_value(answers).map_err(|_| STORE.garbled("WAIT"))?;
             let (answer, acknowledged, about): (Value, u32, String) = answers;
             let are_there = server::has_replicas(&about);
             self.replicas.store(are_there, Relaxed);
@@ -186,9 +186,7 @@ impl Connection {
                 return Ok(answer);
             }
             if count > 0 {
-                return Err(error::unavailable(
-                    "no replica has confirmed the lock in time; it is not granted",
-                ));
+                return Err(STORE.unavailable("no replica has confirmed the lock in time; it is not granted"));
             }
             count = wanted.count;
         }
@@ -201,14 +199,14 @@ impl Connection {
             return Ok(vec![None]);
         }
         let slots = self.query(redis::cmd("CLUSTER").arg("SLOTS")).await?;
-        let garbled = |_| error::garbled("CLUSTER SLOTS");
+        let garbled = |_| STORE.garbled("CLUSTER SLOTS");
         let slots: Vec<Vec<Value>> = redis::from_redis_value(slots).map_err(garbled)?;
         let mut masters = BTreeMap::new();
         for range in slots {
             let [first, _, Value::Array(master), ..] = &range[..] else {
-                return Err(error::garbled("CLUSTER SLOTS"));
+                return Err(STORE.garbled("CLUSTER SLOTS"));
             };
-            let id = master.get(2).ok_or_else(|| error::garbled("CLUSTER SLOTS"))?;
+            let id = master.get(2).ok_or_else(|| STORE.garbled("CLUSTER SLOTS"))?;
             let id: String = redis::from_redis_value_ref(id).map_err(garbled)?;
             masters.entry(id).or_insert(redis::from_redis_value_ref::<u16>(first).map_err(garbled)?);
         }
@@ -221,7 +219,7 @@ impl Connection {
         let (Line::Cluster(mut cluster), Some(slot)) = (line, slot) else { return self.query(cmd).await };
         let call = cluster.route_command(cmd.clone(), RoutingInfo::SingleNode(master_of(slot)));
         let limit = self.dial.limit();
-        let answer = timeout(limit, call).await.map_err(|_| error::late(limit))?;
+        let answer = timeout(limit, call).await.map_err(|_| STORE.late(limit))?;
         answer.and_then(Value::extract_error).map_err(error::explain)
     }
 
@@ -274,7 +272,7 @@ fn master_of(slot: u16) -> SingleNodeRoutingInfo {
 /// The error of a call, after which a connection that is broken is not used again.
 fn given_up(lane: &Lane, live: &Live, error: RedisError, limit: Duration) -> Error {
     let (late, broken) = (error.is_timeout(), error::is_broken(&error));
-    let error = if late { error::late(limit) } else { error::explain(error) };
+    let error = if late { STORE.late(limit) } else { error::explain(error) };
     if late || broken { lane.forget(live, error) } else { error }
 }
 

@@ -1,9 +1,12 @@
 //! Making connections: to the server, to the master that a Sentinel or a host of a list names, to a cluster. A few lines over the
 //! usual length: one way for each topology.
 
-use std::{fs, path::Path, time::Duration};
+use std::time::Duration;
 
-use dlock_core::{Error, Result};
+use dlock_core::{
+    Error, Result,
+    driver::{Address, Login, Pems, Tls},
+};
 use redis::{
     AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, ProtocolVersion,
     RedisConnectionInfo, TlsCertificates, TlsMode,
@@ -12,11 +15,10 @@ use redis::{
     cluster_async::ClusterConnection,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
-use tokio::time::timeout;
 
 use crate::{
-    config::{self, Login, RedisConfig, Tls, Topology},
-    error,
+    config::{self, RedisConfig, Topology},
+    error::{self, STORE},
     lane::Line,
     server,
 };
@@ -120,7 +122,7 @@ impl Dial {
     }
 
     async fn bounded<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
-        timeout(self.limit(), call).await.unwrap_or_else(|_| Err(error::late(self.limit())))
+        STORE.in_time(self.limit(), call).await
     }
 
     async fn server(&self) -> Result<Client> {
@@ -134,11 +136,11 @@ impl Dial {
     }
 
     fn login(&self) -> Result<RedisConnectionInfo> {
-        settings(&self.config.login).map_err(|error| error::unavailable(error.to_string()))
+        settings(&self.config.login).map_err(|error| STORE.not_now(&error))
     }
 
     /// Asks each host in turn whether it is the master; the first that says so is.
-    async fn writable(&self) -> Result<(String, u16)> {
+    async fn writable(&self) -> Result<Address> {
         let mut last = None;
         for host in &self.config.hosts {
             let asked = async {
@@ -151,9 +153,8 @@ impl Dial {
             match self.in_share(asked).await {
                 Ok(about) if server::is_master(&about) => return Ok(host.clone()),
                 Ok(_) => {
-                    let replica =
-                        format!("`{}:{}` is a replica, and no other host is the master", host.0, host.1);
-                    last = last.or(Some(error::unavailable(replica)));
+                    let replica = format!("`{host}` is a replica, and no other host is the master");
+                    last = last.or(Some(STORE.unavailable(replica)));
                 }
                 Err(error) => last = last.filter(|last| !Error::is_transient(last)).or(Some(error)),
             }
@@ -164,16 +165,16 @@ impl Dial {
     /// Bounds what is asked of one of several: one that is down must not use up the time of the others.
     async fn in_share<T>(&self, asked: impl Future<Output = Result<T>>) -> Result<T> {
         let share = self.limit() / u32::try_from(self.config.hosts.len() + 1).unwrap_or(u32::MAX);
-        timeout(share, asked).await.unwrap_or_else(|_| Err(error::late(share)))
+        STORE.in_time(share, asked).await
     }
 
     /// Asks the Sentinels in turn; the first that answers knows.
-    async fn master(&self, master: &str) -> Result<(String, u16)> {
+    async fn master(&self, master: &str) -> Result<Address> {
         let mut last = None;
         for host in &self.config.hosts {
             let asked = async {
                 let login = settings(&self.config.sentinel_login);
-                let login = login.map_err(|error| error::unavailable(error.to_string()))?;
+                let login = login.map_err(|error| STORE.not_now(&error))?;
                 let client = self.client(self.address(host), login)?;
                 let explain = |error| error::explain_sentinel(host, error);
                 let sentinel = client.get_multiplexed_async_connection_with_config(&unbounded()).await;
@@ -183,10 +184,10 @@ impl Dial {
                 ask.query_async::<Option<(String, u16)>>(&mut sentinel).await.map_err(explain)
             };
             match self.in_share(asked).await {
-                Ok(Some(found)) => return Ok(found),
+                Ok(Some((host, port))) => return Ok(Address { host, port }),
                 Ok(None) => {
-                    let unknown = format!("Sentinel `{}:{}` knows no master `{master}`", host.0, host.1);
-                    last = Some(error::refused(unknown));
+                    let unknown = format!("Sentinel `{host}` knows no master `{master}`");
+                    last = Some(STORE.refused(unknown));
                 }
                 Err(error) => last = last.filter(|last| !Error::is_transient(last)).or(Some(error)),
             }
@@ -200,7 +201,7 @@ impl Dial {
         let info = info.set_redis_settings(settings).set_tcp_settings(self.tcp());
         match &self.config.tls {
             Some(tls) => {
-                let now = certificates(tls).map_err(|error| error::unavailable(error.to_string()))?;
+                let now = certificates(tls).map_err(|error| STORE.not_now(&error))?;
                 Client::build_with_tls(info, now)
             }
             None => Client::open(info),
@@ -219,7 +220,7 @@ impl Dial {
         settings
     }
 
-    fn address(&self, (host, port): &(String, u16)) -> ConnectionAddr {
+    fn address(&self, Address { host, port }: &Address) -> ConnectionAddr {
         match self.config.tls {
             Some(_) => {
                 ConnectionAddr::TcpTls { host: host.clone(), port: *port, insecure: false, tls_params: None }
@@ -240,13 +241,7 @@ fn settings(login: &Login) -> Result<RedisConnectionInfo> {
         settings = settings.set_username(user);
     }
     if let Some(password) = &login.password {
-        settings = settings.set_password(password);
-    }
-    if let Some(file) = &login.file {
-        let password = String::from_utf8(read(file)?).map_err(|_| Error::InvalidConfig {
-            reason: format!("`{}` has a password that is not UTF-8", file.display()),
-        })?;
-        settings = settings.set_password(password.trim_end_matches(['\r', '\n']));
+        settings = settings.set_password(password.read()?);
     }
     Ok(settings)
 }
@@ -256,14 +251,7 @@ fn certificates(tls: &Tls) -> Result<TlsCertificates> {
         // Fails only if another thread was faster, which is as good.
         rustls::crypto::ring::default_provider().install_default().ok();
     }
-    let own = tls.own.as_ref().map(|(cert, key)| {
-        Ok::<_, Error>(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? })
-    });
-    Ok(TlsCertificates { client_tls: own.transpose()?, root_cert: tls.ca.as_deref().map(read).transpose()? })
-}
-
-fn read(path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).map_err(|error| Error::InvalidConfig {
-        reason: format!("`{}` cannot be read: {error}", path.display()),
-    })
+    let Pems { ca, own } = tls.read()?;
+    let own = own.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
+    Ok(TlsCertificates { client_tls: own, root_cert: ca })
 }

@@ -1,12 +1,13 @@
 //! What Redis's errors mean to the caller: the one place that decides. Over the usual length: one table with its tests.
 
-use std::{sync::Arc, time::Duration};
-
-use dlock_core::{Error, Kind, LockName, driver::Source};
+use dlock_core::{
+    Error, Kind, LockName,
+    driver::{Address, Failures, Verdict, client_error},
+};
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 /// In the words of the URL's scheme.
-pub(crate) const STORE: &str = "redis";
+pub(crate) const STORE: Failures = Failures::of("redis");
 
 /// What the user of a server with ACLs must be allowed, but for a key prefix.
 const RIGHTS: &str = "~* &redisson_lock__channel:* &redisson_rwlock:* &__keyevent@* +@read +@write +@scripting \
@@ -19,30 +20,13 @@ const SENTINEL_RIGHTS: &str = "+sentinel|get-master-addr-by-name";
 const OTHER_NODE: &str =
     "the server is a node of a cluster, and another has this name; write `redis-cluster://`";
 
-/// Why a call failed, and what to do about it.
-#[derive(Debug, thiserror::Error)]
-#[error("{advice}")]
-struct Trouble {
-    advice: String,
-    source: RedisError,
-}
-
 /// The error of a command.
 pub(crate) fn explain(source: RedisError) -> Error {
-    match verdict(&source) {
-        Verdict::Later(advice) => unavailable(Trouble { advice: advice.to_owned(), source }),
-        Verdict::Unwritable(advice) => Error::Unwritable {
-            store: STORE,
-            source: Box::new(Trouble { advice: advice.to_owned(), source }),
-        },
-        Verdict::Never(advice) => {
-            Error::Refused { store: STORE, source: Box::new(Trouble { advice, source }) }
-        }
-    }
+    STORE.explain(verdict(&source), source)
 }
 
 /// The error of a Sentinel, which has a login of its own.
-pub(crate) fn explain_sentinel((host, port): &(String, u16), source: RedisError) -> Error {
+pub(crate) fn explain_sentinel(sentinel: &Address, source: RedisError) -> Error {
     let does = if has_code(&source, "NOAUTH") {
         "wants a password; put `sentinel_password=…` into the URL".to_owned()
     } else if source.kind() == ErrorKind::AuthenticationFailed {
@@ -54,49 +38,7 @@ pub(crate) fn explain_sentinel((host, port): &(String, u16), source: RedisError)
     } else {
         return explain(source);
     };
-    refused(Trouble { advice: format!("Sentinel `{host}:{port}` {does}"), source })
-}
-
-/// The store did not answer; asking again may help.
-pub(crate) fn unavailable(source: impl Into<Source>) -> Error {
-    Error::Unavailable { store: STORE, source: source.into() }
-}
-
-/// The store answered something else than it was asked for.
-pub(crate) fn garbled(what: &str) -> Error {
-    refused(format!("answered {what} with something else"))
-}
-
-/// The store refused, and will refuse again.
-pub(crate) fn refused(source: impl Into<Source>) -> Error {
-    Error::Refused { store: STORE, source: source.into() }
-}
-
-/// An error, and what tells the same to others.
-pub(crate) fn twice(error: Error) -> (Error, Box<dyn Fn() -> Error + Send>) {
-    let text: Arc<str> = match &error {
-        Error::InvalidConfig { reason } => reason.as_str().into(),
-        error => std::error::Error::source(error).unwrap_or(error).to_string().into(),
-    };
-    let source = move || Source::from(&*text);
-    let copy: Box<dyn Fn() -> Error + Send> = match &error {
-        Error::InvalidConfig { .. } => {
-            Box::new(move || Error::InvalidConfig { reason: source().to_string() })
-        }
-        Error::Unwritable { .. } => Box::new(move || Error::Unwritable { store: STORE, source: source() }),
-        error if error.is_transient() => Box::new(move || unavailable(source())),
-        _ => Box::new(move || refused(source())),
-    };
-    (error, copy)
-}
-
-/// One error for many: each is told of the same source.
-pub(crate) fn shared(error: Error) -> impl Fn() -> Error {
-    twice(error).1
-}
-
-pub(crate) fn late(limit: Duration) -> Error {
-    unavailable(format!("no answer within {limit:?}"))
+    STORE.explain(Verdict::Never(format!("Sentinel `{sentinel}` {does}").into()), source)
 }
 
 /// The name is in use by something else.
@@ -136,28 +78,18 @@ pub(crate) fn is_cross_slot(error: &Error) -> bool {
 
 /// That a `redis://` leads to a node of a cluster that has not all names.
 pub(crate) fn one_node_of_many() -> Error {
-    refused(
+    STORE.refused(
         "the server is a node of a cluster, and others have the other names; write `redis-cluster://` instead of `redis://`",
     )
 }
 
 /// Whether the server has answered that it will not do it: it does other things, perhaps the same for other keys.
 pub(crate) fn was_refused(error: &Error) -> bool {
-    from_server(error).is_some_and(|source| source.code().is_some() && !is_broken(source))
+    client_error::<RedisError>(error).is_some_and(|source| source.code().is_some() && !is_broken(source))
 }
 
 fn came_from(error: &Error, code: &str) -> bool {
-    from_server(error).is_some_and(|source| has_code(source, code))
-}
-
-fn from_server(error: &Error) -> Option<&RedisError> {
-    let (Error::Refused { source, .. }
-    | Error::Unavailable { source, .. }
-    | Error::Unwritable { source, .. }) = error
-    else {
-        return None;
-    };
-    source.downcast_ref::<Trouble>().map(|trouble| &trouble.source)
+    client_error(error).is_some_and(|source| has_code(source, code))
 }
 
 /// Whether another connection may have better luck.
@@ -178,56 +110,60 @@ fn has_code(error: &RedisError, code: &str) -> bool {
     error.code() == Some(code) || error.detail().is_some_and(|detail| detail.contains(code))
 }
 
-/// Whether asking again may help, and what to do.
-enum Verdict {
-    Later(&'static str),
-    Unwritable(&'static str),
-    Never(String),
-}
-
 fn verdict(error: &RedisError) -> Verdict {
     use Verdict::{Later, Never, Unwritable};
-    let never = |advice: &str| Never(advice.to_owned());
     // Codes that the client crate has no word for, or that it or a script of an old server wraps.
     for (code, verdict) in [
         (
             "NOPERM",
-            Never(format!(
-                "the user lacks rights; give it, before Redis 6.2 without what begins with `&`: \
+            Never(
+                format!(
+                    "the user lacks rights; give it, before Redis 6.2 without what begins with `&`: \
                  ACL SETUSER name {RIGHTS}"
-            )),
+                )
+                .into(),
+            ),
         ),
-        ("NOAUTH", never("the server wants a password; put it into the URL")),
-        ("WRONGPASS", never("the server knows no such user and password")),
-        ("unknown command", never("the server lacks a command that locks need; Redis 5 or later has all")),
+        ("NOAUTH", Never("the server wants a password; put it into the URL".into())),
+        ("WRONGPASS", Never("the server knows no such user and password".into())),
+        (
+            "unknown command",
+            Never("the server lacks a command that locks need; Redis 5 or later has all".into()),
+        ),
         // Within the text of another error, the only one that a cluster's client has for what its nodes say.
-        ("RESP3NotSupported", never("a cluster needs Redis 6 or later")),
-        ("OOM", Unwritable("the server is out of memory; raise its maxmemory")),
-        ("MISCONF", Unwritable("the server cannot persist and refuses writes; look into its log")),
-        ("NOREPLICAS", Unwritable("the server has fewer replicas than it is configured to write with")),
-        ("READONLY", Later("the server is a replica; its master is looked for")),
-        ("LOADING", Later("the server is loading its data")),
-        ("MASTERDOWN", Later("the server has lost its master")),
-        ("CLUSTERDOWN", Later("the cluster is down")),
-        ("MOVED", Later(OTHER_NODE)),
-        ("TRYAGAIN", Later("the cluster is moving the keys")),
-        ("BUSY", Later("the server is busy with a script")),
-        ("UNBLOCKED", Later("the server has changed its role")),
-        ("NOGOODSLAVE", Later("no replica is fit to be the master")),
-        ("max number of clients", Later("the server has as many clients as it takes; raise its maxclients")),
+        ("RESP3NotSupported", Never("a cluster needs Redis 6 or later".into())),
+        ("OOM", Unwritable("the server is out of memory; raise its maxmemory".into())),
+        ("MISCONF", Unwritable("the server cannot persist and refuses writes; look into its log".into())),
+        (
+            "NOREPLICAS",
+            Unwritable("the server has fewer replicas than it is configured to write with".into()),
+        ),
+        ("READONLY", Later("the server is a replica; its master is looked for".into())),
+        ("LOADING", Later("the server is loading its data".into())),
+        ("MASTERDOWN", Later("the server has lost its master".into())),
+        ("CLUSTERDOWN", Later("the cluster is down".into())),
+        ("MOVED", Later(OTHER_NODE.into())),
+        ("TRYAGAIN", Later("the cluster is moving the keys".into())),
+        ("BUSY", Later("the server is busy with a script".into())),
+        ("UNBLOCKED", Later("the server has changed its role".into())),
+        ("NOGOODSLAVE", Later("no replica is fit to be the master".into())),
+        (
+            "max number of clients",
+            Later("the server has as many clients as it takes; raise its maxclients".into()),
+        ),
     ] {
         if has_code(error, code) {
             return verdict;
         }
     }
     match error.kind() {
-        ErrorKind::Io | ErrorKind::ClusterConnectionNotFound => Later("the connection failed"),
-        ErrorKind::AuthenticationFailed => never("the server knows no such user and password"),
-        ErrorKind::MasterNameNotFoundBySentinel => never("Sentinel knows no such master"),
+        ErrorKind::Io | ErrorKind::ClusterConnectionNotFound => Later("the connection failed".into()),
+        ErrorKind::AuthenticationFailed => Never("the server knows no such user and password".into()),
+        ErrorKind::MasterNameNotFoundBySentinel => Never("Sentinel knows no such master".into()),
         ErrorKind::NoValidReplicasFoundBySentinel | ErrorKind::EmptySentinelList => {
-            never("Sentinel knows no such server")
+            Never("Sentinel knows no such server".into())
         }
-        ErrorKind::InvalidClientConfig => never("the URL cannot be used"),
+        ErrorKind::InvalidClientConfig => Never("the URL cannot be used".into()),
         ErrorKind::Server(kind) => match kind {
             ServerErrorKind::BusyLoading
             | ServerErrorKind::TryAgain
@@ -235,13 +171,11 @@ fn verdict(error: &RedisError) -> Verdict {
             | ServerErrorKind::MasterDown
             | ServerErrorKind::ReadOnly
             | ServerErrorKind::Moved
-            | ServerErrorKind::Ask => Later("the server cannot answer now"),
-            ServerErrorKind::CrossSlot => never(
-                "the lock's keys are in several slots; a cluster's name has no brace, or `{` before `}` and text between",
-            ),
-            _ => never("the command failed"),
+            | ServerErrorKind::Ask => Later("the server cannot answer now".into()),
+            ServerErrorKind::CrossSlot => Never("the lock's keys are in several slots; a cluster's name has no brace, or `{` before `}` and text between".into()),
+            _ => Never("the command failed".into()),
         },
-        _ => never("the command failed"),
+        _ => Never("the command failed".into()),
     }
 }
 
@@ -278,9 +212,7 @@ mod tests {
         for text in
             ["OOM command not allowed", "MISCONF Redis is configured", "NOREPLICAS Not enough good replicas"]
         {
-            let (error, copy) = twice(said(text));
-            assert!(matches!(error, Error::Unwritable { .. }), "{error:?}");
-            assert!(matches!(copy(), Error::Unwritable { .. }), "whoever shares its fate is told otherwise");
+            assert!(matches!(said(text), Error::Unwritable { .. }), "{text}");
         }
     }
 

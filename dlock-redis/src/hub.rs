@@ -21,7 +21,7 @@ use tokio::{
 
 use crate::{
     dial::Dial,
-    error,
+    error::STORE,
     pump::{Borrowed, Ears, Shelf, pump},
 };
 
@@ -133,7 +133,7 @@ impl Hub {
         let mut channels = self.shared.channels();
         if let Some(refusal) = channels.refusal.clone() {
             drop(channels);
-            return Err(error::refused(refusal.to_string()));
+            return Err(STORE.refused(refusal.to_string()));
         }
         if let (false, Some(channel)) = (heard, channels.open.get_mut(&seat.channel)) {
             channel.missed = true;

@@ -8,7 +8,8 @@ use redis::{FromRedisValue, ParsingError, Value};
 use crate::{
     backend::Shared,
     config::Dialect,
-    error, keys,
+    error::{self, STORE},
+    keys,
     script::{Call, FORCE_RELEASE, INSPECT, PEEK, millis},
 };
 
@@ -46,7 +47,7 @@ fn call(shared: &Shared, name: &LockName) -> Call {
 }
 
 fn parse<T: FromRedisValue>(answer: Value) -> Result<T> {
-    redis::from_redis_value(answer).map_err(|_| error::garbled("a look into the store"))
+    redis::from_redis_value(answer).map_err(|_| STORE.garbled("a look into the store"))
 }
 
 fn state(name: &LockName, (ttl, fields, waits): Seen) -> Option<LockState> {
@@ -64,19 +65,13 @@ fn state(name: &LockName, (ttl, fields, waits): Seen) -> Option<LockState> {
         });
     }
     holders.sort_by(|a, b| (a.token, &a.id).cmp(&(b.token, &b.id)));
-    let queue: Vec<_> =
-        waits.iter().map(|(kind, owner, left)| contender(&owner.0, waiting(&kind.0), *left)).collect();
+    let queue: Vec<_> = waits
+        .iter()
+        .map(|(kind, owner, left)| contender(&owner.0, Kind::from_word(&kind.0).unwrap_or(Kind::Fair), *left))
+        .collect();
     let mut state = LockState::new(name.clone());
     (state.holders, state.queue) = (holders, queue);
     Some(state).filter(|state| !state.is_free())
-}
-
-fn waiting(kind: &str) -> Kind {
-    match kind {
-        "read" => Kind::Read,
-        "write" => Kind::Write,
-        _ => Kind::Fair,
-    }
 }
 
 fn contender(owner: &str, kind: Kind, left: i64) -> Contender {
@@ -118,7 +113,7 @@ async fn look_into(
     }
     let answers = shared.connection.query_all_at(all, node).await?;
     if answers.len() != names.len() {
-        return Err(error::garbled("a look into the store"));
+        return Err(STORE.garbled("a look into the store"));
     }
     for (name, answer) in names.iter().zip(answers) {
         // One that is refused here may have moved to another node.
@@ -210,7 +205,7 @@ pub(crate) async fn force_release(shared: &Shared, name: &LockName) -> Result<bo
     match shared.connection.run(&call).await? {
         Value::Int(broken) => Ok(broken == 1),
         Value::SimpleString(_) => Err(error::wrong_kind(name, Kind::Mutex, "other")),
-        _ => Err(error::garbled("a forced release")),
+        _ => Err(STORE.garbled("a forced release")),
     }
 }
 

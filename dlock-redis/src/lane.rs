@@ -8,18 +8,15 @@ use std::{
     time::Duration,
 };
 
-use dlock_core::{Error, Result};
+use dlock_core::{Error, Result, driver::Retold};
 use redis::{aio::MultiplexedConnection, cluster_async::ClusterConnection};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::{dial::Dial, error, hub::Hub, pace::Pace};
+use crate::{dial::Dial, error::STORE, hub::Hub, pace::Pace};
 
 /// How long whoever needs a connection waits for the time of the next attempt. If that is later, the last failure is told at
 /// once: it is news to a caller who has little time.
 const SOON: Duration = Duration::from_millis(250);
-
-/// What tells an error again.
-pub(crate) type Told = Box<dyn Fn() -> Error + Send>;
 
 /// A connection that is opened again when it breaks.
 pub(crate) struct Lane {
@@ -33,7 +30,7 @@ pub(crate) struct Lane {
     /// How many attempts to open it have failed.
     failures: AtomicU64,
     /// Why there is none that works, unless there was one since.
-    last: Mutex<Option<Told>>,
+    last: Mutex<Option<Retold>>,
     /// Whether the server has answered on the connection that is there now.
     is_proven: AtomicBool,
 }
@@ -88,7 +85,7 @@ impl Lane {
             return Ok(live);
         }
         let (limit, failures) = (self.dial.limit(), self.failures.load(Relaxed));
-        let mut gate = timeout(limit, self.gate.lock()).await.map_err(|_| error::late(limit))?;
+        let mut gate = timeout(limit, self.gate.lock()).await.map_err(|_| STORE.late(limit))?;
         if let Some(live) = self.slot().clone() {
             return Ok(live);
         }
@@ -100,7 +97,7 @@ impl Lane {
         if let Some(told) = &*self.last()
             && (self.failures.load(Relaxed) != failures || next > Instant::now() + SOON)
         {
-            return Err(told());
+            return Err(told.error());
         }
         sleep_until(next).await;
         gate.pace.note_attempt();
@@ -108,7 +105,7 @@ impl Lane {
         let line = match self.dial.line().await {
             Ok(line) => line,
             Err(error) => {
-                let (error, told) = error::twice(error);
+                let told = STORE.retell(&error);
                 *self.last() = Some(told);
                 self.failures.fetch_add(1, Relaxed);
                 return Err(error);
@@ -132,7 +129,7 @@ impl Lane {
 
     /// Gives a connection up because of this error, so that the next command opens another.
     pub(crate) fn forget(&self, live: &Live, error: Error) -> Error {
-        let (error, told) = error::twice(error);
+        let told = STORE.retell(&error);
         // A cluster's connection mends itself.
         let given_up =
             self.slot().take_if(|now| now.number == live.number && matches!(now.line, Line::Server(_)));
@@ -142,7 +139,7 @@ impl Lane {
         error
     }
 
-    fn last(&self) -> MutexGuard<'_, Option<Told>> {
+    fn last(&self) -> MutexGuard<'_, Option<Retold>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

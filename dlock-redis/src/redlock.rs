@@ -8,16 +8,15 @@ use futures_util::future::join_all;
 
 use crate::{
     backend::RedisBackend,
-    config::{RedisConfig, duration},
+    config::{LEAST_TIME, RedisConfig},
 };
 
 /// Connects to each host as to a `redis://` of its own, with the same user, database and parameters. One that is away
 /// is connected to once it is back, as long as a majority is there now.
 pub(crate) async fn connect(mut url: StoreUrl) -> Result<Store> {
-    let limit = duration(&url, "member_timeout")?;
+    let limit = url.duration("member_timeout", LEAST_TIME..)?;
     if url.param("token_ttl").is_some() {
-        let reason = format!("`{url}` has `token_ttl`, and a RedLock has no tokens");
-        return Err(Error::InvalidConfig { reason });
+        return Err(url.invalid("has `token_ttl`, and a RedLock has no tokens"));
     }
     url.take_param("member_timeout");
     let asked = join_all(configs(&url)?.into_iter().map(member)).await;

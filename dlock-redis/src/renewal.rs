@@ -24,7 +24,7 @@ use tokio::{
 use crate::{
     config::Replicas,
     connection::Connection,
-    error,
+    error::{self, STORE},
     keys::Keys,
     script::{Call, Script, millis},
 };
@@ -202,9 +202,9 @@ impl Renewals {
                 join_all(alone).await;
             }
             Err(error) => {
-                let told = error::shared(error);
+                let again = STORE.retell(&error);
                 for answer in answers {
-                    answer.send(Told::Renewed(Err(told()))).ok();
+                    answer.send(Told::Renewed(Err(again.error()))).ok();
                 }
             }
         }
@@ -221,7 +221,7 @@ impl Renewals {
         if answers(&answer, 1)?[0] {
             return Ok(());
         }
-        Err(error::unavailable(
+        Err(STORE.unavailable(
             "the grant was gone before a replica had it: the server has lost it, or another has come",
         ))
     }
@@ -246,7 +246,7 @@ impl Renewals {
 fn answers(answer: &Value, count: usize) -> Result<Vec<bool>> {
     match answer {
         Value::Array(all) if all.len() == count => Ok(all.iter().map(|one| *one == Value::Int(1)).collect()),
-        _ => Err(error::garbled("a renewal")),
+        _ => Err(STORE.garbled("a renewal")),
     }
 }
 

@@ -3,7 +3,10 @@
 use dlock_core::Result;
 use redis::Value;
 
-use crate::{connection::Connection, error};
+use crate::{
+    connection::Connection,
+    error::{self, STORE},
+};
 
 /// The oldest server whose scripts may ask for the time and then write.
 const OLDEST: u32 = 5;
@@ -44,7 +47,7 @@ fn refuse_old(about: &str) -> Result<()> {
     let version = field(about, "redis_version").unwrap_or_default();
     let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
     if major.is_some_and(|major| major < OLDEST) {
-        return Err(error::refused(format!("the server is Redis {version}; locks need {OLDEST} or later")));
+        return Err(STORE.refused(format!("the server is Redis {version}; locks need {OLDEST} or later")));
     }
     Ok(())
 }
@@ -54,7 +57,7 @@ fn warn_of_eviction(about: &str) {
     let policy = field(about, "maxmemory_policy").unwrap_or("noeviction");
     if policy != "noeviction" && field(about, "maxmemory").is_some_and(|limit| limit != "0") {
         tracing::warn!(
-            store = error::STORE,
+            store = STORE.store(),
             policy,
             "the server may drop locks when its memory is full; set maxmemory-policy to noeviction"
         );
@@ -70,7 +73,7 @@ pub(crate) fn has_replicas(about: &str) -> bool {
     #[cfg(feature = "tracing")]
     if !has {
         tracing::warn!(
-            store = error::STORE,
+            store = STORE.store(),
             "the server has no replica to wait for; locks are granted without"
         );
     }

@@ -25,6 +25,21 @@ impl Kind {
     /// does not know as soon as this list grows.
     pub const ALL: &'static [Self] = &[Self::Mutex, Self::Fair, Self::Read, Self::Write];
 
+    /// The word for it, on all stores and in all messages.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Mutex => "mutex",
+            Self::Fair => "fair",
+            Self::Read => "read",
+            Self::Write => "write",
+        }
+    }
+
+    /// The kind that a [`word`](Self::word) stands for; `None` for any other text.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|kind| kind.word() == word)
+    }
+
     /// Whether two claims of one name, of this kind and the other, may hold at once.
     pub fn shares_with(self, other: Self) -> bool {
         self == Self::Read && other == Self::Read
@@ -33,11 +48,19 @@ impl Kind {
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Mutex => "mutex",
-            Self::Fair => "fair",
-            Self::Read => "read",
-            Self::Write => "write",
-        })
+        f.write_str(self.word())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_comes_back_from_its_word() {
+        for &kind in Kind::ALL {
+            assert_eq!(Kind::from_word(kind.word()), Some(kind));
+        }
+        assert_eq!(Kind::from_word("Mutex"), None);
     }
 }

@@ -87,7 +87,7 @@ impl StoreUrl {
         Err(Error::InvalidConfig { reason: format!("{what}; {there}") })
     }
 
-    fn hides_parameters(&self) -> bool {
+    pub(super) fn hides_parameters(&self) -> bool {
         self.hides_hosts() || self.params.keys().any(|key| is_secret(key))
     }
 

@@ -17,6 +17,7 @@ pub(crate) mod name;
 mod params;
 mod queue;
 mod reaper;
+mod seats;
 mod url;
 mod verdict;
 pub(crate) mod wait;
@@ -33,6 +34,7 @@ pub use inspect::Inspect;
 pub use params::{Address, Login, Pems, Secret, Tls};
 pub use queue::{Entry, Turn, turn, watchers};
 pub use reaper::Reaper;
+pub use seats::{EventSource, Listener, Seat, Seats, Wake};
 pub use url::StoreUrl;
 pub use verdict::{Failures, Retold, Verdict, client_error};
 

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use async_trait::async_trait;
 use dlock_core::{
     Kind, LockName, LockState, Result,
-    driver::{Backend, Claim, Driver, Info, Inspect, Request, Store, StoreUrl},
+    driver::{Backend, Claim, Driver, Gathering, Info, Inspect, Request, Store, StoreUrl},
 };
 
 use crate::{
@@ -38,7 +38,7 @@ pub struct RedisBackend {
 pub(crate) struct Shared {
     pub(crate) config: RedisConfig,
     pub(crate) connection: Arc<Connection>,
-    pub(crate) renewals: Renewals,
+    pub(crate) renewals: Gathering<Renewals>,
     pub(crate) info: Info,
 }
 
@@ -66,6 +66,7 @@ impl RedisBackend {
     fn on(connection: Arc<Connection>, config: RedisConfig) -> Self {
         let script = if config.dialect == Dialect::Plain { &PLAIN_RENEW } else { &RENEW };
         let (renewals, info) = (Renewals::new(Arc::clone(&connection), script), info(&config));
+        let renewals = Gathering::new(STORE, renewals);
         Self { shared: Arc::new(Shared { config, connection, renewals, info }) }
     }
 

@@ -9,11 +9,14 @@ use std::{
     },
 };
 
-use dlock_core::{Error, Result, driver::Retold};
+use dlock_core::{
+    Error, Result,
+    driver::{Pace, Retold},
+};
 use redis::{Arg, Cmd, cluster_routing::Slot};
 use tokio::time::Instant;
 
-use crate::{error::STORE, pace::Pace};
+use crate::error::STORE;
 
 pub(crate) struct Breaker {
     /// Whether any slot fails: for those who need not look further.

@@ -5,7 +5,7 @@ use std::{borrow::Cow, future::pending, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use dlock_core::{
     Kind, Result, Token, Wait,
-    driver::{Attempt, Claim, Grant, Release, Renewal, Request},
+    driver::{Attempt, Claim, Grant, Release, Renewal, Request, Seat},
 };
 use futures_util::future::select_all;
 use redis::Value;
@@ -14,9 +14,8 @@ use crate::{
     backend::Shared,
     config::Dialect,
     error::{self, STORE},
-    hub::Seat,
     keys::owner,
-    renewal::Hold,
+    renewal::Record,
     script::{
         ACQUIRE, Call, FAIR_ACQUIRE, FAIR_RELEASE, PLAIN_ACQUIRE, PLAIN_RELEASE, RELEASE, RW_ACQUIRE,
         RW_RELEASE, millis,
@@ -33,7 +32,7 @@ pub(crate) struct RedisClaim {
     shared: Arc<Shared>,
     request: Request,
     /// The claim as it is on the server.
-    hold: Arc<Hold>,
+    record: Arc<Record>,
     /// Where it is woken: among those who wait, or once it holds, if the server tells of keys that are gone.
     seat: Option<Seat>,
     /// Of the first that waits for a fair lock: among those who wait for the mutex of that name, because whoever holds it as such,
@@ -56,8 +55,8 @@ enum Answer {
 impl RedisClaim {
     pub(crate) fn new(shared: Arc<Shared>, request: Request) -> Self {
         let (keys, owner) = (shared.keys(&request.name), owner(request.id));
-        let hold = Arc::new(Hold { keys, owner, kind: request.kind, ttl: request.ttl });
-        Self { shared, request, hold, seat: None, as_mutex: None, for_deletion: None }
+        let record = Arc::new(Record { keys, owner, kind: request.kind, ttl: request.ttl });
+        Self { shared, request, record, seat: None, as_mutex: None, for_deletion: None }
     }
 
     fn is_plain(&self) -> bool {
@@ -71,7 +70,7 @@ impl RedisClaim {
         };
         match (&answer, self.shared.config.replicas) {
             (Answer::Granted(_), Some(wanted)) => {
-                self.shared.renewals.confirm(&self.hold, wanted).await?;
+                self.shared.renewals.batch().confirm(&self.record, wanted).await?;
                 Ok(answer)
             }
             _ => Ok(answer),
@@ -82,7 +81,7 @@ impl RedisClaim {
         let call = self.call()?;
         // A free lock is taken without a script, for half of the server's time. Whoever waits finds none free.
         if self.is_plain() && self.seat.is_none() {
-            let Hold { keys, owner, ttl, .. } = &*self.hold;
+            let Record { keys, owner, ttl, .. } = &*self.record;
             let mut set = redis::cmd("SET");
             set.arg(keys.lock()).arg(owner).arg("NX").arg("PX").arg(millis(*ttl));
             let answer = self.shared.connection.query(&set).await?;
@@ -99,7 +98,7 @@ impl RedisClaim {
     /// For a kind that the client does not have.
     fn call(&self) -> Result<Call> {
         self.shared.info.check_kind(self.request.kind)?;
-        let Hold { keys, owner, ttl, .. } = &*self.hold;
+        let Record { keys, owner, ttl, .. } = &*self.record;
         let (ttl, publish) = (millis(*ttl), self.shared.connection.publish);
         let token_ttl = self.token_ttl();
         let waits = if self.request.wait == Wait::Never { "try" } else { "wait" };
@@ -164,7 +163,7 @@ impl RedisClaim {
 
     /// Takes the places among those who are woken that it lacks; `true` if there was one.
     async fn join(&mut self, arrival: Option<u64>) -> Result<bool> {
-        let Hold { keys, owner, .. } = &*self.hold;
+        let Record { keys, owner, .. } = &*self.record;
         let (kind, hub) = (self.request.kind, &self.shared.connection.hub);
         let (channel, arrival, is_first) = match kind {
             Kind::Mutex => (keys.channel(), arrival, false),
@@ -174,20 +173,20 @@ impl RedisClaim {
         };
         let before = (self.seat.is_some(), self.as_mutex.is_some());
         if self.shared.config.events && self.for_deletion.is_none() {
-            self.for_deletion = Some(hub.await_deletion(keys.lock(), arrival));
+            self.for_deletion = Some(hub.await_deletion(keys.lock(), arrival, kind));
         }
         if self.seat.is_none() {
-            self.seat = Some(hub.join(channel.to_string(), arrival, kind == Kind::Read).await?);
+            self.seat = Some(hub.join(channel.to_string(), arrival, kind).await?);
         }
         if is_first && self.as_mutex.is_none() {
-            self.as_mutex = Some(hub.join(keys.channel().to_string(), None, false).await?);
+            self.as_mutex = Some(hub.join(keys.channel().to_string(), None, kind).await?);
         }
         Ok(before != (self.seat.is_some(), self.as_mutex.is_some()))
     }
 
-    /// Says that it asks now.
-    fn asks(&self) {
-        self.seats().for_each(Seat::asks);
+    /// Says that it asks now: that sees whatever its seats were rung for.
+    fn clear_seats(&self) {
+        self.seats().for_each(Seat::clear);
     }
 
     fn seats(&self) -> impl Iterator<Item = &Seat> {
@@ -200,10 +199,10 @@ impl RedisClaim {
 
     fn granted(&mut self, token: Option<Token>) -> Attempt {
         // A wake-up that came meanwhile was for the release that made room for this.
-        self.asks();
+        self.clear_seats();
         self.leave_seats();
         if self.shared.config.events {
-            self.seat = Some(self.shared.connection.hub.watch(self.hold.keys.lock()));
+            self.seat = Some(self.shared.connection.hub.watch(self.record.keys.lock(), self.request.kind));
         }
         Attempt::Granted(Grant { token, valid_for: self.request.ttl })
     }
@@ -212,7 +211,7 @@ impl RedisClaim {
 #[async_trait]
 impl Claim for RedisClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
-        self.asks();
+        self.clear_seats();
         let mut answer = self.ask().await?;
         if let Answer::Busy { arrival, .. } = answer
             && self.request.wait != Wait::Never
@@ -231,15 +230,15 @@ impl Claim for RedisClaim {
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        self.asks();
-        Ok(match self.shared.renewals.renew(Arc::clone(&self.hold)).await? {
+        self.clear_seats();
+        Ok(match self.shared.renewals.ask(Arc::clone(&self.record), self.request.ttl).await? {
             true => Renewal::Renewed { valid_for: self.request.ttl },
             false => Renewal::Lost,
         })
     }
 
     async fn release(&mut self) -> Result<Release> {
-        let Hold { keys, owner, ttl, .. } = &*self.hold;
+        let Record { keys, owner, ttl, .. } = &*self.record;
         let (ttl, publish) = (millis(*ttl), self.shared.connection.publish);
         let call = match self.request.kind {
             _ if self.is_plain() => PLAIN_RELEASE.call(keys.lock(), (owner, keys.channel(), publish)),

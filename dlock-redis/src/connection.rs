@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    fmt, io,
+    fmt,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -11,10 +11,12 @@ use std::{
     time::Duration,
 };
 
-use dlock_core::{Error, Result};
+use dlock_core::{
+    Error, Result,
+    driver::{Link, Live},
+};
 use redis::{
-    Cmd, Pipeline, PushInfo, PushKind, RedisError, RedisResult, Value,
-    aio::ConnectionLike,
+    Cmd, Pipeline, PushInfo, PushKind, RedisError, Value,
     cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr},
 };
 use tokio::{sync::mpsc, time::timeout};
@@ -24,8 +26,8 @@ use crate::{
     config::{PubSub, RedisConfig, Replicas},
     dial::Dial,
     error::{self, STORE},
-    hub::Hub,
-    lane::{Lane, Line, Live},
+    line::{Line, Lines},
+    listen::Hub,
     script::{Call, millis},
     server,
 };
@@ -33,11 +35,11 @@ use crate::{
 /// A client's connections. On a cluster, one of each to a node.
 pub(crate) struct Connection {
     dial: Arc<Dial>,
-    commands: Lane,
+    commands: Link<Lines>,
     /// Of a cluster, whose connections the client crate makes.
     breaker: Breaker,
     /// `WAIT` holds up all that comes after it on its connection: renewals must not.
-    confirmations: Lane,
+    confirmations: Link<Lines>,
     /// Whether the server had replicas when that was last asked.
     replicas: AtomicBool,
     /// How many connections to nodes of a cluster have broken: its client then sends again by itself.
@@ -74,7 +76,7 @@ impl Connection {
         };
         let publish = if sharded { "SPUBLISH" } else { "PUBLISH" };
         let hub = Hub::of_cluster(cluster.clone(), messages, sharded, dial.limit());
-        Ok(Self { commands: Lane::open(dial, Line::Cluster(cluster)), hub, publish, ..connection })
+        Ok(Self { commands: Lines::of_cluster(dial, cluster), hub, publish, ..connection })
     }
 
     /// A connection to one server that is opened when it is first needed.
@@ -83,8 +85,8 @@ impl Connection {
         let hub = Hub::of_server(Arc::clone(&dial), config.events);
         Ok(Self {
             breaker: Breaker::new(),
-            commands: Lane::new(Arc::clone(&dial), Some(Arc::clone(&hub))),
-            confirmations: Lane::new(Arc::clone(&dial), None),
+            commands: Lines::later(Arc::clone(&dial), Some(Arc::clone(&hub))),
+            confirmations: Lines::later(Arc::clone(&dial), None),
             dial,
             replicas: AtomicBool::new(false),
             breaks: Arc::default(),
@@ -129,7 +131,7 @@ impl Connection {
         loop {
             let mut live = self.commands.live().await?;
             self.breaker.admit(cmd)?;
-            let error = match live.line.send(cmd, limit).await {
+            let error = match live.connection.send(cmd, limit).await {
                 Err(error) if self.is_cluster() && !error.is_timeout() && error::is_unreachable(&error) => {
                     self.breaker.note_failure(cmd, error::explain(error))
                 }
@@ -144,7 +146,7 @@ impl Connection {
                     return outcome.map_err(error::explain);
                 }
             };
-            let error = self.commands.forget(&live, error);
+            let error = self.commands.give_up(&live, error);
             // Once more, because an idle connection's end is often noticed by the next command only. All commands of
             // this crate may be done twice.
             if !std::mem::take(&mut again) {
@@ -171,7 +173,7 @@ impl Connection {
             all.cmd("WAIT").arg(count).arg(millis(wanted.within)).cmd("INFO").arg("replication");
             let mut live = self.confirmations.live().await?;
             let node = SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master));
-            let answers = live.line.send_all(all, Some(node), limit).await;
+            let answers = live.connection.send_all(all, Some(node), limit).await;
             let answers = match answers.and_then(|answers| Value::Array(answers).extract_error()) {
                 Ok(answers) => answers,
                 Err(error) => return Err(given_up(&self.confirmations, &live, error, limit)),
@@ -215,7 +217,7 @@ impl Connection {
 
     /// Sends a command to the node of a cluster that has this slot; without a slot, to the server.
     pub(crate) async fn query_at(&self, cmd: &Cmd, slot: Option<u16>) -> Result<Value> {
-        let Live { line, .. } = self.commands.live().await?;
+        let line = self.commands.live().await?.connection;
         let (Line::Cluster(mut cluster), Some(slot)) = (line, slot) else { return self.query(cmd).await };
         let call = cluster.route_command(cmd.clone(), RoutingInfo::SingleNode(master_of(slot)));
         let limit = self.dial.limit();
@@ -228,7 +230,7 @@ impl Connection {
     pub(crate) async fn query_all_at(&self, all: Pipeline, slot: Option<u16>) -> Result<Vec<Value>> {
         let limit = self.dial.limit();
         let mut live = self.commands.live().await?;
-        let answers = live.line.send_all(all, slot.map(master_of), limit).await;
+        let answers = live.connection.send_all(all, slot.map(master_of), limit).await;
         answers.map_err(|error| given_up(&self.commands, &live, error, limit))
     }
 
@@ -237,47 +239,15 @@ impl Connection {
     }
 }
 
-impl Line {
-    /// Sends a command, and waits so long for the answer.
-    async fn send(&mut self, cmd: &Cmd, limit: Duration) -> RedisResult<Value> {
-        let answer = match self {
-            Self::Server(server) => in_time(limit, server.send_packed_command(cmd)).await?,
-            Self::Cluster(cluster) => in_time(limit, cluster.req_packed_command(cmd)).await?,
-        };
-        answer.extract_error()
-    }
-
-    /// Sends commands, all through one connection, of a cluster to this node, and waits so long for all answers.
-    async fn send_all(
-        &mut self,
-        all: Pipeline,
-        node: Option<SingleNodeRoutingInfo>,
-        limit: Duration,
-    ) -> RedisResult<Vec<Value>> {
-        let count = all.len();
-        match self {
-            Self::Server(server) => in_time(limit, server.send_packed_commands(&all, 0, count)).await,
-            Self::Cluster(cluster) => {
-                let node = node.unwrap_or(SingleNodeRoutingInfo::Random);
-                in_time(limit, cluster.route_pipeline(all, 0, count, node)).await
-            }
-        }
-    }
-}
-
 fn master_of(slot: u16) -> SingleNodeRoutingInfo {
     SingleNodeRoutingInfo::SpecificNode(Route::new(slot, SlotAddr::Master))
 }
 
 /// The error of a call, after which a connection that is broken is not used again.
-fn given_up(lane: &Lane, live: &Live, error: RedisError, limit: Duration) -> Error {
+fn given_up(link: &Link<Lines>, live: &Live<Line>, error: RedisError, limit: Duration) -> Error {
     let (late, broken) = (error.is_timeout(), error::is_broken(&error));
     let error = if late { STORE.late(limit) } else { error::explain(error) };
-    if late || broken { lane.forget(live, error) } else { error }
-}
-
-async fn in_time<T>(limit: Duration, call: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
-    timeout(limit, call).await.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
+    if late || broken { link.give_up(live, error) } else { error }
 }
 
 impl fmt::Debug for Connection {

@@ -19,7 +19,7 @@ use redis::{
 use crate::{
     config::{self, RedisConfig, Topology},
     error::{self, STORE},
-    lane::Line,
+    line::Line,
     server,
 };
 

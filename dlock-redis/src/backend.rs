@@ -1,24 +1,22 @@
 //! The store as its users and the engine see it.
 
+pub(crate) mod redlock;
+
 use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
 use dlock_core::{
     Kind, LockName, LockState, Result,
-    driver::{Backend, Claim, Driver, Gathering, Info, Inspect, Request, Store, StoreUrl},
+    driver::{Backend, Claim, Driver, Info, Inspect, Request, Store, StoreUrl},
 };
 
 use crate::{
     claim::RedisClaim,
+    client::Client,
     config::{Dialect, RedisConfig},
-    connection::Connection,
+    connection::{Connection, server},
     error::STORE,
     inspect,
-    keys::Keys,
-    redlock,
-    renewal::Renewals,
-    script::{PLAIN_RENEW, RENEW},
-    server,
 };
 
 /// `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://`, `redis-cluster://` and `redis+redlock://`.
@@ -31,15 +29,7 @@ pub const DRIVER: Driver = Driver {
 /// claims.
 #[derive(Clone)]
 pub struct RedisBackend {
-    shared: Arc<Shared>,
-}
-
-/// What the claims of one client share.
-pub(crate) struct Shared {
-    pub(crate) config: RedisConfig,
-    pub(crate) connection: Arc<Connection>,
-    pub(crate) renewals: Gathering<Renewals>,
-    pub(crate) info: Info,
+    client: Arc<Client>,
 }
 
 impl RedisBackend {
@@ -53,21 +43,19 @@ impl RedisBackend {
     /// # Cancel safety
     /// Safe: dropping the future ends the attempt.
     pub async fn connect(config: RedisConfig) -> Result<Self> {
-        let connection = Arc::new(Connection::open(&config).await?);
+        let connection = Connection::open(&config).await?;
         server::check(&connection).await?;
         Ok(Self::on(connection, config))
     }
 
     /// Connects when it is first asked, unless it is a cluster.
     pub(crate) fn later(config: RedisConfig) -> Result<Self> {
-        Ok(Self::on(Arc::new(Connection::later(&config)?), config))
+        Ok(Self::on(Connection::later(&config)?, config))
     }
 
-    fn on(connection: Arc<Connection>, config: RedisConfig) -> Self {
-        let script = if config.dialect == Dialect::Plain { &PLAIN_RENEW } else { &RENEW };
-        let (renewals, info) = (Renewals::new(Arc::clone(&connection), script), info(&config));
-        let renewals = Gathering::new(STORE, renewals);
-        Self { shared: Arc::new(Shared { config, connection, renewals, info }) }
+    fn on(connection: Connection, config: RedisConfig) -> Self {
+        let info = info(&config);
+        Self { client: Arc::new(Client::new(connection, config, info)) }
     }
 
     /// The store with all its abilities.
@@ -78,39 +66,32 @@ impl RedisBackend {
 
 impl fmt::Debug for RedisBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RedisBackend").field(&self.shared.info.identity).finish()
+        f.debug_tuple("RedisBackend").field(&self.client.info.identity).finish()
     }
 }
 
 impl Backend for RedisBackend {
     fn info(&self) -> &Info {
-        &self.shared.info
+        &self.client.info
     }
 
     fn claim(&self, request: Request) -> Box<dyn Claim> {
-        Box::new(RedisClaim::new(Arc::clone(&self.shared), request))
+        Box::new(RedisClaim::new(Arc::clone(&self.client), request))
     }
 }
 
 #[async_trait]
 impl Inspect for RedisBackend {
     async fn inspect(&self, name: &LockName) -> Result<Option<LockState>> {
-        inspect::inspect(&self.shared, name).await
+        inspect::inspect(&self.client, name).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockState>> {
-        inspect::list(&self.shared, prefix).await
+        inspect::list(&self.client, prefix).await
     }
 
     async fn force_release(&self, name: &LockName) -> Result<bool> {
-        inspect::force_release(&self.shared, name).await
-    }
-}
-
-impl Shared {
-    pub(crate) fn keys(&self, name: &LockName) -> Keys {
-        let of = if self.connection.is_cluster() { Keys::on_cluster } else { Keys::new };
-        of(&self.config.prefix, name)
+        inspect::force_release(&self.client, name).await
     }
 }
 

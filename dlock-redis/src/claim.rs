@@ -11,12 +11,11 @@ use futures_util::future::select_all;
 use redis::Value;
 
 use crate::{
-    backend::Shared,
+    client::{Client, Record},
     config::Dialect,
     error::{self, STORE},
     keys::owner,
-    renewal::Record,
-    script::{
+    scripts::{
         ACQUIRE, Call, FAIR_ACQUIRE, FAIR_RELEASE, PLAIN_ACQUIRE, PLAIN_RELEASE, RELEASE, RW_ACQUIRE,
         RW_RELEASE, millis,
     },
@@ -29,7 +28,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) struct RedisClaim {
-    shared: Arc<Shared>,
+    client: Arc<Client>,
     request: Request,
     /// The claim as it is on the server.
     record: Arc<Record>,
@@ -53,14 +52,14 @@ enum Answer {
 }
 
 impl RedisClaim {
-    pub(crate) fn new(shared: Arc<Shared>, request: Request) -> Self {
-        let (keys, owner) = (shared.keys(&request.name), owner(request.id));
+    pub(crate) fn new(client: Arc<Client>, request: Request) -> Self {
+        let (keys, owner) = (client.keys(&request.name), owner(request.id));
         let record = Arc::new(Record { keys, owner, kind: request.kind, ttl: request.ttl });
-        Self { shared, request, record, seat: None, as_mutex: None, for_deletion: None }
+        Self { client, request, record, seat: None, as_mutex: None, for_deletion: None }
     }
 
     fn is_plain(&self) -> bool {
-        self.shared.config.dialect == Dialect::Plain
+        self.client.config.dialect == Dialect::Plain
     }
 
     async fn ask(&self) -> Result<Answer> {
@@ -68,9 +67,9 @@ impl RedisClaim {
             Err(error) if error::is_wrong_type(&error) => return Err(self.wrong_kind("other")),
             outcome => self.read(outcome?)?,
         };
-        match (&answer, self.shared.config.replicas) {
+        match (&answer, self.client.config.replicas) {
             (Answer::Granted(_), Some(wanted)) => {
-                self.shared.renewals.batch().confirm(&self.record, wanted).await?;
+                self.client.renewals.batch().confirm(&self.record, wanted).await?;
                 Ok(answer)
             }
             _ => Ok(answer),
@@ -84,12 +83,12 @@ impl RedisClaim {
             let Record { keys, owner, ttl, .. } = &*self.record;
             let mut set = redis::cmd("SET");
             set.arg(keys.lock()).arg(owner).arg("NX").arg("PX").arg(millis(*ttl));
-            let answer = self.shared.connection.query(&set).await?;
+            let answer = self.client.connection.query(&set).await?;
             if answer == Value::Okay {
                 return Ok(answer);
             }
         }
-        self.shared.connection.run(&call).await
+        self.client.connection.run(&call).await
     }
 
     /// The script that takes the lock.
@@ -97,9 +96,9 @@ impl RedisClaim {
     /// # Errors
     /// For a kind that the client does not have.
     fn call(&self) -> Result<Call> {
-        self.shared.info.check_kind(self.request.kind)?;
+        self.client.info.check_kind(self.request.kind)?;
         let Record { keys, owner, ttl, .. } = &*self.record;
-        let (ttl, publish) = (millis(*ttl), self.shared.connection.publish);
+        let (ttl, publish) = (millis(*ttl), self.client.connection.publish);
         let token_ttl = self.token_ttl();
         let waits = if self.request.wait == Wait::Never { "try" } else { "wait" };
         Ok(match self.request.kind {
@@ -117,7 +116,7 @@ impl RedisClaim {
                 RW_ACQUIRE
                     .call(all, (owner, ttl, keys.rw_channel(), publish, kind.to_string(), waits, token_ttl))
             }
-            kind => return Err(self.shared.info.unsupported(kind)),
+            kind => return Err(self.client.info.unsupported(kind)),
         })
     }
 
@@ -150,7 +149,7 @@ impl RedisClaim {
 
     /// How long the script keeps the token, as `draw.lua` wants it.
     fn token_ttl(&self) -> Cow<'static, str> {
-        match self.shared.config.token_ttl {
+        match self.client.config.token_ttl {
             _ if !self.request.wants_token => "none".into(),
             Some(ttl) => millis(ttl).to_string().into(),
             None => "never".into(),
@@ -158,21 +157,21 @@ impl RedisClaim {
     }
 
     fn patience(&self) -> u64 {
-        millis(self.shared.config.patience)
+        millis(self.client.config.patience)
     }
 
     /// Takes the places among those who are woken that it lacks; `true` if there was one.
     async fn join(&mut self, arrival: Option<u64>) -> Result<bool> {
         let Record { keys, owner, .. } = &*self.record;
-        let (kind, hub) = (self.request.kind, &self.shared.connection.hub);
+        let (kind, hub) = (self.request.kind, &self.client.connection.hub);
         let (channel, arrival, is_first) = match kind {
             Kind::Mutex => (keys.channel(), arrival, false),
             Kind::Fair => (keys.fair_channel(owner), None, arrival.is_some()),
             Kind::Read | Kind::Write => (keys.rw_channel(), arrival, false),
-            kind => return Err(self.shared.info.unsupported(kind)),
+            kind => return Err(self.client.info.unsupported(kind)),
         };
         let before = (self.seat.is_some(), self.as_mutex.is_some());
-        if self.shared.config.events && self.for_deletion.is_none() {
+        if self.client.config.events && self.for_deletion.is_none() {
             self.for_deletion = Some(hub.await_deletion(keys.lock(), arrival, kind));
         }
         if self.seat.is_none() {
@@ -201,8 +200,8 @@ impl RedisClaim {
         // A wake-up that came meanwhile was for the release that made room for this.
         self.clear_seats();
         self.leave_seats();
-        if self.shared.config.events {
-            self.seat = Some(self.shared.connection.hub.watch(self.record.keys.lock(), self.request.kind));
+        if self.client.config.events {
+            self.seat = Some(self.client.connection.hub.watch(self.record.keys.lock(), self.request.kind));
         }
         Attempt::Granted(Grant { token, valid_for: self.request.ttl })
     }
@@ -231,7 +230,7 @@ impl Claim for RedisClaim {
 
     async fn renew(&mut self) -> Result<Renewal> {
         self.clear_seats();
-        Ok(match self.shared.renewals.ask(Arc::clone(&self.record), self.request.ttl).await? {
+        Ok(match self.client.renewals.ask(Arc::clone(&self.record), self.request.ttl).await? {
             true => Renewal::Renewed { valid_for: self.request.ttl },
             false => Renewal::Lost,
         })
@@ -239,7 +238,7 @@ impl Claim for RedisClaim {
 
     async fn release(&mut self) -> Result<Release> {
         let Record { keys, owner, ttl, .. } = &*self.record;
-        let (ttl, publish) = (millis(*ttl), self.shared.connection.publish);
+        let (ttl, publish) = (millis(*ttl), self.client.connection.publish);
         let call = match self.request.kind {
             _ if self.is_plain() => PLAIN_RELEASE.call(keys.lock(), (owner, keys.channel(), publish)),
             Kind::Mutex => RELEASE.call((keys.lock(), keys.queue()), (owner, keys.channel(), publish)),
@@ -252,7 +251,7 @@ impl Claim for RedisClaim {
             // No attempt of it has reached the server.
             _ => return Ok(Release::Gone),
         };
-        let (answer, again) = self.shared.connection.run_and_tell(&call).await?;
+        let (answer, again) = self.client.connection.run_and_tell(&call).await?;
         // The next of this client's waiters may come now, if this one was to.
         self.leave_seats();
         // What was sent twice may have found what it had itself left.

@@ -282,7 +282,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::redlock;
+    use crate::backend::redlock;
 
     fn config(url: &str) -> Result<RedisConfig> {
         RedisConfig::from_url(&url.parse().expect(url))

@@ -1,6 +1,11 @@
 //! What all claims of a client share: one connection for commands, one to wait for replicas, one for messages in the hub.
 //! A few lines over the usual length: whether a command was sent twice, and what replicas have, is known here.
 
+mod breaker;
+mod dial;
+mod line;
+pub(crate) mod server;
+
 use std::{
     collections::BTreeMap,
     fmt,
@@ -22,15 +27,15 @@ use redis::{
 use tokio::{sync::mpsc, time::timeout};
 
 use crate::{
-    breaker::Breaker,
     config::{PubSub, RedisConfig, Replicas},
-    dial::Dial,
     error::{self, STORE},
-    line::{Line, Lines},
     listen::Hub,
-    script::{Call, millis},
-    server,
+    scripts::{Call, millis},
 };
+
+use breaker::Breaker;
+pub(crate) use dial::Dial;
+use line::{Line, Lines};
 
 /// A client's connections. On a cluster, one of each to a node.
 pub(crate) struct Connection {

@@ -6,11 +6,11 @@ use dlock_core::{ClaimId, Contender, Kind, LockName, LockState, Result, Token};
 use redis::{FromRedisValue, ParsingError, Value};
 
 use crate::{
-    backend::Shared,
+    client::Client,
     config::Dialect,
     error::{self, STORE},
     keys,
-    script::{Call, FORCE_RELEASE, INSPECT, PEEK, millis},
+    scripts::{Call, FORCE_RELEASE, INSPECT, PEEK, millis},
 };
 
 /// How many keys the server looks at in one call: some 0.3 ms of its time.
@@ -35,15 +35,15 @@ impl FromRedisValue for Text {
     }
 }
 
-pub(crate) async fn inspect(shared: &Shared, name: &LockName) -> Result<Option<LockState>> {
-    Ok(state(name, parse(shared.connection.run(&call(shared, name)).await?)?))
+pub(crate) async fn inspect(client: &Client, name: &LockName) -> Result<Option<LockState>> {
+    Ok(state(name, parse(client.connection.run(&call(client, name)).await?)?))
 }
 
-fn call(shared: &Shared, name: &LockName) -> Call {
-    let of = shared.keys(name);
+fn call(client: &Client, name: &LockName) -> Call {
+    let of = client.keys(name);
     let queues =
         (of.lock(), of.queue(), of.deadlines(), of.fair_beats(), of.readers(), of.writers(), of.rw_beats());
-    INSPECT.call(queues, (of.tag(), shape(shared.config.dialect)))
+    INSPECT.call(queues, (of.tag(), shape(client.config.dialect)))
 }
 
 fn parse<T: FromRedisValue>(answer: Value) -> Result<T> {
@@ -78,18 +78,18 @@ fn contender(owner: &str, kind: Kind, left: i64) -> Contender {
     Contender::new(owner, kind).ttl_left(u64::try_from(left).ok().map(Duration::from_millis))
 }
 
-pub(crate) async fn list(shared: &Shared, prefix: &str) -> Result<Vec<LockState>> {
+pub(crate) async fn list(client: &Client, prefix: &str) -> Result<Vec<LockState>> {
     let mut states = Vec::new();
-    for node in shared.connection.masters().await? {
+    for node in client.connection.masters().await? {
         let mut names = BTreeSet::new();
-        find(shared, node, prefix, &mut names).await?;
+        find(client, node, prefix, &mut names).await?;
         if node.is_some() {
-            find(shared, node, &keys::odd(prefix), &mut names).await?;
+            find(client, node, &keys::odd(prefix), &mut names).await?;
         }
         let names = names.into_iter().filter(|name| name.starts_with(prefix));
         let names: Vec<_> = names.filter_map(|name| LockName::new(name).ok()).collect();
         for batch in names.chunks(BATCH) {
-            look_into(shared, node, batch, &mut states).await?;
+            look_into(client, node, batch, &mut states).await?;
         }
     }
     states.sort_by(|a, b| a.name.cmp(&b.name));
@@ -100,25 +100,25 @@ pub(crate) async fn list(shared: &Shared, prefix: &str) -> Result<Vec<LockState>
 
 /// Looks into several locks of one node.
 async fn look_into(
-    shared: &Shared,
+    client: &Client,
     node: Option<u16>,
     names: &[LockName],
     states: &mut Vec<LockState>,
 ) -> Result<()> {
     let mut all = redis::pipe();
     for (i, name) in names.iter().enumerate() {
-        let call = call(shared, name);
+        let call = call(client, name);
         // After the first the server knows the script.
         all.add_command(if i == 0 { call.in_full() } else { call.by_hash().clone() });
     }
-    let answers = shared.connection.query_all_at(all, node).await?;
+    let answers = client.connection.query_all_at(all, node).await?;
     if answers.len() != names.len() {
         return Err(STORE.garbled("a look into the store"));
     }
     for (name, answer) in names.iter().zip(answers) {
         // One that is refused here may have moved to another node.
         let found = match answer {
-            Value::ServerError(_) => inspect(shared, name).await?,
+            Value::ServerError(_) => inspect(client, name).await?,
             answer => state(name, parse(answer)?),
         };
         states.extend(found);
@@ -129,22 +129,22 @@ async fn look_into(
 /// The names of which something may be on a node, and which begin like this. The server itself leaves out what is of another
 /// type, so that a large database of other programs costs little.
 async fn find(
-    shared: &Shared,
+    client: &Client,
     node: Option<u16>,
     beginning: &str,
     names: &mut BTreeSet<String>,
 ) -> Result<()> {
-    let beginning = format!("{}{beginning}", shared.config.prefix);
-    let held = [(shape(shared.config.dialect), "")];
-    let waited_for = if shared.config.dialect == Dialect::Plain { &[][..] } else { &keys::WAITED_FOR };
+    let beginning = format!("{}{beginning}", client.config.prefix);
+    let held = [(shape(client.config.dialect), "")];
+    let waited_for = if client.config.dialect == Dialect::Plain { &[][..] } else { &keys::WAITED_FOR };
     for (kind, before) in held.iter().chain(waited_for) {
-        scan(shared, node, kind, &keys::pattern(before, &beginning), names).await?;
+        scan(client, node, kind, &keys::pattern(before, &beginning), names).await?;
     }
     Ok(())
 }
 
 async fn scan(
-    shared: &Shared,
+    client: &Client,
     node: Option<u16>,
     kind: &str,
     pattern: &str,
@@ -157,7 +157,7 @@ async fn scan(
         if knows_type {
             scan.arg("TYPE").arg(kind);
         }
-        let answer = match shared.connection.query_at(&scan, node).await {
+        let answer = match client.connection.query_at(&scan, node).await {
             // Before Redis 6. What is of another type is then found by the script.
             Err(error) if knows_type && error::is_syntax(&error) => {
                 knows_type = false;
@@ -170,10 +170,10 @@ async fn scan(
         let found_keys = found.1.into_iter().filter_map(|key| redis::from_redis_value::<String>(key).ok());
         let mut found_keys: Vec<_> = found_keys.collect();
         if kind == "hash" && node.is_none() && !found_keys.is_empty() {
-            found_keys = peek(shared, found_keys).await?;
+            found_keys = peek(client, found_keys).await?;
         }
         for key in found_keys {
-            if let Some(name) = keys::waited_for(&key).unwrap_or(&key).strip_prefix(&shared.config.prefix) {
+            if let Some(name) = keys::waited_for(&key).unwrap_or(&key).strip_prefix(&client.config.prefix) {
                 names.insert(if node.is_some() { keys::name_on_cluster(name) } else { name.to_owned() });
             }
         }
@@ -185,8 +185,8 @@ async fn scan(
 }
 
 /// Those that look like locks, of the hashes of all programs: one script for many. A cluster has them in several slots.
-async fn peek(shared: &Shared, keys: Vec<String>) -> Result<Vec<String>> {
-    let answer = match shared.connection.run(&PEEK.call(&keys, &[""; 0][..])).await {
+async fn peek(client: &Client, keys: Vec<String>) -> Result<Vec<String>> {
+    let answer = match client.connection.run(&PEEK.call(&keys, &[""; 0][..])).await {
         // A proxy before several servers.
         Err(error) if error::is_cross_slot(&error) => return Ok(keys),
         answer => parse::<Vec<usize>>(answer?)?,
@@ -196,13 +196,13 @@ async fn peek(shared: &Shared, keys: Vec<String>) -> Result<Vec<String>> {
     Ok(keys.into_iter().enumerate().filter(is_found).map(|(_, key)| key).collect())
 }
 
-pub(crate) async fn force_release(shared: &Shared, name: &LockName) -> Result<bool> {
-    let of = shared.keys(name);
+pub(crate) async fn force_release(client: &Client, name: &LockName) -> Result<bool> {
+    let of = client.keys(name);
     let latch = format!("dlock_forced:{}:{}", of.tag(), ClaimId::random());
-    let shape = shape(shared.config.dialect);
-    let args = (of.channel(), of.rw_channel(), shared.connection.publish, shape, millis(LATCH));
+    let shape = shape(client.config.dialect);
+    let args = (of.channel(), of.rw_channel(), client.connection.publish, shape, millis(LATCH));
     let call = FORCE_RELEASE.call((of.lock(), of.queue(), latch), args);
-    match shared.connection.run(&call).await? {
+    match client.connection.run(&call).await? {
         Value::Int(broken) => Ok(broken == 1),
         Value::SimpleString(_) => Err(error::wrong_kind(name, Kind::Mutex, "other")),
         _ => Err(STORE.garbled("a forced release")),

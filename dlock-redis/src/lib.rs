@@ -1,20 +1,15 @@
 #![doc = include_str!("../README.md")]
 
 mod backend;
-mod breaker;
 mod claim;
+mod client;
 mod config;
 mod connection;
-mod dial;
 mod error;
 mod inspect;
 mod keys;
-mod line;
 mod listen;
-mod redlock;
-mod renewal;
-mod script;
-mod server;
+mod scripts;
 
 pub use backend::{DRIVER, RedisBackend};
 pub use config::{Dialect, RedisConfig};

@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{MOST, deliver, deliver_deletion};
 use crate::{
-    dial::Dial,
+    connection::Dial,
     error::{self, STORE},
 };
 

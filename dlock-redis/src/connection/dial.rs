@@ -16,11 +16,10 @@ use redis::{
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
 
+use super::{line::Line, server};
 use crate::{
     config::{self, RedisConfig, Topology},
     error::{self, STORE},
-    line::Line,
-    server,
 };
 
 /// How long nothing may come before the other end is asked whether it is there.

@@ -17,7 +17,7 @@ use crate::{
     connection::Connection,
     error::{self, STORE},
     keys::Keys,
-    script::{Call, Script, millis},
+    scripts::{Call, Script, millis},
 };
 
 /// The most records in one call: some 0.3 ms of the server's time.

@@ -16,7 +16,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::dial::Dial;
+use crate::connection::Dial;
 
 /// The most channels in one command, or in as many at once, so that none holds up the server.
 const MOST: usize = 1000;

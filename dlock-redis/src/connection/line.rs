@@ -14,7 +14,8 @@ use redis::{
 };
 use tokio::time::{Instant, timeout};
 
-use crate::{dial::Dial, error::STORE, listen::Hub};
+use super::Dial;
+use crate::{error::STORE, listen::Hub};
 
 /// What commands go through.
 #[derive(Clone)]

@@ -3,10 +3,8 @@
 use dlock_core::Result;
 use redis::Value;
 
-use crate::{
-    connection::Connection,
-    error::{self, STORE},
-};
+use super::Connection;
+use crate::error::{self, STORE};
 
 /// The oldest server whose scripts may ask for the time and then write.
 const OLDEST: u32 = 5;

@@ -55,7 +55,7 @@ pub(crate) fn millis(span: Duration) -> u64 {
 macro_rules! scripts {
     ($($name:ident = $($file:literal)+;)+) => {
         $(pub(crate) static $name: LazyLock<Script> =
-            LazyLock::new(|| Script::new(concat!($(include_str!(concat!("scripts/", $file, ".lua"))),+)));)+
+            LazyLock::new(|| Script::new(concat!($(include_str!(concat!($file, ".lua"))),+)));)+
     };
 }
 

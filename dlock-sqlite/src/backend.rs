@@ -3,10 +3,7 @@
 use std::{
     fmt,
     path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering::Relaxed},
-    },
+    sync::{Arc, atomic::AtomicU32},
     time::Duration,
 };
 
@@ -20,15 +17,18 @@ use tokio::time::Instant;
 use crate::{
     bell::{Bells, Dir},
     claim::SqliteClaim,
+    client::Client,
     config::SqliteConfig,
-    connection::{Access, Connection, PATIENCE, Tx},
+    connection::{
+        Connection, PATIENCE,
+        schema::{self, Site},
+        thread::Thread,
+    },
     error::{self, STORE},
     files,
     gate::Gate,
     host, inspect, keys,
-    queue::{QueueRow, Signature},
-    schema::{self, Site},
-    thread::Thread,
+    queue::Signature,
 };
 
 /// `sqlite:relative.db` and `sqlite:///absolute.db`.
@@ -38,26 +38,11 @@ pub const DRIVER: Driver = Driver { schemes: &[STORE], connect: |url| Box::pin(c
 /// holds no lock yet that it could lose meanwhile.
 const OPENING: Duration = Duration::from_secs(30);
 
-/// One in so many of a client's attempts also removes expired claims of other locks. Looking for them takes some
-/// hundredths of a millisecond, so most attempts do not.
-const SWEEP_EVERY: u32 = 8;
-
 /// A client of the store in one file. Clones share one client, which ends when the last clone and the last of its claims
 /// are dropped.
 #[derive(Clone)]
 pub struct SqliteBackend {
-    shared: Arc<Client>,
-}
-
-/// What the claims of one client share.
-pub(crate) struct Client {
-    pub(crate) me: Signature,
-    pub(crate) bells: Bells,
-    connection: Connection,
-    info: Info,
-    /// How many attempts this client has made.
-    asked: AtomicU32,
-    pub(crate) thread: Thread,
+    client: Arc<Client>,
 }
 
 impl SqliteBackend {
@@ -89,12 +74,12 @@ impl SqliteBackend {
         let connection = connection.await?;
         let (bells, info) = (Bells::new(bells, me.id, thread.handle()), info(&path));
         let backend = Self {
-            shared: Arc::new(Client { me, bells, connection, info, asked: AtomicU32::new(0), thread }),
+            client: Arc::new(Client { me, bells, connection, info, asked: AtomicU32::new(0), thread }),
         };
-        let dead = backend.shared.bells.some_dead();
+        let dead = backend.client.bells.some_dead();
         if !dead.is_empty() {
-            let shared = Arc::clone(&backend.shared);
-            match backend.shared.thread.run(async move { shared.bury(&dead).await }).await {
+            let client = Arc::clone(&backend.client);
+            match backend.client.thread.run(async move { client.bury(&dead).await }).await {
                 // The file is busy. Clients that wait for locks of the dead clients remove those claims later.
                 Err(error) if error::is_busy(&error) => {}
                 outcome => outcome?,
@@ -111,67 +96,35 @@ impl SqliteBackend {
 
 impl fmt::Debug for SqliteBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SqliteBackend").field(&self.shared.info.identity).finish()
+        f.debug_tuple("SqliteBackend").field(&self.client.info.identity).finish()
     }
 }
 
 impl Backend for SqliteBackend {
     fn info(&self) -> &Info {
-        &self.shared.info
+        &self.client.info
     }
 
     fn claim(&self, request: Request) -> Box<dyn Claim> {
-        Box::new(SqliteClaim::new(Arc::clone(&self.shared), request))
+        Box::new(SqliteClaim::new(Arc::clone(&self.client), request))
     }
 }
 
 #[async_trait]
 impl Inspect for SqliteBackend {
     async fn inspect(&self, name: &LockName) -> Result<Option<LockState>> {
-        let (shared, name) = (Arc::clone(&self.shared), name.clone());
-        self.shared.thread.run(async move { inspect::inspect(&shared, &name).await }).await
+        let (client, name) = (Arc::clone(&self.client), name.clone());
+        self.client.thread.run(async move { inspect::inspect(&client, &name).await }).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockState>> {
-        let (shared, prefix) = (Arc::clone(&self.shared), prefix.to_owned());
-        self.shared.thread.run(async move { inspect::list(&shared, &prefix).await }).await
+        let (client, prefix) = (Arc::clone(&self.client), prefix.to_owned());
+        self.client.thread.run(async move { inspect::list(&client, &prefix).await }).await
     }
 
     async fn force_release(&self, name: &LockName) -> Result<bool> {
-        let (shared, name) = (Arc::clone(&self.shared), name.clone());
-        self.shared.thread.run(async move { inspect::force_release(&shared, &name).await }).await
-    }
-}
-
-impl Client {
-    pub(crate) async fn begin(&self, access: Access) -> Result<Tx<'_>> {
-        self.connection.begin(access).await
-    }
-
-    /// Counts an attempt, and tells whether it also removes expired claims of other locks: the first of a client does,
-    /// and then every eighth.
-    pub(crate) fn sweeps(&self) -> bool {
-        self.asked.fetch_add(1, Relaxed) % SWEEP_EVERY == 0
-    }
-
-    /// Commits a transaction, then rings the claims that its changes concern. It rings them after an error too, because the
-    /// transaction may have been committed all the same.
-    pub(crate) async fn commit(&self, tx: Tx<'_>, bells: Vec<QueueRow>) -> Result<()> {
-        let outcome = tx.commit().await;
-        self.bells.ring(bells.into_iter().map(|place| (place.client, place.entry.id)));
-        outcome
-    }
-
-    /// Removes the claims of dead clients, and then the FIFOs of these clients. In this order: the FIFO is what shows that a
-    /// client is dead, so it must be there until the claims are gone.
-    pub(crate) async fn bury(&self, dead: &[ClaimId]) -> Result<()> {
-        let (mut tx, mut bells) = (self.begin(Access::Write).await?, Vec::new());
-        for client in dead {
-            tx.bury_client(*client, &mut bells).await?;
-        }
-        self.commit(tx, bells).await?;
-        dead.iter().for_each(|client| self.bells.take_down(*client));
-        Ok(())
+        let (client, name) = (Arc::clone(&self.client), name.clone());
+        self.client.thread.run(async move { inspect::force_release(&client, &name).await }).await
     }
 }
 

@@ -9,7 +9,7 @@ use dlock_core::{
 };
 use tokio::sync::Notify;
 
-use crate::{backend::Client, bell::Watch, connection::Access, error, keys, queue::Stand};
+use crate::{bell::Watch, client::Client, connection::Access, error, keys, queue::Stand};
 
 /// How often a waiter looks into the file where nobody can ring it. A hand-off then takes half of this on average, and a
 /// waiter uses about one percent of a core.
@@ -19,7 +19,7 @@ const INTERVAL: Duration = Duration::from_millis(50);
 const BREATHER: Duration = Duration::from_millis(200);
 
 pub(crate) struct SqliteClaim {
-    shared: Arc<Client>,
+    client: Arc<Client>,
     request: Request,
     /// Whether this claim may be in the file, as far as this client knows.
     known: Known,
@@ -41,13 +41,13 @@ enum Known {
 }
 
 impl SqliteClaim {
-    pub(crate) fn new(shared: Arc<Client>, request: Request) -> Self {
-        Self { shared, request, known: Known::Nothing, bell: None, ahead: None }
+    pub(crate) fn new(client: Arc<Client>, request: Request) -> Self {
+        Self { client, request, known: Known::Nothing, bell: None, ahead: None }
     }
 
     /// Forgets the bells of this claim, which is no longer in the file.
     fn left(&mut self) {
-        self.shared.bells.leave(self.request.id);
+        self.client.bells.leave(self.request.id);
         (self.bell, self.ahead) = (None, None);
     }
 }
@@ -58,11 +58,11 @@ impl Claim for SqliteClaim {
         // Refuses an unknown kind before the file is asked.
         keys::word(self.request.kind)?;
         // Before the claim is in the file: from then on others may ring it.
-        self.bell = Some(self.shared.bells.enter(self.request.id));
+        self.bell = Some(self.client.bells.enter(self.request.id));
         self.ahead = None;
         let known = std::mem::replace(&mut self.known, Known::Tried);
-        let (shared, request) = (Arc::clone(&self.shared), self.request.clone());
-        let (stand, now) = match self.shared.thread.run(async move { ask(&shared, &request).await }).await {
+        let (client, request) = (Arc::clone(&self.client), self.request.clone());
+        let (stand, now) = match self.client.thread.run(async move { ask(&client, &request).await }).await {
             Err(error) if error::is_busy(&error) => {
                 // This call has put nothing into the file. But an exclusive hold with the id of this read claim may be there:
                 // the one that is to be downgraded.
@@ -88,13 +88,13 @@ impl Claim for SqliteClaim {
             self.left();
             return Ok(Attempt::Busy { retry_in: ahead.ttl_left(now) });
         }
-        let bells = &self.shared.bells;
+        let bells = &self.client.bells;
         self.ahead = bells.watch(ahead.client);
         let longest = match &self.ahead {
             // Its client has died since the look into the file: look again at once.
             None if bells.is_dead(ahead.client) => Duration::ZERO,
             Some(_) if bells.work() => Duration::MAX,
-            None if ahead.client == self.shared.me.id => Duration::MAX,
+            None if ahead.client == self.client.me.id => Duration::MAX,
             // The client ahead has no doorbell that this user can see. Then it may not be able to ring ours either.
             _ => INTERVAL,
         };
@@ -102,14 +102,14 @@ impl Claim for SqliteClaim {
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        let (shared, request) = (Arc::clone(&self.shared), self.request.clone());
+        let (client, request) = (Arc::clone(&self.client), self.request.clone());
         let renewal = async move {
-            let mut tx = shared.begin(Access::Write).await?;
+            let mut tx = client.begin(Access::Write).await?;
             let renewed = tx.renew(&request).await?;
-            shared.commit(tx, Vec::new()).await?;
+            client.commit(tx, Vec::new()).await?;
             Ok(if renewed { Renewal::Renewed { valid_for: request.ttl } } else { Renewal::Lost })
         };
-        self.shared.thread.run(renewal).await
+        self.client.thread.run(renewal).await
     }
 
     async fn release(&mut self) -> Result<Release> {
@@ -117,17 +117,17 @@ impl Claim for SqliteClaim {
             self.left();
             return Ok(Release::Gone);
         }
-        let (shared, id) = (Arc::clone(&self.shared), self.request.id);
+        let (client, id) = (Arc::clone(&self.client), self.request.id);
         let release = async move {
-            let (mut tx, mut bells) = (shared.begin(Access::Write).await?, Vec::new());
+            let (mut tx, mut bells) = (client.begin(Access::Write).await?, Vec::new());
             let place = tx.own(id).await?;
             if let Some(place) = &place {
                 tx.remove(place, &mut bells).await?;
             }
-            shared.commit(tx, bells).await?;
+            client.commit(tx, bells).await?;
             Ok(if place.is_some() { Release::Done } else { Release::Gone })
         };
-        let released = self.shared.thread.run(release).await?;
+        let released = self.client.thread.run(release).await?;
         self.left();
         Ok(released)
     }
@@ -156,22 +156,22 @@ impl Claim for SqliteClaim {
 ///
 /// # Errors
 /// If the file [`is_busy`](error::is_busy), nothing was put into it.
-async fn ask(shared: &Client, request: &Request) -> Result<(Stand, i64)> {
+async fn ask(client: &Client, request: &Request) -> Result<(Stand, i64)> {
     loop {
-        let (mut tx, mut bells) = (shared.begin(Access::Write).await?, Vec::new());
-        let stand = tx.ask(request, &shared.me, &mut bells).await?;
-        if shared.sweeps() {
+        let (mut tx, mut bells) = (client.begin(Access::Write).await?, Vec::new());
+        let stand = tx.ask(request, &client.me, &mut bells).await?;
+        if client.sweeps() {
             // A damaged row of another lock is no reason to refuse this one.
             tx.sweep(&mut bells).await.ok();
         }
         let now = tx.now;
-        shared.commit(tx, bells).await?;
+        client.commit(tx, bells).await?;
         // A claim of a dead client would stay ahead until its ttl is over. So it is removed, and the loop looks again.
         let dead = match &stand {
-            Stand::Behind(ahead) if shared.bells.is_dead(ahead.client) => ahead.client,
+            Stand::Behind(ahead) if client.bells.is_dead(ahead.client) => ahead.client,
             _ => return Ok((stand, now)),
         };
-        match shared.bury(&[dead]).await {
+        match client.bury(&[dead]).await {
             Err(error) if error::is_busy(&error) && request.wait != Wait::Never => return Ok((stand, now)),
             outcome => outcome?,
         }

@@ -1,5 +1,8 @@
 //! One connection to the file, used by one transaction at a time.
 
+pub(crate) mod schema;
+pub(crate) mod thread;
+
 use std::{io, path::Path, time::Duration};
 
 use dlock_core::{Result, driver::Source};
@@ -10,10 +13,11 @@ use tokio::{
 };
 
 use crate::{
-    clock, error, files,
+    error, files,
     gate::{Pass, Turn},
-    schema::{self, Site},
+    host::clock,
 };
+use schema::Site;
 
 /// How long a transaction waits for other clients' transactions. Those take less than a millisecond each, unless the disk
 /// stalls.

@@ -7,32 +7,32 @@ use dlock_core::{
     driver::{Entry, Turn, turn},
 };
 
-use crate::{backend::Client, connection::Access, queue::QueueRow};
+use crate::{client::Client, connection::Access, queue::QueueRow};
 
-pub(crate) async fn inspect(shared: &Client, name: &LockName) -> Result<Option<LockState>> {
-    let mut tx = shared.begin(Access::Read).await?;
+pub(crate) async fn inspect(client: &Client, name: &LockName) -> Result<Option<LockState>> {
+    let mut tx = client.begin(Access::Read).await?;
     let (places, now) = (tx.queue(name.as_str()).await?, tx.now);
     tx.commit().await?;
-    Ok(states(shared, places, now)?.pop())
+    Ok(states(client, places, now)?.pop())
 }
 
-pub(crate) async fn list(shared: &Client, prefix: &str) -> Result<Vec<LockState>> {
-    let mut tx = shared.begin(Access::Read).await?;
+pub(crate) async fn list(client: &Client, prefix: &str) -> Result<Vec<LockState>> {
+    let mut tx = client.begin(Access::Read).await?;
     let (places, now) = (tx.queues(prefix).await?, tx.now);
     tx.commit().await?;
-    states(shared, places, now)
+    states(client, places, now)
 }
 
-pub(crate) async fn force_release(shared: &Client, name: &LockName) -> Result<bool> {
-    let mut tx = shared.begin(Access::Read).await?;
+pub(crate) async fn force_release(client: &Client, name: &LockName) -> Result<bool> {
+    let mut tx = client.begin(Access::Read).await?;
     let places = tx.queue(name.as_str()).await?;
     tx.commit().await?;
-    let dead = Dead::among(shared, &places).0;
+    let dead = Dead::among(client, &places).0;
     let dead: Vec<_> = dead.into_iter().filter_map(|(client, dead)| dead.then_some(client)).collect();
     if !dead.is_empty() {
-        shared.bury(&dead).await?;
+        client.bury(&dead).await?;
     }
-    let (mut tx, mut bells) = (shared.begin(Access::Write).await?, Vec::new());
+    let (mut tx, mut bells) = (client.begin(Access::Write).await?, Vec::new());
     tx.bury_expired(name.as_str(), &mut bells).await?;
     let places = tx.queue(name.as_str()).await?;
     let holders = &places[..holders(&places)];
@@ -42,7 +42,7 @@ pub(crate) async fn force_release(shared: &Client, name: &LockName) -> Result<bo
         bells.push(holder.clone());
     }
     let held = !holders.is_empty();
-    shared.commit(tx, bells).await?;
+    client.commit(tx, bells).await?;
     Ok(held)
 }
 
@@ -50,10 +50,10 @@ pub(crate) async fn force_release(shared: &Client, name: &LockName) -> Result<bo
 struct Dead(HashMap<ClaimId, bool>);
 
 impl Dead {
-    fn among(shared: &Client, places: &[QueueRow]) -> Self {
+    fn among(client: &Client, places: &[QueueRow]) -> Self {
         let mut dead = HashMap::new();
         for place in places {
-            let is_dead = || shared.bells.is_dead(place.client);
+            let is_dead = || client.bells.is_dead(place.client);
             dead.entry(place.client).or_insert_with(is_dead);
         }
         Self(dead)
@@ -62,8 +62,8 @@ impl Dead {
 
 /// The state of each lock that has places here. The places are in order. Claims that have expired or whose client is dead
 /// are left out.
-fn states(shared: &Client, mut places: Vec<QueueRow>, now: i64) -> Result<Vec<LockState>> {
-    let dead = Dead::among(shared, &places);
+fn states(client: &Client, mut places: Vec<QueueRow>, now: i64) -> Result<Vec<LockState>> {
+    let dead = Dead::among(client, &places);
     places.retain(|place| place.expires > now && !dead.0[&place.client]);
     places.chunk_by(|a, b| a.name == b.name).map(|places| state(places, now)).collect()
 }

@@ -3,7 +3,7 @@
 mod backend;
 mod bell;
 mod claim;
-mod clock;
+mod client;
 mod config;
 mod connection;
 mod error;
@@ -15,8 +15,6 @@ mod host;
 mod inspect;
 mod keys;
 mod queue;
-mod schema;
-mod thread;
 
 pub use backend::{DRIVER, SqliteBackend};
 pub use config::SqliteConfig;

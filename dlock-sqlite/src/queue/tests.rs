@@ -10,9 +10,9 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::{
+    connection::schema::Site,
     connection::{Access, Connection},
     gate::Gate,
-    schema::Site,
 };
 
 fn request(name: &str, kind: Kind) -> Request {

@@ -1,5 +1,7 @@
 //! Facts about the host: its name, which boot this is, whether other kernels may see a file, and who has locked it.
 
+pub(crate) mod clock;
+
 use std::path::{Path, PathBuf};
 
 use dlock_core::Result;

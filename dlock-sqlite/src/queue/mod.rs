@@ -9,7 +9,7 @@ use dlock_core::{
 };
 use sqlx::{FromRow, Row, sqlite::SqliteRow};
 
-use crate::{clock, connection::Tx, keys};
+use crate::{connection::Tx, host::clock, keys};
 
 /// A claim's place in the queue of its lock.
 #[derive(Clone, Debug)]
@@ -92,7 +92,7 @@ impl Tx<'_> {
         if let Some(own) = &mut own {
             if kind == Kind::Read && own.entry.kind != Kind::Read {
                 bells.extend(self.watchers(own).await?);
-                self.run(sqlx::query(include_str!("sql/downgrade.sql")).bind(id(&request.id))).await?;
+                self.run(sqlx::query(include_str!("../sql/downgrade.sql")).bind(id(&request.id))).await?;
             } else {
                 kind = own.entry.kind;
             }
@@ -120,15 +120,15 @@ impl Tx<'_> {
     /// Renews a claim; `false` if it has expired or was removed.
     pub(crate) async fn renew(&mut self, request: &Request) -> Result<bool> {
         let expires = self.now.saturating_add(clock::nanos(request.ttl));
-        let renew = sqlx::query(include_str!("sql/renew.sql"));
+        let renew = sqlx::query(include_str!("../sql/renew.sql"));
         Ok(self.run(renew.bind(id(&request.id)).bind(self.now).bind(expires)).await? == 1)
     }
 
     async fn join(&mut self, request: &Request, me: &Signature) -> Result<i64> {
-        self.run(sqlx::query(include_str!("sql/draw.sql")).bind(clock::floor())).await?;
-        let drawn = sqlx::query_scalar(include_str!("sql/drawn.sql")).fetch_one(self.conn()).await;
+        self.run(sqlx::query(include_str!("../sql/draw.sql")).bind(clock::floor())).await?;
+        let drawn = sqlx::query_scalar(include_str!("../sql/drawn.sql")).fetch_one(self.conn()).await;
         let number: i64 = drawn.map_err(|source| self.explain(source))?;
-        let join = sqlx::query(include_str!("sql/join.sql"))
+        let join = sqlx::query(include_str!("../sql/join.sql"))
             .bind(request.name.as_str().to_owned())
             .bind(number)
             .bind(id(&request.id))
@@ -145,8 +145,8 @@ impl Tx<'_> {
     /// The nearest place ahead of this number that must go first.
     async fn ahead(&mut self, name: &str, number: i64, kind: Kind) -> Result<Option<QueueRow>> {
         let sql = match kind {
-            Kind::Read => include_str!("sql/ahead_of_reader.sql"),
-            _ => include_str!("sql/ahead_of_exclusive.sql"),
+            Kind::Read => include_str!("../sql/ahead_of_reader.sql"),
+            _ => include_str!("../sql/ahead_of_exclusive.sql"),
         };
         let mut places = self.places(sqlx::query_as(sql).bind(name.to_owned()).bind(number)).await?;
         Ok(places.pop())
@@ -155,7 +155,7 @@ impl Tx<'_> {
     /// Removes the expired claims of a lock. Must come before any look at who is ahead. Otherwise a claim could be
     /// granted past an expired one that stays in the file; that one could then be renewed, and both would hold.
     pub(crate) async fn bury_expired(&mut self, name: &str, bells: &mut Vec<QueueRow>) -> Result<()> {
-        let expired = sqlx::query_as(include_str!("sql/expired.sql")).bind(name.to_owned()).bind(self.now);
+        let expired = sqlx::query_as(include_str!("../sql/expired.sql")).bind(name.to_owned()).bind(self.now);
         for place in self.places(expired).await? {
             self.remove(&place, bells).await?;
         }
@@ -165,7 +165,7 @@ impl Tx<'_> {
     /// Removes expired claims of any lock: at most [`SWEPT`], the oldest first. Without this, a claim that was never
     /// released would stay in the file for ever if nobody asks for its name again.
     pub(crate) async fn sweep(&mut self, bells: &mut Vec<QueueRow>) -> Result<()> {
-        let left = sqlx::query_as(include_str!("sql/expired_anywhere.sql")).bind(self.now).bind(SWEPT);
+        let left = sqlx::query_as(include_str!("../sql/expired_anywhere.sql")).bind(self.now).bind(SWEPT);
         for place in self.places(left).await? {
             self.remove(&place, bells).await?;
         }
@@ -174,7 +174,7 @@ impl Tx<'_> {
 
     /// Removes all claims of a client that is dead.
     pub(crate) async fn bury_client(&mut self, client: ClaimId, bells: &mut Vec<QueueRow>) -> Result<()> {
-        let places = sqlx::query_as(include_str!("sql/of_client.sql")).bind(id(&client));
+        let places = sqlx::query_as(include_str!("../sql/of_client.sql")).bind(id(&client));
         for place in self.places(places).await? {
             self.remove(&place, bells).await?;
         }
@@ -184,15 +184,15 @@ impl Tx<'_> {
     /// Removes a claim.
     pub(crate) async fn remove(&mut self, place: &QueueRow, bells: &mut Vec<QueueRow>) -> Result<()> {
         bells.extend(self.watchers(place).await?);
-        self.run(sqlx::query(include_str!("sql/remove.sql")).bind(id(&place.entry.id))).await?;
+        self.run(sqlx::query(include_str!("../sql/remove.sql")).bind(id(&place.entry.id))).await?;
         Ok(())
     }
 
     /// The claims that wait for this one.
     pub(crate) async fn watchers(&mut self, place: &QueueRow) -> Result<Vec<QueueRow>> {
         let sql = match place.entry.kind {
-            Kind::Read => include_str!("sql/behind_reader.sql"),
-            _ => include_str!("sql/behind_exclusive.sql"),
+            Kind::Read => include_str!("../sql/behind_reader.sql"),
+            _ => include_str!("../sql/behind_exclusive.sql"),
         };
         let mut behind = self.places(sqlx::query_as(sql).bind(place.name.clone()).bind(place.number)).await?;
         let queue: Vec<_> = [place].into_iter().chain(&behind).map(|place| place.entry).collect();
@@ -203,17 +203,17 @@ impl Tx<'_> {
 
     /// The place of a claim, if it has one.
     pub(crate) async fn own(&mut self, claim: ClaimId) -> Result<Option<QueueRow>> {
-        Ok(self.places(sqlx::query_as(include_str!("sql/own.sql")).bind(id(&claim))).await?.pop())
+        Ok(self.places(sqlx::query_as(include_str!("../sql/own.sql")).bind(id(&claim))).await?.pop())
     }
 
     /// The queue of a lock, in order.
     pub(crate) async fn queue(&mut self, name: &str) -> Result<Vec<QueueRow>> {
-        self.places(sqlx::query_as(include_str!("sql/of_name.sql")).bind(name.to_owned())).await
+        self.places(sqlx::query_as(include_str!("../sql/of_name.sql")).bind(name.to_owned())).await
     }
 
     /// The queues of the locks whose names begin with `prefix`, in order.
     pub(crate) async fn queues(&mut self, prefix: &str) -> Result<Vec<QueueRow>> {
-        let range = sqlx::query_as(include_str!("sql/of_range.sql"));
+        let range = sqlx::query_as(include_str!("../sql/of_range.sql"));
         self.places(range.bind(prefix.to_owned()).bind(keys::beyond(prefix))).await
     }
 

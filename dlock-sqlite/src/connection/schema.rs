@@ -15,11 +15,11 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     bell::{self, Dir, Reader},
-    clock,
     connection::PATIENCE,
     error, files,
     gate::{Gate, Pass, Turn},
     host,
+    host::clock,
 };
 
 /// "dlck": SQLite's `application_id` of a file of dlock's.
@@ -131,14 +131,14 @@ async fn try_open(site: &Site, may: May) -> Result<Option<SqliteConnection>> {
     sqlx::query("BEGIN IMMEDIATE").execute(&mut conn).await.map_err(explain)?;
     let made = identify(&mut conn, path).await? == Found::Empty;
     if made {
-        sqlx::raw_sql(include_str!("sql/schema.sql")).execute(&mut conn).await.map_err(explain)?;
+        sqlx::raw_sql(include_str!("../sql/schema.sql")).execute(&mut conn).await.map_err(explain)?;
     }
     if boot_of(&mut conn).await.map_err(explain)? != boot {
         if !made {
             check_dead(site, &mut conn).await?;
         }
-        sqlx::query(include_str!("sql/clear.sql")).execute(&mut conn).await.map_err(explain)?;
-        let new_boot = sqlx::query(include_str!("sql/new_boot.sql")).bind(boot);
+        sqlx::query(include_str!("../sql/clear.sql")).execute(&mut conn).await.map_err(explain)?;
+        let new_boot = sqlx::query(include_str!("../sql/new_boot.sql")).bind(boot);
         new_boot.execute(&mut conn).await.map_err(explain)?;
     }
     sqlx::query("COMMIT").execute(&mut conn).await.map_err(explain)?;
@@ -157,7 +157,7 @@ async fn check_dead(site: &Site, conn: &mut SqliteConnection) -> Result<()> {
              its own store",
         ));
     }
-    let claims: Vec<(Vec<u8>, i64, i64)> = sqlx::query_as(include_str!("sql/lives.sql"))
+    let claims: Vec<(Vec<u8>, i64, i64)> = sqlx::query_as(include_str!("../sql/lives.sql"))
         .fetch_all(conn)
         .await
         .map_err(|source| error::explain(&site.path, source))?;
@@ -202,5 +202,5 @@ async fn identify(conn: &mut SqliteConnection, path: &Path) -> Result<Found> {
 }
 
 async fn boot_of(conn: &mut SqliteConnection) -> sqlx::Result<String> {
-    sqlx::query_scalar(include_str!("sql/boot.sql")).fetch_one(conn).await
+    sqlx::query_scalar(include_str!("../sql/boot.sql")).fetch_one(conn).await
 }

@@ -13,11 +13,11 @@ use std::{
 use dlock_core::ClaimId;
 use tokio::{runtime::Handle, sync::Notify};
 
-#[cfg_attr(any(target_os = "linux", target_os = "android"), path = "bell/dir.rs")]
-#[cfg_attr(not(any(target_os = "linux", target_os = "android")), path = "bell/no_dir.rs")]
+#[cfg_attr(any(target_os = "linux", target_os = "android"), path = "dir.rs")]
+#[cfg_attr(not(any(target_os = "linux", target_os = "android")), path = "no_dir.rs")]
 mod dir;
-#[cfg_attr(any(target_os = "linux", target_os = "android"), path = "bell/fifo.rs")]
-#[cfg_attr(not(any(target_os = "linux", target_os = "android")), path = "bell/none.rs")]
+#[cfg_attr(any(target_os = "linux", target_os = "android"), path = "fifo.rs")]
+#[cfg_attr(not(any(target_os = "linux", target_os = "android")), path = "none.rs")]
 mod fifo;
 
 pub(crate) use dir::Dir;

@@ -37,6 +37,7 @@ pub(super) struct Fifo {
 
 impl Fifo {
     /// Makes the FIFO of client `me`, which all users of the store may write, and starts its pump.
+    #[expect(clippy::disallowed_methods, reason = "the client's one hint pump, on the client's own thread")]
     pub(super) fn make(dir: &Arc<Dir>, me: ClaimId, runtime: &Handle, claims: &Arc<Claims>) -> Option<Self> {
         let name = name(me);
         // It gets its own name when it has its reader. Under that name without a reader it would mean that the client is

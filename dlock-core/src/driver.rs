@@ -3,6 +3,16 @@
 //! Implement [`Backend`] and [`Claim`], and [`Inspect`] if the store can be looked into; hand out a [`Store`] and a
 //! [`Driver`]. What users name as well, such as [`Kind`] or [`LockName`], stands at the root of
 //! the crate. The guide is `docs/backends.md`.
+//!
+//! **The kit** is what drivers of network stores would each write again:
+//!
+//! - parameters: [`StoreUrl`] reads durations, numbers, choices, [addresses](Address), [logins](Login) and [TLS](Tls) files from a
+//!   URL, and refuses all else in the same words on all stores;
+//! - verdicts: [`Failures`] makes errors of the client crate's, each with a [`Verdict`];
+//! - links: a [`Link`] is a connection that many share, opened by one of them at a time, at a [`Pace`];
+//! - gathering: a [`Gathering`] makes few calls of the requests of many callers;
+//! - seats: [`Seats`] know who waits for which event, and whom it wakes;
+//! - the [`Reaper`], for stores that know sessions and no claims.
 
 mod backend;
 mod clock;

@@ -38,6 +38,7 @@
 //! at once; and because a suite can be wrong too, there are [stores with planted bugs](wrong) that it must catch.
 
 mod arena;
+mod case;
 pub mod cases;
 mod fixture;
 pub mod history;

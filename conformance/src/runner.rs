@@ -15,7 +15,8 @@ use tokio::time::timeout;
 
 use crate::{
     Arena, Clock, Fixture, Row, Unreachable,
-    cases::{self, Able, Case},
+    case::{Able, Case},
+    cases,
     steps::Steps,
 };
 

@@ -9,7 +9,53 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::Arena;
+use crate::{
+    Arena,
+    case::{Case, Need, cases},
+    cases::downgrade,
+};
+
+/// The cases of this file.
+pub(super) fn cases() -> Vec<Case> {
+    let of_one_kind = [
+        of("cancel", Kind::Mutex, &[]),
+        of("cancel_fair", Kind::Fair, &[]),
+        of("cancel_write", Kind::Write, &[]),
+        of("cancel_read", Kind::Read, &[Need::Kind(Kind::Write)]),
+    ];
+    let downgraded = downgrade::TOPICS.into_iter().flat_map(|(topic, kind)| of_downgraded(topic, kind));
+    let others = cases! {
+        "cancel" (Kind::Mutex) [] {
+            an_acquire_that_is_never_polled_does_nothing,
+            another_arm_of_a_select_ends_the_wait,
+            a_task_that_is_aborted_leaves_nothing,
+            a_grant_that_nobody_takes_any_more_is_released,
+            a_try_whose_answer_is_lost_leaves_nothing,
+            an_acquire_whose_answers_are_all_lost_leaves_nothing,
+            a_release_whose_answers_are_lost_still_releases,
+            a_refused_try_leaves_nothing,
+        }
+    };
+    of_one_kind.into_iter().flatten().chain(others).chain(downgraded).collect()
+}
+
+fn of(topic: &'static str, kind: Kind, needs: &'static [Need]) -> Vec<Case> {
+    cases! {
+        topic (kind) needs {
+            an_acquire_of_a_free_lock_leaves_nothing_wherever_it_is_dropped,
+            an_acquire_of_a_held_lock_leaves_nothing_wherever_it_is_dropped,
+            a_try_leaves_nothing_wherever_it_is_dropped,
+            a_release_that_is_dropped_still_releases,
+            a_waiter_that_is_dropped_when_woken_passes_the_turn_on,
+        }
+    }
+}
+
+fn of_downgraded(topic: &'static str, kind: Kind) -> Vec<Case> {
+    cases! {
+        topic (kind) [Need::Kind(Kind::Read), Need::Downgrade] { a_downgrade_that_is_dropped_releases }
+    }
+}
 
 /// How many points there are at which [`cut_off`] cuts.
 const CUTS: u32 = 20;

@@ -5,9 +5,25 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use dlock_core::{Error, Locks};
+use dlock_core::{Error, Kind, Locks};
 
-use crate::Arena;
+use crate::{
+    Arena,
+    case::{Case, Need, cases},
+};
+
+/// The cases of this file.
+pub(super) fn cases() -> Vec<Case> {
+    cases! {
+        "client" (Kind::Mutex) [] { two_clients_of_one_store_have_one_identity }
+        "client" (Kind::Mutex) [Need::Tokens, Need::TokenFloor] {
+            the_first_token_of_a_name_is_not_below_the_clock,
+        }
+        "client" (Kind::Mutex) [Need::Allocated] {
+            the_memory_of_clients_does_not_grow_with_the_names_they_used,
+        }
+    }
+}
 
 pub(super) async fn two_clients_of_one_store_have_one_identity(arena: Arc<Arena>) {
     let (a, b) = (arena.client().await, arena.client().await);

@@ -2,9 +2,24 @@
 
 use std::sync::Arc;
 
-use dlock_core::Error;
+use dlock_core::{Error, Kind};
 
-use crate::Arena;
+use crate::{
+    Arena,
+    case::{Case, cases},
+};
+
+/// The cases of this file.
+pub(super) fn cases() -> Vec<Case> {
+    cases! {
+        "close" (Kind::Mutex) [] {
+            closing_ends_the_wait,
+            a_closed_client_takes_no_lock,
+            closing_waits_for_what_is_held,
+            what_was_dropped_has_left_when_closing_ends,
+        }
+    }
+}
 
 pub(super) async fn closing_ends_the_wait(arena: Arc<Arena>) {
     let (a, b) = (arena.client().await, arena.client().await);

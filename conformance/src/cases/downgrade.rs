@@ -6,7 +6,40 @@ use dlock_core::{Guard, Kind, LockOptions, Locks, LostReason};
 use futures_util::future::join_all;
 use tokio::{task::JoinHandle, time::sleep};
 
-use crate::{Arena, Clock, wrap::Habit};
+use crate::{
+    Arena, Clock,
+    case::{Case, Need, cases},
+    wrap::Habit,
+};
+
+/// Every kind that a store may downgrade, and the topic of its cases.
+pub(super) const TOPICS: [(&str, Kind); 3] =
+    [("downgrade_mutex", Kind::Mutex), ("downgrade_fair", Kind::Fair), ("downgrade_write", Kind::Write)];
+
+/// The cases of this file.
+pub(super) fn cases() -> Vec<Case> {
+    // Those who wait for a mutex have no places in an order.
+    let in_order = cases! {
+        "downgrade_fair" (Kind::Fair) [Need::Kind(Kind::Read), Need::Downgrade] { a_downgrade_passes_nobody_who_waits }
+        "downgrade_write" (Kind::Write) [Need::Kind(Kind::Read), Need::Downgrade] { a_downgrade_passes_nobody_who_waits }
+    };
+    TOPICS.into_iter().flat_map(|(topic, kind)| of(topic, kind)).chain(in_order).collect()
+}
+
+fn of(topic: &'static str, kind: Kind) -> Vec<Case> {
+    cases! {
+        topic (kind) [Need::Kind(Kind::Read), Need::Downgrade] {
+            a_downgrade_lets_readers_in_and_keeps_others_out,
+            a_downgrade_wakes_all_readers_behind,
+            the_release_of_a_downgraded_hold_wakes_who_waits,
+            a_downgraded_hold_outlasts_the_ttl,
+        }
+        topic (kind) [Need::Kind(Kind::Read), Need::Downgrade, Need::Tokens] { a_downgrade_keeps_the_token }
+        topic (kind) [Need::Kind(Kind::Read), Need::Downgrade, Need::Inspect] {
+            a_downgraded_holder_is_told_of_a_theft_as_soon_as_any_other,
+        }
+    }
+}
 
 /// So long a ttl that what happens soon owes nothing to its end, nor to a waiter's heartbeat.
 fn long(arena: &Arena, client: &Locks) -> LockOptions {

@@ -10,11 +10,55 @@ use std::{
     time::Duration,
 };
 
-use dlock_core::{Error, Guard, LockOptions, Locks, Result};
+use dlock_core::{Error, Guard, Kind, LockOptions, Locks, Result};
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
-use crate::{Arena, cases::stress::Room};
+use crate::{
+    Arena,
+    case::{Case, cases},
+    cases::stress::Room,
+};
+
+/// Every exclusive kind, and the topic of its cases.
+pub(super) const TOPICS: [(&str, Kind); 3] =
+    [("mutex", Kind::Mutex), ("fair", Kind::Fair), ("write", Kind::Write)];
+
+/// The cases of this file, for each kind.
+pub(super) fn cases() -> Vec<Case> {
+    TOPICS.into_iter().flat_map(|(topic, kind)| of(topic, kind)).collect()
+}
+
+fn of(topic: &'static str, kind: Kind) -> Vec<Case> {
+    cases! {
+        topic (kind) [] {
+            a_free_lock_is_granted,
+            a_try_of_a_free_lock_succeeds,
+            a_second_contender_waits_until_the_release,
+            a_try_of_a_held_lock_is_busy,
+            of_many_tries_at_once_at_most_one_succeeds,
+            a_released_lock_is_free_for_others_at_once,
+            a_released_lock_is_free_for_the_same_client_at_once,
+            many_rounds_leave_nothing_behind,
+            a_bounded_wait_succeeds_when_the_lock_is_freed_in_time,
+            a_wait_that_runs_out_is_a_timeout_that_says_so,
+            a_wait_of_zero_is_one_try,
+            a_waiter_that_gave_up_takes_no_later_turn,
+            a_hold_and_a_wait_outlast_the_ttl,
+            default_options_protect_long_work,
+            a_dropped_guard_lets_the_next_one_in,
+            a_guard_dropped_outside_a_runtime_lets_the_next_one_in,
+            a_guard_dropped_in_a_panic_lets_the_next_one_in,
+            a_release_wakes_a_waiter_long_before_the_ttl_ends,
+            a_release_wakes_a_waiter_of_the_same_client,
+            handles_of_one_client_exclude_each_other,
+            without_an_owner_nobody_re_enters,
+            locks_of_two_names_do_not_disturb_each_other,
+            a_lock_passes_through_a_chain_of_waiters,
+            every_waiter_of_one_client_is_granted_once,
+        }
+    }
+}
 
 async fn take(arena: &Arena, client: &Locks) -> Guard {
     arena.take(client, arena.kind()).await

@@ -9,7 +9,30 @@ use dlock_core::{Guard, Kind, LockOptions, Locks};
 use futures_util::future::join_all;
 use tokio::{task::JoinHandle, time::sleep};
 
-use crate::Arena;
+use crate::{
+    Arena,
+    case::{Case, cases},
+};
+
+/// The cases of this file.
+pub(super) fn cases() -> Vec<Case> {
+    cases! {
+        "order" (Kind::Fair) [] {
+            waiters_are_granted_in_order_of_arrival,
+            waits_of_all_lengths_keep_the_order,
+            a_newcomers_try_does_not_overtake_a_waiter,
+            a_newcomer_does_not_overtake_a_waiter,
+            a_try_leaves_no_place_in_the_queue,
+            order_is_kept_when_a_waiter_in_the_middle_leaves,
+            order_is_kept_when_the_first_waiter_leaves,
+            order_is_kept_when_a_wait_runs_out,
+            order_is_kept_when_the_holder_crashes,
+            a_crashed_waiter_blocks_others_for_no_longer_than_its_ttl_or_session,
+            a_waiter_that_crashed_alone_blocks_nobody_after_its_ttl_or_session,
+            a_waiter_keeps_its_place_far_beyond_its_ttl,
+        }
+    }
+}
 
 /// Waiters of one lock in order of arrival. Each notes its number while it holds, then lets go: in turns by a release and
 /// by a drop.

@@ -6,11 +6,35 @@ use std::{
     time::Duration,
 };
 
-use dlock_core::{DistributedLockExt, Error, Guard, LostReason};
+use dlock_core::{DistributedLockExt, Error, Guard, Kind, LostReason};
 use futures_util::FutureExt;
 use tokio::time::{Instant, sleep};
 
-use crate::Arena;
+use crate::{
+    Arena,
+    case::{Case, cases},
+};
+
+/// The cases of this file.
+pub(super) fn cases() -> Vec<Case> {
+    cases! {
+        "hold" (Kind::Mutex) [] {
+            two_holds_are_renewed_each_for_itself,
+            what_remains_is_never_more_than_the_ttl,
+            renewing_at_half_the_ttl_keeps_a_lock,
+            the_store_keeps_no_claim_longer_than_was_asked,
+            a_lease_ends_by_itself,
+            a_lease_lets_the_next_one_in_no_earlier_than_its_guard_says,
+            a_lease_that_is_released_before_its_end_is_never_lost,
+            run_releases_when_its_work_panics,
+            run_drops_its_work_when_the_lock_is_lost,
+            lock_within_gives_up_when_its_time_is_over,
+            the_time_that_an_answer_took_is_not_time_held,
+            a_grant_that_comes_after_its_ttl_is_never_held,
+            a_waiter_whose_grant_comes_too_late_asks_again,
+        }
+    }
+}
 
 /// When a guard is lost unless it is renewed.
 fn end(guard: &Guard) -> Instant {

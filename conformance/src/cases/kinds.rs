@@ -5,7 +5,27 @@ use std::{sync::Arc, time::Duration};
 use dlock_core::{DistributedLock, DistributedLockExt, Error, FairLock, Guard, Kind, Result, RwLock};
 use tokio::time::timeout;
 
-use crate::Arena;
+use crate::{
+    Arena,
+    case::{Case, Need, cases},
+};
+
+/// The cases of this file.
+pub(super) fn cases() -> Vec<Case> {
+    cases! {
+        "kinds" (Kind::Mutex) [] {
+            a_kind_that_the_store_lacks_is_refused_without_asking_it,
+            a_lock_of_any_kind_works_through_its_trait,
+            a_builder_takes_the_lock_that_the_trait_takes,
+            a_lock_is_held_while_its_work_runs_and_free_afterwards,
+        }
+        "kinds" (Kind::Mutex) [Need::Kind(Kind::Fair)] { a_mutex_and_a_fair_lock_never_both_hold }
+        "kinds" (Kind::Mutex) [Need::Kind(Kind::Write)] { a_mutex_and_a_writer_never_both_hold }
+        "kinds" (Kind::Mutex) [Need::Kind(Kind::Read)] { a_mutex_and_a_reader_never_both_hold }
+        "kinds" (Kind::Fair) [Need::Kind(Kind::Write)] { a_fair_lock_and_a_writer_never_both_hold }
+        "kinds" (Kind::Fair) [Need::Kind(Kind::Read)] { a_fair_lock_and_a_reader_never_both_hold }
+    }
+}
 
 pub(super) async fn a_mutex_and_a_fair_lock_never_both_hold(arena: Arc<Arena>) {
     never_both_hold(&arena, Kind::Mutex, Kind::Fair).await;

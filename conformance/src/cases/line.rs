@@ -1,16 +1,38 @@
 //! The line between a driver and its server: cut, silent, late, or ending at once. Through a proxy, so that the driver's own
+//! Over the usual length: the cases of one topic.
 //! time-outs and reconnects are what is tested.
 
 use std::{sync::Arc, time::Duration};
 
 use dlock_core::{
-    Error, Guard, LockName, Locks, Result,
+    Error, Guard, Kind, LockName, Locks, Result,
     driver::{Attempt, Claim, Request},
 };
 use futures_util::{FutureExt, future::join_all};
 use tokio::time::{Instant, sleep};
 
-use crate::Arena;
+use crate::{
+    Arena,
+    case::{Case, Need, cases},
+};
+
+/// The cases of this file.
+pub(super) fn cases() -> Vec<Case> {
+    cases! {
+        "line" (Kind::Mutex) [Need::Network] {
+            every_call_to_a_silent_server_ends_within_its_bound,
+            connecting_to_a_silent_server_ends_with_an_error,
+            a_holder_whose_connection_breaks_keeps_its_lock,
+            a_line_that_was_silent_for_a_while_costs_no_lock,
+            nobody_gets_in_before_the_holder_on_a_silent_line_is_lost,
+            an_answer_that_comes_late_answers_no_later_call,
+            a_request_that_arrives_late_keeps_others_out_for_no_longer_than_its_ttl,
+            a_waiter_whose_connections_break_gets_its_turn,
+            a_server_that_hangs_up_is_an_error_and_then_used_again,
+            many_callers_do_not_storm_a_server_that_hangs_up,
+        }
+    }
+}
 
 /// The longest that connecting to a silent server may take.
 const CONNECTING: Duration = Duration::from_secs(10);

@@ -5,7 +5,29 @@ use std::sync::Arc;
 use dlock_core::{Contender, Guard, Kind, LockState, Locks, Result};
 use tokio::task::JoinHandle;
 
-use crate::Arena;
+use crate::{
+    Arena,
+    case::{Case, Need, cases},
+};
+
+/// The cases of this file.
+pub(super) fn cases() -> Vec<Case> {
+    cases! {
+        "look" (Kind::Mutex) [Need::Inspect] {
+            a_free_lock_shows_nobody,
+            a_held_lock_shows_its_holder,
+            a_list_shows_what_begins_with_its_prefix_in_order,
+            a_prefix_is_taken_literally,
+            breaking_a_free_lock_breaks_nothing,
+            breaking_a_lock_lets_the_next_one_in,
+        }
+        "look" (Kind::Fair) [Need::Inspect] {
+            those_who_wait_are_shown_in_order,
+            breaking_a_lock_leaves_those_who_wait_in_their_places,
+        }
+        "look" (Kind::Read) [Need::Kind(Kind::Write), Need::Inspect] { breaking_a_lock_breaks_every_reader }
+    }
+}
 
 async fn clients(arena: &Arena) -> (Locks, Locks) {
     (arena.client().await, arena.client().await)

@@ -3,13 +3,44 @@
 
 use std::{sync::Arc, time::Duration};
 
-use dlock_core::{Error, Guard, LockOptions, LockState, Locks, LostReason};
+use dlock_core::{Error, Guard, Kind, LockOptions, LockState, Locks, LostReason};
 use tokio::time::{Instant, sleep};
 
 use crate::{
     Arena,
+    case::{Case, Need, cases},
     wrap::{Habit, Switch},
 };
+
+/// The cases of this file.
+pub(super) fn cases() -> Vec<Case> {
+    cases! {
+        "loss" (Kind::Mutex) [] {
+            a_holder_that_is_cut_off_is_told_when_its_ttl_is_over,
+            a_token_of_the_loss_is_cancelled_by_it,
+            everybody_who_waits_for_the_loss_is_told,
+            nobody_gets_in_before_the_holder_that_is_cut_off_is_lost,
+            nobody_gets_in_before_a_holder_is_lost_that_hears_no_answers,
+            a_holder_that_is_cut_off_for_less_than_its_ttl_keeps_its_lock,
+            a_renewal_whose_answer_is_lost_is_no_loss,
+            a_frozen_holder_sees_its_loss_at_its_first_step,
+            what_is_lost_stays_lost,
+            a_lost_lock_is_free_when_its_holder_is_back,
+            a_renewal_that_comes_too_late_does_not_disturb_the_next_holder,
+            releasing_what_is_lost_is_an_error,
+            neither_a_release_nor_a_drop_is_a_loss,
+            a_crashed_holder_frees_its_lock_within_its_ttl_or_session,
+            a_crashed_waiter_lets_others_pass_within_its_ttl_or_session,
+        }
+        "loss" (Kind::Mutex) [Need::Session] { a_client_whose_session_ends_holds_nothing_any_more }
+        "loss" (Kind::Mutex) [Need::Inspect] {
+            whoever_is_robbed_is_told,
+            whoever_releases_what_was_taken_is_told,
+            a_stale_release_does_not_disturb_the_next_holder,
+            a_stale_drop_does_not_disturb_the_next_holder,
+        }
+    }
+}
 
 /// A hold whose client can be cut off, which then dies soon.
 async fn mortal(arena: &Arena) -> (Guard, Switch) {

@@ -2,9 +2,26 @@
 
 use std::sync::Arc;
 
-use dlock_core::{Error, Guard, Locks, Wait};
+use dlock_core::{Error, Guard, Kind, Locks, Wait};
 
-use crate::Arena;
+use crate::{
+    Arena,
+    case::{Case, cases},
+};
+
+/// The cases of this file.
+pub(super) fn cases() -> Vec<Case> {
+    cases! {
+        "name" (Kind::Mutex) [] {
+            names_that_differ_in_case_are_different,
+            names_that_differ_in_accents_are_different,
+            a_name_that_begins_like_another_is_different,
+            odd_names_exclude_like_any_other,
+            odd_names_are_shown_as_they_are,
+            what_is_no_name_is_refused_before_any_io,
+        }
+    }
+}
 
 /// Holds locks of all these names at once, which are to be different locks.
 async fn hold_all(client: &Locks, names: &[String]) -> Vec<Guard> {

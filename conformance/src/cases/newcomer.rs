@@ -2,10 +2,23 @@
 
 use std::sync::Arc;
 
-use dlock_core::{Guard, Token};
+use dlock_core::{Guard, Kind, Token};
 use tokio::time::sleep;
 
-use crate::Arena;
+use crate::{
+    Arena,
+    case::{Case, Need, cases},
+};
+
+/// The cases of this file.
+pub(super) fn cases() -> Vec<Case> {
+    cases! {
+        "newcomer" (Kind::Mutex) [] { a_try_gets_a_lock_whose_holder_died_unnoticed }
+        "newcomer" (Kind::Mutex) [Need::Tokens] {
+            a_newcomers_token_is_greater_than_that_of_a_holder_that_died,
+        }
+    }
+}
 
 /// The token of a holder that died and is past its ttl, and what the next one got.
 async fn after_a_death(arena: &Arena) -> (Option<Token>, Guard) {

@@ -2,9 +2,24 @@
 
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
-use dlock_core::{Error, LockOptions};
+use dlock_core::{Error, Kind, LockOptions};
 
-use crate::Arena;
+use crate::{
+    Arena,
+    case::{Case, cases},
+};
+
+/// The cases of this file.
+pub(super) fn cases() -> Vec<Case> {
+    cases! {
+        "option" (Kind::Mutex) [] {
+            options_that_make_no_sense_are_refused_before_any_io,
+            the_longest_wait_is_a_wait,
+            the_longest_ttl_can_be_held,
+            the_shortest_ttl_is_short_but_no_panic,
+        }
+    }
+}
 
 pub(super) async fn options_that_make_no_sense_are_refused_before_any_io(arena: Arc<Arena>) {
     let (a, line) = arena.client_with_switch().await;

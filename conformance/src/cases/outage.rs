@@ -2,10 +2,27 @@
 
 use std::{sync::Arc, time::Duration};
 
-use dlock_core::Error;
+use dlock_core::{Error, Kind};
 use tokio::time::sleep;
 
-use crate::Arena;
+use crate::{
+    Arena,
+    case::{Case, cases},
+};
+
+/// The cases of this file.
+pub(super) fn cases() -> Vec<Case> {
+    cases! {
+        "outage" (Kind::Mutex) [] {
+            a_bounded_wait_for_a_dead_store_ends_in_time_and_says_why,
+            an_unbounded_wait_for_a_dead_store_is_an_error,
+            a_waiter_whose_store_dies_is_told,
+            a_try_of_a_dead_store_is_an_error,
+            a_release_to_a_dead_store_ends_when_the_hold_would,
+            a_blip_of_the_store_is_not_noticed_by_a_waiter,
+        }
+    }
+}
 
 pub(super) async fn a_bounded_wait_for_a_dead_store_ends_in_time_and_says_why(arena: Arc<Arena>) {
     let (a, line) = arena.client_with_switch().await;

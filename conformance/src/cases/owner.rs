@@ -1,11 +1,52 @@
 //! Whoever holds a lock as an owner may take it again, and nobody else.
+//! Over the usual length: the cases of one topic.
 
 use std::sync::Arc;
 
 use dlock_core::{DistributedLock, Error, Guard, Kind, Locks, LostReason, Owner};
 use tokio::time::{Instant, sleep_until};
 
-use crate::Arena;
+use crate::{
+    Arena,
+    case::{Case, Need, cases},
+    cases::downgrade,
+};
+
+/// The cases of this file.
+pub(super) fn cases() -> Vec<Case> {
+    let downgraded = downgrade::TOPICS.into_iter().flat_map(|(topic, kind)| of_downgraded(topic, kind));
+    let others = cases! {
+        "owner" (Kind::Mutex) [] {
+            an_owner_enters_again_through_any_handle,
+            the_lock_is_held_until_its_owner_has_released_every_guard,
+            another_owner_waits,
+            without_an_owner_everybody_is_a_stranger,
+            an_owner_of_two_clients_is_a_stranger_to_itself,
+            an_owner_holds_each_name_for_itself,
+            entering_again_asks_the_store_for_nothing,
+            entering_again_with_a_shorter_ttl_shortens_nothing,
+            two_tasks_of_an_owner_wait_as_one,
+            an_owner_whose_first_task_gives_up_still_gets_in,
+            after_a_loss_an_owner_takes_the_lock_anew,
+        }
+        "owner" (Kind::Write) [Need::Kind(Kind::Read)] {
+            an_owner_that_writes_may_read,
+            an_owner_that_reads_is_told_that_it_cannot_write,
+            an_owner_goes_on_reading_when_it_no_longer_writes,
+        }
+    };
+    others.into_iter().chain(downgraded).collect()
+}
+
+fn of_downgraded(topic: &'static str, kind: Kind) -> Vec<Case> {
+    cases! {
+        topic (kind) [Need::Kind(Kind::Read), Need::Downgrade] {
+            when_an_owner_holds_only_to_read_others_may_read,
+            of_an_owners_two_guards_a_downgraded_one_lets_no_reader_in,
+            of_an_owners_two_guards_a_dropped_one_lets_no_reader_in,
+        }
+    }
+}
 
 pub(super) async fn an_owner_enters_again_through_any_handle(arena: Arc<Arena>) {
     let (a, me) = (arena.client().await, Owner::new());

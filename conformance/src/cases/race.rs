@@ -8,11 +8,30 @@ use std::{
     thread,
 };
 
-use dlock_core::Owner;
+use dlock_core::{Kind, Owner};
 use futures_util::future::join_all;
 use tokio::{runtime::Handle, sync::Barrier};
 
-use crate::Arena;
+use crate::{
+    Arena,
+    case::{Case, cases},
+    cases::exclusive,
+};
+
+/// The cases of this file.
+pub(super) fn cases() -> Vec<Case> {
+    let exclusive = exclusive::TOPICS.into_iter().flat_map(|(topic, kind)| of_exclusive(topic, kind));
+    let others = cases! {
+        "owner" (Kind::Mutex) [] { an_owner_that_holds_is_never_refused_whatever_its_other_tasks_do }
+    };
+    exclusive.chain(others).collect()
+}
+
+fn of_exclusive(topic: &'static str, kind: Kind) -> Vec<Case> {
+    cases! {
+        topic (kind) [] { of_many_racing_for_a_name_never_used_one_gets_it }
+    }
+}
 
 /// Clients that race for each name.
 const RACERS: usize = 8;

@@ -2,11 +2,27 @@
 
 use std::{sync::Arc, time::Duration};
 
-use dlock_core::{Guard, Locks};
+use dlock_core::{Guard, Kind, Locks};
 use futures_util::FutureExt;
 use tokio::time::{Instant, sleep};
 
-use crate::{Arena, Data};
+use crate::{
+    Arena, Data,
+    case::{Case, Need, cases},
+};
+
+/// The cases of this file.
+pub(super) fn cases() -> Vec<Case> {
+    cases! {
+        "restart" (Kind::Mutex) [Need::Restart] {
+            a_lock_outlives_a_restart_that_keeps_the_data,
+            a_holder_is_told_when_the_store_lost_its_data,
+        }
+        "restart" (Kind::Mutex) [Need::Restart, Need::Tokens, Need::TokenFloor] {
+            tokens_grow_although_the_store_lost_its_data,
+        }
+    }
+}
 
 /// Tries until the store answers and the lock is free.
 async fn taken_again(client: &Locks, name: &str) -> Guard {

@@ -20,7 +20,38 @@ use tokio::{
     time::sleep,
 };
 
-use crate::Arena;
+use crate::{
+    Arena,
+    case::{Case, Need, cases},
+};
+
+/// The cases of this file.
+pub(super) fn cases() -> Vec<Case> {
+    cases! {
+        "rwlock" (Read) [Need::Kind(Write)] {
+            readers_share,
+            many_readers_hold_at_the_same_time,
+            a_writer_excludes_readers_and_writers,
+            a_reader_waits_for_a_writer,
+            a_try_to_write_is_busy_beside_a_reader,
+            a_dropped_reader_lets_a_writer_in,
+            a_writer_waits_for_all_readers,
+            one_of_two_readers_keeps_a_try_to_write_out,
+            a_reader_that_comes_after_a_waiting_writer_waits_behind_it,
+            a_try_to_read_does_not_overtake_a_waiting_writer,
+            a_waiting_writer_that_leaves_lets_the_readers_behind_it_in,
+            readers_behind_a_writer_enter_together,
+            a_crashed_reader_is_forgotten_while_others_read,
+            readers_hold_far_beyond_the_ttl,
+            readers_without_rest_do_not_starve_a_writer,
+            writers_without_rest_do_not_starve_a_reader,
+            downgrading_a_reader_changes_nothing,
+        }
+        "rwlock" (Read) [Need::Kind(Write), Need::Tokens] {
+            the_tokens_of_writers_grow_past_those_of_readers,
+        }
+    }
+}
 
 /// A contender with a client of its own, as a task. The store has it, as the last of `contenders`, when this returns.
 async fn arrive(arena: &Arena, kind: Kind, contenders: usize) -> JoinHandle<Guard> {

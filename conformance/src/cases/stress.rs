@@ -1,4 +1,5 @@
 //! Many at once: nobody meets whom they must not meet, no update is lost, nobody is left out.
+//! Over the usual length: the cases of one topic.
 
 use std::{
     sync::{
@@ -17,7 +18,41 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::Arena;
+use crate::{
+    Arena,
+    case::{Case, Need, cases},
+    cases::{downgrade, exclusive},
+};
+
+/// The cases of this file.
+pub(super) fn cases() -> Vec<Case> {
+    let exclusive = exclusive::TOPICS.into_iter().flat_map(|(topic, kind)| of_exclusive(topic, kind));
+    let downgraded = downgrade::TOPICS.into_iter().flat_map(|(topic, kind)| of_downgraded(topic, kind));
+    let others = cases! {
+        "rwlock" (Kind::Read) [Need::Kind(Kind::Write)] { readers_never_see_a_write_half_done }
+        "kinds" (Kind::Mutex) [] { contenders_of_all_kinds_never_meet }
+    };
+    exclusive.chain(downgraded).chain(others).collect()
+}
+
+fn of_exclusive(topic: &'static str, kind: Kind) -> Vec<Case> {
+    cases! {
+        topic (kind) [] {
+            no_update_is_lost,
+            no_update_is_lost_among_waits_cut_short,
+            a_storm_of_dropped_waits_leaves_the_lock_free,
+            many_names_are_held_at_the_same_time,
+        }
+    }
+}
+
+fn of_downgraded(topic: &'static str, kind: Kind) -> Vec<Case> {
+    cases! {
+        topic (kind) [Need::Kind(Kind::Read), Need::Downgrade] {
+            nobody_writes_between_a_write_and_its_downgrade,
+        }
+    }
+}
 
 /// Where holders of one lock meet whom they must not meet.
 #[derive(Default)]

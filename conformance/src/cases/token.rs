@@ -2,10 +2,31 @@
 
 use std::{sync::Arc, time::Duration};
 
-use dlock_core::{Guard, Locks, Owner, Token};
+use dlock_core::{Guard, Kind, Locks, Owner, Token};
 use tokio::time::{Instant, timeout};
 
-use crate::Arena;
+use crate::{
+    Arena,
+    case::{Case, Need, cases},
+};
+
+/// The cases of this file.
+pub(super) fn cases() -> Vec<Case> {
+    cases! {
+        "token" (Kind::Mutex) [Need::Tokens] {
+            tokens_grow_from_hold_to_hold,
+            tokens_grow_from_client_to_client,
+            a_token_is_greater_than_that_of_a_claim_that_expired,
+            tokens_grow_across_the_kinds_of_a_name,
+            tokens_grow_past_contenders_that_gave_up,
+            a_token_stays_the_same_through_renewals,
+            a_token_stays_the_same_when_its_owner_enters_again,
+            asking_again_after_a_lost_answer_is_one_grant,
+        }
+        "token" (Kind::Mutex) [Need::Tokens, Need::Inspect] { a_token_is_greater_than_that_of_a_broken_hold }
+        "token" (Kind::Read) [Need::Tokens] { two_readers_have_two_tokens }
+    }
+}
 
 /// The token of a hold that is taken and released.
 async fn next_token(arena: &Arena, client: &Locks) -> Token {

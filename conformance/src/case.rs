@@ -1,0 +1,154 @@
+//! One case of the table, what a store must have for it, and how a file of cases lists its own.
+
+use std::{fmt, pin::Pin, sync::Arc};
+
+use dlock_core::{Kind, driver::Info};
+
+use crate::{Arena, Fixture, Row, runner::told, wrap::Habit};
+
+/// One case: a behaviour, and what a store must have for it.
+#[derive(Clone, Copy)]
+pub struct Case {
+    pub(crate) topic: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) needs: &'static [Need],
+    pub(crate) run: fn(Arc<Arena>) -> Running,
+}
+
+type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// What a store must have for a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    Kind(Kind),
+    Tokens,
+    /// Tokens that grow when the store lost its data, too.
+    TokenFloor,
+    /// That the kind of the case can be turned into a read hold.
+    Downgrade,
+    Inspect,
+    /// That allocated bytes are counted.
+    Allocated,
+    /// That claims live as long as their client's session.
+    Session,
+    /// That a proxy can stand before the server.
+    Network,
+    /// That the server can be restarted.
+    Restart,
+}
+
+/// What a store can do.
+pub(crate) struct Able {
+    info: Info,
+    inspects: bool,
+    has_members: bool,
+    tokens_outlive_data: bool,
+    counts_bytes: bool,
+    has_network: bool,
+    restarts: bool,
+}
+
+impl Able {
+    /// Asks a client of the store.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub(crate) async fn of(fixture: &dyn Fixture) -> Self {
+        let connected = fixture.connect().await;
+        let store = connected
+            .unwrap_or_else(|error| panic!("no client of {} can connect: {}", fixture.name(), told(&error)));
+        let has_members = fixture.connect_with_member(Habit::Deaf).await.is_some();
+        Self {
+            info: store.backend.info().clone(),
+            inspects: store.inspect.is_some(),
+            has_members,
+            tokens_outlive_data: fixture.tokens_outlive_data(),
+            counts_bytes: fixture.allocated().is_some(),
+            has_network: fixture.network().is_some(),
+            restarts: fixture.network().is_some_and(|network| network.restart().is_some()),
+        }
+    }
+
+    /// Whether the cases are to run in this row.
+    pub(crate) fn has_row(&self, row: Row) -> bool {
+        self.has_members || !matches!(row, Row::Member(_))
+    }
+}
+
+impl Case {
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub(crate) async fn run(&self, arena: Arc<Arena>) {
+        (self.run)(arena).await;
+    }
+
+    /// Whether other cases of the process must not run meanwhile.
+    pub(crate) fn runs_alone(&self) -> bool {
+        self.needs.iter().any(|need| matches!(need, Need::Allocated | Need::Restart))
+    }
+
+    /// Whether the case is in this row: not where another would only repeat it, because the case itself does what the rows
+    /// do, or looks at something that they do not change.
+    pub(crate) fn is_in(&self, row: Row) -> bool {
+        let only_plain = [Need::Allocated, Need::Network, Need::Restart];
+        row == Row::Plain || !self.needs.iter().any(|need| only_plain.contains(need))
+    }
+
+    /// What is lacking for it.
+    pub(crate) fn missing(&self, able: &Able) -> Option<String> {
+        let Able { info, inspects, .. } = able;
+        let has = |kind| info.kinds.contains(&kind);
+        if !has(self.kind) {
+            return Some(format!("the store has no {}", self.kind));
+        }
+        self.needs.iter().find_map(|need| match need {
+            Need::Kind(kind) if !has(*kind) => Some(format!("the store has no {kind}")),
+            Need::Tokens if !info.tokens => Some("the store has no tokens".to_owned()),
+            Need::TokenFloor if !able.tokens_outlive_data => {
+                Some("the store's tokens begin anew when it lost its data".to_owned())
+            }
+            Need::Downgrade if !info.downgrades.contains(&self.kind) => {
+                Some(format!("the store cannot downgrade a {}", self.kind))
+            }
+            Need::Inspect if !inspects => Some("the store cannot be looked into".to_owned()),
+            Need::Allocated if !able.counts_bytes => Some("the fixture does not count bytes".to_owned()),
+            Need::Session if info.session.is_none() => Some("the store has no sessions".to_owned()),
+            Need::Restart if !able.restarts => Some("the fixture cannot restart the server".to_owned()),
+            Need::Network if !able.has_network => Some("the fixture has no one server".to_owned()),
+            _ => None,
+        })
+    }
+}
+
+impl fmt::Debug for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Case({self})")
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}::{}", self.topic, self.name)
+    }
+}
+
+/// A list of cases: `topic (kind of the locks) [needs] { functions }`, as often as need be. A case is called like its function.
+macro_rules! cases {
+    ($($topic:tt ($kind:expr) $needs:tt { $($case:ident),+ $(,)? })+) => {
+        [$(cases!(@of $topic $kind, $needs $($case)+)),+].concat()
+    };
+    (@of $topic:tt $kind:expr, $needs:tt $($case:ident)+) => {
+        vec![$($crate::case::Case {
+            topic: $topic,
+            name: stringify!($case),
+            kind: $kind,
+            needs: &$needs,
+            run: |arena| Box::pin($case(arena)),
+        }),+]
+    };
+}
+
+pub(crate) use cases;

@@ -1,17 +1,20 @@
-//! Redis and Valkey servers for tests, in four [flavours](Flavour), and the faults a server can do. A few
-//! lines over the usual length, most of them what its users read.
+//! Servers for tests, and the faults that a server can do.
 //!
-//! An address comes from an environment variable, `DLOCK_TEST_REDIS_URL`, `DLOCK_TEST_REDIS_TLS_URL`, `…_SENTINEL_URL`,
-//! `…_CLUSTER_URL`, and the same with `REDIS5`, `REDIS6` and `VALKEY`. Else the servers run in containers where Docker
-//! answers, from the image that `DLOCK_TEST_REDIS_IMAGE` names if it is set; else the fixture runs `redis-server` or
-//! `valkey-server` itself, with the same files. `scripts/stores up` provides what is missing. Either way they listen on
-//! 127.0.0.1 only, on ports of their own, and end with the test binary, also when it is killed.
+//! A store is a [recipe](recipe::Recipe): its package, the members that it consists of, how to ask one whether it answers,
+//! how to join them, and the URL. This file and its siblings do what all stores share: they find an image or a program, run
+//! the members, wait for them, harm them, and end them. Each store has a folder with its recipes: [`redis`].
+//!
+//! The address of a store comes from an environment variable if it is set: `DLOCK_TEST_REDIS_URL`, or for another flavour
+//! `DLOCK_TEST_REDIS_CLUSTER_URL`. Else the servers run in containers where Docker answers, from the image that
+//! `DLOCK_TEST_REDIS_IMAGE` names if it is set. Else the fixture runs the server's program itself, with the same files.
+//! `scripts/stores up` provides what is missing. Either way the servers listen on 127.0.0.1 only, on ports of their own, and
+//! end with the test binary, also when it is killed.
 //!
 //! ```no_run
-//! use dlock_conformance::stores::{self, Brand, Data, Flavour};
+//! use dlock_conformance::stores::{Data, redis::{self, Brand, Flavour}};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let redis = stores::start(Brand::Redis, Flavour::Standalone).await.map_err(|gone| gone.reason)?;
+//! let redis = redis::start(Brand::Redis, Flavour::Standalone).await.map_err(|gone| gone.reason)?;
 //! println!("{}", redis.url()); // redis://127.0.0.1:23456
 //! for server in redis.servers() {
 //!     server.kill().await?;
@@ -21,141 +24,58 @@
 //! # }
 //! ```
 
+mod certificates;
 mod container;
 mod folder;
+mod package;
 mod port;
 mod process;
-mod resp;
+mod recipe;
+pub mod redis;
 mod server;
-mod topology;
 
-use std::{env, io, path::Path, sync::LazyLock, time::Duration};
+use std::{
+    env, io,
+    path::PathBuf,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
+use futures_util::future::join_all;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::Unreachable;
 use folder::Folder;
-use topology::Topology;
+use package::{Host, Package};
+use recipe::Recipe;
 
 pub use crate::Data;
 pub use server::Server;
 
-/// The longest that servers may take until they answer, a machine that is busy with other tests included.
+/// The longest that servers may take until they answer, on a machine that is busy with other tests, too.
 const READY: Duration = Duration::from_secs(60);
 
-/// Whose server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Brand {
-    /// Redis.
-    Redis,
-    /// Redis 5, which knows no TLS.
-    Redis5,
-    /// Redis 6.0, whose users cannot be as in [`Flavour::Tls`].
-    Redis6,
-    /// Valkey, its fork.
-    Valkey,
-}
-
-impl Brand {
-    /// All four.
-    pub const ALL: [Self; 4] = [Self::Redis, Self::Redis5, Self::Redis6, Self::Valkey];
-
-    /// In lower case, as `DLOCK_REQUIRE` says it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Redis => "redis",
-            Self::Redis5 => "redis5",
-            Self::Redis6 => "redis6",
-            Self::Valkey => "valkey",
-        }
-    }
-
-    fn program(self) -> &'static str {
-        match self {
-            Self::Redis | Self::Redis5 | Self::Redis6 => "redis-server",
-            Self::Valkey => "valkey-server",
-        }
-    }
-
-    /// The environment variable that says which image its servers are run from.
-    fn image_variable(self) -> String {
-        format!("DLOCK_TEST_{}_IMAGE", self.name().to_uppercase())
-    }
-
-    /// What may run its servers, the best first. Not the program of this machine where another version is asked for.
-    fn hosts(self) -> &'static [Host] {
-        match self {
-            Self::Redis5 | Self::Redis6 => &[Host::Container],
-            _ if env::var_os(self.image_variable()).is_some() => &[Host::Container],
-            Self::Redis | Self::Valkey => &[Host::Container, Host::Process],
-        }
-    }
-}
-
-/// How servers are set up, and the URL that names them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flavour {
-    /// One server: `redis://host:port`.
-    Standalone,
-    /// One server that speaks TLS and knows one user: `rediss://user:password@host:port`, with a
-    /// [certificate authority](Running::ca) of its own.
-    Tls,
-    /// A primary, its replica and one Sentinel, in this order: `redis+sentinel://host:port/dlock`.
-    Sentinel,
-    /// Three primaries: `redis-cluster://host:port,host:port,host:port`.
-    Cluster,
-}
-
-impl Flavour {
-    /// All four.
-    pub const ALL: [Self; 4] = [Self::Standalone, Self::Tls, Self::Sentinel, Self::Cluster];
-
-    /// In lower case.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Standalone => "standalone",
-            Self::Tls => "tls",
-            Self::Sentinel => "sentinel",
-            Self::Cluster => "cluster",
-        }
-    }
-
-    /// The environment variable that says where such a store is.
-    pub fn variable(self, brand: Brand) -> String {
-        let brand = brand.name().to_uppercase();
-        match self {
-            Self::Standalone => format!("DLOCK_TEST_{brand}_URL"),
-            _ => format!("DLOCK_TEST_{brand}_{}_URL", self.name().to_uppercase()),
-        }
-    }
-}
-
-/// Finds or starts a store. One is meant to serve all cases of a test binary.
-///
-/// # Errors
-/// [`Unreachable`] by the brand's name, with everything that was tried.
-///
-/// # Cancel safety
-/// Dropping the future ends what it started, in the background.
-pub async fn start(brand: Brand, flavour: Flavour) -> Result<Running, Unreachable> {
-    let variable = flavour.variable(brand);
+/// Finds or starts a store: what the `start` of each store's folder calls.
+async fn start(recipe: impl Recipe) -> Result<Running, Unreachable> {
+    let variable = recipe::variable(recipe.package(), recipe.flavour());
     if let Ok(url) = env::var(&variable) {
         return Ok(Running { url, found: None });
     }
     let mut tried = vec![format!("{variable} is not set")];
-    for host in brand.hosts().iter().copied() {
-        match on_own_runtime(async move { Started::new(brand, flavour, host).await }).await {
-            Ok(started) => return Ok(Running { url: started.topology.url(), found: Some(started) }),
+    let (package, recipe) = (Package::named(recipe.package()), Arc::new(recipe) as Arc<dyn Recipe>);
+    for host in package.hosts().iter().copied() {
+        let recipe = Arc::clone(&recipe);
+        match on_own_runtime(async move { Started::new(recipe, package, host).await }).await {
+            Ok(started) => {
+                return Ok(Running { url: started.recipe.url(&started.servers), found: Some(started) });
+            }
             Err(error) => tried.push(error.to_string()),
         }
     }
-    let reason = format!(
-        "there is no {} {}: {}; try `scripts/stores up`",
-        brand.name(),
-        flavour.name(),
-        tried.join("; ")
-    );
-    Err(Unreachable { name: brand.name().to_owned(), reason })
+    let name = package.name;
+    let reason =
+        format!("there is no {name} {}: {}; try `scripts/stores up`", recipe.flavour(), tried.join("; "));
+    Err(Unreachable { name: name.to_owned(), reason })
 }
 
 /// A store that answers. Dropping it ends the servers that were started for it, and waits for their end.
@@ -167,19 +87,19 @@ pub struct Running {
 }
 
 impl Running {
-    /// What a dlock client is to be given. Holds a password with [`Flavour::Tls`].
+    /// What a dlock client is to be given. Holds a password where the store has users.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The certificate of the authority to trust with [`Flavour::Tls`], in PEM.
-    pub fn ca(&self) -> Option<&Path> {
-        self.found.as_ref()?.topology.ca.as_deref()
+    /// The certificate of the authority that a client must trust, in PEM, where the store speaks TLS.
+    pub fn ca(&self) -> Option<PathBuf> {
+        self.servers().first().map(|server| server.file(certificates::CA)).filter(|path| path.exists())
     }
 
-    /// The servers to do harm to, in the order that [`Flavour`] says. None where the address came from the environment.
+    /// The servers to do harm to, in the order of the recipe. None where the address came from the environment.
     pub fn servers(&self) -> &[Server] {
-        self.found.as_ref().map_or(&[], |started| &started.topology.servers)
+        self.found.as_ref().map_or(&[], |started| &started.servers)
     }
 
     /// Waits until all servers answer and agree that all is well: after a fault, that it is healed.
@@ -191,17 +111,10 @@ impl Running {
     /// Only asks.
     pub async fn ready(&self) -> io::Result<()> {
         match &self.found {
-            Some(started) => started.topology.ready().await,
+            Some(started) => started.ready().await,
             None => Ok(()),
         }
     }
-}
-
-/// What runs a server.
-#[derive(Clone, Copy, Debug)]
-enum Host {
-    Container,
-    Process,
 }
 
 /// Servers, and what ends them.
@@ -209,15 +122,35 @@ enum Host {
 struct Started {
     // Dropped first: the servers are gone before their children are waited for.
     _folder: Folder,
-    topology: Topology,
+    servers: Vec<Server>,
+    recipe: Arc<dyn Recipe>,
 }
 
 impl Started {
-    async fn new(brand: Brand, flavour: Flavour, host: Host) -> io::Result<Self> {
-        let site = server::Site::new(brand, host)?;
+    async fn new(recipe: Arc<dyn Recipe>, package: &'static Package, host: Host) -> io::Result<Self> {
+        let site = package.site(host)?;
         let folder = Folder::new()?;
-        let topology = Topology::start(&site, flavour, &folder).await?;
-        Ok(Self { _folder: folder, topology })
+        let members = recipe.members(package.program)?;
+        let starting = members.into_iter().map(|member| Server::new(&site, &folder, member, &recipe));
+        // All of them, also where one fails: none may start after the folder has ended those that run.
+        let servers = join_all(starting).await.into_iter().collect::<io::Result<_>>()?;
+        let started = Self { _folder: folder, servers, recipe };
+        started.answer().await?;
+        started.recipe.join(&started.servers).await?;
+        started.ready().await?;
+        Ok(started)
+    }
+
+    async fn answer(&self) -> io::Result<()> {
+        for server in &self.servers {
+            server.answers().await?;
+        }
+        Ok(())
+    }
+
+    async fn ready(&self) -> io::Result<()> {
+        self.answer().await?;
+        poll(|| self.recipe.health(&self.servers)).await
     }
 }
 

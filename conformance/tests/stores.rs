@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use dlock_conformance::stores::{self, Brand, Data, Flavour, Running};
+use dlock_conformance::stores::{
+    Data, Running,
+    redis::{Brand, Flavour, start},
+};
 use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::runtime::{Builder, Runtime};
 
@@ -29,7 +32,7 @@ fn main() -> ExitCode {
     let old = [(Brand::Redis5, Flavour::Standalone), (Brand::Redis6, Flavour::Cluster)];
     for (brand, flavour) in all(Brand::Redis).into_iter().chain(all(Brand::Valkey)).chain(old) {
         let name = format!("{}_{}", brand.name(), flavour.name());
-        match runtime().block_on(stores::start(brand, flavour)) {
+        match runtime().block_on(start(brand, flavour)) {
             Ok(store) => trials.extend(of(&name, brand, flavour, store)),
             Err(unreachable) => trials.push(unreachable.trial(&name)),
         }
@@ -146,7 +149,7 @@ async fn servers_end_with_a_killed_binary(brand: Brand) -> Case {
 }
 
 fn wait_to_be_killed(brand: Brand) -> ExitCode {
-    let Ok(store) = runtime().block_on(stores::start(brand, Flavour::Standalone)) else {
+    let Ok(store) = runtime().block_on(start(brand, Flavour::Standalone)) else {
         return ExitCode::FAILURE;
     };
     println!("{}", store.servers()[0].address());

@@ -4,7 +4,7 @@ mod common;
 
 use std::process::ExitCode;
 
-use dlock_conformance::stores::{Brand, Flavour};
+use dlock_conformance::stores::redis::{Brand, Flavour};
 
 fn main() -> ExitCode {
     common::suite(Brand::Redis5, Flavour::Standalone, "")

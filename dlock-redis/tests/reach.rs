@@ -5,7 +5,7 @@ mod common;
 use std::{fs, time::Duration};
 
 use common::{Bench, ask, connect, pipe::Pipe, servers, soon};
-use dlock_conformance::stores::{Flavour, Running};
+use dlock_conformance::stores::{Running, redis::Flavour};
 use dlock_core::{Kind, LockOptions, Locks};
 
 /// A folder that ends with its test.

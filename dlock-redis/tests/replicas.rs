@@ -9,7 +9,7 @@ use std::{
 };
 
 use common::{Bench, ask, connect, raw, relay::Relay, servers, soon};
-use dlock_conformance::stores::{Flavour, Running, Server};
+use dlock_conformance::stores::{Running, Server, redis::Flavour};
 use dlock_core::{Error, Guard, Kind, LockOptions, Locks, Result};
 use tokio::time::sleep;
 

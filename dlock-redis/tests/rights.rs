@@ -6,7 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::{ask, connect, servers, shown, soon};
-use dlock_conformance::stores::{Flavour, Running};
+use dlock_conformance::stores::{Running, redis::Flavour};
 use dlock_core::{Error, Kind, LockOptions, Locks, Result};
 use futures_util::future::join_all;
 

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{ask, connect, replicated, servers, shown};
-use dlock_conformance::stores::{Flavour, Running};
+use dlock_conformance::stores::{Running, redis::Flavour};
 use dlock_core::Locks;
 use tokio::time::timeout;
 

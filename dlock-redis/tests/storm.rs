@@ -6,7 +6,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{Bench, connect, raw, relay::Relay, servers, words};
-use dlock_conformance::stores::Flavour;
+use dlock_conformance::stores::redis::Flavour;
 use dlock_core::{Guard, LockOptions, Locks, Result};
 use futures_util::future::join_all;
 use tokio::{task::JoinHandle, time::sleep};

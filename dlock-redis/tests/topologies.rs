@@ -6,7 +6,10 @@ mod common;
 use std::time::Duration;
 
 use common::{ask, connect, or_skip, raw, relay::Relay, replicated, servers, shown, unheard};
-use dlock_conformance::stores::{self, Brand, Flavour, Running, Server};
+use dlock_conformance::stores::{
+    Running, Server,
+    redis::{Brand, Flavour, start},
+};
 use dlock_core::{Kind, LockOptions, Locks, LostReason};
 use futures_util::future::join_all;
 use tokio::time::timeout;
@@ -73,7 +76,7 @@ async fn a_failover_that_loses_a_grant_is_told_and_the_next_token_is_greater() {
 
 #[tokio::test]
 async fn a_cluster_that_is_too_old_is_refused_with_what_it_needs() {
-    let Some(running) = or_skip(stores::start(Brand::Redis5, Flavour::Cluster).await) else { return };
+    let Some(running) = or_skip(start(Brand::Redis5, Flavour::Cluster).await) else { return };
     let error = connect(running.url()).await.unwrap_err();
     assert!(!error.is_transient(), "time makes it no newer: {error:?}");
     let told = shown(&error);

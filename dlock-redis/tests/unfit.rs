@@ -7,7 +7,7 @@ use common::{
     relay::{Relay, Words, answer, refusal},
     servers, shown,
 };
-use dlock_conformance::stores::Flavour;
+use dlock_conformance::stores::redis::Flavour;
 use dlock_core::{Error, Locks};
 
 /// What is told of a server that is sent this instead of what a client sends it.

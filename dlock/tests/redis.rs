@@ -13,7 +13,10 @@ use std::{
     process::Command,
 };
 
-use dlock_conformance::stores::{self, Brand, Flavour, Running};
+use dlock_conformance::stores::{
+    Running,
+    redis::{Brand, Flavour, start},
+};
 use place::{Ended, Place, Started, until};
 use serde_json::Value;
 
@@ -28,7 +31,7 @@ struct OnRedis {
 impl OnRedis {
     /// `None` where there is no Redis, unless it is required.
     async fn new() -> Option<Self> {
-        match stores::start(Brand::Redis, Flavour::Standalone).await {
+        match start(Brand::Redis, Flavour::Standalone).await {
             // What an address that is given holds else is not for these tests to list and to unlock.
             Ok(running) if running.servers().is_empty() => None,
             Ok(running) => Some(Self { place: Place::new(), running }),

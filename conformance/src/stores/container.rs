@@ -1,23 +1,21 @@
 //! A server in a container, on the host's network: what a cluster or a Sentinel announces is what clients reach.
 
 use std::{
-    collections::BTreeMap,
-    env, fs, io,
+    fs, io,
     mem::ManuallyDrop,
     path::{Path, PathBuf},
     process::Command,
-    sync::{Mutex, PoisonError},
 };
 
 use testcontainers::{ContainerAsync, Image, ImageExt, core::WaitFor, runners::AsyncRunner};
 
-use super::{Brand, server::Recipe};
+use super::recipe::Member;
 use crate::Data;
 
 /// Where the server's files are, in the container.
 const HOME: &str = "/dlock";
 
-/// An image to run servers from.
+/// An image to run servers from, which Docker has.
 #[derive(Clone, Debug)]
 pub(super) struct ServerImage {
     name: String,
@@ -25,40 +23,22 @@ pub(super) struct ServerImage {
 }
 
 impl ServerImage {
-    /// The image that the environment names, else the one that `scripts/stores` built, else the official one. They are
-    /// pulled if need be.
-    ///
     /// # Errors
-    /// Where Docker does not answer. A `docker` command may be a mere client, so it is asked.
-    pub(super) fn find(brand: Brand) -> io::Result<Self> {
-        // Once: where there is no registry, it takes a while to find out.
-        static FOUND: Mutex<BTreeMap<Brand, Result<ServerImage, String>>> = Mutex::new(BTreeMap::new());
-        let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
-        let image =
-            found.entry(brand).or_insert_with(|| Self::search(brand).map_err(|error| error.to_string()));
-        image.clone().map_err(io::Error::other)
-    }
-
-    fn search(brand: Brand) -> io::Result<Self> {
-        docker(&["info"])?;
-        if let Ok(named) = env::var(brand.image_variable()) {
-            return Self::pulled(&named);
-        }
-        let name = brand.name();
-        let built = format!("localhost/dlock-test-{name}");
-        if docker(&["image", "inspect", &format!("{built}:built")]).is_ok() {
-            return Ok(Self { name: built, tag: "built".to_owned() });
-        }
-        let mut table = include_str!("../../images/official").lines().map(|line| line.split(' '));
-        let line = table.find_map(|mut line| (line.next() == Some(name)).then_some(line)?.next());
-        Self::pulled(line.ok_or_else(|| io::Error::other("no official image is known"))?)
-    }
-
-    fn pulled(image: &str) -> io::Result<Self> {
+    /// Where Docker does not have it.
+    pub(super) fn here(image: &str) -> io::Result<Self> {
         let (name, tag) =
             image.rsplit_once(':').ok_or_else(|| io::Error::other(format!("image {image} has no tag")))?;
-        docker(&["image", "inspect", image]).or_else(|_| docker(&["pull", "--quiet", image]))?;
+        docker(&["image", "inspect", image])?;
         Ok(Self { name: name.to_owned(), tag: tag.to_owned() })
+    }
+
+    /// # Errors
+    /// Where Docker neither has it nor gets it.
+    pub(super) fn pulled(image: &str) -> io::Result<Self> {
+        Self::here(image).or_else(|_| {
+            docker(&["pull", "--quiet", image])?;
+            Self::here(image)
+        })
     }
 }
 
@@ -72,7 +52,7 @@ impl Image for ServerImage {
     }
 
     fn ready_conditions(&self) -> Vec<WaitFor> {
-        // The topology asks the servers.
+        // The recipe's probe asks the servers.
         Vec::new()
     }
 
@@ -91,13 +71,13 @@ pub(super) struct Container {
 }
 
 impl Container {
-    pub(super) async fn start(image: &ServerImage, folder: &Path, recipe: &Recipe) -> io::Result<Self> {
+    pub(super) async fn start(image: &ServerImage, folder: &Path, member: &Member) -> io::Result<Self> {
         let owner = std::process::id().to_string();
-        let name = format!("dlock-test-{owner}-{}", recipe.port.number());
+        let name = format!("dlock-test-{owner}-{}", member.ports[0].number());
         // First, so that the container has an end from its beginning.
         fs::write(folder.join("container"), &name)?;
-        let mut command = vec!["-c", include_str!("serve.sh"), "serve.sh"];
-        command.extend(recipe.command.iter().map(String::as_str));
+        let mut command = vec!["-c", include_str!("serve.sh"), "serve.sh", member.data];
+        command.extend(member.command.iter().map(String::as_str));
         let mut request = image
             .clone()
             .with_container_name(&name)
@@ -105,7 +85,7 @@ impl Container {
             .with_network("host")
             .with_working_dir(HOME)
             .with_cmd(command);
-        for (file, content) in &recipe.files {
+        for (file, content) in &member.files {
             request = request.with_copy_to(format!("{HOME}/{file}"), content.clone().into_bytes());
         }
         let inner = ManuallyDrop::new(request.start().await.map_err(io::Error::other)?);
@@ -150,7 +130,7 @@ impl Container {
 }
 
 /// Runs Docker's command.
-fn docker(arguments: &[&str]) -> io::Result<()> {
+pub(super) fn docker(arguments: &[&str]) -> io::Result<()> {
     let done = Command::new("docker").args(arguments).output();
     let done = done.map_err(|error| io::Error::other(format!("docker: {error}")))?;
     if done.status.success() {

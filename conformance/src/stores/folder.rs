@@ -2,7 +2,7 @@
 
 use std::{
     fs, io,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, Command, Stdio},
 };
 
@@ -35,10 +35,6 @@ impl Folder {
         let path = self.path.join(name);
         fs::create_dir(&path)?;
         Ok(path)
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
     }
 }
 

@@ -10,23 +10,22 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::server::Recipe;
+use super::recipe::Member;
 use crate::Data;
 
 #[derive(Debug)]
 pub(super) struct Process {
     folder: PathBuf,
     command: Vec<String>,
+    data: &'static str,
     child: Mutex<Option<Child>>,
 }
 
 impl Process {
-    pub(super) fn start(folder: &Path, recipe: &Recipe) -> io::Result<Self> {
-        for (name, content) in &recipe.files {
-            fs::write(folder.join(name), content)?;
-        }
+    pub(super) fn start(folder: &Path, member: &Member) -> io::Result<Self> {
+        let Member { command, data, .. } = member;
         let process =
-            Self { folder: folder.to_owned(), command: recipe.command.clone(), child: Mutex::new(None) };
+            Self { folder: folder.to_owned(), command: command.clone(), data, child: Mutex::new(None) };
         process.start_again(Data::Kept)?;
         Ok(process)
     }
@@ -41,7 +40,7 @@ impl Process {
         }
         let log = File::options().create(true).append(true).open(self.folder.join("log"))?;
         let child = Command::new("sh")
-            .args(["-c", include_str!("serve.sh"), "serve.sh"])
+            .args(["-c", include_str!("serve.sh"), "serve.sh", self.data])
             .args(&self.command)
             .current_dir(&self.folder)
             .stdin(Stdio::null())

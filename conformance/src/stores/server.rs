@@ -1,22 +1,23 @@
 //! One server, and the faults it can do.
 
 use std::{
-    io,
+    fs, io,
     net::{Ipv4Addr, SocketAddr},
-    process::{Command, Stdio},
+    path::PathBuf,
     sync::Arc,
 };
 
 use rustix::process::Signal;
 
 use super::{
-    Brand, Host,
-    container::{Container, ServerImage},
+    container::Container,
     folder::Folder,
-    on_own_runtime, poll,
+    on_own_runtime,
+    package::Site,
+    poll,
     port::Port,
     process::Process,
-    resp,
+    recipe::{Member, Recipe},
 };
 use crate::Data;
 
@@ -24,15 +25,16 @@ use crate::Data;
 ///
 /// # Cancel safety
 /// A fault that was begun is done, also when its future is dropped.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Server {
     inner: Arc<Inner>,
 }
 
 #[derive(Debug)]
 struct Inner {
-    port: Port,
-    login: Option<Login>,
+    recipe: Arc<dyn Recipe>,
+    folder: PathBuf,
+    ports: Vec<Port>,
     body: Body,
 }
 
@@ -42,70 +44,52 @@ enum Body {
     Process(Process),
 }
 
-/// User and password.
-pub(super) type Login = (&'static str, &'static str);
-
-/// What a server is made of.
-#[derive(Debug)]
-pub(super) struct Recipe {
-    /// Unique among those of a folder.
-    pub(super) name: String,
-    pub(super) command: Vec<String>,
-    pub(super) files: Vec<(&'static str, String)>,
-    /// Where it answers in the clear.
-    pub(super) port: Port,
-    pub(super) login: Option<Login>,
-}
-
-/// Where servers can be run.
-#[derive(Debug)]
-pub(super) struct Site {
-    /// The name of the server's program.
-    pub(super) program: &'static str,
-    image: Option<ServerImage>,
-}
-
-impl Site {
-    /// # Errors
-    /// Where they cannot.
-    pub(super) fn new(brand: Brand, host: Host) -> io::Result<Self> {
-        let program = brand.program();
-        let image = match host {
-            Host::Container => Some(ServerImage::find(brand)?),
-            Host::Process => {
-                let version = Command::new(program).arg("--version").stdout(Stdio::null()).status();
-                version.map_err(|error| io::Error::other(format!("{program}: {error}")))?;
-                None
-            }
-        };
-        Ok(Self { program, image })
-    }
-}
-
 impl Server {
     /// Starts a server. It does not answer yet.
-    pub(super) async fn new(site: &Site, folder: &Folder, recipe: Recipe) -> io::Result<Self> {
-        let folder = folder.server(&recipe.name)?;
-        let body = match &site.image {
-            Some(image) => Body::Container(Box::new(Container::start(image, &folder, &recipe).await?)),
-            None => Body::Process(Process::start(&folder, &recipe)?),
+    pub(super) async fn new(
+        site: &Site,
+        folder: &Folder,
+        member: Member,
+        recipe: &Arc<dyn Recipe>,
+    ) -> io::Result<Self> {
+        let folder = folder.server(&member.name)?;
+        // Of a container, too: who runs the tests may want to read them.
+        for (name, content) in &member.files {
+            fs::write(folder.join(name), content)?;
+        }
+        let body = match site {
+            Site::Container(image) => {
+                Body::Container(Box::new(Container::start(image, &folder, &member).await?))
+            }
+            Site::Process => Body::Process(Process::start(&folder, &member)?),
         };
-        Ok(Self { inner: Arc::new(Inner { port: recipe.port, login: recipe.login, body }) })
+        let recipe = Arc::clone(recipe);
+        Ok(Self { inner: Arc::new(Inner { recipe, folder, ports: member.ports, body }) })
     }
 
-    /// Where it answers in the clear, with [`Flavour::Tls`](super::Flavour::Tls) too.
+    /// Where it answers. In the clear, also where it speaks TLS at another port.
     pub fn address(&self) -> SocketAddr {
-        SocketAddr::from((Ipv4Addr::LOCALHOST, self.inner.port.number()))
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port(0)))
     }
 
-    /// `kill -9`.
+    /// One of its ports, in the order of the recipe.
+    pub(super) fn port(&self, number: usize) -> u16 {
+        self.inner.ports[number].number()
+    }
+
+    /// A file of the recipe, as it was given to the server.
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.inner.folder.join(name)
+    }
+
+    /// Ends it as `kill -9` does.
     ///
     /// # Errors
     /// When it does not run.
     pub async fn kill(&self) -> io::Result<()> {
-        let inner = Arc::clone(&self.inner);
+        let server = self.clone();
         on_own_runtime(async move {
-            match &inner.body {
+            match &server.inner.body {
                 Body::Container(container) => container.kill(),
                 Body::Process(process) => process.kill(),
             }
@@ -113,18 +97,18 @@ impl Server {
         .await
     }
 
-    /// Starts it after [`kill`](Self::kill), on the same port, and waits until it answers.
+    /// Starts it after [`kill`](Self::kill), on the same ports, and waits until it answers.
     ///
     /// # Errors
     /// When it runs, or does not answer within a minute.
     pub async fn start(&self, data: Data) -> io::Result<()> {
-        let inner = Arc::clone(&self.inner);
+        let server = self.clone();
         on_own_runtime(async move {
-            match &inner.body {
+            match &server.inner.body {
                 Body::Container(container) => container.start_again(data).await?,
                 Body::Process(process) => process.start_again(data)?,
             }
-            inner.answers().await
+            server.answers().await
         })
         .await
     }
@@ -134,9 +118,9 @@ impl Server {
     /// # Errors
     /// When it does not run.
     pub async fn pause(&self) -> io::Result<()> {
-        let inner = Arc::clone(&self.inner);
+        let server = self.clone();
         on_own_runtime(async move {
-            match &inner.body {
+            match &server.inner.body {
                 Body::Container(container) => container.pause().await,
                 Body::Process(process) => process.signal(Signal::STOP),
             }
@@ -149,9 +133,9 @@ impl Server {
     /// # Errors
     /// When it does not run.
     pub async fn resume(&self) -> io::Result<()> {
-        let inner = Arc::clone(&self.inner);
+        let server = self.clone();
         on_own_runtime(async move {
-            match &inner.body {
+            match &server.inner.body {
                 Body::Container(container) => container.resume().await,
                 Body::Process(process) => process.signal(Signal::CONT),
             }
@@ -161,29 +145,18 @@ impl Server {
 
     /// Waits until it answers.
     pub(super) async fn answers(&self) -> io::Result<()> {
-        self.inner.answers().await
-    }
-
-    /// Sends a command and returns the answer, nested lists made flat.
-    pub(super) async fn ask(&self, command: &[&str]) -> io::Result<Vec<String>> {
-        self.inner.ask(command).await
-    }
-}
-
-impl Inner {
-    async fn answers(&self) -> io::Result<()> {
         poll(|| self.answer_or_end()).await
     }
 
     /// # Errors
     /// `BrokenPipe`, with the last that the server said, when it has ended.
     async fn answer_or_end(&self) -> io::Result<()> {
-        match self.ask(&["PING"]).await {
-            Ok(_) => return Ok(()),
+        match self.inner.recipe.probe(self).await {
+            Ok(()) => return Ok(()),
             Err(error) if !self.has_ended().await? => return Err(error),
             Err(_) => {}
         }
-        let log = match &self.body {
+        let log = match &self.inner.body {
             Body::Container(container) => container.log().await?,
             Body::Process(process) => process.log()?,
         };
@@ -193,17 +166,9 @@ impl Inner {
     }
 
     async fn has_ended(&self) -> io::Result<bool> {
-        match &self.body {
+        match &self.inner.body {
             Body::Container(container) => container.has_ended().await,
             Body::Process(process) => process.has_ended(),
-        }
-    }
-
-    async fn ask(&self, command: &[&str]) -> io::Result<Vec<String>> {
-        let port = self.port.number();
-        match self.login {
-            Some((user, password)) => resp::ask(port, &[&["AUTH", user, password], command]).await,
-            None => resp::ask(port, &[command]).await,
         }
     }
 }

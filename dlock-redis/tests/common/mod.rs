@@ -13,7 +13,10 @@ use async_trait::async_trait;
 use cap::Cap;
 use dlock_conformance::{
     Data, Fixture, Network, Restart, Unreachable,
-    stores::{self, Brand, Flavour, Running, Server},
+    stores::{
+        Running, Server,
+        redis::{Brand, Flavour, start},
+    },
 };
 use dlock_core::{
     ClaimId, Kind, LockName, LockOptions, Locks, Result, Wait,
@@ -29,7 +32,7 @@ static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 
 /// Runs the suite on a store, with these parameters in its URL.
 pub(crate) fn suite(brand: Brand, flavour: Flavour, params: &str) -> ExitCode {
-    let starting = stores::start(brand, flavour);
+    let starting = start(brand, flavour);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be built");
     dlock_conformance::run(runtime.block_on(starting).map(|running| Redis::new(brand, running, params)))
@@ -134,7 +137,7 @@ pub(crate) struct Bench {
 impl Bench {
     /// `None` where there is no Redis, unless it is required.
     pub(crate) async fn new() -> Option<Self> {
-        let running = or_skip(stores::start(Brand::Redis, Flavour::Standalone).await)?;
+        let running = or_skip(start(Brand::Redis, Flavour::Standalone).await)?;
         let raw = raw(running.url()).await;
         Some(Self { running, raw })
     }
@@ -199,7 +202,7 @@ impl Bench {
 
 /// Servers to do harm to; `None` where there are none, unless they are required.
 pub(crate) async fn servers(flavour: Flavour) -> Option<Running> {
-    or_skip(stores::start(Brand::Redis, flavour).await).filter(|running| !running.servers().is_empty())
+    or_skip(start(Brand::Redis, flavour).await).filter(|running| !running.servers().is_empty())
 }
 
 /// A server's answer to a command.

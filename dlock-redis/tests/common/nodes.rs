@@ -5,7 +5,10 @@ use std::{io, ops::Range, process::ExitCode, time::Duration};
 use async_trait::async_trait;
 use dlock_conformance::{
     Fixture, Unreachable,
-    stores::{self, Brand, Flavour, Running, Server},
+    stores::{
+        Running, Server,
+        redis::{Brand, Flavour, start},
+    },
 };
 use dlock_core::{LockOptions, Locks, Result, driver::Store};
 use futures_util::future::{join_all, try_join_all};
@@ -31,8 +34,7 @@ impl Nodes {
     /// # Errors
     /// Where servers cannot be started: one whose address is given cannot be several.
     pub(crate) async fn new(count: usize, params: &str) -> Result<Self, Unreachable> {
-        let running =
-            try_join_all((0..count).map(|_| stores::start(Brand::Redis, Flavour::Standalone))).await?;
+        let running = try_join_all((0..count).map(|_| start(Brand::Redis, Flavour::Standalone))).await?;
         if running.iter().any(|running| running.servers().is_empty()) {
             let variable = Flavour::Standalone.variable(Brand::Redis);
             let reason = format!("{variable} names one server, and a redlock needs {count}; unset it");

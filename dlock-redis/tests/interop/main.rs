@@ -17,7 +17,10 @@ use common::{raw, words};
 use dlock_conformance::{
     Unreachable,
     peer::{Built, Contender, Peer, PeerKind, Program},
-    stores::{self, Brand, Flavour, Running},
+    stores::{
+        Running,
+        redis::{Brand, Flavour, start},
+    },
 };
 use dlock_core::{LockOptions, Locks, Registry};
 use libtest_mimic::{Arguments, Trial};
@@ -29,7 +32,7 @@ const TTL: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    let redis = runtime().block_on(stores::start(Brand::Redis, Flavour::Standalone)).map(Arc::new);
+    let redis = runtime().block_on(start(Brand::Redis, Flavour::Standalone)).map(Arc::new);
     let programs: [(Program, &str, Table); 4] = [
         (Program::REDISSON, "redisson", redisson_4),
         (Program::REDISSON_3, "redisson", redisson),

@@ -1,26 +1,29 @@
 //! Just enough of Redis's protocol to ask a server how it does.
 
-use std::{
-    io,
-    net::{Ipv4Addr, SocketAddr},
-    time::Duration,
-};
+use std::{io, time::Duration};
 
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::TcpStream,
 };
 
+use crate::stores::server::Server;
+
 /// The longest that one answer may take. A server that is paused gives none.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Sends commands over a connection of its own. Returns the last answer, nested lists made flat.
-pub(super) async fn ask(port: u16, commands: &[&[&str]]) -> io::Result<Vec<String>> {
-    tokio::time::timeout(ANSWER, asked(port, commands)).await?
+/// Whether a server answers that lets everybody in.
+pub(super) async fn ping(server: &Server) -> io::Result<()> {
+    ask(server, &[&["PING"]]).await.map(drop)
 }
 
-async fn asked(port: u16, commands: &[&[&str]]) -> io::Result<Vec<String>> {
-    let stream = TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await?;
+/// Sends commands over a connection of its own. Returns the last answer, nested lists made flat.
+pub(super) async fn ask(server: &Server, commands: &[&[&str]]) -> io::Result<Vec<String>> {
+    tokio::time::timeout(ANSWER, asked(server, commands)).await?
+}
+
+async fn asked(server: &Server, commands: &[&[&str]]) -> io::Result<Vec<String>> {
+    let stream = TcpStream::connect(server.address()).await?;
     let mut stream = BufReader::new(stream);
     let mut answer = Vec::new();
     for command in commands {

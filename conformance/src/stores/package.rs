@@ -1,0 +1,106 @@
+//! What servers are run from: an image, or a program of this machine.
+
+use std::{
+    collections::BTreeMap,
+    env, io,
+    process::{Command, Stdio},
+    sync::{LazyLock, Mutex, PoisonError},
+};
+
+use super::container::{self, ServerImage};
+
+/// A line of `images/official`, which `scripts/stores` reads, too.
+#[derive(Debug)]
+pub(super) struct Package {
+    pub(super) name: &'static str,
+    /// Of the server, in the image and on this machine.
+    pub(super) program: &'static str,
+    image: &'static str,
+    /// Whether it is an old version: the program of this machine is then another.
+    is_old: bool,
+}
+
+/// What runs a server.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Host {
+    Container,
+    Process,
+}
+
+/// Where servers can be run.
+#[derive(Debug)]
+pub(super) enum Site {
+    Container(ServerImage),
+    Process,
+}
+
+impl Package {
+    /// # Panics
+    /// If no line has this name.
+    pub(super) fn named(name: &str) -> &'static Self {
+        static ALL: LazyLock<Vec<Package>> =
+            LazyLock::new(|| include_str!("../../images/official").lines().map(Package::of).collect());
+        ALL.iter().find(|package| package.name == name).expect("each store has a line in images/official")
+    }
+
+    fn of(line: &'static str) -> Self {
+        let words: Vec<_> = line.split(' ').collect();
+        let [name, image, _debian, program, old @ ..] = &words[..] else {
+            panic!("images/official: not a line of four or five words: {line}")
+        };
+        Self { name, program, image, is_old: !old.is_empty() }
+    }
+
+    /// What may run its servers, the best first. Not the program of this machine where another version is asked for.
+    pub(super) fn hosts(&self) -> &'static [Host] {
+        if self.is_old || env::var_os(self.image_variable()).is_some() {
+            &[Host::Container]
+        } else {
+            &[Host::Container, Host::Process]
+        }
+    }
+
+    /// Prepares to run its servers.
+    ///
+    /// # Errors
+    /// Where they cannot be run: with what is missing.
+    pub(super) fn site(&self, host: Host) -> io::Result<Site> {
+        match host {
+            Host::Container => self.image().map(Site::Container),
+            Host::Process => {
+                let program = self.program;
+                let version = Command::new(program).arg("--version").stdout(Stdio::null()).status();
+                version.map_err(|error| io::Error::other(format!("{program}: {error}")))?;
+                Ok(Site::Process)
+            }
+        }
+    }
+
+    /// The environment variable that says which image its servers are run from.
+    fn image_variable(&self) -> String {
+        format!("DLOCK_TEST_{}_IMAGE", self.name.to_uppercase())
+    }
+
+    /// The image that the environment names, else the one that `scripts/stores` built, else the official one. They are
+    /// pulled if need be.
+    ///
+    /// # Errors
+    /// Where Docker does not answer. A `docker` command may be a mere client, so it is asked.
+    fn image(&self) -> io::Result<ServerImage> {
+        // Once: where there is no registry, it takes a while to find out.
+        static FOUND: Mutex<BTreeMap<&'static str, Result<ServerImage, String>>> =
+            Mutex::new(BTreeMap::new());
+        let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+        let search = || self.search().map_err(|error| error.to_string());
+        found.entry(self.name).or_insert_with(search).clone().map_err(io::Error::other)
+    }
+
+    fn search(&self) -> io::Result<ServerImage> {
+        container::docker(&["info"])?;
+        if let Ok(named) = env::var(self.image_variable()) {
+            return ServerImage::pulled(&named);
+        }
+        let built = format!("localhost/dlock-test-{}:built", self.name);
+        ServerImage::here(&built).or_else(|_| ServerImage::pulled(self.image))
+    }
+}

@@ -53,11 +53,17 @@ impl Able {
     /// Asks a client of the store.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is none, or if the store has sessions and none of its clients can be killed: a case about crashes would then
+    /// test nothing of what a crash does.
     pub(crate) async fn of(fixture: &dyn Fixture) -> Self {
         let connected = fixture.connect().await;
         let store = connected
             .unwrap_or_else(|error| panic!("no client of {} can connect: {}", fixture.name(), told(&error)));
+        assert!(
+            store.backend.info().session.is_none() || fixture.connect_killable().await.is_some(),
+            "{} has sessions, so its fixture must be able to kill a client: see `Fixture::connect_killable`",
+            fixture.name()
+        );
         let has_members = fixture.connect_with_member(Habit::Deaf).await.is_some();
         Self {
             info: store.backend.info().clone(),

@@ -7,7 +7,7 @@ use dlock_core::{Result, driver::Store};
 use libtest_mimic::{Failed, Trial};
 
 use crate::{
-    Network,
+    Network, killable,
     wrap::{Habit, Kill},
 };
 
@@ -23,15 +23,19 @@ pub trait Fixture: Send + Sync + 'static {
     /// Fails the case.
     async fn connect(&self) -> Result<Store>;
 
-    /// Connects a new client as [`connect`](Self::connect) does, with a way to kill it: from then on nothing of it reaches the
-    /// store, a heartbeat neither, and nothing is released. For stores whose claims live as long as their client's session
-    /// ([`Info::session`](dlock_core::driver::Info::session)): the cases about crashes then kill the client. `None` elsewhere, where it
-    /// is enough to cut its calls.
+    /// Connects a new client as [`connect`](Self::connect) does, with a way to kill it: from then on nothing of the client
+    /// reaches the store, no heartbeat of its session either, and nothing is released. The cases about crashes then kill the
+    /// client; where this is `None` they cut its calls.
+    ///
+    /// Default: through a proxy to the one server of [`network`](Self::network), `None` without one. A store whose claims live
+    /// as long as their client's session ([`Info::session`](dlock_core::driver::Info::session)) must be able to: one with
+    /// several servers says it with [`killable`].
     ///
     /// # Errors
     /// Fails the case.
     async fn connect_killable(&self) -> Option<Result<(Store, Kill)>> {
-        None
+        let network = self.network()?;
+        Some(killable(&[network.server()], |proxies| network.connect_to(proxies[0])).await)
     }
 
     /// Connects a new client of a composite store, as [`connect`](Self::connect) does, but with one member that misbehaves in

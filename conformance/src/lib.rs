@@ -40,6 +40,7 @@
 mod arena;
 mod case;
 pub mod cases;
+mod crash;
 mod fixture;
 pub mod history;
 mod network;
@@ -55,6 +56,7 @@ pub mod wrap;
 pub mod wrong;
 
 pub use arena::Arena;
+pub use crash::killable;
 pub use fixture::{Clock, Fixture, Unreachable};
 pub use network::{Data, Network, Restart};
 pub use proxy::Proxy;

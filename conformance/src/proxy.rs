@@ -33,8 +33,10 @@ pub struct Proxy {
 }
 
 /// What becomes of bytes and connections.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Traffic {
+    /// Where new connections lead.
+    server: SocketAddr,
     requests: Flow,
     answers: Flow,
     /// Counts the cuts: a connection ends when it sees another number than the one it began with.
@@ -43,13 +45,18 @@ struct Traffic {
 }
 
 /// What becomes of the bytes of one direction.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 enum Flow {
-    #[default]
     Passes,
     /// They arrive when the flow is another.
     Stops,
     Takes(Duration),
+}
+
+impl Traffic {
+    fn to(server: SocketAddr) -> Self {
+        Self { server, requests: Flow::Passes, answers: Flow::Passes, cuts: 0, hangs_up: false }
+    }
 }
 
 impl Proxy {
@@ -64,8 +71,8 @@ impl Proxy {
     pub async fn to(server: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let (line, accepted) = (watch::Sender::new(Traffic::default()), Arc::new(AtomicUsize::new(0)));
-        let task = tokio::spawn(accept(listener, server, line.clone(), Arc::clone(&accepted)));
+        let (line, accepted) = (watch::Sender::new(Traffic::to(server)), Arc::new(AtomicUsize::new(0)));
+        let task = tokio::spawn(accept(listener, line.clone(), Arc::clone(&accepted)));
         Ok(Self { address, line, accepted, task })
     }
 
@@ -81,7 +88,7 @@ impl Proxy {
 
     /// From now on everything passes. What was held back is delivered.
     pub fn pass(&self) {
-        self.change(|line| *line = Traffic { cuts: line.cuts, ..Traffic::default() });
+        self.change(|line| *line = Traffic { cuts: line.cuts, ..Traffic::to(line.server) });
     }
 
     /// From now on nothing passes, in either direction: the server seems to accept connections and to say nothing.
@@ -109,6 +116,11 @@ impl Proxy {
         self.change(|line| line.cuts += 1);
     }
 
+    /// From now on new connections lead to this server, as where an address or a name moves. Those that there are stay.
+    pub fn lead_to(&self, server: SocketAddr) {
+        self.change(|line| line.server = server);
+    }
+
     /// Breaks every connection, and from now on each new one as soon as it is made.
     pub fn hang_up(&self) {
         self.change(|line| (line.cuts, line.hangs_up) = (line.cuts + 1, true));
@@ -125,24 +137,19 @@ impl Drop for Proxy {
     }
 }
 
-async fn accept(
-    listener: TcpListener,
-    server: SocketAddr,
-    line: watch::Sender<Traffic>,
-    accepted: Arc<AtomicUsize>,
-) {
+async fn accept(listener: TcpListener, line: watch::Sender<Traffic>, accepted: Arc<AtomicUsize>) {
     // Dropped, and so ended, with this task.
     let mut connections = JoinSet::new();
     while let Ok((client, _)) = listener.accept().await {
         accepted.fetch_add(1, Relaxed);
         while connections.try_join_next().is_some() {}
-        connections.spawn(serve(client, server, line.subscribe()));
+        connections.spawn(serve(client, line.subscribe()));
     }
 }
 
 /// Passes bytes on until both sides have ended, or the connection is cut.
-async fn serve(client: TcpStream, server: SocketAddr, mut line: watch::Receiver<Traffic>) -> io::Result<()> {
-    let Traffic { cuts, hangs_up, .. } = *line.borrow();
+async fn serve(client: TcpStream, mut line: watch::Receiver<Traffic>) -> io::Result<()> {
+    let Traffic { server, cuts, hangs_up, .. } = *line.borrow();
     if hangs_up {
         return Ok(());
     }

@@ -44,6 +44,20 @@ impl Fixture for Planted {
     }
 }
 
+/// Sessions whose clients cannot be killed.
+struct Immortal;
+
+#[async_trait]
+impl Fixture for Immortal {
+    fn name(&self) -> &str {
+        "immortal"
+    }
+
+    async fn connect(&self) -> Result<Store> {
+        Ok(Client::connect(&Arc::new(Mutex::new(Server::new())), Bug::None).into_store())
+    }
+}
+
 /// What a case says of clients with this bug.
 fn judged(bug: Bug, case: &str) -> std::result::Result<(), String> {
     let fixture = || Arc::new(Planted(Arc::new(Mutex::new(Server::new())), bug));
@@ -69,4 +83,10 @@ fn a_session_that_keeps_a_silent_claim_is_caught() {
 fn a_hold_that_outlives_its_session_is_caught() {
     let case = "loss::a_client_whose_session_ends_holds_nothing_any_more";
     is_caught(Bug::BeyondTheSession, case, "its session was over, and its guard says that it still holds");
+}
+
+#[test]
+#[should_panic(expected = "immortal has sessions, so its fixture must be able to kill a client")]
+fn a_fixture_that_cannot_crash_a_session_is_refused() {
+    table(&Immortal);
 }

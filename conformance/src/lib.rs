@@ -52,6 +52,7 @@ pub mod simulation;
 mod steps;
 #[cfg(feature = "stores")]
 pub mod stores;
+mod suite;
 pub mod wrap;
 pub mod wrong;
 
@@ -61,7 +62,8 @@ pub use fixture::{Clock, Fixture, Unreachable};
 pub use network::{Data, Network, Restart};
 pub use proxy::Proxy;
 pub use row::Row;
-pub use runner::{judge, run, table};
+pub use runner::{judge, table};
+pub use suite::{Suite, run, run_suites};
 pub use wrap::Kill;
 
 /// The examples of the guide, compiled and run.

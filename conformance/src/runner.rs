@@ -4,7 +4,6 @@ use std::{
     any::Any,
     error::Error,
     panic::{AssertUnwindSafe, catch_unwind},
-    process::ExitCode,
     sync::{
         Arc, PoisonError, RwLock,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -14,11 +13,11 @@ use std::{
     time::Duration,
 };
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Failed, Trial};
 use tokio::time::timeout;
 
 use crate::{
-    Arena, Clock, Fixture, Row, Unreachable,
+    Arena, Clock, Fixture, Row,
     case::{Able, Case},
     cases,
     steps::Steps,
@@ -38,37 +37,19 @@ const MOST_STUCK: usize = 3;
 /// The cases of this process that have left a thread behind.
 static STUCK: AtomicUsize = AtomicUsize::new(0);
 
-/// Runs the suite against a store, with the command line of a test binary: filters, `--list`, `--test-threads`.
-///
-/// `DLOCK_REQUIRE` names the stores that must be there, with commas, or `all`: their cases are then never ignored.
-///
-/// # Panics
-/// If the store of the fixture cannot be connected to.
-pub fn run<F: Fixture>(fixture: Result<F, Unreachable>) -> ExitCode {
-    let mut arguments = Arguments::from_args();
-    let trials = match fixture {
-        Ok(fixture) => {
-            arguments.test_threads.get_or_insert(fixture.at_once());
-            trials(&(Arc::new(fixture) as Arc<dyn Fixture>))
-        }
-        Err(unreachable) => {
-            let cases = unreachable.name.clone();
-            vec![unreachable.trial(&cases)]
-        }
-    };
-    libtest_mimic::run(&arguments, trials).exit_code()
-}
-
 /// Every case in every row; ignored, with the reason, if the store cannot do it.
-fn trials(fixture: &Arc<dyn Fixture>) -> Vec<Trial> {
-    let able = able(fixture.as_ref());
-    rows(&able).map(|(row, case)| trial(Arc::clone(fixture), &able, row, case)).collect()
-}
-
-/// The cases that [`run`] would run against a store, each with its row, in order: for whoever [judges](judge) them one by one.
 ///
 /// # Panics
-/// As [`run`]; inside of another runtime.
+/// If no client can connect.
+pub(crate) fn trials(prefix: &str, fixture: &Arc<dyn Fixture>) -> Vec<Trial> {
+    let able = able(fixture.as_ref());
+    rows(&able).map(|(row, case)| trial(prefix, Arc::clone(fixture), &able, row, case)).collect()
+}
+
+/// The cases that [`run`](crate::run) would run against a store, each with its row, in order: for whoever [judges](judge) them one by one.
+///
+/// # Panics
+/// If no client can connect; inside of another runtime.
 pub fn table(fixture: &dyn Fixture) -> Vec<(Row, Case)> {
     let able = able(fixture);
     rows(&able).filter(|(_, case)| case.missing(&able).is_none()).collect()
@@ -88,8 +69,8 @@ fn able(fixture: &dyn Fixture) -> Able {
     })
 }
 
-fn trial(fixture: Arc<dyn Fixture>, able: &Able, row: Row, case: Case) -> Trial {
-    let name = format!("{row}::{case}");
+fn trial(prefix: &str, fixture: Arc<dyn Fixture>, able: &Able, row: Row, case: Case) -> Trial {
+    let name = format!("{prefix}{row}::{case}");
     match case.missing(able) {
         Some(reason) => Trial::test(format!("{name}: ignored, {reason}"), || Ok(())).with_ignored_flag(true),
         None => Trial::test(name, move || {
@@ -102,7 +83,7 @@ fn trial(fixture: Arc<dyn Fixture>, able: &Able, row: Row, case: Case) -> Trial 
     }
 }
 
-/// Runs one case of the table, as one of the trials of [`run`] does: on a thread of its own, which has the case's name and
+/// Runs one case of the table, as one of the trials of [`run`](crate::run) does: on a thread of its own, which has the case's name and
 /// is left behind if the case blocks it for ever.
 ///
 /// # Errors
@@ -147,7 +128,7 @@ fn run_case(fixture: Arc<dyn Fixture>, row: Row, case: Case, steps: &Steps) {
     });
 }
 
-fn block_on<T>(clock: Clock, future: impl Future<Output = T>) -> T {
+pub(crate) fn block_on<T>(clock: Clock, future: impl Future<Output = T>) -> T {
     let mut builder = match clock {
         Clock::Real => tokio::runtime::Builder::new_multi_thread(),
         Clock::Paused => tokio::runtime::Builder::new_current_thread(),
@@ -157,7 +138,7 @@ fn block_on<T>(clock: Clock, future: impl Future<Output = T>) -> T {
 }
 
 /// What a panic said.
-fn words(panic: &(dyn Any + Send)) -> String {
+pub(crate) fn words(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "panicked without a word".into())

@@ -7,12 +7,10 @@ pub(crate) mod nodes;
 pub(crate) mod pipe;
 pub(crate) mod relay;
 
-use std::{alloc::System, io, net::SocketAddr, process::ExitCode, time::Duration};
+use std::time::Duration;
 
-use async_trait::async_trait;
-use cap::Cap;
 use dlock_conformance::{
-    Data, Fixture, Network, Restart, Unreachable,
+    Unreachable,
     stores::{
         Running, Server,
         redis::{Brand, Flavour, start},
@@ -25,86 +23,6 @@ use dlock_core::{
 use dlock_redis::DRIVER;
 use futures_util::StreamExt;
 use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, aio::MultiplexedConnection};
-
-/// Counts bytes for the case that looks for leaks.
-#[global_allocator]
-static HEAP: Cap<System> = Cap::new(System, usize::MAX);
-
-/// Runs the suite on a store, with these parameters in its URL.
-pub(crate) fn suite(brand: Brand, flavour: Flavour, params: &str) -> ExitCode {
-    let starting = start(brand, flavour);
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be built");
-    dlock_conformance::run(runtime.block_on(starting).map(|running| Redis::new(brand, running, params)))
-}
-
-/// A store for the suite.
-pub(crate) struct Redis {
-    brand: Brand,
-    running: Running,
-    url: String,
-    params: String,
-}
-
-impl Redis {
-    fn new(brand: Brand, running: Running, params: &str) -> Self {
-        let mut params: Vec<_> =
-            [params.to_owned()].into_iter().filter(|params| !params.is_empty()).collect();
-        params.extend(running.ca().map(|ca| format!("ca={}", ca.display())));
-        let params = if params.is_empty() { String::new() } else { format!("?{}", params.join("&")) };
-        Self { brand, url: format!("{}{params}", running.url()), running, params }
-    }
-}
-
-#[async_trait]
-impl Fixture for Redis {
-    fn name(&self) -> &str {
-        self.brand.name()
-    }
-
-    async fn connect(&self) -> Result<Store> {
-        connect(&self.url).await
-    }
-
-    fn allocated(&self) -> Option<usize> {
-        Some(HEAP.allocated())
-    }
-
-    fn network(&self) -> Option<&dyn Network> {
-        // Elsewhere the servers say where they are, past any proxy, or a certificate does.
-        let is_alone = self.running.url().starts_with("redis://") && self.running.servers().len() == 1;
-        is_alone.then_some(self)
-    }
-}
-
-#[async_trait]
-impl Network for Redis {
-    fn server(&self) -> SocketAddr {
-        self.running.servers()[0].address()
-    }
-
-    async fn connect_to(&self, address: SocketAddr) -> Result<Store> {
-        connect(&format!("redis://{address}{}", self.params)).await
-    }
-
-    fn bound(&self, _ttl: Duration) -> Duration {
-        // The default of `timeout`.
-        Duration::from_secs(3)
-    }
-
-    fn restart(&self) -> Option<&dyn Restart> {
-        Some(self)
-    }
-}
-
-#[async_trait]
-impl Restart for Redis {
-    async fn restart(&self, data: Data) -> io::Result<()> {
-        let server = &self.running.servers()[0];
-        server.kill().await?;
-        server.start(data).await
-    }
-}
 
 /// What is there; nothing where it is not, and nobody requires it.
 pub(crate) fn or_skip<T>(found: Result<T, Unreachable>) -> Option<T> {

@@ -1,26 +1,18 @@
 //! Several servers that know nothing of each other, for a RedLock.
 
-use std::{io, ops::Range, process::ExitCode, time::Duration};
+use std::{io, ops::Range, time::Duration};
 
-use async_trait::async_trait;
 use dlock_conformance::{
-    Fixture, Unreachable,
+    Unreachable,
     stores::{
         Running, Server,
         redis::{Brand, Flavour, start},
     },
 };
-use dlock_core::{LockOptions, Locks, Result, driver::Store};
+use dlock_core::{LockOptions, Locks, Result};
 use futures_util::future::{join_all, try_join_all};
 
 use super::{connect, raw, words};
-
-/// Runs the suite on a majority of this many.
-pub(crate) fn suite(count: usize) -> ExitCode {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be built");
-    dlock_conformance::run(runtime.block_on(Nodes::new(count, "")))
-}
 
 pub(crate) struct Nodes {
     running: Vec<Running>,
@@ -87,16 +79,5 @@ impl Nodes {
         };
         let within = tokio::time::timeout(Duration::from_secs(20), until).await;
         assert!(within.is_ok(), "it is never {count} of them that know `{name}`");
-    }
-}
-
-#[async_trait]
-impl Fixture for Nodes {
-    fn name(&self) -> &str {
-        Brand::Redis.name()
-    }
-
-    async fn connect(&self) -> Result<Store> {
-        connect(&self.url).await
     }
 }

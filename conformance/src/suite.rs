@@ -1,0 +1,107 @@
+//! The suite as a test binary: on one store, or on several flavours of one.
+
+use std::{
+    env, fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    process::ExitCode,
+    sync::Arc,
+};
+
+use futures_util::future::LocalBoxFuture;
+use libtest_mimic::{Arguments, Conclusion, Failed, Trial};
+
+use crate::{
+    Clock, Fixture, Row, Unreachable, cases,
+    runner::{block_on, trials, words},
+};
+
+/// Runs the suite against a store, with the command line of a test binary: filters, `--list`, `--test-threads`.
+///
+/// `DLOCK_REQUIRE` names the stores that must be there, with commas, or `all`: their cases are then never ignored.
+pub fn run<F: Fixture>(fixture: Result<F, Unreachable>) -> ExitCode {
+    let fixture = fixture.map(|fixture| Arc::new(fixture) as Arc<dyn Fixture>);
+    run_on("", fixture, &Arguments::from_args()).exit_code()
+}
+
+/// Runs several suites by one test binary, one after the other, with the command line that [`run`] has. A store is started only
+/// if a trial of its suite is chosen, when it is the suite's turn, and is dropped before the next.
+///
+/// `DLOCK_SUITES` names the suites to choose from, with commas; without it they are all. Unlike a filter it leaves other test
+/// binaries alone.
+pub fn run_suites(suites: impl IntoIterator<Item = Suite>) -> ExitCode {
+    let arguments = Arguments::from_args();
+    let listed = env::var("DLOCK_SUITES").ok();
+    let is_listed =
+        |name: &str| listed.as_ref().is_none_or(|list| list.split(',').any(|one| one.trim() == name));
+    let suites = suites.into_iter().filter(|suite| is_listed(suite.name) && suite.is_chosen(&arguments));
+    let mut suites = suites.peekable();
+    if suites.peek().is_none() {
+        // Says that nothing is run, as any test binary does.
+        return libtest_mimic::run(&arguments, Vec::new()).exit_code();
+    }
+    let failed = suites.filter_map(|suite| suite.run(&arguments).has_failed().then_some(())).count();
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+type Found = Result<Arc<dyn Fixture>, Unreachable>;
+
+/// The suite on one flavour of a store: what the names of its trials begin with, and how to start the store.
+pub struct Suite {
+    name: &'static str,
+    start: LocalBoxFuture<'static, Found>,
+}
+
+impl fmt::Debug for Suite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Suite").field(&self.name).finish()
+    }
+}
+
+impl Suite {
+    /// A suite whose trials are called `NAME::plain::mutex::…`. Nothing is started before `start` is polled.
+    pub fn new<F: Fixture>(
+        name: &'static str,
+        start: impl Future<Output = Result<F, Unreachable>> + 'static,
+    ) -> Self {
+        Self { name, start: Box::pin(async { start.await.map(|fixture| Arc::new(fixture) as _) }) }
+    }
+
+    /// Whether the command line wants any of the trials that the suite may have.
+    fn is_chosen(&self, arguments: &Arguments) -> bool {
+        let names = Row::all().flat_map(|row| {
+            cases::all().into_iter().map(move |case| format!("{}::{row}::{case}", self.name))
+        });
+        // Which of them are ignored is not known before the store is there.
+        let trials = names.map(|name| Trial::test(name, || Ok(())).with_ignored_flag(arguments.ignored));
+        trials.into_iter().any(|trial| !arguments.is_filtered_out(&trial))
+    }
+
+    fn run(self, arguments: &Arguments) -> Conclusion {
+        let fixture = block_on(Clock::Real, self.start);
+        run_on(self.name, fixture, arguments)
+    }
+}
+
+/// Runs one suite. Without a name its trials are called by their rows and cases alone.
+fn run_on(name: &str, fixture: Found, arguments: &Arguments) -> Conclusion {
+    let mut arguments = arguments.clone();
+    let prefix = if name.is_empty() { String::new() } else { format!("{name}::") };
+    let found = fixture.map(|fixture| {
+        arguments.test_threads.get_or_insert(fixture.at_once());
+        // Whose client cannot even connect fails its own suite, and not the binary with those that follow.
+        catch_unwind(AssertUnwindSafe(|| trials(&prefix, &fixture)))
+            .map_err(|panic| (fixture.name().to_owned(), words(&*panic)))
+    });
+    let trials = match found {
+        Ok(Ok(trials)) => return libtest_mimic::run(&arguments, trials),
+        Ok(Err((store, told))) => vec![Trial::test(format!("{prefix}{store}"), || Err(Failed::from(told)))],
+        Err(unreachable) => {
+            let cases = if name.is_empty() { unreachable.name.clone() } else { name.to_owned() };
+            vec![unreachable.trial(&cases)]
+        }
+    };
+    // A filter that chose some of the suite's trials says nothing of the one that stands for them all.
+    (arguments.filter, arguments.exact, arguments.ignored) = (None, false, false);
+    arguments.skip.clear();
+    libtest_mimic::run(&arguments, trials)
+}

@@ -1,0 +1,142 @@
+//! A test binary with several suites: which of them it starts, and what becomes of one whose store is not there.
+//!
+//! Each trial runs this binary again, as one with three suites.
+
+use std::{
+    env,
+    process::{Command, ExitCode, Output},
+};
+
+use async_trait::async_trait;
+use dlock_conformance::{Clock, Fixture, Suite, Unreachable, run_suites};
+use dlock_core::{Error, Result, driver::Store, memory::MemoryBackend};
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// Tells this binary to be one with several suites.
+const SUITES: &str = "DLOCK_TEST_SUITES";
+
+/// A case that every store has.
+const CASE: &str = "plain::mutex::a_free_lock_is_granted";
+
+struct Memory;
+
+#[async_trait]
+impl Fixture for Memory {
+    fn name(&self) -> &str {
+        "memory"
+    }
+
+    async fn connect(&self) -> Result<Store> {
+        Ok(MemoryBackend::new().into_store())
+    }
+
+    fn clock(&self) -> Clock {
+        Clock::Paused
+    }
+}
+
+/// A store that is there, but lets nobody in.
+struct Closed;
+
+#[async_trait]
+impl Fixture for Closed {
+    fn name(&self) -> &str {
+        "closed"
+    }
+
+    async fn connect(&self) -> Result<Store> {
+        Err(Error::Unavailable { store: "closed", source: "it lets nobody in".into() })
+    }
+}
+
+fn several() -> ExitCode {
+    run_suites([
+        Suite::new("shut", async { Ok(Closed) }),
+        Suite::new("gone", async {
+            let reason = "nobody has started it".to_owned();
+            Err::<Memory, _>(Unreachable { name: "goner".to_owned(), reason })
+        }),
+        Suite::new("there", async { Ok(Memory) }),
+    ])
+}
+
+/// What this binary says and how it ends with these arguments, if `DLOCK_REQUIRE` and `DLOCK_SUITES` are this.
+fn ran(arguments: &[&str], required: &str, suites: Option<&str>) -> std::io::Result<(String, bool)> {
+    let mut command = Command::new(env::current_exe()?);
+    command.args(arguments).env(SUITES, "1").env("DLOCK_REQUIRE", required).env_remove("DLOCK_SUITES");
+    command.envs(suites.map(|suites| ("DLOCK_SUITES", suites)));
+    let Output { status, stdout, stderr } = command.output()?;
+    let said = [stdout, stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    Ok((said, status.success()))
+}
+
+fn a_store_that_is_not_there_is_ignored_with_the_reason() -> std::result::Result<(), Failed> {
+    for arguments in [vec!["gone"], vec!["gone::plain::mutex"], vec!["--exact", &format!("gone::{CASE}")]] {
+        let (said, passed) = ran(&arguments, "others", None)?;
+        assert!(passed && said.contains("gone: ignored, nobody has started it"), "{arguments:?}: {said}");
+        assert!(said.contains("0 passed; 0 failed; 1 ignored"), "{arguments:?}: {said}");
+    }
+    Ok(())
+}
+
+fn a_store_that_is_required_and_not_there_fails_whatever_is_chosen_of_its_suite()
+-> std::result::Result<(), Failed> {
+    for required in ["goner", "all", "others,goner"] {
+        for arguments in [vec!["gone"], vec!["gone::plain::mutex"], vec!["--exact", &format!("gone::{CASE}")]]
+        {
+            let (said, passed) = ran(&arguments, required, None)?;
+            assert!(!passed, "{required} {arguments:?}: {said}");
+            assert!(said.contains("goner is required, but nobody has started it"), "{required}: {said}");
+        }
+    }
+    Ok(())
+}
+
+fn a_store_that_nobody_can_connect_to_fails_and_the_next_suite_runs() -> std::result::Result<(), Failed> {
+    let (said, passed) = ran(&[CASE], "", None)?;
+    assert!(!passed, "{said}");
+    assert!(said.contains("no client of closed can connect") && said.contains("it lets nobody in"), "{said}");
+    assert!(said.contains(&format!("there::{CASE}")), "the last suite did not run: {said}");
+    Ok(())
+}
+
+fn a_suite_that_is_not_chosen_is_not_started() -> std::result::Result<(), Failed> {
+    let whole = format!("there::{CASE}");
+    let by_name = [
+        (vec!["there::plain::mutex::a_free"], None),
+        (vec!["--exact", &*whole], None),
+        (vec![CASE, "--skip", "shut::", "--skip", "gone::"], None),
+        (vec![CASE], Some("there")),
+        (vec![CASE], Some("others, there")),
+    ];
+    for (arguments, suites) in by_name {
+        let (said, passed) = ran(&arguments, "all", suites)?;
+        assert!(passed && said.contains("1 passed; 0 failed"), "{arguments:?}: {said}");
+        assert!(!said.contains("gone") && !said.contains("closed"), "{arguments:?}: {said}");
+    }
+    let (said, passed) = ran(&["no such case"], "all", None)?;
+    assert!(passed && said.contains("running 0 tests"), "{said}");
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    if env::var_os(SUITES).is_some() {
+        return several();
+    }
+    let trials = vec![
+        Trial::test(
+            "a_store_that_is_not_there_is_ignored_with_the_reason",
+            a_store_that_is_not_there_is_ignored_with_the_reason,
+        ),
+        Trial::test(
+            "a_store_that_is_required_and_not_there_fails_whatever_is_chosen_of_its_suite",
+            a_store_that_is_required_and_not_there_fails_whatever_is_chosen_of_its_suite,
+        ),
+        Trial::test(
+            "a_store_that_nobody_can_connect_to_fails_and_the_next_suite_runs",
+            a_store_that_nobody_can_connect_to_fails_and_the_next_suite_runs,
+        ),
+        Trial::test("a_suite_that_is_not_chosen_is_not_started", a_suite_that_is_not_chosen_is_not_started),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}

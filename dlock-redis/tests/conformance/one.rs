@@ -1,0 +1,84 @@
+//! One Redis or Valkey store, of one server or several that belong together.
+
+use std::{io, net::SocketAddr, time::Duration};
+
+use async_trait::async_trait;
+use dlock_conformance::{
+    Data, Fixture, Network, Restart, Unreachable,
+    stores::{
+        Running,
+        redis::{Brand, Flavour, start},
+    },
+};
+use dlock_core::{Result, driver::Store};
+
+use crate::{HEAP, common::connect};
+
+pub(crate) struct Redis {
+    brand: Brand,
+    running: Running,
+    /// Of the URL: empty, or from the question mark on.
+    params: String,
+}
+
+impl Redis {
+    /// A store whose clients are given these parameters in its URL.
+    pub(crate) async fn start(brand: Brand, flavour: Flavour, params: &str) -> Result<Self, Unreachable> {
+        let running = start(brand, flavour).await?;
+        let ca = running.ca().map(|ca| format!("ca={}", ca.display()));
+        let params: Vec<_> =
+            [params.to_owned()].into_iter().filter(|params| !params.is_empty()).chain(ca).collect();
+        let params = if params.is_empty() { String::new() } else { format!("?{}", params.join("&")) };
+        Ok(Self { brand, running, params })
+    }
+}
+
+#[async_trait]
+impl Fixture for Redis {
+    fn name(&self) -> &str {
+        self.brand.name()
+    }
+
+    async fn connect(&self) -> Result<Store> {
+        connect(&format!("{}{}", self.running.url(), self.params)).await
+    }
+
+    fn allocated(&self) -> Option<usize> {
+        Some(HEAP.allocated())
+    }
+
+    fn network(&self) -> Option<&dyn Network> {
+        // Elsewhere the servers say where they are, past any proxy, or a certificate does.
+        let is_alone = self.running.url().starts_with("redis://") && self.running.servers().len() == 1;
+        is_alone.then_some(self)
+    }
+}
+
+#[async_trait]
+impl Network for Redis {
+    fn server(&self) -> SocketAddr {
+        self.running.servers()[0].address()
+    }
+
+    async fn connect_to(&self, address: SocketAddr) -> Result<Store> {
+        connect(&format!("redis://{address}{}", self.params)).await
+    }
+
+    fn bound(&self, _ttl: Duration) -> Duration {
+        // The default of `timeout`.
+        Duration::from_secs(3)
+    }
+
+    fn restart(&self) -> Option<&dyn Restart> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Restart for Redis {
+    async fn restart(&self, data: Data) -> io::Result<()> {
+        let server = &self.running.servers()[0];
+        server.kill().await?;
+        server.start(data).await
+    }
+}

@@ -5,8 +5,8 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Bench, connect, raw, relay::Relay, servers, words};
-use dlock_conformance::stores::redis::Flavour;
+use common::{Bench, connect, raw, servers, words};
+use dlock_conformance::{Proxy, stores::redis::Flavour};
 use dlock_core::{Guard, LockOptions, Locks, Result};
 use futures_util::future::join_all;
 use tokio::{task::JoinHandle, time::sleep};
@@ -66,15 +66,15 @@ fn assert_few(connections: usize, within: Duration) {
 async fn many_waiters_make_few_connections_to_a_port_that_closes_them() {
     let Some(bench) = Bench::new().await else { return };
     let Some(server) = bench.running.servers().first() else { return };
-    let relay = Relay::to(server.address()).await;
-    let locks = locks(&format!("redis://{}", relay.address)).await;
+    let proxy = Proxy::to(server.address()).await.expect("a port is free");
+    let locks = locks(&format!("redis://{}", proxy.address())).await;
     let waiting = waiters(&locks, &bench).await;
-    let (before, since) = (relay.count(), Instant::now());
-    relay.close(true);
+    let (before, since) = (proxy.connections(), Instant::now());
+    proxy.hang_up();
     ask_for(&locks, AWAY).await;
-    assert_few(relay.count() - before, since.elapsed());
+    assert_few(proxy.connections() - before, since.elapsed());
     // Once it is back, they are.
-    relay.close(false);
+    proxy.pass();
     drop(locks.mutex("baz").lock().await.expect("it is back"));
     for waiter in waiting {
         waiter.abort();

@@ -4,7 +4,6 @@
 #[cfg(feature = "tracing")]
 pub(crate) mod log;
 pub(crate) mod nodes;
-pub(crate) mod pipe;
 pub(crate) mod relay;
 
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Stands between a client and its server: can have other commands sent than the client's, hang up, keep answers back or
-//! lose them.
+//! Stands between a client and its server, and knows what a command and an answer is: sends other commands than the client's,
+//! and keeps back or loses the answers to some. For what knows bytes and connections only, there is the suite's `Proxy`.
 #![expect(clippy::disallowed_methods, reason = "each direction of each connection is a task")]
 
 use std::{
@@ -48,8 +48,6 @@ pub(crate) struct Relay {
 struct Flow {
     /// Where new connections lead.
     server: Mutex<SocketAddr>,
-    /// Whether connections are closed, those that there are and those that come.
-    closes: watch::Sender<bool>,
     rewrite: Box<dyn Fn(Words) -> Words + Send + Sync>,
     /// How many scripts were asked for.
     asked: watch::Sender<usize>,
@@ -75,7 +73,6 @@ impl Relay {
         let (asked, wanted) = (watch::Sender::new(0), watch::Sender::new(0));
         let flow = Arc::new(Flow {
             server: Mutex::new(server),
-            closes: watch::Sender::new(false),
             rewrite: Box::new(rewrite),
             asked,
             wanted,
@@ -85,28 +82,13 @@ impl Relay {
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let answers = shared.connection();
-                if *shared.closes.borrow() {
-                    continue;
-                }
                 let to = *shared.server.lock().expect("nobody panics");
                 let server = TcpStream::connect(to).await.expect("the server is there");
                 let (up, down) = (Arc::clone(&shared), Arc::clone(&shared));
                 let ((from_client, to_client), (from_server, to_server)) =
                     (client.into_split(), server.into_split());
-                tokio::spawn(async move {
-                    let mut closes = up.closes.subscribe();
-                    tokio::select! {
-                        _ = up.questions(from_client, to_server) => {}
-                        _ = closes.wait_for(|closes| *closes) => {}
-                    }
-                });
-                tokio::spawn(async move {
-                    let mut closes = down.closes.subscribe();
-                    tokio::select! {
-                        _ = down.answers(from_server, to_client, answers) => {}
-                        _ = closes.wait_for(|closes| *closes) => {}
-                    }
-                });
+                tokio::spawn(async move { up.questions(from_client, to_server).await });
+                tokio::spawn(async move { down.answers(from_server, to_client, answers).await });
             }
         });
         Self { address, flow }
@@ -126,11 +108,6 @@ impl Relay {
     /// How many connections there have been.
     pub(crate) fn count(&self) -> usize {
         self.flow.connections.lock().expect("nobody panics").len()
-    }
-
-    /// Closes all connections, and from now on those that come as soon as they have come; or no more.
-    pub(crate) fn close(&self, closes: bool) {
-        self.flow.closes.send_replace(closes);
     }
 
     /// Has new connections lead to another server.

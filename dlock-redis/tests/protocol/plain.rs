@@ -1,14 +1,13 @@
 //! The plain dialect, on the keyspace: what other programs see of dlock, and dlock of them.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Bench, busy, claim};
 use dlock_core::{
     Error, Kind, Wait,
     driver::{Attempt, Renewal},
 };
+
+use crate::common::{Bench, busy, claim};
 
 #[tokio::test]
 async fn a_plain_lock_is_a_string_with_a_ttl_and_nothing_beside() {

@@ -1,13 +1,12 @@
 //! Sentinels that want a password.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{ask, connect, replicated, servers, shown};
 use dlock_conformance::stores::{Running, redis::Flavour};
 use dlock_core::Locks;
 use tokio::time::timeout;
+
+use crate::common::{ask, connect, replicated, servers, shown};
 
 /// What Sentinel is told by a client that may ask it for the master and for nothing else.
 const WATCH: &str = "sentinel_username=watch&sentinel_password=s3cret";

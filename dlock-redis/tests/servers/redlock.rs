@@ -1,13 +1,12 @@
 //! RedLock on five servers that are killed, frozen, and started again with and without what they knew.
 
-mod common;
-
 use std::{io, time::Duration};
 
-use common::{connect, nodes::Nodes, or_skip};
 use dlock_conformance::stores::{Data, Server};
 use dlock_core::{Error, Guard, Locks, LostReason};
 use tokio::time::{Instant, sleep, timeout};
+
+use crate::common::{connect, nodes::Nodes, or_skip};
 
 /// How long one member may take, of the five here.
 const MEMBER: Duration = Duration::from_millis(500);

@@ -1,11 +1,8 @@
 //! What only several servers can do wrong: failovers, and messages that go to one shard. Over the usual length: one table.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
-mod common;
-
 use std::time::Duration;
 
-use common::{ask, connect, or_skip, raw, relay::Relay, replicated, servers, shown, unheard};
 use dlock_conformance::stores::{
     Running, Server,
     redis::{Brand, Flavour, start},
@@ -13,6 +10,8 @@ use dlock_conformance::stores::{
 use dlock_core::{Kind, LockOptions, Locks, LostReason};
 use futures_util::future::join_all;
 use tokio::time::timeout;
+
+use crate::common::{ask, connect, or_skip, raw, relay::Relay, replicated, servers, shown, unheard};
 
 async fn locks(running: &Running, ttl: u64) -> Locks {
     let store = connect(running.url()).await.expect("the servers are there");

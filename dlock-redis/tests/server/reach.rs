@@ -1,19 +1,25 @@
 //! How a server is found and a client known: sockets, several hosts, names, and files that are replaced.
 
-mod common;
+use std::{fs, net::SocketAddr, path::Path, time::Duration};
 
-use std::{fs, time::Duration};
-
-use common::{Bench, ask, connect, pipe::Pipe, servers, soon};
-use dlock_conformance::stores::{Running, redis::Flavour};
+use dlock_conformance::{
+    Proxy,
+    stores::{Running, redis::Flavour},
+};
 use dlock_core::{Kind, LockOptions, Locks};
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpStream, UnixListener},
+};
+
+use crate::common::{Bench, ask, connect, servers, soon};
 
 /// A folder that ends with its test.
 struct Folder(std::path::PathBuf);
 
 impl Folder {
     fn new() -> Self {
-        let path = std::env::temp_dir().join(common::unique());
+        let path = std::env::temp_dir().join(crate::common::unique());
         fs::create_dir(&path).expect("a new name");
         Self(path)
     }
@@ -32,7 +38,7 @@ async fn locks(url: &str) -> Locks {
 /// One waits for the other.
 async fn works(locks: &Locks) {
     for kind in Kind::ALL {
-        let name = common::unique();
+        let name = crate::common::unique();
         let held = locks.of(*kind, &name).lock(&LockOptions::new()).await.expect("it is free");
         let write = locks.rwlock(&name).write();
         let rival = locks.of(if *kind == Kind::Read { Kind::Write } else { *kind }, &name);
@@ -45,13 +51,27 @@ async fn works(locks: &Locks) {
     }
 }
 
+/// A socket that leads to a server. It ends with the runtime of its test.
+#[expect(clippy::disallowed_methods, reason = "each connection is a task")]
+fn lead(socket: &Path, server: SocketAddr) {
+    let listener = UnixListener::bind(socket).expect("nobody else has that path");
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut server = TcpStream::connect(server).await.expect("the server is there");
+                copy_bidirectional(&mut client, &mut server).await.ok();
+            });
+        }
+    });
+}
+
 #[tokio::test]
 async fn a_server_is_reached_at_a_unix_socket() {
     let Some(bench) = Bench::new().await else { return };
     let Some(server) = bench.running.servers().first() else { return };
     let folder = Folder::new();
     let socket = folder.0.join("redis.sock");
-    let _pipe = Pipe::at(&socket, server.address());
+    lead(&socket, server.address());
     let locks = locks(&format!("redis+unix://{}?db=2", socket.display())).await;
     works(&locks).await;
     let held = locks.mutex("foo").lock().await.unwrap();
@@ -117,15 +137,16 @@ fn port(running: &Running) -> u16 {
 #[tokio::test]
 async fn certificates_are_read_again_for_each_connection() {
     let Some((old, new)) = encrypted().await else { return };
-    let (pipe, address) = Pipe::to(([127, 0, 0, 1], port(&old)).into()).await;
+    let proxy = Proxy::to(([127, 0, 0, 1], port(&old)).into()).await.expect("a port is free");
     let folder = Folder::new();
     let ca = folder.0.join("ca.pem");
     fs::copy(old.ca().expect("it speaks TLS"), &ca).expect("there is room");
-    let url = old.url().replace(&format!(":{}", port(&old)), &format!(":{}", address.port()));
+    let url = old.url().replace(&format!(":{}", port(&old)), &format!(":{}", proxy.address().port()));
     let locks = locks(&format!("{url}?ca={}", ca.display())).await;
     works(&locks).await;
     // The authority has changed: for the servers first, as it must not.
-    pipe.cut_and_lead_to(([127, 0, 0, 1], port(&new)).into());
+    proxy.lead_to(([127, 0, 0, 1], port(&new)).into());
+    proxy.cut();
     locks.mutex("foo").try_lock().await.expect_err("nobody trusts the new authority yet");
     fs::copy(new.ca().expect("it speaks TLS"), &ca).expect("there is room");
     let back = async { while locks.mutex("foo").try_lock().await.is_err() {} };

@@ -1,7 +1,5 @@
 //! Proxies that show several servers as one: what they do to a call over the keys of several locks.
 
-mod common;
-
 use std::{
     ops::Range,
     sync::{
@@ -11,15 +9,16 @@ use std::{
     time::Duration,
 };
 
-use common::{
-    Bench, connect,
-    relay::{Relay, Words, refusal},
-};
 use dlock_conformance::stores::Server;
 use dlock_core::{Guard, Kind, LockOptions, Locks};
 use futures_util::future::join_all;
 use redis::cluster_routing::Slot;
 use tokio::time::sleep;
+
+use crate::common::{
+    Bench, connect,
+    relay::{Relay, Words, refusal},
+};
 
 /// So long that renewals of many locks go together.
 const TTL: Duration = Duration::from_secs(3);

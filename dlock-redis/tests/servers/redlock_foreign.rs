@@ -1,15 +1,14 @@
 //! RedLocks of others on the same servers: `SET NX PX` on a majority, as rslock, redsync and node-redlock do.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
-mod common;
-
 use std::{sync::Arc, time::Duration};
 
-use common::{nodes::Nodes, or_skip, unique};
 use dlock_core::Locks;
 use futures_util::future::join_all;
 use rslock::{LockError, LockManager};
 use tokio::{sync::Mutex, time::Instant};
+
+use crate::common::{nodes::Nodes, or_skip, unique};
 
 const TTL: Duration = Duration::from_secs(60);
 /// Longer than anything here takes.

@@ -2,12 +2,11 @@
 //! and dlock's side compared with what Redisson would have written. Over the usual length: one table.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
-mod common;
-
 use std::{collections::BTreeMap, time::Duration};
 
-use common::{Bench, Ear, busy, claim, granted, soon};
 use dlock_core::{Error, Kind, Wait, driver::Renewal};
+
+use crate::common::{Bench, Ear, busy, claim, granted, soon};
 
 const A: &str = "aaaa:1";
 
@@ -323,8 +322,8 @@ async fn a_prefix_is_redissons_name_mapper_and_a_database_is_of_its_own() {
     while bench.ask::<(String, u64)>("PUBSUB NUMSUB __keyevent@3__:del").await.1 == 0 {
         tokio::task::yield_now().await;
     }
-    let mut third = common::raw(&format!("{}/3", bench.running.url())).await;
-    let deleted: u32 = common::words("DEL app:foo").query_async(&mut third).await.unwrap();
+    let mut third = crate::common::raw(&format!("{}/3", bench.running.url())).await;
+    let deleted: u32 = crate::common::words("DEL app:foo").query_async(&mut third).await.unwrap();
     assert_eq!(deleted, 1, "Redisson with this mapper and database looks there");
     soon("the holder was not told", held.lost()).await;
 }

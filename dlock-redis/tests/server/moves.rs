@@ -1,16 +1,15 @@
 //! A master whose address leads to another server from now on, as where a virtual address or a name moves.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
-mod common;
-
 use std::time::Duration;
 
-use common::{
+use dlock_core::Locks;
+
+use crate::common::{
     Bench, connect,
     relay::{Answers, Relay},
     soon,
 };
-use dlock_core::Locks;
 
 async fn pair() -> Option<(Bench, Bench)> {
     let (old, new) = (Bench::new().await?, Bench::new().await?);

@@ -1,22 +1,21 @@
 //! The flaws of Redisson that concern a lock, each as a test that dlock passes. The README has the table. Over the usual length: one table.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
-mod common;
-
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
-use common::{
-    Bench, Ear, busy, claim, connect, granted,
-    relay::{Answers, Relay},
-    soon,
-};
 use dlock_core::{
     Kind, LockOptions, Locks, LostReason, Wait,
     driver::{Claim, Renewal, Request, Store},
+};
+
+use crate::common::{
+    Bench, Ear, busy, claim, connect, granted,
+    relay::{Answers, Relay},
+    soon,
 };
 
 const QUEUE: &str = "redisson_lock_queue:{foo}";
@@ -396,7 +395,7 @@ async fn f17_a_token_is_below_what_redisson_can_return() {
     assert!(granted(claim.attempt().await) < 1 << 53);
     let next: u64 = bench.ask("INCR redisson_lock_token:{foo}").await;
     claim.release().await.unwrap();
-    let (mut later, _) = common::claim(&store, "foo", Kind::Mutex, 30_000, Wait::Never);
+    let (mut later, _) = crate::common::claim(&store, "foo", Kind::Mutex, 30_000, Wait::Never);
     assert!(granted(later.attempt().await) > next, "Redisson's own count is continued");
 }
 

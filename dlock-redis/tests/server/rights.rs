@@ -1,18 +1,17 @@
 //! Users, passwords and rights: what is refused, what is told, and what is shown to nobody.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
-mod common;
-
 use std::time::Duration;
 
-use common::{ask, connect, servers, shown, soon};
 use dlock_conformance::stores::{Running, redis::Flavour};
 use dlock_core::{Error, Kind, LockOptions, Locks, Result};
 use futures_util::future::join_all;
 
+use crate::common::{ask, connect, servers, shown, soon};
+
 /// What a user needs, as the README says it and as an error must.
 fn rights(told: &str) -> &'static str {
-    let line = include_str!("../README.md").lines().find(|line| line.starts_with("ACL SETUSER name "));
+    let line = include_str!("../../README.md").lines().find(|line| line.starts_with("ACL SETUSER name "));
     let line = line.expect("the README says what a user needs");
     assert!(told.contains(line), "the README says {line}, and the error: {told}");
     &line["ACL SETUSER name ".len()..]

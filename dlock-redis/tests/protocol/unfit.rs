@@ -1,14 +1,13 @@
 //! Servers that are not fit for what is asked of them, and what is said of that.
 
-mod common;
+use dlock_conformance::stores::redis::Flavour;
+use dlock_core::{Error, Locks};
 
-use common::{
+use crate::common::{
     connect,
     relay::{Relay, Words, answer, refusal},
     servers, shown,
 };
-use dlock_conformance::stores::redis::Flavour;
-use dlock_core::{Error, Locks};
 
 /// What is told of a server that is sent this instead of what a client sends it.
 async fn told_of(scheme: &str, flavour: Flavour, rewrite: fn(Words) -> Words) -> Option<String> {

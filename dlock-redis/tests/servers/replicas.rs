@@ -1,17 +1,16 @@
 //! Replicas: a grant that none of them has is none where `wait_replicas` says so, and nobody asks them who holds a lock.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
-mod common;
-
 use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Duration,
 };
 
-use common::{Bench, ask, connect, raw, relay::Relay, servers, soon};
 use dlock_conformance::stores::{Running, Server, redis::Flavour};
 use dlock_core::{Error, Guard, Kind, LockOptions, Locks, Result};
 use tokio::time::sleep;
+
+use crate::common::{Bench, ask, connect, raw, relay::Relay, servers, soon};
 
 /// Of a cluster, the slots of the third node.
 const LAST_THIRD: std::ops::RangeInclusive<u16> = 10_923..=16_383;

@@ -1,13 +1,12 @@
 //! MultiLock on one server: how many commands it costs, and that they go out together.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Bench, connect, relay::Relay, soon};
 use dlock_core::{DistributedLock, DistributedLockExt, Kind, LockOptions, Locks, MultiLock};
 use futures_util::future::join_all;
+
+use crate::common::{Bench, connect, relay::Relay, soon};
 
 fn multi(locks: &Locks, names: &[String]) -> MultiLock {
     MultiLock::new(names.iter().map(|name| locks.of(Kind::Mutex, name))).expect("it has members")

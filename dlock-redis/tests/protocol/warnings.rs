@@ -1,9 +1,6 @@
 //! What a server's settings are warned of.
-#![cfg(feature = "tracing")]
 
-mod common;
-
-use common::{Bench, connect, log::Log};
+use crate::common::{Bench, connect, log::Log};
 
 #[tokio::test]
 async fn a_server_that_may_drop_locks_is_warned_of() {

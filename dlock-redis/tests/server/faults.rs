@@ -1,25 +1,24 @@
 //! What a Redis can do wrong, and a lock must outlive or tell. Over the usual length: one table.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
-mod common;
-
 use std::{error::Error as _, time::Duration};
 
-use common::{
+use dlock_conformance::stores::Data;
+use dlock_core::{Error, Kind, LockOptions, Locks, LostReason, Owner, Wait};
+use futures_util::future::join_all;
+
+use crate::common::{
     Bench, busy, claim, connect, granted,
     relay::{Answers, Relay},
     soon,
 };
-use dlock_conformance::stores::Data;
-use dlock_core::{Error, Kind, LockOptions, Locks, LostReason, Owner, Wait};
-use futures_util::future::join_all;
 
 #[tokio::test]
 async fn a_server_that_forgot_the_scripts_is_given_them_again() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
     for kind in Kind::ALL {
-        let (mut claim, _) = claim(&store, &common::unique(), *kind, 1500, Wait::Never);
+        let (mut claim, _) = claim(&store, &crate::common::unique(), *kind, 1500, Wait::Never);
         bench.tell("SCRIPT FLUSH").await;
         granted(claim.attempt().await);
         bench.tell("SCRIPT FLUSH").await;

@@ -1,0 +1,9 @@
+//! Several servers that belong together, or of which a majority counts.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod redlock;
+mod redlock_foreign;
+mod replicas;
+mod sentinel_login;
+mod topologies;

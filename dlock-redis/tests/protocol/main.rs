@@ -2,7 +2,6 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-mod cost;
 mod flaws;
 mod golden;
 mod multilock;

@@ -1,13 +1,14 @@
 //! What waiting and holding cost the server: the promises of the README.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
+mod common;
+
 use std::time::Duration;
 
+use common::Bench;
 use dlock_core::{Kind, LockOptions};
 use futures_util::future::join_all;
 use tokio::time::sleep;
-
-use crate::common::Bench;
 
 impl Bench {
     /// How many commands the server was sent, this one left out.

@@ -3,41 +3,20 @@
 
 use std::{alloc::System, sync::Arc};
 
-use async_trait::async_trait;
 use cap::Cap;
 use dlock_conformance::{
-    Clock, Fixture, judge, table,
+    InProcess, judge, table,
     wrong::{Bug, WrongStore},
 };
-use dlock_core::{Result, driver::Store};
 
 #[global_allocator]
 static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 
-struct Counted(WrongStore);
-
-#[async_trait]
-impl Fixture for Counted {
-    fn name(&self) -> &str {
-        "counted"
-    }
-
-    async fn connect(&self) -> Result<Store> {
-        Ok(self.0.clone().into_store())
-    }
-
-    fn clock(&self) -> Clock {
-        Clock::Paused
-    }
-
-    fn allocated(&self) -> Option<usize> {
-        Some(HEAP.allocated())
-    }
-}
-
 /// What the case that looks for leaks says of a store with this bug.
-fn judged(bug: Bug) -> std::result::Result<(), String> {
-    let fixture = Arc::new(Counted(WrongStore::new(bug)));
+fn judged(bug: Bug) -> Result<(), String> {
+    let store = WrongStore::new(bug);
+    let fixture = InProcess::new("counted", move || store.clone().into_store());
+    let fixture = Arc::new(fixture.counting(|| HEAP.allocated()));
     let name = "client::the_memory_of_clients_does_not_grow_with_the_names_they_used";
     let (row, case) =
         table(&*fixture).into_iter().find(|(_, case)| case.to_string() == name).expect("in the table");

@@ -11,7 +11,7 @@ use std::{
 
 use async_trait::async_trait;
 use dlock_conformance::{
-    Clock, Fixture, Row,
+    Clock, Fixture, InProcess, Row,
     cases::Case,
     judge,
     simulation::simulate,
@@ -21,19 +21,9 @@ use dlock_conformance::{
 };
 use dlock_core::{Result, driver::Store};
 
-struct Planted(WrongStore);
-
-#[async_trait]
-impl Fixture for Planted {
-    fn name(&self) -> &str {
-        "planted"
-    }
-    async fn connect(&self) -> Result<Store> {
-        Ok(self.0.clone().into_store())
-    }
-    fn clock(&self) -> Clock {
-        Clock::Paused
-    }
+fn planted(bug: Bug) -> impl Fixture {
+    let store = WrongStore::new(bug);
+    InProcess::new("planted", move || store.clone().into_store())
 }
 
 /// Who caught a bug, and what it said.
@@ -51,13 +41,13 @@ impl fmt::Display for Catch {
 
 /// What a case says about a bug; nothing if it passes.
 fn said_by(bug: Bug, row: Row, case: Case) -> Option<String> {
-    let fixture = Arc::new(Planted(WrongStore::new(bug)));
+    let fixture = Arc::new(planted(bug));
     quietly(|| judge(fixture, row, case)).unwrap_or_else(Err).err()
 }
 
 /// The first case that fails: on the store as it is, or through the wrappers if none does.
 fn caught_by_a_case(bug: Bug) -> Option<Catch> {
-    let mut table = table(&Planted(WrongStore::new(Bug::None))).into_iter();
+    let mut table = table(&planted(Bug::None)).into_iter();
     table.find_map(|(row, case)| {
         let said = said_by(bug, row, case)?;
         Some(Catch { who: format!("{row}::{case}"), said })
@@ -159,7 +149,7 @@ fn a_bug_that_drivers_had_is_named_by_its_case() {
         (Bug::DeafDowngrade, format!("downgrade_fair::{theft}"), "it is deaf"),
         (Bug::DeafDowngrade, format!("downgrade_write::{theft}"), "it is deaf"),
     ] {
-        let table = table(&Planted(WrongStore::new(bug)));
+        let table = table(&planted(bug));
         let (row, found) = table.into_iter().find(|(_, one)| one.to_string() == case).expect("in the table");
         let said = said_by(bug, row, found).unwrap_or_else(|| panic!("{case} is blind to {bug:?}"));
         assert!(said.contains(word), "{case} does not name {bug:?}: {said}");

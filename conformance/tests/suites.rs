@@ -8,7 +8,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use dlock_conformance::{Clock, Fixture, Suite, Unreachable, run_suites};
+use dlock_conformance::{Fixture, InProcess, Suite, Unreachable, run_suites};
 use dlock_core::{Error, Result, driver::Store, memory::MemoryBackend};
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -17,23 +17,6 @@ const SUITES: &str = "DLOCK_TEST_SUITES";
 
 /// A case that every store has.
 const CASE: &str = "plain::mutex::a_free_lock_is_granted";
-
-struct Memory;
-
-#[async_trait]
-impl Fixture for Memory {
-    fn name(&self) -> &str {
-        "memory"
-    }
-
-    async fn connect(&self) -> Result<Store> {
-        Ok(MemoryBackend::new().into_store())
-    }
-
-    fn clock(&self) -> Clock {
-        Clock::Paused
-    }
-}
 
 /// A store that is there, but lets nobody in.
 struct Closed;
@@ -50,13 +33,14 @@ impl Fixture for Closed {
 }
 
 fn several() -> ExitCode {
+    let memory = || InProcess::new("memory", || MemoryBackend::new().into_store());
     run_suites([
         Suite::new("shut", async { Ok(Closed) }),
         Suite::new("gone", async {
             let reason = "nobody has started it".to_owned();
-            Err::<Memory, _>(Unreachable { name: "goner".to_owned(), reason })
+            Err::<Closed, _>(Unreachable { name: "goner".to_owned(), reason })
         }),
-        Suite::new("there", async { Ok(Memory) }),
+        Suite::new("there", async move { Ok(memory()) }),
     ])
 }
 

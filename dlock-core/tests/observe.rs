@@ -1,0 +1,192 @@
+//! What the features `metrics` and `tracing` tell of locks: the names are what dashboards and alarms are made of.
+#![cfg(all(feature = "metrics", feature = "tracing"))]
+
+use std::{
+    fmt::{self, Write as _},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use dlock_conformance::wrap::Switch;
+use dlock_core::{LockOptions, Locks, memory::MemoryBackend};
+use metrics::{
+    Counter, CounterFn, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
+};
+use tracing::{
+    Event, Subscriber,
+    field::{Field, Visit},
+    span,
+};
+
+/// What was told, one line each.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Log {
+    fn note(&self, line: String) {
+        self.0.lock().expect("nobody panics").push(line);
+    }
+
+    fn count(&self, line: &str) -> usize {
+        self.0.lock().expect("nobody panics").iter().filter(|one| *one == line).count()
+    }
+}
+
+/// One metric, of which each measure is noted.
+struct Metric(Log, String);
+
+impl CounterFn for Metric {
+    fn increment(&self, value: u64) {
+        self.0.note(format!("{} +{value}", self.1));
+    }
+    fn absolute(&self, _: u64) {}
+}
+
+impl HistogramFn for Metric {
+    fn record(&self, value: f64) {
+        self.0.note(format!("{} {value}", self.1));
+    }
+}
+
+impl Log {
+    fn metric(&self, key: &Key) -> Arc<Metric> {
+        let mut labels: Vec<_> =
+            key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
+        labels.sort_unstable();
+        Arc::new(Metric(self.clone(), format!("{}{{{}}}", key.name(), labels.join(","))))
+    }
+}
+
+impl Recorder for Log {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::from_arc(self.metric(key))
+    }
+    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::noop()
+    }
+    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::from_arc(self.metric(key))
+    }
+}
+
+/// The message of an event with its lock, if it has one.
+#[derive(Default)]
+struct Words(String);
+
+impl Visit for Words {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        match field.name() {
+            "message" => self.0.insert_str(0, &format!("{value:?}")),
+            "lock" => write!(self.0, " ({value:?})").expect("a string takes all"),
+            _ => {}
+        }
+    }
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn event(&self, event: &Event<'_>) {
+        let mut words = Words::default();
+        event.record(&mut words);
+        self.note(format!("{} {}", event.metadata().level(), words.0));
+    }
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// What is told while a client does this, and ends.
+fn told(work: impl AsyncFnOnce(&Locks, &Switch)) -> Log {
+    let (log, line) = (Log::default(), Switch::default());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let locks = Locks::new(line.wrap(MemoryBackend::new().into_store()))
+        .with_defaults(LockOptions::new().ttl(Duration::from_secs(30)));
+    let run = async {
+        work(&locks, &line).await;
+        locks.close().await;
+    };
+    tracing::subscriber::with_default(log.clone(), || {
+        metrics::with_local_recorder(&log, || runtime.expect("a runtime can be built").block_on(run));
+    });
+    log
+}
+
+fn assert_told(log: &Log, lines: &[&str]) {
+    for line in lines {
+        assert_eq!(log.count(line), 1, "`{line}` among {:#?}", log.0.lock().expect("nobody panics"));
+    }
+}
+
+#[test]
+fn what_was_asked_for_and_how_long_it_was_held_is_told() {
+    let log = told(async |locks, _| {
+        let held = locks.mutex("x").lock().await.expect("free");
+        assert!(locks.fair("x").try_lock().await.expect("no error").is_none(), "it is held");
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        held.release().await.expect("held until now");
+    });
+    assert_told(
+        &log,
+        &[
+            "dlock_contests_total{kind=mutex,outcome=granted,store=memory} +1",
+            "dlock_wait_seconds{kind=mutex,outcome=granted,store=memory} 0",
+            "dlock_contests_total{kind=fair,outcome=busy,store=memory} +1",
+            "dlock_held_seconds{kind=mutex,store=memory} 3",
+            "DEBUG lock let go (x)",
+        ],
+    );
+    assert_eq!(log.count("DEBUG lock asked for (x)"), 2);
+    assert_eq!(log.count("dlock_lost_total{kind=mutex,store=memory} +1"), 0, "a release is no loss");
+}
+
+#[test]
+fn a_loss_is_told_when_it_happens() {
+    let log = told(async |locks, _| {
+        let held = locks.mutex("x").lock().await.expect("free");
+        assert!(locks.force_release("x").await.expect("memory can"), "it is held");
+        held.lost().await;
+    });
+    assert_told(&log, &["dlock_lost_total{kind=mutex,store=memory} +1", "WARN lock lost (x)"]);
+}
+
+#[test]
+fn a_loss_that_only_the_release_finds_is_told() {
+    let log = told(async |locks, line| {
+        let held = locks.mutex("x").lock().await.expect("free");
+        line.freeze();
+        assert!(locks.force_release("x").await.expect("memory can"), "it is held");
+        line.connect();
+        held.release().await.expect_err("it was taken");
+    });
+    assert_told(
+        &log,
+        &["dlock_lost_total{kind=mutex,store=memory} +1", "WARN lock lost before its release (x)"],
+    );
+}
+
+#[test]
+fn a_store_that_fails_is_told_with_what_it_was_asked_for() {
+    let log = told(async |locks, line| {
+        let held = locks.mutex("x").lock().await.expect("free");
+        line.cut();
+        tokio::time::sleep(Duration::from_secs(11)).await;
+        line.connect();
+        held.release().await.expect("held until now");
+    });
+    assert_told(
+        &log,
+        &[
+            "dlock_store_failures_total{operation=renewal,store=memory} +1",
+            "WARN store failed, will ask again (x)",
+        ],
+    );
+}

@@ -3,11 +3,20 @@
 
 mod watchdog;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
-use dlock_conformance::wrap::Switch;
+use async_trait::async_trait;
+use dlock_conformance::wrap::{Switch, wrap};
 use dlock_core::{
     DistributedLock, DistributedLockExt, Error, Kind, LockOptions, Locks, LostReason, MultiLock, Owner,
+    Result,
+    driver::{Attempt, Claim, Release, Renewal},
     memory::MemoryBackend,
 };
 use futures_util::future::join_all;
@@ -48,7 +57,11 @@ async fn a_try_is_all_or_nothing() {
         mutexes(&locks, &["a", "b", "c"]).try_lock(&LockOptions::new()).await.expect("busy is no error");
     assert!(tried.is_none(), "b is held");
     assert!(is_free(&locks, "a").await && is_free(&locks, "c").await, "nothing was kept");
-    drop(busy);
+    busy.release().await.expect("held until now");
+    let tried = mutexes(&locks, &["a", "b", "c"]).try_lock(&LockOptions::new()).await.expect("no error");
+    assert_eq!(tried.expect("all are free").tokens().len(), 3);
+    let shown = format!("{:?}", mutexes(&locks, &["a", "b"]));
+    assert!(shown.contains("a + b"), "{shown}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -108,6 +121,7 @@ async fn it_is_lost_when_any_member_is_lost() {
     let locks = Locks::memory();
     let guard = mutexes(&locks, &["a", "b"]).lock(&LockOptions::new()).await.expect("free");
     let token = guard.lost_signal();
+    timeout(Duration::from_secs(100), token.lost()).await.expect_err("nothing is lost yet");
     locks.force_release("b").await.expect("memory can");
     assert_eq!(guard.lost().await, LostReason::Taken);
     assert!(guard.is_lost() && token.is_lost() && guard.remaining().is_zero());
@@ -195,6 +209,69 @@ async fn it_is_never_given_with_a_member_that_is_lost_already() {
     let options = LockOptions::new();
     let (told, ()) = tokio::join!(both.lock(&options), rob);
     assert!(!told.expect("granted in the end").is_lost());
+}
+
+/// A claim of whose attempts each takes so long that another lock is lost meanwhile.
+struct Robbing {
+    claim: Box<dyn Claim>,
+    victim: Locks,
+    attempts: Arc<AtomicUsize>,
+}
+
+#[async_trait]
+impl Claim for Robbing {
+    async fn attempt(&mut self) -> Result<Attempt> {
+        self.attempts.fetch_add(1, Relaxed);
+        sleep(Duration::from_millis(1)).await;
+        self.victim.force_release("a").await?;
+        // Until the keeper of the other has noticed.
+        sleep(Duration::from_millis(100)).await;
+        self.claim.attempt().await
+    }
+    async fn renew(&mut self) -> Result<Renewal> {
+        self.claim.renew().await
+    }
+    async fn release(&mut self) -> Result<Release> {
+        self.claim.release().await
+    }
+    async fn changed(&mut self) {
+        self.claim.changed().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_a_member_is_lost_each_time_before_the_last_is_granted_it_ends_with_the_loss() {
+    let (quick, attempts) = (Locks::memory(), Arc::new(AtomicUsize::new(0)));
+    let (victim, counted) = (quick.clone(), Arc::clone(&attempts));
+    let late = Locks::new(wrap(MemoryBackend::new().into_store(), move |claim, _| {
+        Box::new(Robbing { claim, victim: victim.clone(), attempts: Arc::clone(&counted) })
+    }));
+    let both = multi([quick.of(Kind::Mutex, "a"), late.of(Kind::Mutex, "b")]);
+    let options = LockOptions::new();
+    let told = both.try_lock(&options).await;
+    assert!(matches!(told, Err(Error::Lost { .. })), "it had both, but never at once: {told:?}");
+    assert_eq!(attempts.swap(0, Relaxed), 1, "a try is one try");
+    let told = timeout(Duration::from_secs(60), both.lock(&options)).await.expect("it would never end");
+    assert!(matches!(told, Err(Error::Lost { .. })), "{told:?}");
+    assert!(attempts.load(Relaxed) > 1, "the next time might have been quicker");
+    late.close().await;
+    assert!(is_free(&quick, "a").await, "left behind");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_of_several_that_share_an_owners_hold_is_told_of_its_loss() {
+    let (locks, me) = (Locks::memory(), Owner::new());
+    let with = |other: &str| {
+        let shared: Arc<dyn DistributedLock> = Arc::new(locks.mutex("a").owned_by(&me));
+        multi([shared, locks.of(Kind::Mutex, other)])
+    };
+    let first = with("b").lock(&LockOptions::new()).await.expect("free");
+    let second = with("c").lock(&LockOptions::new()).await.expect("free, and the owner's own");
+    assert!(locks.force_release("a").await.expect("memory can"), "the owner held it");
+    for guard in [&first, &second] {
+        let told = timeout(Duration::from_secs(1), guard.lost()).await;
+        assert_eq!(told.expect("not told"), LostReason::Taken);
+    }
 }
 
 #[tokio::test(start_paused = true)]

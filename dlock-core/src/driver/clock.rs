@@ -129,6 +129,27 @@ mod tests {
         assert!(deadline.has_passed(), "tokio's clock stood still, the machine's did not");
     }
 
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_other_clock_is_the_one_that_goes_on_during_suspend() {
+        let uptime = std::fs::read_to_string("/proc/uptime").expect("every Linux tells how long it is up");
+        let seconds = uptime.split(' ').next().and_then(|word| word.parse().ok()).expect("a number");
+        let boot = boot_clock();
+        assert!(boot >= Duration::from_secs_f64(seconds), "{boot:?} since a boot {seconds} s ago");
+    }
+
+    #[cfg(feature = "test-util")]
+    #[tokio::test(start_paused = true)]
+    async fn what_tests_pretend_counts() {
+        let deadline = Moment::now().after(Duration::from_secs(30));
+        pretend_suspend(Duration::from_secs(30));
+        assert!(deadline.has_passed(), "as after a suspend");
+        pretend_clock();
+        let before = Moment::now();
+        tokio::time::advance(Duration::from_secs(30)).await;
+        assert!(Moment::now().since(before) >= Duration::from_secs(30), "no clock but tokio's goes on");
+    }
+
     #[test]
     fn the_longest_duration_is_a_legal_deadline() {
         assert!(!Moment::now().after(Duration::MAX).has_passed());

@@ -180,6 +180,18 @@ mod tests {
     }
 
     #[test]
+    fn a_loss_says_how_the_lock_was_lost() {
+        for (reason, word) in [
+            (LostReason::Expired, "without a renewal"),
+            (LostReason::Taken, "no longer knows it"),
+            (LostReason::Abandoned, "task that renewed it"),
+        ] {
+            let error = Error::Lost { name: LockName::new("x").unwrap(), reason }.to_string();
+            assert!(error.starts_with("lost lock `x`: ") && error.contains(word), "{error}");
+        }
+    }
+
+    #[test]
     fn a_stores_error_is_the_source_and_not_in_the_message() {
         let error = Error::Unavailable { store: "redis", source: "connection refused".into() };
         assert_eq!(error.to_string(), "redis is not reachable");

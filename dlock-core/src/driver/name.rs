@@ -99,6 +99,14 @@ mod tests {
     }
 
     #[test]
+    fn a_name_is_found_by_its_text() {
+        let name = LockName::new("x").expect("legal");
+        assert_eq!(AsRef::<str>::as_ref(&name), "x");
+        let names = std::collections::HashMap::from([(name, 1)]);
+        assert_eq!((names.get("x"), names.get("y")), (Some(&1), None));
+    }
+
+    #[test]
     fn an_illegal_name_is_refused_with_its_reason() {
         for (name, reason) in [
             ("", "empty"),

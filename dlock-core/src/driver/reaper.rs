@@ -116,6 +116,7 @@ mod tests {
             assert_eq!(reaper.overdue(), []);
         }
         assert!(reaper.next().is_some_and(|at| at.remaining() <= S));
+        assert_eq!(format!("{reaper:?}"), "Reaper(1 claims)");
     }
 
     #[tokio::test(start_paused = true)]

@@ -280,6 +280,19 @@ mod tests {
     }
 
     #[test]
+    fn what_may_be_a_password_is_hidden_wherever_it_stands() {
+        for (text, shown) in [
+            ("redis://hunter2@h", "redis://***@h"),
+            ("redis://hunter2:@h", "redis://***:@h"),
+            ("redis://:hunter2@h", "redis://:***@h"),
+            ("redis://:@h", "redis://:***@h"),
+            ("redis://u:hunter2:1", "redis://***"),
+        ] {
+            assert_eq!(parse(text).to_string(), shown);
+        }
+    }
+
+    #[test]
     fn what_is_no_secret_is_shown() {
         for text in [
             "redis://u:***@h:1,[::1]:2/0?db=1&prefix=a:",
@@ -288,6 +301,7 @@ mod tests {
         ] {
             assert_eq!(parse(text).to_string(), text);
         }
+        assert_eq!(format!("{:?}", parse("redis://h/0")), "StoreUrl(redis://h/0)");
     }
 
     #[test]

@@ -85,3 +85,41 @@ impl fmt::Debug for Owner {
         write!(f, "Owner({:p})", Arc::as_ptr(&self.0))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn use_names(owner: &Owner, count: usize) {
+        for number in 0..count {
+            owner.slot(1, &LockName::unchecked(format!("name {number}")));
+        }
+    }
+
+    #[test]
+    fn names_that_nobody_holds_or_asks_for_are_forgotten() {
+        let owner = Owner::new();
+        use_names(&owner, 1000);
+        let known = owner.0.lock().expect("nobody panics").len();
+        assert!(known < 100, "{known} of 1000 names are known");
+    }
+
+    #[test]
+    fn a_name_that_is_asked_for_is_not_forgotten() {
+        let owner = Owner::new();
+        let name = LockName::unchecked("asked for");
+        let asked = owner.slot(1, &name);
+        use_names(&owner, 1000);
+        assert!(
+            Arc::ptr_eq(&asked, &owner.slot(1, &name)),
+            "two tasks of one owner would wait for each other"
+        );
+    }
+
+    #[test]
+    fn owners_are_told_apart_when_they_are_shown() {
+        let (one, other) = (Owner::new(), Owner::new());
+        assert_eq!(format!("{one:?}"), format!("{:?}", one.clone()));
+        assert_ne!(format!("{one:?}"), format!("{other:?}"));
+    }
+}

@@ -113,6 +113,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_driver_that_is_added_is_found_and_goes_before_those_there_are() {
+        async fn connect(url: StoreUrl) -> Result<Store> {
+            Err(Error::InvalidConfig { reason: format!("mine got {}", url.scheme()) })
+        }
+        let mine = Driver { schemes: &["memory", "mine"], connect: |url| Box::pin(connect(url)) };
+        assert!(format!("{mine:?}").contains("mine"), "{mine:?}");
+        let registry = Registry::new().with(mine);
+        assert_eq!(registry.schemes(), ["memory", "mine"]);
+        for scheme in ["memory", "mine"] {
+            let told = registry.connect(&format!("{scheme}:x")).await.unwrap_err().to_string();
+            assert!(told.ends_with(&format!("mine got {scheme}")), "{told}");
+        }
+    }
+
+    #[tokio::test]
     async fn an_unknown_parameter_is_refused() {
         let error = Registry::new().connect("memory:?tls=on").await.unwrap_err().to_string();
         assert_eq!(error, "`memory:` has an unknown parameter `tls`; there are none");

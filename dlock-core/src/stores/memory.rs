@@ -290,8 +290,22 @@ mod tests {
     use crate::lock::Locks;
 
     #[tokio::test(start_paused = true)]
+    async fn a_lock_whose_holder_fell_silent_is_not_listed() {
+        let store = MemoryBackend::new();
+        let name = LockName::new("x").expect("legal");
+        let ttl = Duration::from_secs(30);
+        let request = Request { name, kind: Kind::Mutex, id: ClaimId::random(), ttl, wait: Wait::Never };
+        assert!(matches!(store.claim(request).attempt().await, Ok(Attempt::Granted(_))), "free");
+        assert_eq!(store.list("").await.expect("memory can").len(), 1);
+        tokio::time::advance(ttl).await;
+        assert_eq!(store.list("").await.expect("memory can"), []);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_holder_is_shown_with_its_token_and_a_waiter_without() {
-        let locks = Locks::memory();
+        let store = MemoryBackend::named("jobs".to_owned());
+        assert!(format!("{store:?}").contains("memory:jobs"), "{store:?}");
+        let locks = Locks::new(store.into_store());
         let held = locks.mutex("x").lock().await.expect("free");
         let waiting = locks.fair("x");
         let mut waiting = Box::pin(async move { waiting.lock().await });

@@ -8,7 +8,7 @@ use dlock_core::{
 };
 use tokio::time::{Instant, timeout};
 
-use super::script::{BUSY, Call, Fail, GRANTED, Hang, Hints, Late, Play, Refuse, S, Say, TTL, about};
+use super::script::{BUSY, Call, Fail, GRANTED, Hang, Hints, Late, MS, Play, Refuse, S, Say, TTL, about};
 
 #[tokio::test(start_paused = true)]
 async fn hints_without_end_do_not_make_a_waiter_hammer() {
@@ -16,6 +16,30 @@ async fn hints_without_end_do_not_make_a_waiter_hammer() {
     timeout(S, play.client().mutex("x").lock()).await.expect_err("it is busy");
     let asked = play.count(Call::Attempt);
     assert!((50..300).contains(&asked), "{asked} attempts in a second");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_pauses_longer_after_each_hint_that_did_not_pay() {
+    let play = Play::new().attempt([Say(BUSY)]).hints(Hints::Endless);
+    let start = Instant::now();
+    timeout(S, play.client().mutex("x").lock()).await.expect_err("it is busy");
+    let times = play.times(Call::Attempt, start);
+    let pauses: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(pauses[..3].iter().all(Duration::is_zero), "a hand-off needs one or two: {pauses:?}");
+    for (pause, least) in pauses[3..7].iter().zip([1, 2, 4, 8]) {
+        assert!((least * MS..=(least + 1) * MS).contains(pause), "{least} ms: {pauses:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_spread_of_pauses_is_small_beside_them() {
+    let busy = Say(Attempt::Busy { retry_in: 10 * MS });
+    let play = Play::new().attempt([busy; 50].into_iter().chain([Say(GRANTED)]));
+    let start = Instant::now();
+    drop(play.hold().await);
+    let spent = start.elapsed();
+    assert!(spent >= 500 * MS, "asked sooner than the store said: {spent:?}");
+    assert!(spent <= 625 * MS, "asked much later than the store said: {spent:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -49,6 +73,14 @@ async fn a_store_that_has_its_waiters_ask_at_once_is_not_hammered() {
     timeout(S, play.client().mutex("x").lock()).await.expect_err("it is busy");
     let asked = play.count(Call::Attempt);
     assert!(asked <= 1001, "{asked} attempts in a second");
+}
+
+#[tokio::test(start_paused = true)]
+async fn hints_do_not_make_a_waiter_hammer_a_store_that_is_down() {
+    let play = Play::new().attempt([Fail, Fail, Fail, Say(GRANTED)]).hints(Hints::Endless);
+    let start = Instant::now();
+    drop(play.hold().await);
+    assert!(start.elapsed() >= S / 4, "asked {:?}", play.times(Call::Attempt, start));
 }
 
 #[tokio::test(start_paused = true)]

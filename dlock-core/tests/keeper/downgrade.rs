@@ -1,6 +1,9 @@
 //! From an exclusive hold to a read hold.
 
-use dlock_core::{Error, Kind, LostReason, Owner};
+use dlock_core::{
+    Error, Kind, LostReason, Owner, Token,
+    driver::{Attempt, Grant},
+};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::script::{Call, Fail, GRANTED, Play, Refuse, S, Say, TTL, about};
@@ -102,10 +105,20 @@ async fn a_downgraded_lease_ends_when_it_was_to_end() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_downgrade_that_is_granted_with_another_token_is_a_loss() {
+    let granted = |token| Say(Attempt::Granted(Grant { token: Token::new(token), valid_for: TTL }));
+    let play = downgrading().attempt([granted(1), granted(2)]);
+    let held = play.client().mutex("x").lock().await.expect("granted");
+    let told = held.downgrade().await.expect_err("somebody else may have had it in between");
+    assert!(matches!(told.error(), Error::Lost { reason: LostReason::Taken, .. }), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_refused_downgrade_says_why_and_what_was_behind_it() {
     let play = downgrading().attempt([Say(GRANTED), Refuse]);
     let held = play.client().mutex("x").lock().await.expect("granted");
     let refused = held.downgrade().await.expect_err("the store refuses");
     let source = std::error::Error::source(&refused).expect("the store's own error").to_string();
     assert_eq!((refused.to_string(), source), ("script refused".to_owned(), "not you".to_owned()));
+    assert!(format!("{refused:?}").contains("Refused"), "{refused:?}");
 }

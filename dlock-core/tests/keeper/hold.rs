@@ -182,6 +182,14 @@ async fn renew_every_is_how_often_it_is_renewed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_renewal_that_failed_is_tried_again_before_the_deadline_however_seldom_it_is_renewed() {
+    let play = Play::new().renew([Fail, Say(RENEWED)]);
+    let held = play.client().mutex("x").lock().renew_every(TTL / 2).await.expect("granted");
+    sleep(TTL + S).await;
+    assert!(!held.is_lost(), "half of the ttl was left to try again");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_guard_is_lost_at_the_first_look_after_its_time() {
     let play = Play::new();
     let held = play.hold().await;
@@ -224,4 +232,8 @@ async fn a_guard_shows_its_lock_and_whether_it_is_lost() {
     let held = Play::new().hold().await;
     let shown = format!("{held:?}");
     assert!(shown.contains("\"x\"") && shown.contains("lost: None"), "{shown}");
+    let asking = format!("{:?}", Play::new().client().mutex("x").lock());
+    assert!(asking.contains("\"x\"") && asking.contains("Mutex"), "{asking}");
+    let client = format!("{:?}", Play::new().client());
+    assert!(client.contains("\"script\""), "which store: {client}");
 }

@@ -85,6 +85,7 @@ async fn a_release_is_repeated_until_it_is_confirmed_with_growing_pauses() {
     let pauses: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(pauses[0] < 100 * MS, "the first one is soon: {pauses:?}");
     assert!(pauses.windows(2).all(|pair| pair[1] + 25 * MS >= pair[0]), "they grow: {pauses:?}");
+    assert!(pauses[6] >= S, "up to a second: {pauses:?}");
     assert!(pauses.iter().all(|pause| *pause <= 1100 * MS), "and not for ever: {pauses:?}");
     play.over(&client).await;
 }
@@ -157,6 +158,18 @@ async fn a_refused_release_is_told_at_once_and_repeated_at_leisure() {
     let times = play.times(Call::Release, start);
     assert_eq!(times.len(), 4, "until it is confirmed: {times:?}");
     assert!(times.windows(2).all(|pair| pair[1] - pair[0] >= S), "a refusal slows the retries: {times:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_release_is_repeated_before_the_store_forgets_the_claim() {
+    let play = Play::new().release([Refuse, Say(Release::Done)]);
+    let client = play.client();
+    let held = client.mutex("x").lock().ttl(S).await.expect("granted");
+    let start = Instant::now();
+    held.release().await.expect_err("refused at first");
+    play.over(&client).await;
+    let times = play.times(Call::Release, start);
+    assert!(times.len() == 2 && times[1] < S / 2, "somebody may have seen to the store: {times:?}");
 }
 
 #[tokio::test(start_paused = true)]

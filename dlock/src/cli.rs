@@ -1,4 +1,4 @@
-//! From the command line to an exit status.
+//! The command `dlock`, for a program of your own that adds a store to it. From the command line to an exit status.
 
 #[cfg(not(unix))]
 compile_error!(
@@ -23,33 +23,44 @@ mod wait;
 
 use std::{env, process::ExitCode};
 
-use clap::{CommandFactory, Parser};
+use clap::FromArgMatches;
 
 use self::{
     args::{Cli, Command},
     exit::{Failure, Outcome, USAGE},
 };
+use crate::Registry;
 
-pub(crate) fn main() -> ExitCode {
+/// The whole command `dlock`, over the stores of a registry: reads the command line, does what it says, and tells the exit
+/// status.
+///
+/// The `main` of a program that adds a store of its own is `dlock::cli::main(dlock::registry().with(DRIVER))`;
+/// `examples/folder-store` is such a program.
+///
+/// It must be the first thing that the program does, on the main thread. To run a command under a lock, `dlock` starts its own
+/// program once more, and that must come here with the command line unchanged. On Linux the command is killed when the thread
+/// ends that called this.
+pub fn main(registry: Registry) -> ExitCode {
     let mut words = env::args_os().skip(1);
     // Not a command of clap's: it is on the way of every run, and nobody's but ours.
     if words.next().is_some_and(|word| word == exec::STEP) {
         return exec::step(words).report();
     }
-    let cli = match Cli::try_parse() {
+    let parsed = Cli::with(&registry).try_get_matches();
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(message) => {
             message.print().ok();
             return if message.use_stderr() { USAGE.into() } else { ExitCode::SUCCESS };
         }
     };
-    obey(cli.command).map_or_else(Failure::report, ExitCode::from)
+    obey(&registry, cli.command).map_or_else(Failure::report, ExitCode::from)
 }
 
-fn obey(command: Command) -> Outcome {
+fn obey(registry: &Registry, command: Command) -> Outcome {
     if let Command::Completions { shell } = command {
         let mut script = Vec::new();
-        clap_complete::generate(shell, &mut Cli::command(), "dlock", &mut script);
+        clap_complete::generate(shell, &mut Cli::with(registry), "dlock", &mut script);
         return output::print(&script).map(|()| exit::OK);
     }
     // One thread, and the main one: a child dies with the *thread* that spawned it.
@@ -57,12 +68,12 @@ fn obey(command: Command) -> Outcome {
     let runtime = runtime.map_err(|error| Failure::internal("cannot start", &error))?;
     let outcome = runtime.block_on(async {
         match command {
-            Command::Run(args) => run::run(args.wait(), args.hold).await,
-            Command::Try(args) => run::attempt(args.hold).await,
-            Command::Ls(args) => look::ls(args).await,
-            Command::Inspect(args) => look::inspect(args).await,
-            Command::Unlock(args) => unlock::unlock(args).await,
-            Command::Init(args) => init::init(args).await,
+            Command::Run(args) => run::run(registry, args.wait(), args.hold).await,
+            Command::Try(args) => run::attempt(registry, args.hold).await,
+            Command::Ls(args) => look::ls(registry, args).await,
+            Command::Inspect(args) => look::inspect(registry, args).await,
+            Command::Unlock(args) => unlock::unlock(registry, args).await,
+            Command::Init(args) => init::init(registry, args).await,
             Command::Completions { .. } => Ok(exit::OK),
         }
     });

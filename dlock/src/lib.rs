@@ -15,8 +15,8 @@
 //!
 //! The store is chosen by its URL. `memory:` is always there, for tests; `sqlite:PATH`, feature `sqlite`, is one file
 //! for many processes of one host; `redis://HOST` and its kin, feature `redis`, are shared by hosts, and with Redisson;
-//! `redis+redlock://A,B,C`, of the same feature, is a majority of servers, without a token. What a store promises, and
-//! where that ends, is in `docs/semantics.md`.
+//! `redis+redlock://A,B,C`, of the same feature, is a majority of servers, without a token. What all stores promise, and
+//! where that ends, is in `docs/semantics.md`; what is one store's own is in the README of its crate.
 //!
 //! [`MultiLock`] takes several locks as one; [`RedLock`] makes one store of several.
 //!
@@ -24,6 +24,8 @@
 //!
 //! The package is also the command `dlock`, feature `cli`: `dlock run NAME -- CMD` runs a command under a lock.
 
+#[cfg(feature = "cli")]
+pub mod cli;
 #[cfg(feature = "config")]
 pub mod config;
 
@@ -46,19 +48,61 @@ pub async fn connect(url: &str) -> Result<Locks> {
 }
 
 /// The stores that are compiled in, to add your own with [`Registry::with`].
+///
+/// It also knows the schemes of the stores that are not compiled in, and refuses their URLs with the feature that brings
+/// the store. [`Registry::schemes`] lists those that it can connect.
 pub fn registry() -> Registry {
-    let registry = Registry::new();
-    #[cfg(feature = "sqlite")]
-    let registry = registry.with(dlock_sqlite::DRIVER);
-    #[cfg(not(feature = "sqlite"))]
-    let registry = registry.without("sqlite", "sqlite");
-    #[cfg(feature = "redis")]
-    let registry = registry.with(dlock_redis::DRIVER);
-    #[cfg(not(feature = "redis"))]
-    let registry = ["redis", "rediss", "redis+unix", "redis+sentinel", "redis-cluster", "redis+redlock"]
-        .into_iter()
-        .fold(registry, |registry, scheme| registry.without(scheme, "redis"));
-    registry
+    STORES.into_iter().fold(Registry::new(), |registry, (feature, schemes, driver)| match driver {
+        Some(driver) => registry.with(driver),
+        None => schemes.iter().fold(registry, |registry, scheme| registry.without(scheme, feature)),
+    })
+}
+
+/// All stores: the feature that brings each, the schemes of its URLs, and its driver if it is compiled in.
+const STORES: [(&str, &[&str], Option<driver::Driver>); 2] = [
+    ("sqlite", &["sqlite"], SQLITE),
+    ("redis", &["redis", "rediss", "redis+unix", "redis+sentinel", "redis-cluster", "redis+redlock"], REDIS),
+];
+
+#[cfg(feature = "sqlite")]
+const SQLITE: Option<driver::Driver> = Some(dlock_sqlite::DRIVER);
+#[cfg(not(feature = "sqlite"))]
+const SQLITE: Option<driver::Driver> = None;
+
+#[cfg(feature = "redis")]
+const REDIS: Option<driver::Driver> = Some(dlock_redis::DRIVER);
+#[cfg(not(feature = "redis"))]
+const REDIS: Option<driver::Driver> = None;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_schemes_of_a_store_are_those_of_its_driver() {
+        for (feature, schemes, driver) in STORES {
+            if let Some(driver) = driver {
+                assert_eq!(
+                    schemes, driver.schemes,
+                    "`{feature}` without its feature must know the same URLs"
+                );
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn every_scheme_is_known_or_names_the_feature_that_brings_it() {
+        let registry = registry();
+        for (feature, schemes, driver) in STORES {
+            for scheme in schemes {
+                // No path and no host: what is compiled in refuses this without asking any server.
+                let error =
+                    registry.connect(&format!("{scheme}:?no=such")).await.expect_err("refused").to_string();
+                let hint = format!("build with feature `{feature}`");
+                assert_eq!(error.contains(&hint), driver.is_none(), "{scheme}: {error}");
+            }
+        }
+    }
 }
 
 /// The examples of the front page and of the package's page, compiled and run.

@@ -2,28 +2,13 @@
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use dlock::{Kind, Wait};
 
 use super::{exit, values};
+use crate::{Kind, Registry, Wait};
 
-const STATUSES: &str = "\
-Exit status of `run` and `try` with a command: the command's own, 128+N if signal N killed it, or
-
-  75   the lock was not had in time (or what -E says)
-  74   the lock was lost while the command ran; the command was stopped
- 126   the command cannot be executed
- 127   the command was not found
-
-and of every command
-
-  64   usage: an option, a name, or a kind of lock that cannot be had
-  69   the store cannot be reached, or cannot write for now (a full disk, for example)
-  70   an error inside dlock
-  78   configuration: the URL, an unknown scheme, a store that refuses (rights, damage)
-128+N  signal N ended the waiting
-
+const COMMANDS: &str = "\
 The command finds the lock in DLOCK_NAME and its fencing token in DLOCK_TOKEN. \
 A `run` of the same name from inside it enters at once. \
 Only a --read inside does not let --fair, --write or a plain lock in: that would wait for itself, and is an error (64).
@@ -35,23 +20,45 @@ If dlock itself is killed, the kernel kills the command (on Linux; not what the 
 
 /// Runs commands one at a time, under locks that processes share through a store.
 #[derive(Parser)]
-#[command(name = "dlock", version, after_help = STATUSES, max_term_width = 110)]
+#[command(name = "dlock", version, max_term_width = 110)]
 pub(super) struct Cli {
     #[command(subcommand)]
     pub(super) command: Command,
+}
+
+impl Cli {
+    /// What clap is told, with what it cannot be told in attributes: the exit statuses, and the stores that there are.
+    pub(super) fn with(registry: &Registry) -> clap::Command {
+        let help = format!("{}\n{COMMANDS}", exit::help());
+        let schemes = registry.schemes().join(":, ");
+        let mut cli = Self::command().after_help(&help);
+        for command in cli.get_subcommands_mut() {
+            let is_store = |arg: &clap::Arg| arg.get_id() == "store";
+            let mut told = std::mem::take(command);
+            if told.get_arguments().any(is_store) {
+                told = told.mut_arg("store", |arg| {
+                    let about = arg.get_help().map(ToString::to_string).unwrap_or_default();
+                    arg.help(format!("{about}. There are: {schemes}:"))
+                });
+            }
+            if matches!(told.get_name(), "run" | "try") {
+                told = told.after_help(&help);
+            }
+            *command = told;
+        }
+        cli
+    }
 }
 
 #[derive(Subcommand)]
 pub(super) enum Command {
     /// Waits for a lock, runs a command under it, and releases it.
     #[command(
-        after_help = STATUSES,
         override_usage = "dlock run [OPTIONS] <NAME> -- <CMD> [ARGS]...\n       dlock run [OPTIONS] <NAME> -c <TEXT>"
     )]
     Run(Run),
     /// Runs a command if the lock is free; without a command, says whether it is: 0 free, 75 held.
     #[command(
-        after_help = STATUSES,
         override_usage = "dlock try [OPTIONS] <NAME> [-- <CMD> [ARGS]...]\n       dlock try [OPTIONS] <NAME> -c <TEXT>"
     )]
     Try(Try),

@@ -6,10 +6,10 @@ use std::{
     process::ExitCode,
 };
 
-use dlock::{Error, LockName, LostReason};
 use rustix::process::Signal;
 
 use super::{output, signals};
+use crate::{Error, LockName, LostReason};
 
 pub(super) const OK: u8 = 0;
 /// The answer of a command that asks: no.
@@ -22,6 +22,36 @@ pub(super) const BUSY: u8 = 75;
 const CONFIG: u8 = 78;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
+
+/// What the statuses of `run` and `try` mean, beside the command's own.
+const OF_A_RUN: [(u8, &str); 4] = [
+    (BUSY, "the lock was not had in time (or what -E says)"),
+    (LOST, "the lock was lost while the command ran; the command was stopped"),
+    (NOT_EXECUTABLE, "the command cannot be executed"),
+    (NOT_FOUND, "the command was not found"),
+];
+
+/// What the statuses of every command mean.
+const OF_ALL: [(u8, &str); 5] = [
+    (USAGE, "usage: an option, a name, or a kind of lock that cannot be had"),
+    (UNREACHABLE, "the store cannot be reached, or cannot write for now (a full disk, for example)"),
+    (INTERNAL, "an error inside dlock"),
+    (CONFIG, "configuration: the URL, an unknown scheme, a store that refuses (rights, damage)"),
+    (NO, "of `inspect` and `unlock`: nobody has the lock"),
+];
+
+/// The statuses as `--help` tells them.
+pub(super) fn help() -> String {
+    let rows = |rows: &[(u8, &str)]| -> String {
+        rows.iter().map(|(status, meaning)| format!("{status:>4}   {meaning}\n")).collect()
+    };
+    format!(
+        "Exit status of `run` and `try` with a command: the command's own, 128+N if signal N killed it, or\n\n{}\n\
+         and of every command\n\n{}128+N  signal N ended the waiting\n",
+        rows(&OF_A_RUN),
+        rows(&OF_ALL),
+    )
+}
 
 /// What the store's own error does not know.
 const WHICH_STORE: &str = "; the store is the one that --store or DLOCK_STORE names";
@@ -163,7 +193,7 @@ pub(super) fn killed(signal: i32) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use dlock::Kind;
+    use crate::Kind;
 
     use super::*;
 

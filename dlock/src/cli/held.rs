@@ -2,10 +2,10 @@
 
 use std::env;
 
-use dlock::{Error, Guard, Kind, LockName, Locks, Token};
 use serde::{Deserialize, Serialize};
 
 use super::exit::{Failure, Outcome};
+use crate::{Error, Guard, Kind, LockName, Locks, Token};
 
 /// Tells the dlocks below what those above hold. Private: its form may change.
 pub(super) const VARIABLE: &str = "DLOCK_HELD";

@@ -15,12 +15,13 @@ use super::{
     exit::{Failure, OK, Outcome},
     output, store,
 };
+use crate::Registry;
 
 /// What lets a group in, and passes the group on to all that is made in the folder.
 const SHARED: u32 = 0o2770;
 
 /// Makes a store and prints its URL.
-pub(super) async fn init(args: Init) -> Outcome {
+pub(super) async fn init(registry: &Registry, args: Init) -> Outcome {
     let file = path::absolute(&args.path).map_err(|error| unmade(&args.path, &error))?;
     let (Some(folder), Some(_)) = (file.parent(), file.file_name()) else {
         return Err(Failure::usage("name the file, for example `/srv/locks/locks.db`"));
@@ -28,7 +29,7 @@ pub(super) async fn init(args: Init) -> Outcome {
     let group = args.group.as_deref().map(group).transpose()?;
     make_folder(folder, group.as_ref())?;
     let url = store::url(&file)?;
-    let locks = dlock::connect(&url).await?;
+    let locks = registry.connect(&url).await?;
     store::close(&locks).await;
     if let Some(group) = &group {
         check_shared(&file, group, 0o660)?;

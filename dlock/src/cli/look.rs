@@ -5,11 +5,12 @@ use super::{
     exit::{NO, OK, Outcome},
     output, show, store, values,
 };
+use crate::Registry;
 
 /// Lists locks.
-pub(super) async fn ls(args: Ls) -> Outcome {
+pub(super) async fn ls(registry: &Registry, args: Ls) -> Outcome {
     let prefix = values::utf8(&args.prefix, "the beginning of a lock's name")?;
-    let locks = store::connect(&args.store).await?;
+    let locks = store::connect(registry, &args.store).await?;
     let states = locks.list(prefix).await?;
     store::close(&locks).await;
     output::print(if args.json { show::all_json(&states)? } else { show::table(&states) })?;
@@ -17,9 +18,9 @@ pub(super) async fn ls(args: Ls) -> Outcome {
 }
 
 /// Shows one lock; says no if it is free.
-pub(super) async fn inspect(args: Inspect) -> Outcome {
+pub(super) async fn inspect(registry: &Registry, args: Inspect) -> Outcome {
     let name = values::name(&args.name)?;
-    let locks = store::connect(&args.store).await?;
+    let locks = store::connect(registry, &args.store).await?;
     let state = locks.inspect(&name).await?;
     store::close(&locks).await;
     output::print(if args.json {

@@ -2,7 +2,6 @@
 
 use std::{ffi::OsString, process::Command, time::Duration};
 
-use dlock::{Error, Guard, Kind, LockName, LockOptions, Locks, LostReason, Wait};
 use tokio::time::timeout;
 
 use super::{
@@ -15,6 +14,7 @@ use super::{
     signals::Signals,
     store, values, wait,
 };
+use crate::{Error, Guard, Kind, LockName, LockOptions, Locks, LostReason, Registry, Wait};
 
 /// How long the store may take to confirm a release.
 const RELEASE: Duration = Duration::from_secs(5);
@@ -31,21 +31,21 @@ struct Job {
 }
 
 /// Runs a command under a lock.
-pub(super) async fn run(wait: Wait, args: HoldArgs) -> Outcome {
+pub(super) async fn run(registry: &Registry, wait: Wait, args: HoldArgs) -> Outcome {
     if args.command().is_empty() {
         return Err(Failure::usage(
             "no command; write `dlock run NAME -- CMD ARGS…` or `dlock run NAME -c 'shell text'`",
         ));
     }
-    take(wait, args).await
+    take(registry, wait, args).await
 }
 
 /// Runs a command if the lock is free, or only says whether it is.
-pub(super) async fn attempt(args: HoldArgs) -> Outcome {
-    take(Wait::Never, args).await
+pub(super) async fn attempt(registry: &Registry, args: HoldArgs) -> Outcome {
+    take(registry, Wait::Never, args).await
 }
 
-async fn take(wait: Wait, args: HoldArgs) -> Outcome {
+async fn take(registry: &Registry, wait: Wait, args: HoldArgs) -> Outcome {
     let job = Job {
         name: values::name(&args.name)?,
         kind: args.kind.kind(),
@@ -56,7 +56,7 @@ async fn take(wait: Wait, args: HoldArgs) -> Outcome {
         kill_after: args.kill_after,
     };
     let mut signals = Signals::listen()?;
-    let locks = signals.unless(store::connect(&args.store)).await?;
+    let locks = signals.unless(store::connect(registry, &args.store)).await?;
     let outcome = job.run(&locks, &mut signals).await;
     store::close(&locks).await;
     drop(locks);
@@ -100,7 +100,7 @@ impl Job {
     async fn under(self, guard: Guard, locks: &Locks, signals: &mut Signals) -> Outcome {
         let token = guard.token();
         let mut command = exec::tied(&self.words);
-        tell(&mut command, &self.name, token.map(dlock::Token::get));
+        tell(&mut command, &self.name, token.map(crate::Token::get));
         command.env(held::VARIABLE, self.above.with(Held::new(locks, self.kind, &guard))?);
         let mut child = Child::spawn(command, signals)?;
         tokio::select! {

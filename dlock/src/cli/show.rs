@@ -2,10 +2,10 @@
 
 use std::{fmt::Write, time::Duration};
 
-use dlock::{Contender, LockName, LockState, Token};
 use serde::Serialize;
 
 use super::exit::{Failure, Outcome};
+use crate::{Contender, LockName, LockState, Token};
 
 /// `held by pid 4711 on web-3 for 12s`; `None` if nobody holds it.
 pub(super) fn holders(state: &LockState) -> Option<String> {

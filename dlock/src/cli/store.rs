@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use dlock::Locks;
 use tokio::time::timeout;
 
 use super::{
@@ -16,12 +15,13 @@ use super::{
     exit::{Failure, Outcome},
     output,
 };
+use crate::{Locks, Registry};
 
 /// How long an exit may take to tell the store: it forgets by itself what it was not told.
 const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Connects to the store that was asked for, or to the user's own.
-pub(super) async fn connect(arg: &StoreArg) -> Outcome<Locks> {
+pub(super) async fn connect(registry: &Registry, arg: &StoreArg) -> Outcome<Locks> {
     let url = match &arg.store {
         // The text may hold a password: it is not shown.
         Some(url) => url
@@ -29,7 +29,7 @@ pub(super) async fn connect(arg: &StoreArg) -> Outcome<Locks> {
             .ok_or_else(|| Failure::config("the store's URL is not UTF-8; see --store and DLOCK_STORE"))?,
         None => &own()?,
     };
-    Ok(dlock::connect(url).await?)
+    Ok(registry.connect(url).await?)
 }
 
 /// Waits until all that was let go has left the store, but not for ever.

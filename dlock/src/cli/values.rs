@@ -2,9 +2,8 @@
 
 use std::{ffi::OsStr, time::Duration};
 
-use dlock::LockName;
-
 use super::exit::{Failure, Outcome};
+use crate::LockName;
 
 /// `30s`, `1m 30s`, `250ms`, or a number of seconds, as `flock -w` takes it.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {

@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use dlock::{Error, Guard, Kind, LockName, LockOptions, LockState, Locks, Wait};
 use rustix::termios::tcgetwinsize;
 use tokio::time::sleep;
 
@@ -16,6 +15,7 @@ use super::{
     exit::{Failure, Outcome},
     show,
 };
+use crate::{Error, Guard, Kind, LockName, LockOptions, LockState, Locks, Wait};
 
 /// A wait that is shorter than this is not worth a line.
 const PATIENCE: Duration = Duration::from_millis(300);

@@ -89,9 +89,39 @@ fn help_and_version_are_no_errors() {
         let ended = place.run(args);
         assert_eq!((ended.status, &*ended.err), (0, ""));
     }
-    let help = place.run(["run", "--help"]).out;
-    for status in ["64", "69", "70", "74", "75", "78", "126", "127"] {
-        assert!(help.contains(&format!(" {status} ")), "{status} is explained");
+}
+
+#[test]
+fn the_package_page_says_of_each_status_what_the_help_says() {
+    let page = include_str!("../../README.md");
+    let cells =
+        page.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |")?.split_once(" | "));
+    let mut on_page: Vec<_> = cells.filter(|(status, _)| status.parse::<u8>().is_ok()).collect();
+    on_page.sort_unstable();
+    let place = Place::new();
+    for args in [&["--help"][..], &["run", "--help"], &["try", "--help"]] {
+        let help = place.run(args).out;
+        let rows = help.lines().filter_map(|line| line.trim_start().split_once("   "));
+        let mut in_help: Vec<_> = rows.filter(|(status, _)| status.parse::<u8>().is_ok()).collect();
+        in_help.sort_unstable();
+        assert_eq!(in_help, on_page, "{args:?}: {help}");
+    }
+}
+
+#[test]
+fn the_help_names_the_stores_that_there_are() {
+    let place = Place::new();
+    for command in ["run", "try", "ls", "inspect", "unlock"] {
+        let help = place.run([command, "--help"]).out;
+        let words: Vec<_> = help.split_whitespace().collect();
+        for scheme in ["memory:", "sqlite:"] {
+            let is_there = words.iter().any(|word| word.trim_end_matches(',') == scheme);
+            assert!(is_there, "`{scheme}` is not in the help of {command}: {help}");
+        }
+        // What such a URL is refused with, in a build without the store.
+        let absent = !words.iter().any(|word| word.trim_end_matches(',') == "redis:");
+        let refused = Ended::of(place.dlock(["ls"]).env("DLOCK_STORE", "redis:?no=such"));
+        assert_eq!(absent, refused.err.contains("build with feature `redis`"), "{}", refused.err);
     }
 }
 

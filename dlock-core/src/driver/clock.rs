@@ -155,6 +155,13 @@ mod tests {
         assert!(!Moment::now().after(Duration::MAX).has_passed());
     }
 
+    #[test]
+    fn a_deadline_that_is_decades_ahead_is_as_far_as_it_was_set() {
+        let decades = Duration::from_secs(50 * 365 * 24 * 3600);
+        let left = Moment::now().after(decades).remaining();
+        assert!(left > decades - Duration::from_secs(3600), "{left:?} of {decades:?}");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn what_has_elapsed_is_what_the_clock_says_that_went_further() {
         let mut past = Moment::now();

@@ -351,9 +351,9 @@ impl Keeper {
                 reply.send(told).ok();
             }
         };
-        let mut failures = 0;
+        let mut has_failed = false;
         let release = release_until_forgotten(claim, self.info(), self.request.ttl, |error| {
-            failures += 1;
+            has_failed = true;
             observe::failed(&self.request, self.info(), "release", &error);
             // A refusal is told at once: waiting for what the store will not do is of no use to the caller.
             let is_past = || hold.is_some_and(|hold| hold.deadline().has_passed());
@@ -367,7 +367,7 @@ impl Keeper {
         };
         let told = match (released, hold) {
             // After a failure an earlier release may have removed the claim: then `Gone` is no loss.
-            (Some(Release::Gone), Some(hold)) if failures == 0 && hold.found_gone() => {
+            (Some(Release::Gone), Some(hold)) if !has_failed && hold.found_gone() => {
                 observe::found_gone(&self.request, self.info());
                 Err(hold.lost_error())
             }

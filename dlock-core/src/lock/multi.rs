@@ -119,9 +119,8 @@ impl MultiLock {
                     // A member that was held is lost, so waiting for this one does not help any more: begin again.
                     None => drop(release_all(std::mem::take(&mut held)).await.ok()),
                 }
-                if held.len() < self.members.len() {
-                    continue;
-                }
+                // Asks for those that are still missing, if any are.
+                continue;
             }
             let guard = Guard::all(self.name.clone(), std::mem::take(&mut held));
             // A member that was granted early may be lost by the time that the last is granted.

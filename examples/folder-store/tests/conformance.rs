@@ -1,0 +1,40 @@
+//! The suite that every store passes.
+
+use std::{path::Path, process::ExitCode, time::Duration};
+
+use async_trait::async_trait;
+use dlock::{Result, driver::Store};
+use dlock_conformance::Fixture;
+use folder_store::{FolderBackend, FolderConfig};
+use tempfile::TempDir;
+
+struct FolderFixture(TempDir);
+
+#[async_trait]
+impl Fixture for FolderFixture {
+    fn name(&self) -> &str {
+        "folder"
+    }
+
+    async fn connect(&self) -> Result<Store> {
+        let config = FolderConfig { folder: self.0.path().join("locks"), timeout: Duration::from_secs(2) };
+        Ok(FolderBackend::connect(&config)?.into_store())
+    }
+
+    // A third of it is what a step may take, on a busy machine too.
+    fn short_ttl(&self) -> Duration {
+        Duration::from_secs(2)
+    }
+
+    // Waiters ask every 50 ms, so a case needs more of the machine than with a store that wakes them.
+    fn at_once(&self) -> usize {
+        8
+    }
+}
+
+fn main() -> ExitCode {
+    // In memory where there is such a folder: on a disk that others keep busy a step may take longer than a third of a short ttl.
+    let memory = Path::new("/dev/shm");
+    let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+    dlock_conformance::run(Ok(FolderFixture(folder.expect("a folder for the test"))))
+}

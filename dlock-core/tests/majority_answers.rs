@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use dlock_conformance::wrap::{Habit, Switch};
 use dlock_core::{
-    ClaimId, Error, Guard, Kind, LockName, LockState, Locks, RedLock, Result, Wait,
+    Error, Guard, Kind, LockName, LockState, Locks, RedLock, Result, Wait,
     driver::{Attempt, Backend as _, Claim, Inspect, Renewal, Request},
     memory::MemoryBackend,
 };
@@ -39,7 +39,7 @@ impl Members {
 
     fn claim(&self, quick: usize, ttl: Duration, wait: Wait) -> Box<dyn Claim> {
         let name = LockName::new("x").expect("legal");
-        let request = Request { name, kind: Kind::Mutex, id: ClaimId::random(), ttl, wait };
+        let request = Request::new(name, Kind::Mutex, ttl).wait(wait);
         self.redlock(quick).claim(request)
     }
 

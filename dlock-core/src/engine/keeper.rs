@@ -101,7 +101,10 @@ impl Keeper {
     }
 
     /// Starts the task; what becomes of the acquisition is sent as `reply`.
-    #[expect(clippy::disallowed_methods, reason = "the keeper: one task a claim, which the client's close waits for")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the keeper: one task a claim, which the client's close waits for"
+    )]
     pub(crate) fn start(self: Box<Self>, reply: oneshot::Sender<Outcome>) {
         let claim = self.client.store.backend.claim(self.request.clone());
         let tasks = self.client.tasks.clone();
@@ -419,7 +422,10 @@ impl Contest {
 
 /// Runs a call to a driver to its end, as a task of its own. A RedLock uses it for members that answer late: the call must
 /// not be dropped in flight, and must not hold up the majority.
-#[expect(clippy::disallowed_methods, reason = "a call to a member bounds itself, and the client's close waits for it")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a call to a member bounds itself, and the client's close waits for it"
+)]
 pub(crate) fn run_to_end<T: Send + 'static>(
     tasks: &TaskTracker,
     call: impl Future<Output = T> + Send + 'static,

@@ -294,7 +294,7 @@ mod tests {
         let store = MemoryBackend::new();
         let name = LockName::new("x").expect("legal");
         let ttl = Duration::from_secs(30);
-        let request = Request { name, kind: Kind::Mutex, id: ClaimId::random(), ttl, wait: Wait::Never };
+        let request = Request::new(name, Kind::Mutex, ttl).wait(Wait::Never);
         assert!(matches!(store.claim(request).attempt().await, Ok(Attempt::Granted(_))), "free");
         assert_eq!(store.list("").await.expect("memory can").len(), 1);
         tokio::time::advance(ttl).await;

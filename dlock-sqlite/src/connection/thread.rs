@@ -38,7 +38,10 @@ impl Thread {
     }
 
     /// As [`run`](Self::run), with another limit.
-    #[expect(clippy::disallowed_methods, reason = "a call ends by itself, also if nobody waits for it any more")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a call ends by itself, also if nobody waits for it any more"
+    )]
     pub(crate) async fn run_within<T: Send + 'static>(
         &self,
         limit: Duration,

@@ -1,5 +1,6 @@
 -- KEYS: lock, token. ARGV: owner, ttl in ms, token_ttl.
--- Answer: the token as text; the ms that the holder's ttl lasts, -1 for ever; or a status, the other kind of lock there is.
+-- Answer: the token as text, if the owner holds the lock now; the ms until the other holder's ttl ends, -1 if it never does; or a
+-- status, the kind of lock that the name is in use for instead.
 if redis.call('EXISTS', KEYS[1]) == 1 then
     if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
         redis.call('PEXPIRE', KEYS[1], ARGV[2])

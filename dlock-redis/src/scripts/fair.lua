@@ -1,14 +1,14 @@
--- What the fair scripts share. KEYS: lock, queue, deadlines as Redisson reads them, heartbeats of dlock's waiters.
+-- What the fair scripts share. KEYS: lock, queue, deadlines of all waiters as Redisson reads them, heartbeats of dlock's waiters.
 -- ARGV: owner, ttl in ms, patience in ms, channel, publish command.
 local lock, queue, deadlines, beats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local owner, ttl, patience = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
--- Whether others than dlock wait. dlock's waiters keep their deadlines themselves, so that a hand-off is no work for each of them.
+-- Whether other programs wait. Only their deadlines are moved at a hand-off: dlock's waiters refresh their own.
 local function has_foreign()
     return redis.call('ZCARD', deadlines) > redis.call('ZCARD', beats)
 end
--- Another's waiter behind one that is gone is discarded one patience earlier, but not at once because patiences differ.
+-- Moves a foreign waiter's deadline one patience earlier, since one before it is gone; not below now + ttl, as patiences differ.
 local function advance(who)
     if redis.call('ZSCORE', beats, who) then return end
     local score = tonumber(redis.call('ZSCORE', deadlines, who) or now)
@@ -23,7 +23,7 @@ local function leave(who)
     end
     redis.call('LREM', queue, 0, who)
 end
--- Removes the waiters that are dead: of dlock by their heartbeat, at any place; of others at the head, by their deadline.
+-- Removes dead waiters: dlock's at any place, when their heartbeat is over; foreign ones at the head, when their deadline is over.
 local function bury()
     for _, dead in ipairs(redis.call('ZRANGEBYSCORE', beats, '-inf', now)) do leave(dead) end
     local head = redis.call('LINDEX', queue, 0)

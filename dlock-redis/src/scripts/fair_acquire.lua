@@ -1,5 +1,5 @@
 -- KEYS: those of fair.lua, token. ARGV: those of fair.lua, `try` or `wait`, token_ttl.
--- Answer: as acquire.lua, but {ms, 1 if it is the first that waits} while another holds it.
+-- Answer: as acquire.lua; for a claim that is not granted {ms until it should ask again, 1 if no other waits before it, else 0}.
 if redis.call('HEXISTS', lock, owner) == 1 then
     redis.call('PEXPIRE', lock, ttl)
     return drawn(KEYS[5])
@@ -21,4 +21,5 @@ if not held and (not head or head == owner) then
     redis.call('PEXPIRE', lock, ttl)
     return token
 end
+-- bury() has removed the head: the waiter that is first now must hear of it.
 if head ~= first then wake_head() end

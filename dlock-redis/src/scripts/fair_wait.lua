@@ -2,15 +2,15 @@
 if ARGV[6] == 'wait' then
     local mine, last = redis.call('ZSCORE', deadlines, owner), redis.call('LINDEX', queue, -1)
     local before = last and tonumber(redis.call('ZSCORE', deadlines, last)) or now
-    -- Each grant of Redisson's takes one patience from all: one for each waiter is enough, and for oneself.
+    -- Each grant by Redisson moves all deadlines one patience earlier: one patience for each waiter, this one too, is enough.
     local deadline = mine and math.min(tonumber(mine), now + redis.call('LLEN', queue) * patience) or before + patience
     deadline = math.max(deadline, now + patience)
     if redis.call('ZADD', deadlines, deadline, owner) == 1 then redis.call('RPUSH', queue, owner) end
     redis.call('ZADD', beats, now + ttl, owner)
-    -- For as long as it stands in the queue: without its heartbeat a dead one would be taken for another's.
+    -- A heartbeat stays as long as its waiter may be in the queue: a dead waiter without one would be taken for a foreign one.
     redis.call('PEXPIRE', beats, math.max(redis.call('PTTL', beats), ttl, deadline - now))
     for _, key in ipairs({queue, deadlines}) do
-        -- If all clients die, nobody empties it. Redisson's have no ttl there, and what they wait in must not end before they do.
+        -- If all clients die, nobody empties the queue: it needs a ttl. While foreign clients wait it has none: they do not renew it.
         if has_foreign() then
             redis.call('PERSIST', key)
         else
@@ -20,6 +20,6 @@ if ARGV[6] == 'wait' then
 end
 local left = held and redis.call('PTTL', lock)
     or math.max(1, (redis.call('ZSCORE', beats, head) or redis.call('ZSCORE', deadlines, head) or now) - now)
--- Redisson discards whoever is not back within its patience.
+-- A waiter must ask again within its patience, or Redisson discards it. A third of that leaves room.
 local most = ARGV[6] == 'wait' and math.max(1, math.floor(patience / 3)) or left
 return {(left < 0 or left > most) and most or left, (not head or head == owner) and 1 or 0}

@@ -1,7 +1,7 @@
 -- KEYS: lock, fair queue, latch of this call. ARGV: channel, read/write channel, publish command, type of locks, ms that the latch stays.
--- Answer: 1 if somebody held it, 0 if nobody did; or a status, the type of what there is instead of a lock.
--- Asked twice, because the answer was lost, it must not break the next holder's lock.
--- A list: neither dialect takes it for a lock.
+-- Answer: 1 if somebody held it, 0 if nobody did; or a status, the type of the key if it is no lock.
+-- The latch keeps the answer. A client whose answer was lost sends the call again, which must not break the next holder's lock.
+-- The latch is a list, because neither dialect takes a list for a lock.
 local told = redis.call('LINDEX', KEYS[3], 0)
 if told then return tonumber(told) end
 local kind = redis.call('TYPE', KEYS[1]).ok

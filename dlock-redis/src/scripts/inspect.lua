@@ -1,5 +1,5 @@
 -- KEYS: lock, fair queue, deadlines, fair heartbeats, readers and writers that wait, their heartbeats. ARGV: tag, type of locks.
--- Answer: {pttl, {field, ms and token as a read hold of each field}, {kind, owner, ms of each waiter}}.
+-- Answer: {pttl of the lock, {each field, with the ms and the token that it has as a read hold}, {kind, owner, ms of each waiter}}.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local fields = fields_of(KEYS[1], redis.call('TYPE', KEYS[1]).ok, ARGV[2]) or {}
@@ -8,7 +8,7 @@ local is_read = ARGV[2] == 'hash' and fields[1] and redis.call('HGET', KEYS[1], 
 for i = 1, #fields, 2 do
     local timeout = ARGV[1] .. ':' .. fields[i] .. ':rwlock_timeout:1'
     local token, left = redis.pcall('GET', timeout), redis.call('PTTL', timeout)
-    -- A reader of dlock's without a timeout is dead, and only not yet removed.
+    -- A reader of dlock's without a timeout is dead, though its field is not yet removed.
     if not (is_read and left == -2 and string.sub(fields[i], -2) == ':0') then
         holds[#holds + 1], holds[#holds + 2] = fields[i], left
         holds[#holds + 1] = type(token) == 'string' and token or ''
@@ -16,7 +16,7 @@ for i = 1, #fields, 2 do
 end
 local function wait(as, owner, deadline)
     local left = deadline and math.floor(tonumber(deadline) - now) or -1
-    -- Dead, and only not yet buried.
+    -- Dead, though bury() has not yet removed it.
     if deadline and left <= 0 then return end
     waits[#waits + 1], waits[#waits + 2], waits[#waits + 3] = as, owner, left
 end

@@ -1,16 +1,16 @@
-//! The scripts, each known to the server by its hash.
+//! The Lua scripts. A call names its script by its hash, which the server knows once the script was sent in full.
 
 use std::{sync::LazyLock, time::Duration};
 
 use redis::{Arg, Cmd, ToRedisArgs};
 
-/// One atomic step on the server.
+/// A script: one atomic step on the server.
 pub(crate) struct Script {
     text: &'static str,
     hash: String,
 }
 
-/// A call of a script: what to do with which keys.
+/// A call of a script, with its keys and arguments.
 pub(crate) struct Call {
     script: &'static Script,
     by_hash: Cmd,
@@ -34,7 +34,7 @@ impl Call {
         &self.by_hash
     }
 
-    /// With the text, which the server then knows.
+    /// The same call with the script's text. The server knows the hash from then on.
     pub(crate) fn in_full(&self) -> Cmd {
         let mut cmd = redis::cmd("EVAL");
         cmd.arg(self.script.text);
@@ -47,7 +47,7 @@ impl Call {
     }
 }
 
-/// A duration as the server wants it.
+/// A duration in milliseconds, as scripts and commands take it.
 pub(crate) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }

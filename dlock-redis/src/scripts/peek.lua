@@ -1,4 +1,4 @@
--- KEYS: what may be locks. Answer: the places of those that look so at first sight: a hash with one field, or with a mode.
+-- KEYS: keys that may be locks. Answer: the positions of those that look like one: hashes with one field, or with a `mode`.
 local found = {}
 for place, key in ipairs(KEYS) do
     local fields = redis.pcall('HLEN', key)

@@ -1,4 +1,5 @@
--- KEYS: key. ARGV: value, ttl in ms. Answer: -2 if it is the caller's, else the ms that it lasts, -1 for ever.
+-- KEYS: key. ARGV: value, ttl in ms.
+-- Answer: -2 if the caller holds it now, else the ms until the other holder's ttl ends, -1 if it never does.
 if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
     return -2
 end

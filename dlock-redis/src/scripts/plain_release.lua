@@ -1,4 +1,4 @@
--- KEYS: key. ARGV: value, channel, publish command. Answer: 1 if it was the caller's, else 0. Wakes dlock's waiters.
+-- KEYS: key. ARGV: value, channel, publish command. Answer: 1 if the caller held it, else 0. Wakes dlock's waiters.
 if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then
     return 0
 end

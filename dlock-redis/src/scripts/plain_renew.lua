@@ -1,4 +1,4 @@
--- KEYS: for each hold its key, twice. ARGV: the value of each hold, then the ttl in ms of each.
+-- KEYS: for each hold its key, twice, because renew.lua has two keys a hold. ARGV: the value of each hold, then the ttl in ms of each.
 -- Answer: for each hold 1 if it is renewed, 0 if it is gone.
 local answer, holds = {}, #ARGV / 2
 for i = 1, holds do

@@ -1,10 +1,10 @@
--- What the read/write scripts share. KEYS: lock, readers and writers that wait by arrival, heartbeats of both, timeout of
--- the owner's read hold. ARGV: owner, ttl in ms, channel, publish command.
+-- What the read/write scripts share. KEYS: lock, waiting readers by arrival, waiting writers by arrival, heartbeats of both,
+-- timeout of the owner's read hold. ARGV: owner, ttl in ms, channel, publish command.
 local lock, readers, writers, beats, mine = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, ttl = ARGV[1], tonumber(ARGV[2])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
--- `1` wakes those of Redisson's that are parked; one that is only about to park misses it, and finds the permit of the `0`.
+-- `1` wakes Redisson's waiters that are parked. A waiter that is about to park misses `1`, but finds the permit that `0` leaves.
 local function wake_all()
     redis.call(ARGV[4], ARGV[3], '1')
     redis.call(ARGV[4], ARGV[3], '0')
@@ -13,19 +13,19 @@ local function leave(who)
     redis.call('ZREM', beats, who)
     return redis.call('ZREM', readers, who) + redis.call('ZREM', writers, who) > 0
 end
--- Removes the waiters that have not been heard of for their ttl, and wakes those behind them.
+-- Removes the waiters that have not asked for the time of their ttl: they are dead. Then wakes the others.
 local function bury()
     local dead = redis.call('ZRANGEBYSCORE', beats, '-inf', now)
     for _, who in ipairs(dead) do leave(who) end
     if #dead > 0 then wake_all() end
 end
--- Removes dlock's readers that have no timeout: they are dead. Answers the ms that the longest of the others lasts; nil if that is
--- unknown, because of a field without a timeout that dlock did not write: Redisson may renew the hash and not each timeout.
+-- Removes dlock's readers without a timeout: they are dead. Answers the ms until the last of the other readers ends; nil if one of
+-- Redisson's has no timeout. That reader may be alive, because Redisson may renew the hash without each timeout.
 local function longest_read(tag)
     local longest, fields = 0, redis.call('HGETALL', lock)
     for i = 1, #fields, 2 do
         local who, holds, left = fields[i], tonumber(fields[i + 1]) or 0, -2
-        -- So many are none: a field that is no hold's must not stop the server.
+        -- A count above 1000 is no hold's: a foreign field must not keep the server in this loop.
         for k = 1, holds <= 1000 and holds or 0 do
             left = math.max(left, redis.call('PTTL', tag .. ':' .. who .. ':rwlock_timeout:' .. k))
         end

@@ -1,5 +1,6 @@
 -- KEYS: those of rw.lua, token. ARGV: those of rw.lua, `read` or `write`, `try` or `wait`, token_ttl.
--- Answer: the token as text; {ms that the holder's ttl lasts, -1 for ever, arrival}; or a status, the other kind of lock there is.
+-- Answer: the token as text; for a claim that is not granted {ms until it should ask again, -1 if the holder has no ttl, arrival or
+-- 0 if it is not in line}; or a status, the kind of lock that the name is in use for instead.
 local reads, line = ARGV[5] == 'read', ARGV[5] == 'read' and readers or writers
 local mode = redis.call('HGET', lock, 'mode')
 if not mode and redis.call('EXISTS', lock) == 1 then return redis.status_reply('mutex') end
@@ -10,7 +11,7 @@ local function read(token)
     return token
 end
 local writes = mode == 'write' and redis.call('HEXISTS', lock, owner .. ':write') == 1
-if writes and reads then
+if writes and reads then -- a downgrade
     read(drawn(KEYS[6]))
     redis.call('HDEL', lock, owner .. ':write')
     redis.call('PEXPIRE', lock, ttl)

@@ -1,4 +1,4 @@
--- KEYS: those of rw.lua. ARGV: those of rw.lua, tag. Answer: 1 if the owner held it, else 0. Wakes whom that concerns.
+-- KEYS: those of rw.lua. ARGV: those of rw.lua, tag. Answer: 1 if the owner held it, else 0. Wakes the waiters if one may come now.
 if redis.pcall('HEXISTS', lock, 'mode') ~= 1 then
     if leave(owner) then wake_all() end
     return 0
@@ -14,10 +14,10 @@ if redis.call('HDEL', lock, owner .. ':write') == 1 then
     wake_all()
     return 1
 end
--- Without its timeout it is lost, as for renew.lua; its field goes all the same.
+-- A read hold without its timeout is lost, as for renew.lua. Its field is removed all the same.
 local lives = redis.call('DEL', mine) == 1
 local held = redis.call('HDEL', lock, owner) == 1
--- A writer's ttl is its own: only what readers hold is measured by them.
+-- Only a lock in read mode lasts as long as its last reader. In write mode the ttl is the writer's.
 if held and redis.call('HGET', lock, 'mode') == 'read' then
     local longest = longest_read(ARGV[5])
     if redis.call('HLEN', lock) == 1 then

@@ -1,5 +1,6 @@
 -- The rest of rw_acquire.lua, for a claim that was not granted: joins the line unless it only tries, and answers.
 if ARGV[6] == 'wait' then
+    -- The arrival of a new waiter is later than that of all others, even if the clock was set back.
     if came == math.huge then
         local latest = {redis.call('ZRANGE', writers, -1, -1, 'WITHSCORES')[2], redis.call('ZRANGE', readers, -1, -1, 'WITHSCORES')[2]}
         came = time[1] * 1000000 + time[2]

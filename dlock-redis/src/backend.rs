@@ -25,19 +25,19 @@ pub const DRIVER: Driver = Driver {
     connect: |url| Box::pin(connect(url)),
 };
 
-/// A client of a Redis or Valkey. Clones are the same client; its connections end with the last of them and of their
-/// claims.
+/// A client of a Redis or Valkey store. Clones are the same client. Its connections close when the last clone and the last
+/// claim are dropped.
 #[derive(Clone)]
 pub struct RedisBackend {
     client: Arc<Client>,
 }
 
 impl RedisBackend {
-    /// Connects.
+    /// Connects, and checks whether the server is fit for locks.
     ///
     /// # Errors
     /// [`InvalidConfig`](dlock_core::Error::InvalidConfig) for a certificate that cannot be read;
-    /// [`Refused`](dlock_core::Error::Refused) for a password that is wrong or a server that is too old;
+    /// [`Refused`](dlock_core::Error::Refused) for a password that is wrong, or a server that is too old or one node of a cluster;
     /// [`Unavailable`](dlock_core::Error::Unavailable) if it cannot be reached within the time of a command.
     ///
     /// # Cancel safety
@@ -48,7 +48,7 @@ impl RedisBackend {
         Ok(Self::on(connection, config))
     }
 
-    /// Connects when it is first asked, unless it is a cluster.
+    /// A client that connects when it is first used. Not for a cluster.
     pub(crate) fn later(config: RedisConfig) -> Result<Self> {
         Ok(Self::on(Connection::later(&config)?, config))
     }
@@ -98,10 +98,10 @@ impl Inspect for RedisBackend {
 fn info(config: &RedisConfig) -> Info {
     let plain = config.dialect == Dialect::Plain;
     let info = Info::new(STORE.store(), config.identity());
-    // A mutex is a hash like Redisson's, and no read lock of Redisson's can take its place.
     if plain {
         return info;
     }
+    // A mutex cannot be downgraded: its hash is that of Redisson's mutex, and cannot become that of a read lock.
     info.kinds(&[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write]).tokens(true).downgrades(&[Kind::Write])
 }
 

@@ -21,10 +21,10 @@ use crate::{
     },
 };
 
-/// How often a waiter of the plain dialect asks: only dlock wakes it, others do not.
+/// How often a waiter of the plain dialect asks again: other programs than dlock do not wake it.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// When to ask for a lock that lasts for ever; the engine asks earlier.
+/// When to ask again for a lock that has no ttl. The engine asks earlier.
 const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) struct RedisClaim {
@@ -32,19 +32,21 @@ pub(crate) struct RedisClaim {
     request: Request,
     /// The claim as it is on the server.
     record: Arc<Record>,
-    /// Where it is woken: among those who wait, or once it holds, if the server tells of keys that are gone.
+    /// Where the claim is woken. While it waits: by messages of the lock's channel. While it holds, with `keyspace_events`: when
+    /// the lock's key is gone.
     seat: Option<Seat>,
-    /// Of the first that waits for a fair lock: among those who wait for the mutex of that name, because whoever holds it as such,
-    /// and is Redisson, tells only those.
+    /// A second seat for the first waiter of a fair lock, among the waiters of the mutex of that name. If Redisson holds the name
+    /// as a mutex, its release wakes only those.
     as_mutex: Option<Seat>,
-    /// While it waits, where the server tells of keys that are gone: those who delete one need not publish anything.
+    /// A further seat of a waiter with `keyspace_events`, rung when the lock's key is gone. A program that deletes the key may
+    /// publish no message.
     for_deletion: Option<Seat>,
 }
 
 /// What the server said to an attempt.
 enum Answer {
     Granted(Option<Token>),
-    /// With the time of arrival of who waits for a read/write lock, or a one for the first that waits for a fair lock.
+    /// `arrival` is when a waiter of a read/write lock came. For a fair lock it is 1 if the claim is the first that waits.
     Busy {
         retry_in: Duration,
         arrival: Option<u64>,
@@ -78,7 +80,8 @@ impl RedisClaim {
 
     async fn send(&self) -> Result<Value> {
         let call = self.call()?;
-        // A free lock is taken without a script, for half of the server's time. Whoever waits finds none free.
+        // `SET` takes a free lock for half of the server's time that the script needs. A claim that waits does not try it: the
+        // lock was not free.
         if self.is_plain() && self.seat.is_none() {
             let Record { keys, owner, ttl, .. } = &*self.record;
             let mut set = redis::cmd("SET");
@@ -94,7 +97,7 @@ impl RedisClaim {
     /// The script that takes the lock.
     ///
     /// # Errors
-    /// For a kind that the client does not have.
+    /// For a kind of lock that the client does not have.
     fn call(&self) -> Result<Call> {
         self.client.info.check_kind(self.request.kind)?;
         let Record { keys, owner, ttl, .. } = &*self.record;
@@ -131,7 +134,7 @@ impl RedisClaim {
             Value::BulkString(token) => {
                 let token = std::str::from_utf8(&token).ok().and_then(|token| token.parse().ok());
                 let token: u64 = token.ok_or_else(|| STORE.garbled("a fencing token"))?;
-                // `0` is none.
+                // `0` stands for no token.
                 Ok(Answer::Granted(Token::new(token)))
             }
             Value::SimpleString(found) => Err(self.wrong_kind(&found)),
@@ -147,7 +150,7 @@ impl RedisClaim {
         error::wrong_kind(&self.request.name, self.request.kind, found)
     }
 
-    /// How long the script keeps the token, as `draw.lua` wants it.
+    /// How long the script keeps the token: the `token_ttl` of `draw.lua`.
     fn token_ttl(&self) -> Cow<'static, str> {
         match self.client.config.token_ttl {
             _ if !self.request.wants_token => "none".into(),
@@ -160,7 +163,7 @@ impl RedisClaim {
         millis(self.client.config.patience)
     }
 
-    /// Takes the places among those who are woken that it lacks; `true` if there was one.
+    /// Takes the seats that the claim lacks. `true` if it took one on a channel: a message may have been published before.
     async fn join(&mut self, arrival: Option<u64>) -> Result<bool> {
         let Record { keys, owner, .. } = &*self.record;
         let (kind, hub) = (self.request.kind, &self.client.connection.hub);
@@ -183,7 +186,7 @@ impl RedisClaim {
         Ok(before != (self.seat.is_some(), self.as_mutex.is_some()))
     }
 
-    /// Says that it asks now: that sees whatever its seats were rung for.
+    /// Marks the wake-ups that have come as used: the claim asks the server now, and sees what they told of.
     fn clear_seats(&self) {
         self.seats().for_each(Seat::clear);
     }
@@ -197,7 +200,7 @@ impl RedisClaim {
     }
 
     fn granted(&mut self, token: Option<Token>) -> Attempt {
-        // A wake-up that came meanwhile was for the release that made room for this.
+        // A wake-up that came meanwhile told of the release that made this grant possible. It must not go to the next waiter.
         self.clear_seats();
         self.leave_seats();
         if self.client.config.events {
@@ -216,7 +219,7 @@ impl Claim for RedisClaim {
             && self.request.wait != Wait::Never
             && self.join(arrival).await?
         {
-            // Whoever let go before the subscription was there has woken nobody.
+            // A holder that released before the subscription stood has woken nobody, so the claim asks once more.
             answer = self.ask().await?;
         }
         Ok(match answer {
@@ -248,13 +251,13 @@ impl Claim for RedisClaim {
             Kind::Read | Kind::Write => {
                 RW_RELEASE.call(&keys.of_rw(owner), (owner, ttl, keys.rw_channel(), publish, keys.tag()))
             }
-            // No attempt of it has reached the server.
+            // The client does not have this kind, so no attempt has reached the server.
             _ => return Ok(Release::Gone),
         };
         let (answer, again) = self.client.connection.run_and_tell(&call).await?;
-        // The next of this client's waiters may come now, if this one was to.
+        // If this claim was woken and has not asked since, the wake-up goes to the client's next waiter.
         self.leave_seats();
-        // What was sent twice may have found what it had itself left.
+        // A release that was sent twice may find nothing because the first one removed it.
         Ok(if answer == Value::Int(0) && !again { Release::Gone } else { Release::Done })
     }
 

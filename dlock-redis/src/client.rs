@@ -20,7 +20,7 @@ use crate::{
 pub(crate) use renewals::Record;
 use renewals::Renewals;
 
-/// One client, and what its claims share.
+/// One client: its settings, its connections, and its renewals.
 pub(crate) struct Client {
     pub(crate) config: RedisConfig,
     pub(crate) connection: Arc<Connection>,

@@ -13,10 +13,10 @@ use crate::keys;
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisConfig {
     pub(crate) topology: Topology,
-    /// Host and port of each server, Sentinel or node. None where there is a socket.
+    /// Host and port of each server, Sentinel or node. Empty for a socket.
     pub(crate) hosts: Vec<Address>,
     pub(crate) login: Login,
-    /// What Sentinels are told; the servers' own login is not told to them.
+    /// The login for Sentinels. The servers' own login is never sent to a Sentinel.
     pub(crate) sentinel_login: Login,
     pub(crate) db: i64,
     pub(crate) tls: Option<Tls>,
@@ -29,11 +29,11 @@ pub struct RedisConfig {
     pub(crate) replicas: Option<Replicas>,
     pub(crate) events: bool,
     pub(crate) pubsub: PubSub,
-    /// As `CLIENT LIST` shows it.
+    /// The name of the connection for commands in `CLIENT LIST`.
     pub(crate) client_name: String,
 }
 
-/// How the servers stand together.
+/// How the servers belong together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Topology {
     Single,
@@ -41,7 +41,7 @@ pub(crate) enum Topology {
     Socket {
         path: PathBuf,
     },
-    /// Several servers, of which one is the master: which, they say themselves.
+    /// Several servers, of which one is the master. Each is asked whether it is.
     Listed,
     Sentinel {
         master: String,
@@ -49,10 +49,10 @@ pub(crate) enum Topology {
     Cluster,
 }
 
-/// How messages travel in a cluster.
+/// How messages are published in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PubSub {
-    /// As Redisson does: in shards where the servers can.
+    /// As Redisson does: sharded where the servers can.
     Auto,
     Sharded,
     Classic,
@@ -65,24 +65,24 @@ pub(crate) struct Replicas {
     pub(crate) within: Duration,
 }
 
-/// Which locks of which other programs are shared.
+/// The protocol of the locks, and so the programs that dlock shares them with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dialect {
-    /// Redisson's: mutex, fair, read and write, each with a fencing token; whoever waits is woken.
+    /// Redisson's: mutex, fair, read and write, each with a fencing token. Waiters are woken.
     #[default]
     Redisson,
     /// `SET key value NX PX`, as redsync, redis-py's `Lock`, node-redlock and rslock do: a mutex without a token.
     Plain,
 }
 
-/// How long a name's token is kept unless the URL says otherwise. No clock that somebody looks after is set back by more, and in
-/// a week those names end that are used once.
+/// How long a name's token is kept unless the URL says otherwise. A clock that somebody looks after is not set back by more than
+/// a week, and names that are used only once do not stay for longer.
 const TOKEN_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// The least: a clock that is kept by NTP is set back by less.
+/// The least `token_ttl`. A clock that is kept by NTP is set back by less.
 const LEAST_TOKEN_TTL: Duration = Duration::from_secs(1);
 
-/// The shortest time of a parameter.
+/// The shortest time that a parameter may have, unless it has its own minimum.
 pub(crate) const LEAST_TIME: Duration = Duration::from_millis(1);
 
 const PARAMS: &[&str] = &[
@@ -110,8 +110,9 @@ const PARAMS: &[&str] = &[
 
 impl RedisConfig {
     /// The store that a URL names: `redis://user:password@host:port/db`, `rediss://` with TLS, `redis+unix:///path`,
-    /// `redis://host,host?role=master`, `redis+sentinel://host,host/master?db=0`, `redis-cluster://host,host`. The README lists the parameters. User and
-    /// password are the servers'; Sentinels are told `sentinel_username` and `sentinel_password`, where given.
+    /// `redis://host,host?role=master`, `redis+sentinel://host,host/master?db=0`, `redis-cluster://host,host`. The README lists the
+    /// parameters. User and password are sent to the servers. Sentinels are sent `sentinel_username` and `sentinel_password`, if
+    /// the URL has them.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] for a host, path or parameter that cannot be used.
@@ -119,7 +120,7 @@ impl RedisConfig {
         if url.scheme() == "redis+unix" {
             return Self::of_socket(url);
         }
-        // Without `//` nobody knows what is a host and what a password: the URL is not shown.
+        // Without `//` one cannot tell a host from a password, so the error does not show the URL.
         if url.hosts().is_empty() {
             let scheme = url.scheme();
             let reason =
@@ -162,7 +163,8 @@ impl RedisConfig {
         Self::with(url, topology, hosts, db)
     }
 
-    /// Of `redis+unix://user:password@/path?db=0`. A URL that is none is not shown: its path may be a password.
+    /// The store of `redis+unix://user:password@/path?db=0`. If the URL names no socket, the error does not show it: what looks
+    /// like a path may be a password.
     fn of_socket(url: &StoreUrl) -> Result<Self> {
         let invalid = |what: &str| Error::InvalidConfig { reason: format!("the `redis+unix:` URL {what}") };
         let path = url.path();
@@ -237,7 +239,7 @@ impl RedisConfig {
         Ok(config)
     }
 
-    /// What tells this store from others. Without secrets.
+    /// A text that tells this store from others. It has no secrets in it.
     pub(crate) fn identity(&self) -> String {
         let mut hosts: Vec<_> =
             self.hosts.iter().map(|Address { host, port }| format!("{host}:{port}")).collect();
@@ -399,7 +401,7 @@ mod tests {
         }
     }
 
-    /// What `redis+redlock://` makes of a URL, too: one of each host.
+    /// The configuration that a URL gives; of a `redis+redlock://` URL one for each host.
     fn configs(url: &StoreUrl) -> Vec<Result<RedisConfig>> {
         if url.scheme() == "redis+redlock" {
             redlock::configs(url)
@@ -422,12 +424,12 @@ mod tests {
                 0 => format!("{scheme}://:{secret}@h/0"),
                 1 => format!("{scheme}://u:{secret}@h:1/0?db=1"),
                 2 => format!("{scheme}://u:{secret}@h1,h2:x?dialect=x"),
-                // Without its host. What follows an `@` there is one.
+                // A URL without a host. The secret has no `@`, because what follows an `@` would be the host.
                 3 => format!("{scheme}://u:{}", secret.replace('@', "")),
                 4 => format!("{scheme}:u:{secret}@h/0"),
                 5 => format!("{scheme}:///:{secret}@h"),
                 6 => format!("{scheme}://h/main?{word}={secret}&db=x"),
-                // With a colon in it a secret is a user and a password, and users are shown.
+                // A secret with a colon would be a user and a password, and users are shown.
                 7 => format!("{scheme}://{}@h/0", secret.replace(':', "")),
                 8 => format!("{scheme}:{secret}@h/0"),
                 _ => format!("{scheme}://u:{secret}@h?{word}={secret}&retries=3"),

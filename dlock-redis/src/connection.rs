@@ -1,5 +1,5 @@
-//! What all claims of a client share: one connection for commands, one to wait for replicas, one for messages in the hub.
-//! A few lines over the usual length: whether a command was sent twice, and what replicas have, is known here.
+//! The connections that all claims of a client share: one for commands, one to wait for replicas, one for messages in the hub.
+//! A few lines over the usual length: only this file knows whether a command was sent twice, and what replicas have.
 
 mod breaker;
 mod dial;
@@ -41,16 +41,16 @@ use line::{Line, Lines};
 pub(crate) struct Connection {
     dial: Arc<Dial>,
     commands: Link<Lines>,
-    /// Of a cluster, whose connections the client crate makes.
+    /// For a cluster, whose connections the client crate makes.
     breaker: Breaker,
-    /// `WAIT` holds up all that comes after it on its connection: renewals must not.
+    /// For `WAIT`, which holds up every later command on its connection. Renewals must not be held up.
     confirmations: Link<Lines>,
-    /// Whether the server had replicas when that was last asked.
+    /// Whether the server had replicas when it was last asked.
     replicas: AtomicBool,
-    /// How many connections to nodes of a cluster have broken: its client then sends again by itself.
+    /// How many connections to nodes of a cluster have broken. The client crate may then have sent a command again by itself.
     breaks: Arc<AtomicU64>,
     pub(crate) hub: Arc<Hub>,
-    /// The command that wakes: `SPUBLISH` where Redisson uses it, on a cluster of servers from 7 on.
+    /// The command that publishes wake-ups. It is `SPUBLISH` where Redisson uses that: on a cluster of servers from 7 on.
     pub(crate) publish: &'static str,
 }
 
@@ -103,12 +103,12 @@ impl Connection {
     /// Runs a script.
     ///
     /// # Errors
-    /// Unless the server refused it, the script may or may not have run.
+    /// After any error but the server's refusal, the script may or may not have run.
     pub(crate) async fn run(&self, call: &Call) -> Result<Value> {
         self.run_and_tell(call).await.map(|(answer, _)| answer)
     }
 
-    /// Runs a script, and tells whether it may have run twice: then the answer is that of the second time.
+    /// Runs a script, and tells whether it may have run twice. The answer is then that of the second run.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -124,12 +124,12 @@ impl Connection {
     /// Sends a command.
     ///
     /// # Errors
-    /// Unless the server refused it, it may or may not have been done.
+    /// After any error but the server's refusal, the command may or may not have been done.
     pub(crate) async fn query(&self, cmd: &Cmd) -> Result<Value> {
         self.send(cmd, &mut false).await
     }
 
-    /// Sends a command, and notes it where it was sent twice.
+    /// Sends a command, and sets `twice` if it was sent a second time.
     async fn send(&self, cmd: &Cmd, twice: &mut bool) -> Result<Value> {
         let limit = self.dial.limit();
         let mut again = true;
@@ -152,8 +152,8 @@ impl Connection {
                 }
             };
             let error = self.commands.give_up(&live, error);
-            // Once more, because an idle connection's end is often noticed by the next command only. All commands of
-            // this crate may be done twice.
+            // The command is sent once more, because often only the next command notices that an idle connection has ended.
+            // All commands of this crate may be done twice.
             if !std::mem::take(&mut again) {
                 return Err(error);
             }
@@ -161,15 +161,18 @@ impl Connection {
         }
     }
 
-    /// Renews what was just granted, and waits until a replica has that and so the grant, where there is a replica. All in one
-    /// pipeline: `WAIT` counts only what its own connection wrote, and a server that took the other's place has other
-    /// replicas. A renewal, because one that arrives late, behind a release, creates nothing.
+    /// Renews the hold that was just granted, and waits until a replica has the renewal, and so the grant. Where there is no
+    /// replica, none is waited for.
+    ///
+    /// One pipeline on one connection: `WAIT` counts only that connection's writes, and after a failover another server answers.
+    /// A renewal, because it creates nothing if it arrives late, behind a release.
     ///
     /// # Errors
-    /// When no replica answers in time: the caller must not take the lock for granted.
+    /// When no replica answers in time: the lock is then not granted.
     pub(crate) async fn confirm(&self, renewal: &Call, key: &str, wanted: Replicas) -> Result<Value> {
         let limit = self.dial.limit() + wanted.within;
-        // Whoever waits for replicas where there are none waits in vain. Of a cluster, each node has its own.
+        // Unless replicas are known of, the first round waits for none, and only learns whether there are any: `WAIT` for replicas
+        // that do not exist takes its full time. On a cluster each node has its own, so that nothing is known beforehand.
         let are_known = !self.is_cluster() && self.replicas.load(Relaxed);
         let mut count = if are_known { wanted.count } else { 0 };
         loop {
@@ -188,7 +191,7 @@ impl Connection {
             let (answer, acknowledged, about): (Value, u32, String) = answers;
             let are_there = server::has_replicas(&about);
             self.replicas.store(are_there, Relaxed);
-            // Any is enough, as for Redisson.
+            // One replica is enough, as for Redisson.
             if acknowledged > 0 || !are_there {
                 return Ok(answer);
             }
@@ -199,8 +202,8 @@ impl Connection {
         }
     }
 
-    /// Where keys may be: of each master of a cluster a slot that it has, or the one server. By slots and not by addresses, which
-    /// a cluster may not tell.
+    /// One entry for each server that may have keys: a slot of each master of a cluster, or `None` for the one server. Slots and
+    /// not addresses, because a cluster may not tell its nodes' addresses.
     pub(crate) async fn masters(&self) -> Result<Vec<Option<u16>>> {
         if !self.is_cluster() {
             return Ok(vec![None]);
@@ -230,8 +233,8 @@ impl Connection {
         answer.and_then(Value::extract_error).map_err(error::explain)
     }
 
-    /// Sends commands to the node of a cluster that has this slot; without a slot, to the server. What that refuses is among the
-    /// answers.
+    /// Sends commands to the node of a cluster that has this slot; without a slot, to the server. If the server refuses a command,
+    /// its error is among the answers.
     pub(crate) async fn query_all_at(&self, all: Pipeline, slot: Option<u16>) -> Result<Vec<Value>> {
         let limit = self.dial.limit();
         let mut live = self.commands.live().await?;
@@ -248,7 +251,7 @@ fn master_of(slot: u16) -> SingleNodeRoutingInfo {
     SingleNodeRoutingInfo::SpecificNode(Route::new(slot, SlotAddr::Master))
 }
 
-/// The error of a call, after which a connection that is broken is not used again.
+/// The error of a call. If the connection broke or the answer is late, the connection is not used again.
 fn given_up(link: &Link<Lines>, live: &Live<Line>, error: RedisError, limit: Duration) -> Error {
     let (late, broken) = (error.is_timeout(), error::is_broken(&error));
     let error = if late { STORE.late(limit) } else { error::explain(error) };

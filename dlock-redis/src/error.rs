@@ -1,4 +1,4 @@
-//! What Redis's errors mean to the caller: the one place that decides. Over the usual length: one table with its tests.
+//! What Redis's errors mean to the caller. No other file decides that. Over the usual length: one table with its tests.
 
 use dlock_core::{
     Error, Kind, LockName,
@@ -6,17 +6,17 @@ use dlock_core::{
 };
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-/// In the words of the URL's scheme.
+/// Makes errors that call the store `redis`, as the URL's scheme does.
 pub(crate) const STORE: Failures = Failures::of("redis");
 
-/// What the user of a server with ACLs must be allowed, but for a key prefix.
+/// The rights that a user needs on a server with ACLs. `~*` allows all keys.
 const RIGHTS: &str = "~* &redisson_lock__channel:* &redisson_rwlock:* &__keyevent@* +@read +@write +@scripting \
     +@pubsub +@connection -@dangerous +time +wait +info +cluster|slots";
 
-/// What a user of a Sentinel must be allowed.
+/// The rights that a user needs on a Sentinel.
 const SENTINEL_RIGHTS: &str = "+sentinel|get-master-addr-by-name";
 
-/// What a node of a cluster says of the names that are another's.
+/// The reason given when a node of a cluster answers that another node has the name.
 const OTHER_NODE: &str =
     "the server is a node of a cluster, and another has this name; write `redis-cluster://`";
 
@@ -25,7 +25,7 @@ pub(crate) fn explain(source: RedisError) -> Error {
     STORE.explain(verdict(&source), source)
 }
 
-/// The error of a Sentinel, which has a login of its own.
+/// The error of a request to a Sentinel, which has a login of its own.
 pub(crate) fn explain_sentinel(sentinel: &Address, source: RedisError) -> Error {
     let does = if has_code(&source, "NOAUTH") {
         "wants a password; put `sentinel_password=…` into the URL".to_owned()
@@ -41,7 +41,7 @@ pub(crate) fn explain_sentinel(sentinel: &Address, source: RedisError) -> Error 
     STORE.explain(Verdict::Never(format!("Sentinel `{sentinel}` {does}").into()), source)
 }
 
-/// The name is in use by something else.
+/// The error for a name that another kind of lock, or something else, uses.
 pub(crate) fn wrong_kind(name: &LockName, kind: Kind, found: &str) -> Error {
     let reason = match found {
         "mutex" => "it is held as a mutex; ask for `mutex` or `fair`".to_owned(),
@@ -61,7 +61,7 @@ pub(crate) fn is_no_script(error: &Error) -> bool {
     came_from(error, "NOSCRIPT")
 }
 
-/// Whether it wants a password, or another one.
+/// Whether the server wants a password, or another one.
 pub(crate) fn wants_login(error: &Error) -> bool {
     came_from(error, "NOAUTH") || came_from(error, "WRONGPASS")
 }
@@ -71,19 +71,19 @@ pub(crate) fn is_syntax(error: &Error) -> bool {
     came_from(error, "syntax error")
 }
 
-/// Whether keys of several slots were in one call: a cluster behind a proxy.
+/// Whether the server refused keys of several slots in one call, as a proxy before a cluster does.
 pub(crate) fn is_cross_slot(error: &Error) -> bool {
     came_from(error, "CROSSSLOT")
 }
 
-/// That a `redis://` leads to a node of a cluster that has not all names.
+/// The error for a `redis://` URL that leads to a node of a cluster which lacks a part of the names.
 pub(crate) fn one_node_of_many() -> Error {
     STORE.refused(
         "the server is a node of a cluster, and others have the other names; write `redis-cluster://` instead of `redis://`",
     )
 }
 
-/// Whether the server has answered that it will not do it: it does other things, perhaps the same for other keys.
+/// Whether the server has refused the command. It still does other commands, perhaps the same one for other keys.
 pub(crate) fn was_refused(error: &Error) -> bool {
     client_error::<RedisError>(error).is_some_and(|source| source.code().is_some() && !is_broken(source))
 }
@@ -92,27 +92,29 @@ fn came_from(error: &Error, code: &str) -> bool {
     client_error(error).is_some_and(|source| has_code(source, code))
 }
 
-/// Whether another connection may have better luck.
+/// Whether the connection must be replaced, because another may lead to a server that does the command.
 pub(crate) fn is_broken(error: &RedisError) -> bool {
-    // A replica that was the master answers READONLY or MASTERDOWN for ever: whoever is the master now must be asked. A
-    // server that has too many clients hangs up.
+    // A master that has become a replica answers READONLY or MASTERDOWN for ever, so the new master must be found. A server
+    // that has too many clients closes the connection.
     let elsewhere = ["READONLY", "MASTERDOWN", "LOADING", "max number of clients"];
     error.is_io_error() || error.is_connection_dropped() || elsewhere.iter().any(|code| has_code(error, code))
 }
 
-/// Whether a node of a cluster was not to be reached.
+/// Whether a node of a cluster could not be reached.
 pub(crate) fn is_unreachable(error: &RedisError) -> bool {
     error.kind() == ErrorKind::ClusterConnectionNotFound || is_broken(error)
 }
 
-/// Whether an error is of this code, also where a script of a server before 7 wraps it.
+/// Whether an error has this code. Before version 7, a server puts the code of an error in a script into the text of another
+/// error, so that text is searched too.
 fn has_code(error: &RedisError, code: &str) -> bool {
     error.code() == Some(code) || error.detail().is_some_and(|detail| detail.contains(code))
 }
 
 fn verdict(error: &RedisError) -> Verdict {
     use Verdict::{Later, Never, Unwritable};
-    // Codes that the client crate has no word for, or that it or a script of an old server wraps.
+    // Codes for which the client crate has no kind of error, and codes within the text of another error: the client crate puts
+    // some there, and old servers those of scripts.
     for (code, verdict) in [
         (
             "NOPERM",
@@ -130,7 +132,7 @@ fn verdict(error: &RedisError) -> Verdict {
             "unknown command",
             Never("the server lacks a command that locks need; Redis 5 or later has all".into()),
         ),
-        // Within the text of another error, the only one that a cluster's client has for what its nodes say.
+        // A client of a cluster says this only within the text of another error.
         ("RESP3NotSupported", Never("a cluster needs Redis 6 or later".into())),
         ("OOM", Unwritable("the server is out of memory; raise its maxmemory".into())),
         ("MISCONF", Unwritable("the server cannot persist and refuses writes; look into its log".into())),

@@ -1,4 +1,4 @@
-//! Looking into the server and breaking locks, those of other programs too.
+//! Looks up the locks on a server, and breaks them: those of other programs too.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -19,13 +19,13 @@ const STEP: usize = 1000;
 /// How many locks are looked into in one pipeline.
 const BATCH: usize = 200;
 
-/// How long the server remembers a forced release: longer than a call is sent again.
+/// How long the server remembers the answer to a forced release. The client does not send the same call again after so long.
 const LATCH: Duration = Duration::from_secs(60);
 
-/// What the script says: the ttl of the key, its fields with ms and token as read holds, and who waits.
+/// The answer of `inspect.lua`: the ttl of the key, its fields with their ms and tokens as read holds, and the waiters.
 type Seen = (i64, Vec<(Text, i64, Text)>, Vec<(Text, Text, i64)>);
 
-/// What another program may have written: not always UTF-8.
+/// Text that another program may have written, and that is not always UTF-8.
 struct Text(String);
 
 impl FromRedisValue for Text {
@@ -57,7 +57,7 @@ fn state(name: &LockName, (ttl, fields, waits): Seen) -> Option<LockState> {
         holders.push(match field.strip_suffix(":write") {
             Some(owner) if is_rwlock => contender(owner, Kind::Write, ttl),
             None if is_rwlock => {
-                // Redisson's read holds say `1` there, dlock's their token.
+                // The timeout key of a read hold has the hold's token if dlock wrote it, and `1` if Redisson did.
                 let token = token.parse().ok().filter(|token| *token > 1).and_then(Token::new);
                 contender(field, Kind::Read, *left).token(token)
             }
@@ -93,7 +93,7 @@ pub(crate) async fn list(client: &Client, prefix: &str) -> Result<Vec<LockState>
         }
     }
     states.sort_by(|a, b| a.name.cmp(&b.name));
-    // Of a lock that moves from one node to another meanwhile, both may tell.
+    // If a lock moves from one node to another meanwhile, both may tell of it.
     states.dedup_by(|a, b| a.name == b.name);
     Ok(states)
 }
@@ -108,7 +108,7 @@ async fn look_into(
     let mut all = redis::pipe();
     for (i, name) in names.iter().enumerate() {
         let call = call(client, name);
-        // After the first the server knows the script.
+        // The first call has the script's text, so the server knows the hash in the others.
         all.add_command(if i == 0 { call.in_full() } else { call.by_hash().clone() });
     }
     let answers = client.connection.query_all_at(all, node).await?;
@@ -116,7 +116,7 @@ async fn look_into(
         return Err(STORE.garbled("a look into the store"));
     }
     for (name, answer) in names.iter().zip(answers) {
-        // One that is refused here may have moved to another node.
+        // A lock that this node refuses may have moved to another, so it is asked for by its key.
         let found = match answer {
             Value::ServerError(_) => inspect(client, name).await?,
             answer => state(name, parse(answer)?),
@@ -126,8 +126,8 @@ async fn look_into(
     Ok(())
 }
 
-/// The names of which something may be on a node, and which begin like this. The server itself leaves out what is of another
-/// type, so that a large database of other programs costs little.
+/// Adds the names of a node that begin with `beginning` and that somebody may hold or wait for. The server itself leaves out keys
+/// of other types, so that a large database of other programs costs little.
 async fn find(
     client: &Client,
     node: Option<u16>,
@@ -158,7 +158,7 @@ async fn scan(
             scan.arg("TYPE").arg(kind);
         }
         let answer = match client.connection.query_at(&scan, node).await {
-            // Before Redis 6. What is of another type is then found by the script.
+            // Before Redis 6, `SCAN` does not know `TYPE`. The script then sorts out keys of other types.
             Err(error) if knows_type && error::is_syntax(&error) => {
                 knows_type = false;
                 continue;
@@ -166,7 +166,7 @@ async fn scan(
             answer => answer?,
         };
         let found: (String, Vec<Value>) = parse(answer)?;
-        // A key that is not UTF-8 is no lock's.
+        // A key that is not UTF-8 belongs to no lock.
         let found_keys = found.1.into_iter().filter_map(|key| redis::from_redis_value::<String>(key).ok());
         let mut found_keys: Vec<_> = found_keys.collect();
         if kind == "hash" && node.is_none() && !found_keys.is_empty() {
@@ -184,10 +184,10 @@ async fn scan(
     }
 }
 
-/// Those that look like locks, of the hashes of all programs: one script for many. A cluster has them in several slots.
+/// Tells which of many hashes look like locks, in one call. Not for a cluster, where the keys are in several slots.
 async fn peek(client: &Client, keys: Vec<String>) -> Result<Vec<String>> {
     let answer = match client.connection.run(&PEEK.call(&keys, &[""; 0][..])).await {
-        // A proxy before several servers.
+        // A proxy before several servers refuses the call: any of the keys may then be a lock.
         Err(error) if error::is_cross_slot(&error) => return Ok(keys),
         answer => parse::<Vec<usize>>(answer?)?,
     };

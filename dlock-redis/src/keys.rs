@@ -1,18 +1,19 @@
-//! Names of keys and channels, as Redisson forms them: the only place that does. With its tests a few lines over.
+//! The names of keys and channels, as Redisson forms them. No other file forms names. With its tests a few lines over the usual
+//! length.
 
 use std::{fmt, io::Write, sync::Arc};
 
 use dlock_core::{ClaimId, LockName};
 use redis::{RedisWrite, ToRedisArgs};
 
-/// What of a lock stands where.
+/// The names of one lock's keys and channels.
 pub(crate) struct Keys {
     lock: Arc<str>,
-    /// Whether the lock is its own hash tag, because it has a `{`.
+    /// Whether the lock's name has a `{`. It is then taken to have a hash tag, and stands without further braces in other names.
     tagged: bool,
 }
 
-/// A key or a channel, in parts that are put together in the command.
+/// The name of a key or a channel, in parts that are put together when the command is written.
 #[derive(Clone, Copy)]
 pub(crate) struct Name<'a>([&'a str; 7]);
 
@@ -21,8 +22,8 @@ impl Keys {
         Self::of(if prefix.is_empty() { name.shared() } else { format!("{prefix}{name}").into() })
     }
 
-    /// On a cluster, where all of it must be in one slot. With an odd name Redisson takes a lock there and cannot release
-    /// it, so nobody is missed if dlock calls it otherwise.
+    /// The names on a cluster, where all keys of a lock must be in one slot. If they would not be, the lock's name is odd, and
+    /// dlock gives its key another name. That excludes nobody: Redisson can take a lock with an odd name, but cannot release it.
     pub(crate) fn on_cluster(prefix: &str, name: &LockName) -> Self {
         let keys = Self::new(prefix, name);
         if is_regular(&keys.lock) && !name.as_str().starts_with(ODD) {
@@ -60,7 +61,7 @@ impl Keys {
         [Name::whole(&self.lock), self.readers(), self.writers(), self.rw_beats(), self.read_timeout(owner)]
     }
 
-    /// The `tag` of the reference.
+    /// The lock's name as it stands in other names: in braces, unless it has a `{`. Scripts form the names of timeout keys with it.
     pub(crate) fn tag(&self) -> Name<'_> {
         self.named("")
     }
@@ -70,51 +71,52 @@ impl Keys {
         self.named("redisson_lock_token:")
     }
 
-    /// Who waits for the fair lock, a list.
+    /// The list of those who wait for the fair lock.
     pub(crate) fn queue(&self) -> Name<'_> {
         self.named(QUEUE)
     }
 
-    /// When those who wait for the fair lock are discarded, a sorted set.
+    /// A sorted set: when each waiter of the fair lock is discarded.
     pub(crate) fn deadlines(&self) -> Name<'_> {
         self.named("redisson_lock_timeout:")
     }
 
-    /// When dlock's fair waiters are dead, a sorted set. Redisson does not know it.
+    /// A sorted set: from when each of dlock's fair waiters counts as dead. Redisson does not know it.
     pub(crate) fn fair_beats(&self) -> Name<'_> {
         self.named("dlock_fair_beats:")
     }
 
-    /// dlock's readers that wait, by arrival. Redisson does not know it.
+    /// A sorted set: dlock's waiting readers, by arrival. Redisson does not know it.
     pub(crate) fn readers(&self) -> Name<'_> {
         self.named(READERS)
     }
 
-    /// dlock's writers that wait, by arrival. Redisson does not know it.
+    /// A sorted set: dlock's waiting writers, by arrival. Redisson does not know it.
     pub(crate) fn writers(&self) -> Name<'_> {
         self.named(WRITERS)
     }
 
-    /// When dlock's readers and writers that wait are dead. Redisson does not know it.
+    /// A sorted set: from when each of dlock's waiting readers and writers counts as dead. Redisson does not know it.
     pub(crate) fn rw_beats(&self) -> Name<'_> {
         self.named("dlock_rw_beats:")
     }
 
-    /// Lives as long as a read hold.
+    /// The timeout key of a read hold, which lives as long as the hold.
     pub(crate) fn read_timeout<'a>(&'a self, owner: &'a str) -> Name<'a> {
         self.name("", [":", owner, ":rwlock_timeout:1"])
     }
 
-    /// Where a mutex's waiters are woken, and with the owner behind it a fair one.
+    /// The channel that wakes the waiters of a mutex.
     pub(crate) fn channel(&self) -> Name<'_> {
         self.named(CHANNEL)
     }
 
+    /// The channel that wakes this one waiter of a fair lock.
     pub(crate) fn fair_channel<'a>(&'a self, owner: &'a str) -> Name<'a> {
         self.name(CHANNEL, [":", owner, ""])
     }
 
-    /// Where readers and writers are woken.
+    /// The channel that wakes readers and writers.
     pub(crate) fn rw_channel(&self) -> Name<'_> {
         self.named("redisson_rwlock:")
     }
@@ -136,13 +138,13 @@ impl ToRedisArgs for Name<'_> {
     fn write_redis_args<W: RedisWrite + ?Sized>(&self, out: &mut W) {
         let mut out = out.writer_for_next_arg();
         for part in self.0 {
-            // Into memory, which takes everything.
+            // Cannot fail: the writer writes into memory.
             out.write_all(part.as_bytes()).ok();
         }
     }
 }
 
-/// Whether a key and all that are named after it are in one slot of a cluster.
+/// Whether a lock's key and all its other keys are in one slot of a cluster. A name for which they are not is odd.
 pub(crate) fn is_regular(lock: &str) -> bool {
     match lock.find('{') {
         None => !lock.contains('}'),
@@ -150,19 +152,19 @@ pub(crate) fn is_regular(lock: &str) -> bool {
     }
 }
 
-/// Where locks that somebody waits for are found, which nobody may hold: the type of the keys, and a pattern of how they begin.
+/// The keys of waiters: their type, and a pattern of how they begin. `list` finds locks by them that have waiters but no holder.
 pub(crate) const WAITED_FOR: [(&str, &str); 2] = [("list", "redisson_lock_queue:*"), ("zset", "dlock_rw_*")];
 
-/// How odd names begin on a cluster.
+/// How the keys of odd names begin on a cluster.
 const ODD: &str = "%odd:";
 
-/// What stands for an odd name, or for the beginning of one: without braces.
+/// The key of an odd name on a cluster, or the beginning of such a key. It has no braces.
 pub(crate) fn odd(name: &str) -> String {
     let escaped = name.replace('%', "%25").replace('{', "%7B").replace('}', "%7D");
     format!("{ODD}{escaped}")
 }
 
-/// The name that a key's stands for, on a cluster.
+/// The name of the lock that has this key on a cluster.
 pub(crate) fn name_on_cluster(found: &str) -> String {
     match found.strip_prefix(ODD) {
         Some(odd) => odd.replace("%7D", "}").replace("%7B", "{").replace("%25", "%"),
@@ -175,20 +177,20 @@ const QUEUE: &str = "redisson_lock_queue:";
 const READERS: &str = "dlock_rw_readers:";
 const WRITERS: &str = "dlock_rw_writers:";
 
-/// The name in a key of those who wait, where nobody may hold the lock.
+/// The name of the lock, if this is a key of its waiters.
 pub(crate) fn waited_for(key: &str) -> Option<&str> {
     let tag = [QUEUE, READERS, WRITERS].iter().find_map(|prefix| key.strip_prefix(prefix))?;
     let inner = tag.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
     Some(inner.filter(|inner| !inner.contains('{')).unwrap_or(tag))
 }
 
-/// A claim on the wire, in Redisson's shape `uuid:number`; the uuid alone is unique. Redisson's number is a thread's, and never
-/// 0: so scripts can tell which of the two wrote a field.
+/// A claim as scripts and keys name it, in Redisson's form `uuid:number`. The uuid alone is unique. Redisson's number is the id of
+/// a thread and never 0, so scripts can tell whether dlock or Redisson wrote a field.
 pub(crate) fn owner(id: ClaimId) -> String {
     format!("{id}:0")
 }
 
-/// A pattern of SCAN for what begins so, with this text, taken literally, behind it.
+/// A pattern for `SCAN`: `beginning`, which is a pattern itself, then `prefix` taken literally, then anything.
 pub(crate) fn pattern(beginning: &str, prefix: &str) -> String {
     let mut pattern = String::from(beginning);
     for c in prefix.chars() {

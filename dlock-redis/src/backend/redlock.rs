@@ -11,8 +11,8 @@ use crate::{
     config::{LEAST_TIME, RedisConfig},
 };
 
-/// Connects to each host as to a `redis://` of its own, with the same user, database and parameters. One that is away
-/// is connected to once it is back, as long as a majority is there now.
+/// Connects to each host as to a `redis://` of its own, with the same user, database and parameters. A majority must answer
+/// now. A host that does not is connected to later, when it is used.
 pub(crate) async fn connect(mut url: StoreUrl) -> Result<Store> {
     let limit = url.duration("member_timeout", LEAST_TIME..)?;
     if url.param("token_ttl").is_some() {
@@ -34,12 +34,13 @@ pub(crate) async fn connect(mut url: StoreUrl) -> Result<Store> {
     Ok(limit.into_iter().fold(lock, RedLock::member_timeout).into_store())
 }
 
-/// The members. All are looked at before any is connected to: one that is no host may be a part of a password.
+/// The configuration of each member. All are checked before any is connected to: a host that is not valid may be a part of a
+/// password.
 pub(crate) fn configs(url: &StoreUrl) -> Result<Vec<RedisConfig>> {
     url.hosts().iter().map(|host| RedisConfig::from_url(&url.of_host("redis", host))).collect()
 }
 
-/// A member, and why it is not there if it is not.
+/// A member, and the error if it does not answer now.
 async fn member(config: RedisConfig) -> Result<(RedisBackend, Option<Error>)> {
     match RedisBackend::connect(config.clone()).await {
         Ok(backend) => Ok((backend, None)),

@@ -20,7 +20,7 @@ use crate::{
     scripts::{Call, Script, millis},
 };
 
-/// The most records in one call: some 0.3 ms of the server's time.
+/// The most records in one call. Such a call takes some 0.3 ms of the server's time.
 const MOST: usize = 200;
 
 /// A claim as it is on the server.
@@ -32,8 +32,8 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// The lock, and what lives as long as this claim holds it: the timeout of a read lock, the token of a write lock, else the
-    /// lock again.
+    /// The two keys of `renew.lua`: the lock, and the key that must live as long as this hold. That is the timeout of a read hold,
+    /// the token of a write hold, else the lock again.
     fn keys(&self) -> [Cow<'_, str>; 2] {
         let lock = Cow::Borrowed(self.keys.lock());
         let beside = match self.kind {
@@ -56,7 +56,7 @@ impl Record {
 pub(crate) struct Renewals {
     connection: Arc<Connection>,
     script: &'static Script,
-    /// Whether the server is a proxy that takes one key at a time.
+    /// Whether the server is a proxy that refuses keys of several slots. Each hold is then renewed by a call of its own.
     takes_one_key: AtomicBool,
 }
 
@@ -65,7 +65,7 @@ impl Renewals {
         Self { connection, script, takes_one_key: AtomicBool::new(false) }
     }
 
-    /// Waits until a replica has what was just granted.
+    /// Waits until a replica has the hold that was just granted.
     pub(crate) async fn confirm(&self, record: &Record, wanted: Replicas) -> Result<()> {
         let answer = self.connection.confirm(&self.call(&[record]), record.keys.lock(), wanted).await?;
         if answers(&answer, 1)?[0] {
@@ -104,13 +104,13 @@ impl Batch for Renewals {
     async fn ask_all(&self, records: &[Arc<Record>]) -> Result<Vec<Option<bool>>> {
         let all: Vec<_> = records.iter().map(|record| &**record).collect();
         match self.connection.run(&self.call(&all)).await {
-            // A proxy refuses keys of several servers, or looks for all of them where the first is: a claim that is not found
-            // among many is asked about alone.
+            // Some proxies send the whole call to the server of the first key, which does not know the other keys. So a hold that
+            // was not found among many is asked about alone.
             Ok(answer) => {
                 Ok(answers(&answer, all.len())?.into_iter().map(|held| held.then_some(true)).collect())
             }
-            // One key that this user may not touch, or that is being moved, has the server refuse all. The others are not to
-            // blame.
+            // The server refuses the whole call for one key that this user may not touch or that is being moved. So each hold is
+            // asked about alone.
             Err(error) if error::was_refused(&error) => {
                 self.takes_one_key.fetch_or(error::is_cross_slot(&error), Relaxed);
                 Ok(vec![None; all.len()])

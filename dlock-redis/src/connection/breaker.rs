@@ -1,5 +1,5 @@
-//! Holds back commands for slots of a cluster that cannot be reached: the client crate makes connections for each command that
-//! fails, however many callers there are. One of them tries, ever less often; the others are told why it failed.
+//! Holds back commands for slots of a cluster that cannot be reached. The client crate makes connections for each command that
+//! fails, however many callers there are. So one caller tries, ever less often, and the others are told why it failed.
 
 use std::{
     collections::HashSet,
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::error::STORE;
 
 pub(crate) struct Breaker {
-    /// Whether any slot fails: for those who need not look further.
+    /// Whether any slot fails. If none does, nobody needs to lock `state`.
     is_tripped: AtomicBool,
     state: Mutex<State>,
 }
@@ -58,7 +58,7 @@ impl Breaker {
         }
     }
 
-    /// Notes that a command was answered. The other slots are then believed to be reachable too, until one fails again.
+    /// Notes that a command was answered. If its slot had failed, all slots are taken for reachable until one fails again.
     pub(crate) fn note_answer(&self, cmd: &Cmd) {
         if !self.is_tripped.load(Relaxed) {
             return;
@@ -91,7 +91,7 @@ impl Breaker {
     }
 }
 
-/// The slot of the first key, which all keys of a command of this crate are in.
+/// The slot of a command's first key. A command of this crate has all its keys in one slot.
 fn slot(cmd: &Cmd) -> Option<Slot> {
     let word = |place| match cmd.args_iter().nth(place) {
         Some(Arg::Simple(word)) => Some(word),

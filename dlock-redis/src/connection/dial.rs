@@ -1,5 +1,5 @@
-//! Making connections: to the server, to the master that a Sentinel or a host of a list names, to a cluster. A few lines over the
-//! usual length: one way for each topology.
+//! Makes connections: to the one server, to the master among several hosts or behind Sentinels, to a cluster. A few lines over
+//! the usual length: one way for each topology.
 
 use std::time::Duration;
 
@@ -22,19 +22,19 @@ use crate::{
     error::{self, STORE},
 };
 
-/// How long nothing may come before the other end is asked whether it is there.
+/// How long a connection may be silent before TCP asks whether the other end is there.
 const QUIET: Duration = Duration::from_secs(15);
 
-/// How to reach the server that may be written to. Reads the files of certificates and passwords for each connection, because
-/// they are replaced before they expire; those of a cluster once, because the client crate makes its connections.
+/// Knows how to reach the server that takes writes. Files of certificates and passwords are read for each connection, because
+/// they are replaced before they expire. For a cluster they are read once, because the client crate makes its connections.
 pub(crate) struct Dial {
     config: RedisConfig,
 }
 
 impl Dial {
     /// # Errors
-    /// For a file that cannot be read. One that cannot be read later, perhaps because it is just being replaced, makes the store
-    /// unavailable.
+    /// For a file that cannot be read now. If a file cannot be read later, perhaps because it is just being replaced, the store is
+    /// unavailable for that long.
     pub(crate) fn new(config: RedisConfig) -> Result<Self> {
         config.tls.as_ref().map(certificates).transpose()?;
         settings(&config.login)?;
@@ -58,10 +58,10 @@ impl Dial {
         self.config.db
     }
 
-    /// What commands can be sent through.
+    /// A connection for commands, to a server or a cluster.
     pub(crate) async fn line(&self) -> Result<Line> {
         if self.is_cluster() {
-            // Nobody listens there.
+            // Nobody listens to this connection's messages.
             return self.cluster(|_| Ok::<(), std::convert::Infallible>(())).await.map(Line::Cluster);
         }
         self.commands().await.map(Line::Server)
@@ -71,7 +71,7 @@ impl Dial {
     async fn commands(&self) -> Result<MultiplexedConnection> {
         self.bounded(async {
             let client = self.server().await?;
-            // Whoever sends a command keeps its time: not all have the same.
+            // No time-out for answers here: the caller that sends a command sets one, and not all are the same.
             let config = AsyncConnectionConfig::new()
                 .set_connection_timeout(Some(self.limit()))
                 .set_response_timeout(None);
@@ -80,7 +80,7 @@ impl Dial {
             let mut name = redis::cmd("CLIENT");
             name.arg("SETNAME").arg(&self.config.client_name);
             match connection.send_packed_command(&name).await {
-                // A user who may not do that has no name.
+                // A user who may not set a name works without one.
                 Err(error) if error::is_broken(&error) => Err(error::explain(error)),
                 _ => Ok(connection),
             }
@@ -95,7 +95,8 @@ impl Dial {
 
     /// A cluster's connections, for commands and for messages, which go to `messages`.
     pub(crate) async fn cluster(&self, messages: impl AsyncPushSender) -> Result<ClusterConnection> {
-        // The nodes of the URL are asked at once, then all that there are: one that hangs must not use up the time of both.
+        // The client crate asks the nodes of the URL, all at the same time, and then connects to all nodes of the cluster. A node
+        // that hangs must not use up the time of both steps.
         let share = self.limit() / 3;
         let nodes = self.config.hosts.iter().map(|host| self.address(host));
         let mut builder = ClusterClientBuilder::new(nodes.collect::<Vec<_>>())
@@ -138,7 +139,7 @@ impl Dial {
         settings(&self.config.login).map_err(|error| STORE.not_now(&error))
     }
 
-    /// Asks each host in turn whether it is the master; the first that says so is.
+    /// Asks each host in turn whether it is the master. The first that says so is taken.
     async fn writable(&self) -> Result<Address> {
         let mut last = None;
         for host in &self.config.hosts {
@@ -161,13 +162,13 @@ impl Dial {
         Err(last.expect("a configuration has at least one host"))
     }
 
-    /// Bounds what is asked of one of several: one that is down must not use up the time of the others.
+    /// Bounds a request to one of several hosts: a host that is down must not use up the time of the others.
     async fn in_share<T>(&self, asked: impl Future<Output = Result<T>>) -> Result<T> {
         let share = self.limit() / u32::try_from(self.config.hosts.len() + 1).unwrap_or(u32::MAX);
         STORE.in_time(share, asked).await
     }
 
-    /// Asks the Sentinels in turn; the first that answers knows.
+    /// Asks the Sentinels in turn for the master. The first that names one is believed.
     async fn master(&self, master: &str) -> Result<Address> {
         let mut last = None;
         for host in &self.config.hosts {
@@ -208,9 +209,11 @@ impl Dial {
         .map_err(error::explain)
     }
 
-    /// A connection whose other end is silent for longer than a command may take is given up: what is still on its way then
-    /// must not arrive behind the release that follows, and nobody should wait for messages that cannot come. Without Nagle's
-    /// delay: on a link of some length a command would wait until the one before it is acknowledged.
+    /// On Linux, the kernel gives up a connection whose other end acknowledges nothing for longer than a command may take.
+    /// Otherwise a command that is still on its way could arrive behind the release that follows, and waiters would wait for
+    /// messages that cannot come.
+    ///
+    /// Without Nagle's delay: on a link of some length a command would wait until the one before it is acknowledged.
     fn tcp(&self) -> TcpSettings {
         let keepalive = TcpKeepalive::new().with_time(QUIET).with_interval(QUIET / 5);
         let settings = TcpSettings::default().set_keepalive(keepalive).set_nodelay(true);
@@ -229,7 +232,7 @@ impl Dial {
     }
 }
 
-/// Whoever uses it keeps the time; the client crate's own times would be less.
+/// No time-outs by the client crate, whose defaults are shorter than ours. The caller bounds the call.
 fn unbounded() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None)
 }
@@ -247,7 +250,7 @@ fn settings(login: &Login) -> Result<RedisConnectionInfo> {
 
 fn certificates(tls: &Tls) -> Result<TlsCertificates> {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Fails only if another thread was faster, which is as good.
+        // Fails only if another thread has installed one first, which is as good.
         rustls::crypto::ring::default_provider().install_default().ok();
     }
     let Pems { ca, own } = tls.read()?;

@@ -1,4 +1,4 @@
-//! What commands are sent through, and how it is opened again.
+//! A line is a connection for commands: to a server or a cluster. It is opened here, and opened again when it breaks.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 use super::Dial;
 use crate::{error::STORE, listen::Hub};
 
-/// What commands go through.
+/// A connection for commands.
 #[derive(Clone)]
 pub(crate) enum Line {
     Server(MultiplexedConnection),
@@ -27,7 +27,7 @@ pub(crate) enum Line {
 /// Opens lines.
 pub(crate) struct Lines {
     dial: Arc<Dial>,
-    /// Told when a line was opened again, because messages may then come from elsewhere too.
+    /// Told when a line was opened again. It may lead to another server, and messages must then come from there too.
     listeners: Option<Arc<Hub>>,
 }
 
@@ -37,7 +37,7 @@ impl Lines {
         Link::new(STORE, dial.limit(), Self { dial, listeners })
     }
 
-    /// To a cluster, which is connected already.
+    /// A line to a cluster that is connected already.
     pub(crate) fn of_cluster(dial: Arc<Dial>, cluster: ClusterConnection) -> Link<Self> {
         Link::open(STORE, dial.limit(), Self { dial, listeners: None }, Line::Cluster(cluster))
     }
@@ -62,7 +62,7 @@ impl Connect for Lines {
 }
 
 impl Line {
-    /// Sends a command, and waits so long for the answer.
+    /// Sends a command, and waits for the answer, for `limit` at most.
     pub(crate) async fn send(&mut self, cmd: &Cmd, limit: Duration) -> RedisResult<Value> {
         let answer = match self {
             Self::Server(server) => in_time(limit, server.send_packed_command(cmd)).await?,
@@ -71,7 +71,7 @@ impl Line {
         answer.extract_error()
     }
 
-    /// Sends commands, all through one connection, of a cluster to this node, and waits so long for all answers.
+    /// Sends commands, all through one connection, and waits for all answers, for `limit` at most. On a cluster they go to `node`.
     pub(crate) async fn send_all(
         &mut self,
         all: Pipeline,

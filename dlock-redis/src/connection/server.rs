@@ -1,4 +1,4 @@
-//! What kind of server it is: whether it is fit for locks.
+//! Checks whether a server is fit for locks.
 
 use dlock_core::Result;
 use redis::Value;
@@ -6,11 +6,11 @@ use redis::Value;
 use super::Connection;
 use crate::error::{self, STORE};
 
-/// The oldest server whose scripts may ask for the time and then write.
+/// The oldest version of Redis whose scripts may ask for the time and then write.
 const OLDEST: u32 = 5;
 
-/// Refuses a server that cannot do what is asked of it, and warns of one that may drop locks. A user who may not ask is
-/// believed.
+/// Refuses a server that is not fit for locks, and warns of one that may drop them. If the user may not send `INFO`, the
+/// server is taken for fit.
 pub(crate) async fn check(connection: &Connection) -> Result<()> {
     let about = match info(connection).await {
         Ok(about) => about,
@@ -23,10 +23,11 @@ pub(crate) async fn check(connection: &Connection) -> Result<()> {
     Ok(())
 }
 
-/// So many names that a node that lacks a part of them lacks one of these, almost always.
+/// How many names a server is asked about. Of so many, a node that lacks a part of all names lacks one, almost always.
 const NAMES: usize = 32;
 
-/// Not every server of a cluster is refused: one may have all names, or be a proxy that knows who has which.
+/// Refuses a node of a cluster only if it answers `MOVED`. A server in cluster mode may have all names, or be a proxy that
+/// knows which node has which.
 async fn refuse_one_node_of_many(connection: &Connection, about: &str) -> Result<()> {
     if connection.is_cluster() || field(about, "cluster_enabled") != Some("1") {
         return Ok(());
@@ -65,7 +66,7 @@ fn warn_of_eviction(about: &str) {
 #[cfg(not(feature = "tracing"))]
 fn warn_of_eviction(_: &str) {}
 
-/// Whether the server writes to any replica, by what it says; a warning if it was to and does not.
+/// Whether the server has a replica, by its `INFO`. Warns if it has none, because the caller wanted one.
 pub(crate) fn has_replicas(about: &str) -> bool {
     let has = field(about, "connected_slaves").is_some_and(|count| count != "0");
     #[cfg(feature = "tracing")]
@@ -78,16 +79,16 @@ pub(crate) fn has_replicas(about: &str) -> bool {
     has
 }
 
-/// Whether the server is one that can be written to, by what it says.
+/// Whether the server is a master, by its `INFO`.
 pub(crate) fn is_master(about: &str) -> bool {
     field(about, "role") == Some("master")
 }
 
 async fn info(connection: &Connection) -> Result<String> {
-    // Not `everything`, which says nothing before Redis 6.
+    // Not `INFO everything`, to which a server before Redis 6 answers nothing.
     let answer = connection.query(redis::cmd("INFO").arg("default")).await?;
     Ok(match answer {
-        // Of a cluster, any node's: they are alike.
+        // A cluster answers for each node. Any of them will do, because they are alike.
         Value::Map(nodes) => nodes.into_iter().next().map(|(_, about)| text(about)).unwrap_or_default(),
         answer => text(answer),
     })

@@ -1,4 +1,4 @@
-//! Listening to a cluster, whose connection the client crate keeps.
+//! Listens to a cluster, whose connections the client crate makes.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -14,8 +14,8 @@ use crate::error::{self, STORE};
 /// The pause before a subscription that failed is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// The messages of all nodes. The cluster's connection subscribes again by itself, to other nodes where slots have moved, and says
-/// that it broke.
+/// The messages of all nodes. After a connection broke, the client crate says so and subscribes again by itself, at other nodes
+/// where slots have moved.
 pub(super) struct Messages {
     pub(super) cluster: ClusterConnection,
     pub(super) messages: mpsc::UnboundedReceiver<PushInfo>,
@@ -25,7 +25,7 @@ pub(super) struct Messages {
 #[async_trait]
 impl EventSource for Messages {
     async fn listen(&mut self, seats: &Listener) {
-        // Each channel is in a slot of its own, and has a call of its own: a node that is away holds up no other's.
+        // Channels are in different slots, so each has a call of its own. A node that is away holds up no channel of another.
         let (mut doing, mut busy) = (FuturesUnordered::new(), HashSet::new());
         loop {
             let (come, gone) = seats.take(MOST.saturating_sub(doing.len()) / 2, &busy);
@@ -65,7 +65,7 @@ impl EventSource for Messages {
 fn hear(seats: &Listener, push: PushInfo) {
     match push {
         PushInfo { kind: PushKind::Disconnection, .. } => seats.mark_all_missed(),
-        // Also unasked, when a slot moves to another node; whoever waits there then listens at that one.
+        // The server also sends this unasked, when a slot moves to another node. The channel is then subscribed to again there.
         PushInfo { kind: PushKind::SUnsubscribe, data } => {
             let left = data.into_iter().next().and_then(|name| redis::from_redis_value::<String>(name).ok());
             left.iter().for_each(|channel| seats.mark_missed(channel));
@@ -78,7 +78,7 @@ fn hear(seats: &Listener, push: PushInfo) {
     }
 }
 
-/// Comes to a channel or leaves it. What failed has had its pause.
+/// Subscribes to a channel if `come`, else unsubscribes. After a failure the pause is over when this returns.
 async fn subscribe(
     mut cluster: ClusterConnection,
     sharded: bool,

@@ -1,5 +1,5 @@
-//! Listening to the server: which messages a client's claims wait for, and whom they wake. A server and a cluster are listened to
-//! in two ways.
+//! Listens to the store: which messages a client's claims wait for, and which claims a message wakes. `server.rs` listens to one
+//! server, `cluster.rs` to a cluster.
 
 mod cluster;
 mod server;
@@ -18,13 +18,13 @@ use tokio::{
 
 use crate::connection::Dial;
 
-/// The most channels in one command, or in as many at once, so that none holds up the server.
+/// The most channels in one command, or in commands that are under way at once, so that they do not hold up the server.
 const MOST: usize = 1000;
 
-/// One client's waiters.
+/// The seats of one client's waiters, and the source of the messages that wake them.
 pub(crate) struct Hub {
     seats: Seats,
-    /// Since when commands go elsewhere.
+    /// When the connection for commands was begun, if it has replaced another.
     moved: watch::Sender<Option<Instant>>,
     limit: Duration,
 }
@@ -42,7 +42,7 @@ impl Hub {
         sharded: bool,
         limit: Duration,
     ) -> Arc<Self> {
-        // The client crate listens wherever it sends.
+        // Nothing is ever sent to `moved`: the client crate listens on the connections that it sends commands on.
         Self::new(cluster::Messages { cluster, messages, sharded }, watch::Sender::new(None), limit)
     }
 
@@ -53,39 +53,40 @@ impl Hub {
     /// Takes a seat among the waiters of a channel; see [`Seats::join`].
     ///
     /// # Errors
-    /// When the server lets this user not subscribe.
+    /// When the server does not let this user subscribe.
     pub(crate) async fn join(&self, channel: String, arrival: Option<u64>, kind: Kind) -> Result<Seat> {
         self.seats.join(channel, arrival, kind, self.limit).await
     }
 
-    /// A seat of somebody who holds a lock and wants to know when its key is gone.
+    /// A seat for a holder, which is rung when the lock's key is gone.
     pub(crate) fn watch(&self, key: &str, kind: Kind) -> Seat {
         self.seats.sit(held(key), None, kind)
     }
 
-    /// A seat of somebody who waits for a lock's key to be gone, whoever deletes it, behind those whose arrival is earlier.
+    /// A seat for a waiter, which is rung when the lock's key is gone, whoever deletes it. It is behind seats of earlier arrival.
     pub(crate) fn await_deletion(&self, key: &str, arrival: Option<u64>, kind: Kind) -> Seat {
         self.seats.sit(wanted(key), arrival, kind)
     }
 
-    /// Commands go through a connection that was begun at `since`: a connection for messages that is older may lead to a server
-    /// that nobody writes to any more.
+    /// Tells that commands now go through a connection that was begun at `since`. A connection for messages that is older is
+    /// replaced: it may lead to a server that is no longer written to.
     pub(crate) fn commands_moved(&self, since: Instant) {
         self.moved.send_replace(Some(since));
     }
 }
 
-/// The event of those who hold the lock of a key: the key is gone. No channel's name begins with a zero byte.
+/// The event that wakes the holders of a lock when its key is gone. No channel's name begins with a zero byte.
 fn held(key: &str) -> String {
     format!("\0{key}")
 }
 
-/// The event of those who wait for the lock of a key: the key is gone.
+/// The event that wakes a waiter of a lock when its key is gone.
 fn wanted(key: &str) -> String {
     format!("\0\0{key}")
 }
 
-/// A message has come. `0` may wake one, `1` all; Redisson publishes nothing else, and ignores anything else.
+/// Wakes waiters for a message of a channel. `0` wakes one, `1` all that can hold together. Redisson publishes nothing else, and
+/// ignores anything else.
 fn deliver(seats: &Listener, channel: &str, payload: &[u8]) {
     match payload {
         b"0" => seats.wake(channel, Wake::One),
@@ -94,7 +95,7 @@ fn deliver(seats: &Listener, channel: &str, payload: &[u8]) {
     }
 }
 
-/// A key has been deleted, or has expired or been evicted.
+/// Wakes holders and a waiter when a key has been deleted, has expired or was evicted.
 fn deliver_deletion(seats: &Listener, key: &str) {
     seats.wake(&held(key), Wake::All);
     seats.wake(&wanted(key), Wake::One);

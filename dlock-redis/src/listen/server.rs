@@ -1,4 +1,4 @@
-//! Listening to one server, on a connection that is opened again when it breaks.
+//! Listens to one server, on a connection that is opened again when it breaks.
 
 use std::{collections::HashSet, future::pending, io, pin::Pin, sync::Arc};
 
@@ -23,9 +23,9 @@ use crate::{
 /// The messages of the server that commands go to.
 pub(super) struct Messages {
     pub(super) dial: Arc<Dial>,
-    /// Whether the server also tells of keys that are gone.
+    /// Whether to subscribe to the server's events of keys that are gone, too.
     pub(super) events: bool,
-    /// Since when commands go elsewhere.
+    /// When the connection for commands was begun, if it has replaced another.
     pub(super) moved: watch::Receiver<Option<Instant>>,
 }
 
@@ -48,14 +48,16 @@ impl EventSource for Messages {
 
 /// Why listening has ended.
 enum End {
+    /// The client is gone.
     Client,
+    /// The connection could not be opened, broke, or is to be replaced.
     Line(Option<Error>),
 }
 
 type Doing<'a> = Pin<Box<dyn Future<Output = RedisResult<Vec<String>>> + Send + 'a>>;
 
 impl Messages {
-    /// Opens a connection and listens until it breaks, or commands go elsewhere.
+    /// Opens a connection, and listens until it breaks or commands go through a newer connection.
     async fn listen_once(&mut self, seats: &Listener, pace: &mut Pace) -> End {
         let began = Instant::now();
         let (sink, mut messages) = match self.dial.messages().await {
@@ -112,7 +114,7 @@ impl Messages {
     }
 }
 
-/// Ends when commands go through a connection that was begun later; `false` if there will be none.
+/// Waits until commands go through a connection that was begun after `began`. `false` if the client is gone.
 async fn moved_after(moved: &mut watch::Receiver<Option<Instant>>, began: Instant) -> bool {
     moved.wait_for(|since| since.is_some_and(|since| since > began)).await.is_ok()
 }

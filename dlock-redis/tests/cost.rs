@@ -37,7 +37,7 @@ async fn whoever_waits_and_whoever_holds_asks_for_nothing_meanwhile() {
         let lock = b.of(other, &name);
         waiters.push(tokio::spawn(async move { lock.lock(&options).await }));
     }
-    // Four that hold have asked once, four that wait before and after they subscribed.
+    // Four holders have asked once each. Four waiters have asked twice each: before and after they subscribed.
     while bench.calls("evalsha").await < 4 + 4 * 2 {
         sleep(Duration::from_millis(10)).await;
     }

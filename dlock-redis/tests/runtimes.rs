@@ -1,4 +1,4 @@
-//! One client in several runtimes: the end of one is not noticed in another.
+//! One client in several runtimes: when one runtime ends, locks in the others work on.
 
 mod common;
 
@@ -14,18 +14,18 @@ use tokio::{
     time::timeout,
 };
 
-/// Works on a thread of its own, also while nobody looks.
+/// A runtime with a thread of its own: its tasks run even while nothing blocks on it.
 fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime can be built")
 }
 
-/// Waits for `foo` in vain.
+/// Waits for `foo` and gives up.
 async fn wait_in_vain(locks: &Locks) {
     let lock = locks.mutex("foo").lock().wait(Wait::For(Duration::from_millis(50)));
     lock.await.expect_err("it is held");
 }
 
-/// Waits for `foo`, held elsewhere, until it is let go of.
+/// Waits for `foo`, which another client holds, until it is released.
 async fn wait(locks: &Locks) {
     let held = locks.mutex("foo").lock().ttl(Duration::from_secs(600)).await.expect("it is let go of");
     held.release().await.expect("the server is there");
@@ -73,14 +73,14 @@ fn holds_are_renewed_when_a_runtime_ends_that_was_about_to_renew_them() {
     let (mut held, _) = claim(&store, "foo", Kind::Mutex, 3000, Wait::Never);
     let gathering = first.spawn(async move {
         granted(leading.attempt().await);
-        // It renews for all that come within a moment, and does not live to see it.
+        // This claim leads: it gathers the renewals of a short while, and is dropped before it sends them.
         timeout(Duration::from_millis(5), leading.renew()).await.expect_err("it gathers for longer");
     });
     first.block_on(gathering).unwrap();
     drop(first);
     mine.block_on(async {
         granted(held.attempt().await);
-        // That one who was to renew it is gone is an error at the worst, and the next renewal is another's.
+        // The leader is gone, so this renewal may fail. The next one has another leader.
         soon("a renewal never ends", held.renew()).await.ok();
         let renewed = soon("a renewal never ends", held.renew()).await.unwrap();
         assert!(matches!(renewed, Renewal::Renewed { .. }), "{renewed:?}");
@@ -126,7 +126,7 @@ fn holds_are_renewed_while_a_runtime_stands_still_that_was_to_ask_for_them() {
     let (mut held, _) = claim(&store, "foo", Kind::Mutex, 8_000, Wait::Never);
     mine.block_on(async { granted(held.attempt().await) });
     let renewed = mine.spawn(async move { held.renew().await });
-    // It has less time left, and so asks for both, if it comes while the other gathers.
+    // The claim with the least time left asks for both, if it comes while the other one gathers.
     let (asks, _) = claim(&store, "bar", Kind::Mutex, 2_000, Wait::Never);
     let go_on = begin_and_stand_still(&still, asks);
     let renewed = mine.block_on(soon("it waits for a runtime that stands still", renewed)).unwrap().unwrap();

@@ -16,7 +16,7 @@ const WAITERS: usize = 500;
 /// How long the server takes no connection.
 const AWAY: Duration = Duration::from_secs(8);
 
-/// So long that nobody asks but because of an error.
+/// A ttl so long that a waiter asks again only because of an error.
 const TTL: Duration = Duration::from_secs(600);
 
 /// Many waiters of one client, each for a name of its own that another client holds.
@@ -43,7 +43,7 @@ async fn locks(url: &str) -> Locks {
         .with_defaults(LockOptions::new().ttl(TTL))
 }
 
-/// Asks now and then for another lock, as a server's clients do, and so finds that the connection is broken.
+/// Asks for another lock now and then, as a busy client does, and so notices that the connection is broken.
 async fn ask_for(locks: &Locks, time: Duration) {
     let until = Instant::now() + time;
     let tries = (0..WAITERS).map(async |number| {
@@ -56,7 +56,7 @@ async fn ask_for(locks: &Locks, time: Duration) {
 }
 
 fn assert_few(connections: usize, within: Duration) {
-    // Five a second, and as many at the beginning.
+    // Five a second, and five more at the beginning.
     let most = 5 * (1 + within.as_secs() as usize);
     assert!(connections <= most, "{connections} connections in {within:?}");
     assert!(connections >= 4, "it gave up: {connections} connections in {within:?}");
@@ -73,7 +73,7 @@ async fn many_waiters_make_few_connections_to_a_port_that_closes_them() {
     proxy.hang_up();
     ask_for(&locks, AWAY).await;
     assert_few(proxy.connections() - before, since.elapsed());
-    // Once it is back, they are.
+    // Once the server is back, the client can use it again.
     proxy.pass();
     drop(locks.mutex("baz").lock().await.expect("it is back"));
     for waiter in waiting {
@@ -131,7 +131,7 @@ async fn many_askers_make_fewer_connections_to_a_cluster_that_has_too_many() {
         }
         counts.push(rejected);
     }
-    // At first each slot must be found to fail. The connections are then the client crate's, of one command at a time.
+    // At first a command fails for each slot. Later the client crate makes connections for one command at a time.
     let later = counts[3] - counts[0];
     assert!(later < 600, "{later} connections in six seconds: {counts:?}");
 }

@@ -13,8 +13,8 @@ const TOKEN: &str = "redisson_lock_token:{foo}";
 const WEEK: i64 = 7 * 24 * 3_600_000;
 
 impl Bench {
-    /// Puts the token's key into a state, draws a token with a client of these parameters, and tells the token and the
-    /// milliseconds after which its key ends.
+    /// Prepares the token's key with the command `before`, and draws a token with a client that has these parameters. Answers the
+    /// token and after how many ms its key ends.
     async fn draw(&self, params: &str, before: &str) -> (u64, i64) {
         let store = self.store(params).await;
         self.tell(before).await;
@@ -26,7 +26,7 @@ impl Bench {
     }
 }
 
-/// Whether a key ends after so long, less what a busy machine takes to ask.
+/// Whether a key ends after so long, less the time that a busy machine may take to ask.
 fn is_about(left: i64, expected: i64) -> bool {
     (expected - 60_000..=expected + 1000).contains(&left)
 }
@@ -75,7 +75,7 @@ async fn a_counter_that_redisson_made_never_ends() {
 async fn a_token_above_the_clock_does_not_end_before_the_clock_has_passed_it() {
     let Some(bench) = Bench::new().await else { return };
     let (token, _) = bench.draw("", &format!("DEL {TOKEN}")).await;
-    // As drawn while the clock was a hundred days ahead.
+    // A token that was drawn while the clock was a hundred days ahead.
     let ahead = 100 * WEEK / 7;
     let before = token + u64::try_from(ahead).expect("positive") * 1000;
     for (params, kept) in [("", WEEK), ("token_ttl=1h", 3_600_000)] {
@@ -97,7 +97,7 @@ async fn a_write_hold_keeps_its_token_for_a_downgrade_however_long_it_lasts() {
         bench.tell(&format!("PEXPIRE {TOKEN} {before}")).await;
         assert!(matches!(held.renew().await, Ok(Renewal::Renewed { .. })));
         let left: i64 = bench.ask(&format!("PTTL {TOKEN}")).await;
-        // What is left of the shorter one would do for no further ttl.
+        // The shorter time is not enough for another ttl, so the renewal makes it longer.
         assert!(
             (after - 15_000..=after).contains(&left),
             "of {before} ms a renewal has made {left}, not {after}"
@@ -134,7 +134,7 @@ async fn ten_thousand_names_leave_nothing_in_the_store() {
         .await;
     let made: u64 = bench.ask("DBSIZE").await;
     assert!(made > 0, "the names were never in the store: this sees nothing");
-    // A token outlives its name by twice the ttl of the lock, so by ten seconds.
+    // A token stays for twice the ttl of the lock: for ten seconds.
     let mut left = made;
     for _ in 0..1200 {
         left = bench.ask("DBSIZE").await;
@@ -155,7 +155,7 @@ async fn ten_thousand_names_leave_nothing_in_the_store() {
 #[tokio::test]
 async fn a_redlock_leaves_no_token_in_its_members() {
     let Some(bench) = Bench::new().await else { return };
-    // As three servers: names of three prefixes.
+    // Three prefixes stand for three servers.
     let members = join_all(["a:", "b:", "c:"].map(|prefix| {
         let params = format!("prefix={prefix}");
         let bench = &bench;
@@ -171,7 +171,7 @@ async fn a_redlock_leaves_no_token_in_its_members() {
         assert_eq!(state.holders.len(), 1, "{kind}");
         held.release().await.expect("held until now");
     }
-    // The third may be released after the majority was.
+    // A release waits for a majority only. The third member may be released later.
     locks.close().await;
     let keys: Vec<String> = bench.ask("KEYS *").await;
     assert!(keys.is_empty(), "a lock that is free has left {keys:?}");

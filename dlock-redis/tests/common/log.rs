@@ -1,4 +1,4 @@
-//! What is logged.
+//! Captures what a test logs.
 
 use std::{
     fmt::{Debug, Write},
@@ -12,7 +12,7 @@ use tracing::{
     subscriber::DefaultGuard,
 };
 
-/// What this thread logs, which is all there is of a test, as long as this lives.
+/// Captures what this thread logs, as long as this lives. A test logs on no other thread.
 pub(crate) struct Log {
     lines: Lines,
     _guard: DefaultGuard,

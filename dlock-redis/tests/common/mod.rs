@@ -1,4 +1,4 @@
-//! A store for a test binary, and a plain client beside dlock's. A few lines over: what most test binaries use.
+//! A store for a test binary, and a plain client beside dlock's. A few lines over the usual length: most test binaries use it.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 #[cfg(feature = "tracing")]
@@ -23,7 +23,7 @@ use dlock_redis::DRIVER;
 use futures_util::StreamExt;
 use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, aio::MultiplexedConnection};
 
-/// What is there; nothing where it is not, and nobody requires it.
+/// What a test needs; `None` if it is not there and not required. Fails if it is required.
 pub(crate) fn or_skip<T>(found: Result<T, Unreachable>) -> Option<T> {
     let unreachable = match found {
         Ok(found) => return Some(found),
@@ -52,21 +52,21 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// `None` where there is no Redis, unless it is required.
+    /// A server for a test; `None` if there is no Redis and none is required.
     pub(crate) async fn new() -> Option<Self> {
         let running = or_skip(start(Brand::Redis, Flavour::Standalone).await)?;
         let raw = raw(running.url()).await;
         Some(Self { running, raw })
     }
 
-    /// A client of its own, as from another process.
+    /// A new client, as from another process.
     pub(crate) async fn locks(&self, params: &str) -> Locks {
         let url = format!("{}?{params}", self.running.url());
         let store = connect(&url).await.expect("the server is there");
         Locks::new(store).with_defaults(LockOptions::new().ttl(Duration::from_secs(30)))
     }
 
-    /// The store as the engine sees it.
+    /// A new client's store, as the engine sees it.
     pub(crate) async fn store(&self, params: &str) -> Store {
         connect(&format!("{}?{params}", self.running.url())).await.expect("the server is there")
     }
@@ -88,12 +88,12 @@ impl Bench {
         line.map_or(0, |line| line.split(',').next().expect("a number").parse().expect("a number"))
     }
 
-    /// Cuts all subscriptions and sends a command, in one step: nobody can have subscribed anew in between.
+    /// Ends all subscriptions and sends a command, in one step, so that nobody can subscribe anew in between.
     pub(crate) async fn unheard(&self, command: &str) {
         unheard(&mut self.raw.clone(), command).await;
     }
 
-    /// Until somebody listens to a channel.
+    /// Waits until somebody listens to a channel.
     pub(crate) async fn until_heard(&self, channel: &str) {
         let heard = async {
             while self.ask::<(String, u64)>(&format!("PUBSUB NUMSUB {channel}")).await.1 == 0 {
@@ -117,7 +117,7 @@ impl Bench {
     }
 }
 
-/// Servers to do harm to; `None` where there are none, unless they are required.
+/// Servers that a test may do harm to; `None` if there are none and none are required.
 pub(crate) async fn servers(flavour: Flavour) -> Option<Running> {
     or_skip(start(Brand::Redis, flavour).await).filter(|running| !running.servers().is_empty())
 }
@@ -128,7 +128,7 @@ pub(crate) async fn ask<T: FromRedisValue>(server: &Server, command: &str) -> T 
     words(command).query_async(&mut raw).await.unwrap_or_else(|error| panic!("{command}: {error}"))
 }
 
-/// Until the replica has all that the primary has written.
+/// Waits until the replica has all that the primary has written.
 pub(crate) async fn replicated(primary: &Server) {
     let mut raw = raw(&format!("redis://{}", primary.address())).await;
     words("SET marker 1").exec_async(&mut raw).await.expect("writable");
@@ -136,17 +136,17 @@ pub(crate) async fn replicated(primary: &Server) {
     assert_eq!(replicas, 1, "the replica does not follow");
 }
 
-/// [`Bench::unheard`] of any server.
+/// As [`Bench::unheard`], on any server.
 pub(crate) async fn unheard(raw: &mut MultiplexedConnection, command: &str) {
     let mut both = redis::pipe();
     both.atomic().add_command(words("CLIENT KILL TYPE pubsub")).add_command(words(command));
     both.exec_async(raw).await.unwrap_or_else(|error| panic!("{command}: {error}"));
 }
 
-/// A connection that speaks by hand.
+/// A connection for commands by hand.
 pub(crate) async fn raw(url: &str) -> MultiplexedConnection {
     let client = redis::Client::open(url).expect("a URL");
-    // The client crate's own half second is little on a busy machine, and less than a WAIT may take.
+    // The client crate's time-out of half a second is short for a busy machine, and a WAIT may take longer.
     let patient = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(Duration::from_secs(10)))
         .set_response_timeout(Some(Duration::from_secs(30)));
@@ -168,7 +168,7 @@ pub(crate) fn unique() -> String {
     format!("t-{}", ClaimId::random())
 }
 
-/// One claim by hand, so that each step is one call.
+/// A claim without the engine, so that each step is one call, and its owner.
 pub(crate) fn claim(store: &Store, name: &str, kind: Kind, ttl: u64, wait: Wait) -> (Box<dyn Claim>, String) {
     let id = ClaimId::random();
     let name = LockName::new(name).expect("a legal name");
@@ -176,7 +176,7 @@ pub(crate) fn claim(store: &Store, name: &str, kind: Kind, ttl: u64, wait: Wait)
     (claim, format!("{id}:0"))
 }
 
-/// The token of an attempt that must be granted.
+/// The token of an attempt. Fails if the attempt was not granted.
 pub(crate) fn granted(attempt: Result<Attempt>) -> u64 {
     match attempt {
         Ok(Attempt::Granted(grant)) => grant.token.expect("Redis has tokens").get(),
@@ -184,7 +184,7 @@ pub(crate) fn granted(attempt: Result<Attempt>) -> u64 {
     }
 }
 
-/// When to ask again, of an attempt that must be refused.
+/// When to ask again after an attempt. Fails unless the lock was busy.
 pub(crate) fn busy(attempt: Result<Attempt>) -> Duration {
     match attempt {
         Ok(Attempt::Busy { retry_in }) => retry_in,
@@ -192,7 +192,7 @@ pub(crate) fn busy(attempt: Result<Attempt>) -> Duration {
     }
 }
 
-/// All that an error says, to people and in logs, and each of its sources.
+/// All that an error and its sources say, to people (`Display`) and in logs (`Debug`).
 pub(crate) fn shown(error: &dyn std::error::Error) -> String {
     let mut all = format!("{error}\n{error:?}\n");
     if let Some(source) = error.source() {
@@ -206,7 +206,7 @@ pub(crate) async fn soon<T>(what: &str, wait: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(5), wait).await.unwrap_or_else(|_| panic!("{what}"))
 }
 
-/// Messages of a channel, from now on.
+/// Listens to the messages of a channel from now on.
 pub(crate) struct Ear(redis::aio::PubSub);
 
 impl Ear {
@@ -226,7 +226,7 @@ impl Ear {
 
     /// Whether nothing was published before now.
     pub(crate) async fn is_silent(&mut self, bench: &Bench) -> bool {
-        // What is published later comes later.
+        // Messages of a channel come in order: `end` comes behind all that was published before.
         let channel: Vec<String> = bench.ask("PUBSUB CHANNELS *").await;
         for channel in channel {
             bench.tell(&format!("PUBLISH {channel} end")).await;

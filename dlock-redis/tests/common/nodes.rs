@@ -16,7 +16,7 @@ use super::{connect, raw, words};
 
 pub(crate) struct Nodes {
     running: Vec<Running>,
-    /// The store that they are together.
+    /// The URL of the RedLock on all servers.
     url: String,
 }
 
@@ -24,7 +24,7 @@ impl Nodes {
     /// This many servers, with these parameters in the URL that names them all.
     ///
     /// # Errors
-    /// Where servers cannot be started: one whose address is given cannot be several.
+    /// If servers cannot be started. A single server whose address was given cannot stand for several.
     pub(crate) async fn new(count: usize, params: &str) -> Result<Self, Unreachable> {
         let running = try_join_all((0..count).map(|_| start(Brand::Redis, Flavour::Standalone))).await?;
         if running.iter().any(|running| running.servers().is_empty()) {
@@ -53,7 +53,7 @@ impl Nodes {
         }
     }
 
-    /// A client of its own, as from another process.
+    /// A new client, as from another process.
     pub(crate) async fn locks(&self, ttl: Duration) -> Locks {
         let store = connect(&self.url).await.expect("a majority is there");
         Locks::new(store).with_defaults(LockOptions::new().ttl(ttl))
@@ -70,7 +70,7 @@ impl Nodes {
         join_all(knows).await.into_iter().sum()
     }
 
-    /// Until so many of these servers know the lock.
+    /// Waits until so many of these servers know the lock.
     pub(crate) async fn until_knowing(&self, numbers: Range<usize>, name: &str, count: usize) {
         let until = async {
             while self.knowing(numbers.clone(), name).await != count {

@@ -1,5 +1,5 @@
-//! Stands between a client and its server, and knows what a command and an answer is: sends other commands than the client's,
-//! and keeps back or loses the answers to some. For what knows bytes and connections only, there is the suite's `Proxy`.
+//! A relay between a client and its server that knows commands and answers: it replaces commands, and keeps back or loses answers.
+//! The suite's `Proxy` knows only bytes and connections.
 #![expect(clippy::disallowed_methods, reason = "each direction of each connection is a task")]
 
 use std::{
@@ -33,13 +33,13 @@ pub(crate) fn answer(text: &str) -> Words {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answers {
     Arrive,
-    /// They are kept back until they are to arrive again, and nobody says that the connection is broken.
+    /// They are kept back until the test lets answers arrive again. The client sees no broken connection.
     Stay,
-    /// The next is lost, and its connection with it.
+    /// The next answer is lost, and the connection is closed.
     Break,
 }
 
-/// Ends with the runtime of its test.
+/// A relay. It ends with the runtime of its test.
 pub(crate) struct Relay {
     pub(crate) address: SocketAddr,
     flow: Arc<Flow>,
@@ -51,19 +51,19 @@ struct Flow {
     rewrite: Box<dyn Fn(Words) -> Words + Send + Sync>,
     /// How many scripts were asked for.
     asked: watch::Sender<usize>,
-    /// How many must have been before the next answer.
+    /// How many scripts must have been asked for before the next answer arrives.
     wanted: watch::Sender<usize>,
-    /// Of each connection, in the order in which they came.
+    /// What becomes of the answers on each connection, in the order in which the connections came.
     connections: Mutex<Vec<watch::Sender<Answers>>>,
 }
 
 impl Relay {
-    /// Sends on what it is sent.
+    /// A relay that changes no command.
     pub(crate) async fn to(server: SocketAddr) -> Self {
         Self::rewriting(server, |words| words).await
     }
 
-    /// Sends what this makes of each command; hangs up where that is nothing.
+    /// A relay that sends what this makes of each command, and closes the connection where that is `None`.
     pub(crate) async fn rewriting(
         server: SocketAddr,
         rewrite: impl Fn(Words) -> Words + Send + Sync + 'static,
@@ -100,7 +100,7 @@ impl Relay {
         self.flow.wanted.send_replace(asked + scripts);
     }
 
-    /// Loses the next answer, and its connection.
+    /// Loses the next answer, and closes its connection.
     pub(crate) fn lose_answer(&self) {
         self.all(Answers::Break);
     }
@@ -110,19 +110,19 @@ impl Relay {
         self.flow.connections.lock().expect("nobody panics").len()
     }
 
-    /// Has new connections lead to another server.
+    /// Makes new connections lead to another server.
     pub(crate) fn lead_to(&self, server: SocketAddr) {
         *self.flow.server.lock().expect("nobody panics") = server;
     }
 
-    /// Does this to the answers of all connections that there have been. Later ones are sound.
+    /// Does this to the answers on all connections so far. On later connections answers arrive.
     pub(crate) fn all(&self, answers: Answers) {
         for connection in self.flow.connections.lock().expect("nobody panics").iter() {
             connection.send_replace(answers);
         }
     }
 
-    /// Does this to the answers of the first connection.
+    /// Does this to the answers on the first connection.
     pub(crate) fn first(&self, answers: Answers) {
         self.flow.connections.lock().expect("nobody panics")[0].send_replace(answers);
     }
@@ -169,7 +169,7 @@ impl Flow {
     }
 }
 
-/// The next command, in the one form in which clients send them.
+/// Reads the next command, which clients send as an array of strings.
 async fn command(client: &mut BufReader<OwnedReadHalf>) -> Option<Words> {
     let count = number(client).await?;
     let mut words = Vec::new();
@@ -183,7 +183,7 @@ async fn command(client: &mut BufReader<OwnedReadHalf>) -> Option<Words> {
     Some(words)
 }
 
-/// That of a line like `*3` or `$7`.
+/// Reads the number of a line like `*3` or `$7`.
 async fn number(client: &mut BufReader<OwnedReadHalf>) -> Option<usize> {
     let mut line = String::new();
     client.read_line(&mut line).await.ok()?;

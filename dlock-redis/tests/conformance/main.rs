@@ -1,5 +1,5 @@
-//! The suite, on every flavour of Redis and Valkey. `cargo test -p dlock-redis --test conformance cluster` runs those whose
-//! names have that word; `redis::` is one Redis alone.
+//! The suite, on every flavour of Redis and Valkey. `cargo test -p dlock-redis --test conformance cluster` runs the cases with that
+//! word in their names. `redis::` selects those of a single Redis server.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
         suite("tls", Redis, Tls, ""),
         suite("sentinel", Redis, Sentinel, ""),
         suite("cluster", Redis, Cluster, ""),
-        // The oldest that are promised.
+        // The oldest versions that the README promises.
         suite("redis5", Redis5, Standalone, ""),
         suite("redis6_cluster", Redis6, Cluster, ""),
         suite("valkey", Valkey, Standalone, ""),

@@ -17,7 +17,7 @@ use crate::{HEAP, common::connect};
 pub(crate) struct Redis {
     brand: Brand,
     running: Running,
-    /// Of the URL: empty, or from the question mark on.
+    /// The parameters of the URL: empty, or from the question mark on.
     params: String,
 }
 
@@ -48,7 +48,7 @@ impl Fixture for Redis {
     }
 
     fn network(&self) -> Option<&dyn Network> {
-        // Elsewhere the servers say where they are, past any proxy, or a certificate does.
+        // Other flavours cannot be put behind a proxy: the servers tell clients their own addresses, or a certificate names one.
         let is_alone = self.running.url().starts_with("redis://") && self.running.servers().len() == 1;
         is_alone.then_some(self)
     }

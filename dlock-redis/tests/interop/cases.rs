@@ -83,7 +83,7 @@ pub(crate) async fn readers_of_both_share_and_keep_writers_of_both_out(border: &
 }
 
 pub(crate) async fn each_wakes_the_other(border: &Border, kind: PeerKind) {
-    // What a reader waits for is a writer.
+    // A reader waits for a writer, not for another reader.
     let held = if kind == Read { Write } else { kind };
     let locks = border.locks().await;
     let other = border.contender(kind);
@@ -97,7 +97,7 @@ pub(crate) async fn each_wakes_the_other(border: &Border, kind: PeerKind) {
     let (guard, ()) = soon("dlock was not woken", join(lock(&locks, kind, &name), let_go)).await;
     guard.release().await.expect("it holds it");
 
-    // Another name: nobody listens to it yet.
+    // Another name, to which nobody listens yet.
     let name = unique();
     let guard = lock(&locks, held, &name).await;
     let let_go = async {
@@ -117,7 +117,7 @@ pub(crate) async fn whoever_asks_while_the_other_lets_go_is_woken(border: &Borde
     let locks = border.locks().await;
     let other = border.contender(kind);
     for round in 0..ROUNDS {
-        // From before the request is there until after its answer is.
+        // The moments go from before the request reaches the server until after its answer is back.
         let moment = Duration::from_micros(20) * round;
         let name = unique();
         let guard = lock(&locks, held, &name).await;
@@ -189,7 +189,7 @@ pub(crate) async fn each_sees_what_the_other_holds(border: &Border, kind: PeerKi
     took(other.try_lock(kind, &name).await);
     let state = locks.inspect(&name).await.expect("an answer").expect("it is held");
     let [holder] = &state.holders[..] else { panic!("there is one holder: {state:?}") };
-    // A fair lock that is held looks like a mutex.
+    // On the server, a fair lock that is held looks like a mutex.
     let exclusive = |kind| matches!(kind, Kind::Mutex | Kind::Fair);
     assert!(holder.kind == kind.kind() || exclusive(holder.kind) && exclusive(kind.kind()), "{holder:?}");
     let left = holder.ttl_left.expect("it has a ttl");
@@ -369,7 +369,7 @@ pub(crate) async fn several_locks_as_one_exclude_each_other(border: &Border, kin
     tokio::time::timeout(LONG * 2, all).await.expect("nobody is stuck");
 }
 
-/// Sleeps no longer than said, where tokio's timer would for whole milliseconds.
+/// Waits for just this long. Tokio's timer would sleep for whole milliseconds.
 async fn passes(moment: Duration) {
     let began = Instant::now();
     while began.elapsed() < moment {

@@ -27,7 +27,7 @@ use libtest_mimic::{Arguments, Trial};
 
 use PeerKind::{Fair, Fenced, Multi, Mutex, Read, Redlock, Write};
 
-/// Of both sides: whoever waits for it to end was not woken.
+/// The ttl on both sides. A waiter that waits until it ends was not woken.
 const TTL: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     ];
     let more = std::env::var("DLOCK_REDISSON").unwrap_or_default();
     let more = more.split(',').filter(|version| !version.is_empty()).map(|version| {
-        // For as long as the process lives, as the others'.
+        // Leaked, because the names of the other peers are `'static` too.
         let version: &'static str = version.to_owned().leak();
         (Program::redisson(version), "redisson", redisson as Table)
     });
@@ -60,7 +60,7 @@ type Table = fn(&Arc<Border>) -> Vec<Trial>;
 /// A peer and dlock on one Redis.
 struct Border {
     running: Arc<Running>,
-    /// Of dlock.
+    /// The `dialect` parameter of dlock's clients.
     dialect: &'static str,
     built: Built,
     peer: OnceLock<Peer>,
@@ -138,13 +138,13 @@ impl Border {
         program: Program,
         dialect: &'static str,
     ) -> Result<Arc<Self>, Unreachable> {
-        // Without a Redis it is the peer that is missing: `DLOCK_REQUIRE` may name it.
+        // Without a Redis the peer counts as missing, and `DLOCK_REQUIRE` may name the peer.
         let name = || program.word().to_owned();
         let running = redis.clone().map_err(|redis| Unreachable { name: name(), ..redis })?;
         Ok(Arc::new(Self { running, dialect, built: program.build()?, peer: OnceLock::new() }))
     }
 
-    /// One process for all cases.
+    /// The peer: one process for all cases.
     fn peer(&self) -> &Peer {
         self.peer.get_or_init(|| self.built.start(self.running.url(), TTL))
     }
@@ -154,7 +154,7 @@ impl Border {
         self.peer().contender()
     }
 
-    /// A client of its own.
+    /// A new client of dlock's.
     async fn locks(&self) -> Locks {
         let url = format!("{}?dialect={}", self.running.url(), self.dialect);
         let locks = Registry::new().with(dlock_redis::DRIVER).connect(&url).await.expect("Redis is there");
@@ -172,7 +172,7 @@ impl Border {
         .await;
     }
 
-    /// Waits until that many queue for a fair lock.
+    /// Waits until that many claims queue for a fair lock.
     async fn queued(&self, name: &str, count: usize) {
         let mut raw = raw(self.running.url()).await;
         until(async || {

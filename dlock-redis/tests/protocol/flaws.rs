@@ -1,4 +1,5 @@
-//! The flaws of Redisson that concern a lock, each as a test that dlock passes. The README has the table. Over the usual length: one table.
+//! The flaws of Redisson that concern a lock, each as a test that dlock passes. The README has the table of flaws. Over the usual
+//! length: one test for each flaw.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
 use std::{
@@ -37,7 +38,7 @@ impl Bench {
         self.ask(&format!("LRANGE {QUEUE} 0 -1")).await
     }
 
-    /// Until a command answers this.
+    /// Waits until a command answers this number.
     async fn until(&self, command: &str, number: usize) {
         while self.ask::<usize>(command).await != number {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -114,7 +115,7 @@ async fn f3_a_dead_waiter_of_dlock_is_gone_after_its_ttl_and_a_live_one_keeps_it
     busy(dead.attempt().await);
     let (mut live, owner) = claim(&store, "foo", Kind::Fair, 60_000, Wait::Forever);
     busy(live.attempt().await);
-    // Its deadline as Redisson reads it is over, its heartbeat is not.
+    // The live waiter's deadline, which Redisson reads, is over. Its heartbeat is not.
     bench.tell(&format!("ZADD {DEADLINES} 1 {owner}")).await;
     tokio::time::sleep(Duration::from_millis(250)).await;
     let (mut last, behind) = claim(&store, "foo", Kind::Fair, 60_000, Wait::Forever);
@@ -134,7 +135,7 @@ async fn f3_a_dead_waiter_of_dlock_that_was_alone_is_gone_after_its_ttl() {
     granted(holder.attempt().await);
     let (mut dead, _) = claim(&store, "foo", Kind::Fair, 200, Wait::Forever);
     busy(dead.attempt().await);
-    // Nobody asks before its heartbeat is over.
+    // Nobody asks the server until the dead waiter's heartbeat is over.
     tokio::time::sleep(Duration::from_millis(300)).await;
     holder.release().await.unwrap();
     let (mut next, _) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Never);
@@ -149,7 +150,7 @@ async fn f3_a_live_waiter_is_back_before_redisson_would_discard_it() {
     granted(holder.attempt().await);
     let (mut ours, owner) = claim(&store, "foo", Kind::Fair, 60_000, Wait::Forever);
     busy(ours.attempt().await);
-    // The holder goes on; the first deadline, which is behind the holder's, comes near.
+    // The holder's ttl is made longer, and meanwhile the waiter's first deadline comes near.
     bench.tell("PEXPIRE foo 60000").await;
     tokio::time::sleep(Duration::from_millis(3500)).await;
     let again = busy(ours.attempt().await);
@@ -179,7 +180,7 @@ async fn f4_neither_a_grant_nor_giving_up_evicts_anybody_whose_patience_is_short
     busy(first.attempt().await);
     let (mut second, _) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Forever);
     busy(second.attempt().await);
-    // It has little patience; ours have 300 seconds, which Redisson would take off.
+    // This waiter has little patience. dlock's waiters have 300 seconds, which Redisson would take off its deadline.
     bench.queue("aaaa:1", bench.now().await + 31_000).await;
     let lives = async |why| {
         let score: f64 = bench.ask(&format!("ZSCORE {DEADLINES} aaaa:1")).await;
@@ -230,7 +231,7 @@ async fn f7_a_lost_lease_is_told() {
     assert_eq!(told, LostReason::Taken, "it was told by its own clock, not by the renewal");
 }
 
-/// The hold of `foo`.
+/// Asserts that no hold of `foo` is counted twice.
 async fn assert_counted_once(bench: &Bench) {
     let counts: Vec<String> = bench.ask("HVALS foo").await;
     assert!(counts.iter().all(|count| ["1", "read", "write"].contains(&&**count)), "{counts:?}");
@@ -257,7 +258,7 @@ async fn f8_an_attempt_whose_answer_is_lost_is_one_hold() {
     let relay = Relay::to(server.address()).await;
     let store = connect(&format!("redis://{}", relay.address)).await.unwrap();
     for kind in Kind::ALL {
-        // The server knows the script from now on.
+        // A first call, so that the server knows the script.
         let (mut claim, _) = claim(&store, "foo", *kind, 30_000, Wait::Forever);
         granted(claim.attempt().await);
         claim.release().await.unwrap();
@@ -368,7 +369,7 @@ async fn f17_tokens_survive_the_loss_of_their_key() {
     let store = bench.store("").await;
     let token = "redisson_lock_token:{foo}";
     let mut last = 0;
-    // What stood there before: nothing, what has a ttl, an older number, one above the clock, one that has a ttl too.
+    // What the key was before: missing, a token with a ttl, an older token, a token above the clock, the same with a ttl.
     for before in [
         "DEL redisson_lock_token:{foo}",
         "PEXPIRE redisson_lock_token:{foo} 1000000",
@@ -411,7 +412,7 @@ async fn f23_a_waiter_that_goes_passes_its_wake_up_on() {
     bench.tell("DEL foo").await;
     bench.tell("PUBLISH redisson_lock__channel:{foo} 0").await;
     soon("nobody was woken", first.changed()).await;
-    // It was dropped before it could ask.
+    // The waiter that was woken leaves before it asks again.
     first.release().await.unwrap();
     soon("the wake-up went with the waiter", second.changed()).await;
     granted(second.attempt().await);
@@ -423,7 +424,7 @@ async fn f23_a_writer_that_goes_lets_all_readers_behind_it_in() {
     let Some(server) = bench.running.servers().first() else { return };
     let relay = Relay::to(server.address()).await;
     let locks = bench.locks("").await;
-    // The server knows the script that releases.
+    // A first release, so that the server knows the script.
     locks.rwlock("bar").read().lock().await.unwrap().release().await.unwrap();
     let held = locks.rwlock("foo").read().lock().await.unwrap();
     let pair = Locks::new(connect(&format!("redis://{}", relay.address)).await.unwrap()).rwlock("foo");
@@ -432,7 +433,7 @@ async fn f23_a_writer_that_goes_lets_all_readers_behind_it_in() {
     bench.until("ZCARD dlock_rw_writers:{foo}", 1).await;
     let readers: Vec<_> = (0..3).map(|_| tokio::spawn(pair.read().lock().ttl(long).into_future())).collect();
     bench.until("ZCARD dlock_rw_readers:{foo}", readers.len()).await;
-    // The message that it has left is here before the answer that it has.
+    // The message that the writer has left reaches the client before the answer to its release.
     relay.first(Answers::Stay);
     writer.abort();
     bench.until("EXISTS dlock_rw_writers:{foo}", 0).await;
@@ -453,7 +454,7 @@ async fn f24_a_release_makes_one_waiter_of_a_client_ask() {
     let waiters: Vec<_> = (0..50)
         .map(|_| tokio::spawn(locks.mutex("foo").lock().ttl(Duration::from_secs(600)).into_future()))
         .collect();
-    // Each asks, and once more when its subscription is there.
+    // Each waiter asks, and once more when its subscription stands.
     while bench.calls("evalsha").await < before + 100 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -497,7 +498,7 @@ async fn f30_a_read_released_inside_a_write_hold_leaves_its_ttl() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
     let (mut reader, owner) = claim(&store, "foo", Kind::Read, 30_000, Wait::Never);
-    // The shape that Redisson has when a writer reads too.
+    // The hash as Redisson writes it when a writer reads too.
     bench.tell(&format!("HSET foo mode write aaaa:1:write 1 aaaa:1 1 {owner} 1")).await;
     bench.tell("SET {foo}:aaaa:1:rwlock_timeout:1 1 PX 2000").await;
     bench.tell("PEXPIRE foo 600000").await;
@@ -518,14 +519,14 @@ async fn f31_a_downgraded_hold_lasts_no_longer_than_its_ttl() {
     assert_eq!(fields.get("mode").map(String::as_str), Some("read"));
 }
 
-/// A claim to read `foo` of one that writes it: a downgrade.
+/// A claim to read `foo` by the owner that writes it: a downgrade.
 fn reader_of(store: &Store, owner: &str, ttl: u64) -> Box<dyn Claim> {
     let (name, id) = ("foo".parse().expect("a name"), uuid(owner.strip_suffix(":0").expect("an owner")));
     let (ttl, wait) = (Duration::from_millis(ttl), Wait::Never);
     store.backend.claim(Request::new(name, Kind::Read, ttl).id(id).wait(wait))
 }
 
-/// An id as it is written.
+/// The id that is written like this.
 fn uuid(text: &str) -> dlock_core::ClaimId {
     let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'-').collect();
     let byte = |pair: &[u8]| {
@@ -580,7 +581,7 @@ async fn f33_a_read_write_locks_hash_has_its_mode_and_its_owners_only() {
     assert_fields(&bench, &[("mode", "read"), (&other, "1")]).await;
 }
 
-/// The hash `foo`, whole.
+/// Asserts that the hash `foo` has these fields and no others.
 async fn assert_fields(bench: &Bench, expected: &[(&str, &str)]) {
     let fields: BTreeMap<String, String> = bench.ask("HGETALL foo").await;
     let expected = expected.iter().map(|(field, value)| ((*field).to_owned(), (*value).to_owned())).collect();
@@ -623,7 +624,7 @@ async fn a_fair_hand_off_is_no_work_for_those_who_wait_on() {
         granted(held.attempt().await);
         let (mut next, _) = claim(&store, "foo", Kind::Fair, 600_000, Wait::Forever);
         busy(next.attempt().await);
-        // The others, as their attempts leave them.
+        // The other waiters, written as their attempts would leave them.
         let (mut others, now) = (redis::pipe(), bench.now().await);
         for number in 0..count {
             let owner = format!("aaaa-{number}:0");
@@ -657,7 +658,7 @@ async fn a_fair_waiter_whose_client_died_leaves_no_key_for_ever() {
     for key in [QUEUE, DEADLINES, "dlock_fair_beats:{foo}"] {
         assert!(bench.ask::<i64>(&format!("PTTL {key}")).await > 0, "{key} stays for ever");
     }
-    // Redisson's waiters keep no key alive, and stand there for as long as they are alive.
+    // Redisson's waiters never renew these keys, and must stay in them for as long as they live.
     bench.queue("aaaa:1", bench.now().await + 600_000).await;
     busy(waiter.attempt().await);
     for key in [QUEUE, DEADLINES] {

@@ -1,5 +1,5 @@
-//! The golden traces of Redisson's protocol, on the keyspace and both ways: Redisson's side written by hand while dlock acts,
-//! and dlock's side compared with what Redisson would have written. Over the usual length: one table.
+//! The golden traces of Redisson's protocol, as keys on the server. Tests write Redisson's side by hand while dlock acts, and
+//! compare dlock's side with what Redisson would have written. Over the usual length: one test for each trace.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
 use std::{collections::BTreeMap, time::Duration};
@@ -22,7 +22,7 @@ impl Bench {
         assert!((expected - 1500..=expected).contains(&ttl), "{key} lasts {ttl} ms, not {expected}");
     }
 
-    /// The keys there are, in order, without those that only dlock reads.
+    /// All keys in order, without those that only dlock reads.
     async fn keys(&self) -> Vec<String> {
         let mut keys: Vec<String> = self.ask("KEYS *").await;
         keys.retain(|key| !key.starts_with("dlock_") && !key.starts_with("redisson_lock_token:"));
@@ -142,7 +142,7 @@ async fn readers_are_redissons_hash_and_timeouts() {
     bench.assert_ttl(&format!("{{foo}}:{b_owner}:rwlock_timeout:1"), 3000).await;
     let (mut c, _) = claim(&store, "foo", Kind::Write, 30_000, Wait::Never);
     assert!(busy(c.attempt().await) > Duration::from_secs(8));
-    // The last long reader leaves: the hash lasts as long as the longest that is left.
+    // The reader with the longest ttl leaves. The hash then lasts as long as the longest reader that is left.
     a.release().await.unwrap();
     bench.assert_ttl("foo", 3000).await;
     assert_eq!(bench.keys().await, ["foo".to_owned(), format!("{{foo}}:{b_owner}:rwlock_timeout:1")]);
@@ -174,7 +174,7 @@ async fn a_reader_beside_redissons_leaves_redissons_hold_alone() {
 async fn a_writer_does_not_come_beside_a_reader_of_redissons_whose_timeout_is_not_renewed() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
-    // As of the second lock that a thread of Redisson 3.44 to 3.52 reads: only the hash is renewed.
+    // As Redisson 3.44 to 3.52 leaves the second read lock of one thread: only the hash is renewed, not the timeout.
     bench.tell(&format!("HSET foo mode read {A} 1")).await;
     bench.tell("PEXPIRE foo 30000").await;
     let (mut b, _) = claim(&store, "foo", Kind::Read, 3000, Wait::Never);
@@ -191,7 +191,7 @@ async fn a_dead_reader_of_dlocks_goes_with_the_last_live_one() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
     let mut ear = Ear::on(bench.running.url(), "redisson_rwlock:{foo}").await;
-    // They held for some time, and their timeouts are over.
+    // Two readers of dlock that died: their timeouts are over.
     bench.tell("HSET foo mode read dead-1:0 1 dead-2:0 1").await;
     let (mut b, owner) = claim(&store, "foo", Kind::Read, 3000, Wait::Never);
     let (mut c, _) = claim(&store, "foo", Kind::Read, 3000, Wait::Never);
@@ -248,7 +248,7 @@ async fn fair_waiters_stand_in_redissons_list_and_set() {
     assert_scores(&bench, deadlines, &owners, now, &[5000, 10_000, 15_000]).await;
     busy(waiting[0].0.attempt().await);
     assert_scores(&bench, deadlines, &owners, now, &[5000, 10_000, 15_000]).await;
-    // The second gives up: who is behind it is discarded one patience earlier, once it has asked.
+    // The second waiter gives up. The one behind it moves its own deadline one patience earlier when it asks next.
     waiting.remove(1).0.release().await.unwrap();
     let owners = [owners[0].clone(), owners[2].clone()];
     assert_eq!(bench.ask::<Vec<String>>(&format!("LRANGE {queue} 0 -1")).await, owners);
@@ -301,7 +301,7 @@ async fn redissons_waiters_are_ahead_of_those_that_come_later() {
     let retry_in = busy(waits.attempt().await);
     assert!(retry_in > Duration::from_secs(50), "not before the first may be discarded: {retry_in:?}");
     assert_eq!(bench.ask::<Vec<String>>("LRANGE redisson_lock_queue:{foo} 0 -1").await, [A, &owner]);
-    // It takes the lock as Redisson does, and lets go of it.
+    // The foreign waiter takes the lock as Redisson does, and releases it.
     bench.tell("LPOP redisson_lock_queue:{foo}").await;
     bench.tell(&format!("ZREM redisson_lock_timeout:{{foo}} {A}")).await;
     granted(waits.attempt().await);

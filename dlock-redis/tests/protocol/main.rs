@@ -1,4 +1,4 @@
-//! What dlock says to a server, and what it makes of what the server and other programs say.
+//! Which commands dlock sends to a server, and how it reads what the server answers and other programs write.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! MultiLock on one server: how many commands it costs, and that they go out together.
+//! MultiLock on one server: how many commands it costs, and that they are sent together.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn names(count: usize) -> Vec<String> {
     (0..count).map(|number| format!("n{number}")).collect()
 }
 
-/// How many of these keys there are.
+/// How many of these keys exist.
 async fn known(bench: &Bench, names: &[String]) -> usize {
     bench.ask(&format!("EXISTS {}", names.join(" "))).await
 }
@@ -44,7 +44,7 @@ async fn a_member_that_is_lost_keeps_no_other_from_being_released() {
     let Some(bench) = Bench::new().await else { return };
     let (locks, names) = (bench.locks("").await, names(3));
     let guard = multi(&locks, &names).lock(&LockOptions::new().ttl(Duration::from_secs(3))).await.unwrap();
-    // The first in their order.
+    // The first name in their order.
     bench.tell("DEL n0").await;
     soon("it was never told", guard.lost()).await;
     assert_eq!(known(&bench, &names).await, 2, "what is left is held until it is let go of");
@@ -55,11 +55,11 @@ async fn a_member_that_is_lost_keeps_no_other_from_being_released() {
 #[tokio::test]
 async fn ten_free_names_cost_ten_commands_in_one_flight_and_ten_in_another_to_let_go() {
     let Some(bench) = Bench::new().await else { return };
-    // An address that was given may say more than host and port.
+    // The URL of a given server may have more than host and port, so a relay cannot stand before it.
     let Some(server) = bench.running.servers().first() else { return };
     let relay = Relay::to(server.address()).await;
     let locks = Locks::new(connect(&format!("redis://{}?timeout=30s", relay.address)).await.unwrap());
-    // From now on the server has the scripts.
+    // A first lock and release, so that the server knows the scripts.
     locks.mutex("n0").lock().await.unwrap().release().await.unwrap();
     let names = names(10);
     let before = calls(&bench).await;

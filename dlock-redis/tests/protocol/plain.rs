@@ -1,4 +1,4 @@
-//! The plain dialect, on the keyspace: what other programs see of dlock, and dlock of them.
+//! The plain dialect, as keys on the server: what other programs see of dlock, and what dlock sees of them.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ async fn a_plain_lock_is_a_string_with_a_ttl_and_nothing_beside() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("dialect=plain").await;
     let (mut ours, owner) = claim(&store, "foo", Kind::Mutex, 30_000, Wait::Forever);
-    // As often as it is asked: it is one hold.
+    // However often the claim asks, it has one hold.
     for _ in 0..2 {
         assert!(matches!(ours.attempt().await.unwrap(), Attempt::Granted(grant) if grant.token.is_none()));
         assert_eq!(bench.ask::<String>("GET foo").await, owner);

@@ -1,4 +1,4 @@
-//! Servers that are not fit for what is asked of them, and what is said of that.
+//! Servers that are not fit for locks, and the errors that say so.
 
 use dlock_conformance::stores::redis::Flavour;
 use dlock_core::{Error, Locks};
@@ -9,7 +9,7 @@ use crate::common::{
     servers, shown,
 };
 
-/// What is told of a server that is sent this instead of what a client sends it.
+/// The error that a client gets if `rewrite` replaces the commands that it sends to the server.
 async fn told_of(scheme: &str, flavour: Flavour, rewrite: fn(Words) -> Words) -> Option<String> {
     let running = servers(flavour).await?;
     let relay = Relay::rewriting(running.servers()[0].address(), rewrite).await;
@@ -65,7 +65,7 @@ async fn a_server_that_cannot_wait_for_replicas_grants_nothing_where_that_is_ask
 #[tokio::test]
 async fn a_master_that_no_sentinel_knows_is_named() {
     let Some(running) = servers(Flavour::Sentinel).await else { return };
-    // One that is down says nothing, and hides nothing.
+    // A Sentinel that is down must not hide the error of the other.
     let url = running.url().replace("/dlock", ",127.0.0.1:1/nobody");
     let error = connect(&url).await.expect_err("there is no such master");
     assert!(matches!(error, Error::Refused { .. }), "asking again does not help: {error:?}");

@@ -1,4 +1,4 @@
-//! What a server's settings are warned of.
+//! Which settings of a server are warned of.
 
 use crate::common::{Bench, connect, log::Log};
 
@@ -9,7 +9,7 @@ async fn a_server_that_may_drop_locks_is_warned_of() {
     let url = bench.running.url().replacen("://", "://app:hunter2@", 1);
     for (policy, limit, warned) in [
         ("allkeys-lru", "1gb", true),
-        // What has a ttl is what locks are.
+        // This policy evicts keys with a ttl, and locks have one.
         ("volatile-ttl", "1gb", true),
         ("noeviction", "1gb", false),
         ("allkeys-lru", "0", false),

@@ -1,4 +1,4 @@
-//! What a Redis can do wrong, and a lock must outlive or tell. Over the usual length: one table.
+//! What a Redis can do wrong: a lock must outlive it, or tell its holder. Over the usual length: one test for each fault.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
 use std::{error::Error as _, time::Duration};
@@ -47,7 +47,7 @@ async fn killed_connections_are_not_noticed() {
     held.release().await.unwrap();
 }
 
-/// Until somebody listens for the mutex `foo`.
+/// Waits until somebody listens for the mutex `foo`.
 async fn waits(bench: &Bench) {
     while bench.ask::<(String, u64)>("PUBSUB NUMSUB redisson_lock__channel:{foo}").await.1 == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -81,7 +81,7 @@ async fn many_calls_to_a_server_that_hangs_end_in_the_time_of_a_few() {
     let Some(server) = bench.running.servers().first() else { return };
     let locks = bench.locks("timeout=1s").await;
     server.pause().await.unwrap();
-    // From now on whoever calls must connect first.
+    // The client notices that its connection is gone: from now on a caller must connect first.
     locks.mutex("foo").try_lock().await.unwrap_err();
     let calls = (0..50).map(|number| locks.mutex(format!("foo{number}")).try_lock().into_future());
     for told in soon("calls stand in line to connect", join_all(calls)).await {
@@ -174,7 +174,7 @@ async fn a_forced_release_whose_answer_is_lost_breaks_one_lock() {
     let relay = Relay::to(server.address()).await;
     let forcing = Locks::new(connect(&format!("redis://{}?timeout=30s", relay.address)).await.unwrap());
     let (a, b) = (bench.locks("").await, bench.locks("").await);
-    // The server knows the script.
+    // A first call, so that the server knows the script.
     assert!(!forcing.force_release("bar").await.unwrap());
     let _robbed = a.mutex("foo").lock().await.unwrap();
     let waiter = tokio::spawn(b.mutex("foo").lock().ttl(Duration::from_secs(600)).into_future());
@@ -182,7 +182,7 @@ async fn a_forced_release_whose_answer_is_lost_breaks_one_lock() {
     relay.all(Answers::Stay);
     let forced = tokio::spawn(async move { forcing.force_release("foo").await });
     let next = soon("the next one is not let in", waiter).await.unwrap().unwrap();
-    // The client learns that its connection is gone, and asks again on another.
+    // The client loses the answer with its connection, and asks again on another.
     relay.all(Answers::Break);
     assert!(soon("the call does not end", forced).await.unwrap().unwrap());
     assert!(a.mutex("foo").try_lock().await.unwrap().is_none(), "the lock of the next one is broken too");
@@ -199,7 +199,7 @@ async fn a_release_whose_answer_is_lost_is_not_taken_for_a_loss() {
         let kinds = if params.is_empty() { Kind::ALL } else { &[Kind::Mutex] };
         for kind in kinds {
             let lock = locks.of(*kind, "foo");
-            // The server knows the script.
+            // A first call, so that the server knows the script.
             lock.lock(&LockOptions::new()).await.unwrap().release().await.unwrap();
             let (held, before) = (lock.lock(&LockOptions::new()).await.unwrap(), relay.count());
             relay.lose_answer();
@@ -329,7 +329,7 @@ async fn a_hash_without_a_ttl_is_held_for_ever_and_never_granted() {
         assert!(busy(claim.attempt().await) > Duration::from_secs(3600));
     }
     assert_eq!(bench.ask::<i64>("PTTL foo").await, -1, "what another holds was given a ttl");
-    // A hold of ours gets its ttl back.
+    // A hold of dlock's whose key has lost its ttl gets one again.
     let (mut ours, _) = claim(&store, "bar", Kind::Mutex, 1500, Wait::Never);
     granted(ours.attempt().await);
     bench.tell("PERSIST bar").await;
@@ -337,7 +337,7 @@ async fn a_hash_without_a_ttl_is_held_for_ever_and_never_granted() {
     assert!(bench.ask::<i64>("PTTL bar").await > 0);
 }
 
-/// Until the server tells of lost keys.
+/// Waits until the client listens to the server's events of keys that are gone.
 async fn is_told(bench: &Bench) {
     while bench.ask::<(String, u64)>("PUBSUB NUMSUB __keyevent@0__:del").await.1 == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -364,7 +364,7 @@ async fn where_the_server_tells_of_lost_keys_a_waiter_is_woken_though_nobody_pub
     let Some(bench) = Bench::new().await else { return };
     bench.tell("CONFIG SET notify-keyspace-events Egxe").await;
     let locks = bench.locks("keyspace_events=on").await;
-    // As Redisson's fair lock, its spin lock and its `delete()` do.
+    // Without a message, as Redisson's fair lock, its spin lock and its `delete()` do it.
     for kind in Kind::ALL {
         let hash =
             if matches!(kind, Kind::Read | Kind::Write) { "mode write aaaa:1:write 1" } else { "aaaa:1 1" };

@@ -1,4 +1,4 @@
-//! One server, or what stands for it: what it can do wrong, how it is found, and whom it lets in.
+//! One server, or a proxy in its place: what it can do wrong, how clients find it, and which users it lets in.
 
 #[path = "../common/mod.rs"]
 mod common;

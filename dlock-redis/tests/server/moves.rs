@@ -1,4 +1,4 @@
-//! A master whose address leads to another server from now on, as where a virtual address or a name moves.
+//! A master whose address comes to lead to another server, as when a virtual address or a DNS name moves.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
 use std::time::Duration;
@@ -41,7 +41,7 @@ async fn whoever_waits_listens_where_commands_go() {
     }
     let waiter = tokio::spawn(locks.mutex("foo").lock().ttl(Duration::from_secs(600)).into_future());
     old.until_heard("redisson_lock__channel:{foo}").await;
-    // The old one hangs: its kernel still acknowledges all.
+    // The old server hangs: its kernel acknowledges all data, but no answer comes.
     relay.all(Answers::Stay);
     relay.lead_to(new.running.servers()[0].address());
     let other = async { while locks.mutex("bar").try_lock().await.is_err() {} };

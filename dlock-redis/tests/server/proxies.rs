@@ -1,4 +1,4 @@
-//! Proxies that show several servers as one: what they do to a call over the keys of several locks.
+//! Proxies that show several servers as one: what becomes of a call with the keys of several locks.
 
 use std::{
     ops::Range,
@@ -20,10 +20,10 @@ use crate::common::{
     relay::{Relay, Words, refusal},
 };
 
-/// So long that renewals of many locks go together.
+/// A ttl so long that many locks are renewed together.
 const TTL: Duration = Duration::from_secs(3);
 
-/// Where the keys of a call stand; nowhere in other commands.
+/// The positions of a script's keys among the words of its call. Empty for other commands.
 fn keys(words: &Words) -> Range<usize> {
     if !words[0].starts_with("EVAL") {
         return 0..0;
@@ -49,7 +49,7 @@ async fn strict(server: &Server) -> (Relay, Arc<AtomicUsize>) {
     (relay.await, refused)
 }
 
-/// A proxy that has each call done where its first key is, where nothing is known of the others.
+/// A proxy that sends each call to the server of its first key, which does not know the other keys.
 async fn careless(server: &Server) -> Relay {
     Relay::rewriting(server.address(), |mut words| {
         let keys = keys(&words);
@@ -93,7 +93,7 @@ async fn f29_a_proxy_that_refuses_keys_of_several_servers_has_each_lock_renewed_
         assert_held(&held);
         sleep(Duration::from_millis(10)).await;
     }
-    // The rest of this pass is over long before the next begins.
+    // All renewals of this pass are over by then, long before the next pass begins.
     sleep(TTL / 6).await;
     let before = refused.load(Relaxed);
     sleep(TTL + TTL / 2).await;

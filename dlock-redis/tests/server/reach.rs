@@ -1,4 +1,4 @@
-//! How a server is found and a client known: sockets, several hosts, names, and files that are replaced.
+//! How a client finds a server, and under which name the server sees it: sockets, several hosts, files that are replaced.
 
 use std::{fs, net::SocketAddr, path::Path, time::Duration};
 
@@ -14,7 +14,7 @@ use tokio::{
 
 use crate::common::{Bench, ask, connect, servers, soon};
 
-/// A folder that ends with its test.
+/// A folder that is removed at the end of its test.
 struct Folder(std::path::PathBuf);
 
 impl Folder {
@@ -35,7 +35,7 @@ async fn locks(url: &str) -> Locks {
     Locks::new(connect(url).await.expect("the server is there"))
 }
 
-/// One waits for the other.
+/// Asserts that a waiter gets a lock that is released.
 async fn works(locks: &Locks) {
     for kind in Kind::ALL {
         let name = crate::common::unique();
@@ -118,12 +118,12 @@ async fn of_several_hosts_the_master_is_found_also_after_it_has_changed() {
     drop(held);
 }
 
-/// Two servers that know the same user and have each a certificate that the other's authority did not sign.
+/// Two servers that know the same user. Each has a certificate that the other's authority did not sign.
 async fn encrypted() -> Option<(Running, Running)> {
     Some((servers(Flavour::Tls).await?, servers(Flavour::Tls).await?))
 }
 
-/// The port of a server's URL, which is that for TLS.
+/// The port of a server's URL, which is its port for TLS.
 fn port(running: &Running) -> u16 {
     let port = running.url().rsplit(':').next().expect("a port");
     port.trim_end_matches(|c: char| !c.is_ascii_digit())
@@ -144,7 +144,7 @@ async fn certificates_are_read_again_for_each_connection() {
     let url = old.url().replace(&format!(":{}", port(&old)), &format!(":{}", proxy.address().port()));
     let locks = locks(&format!("{url}?ca={}", ca.display())).await;
     works(&locks).await;
-    // The authority has changed: for the servers first, as it must not.
+    // The server changes to another authority before the client knows it, which is the wrong order.
     proxy.lead_to(([127, 0, 0, 1], port(&new)).into());
     proxy.cut();
     locks.mutex("foo").try_lock().await.expect_err("nobody trusts the new authority yet");

@@ -1,4 +1,4 @@
-//! Users, passwords and rights: what is refused, what is told, and what is shown to nobody.
+//! Users, passwords and rights: what a server refuses, what the error tells, and that no password is shown.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
 use std::time::Duration;
@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 
 use crate::common::{ask, connect, servers, shown, soon};
 
-/// What a user needs, as the README says it and as an error must.
+/// The rights that a user needs, as the README has them. Fails unless the error has them too.
 fn rights(told: &str) -> &'static str {
     let line = include_str!("../../README.md").lines().find(|line| line.starts_with("ACL SETUSER name "));
     let line = line.expect("the README says what a user needs");
@@ -17,14 +17,14 @@ fn rights(told: &str) -> &'static str {
     &line["ACL SETUSER name ".len()..]
 }
 
-/// Has each server do this.
+/// Sends a command to each server.
 async fn each(running: &Running, command: &str) {
     for server in running.servers() {
         ask::<()>(server, command).await;
     }
 }
 
-/// The URL with a user in it.
+/// The URL with this user in it.
 fn with_user(url: &str, user: &str) -> String {
     url.replacen("://", &format!("://{user}@"), 1)
 }
@@ -33,14 +33,14 @@ async fn locks(url: &str) -> Result<Locks> {
     Ok(Locks::new(connect(url).await?))
 }
 
-/// Uses all there is.
+/// Asserts that all operations work: every kind, waiting, renewing, looking into the store and breaking locks.
 async fn all_works(locks: &Locks) {
     let options = LockOptions::new().ttl(Duration::from_secs(600));
     for kind in Kind::ALL {
         let held = locks.of(*kind, "foo").lock(&options).await.expect("it is free");
         let lock = locks.of(if *kind == Kind::Read { Kind::Write } else { *kind }, "foo");
         let waiter = tokio::spawn(async move { lock.lock(&options).await });
-        // Who waits for a mutex is not to be seen.
+        // Waiters for a mutex cannot be seen on the server.
         while *kind != Kind::Mutex && waiting(locks).await == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -49,7 +49,7 @@ async fn all_works(locks: &Locks) {
             soon("the waiter was not woken", waiter).await.expect("no panic").expect("it may subscribe");
         held.release().await.expect("held until now");
     }
-    // Longer than the first renewal is away.
+    // The first renewal comes before the sleep is over.
     let held = locks.mutex("foo").lock().ttl(Duration::from_secs(2)).await.expect("it is free");
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(!held.is_lost(), "it was not renewed");
@@ -160,7 +160,7 @@ async fn a_name_that_the_user_may_no_longer_use_loses_no_other_lock() {
     let held: Vec<_> = held.into_iter().map(|held| held.expect("nobody else holds it")).collect();
     each(&running, "ACL SETUSER app resetkeys ~a* ~redisson_lock_token:{a*").await;
     soon("it may not be renewed", held[2].lost()).await;
-    // Another ttl, so that only a renewal can have kept the others.
+    // By then the ttl of the other locks is over too: only a renewal can have kept them.
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(
         !held[0].is_lost() && !held[1].is_lost(),

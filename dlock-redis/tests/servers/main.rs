@@ -1,4 +1,4 @@
-//! Several servers that belong together, or of which a majority counts.
+//! Several servers: those that belong together, and independent ones of which a majority counts.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! RedLock on five servers that are killed, frozen, and started again with and without what they knew.
+//! RedLock on five servers that are killed, frozen, and started again with or without their data.
 
 use std::{io, time::Duration};
 
@@ -22,7 +22,7 @@ async fn five() -> Option<Nodes> {
     or_skip(Nodes::new(5, PARAMS).await)
 }
 
-/// Two are gone, and nobody has to care.
+/// Two of five servers do not answer: locks work, and cost hardly more time.
 async fn two_of_five_cost_nothing(nodes: &Nodes, client: &Locks) {
     let asked = Instant::now();
     let guard = client.mutex("x").lock().await.expect("three of five are a majority");
@@ -60,7 +60,7 @@ async fn servers_that_answer_late_are_released_too() {
     client.mutex("x").lock().await.expect("a majority").release().await.expect("a majority");
     nodes.each(0..2, Server::resume).await;
     nodes.until_knowing(0..5, "x", 0).await;
-    // Nor does it come back by what was asked before.
+    // Nor may the lock come back by a request that was sent before.
     client.close().await;
     assert_eq!(nodes.knowing(0..5, "x").await, 0, "it came back");
 }
@@ -77,12 +77,12 @@ async fn with_three_of_five_gone_nobody_is_granted_and_nothing_is_left() {
         let source = std::error::Error::source(&error).expect("it says which").to_string();
         assert!(source.starts_with("3 of 5 members did not answer"), "{source}");
     }
-    // Each asked and each let go.
+    // Each of the two calls asks and releases, and each of that takes the time of a member at most.
     assert!(asked.elapsed() < MEMBER * 4 + GENEROUS, "refused after {:?}", asked.elapsed());
     nodes.until_knowing(3..5, "x", 0).await;
 }
 
-/// Three are gone: the holder knows it when its validity ends, and is told.
+/// Three of five are gone: when its validity ends, the guard is lost, and the holder is told.
 async fn is_told_in_time(fault: impl AsyncFn(&Server) -> io::Result<()>) {
     let Some(nodes) = five().await else { return };
     // Some seconds until the first renewal, so that none is under way when they go.
@@ -113,7 +113,7 @@ async fn servers_that_were_away_at_first_are_taken_up_when_they_are_back() {
     let guard = client.mutex("x").lock().await.expect("three of five are a majority");
     nodes.each(0..2, async |server| server.start(Data::Kept).await).await;
     nodes.until_knowing(0..5, "x", 5).await;
-    // The hold rests on them once they were renewed beside a majority that needs them not: two renewals, of three in a ttl.
+    // The hold needs two renewals with all five servers before it can rest on the two that came back. A ttl has three.
     sleep(SHORT).await;
     nodes.each(3..5, Server::kill).await;
     sleep(SHORT * 3).await;
@@ -129,7 +129,8 @@ async fn without_a_majority_there_is_no_connection() {
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
 }
 
-/// A holder of the last three, of which the third is killed next. It does not renew, so what is forgotten stays so.
+/// A holder on the last three servers, of which the first is killed then. It does not renew, so a server that has lost the
+/// lock does not hear of it again.
 async fn first_holder(nodes: &Nodes, lease: Duration) -> Guard {
     nodes.each(0..2, Server::kill).await;
     let first = nodes.locks(SHORT).await.mutex("x").lock().lease(lease).await;
@@ -137,13 +138,13 @@ async fn first_holder(nodes: &Nodes, lease: Duration) -> Guard {
     first.expect("a majority of the last three")
 }
 
-/// Those two come back with what they knew, which is nothing of it; the third with nothing.
+/// The first two servers come back with their data, which never had the lock; the third without its data.
 async fn all_are_back(nodes: &Nodes) {
     nodes.each(2..3, async |server| server.start(Data::Lost).await).await;
     nodes.each(0..2, async |server| server.start(Data::Kept).await).await;
 }
 
-/// The honest outcome: RedLock needs its members to remember, or to stay away for a ttl.
+/// A limit of RedLock: a member must keep its data, or stay away for a ttl.
 #[tokio::test]
 async fn a_server_that_comes_back_empty_at_once_lets_a_second_holder_in() {
     let Some(nodes) = five().await else { return };
@@ -159,12 +160,12 @@ async fn a_server_that_comes_back_empty_after_a_ttl_lets_nobody_in() {
     let first = first_holder(&nodes, SHORT).await;
     assert_eq!(first.lost().await, LostReason::Expired);
     all_are_back(&nodes).await;
-    // The last two may know the first for a moment longer: their ttl runs from when they heard of it.
+    // The last two servers may know the first holder for a moment longer: the ttl began when its request reached them.
     let second = nodes.locks(SHORT).await.mutex("x").try_lock().await.expect("all answer");
     assert!(first.is_lost() && second.is_some(), "one holder at a time");
 }
 
-/// Waits for `times` renewals that were due, a third of the ttl after the last: each moves the end of its validity by as much.
+/// Waits for `times` renewals that were due. Each comes a third of the ttl after the last, and moves the end of validity by that.
 async fn until_renewed(guard: &Guard, times: usize) {
     for _ in 0..times {
         let end = Instant::now() + guard.remaining();
@@ -182,7 +183,7 @@ async fn a_server_that_comes_back_empty_is_told_again_by_a_holder_that_renews() 
     let Some(nodes) = five().await else { return };
     let client = nodes.locks(SHORT * 3).await;
     let guard = client.mutex("x").lock().await.expect("all five");
-    // Until then it rests on the three that were the first to answer, and ends if one of them forgets.
+    // Until it is renewed, the hold rests on the three servers that answered first, and ends if one of them loses its data.
     until_renewed(&guard, 2).await;
     nodes.each(2..3, Server::kill).await;
     nodes.each(2..3, async |server| server.start(Data::Lost).await).await;

@@ -1,4 +1,4 @@
-//! RedLocks of others on the same servers: `SET NX PX` on a majority, as rslock, redsync and node-redlock do.
+//! RedLocks of other programs on the same servers: `SET NX PX` on a majority, as rslock, redsync and node-redlock do.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
 use std::{sync::Arc, time::Duration};
@@ -81,7 +81,7 @@ async fn contenders_of_both_never_meet() {
     assert_eq!(nodes.knowing(0..3, &name).await, 0, "left behind");
 }
 
-/// Is in the room, alone.
+/// Enters the room. Fails if somebody else is in it.
 async fn visit(room: &Mutex<()>) {
     let _alone = room.try_lock().expect("two hold it");
     tokio::time::sleep(Duration::from_millis(1)).await;
@@ -100,7 +100,7 @@ async fn rslock_contends(mut manager: LockManager, name: String, room: Arc<Mutex
     let (began, mut had) = (Instant::now(), 0);
     while had < ROUNDS {
         assert!(began.elapsed() < PATIENCE, "rslock was granted {had} of {ROUNDS}");
-        // It has few tries, and says so as an error.
+        // rslock gives up after a few tries, with an error.
         let Ok(held) = manager.lock(name.as_str(), TTL).await else { continue };
         visit(&room).await;
         manager.unlock(&held).await;

@@ -1,4 +1,4 @@
-//! Replicas: a grant that none of them has is none where `wait_replicas` says so, and nobody asks them who holds a lock.
+//! Replicas: with `wait_replicas`, a grant that no replica has does not count. And dlock never asks a replica who holds a lock.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
 use std::{
@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use crate::common::{Bench, ask, connect, raw, relay::Relay, servers, soon};
 
-/// Of a cluster, the slots of the third node.
+/// The slots of the third node of a cluster.
 const LAST_THIRD: std::ops::RangeInclusive<u16> = 10_923..=16_383;
 
 /// What the names of the first node's locks begin with, and those of the second's.
@@ -42,7 +42,7 @@ async fn cluster() -> Option<Running> {
     for slot in LAST_THIRD {
         moves.cmd("CLUSTER").arg("SETSLOT").arg(slot).arg("NODE").arg(&id).ignore();
     }
-    // So that the others believe it.
+    // With a higher epoch, so that the other nodes believe it.
     moves.cmd("CLUSTER").arg("BUMPEPOCH").ignore();
     let mut raw = raw(&format!("redis://{}", second.address())).await;
     moves.exec_async(&mut raw).await.expect("the slots are empty");
@@ -61,26 +61,26 @@ async fn cluster() -> Option<Running> {
     Some(running)
 }
 
-/// Until a replica follows.
+/// Waits until a replica follows the primary.
 async fn follows(primary: &Server) {
     while !ask::<String>(primary, "INFO replication").await.contains("state=online") {
         sleep(Duration::from_millis(20)).await;
     }
 }
 
-/// Tries a lock of its own for each kind.
+/// Tries a lock of this kind, under a name of its own.
 async fn try_lock(locks: &Locks, kind: Kind, prefix: &str) -> Result<Option<Guard>> {
     locks.of(kind, format!("{prefix}{kind}")).try_lock(&LockOptions::new()).await
 }
 
-/// What a client has left on a server, but for tokens.
+/// The keys that a client has left on a server, except tokens.
 async fn left(server: &Server) -> Vec<String> {
     let mut keys: Vec<String> = ask(server, "KEYS *").await;
     keys.retain(|key| !key.starts_with("redisson_lock_token:"));
     keys
 }
 
-/// How often the server was asked for its replicas' answers.
+/// How often a server was sent `WAIT`.
 async fn waits(server: &Server) -> u32 {
     let stats: String = ask(server, "INFO commandstats").await;
     let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_wait:calls=")?.split(',').next());
@@ -145,7 +145,7 @@ async fn a_waiter_gets_in_when_the_replica_is_back() {
     let (server, locks) = (&primary.servers()[0], locks(&primary, 1).await);
     replica.servers()[0].pause().await.unwrap();
     let waiter = tokio::spawn(locks.mutex("foo").lock().into_future());
-    // At first that it has a replica, then that this does not answer.
+    // A first `WAIT` tells the client that there is a replica. The next ones tell that it does not answer.
     while waits(server).await < 3 {
         sleep(Duration::from_millis(10)).await;
     }
@@ -192,7 +192,7 @@ async fn on_a_cluster_the_node_that_has_the_key_is_asked_for_its_replicas() {
     assert!(waits(second).await >= 4, "nobody was asked");
     third.pause().await.unwrap();
     for kind in Kind::ALL {
-        // Whichever node is asked first: only what the second has is of concern to the third.
+        // Whichever node the client asks first: the third is a replica of the second, and has only its data.
         let told = try_lock(&locks, *kind, SECOND).await;
         assert!(
             matches!(told, Err(Error::Unavailable { .. })),

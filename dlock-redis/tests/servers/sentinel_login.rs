@@ -8,10 +8,10 @@ use tokio::time::timeout;
 
 use crate::common::{ask, connect, replicated, servers, shown};
 
-/// What Sentinel is told by a client that may ask it for the master and for nothing else.
+/// The login of a client that may ask a Sentinel for the master and for nothing else.
 const WATCH: &str = "sentinel_username=watch&sentinel_password=s3cret";
 
-/// A Sentinel that lets in nobody but `watch` and the default user, each with a password.
+/// A Sentinel that lets in only `watch` and the default user, each with a password.
 async fn guarded() -> Option<Running> {
     let running = servers(Flavour::Sentinel).await?;
     let sentinel = &running.servers()[2];

@@ -1,4 +1,5 @@
-//! What only several servers can do wrong: failovers, and messages that go to one shard. Over the usual length: one table.
+//! What only several servers can do wrong: failovers, and messages that go to one shard. Over the usual length: one test for each
+//! fault.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
 use std::time::Duration;
@@ -54,12 +55,12 @@ async fn a_failover_that_loses_a_grant_is_told_and_the_next_token_is_greater() {
     let (a, b) = (locks(&running, 12).await, locks(&running, 12).await);
     replicated(primary).await;
     replica.pause().await.unwrap();
-    // Else the grant would wait in the replica's socket.
+    // Otherwise the grant would wait in the replica's socket, and reach the replica after all.
     ask::<u64>(primary, "CLIENT KILL TYPE replica").await;
     let held = a.mutex("foo").lock().await.unwrap();
     primary.kill().await.unwrap();
     replica.resume().await.unwrap();
-    // What asynchronous replication cannot promise: both hold for a while. The fence holds, and the first is told.
+    // Asynchronous replication cannot prevent that both hold the lock for a while. The tokens still grow, and the first is told.
     let next = async {
         loop {
             if let Ok(next) = b.mutex("foo").lock().await {
@@ -82,7 +83,7 @@ async fn a_cluster_that_is_too_old_is_refused_with_what_it_needs() {
     assert!(told.contains("a cluster needs Redis 6 or later"), "{told}");
 }
 
-/// Until nobody listens to anything.
+/// Waits until nobody listens to any channel.
 async fn unheard_of(cluster: &Running) {
     for server in cluster.servers() {
         while !ask::<Vec<String>>(server, "PUBSUB SHARDCHANNELS").await.is_empty() {
@@ -107,17 +108,17 @@ async fn on_a_cluster_waiters_listen_to_one_shard() {
 async fn on_a_cluster_a_node_that_hangs_keeps_no_lock_of_another_from_being_renewed() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     let locks = locks(&running, 3).await;
-    // One slot of each node, the last that of the last.
+    // Names in one slot of each node. `{foo}` is on the last node.
     let names = ["{bar}", "{c}", "{foo}"].map(|tag| (0..10).map(move |number| format!("{tag}{number}")));
     let all = names.into_iter().flatten().map(|name| locks.mutex(name).lock().into_future());
     let held: Vec<_> = join_all(all).await.into_iter().map(|held| held.expect("free")).collect();
     for server in running.servers() {
-        // Else they would give the whole cluster up.
+        // Otherwise the other nodes would give the whole cluster up.
         ask::<()>(server, "CONFIG SET cluster-node-timeout 60000").await;
     }
     let hung = &running.servers()[2];
     hung.pause().await.unwrap();
-    // Longer than a ttl and any call.
+    // Longer than a ttl and than any call may take.
     tokio::time::sleep(Duration::from_millis(4500)).await;
     let lost: Vec<_> = held.iter().filter(|held| held.is_lost()).map(|held| held.name().as_str()).collect();
     let expected: Vec<_> = (0..10).map(|number| format!("{{foo}}{number}")).collect();
@@ -145,7 +146,7 @@ async fn on_a_cluster_a_release_whose_answer_is_lost_is_not_taken_for_a_loss() {
     let relay = Relay::to(server.address()).await;
     let port = relay.address.port();
     ask::<()>(server, &format!("CONFIG SET cluster-announce-port {port}")).await;
-    // Until all send their clients through the relay.
+    // Waits until all nodes send their clients through the relay.
     for server in running.servers() {
         while !ask::<String>(server, "CLUSTER NODES").await.contains(&format!(":{port}@")) {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -153,7 +154,7 @@ async fn on_a_cluster_a_release_whose_answer_is_lost_is_not_taken_for_a_loss() {
     }
     let locks = locks(&running, 30).await;
     for round in 0..10 {
-        // The server knows the script.
+        // A first call, so that the server knows the script.
         locks.mutex("foo").lock().await.unwrap().release().await.unwrap();
         let (held, before) = (locks.mutex("foo").lock().await.unwrap(), relay.count());
         relay.lose_answer();
@@ -171,7 +172,7 @@ async fn on_a_cluster_odd_names_are_locks_of_every_kind() {
         for kind in Kind::ALL {
             let options = LockOptions::new().ttl(Duration::from_secs(600));
             let held = a.of(*kind, name).lock(&options).await.unwrap();
-            // What a reader keeps out is a writer.
+            // A reader keeps out a writer, not another reader.
             let lock = b.of(if *kind == Kind::Read { Kind::Write } else { *kind }, name);
             assert!(lock.try_lock(&options).await.unwrap().is_none(), "two hold `{name}` as {kind}");
             let state = b.inspect(name).await.unwrap().expect("it is held");
@@ -182,7 +183,7 @@ async fn on_a_cluster_odd_names_are_locks_of_every_kind() {
             let held =
                 timeout(Duration::from_secs(10), waiter).await.expect("nobody woke it").unwrap().unwrap();
             held.release().await.unwrap();
-            // Else the next would be taken for heard at once.
+            // Otherwise the subscription of the next round could not be told from this one.
             timeout(Duration::from_secs(10), unheard_of(&running)).await.expect("a channel stays");
         }
     }
@@ -192,7 +193,7 @@ async fn on_a_cluster_odd_names_are_locks_of_every_kind() {
 async fn a_cluster_is_connected_to_while_a_node_of_it_hangs() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     for server in running.servers() {
-        // Else they would give the whole cluster up.
+        // Otherwise the other nodes would give the whole cluster up.
         ask::<()>(server, "CONFIG SET cluster-node-timeout 60000").await;
     }
     running.servers()[0].pause().await.unwrap();
@@ -220,7 +221,7 @@ async fn a_node_that_is_gone_delays_no_wake_up_of_another() {
     let _waits = tokio::spawn(waiting.mutex(away).lock().into_future());
     until_heard(gone, away).await;
     gone.kill().await.unwrap();
-    // While the client is busy with the node that is gone.
+    // By now the client is busy with the node that is gone.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let held = holder.mutex(here).lock().await.unwrap();
     let waiter = tokio::spawn(waiting.mutex(here).lock().into_future());
@@ -257,7 +258,7 @@ async fn a_waiter_is_woken_where_its_slot_has_moved_to() {
     woken.unwrap().unwrap().release().await.unwrap();
 }
 
-/// Until somebody listens for a mutex on a node.
+/// Waits until somebody listens for a mutex on a node.
 async fn until_heard(node: &Server, name: &str) {
     let heard = async {
         let command = format!("PUBSUB SHARDNUMSUB redisson_lock__channel:{{{name}}}");

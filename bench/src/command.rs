@@ -36,7 +36,7 @@ pub(crate) fn bench(effort: Effort) -> Result<(), Box<dyn Error>> {
         } else {
             f64::NAN
         };
-        // The first round warms the caches and makes the file.
+        // The first round, which does not count, warms the caches and makes the file.
         if round > 0 {
             ours.add(run);
             bare.add(plain);
@@ -50,7 +50,7 @@ pub(crate) fn bench(effort: Effort) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A binary of the same build.
+/// The path of a binary of the same build.
 fn beside_us(name: &str) -> Option<PathBuf> {
     let here = env::current_exe().ok()?;
     Some(here.parent().map(Path::to_path_buf)?.join(name)).filter(|path| path.exists())

@@ -1,8 +1,8 @@
-//! Figures of several rounds, as median, least and most.
+//! Figures of several rounds, printed as median, least and most.
 
 use std::{fmt, time::Duration};
 
-/// One figure, measured again and again.
+/// The values of one figure, which is measured again and again.
 #[derive(Debug, Default)]
 pub(crate) struct Figures(Vec<f64>);
 
@@ -31,7 +31,7 @@ impl Figures {
         self.0.iter().sum::<f64>() / self.0.len() as f64
     }
 
-    /// The value that this share of the others is below.
+    /// The quantile of the values: this share of them is below it.
     pub(crate) fn quantile(&self, share: f64) -> f64 {
         let mut values = self.0.clone();
         values.sort_by(f64::total_cmp);

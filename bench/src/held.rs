@@ -25,7 +25,7 @@ pub(crate) async fn bench(effort: Effort) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The time that this process has had of the processors.
+/// How much processor time this process has used.
 pub(crate) fn cpu_time() -> Result<Duration, Box<dyn Error>> {
     let stat = std::fs::read_to_string("/proc/self/schedstat")?;
     Ok(Duration::from_nanos(stat.split_whitespace().next().ok_or("no schedstat")?.parse()?))

@@ -1,8 +1,7 @@
 //! What dlock costs, beside others, in one run: `cargo run --release -p dlock-bench [-- --quick]`.
 //!
-//! Rivals are measured in turn with dlock, round by round, and ratios are taken within a round: the machine may be
-//! noisy, its noise then hits both. `--quick` only shows that everything runs; the name of a
-//! part runs it alone.
+//! Rivals are measured in turn with dlock, round by round, and ratios are taken within a round. So the noise of the machine
+//! hits both. `--quick` only shows that everything runs. The name of a part runs that part alone.
 #![expect(clippy::print_stdout, reason = "printing is what it is for")]
 #![expect(clippy::future_not_send, reason = "a benchmark keeps to one thread")]
 
@@ -21,13 +20,13 @@ struct Effort {
     rounds: usize,
     pairs: u32,
     held: usize,
-    /// How often each takes a lock that others want.
+    /// How often each contender takes a lock that others want.
     turns: usize,
-    /// How long to watch who does nothing.
+    /// How long to watch holders and waiters that do nothing.
     watch: Duration,
 }
 
-/// Measured each in a process of its own, so that the memory and the timers of one are not another's.
+/// The parts. Each runs in a process of its own, so that the memory and timers of one do not count for another.
 const PARTS: [&str; 9] = [
     "engine",
     "held",

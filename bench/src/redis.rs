@@ -1,8 +1,8 @@
-//! Locks on a Redis: beside the least that the protocol allows, by hand on the same client crate, and beside other
-//! people's: rslock and rlock, and Redisson and redsync where they can be built.
+//! Locks on a Redis, beside the limit and beside rivals. The limit is the least that the protocol allows, written by hand on the
+//! same client crate. The rivals are rslock and rlock, and Redisson and redsync where they can be built.
 //!
-//! The server is `DLOCK_BENCH_REDIS_URL`, or a `redis-server` of our own on the second core; run this on the first
-//! (`taskset -c 0`), or the kernel's choice of cores decides more than any code.
+//! The server is that of `DLOCK_BENCH_REDIS_URL`, or a `redis-server` that this program starts on the second core. Run this program
+//! on the first core (`taskset -c 0`), or the kernel's choice of cores decides more than any code.
 
 mod asking;
 mod clients;

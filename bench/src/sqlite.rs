@@ -9,7 +9,7 @@ use tokio::{
 
 use crate::{Effort, figures::Figures};
 
-/// How long each holder keeps the lock, so that the other one is asleep when it is let go.
+/// How long each holder keeps the lock, so that the other one is asleep when the lock is released.
 const HOLD: Duration = Duration::from_millis(10);
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -31,7 +31,7 @@ pub(crate) fn bench(effort: Effort) -> Result<(), Box<dyn Error>> {
         Ok::<(), dlock::Error>(())
     })?;
 
-    // Each client on a thread and a runtime of its own; both note when they let go and when they were granted.
+    // Each client has a thread and a runtime of its own. Both note when they released the lock and when it was granted.
     let (events, log) = mpsc::channel();
     let players: Vec<_> = (0..2)
         .map(|_| {

@@ -1,4 +1,4 @@
-//! What one who waits asks of the server meanwhile.
+//! How many commands a waiter sends to the server while it waits.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::Effort;
 
 pub(super) async fn asking(server: &Server, contestants: &[Contestant], effort: Effort) -> Outcome {
     let (redisson, plain) = (RedissonByHand::connect(server).await?, PlainByHand::connect(server).await?);
-    // By hand the lock is let go as a mutex, which does not wake those who wait in order.
+    // The lock that is held by hand is released as a mutex, which does not wake waiters in order of arrival.
     let rounds = |who: &Contestant| usize::from(matches!(who.waits, Waits::Woken | Waits::Polls));
     let table =
         Table::measure(contestants, "asking", rounds, async |who, measured, name| match who.dialect {
@@ -29,7 +29,7 @@ pub(super) async fn asking(server: &Server, contestants: &[Contestant], effort: 
     Ok(())
 }
 
-/// A second, while the lock is held by hand.
+/// How many commands a waiter sends per second while the lock is held by hand.
 async fn asked<C: Client>(
     server: &Server,
     holder: &C,
@@ -40,7 +40,7 @@ async fn asked<C: Client>(
     let held = holder.lock(name).await?;
     let waiter = measured.contend(name, &Contest { clients: 1, tasks: 1, turns: 1, hold: Duration::ZERO });
     let (waits, asked) = tokio::try_join!(waiter, async {
-        // Until it has tried, and subscribed.
+        // By then the waiter has tried once, and has subscribed.
         sleep(span / 4).await;
         let asked = server.asked(name, span).await?;
         holder.unlock(held).await?;

@@ -1,5 +1,4 @@
-//! Clients in this process: dlock's, and the Rust crates that lock on Redis. Each waits as it does unless it is told
-//! otherwise.
+//! Clients in this process: dlock, and the Rust crates that lock on Redis. Each waits with its default settings.
 
 use std::time::Duration;
 
@@ -35,7 +34,7 @@ impl Client for Dlock {
 pub(super) struct Rslock(LockManager);
 
 impl Rslock {
-    /// Of a majority of these servers.
+    /// Locks on a majority of these servers.
     pub(super) fn connect(urls: Vec<String>) -> Self {
         Self(LockManager::new(urls))
     }

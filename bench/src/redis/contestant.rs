@@ -1,4 +1,4 @@
-//! Who is measured: the limits, dlock, and its rivals as they come, in one list for all measures.
+//! Who is measured: the limits, dlock, and its rivals with their default settings, in one list for all measures.
 
 use std::time::Duration;
 
@@ -18,43 +18,43 @@ pub(super) struct Contestant {
     pub(super) name: String,
     pub(super) dialect: Dialect,
     pub(super) waits: Waits,
-    /// Whether the others of its dialect are put beside it.
+    /// Whether this is the limit, to which the others of its dialect are compared.
     pub(super) is_limit: bool,
-    /// Or why it is not.
+    /// How to measure it, or why it cannot be measured.
     pub(super) measured: Result<Box<dyn Measured>, String>,
 }
 
-/// What it says to the server.
+/// The protocol that a contestant speaks with the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
     Redisson,
     Plain,
 }
 
-/// What it does while another has the lock.
+/// What a contestant does while another holds the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waits {
     /// It can only try.
     Never,
     /// Asks again and again.
     Polls,
-    /// Asks again when the other one lets go.
+    /// Asks again when a message tells of the release.
     Woken,
-    /// The same, in the order of arrival.
+    /// The same, and waiters get the lock in the order of arrival.
     InOrder,
 }
 
-/// How long it takes to do things with a lock.
+/// Measures how long a contestant takes.
 #[async_trait(?Send)]
 pub(super) trait Measured {
-    /// Each of so many pairs of acquire and release, with nobody else there.
+    /// The time of each of so many pairs of acquire and release, while nobody else wants the lock.
     async fn pairs(&self, name: &str, pairs: usize) -> Outcome<Vec<Duration>>;
 
-    /// From each release until the other of two clients has the lock; they take turns, and each waits while the other
-    /// holds it.
+    /// The time from each release until the other client has the lock. Two clients take turns: each waits while the other
+    /// holds the lock.
     async fn handoff(&self, name: &str, turns: usize, hold: Duration) -> Outcome<Vec<Duration>>;
 
-    /// Each wait of each in a contest.
+    /// The time of each wait of each task in a contest.
     async fn contend(&self, name: &str, contest: &Contest) -> Outcome<Vec<Duration>>;
 }
 
@@ -74,7 +74,7 @@ impl Contestant {
     }
 }
 
-/// All who lock on one server.
+/// All contestants that lock on one server.
 pub(super) async fn all(server: &Server) -> Outcome<Vec<Contestant>> {
     use Dialect::{Plain, Redisson};
     use Waits::{InOrder, Never, Polls, Woken};

@@ -1,4 +1,4 @@
-//! Many who wait for one name: what they ask of the server while they wait, and what a hand-off costs.
+//! Many waiters for one name: how many commands they send while they wait, and what a hand-off costs.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(super) async fn waiting(server: &Server, effort: Effort) -> Outcome {
                     async move { lock.lock(&options).await }
                 })
                 .collect();
-            // Until all have asked twice, and a while with nothing to do.
+            // Waits until all have asked and subscribed: for a while the server gets no commands any more.
             let settle = async {
                 let mut before = 0;
                 loop {

@@ -1,8 +1,8 @@
 //! A server at a distance: acquire and release of a free lock, which are two round trips and should cost no more.
 //!
 //! Loopback hides what a network shows, such as commands of several tasks that wait for each other on one connection. The server
-//! is `DLOCK_BENCH_REDIS_DISTANT_URL`, with a delay of the link between: `tc qdisc add dev … root netem delay 500us`, or any
-//! other means, on either side.
+//! is that of `DLOCK_BENCH_REDIS_DISTANT_URL`, over a link with a delay. `tc qdisc add dev … root netem delay 500us` on either side
+//! makes one.
 
 use futures_util::future::try_join_all;
 use tokio::time::Instant;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::{Contestant, Outcome, Server, table::Table};
 use crate::{Effort, figures::Figures};
 
-/// How many tasks of one client, and how many pairs each of them does in a round, by the effort.
+/// How many tasks of one client run at once. In a round each does the effort's number of pairs, divided by the second number.
 const CROWDS: [(usize, usize); 3] = [(1, 100), (8, 200), (64, 500)];
 
 pub(super) async fn away(server: &Server, contestants: &[Contestant], effort: Effort) -> Outcome {

@@ -10,7 +10,7 @@ use crate::{
 };
 
 pub(super) async fn many(server: &Server, effort: Effort) -> Outcome {
-    // Half a minute, unless it is to be quick.
+    // Half a minute, but less with `--quick`.
     let ttl = effort.watch * 15;
     let client = locks(server, "timeout=10s").await?;
     let before = resident()?;
@@ -23,7 +23,7 @@ pub(super) async fn many(server: &Server, effort: Effort) -> Outcome {
         .try_collect()
         .await?;
     let bytes = (resident()? - before) / effort.held;
-    // One pass is a third of the ttl; two, so that all have their turn.
+    // A third of the ttl is one pass of renewals. Two passes, so that each lock is renewed.
     let (begun, cpu, commands) = (Instant::now(), cpu_time()?, server.commands().await?);
     sleep(ttl / 3 * 2).await;
     let commands = (server.commands().await? - commands) as f64 / 2.0;

@@ -1,4 +1,4 @@
-//! Contestants in this process: what they do to be measured.
+//! Contestants in this process, and how they are measured.
 
 use std::{cell::Cell, time::Duration};
 
@@ -22,7 +22,7 @@ pub(super) trait Client {
     async fn unlock(&self, held: Self::Held) -> Outcome;
 }
 
-/// As many clients as any contest has.
+/// The clients of one contestant, as many as the largest contest has.
 pub(super) struct Here<C>([C; 8]);
 
 impl<C: Client> Here<C> {
@@ -46,7 +46,7 @@ impl<C: Client> Measured for Here<C> {
     }
 
     async fn handoff(&self, name: &str, turns: usize, hold: Duration) -> Outcome<Vec<Duration>> {
-        // Whose turn it is to ask: as soon as the other one has the lock.
+        // Whose turn it is to ask. It is a client's turn as soon as the other one has the lock.
         let asks = [Semaphore::new(1), Semaphore::new(0)];
         let released = Cell::new(None::<Instant>);
         let player = async |me: usize| {

@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 
 use super::{Outcome, Server, here::Client};
 
-/// Redisson's lock with a fencing token that is floored at the server's clock. A lock that is busy answers a list.
+/// Redisson's lock, with a fencing token that is not less than the server's clock. If the lock is busy the answer is a list.
 const ACQUIRE: &str = "
 if redis.call('EXISTS', KEYS[1]) == 1 then return {redis.call('PTTL', KEYS[1])} end
 local time = redis.call('TIME')
@@ -32,7 +32,7 @@ const COMPARE_AND_DELETE: &str =
 
 const TTL_MS: u32 = 30_000;
 
-/// In Redisson's dialect, woken by its message.
+/// The limit in Redisson's dialect, whose waiters are woken by a message.
 pub(super) struct RedissonByHand {
     connection: MultiplexedConnection,
     messages: Mutex<Messages>,
@@ -41,7 +41,7 @@ pub(super) struct RedissonByHand {
     holds: Cell<u64>,
 }
 
-/// Of the channel that was subscribed to last.
+/// A connection for messages, and the channel that it was subscribed to last.
 struct Messages {
     connection: PubSub,
     channel: String,
@@ -69,7 +69,7 @@ impl RedissonByHand {
 }
 
 impl Client for RedissonByHand {
-    /// Its name and its owner.
+    /// The lock's name and its owner.
     type Held = (String, String);
 
     async fn lock(&self, name: &str) -> Outcome<Self::Held> {
@@ -78,11 +78,11 @@ impl Client for RedissonByHand {
         if self.acquire(name, &held.1).await? {
             return Ok(held);
         }
-        // A client's waiters wait one after the other.
+        // One connection for messages: a client's waiters wait one after the other.
         let mut messages = self.messages.lock().await;
         messages.subscribe(name).await?;
         loop {
-            // What has come before it asks says nothing.
+            // Messages that came before this attempt tell nothing about it.
             while let Some(Some(_)) = messages.connection.on_message().next().now_or_never() {}
             if self.acquire(name, &held.1).await? {
                 return Ok(held);
@@ -113,7 +113,7 @@ fn channel(name: &str) -> String {
     format!("redisson_lock__channel:{{{name}}}")
 }
 
-/// In the plain dialect, which wakes nobody.
+/// The limit in the plain dialect, in which nobody is woken.
 pub(super) struct PlainByHand {
     connection: MultiplexedConnection,
     delete: Script,
@@ -126,7 +126,7 @@ impl PlainByHand {
 }
 
 impl Client for PlainByHand {
-    /// Its name.
+    /// The lock's name.
     type Held = String;
 
     async fn lock(&self, name: &str) -> Outcome<String> {

@@ -7,7 +7,7 @@ use super::{Contestant, table::Table};
 use crate::{Effort, figures::Figures};
 
 pub(super) async fn alone(contestants: &[Contestant], effort: Effort) {
-    // A virtual machine compiles what it has run so often.
+    // So many runs that a virtual machine has compiled the code.
     Table::measure(
         contestants,
         "warm",

@@ -1,4 +1,4 @@
-//! Contestants that are programs of their own, the interop tests' peers, which measure themselves.
+//! Contestants that are programs of their own: the peers of the interop tests. They measure themselves.
 //!
 //! They run on the cores that this process may use.
 
@@ -9,11 +9,11 @@ use dlock_conformance::peer::{Contender, Contest, Peer, PeerKind, Program};
 
 use super::{Outcome, contestant::Measured};
 
-/// Longer than any measure, so that Redisson's renewals, of which 4.7.0 leaves one behind for each quick pair, do not
-/// run in another's rounds.
+/// Longer than any measure. Redisson 4.7.0 leaves a renewal behind for each quick pair, which must not run in another
+/// contestant's rounds.
 const TTL: Duration = Duration::from_secs(3600);
 
-/// Connected to a server, or to several with commas between; or why not.
+/// Starts a peer that is connected to a server, or to several with commas between.
 pub(super) fn start(program: Program, urls: &str) -> Result<Rc<Peer>, String> {
     let built = program.build().map_err(|unreachable| unreachable.reason)?;
     Ok(Rc::new(built.start(urls, TTL)))
@@ -22,7 +22,7 @@ pub(super) fn start(program: Program, urls: &str) -> Result<Rc<Peer>, String> {
 pub(super) struct There {
     peer: Rc<Peer>,
     kind: PeerKind,
-    /// Those who do nothing now: each does one thing at a time, and keeps a thread of the peer for ever.
+    /// The contenders that have nothing to do now. Each does one thing at a time, and keeps a thread of the peer for ever.
     idle: RefCell<Vec<Contender>>,
 }
 

@@ -8,10 +8,10 @@ use tokio::time::Instant;
 use super::{Contestant, contestant::Waits, table::Table};
 use crate::{Effort, figures::Figures};
 
-/// How long each holder keeps it, so that the others wait.
+/// How long each holder keeps the lock, so that the others wait.
 const HOLD: Duration = Duration::from_millis(1);
 
-/// One who polls needs a hundred times as long as one who is woken, and has nothing to warm up.
+/// One round for contestants that poll: it takes them a hundred times as long, and they have nothing to warm up.
 fn rounds(effort: Effort) -> impl Fn(&Contestant) -> usize {
     move |who| match who.waits {
         Waits::Never => 0,
@@ -29,7 +29,7 @@ pub(super) async fn handoff(contestants: &[Contestant], effort: Effort) {
     table.print(title, "   p50 ms    p99 ms    × limit", |row| table.times(row, 3));
 }
 
-/// Eight tasks, 25 times each, a millisecond of work: the longest waits beside strict order.
+/// Eight tasks that take the lock 25 times each for a millisecond: the longest waits, compared with those in strict order.
 pub(super) async fn waits(contestants: &[Contestant], effort: Effort) {
     const TASKS: usize = 8;
     let turns = effort.turns;
@@ -39,7 +39,7 @@ pub(super) async fn waits(contestants: &[Contestant], effort: Effort) {
         let table = Table::measure(contestants, &name, rounds(effort), async |_, measured, name| {
             let begun = Instant::now();
             let waits = measured.contend(name, &contest).await?;
-            // In strict order everybody waits for the seven others, whatever a turn takes.
+            // In strict order everybody waits for the turns of the seven others, however long a turn takes.
             Ok((Figures::millis(&waits), begun.elapsed().as_secs_f64() * 1e3 / turns as f64))
         })
         .await;

@@ -1,4 +1,4 @@
-//! The server under the benchmark.
+//! The Redis server that the benchmark uses.
 
 use std::{
     net::TcpListener,
@@ -21,7 +21,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// `None` if there is none to be had.
+    /// The server that the environment names, or one that is started; `None` if there is neither.
     pub(super) async fn start() -> Outcome<Option<Self>> {
         if let Ok(url) = std::env::var("DLOCK_BENCH_REDIS_URL") {
             return Ok(Some(Self { url, process: None }));
@@ -29,12 +29,12 @@ impl Server {
         Self::start_own().await
     }
 
-    /// The one that is at the other end of a slow link.
+    /// The server at the other end of a slow link, if the environment names one.
     pub(super) fn distant() -> Option<Self> {
         std::env::var("DLOCK_BENCH_REDIS_DISTANT_URL").ok().map(|url| Self { url, process: None })
     }
 
-    /// One of our own, on the second core.
+    /// Starts a server on the second core.
     pub(super) async fn start_own() -> Outcome<Option<Self>> {
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let mut command = Command::new("taskset");
@@ -61,7 +61,7 @@ impl Server {
     }
 
     pub(super) async fn connection(&self) -> Outcome<MultiplexedConnection> {
-        // Its default is half a second, which a busy machine may need.
+        // The client crate's default is half a second, in which a busy machine may not answer.
         let config = AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(10)));
         Ok(redis::Client::open(self.url())?.get_multiplexed_async_connection_with_config(&config).await?)
     }
@@ -70,14 +70,14 @@ impl Server {
         Ok(redis::Client::open(self.url())?.get_async_pubsub().await?)
     }
 
-    /// Asks on a connection of its own.
+    /// Sends a command on a connection of its own.
     pub(super) async fn ask<T: FromRedisValue>(&self, words: &[&str]) -> Outcome<T> {
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
         Ok(command.query_async(&mut self.connection().await?).await?)
     }
 
-    /// How many commands about a name clients send meanwhile, without what scripts call.
+    /// How many commands about a name clients send in this time. Commands that scripts call do not count.
     pub(super) async fn asked(&self, name: &str, span: Duration) -> Outcome<usize> {
         let monitor = redis::Client::open(self.url())?.get_async_monitor().await?;
         let mut lines = monitor.into_on_message::<String>();
@@ -95,7 +95,8 @@ impl Server {
         }
     }
 
-    /// How many scripts and subscriptions it was asked for so far: what locks cost, without what scripts call.
+    /// How many scripts and subscriptions the server was asked for so far: the commands that locks cost. Commands that scripts call
+    /// do not count.
     pub(super) async fn commands(&self) -> Outcome<u64> {
         let info: String = self.ask(&["INFO", "commandstats"]).await?;
         let count = |line: &str| -> Option<u64> {

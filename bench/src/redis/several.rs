@@ -1,4 +1,4 @@
-//! A majority of several servers beside one, and beside rslock and redsync with as many; and several names at once.
+//! A majority of several servers, beside one server, and beside rslock and redsync on as many. And several names as one lock.
 
 use dlock::{DistributedLock, Kind, LockOptions, MultiLock};
 use dlock_conformance::peer::{PeerKind, Program};
@@ -56,7 +56,7 @@ pub(super) async fn redlock(server: &Server, effort: Effort) -> Outcome {
     Ok(())
 }
 
-/// Ten free names as one lock, beside one.
+/// Ten free names as one lock, beside one name.
 pub(super) async fn multilock(server: &Server, effort: Effort) -> Outcome {
     let client = locks(server, "").await?;
     let ten = MultiLock::new((0..10).map(|i| client.of(Kind::Mutex, format!("multi-{i}"))))?;

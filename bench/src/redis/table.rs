@@ -1,4 +1,4 @@
-//! One measure of all contestants: taken round by round, printed with a row for each.
+//! One measure of all contestants, taken round by round, and printed with a row for each.
 
 use super::{
     Outcome,
@@ -6,7 +6,7 @@ use super::{
 };
 use crate::figures::Figures;
 
-/// `T` is what one round of one contestant gives.
+/// The results of a measure. `T` is the result of one round of one contestant.
 pub(super) struct Table<'a, T>(Vec<Row<'a, T>>);
 
 pub(super) struct Row<'a, T> {
@@ -16,15 +16,15 @@ pub(super) struct Row<'a, T> {
 }
 
 impl<'a, T> Table<'a, T> {
-    /// Measures each so often as `rounds` says, in turn with the others and each time on a name of its own. Who has
-    /// several rounds has one more before them that does not count.
+    /// Measures each contestant for as many rounds as `rounds` says, in turn with the others. Each round has a lock name of its own.
+    /// A contestant with several rounds has one more before them, which does not count.
     pub(super) async fn measure(
         contestants: &'a [Contestant],
         what: &str,
         rounds: impl Fn(&Contestant) -> usize,
         how: impl AsyncFn(&Contestant, &dyn Measured, &str) -> Outcome<T>,
     ) -> Self {
-        // Whoever is never measured here has no row.
+        // A contestant without rounds has no row.
         let measured = contestants.iter().filter(|who| rounds(who) > 0);
         let mut rows: Vec<_> = measured.map(|who| Row { who, rounds: Vec::new(), failed: None }).collect();
         let most = rows.iter().map(|row| rounds(row.who)).max().unwrap_or_default();
@@ -46,7 +46,8 @@ impl<'a, T> Table<'a, T> {
         Self(rows)
     }
 
-    /// What each round of a row is, by the round of its limit; that of its own dialect, if it is measured here.
+    /// The value of each round of a row, divided by that of the limit's same round. The limit is that of the row's dialect, or the
+    /// first in the table if that one is not measured here.
     pub(super) fn beside_limit(&self, row: &Row<'_, T>, value: impl Fn(&T) -> f64) -> Figures {
         let limits = || self.0.iter().filter(|limit| limit.who.is_limit);
         let its_own = limits().find(|limit| limit.who.dialect == row.who.dialect);
@@ -72,7 +73,7 @@ impl<'a, T> Table<'a, T> {
 }
 
 impl Table<'_, Figures> {
-    /// Of all rounds the median and the last of a hundred, and the medians beside the limit's.
+    /// The median and the 99th percentile of all rounds, and the medians compared with the limit's.
     pub(super) fn times(&self, row: &Row<'_, Figures>, decimals: usize) -> String {
         let [p50, p99] = [0.5, 0.99].map(|share| row.all().quantile(share));
         let ratio = self.beside_limit(row, |round| round.quantile(0.5));
@@ -81,7 +82,7 @@ impl Table<'_, Figures> {
 }
 
 impl Row<'_, Figures> {
-    /// Of all rounds.
+    /// The figures of all rounds together.
     pub(super) fn all(&self) -> Figures {
         let mut all = Figures::default();
         self.rounds.iter().for_each(|round| all.join(round));

@@ -18,7 +18,7 @@ const SENTINEL_RIGHTS: &str = "+sentinel|get-master-addr-by-name";
 
 /// The reason given when a node of a cluster answers that another node has the name.
 const OTHER_NODE: &str =
-    "the server is a node of a cluster, and another has this name; write `redis-cluster://`";
+    "the server is a node of a cluster, and another node has this name; write `redis-cluster://`";
 
 /// The error of a command.
 pub(crate) fn explain(source: RedisError) -> Error {
@@ -79,7 +79,7 @@ pub(crate) fn is_cross_slot(error: &Error) -> bool {
 /// The error for a `redis://` URL that leads to a node of a cluster which lacks a part of the names.
 pub(crate) fn one_node_of_many() -> Error {
     STORE.refused(
-        "the server is a node of a cluster, and others have the other names; write `redis-cluster://` instead of `redis://`",
+        "the server is a node of a cluster, and other nodes have the other names; write `redis-cluster://` instead of `redis://`",
     )
 }
 

@@ -72,7 +72,7 @@ impl Renewals {
             return Ok(());
         }
         Err(STORE.unavailable(
-            "the grant was gone before a replica had it: the server has lost it, or another has come",
+            "the lock was gone before a replica had it: the server has lost it, or another claim holds it now",
         ))
     }
 

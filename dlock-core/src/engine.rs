@@ -1,4 +1,5 @@
-//! The engine: one task a claim, from the first attempt to the release. It knows claims and holds, never a guard.
+//! The engine: for each claim one task, from the first attempt to the release. It knows claims and holds; guards are built
+//! on top of it.
 
 mod client;
 mod hold;

@@ -4,9 +4,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::driver::Store;
 
-/// A client, as its clones and their keepers share it.
+/// The state of a client: its clones and all their keepers share one.
 pub(crate) struct Client {
-    /// Tells clients of one process apart, for as long as it runs.
+    /// Unique among the clients of this process.
     pub(crate) id: u64,
     pub(crate) store: Store,
     /// Every keeper of this client.

@@ -1,4 +1,5 @@
-//! A hold: what the guards of one grant and their keeper share. Over the usual length: all that may touch its state.
+//! A hold: what the guards of one grant and their keeper share. Over the usual length, so that all code that changes its
+//! state is in one file.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
@@ -16,9 +17,9 @@ pub(crate) struct Hold {
     pub(crate) id: ClaimId,
     pub(crate) store: &'static str,
     pub(crate) token: Option<Token>,
-    /// The kind that it was granted as.
+    /// The kind that the store granted. A downgrade does not change this field.
     pub(crate) kind: Kind,
-    /// When the hold ends however often it is renewed: at the end of its lease or of its `max_hold`.
+    /// The end of its lease or of its `max_hold`: renewals do not prolong the hold beyond this.
     end: Option<Moment>,
     /// Cancelled when the hold is lost.
     pub(crate) lost: CancellationToken,
@@ -28,36 +29,37 @@ pub(crate) struct Hold {
 }
 
 struct State {
-    /// The kind that it has in the store, or that the store was asked to turn it into.
+    /// The kind that the hold has in the store; during a downgrade already the new kind.
     kind: Kind,
     deadline: Moment,
-    /// The last renewal reaches beyond the hold's end: it need not be renewed any more.
+    /// The last renewal reaches beyond the hold's end, so no other renewal is needed.
     outlasts_end: bool,
     lost: Option<LostReason>,
-    /// The MultiLock guards that are told of the loss, as long as they live.
+    /// The MultiLock guards to tell of the loss. Weak, because such a guard may go before the hold does.
     audience: Vec<Weak<CancellationToken>>,
     exclusive: usize,
     shared: usize,
     /// The last guard has left.
     left: bool,
-    /// Where the last guard waits for the answer to its release, until the keeper takes it.
+    /// Sends the last guard the answer to its release. The keeper takes this when it begins to release.
     farewell: Option<oneshot::Sender<Result<()>>>,
     /// Whether the store can turn it into a read hold: it lists the kind, and has not refused so far.
     downgradable: bool,
-    /// Set while only shared guards are left, and the store still has the exclusive hold.
+    /// Set while only shared guards are left but the store still has the exclusive hold.
     downgrade: Option<Downgrade>,
 }
 
 /// A hold that is to become a read hold.
 struct Downgrade {
     from: Kind,
-    /// Where a guard waits for the answer; `None` if an owner's last exclusive guard was released instead.
+    /// Sends the answer to the guard that asked for the downgrade. `None` if no guard asked: an owner released its last
+    /// exclusive guard and keeps a shared one.
     reply: Option<oneshot::Sender<Result<()>>>,
 }
 
 /// What the guards ask of the keeper.
 pub(crate) enum Wish {
-    /// Let go, and tell whoever waits for the answer.
+    /// Release the hold, and send the answer to the guard that waits for it, if one does.
     Leave(Option<oneshot::Sender<Result<()>>>),
     /// Turn the hold into a read hold.
     Downgrade,
@@ -76,18 +78,19 @@ impl Side {
     }
 }
 
-/// How a second `lock()` by the same owner fares.
+/// The result of a second `lock()` by the same owner.
 pub(crate) enum Reentry {
-    /// One guard more is counted on this side.
+    /// The hold counts one more guard on this side.
     Entered(Side),
     /// This hold is over or lost: a new claim must take the lock.
     Over,
-    /// The owner only reads, and would wait for itself.
+    /// The owner only reads and wants to write: the write claim would wait for the owner's own read hold.
     Deadlock,
 }
 
 impl Hold {
-    /// A hold with its one guard not yet made: granted until `deadline`, and to last until `end` at the longest.
+    /// A new hold, which counts one guard already; the caller makes that guard. It is granted until `deadline`, and
+    /// renewals prolong it until `end` at the longest.
     pub(crate) fn new(
         Request { name, kind, id, .. }: &Request,
         info: &Info,
@@ -128,7 +131,7 @@ impl Hold {
         hold
     }
 
-    /// How many guards it has.
+    /// How many guards share the hold.
     pub(crate) fn count(&self) -> usize {
         let state = self.state();
         state.exclusive + state.shared
@@ -139,7 +142,7 @@ impl Hold {
         if self.loss().is_some() { Duration::ZERO } else { self.deadline().remaining() }
     }
 
-    /// Enters a second time, for the same owner.
+    /// Adds a guard for the same owner, without asking the store.
     pub(crate) fn enter(&self, kind: Kind) -> Reentry {
         let mut state = self.state();
         if state.left || state.lost.is_some() || state.deadline.has_passed() {
@@ -154,7 +157,8 @@ impl Hold {
         Reentry::Entered(side)
     }
 
-    /// One guard fewer; `true` if it was the last and the keeper will answer.
+    /// Removes one guard, and wakes the keeper if there is something to release or to downgrade. `true` if this was the
+    /// last guard: the keeper then releases and answers through `farewell`.
     pub(crate) fn depart(&self, side: Side, farewell: Option<oneshot::Sender<Result<()>>>) -> bool {
         let mut state = self.state();
         match side {
@@ -180,8 +184,9 @@ impl Hold {
         self.state().downgradable
     }
 
-    /// Counts an exclusive guard as a shared one. The receiver gets the store's answer, or is closed without one if the
-    /// hold is lost before. `None` if the store need not be asked, because other guards are still exclusive.
+    /// Counts an exclusive guard as a shared one. The receiver gets the store's answer. If the hold is lost before, the
+    /// receiver is closed without an answer. `None` if the store need not be asked, because other guards are still
+    /// exclusive.
     pub(crate) fn change_sides(&self) -> Option<oneshot::Receiver<Result<()>>> {
         let mut state = self.state();
         state.exclusive -= 1;
@@ -206,8 +211,8 @@ impl Hold {
         state.exclusive += 1;
     }
 
-    /// Waits until a guard asks the keeper for something; for a downgrade only if `may_downgrade`. Dropping the future loses
-    /// no wish.
+    /// Waits until a guard asks the keeper for something. Wishes for a downgrade are left alone unless `may_downgrade`.
+    /// Dropping the future loses no wish.
     pub(crate) async fn wish(&self, may_downgrade: bool) -> Wish {
         loop {
             {
@@ -247,7 +252,8 @@ impl Hold {
         self.state().deadline
     }
 
-    /// Moves the deadline. `false` if the hold is lost or the deadline has passed: what was once said to be lost stays lost.
+    /// Moves the deadline. `false` if the hold is lost or its deadline has passed: a hold that was reported lost never
+    /// comes back.
     pub(crate) fn extend(&self, deadline: Moment) -> bool {
         if self.loss().is_some() {
             return false;
@@ -266,7 +272,7 @@ impl Hold {
         state.outlasts_end = self.end.is_some_and(|end| end.since(deadline).is_zero());
     }
 
-    /// Marks the hold as lost and tells everybody. The first reason stays.
+    /// Marks the hold as lost and tells all its guards. If the hold was lost already, the first reason stays.
     pub(crate) fn lose(&self, reason: LostReason) {
         let mut state = self.state();
         state.lost.get_or_insert(reason);
@@ -279,8 +285,8 @@ impl Hold {
         audience.iter().filter_map(Weak::upgrade).for_each(|token| token.cancel());
     }
 
-    /// Reports that the deadline has passed while a call to the store was under way. No loss if the last guard has left
-    /// already: its release is then told that the store has not confirmed.
+    /// Reports that the deadline has passed while a call to the store was under way. This is a loss unless the last guard
+    /// has left already. In that case the release that waits gets the error [`unanswered`](Self::unanswered).
     pub(crate) fn expire(&self) {
         let mut state = self.state();
         if !state.left {
@@ -300,7 +306,8 @@ impl Hold {
         Error::Unavailable { store: self.store, source }
     }
 
-    /// Reports that the keeper ends without having released. No loss if the last guard has left already.
+    /// Reports that the keeper ends without having released the claim. This is a loss unless the last guard has left
+    /// already.
     pub(crate) fn abandon(&self) {
         let left = self.state().left;
         if left {
@@ -322,7 +329,7 @@ impl Hold {
         true
     }
 
-    /// Cancels `token` when the hold is lost. Keeps it only as long as somebody else does.
+    /// Cancels `token` when the hold is lost. Keeps only a weak reference to it.
     pub(crate) fn announce_loss_to(&self, token: &Arc<CancellationToken>) {
         let mut state = self.state();
         if state.lost.is_some() {
@@ -341,8 +348,8 @@ impl Hold {
         Error::Lost { name: self.name.clone(), reason }
     }
 
-    /// Whether and how the hold is lost. A deadline that has passed is a loss from then on, whoever notices it first; but not
-    /// once the last guard has left, since what was let go is not lost.
+    /// Whether and how the hold is lost. If the deadline has passed, this call marks the hold as lost, unless the last
+    /// guard has left already: a hold that was let go cannot be lost.
     pub(crate) fn loss(&self) -> Option<LostReason> {
         let state = self.state();
         if state.lost.is_none() && !state.left && state.deadline.has_passed() {
@@ -359,7 +366,7 @@ impl Hold {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing below panics while it holds the lock, and a half-made state cannot be seen.
+        // A poisoned mutex is no danger: no code of this file panics between two changes of the state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,10 +6,10 @@
 //! leave     release, again until the store has confirmed it           or has forgotten the claim by itself
 //! ```
 //!
-//! One file, though a long one: a claim's life is told here from its beginning to its end.
+//! Over the usual length, so that the whole life of a claim is in one file.
 //!
-//! A caller's time-out, a `select!` that chose another arm, a dropped future and a dropped guard are one event
-//! here: the other end is gone.
+//! The keeper sees one event for a caller's time-out, a `select!` that chose another arm, a dropped future and a dropped
+//! guard: the caller is gone.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -35,52 +35,53 @@ use crate::driver::{
     Wait,
 };
 
-/// Failures in a row after which a waiting caller is told instead of waiting on. With the pauses between them, about a
-/// second beside the store's own time-outs: a blip is ridden out, an outage is reported.
+/// After this many failures in a row the caller gets the error. The pauses between them add up to about a second, and the
+/// store's own time-outs come on top: callers do not notice a short disturbance, and hear of an outage.
 const FAILURES: u32 = 5;
 
 /// The first pause after a failure; doubles up to [`LONGEST_PAUSE`].
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The longest pause before a release is repeated that the store refused, or could not write.
+/// The longest pause before a release is sent again after the store refused it or could not write it.
 const SLOW_PAUSE: Duration = Duration::from_secs(2);
 
-/// The shortest sleep, and the first pause after hints that did not pay.
+/// The shortest sleep, and the first pause before a waiter follows one hint too many (see [`FREE_HINTS`]).
 const BREATH: Duration = Duration::from_millis(1);
 
-/// Hints in a row that a waiter follows at once; from then on it pauses before each, up to eight breaths. A hand-off
-/// needs one or two, a chatty store would have us ask for ever.
+/// A waiter follows this many hints in a row at once. Before each further hint it pauses, for one to eight breaths. A
+/// hand-off needs one or two hints; a store that hints all the time would otherwise make the waiter ask all the time.
 const FREE_HINTS: u32 = 3;
 
-/// The least time between two renewals that hints make us ask for. A theft is seen at once all the same, because the
-/// renewal before it is long past.
+/// The least time between two renewals that are sent because of hints. A theft is still noticed at once: its hint usually
+/// comes long after the last renewal.
 const CALM: Duration = Duration::from_millis(20);
 
-/// The most that jitter adds to a sleep: spreads the waiters of a crashed holder without delaying them noticeably.
+/// The most that jitter adds to a sleep. It keeps the waiters of a crashed holder from asking all at the same moment, and
+/// is too short to be noticed.
 const JITTER: Duration = Duration::from_millis(20);
 
-/// What became of an acquisition: a stake in a hold, or `None` for one try of a busy lock.
+/// The result of an acquisition: a stake in a hold, or `None` if a single try found the lock busy.
 pub(crate) type Outcome = Result<Option<Stake>>;
 
 /// The last failure while waiting, for the error of a caller whose time ran out.
 pub(crate) type LastFailure = Arc<Mutex<Option<Source>>>;
 
-/// A claim and all that is needed to keep it.
+/// What the task needs to keep one claim.
 pub(crate) struct Keeper {
     client: Arc<Client>,
     request: Request,
     terms: Terms,
-    /// Where a caller whose time may run out looks for the reason.
+    /// The keeper notes each failure here, so that a caller whose wait runs out can tell the reason.
     failure: Option<LastFailure>,
 }
 
 /// How the contest ended.
 enum Contest {
     Won(Grant, Moment),
-    /// One try, somebody else holds it, and nothing of ours is in the store.
+    /// A single try: somebody else holds the lock, and nothing of this claim is in the store.
     Refused,
-    /// Nobody is there any more to give the lock to.
+    /// The caller is gone.
     Deserted,
     Failed(Error),
 }
@@ -100,7 +101,7 @@ impl Keeper {
         self.client.store.backend.info()
     }
 
-    /// Starts the task; what becomes of the acquisition is sent as `reply`.
+    /// Starts the task, which sends the result of the acquisition to `reply`.
     #[expect(
         clippy::disallowed_methods,
         reason = "the keeper: one task a claim, which the client's close waits for"
@@ -113,7 +114,7 @@ impl Keeper {
     }
 
     async fn run(self: Box<Self>, mut claim: Box<dyn Claim>, mut reply: oneshot::Sender<Outcome>) {
-        // Closing may have come between the call and this task.
+        // The client may have been closed between the call and the start of this task.
         if self.client.closing.is_cancelled() {
             reply.send(Err(Error::Closed { name: self.request.name.clone() })).ok();
             return;
@@ -126,7 +127,7 @@ impl Keeper {
         match contest {
             Contest::Won(grant, sent) => {
                 let (hold, stake) = self.grant(grant, sent);
-                // If nobody takes the stake, it is dropped, and the hold ends like any other.
+                // If the caller is gone, this drops the stake, which releases the hold like any dropped guard.
                 reply.send(Ok(Some(stake))).ok();
                 self.keep(claim, hold).await;
             }
@@ -153,7 +154,7 @@ impl Keeper {
         let (mut failures, mut hints) = (0, 0);
         loop {
             let sent = Moment::now();
-            // Never dropped in flight: its outcome decides what there is to release.
+            // This call is never dropped in flight, because its outcome decides what there is to release.
             let retry_in = match claim.attempt().await {
                 Ok(Attempt::Granted(grant)) if !sent.after(grant.valid_for).has_passed() => {
                     return Contest::Won(grant, sent);
@@ -164,7 +165,8 @@ impl Keeper {
                     retry_in
                 }
                 failed => {
-                    // A grant whose time was over when its answer came is not given out: another attempt may be quicker.
+                    // An `Ok` here is a grant that had expired before its answer came. It counts as a failure: another
+                    // attempt may be quicker.
                     let error = failed.err().unwrap_or_else(|| self.too_late(sent));
                     let again = self.request.wait != Wait::Never && failures + 1 < FAILURES;
                     if !again || !error.is_transient() {
@@ -178,10 +180,10 @@ impl Keeper {
                     pause(failures)
                 }
             };
-            // The cap is the heartbeat of a waiting claim.
+            // At least three attempts in a ttl, because each attempt also keeps the waiting claim alive in the store.
             let nap = jittered(retry_in.min(self.request.ttl / 3));
             let hint = async {
-                // After a failure only time helps: a hint would make us hammer a store that is down.
+                // After a failure hints are ignored, so that they cannot make the waiter hammer a store that is down.
                 if failures > 0 {
                     std::future::pending::<()>().await;
                 }
@@ -217,10 +219,10 @@ impl Keeper {
         Error::Unavailable { store: self.info().store, source: late.into() }
     }
 
-    /// Holds until it is over, then leaves.
+    /// Renews the hold until it ends, then releases the claim.
     async fn keep(mut self: Box<Self>, mut claim: Box<dyn Claim>, hold: Arc<Hold>) {
         let begun = Begun::now();
-        // If the end of the runtime ends this task early, the holder is told.
+        // If the runtime shuts down and drops this task, the alarm tells the holder.
         let alarm = Alarm(&hold);
         let farewell = AssertUnwindSafe(self.hold(&mut claim, &hold)).catch_unwind().await;
         let farewell = farewell.unwrap_or_else(|_| {
@@ -229,7 +231,7 @@ impl Keeper {
         });
         observe::hold_over(&self.request, self.info(), begun, hold.loss());
         std::mem::forget(alarm);
-        // Boxed, because every keeper would carry it while it holds.
+        // Boxed: otherwise every keeper would reserve the memory of this future while it holds.
         Box::pin(self.leave(claim.as_mut(), Some(&hold), farewell)).await;
     }
 
@@ -241,7 +243,8 @@ impl Keeper {
         let (mut downgrade_again, mut failures) = (None::<Instant>, 0);
         loop {
             let next = if hinted { renewal.min(asked + CALM) } else { renewal };
-            // Never shorter than a breath, so that a store that fails at the last moment is not hammered.
+            // Sleep for a breath at least: shortly before the deadline the interval shrinks towards zero, and a store that
+            // fails then must not be hammered.
             let next = next.max(Instant::now() + BREATH);
             let downgrade = tokio::select! {
                 biased;
@@ -263,10 +266,10 @@ impl Keeper {
                 return None;
             }
             if downgrade {
-                // Boxed, because it is rare and large, and every keeper would carry it.
+                // Boxed: a downgrade is rare, and every keeper would otherwise reserve the memory of this large future.
                 match Box::pin(self.downgrade(claim, hold)).await {
                     Ok(()) => renewal = self.next_renewal(hold),
-                    // The renewal stays due when it was: a downgrade that fails again and again must not cost the lock.
+                    // The next renewal keeps its time: a downgrade that fails again and again must not cost the lock.
                     Err(error) if error.is_transient() => {
                         failures += 1;
                         downgrade_again = Some(Instant::now() + pause(failures));
@@ -286,7 +289,7 @@ impl Keeper {
         }
     }
 
-    /// When to renew next; where that is of no use, when the hold ends.
+    /// When to renew next. If no renewal is to follow: when the hold ends.
     fn next_renewal(&self, hold: &Hold) -> Instant {
         let left = hold.deadline().remaining();
         let nap = match self.terms.renewal {
@@ -305,19 +308,19 @@ impl Keeper {
                 hold.extend(sent.after(valid_for));
             }
             Ok(Renewal::Lost) => hold.lose(LostReason::Taken),
-            // Unknown is not lost: it is ours until the deadline.
+            // After an error nobody knows the state, which is no loss: the lock is ours until the deadline.
             Err(error) => observe::failed(&self.request, self.info(), "renewal", &error),
         }
     }
 
-    /// Puts a read claim of the same id in the place of the exclusive one.
+    /// Replaces the exclusive claim by a read claim with the same id.
     ///
     /// # Errors
-    /// The lock is held as before.
+    /// The store's own. The lock is then held as before.
     async fn downgrade(&mut self, claim: &mut Box<dyn Claim>, hold: &Hold) -> Result<()> {
         let mut request = self.request.clone();
         request.kind = Kind::Read;
-        // If the hold is gone after all, the read claim must not join the queue.
+        // A single try: if the hold is gone, the read claim must not join the queue.
         request.wait = Wait::Never;
         let mut reader = self.client.store.backend.claim(request.clone());
         let sent = Moment::now();
@@ -329,7 +332,8 @@ impl Keeper {
                 }
                 Ok(())
             }
-            // Busy, or a grant with another token: our hold was gone. The release that follows removes the new one.
+            // Busy, or a grant with another token: our hold was gone before. The release that follows removes the new
+            // grant.
             Ok(_) => {
                 hold.lose(LostReason::Taken);
                 Ok(())
@@ -341,7 +345,7 @@ impl Keeper {
         }
     }
 
-    /// Releases, again and again until it is confirmed or the store has forgotten the claim by itself.
+    /// Releases the claim, and repeats that until the store has confirmed it or has forgotten the claim by itself.
     async fn leave(
         &self,
         claim: &mut dyn Claim,
@@ -358,7 +362,7 @@ impl Keeper {
         let release = release_until_forgotten(claim, self.info(), self.request.ttl, |error| {
             has_failed = true;
             observe::failed(&self.request, self.info(), "release", &error);
-            // A refusal is told at once: waiting for what the store will not do is of no use to the caller.
+            // The caller hears of a refusal at once, since waiting longer would not change it.
             let is_past = || hold.is_some_and(|hold| hold.deadline().has_passed());
             if !error.is_transient() || is_past() {
                 tell(Err(error));
@@ -369,7 +373,7 @@ impl Keeper {
             None => release.await,
         };
         let told = match (released, hold) {
-            // After a failure an earlier release may have removed the claim: then `Gone` is no loss.
+            // `Gone` is a loss only if no release failed before: a failed one may have removed the claim without an answer.
             (Some(Release::Gone), Some(hold)) if !has_failed && hold.found_gone() => {
                 observe::found_gone(&self.request, self.info());
                 Err(hold.lost_error())
@@ -380,10 +384,12 @@ impl Keeper {
     }
 }
 
-/// Releases a claim, and repeats that until the store has confirmed it: the answer is the store's. `None` if the store has
-/// forgotten the claim by itself, a ttl after the first failure. A store with sessions forgets nothing while the session
-/// lives, so there the release is repeated until the claim says that it is done. A refusal only slows the repetition, because
-/// somebody may see to the store meanwhile.
+/// Releases a claim, and repeats that until the store confirms it; returns the store's answer. Gives up a ttl after the
+/// first failure, because the store has then forgotten the claim by itself, and returns `None`.
+///
+/// A store with sessions does not forget a claim while the session lives, so there the release is repeated without an end
+/// until the store confirms it. After a refusal the release is repeated more slowly, because somebody may repair the store
+/// meanwhile.
 pub(crate) async fn release_until_forgotten(
     claim: &mut dyn Claim,
     info: &Info,
@@ -420,8 +426,8 @@ impl Contest {
     }
 }
 
-/// Runs a call to a driver to its end, as a task of its own. A RedLock uses it for members that answer late: the call must
-/// not be dropped in flight, and must not hold up the majority.
+/// Runs a call to a driver to its end, as a task of its own. RedLock does this with calls to members that answer late: such
+/// a call must not be dropped in flight, and the majority must not wait for it.
 #[expect(
     clippy::disallowed_methods,
     reason = "a call to a member bounds itself, and the client's close waits for it"
@@ -433,7 +439,7 @@ pub(crate) fn run_to_end<T: Send + 'static>(
     tasks.spawn(call)
 }
 
-/// Tells the holder if the keeper ends before it has let go.
+/// When dropped, tells the holder that the keeper has ended without releasing.
 struct Alarm<'a>(&'a Hold);
 
 impl Drop for Alarm<'_> {
@@ -442,12 +448,12 @@ impl Drop for Alarm<'_> {
     }
 }
 
-/// Waits for the store's answer to the end, but tells the holder when the deadline passes meanwhile.
+/// Waits for the store's answer, however long it takes. If the deadline passes meanwhile, tells the holder at that moment.
 async fn watched<T>(hold: &Hold, answer: impl Future<Output = T>) -> T {
     in_time(hold, answer, || hold.expire()).await
 }
 
-/// Waits for the store's answer to the end, but calls `late` when the deadline passes meanwhile.
+/// Waits for the store's answer, however long it takes. If the deadline passes meanwhile, calls `late` at that moment.
 async fn in_time<T>(hold: &Hold, answer: impl Future<Output = T>, late: impl FnOnce()) -> T {
     let mut answer = std::pin::pin!(answer);
     tokio::select! {

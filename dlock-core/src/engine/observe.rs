@@ -1,4 +1,5 @@
-//! Events and measures: the only file that logs. Without the features it does nothing.
+//! Events for `tracing` and metrics for `metrics`: the only file that reports anything. Does nothing without these
+//! features.
 //!
 //! | metric | kind | labels |
 //! |---|---|---|
@@ -8,7 +9,7 @@
 //! | `dlock_lost_total` | counter | `store`, `kind` |
 //! | `dlock_store_failures_total` | counter | `store`, `operation`: attempt, renewal, downgrade, release |
 //!
-//! Lock names are in the events, not in the labels: there may be any number of them.
+//! Lock names are in the events only: there may be any number of them, and each would make a new time series of a metric.
 #![cfg_attr(
     not(all(feature = "tracing", feature = "metrics")),
     allow(unused_variables, reason = "each listener takes what it wants")
@@ -73,7 +74,7 @@ pub(crate) fn hold_over(request: &Request, info: &Info, begun: Begun, lost: Opti
     }
 }
 
-/// A hold that was let go had been lost before: its release found nothing.
+/// The release of a hold found nothing in the store: the hold had been lost before.
 pub(crate) fn found_gone(request: &Request, info: &Info) {
     #[cfg(feature = "tracing")]
     {
@@ -85,7 +86,7 @@ pub(crate) fn found_gone(request: &Request, info: &Info) {
         .increment(1);
 }
 
-/// The store failed to answer; the keeper goes on.
+/// A call to the store failed; the keeper goes on.
 pub(crate) fn failed(request: &Request, info: &Info, operation: &'static str, error: &Error) {
     #[cfg(feature = "tracing")]
     tracing::warn!(

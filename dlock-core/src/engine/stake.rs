@@ -15,7 +15,7 @@ pub(crate) struct Stake {
 }
 
 impl Stake {
-    /// The part of a guard that the hold counts already on this side.
+    /// Makes the stake of a guard that the hold counts on this side already.
     pub(crate) fn new(hold: Arc<Hold>, side: Side) -> Self {
         Self { hold, side, departed: false }
     }

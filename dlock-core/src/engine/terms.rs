@@ -1,4 +1,4 @@
-//! On what terms a claim is kept.
+//! How long a claim is kept, and how often it is renewed.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 pub(crate) struct Terms {
     pub(crate) ttl: Duration,
     pub(crate) renewal: Cadence,
-    /// How long the whole hold may last.
+    /// How long the whole hold may last: its lease or its `max_hold`.
     pub(crate) longest: Option<Duration>,
 }
 

@@ -31,7 +31,8 @@ pub struct MemoryBackend {
 type Space = Mutex<Shelf>;
 
 struct Shelf {
-    /// The last number drawn, of any lock: a place in a queue, and a token once it is granted.
+    /// The last number that was drawn, for any lock. A claim's number is its place in the queue, and its token once it is
+    /// granted.
     last: u64,
     /// The queues, none of them empty.
     queues: BTreeMap<LockName, Vec<Place>>,
@@ -43,7 +44,7 @@ struct Place {
     number: u64,
     came: Moment,
     expires: Moment,
-    /// Rung when asking again may pay.
+    /// Rung when another attempt may have a different result.
     bell: Arc<Notify>,
 }
 
@@ -174,7 +175,7 @@ impl Shelf {
             .is_some_and(|queue| queue.iter().any(|place| !kind.shares_with(place.entry.kind)))
     }
 
-    /// Whether the claim holds, or for how long the one ahead of it may go on.
+    /// Whether the claim holds. If not, it is to ask again when the claim ahead of it expires.
     fn answer(&mut self, name: &LockName, id: ClaimId, ttl: Duration, now: Moment) -> Attempt {
         let turn = turn(&self.queue(name), id);
         let id = if let Turn::Behind(ahead) = turn { ahead.id } else { id };
@@ -185,7 +186,7 @@ impl Shelf {
         }
     }
 
-    /// Removes the claims that were not heard of for their ttl.
+    /// Removes the claims whose clients were silent for a ttl.
     fn bury(&mut self, name: &LockName, now: Moment) {
         let dead = |place: &&Place| place.expires.since(now).is_zero();
         while let Some(id) =
@@ -205,7 +206,7 @@ impl Shelf {
         }
     }
 
-    /// Rings those who wait for this claim.
+    /// Rings the claims that wait for this one.
     fn ring_watchers(&mut self, name: &LockName, id: ClaimId) {
         for watcher in watchers(&self.queue(name), id) {
             self.place(name, watcher.id).expect("in the queue").bell.notify_one();
@@ -261,7 +262,8 @@ impl Inspect for MemoryBackend {
     }
 }
 
-/// Where tokens begin: above all that a former life of this process has granted, at up to a million grants a second.
+/// Where tokens begin: microseconds since 1970. So tokens grow across restarts of the process, as long as it grants less
+/// than a million a second.
 #[expect(
     clippy::disallowed_methods,
     reason = "the floor of tokens is the one use of the wall clock: it outlives the process"

@@ -13,26 +13,28 @@ use tokio_util::task::TaskTracker;
 use crate::driver::{Backend, Claim, Error, Info, Kind, Request, Result, Store};
 use claim::RedLockClaim;
 
-/// A majority of several independent stores as one: survives the loss of a minority of them.
+/// Several independent stores as one backend: a lock is held if a majority of them holds it. Survives the loss of a
+/// minority.
 ///
-/// All members are asked at once, each with a time-out of its own. The lock is held while a majority holds it;
-/// it is valid for what the slowest of that majority promises, less a drift of 1 % of the ttl and 2 ms for clocks that run
-/// at different speeds. A member that fails costs nothing while a majority stands without it. One that comes back empty is
-/// asked for a new grant after the renewal that notices it, and its vote counts once that grant was renewed.
+/// All members are asked at once, each with a time-out of its own. The lock is held while a majority holds it; it is valid
+/// for what the slowest of that majority promises, less a drift of 1 % of the ttl and 2 ms for clocks that run at different
+/// speeds. While a majority holds without it, a member that fails does no harm. A member that comes back without its data
+/// is noticed at the next renewal. It is then asked for a new grant, and counts for the majority again once that grant was
+/// renewed.
 ///
-/// A waiter stays in the queues of the members that have queues, and is woken by them. Contenders may split the members
-/// between them, so that none has a majority. Each then releases what it holds after a random pause, and asks again.
+/// A waiter stays in the queues of the members that have queues, and is woken by them. Several contenders may each hold
+/// some members and none a majority. Each of them then releases its members after a random pause, and asks again.
 ///
 /// **What is left of fairness.** No order is common to all members. [`fair`](crate::Locks::fair) and read/write locks are
 /// granted in order of arrival while contenders arrive further apart than a round trip and no answer of a member is lost.
-/// Otherwise a waiter may be overtaken by those with whom it split the members.
+/// Otherwise several contenders may hold members at the same time, and one that came later may get the majority first.
 ///
-/// On its members a claim has ids that agree with [`Guard::id`](crate::Guard::id) in their first 30 characters. Each member
-/// sees another id, and a new one after a release, so that a late request never touches a later claim.
+/// The ids that the members show agree with [`Guard::id`](crate::Guard::id) in their first 30 characters. Each member sees
+/// a different id, and a new one after each release, so that a late request never touches a later claim.
 ///
-/// **It has no fencing token**, since no order of grants is common to all members, and it stands and falls with the
-/// members' memory: one that forgets a lock (an asynchronous disk, a failover) and comes back at once can help a second holder to
-/// a majority. Where that matters, use one store with a token; `docs/semantics.md` compares the two.
+/// **It has no fencing token**, since no order of grants is common to all members. And it relies on the members to keep
+/// their data: a member that forgets a lock (an asynchronous disk, a failover) and comes back at once can help a second
+/// holder to a majority. Where that matters, use one store with a token; `docs/semantics.md` compares the two.
 #[derive(Clone)]
 pub struct RedLock {
     members: Arc<[Store]>,
@@ -64,7 +66,7 @@ impl RedLock {
         let kinds = KINDS.iter().copied().filter(|kind| infos().all(|info| info.kinds.contains(kind)));
         let kinds = common(&kinds.collect::<Vec<_>>());
         let least = infos().map(|info| *info.ttl.start()).max().unwrap_or_default();
-        // Below this the drift leaves nothing.
+        // With a shorter ttl, too little would be left after the drift is taken off.
         let least = least.max(Duration::from_millis(10));
         let most = infos().map(|info| *info.ttl.end()).min().unwrap_or_default();
         if kinds.is_empty() || least > most {
@@ -81,8 +83,8 @@ impl RedLock {
         Ok(Self { members, member_timeout: None, info: Arc::new(info), tasks: member::closed() })
     }
 
-    /// How long one member may take for an answer before the lock goes on without it. Default: a tenth of the ttl, at
-    /// least 50 ms and at most 2 s. A member that is merely late is still heard afterwards.
+    /// How long one member may take for an answer before the lock goes on without it. Default: a tenth of the ttl, at least
+    /// 50 ms and at most 2 s. The call to a late member goes on in the background, and its answer still counts.
     #[must_use]
     pub fn member_timeout(mut self, limit: Duration) -> Self {
         self.member_timeout = Some(limit);
@@ -112,8 +114,8 @@ impl Backend for RedLock {
         Box::new(RedLockClaim::new(self, request))
     }
 
-    /// Waits for the members' late answers, and for releases in the background: those are repeated for a ttl at the longest,
-    /// or in a member with sessions until the session ends. Then closes the members.
+    /// Waits for calls and releases that go on in the background, then closes the members. A release is repeated for a ttl
+    /// at the longest, or on a member with sessions until the session ends.
     async fn close(&self) {
         self.tasks.wait().await;
         join_all(self.members.iter().map(|member| member.backend.close())).await;
@@ -126,7 +128,7 @@ impl fmt::Debug for RedLock {
     }
 }
 
-/// The kinds that it can ask its members for.
+/// The kinds that RedLock knows how to ask its members for.
 const KINDS: &[Kind] = &[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write];
 
 /// The kinds that all members have, as [`Info`] wants them.

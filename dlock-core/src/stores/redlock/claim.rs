@@ -1,14 +1,16 @@
-//! A claim on a majority: rounds of questions to all members. Over the usual length, with the reasons of its rules.
+//! A claim on a majority: rounds of questions to all members. Over the usual length, because the rules need their reasons
+//! beside them.
 //!
-//! - **Vote.** The hold rests on the members with a vote. At the grant every member that holds gets one.
-//! - **Newcomer.** A member that granted after that. It has no vote yet.
-//! - **Joined.** A newcomer that was also renewed: from its grant until that renewal was sent it has held without a gap.
-//! - **Disowned.** A member with a vote said that it does not hold for us, though the time that it had granted was not over:
-//!   a forced release, or lost data. Somebody else may have held the lock there.
-//! - **Silent.** A member that does not answer. It may hold or not.
+//! - **Vote.** Members with a vote are those that the hold is based on. At the grant every member that holds gets a vote.
+//! - **Newcomer.** A member that granted only after the majority had. It has no vote yet.
+//! - **Joined.** A newcomer that has also confirmed a renewal. So it is known to have held without a gap from its grant
+//!   until that renewal was sent.
+//! - **Disowned.** A member with a vote said that it does not hold for us, although the time that it had granted was not
+//!   over. The cause is a forced release or lost data. Somebody else may have held the lock there.
+//! - **Silent.** A member that does not answer. Whether it holds is unknown.
 //!
-//! Why newcomers must wait for a vote: a hold that was broken on most members could otherwise be put together again, member
-//! by member, although somebody else held the lock in between.
+//! Newcomers must wait for a vote for this reason: suppose that a hold was broken on most members, and somebody else held
+//! the lock meanwhile. If newcomers counted at once, the old hold could regain a majority, member by member.
 
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
@@ -22,12 +24,12 @@ use super::{
 };
 use crate::driver::{Attempt, Claim, Error, Grant, Moment, Release, Renewal, Request, Result, Wait};
 
-/// The first patience of a contender that holds some members, but no majority, before it lets them go. Doubles, up to a
-/// third of the ttl: while somebody else holds the majority, letting go is of no use.
+/// How long a contender that holds some members, but no majority, waits before it first releases them. The time doubles
+/// with each release, up to a third of the ttl: while somebody else holds the majority, releasing does not help.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// The least and the most that one member may take, unless it is set: below, a busy machine would be taken for one that is
-/// away; above, everybody would wait too long for one that is.
+/// The least and the most that one member may take by default. With less, a busy member would be taken for one that is
+/// down. With more, everybody would wait too long for a member that is down.
 const LEAST: Duration = Duration::from_millis(50);
 const MOST: Duration = Duration::from_secs(2);
 
@@ -40,7 +42,7 @@ pub(super) struct RedLockClaim {
     patience: Duration,
     /// Since when some members hold for us, but no majority.
     split_since: Option<Instant>,
-    /// A member with a vote has disowned the hold, and no majority of the votes has confirmed it since.
+    /// A member with a vote has disowned the hold, and since then no majority of the votes has been renewed.
     disowned: bool,
 }
 
@@ -56,11 +58,11 @@ struct Tally {
     /// Members that said that somebody else is first, or that they do not know us.
     refused: usize,
     released: usize,
-    /// Of the released, those that did not know us.
+    /// Members that were asked to release and did not know the claim; counted in `released` too.
     gone: usize,
     /// Members that failed, or did not answer in time.
     unknown: usize,
-    /// Of the unknown, those whose error is not transient.
+    /// Members whose error is not transient; counted in `unknown` too.
     refusals: usize,
     retry_in: Option<Duration>,
     error: Option<Error>,
@@ -99,7 +101,7 @@ impl Tally {
 
 impl RedLockClaim {
     pub(super) fn new(lock: &RedLock, request: Request) -> Self {
-        // Members' tokens cannot be compared, so nobody would get them.
+        // Tokens of different members cannot be compared, so nobody would use them.
         let request = request.without_token();
         let members = lock.members.iter().enumerate().map(|(index, store)| {
             Member::new(index, Arc::clone(&store.backend), request.clone(), lock.tasks.clone())
@@ -178,8 +180,8 @@ impl RedLockClaim {
         self.request.ttl / 100 + Duration::from_millis(2)
     }
 
-    /// Takes the vote from each silent member whose granted time is over, and gives votes to newcomers in its place: to those
-    /// that held before that time was over and were renewed since. Gives none while a member has disowned the hold.
+    /// Takes the vote from each silent member whose granted time is over. Gives votes instead to joined newcomers that held
+    /// before that time was over. Gives none while the hold is disowned.
     fn replace_expired(&mut self) {
         let drift = self.drift();
         let over = self.members.iter_mut().filter_map(|member| member.take_expired_vote(drift)).min();
@@ -189,13 +191,13 @@ impl RedLockClaim {
         newcomers.for_each(Member::give_vote);
     }
 
-    /// Releases on every member, and waits until all have answered or `limit` has passed. Releases without an answer go on in
-    /// the background, because a call that is still open may reach its member long after this claim was given up.
+    /// Releases on every member, and waits until all have answered or `limit` has passed. Releases that got no answer go on
+    /// in the background: an earlier call may still reach its member, and would then leave something behind.
     ///
-    /// `Gone` if so many members did not know the claim that the rest is no majority.
+    /// `Gone` if so many members did not know the claim that the others are too few for a majority.
     ///
     /// # Errors
-    /// So many have not confirmed it that a majority may still hold.
+    /// If so many members did not confirm the release that a majority may still hold.
     async fn leave(&mut self) -> Result<Release> {
         let asked = self.members.iter().filter(|member| member.is_there()).count();
         let tally = self.round(|member| member.is_there().then_some(Question::Release), |_| false).await;
@@ -206,9 +208,9 @@ impl RedLockClaim {
         Ok(if tally.gone > self.spare() { Release::Gone } else { Release::Done })
     }
 
-    /// Gives a vote to each joined newcomer for which a majority of votes was renewed, by requests sent after the newcomer's
-    /// grant. So the hold stood without the newcomer when it came. A request sent earlier proves nothing about that time,
-    /// however late its answer came.
+    /// Gives votes to joined newcomers. Condition: a majority of the members with a vote has confirmed renewals that were
+    /// sent after the newcomer's grant. That proves that the hold had a majority without the newcomer when it joined. A
+    /// renewal that was sent before proves nothing about that time, however late its answer came.
     fn admit_newcomers(&mut self) {
         let renewed: Vec<_> = self.members.iter().filter_map(Member::vote_renewed_at).collect();
         let stood = |since| renewed.iter().filter(|renewed| **renewed >= since).count() >= self.quorum;
@@ -216,7 +218,7 @@ impl RedLockClaim {
         joined.for_each(Member::give_vote);
     }
 
-    /// Reads the answers that came since the last round, so that their members are asked like the others.
+    /// Reads the answers that came after their round was over, so that this round can ask those members again.
     fn take_late_answers(&mut self) {
         let drift = self.drift();
         for member in &mut self.members {
@@ -226,8 +228,8 @@ impl RedLockClaim {
         self.admit_newcomers();
     }
 
-    /// Lets go of the members that hold for us once they have been too few for as long as our patience; `true` if it did.
-    /// Contenders that split the members between them would otherwise wait for each other for ever.
+    /// Releases the members that hold for us if they have been no majority for as long as our patience; `true` if it did.
+    /// Otherwise several contenders, each with some of the members, would wait for each other for ever.
     fn yield_if_split(&mut self) -> bool {
         let holds_some = self.members.iter().any(Member::holds);
         let Some(since) = self.split_since.filter(|_| holds_some) else {
@@ -244,7 +246,8 @@ impl RedLockClaim {
         true
     }
 
-    /// The error of too few answers. It is not transient if so many members refuse for good that no majority is left.
+    /// The error of a round with too few answers. It is not transient if so many members refused that the others are no
+    /// majority.
     fn too_few(&self, tally: Tally) -> Error {
         let source = match tally.refusal {
             Some(refusal) if tally.refusals > self.spare() => return refusal,
@@ -276,7 +279,8 @@ impl Claim for RedLockClaim {
         let begun = Moment::now();
         let (quorum, spare) = (self.quorum, self.spare());
         let tries = self.request.wait == Wait::Never;
-        // A member whose time is over is asked for another claim at once: to renew would only tell that it has forgotten this one.
+        // A member whose granted time is over is asked for a new claim at once. A renewal would only tell us that the
+        // member has forgotten the old one.
         self.members.iter_mut().filter(|member| member.is_over()).for_each(Member::leave_in_background);
         let enough = |tally: &Tally| tally.held >= quorum || (tries && tally.refused > spare);
         let tally = self.round(|member| Some(member.next_question()), enough).await;
@@ -291,7 +295,7 @@ impl Claim for RedLockClaim {
             return Err(Error::Unavailable { store: "redlock", source: late.into() });
         }
         if tries || tally.unknown > spare {
-            // Without a majority nothing may stay: neither after a single try, nor while the members cannot be reached.
+            // Neither a single try nor an attempt that could not reach a majority may leave anything on the members.
             let left = self.leave().await;
             return match tally.unknown > spare {
                 true => Err(self.too_few(tally)),
@@ -308,12 +312,14 @@ impl Claim for RedLockClaim {
         Ok(Attempt::Busy { retry_in })
     }
 
-    /// Renews on the members that hold, and asks the others for a new grant. See the words at the top of this file.
+    /// Renews on the members that hold, and asks the others for a new grant. The top of this file explains the words.
     ///
-    /// - While no vote has disowned the hold: `Renewed` if any majority renewed. A silent member may still hold, so newcomers
-    ///   stand in for it; when the time that it had granted is over, they get its vote.
-    /// - Once a vote has disowned the hold: `Renewed` only if a majority of the votes renewed, which have held without a gap.
-    /// - `Lost` if the votes that are left are no majority.
+    /// - While no member with a vote has disowned the hold: `Renewed` if any majority renewed. Newcomers count here in the
+    ///   place of silent members, which may still hold. When the time that a silent member had granted is over, newcomers
+    ///   get its vote.
+    /// - Once a member with a vote has disowned the hold: `Renewed` only if a majority renewed among the members with a
+    ///   vote, because only they have held without a gap.
+    /// - `Lost` if too few members with a vote are left for a majority.
     async fn renew(&mut self) -> Result<Renewal> {
         let begun = Moment::now();
         let (quorum, spare) = (self.quorum, self.spare());

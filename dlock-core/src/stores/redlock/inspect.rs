@@ -1,4 +1,4 @@
-//! What a majority of stores shows.
+//! Looking into a RedLock: merges what its members show.
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
@@ -8,7 +8,7 @@ use crate::driver::{Contender, Error, Inspect, LockName, LockState, Result};
 
 #[async_trait]
 impl Inspect for RedLock {
-    /// A contender holds if a majority says so; what only a minority knows is shown as waiting.
+    /// Shows a contender as a holder if a majority of the members does, and otherwise as waiting.
     async fn inspect(&self, name: &LockName) -> Result<Option<LockState>> {
         let answers = join_all(self.inspectors().map(|member| member.inspect(name))).await;
         let states = self.majority(answers)?;

@@ -1,5 +1,5 @@
-//! One member's part in a claim: what is asked of it, and until when it holds. Over the usual length: a
-//! member's states, and all that changes them.
+//! One member's part in a claim: what the member is asked, and until when it holds. Over the usual length, so that all code
+//! that changes a member's state is in one file.
 //!
 //! `claim.rs` explains the words *vote*, *joined* and *disowned*.
 
@@ -22,10 +22,10 @@ use crate::{
 };
 
 /// How many bytes of the id are common to all claims that one claim on the majority makes on its members. The other three
-/// are the member's index and the number of its claim.
+/// bytes differ from claim to claim: the member's index and the claim's number go into them.
 const COMMON: usize = 13;
 
-/// How many characters of the id's text these bytes are.
+/// How many characters these bytes take in the id's text.
 const COMMON_TEXT: usize = 30;
 
 /// One member's claim, and what is known of it.
@@ -41,21 +41,22 @@ pub(super) struct Member {
     index: u8,
     claims: u16,
     state: State,
-    /// Until when it holds, by its last good answer, counted from before the request. `None` as soon as a release was asked
-    /// for, even if the member still holds.
+    /// Until when the member holds, by its last good answer, counted from before the request. `None` from the moment that a
+    /// release is asked for, even if the member still holds.
     held_until: Option<Moment>,
     /// Whether the hold rests on it.
     has_vote: bool,
-    /// When the answer came that granted. Since then it has held, without a gap until `renewal_sent`.
+    /// When the answer came that granted. The member has held without a gap from then until `renewal_sent`.
     granted_at: Option<Instant>,
     /// When the last renewal that it confirmed was sent.
     renewal_sent: Option<Instant>,
     /// Whether it was renewed in the current round.
     renewed_in_round: bool,
-    /// It has disowned the hold while it had a vote: until when it had promised to hold. Kept until the claim reads it, with
-    /// [`take_disowned`](Self::take_disowned) or [`take_expired_vote`](Self::take_expired_vote).
+    /// Set when the member disowns the hold while it has a vote: the end of the time that it had granted. Kept until the
+    /// claim reads it, with [`take_disowned`](Self::take_disowned) or [`take_expired_vote`](Self::take_expired_vote).
     disowned_until: Option<Moment>,
-    /// Earlier claims on this member that are being released in the background. Closed, so that it can be waited for.
+    /// Earlier claims on this member that are being released in the background. The tracker is closed, so that waiting for
+    /// it can end.
     leaving: TaskTracker,
     /// Everything that the RedLock does in the background, for [`Backend::close`].
     tasks: TaskTracker,
@@ -72,7 +73,7 @@ enum State {
     },
     /// A claim that is never attempted again: the member has forgotten it, or has not confirmed its release.
     Ended(Box<dyn Claim>),
-    /// No claim, and a release that waits for earlier claims to be released. May be dropped; costs no task.
+    /// No claim. A release waits here until all earlier claims are released. This future may be dropped at any time.
     Draining(Pin<Box<dyn Future<Output = ()> + Send>>),
     /// No claim, but perhaps earlier ones that are being released in the background.
     None,
@@ -92,15 +93,15 @@ pub(super) enum Question {
 /// What a member says.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// It holds from `at`, when the answer came, or from earlier on, and until `until`.
+    /// The member holds until `until`. It began to hold at `at`, when the answer came, at the latest.
     Granted { at: Instant, until: Moment },
-    /// It has held without a gap until `sent`, and holds until `until`.
+    /// The member had held without a gap when the renewal was sent, at `sent`, and holds until `until`.
     Renewed { sent: Moment, until: Moment },
-    /// Somebody else is first there; when to ask again.
+    /// Somebody else is ahead of us on this member. Ask again after this long.
     Busy(Duration),
-    /// It does not know us any more.
+    /// The member does not know the claim any more.
     Lost,
-    /// It has let go.
+    /// The member has released the claim.
     Released(Release),
     /// It is not known whether the member did what it was asked for.
     Unknown(Error),
@@ -127,12 +128,12 @@ impl Member {
         }
     }
 
-    /// Whether it holds, by its last answer. Its time may be over.
+    /// Whether it holds, by its last answer. The time that it granted may be over by now.
     pub(super) fn holds(&self) -> bool {
         self.held_until.is_some()
     }
 
-    /// Until when it holds, if it has a vote, or has joined and so takes the place of a vote that expires.
+    /// Until when it holds, if it has a vote or has joined. A joined member may stand in for a silent one.
     pub(super) fn lasts_until(&self) -> Option<Moment> {
         self.held_until.filter(|_| self.has_vote || self.joined_at().is_some())
     }
@@ -142,18 +143,18 @@ impl Member {
         self.held_until.filter(|_| self.has_vote)
     }
 
-    /// Lets the hold rest on it from now on, if it holds.
+    /// Gives the member a vote if it holds, and takes its vote away if it does not.
     pub(super) fn give_vote(&mut self) {
         self.has_vote = self.holds();
     }
 
-    /// When the last renewal that it confirmed was sent, if the hold rests on it. Until then it has held, whatever it says
-    /// later.
+    /// When the last renewal that it confirmed was sent, if the hold rests on it. Whatever the member says later, it held
+    /// until that time.
     pub(super) fn vote_renewed_at(&self) -> Option<Instant> {
         self.renewal_sent.filter(|_| self.has_vote)
     }
 
-    /// Since when it holds, if it has joined: was granted, and renewed after that.
+    /// Since when it holds, if it has joined, that is, has granted and confirmed a renewal after that.
     pub(super) fn joined_at(&self) -> Option<Instant> {
         self.granted_at.filter(|_| self.renewal_sent.is_some())
     }
@@ -163,8 +164,8 @@ impl Member {
         self.renewed_in_round
     }
 
-    /// Whether it has disowned the hold since this was last asked. Only if the time that it had granted was not
-    /// over, by its own clock: otherwise it forgot us rightly, and counts as a silent member whose time is over.
+    /// Whether the member has disowned the hold since the last call. `false` if the time that it had granted may have been
+    /// over by its own clock: then it was right to forget the claim, and counts as a silent member whose time is over.
     pub(super) fn take_disowned(&mut self, drift: Duration) -> bool {
         match self.disowned_until {
             Some(until) if until.remaining() > drift => {
@@ -175,11 +176,11 @@ impl Member {
         }
     }
 
-    /// Takes its vote away if the time that it granted is over, and tells when it was.
+    /// Takes its vote away if the time that it granted is over. Returns when that time was over.
     pub(super) fn take_expired_vote(&mut self, drift: Duration) -> Option<Instant> {
         let over = self.vote_until().filter(|until| until.remaining() <= drift);
         if over.is_some() {
-            // It has promised nothing any more: if it lets the claim in again, that is a hold of its own.
+            // Its promise is over. If it grants again, that is a new hold, which must join like any newcomer.
             self.clear_hold();
         }
         over.or(self.disowned_until.take()).map(Moment::instant)
@@ -190,16 +191,16 @@ impl Member {
         self.held_until.is_some_and(|until| until.remaining().is_zero())
     }
 
-    /// What it is asked next, to hold for us or to go on holding.
+    /// What to ask the member next: a grant, or a renewal if it holds.
     ///
-    /// A member that holds is asked to renew, never for another grant. Such a member may have lost the claim meanwhile: then it
-    /// would grant the lock anew, and without tokens nothing in its answer would tell.
+    /// A member that holds is asked to renew, never for another grant. It may have lost the claim meanwhile. An attempt
+    /// would then get a new grant, and without tokens the answer would not show that there was a gap.
     pub(super) fn next_question(&self) -> Question {
         if self.holds() { Question::Renew } else { Question::Attempt }
     }
 
-    /// Asks the member. While an earlier question is unanswered, an attempt or a renewal is not asked again, and a release
-    /// follows the answer.
+    /// Asks the member. While an earlier question is unanswered, this sends no attempt and no renewal; a release is sent
+    /// after that answer.
     pub(super) fn ask(&mut self, question: Question) {
         match question {
             Question::Release => self.ask_to_leave(),
@@ -245,7 +246,8 @@ impl Member {
                 return;
             }
         };
-        // Released only when the earlier claims are gone too: then nothing of ours is left.
+        // Answers `Released` only when the earlier claims are gone too, so that nothing of this RedLock claim is left on
+        // the member.
         let others = self.leaving.clone();
         let answer = Box::pin(async move {
             let (claim, answer) = released.await;
@@ -257,14 +259,15 @@ impl Member {
         self.state = State::Asked { question, answer, late: false };
     }
 
-    /// Has the claim released in the background, however late the member answers. The next attempt is another claim.
+    /// Releases the claim in the background, however late the member answers. The next attempt makes a new claim.
     pub(super) fn leave_in_background(&mut self) {
         self.clear_hold();
         let state = std::mem::replace(&mut self.state, State::None);
         if matches!(state, State::Draining(_) | State::None) {
             return;
         }
-        // A release under way waits for all in `leaving`, so it is tracked in a new one: it would wait for its own end.
+        // A release under way waits for all tasks in `leaving`. If it were in there itself, it would wait for its own end,
+        // so it goes into a new tracker.
         let is_release = matches!(state, State::Asked { question: Question::Release, .. });
         let others = is_release.then(|| std::mem::replace(&mut self.leaving, closed()));
         let (backend, ttl) = (Arc::clone(&self.backend), self.request.ttl);
@@ -280,7 +283,7 @@ impl Member {
             if let Some(mut claim) = claim {
                 engine::release_until_forgotten(claim.as_mut(), backend.info(), ttl, drop).await;
             }
-            // That release failed before it had waited for the earlier claims.
+            // The release above failed before it waited for the earlier claims, so wait for them now.
             if let Some(others) = others {
                 others.wait().await;
             }
@@ -314,7 +317,8 @@ impl Member {
         matches!(self.state, State::Asked { .. } | State::Draining(_))
     }
 
-    /// Polls for the answer to what was asked, and notes what it says of the hold. May be polled again later.
+    /// Polls for the answer to the last question, and notes what it says about the hold. May be called again after
+    /// `Pending` or an answer.
     pub(super) fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Answer> {
         if let State::Draining(others) = &mut self.state {
             std::task::ready!(others.as_mut().poll(context));
@@ -362,13 +366,14 @@ impl Member {
     /// Reads an answer that came after its round, and begins a new round.
     pub(super) fn take_late_answer(&mut self) {
         if matches!(self.state, State::Asked { late: true, .. }) {
-            // If it is not there yet, whoever waits for it polls again.
+            // If the answer is not there yet, the next `round` or `changed` polls for it with a real waker.
             let _ = self.poll_answer(&mut Context::from_waker(Waker::noop()));
         }
         self.renewed_in_round = false;
     }
 
-    /// Ends when asking again may pay: when the member hints, or when it has granted after its round was over.
+    /// Ends when another attempt may have a different result: when the member hints, or when a late answer says that it has
+    /// granted.
     pub(super) async fn changed(&mut self) {
         match &mut self.state {
             State::Idle(claim) => claim.changed().await,
@@ -391,7 +396,7 @@ pub(super) fn closed() -> TaskTracker {
 }
 
 /// Whether the ids that two members show belong to one claim on the majority. Such ids differ only in the bytes after the
-/// first [`COMMON`]; what another program writes behind an id must be the same.
+/// first [`COMMON`]. If text follows the id, as in ids of other programs, it must be the same.
 pub(super) fn is_same_claim(one: &str, other: &str) -> bool {
     let parts = |id: &str| Some((id.get(..COMMON_TEXT)?.to_owned(), id.get(ID_TEXT..)?.to_owned()));
     one == other || parts(one).is_some_and(|one| Some(one) == parts(other))
@@ -403,7 +408,7 @@ const ID_TEXT: usize = 36;
 fn asking(mut claim: Box<dyn Claim>, question: Question) -> Asking {
     Box::pin(async move {
         let sent = Moment::now();
-        // A panic of one member's driver counts as one unknown answer, and the member is asked again.
+        // If a member's driver panics, the answer is unknown, and the member is asked again later.
         let told = AssertUnwindSafe(ask(claim.as_mut(), question, sent)).catch_unwind().await;
         let answer = told.unwrap_or_else(|_| Err(ended()));
         (Some(claim), answer.unwrap_or_else(Answer::Unknown))

@@ -6,13 +6,13 @@
 //!
 //! **The kit** is what drivers of network stores would each write again:
 //!
-//! - parameters: [`StoreUrl`] reads durations, numbers, choices, [addresses](Address), [logins](Login) and [TLS](Tls) files from a
-//!   URL, and refuses all else in the same words on all stores;
-//! - verdicts: [`Failures`] makes errors of the client crate's, each with a [`Verdict`];
-//! - links: a [`Link`] is a connection that many share, opened by one of them at a time, at a [`Pace`];
-//! - gathering: a [`Gathering`] makes few calls of the requests of many callers;
-//! - seats: [`Seats`] know who waits for which event, and whom it wakes;
-//! - the [`Reaper`], for stores that know sessions and no claims.
+//! - parameters: [`StoreUrl`] reads durations, numbers, choices, [addresses](Address), [logins](Login) and [TLS](Tls) files
+//!   from a URL, and refuses everything else with the same messages on all stores;
+//! - verdicts: [`Failures`] turns the client crate's errors into ours; a [`Verdict`] says what each means;
+//! - links: a [`Link`] is a connection that many callers share; one caller at a time opens it, with pauses from a [`Pace`];
+//! - gathering: a [`Gathering`] combines the requests of many callers into few calls;
+//! - seats: [`Seats`] know which claims wait for which event, and wake the right ones;
+//! - the [`Reaper`] gives each claim a ttl in a store that only knows sessions.
 
 mod backend;
 mod clock;

@@ -24,11 +24,11 @@ pub struct Request {
     pub id: ClaimId,
     /// The store must forget the claim this long after it last heard of it.
     pub ttl: Duration,
-    /// How long the caller will wait, for stores that treat a try differently or note a waiter's patience.
-    /// The engine keeps the time; a driver never does.
+    /// How long the caller will wait. For stores that treat a single try differently, or store how long a waiter will wait.
+    /// The engine measures this time; a driver never does.
     pub wait: Wait,
-    /// Whether the caller wants the fencing token. `false` for the members of a [`RedLock`](crate::RedLock): a store that keeps
-    /// something for each name's token should then draw none and grant without. Other stores may ignore it.
+    /// Whether the caller wants the fencing token. `false` for the members of a [`RedLock`](crate::RedLock): a store that
+    /// must store something for each name to draw tokens should then grant without one. Other stores may ignore it.
     pub wants_token: bool,
 }
 
@@ -67,7 +67,7 @@ impl Request {
     }
 }
 
-/// A connected store. Cheap to share; holds connections, never lock state.
+/// A connected store. Cheap to share. Holds connections, and no state of locks.
 #[async_trait]
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// What the store is and can do. Never changes.
@@ -76,9 +76,9 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Prepares a claim. Does no I/O: nothing is in the store before the first [`Claim::attempt`].
     fn claim(&self, request: Request) -> Box<dyn Claim>;
 
-    /// Ends what the client has with the store, in order: calls that are still under way, then sessions and leases, then
-    /// connections. The engine calls it once the last claim has been released. Default: nothing; dropping the backend ends
-    /// its connections.
+    /// Ends the client's business with the store, in this order: waits for calls under way, then ends sessions and leases,
+    /// then connections. The engine calls it once the last claim has been released. Default: nothing; dropping the backend
+    /// ends its connections.
     ///
     /// Must end by itself even if the store does not answer: within the session's time-out, or within seconds.
     async fn close(&self) {}
@@ -90,26 +90,27 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
 /// `release` in flight, unless its runtime is shut down. Each must end by itself, so each bounds its own I/O.
 #[async_trait]
 pub trait Claim: Send + 'static {
-    /// Joins the contest, or asks again, and keeps a waiting claim alive for another ttl.
+    /// Asks for the lock, the first time or again, and keeps a waiting claim alive for another ttl.
     ///
     /// Idempotent: a claim that holds the lock already, because the last reply was lost, gets the same grant.
     /// After [`Attempt::Busy`] to a request whose wait is [`Wait::Never`] nothing is left in the store.
     ///
-    /// A read claim whose id holds the lock in a kind that [`Info::downgrades`] names turns that hold into a read hold in
-    /// place: same token, never a moment without it. If that answer is lost, the engine goes on with the claim that asked
-    /// for the other kind: its `renew` and `release` must be right for the read hold too.
+    /// If the claim is a read claim, and its id holds the lock in a kind that [`Info::downgrades`] names, the store turns
+    /// that hold into a read hold: with the same token, and without a moment in which the lock is free. If that answer is
+    /// lost, the engine goes on with the claim that asked for the other kind: its `renew` and `release` must be right for
+    /// the read hold too.
     ///
     /// # Errors
     /// The outcome is unknown, and `release` must be right all the same.
     async fn attempt(&mut self) -> Result<Attempt>;
 
-    /// Extends a held claim by its ttl, or learns that it is gone. Never acquires, never creates.
+    /// Extends a held claim by its ttl, or finds that the claim is gone. Never puts a claim into the store.
     ///
     /// # Errors
-    /// Unknown, not lost: the claim stays the holder's until its deadline.
+    /// Whether the claim was extended is then unknown. It is not lost: it stays the holder's until its deadline.
     async fn renew(&mut self) -> Result<Renewal>;
 
-    /// Removes every trace of the claim, waiting or held, and wakes whom that concerns.
+    /// Removes every trace of the claim, waiting or held, and wakes the waiters whose turn that may make it.
     ///
     /// Idempotent; right even if the outcome of `attempt` is unknown; never touches another claim. Tells whether there was
     /// anything to remove: a holder whose claim is [`Gone`](Release::Gone) is told that it had lost the lock.
@@ -117,39 +118,39 @@ pub trait Claim: Send + 'static {
     /// If the claim's session is over, the answer is `Gone`: the session's end has removed the claim.
     ///
     /// # Errors
-    /// Not confirmed; the keeper asks again until the store has confirmed it or has forgotten the claim by itself
-    /// ([`Info::session`]), and then takes `Gone` for its own doing.
+    /// The release is not confirmed. The keeper repeats it until the store has confirmed it or has forgotten the claim by
+    /// itself ([`Info::session`]). A `Gone` after that is no loss: the failed release may have removed the claim.
     async fn release(&mut self) -> Result<Release>;
 
-    /// Ends when asking again may pay: for a waiting claim its turn may have come, for a held one it may be lost.
+    /// Ends when it is worth asking the store again: a waiting claim's turn may have come, or a held claim may be lost.
     ///
     /// Only a hint: it may fire without cause, late, or never. It may be dropped at any await.
     async fn changed(&mut self);
 }
 
-/// What an [`attempt`](Claim::attempt) was told.
+/// The answer to an [`attempt`](Claim::attempt).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt {
     /// The claim holds the lock.
     Granted(Grant),
     /// Somebody else is first.
     Busy {
-        /// When asking again pays even without a hint, for example when the holder's ttl ends.
+        /// When to ask again even without a hint, for example when the holder's ttl ends.
         retry_in: Duration,
     },
 }
 
-/// What a claim is given.
+/// What a granted claim gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Greater than every token granted before for this name; `None` if the store cannot promise that, or may be if the request
-    /// does not [want](Request::wants_token) it.
+    /// Greater than every token granted before for this name. `None` if the store cannot promise that. May be `None` too if
+    /// the request does not [want](Request::wants_token) a token.
     pub token: Option<Token>,
     /// How long the holder may go without a renewal, counted from before the request was sent.
     pub valid_for: Duration,
 }
 
-/// What a [`renew`](Claim::renew) was told.
+/// The answer to a [`renew`](Claim::renew).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewal {
     /// Still ours.
@@ -161,10 +162,10 @@ pub enum Renewal {
     Lost,
 }
 
-/// What a [`release`](Claim::release) was told. Of a claim that only waited either may be said.
+/// The answer to a [`release`](Claim::release). For a claim that only waited, both answers are right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
-    /// It was there, or may have been; now it is not.
+    /// The claim was there, or may have been; now it is not.
     Done,
     /// The store says that nothing of the claim was there any more. A driver that may have sent the request more than once
     /// says `Done`: it may have removed the claim itself.
@@ -176,7 +177,7 @@ pub enum Release {
 pub struct Store {
     /// The driver.
     pub backend: Arc<dyn Backend>,
-    /// Looking into the store and breaking locks, where it can.
+    /// Looking into the store and breaking locks, if it can do that.
     pub inspect: Option<Arc<dyn Inspect>>,
 }
 

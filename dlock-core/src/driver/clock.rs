@@ -1,7 +1,7 @@
 //! Deadlines that also run out while the machine sleeps.
 //!
-//! A deadline stands on two clocks and the earlier one counts: tokio's, which tests can pause, and
-//! `CLOCK_BOOTTIME`, which goes on during a suspend while the store forgets us.
+//! A deadline is kept on two clocks, and counts as passed when it has passed on either. One is tokio's, which tests can
+//! pause. The other is `CLOCK_BOOTTIME`, which goes on while the machine is suspended, as the store's clock does.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 /// A point in time on both clocks: what a deadline is made of.
 ///
-/// A driver that counts time itself, such as the age of a session's last heartbeat, takes its moments from here and not from
-/// [`Instant`], which stands still while the machine is suspended.
+/// A driver that measures time itself, such as the age of a session's last heartbeat, uses this type and not [`Instant`],
+/// which stands still while the machine is suspended.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
     tokio: Instant,
@@ -23,7 +23,7 @@ impl Moment {
         Self { tokio: Instant::now(), boot: since_boot() }
     }
 
-    /// This long later. Saturates a century ahead, so that no duration can overflow a clock.
+    /// This moment plus a duration. Longer durations count as a century, so that none can overflow a clock.
     #[must_use]
     pub fn after(self, span: Duration) -> Self {
         let span = span.min(CENTURY);
@@ -36,18 +36,19 @@ impl Moment {
         Self { tokio: self.tokio.min(other.tokio), boot: self.boot.min(other.boot) }
     }
 
-    /// How long until this moment, by the clock on which it comes first. Zero if it has passed.
+    /// How long until this moment, on the clock that reaches it first. Zero if it has passed.
     pub fn remaining(self) -> Duration {
         self.since(Self::now())
     }
 
-    /// How long ago this moment was, by the clock that has gone further since. Zero if it is yet to come.
+    /// How long ago this moment was, on the clock that shows the longer time. Zero if it is yet to come.
     pub fn elapsed(self) -> Duration {
         let now = Self::now();
         now.tokio.duration_since(self.tokio).max(now.boot.saturating_sub(self.boot))
     }
 
-    /// How long after `earlier` this moment is, by the clock that shows less. Zero if it is not after `earlier`.
+    /// How long after `earlier` this moment is, on the clock that shows the shorter time. Zero if it is not after
+    /// `earlier`.
     pub fn since(self, earlier: Self) -> Duration {
         self.tokio.duration_since(earlier.tokio).min(self.boot.saturating_sub(earlier.boot))
     }
@@ -63,11 +64,11 @@ impl Moment {
     }
 }
 
-/// The longest deadline. Timers far beyond the life of a process are as good as none.
+/// The longest deadline. A timer that ends after the process does is as good as none.
 const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// Lets tests pretend that the machine was suspended for `span`: every clock went on meanwhile but tokio's and the monotonic
-/// one. For the calling thread only.
+/// Lets tests pretend that the machine was suspended for `span`: only tokio's clock and the monotonic one stood still. For
+/// the calling thread only.
 #[cfg(feature = "test-util")]
 pub fn pretend_suspend(span: Duration) {
     SUSPENDED.set(SUSPENDED.get() + span);
@@ -104,7 +105,7 @@ fn boot_clock() -> Duration {
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
 }
 
-/// Elsewhere tokio's clock alone counts.
+/// On other systems only tokio's clock counts.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn boot_clock() -> Duration {
     Duration::ZERO

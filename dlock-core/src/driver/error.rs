@@ -34,7 +34,7 @@ pub enum Error {
         reason: LostReason,
     },
 
-    /// This owner holds the read side and asked for an exclusive one, which would wait for itself for ever.
+    /// This owner holds the read side and asked for an exclusive lock, which would wait for that read hold for ever.
     /// Release the read side first.
     #[error("lock `{name}` is held for reading by the same owner; release that before asking for {kind}")]
     Deadlock {
@@ -76,7 +76,7 @@ pub enum Error {
     /// Options that contradict each other or the store.
     #[error("{reason}")]
     InvalidOptions {
-        /// Which, with the values.
+        /// Which options clash, with their values.
         reason: String,
     },
 
@@ -145,7 +145,7 @@ pub enum LostReason {
     Expired,
     /// The store says that it is not ours: taken over, force-released, or deleted.
     Taken,
-    /// The keeper is gone, with its runtime or by a panic in a driver: nobody renews any more.
+    /// Nobody renews the lock any more: its runtime has ended, or a driver panicked.
     Abandoned,
 }
 

@@ -1,8 +1,8 @@
-//! Gathering: requests of many callers become few calls. Over the usual length with its tests.
+//! Gathering: combines requests of many callers into few calls to the store. Over the usual length with its tests.
 //!
-//! Whoever asks first leads: it waits a moment for others, divides all of them into chunks, and tells one caller of each chunk
-//! to ask for that chunk. No task of its own, and no caller depends on another for longer than it can afford: where the
-//! leader, or whoever asks for a chunk, stands still or ends with its runtime, the others ask for themselves.
+//! The first caller leads. It waits a moment for others, divides all requests into chunks, and tells one caller of each
+//! chunk to send the call for that chunk. There is no task for this. A caller waits for another only for a limited time: if
+//! the leader, or the caller that sends a chunk, stands still or ends with its runtime, the others send their own requests.
 
 use std::{
     collections::HashMap,
@@ -20,34 +20,35 @@ use tokio::{
 
 use super::{Failures, Result};
 
-/// How long the leader waits for others, and the ttl from which that is less than a hundredth.
+/// How long the leader waits for others; and the shortest ttl that is gathered, of which that wait is a hundredth.
 const MOMENT: Duration = Duration::from_millis(20);
 const LEAST_TTL: Duration = Duration::from_secs(2);
 
-/// How long the others wait for the leader, whose runtime may have ended or stand still, before each asks for itself.
+/// How long the others wait for the leader before each sends its own request. The leader's runtime may have ended or stand
+/// still.
 const PATIENCE: Duration = Duration::from_millis(60);
 
-/// Requests that a store can answer many at a time.
+/// How to send requests of which one call to the store can answer many.
 pub trait Batch: Send + Sync {
     /// What a caller asks about, such as the record of a held claim.
     type Request: Send + Sync;
     /// What it is told, such as whether the claim was renewed.
     type Answer: Send;
-    /// Requests of different groups are never in one call: the slot of a cluster, or `()`.
+    /// Requests of different groups never go into one call. The group is the slot of a cluster, for example, or `()`.
     type Group: Eq + Hash + Send;
 
     /// The group of a request.
     fn group(&self, request: &Self::Request) -> Self::Group;
 
-    /// The most requests in one call. A call with so many must not hold up the store's other clients.
+    /// The most requests in one call. A call of this size must not delay the store's other clients.
     fn most(&self) -> usize;
 
     /// Asks about one. Bounds its own I/O.
     fn ask_one(&self, request: &Self::Request) -> impl Future<Output = Result<Self::Answer>> + Send;
 
-    /// Asks about several in one call: an answer to each, in their order. Bounds its own I/O. `None` stands for a request that
-    /// this call could not answer and that is to be asked alone; all are `None` if one request may have had the whole call
-    /// refused.
+    /// Sends several requests in one call. Returns an answer to each, in the same order. Bounds its own I/O. `None` stands
+    /// for a request that this call could not answer; its caller then sends it alone. If one bad request may have made the
+    /// store refuse the whole call, return `None` for all.
     fn ask_all(
         &self,
         requests: &[Arc<Self::Request>],
@@ -89,7 +90,7 @@ pub struct Gathering<B: Batch> {
 }
 
 struct Meeting<B: Batch> {
-    /// Those who gather now, the leader first; `None` if nobody leads.
+    /// The callers that gather now, the leader first. `None` if there is no leader.
     callers: Option<Vec<Caller<B>>>,
     next: u64,
 }
@@ -105,31 +106,31 @@ struct Caller<B: Batch> {
 /// What a caller is told.
 enum Told<B: Batch> {
     Answer(Result<B::Answer>),
-    /// To ask for this chunk, its own request included. Its own answer then arrives on the receiver.
+    /// Send the call for this chunk, your own request included. Your own answer then arrives on the receiver.
     Ask(Vec<Caller<B>>, oneshot::Receiver<Self>),
 }
 
 impl<B: Batch> Gathering<B> {
-    /// Of one client of a store.
+    /// A gathering for one client of a store.
     pub fn new(failures: Failures, batch: B) -> Self {
         Self { failures, batch, meeting: Mutex::new(Meeting { callers: None, next: 0 }) }
     }
 
-    /// What asks the store.
+    /// What sends the requests to the store.
     pub fn batch(&self) -> &B {
         &self.batch
     }
 
-    /// Asks, together with others that ask at the same time. The answer comes up to 20 ms later than alone; a caller with a ttl
-    /// below 2 s asks alone. `ttl` is how long the answer may take before it is worthless: after a quarter of it a caller
-    /// no longer waits for the one who asks for it, and asks alone.
+    /// Sends a request together with those of others that ask at the same time. The answer comes up to 20 ms later than it
+    /// would alone, so a caller with a ttl below 2 s sends its request alone. After `ttl` the answer would be worthless. So
+    /// after a quarter of it a caller no longer waits for the one that sends its chunk, and sends its own request.
     ///
     /// # Errors
-    /// As the store's call. An error of a call for many is told to each of them.
+    /// Those of the store's call. If a call for many fails, each of its callers gets the error.
     ///
     /// # Cancel safety
-    /// A caller that is dropped delays the others, as if it stood still; nothing else happens to them. Its own request may
-    /// have been sent.
+    /// Safe. If this caller leads or sends a chunk, the others wait as they would for one that stands still, and nothing
+    /// else happens to them. This caller's own request may have been sent.
     pub async fn ask(&self, request: Arc<B::Request>, ttl: Duration) -> Result<B::Answer> {
         if ttl < LEAST_TTL {
             return self.batch.ask_one(&request).await;
@@ -154,13 +155,13 @@ impl<B: Batch> Gathering<B> {
                     self.ask_chunk(chunk).await;
                     next = told.await.ok();
                 }
-                // Whoever was to ask has gone with its runtime, or stands still with it.
+                // The caller that was to send the chunk is gone with its runtime, or stands still with it.
                 None => return self.batch.ask_one(&request).await,
             }
         }
     }
 
-    /// Joins those who gather; `true` for the one who leads them.
+    /// Joins the callers that gather. `true` if this caller is the first, and so leads.
     fn enter(&self, request: &Arc<B::Request>, ttl: Duration) -> (u64, bool, oneshot::Receiver<Told<B>>) {
         let (told, hears) = oneshot::channel();
         let since = Instant::now();
@@ -173,8 +174,7 @@ impl<B: Batch> Gathering<B> {
                 all.push(caller);
                 false
             }
-            // A leader that has not shared out by now never will. Those who wait for it are told by the end of their
-            // channels.
+            // A leader that has not made chunks by now never will. Dropping the senders tells the callers that wait for it.
             callers => {
                 *callers = Some(vec![caller]);
                 true
@@ -183,7 +183,7 @@ impl<B: Batch> Gathering<B> {
         (number, leads, hears)
     }
 
-    /// Leaves those who gather; `false` if they have been shared out already.
+    /// Leaves the callers that gather. `false` if the chunks have been made already.
     fn withdraw(&self, number: u64) -> bool {
         let mut meeting = self.meeting();
         let Some(all) = &mut meeting.callers else { return false };
@@ -195,9 +195,9 @@ impl<B: Batch> Gathering<B> {
         self.meeting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells one caller of each chunk to ask for all of it.
+    /// Makes the chunks, and tells one caller of each to send it.
     fn share_out(&self, mut all: Vec<Caller<B>>) {
-        // Whoever has the least time left asks, and goes first.
+        // The caller with the least time left sends the chunk, and its request goes first.
         all.sort_by_key(|caller| caller.since + caller.ttl);
         let mut groups: HashMap<B::Group, Vec<Caller<B>>> = HashMap::new();
         for caller in all {
@@ -214,7 +214,7 @@ impl<B: Batch> Gathering<B> {
         }
     }
 
-    /// Asks for a chunk, and tells each caller its answer.
+    /// Sends the call for a chunk, and gives each caller its answer.
     async fn ask_chunk(&self, chunk: Vec<Caller<B>>) {
         let (requests, mut told): (Vec<_>, Vec<_>) =
             chunk.into_iter().map(|caller| (caller.request, caller.told)).unzip();
@@ -244,7 +244,8 @@ impl<B: Batch> Gathering<B> {
     }
 }
 
-/// What a caller is told. Bounded, because whoever asks may stand still; later there would be no time left to ask alone.
+/// Waits for what a caller is told, for a limited time: the one that sends the chunk may stand still, and this caller needs
+/// time to send its own request.
 async fn hear<B: Batch>(ttl: Duration, told: oneshot::Receiver<Told<B>>) -> Option<Told<B>> {
     timeout(ttl / 4, told).await.ok()?.ok()
 }
@@ -270,7 +271,7 @@ mod tests {
     struct Echo {
         calls: Mutex<Vec<usize>>,
         most: AtomicUsize,
-        /// Of these a call for many knows nothing.
+        /// A call for many answers `None` for these.
         unknown: Vec<u64>,
         is_away: bool,
     }
@@ -402,7 +403,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn where_whoever_asks_for_a_chunk_stands_still_the_others_ask_in_time() {
         let (gathering, start) = (gathering(100, Echo::default()), Instant::now());
-        // The leader has more time than the first of the chunk, which is to ask.
+        // The leader has more time left than another of its chunk, so that one sends the call.
         let (mut leader, mut asks) = (gathering.asked(0, TTL * 2), gathering.asked(1, TTL));
         assert!(poll!(&mut leader).is_pending() && poll!(&mut asks).is_pending());
         let waiting = gathering.asked(2, TTL * 2);

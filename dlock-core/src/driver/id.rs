@@ -1,4 +1,4 @@
-//! What a claim is known by: its id, and its fencing token.
+//! The id of a claim, and its fencing token.
 
 use std::{fmt, num::NonZeroU64};
 
@@ -13,11 +13,12 @@ impl ClaimId {
     /// Draws a fresh id.
     ///
     /// # Panics
-    /// If the operating system has no random numbers to give, which no supported one refuses once it has started.
+    /// If the operating system has no random numbers to give. No supported system lacks them once it has started.
     pub fn random() -> Self {
         let mut bytes = [0; 16];
         // The operating system is asked directly: a generator in this process would be copied by `fork`, and parent and
-        // child would draw the same ids. `uuid` may have one, if any crate of the program switches its `fast-rng` on.
+        // child would draw the same ids. The `uuid` crate uses such a generator if any crate of the program switches its
+        // feature `fast-rng` on.
         getrandom::fill(&mut bytes).expect("the operating system gives random numbers");
         Self(Builder::from_random_bytes(bytes).into_uuid().into_bytes())
     }
@@ -42,7 +43,8 @@ impl fmt::Display for ClaimId {
 
 /// A fencing token: greater than every token granted before for the same name.
 ///
-/// Hand it to whatever the lock protects, and let that refuse anything smaller than it has seen.
+/// Send it with each request to what the lock protects. That must refuse a token that is smaller than one it has seen
+/// before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(NonZeroU64);
 

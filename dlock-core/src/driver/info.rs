@@ -18,7 +18,7 @@ use super::{Error, Kind, Result};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Info {
-    /// Which store, in the words of its URL's scheme: `memory`, `sqlite`, `redis`.
+    /// The store's name, as in its URL's scheme: `memory`, `sqlite`, `redis`.
     pub store: &'static str,
     /// Two clients of one store have the same identity, two stores never do. Holds no secret.
     pub identity: String,
@@ -26,16 +26,16 @@ pub struct Info {
     pub kinds: &'static [Kind],
     /// Whether every grant carries a fencing token.
     pub tokens: bool,
-    /// The kinds of a hold whose place a read claim with the same id takes, in one step (see
+    /// The kinds of hold that the store can turn into a read hold in one step, when a read claim with the same id asks (see
     /// [`Claim::attempt`](super::Claim::attempt)).
     pub downgrades: &'static [Kind],
     /// The shortest and the longest ttl it can keep.
     pub ttl: RangeInclusive<Duration>,
     /// The shortest and the longest [lease](crate::LockOptions::lease).
     pub leases: RangeInclusive<Duration>,
-    /// What makes the store forget a claim of a client that is silent. `None`: the claim's own ttl. `Some`: only the end of
-    /// the client's session does, this long after the client was last heard of; while the session lives, a claim that was
-    /// not released stays.
+    /// When the store forgets the claims of a silent client. `None`: when the claim's own ttl is over. `Some`: when the
+    /// client's session ends, this long after the client's last sign of life. While the session lives, a claim that was not
+    /// released stays.
     pub session: Option<Duration>,
 }
 
@@ -55,7 +55,8 @@ impl Info {
         }
     }
 
-    /// The kinds of claim it grants: those that the driver knows, one by one, and not [`Kind::ALL`], which may grow.
+    /// The kinds of claim it grants. List the kinds that the driver knows one by one; do not pass [`Kind::ALL`], which may
+    /// grow.
     #[must_use]
     pub fn kinds(mut self, kinds: &'static [Kind]) -> Self {
         self.kinds = kinds;
@@ -76,7 +77,8 @@ impl Info {
         self
     }
 
-    /// The shortest and the longest ttl; and of a lease, which in a store without sessions is a ttl that is not renewed.
+    /// The shortest and the longest ttl. The same limits hold for a lease, which in a store without sessions is a ttl that
+    /// is not renewed.
     #[must_use]
     pub fn ttl(mut self, range: RangeInclusive<Duration>) -> Self {
         (self.ttl, self.leases) = (range.clone(), range);
@@ -99,7 +101,7 @@ impl Info {
         if self.kinds.contains(&kind) { Ok(()) } else { Err(self.unsupported(kind)) }
     }
 
-    /// The error for a kind that the store does not have: for the last arm of a driver's match on [`Kind`].
+    /// The error for a kind that the store does not have. A driver uses it in the last arm of a match on [`Kind`].
     pub fn unsupported(&self, kind: Kind) -> Error {
         let kinds: Vec<_> = self.kinds.iter().map(ToString::to_string).collect();
         let what = format!("lock for {kind}; it can for {}", kinds.join(", "));

@@ -1,4 +1,4 @@
-//! Looking into a store and breaking locks: an ability of its own, for stores that have it.
+//! Looking into a store and breaking locks. A trait of its own, because not all stores can do it.
 
 use std::{fmt, time::Duration};
 
@@ -9,7 +9,7 @@ use super::{Kind, LockName, Result, Token};
 /// Looks into a store. A snapshot: what it tells may have changed by the time it is read.
 #[async_trait]
 pub trait Inspect: fmt::Debug + Send + Sync + 'static {
-    /// Who holds `name` and who waits for it; `None` if nobody does either.
+    /// Who holds `name` and who waits for it. `None` if nobody holds it and nobody waits.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -21,8 +21,8 @@ pub trait Inspect: fmt::Debug + Send + Sync + 'static {
     /// When the store cannot be asked.
     async fn list(&self, prefix: &str) -> Result<Vec<LockState>>;
 
-    /// Takes `name` from whoever holds it, wakes the next in the queue, and tells the old holder where the store
-    /// can. Those who wait keep their places. `true` if somebody held it.
+    /// Takes `name` from its holders and wakes the next in the queue. Tells the old holders at once if the store can do
+    /// that. Those who wait keep their places. `true` if somebody held it.
     ///
     /// # Errors
     /// When the store cannot be asked; whether it happened is then unknown.
@@ -66,7 +66,7 @@ impl LockState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Contender {
-    /// The claim's id in the store's words; one of dlock's begins with its [`ClaimId`](crate::ClaimId).
+    /// The claim's id as the store shows it. The id of a claim of dlock begins with its [`ClaimId`](crate::ClaimId).
     pub id: String,
     /// How it holds or wants to hold.
     pub kind: Kind,
@@ -74,15 +74,15 @@ pub struct Contender {
     pub token: Option<Token>,
     /// How long ago it came, if the store tells.
     pub since: Option<Duration>,
-    /// How long until the store forgets it, if it is not heard of; `None` if it never would, or if the store does not tell:
-    /// how long another client's session lasts is known to that client only.
+    /// How long until the store forgets the claim, if its client stays silent. `None` if the store never would, or does not
+    /// tell: only a client itself knows how long its session lasts.
     pub ttl_left: Option<Duration>,
-    /// Who it is in words, for people: `pid 4711 on web-3`.
+    /// A description for people: `pid 4711 on web-3`.
     pub who: Option<String>,
 }
 
 impl Contender {
-    /// A claim of which the store tells no more than this.
+    /// A claim with only an id and a kind.
     pub fn new(id: impl Into<String>, kind: Kind) -> Self {
         Self { id: id.into(), kind, token: None, since: None, ttl_left: None, who: None }
     }

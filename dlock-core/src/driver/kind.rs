@@ -25,7 +25,7 @@ impl Kind {
     /// does not know as soon as this list grows.
     pub const ALL: &'static [Self] = &[Self::Mutex, Self::Fair, Self::Read, Self::Write];
 
-    /// The word for it, on all stores and in all messages.
+    /// Its name, on all stores and in all messages.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Mutex => "mutex",

@@ -1,5 +1,5 @@
-//! A connection that many share: opened when it is first needed, opened again when it breaks, by one of them at a time. Over the
-//! usual length with its tests.
+//! A connection that many callers share. The first that needs it opens it. When it breaks, one caller at a time opens it
+//! again. Over the usual length with its tests.
 
 use std::{
     fmt,
@@ -14,8 +14,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{Error, Failures, Pace, Result, Retold};
 
-/// How long whoever needs a connection waits for the time of the next attempt. If that is later, the last failure is told at
-/// once: it is news to a caller who has little time.
+/// If the next attempt to connect is due within this time, a caller waits for it. If it is due later, the caller gets the
+/// last failure at once, since it may have little time.
 const SOON: Duration = Duration::from_millis(250);
 
 /// How a [`Link`] makes its connections.
@@ -26,8 +26,8 @@ pub trait Connect: Send + Sync {
     /// Makes a connection. Bounds its own I/O.
     fn connect(&self) -> impl Future<Output = Result<Self::Connection>> + Send;
 
-    /// Told after another connection was made in place of one that was given up: requests go through a connection that was
-    /// begun at `since`, perhaps to another server. Default: nothing.
+    /// Called after a new connection has replaced one that was given up. The new connection was begun at `since`, and may
+    /// lead to another server. Default: nothing.
     fn reconnected(&self, since: Instant) {
         let _ = since;
     }
@@ -68,16 +68,16 @@ pub trait Connect: Send + Sync {
 /// ```
 pub struct Link<C: Connect> {
     failures: Failures,
-    /// How long a caller waits for another's attempt.
+    /// How long a caller waits for the attempt of another caller.
     limit: Duration,
     connect: C,
-    /// Empty at first and after it broke.
+    /// The connection. Empty at first and after it broke.
     slot: Mutex<Option<Live<C::Connection>>>,
-    /// Held by whoever opens it, so that one does.
+    /// The caller that opens the connection holds this, so that only one does.
     gate: tokio::sync::Mutex<Gate>,
     /// How many attempts to open it have failed.
     failed: AtomicU64,
-    /// Why there is none that works, unless there was one since.
+    /// The last failure, if there was no working connection since.
     last: Mutex<Option<Retold>>,
     /// Whether the server has answered on the connection that is there now.
     is_proven: AtomicBool,
@@ -89,17 +89,17 @@ struct Gate {
     number: u64,
 }
 
-/// A link's connection as it is now.
+/// The connection that a link has now.
 #[derive(Clone, Debug)]
 pub struct Live<C> {
     number: u64,
-    /// What requests are sent through.
+    /// The connection to send requests through.
     pub connection: C,
 }
 
 impl<C: Connect> Link<C> {
-    /// A link that is opened when it is first needed. `limit` bounds how long a caller waits for another's attempt: the time of a
-    /// call.
+    /// A link that is opened when it is first needed. `limit` is how long a caller waits for the attempt of another caller;
+    /// pass the time that a call may take.
     pub fn new(failures: Failures, limit: Duration, connect: C) -> Self {
         Self {
             failures,
@@ -120,14 +120,14 @@ impl<C: Connect> Link<C> {
         link
     }
 
-    /// The connection, opened if it is not there. Whoever comes while another opens it waits for that one's success or failure,
-    /// for `limit` at most; whoever comes long before the next attempt is told at once why the last one failed.
+    /// The connection. Opens it if there is none. If another caller is opening it, this one waits for the result, for
+    /// `limit` at most. If the next attempt is not due soon, this returns at once the error of the last one.
     ///
     /// # Errors
     /// When it cannot be opened.
     ///
     /// # Cancel safety
-    /// Safe: an attempt that is dropped leaves it to the next caller.
+    /// Safe: if an attempt is dropped, the next caller makes another.
     pub async fn live(&self) -> Result<Live<C::Connection>> {
         if let Some(live) = self.slot().clone() {
             return Ok(live);
@@ -168,15 +168,15 @@ impl<C: Connect> Link<C> {
         Ok(live)
     }
 
-    /// Notes that the server has answered something else than that it cannot serve this connection.
+    /// Notes that the server has answered. An answer that it cannot serve this connection does not count.
     pub fn note_answer(&self) {
         if !self.is_proven.load(Relaxed) {
             self.is_proven.store(true, Relaxed);
         }
     }
 
-    /// Gives a connection up because of this error, which is handed back; the next call opens another. Nothing happens if that
-    /// connection was given up already.
+    /// Gives a connection up because of this error, and returns the error. The next call opens another connection. Does
+    /// nothing if that connection was given up already.
     pub fn give_up(&self, live: &Live<C::Connection>, error: Error) -> Error {
         let is_this = |now: &mut Live<C::Connection>| {
             now.number == live.number && !self.connect.mends_itself(&now.connection)

@@ -4,13 +4,13 @@ use std::{borrow::Borrow, fmt, str::FromStr, sync::Arc};
 
 use super::{Error, Result};
 
-/// The longest name in bytes; stores that hold less hash the rest.
+/// The longest name in bytes. A driver whose store cannot hold such names hashes what does not fit.
 const MAX: usize = 1024;
 
 /// The name of a lock: 1 to 1024 bytes of UTF-8 without control characters, case-sensitive, compared byte by byte.
 ///
-/// Cheap to clone. `"invoice/42"` converts where a name is wanted; an illegal name is reported by the first
-/// call that would use it.
+/// Cheap to clone. A text like `"invoice/42"` converts into a name. The first call that would use an illegal name reports
+/// it.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockName(Arc<str>);
 
@@ -24,7 +24,7 @@ impl LockName {
         name.check().map(|()| name)
     }
 
-    /// A name that [`check`](Self::check) will be asked about later.
+    /// A name that is not checked yet: [`check`](Self::check) does that later.
     pub(crate) fn unchecked(name: impl AsRef<str>) -> Self {
         Self(name.as_ref().into())
     }

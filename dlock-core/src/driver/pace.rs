@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Between two attempts there is always so much, so that a client makes at most five a second of each connection.
+/// The shortest pause between two attempts: a client makes at most five a second for each connection.
 const LEAST: Duration = Duration::from_millis(200);
 
-/// The longest pause after attempts that did not lead to an answer: each doubles it.
+/// The longest pause. Each attempt that leads to no answer doubles the pause up to this.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// The attempts to make one connection. An attempt counts as failed until the server has answered something. Each failure in a
-/// row doubles the pause behind it, from 0.2 s to 1 s and up to a quarter more.
+/// The attempts to make one connection. An attempt counts as failed until the server has answered something. Each failure
+/// in a row doubles the pause, from 0.2 s up to 1 s. Chance adds up to a quarter.
 ///
 /// ```
 /// use dlock_core::driver::Pace;
@@ -38,12 +38,12 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Of a connection that callers wait for.
+    /// For a connection that callers wait for.
     pub fn quick() -> Self {
         Self { last: None, pause: LEAST, first: LEAST, fails: false }
     }
 
-    /// Of a connection that is opened beside one that callers wait for.
+    /// For a connection that is opened beside one that callers wait for.
     pub fn calm() -> Self {
         Self { last: None, pause: LEAST, first: LEAST * 2, fails: false }
     }
@@ -67,7 +67,7 @@ impl Pace {
     }
 }
 
-/// 0 to 255, from the operating system's random source as the ids of claims are.
+/// A number from 0 to 255, from the operating system's random source, which the ids of claims come from too.
 fn jitter() -> u8 {
     super::ClaimId::random().as_bytes()[0]
 }

@@ -1,4 +1,5 @@
-//! Typed parameters of a store's URL: every store names, checks and refuses them alike. Over the usual length with its tests.
+//! Typed parameters of a store's URL, named, checked and refused in the same way for every store. Over the usual length
+//! with its tests.
 
 use std::{
     fmt::{self, Display},
@@ -16,7 +17,7 @@ use super::{Error, Result, StoreUrl};
 pub struct Address {
     /// A name or an address; an IPv6 address without its brackets.
     pub host: String,
-    /// The URL's, or the store's default.
+    /// The URL's port, or the store's default.
     pub port: u16,
 }
 
@@ -42,13 +43,14 @@ pub struct Login {
 /// The PEM files of a TLS connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// The certificate of whoever signed the server's, if that is nobody whom this machine trusts.
+    /// The certificate of the authority that signed the server's certificate, if this machine does not trust that authority
+    /// already.
     pub ca: Option<PathBuf>,
     /// The client's certificate and its key, where the server wants one.
     pub own: Option<(PathBuf, PathBuf)>,
 }
 
-/// What stands in the files of a [`Tls`].
+/// The contents of the files of a [`Tls`].
 pub struct Pems {
     /// The content of [`Tls::ca`].
     pub ca: Option<Vec<u8>>,
@@ -74,7 +76,7 @@ impl StoreUrl {
     /// The parameters that [`tls`](Self::tls) reads, for the list of known ones.
     pub const TLS: [&str; 4] = ["tls", "ca", "cert", "key"];
 
-    /// The error that says what is wrong with this URL, of which no secret is shown.
+    /// An error that says what is wrong with this URL. It shows no secret of the URL.
     pub fn invalid(&self, what: impl Display) -> Error {
         Error::InvalidConfig { reason: format!("`{self}` {what}") }
     }
@@ -121,7 +123,7 @@ impl StoreUrl {
     /// One of several words, as in `tls=on`. The first choice is the default.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] for another word, with those there are.
+    /// [`Error::InvalidConfig`] for another word; the error lists the choices.
     ///
     /// # Panics
     /// Without any choice.
@@ -161,7 +163,7 @@ impl StoreUrl {
         })
     }
 
-    /// A second login, for another party than the servers, made of parameters: of a user, of a password, and of a file that
+    /// A second login, for another party than the servers, from three parameters: the user, the password, and the file that
     /// holds the password.
     ///
     /// # Errors
@@ -174,8 +176,8 @@ impl StoreUrl {
         })
     }
 
-    /// Whether to use TLS, and with which files: `tls=on` or `tls=off`, `ca`, `cert` and `key`. TLS is on without any of them if
-    /// the URL's scheme is `secure`, such as `rediss`.
+    /// Whether to use TLS, and with which files: `tls=on` or `tls=off`, `ca`, `cert` and `key`. If the URL's scheme is
+    /// `secure`, such as `rediss`, TLS is on without any of these.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] for a certificate without its key, or files without TLS.
@@ -198,8 +200,8 @@ impl StoreUrl {
         Ok(is_on.then_some(tls))
     }
 
-    /// A parameter as an error may show it. The value stays away where the URL holds a secret: it may be the rest of that
-    /// secret, behind an `&` that was not escaped.
+    /// A parameter as an error may show it. The value is left out if the URL holds a secret: it may be the rest of that
+    /// secret, after an `&` that was not escaped.
     fn shown(&self, key: &str, value: &str) -> String {
         if self.hides_parameters() { format!("{key}=***") } else { format!("{key}={value}") }
     }
@@ -269,8 +271,8 @@ impl Secret {
     /// of it.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] for a file that cannot be read or is not UTF-8. A driver that reads it again later, when the
-    /// file may just be being replaced, makes that a transient error: `Failures::not_now`.
+    /// [`Error::InvalidConfig`] for a file that cannot be read or is not UTF-8. When a driver reads the file again later,
+    /// somebody may be replacing it at that moment, so the driver makes this a transient error with `Failures::not_now`.
     pub fn read(&self) -> Result<String> {
         match &self.0 {
             Where::Url(password) => Ok(password.clone()),
@@ -294,7 +296,8 @@ impl fmt::Debug for Secret {
 }
 
 impl Tls {
-    /// Reads the files. They are replaced before the certificates expire, so a driver reads them for each connection.
+    /// Reads the files. A driver reads them for each connection, because people replace them before the certificates
+    /// expire.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] for a file that cannot be read.

@@ -16,7 +16,7 @@ pub struct Entry {
 pub enum Turn {
     /// The claim holds the lock.
     Mine,
-    /// The nearest claim ahead that must go first: the one to watch.
+    /// The nearest claim ahead that must leave first. It is the one to watch.
     Behind(Entry),
     /// The claim is not in the queue.
     Absent,
@@ -24,8 +24,8 @@ pub enum Turn {
 
 /// Whose turn is it? `queue` holds the claims of one lock in order of arrival.
 ///
-/// Safe on a stale snapshot, because claims ahead only ever leave. That needs one promise of the store: no
-/// claim ever appears ahead of one already seen.
+/// A stale snapshot of the queue does no harm, because claims ahead can only leave. The store must promise one thing for
+/// that: no claim ever appears ahead of one that was already seen.
 pub fn turn(queue: &[Entry], id: ClaimId) -> Turn {
     let Some(at) = queue.iter().position(|entry| entry.id == id) else { return Turn::Absent };
     let me = queue[at];
@@ -35,10 +35,10 @@ pub fn turn(queue: &[Entry], id: ClaimId) -> Turn {
     }
 }
 
-/// Who watches `id`: the claims whose [`turn`] is to be behind it, hence those to wake when it leaves.
+/// The claims that wait for `id`, that is, whose [`turn`] is to be behind it. They must be woken when it leaves.
 ///
-/// These are the readers right behind an exclusive claim, and the first exclusive claim after it if none of
-/// its own predecessors is nearer.
+/// These are the readers right behind an exclusive claim. The first exclusive claim behind `id` is one too, unless another
+/// claim that it must wait for is nearer to it.
 pub fn watchers(queue: &[Entry], id: ClaimId) -> impl Iterator<Item = Entry> {
     let at = queue.iter().position(|entry| entry.id == id);
     let (me, behind) = match at {

@@ -1,4 +1,5 @@
-//! The reaper: which claims are overdue in a store that would keep them for as long as the client's session lives.
+//! The reaper: finds claims that are past their ttl in a store that would keep them for as long as the client's session
+//! lives.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -14,16 +15,16 @@ use super::{ClaimId, Moment};
 /// was never confirmed, would stay until the whole client dies.
 ///
 /// A driver has one for each session. Each `attempt` and `renew` calls [`touch`](Self::touch) before it asks the store, and
-/// again when the claim holds or waits; `release` calls [`forget`](Self::forget) when it is confirmed. The session's pump
-/// deletes what is [`overdue`](Self::overdue), forgets it when that is confirmed, and looks again at [`next`](Self::next).
-/// It keeps nothing of a claim that was forgotten.
+/// again when the claim holds or waits; `release` calls [`forget`](Self::forget) when it is confirmed. A task of the
+/// session deletes the claims that are [`overdue`](Self::overdue), calls [`forget`](Self::forget) when the store has
+/// confirmed that, and looks again at the time [`next`](Self::next). A forgotten claim takes no memory.
 #[derive(Default)]
 pub struct Reaper(Mutex<HashMap<ClaimId, Deadline>>);
 
 #[derive(Clone, Copy)]
 enum Deadline {
     At(Moment),
-    /// It has passed, and the claim is being deleted.
+    /// The ttl has passed, and the claim is being deleted.
     Passed,
 }
 
@@ -33,9 +34,9 @@ impl Reaper {
         Self::default()
     }
 
-    /// Notes that the claim was heard of: it is overdue a ttl from now. `false` if it is being deleted, which nothing stops any
-    /// more. The driver's `renew` then answers [`Lost`](super::Renewal::Lost), and its `attempt` a transient error until the
-    /// claim is forgotten.
+    /// Notes a sign of life: the claim is overdue a ttl from now. `false` if the claim is being deleted already, which
+    /// cannot be stopped. The driver's `renew` then answers [`Lost`](super::Renewal::Lost), and its `attempt` a transient
+    /// error until the claim is forgotten.
     #[must_use = "a claim that is being deleted must not be confirmed"]
     pub fn touch(&self, id: ClaimId, ttl: Duration) -> bool {
         let deadline = Deadline::At(Moment::now().after(ttl));
@@ -59,7 +60,7 @@ impl Reaper {
         self.claims().remove(&id);
     }
 
-    /// Forgets all claims, because the session is over and they with it.
+    /// Forgets all claims, because the session is over and the store has removed them.
     pub fn forget_all(&self) {
         self.claims().clear();
     }
@@ -77,8 +78,8 @@ impl Reaper {
         overdue.collect()
     }
 
-    /// When the next claim is overdue, unless it is heard of before; `None` if there is no claim but those that are overdue
-    /// already.
+    /// When the next claim will be overdue, unless there is a sign of life before. `None` if all claims are overdue
+    /// already, or there are none.
     pub fn next(&self) -> Option<Moment> {
         let claims = self.claims();
         let deadlines = claims.values().filter_map(|deadline| match deadline {

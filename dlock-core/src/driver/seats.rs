@@ -1,8 +1,9 @@
-//! Seats: who waits for which event, and whom it wakes. Over the usual length: one data structure and its rules.
+//! Seats: which claims wait for which event, and which of them an event wakes. Over the usual length, because it is one
+//! data structure.
 //!
-//! All waiters of a client that wait for one event, such as a message of a channel, share one subscription. An event wakes the
-//! first, or as many as can hold at once. When the one that was woken goes away before it has asked, the next is woken. Nothing
-//! is kept of an event that nobody waits for.
+//! All waiters of a client that wait for one event, such as a message of a channel, share one subscription. An event wakes
+//! the first waiter, or as many as can hold the lock at once. If a woken waiter goes away before it has asked the store,
+//! the next one is woken instead. An event that nobody waits for takes no memory.
 
 mod listener;
 #[cfg(test)]
@@ -27,10 +28,10 @@ use super::{Kind, Result, Retold};
 use listener::Running;
 pub use listener::{EventSource, Listener};
 
-/// The waiters of one client. Clones are the same.
+/// The waiters of one client. Clones share the same seats.
 ///
-/// A claim sits down, asks once more, and then waits for its seat to be [`rung`](Seat::rung). A [`EventSource`] turns what the store
-/// tells into [`Listener::wake`].
+/// A claim joins, asks the store once more, and then waits until its seat is [`rung`](Seat::rung). An [`EventSource`]
+/// listens to the store's messages and calls [`Listener::wake`] for each.
 ///
 /// ```
 /// use dlock_core::{Kind, driver::{Listener, Seats, EventSource, Wake}};
@@ -61,29 +62,29 @@ pub use listener::{EventSource, Listener};
 #[derive(Clone)]
 pub struct Seats(Arc<Open>);
 
-/// The claims' end. When it is dropped, the source ends.
+/// The part that the claims share. When it is dropped, the source ends.
 struct Open(Arc<Waiters>);
 
-/// What the claims' end and the source's end share.
+/// The state that the claims and the source share.
 struct Waiters {
     events: Mutex<Events>,
-    /// For the source: subscriptions have come or gone, or the claims' end has.
+    /// Wakes the source: there are subscriptions to make or to end, or the last claim and the client are gone.
     stirred: Notify,
     is_closed: AtomicBool,
-    /// The source, while nobody listens to it.
+    /// The source, while no task runs it.
     parked: Mutex<Option<Box<dyn EventSource>>>,
     next: AtomicU64,
 }
 
 #[derive(Default)]
 struct Events {
-    /// Those that somebody waits for.
+    /// The events that somebody waits for.
     open: HashMap<String, Event>,
     /// Those of `open` that the source is to subscribe to.
     come: HashSet<String>,
-    /// Those that nobody waits for and that the source may have subscribed to.
+    /// Events that nobody waits for any more, but that the source may be subscribed to.
     gone: HashSet<String>,
-    /// Why the store lets nobody subscribe.
+    /// Why the store refuses subscriptions, if it does.
     refusal: Option<Retold>,
 }
 
@@ -91,47 +92,48 @@ struct Event {
     /// In the order in which they are woken.
     seats: BTreeMap<Rank, Arc<Bell>>,
     needs: Subscription,
-    /// Whether messages come.
+    /// Whether the subscription stands, so that messages arrive.
     heard: watch::Sender<bool>,
-    /// Whether those who sit here may have missed one.
+    /// Whether the waiters may have missed a message.
     is_missed: bool,
 }
 
 /// What an event needs of the source.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Subscription {
-    /// None: other events of the source, or of the client itself, wake its seats.
+    /// No subscription: its seats are woken by other events of the source, or by the client itself.
     Never,
-    /// One, which the source does not know of yet.
+    /// A subscription, which the source does not know of yet.
     New,
-    /// One, which the source was told to make.
+    /// A subscription, which the source was told to make.
     Told,
 }
 
-/// The place of a waiter among those of its event: by arrival, and those without one behind all others.
+/// Orders the waiters of one event: by arrival, and those without an arrival last.
 type Rank = (u64, u64);
 
 struct Bell {
     kind: Kind,
-    /// Woken, and has not asked since.
+    /// The waiter was woken, and has not asked the store since.
     is_rung: AtomicBool,
     notify: Notify,
 }
 
-/// Whom an event wakes.
+/// Which waiters an event wakes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
     /// The first.
     One,
-    /// The first, and those behind it up to the first that cannot hold beside it: a row of readers.
+    /// The first, and those right behind it that can hold the lock together with it: a row of readers.
     Sharers,
     /// All.
     All,
 }
 
-/// A waiter's seat. Dropped, it is free, and a wake-up that it did not use goes to the next.
+/// A waiter's seat. Dropping it frees the seat. If the waiter was woken and has not asked since, the next waiter is woken
+/// instead.
 ///
-/// Two claims may sit under the same id, as during a downgrade: each has a seat of its own.
+/// Two claims may have the same id, as during a downgrade. Each has a seat of its own.
 pub struct Seat {
     open: Arc<Open>,
     event: String,
@@ -160,17 +162,17 @@ impl Seats {
         }))))
     }
 
-    /// Takes a seat among those who wait for an event that the source must subscribe to, behind those whose `arrival` is
-    /// earlier; without one, behind all. `kind` tells who can hold beside whom.
+    /// Joins the waiters of an event that the source must subscribe to. Waiters with an earlier `arrival` stand in front of
+    /// this one; a waiter without an `arrival` stands last. `kind` decides which waiters one event can wake together.
     ///
-    /// After this has returned no message is missed. If subscribing takes longer than `limit`, this returns all the same, and
-    /// the seat is rung once the subscription stands.
+    /// After this returns, no message is missed. If subscribing takes longer than `limit`, this returns anyway, and rings
+    /// the seat once the subscription stands.
     ///
     /// # Errors
-    /// Why the store refuses subscriptions.
+    /// The reason why the store refuses subscriptions, if it does.
     ///
     /// # Cancel safety
-    /// Safe: the seat is free again.
+    /// Safe: dropping the future frees the seat.
     pub async fn join(
         &self,
         event: String,
@@ -192,8 +194,8 @@ impl Seats {
         Ok(seat)
     }
 
-    /// Takes a seat among those who wait for an event that needs no subscription of its own. No other seat of that event may need
-    /// one.
+    /// Joins the waiters of an event that needs no subscription of its own. One event must not have both seats that need a
+    /// subscription and seats that need none.
     pub fn sit(&self, event: String, arrival: Option<u64>, kind: Kind) -> Seat {
         self.take_seat(event, arrival, kind, Subscription::Never).0
     }
@@ -222,7 +224,7 @@ impl Seats {
             let mut needs = needs;
             if needs == Subscription::New {
                 is_new = true;
-                // Subscribed to once more, or nobody would learn that the subscription stands.
+                // The event must be subscribed to once more: otherwise nobody would learn that the subscription stands.
                 if gone.remove(&event) {
                     needs = Subscription::Told;
                 }
@@ -241,7 +243,7 @@ impl Seats {
 }
 
 impl Open {
-    /// Has the source listened to, unless it is.
+    /// Starts the source on this runtime, unless it runs already.
     #[expect(clippy::disallowed_methods, reason = "the client's one hint pump; it ends with the claims' end")]
     fn start(&self) {
         if let Some(running) = Running::take(&self.0) {
@@ -258,7 +260,7 @@ impl Drop for Open {
 }
 
 impl Seat {
-    /// Ends when there is reason to ask.
+    /// Ends when the seat is rung: its waiter should ask the store again.
     ///
     /// # Cancel safety
     /// Safe: a wake-up stays until it is [cleared](Self::clear).
@@ -269,7 +271,8 @@ impl Seat {
         }
     }
 
-    /// Says that its waiter asks the store now: that sees whatever the seat was rung for.
+    /// Forgets earlier wake-ups. To be called before the waiter asks the store: that request sees whatever the seat was
+    /// rung for.
     pub fn clear(&self) {
         self.bell.is_rung.store(false, Relaxed);
     }
@@ -284,7 +287,8 @@ impl Drop for Seat {
         event.seats.remove(&self.rank);
         if !event.seats.is_empty() {
             if self.bell.is_rung.load(Relaxed) {
-                // What it was woken for may have been for all behind it: a writer that leaves a row of readers.
+                // Its wake-up may have been meant for several waiters, as when a writer frees the lock for a row of
+                // readers.
                 event.wake(Wake::Sharers);
             }
             return;

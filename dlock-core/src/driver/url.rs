@@ -7,13 +7,14 @@ use percent_encoding::percent_decode_str;
 use super::{Error, Result};
 
 /// A store's URL, taken apart. `Debug` and `Display` show neither a password nor what may be one: a parameter whose name
-/// suggests a secret, a user without a password, a "host" that cannot be a host because the `@` behind a password is missing.
+/// suggests a secret, a user without a password, or a "host" that cannot be one (then an `@` behind a password may be
+/// missing).
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreUrl {
     scheme: String,
     user: Option<String>,
     password: Option<String>,
-    /// Whether `//` was there.
+    /// Whether the URL has a `//`.
     authority: bool,
     hosts: Vec<String>,
     path: String,
@@ -21,7 +22,7 @@ pub struct StoreUrl {
 }
 
 impl StoreUrl {
-    /// What stands before the first colon, in lower case.
+    /// The part before the first colon, in lower case.
     pub fn scheme(&self) -> &str {
         &self.scheme
     }
@@ -51,7 +52,7 @@ impl StoreUrl {
         self.params.get(key).map(String::as_str)
     }
 
-    /// The URL of one of several hosts, under another scheme: for a store that is made of several.
+    /// A URL with one of the hosts and another scheme, for a store that is made of several.
     #[must_use]
     pub fn of_host(&self, scheme: &str, host: &str) -> Self {
         Self { scheme: scheme.to_owned(), hosts: vec![host.to_owned()], ..self.clone() }
@@ -65,7 +66,7 @@ impl StoreUrl {
     /// Refuses parameters that are not among `known`: a misspelt one must not silently weaken a lock.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`], with those there are.
+    /// [`Error::InvalidConfig`], which lists the known ones.
     pub fn allow(&self, known: &[&str]) -> Result<()> {
         let Some(unknown) = self.params.keys().find(|key| !known.contains(&key.as_str())) else {
             return Ok(());
@@ -75,8 +76,8 @@ impl StoreUrl {
         } else {
             format!("there are: {}", known.join(", "))
         };
-        // The value is not shown: nobody knows what an unknown parameter holds. Where the URL holds a secret, the name may be
-        // the rest of that secret, behind an `&` that was not escaped: not so if it is the only parameter.
+        // The value is not shown, because an unknown parameter may hold a secret. Neither is the name if the URL holds a
+        // secret and more than one parameter: it may be the rest of that secret, after an `&` that was not escaped.
         let may_be_rest_of_a_secret = self.hides_hosts() || self.hides_parameters() && self.params.len() > 1;
         let what = if may_be_rest_of_a_secret {
             format!("`{self}` has an unknown parameter, or an unescaped `&` (write %26) in a secret")
@@ -95,7 +96,7 @@ impl StoreUrl {
         !self.hosts_look_like_hosts() || self.path_may_hold_a_login()
     }
 
-    /// Whether each host can be one. One that cannot may be a user and a password whose `@` is missing.
+    /// Whether each host has the form of one. A text that has not may be a user and a password whose `@` is missing.
     fn hosts_look_like_hosts(&self) -> bool {
         self.hosts.iter().all(|host| {
             let (name, port) = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
@@ -122,7 +123,7 @@ impl FromStr for StoreUrl {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        // The text itself may hold a password: it is not shown.
+        // The text is not shown, because it may hold a password.
         let invalid = |what: &str| Error::InvalidConfig { reason: format!("not a store's URL: {what}") };
         let decoded = |part: &str| {
             let decoded = percent_decode_str(part).decode_utf8();

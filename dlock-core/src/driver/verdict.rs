@@ -1,4 +1,5 @@
-//! What a store's failures mean: verdicts on the errors of its client crate, with one set of texts for all stores.
+//! Turns the errors of a store's client crate into ours: a verdict says what each means, with one set of texts for all
+//! stores.
 
 use std::{borrow::Cow, error::Error as StdError, fmt, sync::Arc, time::Duration};
 
@@ -6,8 +7,9 @@ use tokio::time::timeout;
 
 use super::{Error, Result, Source};
 
-/// What an error of a store's client crate means to the caller, each with words that say what happened and what to do about it.
-/// A driver has one function that judges all of its client's errors, and whose last arm is [`Never`](Self::Never).
+/// What an error of a store's client crate means to the caller. Each verdict has a text that says what happened and what to
+/// do about it. A driver has one function that judges all errors of its client crate. Its last arm is
+/// [`Never`](Self::Never).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The store cannot be reached, or cannot answer now; asking again may help: [`Error::Unavailable`].
@@ -18,7 +20,7 @@ pub enum Verdict {
     Never(Cow<'static, str>),
 }
 
-/// The failures of one store, in the words of its URL's scheme. A constant of each driver.
+/// Makes the errors of one store. Each driver has a constant of this type, with the store's name as in its URL's scheme.
 ///
 /// ```
 /// use dlock_core::driver::{Failures, Verdict, client_error};
@@ -43,7 +45,7 @@ pub struct Failures {
     store: &'static str,
 }
 
-/// An error's words beside the client's own error, which is its source.
+/// An error's text, with the client crate's own error as its source.
 #[derive(Debug, thiserror::Error)]
 #[error("{advice}")]
 struct Judged {
@@ -51,7 +53,7 @@ struct Judged {
     source: Source,
 }
 
-/// Tells the same error any number of times: to all who wait for what one of them asked.
+/// Makes any number of copies of one error, for all callers that wait for the same request.
 #[derive(Clone, Debug)]
 pub struct Retold {
     store: &'static str,
@@ -68,7 +70,7 @@ enum Means {
 }
 
 impl Failures {
-    /// Those of a store that its URLs call so.
+    /// For a store with this name, which is the scheme of its URLs.
     pub const fn of(store: &'static str) -> Self {
         Self { store }
     }
@@ -78,7 +80,8 @@ impl Failures {
         self.store
     }
 
-    /// The error that a verdict makes of the client's own error, which stays its source; see [`client_error`].
+    /// Turns the client crate's own error into ours by a verdict. The client's error stays the source; see
+    /// [`client_error`].
     pub fn explain(self, verdict: Verdict, error: impl Into<Source>) -> Error {
         let judged = |advice| Judged { advice, source: error.into() };
         match verdict {
@@ -103,7 +106,7 @@ impl Failures {
         Error::Refused { store: self.store, source: source.into() }
     }
 
-    /// The store answered something else than it was asked for: `what` is the question, such as `a renewal`.
+    /// The store's answer does not fit the question. `what` names the question, such as `a renewal`.
     pub fn garbled(self, what: &str) -> Error {
         self.refused(format!("answered {what} with something else"))
     }
@@ -113,8 +116,8 @@ impl Failures {
         self.unavailable(format!("no answer within {limit:?}"))
     }
 
-    /// What was right when the client was connected is not right now, perhaps only while somebody replaces a file: asking again
-    /// may help.
+    /// A setting that was right when the client connected is wrong now, perhaps only while somebody replaces a file. Asking
+    /// again may help.
     pub fn not_now(self, error: &Error) -> Error {
         self.unavailable(error.to_string())
     }
@@ -125,12 +128,12 @@ impl Failures {
     /// [`late`](Self::late), and the call's own.
     ///
     /// # Cancel safety
-    /// As the call. A call that is late is dropped; the server may still act on it.
+    /// That of the call. A late call is dropped; the server may still act on it.
     pub async fn in_time<T>(self, limit: Duration, call: impl Future<Output = Result<T>>) -> Result<T> {
         timeout(limit, call).await.unwrap_or_else(|_| Err(self.late(limit)))
     }
 
-    /// What tells this error again: the same variant, with the same source in words.
+    /// What can copy this error: the copies have the same variant, and the text of the same source.
     pub fn retell(self, error: &Error) -> Retold {
         let (means, text) = match error {
             Error::InvalidConfig { reason } => (Means::InvalidConfig, reason.as_str().into()),
@@ -148,7 +151,7 @@ impl Failures {
 }
 
 impl Retold {
-    /// The error, once more.
+    /// A copy of the error.
     pub fn error(&self) -> Error {
         let (failures, text) = (Failures::of(self.store), &*self.text);
         match self.means {
@@ -166,7 +169,7 @@ impl fmt::Display for Retold {
     }
 }
 
-/// The error of the store's client crate that [`Failures::explain`] has made this error of.
+/// The error of the store's client crate from which [`Failures::explain`] made this error.
 pub fn client_error<E: StdError + 'static>(error: &Error) -> Option<&E> {
     let (Error::Refused { source, .. }
     | Error::Unavailable { source, .. }

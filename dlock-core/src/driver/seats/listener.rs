@@ -1,4 +1,4 @@
-//! The source's end of the seats: the one task of a client that listens.
+//! What the source sees of the seats. One task of each client runs the source.
 
 use std::{
     collections::HashSet,
@@ -13,15 +13,15 @@ use super::{Event, Retold, Subscription, Waiters, Wake};
 /// Where a client's events come from: the connection on which its store sends messages.
 #[async_trait]
 pub trait EventSource: Send + 'static {
-    /// Listens, reconnects, and listens again, until [`Listener::stirred`] says that the client is gone.
+    /// Listens, reconnects, and listens again, until [`Listener::stirred`] returns `false` because the client is gone.
     ///
-    /// The first waiter starts this on its runtime. If that runtime ends, this future is dropped, all waiters are woken, and the
-    /// next of them starts this again on its own runtime. What is to last beyond that is in `self`. All events are then to be
-    /// subscribed to again.
+    /// The first waiter starts this on its runtime. If that runtime ends, this future is dropped and all waiters are woken.
+    /// The next of them starts this again on its own runtime, where all events must be subscribed to again. State that must
+    /// survive this belongs in `self`.
     async fn listen(&mut self, seats: &Listener);
 }
 
-/// What a [`EventSource`] tells the seats, and asks of them.
+/// How an [`EventSource`] talks to the seats.
 pub struct Listener(Arc<Waiters>);
 
 impl Listener {
@@ -30,7 +30,8 @@ impl Listener {
         Self(Arc::clone(waiters))
     }
 
-    /// Ends when there are subscriptions to [`take`](Self::take) since it last ended, or when the client is gone: `false`.
+    /// Waits until there are new subscriptions to [`take`](Self::take), then returns `true`. Returns `false` when the
+    /// client is gone.
     ///
     /// # Cancel safety
     /// Safe: nothing is missed.
@@ -41,8 +42,8 @@ impl Listener {
         !self.0.is_closed.load(Relaxed)
     }
 
-    /// What to subscribe to, and which subscriptions to end: up to `most` of each, and none that is `busy` with an earlier call.
-    /// The last word on an event counts.
+    /// What to subscribe to, and which subscriptions to end: up to `most` of each, without the events in `busy`, which an
+    /// earlier call still works on. If an event was joined and left since, only the last of the two counts.
     pub fn take(&self, most: usize, busy: &HashSet<String>) -> (Vec<String>, Vec<String>) {
         let some = |set: &mut HashSet<String>| {
             let free = set.iter().filter(|event| !busy.contains(*event));
@@ -68,7 +69,7 @@ impl Listener {
         !events.come.is_empty() || !events.gone.is_empty()
     }
 
-    /// Messages of these events come from now on. Whoever may have missed one is woken.
+    /// Messages of these events arrive from now on. Wakes the waiters that may have missed one.
     pub fn mark_heard(&self, heard: &[String]) {
         let mut events = self.0.events();
         events.refusal = None;
@@ -82,8 +83,8 @@ impl Listener {
         }
     }
 
-    /// Messages of this event do not come until it is subscribed to again, which is to be [taken](Self::take) if anybody still
-    /// waits for it.
+    /// Messages of this event do not arrive until the source subscribes again. If anybody still waits for the event,
+    /// [`take`](Self::take) lists it again.
     pub fn mark_missed(&self, event: &str) {
         let mut events = self.0.events();
         if let Some(missed) = events.open.get_mut(event)
@@ -94,13 +95,13 @@ impl Listener {
         }
     }
 
-    /// No messages come until all events are subscribed to again.
+    /// No messages arrive until the source has subscribed to all events again.
     pub fn mark_all_missed(&self) {
         self.0.mark_all_missed();
     }
 
-    /// As [`mark_all_missed`](Self::mark_all_missed), and all subscriptions have ended with their connection: there is none that
-    /// would have to be ended.
+    /// As [`mark_all_missed`](Self::mark_all_missed), when all subscriptions have ended with their connection:
+    /// [`take`](Self::take) then lists none to end.
     pub fn mark_all_ended(&self) {
         let mut events = self.0.events();
         events.mark_all_missed();
@@ -110,8 +111,9 @@ impl Listener {
         }
     }
 
-    /// The store lets nobody subscribe: whoever waits for a subscription is told why, until one is [heard](Self::mark_heard)
-    /// again. To be called after the `mark_…_missed` of the same failure, or a waiter that comes in between would not be told.
+    /// The store refuses subscriptions. Waiters for a subscription get this error until one is [heard](Self::mark_heard)
+    /// again. Call this after the `mark_…_missed` of the same failure: otherwise a waiter that joins in between would not
+    /// get the error.
     pub fn refuse(&self, why: Retold) {
         let mut events = self.0.events();
         events.refusal = Some(why);
@@ -120,7 +122,7 @@ impl Listener {
         });
     }
 
-    /// Wakes those who wait for an event. Nothing happens if nobody does.
+    /// Wakes the waiters of an event. Does nothing if there are none.
     pub fn wake(&self, event: &str, wake: Wake) {
         self.0.wake(event, wake);
     }
@@ -144,14 +146,15 @@ impl Waiters {
     }
 }
 
-/// A source that is being listened to. Dropped with its runtime, it is parked again, so that another runtime can go on.
+/// A source that a task runs. If the task's runtime ends, dropping this parks the source again, so that another runtime can
+/// go on.
 pub(super) struct Running {
     source: Option<Box<dyn EventSource>>,
     waiters: Arc<Waiters>,
 }
 
 impl Running {
-    /// `None` if somebody listens already.
+    /// `None` if another task runs the source already.
     pub(super) fn take(waiters: &Arc<Waiters>) -> Option<Self> {
         let source = waiters.parked().take()?;
         Some(Self { source: Some(source), waiters: Arc::clone(waiters) })
@@ -168,7 +171,8 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         *self.waiters.parked() = self.source.take();
-        // Nobody listens any more: whoever waits asks, and starts the source again.
+        // Nobody listens any more. So wake all waiters: each asks the store, and the first to wait again restarts the
+        // source.
         self.waiters.mark_all_missed();
         self.waiters.wake_all_events();
     }

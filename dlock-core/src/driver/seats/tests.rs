@@ -11,7 +11,7 @@ use tokio::{sync::mpsc, time::sleep};
 
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// Seats whose source is the test itself.
+/// Seats without a source of their own: the test calls what a source would call.
 fn both_ends() -> (Seats, Listener) {
     let seats = Seats::without_source();
     let listener = Listener::of(&seats.0.0);
@@ -27,14 +27,14 @@ impl Seats {
         Box::pin(self.join(event.to_owned(), None, Kind::Mutex, LIMIT))
     }
 
-    /// How many events are known in any way.
+    /// How many events the seats remember.
     fn len(&self) -> usize {
         let events = self.0.0.events();
         events.open.len() + events.come.len() + events.gone.len()
     }
 }
 
-/// A seat that was joined, of an event that is heard.
+/// A joined seat of an event whose subscription stands.
 async fn heard(seats: &Seats, listener: &Listener, event: &str) -> Seat {
     let mut joining = seats.joins(event);
     assert!(poll!(&mut joining).is_pending(), "nobody listens yet");
@@ -215,7 +215,7 @@ async fn nothing_is_kept_of_events_that_nobody_waits_for() {
     let (seats, listener) = both_ends();
     for i in 0..10_000 {
         drop(seats.sit(format!("local {i}"), None, Kind::Mutex));
-        // While nobody listens: the source is connecting, for hours perhaps.
+        // The source does not listen here, as while it connects, which may take hours.
         let mut joining = seats.joins(&i.to_string());
         assert!(poll!(&mut joining).is_pending());
     }
@@ -277,7 +277,7 @@ fn another_runtime_listens_where_the_one_that_did_has_ended() {
         seat.rung().await;
         seat.clear();
         timeout(LIMIT, async {
-            // It starts the source, and is rung once its subscription stands again.
+            // This waiter restarts the source, and is rung once its subscription stands again.
             seat.rung().await;
         })
         .await

@@ -45,7 +45,7 @@ impl fmt::Debug for Arena {
 
 #[derive(Default)]
 struct Used {
-    /// Each with its switch, if it has one.
+    /// The clients, each with its switch if it has one.
     clients: Vec<(Locks, Option<Switch>)>,
     proxies: Vec<Arc<Proxy>>,
 }
@@ -62,7 +62,7 @@ impl Arena {
         }
     }
 
-    /// Notes in the message of a case that does not end that it waits in this step.
+    /// Names a step of the case. If the case does not end, its message says that it waits in this step.
     #[track_caller]
     fn step<T>(&self, what: String, wait: impl Future<Output = T>) -> impl Future<Output = T> {
         let at = Location::caller();
@@ -96,7 +96,7 @@ impl Arena {
         client.of(self.kind, &self.name)
     }
 
-    /// Takes the lock, which must be free or become so at once: fails with `what` where it does not.
+    /// Takes the lock, which must be free or become free at once. Otherwise the case fails with `what`.
     #[track_caller]
     pub fn take_soon(&self, what: &str, client: &Locks) -> impl Future<Output = Guard> {
         self.soon(what, self.take(client, self.kind))
@@ -153,7 +153,7 @@ impl Arena {
         self.short_ttl().max(Duration::from_secs(2))
     }
 
-    /// A ttl so long that what happens [`soon`](Self::soon) owes nothing to its end, nor to a waiter's heartbeat.
+    /// A ttl so long that neither its end nor a waiter's heartbeat can be the cause of what happens [`soon`](Self::soon).
     pub fn long_ttl(&self, client: &Locks) -> Duration {
         (self.ttl() * 12).min(*client.info().ttl.end())
     }
@@ -174,7 +174,7 @@ impl Arena {
     ) -> impl Future<Output = T> {
         let limit = limit + MOMENT;
         self.step(format!("or else: {what}"), async move {
-            // Pinned here, so that what it waits in is still open when the message is made.
+            // Pinned here, so that the step it waits in has not ended yet when the message is made.
             let wait = pin!(wait);
             match timeout(limit, wait).await {
                 Ok(done) => done,
@@ -191,7 +191,7 @@ impl Arena {
         }
     }
 
-    /// Whether something stands between the case and the store, so that answers may be slow or lost.
+    /// Whether the case runs through a wrapper, so that answers may be slow or lost.
     pub fn is_disturbed(&self) -> bool {
         self.row != Row::Plain
     }
@@ -231,7 +231,7 @@ impl Arena {
         })
     }
 
-    /// Waits until `yes`; fails with `what` if that takes longer than a ttl and what is ample beside it.
+    /// Waits until `yes`. Fails with `what` if that takes longer than a ttl and an ample margin.
     #[track_caller]
     pub fn until(&self, what: &str, mut yes: impl FnMut() -> bool) -> impl Future<Output = ()> {
         let asking = async move {
@@ -242,8 +242,8 @@ impl Arena {
         self.within(self.ttl() * 2, what, asking)
     }
 
-    /// Waits until the store shows that `count` claims hold or wait for [`name`](Self::name): the way to know that a
-    /// contender has arrived. A store that cannot be inspected, or keeps no queue for this kind, is given a moment.
+    /// Waits until the store shows that `count` claims hold or wait for [`name`](Self::name), so that a contender is known
+    /// to have arrived. If the store cannot be inspected, or keeps no queue for this kind, waits for a moment instead.
     #[track_caller]
     pub fn until_contenders(&self, client: &Locks, count: usize) -> impl Future<Output = ()> {
         self.step(format!("wait until the store shows {count} contenders"), async move {
@@ -271,7 +271,7 @@ impl Arena {
         used.proxies.iter().for_each(|proxy| proxy.pass());
         let close = async {
             for (client, switch) in &used.clients {
-                // One that was killed closes nothing: its claims are for the store to forget.
+                // A client that was killed closes nothing. The store must forget its claims.
                 if !switch.as_ref().is_some_and(Switch::is_killed) {
                     client.close().await;
                 }

@@ -23,7 +23,7 @@ type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(crate) enum Need {
     Kind(Kind),
     Tokens,
-    /// Tokens that grow when the store lost its data, too.
+    /// Tokens that keep growing when the store has lost its data.
     TokenFloor,
     /// That the kind of the case can be turned into a read hold.
     Downgrade,
@@ -50,11 +50,11 @@ pub(crate) struct Able {
 }
 
 impl Able {
-    /// Asks a client of the store.
+    /// Finds out by a client of the store.
     ///
     /// # Panics
-    /// If there is none, or if the store has sessions and none of its clients can be killed: a case about crashes would then
-    /// test nothing of what a crash does.
+    /// If no client can connect. Also if the store has sessions but its clients cannot be killed: the cases about crashes
+    /// would then not test what a crash does.
     pub(crate) async fn of(fixture: &dyn Fixture) -> Self {
         let connected = fixture.connect().await;
         let store = connected
@@ -91,19 +91,19 @@ impl Case {
         (self.run)(arena).await;
     }
 
-    /// Whether other cases of the process must not run meanwhile.
+    /// Whether no other case of the process may run at the same time.
     pub(crate) fn runs_alone(&self) -> bool {
         self.needs.iter().any(|need| matches!(need, Need::Allocated | Need::Restart))
     }
 
-    /// Whether the case is in this row: not where another would only repeat it, because the case itself does what the rows
-    /// do, or looks at something that they do not change.
+    /// Whether the case is in this row. Some cases do themselves what the rows do, or test something that the rows do not
+    /// change. They are not repeated in each row.
     pub(crate) fn is_in(&self, row: Row) -> bool {
         let only_plain = [Need::Allocated, Need::Network, Need::Restart];
         row == Row::Plain || !self.needs.iter().any(|need| only_plain.contains(need))
     }
 
-    /// What is lacking for it.
+    /// What the store lacks for the case.
     pub(crate) fn missing(&self, able: &Able) -> Option<String> {
         let Able { info, inspects, .. } = able;
         let has = |kind| info.kinds.contains(&kind);
@@ -141,7 +141,8 @@ impl fmt::Display for Case {
     }
 }
 
-/// A list of cases: `topic (kind of the locks) [needs] { functions }`, as often as need be. A case is called like its function.
+/// A list of cases: `topic (kind of the locks) [needs] { functions }`, as often as need be. The name of a case is that of
+/// its function.
 macro_rules! cases {
     ($($topic:tt ($kind:expr) $needs:tt { $($case:ident),+ $(,)? })+) => {
         [$(cases!(@of $topic $kind, $needs $($case)+)),+].concat()

@@ -1,4 +1,4 @@
-//! The table of cases: each a sentence that can be false, in the file of its topic. Each file lists its own.
+//! The table of cases. Each case is named by a sentence that can be false. Each file has one topic, and lists its cases.
 
 mod cancel;
 mod client;
@@ -24,7 +24,7 @@ mod token;
 
 pub use crate::case::Case;
 
-/// All of them, in the order in which they are run.
+/// All cases, in the order in which they run.
 pub fn all() -> Vec<Case> {
     [
         exclusive::cases(),

@@ -29,7 +29,7 @@ where
     let proxies = try_join_all(servers.iter().map(|server| Proxy::to(*server))).await;
     let proxies = proxies.expect("a port is free");
     let store = connect(proxies.iter().map(Proxy::address).collect()).await?;
-    // The proxies are kept until the case has ended. If they went sooner, somebody else might listen where the dead client
-    // still calls.
+    // The proxies are kept until the case has ended. Otherwise another server might get a port that the dead client still
+    // connects to.
     Ok((store, Box::new(move || proxies.iter().for_each(Proxy::hang_up))))
 }

@@ -14,7 +14,7 @@ use crate::{
 /// A store under test.
 #[async_trait]
 pub trait Fixture: Send + Sync + 'static {
-    /// What to call it: also the word that `DLOCK_REQUIRE` looks for.
+    /// The store's name, also in `DLOCK_REQUIRE`.
     fn name(&self) -> &str;
 
     /// Connects a new client, as from another process.
@@ -27,9 +27,9 @@ pub trait Fixture: Send + Sync + 'static {
     /// reaches the store, no heartbeat of its session either, and nothing is released. The cases about crashes then kill the
     /// client; where this is `None` they cut its calls.
     ///
-    /// Default: through a proxy to the one server of [`network`](Self::network), `None` without one. A store whose claims live
-    /// as long as their client's session ([`Info::session`](dlock_core::driver::Info::session)) must be able to: one with
-    /// several servers says it with [`killable`].
+    /// Default: through a proxy to the one server of [`network`](Self::network), `None` without one. A store whose claims
+    /// live as long as their client's session ([`Info::session`](dlock_core::driver::Info::session)) must return a client
+    /// here. If it has several servers, [`killable`] makes one.
     ///
     /// # Errors
     /// Fails the case.
@@ -53,7 +53,7 @@ pub trait Fixture: Send + Sync + 'static {
         None
     }
 
-    /// Whether time may be skipped: only where nothing but tokio's timers is waited for.
+    /// How time passes in the cases. Time may be skipped only if the store waits for nothing but tokio's timers.
     fn clock(&self) -> Clock {
         Clock::Real
     }
@@ -100,7 +100,7 @@ pub trait Fixture: Send + Sync + 'static {
 /// How time passes in the cases of a fixture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// As on the wall.
+    /// Real time.
     Real,
     /// Tokio's paused clock: sleeping costs nothing.
     Paused,
@@ -116,8 +116,8 @@ pub struct Unreachable {
 }
 
 impl Unreachable {
-    /// What stands in the place of the cases: one trial that is ignored, with the reason in its name, or that fails if
-    /// `DLOCK_REQUIRE` names the store, or says `all`.
+    /// The one trial that replaces the cases. It is ignored, with the reason in its name. If `DLOCK_REQUIRE` names the
+    /// store, or says `all`, it fails.
     pub fn trial(self, cases: &str) -> Trial {
         let required = self.is_required();
         let Self { name, reason } = self;

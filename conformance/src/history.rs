@@ -1,8 +1,8 @@
-//! What happened to some locks, and whether it may: a recorder for runs that nobody scripts.
+//! Records what happens to some locks, and judges whether it was allowed; for runs without a script.
 //!
-//! Contenders of one process record what they see, in the order in which they see it; [`History::check`] then judges
-//! all of it. It needs no model of the store: what a guard claims is an interval of real time, and intervals that may
-//! not meet can be looked for.
+//! Contenders of one process record what they see, in the order in which they see it; [`History::check`] then judges all of
+//! it. It needs no model of the store: what a guard claims is an interval of time, so it only looks for intervals that
+//! overlap although they must not.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
@@ -40,7 +40,8 @@ pub use rule::{Counts, Rule, Violation};
 #[derive(Debug, Default)]
 pub struct History(Mutex<Log>);
 
-/// One acquisition in a [`History`], and nothing in another. An owner's re-entry is none: it is the hold that was entered.
+/// One acquisition in a [`History`]; meaningless in another. An owner's re-entry has no stake of its own: use that of the
+/// hold that was entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stake(usize);
 
@@ -57,7 +58,7 @@ struct Log {
     noted: Vec<Violation>,
 }
 
-/// When, and as the how-manieth event: instants alone do not order what happens on a paused clock.
+/// A time, and the number of the event. On a paused clock many events have the same time, so only the number orders them.
 type Stamp = (Instant, u64);
 
 #[derive(Debug)]
@@ -68,7 +69,7 @@ struct Life {
     invoked: Stamp,
     granted: Option<Stamp>,
     token: Option<Token>,
-    /// The latest of what was promised; meaningless before the grant.
+    /// The latest deadline that was promised. Meaningless before the grant.
     valid_until: Instant,
     downgrades: Option<Stamp>,
     releases: Option<Stamp>,
@@ -159,9 +160,9 @@ impl History {
         self.with(stake, |life, now| life.lost = life.lost.or(Some((now, reason))));
     }
 
-    /// After a write to what the exclusive lock protects: a counter of its writes, which was `base` when this holder
-    /// read it (with its token, that the counter may refuse older ones from then on) and is one more if the write
-    /// was `accepted`. One counter per lock name.
+    /// After a write to what the exclusive lock protects, which must be a counter of its own writes, one per lock name.
+    /// `base` is what this holder had read. A write that was `accepted` adds one. The holder reads with its token, so that
+    /// the counter can refuse older tokens from then on.
     pub fn wrote(&self, stake: Stake, base: u64, accepted: bool) {
         let mut log = self.log();
         let at = log.stamp();
@@ -170,8 +171,8 @@ impl History {
         }
     }
 
-    /// Before a lock is taken by force, or the store is made to forget it in another way. Those who held it or had
-    /// asked for it until [`broken`](Self::broken) may be lost, and claim no exclusiveness until they are told.
+    /// Before a lock is taken by force, or the store is made to forget it in another way. Guards that held the lock, or
+    /// asked for it, before [`broken`](Self::broken) may be lost. Until they are told, they claim no exclusiveness.
     pub fn breaks(&self, name: &str) -> Break {
         let mut log = self.log();
         let from = log.stamp();
@@ -179,7 +180,7 @@ impl History {
         Break(log.breaks.len() - 1)
     }
 
-    /// After it was taken by force; `robbed` if it is known that somebody held it. Leave it out if that failed.
+    /// After it was taken by force. `robbed` if it is known that somebody held it. Do not call this if the attempt failed.
     pub fn broken(&self, one: Break, robbed: bool) {
         let mut log = self.log();
         let now = log.stamp();
@@ -188,7 +189,8 @@ impl History {
         }
     }
 
-    /// The machine was suspended for `span`: what was promised ends so much sooner on tokio's clock, which stood still.
+    /// The machine was suspended for `span`. Tokio's clock stood still meanwhile, so on it every promise ends sooner by
+    /// `span`.
     pub fn suspended(&self, span: Duration) {
         let mut log = self.log();
         let now = Instant::now();
@@ -199,7 +201,7 @@ impl History {
         }
     }
 
-    /// Something that was found to be wrong by other means than [`check`](Self::check), which repeats it.
+    /// Records a violation that was found by other means. [`check`](Self::check) reports it too.
     pub fn note(&self, rule: Rule, what: impl Into<String>) {
         self.log().noted.push(Violation { rule, what: what.into() });
     }
@@ -236,7 +238,7 @@ impl Log {
 }
 
 impl Life {
-    /// When its guard claims it no more.
+    /// When its guard stops claiming the lock.
     fn end(&self) -> Stamp {
         let ends = [self.releases, self.lost.map(|(at, _)| at)];
         ends.into_iter().flatten().fold((self.valid_until, 0), Stamp::min)

@@ -1,4 +1,4 @@
-//! The behaviour suite that every dlock backend passes, for yours too.
+//! The behaviour suite that every dlock backend passes. It tests your backend too.
 //!
 //! A backend's `tests/conformance.rs` (with `harness = false` in its manifest) is all that is needed:
 //!
@@ -28,14 +28,14 @@
 //! ```
 //!
 //! One table of [cases](cases::all), each a sentence that can be false, becomes `libtest-mimic` trials, chosen by what the
-//! store's [`Info`](dlock_core::driver::Info) says it can do. The whole table runs five times: on the store as it is, and through four
-//! [wrappers](wrap::Habit) that misbehave as real stores do: hints that never come, hints without end, slow answers,
-//! and answers that are lost after the store acted. A composite store runs it four times more, with [one
-//! member](Fixture::connect_with_member) that misbehaves so. Between a network driver and its server
-//! stands a [`Proxy`], where the [fixture](Fixture::network) lets it. After each case the store must be empty.
+//! store's [`Info`](dlock_core::driver::Info) says it can do. The whole table runs five times: on the store as it is, and
+//! through four [wrappers](wrap::Habit) that misbehave as real stores do: hints that never come, hints without end, slow
+//! answers, and answers that are lost after the store acted. A composite store runs it four times more, each time with [one
+//! member](Fixture::connect_with_member) that misbehaves in one of these ways. If the [fixture](Fixture::network) allows
+//! it, some cases put a [`Proxy`] between a network driver and its server. After each case the store must be empty.
 //!
-//! For runs that nobody scripts there is a [history] with rules that it must keep, and a [simulation] of everything
-//! at once; and because a suite can be wrong too, there are [stores with planted bugs](wrong) that it must catch.
+//! For runs without a script there are a [history], which records what happens and checks rules, and a [simulation] of all
+//! troubles at once. A suite can be wrong too, so there are [stores with planted bugs](wrong) that it must catch.
 
 mod arena;
 mod case;

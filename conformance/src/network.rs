@@ -1,11 +1,11 @@
-//! What the suite needs to know of a store whose clients connect to a server, to stand in between.
+//! What the suite needs to put a proxy between a store's clients and their server.
 
 use std::{io, net::SocketAddr, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{Result, driver::Store};
 
-/// What a server finds when it starts again.
+/// Which data a server has when it starts again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {
     /// All that it had acknowledged: servers append every write to a file.

@@ -1,7 +1,7 @@
-//! Other programs' clients of a store, to put beside dlock's: whether they exclude, wake and understand each other.
+//! Clients of other programs, for tests whether they and dlock's clients exclude, wake and understand each other.
 //!
-//! A peer is a program that is driven by lines of text; `peers/README.md` has the lines, and the folders beside it the
-//! programs. One process is any number of contenders.
+//! A peer is a program that is driven by lines of text. `peers/README.md` documents the lines; the folders beside it hold
+//! the programs. One process may have any number of contenders.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -105,7 +105,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// What it is, for people: `redisson 4.7.0`.
+    /// Its name and version, for people: `redisson 4.7.0`.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -133,7 +133,8 @@ impl Drop for Peer {
 /// Who contends for locks in a [`Peer`]. Does one thing at a time.
 ///
 /// # Cancel safety
-/// Dropping a call does not undo it, and the contender can be asked for nothing more: its next answer would be to that.
+/// Dropping a call does not undo it. The contender must not be used any more after that: its next answer would be the one
+/// to the dropped call.
 #[derive(Debug)]
 pub struct Contender {
     name: String,

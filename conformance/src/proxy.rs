@@ -1,4 +1,5 @@
-//! Stands between a network client and its server and does what networks do: cuts, stalls, delays, delivers late, hangs up.
+//! A TCP proxy between a network client and its server that does what networks do: cuts, stalls, delays, delivers late,
+//! hangs up.
 
 use std::{
     io,
@@ -21,7 +22,8 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// A TCP proxy on 127.0.0.1. Everything passes until it is told otherwise, for all its connections, those to come included.
+/// A TCP proxy on 127.0.0.1. Everything passes until a method changes that. Each method concerns all connections, also
+/// future ones, unless it says otherwise.
 ///
 /// It belongs to the runtime in which it was made, and ends with it or when it is dropped.
 #[derive(Debug)]
@@ -39,7 +41,7 @@ struct Traffic {
     server: SocketAddr,
     requests: Flow,
     answers: Flow,
-    /// Counts the cuts: a connection ends when it sees another number than the one it began with.
+    /// Counts the cuts. A connection ends when this number is no longer the one that it began with.
     cuts: u64,
     hangs_up: bool,
 }
@@ -48,7 +50,7 @@ struct Traffic {
 #[derive(Clone, Copy, Debug)]
 enum Flow {
     Passes,
-    /// They arrive when the flow is another.
+    /// They arrive when the flow changes.
     Stops,
     Takes(Duration),
 }
@@ -116,7 +118,8 @@ impl Proxy {
         self.change(|line| line.cuts += 1);
     }
 
-    /// From now on new connections lead to this server, as where an address or a name moves. Those that there are stay.
+    /// From now on new connections lead to this server, as after a change of an address or a name. Existing connections
+    /// stay.
     pub fn lead_to(&self, server: SocketAddr) {
         self.change(|line| line.server = server);
     }

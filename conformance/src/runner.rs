@@ -23,15 +23,15 @@ use crate::{
     steps::Steps,
 };
 
-/// The longest that a case may take by a paused clock: no case skips nearly as much.
+/// The longest that a case may take on the paused clock. No case needs nearly as much.
 const PAUSED_LIMIT: Duration = Duration::from_secs(24 * 3600);
 
 /// How much longer than its limit a case on the wall's clock may take to fail by itself, before its thread is taken to be
 /// stuck.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How many cases whose threads are left behind are enough: such a thread may keep a core busy, so that cases without a
-/// fault become slow. The suite then ends at once instead of after the limit of each case.
+/// The suite ends at once when this many cases have left their threads behind. Such a thread may keep a core busy, so
+/// correct cases would become slow, and each would take its whole limit.
 const MOST_STUCK: usize = 3;
 
 /// The cases of this process that have left a thread behind.
@@ -90,7 +90,7 @@ fn trial(prefix: &str, fixture: Arc<dyn Fixture>, able: &Able, row: Row, case: C
 /// What the case failed with. A case that takes longer than the [limit](Fixture::limit) of its fixture fails, too: the
 /// message then says which step it waits in.
 pub fn judge(fixture: Arc<dyn Fixture>, row: Row, case: Case) -> Result<(), String> {
-    /// Held by the cases that run; whoever must run alone waits until it can have all of it.
+    /// Each running case holds a part of this. A case that must run alone waits until it gets all of it.
     static RUNNING: RwLock<()> = RwLock::new(());
     let running = || RUNNING.read().unwrap_or_else(PoisonError::into_inner);
     let _alone = case.runs_alone().then(|| RUNNING.write().unwrap_or_else(PoisonError::into_inner));

@@ -1,11 +1,12 @@
 //! A store under clients that do anything at any time, over lines that do anything wrong, in virtual time.
 //!
-//! Some contenders of random kinds, on three clients, ask for two locks: they wait, try, give up, re-enter, hold too
-//! long, write with tokens that went stale. Meanwhile lines are cut, frozen and deaf, the process stalls, the machine is
-//! suspended, locks are broken. All of it follows from one seed, so a failure can be replayed. Only for stores that wait for nothing but tokio's timers.
+//! Some contenders of random kinds, on three clients, ask for two locks: they wait, try, give up, re-enter, hold too long,
+//! write with tokens that went stale. Meanwhile lines are cut, frozen and deaf, the process stalls, the machine is
+//! suspended, locks are broken. All of it follows from one seed, so a failure can be replayed. Works only with stores that
+//! wait for nothing but tokio's timers.
 //!
-//! [`simulate`] looks at a store from above. [`simulate_majority`] is for what such a look cannot see: it has the same happen
-//! *inside* of a RedLock, on the line of each client to each member.
+//! [`simulate`] disturbs the lines between clients and one store. [`simulate_majority`] disturbs the lines inside of a
+//! RedLock: those from each client to each member.
 
 mod contender;
 mod register;
@@ -48,15 +49,15 @@ const NAMES: [&str; 2] = ["a", "b"];
 /// By how many thousandths a member's clock may run faster than a client's: RedLock allows for ten.
 const DRIFT: u32 = 9;
 
-/// What became of one seed.
+/// The result of one run.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Report {
-    /// Where it came from.
+    /// The seed of the run.
     pub seed: u64,
-    /// What should not have happened.
+    /// The rules that were violated.
     pub violations: Vec<Violation>,
-    /// What did happen.
+    /// How much happened.
     pub counts: Counts,
     /// Acquisitions that were dropped before they ended.
     pub cancelled: usize,
@@ -99,7 +100,7 @@ struct Tally {
     broken: AtomicUsize,
 }
 
-/// Lets everything happen to an empty store that follows from `seed`. Every fourth seed also breaks locks.
+/// Runs the troubles and contenders that follow from `seed` on an empty store. Every fourth seed also takes locks by force.
 ///
 /// # Panics
 /// If a contender does; inside of another runtime.
@@ -116,9 +117,9 @@ pub fn simulate(store: Store, seed: u64) -> Report {
     })
 }
 
-/// Lets everything happen to a RedLock of so many empty memory stores that follows from `seed`: each client's line to each
-/// member misbehaves by itself, the members' clocks run faster than the clients', within what RedLock allows for, and in half
-/// of the seeds the members keep no queues, like a mutex on Redis.
+/// Runs what follows from `seed` on a RedLock of so many empty memory stores. Each client's line to each member misbehaves
+/// by itself. The members' clocks run faster than the clients', within what RedLock allows for. In half of the seeds the
+/// members keep no queues, like a mutex on Redis.
 ///
 /// # Panics
 /// If a contender does; inside of another runtime.
@@ -151,7 +152,7 @@ pub fn simulate_majority(members: usize, seed: u64) -> Report {
 /// A run on clients that a seed's dice make, with what is between them and the store, and the store to look into at the end.
 fn run(seed: u64, make: impl FnOnce(&mut Rng) -> (Vec<Client>, Vec<Chaos>, Store)) -> Report {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    // The keepers' jitter.
+    // Makes the keepers' jitter follow from the seed.
     fastrand::seed(seed);
     let whole = async {
         pretend_clock();
@@ -191,7 +192,7 @@ async fn play(clients: Vec<Client>, chaos: &[Chaos], store: &Store, mut dice: Rn
     }
 }
 
-/// Until the last contender has gone and every client is closed.
+/// Runs until the last contender has gone and every client is closed.
 async fn go_on(world: &World, mut contenders: JoinSet<()>, dice: Rng, seed: u64) {
     let all_gone = async {
         while let Some(ended) = contenders.join_next().await {
@@ -222,7 +223,7 @@ async fn residue(world: &World, store: &Store) {
     }
 }
 
-/// Whole milliseconds, as tokio's timers are: so nothing depends on how a run's clock began.
+/// Whole milliseconds, as tokio's timers count them. So the result does not depend on when in a millisecond the run began.
 fn up_to(dice: &mut Rng, most: Duration) -> Duration {
     Duration::from_millis(dice.u64(0..=u64::try_from(most.as_millis()).unwrap_or(u64::MAX)))
 }

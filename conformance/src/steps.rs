@@ -1,4 +1,5 @@
-//! What a case is doing: for the message of a case that does not end, which step it waits in and what its claims were told.
+//! What a case is doing. If a case does not end, its message says which step it waits in, and the last answers to its
+//! claims.
 
 use std::{
     collections::BTreeMap,
@@ -74,7 +75,7 @@ impl fmt::Display for Steps {
             ([], Some(ended)) => write!(f, "it waits after {ended}")?,
             (open, _) => write!(f, "it waits in {}", open.join(", and in "))?,
         }
-        // More are of no use to a reader.
+        // More entries would not help the reader.
         for (claim, told) in log.claims.values().take(10) {
             write!(f, "; claim for {claim}: {told}")?;
         }

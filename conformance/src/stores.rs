@@ -1,4 +1,4 @@
-//! Servers for tests, and the faults that a server can do.
+//! Servers for tests, and the faults that tests can cause in them.
 //!
 //! A store is a [recipe](recipe::Recipe): its package, the members that it consists of, how to ask one whether it answers,
 //! how to join them, and the URL. This file and its siblings do what all stores share: they find an image or a program, run
@@ -52,7 +52,7 @@ use recipe::Recipe;
 pub use crate::Data;
 pub use server::Server;
 
-/// The longest that servers may take until they answer, on a machine that is busy with other tests, too.
+/// The longest that servers may take until they answer, even on a machine that is busy with other tests.
 const READY: Duration = Duration::from_secs(60);
 
 /// Finds or starts a store: what the `start` of each store's folder calls.
@@ -87,7 +87,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// What a dlock client is to be given. Holds a password where the store has users.
+    /// The URL for a dlock client. Holds a password if the store has users.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -97,12 +97,13 @@ impl Running {
         self.servers().first().map(|server| server.file(certificates::CA)).filter(|path| path.exists())
     }
 
-    /// The servers to do harm to, in the order of the recipe. None where the address came from the environment.
+    /// The servers, to kill or pause them, in the order of the recipe. None if the address came from the environment.
     pub fn servers(&self) -> &[Server] {
         self.found.as_ref().map_or(&[], |started| &started.servers)
     }
 
-    /// Waits until all servers answer and agree that all is well: after a fault, that it is healed.
+    /// Waits until all servers answer and agree that the store is well. After a fault, this waits until the store has
+    /// recovered.
     ///
     /// # Errors
     /// When they do not within a minute, with what they say.
@@ -120,7 +121,7 @@ impl Running {
 /// Servers, and what ends them.
 #[derive(Debug)]
 struct Started {
-    // Dropped first: the servers are gone before their children are waited for.
+    // Dropped first: this ends the servers, and only then are their child processes waited for.
     _folder: Folder,
     servers: Vec<Server>,
     recipe: Arc<dyn Recipe>,
@@ -132,7 +133,7 @@ impl Started {
         let folder = Folder::new()?;
         let members = recipe.members(package.program)?;
         let starting = members.into_iter().map(|member| Server::new(&site, &folder, member, &recipe));
-        // All of them, also where one fails: none may start after the folder has ended those that run.
+        // Wait for all of them, even if one fails: no server may start after the folder has ended the others.
         let servers = join_all(starting).await.into_iter().collect::<io::Result<_>>()?;
         let started = Self { _folder: folder, servers, recipe };
         started.answer().await?;
@@ -154,7 +155,7 @@ impl Started {
     }
 }
 
-/// Runs a future where it outlives the runtime of the case that asks: connections to Docker belong to a runtime.
+/// Runs a future on a runtime that outlives the case. Connections to Docker belong to the runtime that made them.
 async fn on_own_runtime<T: Send + 'static>(
     future: impl Future<Output = io::Result<T>> + Send + 'static,
 ) -> io::Result<T> {

@@ -17,17 +17,18 @@ use crate::{
 
 /// Runs the suite against a store, with the command line of a test binary: filters, `--list`, `--test-threads`.
 ///
-/// `DLOCK_REQUIRE` names the stores that must be there, with commas, or `all`: their cases are then never ignored.
+/// `DLOCK_REQUIRE` names the stores that must be there, separated by commas, or is `all`. The cases of such a store fail if
+/// it is missing; otherwise they are ignored.
 pub fn run<F: Fixture>(fixture: Result<F, Unreachable>) -> ExitCode {
     let fixture = fixture.map(|fixture| Arc::new(fixture) as Arc<dyn Fixture>);
     run_on("", fixture, &Arguments::from_args()).exit_code()
 }
 
-/// Runs several suites by one test binary, one after the other, with the command line that [`run`] has. A store is started only
-/// if a trial of its suite is chosen, when it is the suite's turn, and is dropped before the next.
+/// Runs several suites in one test binary, one after the other, with the same command line as [`run`]. A store is started
+/// when its suite begins, and only if a trial of it is chosen. It is dropped before the next suite begins.
 ///
-/// `DLOCK_SUITES` names the suites to choose from, with commas; without it they are all. Unlike a filter it leaves other test
-/// binaries alone.
+/// `DLOCK_SUITES` names the suites to run, separated by commas. Without it all run. Unlike a filter it has no effect on
+/// other test binaries.
 pub fn run_suites(suites: impl IntoIterator<Item = Suite>) -> ExitCode {
     let arguments = Arguments::from_args();
     let listed = env::var("DLOCK_SUITES").ok();
@@ -36,7 +37,7 @@ pub fn run_suites(suites: impl IntoIterator<Item = Suite>) -> ExitCode {
     let suites = suites.into_iter().filter(|suite| is_listed(suite.name) && suite.is_chosen(&arguments));
     let mut suites = suites.peekable();
     if suites.peek().is_none() {
-        // Says that nothing is run, as any test binary does.
+        // Prints that nothing is run, as any test binary does.
         return libtest_mimic::run(&arguments, Vec::new()).exit_code();
     }
     let failed = suites.filter_map(|suite| suite.run(&arguments).has_failed().then_some(())).count();
@@ -66,12 +67,12 @@ impl Suite {
         Self { name, start: Box::pin(async { start.await.map(|fixture| Arc::new(fixture) as _) }) }
     }
 
-    /// Whether the command line wants any of the trials that the suite may have.
+    /// Whether the command line chooses any trial that the suite may have.
     fn is_chosen(&self, arguments: &Arguments) -> bool {
         let names = Row::all().flat_map(|row| {
             cases::all().into_iter().map(move |case| format!("{}::{row}::{case}", self.name))
         });
-        // Which of them are ignored is not known before the store is there.
+        // Which trials are ignored is known only once the store runs.
         let trials = names.map(|name| Trial::test(name, || Ok(())).with_ignored_flag(arguments.ignored));
         trials.into_iter().any(|trial| !arguments.is_filtered_out(&trial))
     }
@@ -82,13 +83,13 @@ impl Suite {
     }
 }
 
-/// Runs one suite. Without a name its trials are called by their rows and cases alone.
+/// Runs one suite. Without a suite name, a trial's name is its row and case.
 fn run_on(name: &str, fixture: Found, arguments: &Arguments) -> Conclusion {
     let mut arguments = arguments.clone();
     let prefix = if name.is_empty() { String::new() } else { format!("{name}::") };
     let found = fixture.map(|fixture| {
         arguments.test_threads.get_or_insert(fixture.at_once());
-        // Whose client cannot even connect fails its own suite, and not the binary with those that follow.
+        // If the client cannot connect, this panics. That must fail this suite only, and not those that follow.
         catch_unwind(AssertUnwindSafe(|| trials(&prefix, &fixture)))
             .map_err(|panic| (fixture.name().to_owned(), words(&*panic)))
     });
@@ -100,7 +101,7 @@ fn run_on(name: &str, fixture: Found, arguments: &Arguments) -> Conclusion {
             vec![unreachable.trial(&cases)]
         }
     };
-    // A filter that chose some of the suite's trials says nothing of the one that stands for them all.
+    // The filter may not match the one trial that replaces them all, so drop it.
     (arguments.filter, arguments.exact, arguments.ignored) = (None, false, false);
     arguments.skip.clear();
     libtest_mimic::run(&arguments, trials)

@@ -1,4 +1,4 @@
-//! Stores that misbehave as real ones do, made of a store that does not.
+//! Wrappers that make a good store misbehave as real stores do.
 
 mod chaos;
 mod chatty;
@@ -48,7 +48,7 @@ impl Habit {
 }
 
 impl fmt::Display for Habit {
-    /// In lower case, as a trial's name begins.
+    /// Its name in lower case, with which the names of trials begin.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Deaf => "deaf",

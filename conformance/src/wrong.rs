@@ -1,6 +1,7 @@
 //! Stores with one planted bug each, which a suite worth its name catches: the test of the tests.
 //!
-//! They are one copy of the memory store. Where a bug is one of engines, its nearest form in a driver stands here.
+//! All are one copy of the memory store. For a bug that an engine could have, this has the nearest form that a driver can
+//! have.
 
 mod net;
 mod shelf;
@@ -29,7 +30,7 @@ pub enum Bug {
     ExpiryEarly,
     /// Every grant has the same token.
     TokenStandsStill,
-    /// A claim that asks again gets another token; also one that enters as a reader in place of itself.
+    /// A claim that asks again gets another token, also in a downgrade.
     TokenGrowsOnAsking,
     /// The token of a holder that was forgotten is given to a newcomer.
     TokenReusedAfterExpiry,
@@ -41,7 +42,7 @@ pub enum Bug {
     WriterBesideReaders,
     /// A reader joins other readers although a writer waits.
     ReaderPassesWriter,
-    /// Who came last is next.
+    /// The waiter that came last is next.
     LastComeFirst,
     /// A silent claim is forgotten only if it held.
     DeadWaiterStays,
@@ -49,7 +50,7 @@ pub enum Bug {
     BurialShiftsOrder,
     /// A release removes only what holds.
     WaiterStaysOnCancel,
-    /// A release removes no claim whose turn has come but that was not told yet.
+    /// A release does not remove a claim whose turn has come, if the claim was not told of its turn yet.
     HoldStaysOnCancel,
     /// Of several claims whose turn has come only one is woken.
     SecondWaiterNotWoken,
@@ -57,21 +58,24 @@ pub enum Bug {
     LostOnRelease,
     /// A release of a claim that is gone says that it was there.
     ReleaseSeesNoLoss,
-    /// Lost never: a renewal says that all is well, whatever has become of the claim.
+    /// Lost never: a renewal always says that all is well, even if the claim is gone.
     NeverLost,
-    /// Valid from receipt: the driver, whose first answer to a claim takes a while, adds that while to what it promises.
+    /// Valid from receipt: the first answer to a claim takes a while, and the driver counts the validity from that answer,
+    /// not from before the request.
     ValidFromReceipt,
     /// A claim that asks again gets a second place in the queue.
     AskingTwiceEntersTwice,
     /// Names that differ in case only are one lock.
     NamesIgnoreCase,
-    /// Whoever comes to a name that nobody used before looks, and enters it in a second step: there is no row to lock yet.
+    /// A claim for a name that nobody used before looks whether it is free, and enters the queue in a second step: there is
+    /// no row to lock yet.
     NoRowLock,
     /// Tokens begin at 1, not at the clock.
     NoTokenFloor,
     /// Every client has an identity of its own.
     IdentityPerClient,
-    /// A claim that was downgraded gets no hints: there is one bell for each id, and the claim that it replaced took it along.
+    /// A claim that was downgraded gets no hints: there is one bell for each id, and it went with the claim that was
+    /// replaced.
     DeafDowngrade,
     /// The store keeps a bell for each name that was ever used.
     BellsStay,

@@ -1,4 +1,4 @@
-//! The clients of a case: as they are, with a switch, or behind a proxy; and with what is between in this row.
+//! The clients of a case: plain, with a switch, or behind a proxy. All go through the wrapper of the row.
 
 use std::{sync::Arc, time::Duration};
 
@@ -95,7 +95,7 @@ impl Arena {
         })
     }
 
-    /// The store with the habit of this row.
+    /// The store in the wrapper of this row.
     fn disturbed(&self, store: Store) -> Store {
         match self.row {
             Row::Habit(habit) => habit.wrap(store),

@@ -1,4 +1,4 @@
-//! Whoever goes away, at whatever point and in whatever manner, leaves nothing behind.
+//! A contender that goes away, at any point and in any way, leaves nothing behind.
 
 use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
@@ -75,12 +75,12 @@ async fn cut_off<T>(future: impl Future<Output = T>, cut: u32) -> Option<T> {
     if cut > POLLS { timeout(span, future).await.ok() } else { None }
 }
 
-/// So long a ttl that whatever is left behind is still there when the next one comes.
+/// So long a ttl that a claim that was left behind is still there when the next contender comes.
 fn long(arena: &Arena, client: &Locks) -> LockOptions {
     arena.options().ttl(arena.long_ttl(client))
 }
 
-/// Who must wait for a claim of the case's kind: another of its kind, or a writer for a reader.
+/// The kind that must wait for a claim of the case's kind: the same kind, or a writer in the case of a reader.
 fn rival(arena: &Arena) -> Kind {
     if arena.kind() == Kind::Read { Kind::Write } else { arena.kind() }
 }

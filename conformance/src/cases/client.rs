@@ -1,4 +1,4 @@
-//! A client is one of many of its store, and remembers nothing that is over.
+//! A store has many clients, and a client keeps no memory of names that it does not use any more.
 
 use std::{
     sync::Arc,
@@ -56,7 +56,7 @@ pub(super) async fn the_first_token_of_a_name_is_not_below_the_clock(arena: Arc<
 const WARM_UP: usize = 200;
 /// Names that are used while it is measured.
 const NAMES: usize = 400;
-/// What a name may cost that is not used any more: less than the name itself has.
+/// The bytes that an unused name may still take: fewer than the name itself has.
 const BYTES_PER_NAME: usize = 24;
 
 pub(super) async fn the_memory_of_clients_does_not_grow_with_the_names_they_used(arena: Arc<Arena>) {

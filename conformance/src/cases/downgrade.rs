@@ -18,7 +18,7 @@ pub(super) const TOPICS: [(&str, Kind); 3] =
 
 /// The cases of this file.
 pub(super) fn cases() -> Vec<Case> {
-    // Those who wait for a mutex have no places in an order.
+    // Waiters for a mutex have no order.
     let in_order = cases! {
         "downgrade_fair" (Kind::Fair) [Need::Kind(Kind::Read), Need::Downgrade] { a_downgrade_passes_nobody_who_waits }
         "downgrade_write" (Kind::Write) [Need::Kind(Kind::Read), Need::Downgrade] { a_downgrade_passes_nobody_who_waits }
@@ -41,7 +41,7 @@ fn of(topic: &'static str, kind: Kind) -> Vec<Case> {
     }
 }
 
-/// So long a ttl that what happens soon owes nothing to its end, nor to a waiter's heartbeat.
+/// So long a ttl that neither its end nor a waiter's heartbeat can be the cause of what happens soon.
 fn long(arena: &Arena, client: &Locks) -> LockOptions {
     arena.options().ttl(arena.long_ttl(client))
 }
@@ -148,7 +148,7 @@ pub(super) async fn a_downgraded_hold_outlasts_the_ttl(arena: Arc<Arena>) {
     release(reader).await;
 }
 
-/// Of stores that tell a holder at once that its claim was deleted: they must not be deaf to it after a downgrade.
+/// For stores that tell a holder at once that its claim was deleted: they must still do so after a downgrade.
 pub(super) async fn a_downgraded_holder_is_told_of_a_theft_as_soon_as_any_other(arena: Arc<Arena>) {
     if matches!(arena.habit(), Some(Habit::Deaf)) {
         // Nobody is told anything.

@@ -220,7 +220,7 @@ pub(super) async fn a_guard_dropped_in_a_panic_lets_the_next_one_in(arena: Arc<A
     .await;
 }
 
-/// Lets go of a held lock without waiting for the store, for a contender that would otherwise wait for a long ttl.
+/// Lets go of a held lock without waiting for the store. Without the release, the contender would wait for a long ttl.
 async fn lets_the_next_one_in(arena: &Arena, let_go: impl AsyncFnOnce(Guard)) {
     let (a, b) = (arena.client().await, arena.client().await);
     let options = arena.options().ttl(arena.long_ttl(&a));

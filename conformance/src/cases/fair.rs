@@ -34,8 +34,8 @@ pub(super) fn cases() -> Vec<Case> {
     }
 }
 
-/// Waiters of one lock in order of arrival. Each notes its number while it holds, then lets go: in turns by a release and
-/// by a drop.
+/// Waiters of one lock in order of arrival. Each notes its number while it holds, then lets go: every other one by a
+/// release, the rest by a drop.
 struct Arrivals {
     arena: Arc<Arena>,
     held: Option<Guard>,
@@ -56,7 +56,7 @@ impl Arrivals {
         Self { arena: Arc::clone(arena), held, watch, waiters: Vec::new(), granted: Arc::default() }
     }
 
-    /// The next waiter comes, with a client of its own; it has its place in the queue when this returns.
+    /// Starts the next waiter, with a client of its own. It has its place in the queue when this returns.
     async fn join(&mut self) {
         self.join_with(self.arena.client().await, self.arena.options()).await;
     }
@@ -74,13 +74,13 @@ impl Arrivals {
         self.arena.until_contenders(&self.watch, self.waiters.len() + 1).await;
     }
 
-    /// The waiter of this number goes, as if its future were dropped, and is gone from the queue when this returns.
+    /// Makes the waiter of this number leave, as by a dropped future. It is gone from the queue when this returns.
     async fn leave(&mut self, number: usize) {
         self.waiters[number].abort();
         self.arena.until_contenders(&self.watch, self.waiters.len()).await;
     }
 
-    /// Frees the lock and waits until those who did not leave were granted it; in which order.
+    /// Frees the lock, and waits until all waiters that did not leave have had it. Returns their order.
     async fn proceed(mut self, limit: Duration) -> Vec<usize> {
         if let Some(held) = self.held.take() {
             held.release().await.expect("held until now");

@@ -36,7 +36,7 @@ pub(super) fn cases() -> Vec<Case> {
     }
 }
 
-/// When a guard is lost unless it is renewed.
+/// The moment at which a guard is lost unless it is renewed before.
 fn end(guard: &Guard) -> Instant {
     Instant::now() + guard.remaining()
 }

@@ -1,6 +1,5 @@
-//! The line between a driver and its server: cut, silent, late, or ending at once. Through a proxy, so that the driver's own
-//! Over the usual length: the cases of one topic.
-//! time-outs and reconnects are what is tested.
+//! The line between a driver and its server: cut, silent, late, or ending at once. A proxy disturbs the line, so that these
+//! cases test the driver's own time-outs and reconnects. Over the usual length: the cases of one topic.
 
 use std::{sync::Arc, time::Duration};
 
@@ -43,13 +42,13 @@ fn request(arena: &Arena, what: &str) -> Request {
     Request::new(name, arena.kind(), arena.ttl())
 }
 
-/// Whether a call failed as one that nobody answered.
+/// Whether a call failed because nobody answered.
 fn is_unanswered<T>(answer: &Result<T>) -> bool {
     matches!(answer, Err(error) if error.is_transient())
 }
 
-/// A third of the ttl, or the driver's own bound, for each call: while one hangs, no other is made for the claim, and a hold
-/// whose renewal hangs is lost although the server may be well again.
+/// Each call must end within a third of the ttl, or the driver's own bound. While one call hangs, no other is made for the
+/// claim. So if a renewal hung longer, the hold would be lost although the server may be well again.
 pub(super) async fn every_call_to_a_silent_server_ends_within_its_bound(arena: Arc<Arena>) {
     let (store, proxy) = arena.store_behind_proxy().await;
     let claim = |what| store.backend.claim(request(&arena, what));
@@ -103,7 +102,7 @@ pub(super) async fn a_holder_whose_connection_breaks_keeps_its_lock(arena: Arc<A
 
 pub(super) async fn a_line_that_was_silent_for_a_while_costs_no_lock(arena: Arc<Arena>) {
     let ((a, proxy), b) = (arena.client_behind_proxy().await, arena.client().await);
-    // So often that a renewal falls into the silence, and may have been given up before its end.
+    // Renews so often that a renewal falls into the silence, and may be given up before the silence ends.
     let options = arena.options().renew_every(arena.ttl() / 10);
     let held = arena.soon("nobody holds it", arena.lock(&a).lock(&options)).await.expect("nobody holds it");
     proxy.stall();
@@ -159,7 +158,7 @@ pub(super) async fn an_answer_that_comes_late_answers_no_later_call(arena: Arc<A
     held.release().await.expect("held until now");
 }
 
-/// What the first try is told that the store answers.
+/// Repeats a try until the store answers, and returns the answer.
 async fn until_told(client: &Locks, name: &str) -> Option<Guard> {
     loop {
         match client.mutex(name).try_lock().await {
@@ -170,7 +169,7 @@ async fn until_told(client: &Locks, name: &str) -> Option<Guard> {
     }
 }
 
-/// Tries until the lock is granted: what an earlier call left behind may have to be released first.
+/// Tries until the lock is granted. An earlier call may have left a claim behind that must be released first.
 async fn until_granted(client: &Locks, name: &str) {
     while until_told(client, name).await.is_none() {
         sleep(Duration::from_millis(50)).await;
@@ -224,9 +223,10 @@ pub(super) async fn a_server_that_hangs_up_is_an_error_and_then_used_again(arena
     arena.soon("the server is there again, but it is not used", until_granted(&a, arena.name())).await;
 }
 
-/// Calls of one client that are tried again and again beside each other.
+/// How many calls of one client are repeated at the same time.
 const CALLERS: usize = 40;
-/// How often a client may connect: twice what one connection for calls and one for messages need with a pause of 200 ms.
+/// How often a client may connect: twice as often as one connection for calls and one for messages do with pauses of 200
+/// ms.
 const CONNECTIONS_A_SECOND: f64 = 20.0;
 
 pub(super) async fn many_callers_do_not_storm_a_server_that_hangs_up(arena: Arc<Arena>) {

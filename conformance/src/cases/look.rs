@@ -1,4 +1,4 @@
-//! What the store shows is what there is, and breaking a lock lets the next one in.
+//! The store shows who really holds and waits, and breaking a lock lets the next waiter in.
 
 use std::sync::Arc;
 
@@ -154,7 +154,7 @@ pub(super) async fn breaking_a_lock_leaves_those_who_wait_in_their_places(arena:
     let (a, b) = clients(&arena).await;
     let held = arena.take_soon("nobody holds it", &a).await;
     let mut waiting = queue(&arena, &b, 1, &[arena.kind(); 2]).await.into_iter();
-    // The ids of one claim on the members of a RedLock agree only so far; elsewhere in all.
+    // On the members of a RedLock the ids of one claim agree only in these characters. On other stores they are equal.
     let common = if b.info().store == "redlock" { 30 } else { usize::MAX };
     let claim = |one: Contender| one.id.chars().take(common).collect::<String>();
     let before: Vec<_> = state(&arena, &b).await.queue.into_iter().map(claim).collect();

@@ -1,5 +1,5 @@
-//! A holder is told of its loss, in time and only of a loss; and a stale one harms nobody.
-//! A few lines over the usual length: one table's rows.
+//! A holder hears of a loss in time, and never of one that did not happen. A stale holder harms nobody. A few lines over
+//! the usual length: one table's rows.
 
 use std::{sync::Arc, time::Duration};
 
@@ -49,8 +49,8 @@ async fn mortal(arena: &Arena) -> (Guard, Switch) {
     (held, line)
 }
 
-/// What of a lock's state only its contenders change, not the time. On a RedLock only its holders: what a stale guard has left
-/// on a minority is shown as waiting, and may go.
+/// The part of a lock's state that contenders change and time does not. On a RedLock these are the holders only: a claim
+/// that a stale guard has left on a minority is shown as waiting, and may disappear.
 fn lasting(client: &Locks, state: Option<LockState>) -> Vec<String> {
     let waiting = client.info().store != "redlock";
     let all = state
@@ -211,7 +211,7 @@ pub(super) async fn a_crashed_holder_frees_its_lock_within_its_ttl_or_session(ar
     drop(next.expect("free by now"));
 }
 
-/// The longest ttl, so that it is the session that ends first where the store lets it.
+/// The longest ttl, so that in a store with sessions the session ends first.
 pub(super) async fn a_client_whose_session_ends_holds_nothing_any_more(arena: Arc<Arena>) {
     let ((a, line), b) = (arena.client_with_switch().await, arena.client().await);
     let options = arena.options().ttl(arena.long_ttl(&a));
@@ -245,7 +245,7 @@ pub(super) async fn a_crashed_waiter_lets_others_pass_within_its_ttl_or_session(
     }
 }
 
-/// Takes the lock from a holder who is not told by this, and lets another in.
+/// Takes the lock from its holder without telling the holder, and lets another in.
 async fn robbed(arena: &Arena) -> (Guard, Locks, Guard) {
     let (a, b) = (arena.client().await, arena.client().await);
     let held = arena.take_soon("nobody holds it", &a).await;
@@ -254,7 +254,8 @@ async fn robbed(arena: &Arena) -> (Guard, Locks, Guard) {
     (held, b, next)
 }
 
-/// Does something stale, and sees that the holder of now does not notice: not at once, and not at its next renewal.
+/// Does something with a stale guard, and checks that the present holder is not disturbed: not at once, and not at its next
+/// renewal.
 async fn stays_undisturbed(arena: &Arena, client: &Locks, holder: &Guard, stale: impl AsyncFnOnce()) {
     let before = client.inspect(arena.name()).await;
     stale().await;

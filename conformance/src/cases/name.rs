@@ -1,4 +1,4 @@
-//! A name is itself and no other, and what is no name is refused.
+//! Different names are different locks, and illegal names are refused.
 
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ pub(super) async fn a_name_that_begins_like_another_is_different(arena: Arc<Aren
     drop(hold_all(&a, &names(&arena, &suffixes)).await);
 }
 
-/// Legal names that a store might stumble over.
+/// Legal names that a store might handle wrongly.
 fn odd(arena: &Arena) -> Vec<String> {
     let mut odd = names(
         arena,

@@ -1,4 +1,4 @@
-//! Who comes when the holder is long dead and nobody waited for it, so that nobody has noticed.
+//! A newcomer to a lock whose holder died long ago. Nobody waited meanwhile, so nobody has noticed the death.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A store that cannot be reached is an error in time: never a hang, and never taken for busy or free.
+//! If the store cannot be reached, a call fails in time. It never hangs, and never says that the lock is busy or free.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,5 +1,4 @@
-//! Whoever holds a lock as an owner may take it again, and nobody else.
-//! Over the usual length: the cases of one topic.
+//! An owner that holds a lock may take it again, and nobody else may. Over the usual length: the cases of one topic.
 
 use std::sync::Arc;
 

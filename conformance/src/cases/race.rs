@@ -1,4 +1,4 @@
-//! Many who do the same at the same moment: the races that one contender after the other never shows.
+//! Many clients do the same at the same moment: races that never happen when contenders come one after the other.
 
 use std::{
     sync::{
@@ -36,8 +36,8 @@ fn of_exclusive(topic: &'static str, kind: Kind) -> Vec<Case> {
 /// Clients that race for each name.
 const RACERS: usize = 8;
 
-/// A store that locks the row of a name only once there is one lets two in where nobody was before: so each race is for a
-/// name that nobody ever used, and all begin it at the same moment.
+/// A store that can lock the row of a name only once the row exists may let two clients in at first use. So each race is
+/// for a name that nobody used before, and all clients begin at the same moment.
 pub(super) async fn of_many_racing_for_a_name_never_used_one_gets_it(arena: Arc<Arena>) {
     let names = if arena.is_disturbed() { 8 } else { 60 };
     let (start, finish) = (Arc::new(Barrier::new(RACERS)), Arc::new(Barrier::new(RACERS)));
@@ -55,7 +55,7 @@ pub(super) async fn of_many_racing_for_a_name_never_used_one_gets_it(arena: Arc<
                 if guard.is_some() {
                     won.fetch_add(1, SeqCst);
                 }
-                // Nobody lets go before all were told.
+                // Nobody lets go before all have their answers.
                 finish.wait().await;
                 if let Some(guard) = guard {
                     guard.release().await.expect("held until now");

@@ -231,7 +231,8 @@ pub(super) async fn writers_without_rest_do_not_starve_a_reader(arena: Arc<Arena
     enters_among(&arena, Read, Write).await;
 }
 
-/// One contender comes to three of another kind that take the lock again as soon as they let go of it.
+/// Three contenders of one kind take the lock again as soon as they let go of it. Then one of another kind comes, and must
+/// get its turn.
 async fn enters_among(arena: &Arena, one: Kind, crowd: Kind) {
     let (over, held_once) = (Arc::new(AtomicBool::new(false)), Arc::new(Semaphore::new(0)));
     let mut restless = Vec::new();

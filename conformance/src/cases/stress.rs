@@ -1,5 +1,5 @@
-//! Many at once: nobody meets whom they must not meet, no update is lost, nobody is left out.
-//! Over the usual length: the cases of one topic.
+//! Many contenders at once: holders that exclude each other never meet, no update is lost, and everybody gets a turn. Over
+//! the usual length: the cases of one topic.
 
 use std::{
     sync::{
@@ -54,7 +54,7 @@ fn of_downgraded(topic: &'static str, kind: Kind) -> Vec<Case> {
     }
 }
 
-/// Where holders of one lock meet whom they must not meet.
+/// Notices holders of one lock that are inside at the same time although they must not be.
 #[derive(Default)]
 pub(super) struct Room(Mutex<Vec<Kind>>);
 
@@ -78,7 +78,7 @@ impl Room {
     }
 }
 
-/// Two numbers that only a lock keeps from losing updates, and equal.
+/// Two numbers. Without a lock, updates would be lost, and the numbers would differ.
 #[derive(Default)]
 struct Ledger {
     one: AtomicU64,
@@ -96,7 +96,7 @@ impl Ledger {
         sum
     }
 
-    /// What stands there; panics if a writer is not done.
+    /// Reads the number; panics if the two differ, because a writer is not done.
     async fn read(&self) -> u64 {
         let before = (self.one.load(Relaxed), self.other.load(Relaxed));
         sleep(Duration::from_millis(1)).await;

@@ -1,4 +1,4 @@
-//! Fencing tokens grow with every grant of a name, whatever came in between, and belong to one grant.
+//! Fencing tokens grow with every grant of a name, whatever happens in between. Each grant has its own.
 
 use std::{sync::Arc, time::Duration};
 

@@ -62,7 +62,7 @@ fn claims(log: &Log) -> BTreeMap<&str, Vec<Claim<'_>>> {
     by_name
 }
 
-/// When this one may first have been taken by force.
+/// The first moment at which this lock may have been taken by force.
 fn broken(log: &Log, life: &Life) -> Option<Stamp> {
     let after = |until: Option<Stamp>| until.is_none_or(|until| life.invoked < until);
     let breaks = log.breaks.iter().filter(|broken| broken.name == life.name && after(broken.until));
@@ -70,7 +70,7 @@ fn broken(log: &Log, life: &Life) -> Option<Stamp> {
 }
 
 fn exclusive(claims: &[Claim<'_>], found: &mut Found) {
-    // Of the claims so far, those that reach furthest.
+    // The claims so far that end last.
     let (mut furthest_read, mut furthest_other) = (None::<Claim<'_>>, None::<Claim<'_>>);
     for claim in claims {
         let foes = [furthest_other, furthest_read.filter(|_| !claim.reads)];
@@ -186,7 +186,7 @@ fn losses(log: &Log, found: &mut Found) {
         if life.revived.is_some() {
             found.add(Rule::LostForGood, life);
         }
-        // Its runtime ended: nobody can promise more.
+        // Its runtime ended early, so nothing more was promised.
         let told = reason == LostReason::Abandoned;
         let promised = (life.valid_until, 0);
         if life.released.is_some_and(|released| released < at) {

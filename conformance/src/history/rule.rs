@@ -1,8 +1,8 @@
-//! What a history must keep, and how much of it there is.
+//! The rules that a history must keep, and counts of what happened in it.
 
 use std::fmt;
 
-/// How much happened in a history: what it shows is worth no more than this.
+/// How much happened in a history. A history in which little happened proves little.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Acquisitions that were granted.
@@ -40,25 +40,27 @@ impl fmt::Display for Violation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Rule {
-    /// Two claims of one lock meet only if both read.
+    /// Two claims of one lock overlap in time only if both read.
     Exclusive,
-    /// What accepts only tokens that are not stale sees no lost update, and refuses nobody who claims the lock.
+    /// A resource that refuses stale tokens loses no update, and refuses no guard that claims the lock.
     Fence,
-    /// Tokens of one lock are distinct, and grow: from a grant to what is asked for after it, and from claim to claim.
+    /// Tokens of one lock are distinct and grow: a request that begins after a grant gets a greater token, and so does each
+    /// later claim.
     TokenOrder,
-    /// Who was robbed is told when a ttl is over, at the latest.
+    /// A guard whose lock was taken by force is told of its loss within a ttl.
     Told,
-    /// What is lost stays lost.
+    /// A lost guard stays lost.
     LostForGood,
-    /// Nothing is lost earlier than promised, unless it was taken by force, nor after its release was confirmed.
+    /// No guard is lost before its promised time, unless its lock was taken by force. No guard is lost after its release
+    /// was confirmed.
     FalseAlarm,
     /// An owner that holds a lock gets the same hold again.
     Reentry,
     /// Nothing is left when everybody has gone: no claim in the store, no keeper.
     Residue,
-    /// Everybody's wait ends.
+    /// Every wait ends.
     Progress,
-    /// Readers did hold at once; else their sharing was not tested.
+    /// Readers held at the same time. Otherwise the run did not test that they share.
     SharedReads,
     /// Enough happened.
     Potency,

@@ -54,7 +54,7 @@ async fn holds_that_follow_each_other_and_readers_that_share_keep_every_rule() {
     pass(5).await;
     story.release(writer);
     story.release(waiting);
-    // It has lost its time, and somebody else came in.
+    // Its time was over, and somebody else got the lock.
     let silent = story.grant("x", Kind::Fair, 3, 30);
     pass(30).await;
     let next = story.grant("x", Kind::Mutex, 4, 30);

@@ -1,4 +1,4 @@
-//! Contenders of dlock and of a peer on one lock, and whether all that happened may.
+//! Contenders of dlock and of a peer on one lock, and a check of what happened.
 
 use std::{
     sync::{
@@ -16,11 +16,11 @@ use tokio::{sync::watch, task::yield_now, time::Instant};
 use super::{Contender, Peer, PeerKind, Report, Taken};
 use crate::history::{Counts, History, Rule, Stake};
 
-/// Longer than anybody has to wait who is not forgotten.
+/// Longer than any contender waits, unless it is never woken.
 const WAIT: Duration = Duration::from_secs(300);
 
-/// A mixed fleet: as many contenders of dlock as of a peer, who take and leave one lock again and again. A side that is
-/// ahead waits for the other, so that they contend to the end.
+/// A mixed fleet: equally many contenders of dlock and of a peer, which take and release one lock again and again. A side
+/// that is ahead waits for the other, so that both contend to the end.
 #[derive(Debug)]
 pub struct Fleet<'a> {
     /// dlock's clients, whose contenders take turns.
@@ -35,7 +35,7 @@ pub struct Fleet<'a> {
     pub contenders: usize,
     /// How often each contender takes the lock.
     pub acquisitions: usize,
-    /// The ttl of both sides. A hand-off that takes a tenth of it was none: somebody was not woken.
+    /// The ttl of both sides. A hand-off that takes a tenth of it means that somebody was not woken.
     pub ttl: Duration,
 }
 
@@ -133,7 +133,8 @@ impl<'a> Course<'a> {
         }
     }
 
-    /// Takes the time if this one waited for the other side, and readers were not among themselves.
+    /// Notes the time of the hand-off if this contender waited for the other side, and the hand-off was not from reader to
+    /// reader.
     fn handed_over(&self, kind: Kind, asked: Instant, held: &Held) {
         let Some((dlock, released, at)) = *lock(&self.last) else { return };
         let ours = matches!(held, Held::Dlock(_));

@@ -1,4 +1,5 @@
-//! Lines to a peer, and its answers to whoever asked. Of no runtime: one peer serves the cases of a whole test binary.
+//! Sends lines to a peer, and gives each answer to the caller that asked. Bound to no runtime: one peer serves the cases of
+//! a whole test binary.
 
 use std::{
     collections::HashMap,
@@ -13,7 +14,7 @@ use tokio::sync::oneshot;
 #[derive(Debug)]
 pub(super) struct Lines {
     input: Mutex<ChildStdin>,
-    /// Who waits for an answer; `None` once there can be none.
+    /// The callers that wait for an answer. `None` once there can be no more answers.
     asked: Mutex<Option<HashMap<usize, oneshot::Sender<String>>>>,
 }
 
@@ -49,7 +50,7 @@ fn hand_out(lines: &Weak<Lines>, output: impl BufRead) {
         }
     }
     if let Some(lines) = lines.upgrade() {
-        // Whoever waits learns that the peer has ended.
+        // This tells all callers that the peer has ended.
         *lock(&lines.asked) = None;
     }
 }

@@ -1,4 +1,4 @@
-//! What a peer measures of itself, so that the lines to it are not measured too; for benchmarks.
+//! Times that a peer measures itself, for benchmarks: measured from here, they would include the lines of text.
 
 use std::{io, time::Duration};
 

@@ -14,7 +14,7 @@ use std::{
 use super::{Peer, PeerKind, lines::Lines};
 use crate::Unreachable;
 
-/// What a `build` ends with that misses a tool.
+/// The exit status of a `build` that lacks a tool.
 const MISSING: i32 = 75;
 
 /// The longest that a peer may take until it is connected, a busy machine included.
@@ -30,7 +30,7 @@ pub struct Program {
 impl Program {
     /// The newest Redisson.
     pub const REDISSON: Self = Self { folder: "redisson", version: Some("4.7.0") };
-    /// An old Redisson, which still publishes where the newest does.
+    /// An old Redisson, which publishes to the same channels as the newest.
     pub const REDISSON_3: Self = Self { folder: "redisson", version: Some("3.13.6") };
     /// redis-py's `Lock`: the plain dialect, in Python.
     pub const REDIS_PY: Self = Self { folder: "redis-py", version: None };
@@ -86,7 +86,7 @@ impl Program {
     }
 }
 
-/// Does something to a folder as the only process that does.
+/// Does something to a folder while no other process does.
 fn alone<T>(peers: &Path, out: &Path, act: impl FnOnce() -> std::io::Result<T>) -> std::io::Result<T> {
     fs::create_dir_all(out)?;
     let file = File::create(peers.join("lock"))?;
@@ -108,7 +108,7 @@ impl Built {
         &self.name
     }
 
-    /// Starts it as a client of a store, as one process. `ttl` is how long its locks outlive it.
+    /// Starts it as one process, as a client of a store. `ttl` is how long its locks stay when it dies.
     ///
     /// # Panics
     /// If it does not connect.

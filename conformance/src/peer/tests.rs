@@ -1,4 +1,4 @@
-//! Whether the harness hears its peers, and catches those that are wrong; peers of a few lines of shell.
+//! Tests whether the harness understands its peers and catches wrong ones. The peers here are a few lines of shell.
 
 use std::{process::Command, time::Duration};
 

@@ -59,13 +59,13 @@ impl Contender {
         self.world.history.granted(stake, guard.token(), Instant::now() + guard.remaining());
     }
 
-    /// Holds for a while, looks at the guard now and then, and uses what it protects whatever it sees.
+    /// Holds for a while and looks at the guard now and then. Uses what the lock protects even if the guard is lost.
     async fn hold(&mut self, round: Round, mut kind: Kind, mut guard: Guard) {
         let (world, stake) = (Arc::clone(&self.world), round.stake);
         let register = &world.registers[round.name];
         let mut base = None;
         for _ in 0..self.dice.usize(..6) {
-            // Without tokens what is protected cannot tell a stale holder.
+            // Without tokens the counter cannot recognise a stale holder.
             if kind != Kind::Read && guard.token().is_some() {
                 match base.take() {
                     None => {
@@ -123,7 +123,7 @@ impl Contender {
         }
     }
 
-    /// Takes what it has once more, and leaves in either order.
+    /// Enters the lock that it holds once more, and releases the two guards in either order.
     async fn enter_again(&mut self, round: &Round, kind: Kind, outer: Guard) {
         let (world, stake) = (Arc::clone(&self.world), round.stake);
         let again = Kind::ALL[self.dice.usize(..Kind::ALL.len())];

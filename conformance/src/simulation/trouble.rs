@@ -1,4 +1,4 @@
-//! What goes wrong between the clients and their store.
+//! The troubles between the clients and their store.
 
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
@@ -25,7 +25,7 @@ pub(super) async fn make(world: &World, mut dice: Rng, breaks: bool) {
             5..7 => lines.iter().for_each(Switch::lose_answers),
             // The whole process stops and goes on.
             7 => advance(up_to(&mut dice, TTL * 2)).await,
-            // The lid is closed: timers stand still, the stores' clocks do not.
+            // The machine is suspended: timers stand still, the stores' clocks do not.
             8 => {
                 let span = up_to(&mut dice, TTL * 2);
                 pretend_suspend(span);

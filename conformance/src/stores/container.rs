@@ -1,4 +1,5 @@
-//! A server in a container, on the host's network: what a cluster or a Sentinel announces is what clients reach.
+//! A server in a container, on the host's network, so that clients can reach the addresses that a cluster or a Sentinel
+//! announces.
 
 use std::{
     fs, io,
@@ -15,7 +16,7 @@ use crate::Data;
 /// Where the server's files are, in the container.
 const HOME: &str = "/dlock";
 
-/// An image to run servers from, which Docker has.
+/// An image to run servers from. Docker has it already.
 #[derive(Clone, Debug)]
 pub(super) struct ServerImage {
     name: String,
@@ -24,7 +25,7 @@ pub(super) struct ServerImage {
 
 impl ServerImage {
     /// # Errors
-    /// Where Docker does not have it.
+    /// If Docker does not have it.
     pub(super) fn here(image: &str) -> io::Result<Self> {
         let (name, tag) =
             image.rsplit_once(':').ok_or_else(|| io::Error::other(format!("image {image} has no tag")))?;
@@ -33,7 +34,7 @@ impl ServerImage {
     }
 
     /// # Errors
-    /// Where Docker neither has it nor gets it.
+    /// If Docker neither has it nor can pull it.
     pub(super) fn pulled(image: &str) -> io::Result<Self> {
         Self::here(image).or_else(|_| {
             docker(&["pull", "--quiet", image])?;
@@ -74,7 +75,7 @@ impl Container {
     pub(super) async fn start(image: &ServerImage, folder: &Path, member: &Member) -> io::Result<Self> {
         let owner = std::process::id().to_string();
         let name = format!("dlock-test-{owner}-{}", member.ports[0].number());
-        // First, so that the container has an end from its beginning.
+        // Write this first, so that the folder's shell can end the container from its beginning.
         fs::write(folder.join("container"), &name)?;
         let mut command = vec!["-c", include_str!("serve.sh"), "serve.sh", member.data];
         command.extend(member.command.iter().map(String::as_str));
@@ -105,7 +106,7 @@ impl Container {
     }
 
     pub(super) fn kill(&self) -> io::Result<()> {
-        // Not the library's `stop`, which asks the server nicely first.
+        // Not the library's `stop`, which lets the server shut down in order.
         docker(&["kill", "--signal", "KILL", &self.name])?;
         docker(&["wait", &self.name])
     }
@@ -118,7 +119,7 @@ impl Container {
         self.inner.unpause().await.map_err(io::Error::other)
     }
 
-    /// Whether it has ended unasked.
+    /// Whether the server has ended by itself.
     pub(super) async fn has_ended(&self) -> io::Result<bool> {
         Ok(!self.inner.is_running().await.map_err(io::Error::other)?)
     }

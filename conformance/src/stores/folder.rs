@@ -1,4 +1,4 @@
-//! Where servers keep their files, and the watch that ends them.
+//! The folder of the servers' files, and the shell that ends the servers.
 
 use std::{
     fs, io,
@@ -8,9 +8,9 @@ use std::{
 
 use tempfile::TempDir;
 
-/// A folder with a folder for each server. Its end is the end of the servers, and of itself.
+/// A folder with a folder for each server. Dropping it ends the servers and removes the folder.
 ///
-/// A shell of its own sees to that, since a test binary that is killed cannot.
+/// A separate shell does that, so that it also happens when the test binary is killed.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
@@ -41,7 +41,7 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         drop(self.watch.stdin.take());
-        // Nobody is there to be told of a failure, and it leaves nothing to do.
+        // A failure is ignored: nobody could be told, and nothing could be done.
         let _ = self.watch.wait();
     }
 }

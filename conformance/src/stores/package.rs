@@ -13,10 +13,10 @@ use super::container::{self, ServerImage};
 #[derive(Debug)]
 pub(super) struct Package {
     pub(super) name: &'static str,
-    /// Of the server, in the image and on this machine.
+    /// The name of the server's program, in the image and on this machine.
     pub(super) program: &'static str,
     image: &'static str,
-    /// Whether it is an old version: the program of this machine is then another.
+    /// Whether it is an old version. The program of this machine is then not used.
     is_old: bool,
 }
 
@@ -51,7 +51,7 @@ impl Package {
         Self { name, program, image, is_old: !old.is_empty() }
     }
 
-    /// What may run its servers, the best first. Not the program of this machine where another version is asked for.
+    /// What may run its servers, the best first. Without the program of this machine if another version is asked for.
     pub(super) fn hosts(&self) -> &'static [Host] {
         if self.is_old || env::var_os(self.image_variable()).is_some() {
             &[Host::Container]
@@ -63,7 +63,7 @@ impl Package {
     /// Prepares to run its servers.
     ///
     /// # Errors
-    /// Where they cannot be run: with what is missing.
+    /// If they cannot be run; the error says what is missing.
     pub(super) fn site(&self, host: Host) -> io::Result<Site> {
         match host {
             Host::Container => self.image().map(Site::Container),
@@ -76,7 +76,7 @@ impl Package {
         }
     }
 
-    /// The environment variable that says which image its servers are run from.
+    /// The environment variable with the image to run its servers from.
     fn image_variable(&self) -> String {
         format!("DLOCK_TEST_{}_IMAGE", self.name.to_uppercase())
     }
@@ -85,7 +85,7 @@ impl Package {
     /// pulled if need be.
     ///
     /// # Errors
-    /// Where Docker does not answer. A `docker` command may be a mere client, so it is asked.
+    /// If Docker does not answer. That there is a `docker` command proves nothing, because it is only the client.
     fn image(&self) -> io::Result<ServerImage> {
         // Once: where there is no registry, it takes a while to find out.
         static FOUND: Mutex<BTreeMap<&'static str, Result<ServerImage, String>>> =

@@ -1,4 +1,4 @@
-//! A port of 127.0.0.1 for a server that is to start, now and again after it was killed.
+//! A port of 127.0.0.1 that stays reserved for a server while the server is killed and started again.
 
 use std::{
     io,
@@ -6,14 +6,15 @@ use std::{
     ops::Range,
 };
 
-/// Here begin the ports that the kernel gives to outgoing connections, which would take it while the server is down.
+/// From this number on the kernel uses ports for outgoing connections. Such a connection could take the port while the
+/// server is down.
 const END: u16 = 32_000;
 
 /// A TCP port that no other test takes as long as this lives.
 #[derive(Debug)]
 pub(super) struct Port {
     number: u16,
-    /// The UDP port of the same number stands for the claim: the kernel gives it up with the process.
+    /// The UDP port of the same number marks the TCP port as taken. The kernel frees it when the process ends.
     _claim: UdpSocket,
 }
 
@@ -22,8 +23,8 @@ impl Port {
         search(15_000..END, Self::claim_this)
     }
 
-    /// Two ports for a node of a cluster: its own, and the one for other nodes, which was always so much above before
-    /// Redis 7.
+    /// Two ports for a node of a cluster: one for clients, and one for other nodes. Before Redis 7 the distance between the
+    /// two is fixed.
     pub(super) fn claim_with_bus() -> io::Result<(Self, Self)> {
         const ABOVE: u16 = 10_000;
         search(15_000..END - ABOVE, |number| {

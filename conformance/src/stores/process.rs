@@ -55,7 +55,7 @@ impl Process {
     pub(super) fn kill(&self) -> io::Result<()> {
         let mut child = self.child().take().ok_or_else(gone)?;
         child.kill()?;
-        // Before the process is waited for, and its number another's.
+        // Do this before waiting for the process: after that, its number may belong to another process.
         fs::remove_file(self.folder.join("pid"))?;
         child.wait()?;
         Ok(())
@@ -66,12 +66,12 @@ impl Process {
         Ok(kill_process(pid, signal)?)
     }
 
-    /// Whether it has ended unasked.
+    /// Whether the server has ended by itself.
     pub(super) fn has_ended(&self) -> io::Result<bool> {
         let mut child = self.child();
         let ended = child.as_mut().map(Child::try_wait).transpose()?.flatten().is_some();
         if ended {
-            // Its number may become another's.
+            // From now on its number may belong to another process.
             fs::remove_file(self.folder.join("pid"))?;
             *child = None;
         }
@@ -94,7 +94,7 @@ fn gone() -> io::Error {
 impl Drop for Process {
     fn drop(&mut self) {
         if let Some(mut child) = self.child().take() {
-            // It is dead already, or the folder could not end it and neither can we.
+            // An error is ignored: either the process is dead already, or it cannot be killed.
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -1,4 +1,4 @@
-//! What a store has to say of itself so that its servers can be run: see `redis/standalone.rs` for the shortest.
+//! What must be known about a store so that its servers can be run. The shortest example is `redis/standalone.rs`.
 
 use std::{fmt::Debug, io};
 
@@ -8,15 +8,15 @@ use super::{port::Port, server::Server};
 
 /// A store in one of its flavours: one server, several that belong together, or one that speaks TLS.
 ///
-/// The members are all started at once. When each answers the [`probe`](Self::probe), they are [joined](Self::join), and the
-/// store is there when its [`health`](Self::health) is good.
+/// All members are started at once. When each answers the [`probe`](Self::probe), they are [joined](Self::join). The store
+/// is ready when its [`health`](Self::health) is good.
 #[async_trait]
 pub(super) trait Recipe: Debug + Send + Sync + 'static {
-    /// What its servers are run from: a name of `conformance/images/official`. `DLOCK_REQUIRE` and the environment variables
-    /// call the store so.
+    /// What its servers are run from: a name in `conformance/images/official`. `DLOCK_REQUIRE` and the environment
+    /// variables use this name for the store.
     fn package(&self) -> &'static str;
 
-    /// In lower case, as messages and environment variables say it. The simplest is [`STANDALONE`].
+    /// The flavour's name in lower case, for messages and environment variables. The simplest flavour is [`STANDALONE`].
     fn flavour(&self) -> &'static str;
 
     /// The servers, with a port or more for each. All ports are claimed before the first server starts, so a member's files can
@@ -29,33 +29,33 @@ pub(super) trait Recipe: Debug + Send + Sync + 'static {
     /// Asks one server whether it is up. Called again until it says so.
     ///
     /// # Errors
-    /// What it said instead.
+    /// The server's answer, if it is not up.
     async fn probe(&self, server: &Server) -> io::Result<()>;
 
-    /// Makes one store of servers that answer. Called once.
+    /// Joins the servers, which all answer, to one store. Called once.
     ///
     /// # Errors
-    /// When they do not let it.
+    /// If the servers refuse.
     async fn join(&self, _servers: &[Server]) -> io::Result<()> {
         Ok(())
     }
 
-    /// Asks the servers whether all is well between them. Called again until they agree: also after a fault.
+    /// Asks the servers whether the store as a whole is well. Called again until it is; also after a fault.
     ///
     /// # Errors
-    /// What they said instead.
+    /// What is not well.
     async fn health(&self, _servers: &[Server]) -> io::Result<()> {
         Ok(())
     }
 
-    /// What names the store to a dlock client.
+    /// The URL of the store for a dlock client.
     fn url(&self, servers: &[Server]) -> String;
 }
 
-/// The flavour that environment variables need not name.
+/// The flavour that the names of environment variables leave out.
 pub(super) const STANDALONE: &str = "standalone";
 
-/// The environment variable that says where a store is, for one that somebody else runs.
+/// The environment variable with the address of a store that somebody else runs.
 pub(super) fn variable(package: &str, flavour: &str) -> String {
     let infix = if flavour == STANDALONE { String::new() } else { format!("_{flavour}") };
     format!("DLOCK_TEST_{package}{infix}_URL").to_uppercase()
@@ -70,9 +70,9 @@ pub(super) struct Member {
     pub(super) command: Vec<String>,
     /// Written into the folder before the first start.
     pub(super) files: Vec<(&'static str, String)>,
-    /// What it writes into its folder, as patterns of the shell: removed where it is to lose its data.
+    /// Shell patterns for the files that it writes into its folder. They are removed when it is to lose its data.
     pub(super) data: &'static str,
-    /// The first is where it answers the probe.
+    /// Its ports. It answers the probe at the first.
     pub(super) ports: Vec<Port>,
 }
 

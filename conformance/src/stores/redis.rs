@@ -15,14 +15,14 @@ use super::{
 };
 use crate::Unreachable;
 
-/// Whose server.
+/// The program that the servers run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Brand {
     /// Redis.
     Redis,
     /// Redis 5, which knows no TLS.
     Redis5,
-    /// Redis 6.0, whose users cannot be as in [`Flavour::Tls`].
+    /// Redis 6.0, which cannot have the user of [`Flavour::Tls`].
     Redis6,
     /// Valkey, its fork.
     Valkey,
@@ -71,7 +71,7 @@ impl Flavour {
         }
     }
 
-    /// The environment variable that says where such a store is.
+    /// The environment variable with the address of such a store.
     pub fn variable(self, brand: Brand) -> String {
         recipe::variable(brand.name(), self.name())
     }
@@ -83,7 +83,7 @@ impl Flavour {
 /// [`Unreachable`] by the brand's name, with everything that was tried.
 ///
 /// # Cancel safety
-/// Dropping the future ends what it started, in the background.
+/// Dropping the future ends in the background the servers that it started.
 pub async fn start(brand: Brand, flavour: Flavour) -> Result<Running, Unreachable> {
     match flavour {
         Flavour::Standalone => super::start(standalone::Standalone(brand)).await,
@@ -95,7 +95,7 @@ pub async fn start(brand: Brand, flavour: Flavour) -> Result<Running, Unreachabl
 
 /// A server that keeps data, with these lines in its configuration beside those that all have.
 fn member(program: &str, name: &str, ports: Vec<Port>, more: &str) -> Member {
-    // Appending to a file is enough: what was handed to the kernel outlives `kill -9`.
+    // Appending to a file without syncing is enough: what the kernel has received survives `kill -9`.
     const COMMON: &str = "bind 127.0.0.1\ndir .\nsave \"\"\nappendonly yes\nrepl-diskless-sync-delay 0\n";
     let config = format!("port {}\n{COMMON}{more}", ports[0].number());
     Member {

@@ -1,4 +1,4 @@
-//! One server, and the faults it can do.
+//! One server, and the faults that tests can cause in it.
 
 use std::{
     fs, io,
@@ -21,10 +21,10 @@ use super::{
 };
 use crate::Data;
 
-/// A server that may be harmed. [`Running`](super::Running) ends it.
+/// A server that tests may kill or pause. [`Running`](super::Running) ends it.
 ///
 /// # Cancel safety
-/// A fault that was begun is done, also when its future is dropped.
+/// Once begun, a fault is carried out even if its future is dropped.
 #[derive(Clone, Debug)]
 pub struct Server {
     inner: Arc<Inner>,
@@ -67,7 +67,7 @@ impl Server {
         Ok(Self { inner: Arc::new(Inner { recipe, folder, ports: member.ports, body }) })
     }
 
-    /// Where it answers. In the clear, also where it speaks TLS at another port.
+    /// The address at which it answers without TLS, even if it has another port with TLS.
     pub fn address(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port(0)))
     }
@@ -113,7 +113,7 @@ impl Server {
         .await
     }
 
-    /// Stops it in its tracks: its connections stay open, and nothing is answered.
+    /// Freezes it: its connections stay open, and it answers nothing.
     ///
     /// # Errors
     /// When it does not run.
@@ -149,7 +149,7 @@ impl Server {
     }
 
     /// # Errors
-    /// `BrokenPipe`, with the last that the server said, when it has ended.
+    /// `BrokenPipe` if the server has ended, with the last lines that it printed.
     async fn answer_or_end(&self) -> io::Result<()> {
         match self.inner.recipe.probe(self).await {
             Ok(()) => return Ok(()),

@@ -1,4 +1,4 @@
-//! Everything that a line may do wrong, by the dice of a seed.
+//! A line that does everything wrong that a line may do, at random from a seed.
 
 use std::{
     sync::{
@@ -18,8 +18,8 @@ use tokio::time::sleep;
 
 use super::{flaky::lost, wrap};
 
-/// A line that delays, fails, loses answers, and hints at the wrong time, all by the dice of one seed: on a paused clock
-/// the same seed does the same again. Clones are the same line.
+/// A line that delays calls, fails them, loses answers, and hints at the wrong time, all at random from one seed. On a
+/// paused clock the same seed does the same again. Clones are the same line.
 ///
 /// A call may take longer than a ttl, but rarely does; delays are whole milliseconds, as tokio's timers are.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ impl Chaos {
     pub fn wrap(&self, store: Store) -> Store {
         let line = self.clone();
         wrap(store, move |claim, _| {
-            // Dice of its own, so that a claim's luck does not depend on how often the others ask.
+            // Each claim has random numbers of its own, so that they do not depend on how often other claims ask.
             let dice = line.dice.lock().unwrap_or_else(PoisonError::into_inner).fork();
             Box::new(Chaotic { claim, luck: Luck { dice, ttl: line.ttl }, done: Arc::clone(&line.done) })
         })

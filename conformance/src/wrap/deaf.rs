@@ -8,7 +8,7 @@ use dlock_core::{
     driver::{Attempt, Claim, Release, Renewal},
 };
 
-/// How often a store without hints would have its waiters ask.
+/// How often waiters ask in a store without hints.
 const POLL: Duration = Duration::from_millis(50);
 
 pub(super) struct Deaf(pub(super) Box<dyn Claim>);

@@ -8,7 +8,7 @@ use dlock_core::{
 
 /// Loses every other answer, beginning with the first.
 ///
-/// Not those of a try: what it was told is all that its caller has, so the cases could not tell busy from lost.
+/// Keeps the answers of single tries: a case could otherwise not tell a busy lock from a lost answer.
 /// `cancel::a_try_whose_answer_is_lost_leaves_nothing` is about those.
 pub(super) struct Flaky {
     claim: Box<dyn Claim>,

@@ -1,4 +1,4 @@
-//! A store that keeps no queue: whoever waits must ask again, as for a mutex on Redis.
+//! A store that keeps no queue: a waiter must ask again, as for a mutex on Redis.
 
 use std::{fmt, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! A client that can be cut off from its store, and connected again.
+//! A switch that cuts a client off from its store, and connects it again.
 
 use std::{fmt, sync::Arc};
 
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::flaky::lost;
 
-/// Ends a client as `kill -9` ends its process: with its heartbeat, and without releasing anything.
+/// Ends a client as `kill -9` would end its process: its heartbeat stops, and nothing is released.
 pub type Kill = Box<dyn Fn() + Send + Sync>;
 
 /// Cuts a client off from its store, and connects it again; or kills it. Clones are the same switch.
@@ -53,7 +53,7 @@ impl Switch {
         Self { kill: Some(Arc::new(kill)), ..Self::default() }
     }
 
-    /// What the line does from now on. A client that is dead stays so.
+    /// Sets what the line does from now on. A dead client stays dead.
     fn set(&self, to: Link) {
         self.line.send_if_modified(|line| {
             let alive = *line != Link::Dead;
@@ -62,7 +62,7 @@ impl Switch {
         });
     }
 
-    /// Kills the client: nothing of it reaches the store any more, a heartbeat of its session neither. What it held stays
+    /// Kills the client: nothing of it reaches the store any more, not even its session's heartbeat. What it held stays
     /// until the store forgets it, after its ttl or at the end of its session.
     pub fn kill(&self) {
         self.set(Link::Dead);
@@ -90,12 +90,12 @@ impl Switch {
         self.set(Link::OneWay);
     }
 
-    /// From now on calls hang, until the next change; then they are made.
+    /// From now on calls hang. They are made when the line changes again.
     pub fn freeze(&self) {
         self.set(Link::Frozen);
     }
 
-    /// A store on this line. Hints come all the same.
+    /// Puts a store behind this line. Hints still arrive.
     pub fn wrap(&self, store: Store) -> Store {
         let line = self.line.clone();
         super::wrap(store, move |claim, _| Box::new(Switched { claim, line: line.subscribe() }))

@@ -1,4 +1,4 @@
-//! A small network store, right or with one bug of those that only a line shows: what the cases about the line are tested on.
+//! A small network store, correct or with one bug that shows only when the line fails. It tests the cases about the line.
 //!
 //! A server keeps the queues of the memory store; a client has one connection, and sends one line for each call.
 //! A few lines over the usual length: both ends of one line.
@@ -20,10 +20,10 @@ use tokio::{
 
 use super::{Bug, shelf::WrongShelf};
 
-/// The longest that a call takes, if a third of its ttl is not less.
+/// The longest that a call takes; a third of its ttl, if that is less.
 const BOUND: Duration = Duration::from_secs(1);
 
-/// How long a client does not dial after a connection that came to nothing.
+/// How long a client waits after a failed connection before it connects again.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// What is wrong with the clients of a [`WrongServer`].
@@ -36,13 +36,13 @@ pub enum LineBug {
     CallsWithoutBound,
     /// Connecting waits for its answer for as long as that takes.
     ConnectsWithoutBound,
-    /// After a call that took too long its connection is used again: the next call reads the answer of the last.
+    /// After a call that took too long its connection is used again, so the next call reads the answer to the call before.
     LateAnswerTaken,
     /// A connection that broke is never made again.
     NeverDialsAgain,
     /// A renewal that gets no answer says that the lock is lost.
     BreakIsLoss,
-    /// Every call dials if there is no connection, however often that came to nothing.
+    /// Every call connects if there is no connection, without a pause after failures.
     DialsWithoutPause,
 }
 
@@ -145,7 +145,7 @@ struct Client {
 #[derive(Debug, Default)]
 struct Link {
     stream: Option<BufReader<TcpStream>>,
-    /// The last connection came to nothing then.
+    /// When the last attempt to connect failed.
     failed: Option<Instant>,
     has_dialled: bool,
 }
@@ -169,7 +169,8 @@ impl Client {
 
 impl Link {
     async fn ask(&mut self, client: &Client, line: &str) -> Result<String> {
-        // Out of reach while it is used: if the call is given up, its connection is closed, and its answer with it.
+        // Taken out while a call uses it. If the call is dropped, the connection is closed, and nobody can read the late
+        // answer.
         let mut stream = match self.stream.take() {
             Some(stream) => stream,
             None => self.dial(client).await?,

@@ -1,5 +1,5 @@
-//! The queues of a [`WrongStore`](super::WrongStore), and nearly all of its bugs.
-//! Over the usual length, because the bugs stand where they would be made.
+//! The queues of a [`WrongStore`](super::WrongStore), and nearly all of its bugs. Over the usual length, because each bug
+//! is in the place where a programmer would make it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,7 +24,7 @@ pub(super) struct WrongShelf {
     queues: BTreeMap<LockName, Vec<WrongPlace>>,
     /// Names that have a row, where that matters.
     rows: BTreeSet<LockName>,
-    /// What was remembered of names, where that is a bug.
+    /// What is still kept of unused names, if that is the bug.
     bells: BTreeMap<LockName, Arc<Notify>>,
 }
 
@@ -38,7 +38,7 @@ struct WrongPlace {
     told: bool,
     /// It will be told that it is gone.
     doomed: bool,
-    /// It looked before anybody was there, and entered later.
+    /// The claim looked at the queue when it was empty, and entered it later.
     saw_nobody: bool,
 }
 
@@ -49,7 +49,7 @@ impl WrongShelf {
         Self { bug, last, spare: None, queues, rows, bells }
     }
 
-    /// Whether whoever comes now finds no row to lock, and so may enter in a second step only.
+    /// Whether a newcomer finds no row to lock now, and so enters in a second step.
     pub(super) fn has_no_row(&self, name: &LockName) -> bool {
         self.bug == Bug::NoRowLock && !self.rows.contains(name)
     }

@@ -85,8 +85,9 @@ impl Info {
         self
     }
 
-    /// A store in which a claim lives as long as its client's session: how long a dead client's claims stay, and the
-    /// shortest and the longest lease, which the engine keeps by asking [`Claim::renew`](super::Claim::renew) until its end.
+    /// For a store in which a claim lives as long as its client's session: `timeout` is how long a dead client's claims
+    /// stay. `leases` are the shortest and the longest lease. The engine ends a lease itself, and until then asks
+    /// [`Claim::renew`](super::Claim::renew).
     #[must_use]
     pub fn session(mut self, timeout: Duration, leases: RangeInclusive<Duration>) -> Self {
         (self.session, self.leases) = (Some(timeout), leases);

@@ -9,7 +9,7 @@ use super::{Contender, Round};
 use crate::simulation::{NAMES, TTL, up_to};
 
 impl Contender {
-    /// Any that make sense, and how long they make the store remember.
+    /// Random valid options, and the ttl or lease that they lead to.
     pub(super) fn options(&mut self) -> (LockOptions, Duration) {
         let options = LockOptions::new().wait(up_to(&mut self.dice, TTL * 4));
         let lease = Duration::from_secs(1) + up_to(&mut self.dice, TTL);
@@ -41,7 +41,7 @@ impl Contender {
         }
     }
 
-    /// Asks in one of many ways, and sometimes thinks better of it.
+    /// Asks in one of many ways, and sometimes drops the request.
     pub(super) async fn acquire(
         &mut self,
         lock: &dyn DistributedLock,

@@ -49,7 +49,7 @@ impl Recipe for Cluster {
             let slots: Vec<_> = slots.collect();
             let mut add = vec!["CLUSTER", "ADDSLOTS"];
             add.extend(slots.iter().map(String::as_str));
-            // Each its own epoch, or the nodes take a while to agree who is right.
+            // Each node gets an epoch of its own. With equal epochs the nodes take a while to agree.
             let epoch = (node + 1).to_string();
             resp::ask(server, &[&add, &["CLUSTER", "SET-CONFIG-EPOCH", &epoch]]).await?;
             let port = server.address().port().to_string();
@@ -58,7 +58,7 @@ impl Recipe for Cluster {
         Ok(())
     }
 
-    /// Every node says that it knows all nodes and that all slots are served.
+    /// Good when every node says that it knows all nodes and that all slots are served.
     async fn health(&self, servers: &[Server]) -> io::Result<()> {
         for server in servers {
             let info = resp::ask(server, &[&["CLUSTER", "INFO"]]).await?.concat();

@@ -1,4 +1,4 @@
-//! Just enough of Redis's protocol to ask a server how it does.
+//! The part of Redis's protocol that is needed to ask a server for its state.
 
 use std::{io, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::stores::server::Server;
 /// The longest that one answer may take. A server that is paused gives none.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Whether a server answers that lets everybody in.
+/// Whether a server answers. Only for servers that need no password.
 pub(super) async fn ping(server: &Server) -> io::Result<()> {
     ask(server, &[&["PING"]]).await.map(drop)
 }

@@ -52,8 +52,8 @@ impl Recipe for Sentinel {
         resp::ping(server).await
     }
 
-    /// Has the Sentinel watch the primary, once that has a replica: Sentinel asks for replicas at once, and then only every
-    /// ten seconds.
+    /// Tells the Sentinel to watch the primary, but only once the primary has a replica: Sentinel asks for replicas at
+    /// once, and then only every ten seconds.
     async fn join(&self, servers: &[Server]) -> io::Result<()> {
         let (primary, sentinel) = (&servers[0], &servers[2]);
         poll(async || {
@@ -68,7 +68,7 @@ impl Recipe for Sentinel {
         resp::ask(sentinel, &[&watch, &down, &again]).await.map(drop)
     }
 
-    /// The Sentinel sees a primary, and a replica that it may promote.
+    /// Good when the Sentinel sees a primary, and a replica that it may promote.
     async fn health(&self, servers: &[Server]) -> io::Result<()> {
         let sentinel = &servers[2];
         let master = resp::ask(sentinel, &[&["INFO", "sentinel"]]).await?.concat();

@@ -1,4 +1,4 @@
-//! One server that speaks TLS and knows one user. It speaks in the clear at another port, for the probe.
+//! One server with TLS and one user. A second port is without TLS, for the probe.
 
 use std::io;
 
@@ -15,7 +15,7 @@ use crate::stores::{
 pub(super) const FLAVOUR: &str = "tls";
 
 const USER: &str = "dlock";
-/// It has what a URL must escape.
+/// A password with characters that a URL must escape.
 const PASSWORD: &str = "s3cret:/with@odd#signs";
 const PASSWORD_IN_URL: &str = "s3cret%3A%2Fwith%40odd%23signs";
 

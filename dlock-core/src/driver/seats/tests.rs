@@ -79,7 +79,7 @@ fn waiters_are_woken_by_arrival_and_those_without_one_last() {
         let first = left.iter().position(|seat| rung([*seat])[0]).expect("one is woken");
         let first = left.remove(first);
         order.push(first.rank.0);
-        // As if it had left; without the wake-up that its leaving would pass on.
+        // Removes the seat by hand: dropping it would pass its wake-up on to the next.
         first.clear();
         first.open.0.events().open.get_mut("x").expect("others wait").seats.remove(&first.rank);
     }

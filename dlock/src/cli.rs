@@ -42,7 +42,7 @@ use crate::Registry;
 /// ends that called this.
 pub fn main(registry: Registry) -> ExitCode {
     let mut words = env::args_os().skip(1);
-    // Not a command of clap's: it is on the way of every run, and nobody's but ours.
+    // Handled before clap, because every `run` comes here, and because users never call it.
     if words.next().is_some_and(|word| word == exec::STEP) {
         return exec::step(words).report();
     }
@@ -63,7 +63,7 @@ fn obey(registry: &Registry, command: Command) -> Outcome {
         clap_complete::generate(shell, &mut Cli::with(registry), "dlock", &mut script);
         return output::print(&script).map(|()| exit::OK);
     }
-    // One thread, and the main one: a child dies with the *thread* that spawned it.
+    // A runtime on the main thread only: the kernel kills the command when the *thread* that spawned it ends.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::internal("cannot start", &error))?;
     let outcome = runtime.block_on(async {
@@ -77,7 +77,7 @@ fn obey(registry: &Registry, command: Command) -> Outcome {
             Command::Completions { .. } => Ok(exit::OK),
         }
     });
-    // A store's thread that hangs must not keep us.
+    // A thread of a store that hangs must not keep dlock from ending.
     runtime.shutdown_background();
     outcome
 }

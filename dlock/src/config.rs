@@ -1,4 +1,5 @@
-//! Several stores by name, and rules which lock is in which, from TOML. Feature `config`. Over the usual length with its tests.
+//! Configuration by TOML: several named stores, and rules that say which lock is in which store. Feature `config`. Over the
+//! usual length with its tests.
 //!
 //! ```toml
 //! default = "main"                    # the store of locks that no rule names; may be left out if there is one store
@@ -189,8 +190,8 @@ impl Config {
 }
 
 impl Stores {
-    /// The client that the lock `name` is to be had from, with the options that its rule says: the first rule that
-    /// matches, or the default store.
+    /// The client for the lock `name`, with the options of its rule. The first rule that matches counts; without one it is
+    /// the default store.
     pub fn of(&self, name: &str) -> &Locks {
         let ruled = self.rules.iter().find(|(glob, _)| glob.matches(name)).map(|(_, locks)| locks);
         ruled.unwrap_or_else(|| &self.stores[&self.default])
@@ -242,7 +243,7 @@ fn with(
 fn substitute(value: &mut Value) -> Result<()> {
     match value {
         Value::String(text) => {
-            // What a variable says is not looked through again: it may well hold a `${`.
+            // The value of a variable is not expanded again, because it may contain a `${` itself.
             let (mut done, mut rest) = (String::new(), text.as_str());
             while let Some((before, after)) = rest.split_once("${") {
                 let unclosed = || invalid("a `${` has no `}`");

@@ -58,7 +58,7 @@ pub fn registry() -> Registry {
     })
 }
 
-/// All stores: the feature that brings each, the schemes of its URLs, and its driver if it is compiled in.
+/// All stores: for each its feature, the schemes of its URLs, and its driver if it is compiled in.
 const STORES: [(&str, &[&str], Option<driver::Driver>); 2] = [
     ("sqlite", &["sqlite"], SQLITE),
     ("redis", &["redis", "rediss", "redis+unix", "redis+sentinel", "redis-cluster", "redis+redlock"], REDIS),
@@ -95,7 +95,7 @@ mod tests {
         let registry = registry();
         for (feature, schemes, driver) in STORES {
             for scheme in schemes {
-                // No path and no host: what is compiled in refuses this without asking any server.
+                // A URL without path and host: a compiled-in driver refuses it without asking any server.
                 let error =
                     registry.connect(&format!("{scheme}:?no=such")).await.expect_err("refused").to_string();
                 let hint = format!("build with feature `{feature}`");

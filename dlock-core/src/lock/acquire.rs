@@ -20,7 +20,7 @@ use crate::{
     engine::{Keeper, LastFailure, Outcome, Reentry, Stake},
 };
 
-/// What an acquisition is of: everything about a lock but the options.
+/// The lock to acquire: everything about it but the options.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) locks: Locks,
@@ -132,7 +132,7 @@ impl Future for Acquire {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let guard = ready!(self.0.poll(context))?;
-        // `None` comes only of one try: a wait of zero, which is over at once.
+        // Only a single try gives `None`. Here that is a wait of zero, which has timed out.
         let name = || self.0.target.name.clone();
         Poll::Ready(guard.ok_or_else(|| Error::Timeout {
             name: name(),
@@ -164,7 +164,7 @@ async fn acquire(target: Target, options: LockOptions) -> Outcome {
     if Handle::try_current().is_err() {
         return Err(Error::NoRuntime { name: target.name });
     }
-    // One deadline for all that the call does.
+    // One deadline for everything that the call does.
     let limit = match options.waiting() {
         Wait::For(waited) => Some(Limit { waited, at: Moment::now().after(waited).instant() }),
         Wait::Never | Wait::Forever => None,
@@ -173,7 +173,7 @@ async fn acquire(target: Target, options: LockOptions) -> Outcome {
         None => contest(&target, &options, limit).await,
         Some(owner) => {
             let slot = owner.slot(client.id, &target.name);
-            // An owner that holds enters at once, whatever its other tasks do.
+            // An owner that holds the lock enters at once. It does not wait for other tasks of the owner.
             if let Some(entered) = slot.enter(&target) {
                 return entered;
             }
@@ -202,7 +202,7 @@ async fn acquire(target: Target, options: LockOptions) -> Outcome {
 }
 
 impl Slot {
-    /// What comes of asking for a lock that this owner holds; `None` if it does not hold it.
+    /// The result if this owner holds the lock already. `None` if it does not.
     fn enter(&self, target: &Target) -> Option<Outcome> {
         let hold = self.hold()?;
         match hold.enter(target.kind) {
@@ -213,7 +213,7 @@ impl Slot {
     }
 }
 
-/// Starts a keeper and waits for what it says, or for the time to run out.
+/// Starts a keeper, and waits for its answer or until the time is over.
 async fn contest(target: &Target, options: &LockOptions, limit: Option<Limit>) -> Outcome {
     let client = target.locks.client();
     let terms = options.terms(client.store.backend.info());
@@ -227,7 +227,7 @@ async fn contest(target: &Target, options: &LockOptions, limit: Option<Limit>) -
             Ok(outcome) => outcome,
             Err(_) => {
                 answer.close();
-                // The grant may have come in the last moment.
+                // The grant may have come at the last moment.
                 match answer.try_recv() {
                     Ok(outcome) => Ok(outcome),
                     Err(_) => return Err(limit.reached(target, failure)),

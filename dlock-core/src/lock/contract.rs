@@ -37,8 +37,8 @@ pub trait DistributedLock: Send + Sync {
 
     /// Tries once; `None` if somebody else holds it. The `wait` of `options` does not matter.
     ///
-    /// On stores with a queue it may be refused because of a contender that is itself only passing through; it
-    /// never succeeds wrongly.
+    /// On stores with a queue, another contender's try that is about to leave again may make this one fail. It never
+    /// succeeds wrongly.
     ///
     /// # Errors
     /// As [`lock`](Self::lock), but never [`Error::Timeout`].

@@ -13,9 +13,9 @@ use crate::{
 
 /// A held lock. Dropping it releases the lock in the background; [`release`](Self::release) waits for the answer.
 ///
-/// The keeper renews it for as long as it lives, and says so at once when that no longer works:
-/// [`is_lost`](Self::is_lost) compares clocks itself, so it is right even when the runtime was stalled.
-/// A guard that is leaked (`mem::forget`) keeps its lock for as long as the runtime lives.
+/// The keeper renews the lock for as long as the guard lives, and marks the guard as lost when that no longer works.
+/// [`is_lost`](Self::is_lost) compares the clocks itself, so it is right even when the runtime was stalled. A guard that is
+/// leaked (`mem::forget`) keeps its lock for as long as the runtime lives.
 #[must_use = "dropping a guard releases its lock; bind it to a name, not to `_`"]
 pub struct Guard(Held);
 
@@ -115,17 +115,17 @@ impl Guard {
         }
     }
 
-    /// Releases the lock and waits until the store has confirmed it; asks again while it cannot be reached, at
-    /// the longest until the hold's own deadline. After an error the keeper goes on asking, until the store has confirmed it
-    /// or has forgotten the lock by itself.
+    /// Releases the lock and waits until the store has confirmed it. While the store cannot be reached, the keeper repeats
+    /// the release, and this waits until the hold's deadline at the longest. After an error the keeper goes on repeating
+    /// it, until the store has confirmed it or has forgotten the lock by itself.
     ///
     /// While other guards of the same owner share the hold, this only lowers the count, without I/O. Of several locks all are
     /// released at once, also if one fails. The error is the first loss, or else the first other error.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lock was lost before, even if only this release finds it gone from the store. A release that had
-    /// to be sent more than once may itself have removed the lock, so it is no loss then. [`Error::Unavailable`],
-    /// [`Error::Unwritable`] or [`Error::Refused`] if the store did not confirm in time.
+    /// [`Error::Lost`] if the lock was lost before, even if only this release finds it gone from the store. If the release
+    /// had to be sent more than once, a missing lock is no loss: the release itself may have removed it.
+    /// [`Error::Unavailable`], [`Error::Unwritable`] or [`Error::Refused`] if the store did not confirm in time.
     ///
     /// The answer comes from the keeper, on the runtime that took the lock. While that runtime is blocked, this call waits.
     ///
@@ -138,9 +138,9 @@ impl Guard {
         }
     }
 
-    /// Turns an exclusive hold into a read hold, with no moment in which another writer could come between, and
-    /// waits until the store has confirmed it and other readers may enter. Keeps the token. While the store cannot be
-    /// reached, the keeper asks it again, and renews the lock meanwhile.
+    /// Turns an exclusive hold into a read hold, with no moment in which another writer could get the lock. Waits until the
+    /// store has confirmed it, so that other readers may enter. Keeps the token. While the store cannot be reached, the
+    /// keeper asks it again, and renews the lock meanwhile.
     ///
     /// While other exclusive guards of the same owner share the hold, only this guard changes sides. A guard
     /// that already reads is returned as it is.

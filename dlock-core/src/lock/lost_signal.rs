@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 /// same signal. A normal release never sends it.
 ///
 /// The signal comes when the keeper notices the loss, or when somebody asks the guard. Only
-/// [`Guard::is_lost`](super::Guard::is_lost) compares the clocks itself, and so is right at once after a pause.
+/// [`Guard::is_lost`](super::Guard::is_lost) compares the clocks itself, so only it is right at once after a pause.
 #[derive(Clone, Debug)]
 pub struct LostSignal(CancellationToken);
 

@@ -9,11 +9,11 @@ use tokio::time::{Instant, timeout};
 use super::{DistributedLock, Guard, LockOptions, guard::release_all};
 use crate::driver::{Error, Kind, LockName, Result, Wait};
 
-/// All of several locks as one: of any names, kinds and stores, all or nothing, with one deadline.
+/// Several locks as one: of any names, kinds and stores. A call gets all of them or none, with one deadline.
 ///
-/// First all members are asked at once; on one connection that is one flight. If one is busy it is waited for
-/// while only members before it, in an order that all MultiLocks share (store, then name), are held: so two
-/// MultiLocks never deadlock, and nothing is held that need not be.
+/// First it asks all members at once; on one connection that takes one round trip. If a member is busy, it waits for that
+/// one. Meanwhile it holds only members that come before the busy one in an order that all MultiLocks share (store, then
+/// name). So two MultiLocks never deadlock, and nothing is held that need not be.
 ///
 /// Its guard has a [token](Guard::tokens) per member and is lost when any member is lost; the others stay held until
 /// it is released. The same lock given twice counts once, and the exclusive side wins.
@@ -31,16 +31,17 @@ use crate::driver::{Error, Kind, LockName, Result, Wait};
 /// ```
 #[derive(Clone)]
 pub struct MultiLock {
-    /// In the order that all share.
+    /// In the order that all MultiLocks share.
     members: Vec<Arc<dyn DistributedLock>>,
     name: LockName,
 }
 
-/// How much later the MultiLock's time-out comes than that of the member it waits for: the member's error says more.
+/// The MultiLock's time-out comes this much later than that of the member that it waits for, because the member's error
+/// says more.
 const GRACE: Duration = Duration::from_millis(20);
 
-/// How often all members are asked for again, because one that was granted early was lost before the last was granted. On
-/// stores whose answers take longer than the ttl it would never end.
+/// How often to begin again if a member that was granted early was lost before the last one was granted. Without a limit
+/// that would never end on stores whose answers take longer than the ttl.
 const ROUNDS: u32 = 5;
 
 /// What [`DistributedLock::store`] says of a MultiLock.

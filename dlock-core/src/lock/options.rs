@@ -81,8 +81,8 @@ impl LockOptions {
     }
 
     /// Takes what is not set here from `defaults`. A call that sets a ttl or a lease takes neither of these, nor
-    /// `renew_every`, from the defaults: a cadence for one ttl may be too slow for another. A lease excludes `max_hold`, so a
-    /// call that sets one of them does not take the other.
+    /// `renew_every`, from the defaults: an interval that suits one ttl may be too long for another. A lease excludes
+    /// `max_hold`, so a call that sets one of them does not take the other.
     pub(crate) fn or(self, defaults: &Self) -> Self {
         let rest = if self.ttl.is_some() || self.lease.is_some() { &Self::new() } else { defaults };
         Self {
@@ -158,7 +158,7 @@ impl LockOptions {
     }
 }
 
-/// Stores count milliseconds, and a guard must not claim the rest of one.
+/// Stores count whole milliseconds, so a guard must not claim a fraction more.
 fn whole(span: Duration) -> Duration {
     span - Duration::from_nanos(u64::from(span.subsec_nanos() % 1_000_000))
 }

@@ -34,10 +34,10 @@ pub struct Owner(Arc<SyncMutex<Slots>>);
 /// By client and name.
 type Slots = HashMap<(u64, LockName), Arc<Slot>>;
 
-/// What one owner has of one name.
+/// The state of one owner for one name.
 #[derive(Default)]
 pub(crate) struct Slot {
-    /// What it holds, or held last.
+    /// The hold that it has, or had last.
     hold: SyncMutex<Weak<Hold>>,
     /// Taken while one of the owner's tasks acquires the lock, so that a second one waits
     /// here and then enters, instead of waiting in the store behind the first.
@@ -64,7 +64,7 @@ impl Owner {
     /// The slot for a name of a client.
     pub(crate) fn slot(&self, client: u64, name: &LockName) -> Arc<Slot> {
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Names come and go: forget those that nobody holds or asks for, whenever the map would grow.
+        // Before the map grows, forget the names that nobody holds or asks for.
         if slots.len() == slots.capacity() {
             slots.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.hold().is_some());
         }

@@ -27,7 +27,7 @@ pub(super) struct Cli {
 }
 
 impl Cli {
-    /// What clap is told, with what it cannot be told in attributes: the exit statuses, and the stores that there are.
+    /// The command for clap. Adds what attributes cannot express: the exit statuses, and the available stores.
     pub(super) fn with(registry: &Registry) -> clap::Command {
         let help = format!("{}\n{COMMANDS}", exit::help());
         let schemes = registry.schemes().join(":, ");

@@ -20,10 +20,10 @@ use super::{
     signals::Signals,
 };
 
-/// How often a group that was told to stop is asked whether it has.
+/// How often to look whether a process group that was told to stop has stopped.
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// The longest that a clock can count to with safety.
+/// The longest time that a clock can count without an overflow.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// A running command.
@@ -33,19 +33,19 @@ pub(super) struct Child {
     reach: Reach,
 }
 
-/// Whom a signal is passed on to.
+/// Where signals are passed on to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
-    /// The command and all it has started: they are a process group of their own.
+    /// The command and all processes that it has started. They are a process group of their own.
     Group,
-    /// The command. It shares our group, so that it may read from the terminal, and what the terminal sends (Ctrl-C)
-    /// reaches it without us. In another group it would be stopped when it asks there, whatever its stdin is: for a
-    /// password, or as a pager.
+    /// The command only. It shares our group, so that it may read from the terminal. What the terminal sends (Ctrl-C)
+    /// reaches it without us. In another group the terminal would stop it when it reads from there, as it does for a
+    /// password, or as a pager, whatever its stdin is.
     One,
 }
 
 impl Child {
-    /// Starts a command. From then on `signals` hears all that is passed on.
+    /// Starts a command. From then on `signals` also listens to all signals that are passed on.
     pub(super) fn spawn(mut command: Command, signals: &mut Signals) -> Outcome<Self> {
         signals.and_to(&[Signal::USR1, Signal::USR2])?;
         let reach = if io::stdin().is_terminal() || is_in_foreground() { Reach::One } else { Reach::Group };
@@ -53,7 +53,7 @@ impl Child {
             signals.and_to(&[Signal::WINCH, Signal::TSTP, Signal::CONT])?;
             command.process_group(0);
         }
-        // Killed on drop, should dlock panic: there is no lock without it.
+        // Kill the command on drop: if dlock panics, nobody renews the lock.
         let mut command = tokio::process::Command::from(command);
         let process = command.kill_on_drop(true).spawn();
         let process = process.map_err(|error| exec::unspawned(command.as_std(), &error))?;
@@ -62,7 +62,7 @@ impl Child {
         Ok(Self { process, pid, reach })
     }
 
-    /// How it ended. Passes on signals meanwhile.
+    /// Waits until the command ends, and returns how it ended. Passes on signals meanwhile.
     pub(super) async fn ended(&mut self, signals: &mut Signals) -> Outcome<ExitStatus> {
         loop {
             tokio::select! {
@@ -75,11 +75,11 @@ impl Child {
         }
     }
 
-    /// TERM, and KILL for what is still there after `grace`. Returns when the command has ended.
+    /// Sends TERM, and KILL to the processes that are left after `grace`. Returns when the command has ended.
     pub(super) async fn stop(&mut self, grace: Duration, signals: &mut Signals) -> Outcome<ExitStatus> {
         let limit = Instant::now() + grace.min(FOR_EVER);
         self.send(Signal::TERM);
-        // One that is stopped would not hear it.
+        // A stopped process would not react to TERM, so continue it.
         self.send(Signal::CONT);
         let status = match timeout_at(limit, self.ended(signals)).await {
             Ok(status) => status,
@@ -103,12 +103,13 @@ impl Child {
             self.send(signal);
         }
         if signal == Signal::TSTP {
-            // Both rest, or the command would go on while nobody renews its lock. CONT comes through `signals`.
+            // dlock and the command stop together: otherwise the command would go on while nobody renews its lock. CONT
+            // comes through `signals`.
             kill_process(getpid(), Signal::STOP).ok();
         }
     }
 
-    /// Whoever is gone already needs no signal, so that failures do not matter.
+    /// Failures are ignored: a process that is gone needs no signal.
     fn send(&self, signal: Signal) {
         match self.reach {
             Reach::Group => kill_process_group(self.pid, signal).ok(),
@@ -117,7 +118,7 @@ impl Child {
     }
 }
 
-/// Whether we are what a person at a terminal is busy with.
+/// Whether dlock runs in the foreground of a terminal.
 fn is_in_foreground() -> bool {
     File::open("/dev/tty").is_ok_and(|terminal| tcgetpgrp(terminal) == Ok(getpgrp()))
 }
@@ -130,7 +131,7 @@ pub(super) fn code(status: ExitStatus) -> u8 {
     }
 }
 
-/// What we end with after a command that ended like this.
+/// The end of dlock after a command that ended like this.
 pub(super) fn likewise(status: ExitStatus) -> Outcome {
     match status.signal() {
         Some(signal) if signal == Signal::INT.as_raw() => Err(Failure::stopped(Signal::INT)),

@@ -1,7 +1,8 @@
-//! The exec step: dlock becomes the command, tied to the life of the dlock that waits for it.
+//! The exec step: a second dlock process asks to be killed with the first, and then becomes the command.
 //!
 //! A command must not outlive the dlock that renews its lock. Only the command's own process can ask the kernel to be
-//! killed with its parent, so dlock starts itself once more to ask for that and then to become the command.
+//! killed with its parent. So dlock starts itself once more; the new process asks for that, and then executes the command
+//! in its place.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -12,13 +13,13 @@ use std::{
 
 use super::exit::Failure;
 
-/// The first word of the command line of the step.
+/// The first argument that selects this step.
 pub(super) const STEP: &str = "__exec";
 
 /// A command that is about to be spawned.
 #[cfg(target_os = "linux")]
 pub(super) fn tied(words: &[OsString]) -> Command {
-    // Not by its path: dlock may have been replaced by a new version while it waited.
+    // Not the path of the program: a new version may have replaced dlock while it waited.
     let mut step = Command::new("/proc/self/exe");
     step.arg0("dlock").arg(STEP).arg(std::process::id().to_string()).args(words);
     step
@@ -48,13 +49,13 @@ pub(super) fn step(mut words: impl Iterator<Item = OsString>) -> Failure {
     };
     match tie(parent) {
         Ok(true) => become_it(bare(&words)),
-        // The dlock that started us is dead, and its lock is or will be another's.
+        // The dlock that started us is dead, so nobody renews its lock any more.
         Ok(false) => Failure::orphaned(),
         Err(error) => Failure::internal("cannot tie the command to its lock", &error),
     }
 }
 
-/// Asks to be killed with the parent; `false` if that is another than expected already.
+/// Asks to be killed with the parent. `false` if the expected parent is gone already.
 #[cfg(target_os = "linux")]
 fn tie(parent: i32) -> io::Result<bool> {
     use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};

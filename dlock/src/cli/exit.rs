@@ -12,7 +12,7 @@ use super::{output, signals};
 use crate::{Error, LockName, LostReason};
 
 pub(super) const OK: u8 = 0;
-/// The answer of a command that asks: no.
+/// The status of a command that asks a question, if the answer is no.
 pub(super) const NO: u8 = 1;
 pub(super) const USAGE: u8 = 64;
 const UNREACHABLE: u8 = 69;
@@ -56,7 +56,7 @@ pub(super) fn help() -> String {
 /// What the store's own error does not know.
 const WHICH_STORE: &str = "; the store is the one that --store or DLOCK_STORE names";
 
-/// What a command ends with.
+/// The result of a command.
 pub(super) type Outcome<T = u8> = Result<T, Failure>;
 
 /// Why a command ends early: its exit status, and what to say about it, if anything.
@@ -109,12 +109,12 @@ impl Failure {
         Self { status: killed(signal.as_raw()), message: None, interrupted: signal == Signal::INT }
     }
 
-    /// Silence, for a process that nobody waits for any more.
+    /// No message, for a process that nobody waits for any more.
     pub(super) fn orphaned() -> Self {
         Self { status: LOST, message: None, interrupted: false }
     }
 
-    /// Replaces the status that says busy.
+    /// Replaces the status that means that the lock is busy.
     pub(super) fn busy_as(self, status: u8) -> Self {
         Self { status: if self.status == BUSY { status } else { self.status }, ..self }
     }
@@ -127,7 +127,7 @@ impl Failure {
         self
     }
 
-    /// Says now what there is to say, and not again.
+    /// Prints the message now, and not again at the end.
     pub(super) fn said(mut self) -> Self {
         if let Some(message) = self.message.take() {
             output::say(&message);
@@ -135,7 +135,7 @@ impl Failure {
         self
     }
 
-    /// Ends it: the exit code, after what there is to say.
+    /// Prints the message if it was not printed yet, and returns the exit code.
     pub(super) fn report(self) -> ExitCode {
         let Self { status, interrupted, .. } = self.said();
         if interrupted {
@@ -161,7 +161,7 @@ impl From<Error> for Failure {
             Error::Deadlock { .. } | Error::InvalidName { .. } | Error::InvalidOptions { .. } => (USAGE, ""),
             Error::InvalidConfig { .. } => (CONFIG, WHICH_STORE),
             Error::Unavailable { .. } | Error::Unwritable { .. } => (UNREACHABLE, WHICH_STORE),
-            // Rights, corruption, a version: asking again does not help, somebody must see to the store.
+            // Rights, corruption, a version: trying again does not help, because somebody must repair the store.
             Error::Refused { .. } => (CONFIG, WHICH_STORE),
             // No command closes its client and goes on.
             Error::Closed { .. } => (INTERNAL, ""),
@@ -177,7 +177,7 @@ pub(super) fn chain(error: &dyn StdError) -> String {
     let mut source = error.source();
     while let Some(cause) = source {
         let cause_text = cause.to_string();
-        // Some errors show their source themselves: once is enough.
+        // Some errors include the text of their source. Do not show it twice.
         if !message.ends_with(&cause_text) {
             message = format!("{message}: {cause_text}");
         }

@@ -1,4 +1,4 @@
-//! Which locks the processes above hold: told by the environment, believed if the store agrees.
+//! Which locks the parent processes hold. They say so in an environment variable, and the store must confirm it.
 
 use std::env;
 
@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 use super::exit::{Failure, Outcome};
 use crate::{Error, Guard, Kind, LockName, Locks, Token};
 
-/// Tells the dlocks below what those above hold. Private: its form may change.
+/// The variable in which a dlock tells child processes which locks it and its parents hold. Private: its form may change.
 pub(super) const VARIABLE: &str = "DLOCK_HELD";
 
-/// One lock that a dlock above holds, if it has not lost it.
+/// One lock that a dlock among the parent processes holds, unless it has lost it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Held {
     store: String,
     name: String,
     kind: String,
     token: Option<u64>,
-    /// Which hold it is: another's may be of the same kind.
+    /// The id of the hold: somebody else's hold may be of the same kind.
     claim: String,
 }
 
@@ -29,14 +29,14 @@ impl Above {
     pub(super) fn from_env() -> Outcome<Self> {
         let Some(value) = env::var_os(VARIABLE) else { return Ok(Self(Vec::new())) };
         let held = value.to_str().and_then(|value| serde_json::from_str(value).ok());
-        // Not passed over: the lock that it should tell of would be waited for by the one who has it, for ever.
+        // An error, not ignored: dlock would wait for ever for a lock that its own parent holds.
         held.map(Self)
             .ok_or_else(|| Failure::config(format!("{VARIABLE} was not set by this dlock; unset it")))
     }
 
     /// The hold of `name` that `kind` may share, if the store confirms it. `None` if there is none (any more).
     ///
-    /// A store that cannot tell who holds is not asked: then the environment is believed.
+    /// If the store cannot tell who holds a lock, this trusts the environment.
     pub(super) async fn enter(&self, locks: &Locks, name: &LockName, kind: Kind) -> Outcome<Option<&Held>> {
         let store = &locks.info().identity;
         let Some(held) = self.0.iter().rfind(|held| held.store == *store && held.name == name.as_str())

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::Registry;
 
-/// What lets a group in, and passes the group on to all that is made in the folder.
+/// The folder's mode. The group may use the folder, and files that are made in it belong to the group too.
 const SHARED: u32 = 0o2770;
 
 /// Makes a store and prints its URL.
@@ -53,7 +53,7 @@ fn group(text: &str) -> Outcome<Group> {
     }
 }
 
-/// Makes the folder if there is none. One that is there is left as it is: who made it knows why.
+/// Makes the folder if there is none. Does not change an existing folder, because somebody may have chosen its rights.
 fn make_folder(folder: &Path, group: Option<&Group>) -> Outcome<()> {
     let mode = if group.is_some() { 0o700 } else { 0o777 };
     match (DirBuilder::new().mode(mode).create(folder), group) {

@@ -4,13 +4,13 @@ use std::io::{self, ErrorKind, Write};
 
 use super::exit::{Failure, Outcome};
 
-/// One line on stderr. If that is gone, there is nobody to tell.
+/// Writes one line to stderr. Ignores a failure: there is no other place to report it.
 pub(super) fn say(message: &str) {
-    // Written at once, so that it is not mixed with what the command says.
+    // Written in one piece, so that it is not mixed with the output of the command.
     io::stderr().write_all(format!("dlock: {message}\n").as_bytes()).ok();
 }
 
-/// The answer, on stdout. A reader who has seen enough (`dlock ls | head -1`) is no failure.
+/// Writes the answer to stdout. A reader that closes the pipe early (`dlock ls | head -1`) is no failure.
 pub(super) fn print(answer: impl AsRef<[u8]>) -> Outcome<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(answer.as_ref()).and_then(|()| stdout.flush()) {

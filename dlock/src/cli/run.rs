@@ -19,7 +19,7 @@ use crate::{Error, Guard, Kind, LockName, LockOptions, Locks, LostReason, Regist
 /// How long the store may take to confirm a release.
 const RELEASE: Duration = Duration::from_secs(5);
 
-/// What is asked for, checked.
+/// The checked arguments.
 struct Job {
     name: LockName,
     kind: Kind,
@@ -72,8 +72,8 @@ async fn take(registry: &Registry, wait: Wait, args: HoldArgs) -> Outcome {
 /// How a job ends.
 enum End {
     Status(u8),
-    /// A dlock above holds the lock, and goes on holding it until the command has ended: nothing is left for us but to
-    /// become the command.
+    /// A dlock among the parent processes holds the lock, and holds it until the command has ended. So this process only
+    /// has to become the command.
     Become(Vec<OsString>, (LockName, Option<u64>)),
 }
 
@@ -107,7 +107,7 @@ impl Job {
             biased;
             status = child.ended(signals) => {
                 let status = status?;
-                // After a pause of the machine the command may end before the keeper has looked at the clock.
+                // After a suspend of the machine the command may end before the keeper has noticed the loss.
                 let lost = if guard.is_lost() { Some(guard.lost().await) } else { release(guard).await };
                 if let Some(reason) = lost {
                     let then = format!("the command had ended by itself, with status {}, when that was noticed", child::code(status));
@@ -129,13 +129,13 @@ fn tell(command: &mut Command, name: &LockName, token: Option<u64>) {
     command.env("DLOCK_NAME", name.as_str());
     match token {
         Some(token) => command.env("DLOCK_TOKEN", token.to_string()),
-        // Not that of another lock, from further above.
+        // Without a token of its own, the command must not see that of another lock that a parent holds.
         None => command.env_remove("DLOCK_TOKEN"),
     };
 }
 
-/// How the lock was lost, if the release finds that it was. The command has ended as it has: that a release failed does
-/// not change its status.
+/// Why the lock was lost, if the release finds that it was. Other failures of the release do not change the status of the
+/// command, which has ended.
 async fn release(guard: Guard) -> Option<LostReason> {
     match timeout(RELEASE, guard.release()).await {
         Ok(Ok(())) => {}

@@ -19,7 +19,7 @@ pub(super) fn holders(state: &LockState) -> Option<String> {
     Some(format!("held by {}{since}{others}", who(first)))
 }
 
-/// One line a lock, under a headline; nothing for nothing.
+/// A headline and one line for each lock. Empty if there are no locks.
 pub(super) fn table(states: &[LockState]) -> String {
     let row = |state: &LockState| {
         let first = state.holders.first();
@@ -120,7 +120,8 @@ fn places(state: &LockState) -> impl Iterator<Item = (Option<usize>, &Contender)
     holders.chain((1..).map(Some).zip(&state.queue))
 }
 
-/// Who it is. Another program may have written it: nothing in it may move the terminal's cursor.
+/// Who it is. Another program may have written this text, so control characters that could move the cursor are not printed
+/// as they are.
 fn who(contender: &Contender) -> String {
     let who = contender.who.as_deref().unwrap_or(&contender.id);
     who.chars().map(|c| if c.is_control() { '?' } else { c }).collect()

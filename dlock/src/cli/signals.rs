@@ -1,4 +1,4 @@
-//! The signals that dlock does not die of.
+//! The signals that dlock handles itself.
 
 use std::{fs, future::poll_fn, io, process, task::Poll};
 
@@ -8,14 +8,14 @@ use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
 use super::exit::{Failure, Outcome};
 
-/// Those that end the waiting, and are passed on to the command.
+/// The signals that end the waiting for a lock. Later dlock passes them on to the command.
 const ENDING: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
 
 /// The signals that are listened to.
 pub(super) struct Signals {
     streams: Vec<(Signal, Stream)>,
     ignored: u64,
-    /// Not read: a parent that ignored CHLD would have us not learn how the command ended.
+    /// Never read. It is here because a parent may have ignored CHLD, and dlock would then not learn how the command ended.
     _child: Stream,
 }
 
@@ -28,7 +28,7 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Listens to more. What the parent wants ignored, as `nohup` does, stays ignored, for the command too.
+    /// Listens to more signals. Signals that the parent ignores, as `nohup` does, stay ignored, for the command too.
     pub(super) fn and_to(&mut self, more: &[Signal]) -> Outcome<()> {
         for &each in more {
             let number = each.as_raw();
@@ -52,7 +52,7 @@ impl Signals {
         .await
     }
 
-    /// Does `work`, unless a signal comes first; then the work is dropped.
+    /// Does `work`. If a signal comes first, drops the work.
     pub(super) async fn unless<T>(&mut self, work: impl Future<Output = Outcome<T>>) -> Outcome<T> {
         tokio::select! {
             biased;
@@ -62,8 +62,8 @@ impl Signals {
     }
 }
 
-/// Ends this process as one that does not listen to INT: a shell goes on with its script after Ctrl-C if what it has started
-/// ends by itself. Returns where that is not possible, as in the first process of a container.
+/// Ends this process by the signal INT. A shell then stops its script after Ctrl-C; if dlock merely exited, the script
+/// would go on. Returns if the signal cannot end the process, as in the first process of a container.
 pub(super) fn die_of_interrupt() {
     if process::id() != 1 {
         low_level::emulate_default_handler(Signal::INT.as_raw()).ok();
@@ -74,7 +74,7 @@ fn failed(error: io::Error) -> Failure {
     Failure::internal("cannot listen to signals", &error)
 }
 
-/// The signals that are ignored since before we began, as bits; none where the system does not tell.
+/// The signals that were ignored when dlock started, as bits. None if the system does not tell.
 fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -17,13 +17,13 @@ use super::{
 };
 use crate::{Locks, Registry};
 
-/// How long an exit may take to tell the store: it forgets by itself what it was not told.
+/// How long dlock waits at its end for releases to reach the store. The store forgets by itself what was not released.
 const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Connects to the store that was asked for, or to the user's own.
 pub(super) async fn connect(registry: &Registry, arg: &StoreArg) -> Outcome<Locks> {
     let url = match &arg.store {
-        // The text may hold a password: it is not shown.
+        // The text is not shown, because it may hold a password.
         Some(url) => url
             .to_str()
             .ok_or_else(|| Failure::config("the store's URL is not UTF-8; see --store and DLOCK_STORE"))?,
@@ -32,7 +32,7 @@ pub(super) async fn connect(registry: &Registry, arg: &StoreArg) -> Outcome<Lock
     Ok(registry.connect(url).await?)
 }
 
-/// Waits until all that was let go has left the store, but not for ever.
+/// Waits until all released locks have left the store, but not for ever.
 pub(super) async fn close(locks: &Locks) {
     if timeout(FAREWELL, locks.close()).await.is_err() {
         output::say("the store did not confirm the release in time; it frees the lock when its ttl ends");
@@ -64,6 +64,6 @@ pub(super) fn url(file: &Path) -> Outcome<String> {
             file.display()
         ))
     })?;
-    // What means something in a URL.
+    // Characters with a meaning in a URL must be escaped.
     Ok(format!("sqlite:{}", path.replace('%', "%25").replace('?', "%3F")))
 }

@@ -1,4 +1,4 @@
-//! Waiting for a lock, and saying for whom.
+//! Waits for a lock, and shows who holds it meanwhile.
 
 use std::{
     convert::Infallible,
@@ -17,16 +17,16 @@ use super::{
 };
 use crate::{Error, Guard, Kind, LockName, LockOptions, LockState, Locks, Wait};
 
-/// A wait that is shorter than this is not worth a line.
+/// A shorter wait shows no line.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 /// How often the line is written anew.
 const REFRESH: Duration = Duration::from_secs(1);
 
-/// How wide a terminal is that does not say.
+/// The width of a terminal that does not tell its width.
 const UNTOLD_WIDTH: u16 = 80;
 
-/// Takes the lock; a person at a terminal is told meanwhile whom it waits for.
+/// Takes the lock. On a terminal, a line shows meanwhile who holds it.
 ///
 /// # Cancel safety
 /// Dropping the future leaves the queue.
@@ -63,13 +63,13 @@ pub(super) async fn acquire(
     }
 }
 
-/// Who has what we did not get; `None` if nobody can tell, or nobody has it any more.
+/// Who holds the lock that we did not get. `None` if the store cannot tell, or nobody holds it any more.
 async fn holders(locks: &Locks, name: &LockName) -> Option<String> {
     let state = locks.inspect(name).await.ok()??;
     show::holders(&state)
 }
 
-/// Keeps a line on the terminal, until it is dropped.
+/// Keeps a line on the terminal up to date until this future is dropped.
 async fn tell(locks: &Locks, name: &LockName) -> Infallible {
     if !io::stderr().is_terminal() {
         return pending().await;
@@ -102,7 +102,7 @@ struct StatusLine(bool);
 
 impl StatusLine {
     fn write(&mut self, text: &str) {
-        // One that is broken in two could not be wiped.
+        // A line that wraps could not be wiped, so cut it.
         let width = tcgetwinsize(io::stderr()).map_or(0, |size| size.ws_col);
         let width = if width == 0 { UNTOLD_WIDTH } else { width };
         let text: String = format!("dlock: {text}").chars().take(usize::from(width) - 1).collect();

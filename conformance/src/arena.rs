@@ -218,7 +218,7 @@ impl Arena {
         tokio::spawn(contender)
     }
 
-    /// Watches for a while that `contender` does not finish. It must be awaited on afterwards or dropped.
+    /// Fails with `what` if `contender` finishes within a while. Await or drop `contender` afterwards.
     #[track_caller]
     pub fn still_waits<T>(
         &self,

@@ -46,7 +46,7 @@ pub(crate) fn trials(prefix: &str, fixture: &Arc<dyn Fixture>) -> Vec<Trial> {
     rows(&able).map(|(row, case)| trial(prefix, Arc::clone(fixture), &able, row, case)).collect()
 }
 
-/// The cases that [`run`](crate::run) would run against a store, each with its row, in order: for whoever [judges](judge) them one by one.
+/// The cases that [`run`](crate::run) would run against a store, each with its row, in order. [`judge`] runs one of them.
 ///
 /// # Panics
 /// If no client can connect; inside of another runtime.

@@ -40,7 +40,7 @@ use register::Register;
 /// Long beside what a debug build needs, as the engine's other clock is not paused.
 const TTL: Duration = Duration::from_secs(30);
 
-/// Virtual time that no run needs.
+/// The longest virtual time that a run may take. No run needs as much.
 const LIMIT: Duration = Duration::from_secs(6 * 3600);
 
 const CLIENTS: usize = 3;
@@ -103,7 +103,7 @@ struct Tally {
 /// Runs the troubles and contenders that follow from `seed` on an empty store. Every fourth seed also takes locks by force.
 ///
 /// # Panics
-/// If a contender does; inside of another runtime.
+/// If a contender panics, or if called inside of another runtime.
 pub fn simulate(store: Store, seed: u64) -> Report {
     run(seed, |dice| {
         let chaos = Chaos::new(dice.u64(..), TTL);
@@ -122,7 +122,7 @@ pub fn simulate(store: Store, seed: u64) -> Report {
 /// members keep no queues, like a mutex on Redis.
 ///
 /// # Panics
-/// If a contender does; inside of another runtime.
+/// If a contender panics, or if called inside of another runtime.
 pub fn simulate_majority(members: usize, seed: u64) -> Report {
     run(seed, |dice| {
         let queues = dice.bool();
@@ -149,7 +149,7 @@ pub fn simulate_majority(members: usize, seed: u64) -> Report {
     })
 }
 
-/// A run on clients that a seed's dice make, with what is between them and the store, and the store to look into at the end.
+/// Runs one seed. `make` draws the clients, the lines between them and the store, and the store to look into at the end.
 fn run(seed: u64, make: impl FnOnce(&mut Rng) -> (Vec<Client>, Vec<Chaos>, Store)) -> Report {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     // Makes the keepers' jitter follow from the seed.

@@ -22,7 +22,7 @@ pub enum Bug {
     ReleaseOfALostClaimRemovesTheNext,
     /// A renewal puts a claim that is gone back into the store.
     RenewalCreates,
-    /// A renewal of a claim that is gone extends whoever holds, and says that all is well.
+    /// A renewal of a claim that is gone extends the present holder's claim, and says that all is well.
     RenewalExtendsAnybody,
     /// Silent claims are never forgotten.
     ExpiryIgnored,

@@ -151,7 +151,7 @@ pub(super) async fn a_downgraded_hold_outlasts_the_ttl(arena: Arc<Arena>) {
 /// For stores that tell a holder at once that its claim was deleted: they must still do so after a downgrade.
 pub(super) async fn a_downgraded_holder_is_told_of_a_theft_as_soon_as_any_other(arena: Arc<Arena>) {
     if matches!(arena.habit(), Some(Habit::Deaf)) {
-        // Nobody is told anything.
+        // Hints never arrive here.
         return;
     }
     let others = robbed(&arena, async |held| held).await;

@@ -213,7 +213,7 @@ pub(super) async fn a_waiter_that_crashed_alone_blocks_nobody_after_its_ttl_or_s
     line.join_with(crashing, arena.options().ttl(arena.short_ttl())).await;
     switch.kill();
     line.waiters[0].abort();
-    // Nobody asks meanwhile: nobody is there to see it die.
+    // Sleep without asking the store, so that no request can notice the death.
     sleep(arena.forgotten_after(&line.watch, arena.short_ttl()) + arena.short_ttl()).await;
     let held = line.held.take().expect("held until now");
     held.release().await.expect("held until now");

@@ -236,7 +236,8 @@ pub(super) async fn a_crashed_waiter_lets_others_pass_within_its_ttl_or_session(
     let next =
         arena.within(limit, "a dead waiter blocks the queue", arena.lock(&b).lock(&arena.options())).await;
     drop(next.expect("free by now"));
-    // What it had asked when it crashed may have been granted: a holder who crashed lets others pass too.
+    // The store may have granted the request that the client had sent before it crashed. That lets others pass too, once
+    // the claim of the crashed holder is forgotten.
     match waiter.await.expect("no panic") {
         Ok(guard) => assert!(guard.is_lost(), "two hold it"),
         Err(error) => {

@@ -262,7 +262,8 @@ pub(super) async fn of_an_owners_two_guards_a_dropped_one_lets_no_reader_in(aren
     .await;
 }
 
-/// What becomes of one of an owner's two exclusive guards leaves the lock exclusive; that of the second does not.
+/// An owner has two exclusive guards. After a `change` to one of them the lock is still exclusive; after the same change to
+/// the other it is not.
 async fn leaves_the_other_exclusive(arena: &Arena, change: impl AsyncFn(Guard) -> Option<Guard>) {
     for first in [0, 1] {
         let (a, b, me) = (arena.client().await, arena.client().await, Owner::new());

@@ -39,7 +39,7 @@ async fn taken_again(client: &Locks, name: &str) -> Guard {
 pub(super) async fn a_lock_outlives_a_restart_that_keeps_the_data(arena: Arc<Arena>) {
     let (a, b) = (arena.client().await, arena.client().await);
     let (ttl, lock) = (arena.long_ttl(&a), arena.lock(&a));
-    // So often that it is renewed soon after.
+    // Renews so often that a renewal follows soon after the restart.
     let held =
         lock.lock(&arena.options().ttl(ttl).renew_every(arena.ttl() / 5)).await.expect("nobody holds it");
     arena.restart(Data::Kept).await;

@@ -17,7 +17,7 @@ pub struct Counts {
     pub refused_writes: usize,
 }
 
-/// One thing that must not happen, and did.
+/// One thing that happened although it must not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Violation {

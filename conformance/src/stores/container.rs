@@ -58,7 +58,7 @@ impl Image for ServerImage {
     }
 
     fn entrypoint(&self) -> Option<&str> {
-        // The official one changes the user, and then cannot write what it was given.
+        // The official entrypoint changes the user, who then cannot write to the files that the server was given.
         Some("sh")
     }
 }

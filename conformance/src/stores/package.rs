@@ -87,7 +87,7 @@ impl Package {
     /// # Errors
     /// If Docker does not answer. That there is a `docker` command proves nothing, because it is only the client.
     fn image(&self) -> io::Result<ServerImage> {
-        // Once: where there is no registry, it takes a while to find out.
+        // Search once for each process: without a registry the search takes a while to fail.
         static FOUND: Mutex<BTreeMap<&'static str, Result<ServerImage, String>>> =
             Mutex::new(BTreeMap::new());
         let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);

@@ -107,7 +107,7 @@ fn member(program: &str, name: &str, ports: Vec<Port>, more: &str) -> Member {
     }
 }
 
-/// Not ready as long as a server says otherwise.
+/// An error with the server's answer, unless the server agrees.
 fn agreed(agreed: bool, told: &str) -> io::Result<()> {
     if agreed { Ok(()) } else { Err(io::Error::other(told.split_whitespace().collect::<Vec<_>>().join(" "))) }
 }

@@ -307,6 +307,69 @@ async fn a_hold_does_not_rest_on_a_member_that_joined_while_an_answer_was_late()
     panic!("Y held the lock in between, and X is never told");
 }
 
+/// One member disowns the hold. What another one says in the same round it was asked before that, so it does not prove that the
+/// hold stands: somebody else has had both. If it is silent from then on, nobody takes its place. Whether X is told.
+async fn told_after_two_were_robbed(late: [Option<Delay>; 3], rob_in: Option<Duration>) -> bool {
+    let members @ [a, b, _] = &three();
+    let line = Switch::default();
+    let mine = members.iter().zip(late).map(|(member, late)| {
+        let member = member.clone().into_store();
+        late.map_or(member.clone(), |late| late.wrap(member))
+    });
+    let mut mine: Vec<_> = mine.collect();
+    mine[1] = line.wrap(mine[1].clone());
+    let x = store(mine);
+    let mut claim = x.backend.claim(request());
+    assert!(matches!(claim.attempt().await, Ok(Attempt::Granted(_))), "free");
+    let y = locks(members.clone().map(MemoryBackend::into_store));
+    let rob = async {
+        for member in [a, b] {
+            assert!(direct(member).force_release("x").await.expect("memory can"), "X held it there");
+        }
+        let held = y.mutex("x").try_lock().await.expect("no error").expect("two are free");
+        held.release().await.expect("held until now");
+    };
+    if let Some(rob_in) = rob_in {
+        let (told, ()) = tokio::join!(claim.renew(), async {
+            sleep(rob_in).await;
+            rob.await;
+        });
+        assert!(matches!(told, Ok(Renewal::Renewed { .. })), "nobody could know: {told:?}");
+    } else {
+        assert!(matches!(claim.renew().await, Ok(Renewal::Renewed { .. })), "all hold");
+        rob.await;
+        sleep(TTL / 3).await;
+        let told = claim.renew().await;
+        assert!(matches!(told, Ok(Renewal::Renewed { .. })), "nobody could know: {told:?}");
+    }
+    line.freeze();
+    let end = Instant::now() + TTL;
+    for _ in 0..30 {
+        sleep(TTL / 10).await;
+        let asked = Instant::now();
+        match claim.renew().await {
+            Ok(Renewal::Lost) => return true,
+            Ok(Renewal::Renewed { valid_for }) if asked + valid_for > end => return false,
+            _ => {}
+        }
+    }
+    false
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_renewal_does_not_confirm_a_hold_that_was_disowned_since() {
+    let late = Delay { call: Call::Renew, there: Duration::ZERO, back: TTL / 3 + 500 * MS };
+    let told = told_after_two_were_robbed([None, Some(late), None], None).await;
+    assert!(told, "Y held the lock in between, and X is never told");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_does_not_confirm_a_hold_that_is_disowned_in_the_same_round() {
+    let after = |there| Some(Delay { call: Call::Renew, there, back: Duration::ZERO });
+    let told = told_after_two_were_robbed([after(500 * MS), None, after(1000 * MS)], Some(200 * MS)).await;
+    assert!(told, "Y held the lock in between, and X is never told");
+}
+
 /// A contender that holds one member asks there again, and is granted the lock by another meanwhile. When its question
 /// arrives, the first member has been somebody else's, and is given anew.
 #[tokio::test(start_paused = true)]

@@ -42,8 +42,9 @@ pub(super) struct RedLockClaim {
     patience: Duration,
     /// Since when some members hold for us, but no majority.
     split_since: Option<Instant>,
-    /// A member with a vote has disowned the hold, and since then no majority of the votes has been renewed.
-    disowned: bool,
+    /// When a member with a vote has disowned the hold, as far as we know. `None` once a majority of the votes has confirmed the
+    /// hold by renewals that were sent since. An earlier renewal says nothing of the time after it.
+    disowned: Option<Instant>,
 }
 
 /// What the members said in one round.
@@ -115,7 +116,7 @@ impl RedLockClaim {
             limit,
             patience: PATIENCE,
             split_since: None,
-            disowned: false,
+            disowned: None,
         }
     }
 
@@ -147,7 +148,9 @@ impl RedLockClaim {
         let answers = poll_fn(|context| {
             open.retain_mut(|member| {
                 let Poll::Ready(answer) = member.poll_answer(context) else { return true };
-                *disowned |= member.take_disowned(drift);
+                if member.take_disowned(drift) {
+                    *disowned = Some(Instant::now());
+                }
                 let confirms = matches!(answer, Answer::Renewed { .. }) && member.vote_until().is_some();
                 tally.confirmed += usize::from(confirms);
                 tally.count(answer);
@@ -185,7 +188,7 @@ impl RedLockClaim {
     fn replace_expired(&mut self) {
         let drift = self.drift();
         let over = self.members.iter_mut().filter_map(|member| member.take_expired_vote(drift)).min();
-        let Some(over) = over.filter(|_| !self.disowned) else { return };
+        let Some(over) = over.filter(|_| self.disowned.is_none()) else { return };
         let newcomers =
             self.members.iter_mut().filter(|member| member.joined_at().is_some_and(|since| since <= over));
         newcomers.for_each(Member::give_vote);
@@ -223,7 +226,9 @@ impl RedLockClaim {
         let drift = self.drift();
         for member in &mut self.members {
             member.take_late_answer();
-            self.disowned |= member.take_disowned(drift);
+            if member.take_disowned(drift) {
+                self.disowned = Some(Instant::now());
+            }
         }
         self.admit_newcomers();
     }
@@ -286,7 +291,7 @@ impl Claim for RedLockClaim {
         let tally = self.round(|member| Some(member.next_question()), enough).await;
         self.members.iter_mut().for_each(Member::give_vote);
         if let Some(valid_for) = self.validity(begun, Member::vote_until) {
-            (self.split_since, self.disowned) = (None, false);
+            (self.split_since, self.disowned) = (None, None);
             return Ok(Attempt::Granted(Grant { token: None, valid_for }));
         }
         if tally.held >= quorum {
@@ -333,11 +338,13 @@ impl Claim for RedLockClaim {
             return Ok(Renewal::Lost);
         }
         let valid_for = match self.disowned {
-            true if is_confirmed => self.validity(begun, Member::vote_until),
-            false if tally.renewed >= quorum => self.validity(begun, Member::lasts_until),
+            Some(_) if is_confirmed => self.validity(begun, Member::vote_until),
+            None if tally.renewed >= quorum => self.validity(begun, Member::lasts_until),
             _ => None,
         };
-        self.disowned &= !is_confirmed;
+        let stands =
+            |since| votes().filter(|member| member.vote_renewed_at() > Some(since)).count() >= quorum;
+        self.disowned = self.disowned.filter(|since| !stands(*since));
         self.admit_newcomers();
         match valid_for {
             Some(valid_for) => Ok(Renewal::Renewed { valid_for }),

@@ -1,6 +1,6 @@
 //! Servers for tests, and the faults that tests can cause in them.
 //!
-//! A store is a [recipe](recipe::Recipe): its package, the members that it consists of, how to ask one whether it answers,
+//! A store is a recipe: its package, the members that it consists of, how to ask one whether it answers,
 //! how to join them, and the URL. This file and its siblings do what all stores share: they find an image or a program, run
 //! the members, wait for them, harm them, and end them. Each store has a folder with its recipes: [`redis`].
 //!

@@ -370,6 +370,53 @@ async fn a_renewal_does_not_confirm_a_hold_that_is_disowned_in_the_same_round() 
     assert!(told, "Y held the lock in between, and X is never told");
 }
 
+/// The answer of a member comes after the time that it had granted, and says that it holds all the same. From then on it
+/// can stand in for another like any newcomer.
+#[tokio::test(start_paused = true)]
+async fn a_member_whose_renewal_is_answered_after_its_time_counts_again() {
+    let members = three();
+    let lines = [(); 3].map(|()| Switch::default());
+    // Once: later calls of this claim are not held up.
+    let slow = Arc::new(AtomicUsize::new(0));
+    let wrapped = members.iter().zip(&lines).enumerate().map(|(index, (member, line))| {
+        let slow = Arc::clone(&slow);
+        line.wrap(wrap(member.clone().into_store(), move |claim, _| {
+            Box::new(SlowOnce(claim, Arc::clone(&slow), index == 0))
+        }))
+    });
+    let x = locks(wrapped.collect::<Vec<_>>());
+    let held = x.mutex("x").lock().await.expect("free");
+    sleep(TTL * 4).await;
+    assert!(!held.is_lost() && slow.load(Relaxed) > 1, "two of three were there all the time");
+    lines[1].cut();
+    sleep(TTL * 4).await;
+    assert!(!held.is_lost(), "the first and the third were there for long");
+    held.release().await.expect("held until now");
+}
+
+/// The answer to the first renewal is late: by less than a ttl, but by more than is left of the grant before.
+struct SlowOnce(Box<dyn Claim>, Arc<AtomicUsize>, bool);
+
+#[async_trait]
+impl Claim for SlowOnce {
+    async fn attempt(&mut self) -> Result<Attempt> {
+        self.0.attempt().await
+    }
+    async fn renew(&mut self) -> Result<Renewal> {
+        let answer = self.0.renew().await;
+        if self.2 && self.1.fetch_add(1, Relaxed) == 0 {
+            sleep(TTL * 5 / 6).await;
+        }
+        answer
+    }
+    async fn release(&mut self) -> Result<Release> {
+        self.0.release().await
+    }
+    async fn changed(&mut self) {
+        self.0.changed().await;
+    }
+}
+
 /// A contender that holds one member asks there again, and is granted the lock by another meanwhile. When its question
 /// arrives, the first member has been somebody else's, and is given anew.
 #[tokio::test(start_paused = true)]

@@ -46,7 +46,8 @@ pub(super) struct Member {
     held_until: Option<Moment>,
     /// Whether the hold rests on it.
     has_vote: bool,
-    /// When the answer came that granted. The member has held without a gap from then until `renewal_sent`.
+    /// When the answer came that granted, or that first renewed after its vote had expired. The member has held without a gap
+    /// from then until `renewal_sent`.
     granted_at: Option<Instant>,
     /// When the last renewal that it confirmed was sent.
     renewal_sent: Option<Instant>,
@@ -340,8 +341,13 @@ impl Member {
                 self.granted_at.get_or_insert(at);
             }
             Answer::Renewed { sent, until } => {
-                (self.held_until, self.renewal_sent, self.renewed_in_round) =
-                    (Some(until), Some(sent.instant()), true);
+                (self.held_until, self.renewed_in_round) = (Some(until), true);
+                if self.granted_at.is_some() {
+                    self.renewal_sent = Some(sent.instant());
+                } else {
+                    // The answer came after the time granted before, when its vote was gone: a newcomer like any other.
+                    self.granted_at = Some(Instant::now());
+                }
             }
             Answer::Busy(_) | Answer::Lost | Answer::Released(_) => self.clear_hold(),
             Answer::Unknown(_) => {}

@@ -133,7 +133,8 @@ pub(super) async fn nobody_gets_in_before_the_holder_on_a_silent_line_is_lost(ar
 pub(super) async fn an_answer_that_comes_late_answers_no_later_call(arena: Arc<Arena>) {
     let ((a, proxy), b) = (arena.client_behind_proxy().await, arena.client().await);
     let [taken, free] = ["-taken", "-free"].map(|suffix| arena.name_with(suffix));
-    let held = b.mutex(&taken).lock().await.expect("nobody holds it");
+    // So long that it is not lost on a busy machine: a try would then be granted with right.
+    let held = b.mutex(&taken).lock().ttl(arena.long_ttl(&b)).await.expect("nobody holds it");
     let tried = async |name: &str| a.mutex(name).try_lock().await;
     for round in 0..3 {
         for (late, then) in [(&free, &taken), (&taken, &free)] {

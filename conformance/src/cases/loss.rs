@@ -6,6 +6,7 @@ use std::{sync::Arc, time::Duration};
 use dlock_core::{Error, Guard, Kind, LockOptions, LockState, Locks, LostReason};
 use tokio::time::{Instant, sleep};
 
+use super::look::claim_of;
 use crate::{
     Arena,
     case::{Case, Need, cases},
@@ -56,7 +57,7 @@ fn lasting(client: &Locks, state: Option<LockState>) -> Vec<String> {
     let all = state
         .into_iter()
         .flat_map(|state| state.holders.into_iter().chain(state.queue.into_iter().filter(move |_| waiting)));
-    all.map(|one| format!("{} {} {:?}", one.id, one.kind, one.token)).collect()
+    all.map(|one| format!("{} {} {:?}", claim_of(client, &one), one.kind, one.token)).collect()
 }
 
 pub(super) async fn a_holder_that_is_cut_off_is_told_when_its_ttl_is_over(arena: Arc<Arena>) {

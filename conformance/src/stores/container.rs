@@ -111,8 +111,17 @@ impl Container {
         docker(&["wait", &self.name])
     }
 
+    /// Docker gives up where the kernel cannot freeze the process at that moment, for example because it forks to write its
+    /// data to disk. It is then asked again.
     pub(super) async fn pause(&self) -> io::Result<()> {
-        self.inner.pause().await.map_err(io::Error::other)
+        let mut tries = 1..=5;
+        loop {
+            match self.inner.pause().await {
+                Err(error) if tries.next().is_some() && format!("{error:?}").contains("unable to freeze") => {
+                }
+                paused => return paused.map_err(io::Error::other),
+            }
+        }
     }
 
     pub(super) async fn resume(&self) -> io::Result<()> {

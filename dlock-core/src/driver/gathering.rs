@@ -12,7 +12,6 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::join_all;
 use tokio::{
     sync::oneshot,
     time::{Instant, sleep, timeout},
@@ -155,7 +154,8 @@ impl<B: Batch> Gathering<B> {
                     self.ask_chunk(chunk).await;
                     next = told.await.ok();
                 }
-                // The caller that was to send the chunk is gone with its runtime, or stands still with it.
+                // The caller that was to send the chunk is gone with its runtime, or stands still with it. Or the call
+                // could not answer this request.
                 None => return self.batch.ask_one(&request).await,
             }
         }
@@ -224,17 +224,13 @@ impl<B: Batch> Gathering<B> {
         }
         match self.batch.ask_all(&requests).await {
             Ok(answers) => {
-                let mut alone = Vec::new();
-                for ((request, answer), told) in requests.iter().zip(answers).zip(told) {
-                    match answer {
-                        Some(answer) => drop(told.send(Told::Answer(Ok(answer)))),
-                        None => alone.push((request, told)),
+                // Where there is no answer, the sender is dropped, and so the caller sends its own request. This caller
+                // does not do that for it: its own answer would wait until then.
+                for (answer, told) in answers.into_iter().zip(told) {
+                    if let Some(answer) = answer {
+                        told.send(Told::Answer(Ok(answer))).ok();
                     }
                 }
-                let alone = alone.into_iter().map(async |(request, told)| {
-                    told.send(Told::Answer(self.batch.ask_one(request).await)).ok();
-                });
-                join_all(alone).await;
             }
             Err(error) => {
                 let error = self.failures.retell(&error);
@@ -260,7 +256,10 @@ impl<B: Batch> fmt::Debug for Gathering<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use futures_util::{future::BoxFuture, poll};
+    use futures_util::{
+        future::{BoxFuture, join_all},
+        poll,
+    };
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
     const TTL: Duration = Duration::from_secs(30);
@@ -273,6 +272,8 @@ mod tests {
         most: AtomicUsize,
         /// A call for many answers `None` for these.
         unknown: Vec<u64>,
+        /// How long a call for one takes.
+        alone_takes: Duration,
         is_away: bool,
     }
 
@@ -297,6 +298,9 @@ mod tests {
 
         async fn ask_one(&self, request: &u64) -> Result<u64> {
             self.note(1);
+            if !self.alone_takes.is_zero() {
+                sleep(self.alone_takes).await;
+            }
             if self.is_away { Err(STORE.unavailable("away")) } else { Ok(*request) }
         }
 
@@ -419,6 +423,18 @@ mod tests {
         let gathering = gathering(100, Echo { unknown: vec![1, 3], ..Echo::default() });
         assert_eq!(answers(gathering.ask_for(0..4).await), [0, 1, 2, 3]);
         assert_eq!(gathering.calls(), [4, 1, 1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_sends_a_chunk_does_not_wait_for_what_is_asked_alone() {
+        let gathering = gathering(100, Echo { unknown: vec![1], alone_takes: TTL, ..Echo::default() });
+        let start = Instant::now();
+        // The caller with less time left sends the chunk.
+        let sends = async { (gathering.asked(0, TTL).await.unwrap(), start.elapsed()) };
+        let ((answer, elapsed), alone) = tokio::join!(sends, gathering.asked(1, TTL * 2));
+        assert_eq!((answer, alone.unwrap()), (0, 1));
+        assert!(elapsed < TTL / 10, "{elapsed:?}");
+        assert_eq!(gathering.calls(), [2, 1]);
     }
 
     #[tokio::test(start_paused = true)]

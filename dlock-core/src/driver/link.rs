@@ -115,8 +115,10 @@ impl<C: Connect> Link<C> {
 
     /// A link on a connection that is open already.
     pub fn open(failures: Failures, limit: Duration, connect: C, connection: C::Connection) -> Self {
-        let link = Self::new(failures, limit, connect);
-        *link.slot() = Some(Live { number: 0, connection });
+        let mut link = Self::new(failures, limit, connect);
+        // The first connection. One that replaces it has the number 2.
+        link.gate.get_mut().number = 1;
+        *link.slot() = Some(Live { number: 1, connection });
         link
     }
 
@@ -293,6 +295,17 @@ mod tests {
         // The error of a request on the connection before.
         link.give_up(&live, STORE.unavailable("broke"));
         assert_eq!(link.live().await.unwrap().connection, 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_was_open_already_is_replaced_as_any_other() {
+        let server = Server::default();
+        let link = Link::open(STORE, LIMIT, &server, 7);
+        let live = link.live().await.unwrap();
+        assert_eq!((live.connection, server.attempts()), (7, 0));
+        link.give_up(&live, STORE.unavailable("broke"));
+        assert_eq!(link.live().await.expect("open again").connection, 1);
+        assert_eq!(server.reconnected.load(Relaxed), 1);
     }
 
     #[tokio::test(start_paused = true)]

@@ -69,12 +69,14 @@ impl Listener {
         !events.come.is_empty() || !events.gone.is_empty()
     }
 
-    /// Messages of these events arrive from now on. Wakes the waiters that may have missed one.
+    /// Messages of these events arrive from now on. Wakes the waiters that may have missed one. Skips the events that
+    /// [`take`](Self::take) lists again: their subscription may have ended since it was made.
     pub fn mark_heard(&self, heard: &[String]) {
         let mut events = self.0.events();
         events.refusal = None;
-        for event in heard {
-            if let Some(event) = events.open.get_mut(event) {
+        let super::Events { open, come, .. } = &mut *events;
+        for event in heard.iter().filter(|event| !come.contains(*event)) {
+            if let Some(event) = open.get_mut(event) {
                 event.heard.send_replace(true);
                 if std::mem::take(&mut event.is_missed) {
                     event.wake(Wake::All);
@@ -170,10 +172,11 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        // Before the source is parked, because it may run on another runtime at once and subscribe.
+        self.waiters.mark_all_missed();
         *self.waiters.parked() = self.source.take();
         // Nobody listens any more. So wake all waiters: each asks the store, and the first to wait again restarts the
         // source.
-        self.waiters.mark_all_missed();
         self.waiters.wake_all_events();
     }
 }

@@ -156,6 +156,7 @@ async fn whoever_cannot_wait_for_its_subscription_is_rung_once_it_stands() {
     let (seats, listener) = both_ends();
     let seat = seats.joins("a").await.expect("all the same");
     assert_eq!(rung([&seat]), [false]);
+    assert_eq!(take(&listener), (names(&["a"]), vec![]));
     listener.mark_heard(&names(&["a"]));
     assert_eq!(rung([&seat]), [true]);
 }
@@ -175,6 +176,21 @@ async fn whoever_may_have_missed_a_message_is_rung_once_messages_come_again() {
     assert_eq!(take(&listener), (names(&["a", "b"]), vec![]));
     listener.mark_heard(&names(&["a", "b"]));
     assert_eq!(rung([&a, &b, &local]), [true, true, false]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscription_that_ends_before_it_is_confirmed_is_made_again_before_it_is_heard() {
+    let (seats, listener) = both_ends();
+    let mut joining = seats.joins("a");
+    assert!(poll!(&mut joining).is_pending());
+    assert_eq!(take(&listener), (names(&["a"]), vec![]));
+    // The connection breaks behind the server's confirmation, and the source sees the break first.
+    listener.mark_all_missed();
+    listener.mark_heard(&names(&["a"]));
+    assert!(poll!(&mut joining).is_pending(), "messages are missed until it is made again");
+    assert_eq!(take(&listener), (names(&["a"]), vec![]));
+    listener.mark_heard(&names(&["a"]));
+    assert_eq!(rung([&joining.await.expect("heard")]), [true]);
 }
 
 #[tokio::test(start_paused = true)]

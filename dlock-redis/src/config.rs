@@ -390,6 +390,7 @@ mod tests {
             ("redis://a?wait_replicas=0", "wait_replicas=0"),
             ("redis://a?ca=ca.pem", "rediss://"),
             ("rediss://a?cert=c.pem", "go together"),
+            ("rediss://a?tls=off", "leave out `tls=off`"),
             ("redis://app@a", "no password"),
             ("redis://a?sentinel_password=x", "is for `redis+sentinel://`"),
             ("redis-cluster://a?sentinel_username=x&sentinel_password=x", "is for `redis+sentinel://`"),

@@ -180,9 +180,19 @@ impl StoreUrl {
     /// `secure`, such as `rediss`, TLS is on without any of these.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] for a certificate without its key, or files without TLS.
+    /// [`Error::InvalidConfig`] for a certificate without its key, files without TLS, or `tls=off` with the scheme `secure`.
     pub fn tls(&self, secure: Option<&str>) -> Result<Option<Tls>> {
-        let is_on = secure == Some(self.scheme()) || self.choice("tls", &[("off", false), ("on", true)])?;
+        let (on, off) = (("on", true), ("off", false));
+        let is_on = match secure.filter(|secure| *secure == self.scheme()) {
+            None => self.choice("tls", &[off, on])?,
+            Some(_) if self.choice("tls", &[on, off])? => true,
+            Some(scheme) => {
+                return Err(refused(format!(
+                    "`{scheme}://` turns TLS on and `tls=off` turns TLS off: leave out `tls=off`, or write a scheme without TLS \
+                     instead of `{scheme}://`"
+                )));
+            }
+        };
         let file = |key| self.param(key).map(PathBuf::from);
         let own = match (file("cert"), file("key")) {
             (Some(cert), Some(key)) => Some((cert, key)),
@@ -436,7 +446,9 @@ mod tests {
     #[test]
     fn tls_comes_with_its_scheme_or_its_parameter_and_files_with_tls() {
         assert_eq!(url("xs://h").tls(Some("xs")).unwrap(), Some(Tls::default()));
+        assert_eq!(url("xs://h?tls=on").tls(Some("xs")).unwrap(), Some(Tls::default()));
         assert_eq!(url("x://h?tls=on").tls(None).unwrap(), Some(Tls::default()));
+        assert_eq!(url("x://h?tls=off").tls(Some("xs")).unwrap(), None);
         let all = url("xs://h?ca=/ca&cert=/c&key=/k").tls(Some("xs")).unwrap().expect("on");
         assert_eq!(all.own, Some(("/c".into(), "/k".into())));
         assert!(told(all.read().map(|_| ())).contains("cannot be read"));
@@ -444,6 +456,8 @@ mod tests {
             ("xs://h?cert=/c", "go together"),
             ("x://h?ca=/ca", "write `xs://`, or `tls=on`"),
             ("x://h?tls=maybe", "there are: off, on"),
+            ("xs://h?tls=maybe", "there are: on, off"),
+            ("xs://h?tls=off", "leave out `tls=off`, or write a scheme without TLS instead of `xs://`"),
         ] {
             let told = told(url(text).tls(Some("xs")));
             assert!(told.contains(words), "{text}: {told}");

@@ -1,6 +1,6 @@
 //! Which server, how to reach it, and which protocol to speak. Over the usual length with its tests.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{fmt, ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use dlock_core::{
     Error, Result,
@@ -84,6 +84,10 @@ const LEAST_TOKEN_TTL: Duration = Duration::from_secs(1);
 
 /// The shortest time that a parameter may have, unless it has its own minimum.
 pub(crate) const LEAST_TIME: Duration = Duration::from_millis(1);
+
+/// The time-outs that a URL may set for an answer. A day, because no answer takes that long, and the sum of two such times does
+/// not overflow.
+const ANSWER_TIMES: RangeInclusive<Duration> = LEAST_TIME..=Duration::from_secs(24 * 3600);
 
 const PARAMS: &[&str] = &[
     "prefix",
@@ -197,7 +201,7 @@ impl RedisConfig {
             tls: url.tls(Some("rediss"))?,
             prefix: url.param("prefix").unwrap_or_default().to_owned(),
             dialect: url.choice("dialect", &[("redisson", Dialect::Redisson), ("plain", Dialect::Plain)])?,
-            timeout: url.duration("timeout", LEAST_TIME..)?.unwrap_or(Duration::from_secs(3)),
+            timeout: url.duration("timeout", ANSWER_TIMES)?.unwrap_or(Duration::from_secs(3)),
             patience: url.duration("patience", LEAST_TIME..)?.unwrap_or(Duration::from_secs(300)),
             token_ttl: token_ttl(url)?,
             replicas: replicas(url)?,
@@ -264,7 +268,7 @@ impl fmt::Debug for RedisConfig {
 }
 
 fn replicas(url: &StoreUrl) -> Result<Option<Replicas>> {
-    let within = url.duration("replicas_timeout", LEAST_TIME..)?.unwrap_or(Duration::from_secs(1));
+    let within = url.duration("replicas_timeout", ANSWER_TIMES)?.unwrap_or(Duration::from_secs(1));
     Ok(url.number("wait_replicas", 1_u32..)?.map(|count| Replicas { count, within }))
 }
 
@@ -384,6 +388,12 @@ mod tests {
             ("redis+sentinel://a", "names no master"),
             ("redis://a?dialect=redlock", "redisson, plain"),
             ("redis://a?timeout=soon", "timeout=3s"),
+            ("redis://a?timeout=0s", "`timeout=0s` is no time from 1ms to 1day"),
+            ("redis://a?timeout=25h", "`timeout=25h` is no time from 1ms to 1day"),
+            (
+                "redis://a?wait_replicas=1&replicas_timeout=500y",
+                "`replicas_timeout=500y` is no time from 1ms to 1day",
+            ),
             ("redis://a?token_ttl=500ms", "`token_ttl=never`"),
             ("redis://a?token_ttl=no", "token_ttl"),
             ("redis://a?dialect=plain&token_ttl=1h", "has no tokens"),

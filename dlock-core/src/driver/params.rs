@@ -10,6 +10,8 @@ use std::{
     time::Duration,
 };
 
+use humantime::{format_duration, parse_duration};
+
 use super::{Error, Result, StoreUrl};
 
 /// One server of a URL.
@@ -87,11 +89,11 @@ impl StoreUrl {
     /// [`Error::InvalidConfig`] for what is no time, or not within `range`.
     pub fn duration(&self, key: &str, range: impl RangeBounds<Duration>) -> Result<Option<Duration>> {
         let Some(text) = self.param(key) else { return Ok(None) };
-        match humantime::parse_duration(text) {
+        match parse_duration(text) {
             Ok(duration) if range.contains(&duration) => Ok(Some(duration)),
             parsed => {
                 let bounds =
-                    if parsed.is_ok() { bounds(&range, |span| format!("{span:?}")) } else { String::new() };
+                    parsed.map(|_| bounds(&range, |span| format_duration(*span))).unwrap_or_default();
                 let example = match (range.contains(&Duration::from_secs(3)), range.start_bound()) {
                     (false, Bound::Included(least)) => format!("{least:?}"),
                     _ => "3s".to_owned(),
@@ -222,7 +224,7 @@ fn refused(reason: String) -> Error {
 }
 
 /// In words: ` from 1 to 9`, ` from 1 up`.
-fn bounds<T>(range: &impl RangeBounds<T>, show: impl Fn(&T) -> String) -> String {
+fn bounds<T, S: Display>(range: &impl RangeBounds<T>, show: impl Fn(&T) -> S) -> String {
     let (least, most) = (range.start_bound(), range.end_bound());
     let from = match least {
         Bound::Included(least) => format!(" from {}", show(least)),
@@ -371,7 +373,7 @@ mod tests {
             ),
             (
                 told(of("1h").duration("it", s(4)..=s(60))),
-                "`it=1h` is no time from 4s to 60s; write for example `it=4s`",
+                "`it=1h` is no time from 4s to 1m; write for example `it=4s`",
             ),
             (told(of("0").number("it", 1_u32..)), "`it=0` is no number from 1 up"),
             (told(of("ten").number("it", 1..=9_u32)), "`it=ten` is no number from 1 to 9"),

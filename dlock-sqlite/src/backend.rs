@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// `sqlite:relative.db` and `sqlite:///absolute.db`.
-pub const DRIVER: Driver = Driver { schemes: &[STORE], connect: |url| Box::pin(connect(url)) };
+pub const DRIVER: Driver = Driver { schemes: &[STORE.store()], connect: |url| Box::pin(connect(url)) };
 
 /// How long a connecting client waits while other clients make or open the file. It may wait longer than a call, because it
 /// holds no lock yet that it could lose meanwhile.
@@ -129,7 +129,7 @@ impl Inspect for SqliteBackend {
 }
 
 fn info(path: &Path) -> Info {
-    Info::new(STORE, format!("{STORE}:{}", path.display()))
+    Info::new(STORE.store(), format!("{}:{}", STORE.store(), path.display()))
         .kinds(keys::KINDS)
         .tokens(true)
         .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write])

@@ -32,10 +32,9 @@ impl SqliteConfig {
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
         url.allow(&[])?;
         if !url.hosts().is_empty() || url.user().is_some() || url.password().is_some() {
-            let reason = format!(
-                "`{url}` names a host, and SQLite has none: write `sqlite:relative.db` or `sqlite:///absolute.db`"
-            );
-            return Err(Error::InvalidConfig { reason });
+            return Err(url.invalid(
+                "names a host, and SQLite has none: write `sqlite:relative.db` or `sqlite:///absolute.db`",
+            ));
         }
         let config = Self::new(url.path());
         config.check_shape().map(|()| config)

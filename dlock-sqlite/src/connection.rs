@@ -5,7 +5,7 @@ pub(crate) mod thread;
 
 use std::{io, path::Path, time::Duration};
 
-use dlock_core::{Result, driver::Source};
+use dlock_core::Result;
 use sqlx::SqliteConnection;
 use tokio::{
     sync::{Mutex, MutexGuard},
@@ -13,7 +13,8 @@ use tokio::{
 };
 
 use crate::{
-    error, files,
+    error::{self, STORE},
+    files,
     gate::{Pass, Turn},
     host::clock,
 };
@@ -141,7 +142,7 @@ impl Open {
         files::check(path)?;
         let before = FileId::of(path).ok();
         let (conn, turn) = schema::open(site, limit).await?;
-        let file = FileId::of(path).map_err(|error| error::unavailable(Source::from(error)))?;
+        let file = FileId::of(path).map_err(|error| STORE.unavailable(error))?;
         if before.is_some_and(|before| before != file) {
             return Err(replaced(path));
         }
@@ -152,7 +153,7 @@ impl Open {
 }
 
 fn replaced(path: &Path) -> dlock_core::Error {
-    error::unavailable(format!("`{}` was deleted or replaced; it is opened again", path.display()))
+    STORE.unavailable(format!("`{}` was deleted or replaced; it is opened again", path.display()))
 }
 
 impl Tx<'_> {

@@ -2,21 +2,15 @@
 
 use std::path::Path;
 
-use dlock_core::{Error, driver::Source};
+use dlock_core::{
+    Error,
+    driver::{Failures, Verdict},
+};
 
 use crate::{files, host};
 
-/// The store's name in errors, which is the scheme of its URL.
-pub(crate) const STORE: &str = "sqlite";
-
-/// Why a call failed, and what to do about it.
-#[derive(Debug, thiserror::Error)]
-#[error("`{path}` {advice}")]
-struct Trouble {
-    path: String,
-    advice: &'static str,
-    source: sqlx::Error,
-}
+/// Makes errors that call the store `sqlite`, as the URL's scheme does.
+pub(crate) const STORE: Failures = Failures::of("sqlite");
 
 /// Other clients kept the file locked. Nothing of the call has happened.
 #[derive(Debug, thiserror::Error)]
@@ -28,14 +22,7 @@ struct Busy {
 
 /// The error of a call on the file at `path`.
 pub(crate) fn explain(path: &Path, source: sqlx::Error) -> Error {
-    let verdict = verdict(path, &source);
-    let (Verdict::Later(advice) | Verdict::Unwritable(advice) | Verdict::Never(advice)) = verdict;
-    let source = Box::new(Trouble { path: path.display().to_string(), advice, source });
-    match verdict {
-        Verdict::Later(_) => unavailable(source),
-        Verdict::Unwritable(_) => unwritable(source),
-        Verdict::Never(_) => Error::Refused { store: STORE, source },
-    }
+    STORE.explain(verdict(path, &source), source)
 }
 
 /// The error of a transaction that could not begin.
@@ -48,7 +35,7 @@ pub(crate) fn busy(path: &Path) -> Error {
         Some((pid, false)) => format!("process {pid}, or others before it, have kept it locked for seconds"),
         None => "other processes have kept it locked for seconds".to_owned(),
     };
-    unavailable(Busy { path: path.display().to_string(), why })
+    STORE.unavailable(Busy { path: path.display().to_string(), why })
 }
 
 /// Whether SQLite found the file locked.
@@ -61,23 +48,6 @@ pub(crate) fn is_busy(error: &Error) -> bool {
     matches!(error, Error::Unavailable { source, .. } if source.is::<Busy>())
 }
 
-/// The file did not answer; asking again may help.
-pub(crate) fn unavailable(source: impl Into<Source>) -> Error {
-    Error::Unavailable { store: STORE, source: source.into() }
-}
-
-/// The file cannot be written for now; asking again helps once that is over.
-pub(crate) fn unwritable(source: impl Into<Source>) -> Error {
-    Error::Unwritable { store: STORE, source: source.into() }
-}
-
-/// Whether asking again may help, and what to do.
-enum Verdict {
-    Later(&'static str),
-    Unwritable(&'static str),
-    Never(&'static str),
-}
-
 /// SQLite's codes for a file that another connection has locked: BUSY, LOCKED and PROTOCOL.
 const LOCKED: [i32; 3] = [5, 6, 15];
 
@@ -86,36 +56,38 @@ fn code(error: &sqlx::Error) -> Option<i32> {
 }
 
 fn verdict(path: &Path, error: &sqlx::Error) -> Verdict {
+    let told = |advice: &str| format!("`{}` {advice}", path.display()).into();
+    let later = |advice| Verdict::Later(told(advice));
+    let unwritable = |advice| Verdict::Unwritable(told(advice));
+    let never = |advice| Verdict::Never(told(advice));
     if matches!(error, sqlx::Error::WorkerCrashed) {
-        return Verdict::Later("lost its worker thread; it is opened again");
+        return later("lost its worker thread; it is opened again");
     }
     let code = code(error);
     // The low byte is the kind of failure, the rest its circumstances.
     match code.map(|code| code & 0xff) {
         Some(kind) if LOCKED.contains(&kind) => {
-            Verdict::Later("is busy: another process has kept it locked for seconds")
+            later("is busy: another process has kept it locked for seconds")
         }
-        Some(7) => Verdict::Unwritable("cannot be used: the process is out of memory"),
-        Some(8) if host::is_read_only(path) => {
-            Verdict::Unwritable("cannot be written: its file system is read-only")
-        }
-        Some(3 | 8 | 23) => Verdict::Never(
+        Some(7) => unwritable("cannot be used: the process is out of memory"),
+        Some(8) if host::is_read_only(path) => unwritable("cannot be written: its file system is read-only"),
+        Some(3 | 8 | 23) => never(
             "cannot be written by this user: to share a store, make it with `dlock init --group GROUP FOLDER/locks.db`",
         ),
         // Out of memory, or of space for the file `-shm`: NOMEM, SHMSIZE and SHMMAP.
         Some(10) if matches!(code, Some(3082 | 4874 | 5386)) => {
-            Verdict::Unwritable("cannot grow: its disk or the memory is full")
+            unwritable("cannot grow: its disk or the memory is full")
         }
-        Some(10) => Verdict::Never("cannot be read or written: check its disk"),
-        Some(11) => Verdict::Never(
-            "is damaged: stop the processes that use it, and delete it; locks held in it are lost",
-        ),
-        Some(13) => Verdict::Unwritable("cannot grow: its disk is full"),
-        Some(14) => Verdict::Never(
+        Some(10) => never("cannot be read or written: check its disk"),
+        Some(11) => {
+            never("is damaged: stop the processes that use it, and delete it; locks held in it are lost")
+        }
+        Some(13) => unwritable("cannot grow: its disk is full"),
+        Some(14) => never(
             "cannot be opened: check that its directory exists and is writable for this user; to share a store, make \
              it with `dlock init --group GROUP FOLDER/locks.db`",
         ),
-        Some(26) => Verdict::Never("is not an SQLite database: choose another path"),
-        _ => Verdict::Never("failed"),
+        Some(26) => never("is not an SQLite database: choose another path"),
+        _ => never("failed"),
     }
 }

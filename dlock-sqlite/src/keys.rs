@@ -19,7 +19,7 @@ pub(crate) fn word(kind: Kind) -> Result<&'static str> {
         Kind::Fair => "fair",
         Kind::Read => "read",
         Kind::Write => "write",
-        _ => return Err(Error::Unsupported { store: STORE, what: format!("lock for {kind}") }),
+        _ => return Err(Error::Unsupported { store: STORE.store(), what: format!("lock for {kind}") }),
     })
 }
 

@@ -4,12 +4,9 @@
 use std::time::Duration;
 
 use dlock_core::Result;
-use tokio::{
-    runtime::{Builder, Handle, Runtime},
-    time::timeout,
-};
+use tokio::runtime::{Builder, Handle, Runtime};
 
-use crate::error;
+use crate::error::STORE;
 
 /// The longest that a call may take. Longer than a transaction waits for the file, so that SQLite's own error comes
 /// first: it says more.
@@ -22,7 +19,7 @@ impl Thread {
     pub(crate) fn start() -> Result<Self> {
         let runtime =
             Builder::new_multi_thread().worker_threads(1).thread_name("dlock-sqlite").enable_all().build();
-        runtime.map(|runtime| Self(Some(runtime))).map_err(error::unavailable)
+        runtime.map(|runtime| Self(Some(runtime))).map_err(|error| STORE.unavailable(error))
     }
 
     /// Runs a call and waits for its end. If this future is dropped, the call goes on.
@@ -47,9 +44,8 @@ impl Thread {
         limit: Duration,
         call: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
-        let late = move |_| Err(error::unavailable(format!("no answer within {limit:?}")));
-        let call = self.handle().spawn(async move { timeout(limit, call).await.unwrap_or_else(late) });
-        call.await.unwrap_or_else(|error| Err(error::unavailable(error)))
+        let call = self.handle().spawn(STORE.in_time(limit, call));
+        call.await.unwrap_or_else(|error| Err(STORE.unavailable(error)))
     }
 
     pub(crate) fn handle(&self) -> &Handle {

@@ -13,7 +13,7 @@ use std::{
 use dlock_core::{ClaimId, Error, Result};
 use rustix::process::geteuid;
 
-use crate::{error, host};
+use crate::{error::STORE, host};
 
 /// The files that SQLite keeps beside the main one.
 const COMPANIONS: [&str; 3] = ["-wal", "-shm", "-journal"];
@@ -70,7 +70,7 @@ fn unmade(path: &Path, error: &io::Error) -> Error {
     let shown = path.display();
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::ReadOnlyFilesystem => {
-            error::unwritable(format!("`{shown}` cannot be made: {error}"))
+            STORE.unwritable(format!("`{shown}` cannot be made: {error}"))
         }
         _ => refusal(
             path,

@@ -2,47 +2,19 @@
 
 #[path = "sessions/client.rs"]
 mod client;
+#[path = "sessions/fixture.rs"]
+mod fixture;
 #[path = "sessions/server.rs"]
 mod server;
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::sync::Arc;
 
 use async_trait::async_trait;
-use dlock_conformance::{Clock, Fixture, Kill, judge, table};
+use dlock_conformance::{Fixture, judge, table};
 use dlock_core::{Result, driver::Store};
 
-use client::{Bug, Client};
-use server::Server;
-
-struct Planted(Arc<Mutex<Server>>, Bug);
-
-#[async_trait]
-impl Fixture for Planted {
-    fn name(&self) -> &str {
-        "planted sessions"
-    }
-
-    async fn connect(&self) -> Result<Store> {
-        Ok(Client::connect(&self.0, self.1).into_store())
-    }
-
-    async fn connect_killable(&self) -> Option<Result<(Store, Kill)>> {
-        let client = Client::connect(&self.0, self.1);
-        let victim = Arc::clone(&client);
-        Some(Ok((client.into_store(), Box::new(move || victim.kill()))))
-    }
-
-    fn clock(&self) -> Clock {
-        Clock::Paused
-    }
-
-    fn ttl(&self) -> Duration {
-        Duration::from_secs(10)
-    }
-}
+use client::Bug;
+use fixture::Sessions;
 
 /// Sessions whose clients cannot be killed.
 struct Immortal;
@@ -54,16 +26,15 @@ impl Fixture for Immortal {
     }
 
     async fn connect(&self) -> Result<Store> {
-        Ok(Client::connect(&Arc::new(Mutex::new(Server::new())), Bug::None).into_store())
+        Ok(Sessions(Bug::None).client().into_store())
     }
 }
 
 /// What a case says of clients with this bug.
 fn judged(bug: Bug, case: &str) -> std::result::Result<(), String> {
-    let fixture = || Arc::new(Planted(Arc::new(Mutex::new(Server::new())), bug));
-    let mut table = table(&*fixture()).into_iter();
+    let mut table = table(&Sessions(bug)).into_iter();
     let (row, case) = table.find(|(_, one)| one.to_string() == case).expect("in the table");
-    judge(fixture(), row, case)
+    judge(Arc::new(Sessions(bug)), row, case)
 }
 
 #[track_caller]

@@ -57,6 +57,64 @@ fn request() -> Request {
     Request::new(name, Kind::Mutex, TTL)
 }
 
+#[derive(Clone, Copy, PartialEq)]
+enum Call {
+    Attempt,
+    Renew,
+    Release,
+}
+
+/// What becomes of one call to a member: how long the call takes on its way there, how long its answer takes on its way back,
+/// and what the caller gets.
+#[derive(Clone, Copy, Default)]
+struct Fate {
+    there: Duration,
+    back: Duration,
+    end: End,
+}
+
+#[derive(Clone, Copy, Default, PartialEq)]
+enum End {
+    #[default]
+    Answer,
+    /// The member has acted, and the caller gets an error.
+    AnswerLost,
+    /// The driver panics before it asks the member.
+    Panic,
+}
+
+impl Fate {
+    async fn of<T>(self, answer: impl Future<Output = Result<T>>) -> Result<T> {
+        sleep(self.there).await;
+        assert!(self.end != End::Panic, "the driver panics, as the test says");
+        let answer = answer.await;
+        sleep(self.back).await;
+        if self.end == End::AnswerLost {
+            return Err(Error::Unavailable { store: "fated", source: "the answer was lost".into() });
+        }
+        answer
+    }
+}
+
+/// A claim that asks a function for the fate of each call.
+struct Fated<F>(Box<dyn Claim>, F);
+
+#[async_trait]
+impl<F: FnMut(Call) -> Fate + Send + 'static> Claim for Fated<F> {
+    async fn attempt(&mut self) -> Result<Attempt> {
+        (self.1)(Call::Attempt).of(self.0.attempt()).await
+    }
+    async fn renew(&mut self) -> Result<Renewal> {
+        (self.1)(Call::Renew).of(self.0.renew()).await
+    }
+    async fn release(&mut self) -> Result<Release> {
+        (self.1)(Call::Release).of(self.0.release()).await
+    }
+    async fn changed(&mut self) {
+        self.0.changed().await;
+    }
+}
+
 /// Which call of a claim a line holds up, and for how long: on the way there, and on the way back.
 #[derive(Clone, Copy)]
 struct Delay {
@@ -65,47 +123,14 @@ struct Delay {
     back: Duration,
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Call {
-    Attempt,
-    Renew,
-    Release,
-}
-
-struct Delayed(Box<dyn Claim>, Delay);
-
 impl Delay {
     fn wrap(self, store: Store) -> Store {
-        wrap(store, move |claim, _| Box::new(Delayed(claim, self)))
-    }
-}
-
-impl Delayed {
-    async fn pass<T>(
-        Delay { call: slow, there, back }: Delay,
-        call: Call,
-        answer: impl Future<Output = T>,
-    ) -> T {
-        sleep(if call == slow { there } else { Duration::ZERO }).await;
-        let answer = answer.await;
-        sleep(if call == slow { back } else { Duration::ZERO }).await;
-        answer
-    }
-}
-
-#[async_trait]
-impl Claim for Delayed {
-    async fn attempt(&mut self) -> Result<Attempt> {
-        Self::pass(self.1, Call::Attempt, self.0.attempt()).await
-    }
-    async fn renew(&mut self) -> Result<Renewal> {
-        Self::pass(self.1, Call::Renew, self.0.renew()).await
-    }
-    async fn release(&mut self) -> Result<Release> {
-        Self::pass(self.1, Call::Release, self.0.release()).await
-    }
-    async fn changed(&mut self) {
-        self.0.changed().await;
+        let Self { call: slow, there, back } = self;
+        let fate = move |call| match call == slow {
+            true => Fate { there, back, ..Fate::default() },
+            false => Fate::default(),
+        };
+        wrap(store, move |claim, _| Box::new(Fated(claim, fate)))
     }
 }
 
@@ -374,47 +399,26 @@ async fn a_renewal_does_not_confirm_a_hold_that_is_disowned_in_the_same_round() 
 /// can stand in for another like any newcomer.
 #[tokio::test(start_paused = true)]
 async fn a_member_whose_renewal_is_answered_after_its_time_counts_again() {
-    let members = three();
-    let lines = [(); 3].map(|()| Switch::default());
-    // Once: later calls of this claim are not held up.
-    let slow = Arc::new(AtomicUsize::new(0));
-    let wrapped = members.iter().zip(&lines).enumerate().map(|(index, (member, line))| {
-        let slow = Arc::clone(&slow);
-        line.wrap(wrap(member.clone().into_store(), move |claim, _| {
-            Box::new(SlowOnce(claim, Arc::clone(&slow), index == 0))
+    let [a, b, c] = three();
+    let line = Switch::default();
+    // Only the first answer is late: by less than a ttl, but by more than is left of the grant before it.
+    let renewals = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&renewals);
+    let slow = wrap(a.into_store(), move |claim, _| {
+        let counted = Arc::clone(&counted);
+        Box::new(Fated(claim, move |call| {
+            let is_first = call == Call::Renew && counted.fetch_add(1, Relaxed) == 0;
+            Fate { back: if is_first { TTL * 5 / 6 } else { Duration::ZERO }, ..Fate::default() }
         }))
     });
-    let x = locks(wrapped.collect::<Vec<_>>());
+    let x = locks([slow, line.wrap(b.into_store()), c.into_store()]);
     let held = x.mutex("x").lock().await.expect("free");
     sleep(TTL * 4).await;
-    assert!(!held.is_lost() && slow.load(Relaxed) > 1, "two of three were there all the time");
-    lines[1].cut();
+    assert!(!held.is_lost() && renewals.load(Relaxed) > 1, "two of three were there all the time");
+    line.cut();
     sleep(TTL * 4).await;
     assert!(!held.is_lost(), "the first and the third were there for long");
     held.release().await.expect("held until now");
-}
-
-/// The answer to the first renewal is late: by less than a ttl, but by more than is left of the grant before.
-struct SlowOnce(Box<dyn Claim>, Arc<AtomicUsize>, bool);
-
-#[async_trait]
-impl Claim for SlowOnce {
-    async fn attempt(&mut self) -> Result<Attempt> {
-        self.0.attempt().await
-    }
-    async fn renew(&mut self) -> Result<Renewal> {
-        let answer = self.0.renew().await;
-        if self.2 && self.1.fetch_add(1, Relaxed) == 0 {
-            sleep(TTL * 5 / 6).await;
-        }
-        answer
-    }
-    async fn release(&mut self) -> Result<Release> {
-        self.0.release().await
-    }
-    async fn changed(&mut self) {
-        self.0.changed().await;
-    }
 }
 
 /// A contender that holds one member asks there again, and is granted the lock by another meanwhile. When its question
@@ -451,35 +455,16 @@ async fn a_vote_that_is_given_anew_does_not_count() {
     panic!("Y held the lock in between, and X is never told");
 }
 
-/// A driver whose first renewal panics, before its answer is late or after.
-struct Panicking(Box<dyn Claim>, Option<Duration>);
-
-#[async_trait]
-impl Claim for Panicking {
-    async fn attempt(&mut self) -> Result<Attempt> {
-        self.0.attempt().await
-    }
-    async fn renew(&mut self) -> Result<Renewal> {
-        if let Some(late) = self.1.take() {
-            sleep(late).await;
-            panic!("as the test says");
-        }
-        self.0.renew().await
-    }
-    async fn release(&mut self) -> Result<Release> {
-        self.0.release().await
-    }
-    async fn changed(&mut self) {
-        self.0.changed().await;
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_member_whose_driver_panics_costs_the_others_nothing_and_is_asked_again() {
     for late in [Duration::ZERO, TTL / 6] {
         let members @ [a, b, c] = &three();
         let line = Switch::default();
-        let panicking = wrap(a.clone().into_store(), move |claim, _| Box::new(Panicking(claim, Some(late))));
+        let panicking = wrap(a.clone().into_store(), move |claim, _| {
+            let mut first = Some(Fate { there: late, end: End::Panic, ..Fate::default() });
+            let fate = move |call| first.take_if(|_| call == Call::Renew).unwrap_or_default();
+            Box::new(Fated(claim, fate))
+        });
         let x = locks([panicking, b.clone().into_store(), line.wrap(c.clone().into_store())]);
         let held = x.mutex("x").lock().await.expect("free");
         sleep(TTL * 2).await;
@@ -528,36 +513,24 @@ async fn a_release_that_was_not_confirmed_is_not_confirmed_before_it_is_done() {
     }
 }
 
-/// A member that is to let go of two claims: the release of the first takes long to get there, and the answer to that of
-/// the second is lost after its round.
-struct Leaving(Box<dyn Claim>, Arc<AtomicUsize>);
-
-#[async_trait]
-impl Claim for Leaving {
-    async fn attempt(&mut self) -> Result<Attempt> {
-        self.0.attempt().await
-    }
-    async fn renew(&mut self) -> Result<Renewal> {
-        self.0.renew().await
-    }
-    async fn release(&mut self) -> Result<Release> {
-        let nth = self.1.fetch_add(1, Relaxed);
-        sleep(TTL * [20, 5, 0][nth.min(2)] / 30).await;
-        let released = self.0.release().await;
-        let lost = Error::Unavailable { store: "leaving", source: "the answer was lost".into() };
-        if nth == 1 { Err(lost) } else { released }
-    }
-    async fn changed(&mut self) {
-        self.0.changed().await;
-    }
-}
-
+/// Each member has to let go of two claims. The release of the first claim takes long to get there. The answer to the
+/// release of the second is lost, after the round in which it was asked for.
 #[tokio::test(start_paused = true)]
 async fn a_release_is_not_confirmed_while_an_earlier_claim_still_leaves() {
     let members = three();
     let x = store(members.clone().map(|member| {
         let released = Arc::new(AtomicUsize::new(0));
-        wrap(member.into_store(), move |claim, _| Box::new(Leaving(claim, Arc::clone(&released))))
+        wrap(member.into_store(), move |claim, _| {
+            let released = Arc::clone(&released);
+            Box::new(Fated(claim, move |call| match call {
+                Call::Release => match released.fetch_add(1, Relaxed) {
+                    0 => Fate { there: TTL * 2 / 3, ..Fate::default() },
+                    1 => Fate { there: TTL / 6, end: End::AnswerLost, ..Fate::default() },
+                    _ => Fate::default(),
+                },
+                _ => Fate::default(),
+            }))
+        })
     }));
     let mut claim = x.backend.claim(request());
     assert!(matches!(claim.attempt().await, Ok(Attempt::Granted(_))));
@@ -796,7 +769,10 @@ async fn a_slow_member_does_not_make_a_holder_hammer() {
         renewed += usize::from(held.remaining() > last);
         last = held.remaining();
     }
-    assert!(renewed <= 12, "renewed {renewed} times in three ttls: each late answer made it ask again");
+    assert!(
+        renewed <= 12,
+        "renewed {renewed} times in three ttls: each late answer made the holder ask again"
+    );
     assert_eq!(calls.load(Relaxed), 1, "one claim on the slow member");
 }
 

@@ -1,4 +1,4 @@
-//! The memory store passes the suite that it is the model of.
+//! The memory store passes the suite. It is the model of what the suite expects.
 
 use std::{alloc::System, process::ExitCode};
 

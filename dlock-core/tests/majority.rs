@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 
 const TTL: Duration = Duration::from_secs(30);
 
-/// Five members, and the lines that one client has to them.
+/// Five members, and the connections of one client to them.
 struct Five {
     members: Vec<MemoryBackend>,
     lines: Vec<Switch>,
@@ -28,7 +28,7 @@ impl Five {
         Self { members: (0..5).map(|_| MemoryBackend::new()).collect(), lines: vec![Switch::default(); 5] }
     }
 
-    /// A client whose lines can be cut.
+    /// A client whose connections can be cut.
     fn client(&mut self) -> Locks {
         self.lines = (0..5).map(|_| Switch::default()).collect();
         let members =
@@ -36,7 +36,7 @@ impl Five {
         locks(members)
     }
 
-    /// A client that nothing happens to.
+    /// A client whose connections to all members work all the time.
     fn bystander(&self) -> Locks {
         locks(self.members.iter().map(|member| member.clone().into_store()))
     }
@@ -54,12 +54,19 @@ async fn two_members_that_are_cut_off_delay_nobody_and_cost_the_holder_nothing()
     five.lines[..2].iter().for_each(Switch::cut);
     let asked = Instant::now();
     let guard = client.mutex("x").lock().await.expect("three of five are a majority");
-    assert_eq!(asked.elapsed(), Duration::ZERO, "a majority answered at once");
+    assert_eq!(
+        asked.elapsed(),
+        Duration::ZERO,
+        "the client waited for more than the majority that answered at once"
+    );
     sleep(TTL * 4).await;
-    assert!(!guard.is_lost(), "three of five go on renewing");
+    assert!(!guard.is_lost(), "lost, and three of five members go on renewing");
     assert!(five.bystander().mutex("x").try_lock().await.expect("no error").is_none(), "two hold it");
     guard.release().await.expect("a majority has let go");
-    assert!(five.bystander().mutex("x").try_lock().await.expect("no error").is_some(), "free again");
+    assert!(
+        five.bystander().mutex("x").try_lock().await.expect("no error").is_some(),
+        "the lock is not free after its release"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -69,9 +76,9 @@ async fn two_members_that_hang_delay_nobody_and_cost_the_holder_nothing() {
     five.lines[3..].iter().for_each(Switch::freeze);
     let asked = Instant::now();
     let guard = client.mutex("x").lock().await.expect("three of five are a majority");
-    assert_eq!(asked.elapsed(), Duration::ZERO, "nobody waits for the two");
+    assert_eq!(asked.elapsed(), Duration::ZERO, "the client waited for the two that hang");
     sleep(TTL * 4).await;
-    assert!(!guard.is_lost(), "three of five go on renewing");
+    assert!(!guard.is_lost(), "lost, and three of five members go on renewing");
     guard.release().await.expect("a majority has let go");
 }
 
@@ -99,7 +106,9 @@ async fn with_three_of_five_gone_nobody_is_granted() {
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     let error = client.mutex("x").lock().await.expect_err("two are no majority");
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
-    let source = std::error::Error::source(&error).expect("says which").to_string();
+    let source = std::error::Error::source(&error)
+        .expect("the error has a source that says which members")
+        .to_string();
     assert!(source.starts_with("3 of 5 members did not answer"), "{source}");
     five.lines.iter().for_each(Switch::connect);
     client.close().await;
@@ -121,7 +130,7 @@ async fn a_holder_that_loses_its_majority_is_told_before_its_validity_ends() {
     let cut = Instant::now();
     assert_eq!(guard.lost().await, LostReason::Expired);
     assert!(cut.elapsed() <= left, "told after the deadline");
-    assert!(left < TTL, "the drift is taken off");
+    assert!(left < TTL, "the validity is a whole ttl, without the allowance for clock drift");
 }
 
 #[tokio::test(start_paused = true)]
@@ -132,12 +141,12 @@ async fn a_holder_that_the_majority_disowns_is_told_at_the_next_renewal() {
     for member in &five.members[..3] {
         Locks::new(member.clone().into_store()).force_release("x").await.expect("memory can");
     }
-    // Three members have forgotten it; two know it. Whoever is taken up again counts as held only if nobody else
-    // came between, so the guard either stands with five or falls at once.
+    // Three members have forgotten the claim, and two know it. A member that forgot grants it again, and that grant counts
+    // only if nobody else held the lock in between. So the guard either goes on with five members or is lost at once.
     sleep(TTL / 2).await;
     let stands = !guard.is_lost();
     let other = five.bystander().mutex("x").try_lock().await.expect("no error");
-    assert_ne!(stands, other.is_some(), "exactly one of them holds it");
+    assert_ne!(stands, other.is_some(), "not exactly one of the two holds the lock");
 }
 
 #[tokio::test(start_paused = true)]
@@ -151,7 +160,7 @@ async fn a_holder_whose_silent_members_time_is_over_does_not_rest_on_it() {
     for member in &five.members[..2] {
         Locks::new(member.clone().into_store()).force_release("x").await.expect("memory can");
     }
-    // Two disown it, and the third of the five was last heard of a ttl ago.
+    // Two members disown the hold, and a third was last heard of a ttl ago.
     sleep(TTL / 2).await;
     let other = five.bystander().mutex("x").try_lock().await.expect("no error");
     assert!(other.is_some() && guard.is_lost(), "two hold: {:?} left", guard.remaining());
@@ -164,14 +173,14 @@ async fn a_member_that_comes_back_is_counted_again_once_it_was_renewed() {
     five.lines[..2].iter().for_each(Switch::cut);
     let guard = client.mutex("x").lock().await.expect("a majority");
     five.lines[..2].iter().for_each(Switch::connect);
-    // Asked for anew with the first renewal, counted with the second.
+    // The first renewal asks these members for the lock again. The second one counts them.
     sleep(TTL * 9 / 10).await;
     five.lines[3..].iter().for_each(Switch::cut);
     sleep(TTL * 3).await;
-    assert!(!guard.is_lost(), "the two that came back stand in for the two that went");
+    assert!(!guard.is_lost(), "lost, though the two members that came back and the third are a majority");
 }
 
-/// The honest outcome: RedLock needs its members to remember, or to stay away for a ttl.
+/// This shows the limit of RedLock. It needs members that remember their claims, or that stay away for a ttl after they forgot.
 #[tokio::test(start_paused = true)]
 async fn members_that_come_back_empty_at_once_let_a_second_holder_in() {
     let mut five = Five::new();
@@ -181,7 +190,7 @@ async fn members_that_come_back_empty_at_once_let_a_second_holder_in() {
     // One of the three restarts without its data, and the two that were away are there again.
     five.members[2] = MemoryBackend::new();
     let second = five.bystander().mutex("x").try_lock().await.expect("no error");
-    assert!(second.is_some() && !first.is_lost(), "this is what docs/semantics.md warns of");
+    assert!(second.is_some() && !first.is_lost(), "only one holds, and docs/semantics.md warns that two may");
 }
 
 #[tokio::test(start_paused = true)]
@@ -190,7 +199,7 @@ async fn a_member_that_comes_back_empty_after_a_ttl_lets_nobody_in() {
     let client = five.client();
     five.lines[..2].iter().for_each(Switch::cut);
     let first = client.mutex("x").lock().await.expect("a majority of the last three");
-    // It stays away for a ttl: until then the first holder has lost its majority, and knows it.
+    // The member stays away for a ttl. By then the first holder has lost its majority, and knows that it has.
     five.lines[2].cut();
     sleep(TTL).await;
     five.members[2] = MemoryBackend::new();
@@ -206,7 +215,7 @@ async fn contenders_that_split_the_members_between_them_come_to_an_end() {
         let mut contenders = Vec::new();
         for late in 0..5 {
             let client = five.client();
-            // Each reaches another member first.
+            // Each contender reaches another member first.
             for (i, line) in five.lines.iter().enumerate() {
                 if i != late {
                     line.freeze();
@@ -221,7 +230,7 @@ async fn contenders_that_split_the_members_between_them_come_to_an_end() {
                     std::future::pending::<()>().await
                 };
                 let guard = tokio::select! {
-                    guard = asking => guard.expect("everybody comes to an end"),
+                    guard = asking => guard.expect("every contender is granted in the end"),
                     () = thaw => unreachable!(),
                 };
                 sleep(Duration::from_millis(5)).await;
@@ -230,15 +239,19 @@ async fn contenders_that_split_the_members_between_them_come_to_an_end() {
         }
         let begun = Instant::now();
         futures_util::future::join_all(contenders).await;
-        assert!(begun.elapsed() < TTL / 10, "they kept what they had for too long: {:?}", begun.elapsed());
+        assert!(
+            begun.elapsed() < TTL / 10,
+            "the contenders kept their members for too long: {:?}",
+            begun.elapsed()
+        );
     }
 }
 
-/// Members that refuse for good, as a store does with a kind that it cannot order with the one that holds.
+/// A member that refuses, and will refuse again. A store does so with a kind that it cannot order with the kind that holds.
 #[derive(Debug)]
 struct Refusing(MemoryBackend);
 
-/// A member that keeps nothing for long.
+/// A member that keeps no claim for long.
 #[derive(Debug)]
 struct Forgetful(MemoryBackend, Info);
 
@@ -293,7 +306,7 @@ async fn a_release_that_a_majority_does_not_know_is_a_loss() {
         let guard = client.mutex("x").lock().await.expect("nobody holds it");
         for member in &five.members[..robbed] {
             let broken = Locks::new(member.clone().into_store()).force_release("x").await;
-            assert!(broken.expect("memory can be asked"), "it was granted there");
+            assert!(broken.expect("memory can be asked"), "the member had not granted the lock");
         }
         five.lines[5 - silent..].iter().for_each(Switch::cut);
         let told = guard.release().await;
@@ -305,7 +318,7 @@ async fn a_release_that_a_majority_does_not_know_is_a_loss() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_majority_refuses_for_good_is_refused_for_good() {
+async fn a_refusal_by_a_majority_is_a_refusal() {
     let refusing = || Store::new(Arc::new(Refusing(MemoryBackend::new())));
     let away = Switch::default();
     away.cut();
@@ -313,9 +326,15 @@ async fn what_a_majority_refuses_for_good_is_refused_for_good() {
     let there = || MemoryBackend::new().into_store();
     let asked = async |members: [Store; 3]| locks(members.into_iter()).mutex("x").lock().await;
     let error = asked([gone(), refusing(), refusing()]).await.expect_err("two refuse");
-    assert!(matches!(error, Error::WrongKind { .. }), "asking again does not help: {error:?}");
+    assert!(
+        matches!(error, Error::WrongKind { .. }),
+        "not the error of the majority, to which asking again does not help: {error:?}"
+    );
     let error = asked([gone(), there(), refusing()]).await.expect_err("one is no majority");
-    assert!(matches!(error, Error::Unavailable { .. }), "when the first is back it may do: {error:?}");
+    assert!(
+        matches!(error, Error::Unavailable { .. }),
+        "the majority may grant when the first member is back: {error:?}"
+    );
     asked([there(), there(), refusing()]).await.expect("two are a majority").release().await.expect("held");
 }
 
@@ -350,7 +369,7 @@ fn members_that_keep_a_lock_for_less_than_the_drift_are_refused() {
     assert!(told.to_string().contains("no ttl"), "{told}");
 }
 
-/// Members that have only these kinds.
+/// A member that has only these kinds.
 #[derive(Debug)]
 struct Only(MemoryBackend, Info);
 

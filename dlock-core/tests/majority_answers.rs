@@ -19,7 +19,7 @@ const MS: Duration = Duration::from_millis(1);
 /// How long a member may take.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// The members of a RedLock, and the lines that it has to them.
+/// The members of a RedLock, and its connections to them.
 struct Members(Vec<(MemoryBackend, Switch)>);
 
 impl Members {
@@ -28,7 +28,7 @@ impl Members {
         Self((0..count).map(|_| (MemoryBackend::new(), Switch::default())).collect())
     }
 
-    /// A RedLock of them, of which those behind the first `quick` ones take 20 ms for each answer.
+    /// A RedLock of these members. The first `quick` ones answer at once; the others take 20 ms for each answer.
     fn redlock(&self, quick: usize) -> RedLock {
         let members = self.0.iter().enumerate().map(|(number, (member, line))| {
             let store = line.wrap(member.clone().into_store());
@@ -43,11 +43,11 @@ impl Members {
         self.redlock(quick).claim(request)
     }
 
-    /// A claim that has been granted by all of them.
+    /// A claim that all members have granted.
     async fn held(&self, quick: usize) -> Box<dyn Claim> {
         let mut claim = self.claim(quick, TTL, Wait::Forever);
         assert!(matches!(claim.attempt().await, Ok(Attempt::Granted(_))), "nobody else is there");
-        // A grant waits for no more than a majority, and the next call hears of the others.
+        // A grant waits for no more than a majority. The answers of the other members count from the next call on.
         sleep(LIMIT).await;
         claim
     }
@@ -91,7 +91,7 @@ async fn a_renewal_waits_for_no_more_than_a_majority() {
     let asked = Instant::now();
     let told = claim.renew().await;
     assert!(matches!(told, Ok(Renewal::Renewed { .. })), "three of five renewed: {told:?}");
-    assert_eq!(asked.elapsed(), Duration::ZERO, "it waited for members that hang");
+    assert_eq!(asked.elapsed(), Duration::ZERO, "the call waited for members that hang");
 }
 
 #[tokio::test(start_paused = true)]
@@ -103,7 +103,7 @@ async fn what_a_majority_disowns_is_lost_before_the_others_have_answered() {
     let asked = Instant::now();
     let told = claim.renew().await;
     assert!(matches!(told, Ok(Renewal::Lost)), "three of five disowned it: {told:?}");
-    assert_eq!(asked.elapsed(), Duration::ZERO, "it waited for members that hang");
+    assert_eq!(asked.elapsed(), Duration::ZERO, "the call waited for members that hang");
 }
 
 #[tokio::test(start_paused = true)]
@@ -123,12 +123,13 @@ async fn a_hold_that_a_member_disowned_is_renewed_by_a_majority_of_its_votes_onl
     assert!(matches!(told, Ok(Renewal::Renewed { .. })), "all are there: {told:?}");
     five.rob(1).await;
     five.freeze(3);
-    // What the silent ones said in an earlier round is no answer.
+    // What the silent members said in an earlier round is no answer in this one.
     let told = claim.renew().await;
     assert!(matches!(told, Err(Error::Unavailable { .. })), "two of five renewed: {told:?}");
 }
 
-/// The first has the hold renewed without the second; when that one is back, its time is over, and it has forgotten the hold.
+/// The hold is renewed without the second member. When the second member is back, the ttl that it granted is over, and it has
+/// forgotten the hold.
 #[tokio::test(start_paused = true)]
 async fn a_member_that_forgot_a_hold_when_its_time_was_over_has_not_disowned_it() {
     let three = Members::new(3);
@@ -141,16 +142,22 @@ async fn a_member_that_forgot_a_hold_when_its_time_was_over_has_not_disowned_it(
     for _ in 0..2 {
         sleep(TTL / 3).await;
         let told = claim.renew().await;
-        assert!(matches!(told, Ok(Renewal::Renewed { .. })), "the third stands in: {told:?}");
+        assert!(
+            matches!(told, Ok(Renewal::Renewed { .. })),
+            "not renewed by the first and the third: {told:?}"
+        );
     }
     sleep(TTL / 3 + MS).await;
     second.connect();
     let told = claim.renew().await;
-    assert!(matches!(told, Ok(Renewal::Renewed { .. })), "the third takes its place: {told:?}");
+    assert!(
+        matches!(told, Ok(Renewal::Renewed { .. })),
+        "not renewed by the majority that knows the hold: {told:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_to_a_member_that_is_late_arrives_while_nobody_waits_for_it() {
+async fn a_request_to_a_slow_member_goes_on_while_nobody_waits_for_its_answer() {
     let three = Members::new(3);
     let mut claim = three.held(3).await;
     three.freeze(2);
@@ -159,7 +166,7 @@ async fn a_question_to_a_member_that_is_late_arrives_while_nobody_waits_for_it()
     three.0[2].1.connect();
     // The member hears of the claim now, a third of the ttl after its grant.
     sleep(TTL * 5 / 6).await;
-    assert_eq!(three.holders(2).await.len(), 1, "the renewal did not go on by itself");
+    assert_eq!(three.holders(2).await.len(), 1, "the renewal did not go on after its caller had its answer");
 }
 
 #[tokio::test(start_paused = true)]
@@ -170,8 +177,8 @@ async fn a_try_that_a_majority_refuses_waits_for_members_that_hang_no_longer_tha
     let asked = Instant::now();
     let told = five.claim(5, TTL, Wait::Never).attempt().await;
     assert!(matches!(told, Ok(Attempt::Busy { .. })), "somebody else has a majority: {told:?}");
-    // That its claims are gone from there.
-    assert!(asked.elapsed() <= LIMIT, "it waited for {:?}", asked.elapsed());
+    // The time for one answer: that of the release from the members that hang.
+    assert!(asked.elapsed() <= LIMIT, "the try waited for {:?}", asked.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
@@ -198,11 +205,11 @@ async fn a_release_of_a_claim_that_is_gone_is_confirmed() {
     let three = Members::new(3);
     let mut claim = three.held(3).await;
     for _ in 0..3 {
-        claim.release().await.expect("nothing of it is left anywhere");
+        claim.release().await.expect("no member has anything left of the claim");
     }
 }
 
-/// A member that can lock, but does not tell of its locks.
+/// A member whose locks work, but that refuses every look at them.
 #[derive(Debug)]
 struct Mute;
 
@@ -248,8 +255,9 @@ async fn what_a_majority_of_members_can_tell_is_told() {
     }
 }
 
-/// Letting go is of no use while somebody else holds the majority, so a contender that has too few members waits longer each
-/// time. But no longer than a third of the ttl, because it may be the one that the others wait for.
+/// A contender with too few members lets go of them, so that another contender can get a majority. That is of no use while
+/// somebody holds a majority. So the contender keeps its members longer each time, but never longer than a third of the ttl:
+/// it may be the one for which all others wait.
 #[tokio::test(start_paused = true)]
 async fn a_contender_with_too_few_members_keeps_them_longer_each_time() {
     let three = Members::new(3);

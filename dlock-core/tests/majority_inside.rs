@@ -1,7 +1,7 @@
-//! A RedLock whose members answer late, or not at all: no claim on it counts what a member no longer holds.
+//! A RedLock whose members answer late, or not at all: no claim on it counts a vote that a member no longer keeps.
 //!
-//! What a look from above does not show, because each member alone keeps its contract. The same with dice is
-//! `dlock_conformance::simulation::simulate_majority`.
+//! The suite does not show such bugs, because each member alone keeps its contract.
+//! `dlock_conformance::simulation::simulate_majority` looks for them with random delays.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks; each test awaits its own")]
 
 mod watchdog;
@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep, timeout};
 const TTL: Duration = Duration::from_secs(30);
 const MS: Duration = Duration::from_millis(1);
 
-/// What the validity lacks of the ttl, for clocks that run at different speeds.
+/// The part of the ttl that is not counted as valid, because the clocks of the members may run at different speeds.
 const DRIFT: Duration = Duration::from_millis(302);
 
 fn three() -> [MemoryBackend; 3] {
@@ -115,7 +115,7 @@ impl<F: FnMut(Call) -> Fate + Send + 'static> Claim for Fated<F> {
     }
 }
 
-/// Which call of a claim a line holds up, and for how long: on the way there, and on the way back.
+/// Holds up one of the calls of each claim: the request on its way there, and the answer on its way back.
 #[derive(Clone, Copy)]
 struct Delay {
     call: Call,
@@ -134,8 +134,8 @@ impl Delay {
     }
 }
 
-/// X has one member of three, as in any split, and lets go of it. Then Y takes that one and another. What X is told by the
-/// time that the last one is free.
+/// X has one member of three, as happens when contenders split the members, and lets go of that member. Then Y takes that
+/// member and another one. Then the third is free. Returns whether X believes that it holds, and whether Y does.
 async fn after_a_yield(line: impl FnOnce(Store) -> Store, lose: impl FnOnce()) -> (bool, bool) {
     let members @ [a, b, c] = &three();
     let x =
@@ -154,7 +154,7 @@ async fn after_a_yield(line: impl FnOnce(Store) -> Store, lose: impl FnOnce()) -
         }
     })
     .await
-    .expect("whoever has no majority lets go in the end");
+    .expect("X has no majority, and lets go in the end");
     first.release().await.expect("held until now");
     let held = y.mutex("x").try_lock().await.expect("no error").expect("two members are free");
     second.release().await.expect("held until now");
@@ -186,7 +186,7 @@ async fn a_member_that_was_taken_over_does_not_vote() {
     let lock = x.mutex("x");
     let mut asking = Box::pin(async move { lock.lock().await });
     timeout(5 * MS, &mut asking).await.expect_err("one of three is no majority");
-    // Somebody stands in its queue, and so comes next.
+    // Another client waits in the queue of the first member, and so is the next holder there.
     let next = direct(a);
     let next = tokio::spawn(async move { next.mutex("x").lock().await });
     tokio::task::yield_now().await;
@@ -199,7 +199,7 @@ async fn a_member_that_was_taken_over_does_not_vote() {
     held.release().await.expect("held until now");
 }
 
-/// A release that is still on its way to a member cannot take away what the next round was given there.
+/// A release that is still on its way to a member does not remove what the member granted in the next round.
 #[tokio::test(start_paused = true)]
 async fn a_late_release_does_not_hit_the_next_round() {
     let members @ [a, b, c] = &three();
@@ -208,7 +208,7 @@ async fn a_late_release_does_not_hit_the_next_round() {
     let others = [direct(b).mutex("x").lock().await, direct(c).mutex("x").lock().await];
     let lock = x.mutex("x");
     let asking = tokio::spawn(async move { lock.lock().await });
-    // Long enough to let go of the first member, and to ask it again.
+    // In this time X lets go of the first member, and asks the first member again.
     sleep(TTL / 4).await;
     drop(others);
     let held = timeout(TTL, asking).await.expect("all are free").expect("no panic").expect("granted");
@@ -224,7 +224,7 @@ async fn a_late_release_does_not_hit_the_next_round() {
     }
 }
 
-/// The lid is closed between two rounds of a contender: the votes of before do not count after it.
+/// The machine is suspended between two rounds of a contender. Votes from before the suspend do not count after it.
 #[tokio::test(start_paused = true)]
 async fn a_vote_from_before_a_suspend_does_not_count() {
     let members @ [a, b, c] = &three();
@@ -251,7 +251,7 @@ async fn a_vote_from_before_a_suspend_does_not_count() {
     assert!(!held.is_lost(), "Y has two members of three, and X took none of them away");
 }
 
-/// A hold that was broken on two members of three goes on neither by the third nor by what it is given anew.
+/// A hold was broken on two members of three. Neither the vote of the third nor new grants of the two keep the hold alive.
 #[tokio::test(start_paused = true)]
 async fn a_hold_that_lost_its_majority_is_not_put_together_again() {
     let members @ [a, b, _] = &three();
@@ -263,13 +263,14 @@ async fn a_hold_that_lost_its_majority_is_not_put_together_again() {
     }
     let next = locks(members.clone().map(MemoryBackend::into_store)).mutex("x").try_lock().await;
     drop(next.expect("no error").expect("two are a majority"));
-    // One of the two tells of it, the other's answers are lost: a hold that is put together member by member goes on.
+    // One of the two members says that the hold is gone. The answers of the other are lost. A RedLock that replaces its votes
+    // one by one would go on.
     lines[1].lose_answers();
     assert!(matches!(timeout(TTL, held.lost()).await, Ok(LostReason::Expired | LostReason::Taken)));
 }
 
-/// While one member's answer was on its way back, the hold was broken there, and somebody else had the lock for a moment. A
-/// member that was only then taken up does not stand in for the broken one.
+/// While a member's answer was on its way back, the hold was broken on that member, and Y held the lock for a moment. Then a
+/// third member granted the lock to X. The grant of the third does not replace the vote of the member where the hold was broken.
 #[tokio::test(start_paused = true)]
 async fn a_hold_does_not_rest_on_a_member_that_joined_in_the_same_round() {
     let members @ [_, b, c] = &three();
@@ -292,13 +293,13 @@ async fn a_hold_does_not_rest_on_a_member_that_joined_in_the_same_round() {
         held.release().await.expect("held until now");
     };
     let (told, ()) = tokio::join!(claim.renew(), rob);
-    assert!(matches!(told, Ok(Renewal::Renewed { .. })), "nobody could know: {told:?}");
-    assert_eq!(holders(c).await.len(), 1, "X was let in there when Y had gone");
+    assert!(matches!(told, Ok(Renewal::Renewed { .. })), "no answer told of the break: {told:?}");
+    assert_eq!(holders(c).await.len(), 1, "the third member did not grant the lock after Y had released it");
     let told = claim.renew().await;
     assert!(matches!(told, Ok(Renewal::Lost)), "Y held the lock in between: {told:?}");
 }
 
-/// As above, but the late answer comes rounds after the member was taken up.
+/// As above, but the late answer arrives several rounds after the third member granted.
 #[tokio::test(start_paused = true)]
 async fn a_hold_does_not_rest_on_a_member_that_joined_while_an_answer_was_late() {
     let members @ [_, b, c] = &three();
@@ -321,7 +322,7 @@ async fn a_hold_does_not_rest_on_a_member_that_joined_while_an_answer_was_late()
         held.release().await.expect("held until now");
     };
     let (told, ()) = tokio::join!(claim.renew(), rob);
-    assert!(told.is_err(), "one of two has answered: {told:?}");
+    assert!(told.is_err(), "renewed, and only one of two members has answered: {told:?}");
     for _ in 0..10 {
         sleep(TTL / 10).await;
         assert!(holders(c).await.len() <= 1);
@@ -332,8 +333,9 @@ async fn a_hold_does_not_rest_on_a_member_that_joined_while_an_answer_was_late()
     panic!("Y held the lock in between, and X is never told");
 }
 
-/// One member disowns the hold. What another one says in the same round it was asked before that, so it does not prove that the
-/// hold stands: somebody else has had both. If it is silent from then on, nobody takes its place. Whether X is told.
+/// X holds all three members. Y breaks the hold on two of them, and has the lock for a moment. One of the two then disowns the
+/// hold of X. The other says that it holds, but was asked before the break, so its answer proves nothing. From then on that
+/// member is silent. Returns whether X is told of the loss.
 async fn told_after_two_were_robbed(late: [Option<Delay>; 3], rob_in: Option<Duration>) -> bool {
     let members @ [a, b, _] = &three();
     let line = Switch::default();
@@ -359,13 +361,13 @@ async fn told_after_two_were_robbed(late: [Option<Delay>; 3], rob_in: Option<Dur
             sleep(rob_in).await;
             rob.await;
         });
-        assert!(matches!(told, Ok(Renewal::Renewed { .. })), "nobody could know: {told:?}");
+        assert!(matches!(told, Ok(Renewal::Renewed { .. })), "no answer told of the break: {told:?}");
     } else {
         assert!(matches!(claim.renew().await, Ok(Renewal::Renewed { .. })), "all hold");
         rob.await;
         sleep(TTL / 3).await;
         let told = claim.renew().await;
-        assert!(matches!(told, Ok(Renewal::Renewed { .. })), "nobody could know: {told:?}");
+        assert!(matches!(told, Ok(Renewal::Renewed { .. })), "no answer told of the break: {told:?}");
     }
     line.freeze();
     let end = Instant::now() + TTL;
@@ -395,8 +397,8 @@ async fn a_renewal_does_not_confirm_a_hold_that_is_disowned_in_the_same_round() 
     assert!(told, "Y held the lock in between, and X is never told");
 }
 
-/// The answer of a member comes after the time that it had granted, and says that it holds all the same. From then on it
-/// can stand in for another like any newcomer.
+/// The answer of a member arrives after the ttl that the member had granted, and says that the member still holds the claim.
+/// From then on the vote of that member counts again, as that of a member that has just granted.
 #[tokio::test(start_paused = true)]
 async fn a_member_whose_renewal_is_answered_after_its_time_counts_again() {
     let [a, b, c] = three();
@@ -417,14 +419,14 @@ async fn a_member_whose_renewal_is_answered_after_its_time_counts_again() {
     assert!(!held.is_lost() && renewals.load(Relaxed) > 1, "two of three were there all the time");
     line.cut();
     sleep(TTL * 4).await;
-    assert!(!held.is_lost(), "the first and the third were there for long");
+    assert!(!held.is_lost(), "lost, and the first and the third member were there all the time");
     held.release().await.expect("held until now");
 }
 
-/// A contender that holds one member asks there again, and is granted the lock by another meanwhile. When its question
-/// arrives, the first member has been somebody else's, and is given anew.
+/// X has the vote of the first member, and asks that member again. Meanwhile a second member grants, so X holds. Before the
+/// question of X arrives at the first member, Y has held that member. So the first member's new grant does not count.
 #[tokio::test(start_paused = true)]
-async fn a_vote_that_is_given_anew_does_not_count() {
+async fn a_vote_that_replaces_one_that_was_taken_away_does_not_count() {
     let members @ [a, b, c] = &three();
     let line = Switch::default();
     let x = store([
@@ -471,7 +473,7 @@ async fn a_member_whose_driver_panics_costs_the_others_nothing_and_is_asked_agai
         assert!(!held.is_lost(), "two of three were there all the time");
         line.cut();
         sleep(TTL * 2).await;
-        assert!(!held.is_lost(), "the one that panicked was asked again");
+        assert!(!held.is_lost(), "lost, so the member that panicked was not asked again");
         line.connect();
         held.release().await.expect("held until now");
         x.close().await;
@@ -491,11 +493,11 @@ async fn a_member_that_forgot_a_claim_is_asked_anew_under_another_id() {
     sleep(TTL).await;
     let after = holders(a).await;
     assert!(!held.is_lost() && after.len() == 1, "two of three went on: {after:?}");
-    assert_ne!(before, after, "what was sent for the old claim may still be on its way");
+    assert_ne!(before, after, "the same id, and a call for the old claim may still be on its way");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_that_was_not_confirmed_is_not_confirmed_before_it_is_done() {
+async fn a_release_that_is_asked_for_again_is_not_confirmed_before_it_is_done() {
     let members = three();
     let slow = Delay { call: Call::Release, there: TTL / 3, back: Duration::ZERO };
     let x = store(members.clone().map(|member| slow.wrap(member.into_store())));
@@ -505,7 +507,7 @@ async fn a_release_that_was_not_confirmed_is_not_confirmed_before_it_is_done() {
     while let Err(error) = claim.release().await {
         assert!(error.is_transient(), "{error:?}");
         asked += 1;
-        assert!(asked < 100, "it never ends");
+        assert!(asked < 100, "the release is never confirmed");
     }
     assert!(asked > 0, "no member had answered");
     for member in &members {
@@ -535,11 +537,14 @@ async fn a_release_is_not_confirmed_while_an_earlier_claim_still_leaves() {
     let mut claim = x.backend.claim(request());
     assert!(matches!(claim.attempt().await, Ok(Attempt::Granted(_))));
     claim.release().await.expect_err("no member has answered");
-    assert!(matches!(claim.attempt().await, Ok(Attempt::Busy { .. })), "behind itself");
+    assert!(
+        matches!(claim.attempt().await, Ok(Attempt::Busy { .. })),
+        "granted while the released claim still holds the members"
+    );
     let mut asked = 0;
     while claim.release().await.is_err() {
         asked += 1;
-        assert!(asked < 100, "it never ends");
+        assert!(asked < 100, "the release is never confirmed");
     }
     for member in &members {
         assert_eq!(holders(member).await, [] as [String; 0], "confirmed too early");
@@ -571,19 +576,27 @@ async fn a_lock_is_valid_for_the_ttl_less_the_drift_from_before_it_was_asked_for
     let members = three();
     let quick = locks(members.clone().map(MemoryBackend::into_store));
     let held = quick.mutex("x").lock().await.expect("free");
-    assert!(held.remaining() <= TTL - DRIFT, "the clocks may differ by that: {:?}", held.remaining());
+    assert!(
+        held.remaining() <= TTL - DRIFT,
+        "the validity leaves no room for clock drift: {:?}",
+        held.remaining()
+    );
     held.release().await.expect("held until now");
     let slow = Delay { call: Call::Attempt, there: Duration::ZERO, back: Duration::from_secs(1) };
     let slow = locks(members.map(|member| slow.wrap(member.into_store())));
     let held = slow.mutex("x").lock().await.expect("free");
     let most = TTL - DRIFT - Duration::from_secs(1);
-    assert!(held.remaining() <= most, "the way back is not time held: {:?}", held.remaining());
+    assert!(
+        held.remaining() <= most,
+        "the time of the answer's way back was counted as valid: {:?}",
+        held.remaining()
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_comes_rounds_later_counts_from_before_its_question() {
+async fn an_answer_that_arrives_rounds_later_counts_from_before_its_request() {
     let [a, b, c] = three();
-    // One member's answer takes longer than a round, and another member is somebody else's.
+    // The answer of one member takes longer than a round, and somebody else holds another member.
     let back = TTL / 3;
     let slow = Delay { call: Call::Attempt, there: Duration::ZERO, back };
     let _other = direct(&b).mutex("x").lock().await.expect("free");
@@ -598,7 +611,7 @@ async fn an_answer_that_comes_rounds_later_counts_from_before_its_question() {
         }
     };
     assert!(asked.elapsed() >= back, "granted before the slow member answered");
-    // Counted from before the last attempt, which took a round at most.
+    // The validity counts from before the last attempt, which took a round at most.
     let round = TTL / 10;
     assert!(grant.valid_for <= TTL - DRIFT - back + round, "counted from the answer: {:?}", grant.valid_for);
     claim.release().await.expect("a majority has let go");
@@ -624,15 +637,15 @@ async fn a_renewal_that_a_majority_did_not_confirm_is_none() {
     let mut claim = store.backend.claim(request());
     assert!(matches!(claim.attempt().await, Ok(Attempt::Granted(_))));
     lines[..2].iter().for_each(Switch::cut);
-    // What they granted is still valid, but that is no news.
+    // The grants of these two members are still valid, but they confirm no renewal.
     let told = claim.renew().await;
     assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
     lines[..2].iter().for_each(Switch::connect);
-    assert!(matches!(claim.renew().await, Ok(Renewal::Renewed { .. })), "a blip");
+    assert!(matches!(claim.renew().await, Ok(Renewal::Renewed { .. })), "the members are back");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_member_that_fails_to_release_is_asked_again_until_it_has() {
+async fn a_release_that_fails_on_a_member_is_repeated_until_the_member_confirms_it() {
     let [a, b, c] = three();
     let line = Switch::default();
     let x = locks([line.wrap(a.clone().into_store()), b.into_store(), c.into_store()]);
@@ -641,7 +654,7 @@ async fn a_member_that_fails_to_release_is_asked_again_until_it_has() {
     line.cut();
     held.release().await.expect("a majority has let go");
     sleep(TTL / 10).await;
-    assert_eq!(holders(&a).await.len(), 1, "it is cut off");
+    assert_eq!(holders(&a).await.len(), 1, "the release reached a member that is cut off");
     line.connect();
     x.close().await;
     assert!(holders(&a).await.is_empty(), "left behind for the rest of its ttl");
@@ -664,13 +677,13 @@ async fn closing_waits_for_members_that_are_late() {
     assert!(holders(&a).await.is_empty(), "close() ended before the last member had let go");
 }
 
-/// A line whose first answer to an attempt is late: the lock is granted by the others.
+/// A member whose answers to attempts are late, so that the other members grant the lock.
 fn late_first(store: Store, late: Duration) -> Store {
     Delay { call: Call::Attempt, there: Duration::ZERO, back: late }.wrap(store)
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_of_those_that_granted_may_go_away_when_others_have_granted_since() {
+async fn a_member_that_granted_may_go_away_when_others_have_granted_since() {
     for members in [3, 5] {
         let backends: Vec<_> = (0..members).map(|_| MemoryBackend::new()).collect();
         let lines: Vec<_> = backends.iter().map(|_| Switch::default()).collect();
@@ -698,7 +711,8 @@ async fn a_holder_outlives_members_that_go_away_one_after_the_other() {
     lines[1].cut();
     let held = x.mutex("x").lock().await.expect("four of five");
     sleep(TTL).await;
-    // What this one had granted is over before the next goes away, and the newcomer comes in between the two.
+    // The grant of the member that goes away now is over before the next member goes away. Then a member comes back that has
+    // not granted yet.
     lines[2].cut();
     sleep(TTL * 2).await;
     lines[4].cut();
@@ -708,7 +722,7 @@ async fn a_holder_outlives_members_that_go_away_one_after_the_other() {
     lines[2].connect();
     lines[4].connect();
     sleep(TTL).await;
-    assert!(!held.is_lost(), "those that are back have forgotten it, but three never did");
+    assert!(!held.is_lost(), "lost, and only the members that are back had forgotten the hold");
 }
 
 #[tokio::test(start_paused = true)]
@@ -724,23 +738,28 @@ async fn a_member_that_has_just_joined_prolongs_no_promise() {
     let asked = Instant::now();
     assert!(claim.renew().await.is_err(), "one of two answers late");
     line.connect();
-    // The late answer comes while the first member is asked for anew, and is let in.
+    // The late answer arrives while the first member is asked again, and grants.
     sleep(asked + TTL * 3 / 4 - Instant::now() - TTL / 60).await;
     let begun = Instant::now();
-    let Ok(Renewal::Renewed { valid_for }) = claim.renew().await else { panic!("two of two, though late") };
+    let Ok(Renewal::Renewed { valid_for }) = claim.renew().await else {
+        panic!("not renewed, and both members did, one of them late")
+    };
     let most = asked + TTL - begun;
-    assert!(valid_for <= most, "it rests on an answer to a question of long ago: {valid_for:?}");
+    assert!(
+        valid_for <= most,
+        "the validity counts from a later moment than the request of the late answer: {valid_for:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_of_those_that_granted_may_forget_when_others_have_granted_since() {
+async fn a_member_that_granted_may_forget_when_others_have_granted_since() {
     let backends: Vec<_> = (0..5).map(|_| MemoryBackend::new()).collect();
     let x = locks(backends.iter().enumerate().map(|(number, member)| {
         let member = member.clone().into_store();
         if number < 3 { member } else { late_first(member, 50 * MS) }
     }));
     let held = x.mutex("x").lock().await.expect("free");
-    // Long before the first renewal that time makes due.
+    // Long before the first renewal is due.
     sleep(TTL / 30).await;
     assert!(direct(&backends[0]).force_release("x").await.expect("memory can"), "X held it there");
     sleep(TTL * 3).await;
@@ -780,11 +799,11 @@ async fn a_slow_member_does_not_make_a_holder_hammer() {
 async fn a_ttl_that_is_shorter_than_the_way_to_the_members_is_an_error() {
     let far = Delay { call: Call::Attempt, there: 10 * MS, back: 10 * MS };
     let x = locks(three().map(|member| far.wrap(member.into_store())));
-    let told = timeout(TTL, x.mutex("x").lock().ttl(10 * MS)).await.expect("it waits for ever");
+    let told = timeout(TTL, x.mutex("x").lock().ttl(10 * MS)).await.expect("the attempt never ends");
     assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
 }
 
-/// A server that is a member under two names.
+/// A server under another name, so that it can be a member twice.
 #[derive(Debug)]
 struct Alias(MemoryBackend, Info);
 

@@ -71,10 +71,13 @@ async fn while_it_waits_only_members_before_the_busy_one_are_held() {
     let waiting = mutexes(&locks, &["c", "b", "a"]);
     let waiting = tokio::spawn(async move { waiting.lock_within(Duration::from_secs(60)).await });
     sleep(Duration::from_secs(1)).await;
-    assert!(is_free(&locks, "c").await, "c comes after b in the common order, so it is not held meanwhile");
+    assert!(
+        is_free(&locks, "c").await,
+        "c is held while the multilock waits for b, and c comes after b in the common order"
+    );
     busy.release().await.expect("held until now");
     let guard = waiting.await.expect("no panic").expect("b is free now");
-    assert!(!is_free(&locks, "c").await, "now it is");
+    assert!(!is_free(&locks, "c").await, "c is free, and the multilock was granted");
     drop(guard);
 }
 
@@ -91,8 +94,8 @@ async fn one_deadline_counts_for_all_members() {
     let (outcome, ()) = tokio::join!(both.lock_within(Duration::from_secs(10)), release_a);
     let error = outcome.expect_err("b never comes free");
     assert_eq!(error.to_string(), "timed out after 10s waiting for lock `a + b`");
-    assert!(asked.elapsed() < Duration::from_secs(11), "not ten seconds a member");
-    assert!(is_free(&locks, "a").await, "what was had is let go");
+    assert!(asked.elapsed() < Duration::from_secs(11), "the multilock waited ten seconds for each member");
+    assert!(is_free(&locks, "a").await, "a is still held after the wait for b ran out");
     drop(b);
 }
 
@@ -100,7 +103,10 @@ async fn one_deadline_counts_for_all_members() {
 async fn the_same_lock_given_twice_counts_once_and_the_exclusive_side_wins() {
     let locks = Locks::memory();
     let sides = multi([locks.of(Kind::Read, "x"), locks.of(Kind::Write, "x"), locks.of(Kind::Read, "x")]);
-    let guard = sides.lock_within(Duration::from_secs(1)).await.expect("it does not wait for itself");
+    let guard = sides
+        .lock_within(Duration::from_secs(1))
+        .await
+        .expect("the multilock does not wait for a side that it holds itself");
     assert_eq!(guard.tokens().len(), 1);
     assert!(locks.rwlock("x").read().try_lock().await.expect("no error").is_none(), "held for writing");
     drop(guard);
@@ -112,12 +118,15 @@ async fn members_of_different_stores_and_kinds_are_one_lock() {
     let both = multi([here.of(Kind::Fair, "x"), there.of(Kind::Read, "x")]);
     let guard = both.lock_within(Duration::from_secs(1)).await.expect("two locks, though of one name");
     assert!(!is_free(&here, "x").await && !is_free(&there, "x").await);
-    assert!(there.rwlock("x").read().try_lock().await.expect("no error").is_some(), "readers share");
+    assert!(
+        there.rwlock("x").read().try_lock().await.expect("no error").is_some(),
+        "another reader is refused"
+    );
     drop(guard);
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_lost_when_any_member_is_lost() {
+async fn a_multilock_is_lost_when_any_member_is_lost() {
     let locks = Locks::memory();
     let guard = mutexes(&locks, &["a", "b"]).lock(&LockOptions::new()).await.expect("free");
     let token = guard.lost_signal();
@@ -128,7 +137,7 @@ async fn it_is_lost_when_any_member_is_lost() {
     let error = guard.release().await.expect_err("one was lost");
     assert!(
         matches!(&error, Error::Lost { name, .. } if name.as_str() == "b"),
-        "the first error is told: {error}"
+        "the error names another lock than the one that was lost: {error}"
     );
     locks.close().await;
 }
@@ -147,7 +156,7 @@ async fn a_loss_is_told_though_another_member_does_not_answer() {
             line.cut();
         };
         let told = both.run_with(&options, work).await;
-        assert!(matches!(told, Err(Error::Lost { .. })), "it was lost while the work was done: {told:?}");
+        assert!(matches!(told, Err(Error::Lost { .. })), "a member was lost during the work: {told:?}");
     }
 }
 
@@ -160,7 +169,7 @@ async fn a_member_whose_store_is_away_fails_all_and_leaves_nothing() {
     let error = both.lock_within(Duration::from_secs(5)).await.expect_err("one store is away");
     assert!(error.is_transient(), "{error:?}");
     sleep(Duration::from_millis(1)).await;
-    assert!(is_free(&here, "x").await, "all or nothing");
+    assert!(is_free(&here, "x").await, "the other member is still held");
 }
 
 #[tokio::test(start_paused = true)]
@@ -171,9 +180,9 @@ async fn a_member_whose_store_hangs_does_not_stretch_the_wait() {
     line.freeze();
     let wait = Duration::from_secs(5);
     let asked = timeout(wait + Duration::from_secs(1), both.lock_within(wait)).await;
-    let told = asked.expect("it waits for longer than it was told to");
+    let told = asked.expect("the multilock waits for longer than it was told to");
     assert!(matches!(told, Err(Error::Timeout { waited, .. }) if waited == wait), "{told:?}");
-    assert!(is_free(&stock, "item").await, "what was had is let go");
+    assert!(is_free(&stock, "item").await, "the first member is still held after the wait ran out");
     line.connect();
     bank.close().await;
 }
@@ -195,14 +204,14 @@ async fn a_member_that_is_lost_while_another_is_waited_for_begins_all_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_never_given_with_a_member_that_is_lost_already() {
+async fn a_multilock_is_never_granted_with_a_member_that_is_lost_already() {
     let (quick, line) = (Locks::memory(), Switch::default());
     let late = Locks::new(line.wrap(MemoryBackend::new().into_store()));
     let both = multi([quick.of(Kind::Mutex, "a"), late.of(Kind::Mutex, "b")]);
     line.freeze();
     let rob = async {
         sleep(Duration::from_secs(1)).await;
-        assert!(quick.force_release("a").await.expect("memory can"), "the first is had at once");
+        assert!(quick.force_release("a").await.expect("memory can"), "the first member is granted at once");
         sleep(Duration::from_secs(1)).await;
         line.connect();
     };
@@ -211,7 +220,7 @@ async fn it_is_never_given_with_a_member_that_is_lost_already() {
     assert!(!told.expect("granted in the end").is_lost());
 }
 
-/// A claim of whose attempts each takes so long that another lock is lost meanwhile.
+/// A claim that takes its time for each attempt, and breaks the lock `a` of another store meanwhile.
 struct Robbing {
     claim: Box<dyn Claim>,
     victim: Locks,
@@ -224,7 +233,7 @@ impl Claim for Robbing {
         self.attempts.fetch_add(1, Relaxed);
         sleep(Duration::from_millis(1)).await;
         self.victim.force_release("a").await?;
-        // Until the keeper of the other has noticed.
+        // The keeper of `a` notices the loss in this time.
         sleep(Duration::from_millis(100)).await;
         self.claim.attempt().await
     }
@@ -240,7 +249,7 @@ impl Claim for Robbing {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_a_member_is_lost_each_time_before_the_last_is_granted_it_ends_with_the_loss() {
+async fn a_multilock_ends_with_the_loss_if_a_member_is_lost_before_each_grant_of_the_last() {
     let (quick, attempts) = (Locks::memory(), Arc::new(AtomicUsize::new(0)));
     let (victim, counted) = (quick.clone(), Arc::clone(&attempts));
     let late = Locks::new(wrap(MemoryBackend::new().into_store(), move |claim, _| {
@@ -249,13 +258,18 @@ async fn when_a_member_is_lost_each_time_before_the_last_is_granted_it_ends_with
     let both = multi([quick.of(Kind::Mutex, "a"), late.of(Kind::Mutex, "b")]);
     let options = LockOptions::new();
     let told = both.try_lock(&options).await;
-    assert!(matches!(told, Err(Error::Lost { .. })), "it had both, but never at once: {told:?}");
+    assert!(matches!(told, Err(Error::Lost { .. })), "the multilock never held both at once: {told:?}");
     assert_eq!(attempts.swap(0, Relaxed), 1, "a try is one try");
-    let told = timeout(Duration::from_secs(60), both.lock(&options)).await.expect("it would never end");
+    let told = timeout(Duration::from_secs(60), both.lock(&options))
+        .await
+        .expect("the multilock begins anew for ever");
     assert!(matches!(told, Err(Error::Lost { .. })), "{told:?}");
-    assert!(attempts.load(Relaxed) > 1, "the next time might have been quicker");
+    assert!(
+        attempts.load(Relaxed) > 1,
+        "the multilock gave up after one attempt, and the next one might have been quicker"
+    );
     late.close().await;
-    assert!(is_free(&quick, "a").await, "left behind");
+    assert!(is_free(&quick, "a").await, "a is left behind");
 }
 
 #[tokio::test(start_paused = true)]
@@ -275,7 +289,7 @@ async fn each_of_several_that_share_an_owners_hold_is_told_of_its_loss() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_waits_no_longer_than_its_clients_do_by_default() {
+async fn a_multilock_waits_no_longer_than_its_clients_do_by_default() {
     let line = Switch::default();
     let bank = Locks::new(line.wrap(MemoryBackend::new().into_store()));
     let (short, long) = (Duration::from_secs(5), Duration::from_secs(60));
@@ -285,16 +299,16 @@ async fn it_waits_no_longer_than_its_clients_do_by_default() {
     line.freeze();
     let options = LockOptions::new();
     let asked = timeout(short + Duration::from_secs(1), both.lock(&options)).await;
-    let told = asked.expect("it waits for longer than one of its clients would");
+    let told = asked.expect("the multilock waits for longer than one of its clients would");
     assert!(matches!(told, Err(Error::Timeout { waited, .. }) if waited == short), "{told:?}");
     let asked = timeout(long, both.lock(&LockOptions::new().wait(long))).await;
-    assert!(asked.is_err(), "the wait of the call counts where it has one");
+    assert!(asked.is_err(), "the call set a longer wait than its clients, and was cut short");
     line.connect();
     bank.close().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owner_enters_again_through_it() {
+async fn an_owner_enters_again_through_a_multilock() {
     let (locks, me) = (Locks::memory(), Owner::new());
     let outer = locks.mutex("a").owned_by(&me).lock().await.expect("free");
     let both = multi([
@@ -307,14 +321,14 @@ async fn an_owner_enters_again_through_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn none_and_nested_ones_are_refused() {
+async fn a_multilock_of_nothing_or_of_multilocks_is_refused() {
     let locks = Locks::memory();
     let inner: Arc<dyn DistributedLock> = Arc::new(mutexes(&locks, &["a"]));
     assert!(MultiLock::new([]).expect_err("empty").to_string().contains("at least one"));
     assert!(MultiLock::new([inner]).expect_err("nested").to_string().contains("its members"));
 }
 
-/// Two thousand MultiLocks over overlapping names, by sixteen contenders, some of which give up at any moment.
+/// Sixteen contenders make two thousand MultiLocks of overlapping names. Some contenders give up at any moment.
 #[tokio::test(start_paused = true)]
 async fn random_multilocks_never_deadlock_and_leave_nothing() {
     const NAMES: usize = 6;
@@ -334,7 +348,7 @@ async fn random_multilocks_never_deadlock_and_leave_nothing() {
                 let patience = Duration::from_micros(random.u64(..40_000));
                 let options = LockOptions::new();
                 let guard = match random.u8(..4) {
-                    // Dropped wherever it stands.
+                    // Drops the future wherever it stands when the patience is over.
                     0 => timeout(patience, lock.lock(&options))
                         .await
                         .ok()

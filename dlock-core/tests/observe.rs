@@ -1,4 +1,5 @@
-//! What the features `metrics` and `tracing` tell of locks: the names are what dashboards and alarms are made of.
+//! What the features `metrics` and `tracing` tell of locks. Dashboards and alarms are made of these names, so the tests pin
+//! them.
 #![cfg(all(feature = "metrics", feature = "tracing"))]
 
 use std::{
@@ -18,7 +19,7 @@ use tracing::{
     span,
 };
 
-/// What was told, one line each.
+/// Every metric and event that dlock told, one line each.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
 
@@ -32,7 +33,7 @@ impl Log {
     }
 }
 
-/// One metric, of which each measure is noted.
+/// One metric. It notes each measure in the log.
 struct Metric(Log, String);
 
 impl CounterFn for Metric {
@@ -104,7 +105,7 @@ impl Subscriber for Log {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// What is told while a client does this, and ends.
+/// What dlock tells while a client does `work`, and is then closed.
 fn told(work: impl AsyncFnOnce(&Locks, &Switch)) -> Log {
     let (log, line) = (Log::default(), Switch::default());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();

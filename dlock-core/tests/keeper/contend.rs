@@ -25,14 +25,17 @@ async fn a_waiter_pauses_longer_after_each_hint_that_did_not_pay() {
     timeout(S, play.client().mutex("x").lock()).await.expect_err("it is busy");
     let times = play.times(Call::Attempt, start);
     let pauses: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    assert!(pauses[..3].iter().all(Duration::is_zero), "a hand-off needs one or two: {pauses:?}");
+    assert!(
+        pauses[..3].iter().all(Duration::is_zero),
+        "a pause after one of the first three hints, and a hand-off needs one or two: {pauses:?}"
+    );
     for (pause, least) in pauses[3..7].iter().zip([1, 2, 4, 8]) {
-        assert!((least * MS..=(least + 1) * MS).contains(pause), "{least} ms: {pauses:?}");
+        assert!((least * MS..=(least + 1) * MS).contains(pause), "not {least} ms: {pauses:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_spread_of_pauses_is_small_beside_them() {
+async fn the_jitter_of_a_pause_is_small_beside_the_pause() {
     let busy = Say(Attempt::Busy { retry_in: 10 * MS });
     let play = Play::new().attempt([busy; 50].into_iter().chain([Say(GRANTED)]));
     let start = Instant::now();
@@ -64,7 +67,11 @@ async fn a_waiter_asks_three_times_in_its_ttl_whatever_the_store_said() {
     let start = Instant::now();
     timeout(TTL + S, play.client().mutex("x").lock()).await.expect_err("it is busy");
     let times = play.times(Call::Attempt, start);
-    assert_eq!(times.len(), 4, "the heartbeat of a waiting claim: {times:?}");
+    assert_eq!(
+        times.len(),
+        4,
+        "a waiting claim is kept alive by an attempt every third of its ttl: {times:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -84,7 +91,7 @@ async fn hints_do_not_make_a_waiter_hammer_a_store_that_is_down() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn four_failures_in_a_row_are_ridden_out() {
+async fn a_waiter_survives_four_failures_in_a_row() {
     let play = Play::new().attempt([Fail, Fail, Fail, Fail, Say(GRANTED)]);
     drop(play.hold().await);
     assert_eq!(play.count(Call::Attempt), 5);
@@ -104,7 +111,11 @@ async fn five_failures_in_a_row_are_reported_and_released() {
     assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
     assert_eq!(play.count(Call::Attempt), 5);
     play.over(&client).await;
-    assert_eq!(play.count(Call::Release), 1, "one of the attempts may have been granted");
+    assert_eq!(
+        play.count(Call::Release),
+        1,
+        "the store may have granted one of the attempts, and nobody released it"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -113,7 +124,7 @@ async fn a_refusal_is_reported_at_once_and_released() {
     let client = play.client();
     let told = client.mutex("x").lock().await;
     assert!(matches!(told, Err(Error::Refused { .. })), "{told:?}");
-    assert_eq!(play.count(Call::Attempt), 1, "asking again changes nothing");
+    assert_eq!(play.count(Call::Attempt), 1, "the keeper asked again after a refusal");
     play.over(&client).await;
     assert_eq!(play.count(Call::Release), 1);
 }
@@ -148,7 +159,7 @@ async fn an_attempt_is_not_dropped_in_flight_when_its_caller_leaves() {
     let play = Play::new().attempt([Late(2 * S, GRANTED)]);
     let client = play.client();
     timeout(S, client.mutex("x").lock()).await.expect_err("not yet answered");
-    assert_eq!(play.count(Call::Release), 0, "its outcome is not known yet");
+    assert_eq!(play.count(Call::Release), 0, "released before the outcome of the attempt was known");
     play.over(&client).await;
     assert_eq!((play.count(Call::Attempt), play.count(Call::Release)), (1, 1));
 }
@@ -164,7 +175,7 @@ async fn a_waiter_that_leaves_no_trace_is_no_loss() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_whose_time_was_over_is_asked_for_again() {
+async fn a_grant_that_arrives_after_its_ttl_is_asked_for_again() {
     let play = Play::new().attempt([Late(TTL + S, GRANTED), Say(GRANTED)]);
     let held = play.hold().await;
     assert!(!held.is_lost());
@@ -172,7 +183,7 @@ async fn a_grant_whose_time_was_over_is_asked_for_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_call_leaves_unset_is_as_the_client_says() {
+async fn an_option_that_a_call_leaves_unset_is_the_clients_default() {
     use dlock_core::DistributedLockExt as _;
     let play = Play::new();
     let client = play.client().with_defaults(LockOptions::new().ttl(TTL * 2).wait(S));
@@ -180,7 +191,7 @@ async fn what_a_call_leaves_unset_is_as_the_client_says() {
     assert_eq!(
         play.script().ttls,
         [TTL * 2],
-        "the call said how long to wait, and left the ttl to the client"
+        "the call left the ttl unset, and the client's default was not used"
     );
     let lock: Arc<dyn dlock_core::DistributedLock> = Arc::new(client.mutex("x"));
     play.script().attempt = [Say(BUSY)].into();
@@ -208,7 +219,7 @@ async fn the_token_of_the_guard_is_that_of_the_grant() {
 async fn a_kind_that_the_store_lacks_is_refused_with_those_it_has() {
     let mut play = Play::new();
     play.1 = play.1.kinds(&[Kind::Mutex, Kind::Write]);
-    let told = play.client().fair("x").lock().await.expect_err("it has none").to_string();
+    let told = play.client().fair("x").lock().await.expect_err("the store has no fair lock").to_string();
     assert!(told.contains("fair") && told.contains("mutex, write"), "{told}");
     assert_eq!(play.count(Call::Attempt), 0);
 }

@@ -22,7 +22,7 @@ async fn what_the_store_cannot_downgrade_is_refused_before_any_io() {
     let refused = held.downgrade().await.expect_err("a mutex could be, a fair lock cannot");
     assert!(matches!(refused.error(), Error::Unsupported { .. }), "{refused:?}");
     let held = refused.into_guard();
-    assert_eq!(play.count(Call::Attempt), 1, "that of the lock itself");
+    assert_eq!(play.count(Call::Attempt), 1, "the store was asked for the downgrade");
     held.release().await.expect("still held");
 }
 
@@ -37,8 +37,8 @@ async fn a_refused_downgrade_gives_the_guard_back() {
     assert!(matches!(refused.error(), Error::Refused { .. }), "{refused:?}");
     let held = refused.into_guard();
     sleep(TTL * 3).await;
-    assert!(!held.is_lost(), "it is renewed as before");
-    assert_eq!(play.count(Call::Attempt), 2, "it is not asked again and again");
+    assert!(!held.is_lost(), "the guard that was given back is not renewed");
+    assert_eq!(play.count(Call::Attempt), 2, "the keeper asked again after the refusal");
     held.release().await.expect("still held");
     play.over(&client).await;
 }
@@ -51,7 +51,7 @@ async fn an_owner_that_reads_on_after_a_refused_downgrade_keeps_its_lock() {
     let inner = client.rwlock("x").owned_by(&me).read().lock().await.expect("ours");
     drop(outer);
     sleep(TTL * 3).await;
-    assert!(!inner.is_lost(), "nobody took it");
+    assert!(!inner.is_lost(), "nobody took the lock, and the guard says that it is lost");
     let again = client.mutex("x").owned_by(&me).lock().await.expect("still exclusive in the store");
     assert_eq!(again.hold_count(), 2);
 }
@@ -64,7 +64,7 @@ async fn a_downgrade_whose_store_is_away_is_tried_again_between_renewals() {
     let held = play.client().mutex("x").lock().await.expect("granted");
     let reader = held.downgrade().await.expect("the store is back in the end");
     let times = play.times(Call::Renew, start);
-    assert!(about(times[0], TTL / 3), "renewed when it was due: {times:?}");
+    assert!(about(times[0], TTL / 3), "the first renewal did not come when it was due: {times:?}");
     assert!(!reader.is_lost());
 }
 
@@ -85,15 +85,15 @@ async fn of_an_owners_two_exclusive_guards_one_that_reads_changes_nothing_in_the
     let lock = client.mutex("x").owned_by(&me);
     let (one, other) = (lock.lock().await.expect("granted"), lock.lock().await.expect("ours"));
     let reader = one.downgrade().await.expect("only this guard changes sides");
-    assert_eq!(play.count(Call::Attempt), 1, "the other is exclusive");
+    assert_eq!(play.count(Call::Attempt), 1, "the store was asked while the other guard is exclusive");
     drop(other);
     sleep(S).await;
-    assert_eq!(play.count(Call::Attempt), 2, "now the store follows");
+    assert_eq!(play.count(Call::Attempt), 2, "no guard is exclusive any more, and the store was not asked");
     assert!(!reader.is_lost());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_downgraded_lease_ends_when_it_was_to_end() {
+async fn a_downgrade_does_not_change_the_end_of_a_lease() {
     let play = downgrading().attempt([Say(GRANTED)]);
     let held = play.client().mutex("x").lock().lease(TTL).await.expect("granted");
     let start = Instant::now();
@@ -114,7 +114,7 @@ async fn a_downgrade_that_is_granted_with_another_token_is_a_loss() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_downgrade_says_why_and_what_was_behind_it() {
+async fn a_refused_downgrade_shows_the_error_and_its_source() {
     let play = downgrading().attempt([Say(GRANTED), Refuse]);
     let held = play.client().mutex("x").lock().await.expect("granted");
     let refused = held.downgrade().await.expect_err("the store refuses");

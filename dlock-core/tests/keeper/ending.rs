@@ -69,7 +69,7 @@ async fn a_client_that_is_closed_lets_no_other_task_of_an_owner_in() {
     });
     assert!(matches!(told, (Err(Error::Closed { .. }), Err(Error::Closed { .. }), ())), "{told:?}");
     play.over(&client).await;
-    assert_eq!(play.count(Call::Attempt), 1, "a closed client asks for nothing");
+    assert_eq!(play.count(Call::Attempt), 1, "a closed client asked the store again");
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -83,7 +83,7 @@ fn a_runtime_that_ends_takes_its_locks_along_and_says_so() {
     let held = runtime.block_on(play.hold());
     assert!(!held.is_lost());
     drop(runtime);
-    assert!(held.is_lost(), "nobody renews it any more");
+    assert!(held.is_lost(), "nobody renews the hold any more, and the guard does not say so");
     let reason = self::runtime().block_on(held.lost());
     assert_eq!(reason, LostReason::Abandoned);
 }
@@ -96,7 +96,10 @@ fn a_guard_is_lost_at_the_first_look_after_its_runtime_was_blocked() {
     runtime().block_on(async {
         let held = play.client().mutex("x").lock().ttl(ttl).await.expect("granted");
         std::thread::sleep(ttl * 2);
-        assert!(held.is_lost(), "the store may have given it to another");
+        assert!(
+            held.is_lost(),
+            "the store may have given the lock to somebody else, and the guard does not say so"
+        );
     });
 }
 

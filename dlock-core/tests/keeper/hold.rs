@@ -1,4 +1,4 @@
-//! Renewing, until the end or the loss.
+//! How a hold is renewed until it is released or lost.
 
 use std::{future::poll_fn, task::Poll};
 
@@ -14,7 +14,7 @@ async fn a_hold_is_renewed_at_a_third_of_what_is_left() {
     let held = play.hold().await;
     sleep(TTL + S).await;
     let times = play.times(Call::Renew, start);
-    assert!(times.len() == 3, "each renewal begins a new ttl: {times:?}");
+    assert!(times.len() == 3, "not one renewal for each third of a ttl: {times:?}");
     assert!(times.iter().zip([10, 20, 30]).all(|(at, s)| about(*at, s * S)), "{times:?}");
     drop(held);
 }
@@ -25,15 +25,18 @@ async fn a_failing_renewal_is_tried_again_until_the_deadline_and_not_beyond() {
     let start = Instant::now();
     let held = play.hold().await;
     sleep(TTL - S).await;
-    assert!(!held.is_lost(), "unknown is not lost");
+    assert!(!held.is_lost(), "a failed renewal counted as a loss, and its outcome is unknown");
     assert_eq!(held.lost().await, LostReason::Expired);
     assert!(about(start.elapsed(), TTL), "lost after {:?}", start.elapsed());
     let times = play.times(Call::Renew, start);
-    assert!(about(times[1], 10 * S + 20 * S / 3), "a third of what is left: {times:?}");
+    assert!(
+        about(times[1], 10 * S + 20 * S / 3),
+        "the second try does not come after a third of what is left: {times:?}"
+    );
     let asked = times.len();
     assert!((5..100).contains(&asked), "asked {asked} times");
     sleep(TTL).await;
-    assert_eq!(play.count(Call::Renew), asked, "what is lost is not renewed");
+    assert_eq!(play.count(Call::Renew), asked, "the lost hold was renewed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -54,19 +57,19 @@ async fn a_renewal_that_says_lost_is_a_loss_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_granted_is_held_from_before_it_was_asked_for() {
+async fn a_grant_is_valid_from_before_the_attempt_was_sent() {
     let play = Play::new().attempt([Late(12 * S, GRANTED)]);
     let held = play.hold().await;
     assert!(held.remaining() <= TTL - 12 * S, "{:?}", held.remaining());
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_renewed_is_held_from_before_it_was_asked_for() {
+async fn a_renewal_is_valid_from_before_it_was_sent() {
     let play = Play::new().renew([Late(6 * S, RENEWED), Hang]);
     let start = Instant::now();
     let held = play.hold().await;
     sleep(17 * S).await;
-    // Asked for at 10 s, answered at 16 s.
+    // The renewal was sent at 10 s and answered at 16 s.
     assert!(about(held.remaining(), TTL - 7 * S), "{:?}", held.remaining());
     assert_eq!(held.lost().await, LostReason::Expired);
     assert!(about(start.elapsed(), 10 * S + TTL), "{:?}", start.elapsed());
@@ -97,7 +100,7 @@ async fn an_answer_that_is_read_after_the_deadline_does_not_move_it() {
     // A stall: when the keeper runs again, both the answer and the end of the ttl are there.
     advance(TTL * 2 / 3).await;
     sleep(S).await;
-    assert!(held.is_lost(), "another may have had it meanwhile");
+    assert!(held.is_lost(), "somebody else may have had the lock meanwhile, and the guard does not say so");
 }
 
 #[tokio::test(start_paused = true)]
@@ -126,14 +129,21 @@ async fn the_longest_hold_is_renewed_until_its_end_and_then_lost() {
     let start = Instant::now();
     let held = client.mutex("x").lock().max_hold(TTL * 3).await.expect("granted");
     sleep(TTL * 5 / 2).await;
-    assert!(!held.is_lost(), "it is renewed");
-    assert!(held.remaining() <= TTL / 2, "no longer than to its end: {:?}", held.remaining());
+    assert!(!held.is_lost(), "the hold was not renewed before the end of its longest hold");
+    assert!(
+        held.remaining() <= TTL / 2,
+        "the validity goes beyond the end of the longest hold: {:?}",
+        held.remaining()
+    );
     assert_eq!(held.lost().await, LostReason::Expired);
     assert!(about(start.elapsed(), TTL * 3), "{:?}", start.elapsed());
     play.over(&client).await;
     let times = play.times(Call::Renew, start);
-    assert!(times.len() <= 9 && times.iter().all(|at| *at < TTL * 3), "none of use at the end: {times:?}");
-    assert_eq!(play.count(Call::Release), 1, "the store would keep it for longer");
+    assert!(
+        times.len() <= 9 && times.iter().all(|at| *at < TTL * 3),
+        "renewed when a renewal could not prolong the hold any more: {times:?}"
+    );
+    assert_eq!(play.count(Call::Release), 1, "nobody released the claim, and the store keeps it for longer");
 }
 
 #[tokio::test(start_paused = true)]
@@ -143,7 +153,7 @@ async fn a_lease_on_a_session_is_renewed_until_its_end() {
     let start = Instant::now();
     let held = play.client().mutex("x").lock().ttl(TTL).lease(TTL * 4).await.expect("granted");
     sleep(TTL * 3).await;
-    assert!(!held.is_lost(), "the session lives");
+    assert!(!held.is_lost(), "the session lives, and the lease is not over");
     assert_eq!(held.lost().await, LostReason::Expired);
     assert!(about(start.elapsed(), TTL * 4), "{:?}", start.elapsed());
 }
@@ -155,10 +165,10 @@ async fn an_owner_does_not_enter_a_hold_whose_time_is_over() {
     let lock = client.mutex("x").owned_by(&me);
     let held = lock.lock().await.expect("granted");
     let other = lock.try_lock().await.expect("ours").expect("ours");
-    // Nobody in this process runs meanwhile: neither the keeper nor a timer has noticed.
+    // Neither the keeper nor a timer runs meanwhile, so neither has noticed the end.
     advance(TTL + S).await;
     let anew = lock.try_lock().await.expect("no error").expect("granted anew");
-    assert_eq!(anew.hold_count(), 1, "entered what was lost");
+    assert_eq!(anew.hold_count(), 1, "the owner entered a hold that was lost");
     assert!(held.is_lost() && other.is_lost() && !anew.is_lost());
 }
 
@@ -173,7 +183,7 @@ async fn a_lease_is_never_renewed_whatever_the_hints() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn renew_every_is_how_often_it_is_renewed() {
+async fn renew_every_says_how_often_a_hold_is_renewed() {
     let play = Play::new();
     let held = play.client().mutex("x").lock().renew_every(3 * S).await.expect("granted");
     sleep(TTL + S).await;
@@ -182,11 +192,11 @@ async fn renew_every_is_how_often_it_is_renewed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_that_failed_is_tried_again_before_the_deadline_however_seldom_it_is_renewed() {
+async fn a_failed_renewal_is_tried_again_before_the_deadline_even_if_renew_every_is_long() {
     let play = Play::new().renew([Fail, Say(RENEWED)]);
     let held = play.client().mutex("x").lock().renew_every(TTL / 2).await.expect("granted");
     sleep(TTL + S).await;
-    assert!(!held.is_lost(), "half of the ttl was left to try again");
+    assert!(!held.is_lost(), "half of the ttl was left to try again, and nobody did");
 }
 
 #[tokio::test(start_paused = true)]
@@ -195,11 +205,11 @@ async fn a_guard_is_lost_at_the_first_look_after_its_time() {
     let held = play.hold().await;
     let lost = held.lost_signal();
     assert!(!held.is_lost());
-    // Time passes, and no other task has run yet.
+    // The time passes without any other task running.
     let mut passing = Box::pin(advance(TTL));
     poll_fn(|context| Poll::Ready(passing.as_mut().poll(context).is_ready())).await;
-    assert!(held.is_lost(), "it compares the clock itself");
-    assert!(lost.is_lost(), "who notices it tells everybody");
+    assert!(held.is_lost(), "the guard waits for the keeper to notice its end");
+    assert!(lost.is_lost(), "the guard noticed the loss and did not tell the signal");
 }
 
 #[tokio::test(start_paused = true)]
@@ -210,7 +220,7 @@ async fn an_owner_does_not_enter_a_hold_that_was_taken_from_it() {
     let held = lock.lock().await.expect("granted");
     held.lost().await;
     let anew = lock.try_lock().await.expect("no error").expect("granted anew");
-    assert_eq!(anew.hold_count(), 1, "entered what was lost");
+    assert_eq!(anew.hold_count(), 1, "the owner entered a hold that was lost");
 }
 
 #[tokio::test(start_paused = true)]
@@ -235,5 +245,5 @@ async fn a_guard_shows_its_lock_and_whether_it_is_lost() {
     let asking = format!("{:?}", Play::new().client().mutex("x").lock());
     assert!(asking.contains("\"x\"") && asking.contains("Mutex"), "{asking}");
     let client = format!("{:?}", Play::new().client());
-    assert!(client.contains("\"script\""), "which store: {client}");
+    assert!(client.contains("\"script\""), "the client does not show its store: {client}");
 }

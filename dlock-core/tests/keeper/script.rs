@@ -28,7 +28,7 @@ pub(super) enum Line<T> {
     Fail,
     /// An answer that asking again will not change.
     Refuse,
-    /// It cannot write now, but may later.
+    /// The store cannot write now, but may later.
     Unwritable,
     Late(Duration, T),
     Hang,
@@ -52,7 +52,7 @@ pub(super) enum Call {
     Release,
 }
 
-/// The lines of a call are used up one by one; the last one is repeated.
+/// What the store answers. The lines of a call are used up one by one, and the last one is repeated.
 pub(super) struct Script {
     pub(super) attempt: VecDeque<Line<Attempt>>,
     pub(super) renew: VecDeque<Line<Renewal>>,
@@ -63,7 +63,7 @@ pub(super) struct Script {
     /// What was called and when, and what is being called now.
     pub(super) calls: Vec<(Call, Instant)>,
     pub(super) running: Option<Call>,
-    /// How often the contract with the driver was broken.
+    /// Each time that the keeper broke the contract with the driver.
     pub(super) broken: Vec<String>,
 }
 

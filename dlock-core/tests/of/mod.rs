@@ -1,4 +1,4 @@
-//! A RedLock of so many memory stores, under the suite that every backend passes.
+//! Runs the suite that every backend passes on a RedLock of memory stores.
 
 use std::process::ExitCode;
 

@@ -1,11 +1,12 @@
-//! Ends a test binary whose tests hang, so that a bug that makes somebody wait for ever, or spin, is a failure.
+//! Ends a test binary whose tests hang. So a test that waits for ever, or spins, is a failure.
 
 use std::{process, sync::Once, thread, time::Duration};
 
-/// All tests of a binary end within a second or two: their clock is paused. This is what a busy machine may need.
+/// How long all tests of a binary may take. They end within a second or two, because their clock is paused. A busy machine may
+/// need longer.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Watches from the first call on. What most tests of the binary begin with calls it.
+/// Starts the watch at its first call. Later calls do nothing. Most tests of a binary begin with a helper that calls this.
 #[expect(
     clippy::disallowed_methods,
     clippy::print_stderr,

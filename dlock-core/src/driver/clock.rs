@@ -127,7 +127,10 @@ mod tests {
     async fn a_deadline_passes_on_the_clock_that_goes_on_during_suspend() {
         let mut deadline = Moment::now().after(Duration::from_secs(30));
         deadline.boot = Moment::now().boot;
-        assert!(deadline.has_passed(), "tokio's clock stood still, the machine's did not");
+        assert!(
+            deadline.has_passed(),
+            "the machine's clock went on while tokio's stood still, and the deadline has not passed"
+        );
     }
 
     #[cfg(target_os = "linux")]
@@ -141,14 +144,17 @@ mod tests {
 
     #[cfg(feature = "test-util")]
     #[tokio::test(start_paused = true)]
-    async fn what_tests_pretend_counts() {
+    async fn a_pretended_suspend_and_a_pretended_clock_count() {
         let deadline = Moment::now().after(Duration::from_secs(30));
         pretend_suspend(Duration::from_secs(30));
-        assert!(deadline.has_passed(), "as after a suspend");
+        assert!(deadline.has_passed(), "the deadline has not passed during the pretended suspend");
         pretend_clock();
         let before = Moment::now();
         tokio::time::advance(Duration::from_secs(30)).await;
-        assert!(Moment::now().since(before) >= Duration::from_secs(30), "no clock but tokio's goes on");
+        assert!(
+            Moment::now().since(before) >= Duration::from_secs(30),
+            "tokio's clock went on, and no time has passed"
+        );
     }
 
     #[test]
@@ -164,13 +170,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_has_elapsed_is_what_the_clock_says_that_went_further() {
+    async fn the_clock_that_went_further_says_how_much_time_has_elapsed() {
         let mut past = Moment::now();
         tokio::time::advance(Duration::from_secs(30)).await;
         assert!(past.elapsed() >= Duration::from_secs(30));
         past.boot = past.boot.saturating_sub(Duration::from_secs(60));
-        assert!(past.elapsed() >= Duration::from_secs(60), "the machine was suspended");
-        assert_eq!(Moment::now().after(Duration::from_secs(1)).elapsed(), Duration::ZERO, "yet to come");
+        assert!(past.elapsed() >= Duration::from_secs(60), "the time of a suspend was not counted");
+        assert_eq!(
+            Moment::now().after(Duration::from_secs(1)).elapsed(),
+            Duration::ZERO,
+            "time has elapsed since a moment that is yet to come"
+        );
     }
 
     #[test]

@@ -265,14 +265,14 @@ mod tests {
     const TTL: Duration = Duration::from_secs(30);
     const STORE: Failures = Failures::of("table");
 
-    /// Answers each number with itself. Remembers how many were in each call.
+    /// Answers each number with that number. Remembers how many numbers were in each call.
     #[derive(Default)]
     struct Echo {
         calls: Mutex<Vec<usize>>,
         most: AtomicUsize,
-        /// A call for many answers `None` for these.
+        /// The numbers for which a call for many answers `None`.
         unknown: Vec<u64>,
-        /// How long a call for one takes.
+        /// How long a call for one number takes.
         alone_takes: Duration,
         is_away: bool,
     }
@@ -376,11 +376,11 @@ mod tests {
         assert_eq!(answers(gathering.ask_for(1..4).await), [1, 2, 3]);
         assert_eq!(gathering.calls(), [1, 1, 1]);
         assert!(start.elapsed() < TTL / 10, "{:?}", start.elapsed());
-        assert_eq!(leader.await.unwrap(), 0, "when it goes on");
+        assert_eq!(leader.await.unwrap(), 0, "the leader gets no answer when it goes on");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn where_the_leader_has_gone_the_next_to_come_leads() {
+    async fn where_the_leader_has_gone_the_next_caller_leads() {
         let gathering = gathering(100, Echo::default());
         let mut leader = gathering.asked(0, TTL);
         assert!(poll!(&mut leader).is_pending());
@@ -398,16 +398,16 @@ mod tests {
         assert!(poll!(&mut leader).is_pending() && poll!(&mut waiting).is_pending());
         tokio::time::advance(PATIENCE).await;
         let mut next = gathering.asked(2, TTL);
-        assert!(poll!(&mut next).is_pending(), "it leads");
+        assert!(poll!(&mut next).is_pending(), "the next caller does not lead");
         assert_eq!(waiting.await.unwrap(), 1);
         assert_eq!(next.await.unwrap(), 2);
         assert_eq!(leader.await.unwrap(), 0);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn where_whoever_asks_for_a_chunk_stands_still_the_others_ask_in_time() {
+    async fn where_the_sender_of_a_chunk_stands_still_the_others_ask_in_time() {
         let (gathering, start) = (gathering(100, Echo::default()), Instant::now());
-        // The leader has more time left than another of its chunk, so that one sends the call.
+        // The caller with the least time left sends the call of a chunk. Here that is not the leader.
         let (mut leader, mut asks) = (gathering.asked(0, TTL * 2), gathering.asked(1, TTL));
         assert!(poll!(&mut leader).is_pending() && poll!(&mut asks).is_pending());
         let waiting = gathering.asked(2, TTL * 2);
@@ -415,7 +415,7 @@ mod tests {
         assert_eq!((first.unwrap(), second.unwrap()), (0, 2));
         assert_eq!(gathering.calls(), [1, 1]);
         assert!(start.elapsed() < TTL, "{:?}", start.elapsed());
-        assert_eq!(asks.await.unwrap(), 1, "when it goes on");
+        assert_eq!(asks.await.unwrap(), 1, "the sender of the call gets no answer when it goes on");
     }
 
     #[tokio::test(start_paused = true)]
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_sends_a_chunk_does_not_wait_for_what_is_asked_alone() {
+    async fn the_sender_of_a_chunk_does_not_wait_for_requests_that_are_asked_alone() {
         let gathering = gathering(100, Echo { unknown: vec![1], alone_takes: TTL, ..Echo::default() });
         let start = Instant::now();
         // The caller with less time left sends the chunk.
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_is_told_that_the_call_for_all_has_failed() {
+    async fn every_caller_is_told_that_the_call_for_all_has_failed() {
         let gathering = gathering(100, Echo { is_away: true, ..Echo::default() });
         for outcome in gathering.ask_for(0..3).await {
             assert!(outcome.expect_err("away").is_transient());

@@ -214,7 +214,7 @@ mod tests {
 
     const STORE: Failures = Failures::of("table");
     const LIMIT: Duration = Duration::from_secs(3);
-    /// How long an attempt takes.
+    /// How long an attempt to connect takes.
     const TAKES: Duration = Duration::from_millis(100);
 
     #[derive(Default)]
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn all_who_come_at_once_share_one_attempt_and_its_outcome() {
+    async fn callers_that_come_at_once_share_one_attempt_and_its_outcome() {
         let server = Server::default();
         let link = link(&server);
         for live in join_all((0..10).map(|_| link.live())).await {
@@ -274,7 +274,10 @@ mod tests {
         while start.elapsed() < Duration::from_secs(20) {
             let began = Instant::now();
             link.live().await.expect_err("away");
-            assert!(began.elapsed() <= SOON + TAKES, "whoever has little time is told early");
+            assert!(
+                began.elapsed() <= SOON + TAKES,
+                "a caller was told late that the server is away, and it may have little time"
+            );
             sleep(Duration::from_millis(10)).await;
         }
         assert!((10..30).contains(&server.attempts()), "{} attempts in 20 s", server.attempts());
@@ -292,7 +295,7 @@ mod tests {
         let next = link.live().await.expect("open again");
         assert_eq!((next.connection, began.elapsed()), (2, TAKES));
         assert_eq!(server.reconnected.load(Relaxed), 1);
-        // The error of a request on the connection before.
+        // This error is of a request on the connection that was given up before. It must not end the new connection.
         link.give_up(&live, STORE.unavailable("broke"));
         assert_eq!(link.live().await.unwrap().connection, 2);
     }
@@ -309,7 +312,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_attempt_that_is_dropped_leaves_it_to_the_next() {
+    async fn where_a_caller_drops_its_attempt_the_next_caller_connects() {
         let server = Server::default();
         let link = link(&server);
         timeout(TAKES / 2, link.live()).await.expect_err("takes longer");
@@ -317,7 +320,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_stands_in_line_for_longer_than_the_limit() {
+    async fn no_caller_waits_for_anothers_attempt_for_longer_than_the_limit() {
         let server = Server::default();
         let link = link(&server);
         let _opens = link.gate.lock().await;

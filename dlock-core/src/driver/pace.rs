@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn attempts_that_fail_come_ever_less_often() {
+    async fn attempts_that_fail_come_less_and_less_often() {
         let (mut pace, start) = (Pace::quick(), Instant::now());
         let mut count = 0;
         while start.elapsed() < Duration::from_secs(20) {
@@ -86,7 +86,10 @@ mod tests {
             count += 1;
             assert!(f64::from(count) <= 3.0 + start.elapsed().as_secs_f64(), "{count} attempts");
         }
-        assert!(count >= 16, "a server that is back is to be found within two seconds: {count} attempts");
+        assert!(
+            count >= 16,
+            "a server that is back must be found within two seconds: {count} attempts in 20 s"
+        );
     }
 
     #[tokio::test(start_paused = true)]

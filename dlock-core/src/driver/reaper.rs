@@ -126,12 +126,12 @@ mod tests {
         assert!(reaper.touch(silent, TTL) && reaper.touch(alive, TTL * 2));
         advance(TTL).await;
         assert_eq!(reaper.overdue(), [silent]);
-        assert!(!reaper.touch(silent, TTL), "its deletion may be on its way");
-        assert_eq!(reaper.overdue(), [silent], "until it is confirmed");
+        assert!(!reaper.touch(silent, TTL), "renewed, and the deletion of the claim may be on its way");
+        assert_eq!(reaper.overdue(), [silent], "not overdue any more, and nobody has confirmed the deletion");
         assert!(reaper.touch(alive, TTL));
         reaper.forget(silent);
         assert_eq!(reaper.overdue(), []);
-        assert!(reaper.touch(silent, TTL), "it may join again");
+        assert!(reaper.touch(silent, TTL), "a claim that was forgotten cannot join again");
     }
 
     #[tokio::test(start_paused = true)]
@@ -144,6 +144,6 @@ mod tests {
         assert_eq!(reaper.overdue(), []);
         assert!(reaper.touch(id, TTL));
         reaper.forget_all();
-        assert!(reaper.next().is_none(), "the session took it along");
+        assert!(reaper.next().is_none(), "a claim is left after the end of its session");
     }
 }

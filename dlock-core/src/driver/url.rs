@@ -319,7 +319,7 @@ mod tests {
         }
     }
 
-    /// Words to find, with what must be escaped between them and is not.
+    /// Secrets that are made of a word to look for. Between the words stand characters that must be escaped, and are not.
     fn secrets() -> impl Strategy<Value = String> {
         proptest::collection::vec("[/@?#&=:,%\\[\\] .-]{0,2}", 1..4).prop_map(|gaps| {
             gaps.iter().fold("hunter2".to_owned(), |secret, gap| format!("{secret}{gap}hunter2"))
@@ -338,12 +338,12 @@ mod tests {
                 0 => format!("{scheme}://:{secret}@h/0"),
                 1 => format!("{scheme}://u:{secret}@h:1/0?db=1"),
                 2 => format!("{scheme}://u:{secret}@h1,h2:x"),
-                // Without its host. What follows an `@` there is one.
+                // A URL without a host. The secret has no `@`, because what follows an `@` would be the host.
                 3 => format!("{scheme}://u:{}", secret.replace('@', "")),
                 4 => format!("{scheme}:u:{secret}@h/0"),
                 5 => format!("{scheme}://h/0?{word}={secret}"),
                 6 => format!("{scheme}://h/0?db=1&{word}={secret}&zz=2"),
-                // With a colon in it a secret is a user and a password, and users are shown.
+                // A secret with a colon would be a user and a password, and users are shown.
                 7 => format!("{scheme}://{}@h/0", secret.replace(':', "")),
                 _ => format!("{scheme}://u:{secret}@h?{word}={secret}"),
             };

@@ -203,7 +203,7 @@ mod tests {
                 verdict.clone();
             let error = STORE.explain(verdict, own());
             assert_eq!((error.to_string(), error.is_transient()), (message.to_owned(), is_transient));
-            assert_eq!(source_of(&error), advice, "the client's error is no part of the words");
+            assert_eq!(source_of(&error), advice, "the text is not the advice alone");
             let own = client_error::<std::io::Error>(&error).expect("kept");
             assert_eq!(own.to_string(), "boom");
             assert!(client_error::<fmt::Error>(&error).is_none(), "another type");

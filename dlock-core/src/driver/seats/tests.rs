@@ -11,7 +11,7 @@ use tokio::{sync::mpsc, time::sleep};
 
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// Seats without a source of their own: the test calls what a source would call.
+/// Seats without a source. The test calls what a source would call.
 fn both_ends() -> (Seats, Listener) {
     let seats = Seats::without_source();
     let listener = Listener::of(&seats.0.0);
@@ -37,7 +37,7 @@ impl Seats {
 /// A joined seat of an event whose subscription stands.
 async fn heard(seats: &Seats, listener: &Listener, event: &str) -> Seat {
     let mut joining = seats.joins(event);
-    assert!(poll!(&mut joining).is_pending(), "nobody listens yet");
+    assert!(poll!(&mut joining).is_pending(), "joined before the subscription stands");
     assert_eq!(take(listener), (vec![event.to_owned()], vec![]));
     listener.mark_heard(&[event.to_owned()]);
     joining.await.expect("heard")
@@ -95,7 +95,7 @@ fn a_wake_up_that_was_not_used_goes_to_the_next() {
     assert_eq!(rung([&second, &third]), [true, false]);
     second.clear();
     drop(second);
-    assert_eq!(rung([&third]), [false], "it was used");
+    assert_eq!(rung([&third]), [false], "the wake-up was used, and went to the next all the same");
 }
 
 #[test]
@@ -135,26 +135,27 @@ async fn a_ring_that_comes_before_the_waiter_waits_is_not_lost() {
     let seat = seats.sits(Kind::Mutex);
     seats.wake("x", Wake::One);
     seat.rung().await;
-    timeout(LIMIT, seat.rung()).await.expect("still, until it is cleared");
+    timeout(LIMIT, seat.rung()).await.expect("a seat stays rung until it is cleared");
     seat.clear();
     timeout(LIMIT, seat.rung()).await.expect_err("cleared");
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_joins_waits_until_messages_come() {
+async fn a_waiter_joins_once_the_subscription_stands() {
     let (seats, listener) = both_ends();
     let seat = heard(&seats, &listener, "a").await;
-    assert_eq!(rung([&seat]), [false], "it has missed nothing");
+    assert_eq!(rung([&seat]), [false], "rung, and the waiter has missed nothing");
     let second = timeout(LIMIT / 2, seats.joins("a")).await.expect("heard already").unwrap();
-    assert_eq!(take(&listener), (vec![], vec![]), "one subscription is enough");
+    assert_eq!(take(&listener), (vec![], vec![]), "a second subscription for one event");
     drop((seat, second));
     assert_eq!(take(&listener), (vec![], names(&["a"])));
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_cannot_wait_for_its_subscription_is_rung_once_it_stands() {
+async fn a_waiter_that_joined_without_its_subscription_is_rung_once_the_subscription_stands() {
     let (seats, listener) = both_ends();
-    let seat = seats.joins("a").await.expect("all the same");
+    let seat =
+        seats.joins("a").await.expect("join returns though the subscription takes longer than its limit");
     assert_eq!(rung([&seat]), [false]);
     assert_eq!(take(&listener), (names(&["a"]), vec![]));
     listener.mark_heard(&names(&["a"]));
@@ -162,7 +163,7 @@ async fn whoever_cannot_wait_for_its_subscription_is_rung_once_it_stands() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_may_have_missed_a_message_is_rung_once_messages_come_again() {
+async fn a_waiter_that_may_have_missed_a_message_is_rung_once_messages_come_again() {
     let (seats, listener) = both_ends();
     let (a, b) = (heard(&seats, &listener, "a").await, heard(&seats, &listener, "b").await);
     let local = seats.sits(Kind::Mutex);
@@ -184,17 +185,21 @@ async fn a_subscription_that_ends_before_it_is_confirmed_is_made_again_before_it
     let mut joining = seats.joins("a");
     assert!(poll!(&mut joining).is_pending());
     assert_eq!(take(&listener), (names(&["a"]), vec![]));
-    // The connection breaks behind the server's confirmation, and the source sees the break first.
+    // The connection breaks after the server has confirmed the subscription. The source sees the break first, and the
+    // confirmation then.
     listener.mark_all_missed();
     listener.mark_heard(&names(&["a"]));
-    assert!(poll!(&mut joining).is_pending(), "messages are missed until it is made again");
+    assert!(
+        poll!(&mut joining).is_pending(),
+        "joined, and messages are missed until the subscription is made again"
+    );
     assert_eq!(take(&listener), (names(&["a"]), vec![]));
     listener.mark_heard(&names(&["a"]));
     assert_eq!(rung([&joining.await.expect("heard")]), [true]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_is_told_to_whoever_joins_until_a_subscription_stands() {
+async fn every_waiter_that_joins_is_told_of_a_refusal_until_a_subscription_stands() {
     let (seats, listener) = both_ends();
     let mut joining = seats.joins("a");
     assert!(poll!(&mut joining).is_pending());
@@ -205,21 +210,29 @@ async fn a_refusal_is_told_to_whoever_joins_until_a_subscription_stands() {
         let error = join.await.expect_err("refused");
         assert!(matches!(error, Error::Refused { source, .. } if source.to_string() == "no rights"));
     }
-    assert_eq!(seats.len(), 0, "the seats are free again");
+    assert_eq!(seats.len(), 0, "a seat is left of a waiter that was refused");
     heard(&seats, &listener, "a").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_word_on_a_subscription_counts() {
+async fn of_joining_and_leaving_an_event_the_last_one_counts() {
     let (seats, listener) = both_ends();
     let seat = heard(&seats, &listener, "a").await;
     drop(seat);
     let mut again = seats.joins("a");
     assert!(poll!(&mut again).is_pending());
-    assert_eq!(take(&listener), (names(&["a"]), vec![]), "or nobody would learn that it stands");
+    assert_eq!(
+        take(&listener),
+        (names(&["a"]), vec![]),
+        "not subscribed again, so the waiter does not learn that the subscription stands"
+    );
     drop(again);
     let busy = HashSet::from(["a".to_owned()]);
-    assert_eq!(listener.take(100, &busy), (vec![], vec![]), "an earlier call is under way");
+    assert_eq!(
+        listener.take(100, &busy),
+        (vec![], vec![]),
+        "told to end a subscription while an earlier call still works on it"
+    );
     assert_eq!(take(&listener), (vec![], names(&["a"])));
     let _seats: Vec<_> = join_all((0..5).map(|i| seats.joins(["a", "b", "c", "d", "e"][i]))).await;
     assert_eq!(listener.take(3, &HashSet::new()).0.len(), 3);
@@ -231,7 +244,7 @@ async fn nothing_is_kept_of_events_that_nobody_waits_for() {
     let (seats, listener) = both_ends();
     for i in 0..10_000 {
         drop(seats.sit(format!("local {i}"), None, Kind::Mutex));
-        // The source does not listen here, as while it connects, which may take hours.
+        // The source does not listen here. It does not while it connects either, and that may take hours.
         let mut joining = seats.joins(&i.to_string());
         assert!(poll!(&mut joining).is_pending());
     }
@@ -242,7 +255,7 @@ async fn nothing_is_kept_of_events_that_nobody_waits_for() {
     }
     drop(heard(&seats, &listener, "a").await);
     listener.mark_all_ended();
-    assert_eq!(seats.len(), 0, "with their connection all subscriptions end");
+    assert_eq!(seats.len(), 0, "an event is left after all subscriptions have ended with their connection");
 }
 
 #[tokio::test(start_paused = true)]
@@ -255,13 +268,13 @@ async fn the_source_is_told_of_what_comes_and_goes_and_of_the_end() {
     assert!(listener.stirred().await);
     let seat = seats.sits(Kind::Mutex);
     drop(seats);
-    timeout(LIMIT, listener.stirred()).await.expect_err("somebody sits there still");
+    timeout(LIMIT, listener.stirred()).await.expect_err("a waiter is still there");
     drop(seat);
     assert!(!listener.stirred().await);
-    assert!(!listener.stirred().await, "for ever");
+    assert!(!listener.stirred().await, "stirred again after the client is gone");
 }
 
-/// Subscribes at once, and tells the test of each start and of the end.
+/// A source that subscribes at once. It tells the test when it starts, and when it ends.
 struct Told(mpsc::UnboundedSender<&'static str>);
 
 #[async_trait]
@@ -297,11 +310,11 @@ fn another_runtime_listens_where_the_one_that_did_has_ended() {
             seat.rung().await;
         })
         .await
-        .expect("the source is started by whoever waits");
+        .expect("the next waiter restarts the source");
         assert_eq!(told.recv().await, Some("starts"));
         drop((seat, seats));
         assert_eq!(told.recv().await, Some("ends"));
         sleep(Duration::ZERO).await;
-        assert_eq!(told.recv().await, None, "the source is dropped with its client");
+        assert_eq!(told.recv().await, None, "the source outlives its client");
     });
 }

@@ -1,4 +1,4 @@
-//! The SQLite store passes the suite. Every client is one of its own, as from another process.
+//! The SQLite store passes the suite. Every client has a connection of its own, as a client in another process has.
 
 use std::{alloc::System, process::ExitCode};
 
@@ -26,7 +26,7 @@ impl Fixture for Sqlite {
         SqliteBackend::connect(config).await.map(SqliteBackend::into_store)
     }
 
-    // All cases share one file, which has one writer at a time: with twice as many, a busy machine loses locks.
+    // All cases share one file, which has one writer at a time. With twice as many cases, a busy machine loses locks.
     fn at_once(&self) -> usize {
         8
     }

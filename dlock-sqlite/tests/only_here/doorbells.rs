@@ -1,4 +1,4 @@
-//! Doorbells: who is rung, who is dead, and how fast.
+//! Doorbells: they ring waiters, and tell which clients are dead.
 
 use std::{
     io::{BufRead, BufReader},
@@ -16,7 +16,7 @@ use dlock_core::{
 
 use super::{Place, SOON, connect, request};
 
-/// A process that holds lock `x` until it is killed, and one that it has started and that outlives it.
+/// A process that holds lock `x` until somebody kills it. It has started another process, its heir, which outlives it.
 pub(crate) struct Holder {
     process: Child,
     heir: String,
@@ -32,7 +32,7 @@ impl Holder {
             .unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let heir = lines.map_while(Result::ok).find_map(|line| line.strip_prefix("heir ").map(str::to_owned));
-        Self { process, heir: heir.expect("the holder must come to hold") }
+        Self { process, heir: heir.expect("the process ended before it held the lock") }
     }
 
     pub(crate) fn kill(&mut self) {
@@ -49,7 +49,7 @@ impl Drop for Holder {
     }
 }
 
-/// Not a test of its own: what [`Holder`] runs.
+/// Not a test: the process of [`Holder`] runs this.
 #[tokio::test]
 async fn the_holder_process() {
     let Ok(url) = std::env::var("DLOCK_TEST_HOLDS") else { return };
@@ -83,7 +83,7 @@ async fn a_try_gets_a_killed_holders_lock_at_once() {
     let mut holder = Holder::of(&place);
     assert!(client.mutex("x").try_lock().await.unwrap().is_none(), "the holder lives");
     holder.kill();
-    assert_eq!(client.inspect("x").await.unwrap(), None, "a dead holder is not shown");
+    assert_eq!(client.inspect("x").await.unwrap(), None, "a dead holder is shown");
     assert!(client.mutex("x").try_lock().await.unwrap().is_some(), "the holder is dead");
 }
 
@@ -92,7 +92,7 @@ async fn what_a_killed_client_left_is_cleared_away_by_the_next() {
     let place = Place::new();
     Holder::of(&place).kill();
     let client = place.client().await;
-    assert_eq!(place.bells().len(), 1, "its own bell");
+    assert_eq!(place.bells().len(), 1, "not the new client's bell alone");
     let claims: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM dlock_queue")
         .fetch_one(&mut place.raw().await)
         .await
@@ -123,9 +123,12 @@ async fn a_client_whose_runtime_ends_lets_go_at_once() {
         guard
     });
     let guard = thread.join().unwrap();
-    assert!(guard.is_lost(), "nobody renews it");
+    assert!(guard.is_lost(), "nobody renews the hold, and the guard does not say so");
     let client = place.client().await;
-    assert!(client.mutex("x").try_lock().await.unwrap().is_some(), "its client is gone");
+    assert!(
+        client.mutex("x").try_lock().await.unwrap().is_some(),
+        "held, and the client of the holder is gone"
+    );
 }
 
 #[tokio::test]
@@ -151,8 +154,11 @@ async fn a_client_may_go_on_in_another_runtime_than_it_was_connected_in() {
     assert!(timeout(Duration::from_millis(200), &mut waiter).await.is_err());
     let released = Instant::now();
     guard.release().await.unwrap();
-    let guard = timeout(SOON, waiter).await.expect("must be rung").unwrap();
-    assert!(released.elapsed() < Duration::from_secs(5), "rung, not found out at a third of the ttl");
+    let guard = timeout(SOON, waiter).await.expect("the waiter is not rung").unwrap();
+    assert!(
+        released.elapsed() < Duration::from_secs(5),
+        "the waiter was not rung, and asked by itself after a third of its ttl"
+    );
     guard.release().await.unwrap();
 }
 
@@ -169,7 +175,7 @@ async fn a_waiter_asks_nothing_while_it_waits() {
     let before: i64 = sqlx::query_scalar(version).fetch_one(&mut raw).await.unwrap();
     assert!(timeout(Duration::from_secs(1), &mut waiter).await.is_err());
     let after: i64 = sqlx::query_scalar(version).fetch_one(&mut raw).await.unwrap();
-    assert_eq!(before, after, "whoever asks keeps its claim alive and so changes the file");
+    assert_eq!(before, after, "the file has changed, so the waiter has asked, which renews its claim");
     guard.release().await.unwrap();
     waiter.await.unwrap().release().await.unwrap();
 }
@@ -188,7 +194,7 @@ fn a_lock_is_handed_over_without_delay() {
                 for _ in 0..ROUNDS {
                     let guard = client.fair("x").lock().await.unwrap();
                     times.push(Instant::now());
-                    // Until the other one waits.
+                    // Waits until the other side waits for the lock.
                     while client.inspect("x").await.unwrap().unwrap().queue.is_empty() {
                         if times.len() == ROUNDS {
                             break;
@@ -216,9 +222,9 @@ fn a_lock_is_handed_over_without_delay() {
     assert!(p50 < Duration::from_millis(50), "p50 {p50:?}");
 }
 
-/// What lies among the doorbells under a client's name, and is no doorbell, is neither written nor removed.
+/// A file that has the name of a doorbell, and is no FIFO, is neither written nor removed.
 #[tokio::test]
-async fn what_is_no_fifo_is_no_doorbell() {
+async fn a_file_that_is_no_fifo_is_no_doorbell() {
     let place = Place::new();
     let holder = place.backend().await;
     let mut waits = holder.claim(request(Wait::Forever));

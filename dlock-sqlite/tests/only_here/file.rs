@@ -1,4 +1,4 @@
-//! The file: what cannot be a store, who makes it, what happens when it goes away.
+//! The file of a store: which files are refused, who makes the file, and what happens when somebody deletes it.
 
 use std::{path::Path, time::Duration};
 
@@ -53,7 +53,7 @@ async fn another_applications_database_is_refused_and_not_touched() {
     let before = std::fs::read(place.path()).unwrap();
     let shown = refusal(&place.path()).await;
     assert!(shown.contains("is the database of another application: choose another path"), "{shown}");
-    assert_eq!(std::fs::read(place.path()).unwrap(), before, "it must not be touched");
+    assert_eq!(std::fs::read(place.path()).unwrap(), before, "the other application's file was changed");
     assert!(!place.0.path().join("locks.db-bells").exists());
 }
 
@@ -79,7 +79,10 @@ async fn twenty_that_connect_at_once_make_one_store() {
         let clients: Vec<_> = clients.into_iter().map(Result::unwrap).collect();
         let guard = clients[0].mutex("x").lock().await.unwrap();
         for client in &clients {
-            assert!(client.mutex("x").try_lock().await.unwrap().is_none(), "all must see one store");
+            assert!(
+                client.mutex("x").try_lock().await.unwrap().is_none(),
+                "two clients that connected at once have two stores"
+            );
         }
         guard.release().await.unwrap();
     }
@@ -106,7 +109,7 @@ async fn a_link_may_lead_to_a_store_that_is_yet_to_be_made() {
     assert_eq!(a.info().identity, place.backend().await.info().identity);
 }
 
-/// Under each name SQLite keeps another log, so there would be two stores.
+/// SQLite keeps a log for each name of a file. So a file with two names would be two stores.
 #[cfg(unix)]
 #[tokio::test]
 async fn a_file_with_two_names_is_refused() {
@@ -117,7 +120,7 @@ async fn a_file_with_two_names_is_refused() {
     std::fs::hard_link(place.path(), &other).unwrap();
     let shown = refusal(&other).await;
     assert!(shown.contains("is one file with 2 names"), "{shown}");
-    guard.release().await.expect("who had it open before goes on");
+    guard.release().await.expect("the client that had the file open before goes on");
     std::fs::remove_file(other).unwrap();
     assert!(place.client().await.mutex("x").try_lock().await.unwrap().is_some());
 }
@@ -154,6 +157,6 @@ async fn a_deleted_file_loses_the_hold_and_tokens_still_grow() {
     assert!(next.token() > held.token(), "{:?} after {:?}", next.token(), held.token());
     let reason = timeout(SOON, held.lost()).await.expect("the holder must be told");
     assert_eq!(reason, LostReason::Taken);
-    assert!(a.mutex("x").try_lock().await.unwrap().is_none(), "the old client must see the new file");
+    assert!(a.mutex("x").try_lock().await.unwrap().is_none(), "the old client does not see the new file");
     next.release().await.unwrap();
 }

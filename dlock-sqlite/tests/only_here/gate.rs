@@ -1,4 +1,4 @@
-//! The gate: where writers queue, and what becomes of them if one of them is stopped there.
+//! The gate, where writers queue, and what happens if one of them is stopped there.
 
 use std::{
     fs::File,
@@ -13,14 +13,20 @@ use tokio::time::{Instant, timeout};
 use super::{Place, SOON, run};
 
 #[tokio::test]
-async fn who_stops_at_the_gate_keeps_nobody_from_the_file() {
+async fn a_process_that_stops_at_the_gate_keeps_nobody_from_the_file() {
     let place = Place::new();
     let client = place.client().await;
     let gate = File::open(format!("{}-bells", place.path().display())).unwrap();
     flock(&gate, FlockOperation::LockExclusive).unwrap();
     let mutex = client.mutex("x");
-    let guard = timeout(SOON, mutex.lock().into_future()).await.expect("passes by").unwrap();
-    timeout(SOON, guard.release()).await.expect("passes by").unwrap();
+    let guard = timeout(SOON, mutex.lock().into_future())
+        .await
+        .expect("the client does not wait for a gate that stays shut")
+        .unwrap();
+    timeout(SOON, guard.release())
+        .await
+        .expect("the client does not wait for a gate that stays shut")
+        .unwrap();
     flock(&gate, FlockOperation::Unlock).unwrap();
     assert!(timeout(SOON, mutex.try_lock().into_future()).await.unwrap().unwrap().is_some());
 }
@@ -33,7 +39,10 @@ async fn the_gate_opens_for_the_next_when_a_writer_is_done() {
     flock(&gate, FlockOperation::LockExclusive).unwrap();
     let mutex = client.mutex("x");
     let mut waiter = Box::pin(mutex.lock().into_future());
-    assert!(timeout(Duration::from_millis(100), &mut waiter).await.is_err(), "it must wait for its turn");
+    assert!(
+        timeout(Duration::from_millis(100), &mut waiter).await.is_err(),
+        "granted while another writer has its turn"
+    );
     let opened = Instant::now();
     drop(gate);
     waiter.await.unwrap().release().await.unwrap();
@@ -53,7 +62,7 @@ impl Stopped {
             .unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let locked = lines.map_while(Result::ok).any(|line| line == "locked");
-        assert!(locked, "it must lock the file");
+        assert!(locked, "the process ended before it locked the file");
         let stopped = Self(process);
         stopped.signal("-STOP");
         stopped
@@ -71,7 +80,7 @@ impl Drop for Stopped {
     }
 }
 
-/// Not a test of its own: what [`Stopped`] runs.
+/// Not a test: the process of [`Stopped`] runs this.
 #[tokio::test]
 async fn the_stopped_process() {
     let Ok(path) = std::env::var("DLOCK_TEST_STOPS") else { return };
@@ -83,7 +92,7 @@ async fn the_stopped_process() {
 }
 
 #[tokio::test]
-async fn who_is_stopped_in_the_middle_of_a_change_is_named() {
+async fn a_process_that_is_stopped_in_the_middle_of_a_change_is_named() {
     let place = Place::new();
     let client = place.client().await;
     let stopped = Stopped::of(&place);
@@ -96,5 +105,11 @@ async fn who_is_stopped_in_the_middle_of_a_change_is_named() {
     let mut waiter = Box::pin(mutex.lock().into_future());
     assert!(timeout(Duration::from_millis(100), &mut waiter).await.is_err());
     drop(stopped);
-    timeout(SOON, waiter).await.expect("goes on").unwrap().release().await.unwrap();
+    timeout(SOON, waiter)
+        .await
+        .expect("the waiter goes on when the stopped process is gone")
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
 }

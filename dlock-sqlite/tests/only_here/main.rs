@@ -46,7 +46,7 @@ impl Place {
         SqliteBackend::connect(SqliteConfig::new(self.path())).await.unwrap()
     }
 
-    /// A look into the file by other means.
+    /// A connection to the file that goes past dlock.
     async fn raw(&self) -> SqliteConnection {
         SqliteConnectOptions::new().filename(self.path()).create_if_missing(true).connect().await.unwrap()
     }

@@ -1,4 +1,4 @@
-//! What a name leaves in the file: nothing, once nobody uses it.
+//! A name that nobody uses leaves nothing in the file.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ async fn what_was_never_released_is_removed_by_calls_for_other_names() {
     for number in 0..100 {
         let name = LockName::new(format!("invoice/{number}")).unwrap();
         let mut claim = silent.claim(Request::new(name, Kind::Mutex, Duration::from_millis(10)));
-        // Dropped while it holds, as by a runtime that ends. Its process lives on.
+        // The claim is dropped while it holds, as when its runtime ends. Its process lives on.
         assert!(matches!(claim.attempt().await.unwrap(), Attempt::Granted(_)));
     }
     let end = Instant::now() + Duration::from_secs(60);
@@ -58,7 +58,10 @@ async fn what_was_never_released_is_removed_by_calls_for_other_names() {
         let guard = busy.mutex("another").lock().await.unwrap();
         guard.release().await.unwrap();
         let after = claims(&mut raw).await;
-        assert!(before - after <= 16, "one call has removed {before} - {after} claims: that is not bounded");
+        assert!(
+            before - after <= 16,
+            "{before} claims before one call and {after} after it: a call must not remove more than 16"
+        );
         if after == 0 {
             break;
         }

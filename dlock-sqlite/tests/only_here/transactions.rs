@@ -1,4 +1,4 @@
-//! Clock, fence and connection: what every transaction relies on.
+//! The clock, the fence and the connection, on which every transaction relies.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::{Place, SOON, connect, refusal, request, run};
 #[cfg(target_os = "linux")]
 use crate::doorbells::Holder;
 
-/// A store of which the claims are of another boot, as far as it says.
+/// Makes the file say that its claims are of an earlier boot of the host.
 async fn of_another_boot(place: &Place) {
     run(&mut place.raw().await, "UPDATE dlock_store SET boot = 'an earlier one'").await;
 }
@@ -24,7 +24,7 @@ async fn another_boot_frees_every_lock() {
     Holder::of(&place).kill();
     of_another_boot(&place).await;
     let after = place.client().await;
-    assert!(after.mutex("x").try_lock().await.unwrap().is_some(), "its holder cannot have survived");
+    assert!(after.mutex("x").try_lock().await.unwrap().is_some(), "held, and no holder survives a boot");
 }
 
 #[cfg(target_os = "linux")]
@@ -36,7 +36,8 @@ async fn another_boot_is_refused_while_anybody_lives() {
     of_another_boot(&place).await;
     let shown = refusal(&place.path()).await;
     assert!(shown.contains("told another boot of this host"), "{shown}");
-    // Also where its doorbell is gone: the clock is the same, so it may live.
+    // The store is refused without the doorbells too. By the host's clock the claim may be of this boot, so its holder may
+    // still run.
     std::fs::remove_dir_all(format!("{}-bells", place.path().display())).unwrap();
     let shown = refusal(&place.path()).await;
     assert!(shown.contains("it cannot be seen whether who made them still runs"), "{shown}");
@@ -44,7 +45,7 @@ async fn another_boot_is_refused_while_anybody_lives() {
         .await;
     assert!(
         place.client().await.mutex("x").try_lock().await.unwrap().is_some(),
-        "nobody comes from the future"
+        "refused, and a claim that came later than now must be of an earlier boot"
     );
     drop(guard);
 }
@@ -102,7 +103,7 @@ async fn a_call_that_is_dropped_at_any_point_leaves_the_connection_usable() {
 }
 
 #[tokio::test]
-async fn a_file_that_stays_locked_ends_a_try_and_no_wait() {
+async fn a_file_that_stays_locked_is_an_error_for_a_try_and_not_for_a_wait() {
     let place = Place::new();
     let backend = place.backend().await;
     let other = place.backend().await;
@@ -110,10 +111,10 @@ async fn a_file_that_stays_locked_ends_a_try_and_no_wait() {
     run(&mut raw, "BEGIN IMMEDIATE").await;
     let (mut claim, mut waiter) = (backend.claim(request(Wait::Never)), other.claim(request(Wait::Forever)));
     let (attempt, waits) = tokio::join!(claim.attempt(), waiter.attempt());
-    let error = attempt.expect_err("somebody else keeps it locked");
+    let error = attempt.expect_err("another connection keeps the file locked");
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     assert!(matches!(waits.unwrap(), Attempt::Busy { .. }), "a wait does not end because the file is busy");
-    // Nothing of them is in the file, and to know that takes no time.
+    // The claim is not in the file. The client knows that, and does not wait for the file.
     timeout(SOON / 4, claim.release()).await.expect("at once").unwrap();
     run(&mut raw, "COMMIT").await;
     assert!(matches!(claim.attempt().await.unwrap(), Attempt::Granted(_)));
@@ -122,7 +123,7 @@ async fn a_file_that_stays_locked_ends_a_try_and_no_wait() {
     waiter.release().await.unwrap();
 }
 
-/// How long the user keeps its runtime from everything else.
+/// How long one step of the user's own work blocks the runtime.
 const RUDE: Duration = Duration::from_millis(800);
 
 #[test]
@@ -134,7 +135,7 @@ fn a_busy_runtime_does_not_keep_the_file_locked() {
             let mutex = connect(&url).await.unwrap().mutex("busy");
             for _ in 0..2 {
                 let mut round = Box::pin(async { mutex.lock().await.unwrap().release().await.unwrap() });
-                // Whatever else the user runs gets the thread between any two steps of ours, for long.
+                // Between any two steps of dlock the user's own work blocks the thread.
                 while timeout(Duration::ZERO, &mut round).await.is_err() {
                     hog();
                     tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! One claim on the server.
+//! One claim on the server. A few lines over the usual length, so that all calls of a claim, of every kind, are in one file.
 
 use std::{borrow::Cow, future::pending, sync::Arc, time::Duration};
 

@@ -1,4 +1,5 @@
-//! Acquiring: builders that are futures, and the caller's side of an acquisition.
+//! Acquiring: builders that are futures, and the caller's side of an acquisition. A few lines over the usual length, so that
+//! the caller's side is read in one place.
 
 use std::{
     fmt,

@@ -1,4 +1,4 @@
-//! The guard: what a user holds.
+//! The guard: what a user holds. Over the usual length with its tests.
 
 use std::{fmt, sync::Arc, time::Duration};
 

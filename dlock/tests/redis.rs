@@ -1,4 +1,4 @@
-//! The command `dlock` on a Redis, beside Redisson's locks: what those look like is written by hand.
+//! The command `dlock` on a Redis, beside Redisson's locks. The tests write those locks by hand, as Redisson would.
 #![cfg(unix)]
 #![allow(clippy::disallowed_methods, reason = "these tests are made of processes, not of tasks")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -32,7 +32,7 @@ impl OnRedis {
     /// `None` where there is no Redis, unless it is required.
     async fn new() -> Option<Self> {
         match start(Brand::Redis, Flavour::Standalone).await {
-            // What an address that is given holds else is not for these tests to list and to unlock.
+            // Never a server whose address somebody gave: these tests would list and unlock the locks of others there.
             Ok(running) if running.servers().is_empty() => None,
             Ok(running) => Some(Self { place: Place::new(), running }),
             Err(unreachable) => {
@@ -86,7 +86,7 @@ async fn a_command_runs_under_a_lock_that_is_gone_when_it_ends() {
     let text = "echo $DLOCK_TOKEN; read _; exit 7";
     let run = Started::of(&mut redis.dlock("run", &["job/a", "--", "sh", "-c", text]));
     assert!(run.first.parse::<u64>().is_ok(), "no token: `{}`", run.first);
-    assert_eq!(redis.tell("EXISTS job/a"), ":1", "it is not held");
+    assert_eq!(redis.tell("EXISTS job/a"), ":1", "the lock is not in Redis while the command runs");
     assert_eq!(redis.run("try", &["job/a"]).status, 75, "two hold it");
     let state = redis.state("job/a");
     assert_eq!(state["holders"].as_array().unwrap().len(), 1, "{state}");
@@ -94,7 +94,7 @@ async fn a_command_runs_under_a_lock_that_is_gone_when_it_ends() {
     assert_eq!(all.as_array().unwrap().len(), 1, "{all}");
     let ended = run.let_go();
     assert_eq!((ended.status, &*ended.err), (7, ""));
-    assert_eq!(redis.tell("EXISTS job/a"), ":0", "it is left behind");
+    assert_eq!(redis.tell("EXISTS job/a"), ":0", "the lock is left behind in Redis");
     let free = redis.run("inspect", &["job/a"]);
     assert_eq!((free.status, &*free.out), (1, "job/a is free\n"));
 }
@@ -112,11 +112,11 @@ async fn a_lock_of_redisson_is_listed_shown_and_broken() {
     let left = state["holders"][0]["ttl_left"].as_f64().unwrap();
     assert!((1.0..=600.0).contains(&left), "{state}");
 
-    assert_eq!(redis.run("unlock", &["job/b"]).status, 64, "not without --force");
-    assert_eq!(redis.tell("EXISTS job/b"), ":1", "and it did nothing");
+    assert_eq!(redis.run("unlock", &["job/b"]).status, 64, "unlocked without --force");
+    assert_eq!(redis.tell("EXISTS job/b"), ":1", "the refused command has removed the lock");
     let broken = redis.run("unlock", &["--force", "job/b"]);
     assert_eq!((broken.status, &*broken.err), (0, ""));
-    assert_eq!(redis.tell("EXISTS job/b"), ":0", "it is still there");
+    assert_eq!(redis.tell("EXISTS job/b"), ":0", "the lock is still there");
     assert_eq!(redis.run("unlock", &["--force", "job/b"]).status, 1, "nobody holds it");
 }
 
@@ -135,7 +135,7 @@ async fn a_run_that_waits_for_redisson_is_woken_when_it_lets_go_and_when_it_is_b
             redis.tell(&format!("DEL {name}"));
             redis.tell(&format!("PUBLISH {channel} 0"));
         }
-        // Unwoken it asks again after minutes.
+        // A waiter that nobody wakes asks again after minutes.
         let ended = Ended::from(waiting.wait_with_output().unwrap());
         assert_eq!((ended.status, &*ended.out), (0, "ran\n"));
     }
@@ -148,7 +148,7 @@ async fn a_key_that_is_no_lock_is_refused_and_not_touched() {
     let refused = redis.run("run", &["page", "--", "echo", "ran"]);
     assert_eq!((refused.status, &*refused.out), (64, ""), "{}", refused.err);
     assert!(refused.err.contains("`page`") && refused.err.contains("other data"), "{}", refused.err);
-    assert_eq!(redis.tell("STRLEN page"), ":5", "it was changed");
+    assert_eq!(redis.tell("STRLEN page"), ":5", "the key that is no lock was changed");
 }
 
 #[tokio::test]

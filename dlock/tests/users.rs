@@ -1,6 +1,6 @@
-//! One store, several users and containers: needs root, who may become each of them.
+//! One store, several users and containers. The tests need root, who may become each of these users.
 //!
-//! A long file: the cases are short, and all stand on the same few helpers.
+//! Over the usual length, because all cases use the same few helpers.
 #![cfg(target_os = "linux")]
 #![allow(clippy::disallowed_methods, reason = "these tests are made of processes, not of tasks")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -18,7 +18,7 @@ use dlock_conformance::Unreachable;
 use libtest_mimic::{Arguments, Trial};
 use tempfile::TempDir;
 
-/// Far shorter than a third of the ttl, after which a waiter asks anyhow.
+/// Far shorter than a third of the ttl. After that time a waiter that nobody woke asks by itself.
 const SOON: Duration = Duration::from_secs(6);
 
 /// Two users who need no account.
@@ -45,7 +45,7 @@ const CASES: [(&str, fn()); 10] = [
     ("a_group_shares_a_store_and_wakes_its_waiters", a_group_shares_a_store_and_wakes_its_waiters),
     ("another_users_killed_holder_is_seen_at_once", another_users_killed_holder_is_seen_at_once),
     ("root_is_rung_by_the_user_whose_store_it_uses", root_is_rung_by_the_user_whose_store_it_uses),
-    ("who_sees_no_doorbell_asks_by_time", who_sees_no_doorbell_asks_by_time),
+    ("a_user_who_cannot_use_the_doorbells_asks_by_time", a_user_who_cannot_use_the_doorbells_asks_by_time),
     ("a_user_without_rights_is_told_how_to_share", a_user_without_rights_is_told_how_to_share),
     ("a_strangers_doorbells_are_refused", a_strangers_doorbells_are_refused),
     ("a_strangers_file_or_log_is_refused", a_strangers_file_or_log_is_refused),
@@ -64,15 +64,15 @@ fn able() -> Result<(), String> {
     }
 }
 
-/// A folder that all may enter, with a `dlock` that all may run.
+/// A folder that every user may enter, with a `dlock` that every user may run.
 struct Place(TempDir);
 
 impl Place {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
-        // By another process: one that this one starts just then would have the copy open for writing, and it could not
-        // be executed.
+        // Another process makes the copy. If this process had the copy open for writing, a child that another test starts at
+        // that moment would keep the copy open, and nobody could execute it.
         let mut copy = Command::new("cp");
         assert!(copy.arg(env!("CARGO_BIN_EXE_dlock")).arg(dir.path()).status().unwrap().success());
         Self(dir)
@@ -82,7 +82,7 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// A folder in it.
+    /// A folder in this place.
     fn folder(&self, name: &str, mode: u32) -> PathBuf {
         let path = self.path(name);
         fs::create_dir(&path).unwrap();
@@ -120,13 +120,13 @@ impl Place {
         Holder(process)
     }
 
-    /// How long lock `x` takes a waiter after `free` has let the holder go.
+    /// How long a waiter takes to get lock `x` after `free` has ended the holder.
     fn handed_over(&self, user: u32, group: u32, store: &Path, free: impl FnOnce()) -> Duration {
         let mut waiter =
             self.shell(user, group, store, "umask 022; exec $DLOCK run x -- true").spawn().unwrap();
         let root = |text| self.ended(0, 0, store, text);
         while !String::from_utf8_lossy(&root("$DLOCK inspect x").stdout).contains("waits") {
-            assert!(waiter.try_wait().unwrap().is_none(), "it must wait");
+            assert!(waiter.try_wait().unwrap().is_none(), "the waiter got a lock that is held");
         }
         let freed = Instant::now();
         free();
@@ -184,7 +184,7 @@ fn a_group_shares_a_store_and_wakes_its_waiters() {
     for (holder, waiter) in [(ANNA, BERT), (BERT, ANNA), (0, ANNA), (ANNA, 0)] {
         let holder = place.holder(holder, group, &store, "077");
         let took = place.handed_over(waiter, group, &store, || holder.signal("-TERM"));
-        assert!(took < SOON, "rung, not found out at a third of the ttl: {took:?}");
+        assert!(took < SOON, "the waiter was not rung, and asked by itself after {took:?}");
     }
     for path in [store.clone(), store.with_extension("db-wal"), store.with_extension("db-shm")] {
         let Ok(found) = fs::metadata(&path) else { continue };
@@ -201,7 +201,7 @@ fn another_users_killed_holder_is_seen_at_once() {
     let holder = place.holder(ANNA, group, &store, "077");
     drop(holder);
     let output = place.ended(BERT, group, &store, "exec $DLOCK try x");
-    assert!(output.status.success(), "the dead hold nothing: {output:?}");
+    assert!(output.status.success(), "the lock of a dead holder is not free: {output:?}");
 }
 
 fn root_is_rung_by_the_user_whose_store_it_uses() {
@@ -217,8 +217,8 @@ fn root_is_rung_by_the_user_whose_store_it_uses() {
     assert!(took < SOON, "{took:?}");
 }
 
-/// The file was opened to all by hand, and its doorbells were not.
-fn who_sees_no_doorbell_asks_by_time() {
+/// Somebody gave all users rights on the file, and forgot the doorbells.
+fn a_user_who_cannot_use_the_doorbells_asks_by_time() {
     let place = Place::new();
     let store = place.folder("open", 0o777).join("locks.db");
     assert!(place.ended(ANNA, ANNA, &store, "exec $DLOCK try y").status.success());
@@ -252,13 +252,21 @@ fn a_strangers_doorbells_are_refused() {
     fs::set_permissions(&bells, Permissions::from_mode(0o777)).unwrap();
     chown(&bells, Some(ANNA), None).unwrap();
     refused(&try_it(), "who has no part in the store");
-    assert_eq!(fs::read_dir(&bells).unwrap().count(), 0, "nothing is put there");
+    assert_eq!(
+        fs::read_dir(&bells).unwrap().count(),
+        0,
+        "dlock has put something into the stranger's folder"
+    );
     fs::remove_dir(&bells).unwrap();
     let elsewhere = place.folder("elsewhere", 0o755);
     fs::write(elsewhere.join("0123456789abcdef0123456789abcdef.new"), "").unwrap();
     symlink(&elsewhere, &bells).unwrap();
     refused(&try_it(), "is not a folder");
-    assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 1, "nothing is put there, or removed");
+    assert_eq!(
+        fs::read_dir(&elsewhere).unwrap().count(),
+        1,
+        "dlock has put something into the folder behind the link, or removed something"
+    );
     fs::remove_file(&bells).unwrap();
     assert!(try_it().status.success());
 }
@@ -283,7 +291,7 @@ fn a_strangers_file_or_log_is_refused() {
     }
 }
 
-/// A shell's text as root, where mounts are of this process alone.
+/// Runs a shell's text as root, in a mount namespace of its own.
 fn with_mounts(place: &Place, store: &Path, text: &str) -> Output {
     place.ended(0, 0, store, &format!("exec unshare -m sh -c '{text}'"))
 }
@@ -297,13 +305,16 @@ fn another_boot_is_refused_while_a_holder_lives() {
     let another = format!("mount --bind boot {BOOT} && exec $DLOCK try x -- echo second");
     let output = with_mounts(&place, &store, &another);
     refused(&output, "another boot");
-    assert!(output.stdout.is_empty(), "it must not run");
+    assert!(output.stdout.is_empty(), "the command ran without the lock");
     let hidden =
         with_mounts(&place, &store, "mount -t tmpfs none /proc/sys && exec $DLOCK try x -- echo second");
     refused(&hidden, "cannot tell which boot");
     drop(holder);
     let output = with_mounts(&place, &store, &another);
-    assert!(output.status.success(), "nobody lives, so it may well be another boot: {output:?}");
+    assert!(
+        output.status.success(),
+        "nobody holds the lock any more, so the store must not be refused: {output:?}"
+    );
 }
 
 fn a_file_that_is_mounted_alone_is_refused() {
@@ -328,7 +339,7 @@ fn a_full_disk_is_told_and_over_when_there_is_space() {
                 $DLOCK try x; echo $?; rm small/fill; exec $DLOCK try x";
     let output = with_mounts(&place, &store, text);
     let err = String::from_utf8_lossy(&output.stderr);
-    // Whether SQLite meets the end at the file or at its memory beside it depends on the system's page size.
+    // The page size of the system decides whether the file or the shared memory beside it meets the end of the disk first.
     let told = ["its disk is full", "its disk or the memory is full"];
     assert!(told.iter().any(|text| err.contains(text)), "{err}");
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "69", "{err}");

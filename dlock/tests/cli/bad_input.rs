@@ -9,13 +9,13 @@ use crate::place::{Ended, Place};
 
 fn refused(ended: &Ended, status: i32, words: &[&str]) {
     assert_eq!(ended.status, status, "{}", ended.err);
-    assert_eq!(ended.out, "", "nothing was run");
+    assert_eq!(ended.out, "", "the command was run");
     for word in words {
         assert!(ended.err.contains(word), "`{word}` is not in: {}", ended.err);
     }
 }
 
-/// As [`refused`], by dlock itself: in one line.
+/// As [`refused`], with a message of one line that begins with `dlock: `.
 fn refused_in_a_line(ended: &Ended, status: i32, words: &[&str]) {
     refused(ended, status, words);
     assert!(ended.err.starts_with("dlock: "), "{}", ended.err);
@@ -48,10 +48,14 @@ fn an_illegal_name_is_refused() {
                 .collect();
             let ended = place.run(&args);
             refused_in_a_line(&ended, 64, &[words]);
-            assert!(!ended.err.trim_end().contains(char::is_control), "printable: {:?}", ended.err);
+            assert!(
+                !ended.err.trim_end().contains(char::is_control),
+                "the message has control characters: {:?}",
+                ended.err
+            );
         }
     }
-    assert!(!place.path("locks.db").exists(), "no store was made for it");
+    assert!(!place.path("locks.db").exists(), "a store was made for a call that was refused");
 }
 
 #[test]
@@ -118,7 +122,7 @@ fn the_help_names_the_stores_that_there_are() {
             let is_there = words.iter().any(|word| word.trim_end_matches(',') == scheme);
             assert!(is_there, "`{scheme}` is not in the help of {command}: {help}");
         }
-        // What such a URL is refused with, in a build without the store.
+        // A build without Redis refuses such a URL, and names the feature that brings Redis.
         let absent = !words.iter().any(|word| word.trim_end_matches(',') == "redis:");
         let refused = Ended::of(place.dlock(["ls"]).env("DLOCK_STORE", "redis:?no=such"));
         assert_eq!(absent, refused.err.contains("build with feature `redis`"), "{}", refused.err);
@@ -188,7 +192,7 @@ fn a_store_file_of_a_later_schema_is_refused() {
     for journal in ["locks.db-wal", "locks.db-shm"] {
         std::fs::remove_file(place.path(journal)).ok();
     }
-    // SQLite's header: whose file it is, and `user_version`.
+    // These bytes of SQLite's header say which application made the file, and with which version.
     let file = std::fs::File::options().write(true).open(place.path("locks.db")).unwrap();
     file.write_all_at(b"dlck", 68).unwrap();
     file.write_all_at(&9999_u32.to_be_bytes(), 60).unwrap();
@@ -198,7 +202,7 @@ fn a_store_file_of_a_later_schema_is_refused() {
 #[test]
 fn a_store_file_that_may_not_be_written_is_refused() {
     let place = Place::new();
-    // Nobody may write there, not even root.
+    // Nobody may create files in this folder, not even root.
     let ended = Ended::of(
         place.dlock(["run", "x", "--", "echo", "ran"]).env("DLOCK_STORE", "sqlite:/proc/self/locks.db"),
     );

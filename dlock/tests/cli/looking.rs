@@ -58,8 +58,8 @@ fn unlock_says_whether_somebody_held_the_lock() {
     let free = place.run(["unlock", "--force", "x"]);
     assert_eq!((free.status, &*free.err), (1, "dlock: nobody holds lock `x`\n"));
     let holder = place.hold(&["x"]);
-    assert_eq!(place.run(["unlock", "x"]).status, 64, "not without --force");
-    assert_eq!(place.run(["try", "x"]).status, 75, "and it did nothing");
+    assert_eq!(place.run(["unlock", "x"]).status, 64, "unlocked without --force");
+    assert_eq!(place.run(["try", "x"]).status, 75, "the refused command has freed the lock");
     assert_eq!(place.run(["unlock", "--force", "x"]).status, 0);
     holder.end();
 }

@@ -13,7 +13,7 @@ fn a_command_whose_lock_is_lost_is_told_to_stop() {
     let ended = run.end();
     assert_eq!((ended.status, &*ended.out), (74, "TERM\n"), "{}", ended.err);
     assert!(ended.err.starts_with("dlock: lost lock `x`: "), "{}", ended.err);
-    // The shell may have its own to say, of the processes it had.
+    // The shell may add messages about the processes that it had started.
     assert_eq!(ended.err.matches("dlock: ").count(), 1, "{}", ended.err);
 }
 
@@ -40,12 +40,16 @@ fn a_command_may_be_given_all_the_time_there_is() {
 }
 
 #[test]
-fn a_lost_lock_is_the_next_ones() {
+fn the_end_of_a_command_that_lost_its_lock_does_not_free_the_next_holders_lock() {
     let place = Place::new();
     let run = place.hold(&["--ttl", "2s", "x"]);
     assert_eq!(place.run(["unlock", "--force", "x"]).status, 0);
     let next = place.hold(&["x"]);
     assert_eq!(run.end().status, 74);
-    assert_eq!(place.run(["try", "x"]).status, 75, "the first one's end does not touch the lock of the next");
+    assert_eq!(
+        place.run(["try", "x"]).status,
+        75,
+        "the end of the first command has freed the lock of the next"
+    );
     assert_eq!(next.let_go().status, 0);
 }

@@ -10,8 +10,8 @@ fn a_run_of_the_same_name_inside_the_command_enters_at_once() {
     let ended = place.run(["run", "x", "-c", &format!(r#"{TOLD}; "$DLOCK" run -n x -c '{TOLD}; exit 7'"#)]);
     assert_eq!((ended.status, &*ended.err), (7, ""));
     let lines: Vec<_> = ended.out.lines().collect();
-    assert_eq!(lines[0], lines[1], "it is the same hold");
-    assert_eq!(place.run(["inspect", "x"]).status, 1, "the lock is free when both have ended");
+    assert_eq!(lines[0], lines[1], "the inner command has another hold than the outer one");
+    assert_eq!(place.run(["inspect", "x"]).status, 1, "the lock is held after both commands have ended");
 }
 
 #[test]
@@ -58,9 +58,13 @@ fn a_free_lock_is_not_entered_on_the_word_of_the_environment() {
     let told = place.run(["run", "x", "-c", "echo $DLOCK_HELD"]).out;
     let left_over = |args: &[&str]| Ended::of(place.dlock(args).env("DLOCK_HELD", told.trim_end()));
     let tokens = ["run", "x", "-c", "echo $DLOCK_TOKEN"];
-    assert_ne!(left_over(&tokens).out, "", "it takes the lock anew");
+    assert_ne!(left_over(&tokens).out, "", "a run with a left-over environment has no token of its own");
     let other = place.hold(&["x"]);
-    assert_eq!(left_over(&["run", "-n", "x", "true"]).status, 75, "it is another's now");
+    assert_eq!(
+        left_over(&["run", "-n", "x", "true"]).status,
+        75,
+        "a left-over environment entered the lock of another holder"
+    );
     other.let_go();
 }
 

@@ -16,16 +16,16 @@ use serde_json::Value;
 use signal_hook::flag;
 use tempfile::TempDir;
 
-/// Longer than anything here takes, on a machine that does much else.
+/// Longer than anything here takes, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Place(TempDir);
 
-/// Whether this process listens to what a person or a shell may send.
+/// Whether this process handles the signals that a person or a shell may send.
 static LISTENING: Once = Once::new();
 
-/// Whoever started the tests may have them ignore signals, as a shell does with what runs in the background, and what they
-/// start would too. But of a signal that a process listens to, its children have the default.
+/// A shell makes processes in the background ignore some signals, and their children inherit that. So the tests handle these
+/// signals: the children of a process that handles a signal begin with the default.
 fn listen() {
     for signal in [Signal::HUP, Signal::INT, Signal::QUIT] {
         let always = Arc::new(AtomicBool::new(true));
@@ -47,11 +47,11 @@ impl Place {
         std::fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// `dlock` with the store of this place, and nothing of the environment of the tests.
+    /// `dlock` with the store of this place, and without the variables that the tests may have in their environment.
     pub(crate) fn dlock<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dlock"));
         command.args(args).current_dir(&self.0).stdin(Stdio::null());
-        // Not in the foreground of the terminal that the tests may have.
+        // In a process group of its own, so that it is not in the foreground of the tests' terminal.
         command.process_group(0);
         command.env("DLOCK_STORE", format!("sqlite:{}", self.path("locks.db").display()));
         // So that a command may say `dlock` too.
@@ -72,7 +72,7 @@ impl Place {
         Started::of(&mut self.dlock(args))
     }
 
-    /// A running `dlock run NAME` that ends when it is let go.
+    /// A running `dlock run NAME` that ends when its stdin is closed.
     pub(crate) fn hold(&self, args: &[&str]) -> Started {
         self.start(args, "echo held; read _; true")
     }
@@ -90,7 +90,7 @@ impl Place {
     }
 }
 
-/// What became of a process.
+/// How a process ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) status: i32,
@@ -111,12 +111,12 @@ impl From<Output> for Ended {
     }
 }
 
-/// The exit status, or less than zero the signal that dlock itself died of.
+/// The exit status. Less than zero: the signal that killed dlock itself.
 fn status(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| -status.signal().unwrap_or_default())
 }
 
-/// A process that runs, and what it printed first.
+/// A process that runs, and its first line.
 pub(crate) struct Started {
     process: Child,
     out: BufReader<ChildStdout>,
@@ -137,7 +137,7 @@ impl Started {
         started
     }
 
-    /// The next line it prints; empty if it ends.
+    /// The next line that the process prints; empty if the process ends.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.out.read_line(&mut line).unwrap();
@@ -180,7 +180,7 @@ pub(crate) fn until(what: &str, mut is_true: impl FnMut() -> bool) {
     }
 }
 
-/// Whether a process is there and not only waits to be buried.
+/// Whether a process runs: it exists, and is no zombie.
 pub(crate) fn lives(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')')

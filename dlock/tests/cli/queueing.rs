@@ -54,7 +54,7 @@ fn the_lock_is_held_until_the_command_has_ended() {
     assert_eq!(place.read("order"), "end\nnext\n");
 }
 
-/// All write the one file at once; so many that retries against each other would end some of them.
+/// All processes write one file at once. With so many, retries without a queue would make some of them give up.
 #[test]
 fn three_hundred_processes_at_once_all_run_their_commands() {
     const PROCESSES: usize = 300;
@@ -72,5 +72,9 @@ fn three_hundred_processes_at_once_all_run_their_commands() {
         }
     }
     assert_eq!(place.read("ran").len(), 2 * PROCESSES);
-    assert_eq!(std::fs::read_dir(place.path("locks.db-bells")).unwrap().count(), 0, "nothing is left");
+    assert_eq!(
+        std::fs::read_dir(place.path("locks.db-bells")).unwrap().count(),
+        0,
+        "a doorbell is left behind"
+    );
 }

@@ -1,4 +1,4 @@
-//! What `dlock run` and `dlock try` give the command, and what they take over from it.
+//! What `dlock run` and `dlock try` pass to the command, and which exit status they take from the command.
 
 use std::process::{Command, Stdio};
 
@@ -74,7 +74,7 @@ fn the_command_finds_the_name_and_a_token_that_grows() {
 fn the_command_has_no_descriptor_of_dlock() {
     let under_a_lock = Place::new().run(["run", "x", "--", "ls", "/proc/self/fd"]);
     let alone = Ended::of(Command::new("ls").arg("/proc/self/fd").stdin(Stdio::null()));
-    assert_eq!(under_a_lock.out, alone.out, "it has what dlock was given");
+    assert_eq!(under_a_lock.out, alone.out, "the command has other descriptors than without dlock");
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_held_lock_is_75_or_what_the_caller_wants() {
     ] {
         let ended = place.run(args);
         assert_eq!(ended.status, status, "{args:?}: {}", ended.err);
-        assert!(ended.err.contains("held by pid "), "says by whom: {}", ended.err);
+        assert!(ended.err.contains("held by pid "), "does not say who holds the lock: {}", ended.err);
         assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
     }
     assert_eq!(holder.let_go().status, 0);
@@ -115,7 +115,7 @@ fn a_try_of_a_free_lock_leaves_nothing_behind() {
     for args in [&["try", "x"][..], &["try", "x", "--", "true"]] {
         let ended = place.run(args);
         assert_eq!((ended.status, &*ended.err), (0, ""));
-        assert_eq!(place.run(["inspect", "x"]).status, 1, "the lock is free again");
+        assert_eq!(place.run(["inspect", "x"]).status, 1, "the lock is held after the try");
     }
 }
 
@@ -146,6 +146,9 @@ fn the_users_own_store_is_for_the_user_alone() {
         assert_eq!((ended.status, &*ended.err), (0, ""));
         let mode = place.path(directory).metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
-        assert!(place.path(directory).join("locks.db").exists(), "the file is where it is said to be");
+        assert!(
+            place.path(directory).join("locks.db").exists(),
+            "the store is not in the directory that the README names"
+        );
     }
 }

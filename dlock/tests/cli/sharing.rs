@@ -1,4 +1,4 @@
-//! Whose a new store is: what its user's umask and its folder say.
+//! Who may use a new store: the umask of its user and its folder decide.
 
 use std::{
     fs::{self, Permissions},
@@ -61,5 +61,5 @@ fn init_makes_a_store_and_says_its_url() {
     assert_eq!((again.status, again.out), (0, ended.out));
     let ended = place.run(["init", "--group", "no such group", "other/locks.db"]);
     assert_eq!(ended.status, 64, "{}", ended.err);
-    assert!(!place.path("other").exists(), "nothing was made for it");
+    assert!(!place.path("other").exists(), "a store was made for a group that does not exist");
 }

@@ -148,9 +148,9 @@ impl Arena {
         client.info().session.map_or(ttl, |session| session.max(ttl))
     }
 
-    /// For cases that outlive a ttl: short, but renewed in time on a busy machine too.
+    /// For cases that outlive a ttl: short, but renewed in time on a busy machine too, also where answers get lost.
     pub fn kept_ttl(&self) -> Duration {
-        self.short_ttl().max(Duration::from_secs(2))
+        self.short_ttl().max(Duration::from_secs(5))
     }
 
     /// A ttl so long that neither its end nor a waiter's heartbeat can be the cause of what happens [`soon`](Self::soon).

@@ -32,6 +32,8 @@ pub(crate) enum Need {
     Allocated,
     /// That claims live as long as their client's session.
     Session,
+    /// That nothing stands between the case and the driver.
+    Driver,
     /// That a proxy can stand before the server.
     Network,
     /// That the server can be restarted.
@@ -99,7 +101,7 @@ impl Case {
     /// Whether the case is in this row. Some cases do themselves what the rows do, or test something that the rows do not
     /// change. They are not repeated in each row.
     pub(crate) fn is_in(&self, row: Row) -> bool {
-        let only_plain = [Need::Allocated, Need::Network, Need::Restart];
+        let only_plain = [Need::Allocated, Need::Driver, Need::Network, Need::Restart];
         row == Row::Plain || !self.needs.iter().any(|need| only_plain.contains(need))
     }
 

@@ -16,9 +16,11 @@ mod newcomer;
 mod option;
 mod outage;
 mod owner;
+mod permit;
 mod race;
 mod restart;
 mod rwlock;
+mod semaphore;
 mod stress;
 mod token;
 
@@ -32,6 +34,8 @@ pub fn all() -> Vec<Case> {
         race::cases(),
         fair::cases(),
         rwlock::cases(),
+        semaphore::cases(),
+        permit::cases(),
         kinds::cases(),
         downgrade::cases(),
         cancel::cases(),

@@ -65,6 +65,8 @@ type Stamp = (Instant, u64);
 struct Life {
     name: String,
     kind: Kind,
+    /// How many permits there are, as this contender says. 1 for the other kinds.
+    limit: u32,
     ttl: Duration,
     invoked: Stamp,
     granted: Option<Stamp>,
@@ -101,13 +103,23 @@ impl History {
         Self::default()
     }
 
-    /// Before a lock is asked for, with the ttl or lease that it would be held with.
+    /// Before a lock is asked for, with the ttl or lease that it would be held with. A permit has a limit of one.
     pub fn invokes(&self, name: &str, kind: Kind, ttl: Duration) -> Stake {
+        self.begins(name, kind, 1, ttl)
+    }
+
+    /// Before a permit of a semaphore with this limit is asked for, with the ttl or lease that it would be held with.
+    pub fn invokes_permit(&self, name: &str, limit: u32, ttl: Duration) -> Stake {
+        self.begins(name, Kind::Permit, limit, ttl)
+    }
+
+    fn begins(&self, name: &str, kind: Kind, limit: u32, ttl: Duration) -> Stake {
         let mut log = self.log();
         let invoked = log.stamp();
         log.lives.push(Life {
             name: name.to_owned(),
             kind,
+            limit,
             ttl,
             invoked,
             granted: None,

@@ -46,6 +46,9 @@ const LIMIT: Duration = Duration::from_secs(6 * 3600);
 const CLIENTS: usize = 3;
 const NAMES: [&str; 2] = ["a", "b"];
 
+/// The largest limit of a semaphore.
+const PERMITS: u32 = 4;
+
 /// By how many thousandths a member's clock may run faster than a client's: RedLock allows for ten.
 const DRIFT: u32 = 9;
 

@@ -79,11 +79,19 @@ pub enum Bug {
     DeafDowngrade,
     /// The store keeps a bell for each name that was ever used.
     BellsStay,
+    /// One permit too many is granted.
+    PermitOffByOne,
+    /// A permit is granted if the limit that it names itself allows it, whatever limits the others named.
+    PermitSeesOwnLimitOnly,
+    /// A dead holder's permit is lost: a silent claim that holds a permit is never forgotten.
+    DeadPermitLost,
+    /// A permit that is given back wakes all who wait.
+    PermitWakesAll,
 }
 
 impl Bug {
     /// All that are bugs.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 34] = [
         Self::ReleaseWithoutOwnerCheck,
         Self::ReleaseOfALostClaimRemovesTheNext,
         Self::RenewalCreates,
@@ -114,5 +122,9 @@ impl Bug {
         Self::IdentityPerClient,
         Self::DeafDowngrade,
         Self::BellsStay,
+        Self::PermitOffByOne,
+        Self::PermitSeesOwnLimitOnly,
+        Self::DeadPermitLost,
+        Self::PermitWakesAll,
     ];
 }

@@ -145,6 +145,21 @@ fn a_bug_that_drivers_had_is_named_by_its_case() {
             "client::two_clients_of_one_store_have_one_identity".to_owned(),
             "two identities",
         ),
+        (
+            Bug::PermitWakesAll,
+            "semaphore::a_permit_given_back_wakes_no_more_waiters_than_may_hold".to_owned(),
+            "were woken by one release",
+        ),
+        (
+            Bug::PermitSeesOwnLimitOnly,
+            "semaphore::a_wider_limit_does_not_exceed_a_narrower_one".to_owned(),
+            "beside four that know of four",
+        ),
+        (
+            Bug::DeadPermitLost,
+            "semaphore::a_holder_that_dies_gives_its_permit_back".to_owned(),
+            "is lost with its holder",
+        ),
         (Bug::DeafDowngrade, format!("downgrade_mutex::{theft}"), "it is deaf"),
         (Bug::DeafDowngrade, format!("downgrade_fair::{theft}"), "it is deaf"),
         (Bug::DeafDowngrade, format!("downgrade_write::{theft}"), "it is deaf"),

@@ -40,6 +40,7 @@ fn a_thousand_seeds_keep_every_rule() {
         (10_000, "grants", sum(|report| report.counts.grants)),
         (1000, "losses", sum(|report| report.counts.losses)),
         (500, "shared reads", sum(|report| report.counts.shared_reads)),
+        (200, "shared permits", sum(|report| report.counts.shared_permits)),
         (5000, "accepted writes", sum(|report| report.counts.accepted_writes)),
         (500, "refused stale writes", sum(|report| report.counts.refused_writes)),
         (1000, "cancelled acquisitions", sum(|report| report.cancelled)),

@@ -46,7 +46,7 @@ pub use inspect::Inspect;
 pub use link::{Connect, Link, Live};
 pub use pace::Pace;
 pub use params::{Address, Login, Pems, Secret, Tls};
-pub use queue::{Entry, Turn, turn, watchers};
+pub use queue::{Entry, Turn, turn, watched, watchers};
 pub use reaper::Reaper;
 pub use seats::{EventSource, Listener, Seat, Seats, Wake};
 pub use url::StoreUrl;

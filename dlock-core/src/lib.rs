@@ -34,7 +34,7 @@ pub use driver::{
 };
 pub use lock::{
     Acquire, DistributedLock, DistributedLockExt, DowngradeError, FairLock, FairMutex, Guard, Lock,
-    LockOptions, Locks, LostSignal, MultiLock, Mutex, Owner, ReadLock, Registry, RwLock, RwPair, TryAcquire,
-    WriteLock, kind,
+    LockOptions, Locks, LostSignal, MultiLock, Mutex, Owner, ReadLock, Registry, RwLock, RwPair, Semaphore,
+    TryAcquire, WriteLock, kind,
 };
 pub use stores::{RedLock, memory};

@@ -10,6 +10,7 @@ mod multi;
 mod options;
 mod owner;
 mod registry;
+mod semaphore;
 
 pub use acquire::{Acquire, TryAcquire};
 pub use contract::{DistributedLock, DistributedLockExt, FairLock, RwLock};
@@ -21,3 +22,4 @@ pub use multi::MultiLock;
 pub use options::LockOptions;
 pub use owner::Owner;
 pub use registry::Registry;
+pub use semaphore::Semaphore;

@@ -385,12 +385,14 @@ impl Backend for Only {
 
 #[test]
 fn a_redlock_has_the_kinds_that_all_its_members_have() {
+    // No permits, though all members have them.
+    const FOUR: &[Kind] = &[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write];
     const MUTEX: &[Kind] = &[Kind::Mutex];
     const FAIR: &[Kind] = &[Kind::Mutex, Kind::Fair];
     const PAIR: &[Kind] = &[Kind::Mutex, Kind::Read, Kind::Write];
     const SIDES: &[Kind] = &[Kind::Read, Kind::Write];
     for (kinds, common) in [
-        ([Kind::ALL, Kind::ALL, Kind::ALL], Kind::ALL),
+        ([Kind::ALL, Kind::ALL, Kind::ALL], FOUR),
         ([Kind::ALL, PAIR, Kind::ALL], PAIR),
         ([Kind::ALL, FAIR, Kind::ALL], FAIR),
         ([FAIR, PAIR, Kind::ALL], MUTEX),
@@ -406,4 +408,32 @@ fn a_redlock_has_the_kinds_that_all_its_members_have() {
         assert!(format!("{redlock:?}").contains("memory:"), "{redlock:?}");
         assert_eq!(redlock.info().kinds, common, "of {kinds:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_redlock_refuses_permits_and_says_what_to_do() {
+    let members = [(); 3].map(|()| MemoryBackend::new().into_store());
+    let locks = Locks::new(RedLock::new(members).expect("three members").into_store());
+    for error in [
+        locks.semaphore("pool", 4).acquire().await.expect_err("the limit would not be kept"),
+        locks.semaphore("pool", 4).try_acquire().await.expect_err("the limit would not be kept"),
+    ] {
+        assert!(matches!(error, Error::Unsupported { store: "redlock", .. }), "{error:?}");
+        let told = error.to_string();
+        assert!(told.contains("take one store for a semaphore"), "does not say what to do: {told}");
+    }
+}
+
+/// Why: three holders of a limit of two, each with a majority of members that all keep the limit.
+#[tokio::test(start_paused = true)]
+async fn a_majority_of_members_that_keep_a_limit_does_not_keep_it() {
+    let members = [(); 3].map(|()| Locks::memory());
+    let mut held = Vec::new();
+    for of_one in [[0, 1], [1, 2], [2, 0]] {
+        for member in of_one {
+            let permit = members[member].semaphore("pool", 2).try_acquire().await.expect("no error");
+            held.push(permit.expect("each member keeps the limit of two"));
+        }
+    }
+    assert_eq!(held.len(), 6, "three holders of two members each");
 }

@@ -163,7 +163,7 @@ async fn a_redlock_leaves_no_token_in_its_members() {
     }));
     let lock = RedLock::new(members.await).expect("three stores");
     let locks = Locks::new(lock.into_store());
-    for kind in Kind::ALL {
+    for kind in common::KINDS {
         let options = LockOptions::new().ttl(Duration::from_secs(30));
         let held = locks.of(*kind, "foo").lock(&options).await.expect("nobody holds it");
         assert_eq!(held.token(), None);

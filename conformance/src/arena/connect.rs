@@ -48,6 +48,11 @@ impl Arena {
         (connected.unwrap_or_else(|error| panic!("cannot connect through a proxy: {}", told(&error))), proxy)
     }
 
+    /// The store, for claims by hand. The case must release them.
+    pub(crate) async fn store(&self) -> Store {
+        self.connect().await
+    }
+
     /// A proxy to the server. It lets everything through when the case has ended.
     pub(crate) async fn proxy(&self) -> Arc<Proxy> {
         let proxy = Proxy::to(self.network().server()).await.expect("a port is free");

@@ -21,6 +21,7 @@ pub(super) fn cases() -> Vec<Case> {
         of("cancel", Kind::Mutex, &[]),
         of("cancel_fair", Kind::Fair, &[]),
         of("cancel_write", Kind::Write, &[]),
+        of("cancel_permit", Kind::Permit, &[]),
         of("cancel_read", Kind::Read, &[Need::Kind(Kind::Write)]),
     ];
     let downgraded = downgrade::TOPICS.into_iter().flat_map(|(topic, kind)| of_downgraded(topic, kind));
@@ -58,11 +59,11 @@ fn of_downgraded(topic: &'static str, kind: Kind) -> Vec<Case> {
 }
 
 /// How many points there are at which [`cut_off`] cuts.
-const CUTS: u32 = 20;
+pub(super) const CUTS: u32 = 20;
 
 /// Lets a future run up to one of several points and drops it there: after so many polls first, with the keeper
 /// polled in between, and then after ever longer times, up to what a slow store takes for a retry.
-async fn cut_off<T>(future: impl Future<Output = T>, cut: u32) -> Option<T> {
+pub(super) async fn cut_off<T>(future: impl Future<Output = T>, cut: u32) -> Option<T> {
     const POLLS: u32 = 8;
     let mut future = pin!(future);
     for _ in 0..=cut.min(POLLS) {

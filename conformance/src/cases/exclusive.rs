@@ -20,9 +20,9 @@ use crate::{
     cases::stress::Room,
 };
 
-/// Every exclusive kind, and the topic of its cases.
-pub(super) const TOPICS: [(&str, Kind); 3] =
-    [("mutex", Kind::Mutex), ("fair", Kind::Fair), ("write", Kind::Write)];
+/// Every exclusive kind, and the topic of its cases. A permit with a limit of one is one of them.
+pub(super) const TOPICS: [(&str, Kind); 4] =
+    [("mutex", Kind::Mutex), ("fair", Kind::Fair), ("write", Kind::Write), ("permit", Kind::Permit)];
 
 /// The cases of this file, for each kind.
 pub(super) fn cases() -> Vec<Case> {

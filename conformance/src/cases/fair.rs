@@ -1,4 +1,4 @@
-//! Order of arrival: what a fair lock adds to an exclusive one.
+//! Order of arrival: what a fair lock and a permit add to an exclusive lock.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -16,8 +16,12 @@ use crate::{
 
 /// The cases of this file.
 pub(super) fn cases() -> Vec<Case> {
+    [of("order", Kind::Fair), of("order_permit", Kind::Permit)].concat()
+}
+
+fn of(topic: &'static str, kind: Kind) -> Vec<Case> {
     cases! {
-        "order" (Kind::Fair) [] {
+        topic (kind) [] {
             waiters_are_granted_in_order_of_arrival,
             waits_of_all_lengths_keep_the_order,
             a_newcomers_try_does_not_overtake_a_waiter,
@@ -48,7 +52,7 @@ impl Arrivals {
     /// Behind a holder of the lock.
     async fn behind_a_holder(arena: &Arc<Arena>) -> Self {
         let watch = arena.client().await;
-        let held = arena.take(&watch, Kind::Fair).await;
+        let held = arena.take(&watch, arena.kind()).await;
         Self::behind(arena, watch, Some(held))
     }
 
@@ -123,7 +127,7 @@ pub(super) async fn a_newcomers_try_does_not_overtake_a_waiter(arena: Arc<Arena>
     // The waiter is stopped for a moment, so the lock is free, but the next turn is the waiter's.
     switch.freeze();
     line.held.take().expect("held").release().await.expect("held until now");
-    assert!(arena.try_take(&newcomer, Kind::Fair).await.is_none(), "a try came in before a waiter");
+    assert!(arena.try_take(&newcomer, arena.kind()).await.is_none(), "a try came in before a waiter");
     switch.connect();
     assert_eq!(line.proceed(SOME).await, [0]);
 }
@@ -134,7 +138,7 @@ pub(super) async fn a_newcomer_does_not_overtake_a_waiter(arena: Arc<Arena>) {
     line.join_with(slow, arena.options()).await;
     switch.freeze();
     line.held.take().expect("held").release().await.expect("held until now");
-    let mut overtaking = Box::pin(arena.take(&newcomer, Kind::Fair));
+    let mut overtaking = Box::pin(arena.take(&newcomer, arena.kind()));
     arena.still_waits("a newcomer came in before a waiter", &mut overtaking).await;
     switch.connect();
     assert_eq!(line.proceed(SOME).await, [0]);
@@ -145,7 +149,7 @@ pub(super) async fn a_try_leaves_no_place_in_the_queue(arena: Arc<Arena>) {
     let mut line = Arrivals::behind_a_holder(&arena).await;
     let client = arena.client().await;
     for _ in 0..3 {
-        assert!(arena.try_take(&client, Kind::Fair).await.is_none(), "two hold it");
+        assert!(arena.try_take(&client, arena.kind()).await.is_none(), "two hold it");
         if let Ok(state) = client.inspect(arena.name()).await {
             assert_eq!(state.expect("held").queue, [], "a try that is over still waits");
         }

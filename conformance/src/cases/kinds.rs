@@ -24,6 +24,10 @@ pub(super) fn cases() -> Vec<Case> {
         "kinds" (Kind::Mutex) [Need::Kind(Kind::Read)] { a_mutex_and_a_reader_never_both_hold }
         "kinds" (Kind::Fair) [Need::Kind(Kind::Write)] { a_fair_lock_and_a_writer_never_both_hold }
         "kinds" (Kind::Fair) [Need::Kind(Kind::Read)] { a_fair_lock_and_a_reader_never_both_hold }
+        "kinds" (Kind::Permit) [Need::Kind(Kind::Mutex)] { a_permit_and_a_mutex_never_both_hold }
+        "kinds" (Kind::Permit) [Need::Kind(Kind::Fair)] { a_permit_and_a_fair_lock_never_both_hold }
+        "kinds" (Kind::Permit) [Need::Kind(Kind::Read)] { a_permit_and_a_reader_never_both_hold }
+        "kinds" (Kind::Permit) [Need::Kind(Kind::Write)] { a_permit_and_a_writer_never_both_hold }
     }
 }
 
@@ -45,6 +49,22 @@ pub(super) async fn a_fair_lock_and_a_writer_never_both_hold(arena: Arc<Arena>) 
 
 pub(super) async fn a_fair_lock_and_a_reader_never_both_hold(arena: Arc<Arena>) {
     never_both_hold(&arena, Kind::Fair, Kind::Read).await;
+}
+
+pub(super) async fn a_permit_and_a_mutex_never_both_hold(arena: Arc<Arena>) {
+    never_both_hold(&arena, Kind::Permit, Kind::Mutex).await;
+}
+
+pub(super) async fn a_permit_and_a_fair_lock_never_both_hold(arena: Arc<Arena>) {
+    never_both_hold(&arena, Kind::Permit, Kind::Fair).await;
+}
+
+pub(super) async fn a_permit_and_a_reader_never_both_hold(arena: Arc<Arena>) {
+    never_both_hold(&arena, Kind::Permit, Kind::Read).await;
+}
+
+pub(super) async fn a_permit_and_a_writer_never_both_hold(arena: Arc<Arena>) {
+    never_both_hold(&arena, Kind::Permit, Kind::Write).await;
 }
 
 /// While one kind is held the other waits, or is refused by a store that cannot order the two.
@@ -110,6 +130,7 @@ pub(super) async fn a_lock_of_any_kind_works_through_its_trait(arena: Arc<Arena>
         (Kind::Fair, fair),
         (Kind::Read, pair.read()),
         (Kind::Write, pair.write()),
+        (Kind::Permit, Box::new(a.semaphore(arena.name(), 1))),
     ];
     for (kind, lock) in locks.into_iter().filter(|(kind, _)| a.info().kinds.contains(kind)) {
         assert_eq!(lock.name().as_str(), arena.name());

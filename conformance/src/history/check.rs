@@ -7,12 +7,27 @@ use tokio::time::Instant;
 
 use super::{Counts, Life, Log, Rule, Stamp, Violation, Write};
 
+/// How a guard claims its lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Alone,
+    Reads,
+    /// One of several permits.
+    Permit,
+}
+
+impl Mode {
+    fn may_meet(self, other: Self) -> bool {
+        self == other && self != Self::Alone
+    }
+}
+
 /// What one guard claims, as one kind: until `until`, exclusively.
 #[derive(Clone, Copy)]
 struct Claim<'a> {
     life: &'a Life,
     number: usize,
-    reads: bool,
+    mode: Mode,
     from: Stamp,
     until: Stamp,
 }
@@ -22,6 +37,7 @@ pub(super) fn all(log: &Log, least: &Counts) -> Vec<Violation> {
     let claims = claims(log);
     for claims in claims.values() {
         exclusive(claims, &mut found);
+        limits(claims, &mut found);
         tokens_grow_from_claim_to_claim(claims, &mut found);
     }
     tokens_grow_from_grant_to_request(log, &mut found);
@@ -49,13 +65,18 @@ fn claims(log: &Log) -> BTreeMap<&str, Vec<Claim<'_>>> {
         let Some(granted) = life.granted else { continue };
         let end = broken(log, life).map_or(life.end(), |broken| broken.min(life.end()));
         let turn = life.downgrades.map_or(end, |at| at.min(end));
-        let parts = if life.kind == Kind::Read {
-            [(true, granted, end), (true, end, end)]
+        let mode = match life.kind {
+            Kind::Read => Mode::Reads,
+            Kind::Permit => Mode::Permit,
+            _ => Mode::Alone,
+        };
+        let parts = if mode == Mode::Alone {
+            [(mode, granted, turn), (Mode::Reads, turn, end)]
         } else {
-            [(false, granted, turn), (true, turn, end)]
+            [(mode, granted, end), (mode, end, end)]
         };
         let parts = parts.into_iter().filter(|(_, from, until)| from < until);
-        let parts = parts.map(|(reads, from, until)| Claim { life, number, reads, from, until });
+        let parts = parts.map(|(mode, from, until)| Claim { life, number, mode, from, until });
         by_name.entry(life.name.as_str()).or_default().extend(parts);
     }
     by_name.values_mut().for_each(|claims| claims.sort_by_key(|claim| claim.from));
@@ -70,32 +91,51 @@ fn broken(log: &Log, life: &Life) -> Option<Stamp> {
 }
 
 fn exclusive(claims: &[Claim<'_>], found: &mut Found) {
-    // The claims so far that end last.
-    let (mut furthest_read, mut furthest_other) = (None::<Claim<'_>>, None::<Claim<'_>>);
+    // Of each mode the claim so far that ends last.
+    let mut furthest = Vec::<Claim<'_>>::new();
     for claim in claims {
-        let foes = [furthest_other, furthest_read.filter(|_| !claim.reads)];
-        for foe in foes.into_iter().flatten().filter(|foe| claim.from < foe.until) {
+        let foes = furthest.iter().filter(|foe| !foe.mode.may_meet(claim.mode));
+        for foe in foes.filter(|foe| claim.from < foe.until) {
             found.add(Rule::Exclusive, format_args!("{claim} though {foe}"));
         }
-        let furthest = if claim.reads { &mut furthest_read } else { &mut furthest_other };
-        if furthest.is_none_or(|furthest| furthest.until < claim.until) {
-            *furthest = Some(*claim);
+        match furthest.iter_mut().find(|other| other.mode == claim.mode) {
+            Some(other) if other.until < claim.until => *other = *claim,
+            Some(_) => {}
+            None => furthest.push(*claim),
+        }
+    }
+}
+
+fn limits(claims: &[Claim<'_>], found: &mut Found) {
+    let mut open = Vec::<Claim<'_>>::new();
+    for claim in claims.iter().filter(|claim| claim.mode == Mode::Permit) {
+        open.retain(|other| claim.from < other.until);
+        open.push(*claim);
+        let narrowest = open.iter().min_by_key(|claim| claim.life.limit).unwrap_or(claim);
+        if usize::try_from(narrowest.life.limit).is_ok_and(|limit| limit < open.len()) {
+            let (count, limit) = (open.len(), narrowest.life.limit);
+            found.add(
+                Rule::Limit,
+                format_args!("{claim} as number {count} though {narrowest} with a limit of {limit}"),
+            );
         }
     }
 }
 
 fn tokens_grow_from_claim_to_claim(claims: &[Claim<'_>], found: &mut Found) {
-    let (mut highest_read, mut highest_other) = (None::<Claim<'_>>, None::<Claim<'_>>);
+    // Of each mode the claim so far with the highest token.
+    let mut highest = Vec::<Claim<'_>>::new();
     for claim in claims.iter().filter(|claim| claim.life.token.is_some()) {
-        let foes = [highest_other, highest_read.filter(|_| !claim.reads)];
+        let foes = highest.iter().filter(|foe| !foe.mode.may_meet(claim.mode));
         // A hold that was turned into a read hold keeps its token.
-        let foes = foes.into_iter().flatten().filter(|foe| foe.number != claim.number);
+        let foes = foes.filter(|foe| foe.number != claim.number);
         for foe in foes.filter(|foe| claim.life.token <= foe.life.token) {
             found.add(Rule::TokenOrder, format_args!("{claim} after {foe}"));
         }
-        let highest = if claim.reads { &mut highest_read } else { &mut highest_other };
-        if highest.is_none_or(|highest| highest.life.token < claim.life.token) {
-            *highest = Some(*claim);
+        match highest.iter_mut().find(|other| other.mode == claim.mode) {
+            Some(other) if other.life.token < claim.life.token => *other = *claim,
+            Some(_) => {}
+            None => highest.push(*claim),
         }
     }
 }
@@ -154,7 +194,7 @@ fn updates_are_kept(log: &Log, found: &mut Found) {
 }
 
 fn claimants_are_not_refused(log: &Log, claims: &BTreeMap<&str, Vec<Claim<'_>>>, found: &mut Found) {
-    let exclusive = claims.values().flatten().filter(|claim| !claim.reads);
+    let exclusive = claims.values().flatten().filter(|claim| claim.mode == Mode::Alone);
     let until: BTreeMap<_, _> = exclusive.map(|claim| (claim.number, claim)).collect();
     for write in log.writes.iter().filter(|write| !write.accepted) {
         if let Some(claim) = until.get(&write.stake).filter(|claim| write.at < claim.until) {
@@ -207,13 +247,20 @@ pub(super) fn counts(log: &Log) -> Counts {
     };
     counts.refused_writes = log.writes.len() - counts.accepted_writes;
     for claims in claims(log).values() {
-        let mut furthest = None;
-        for claim in claims.iter().filter(|claim| claim.reads) {
-            counts.shared_reads += usize::from(Some(claim.from) < furthest);
-            furthest = furthest.max(Some(claim.until));
-        }
+        counts.shared_reads += shared(claims, Mode::Reads);
+        counts.shared_permits += shared(claims, Mode::Permit);
     }
     counts
+}
+
+/// How many claims of this mode began while another was open.
+fn shared(claims: &[Claim<'_>], mode: Mode) -> usize {
+    let (mut count, mut furthest) = (0, None);
+    for claim in claims.iter().filter(|claim| claim.mode == mode) {
+        count += usize::from(Some(claim.from) < furthest);
+        furthest = furthest.max(Some(claim.until));
+    }
+    count
 }
 
 fn potency(counts: &Counts, least: &Counts, found: &mut Found) {
@@ -222,6 +269,7 @@ fn potency(counts: &Counts, least: &Counts, found: &mut Found) {
     }
     for (what, count, least) in [
         ("grants", counts.grants, least.grants),
+        ("shared permits", counts.shared_permits, least.shared_permits),
         ("losses", counts.losses, least.losses),
         ("accepted writes", counts.accepted_writes, least.accepted_writes),
         ("refused writes", counts.refused_writes, least.refused_writes),
@@ -236,7 +284,7 @@ impl fmt::Display for Claim<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let since = |at: Instant| at - self.life.invoked.0;
         let (from, until) = (since(self.from.0), since(self.until.0));
-        let word = if self.reads { "reads" } else { "holds" };
+        let word = if self.mode == Mode::Reads { "reads" } else { "holds" };
         write!(f, "{} {word} from {from:?} to {until:?} after its request", self.life)
     }
 }

@@ -9,6 +9,8 @@ pub struct Counts {
     pub grants: usize,
     /// Grants to a reader while another reader held the same lock.
     pub shared_reads: usize,
+    /// Grants of a permit while another permit of the same lock was held.
+    pub shared_permits: usize,
     /// Holds that were reported lost.
     pub losses: usize,
     /// Writes that were accepted.
@@ -40,8 +42,10 @@ impl fmt::Display for Violation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Rule {
-    /// Two claims of one lock overlap in time only if both read.
+    /// Two claims of one lock overlap in time only if both read, or if both are permits.
     Exclusive,
+    /// Never more permits of one lock are claimed at the same time than the smallest limit that one of the claimants named.
+    Limit,
     /// A resource that refuses stale tokens loses no update, and refuses no guard that claims the lock.
     Fence,
     /// Tokens of one lock are distinct and grow: a request that begins after a grant gets a greater token, and so does each
@@ -70,6 +74,7 @@ impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Exclusive => "claims that exclude each other met",
+            Self::Limit => "too many permits",
             Self::Fence => "the fence failed",
             Self::TokenOrder => "tokens are out of order",
             Self::Told => "a loss was not told",

@@ -66,7 +66,14 @@ async fn holds_that_follow_each_other_and_readers_that_share_keep_every_rule() {
     story.release(next);
     story.release(elsewhere);
     assert_eq!(story.0.check(&Counts::default()), []);
-    let counts = Counts { grants: 5, shared_reads: 1, losses: 1, accepted_writes: 2, refused_writes: 1 };
+    let counts = Counts {
+        grants: 5,
+        shared_reads: 1,
+        shared_permits: 0,
+        losses: 1,
+        accepted_writes: 2,
+        refused_writes: 1,
+    };
     assert_eq!(story.0.counts(), counts);
 }
 
@@ -77,6 +84,8 @@ async fn a_grant_while_another_guard_still_claims_violates_exclusiveness() {
         (Kind::Read, Kind::Write),
         (Kind::Write, Kind::Read),
         (Kind::Fair, Kind::Fair),
+        (Kind::Permit, Kind::Read),
+        (Kind::Mutex, Kind::Permit),
     ] {
         let story = Story::new();
         let (early, late) = (story.asks("x", first), story.asks("x", second));
@@ -85,6 +94,43 @@ async fn a_grant_while_another_guard_still_claims_violates_exclusiveness() {
         story.granted(late, 2, 30);
         assert_eq!(story.rules(), [Rule::Exclusive], "{first} {second}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_permits_than_the_smallest_limit_of_those_who_hold_violate_it() {
+    for (limits, broken) in [
+        (&[2, 2][..], false),
+        (&[2, 2, 2], true),
+        (&[4, 4, 4, 3], true),
+        (&[1, 4], true),
+        (&[4, 4, 4, 4], false),
+    ] {
+        let story = Story::new();
+        let ttl = Duration::from_secs(30);
+        let stakes: Vec<_> = limits.iter().map(|limit| story.0.invokes_permit("x", *limit, ttl)).collect();
+        for (token, stake) in (1..).zip(&stakes) {
+            story.granted(*stake, token, 30);
+            pass(1).await;
+        }
+        assert_eq!(story.rules(), if broken { vec![Rule::Limit] } else { vec![] }, "{limits:?}");
+        assert_eq!(story.0.counts().shared_permits, limits.len() - 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_that_follows_one_that_was_given_back_keeps_the_limit() {
+    let story = Story::new();
+    let (ttl, mut held) = (Duration::from_secs(30), Vec::new());
+    for token in 1..10 {
+        if token > 2 {
+            story.release(held.remove(0));
+        }
+        let stake = story.0.invokes_permit("x", 2, ttl);
+        story.granted(stake, token, 30);
+        held.push(stake);
+        pass(1).await;
+    }
+    assert_eq!(story.rules(), []);
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ use dlock_core::{Error, Guard, Kind, LockOptions, LostReason, Owner};
 use fastrand::Rng;
 use tokio::time::{Instant, advance, sleep};
 
-use super::{NAMES, TTL, World, up_to};
+use super::{NAMES, PERMITS, TTL, World, up_to};
 use crate::history::{Rule, Stake};
 
 const ROUNDS: usize = 5;
@@ -28,6 +28,8 @@ struct Round {
     stake: Stake,
     client: usize,
     name: usize,
+    /// Of a permit.
+    limit: u32,
     options: LockOptions,
     ttl: Duration,
     owned: bool,
@@ -43,10 +45,17 @@ impl Contender {
             sleep(up_to(&mut self.dice, TTL / 4)).await;
             let (client, name) =
                 (self.dice.usize(..self.world.clients.len()), self.dice.usize(..NAMES.len()));
-            let kind = Kind::ALL[self.dice.usize(..Kind::ALL.len())];
+            let kinds = self.world.clients[client].locks.info().kinds;
+            let kind = kinds[self.dice.usize(..kinds.len())];
+            let limit = if kind == Kind::Permit { self.dice.u32(2..=PERMITS) } else { 1 };
             let (options, ttl) = self.options();
-            let stake = self.world.history.invokes(NAMES[name], kind, ttl);
-            let round = Round { stake, client, name, options, ttl, owned: self.dice.u8(..3) == 0 };
+            let stake = match kind {
+                Kind::Permit => self.world.history.invokes_permit(NAMES[name], limit, ttl),
+                _ => self.world.history.invokes(NAMES[name], kind, ttl),
+            };
+            // A semaphore knows no owners.
+            let owned = kind != Kind::Permit && self.dice.u8(..3) == 0;
+            let round = Round { stake, client, name, limit, options, ttl, owned };
             let lock = self.lock(&round, kind);
             if let Some(guard) = self.acquire(&*lock, &round.options).await {
                 self.granted(stake, &guard);
@@ -65,8 +74,8 @@ impl Contender {
         let register = &world.registers[round.name];
         let mut base = None;
         for _ in 0..self.dice.usize(..6) {
-            // Without tokens the counter cannot recognise a stale holder.
-            if kind != Kind::Read && guard.token().is_some() {
+            // Without tokens the counter cannot recognise a stale holder. Nor can it keep holders apart that hold together.
+            if !matches!(kind, Kind::Read | Kind::Permit) && guard.token().is_some() {
                 match base.take() {
                     None => {
                         base = register.read(guard.token());
@@ -126,7 +135,9 @@ impl Contender {
     /// Enters the lock that it holds once more, and releases the two guards in either order.
     async fn enter_again(&mut self, round: &Round, kind: Kind, outer: Guard) {
         let (world, stake) = (Arc::clone(&self.world), round.stake);
-        let again = Kind::ALL[self.dice.usize(..Kind::ALL.len())];
+        let kinds = world.clients[round.client].locks.info().kinds;
+        let kinds: Vec<_> = kinds.iter().filter(|kind| **kind != Kind::Permit).collect();
+        let again = *kinds[self.dice.usize(..kinds.len())];
         let anew = world.history.invokes(NAMES[round.name], again, round.ttl);
         let inner = match self.lock(round, again).try_lock(&round.options).await {
             Ok(Some(inner)) => inner,

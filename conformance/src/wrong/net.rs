@@ -118,7 +118,7 @@ fn answer(shelf: &mut WrongShelf, line: &str) -> String {
     let words: Vec<_> = line.trim_end().splitn(5, ' ').collect();
     let [call, id, ttl, wait, name] = words[..] else { return "hello\n".to_owned() };
     let id = ClaimId::from_bytes(u128::from_str_radix(id, 16).expect("in hexadecimal").to_be_bytes());
-    let (name, entry) = (LockName::new(name).expect("a name"), Entry { id, kind: Kind::Mutex });
+    let (name, entry) = (LockName::new(name).expect("a name"), Entry::new(id, Kind::Mutex));
     let ttl = Duration::from_millis(ttl.parse().expect("a number"));
     let wait = if wait == "try" { Wait::Never } else { Wait::Forever };
     match call {

@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    num::NonZeroU32,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -199,6 +200,8 @@ impl WrongShelf {
             (Bug::ReaderBesideWriter, Kind::Read) => sees(|kind| matches!(kind, Kind::Mutex | Kind::Fair)),
             (Bug::WriterBesideReaders, Kind::Write) => sees(|kind| kind != Kind::Read),
             (Bug::ReaderPassesWriter, Kind::Read) if queue[0].kind == Kind::Read => Turn::Mine,
+            (Bug::PermitOffByOne, _) => turn(&with_limits(&queue, |limit| limit.saturating_add(1)), id),
+            (Bug::PermitSeesOwnLimitOnly, _) => turn(&with_limits(&queue, |_| queue[at].limit), id),
             _ => turn(&queue, id),
         }
     }
@@ -208,6 +211,7 @@ impl WrongShelf {
         let is_dead = |place: &WrongPlace| match bug {
             Bug::ExpiryIgnored => false,
             Bug::DeadWaiterStays => place.told && place.expires <= now,
+            Bug::DeadPermitLost if place.told && place.entry.kind == Kind::Permit => false,
             _ => place.expires <= now,
         };
         while let Some(at) = self.queues.get(name).and_then(|queue| queue.iter().position(is_dead)) {
@@ -235,6 +239,11 @@ impl WrongShelf {
     }
 
     fn ring_watchers(&mut self, name: &LockName, id: ClaimId) {
+        let queue = self.entries(name);
+        if self.bug == Bug::PermitWakesAll && queue.iter().any(|one| one.id == id && one.kind == Kind::Permit)
+        {
+            queue.iter().for_each(|one| self.ring(name, one.id));
+        }
         let most = if self.bug == Bug::SecondWaiterNotWoken { 1 } else { usize::MAX };
         for watcher in watchers(&self.entries(name), id).take(most) {
             self.ring(name, watcher.id);
@@ -274,7 +283,7 @@ impl WrongShelf {
     fn state(&self, name: &LockName, now: Instant) -> LockState {
         let mut state = LockState::new(name.clone());
         for place in self.queues.get(name).into_iter().flatten().filter(|place| place.expires > now) {
-            let WrongPlace { entry: Entry { id, kind }, number, expires, .. } = place;
+            let WrongPlace { entry: Entry { id, kind, .. }, number, expires, .. } = place;
             let waits = Contender::new(id.to_string(), *kind).ttl_left(*expires - now);
             match self.turn(name, *id) {
                 Turn::Mine => state.holders.push(waits.token(Token::new(*number))),
@@ -283,6 +292,11 @@ impl WrongShelf {
         }
         state
     }
+}
+
+/// The queue with other limits.
+fn with_limits(queue: &[Entry], limit: impl Fn(NonZeroU32) -> NonZeroU32) -> Vec<Entry> {
+    queue.iter().map(|entry| entry.limit(limit(entry.limit))).collect()
 }
 
 /// Where tokens begin.

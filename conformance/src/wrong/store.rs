@@ -8,7 +8,7 @@ use std::{
 use async_trait::async_trait;
 use dlock_core::{
     ClaimId, Kind, LockName, LockState, Result, Token,
-    driver::{Attempt, Backend, Claim, Entry, Grant, Info, Inspect, Release, Renewal, Request, Store},
+    driver::{Attempt, Backend, Claim, Grant, Info, Inspect, Release, Renewal, Request, Store},
 };
 use tokio::{sync::Notify, task::yield_now, time::sleep};
 
@@ -29,7 +29,7 @@ impl WrongStore {
     /// A new, empty store with this bug.
     pub fn new(bug: Bug) -> Self {
         let info = Info::new("wrong", format!("wrong:{}", ClaimId::random()))
-            .kinds(&[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write])
+            .kinds(&[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind::Permit])
             .tokens(true)
             .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write]);
         Self { bug, shelf: Arc::new(Mutex::new(WrongShelf::new(bug))), info }
@@ -75,12 +75,12 @@ struct WrongClaim {
 #[async_trait]
 impl Claim for WrongClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
-        let Request { name, kind, id, ttl, wait, .. } = &self.request;
+        let Request { name, ttl, wait, .. } = &self.request;
         let saw_nobody = self.store.shelf().has_no_row(name);
         if saw_nobody {
             yield_now().await;
         }
-        let entry = Entry { id: *id, kind: *kind };
+        let entry = self.request.entry();
         let answer = self.store.shelf().attempt(name, entry, *ttl, *wait, &self.bell, saw_nobody);
         let mut valid_for = *ttl;
         if self.store.bug == Bug::ValidFromReceipt && !self.asked {
@@ -95,8 +95,8 @@ impl Claim for WrongClaim {
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        let Request { name, kind, id, ttl, .. } = &self.request;
-        let renewed = self.store.shelf().renew(name, Entry { id: *id, kind: *kind }, *ttl, &self.bell);
+        let Request { name, ttl, .. } = &self.request;
+        let renewed = self.store.shelf().renew(name, self.request.entry(), *ttl, &self.bell);
         Ok(if renewed { Renewal::Renewed { valid_for: *ttl } } else { Renewal::Lost })
     }
 

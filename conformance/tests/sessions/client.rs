@@ -216,7 +216,7 @@ impl Claim for SessionClaim {
         let Request { name, kind, id, ttl, wait, .. } = &self.request;
         lock(&self.client.names).insert(*id, name.clone());
         let stays = *wait != Wait::Never;
-        let entry = Entry { id: *id, kind: *kind };
+        let entry = Entry::new(*id, *kind);
         // A claim that only waits joins again with a new session.
         self.session = Some(session);
         let answer = lock(&self.client.server).attempt(session, name, entry, stays, &self.watch);

@@ -165,7 +165,8 @@ impl Server {
     fn state(&self, name: &LockName) -> LockState {
         let entries = self.entries(name);
         let mut state = LockState::new(name.clone());
-        for Node { entry: Entry { id, kind }, number, .. } in self.queues.get(name).into_iter().flatten() {
+        for Node { entry: Entry { id, kind, .. }, number, .. } in self.queues.get(name).into_iter().flatten()
+        {
             // Nobody knows when another client was heard of last.
             let waits = Contender::new(id.to_string(), *kind);
             match turn(&entries, *id) {

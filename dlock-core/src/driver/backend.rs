@@ -3,11 +3,11 @@
 //! Six methods stand between a store and the engine: [`Backend::info`] and [`Backend::claim`], and the
 //! four of [`Claim`]. Waiting, time-outs, cancellation, renewal, loss and reentrancy are the engine's.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
-use super::{ClaimId, Info, Inspect, Kind, LockName, Result, Token, Wait};
+use super::{ClaimId, Entry, Info, Inspect, Kind, LockName, Result, Token, Wait};
 
 /// What a claim asks for.
 ///
@@ -30,12 +30,21 @@ pub struct Request {
     /// Whether the caller wants the fencing token. `false` for the members of a [`RedLock`](crate::RedLock): a store that
     /// must store something for each name to draw tokens should then grant without one. Other stores may ignore it.
     pub wants_token: bool,
+    /// How many claims may hold together: the number of permits, as this claim says. Counts for [`Kind::Permit`] only, and
+    /// is 1 unless it is set. Claims of one name may say different numbers: see [`turn`](super::turn).
+    pub limit: NonZeroU32,
 }
 
 impl Request {
-    /// A request with a [new id](ClaimId::random), of a caller who waits for ever.
+    /// A request with a [new id](ClaimId::random), of a caller who waits for ever. A permit has a limit of one.
     pub fn new(name: LockName, kind: Kind, ttl: Duration) -> Self {
-        Self { name, kind, id: ClaimId::random(), ttl, wait: Wait::Forever, wants_token: true }
+        let (id, wait, limit) = (ClaimId::random(), Wait::Forever, NonZeroU32::MIN);
+        Self { name, kind, id, ttl, wait, wants_token: true, limit }
+    }
+
+    /// The claim's place in a queue.
+    pub const fn entry(&self) -> Entry {
+        Entry::new(self.id, self.kind).limit(self.limit)
     }
 
     /// The same for another claim.
@@ -56,6 +65,13 @@ impl Request {
     #[must_use]
     pub fn without_token(mut self) -> Self {
         self.wants_token = false;
+        self
+    }
+
+    /// The same with another number of permits.
+    #[must_use]
+    pub fn limit(mut self, limit: NonZeroU32) -> Self {
+        self.limit = limit;
         self
     }
 

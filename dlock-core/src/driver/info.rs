@@ -24,6 +24,8 @@ pub struct Info {
     pub identity: String,
     /// The kinds of claim it grants.
     pub kinds: &'static [Kind],
+    /// Kinds that it does not grant, each with what to do instead: the end of the error that refuses the kind.
+    pub instead: &'static [(Kind, &'static str)],
     /// Whether every grant carries a fencing token.
     pub tokens: bool,
     /// The kinds of hold that the store can turn into a read hold in one step, when a read claim with the same id asks (see
@@ -47,6 +49,7 @@ impl Info {
             store,
             identity: identity.into(),
             kinds: &[Kind::Mutex],
+            instead: &[],
             tokens: false,
             downgrades: &[],
             ttl: lasting.clone(),
@@ -60,6 +63,13 @@ impl Info {
     #[must_use]
     pub fn kinds(mut self, kinds: &'static [Kind]) -> Self {
         self.kinds = kinds;
+        self
+    }
+
+    /// What to do instead of asking for a kind that the store does not grant, where there is something to say.
+    #[must_use]
+    pub fn instead(mut self, instead: &'static [(Kind, &'static str)]) -> Self {
+        self.instead = instead;
         self
     }
 
@@ -105,7 +115,10 @@ impl Info {
     /// The error for a kind that the store does not have. A driver uses it in the last arm of a match on [`Kind`].
     pub fn unsupported(&self, kind: Kind) -> Error {
         let kinds: Vec<_> = self.kinds.iter().map(ToString::to_string).collect();
-        let what = format!("lock for {kind}; it can for {}", kinds.join(", "));
+        let mut what = format!("lock for {kind}; it can for {}", kinds.join(", "));
+        for (_, instead) in self.instead.iter().filter(|(lacks, _)| *lacks == kind) {
+            what = format!("{what}; {instead}");
+        }
         Error::Unsupported { store: self.store, what }
     }
 }

@@ -18,12 +18,15 @@ pub enum Kind {
     Read,
     /// One holder at a time, beside no reader; readers that come after a waiting writer wait behind it.
     Write,
+    /// One of several permits, in order of arrival; never beside any other kind. Each claim names the
+    /// [limit](crate::driver::Request::limit), which is the number of permits.
+    Permit,
 }
 
 impl Kind {
     /// All kinds of this version. Not for [`Info::kinds`](crate::driver::Info::kinds): it would promise kinds that the driver
     /// does not know as soon as this list grows.
-    pub const ALL: &'static [Self] = &[Self::Mutex, Self::Fair, Self::Read, Self::Write];
+    pub const ALL: &'static [Self] = &[Self::Mutex, Self::Fair, Self::Read, Self::Write, Self::Permit];
 
     /// Its name, on all stores and in all messages.
     pub const fn word(self) -> &'static str {
@@ -32,6 +35,7 @@ impl Kind {
             Self::Fair => "fair",
             Self::Read => "read",
             Self::Write => "write",
+            Self::Permit => "permit",
         }
     }
 
@@ -40,7 +44,8 @@ impl Kind {
         Self::ALL.iter().copied().find(|kind| kind.word() == word)
     }
 
-    /// Whether two claims of one name, of this kind and the other, may hold at once.
+    /// Whether any number of claims of one name, of this kind and the other, may hold at once. `false` for permits, which
+    /// hold at once only as far as their limits allow: [`turn`](crate::driver::turn) counts them.
     pub fn shares_with(self, other: Self) -> bool {
         self == Self::Read && other == Self::Read
     }

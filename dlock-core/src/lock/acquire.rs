@@ -3,6 +3,7 @@
 
 use std::{
     fmt,
+    num::NonZeroU32,
     pin::Pin,
     sync::PoisonError,
     task::{Context, Poll, ready},
@@ -27,6 +28,8 @@ pub(crate) struct Target {
     pub(crate) locks: Locks,
     pub(crate) name: LockName,
     pub(crate) kind: Kind,
+    /// How many may hold it at once: more than one for a permit only. Zero is refused.
+    pub(crate) limit: u32,
     pub(crate) owner: Option<Owner>,
 }
 
@@ -158,6 +161,7 @@ async fn acquire(target: Target, options: LockOptions) -> Outcome {
     target.name.check()?;
     options.validate(info)?;
     info.check_kind(target.kind)?;
+    let limit = target.limit()?;
     if client.closing.is_cancelled() {
         return Err(Error::Closed { name: target.name });
     }
@@ -166,39 +170,50 @@ async fn acquire(target: Target, options: LockOptions) -> Outcome {
         return Err(Error::NoRuntime { name: target.name });
     }
     // One deadline for everything that the call does.
-    let limit = match options.waiting() {
-        Wait::For(waited) => Some(Limit { waited, at: Moment::now().after(waited).instant() }),
+    let until = match options.waiting() {
+        Wait::For(waited) => Some(Deadline { waited, at: Moment::now().after(waited).instant() }),
         Wait::Never | Wait::Forever => None,
     };
     match &target.owner {
-        None => contest(&target, &options, limit).await,
+        None => contest(&target, limit, &options, until).await,
         Some(owner) => {
             let slot = owner.slot(client.id, &target.name);
             // An owner that holds the lock enters at once. It does not wait for other tasks of the owner.
             if let Some(entered) = slot.enter(&target) {
                 return entered;
             }
-            let _turn = match (options.waiting(), &limit) {
+            let _turn = match (options.waiting(), &until) {
                 // Another task of this owner waits for the lock, so the owner does not hold it, and this try is busy.
                 (Wait::Never, _) => match slot.turn.try_lock() {
                     Ok(turn) => turn,
                     Err(_) => return Ok(None),
                 },
-                (_, Some(limit)) => match timeout_at(limit.at, slot.turn.lock()).await {
+                (_, Some(until)) => match timeout_at(until.at, slot.turn.lock()).await {
                     Ok(turn) => turn,
-                    Err(_) => return Err(limit.reached(&target, None)),
+                    Err(_) => return Err(until.reached(&target, None)),
                 },
                 (_, None) => slot.turn.lock().await,
             };
             if let Some(entered) = slot.enter(&target) {
                 return entered;
             }
-            let stake = contest(&target, &options, limit).await?;
+            let stake = contest(&target, limit, &options, until).await?;
             if let Some(taken) = &stake {
                 slot.set(&taken.hold);
             }
             Ok(stake)
         }
+    }
+}
+
+impl Target {
+    /// # Errors
+    /// [`Error::InvalidOptions`] if it is zero.
+    fn limit(&self) -> Result<NonZeroU32> {
+        NonZeroU32::new(self.limit).ok_or_else(|| {
+            let reason = format!("semaphore `{}` has a limit of 0: nobody could ever hold it", self.name);
+            Error::InvalidOptions { reason }
+        })
     }
 }
 
@@ -215,23 +230,29 @@ impl Slot {
 }
 
 /// Starts a keeper, and waits for its answer or until the time is over.
-async fn contest(target: &Target, options: &LockOptions, limit: Option<Limit>) -> Outcome {
+async fn contest(
+    target: &Target,
+    limit: NonZeroU32,
+    options: &LockOptions,
+    until: Option<Deadline>,
+) -> Outcome {
     let client = target.locks.client();
     let terms = options.terms(client.store.backend.info());
-    let request = Request::new(target.name.clone(), target.kind, terms.ttl).wait(options.waiting());
-    let failure = limit.as_ref().map(|_| LastFailure::default());
+    let request = Request::new(target.name.clone(), target.kind, terms.ttl);
+    let request = request.limit(limit).wait(options.waiting());
+    let failure = until.as_ref().map(|_| LastFailure::default());
     let (reply, mut answer) = oneshot::channel();
     Keeper::new(client, request, terms, failure.clone()).start(reply);
-    let outcome = match limit {
+    let outcome = match until {
         None => (&mut answer).await,
-        Some(limit) => match timeout_at(limit.at, &mut answer).await {
+        Some(until) => match timeout_at(until.at, &mut answer).await {
             Ok(outcome) => outcome,
             Err(_) => {
                 answer.close();
                 // The grant may have come at the last moment.
                 match answer.try_recv() {
                     Ok(outcome) => Ok(outcome),
-                    Err(_) => return Err(limit.reached(target, failure)),
+                    Err(_) => return Err(until.reached(target, failure)),
                 }
             }
         },
@@ -244,12 +265,12 @@ async fn contest(target: &Target, options: &LockOptions, limit: Option<Limit>) -
 }
 
 /// When a bounded wait ends.
-struct Limit {
+struct Deadline {
     waited: Duration,
     at: Instant,
 }
 
-impl Limit {
+impl Deadline {
     fn reached(&self, target: &Target, failure: Option<LastFailure>) -> Error {
         let source = failure.and_then(|last| last.lock().unwrap_or_else(PoisonError::into_inner).take());
         Error::Timeout { name: target.name.clone(), waited: self.waited, source }

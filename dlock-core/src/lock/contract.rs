@@ -16,6 +16,12 @@ pub trait DistributedLock: Send + Sync {
     /// How it is held.
     fn kind(&self) -> Kind;
 
+    /// How many may hold it at once, as this handle says: the limit of a [`Semaphore`](crate::Semaphore), and 1 for all other
+    /// kinds.
+    fn limit(&self) -> u32 {
+        1
+    }
+
     /// Which store it is in: [`Info::identity`](crate::driver::Info::identity). With the name, which lock it is.
     fn store(&self) -> &str;
 

@@ -53,7 +53,7 @@ impl<K: kind::Side> Lock<K> {
     pub(crate) fn new(locks: &Locks, name: impl AsRef<str>) -> Self {
         // Checked by the first call that would use it, so that making a lock cannot fail.
         let name = LockName::unchecked(name.as_ref());
-        let target = Target { locks: locks.clone(), name, kind: K::KIND, owner: None };
+        let target = Target { locks: locks.clone(), name, kind: K::KIND, limit: 1, owner: None };
         Self { target, kind: PhantomData }
     }
 

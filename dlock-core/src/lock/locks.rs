@@ -10,7 +10,7 @@ use std::{
 
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{DistributedLock, FairMutex, Lock, LockOptions, Mutex, RwPair};
+use super::{DistributedLock, FairMutex, Lock, LockOptions, Mutex, RwPair, Semaphore};
 use crate::{
     driver::{Error, Info, Inspect, Kind, LockName, LockState, Result, Store},
     engine::Client,
@@ -70,13 +70,20 @@ impl Locks {
         RwPair::new(self, name)
     }
 
-    /// Any kind of lock, chosen at run time.
+    /// A semaphore: at most `limit` holders at once, in order of arrival. Each [`acquire`](Semaphore::acquire) takes one
+    /// permit. A limit of zero is refused when a permit is asked for.
+    pub fn semaphore(&self, name: impl AsRef<str>, limit: u32) -> Semaphore {
+        Semaphore::new(self, name, limit)
+    }
+
+    /// Any kind of lock, chosen at run time. A permit is that of a semaphore with a limit of one.
     pub fn of(&self, kind: Kind, name: impl AsRef<str>) -> Arc<dyn DistributedLock> {
         match kind {
             Kind::Mutex => Arc::new(self.mutex(name)),
             Kind::Fair => Arc::new(self.fair(name)),
             Kind::Read => Arc::new(self.rwlock(name).read()),
             Kind::Write => Arc::new(self.rwlock(name).write()),
+            Kind::Permit => Arc::new(self.semaphore(name, 1)),
         }
     }
 

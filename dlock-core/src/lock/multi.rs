@@ -16,7 +16,8 @@ use crate::driver::{Error, Kind, LockName, Result, Wait};
 /// name). So two MultiLocks never deadlock, and nothing is held that need not be.
 ///
 /// Its guard has a [token](Guard::tokens) per member and is lost when any member is lost; the others stay held until
-/// it is released. The same lock given twice counts once, and the exclusive side wins.
+/// it is released. The same lock given twice counts once: the exclusive side wins, and of two semaphores the smaller limit. So
+/// a MultiLock takes one permit of a semaphore.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
@@ -52,7 +53,7 @@ impl MultiLock {
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] if there is none, or if one is itself a MultiLock: its members must be in the common
-    /// order, so give them singly.
+    /// order, so give them singly. Also if a reader and a permit of one name are among them, which exclude each other.
     pub fn new(members: impl IntoIterator<Item = Arc<dyn DistributedLock>>) -> Result<Self> {
         let mut members: Vec<_> = members.into_iter().collect();
         let invalid = |reason: &str| Err(Error::InvalidConfig { reason: reason.to_owned() });
@@ -64,7 +65,18 @@ impl MultiLock {
         }
         // The exclusive side of a pair comes first and stays.
         members.sort_by(|a, b| rank(a.as_ref()).cmp(&rank(b.as_ref())));
-        members.dedup_by(|a, b| (a.store(), a.name()) == (b.store(), b.name()));
+        let is_same =
+            |a: &dyn DistributedLock, b: &dyn DistributedLock| (a.store(), a.name()) == (b.store(), b.name());
+        for of_one in members.chunk_by(|a, b| is_same(a.as_ref(), b.as_ref())) {
+            let has = |kind| of_one.iter().any(|member| member.kind() == kind);
+            if of_one[0].kind() == Kind::Permit && has(Kind::Read) {
+                let name = of_one[0].name();
+                return invalid(&format!(
+                    "a multilock cannot hold a permit and a read lock of `{name}`, which exclude each other: give it one of them"
+                ));
+            }
+        }
+        members.dedup_by(|a, b| is_same(a.as_ref(), b.as_ref()));
         let names: Vec<_> = members.iter().map(|member| member.name().as_str()).collect();
         let name = LockName::unchecked(names.join(" + "));
         Ok(Self { members, name })
@@ -160,9 +172,14 @@ impl MultiLock {
     }
 }
 
-/// The order that all MultiLocks share; of one lock the exclusive side first.
-fn rank(member: &dyn DistributedLock) -> (&str, &LockName, bool) {
-    (member.store(), member.name(), member.kind() == Kind::Read)
+/// The order that all MultiLocks share; of one lock the exclusive side first, then the smallest semaphore.
+fn rank(member: &dyn DistributedLock) -> (&str, &LockName, u8, u32) {
+    let side = match member.kind() {
+        Kind::Read => 2,
+        Kind::Permit => 1,
+        _ => 0,
+    };
+    (member.store(), member.name(), side, member.limit())
 }
 
 #[async_trait]

@@ -1,4 +1,4 @@
-//! The reference store, in this process's memory: all four kinds in one queue. Also how to write a backend.
+//! The reference store, in this process's memory: all kinds in one queue. Also how to write a backend.
 //! Over the usual length, so that a whole backend is read in one place.
 
 use std::{
@@ -14,7 +14,8 @@ use tokio::sync::Notify;
 
 use crate::driver::{
     Attempt, Backend, Claim, ClaimId, Contender, Driver, Entry, Error, Grant, Info, Inspect, Kind, LockName,
-    LockState, Moment, Release, Renewal, Request, Result, Store, StoreUrl, Token, Turn, Wait, turn, watchers,
+    LockState, Moment, Release, Renewal, Request, Result, Store, StoreUrl, Token, Turn, Wait, turn, watched,
+    watchers,
 };
 
 /// `memory:` and `memory:NAME`: one store per name and process.
@@ -56,7 +57,7 @@ impl MemoryBackend {
 
     fn named(name: String) -> Self {
         let info = Info::new("memory", format!("memory:{name}"))
-            .kinds(&[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write])
+            .kinds(&[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind::Permit])
             .tokens(true)
             .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write]);
         Self { space: Arc::new(Mutex::new(Shelf { last: floor(), queues: BTreeMap::new() })), info }
@@ -120,11 +121,11 @@ impl Claim for MemoryClaim {
                 shelf.place(name, *id).expect("found above").entry.kind = Kind::Read;
             }
         } else {
-            if *wait == Wait::Never && shelf.blocks(name, *kind) {
+            let entry = self.request.entry();
+            if *wait == Wait::Never && shelf.blocks(name, entry) {
                 return Ok(Attempt::Busy { retry_in: *ttl });
             }
             shelf.last += 1;
-            let entry = Entry { id: *id, kind: *kind };
             let (number, bell) = (shelf.last, Arc::clone(&self.bell));
             let queue = shelf.queues.entry(name.clone()).or_insert_with(|| Vec::with_capacity(1));
             queue.push(Place { entry, number, came: now, expires: now.after(*ttl), bell });
@@ -168,21 +169,23 @@ impl Shelf {
         self.queues.get_mut(name)?.iter_mut().find(|place| place.entry.id == id)
     }
 
-    /// Whether somebody is ahead of a newcomer of this kind.
-    fn blocks(&self, name: &LockName, kind: Kind) -> bool {
-        self.queues
-            .get(name)
-            .is_some_and(|queue| queue.iter().any(|place| !kind.shares_with(place.entry.kind)))
+    /// Whether a newcomer would have to wait.
+    fn blocks(&self, name: &LockName, newcomer: Entry) -> bool {
+        let mut queue = self.queue(name);
+        queue.push(newcomer);
+        turn(&queue, newcomer.id) != Turn::Mine
     }
 
-    /// Whether the claim holds. If not, it is to ask again when the claim ahead of it expires.
+    /// Whether the claim holds. If not, it is to ask again when one of the claims expires that it waits for.
     fn answer(&mut self, name: &LockName, id: ClaimId, ttl: Duration, now: Moment) -> Attempt {
-        let turn = turn(&self.queue(name), id);
-        let id = if let Turn::Behind(ahead) = turn { ahead.id } else { id };
-        let place = self.place(name, id).expect("just entered, and nobody ahead is absent");
-        match turn {
-            Turn::Behind(_) => Attempt::Busy { retry_in: place.expires.since(now) },
-            _ => Attempt::Granted(Grant { token: Token::new(place.number), valid_for: ttl }),
+        let queue = self.queue(name);
+        let left = |ahead: &Entry| Some(self.place(name, ahead.id)?.expires.since(now));
+        match watched(&queue, id).iter().filter_map(left).min() {
+            Some(retry_in) => Attempt::Busy { retry_in },
+            None => {
+                let place = self.place(name, id).expect("just entered");
+                Attempt::Granted(Grant { token: Token::new(place.number), valid_for: ttl })
+            }
         }
     }
 

@@ -29,6 +29,12 @@ use claim::RedLockClaim;
 /// granted in order of arrival while contenders arrive further apart than a round trip and no answer of a member is lost.
 /// Otherwise several contenders may hold members at the same time, and one that came later may get the majority first.
 ///
+/// **It has no semaphores.** Each member would keep the limit, but a majority of members would not: of three members that
+/// each grant two permits, three holders can have two members each. In general `m` members with a majority of `q` let in up
+/// to `m * limit / q` holders, which is the limit only for a limit of one. To keep a larger limit, a holder would need nearly
+/// all members, and the loss of one member would stop it. So a permit is refused before any member is asked. Take one store
+/// for a semaphore, or as many mutexes as there are permits.
+///
 /// The ids that the members show agree with [`Guard::id`](crate::Guard::id) in their first 30 characters. Each member sees
 /// a different id, and a new one after each release, so that a late request never touches a later claim.
 ///
@@ -75,7 +81,7 @@ impl RedLock {
         let shortest_lease = infos().map(|info| *info.leases.start()).max().unwrap_or_default();
         let longest_lease = infos().map(|info| *info.leases.end()).min().unwrap_or_default();
         let identity = format!("redlock:{}", identities.join(","));
-        let info = Info::new("redlock", identity).kinds(kinds).ttl(least..=most);
+        let info = Info::new("redlock", identity).kinds(kinds).instead(INSTEAD).ttl(least..=most);
         let info = match infos().filter_map(|info| info.session).max() {
             Some(session) => info.session(session, shortest_lease..=longest_lease),
             None => info,
@@ -130,6 +136,13 @@ impl fmt::Debug for RedLock {
 
 /// The kinds that RedLock knows how to ask its members for.
 const KINDS: &[Kind] = &[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write];
+
+/// What to do instead of asking for a kind that no RedLock has.
+const INSTEAD: &[(Kind, &str)] = &[(
+    Kind::Permit,
+    "a majority of members that each keep a limit lets in more holders than the limit, so take one store for a semaphore, \
+     or as many mutexes as there are permits",
+)];
 
 /// The kinds that all members have, as [`Info`] wants them.
 fn common(kinds: &[Kind]) -> &'static [Kind] {

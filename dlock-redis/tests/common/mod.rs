@@ -23,6 +23,9 @@ use dlock_redis::DRIVER;
 use futures_util::StreamExt;
 use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, aio::MultiplexedConnection};
 
+/// The kinds that Redisson has too.
+pub(crate) const KINDS: &[Kind] = &[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write];
+
 /// What a test needs; `None` if it is not there and not required. Fails if it is required.
 pub(crate) fn or_skip<T>(found: Result<T, Unreachable>) -> Option<T> {
     let unreachable = match found {

@@ -57,7 +57,7 @@ async fn f1_no_client_sends_its_time_of_day() {
         words
     });
     let store = connect(&format!("redis://{}", relay.await.address)).await.unwrap();
-    for kind in Kind::ALL {
+    for kind in crate::common::KINDS {
         let (mut held, _) = claim(&store, "foo", *kind, 1500, Wait::Forever);
         granted(held.attempt().await);
         let rival = if *kind == Kind::Read { Kind::Write } else { *kind };
@@ -241,7 +241,7 @@ async fn assert_counted_once(bench: &Bench) {
 async fn f8_an_attempt_that_is_sent_twice_is_one_hold() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
-    for kind in Kind::ALL {
+    for kind in crate::common::KINDS {
         let (mut claim, _) = claim(&store, "foo", *kind, 30_000, Wait::Forever);
         let first = granted(claim.attempt().await);
         assert_eq!(granted(claim.attempt().await), first, "{kind}: asking again drew another token");
@@ -257,7 +257,7 @@ async fn f8_an_attempt_whose_answer_is_lost_is_one_hold() {
     let Some(server) = bench.running.servers().first() else { return };
     let relay = Relay::to(server.address()).await;
     let store = connect(&format!("redis://{}", relay.address)).await.unwrap();
-    for kind in Kind::ALL {
+    for kind in crate::common::KINDS {
         // A first call, so that the server knows the script.
         let (mut claim, _) = claim(&store, "foo", *kind, 30_000, Wait::Forever);
         granted(claim.attempt().await);
@@ -276,7 +276,7 @@ async fn f8_an_attempt_whose_answer_is_lost_is_one_hold() {
 async fn f9_a_renewal_after_the_release_revives_nothing() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
-    for kind in Kind::ALL {
+    for kind in crate::common::KINDS {
         let (mut claim, _) = claim(&store, "foo", *kind, 1500, Wait::Never);
         granted(claim.attempt().await);
         claim.release().await.unwrap();

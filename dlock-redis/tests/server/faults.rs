@@ -17,7 +17,7 @@ use crate::common::{
 async fn a_server_that_forgot_the_scripts_is_given_them_again() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
-    for kind in Kind::ALL {
+    for kind in crate::common::KINDS {
         let (mut claim, _) = claim(&store, &crate::common::unique(), *kind, 1500, Wait::Never);
         bench.tell("SCRIPT FLUSH").await;
         granted(claim.attempt().await);
@@ -196,7 +196,7 @@ async fn a_release_whose_answer_is_lost_is_not_taken_for_a_loss() {
     for params in ["", "?dialect=plain"] {
         let relay = Relay::to(server.address()).await;
         let locks = Locks::new(connect(&format!("redis://{}{params}", relay.address)).await.unwrap());
-        let kinds = if params.is_empty() { Kind::ALL } else { &[Kind::Mutex] };
+        let kinds = if params.is_empty() { crate::common::KINDS } else { &[Kind::Mutex] };
         for kind in kinds {
             let lock = locks.of(*kind, "foo");
             // A first call, so that the server knows the script.
@@ -213,7 +213,7 @@ async fn a_release_whose_answer_is_lost_is_not_taken_for_a_loss() {
 #[tokio::test]
 async fn whoever_releases_what_is_gone_from_the_server_is_told() {
     let Some(bench) = Bench::new().await else { return };
-    for (params, kinds) in [("", Kind::ALL), ("dialect=plain", &[Kind::Mutex])] {
+    for (params, kinds) in [("", crate::common::KINDS), ("dialect=plain", &[Kind::Mutex])] {
         let locks = bench.locks(params).await;
         for kind in kinds {
             for end in ["DEL foo", "SET foo precious"] {
@@ -233,7 +233,7 @@ async fn a_key_of_another_type_is_refused_and_unchanged() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
     bench.tell("SET foo precious").await;
-    for kind in Kind::ALL {
+    for kind in crate::common::KINDS {
         let (mut claim, _) = claim(&store, "foo", *kind, 1500, Wait::Forever);
         let told = claim.attempt().await;
         assert!(matches!(told, Err(Error::WrongKind { .. })), "{kind}: {told:?}");
@@ -281,7 +281,7 @@ async fn what_other_programs_keep_is_neither_listed_nor_read_nor_broken() {
 async fn what_is_put_in_a_locks_place_is_neither_renewed_nor_released() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
-    for kind in Kind::ALL {
+    for kind in crate::common::KINDS {
         let held =
             locks.of(*kind, "foo").lock(&LockOptions::new().ttl(Duration::from_secs(3))).await.unwrap();
         bench.tell("SET foo precious").await;
@@ -300,7 +300,7 @@ async fn a_token_that_cannot_be_drawn_refuses_the_grant_and_is_unchanged() {
     for put in ["SET redisson_lock_token:{foo} precious", "HSET redisson_lock_token:{foo} precious 1"] {
         bench.tell(put).await;
         let before: Vec<u8> = bench.ask("DUMP redisson_lock_token:{foo}").await;
-        for kind in Kind::ALL {
+        for kind in crate::common::KINDS {
             let (mut claim, _) = claim(&store, "foo", *kind, 1500, Wait::Forever);
             let told = claim.attempt().await;
             assert!(matches!(&told, Err(error) if !error.is_transient()), "{kind}: {told:?}");
@@ -365,7 +365,7 @@ async fn where_the_server_tells_of_lost_keys_a_waiter_is_woken_though_nobody_pub
     bench.tell("CONFIG SET notify-keyspace-events Egxe").await;
     let locks = bench.locks("keyspace_events=on").await;
     // Without a message, as Redisson's fair lock, its spin lock and its `delete()` do it.
-    for kind in Kind::ALL {
+    for kind in crate::common::KINDS {
         let hash =
             if matches!(kind, Kind::Read | Kind::Write) { "mode write aaaa:1:write 1" } else { "aaaa:1 1" };
         bench.tell(&format!("HSET foo {hash}")).await;

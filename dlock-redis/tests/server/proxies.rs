@@ -71,7 +71,7 @@ async fn locks(relay: &Relay) -> Locks {
 /// Many holds of all kinds, taken at once, so that they are renewed together.
 async fn many(locks: &Locks) -> Vec<Guard> {
     let all = (0..40).map(async |number| {
-        let kind = Kind::ALL[number % Kind::ALL.len()];
+        let kind = crate::common::KINDS[number % crate::common::KINDS.len()];
         locks.of(kind, format!("foo{number}")).lock(&LockOptions::new().ttl(TTL)).await
     });
     join_all(all).await.into_iter().map(|held| held.expect("nobody else holds it")).collect()

@@ -37,7 +37,7 @@ async fn locks(url: &str) -> Locks {
 
 /// Asserts that a waiter gets a lock that is released.
 async fn works(locks: &Locks) {
-    for kind in Kind::ALL {
+    for kind in crate::common::KINDS {
         let name = crate::common::unique();
         let held = locks.of(*kind, &name).lock(&LockOptions::new()).await.expect("it is free");
         let write = locks.rwlock(&name).write();

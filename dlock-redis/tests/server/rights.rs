@@ -36,7 +36,7 @@ async fn locks(url: &str) -> Result<Locks> {
 /// Asserts that all operations work: every kind, waiting, renewing, looking into the store and breaking locks.
 async fn all_works(locks: &Locks) {
     let options = LockOptions::new().ttl(Duration::from_secs(600));
-    for kind in Kind::ALL {
+    for kind in crate::common::KINDS {
         let held = locks.of(*kind, "foo").lock(&options).await.expect("it is free");
         let lock = locks.of(if *kind == Kind::Read { Kind::Write } else { *kind }, "foo");
         let waiter = tokio::spawn(async move { lock.lock(&options).await });

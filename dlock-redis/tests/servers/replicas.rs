@@ -99,12 +99,12 @@ async fn where_no_replica_is_connected_none_is_waited_for() {
 async fn a_grant_that_no_replica_has_is_refused_and_not_left_held() {
     let Some((primary, replica)) = pair().await else { return };
     let locks = locks(&primary, 1).await;
-    for kind in Kind::ALL {
+    for kind in crate::common::KINDS {
         let held = try_lock(&locks, *kind, SECOND).await.unwrap();
         held.expect("the replica answers").release().await.unwrap();
     }
     replica.servers()[0].pause().await.unwrap();
-    for kind in Kind::ALL {
+    for kind in crate::common::KINDS {
         let told = try_lock(&locks, *kind, SECOND).await;
         assert!(
             matches!(told, Err(Error::Unavailable { .. })),
@@ -184,14 +184,14 @@ async fn on_a_cluster_the_node_that_has_the_key_is_asked_for_its_replicas() {
     let Some(running) = cluster().await else { return };
     let locks = locks(&running, 1).await;
     let [first, second, third] = running.servers() else { panic!("three nodes") };
-    for kind in Kind::ALL {
+    for kind in crate::common::KINDS {
         let held = try_lock(&locks, *kind, SECOND).await.unwrap().expect("the replica answers");
         held.release().await.unwrap();
     }
     assert_eq!(waits(first).await, 0, "another node was asked");
     assert!(waits(second).await >= 4, "nobody was asked");
     third.pause().await.unwrap();
-    for kind in Kind::ALL {
+    for kind in crate::common::KINDS {
         // Whichever node the client asks first: the third is a replica of the second, and has only its data.
         let told = try_lock(&locks, *kind, SECOND).await;
         assert!(
@@ -239,7 +239,7 @@ async fn what_is_held_is_seen_though_no_replica_has_heard_of_it() {
     let third = &running.servers()[2];
     let (a, b) = (Locks::new(connect(running.url()).await.unwrap()), locks(&running, 1).await);
     third.pause().await.unwrap();
-    for kind in Kind::ALL {
+    for kind in crate::common::KINDS {
         let held = try_lock(&a, *kind, SECOND).await.unwrap().expect("it waits for no replica");
         let name = format!("{SECOND}{kind}");
         let seen = b.inspect(&name).await.unwrap();

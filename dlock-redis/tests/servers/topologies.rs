@@ -169,7 +169,7 @@ async fn on_a_cluster_odd_names_are_locks_of_every_kind() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     let (a, b) = (locks(&running, 600).await, locks(&running, 600).await);
     for name in ["a{b", "a}b", "a{}b", "}{", "{", "{}{c}"] {
-        for kind in Kind::ALL {
+        for kind in crate::common::KINDS {
             let options = LockOptions::new().ttl(Duration::from_secs(600));
             let held = a.of(*kind, name).lock(&options).await.unwrap();
             // A reader keeps out a writer, not another reader.

@@ -50,7 +50,7 @@ impl FromRow<'_, SqliteRow> for QueueRow {
         Ok(Self {
             name: row.try_get("name")?,
             number: row.try_get("seq")?,
-            entry: Entry { id: id("claim")?, kind },
+            entry: Entry::new(id("claim")?, kind),
             client: id("client")?,
             pid: row.try_get("pid")?,
             host: row.try_get("host")?,

@@ -68,7 +68,7 @@ proptest! {
 
     #[test]
     fn the_statements_say_whose_turn_it_is_as_the_rule_does(
-        kinds in prop::collection::vec((prop::sample::select(Kind::ALL), any::<bool>()), 0..12)
+        kinds in prop::collection::vec((prop::sample::select(keys::KINDS), any::<bool>()), 0..12)
     ) {
         let (_dir, connection, me) = store();
         block_on(compare(&connection, &me, &kinds))?;

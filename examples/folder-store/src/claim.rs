@@ -55,7 +55,7 @@ impl Claim for FolderClaim {
                     }
                 }
                 None => {
-                    let entry = Entry { id: *id, kind: *kind };
+                    let entry = Entry::new(*id, *kind);
                     let number = table.draw();
                     table.rows.push(Row { number, entry, expires, name: name.clone() });
                 }

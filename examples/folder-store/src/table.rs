@@ -161,7 +161,7 @@ impl Row {
         let kind = words.next()?;
         let kind = KINDS.iter().copied().find(|known| known.to_string() == kind)?;
         let id = u128::from_str_radix(&words.next()?.replace('-', ""), 16).ok()?;
-        let entry = Entry { id: ClaimId::from_bytes(id.to_be_bytes()), kind };
+        let entry = Entry::new(ClaimId::from_bytes(id.to_be_bytes()), kind);
         let expires = Duration::from_millis(words.next()?.parse().ok()?);
         Some(Self { number, entry, expires, name: LockName::new(words.next()?).ok()? })
     }

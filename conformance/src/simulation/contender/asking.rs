@@ -37,6 +37,7 @@ impl Contender {
             Kind::Fair => owned!(locks.fair(name)),
             Kind::Read => owned!(locks.rwlock(name).read()),
             Kind::Write => owned!(locks.rwlock(name).write()),
+            Kind::Permit => Box::new(locks.semaphore(name, round.limit)),
             kind => panic!("the simulation does not draw {kind}"),
         }
     }

@@ -1,0 +1,224 @@
+//! The limit of a semaphore in trouble: storms, deaths, lost answers; and who is woken.
+
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Arc,
+        atomic::{
+            AtomicU32,
+            Ordering::{Relaxed, SeqCst},
+        },
+    },
+    time::Duration,
+};
+
+use dlock_core::{
+    DistributedLock, Error, Kind, LockName,
+    driver::{Attempt, Claim, Request},
+};
+use fastrand::Rng;
+use futures_util::{FutureExt, future::join_all};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::semaphore::{arrive, is_full, take, take_all};
+use crate::{
+    Arena,
+    case::{Case, Need, cases},
+    history::{Counts, History},
+};
+
+/// The cases of this file.
+pub(super) fn cases() -> Vec<Case> {
+    cases! {
+        "semaphore" (Kind::Permit) [] {
+            the_limit_is_kept_in_a_storm,
+            the_limit_is_kept_though_answers_are_lost_and_holders_die,
+            a_holder_that_dies_gives_its_permit_back,
+            a_dead_waiter_keeps_nobody_out_after_its_ttl_or_session,
+        }
+        "semaphore" (Kind::Permit) [Need::Kind(Kind::Mutex)] { a_mutex_waits_for_every_permit }
+        "semaphore" (Kind::Permit) [Need::Driver] { a_permit_given_back_wakes_no_more_waiters_than_may_hold }
+    }
+}
+
+const LIMIT: u32 = 3;
+
+/// Counts who is inside. Never a guard that may be lost: only for ttls that are renewed.
+#[derive(Default)]
+struct Room {
+    inside: AtomicU32,
+    most: AtomicU32,
+}
+
+impl Room {
+    async fn visit(&self, stay: Duration) {
+        let inside = self.inside.fetch_add(1, SeqCst) + 1;
+        self.most.fetch_max(inside, SeqCst);
+        assert!(inside <= LIMIT, "{inside} are inside, and the limit is {LIMIT}");
+        sleep(stay).await;
+        self.inside.fetch_sub(1, SeqCst);
+    }
+}
+
+pub(super) async fn the_limit_is_kept_in_a_storm(arena: Arc<Arena>) {
+    let (room, rounds) = (Arc::new(Room::default()), if arena.is_disturbed() { 5 } else { 20 });
+    let granted = Arc::new(AtomicU32::new(0));
+    let mut contenders = Vec::new();
+    for number in 0..9 {
+        let client = arena.client().await;
+        let (lock, options) = (client.semaphore(arena.name(), LIMIT), arena.options());
+        let (room, granted, mut rng) = (Arc::clone(&room), Arc::clone(&granted), Rng::with_seed(number));
+        contenders.push(arena.go(async move {
+            for _ in 0..rounds {
+                let (patience, stay) =
+                    (Duration::from_micros(rng.u64(0..20_000)), Duration::from_millis(rng.u64(0..4)));
+                let guard = match rng.u8(..4) {
+                    0 => lock.try_lock(&options).await.expect("busy is no error"),
+                    1 => match timeout(patience, lock.lock(&options)).await {
+                        Ok(guard) => Some(guard.expect("granted in the end")),
+                        Err(_) => None,
+                    },
+                    _ => Some(lock.lock(&options).await.expect("granted in the end")),
+                };
+                let Some(guard) = guard else { continue };
+                room.visit(stay).await;
+                granted.fetch_add(1, Relaxed);
+                if rng.bool() {
+                    guard.release().await.expect("held until now");
+                }
+            }
+        }));
+    }
+    for contender in join_all(contenders).await {
+        contender.expect("a contender found something wrong");
+    }
+    assert!(granted.load(Relaxed) >= rounds * 4, "few were granted: {granted:?}");
+    assert!(room.most.load(SeqCst) > 1, "nobody ever held beside another");
+}
+
+pub(super) async fn the_limit_is_kept_though_answers_are_lost_and_holders_die(arena: Arc<Arena>) {
+    let (history, mut contenders) = (Arc::new(History::new()), Vec::new());
+    // Fewer where answers are slow or lost, or where waiters are woken without end.
+    let (count, rounds) = if arena.is_disturbed() { (4, 2) } else { (6, 3) };
+    for number in 0..count {
+        let (history, arena_of, mut rng) = (Arc::clone(&history), Arc::clone(&arena), Rng::with_seed(number));
+        contenders.push(arena.go(async move {
+            for _ in 0..rounds {
+                // A new client each time, since a dead one stays dead.
+                let (client, switch) = arena_of.client_with_switch().await;
+                let (limit, options) = (rng.u32(2..=LIMIT), arena_of.short());
+                let lock = client.semaphore(arena_of.name(), limit);
+                let stake = history.invokes_permit(arena_of.name(), limit, arena_of.short_ttl());
+                if rng.u8(..3) == 0 {
+                    switch.lose_answers();
+                }
+                let (asked, connect) = (lock.lock(&options), async {
+                    sleep(Duration::from_millis(20)).await;
+                    switch.connect();
+                });
+                let Ok(guard) = tokio::join!(asked, connect).0 else { continue };
+                history.granted(stake, guard.token(), Instant::now() + guard.remaining());
+                sleep(Duration::from_millis(rng.u64(0..20))).await;
+                if rng.bool() {
+                    switch.kill();
+                    history.lost(stake, guard.lost().await);
+                } else {
+                    history.releases(stake);
+                    drop(guard);
+                }
+            }
+        }));
+    }
+    for contender in join_all(contenders).await {
+        contender.expect("no panic");
+    }
+    let least = usize::try_from(count).expect("small");
+    assert_eq!(history.check(&Counts { grants: least, ..Counts::default() }), []);
+    // Alone with a limit of one: once the store has forgotten all the dead.
+    let client = arena.client().await;
+    let last = client.semaphore(arena.name(), 1);
+    let limit = arena.forgotten_after(&client, arena.short_ttl()) + arena.ttl();
+    let last = arena.within(limit, "the dead keep their permits", last.acquire().ttl(arena.ttl())).await;
+    drop(last.expect("granted in the end"));
+}
+
+pub(super) async fn a_holder_that_dies_gives_its_permit_back(arena: Arc<Arena>) {
+    let ((dying, switch), client) = (arena.client_with_switch().await, arena.client().await);
+    let dead = dying.semaphore(arena.name(), 2).acquire().ttl(arena.short_ttl()).await.expect("two are free");
+    let _alive = take(&arena, &client, 2, "one is free").await;
+    switch.kill();
+    let limit = arena.forgotten_after(&client, arena.short_ttl());
+    let next = client.semaphore(arena.name(), 2);
+    let next = next.acquire().ttl(arena.ttl());
+    let next =
+        arena.within(limit, "a permit is lost with its holder", next).await.expect("granted in the end");
+    assert!(dead.is_lost(), "others hold its permit, and the holder was not told");
+    assert!(is_full(&arena, &client, 2).await, "three hold it, and the limit is two");
+    drop(next);
+}
+
+pub(super) async fn a_dead_waiter_keeps_nobody_out_after_its_ttl_or_session(arena: Arc<Arena>) {
+    let ((dying, switch), client) = (arena.client_with_switch().await, arena.client().await);
+    let mut held = take_all(&arena, &[2; 2]).await;
+    let (lock, ttl) = (dying.semaphore(arena.name(), 1), arena.short_ttl());
+    let waiter = arena.go(async move { lock.acquire().ttl(ttl).await });
+    arena.until_contenders(&client, 3).await;
+    let behind = arrive(&arena, 2, 4).await;
+    switch.kill();
+    waiter.abort();
+    held.remove(0).release().await.expect("held until now");
+    let limit = arena.forgotten_after(&client, arena.short_ttl()) + arena.long_ttl(&client) / 3;
+    drop(arena.within(limit, "a dead waiter is in the way", behind).await.expect("no panic"));
+}
+
+pub(super) async fn a_mutex_waits_for_every_permit(arena: Arc<Arena>) {
+    let (mut held, client) = (take_all(&arena, &[2; 2]).await, arena.client().await);
+    let mutex = client.mutex(arena.name());
+    let mut waiting = Box::pin(mutex.lock().ttl(arena.long_ttl(&client)));
+    for _ in 0..2 {
+        match timeout(Duration::from_millis(60), &mut waiting).await {
+            Err(_) => {}
+            Ok(Err(Error::WrongKind { .. })) => return,
+            Ok(other) => panic!("a mutex beside {} permits: {other:?}", held.len()),
+        }
+        held.remove(0).release().await.expect("held until now");
+    }
+    match arena.soon("all permits were given back", waiting).await {
+        // A refusal may have been under way.
+        Ok(_) | Err(Error::WrongKind { .. }) => {}
+        Err(error) => panic!("granted in the end, not {error:?}"),
+    }
+}
+
+/// Hints may come without cause. But if each release woke all who wait, a thousand waiters would ask for each permit. A
+/// store that can only watch wakes as many as may hold together, and no store need wake more.
+pub(super) async fn a_permit_given_back_wakes_no_more_waiters_than_may_hold(arena: Arc<Arena>) {
+    const WAITERS: usize = 12;
+    let (store, client) = (arena.store().await, arena.client().await);
+    let name = LockName::new(arena.name()).expect("legal");
+    let limit = NonZeroU32::new(2).expect("not zero");
+    let request = || Request::new(name.clone(), Kind::Permit, arena.long_ttl(&client)).limit(limit);
+    let mut claims = Vec::new();
+    for number in 0..2 + WAITERS {
+        let mut claim = store.backend.claim(request());
+        // A waiter that subscribes asks twice.
+        for _ in 0..2 {
+            let answer = claim.attempt().await.expect("the store can be asked");
+            assert_eq!(matches!(answer, Attempt::Granted(_)), number < 2, "the limit is two: {answer:?}");
+        }
+        claims.push(claim);
+    }
+    let mut holders = claims.drain(..2).collect::<Vec<_>>();
+    while join_all(claims.iter_mut().map(is_woken)).await.contains(&true) {}
+    holders.remove(0).release().await.expect("the store can be asked");
+    let woken = join_all(claims.iter_mut().map(is_woken)).await.into_iter().filter(|woken| *woken).count();
+    for claim in claims.iter_mut().chain(&mut holders) {
+        claim.release().await.expect("the store can be asked");
+    }
+    assert!(woken <= 2, "{woken} of {WAITERS} waiters were woken by one release, and the limit is two");
+}
+
+/// Whether the claim is told within a moment that it is worth asking again.
+async fn is_woken(claim: &mut Box<dyn Claim>) -> bool {
+    timeout(Duration::from_millis(200), claim.changed().boxed()).await.is_ok()
+}

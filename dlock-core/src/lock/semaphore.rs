@@ -1,0 +1,194 @@
+//! Semaphores: several permits under one name.
+
+use async_trait::async_trait;
+
+use super::{Acquire, DistributedLock, Guard, LockOptions, Locks, TryAcquire, acquire::Target, contract};
+use crate::driver::{Kind, LockName, Result};
+
+/// A semaphore of one name: at most so many holders at once as its limit says. Cheap to clone; holds nothing until
+/// [`acquire`](Self::acquire) is awaited.
+///
+/// Each guard is one permit. Permits are granted in order of arrival. A holder that dies gives its permit back after its
+/// ttl.
+///
+/// **The limit** is not kept in the store, but with each permit and each waiter. If handles of one name have different
+/// limits, a permit is granted only if the smallest limit of all holders and of all who came before is kept. So while
+/// programs change from a limit of 4 to 5, those that know of 4 never have more than three others beside them.
+///
+/// **Owners.** A semaphore knows none: whoever acquires twice holds two permits. A task that holds all permits and asks for
+/// one more waits for itself.
+///
+/// **Tokens** are distinct and grow from grant to grant, but they do not order holders that hold together: a resource that
+/// refuses tokens smaller than the last would refuse all holders but the newest.
+///
+/// One name is one lock: a permit is never held beside another kind of lock of that name.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
+/// let locks = dlock_core::Locks::memory();
+/// let gpus = locks.semaphore("pool/gpu", 2);
+/// let (first, second) = (gpus.acquire().await?, gpus.acquire().await?);
+/// assert!(gpus.try_acquire().await?.is_none());
+/// first.release().await?;
+/// assert!(gpus.try_acquire().await?.is_some());
+/// # drop(second);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Semaphore {
+    target: Target,
+}
+
+impl Semaphore {
+    pub(crate) fn new(locks: &Locks, name: impl AsRef<str>, limit: u32) -> Self {
+        // Checked by the first call that would use it, like the limit, so that making a semaphore cannot fail.
+        let name = LockName::unchecked(name.as_ref());
+        Self { target: Target { locks: locks.clone(), name, kind: Kind::Permit, limit, owner: None } }
+    }
+
+    /// The semaphore's name.
+    pub fn name(&self) -> &LockName {
+        &self.target.name
+    }
+
+    /// How many may hold a permit at once.
+    pub fn limit(&self) -> u32 {
+        self.target.limit
+    }
+
+    /// Waits for a permit. Set options on what it returns, then await it; nothing happens before.
+    ///
+    /// # Errors
+    /// As [`DistributedLock::lock`], and [`Error::InvalidOptions`](crate::Error::InvalidOptions) for a limit of zero.
+    ///
+    /// # Cancel safety
+    /// As [`DistributedLock::lock`].
+    pub fn acquire(&self) -> Acquire {
+        Acquire::new(self.target.clone(), LockOptions::new())
+    }
+
+    /// Tries once: `None` if all permits are taken, or if somebody waits for one.
+    ///
+    /// # Errors
+    /// As [`DistributedLock::try_lock`], and [`Error::InvalidOptions`](crate::Error::InvalidOptions) for a limit of zero.
+    ///
+    /// # Cancel safety
+    /// As [`DistributedLock::lock`].
+    pub fn try_acquire(&self) -> TryAcquire {
+        TryAcquire::new(self.target.clone(), LockOptions::new())
+    }
+
+    /// Takes a permit, runs `work` with its guard, and releases it. The work is dropped when the permit is lost. If the store
+    /// does not confirm the release in time, the result of the work is returned all the same, and the keeper goes on
+    /// releasing.
+    ///
+    /// # Errors
+    /// Those of [`acquire`](Self::acquire), and [`Error::Lost`](crate::Error::Lost) if the permit was lost before the work was
+    /// done.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work and releases the permit.
+    pub async fn run<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T> {
+        contract::run(self.acquire().await?, work).await
+    }
+}
+
+#[async_trait]
+impl DistributedLock for Semaphore {
+    fn name(&self) -> &LockName {
+        &self.target.name
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Permit
+    }
+
+    fn limit(&self) -> u32 {
+        self.target.limit
+    }
+
+    fn store(&self) -> &str {
+        &self.target.locks.info().identity
+    }
+
+    fn defaults(&self) -> LockOptions {
+        self.target.locks.defaults()
+    }
+
+    async fn lock(&self, options: &LockOptions) -> Result<Guard> {
+        Acquire::new(self.target.clone(), *options).await
+    }
+
+    async fn try_lock(&self, options: &LockOptions) -> Result<Option<Guard>> {
+        TryAcquire::new(self.target.clone(), *options).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use crate::{DistributedLock, DistributedLockExt, Error, Kind, Locks, LostReason, MultiLock, Wait};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_of_zero_is_refused() {
+        let none = Locks::memory().semaphore("pool", 0);
+        for refused in [none.acquire().await.map(Some), none.try_acquire().await] {
+            let error = refused.expect_err("nobody could hold it");
+            assert!(matches!(error, Error::InvalidOptions { .. }), "{error:?}");
+            assert_eq!(error.to_string(), "semaphore `pool` has a limit of 0: nobody could ever hold it");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_options_of_a_permit_are_those_of_a_lock() {
+        let pool = Locks::memory().semaphore("pool", 1);
+        let (s, names) = (Duration::from_secs, (pool.name().as_str(), pool.limit()));
+        assert_eq!((names, pool.kind()), (("pool", 1), Kind::Permit));
+        let held = pool.acquire().lease(s(5)).await.expect("free");
+        let error = pool.acquire().wait(s(1)).await.expect_err("held");
+        assert_eq!(error.to_string(), "timed out after 1s waiting for lock `pool`");
+        assert_eq!(held.lost().await, LostReason::Expired, "the lease is over");
+        let ran = pool
+            .run(async |guard| (guard.token().is_some(), pool.acquire().wait(Wait::Never).await.is_err()))
+            .await;
+        assert_eq!(ran.expect("free again"), (true, true), "held while the work runs");
+        assert!(pool.try_acquire().await.expect("no error").is_some(), "given back when the work is done");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_permit_is_a_member_of_a_multilock() {
+        let locks = Locks::memory();
+        let members: [Arc<dyn DistributedLock>; 2] =
+            [Arc::new(locks.semaphore("pool", 2)), Arc::new(locks.mutex("job"))];
+        let both = MultiLock::new(members).expect("two members");
+        let guard = both.lock_within(Duration::from_secs(1)).await.expect("free");
+        assert_eq!(guard.tokens().len(), 2);
+        let second = locks.semaphore("pool", 2).try_acquire().await.expect("no error");
+        assert!(second.is_some(), "one of two permits is left");
+        assert!(locks.semaphore("pool", 2).try_acquire().await.expect("no error").is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_semaphore_given_twice_to_a_multilock_counts_once_and_the_smaller_limit_wins() {
+        let locks = Locks::memory();
+        let members: [Arc<dyn DistributedLock>; 2] =
+            [Arc::new(locks.semaphore("pool", 3)), Arc::new(locks.semaphore("pool", 1))];
+        let both = MultiLock::new(members).expect("one member");
+        let guard = both.lock_within(Duration::from_secs(1)).await.expect("it does not wait for itself");
+        assert_eq!(guard.tokens().len(), 1);
+        assert!(
+            locks.semaphore("pool", 3).try_acquire().await.expect("no error").is_none(),
+            "a limit of one"
+        );
+    }
+
+    #[test]
+    fn a_permit_and_a_reader_of_one_name_are_refused_as_members_of_a_multilock() {
+        let locks = Locks::memory();
+        let members: [Arc<dyn DistributedLock>; 2] =
+            [Arc::new(locks.semaphore("x", 2)), Arc::new(locks.rwlock("x").read())];
+        let error = MultiLock::new(members).expect_err("they exclude each other");
+        assert!(error.to_string().contains("`x`"), "{error}");
+    }
+}

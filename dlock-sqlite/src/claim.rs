@@ -1,10 +1,16 @@
 //! One claim in the file.
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    future::{Future as _, pending, poll_fn},
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use dlock_core::{
-    Kind, Result, Token, Wait,
+    ClaimId, Kind, Result, Token, Wait,
     driver::{Attempt, Claim, Grant, Release, Renewal, Request},
 };
 use tokio::sync::Notify;
@@ -25,8 +31,8 @@ pub(crate) struct SqliteClaim {
     known: Known,
     /// Rung when the queue has changed. `Some` as long as this claim may be in the file.
     bell: Option<Arc<Notify>>,
-    /// Tells when the client of the claim ahead dies.
-    ahead: Option<Arc<Watch>>,
+    /// Tell when a client of a claim dies that this one waits for.
+    ahead: Vec<Arc<Watch>>,
 }
 
 /// Whether a claim may be in the file, as far as its client knows.
@@ -42,13 +48,31 @@ enum Known {
 
 impl SqliteClaim {
     pub(crate) fn new(client: Arc<Client>, request: Request) -> Self {
-        Self { client, request, known: Known::Nothing, bell: None, ahead: None }
+        Self { client, request, known: Known::Nothing, bell: None, ahead: Vec::new() }
     }
 
     /// Forgets the bells of this claim, which is no longer in the file.
     fn left(&mut self) {
         self.client.bells.leave(self.request.id);
-        (self.bell, self.ahead) = (None, None);
+        (self.bell, self.ahead) = (None, Vec::new());
+    }
+}
+
+impl SqliteClaim {
+    /// Watches the client of a claim ahead until it dies. Tells after how long to ask again all the same.
+    fn watch(&mut self, client: ClaimId) -> Duration {
+        let bells = &self.client.bells;
+        match bells.watch(client) {
+            // The client has died since the look into the file: look again at once.
+            None if bells.is_dead(client) => Duration::ZERO,
+            None if client == self.client.me.id => Duration::MAX,
+            Some(watch) => {
+                self.ahead.push(watch);
+                if bells.work() { Duration::MAX } else { INTERVAL }
+            }
+            // The client has no doorbell that this user can see. Then it may not be able to ring ours either.
+            None => INTERVAL,
+        }
     }
 }
 
@@ -59,7 +83,7 @@ impl Claim for SqliteClaim {
         keys::word(self.request.kind)?;
         // Before the claim is in the file: from then on others may ring it.
         self.bell = Some(self.client.bells.enter(self.request.id));
-        self.ahead = None;
+        self.ahead.clear();
         let known = std::mem::replace(&mut self.known, Known::Tried);
         let (client, request) = (Arc::clone(&self.client), self.request.clone());
         let (stand, now) = match self.client.thread.run(async move { ask(&client, &request).await }).await {
@@ -84,21 +108,16 @@ impl Claim for SqliteClaim {
             }
             Stand::Behind(ahead) => ahead,
         };
+        let mut retry_in = ahead.iter().map(|ahead| ahead.ttl_left(now)).min().unwrap_or_default();
         if self.request.wait == Wait::Never {
             self.left();
-            return Ok(Attempt::Busy { retry_in: ahead.ttl_left(now) });
+            return Ok(Attempt::Busy { retry_in });
         }
-        let bells = &self.client.bells;
-        self.ahead = bells.watch(ahead.client);
-        let longest = match &self.ahead {
-            // Its client has died since the look into the file: look again at once.
-            None if bells.is_dead(ahead.client) => Duration::ZERO,
-            Some(_) if bells.work() => Duration::MAX,
-            None if ahead.client == self.client.me.id => Duration::MAX,
-            // The client ahead has no doorbell that this user can see. Then it may not be able to ring ours either.
-            _ => INTERVAL,
-        };
-        Ok(Attempt::Busy { retry_in: ahead.ttl_left(now).min(longest) })
+        let clients: BTreeSet<_> = ahead.iter().map(|ahead| ahead.client).collect();
+        for client in clients {
+            retry_in = retry_in.min(self.watch(client));
+        }
+        Ok(Attempt::Busy { retry_in })
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
@@ -139,12 +158,11 @@ impl Claim for SqliteClaim {
                 None => pending().await,
             }
         };
-        let over = async {
-            match &self.ahead {
-                Some(ahead) => ahead.over().await,
-                None => pending().await,
-            }
-        };
+        let mut ahead: Vec<_> = self.ahead.iter().map(|ahead| Box::pin(ahead.over())).collect();
+        let over = poll_fn(|context| {
+            let is_over = ahead.iter_mut().any(|ahead| ahead.as_mut().poll(context).is_ready());
+            if is_over { Poll::Ready(()) } else { Poll::Pending }
+        });
         tokio::select! {
             () = rung => {}
             () = over => {}
@@ -167,11 +185,16 @@ async fn ask(client: &Client, request: &Request) -> Result<(Stand, i64)> {
         let now = tx.now;
         client.commit(tx, bells).await?;
         // A claim of a dead client would stay ahead until its ttl is over. So it is removed, and the loop looks again.
-        let dead = match &stand {
-            Stand::Behind(ahead) if client.bells.is_dead(ahead.client) => ahead.client,
-            _ => return Ok((stand, now)),
+        let ahead = match &stand {
+            Stand::Behind(ahead) => &ahead[..],
+            Stand::Holds(_) => &[],
         };
-        match client.bury(&[dead]).await {
+        let clients: BTreeSet<_> = ahead.iter().map(|ahead| ahead.client).collect();
+        let dead: Vec<_> = clients.into_iter().filter(|one| client.bells.is_dead(*one)).collect();
+        if dead.is_empty() {
+            return Ok((stand, now));
+        }
+        match client.bury(&dead).await {
             Err(error) if error::is_busy(&error) && request.wait != Wait::Never => return Ok((stand, now)),
             outcome => outcome?,
         }

@@ -1,21 +1,22 @@
 //! How names and kinds are written in the file, and which paths are refused.
 
-use std::path::Path;
+use std::{num::NonZeroU32, path::Path};
 
 use dlock_core::{Error, Kind, Result};
 
 use crate::error::STORE;
 
 /// The kinds that the file can hold.
-pub(crate) const KINDS: &[Kind] = &[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write];
+pub(crate) const KINDS: &[Kind] = &[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind::Permit];
 
-/// The kind's word in the file.
+/// The kind's word in the file. A permit is a mutex with a limit: a dlock that does not know permits takes it for a mutex,
+/// and waits for it.
 ///
 /// # Errors
 /// [`Error::Unsupported`] for a kind that the file cannot hold.
 pub(crate) fn word(kind: Kind) -> Result<&'static str> {
     Ok(match kind {
-        Kind::Mutex => "mutex",
+        Kind::Mutex | Kind::Permit => "mutex",
         Kind::Fair => "fair",
         Kind::Read => "read",
         Kind::Write => "write",
@@ -23,9 +24,10 @@ pub(crate) fn word(kind: Kind) -> Result<&'static str> {
     })
 }
 
-/// The kind of a word in the file.
-pub(crate) fn kind(text: &str) -> Option<Kind> {
-    KINDS.iter().copied().find(|kind| word(*kind).is_ok_and(|word| word == text))
+/// The kind of a word in the file, and of the limit beside it.
+pub(crate) fn kind(text: &str, limit: Option<NonZeroU32>) -> Option<Kind> {
+    let of = |kind: &Kind| word(*kind).is_ok_and(|word| word == text);
+    KINDS.iter().copied().find(|kind| of(kind) && limit.is_some() == (*kind == Kind::Permit))
 }
 
 /// The least name that is greater than all names with `prefix`, in the order of the file; `None` if there is none.
@@ -59,7 +61,8 @@ mod tests {
     #[test]
     fn every_kind_comes_back_from_its_word() {
         for &each in KINDS {
-            assert_eq!(kind(word(each).expect("the file can hold it")), Some(each));
+            let limit = (each == Kind::Permit).then_some(NonZeroU32::MIN);
+            assert_eq!(kind(word(each).expect("the file can hold it"), limit), Some(each));
         }
     }
 

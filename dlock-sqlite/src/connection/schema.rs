@@ -129,9 +129,15 @@ async fn try_open(site: &Site, may: May) -> Result<Option<SqliteConnection>> {
         sqlx::query("PRAGMA journal_mode = WAL").execute(&mut conn).await.map_err(explain)?;
     }
     sqlx::query("BEGIN IMMEDIATE").execute(&mut conn).await.map_err(explain)?;
-    let made = identify(&mut conn, path).await? == Found::Empty;
-    if made {
-        sqlx::raw_sql(include_str!("../sql/schema.sql")).execute(&mut conn).await.map_err(explain)?;
+    let found = identify(&mut conn, path).await?;
+    let made = found == Found::Empty;
+    let change = match found {
+        Found::Empty => Some(include_str!("../sql/schema.sql")),
+        Found::Older => Some(include_str!("../sql/slots.sql")),
+        Found::Store => None,
+    };
+    if let Some(change) = change {
+        sqlx::raw_sql(change).execute(&mut conn).await.map_err(explain)?;
     }
     if boot_of(&mut conn).await.map_err(explain)? != boot {
         if !made {
@@ -181,19 +187,23 @@ async fn check_dead(site: &Site, conn: &mut SqliteConnection) -> Result<()> {
 #[derive(PartialEq, Eq)]
 enum Found {
     Empty,
+    /// Made by a dlock that does not know permits. It is added to, and stays usable for that dlock.
+    Older,
     Store,
 }
 
 async fn identify(conn: &mut SqliteConnection, path: &Path) -> Result<Found> {
     let sql = "SELECT (SELECT application_id FROM pragma_application_id), \
-               (SELECT user_version FROM pragma_user_version), (SELECT COUNT(*) FROM sqlite_master)";
+               (SELECT user_version FROM pragma_user_version), (SELECT COUNT(*) FROM sqlite_master), \
+               (SELECT COUNT(*) FROM pragma_table_info('dlock_queue') WHERE name = 'slots')";
     let explain = |source| error::explain(path, source);
-    let (application, version, tables): (i64, i64, i64) =
+    let (application, version, tables, slots): (i64, i64, i64, i64) =
         sqlx::query_as(sql).fetch_one(conn).await.map_err(explain)?;
-    let what = match (application, version, tables) {
-        (0, 0, 0) => return Ok(Found::Empty),
-        (APPLICATION, VERSION, _) => return Ok(Found::Store),
-        (APPLICATION, version, _) => format!(
+    let what = match (application, version, tables, slots) {
+        (0, 0, 0, _) => return Ok(Found::Empty),
+        (APPLICATION, VERSION, _, 0) => return Ok(Found::Older),
+        (APPLICATION, VERSION, ..) => return Ok(Found::Store),
+        (APPLICATION, version, ..) => format!(
             "has version {version} of dlock's schema and this dlock knows {VERSION}: use one dlock for all, or another path"
         ),
         _ => "is the database of another application: choose another path".to_owned(),

@@ -1,11 +1,11 @@
 //! The queue of a lock in SQL. It follows the rule of [`dlock_core::driver::turn`], with statements that read only the
 //! rows they need.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, num::NonZeroU32, time::Duration};
 
 use dlock_core::{
     ClaimId, Kind, Result,
-    driver::{Entry, Request, watchers},
+    driver::{Entry, Request, watched, watchers},
 };
 use sqlx::{FromRow, Row, sqlite::SqliteRow};
 
@@ -46,11 +46,14 @@ impl FromRow<'_, SqliteRow> for QueueRow {
             let bytes: [u8; 16] = row.try_get::<&[u8], _>(column)?.try_into().map_err(|_| bad(column))?;
             Ok(ClaimId::from_bytes(bytes))
         };
-        let kind = keys::kind(row.try_get("kind")?).ok_or_else(|| bad("kind"))?;
+        let slots = row.try_get::<Option<u32>, _>("slots")?;
+        let limit = slots.map(|slots| NonZeroU32::new(slots).ok_or_else(|| bad("slots"))).transpose()?;
+        let kind = keys::kind(row.try_get("kind")?, limit).ok_or_else(|| bad("kind"))?;
+        let entry = Entry::new(id("claim")?, kind).limit(limit.unwrap_or(NonZeroU32::MIN));
         Ok(Self {
             name: row.try_get("name")?,
             number: row.try_get("seq")?,
-            entry: Entry::new(id("claim")?, kind),
+            entry,
             client: id("client")?,
             pid: row.try_get("pid")?,
             host: row.try_get("host")?,
@@ -64,8 +67,8 @@ impl FromRow<'_, SqliteRow> for QueueRow {
 pub(crate) enum Stand {
     /// It holds, with this number.
     Holds(i64),
-    /// It waits for this claim, or would have to wait if it only tries.
-    Behind(QueueRow),
+    /// It waits for one of these claims, or would have to wait if it only tries. Never empty.
+    Behind(Vec<QueueRow>),
 }
 
 /// The most expired claims of other locks that one attempt removes. So many take some tenths of a millisecond, and the
@@ -88,20 +91,18 @@ impl Tx<'_> {
     ) -> Result<Stand> {
         self.bury_expired(request.name.as_str(), bells).await?;
         let mut own = self.own(request.id).await?;
-        let mut kind = request.kind;
+        let mut entry = request.entry();
         if let Some(own) = &mut own {
-            if kind == Kind::Read && own.entry.kind != Kind::Read {
+            if entry.kind == Kind::Read && own.entry.kind != Kind::Read {
                 bells.extend(self.watchers(own).await?);
                 self.run(sqlx::query(include_str!("../sql/downgrade.sql")).bind(id(&request.id))).await?;
             } else {
-                kind = own.entry.kind;
+                entry = own.entry;
             }
         }
         let at = own.as_ref().map_or(END, |own| own.number);
-        let ahead = self.ahead(request.name.as_str(), at, kind).await?;
-        if request.wait == dlock_core::Wait::Never
-            && let Some(ahead) = ahead
-        {
+        let ahead = self.ahead(request.name.as_str(), at, entry).await?;
+        if request.wait == dlock_core::Wait::Never && !ahead.is_empty() {
             if let Some(own) = own {
                 self.remove(&own, bells).await?;
             }
@@ -114,7 +115,7 @@ impl Tx<'_> {
             }
             None => self.join(request, me).await?,
         };
-        Ok(ahead.map_or(Stand::Holds(number), Stand::Behind))
+        Ok(if ahead.is_empty() { Stand::Holds(number) } else { Stand::Behind(ahead) })
     }
 
     /// Renews a claim; `false` if it has expired or was removed.
@@ -137,19 +138,31 @@ impl Tx<'_> {
             .bind(i64::from(me.pid))
             .bind(me.host.clone())
             .bind(self.now)
-            .bind(self.now.saturating_add(clock::nanos(request.ttl)));
+            .bind(self.now.saturating_add(clock::nanos(request.ttl)))
+            .bind((request.kind == Kind::Permit).then(|| i64::from(request.limit.get())));
         self.run(join).await?;
         Ok(number)
     }
 
-    /// The nearest place ahead of this number that must go first.
-    async fn ahead(&mut self, name: &str, number: i64, kind: Kind) -> Result<Option<QueueRow>> {
-        let sql = match kind {
+    /// The places ahead of this number that a claim waits for. One of them must go first.
+    async fn ahead(&mut self, name: &str, number: i64, claim: Entry) -> Result<Vec<QueueRow>> {
+        let sql = match claim.kind {
+            Kind::Permit => return self.ahead_of_permit(name, number, claim).await,
             Kind::Read => include_str!("../sql/ahead_of_reader.sql"),
             _ => include_str!("../sql/ahead_of_exclusive.sql"),
         };
-        let mut places = self.places(sqlx::query_as(sql).bind(name.to_owned()).bind(number)).await?;
-        Ok(places.pop())
+        self.places(sqlx::query_as(sql).bind(name.to_owned()).bind(number)).await
+    }
+
+    /// Looks at no more places than the permit's own limit: so many ahead keep it out, whatever they are.
+    async fn ahead_of_permit(&mut self, name: &str, number: i64, claim: Entry) -> Result<Vec<QueueRow>> {
+        let nearest = sqlx::query_as(include_str!("../sql/nearest_ahead.sql"));
+        let nearest = nearest.bind(name.to_owned()).bind(number).bind(i64::from(claim.limit.get()));
+        let mut places = self.places(nearest).await?;
+        let queue: Vec<_> = places.iter().rev().map(|place| place.entry).chain([claim]).collect();
+        let watched: HashSet<_> = watched(&queue, claim.id).iter().map(|entry| entry.id).collect();
+        places.retain(|place| watched.contains(&place.entry.id));
+        Ok(places)
     }
 
     /// Removes the expired claims of a lock. Must come before any look at who is ahead. Otherwise a claim could be
@@ -195,10 +208,31 @@ impl Tx<'_> {
             _ => include_str!("../sql/behind_exclusive.sql"),
         };
         let mut behind = self.places(sqlx::query_as(sql).bind(place.name.clone()).bind(place.number)).await?;
-        let queue: Vec<_> = [place].into_iter().chain(&behind).map(|place| place.entry).collect();
-        let watching: HashSet<_> = watchers(&queue, place.entry.id).map(|entry| entry.id).collect();
-        behind.retain(|place| watching.contains(&place.entry.id));
+        let is_permit = |place: &QueueRow| place.entry.kind == Kind::Permit;
+        let may_let_permits_in = is_permit(place) || behind.first().is_some_and(is_permit);
+        retain_watchers(&mut behind, [place].into_iter(), place.entry.id);
+        behind.retain(|place| !is_permit(place));
+        if may_let_permits_in {
+            behind.extend(self.next_permits(place).await?);
+        }
         Ok(behind)
+    }
+
+    /// The permits whose turn comes when this claim leaves. Looks at no more places than may hold permits then, and two.
+    async fn next_permits(&mut self, place: &QueueRow) -> Result<Vec<QueueRow>> {
+        let mut head = self.head(&place.name, 2).await?;
+        let first = head.iter().map(|place| place.entry).find(|entry| entry.id != place.entry.id);
+        let Some(first) = first.filter(|first| first.kind == Kind::Permit) else { return Ok(Vec::new()) };
+        head = self.head(&place.name, i64::from(first.limit.get()) + 2).await?;
+        retain_watchers(&mut head, [].into_iter(), place.entry.id);
+        head.retain(|place| place.entry.kind == Kind::Permit);
+        Ok(head)
+    }
+
+    /// So many of the first places of a lock's queue.
+    async fn head(&mut self, name: &str, most: i64) -> Result<Vec<QueueRow>> {
+        let head = sqlx::query_as(include_str!("../sql/head.sql"));
+        self.places(head.bind(name.to_owned()).bind(most)).await
     }
 
     /// The place of a claim, if it has one.
@@ -233,6 +267,18 @@ type Asked = sqlx::query::QueryAs<'static, sqlx::Sqlite, QueueRow, sqlx::sqlite:
 
 /// A statement with its binds, for the count of changed rows.
 type Told = sqlx::query::Query<'static, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>;
+
+/// Retains the places that are to be woken when `leaver` leaves. The queue are the places and those before them.
+fn retain_watchers<'a>(
+    places: &mut Vec<QueueRow>,
+    before: impl Iterator<Item = &'a QueueRow>,
+    leaver: ClaimId,
+) {
+    let queue: Vec<_> =
+        before.map(|place| place.entry).chain(places.iter().map(|place| place.entry)).collect();
+    let watching: HashSet<_> = watchers(&queue, leaver).map(|entry| entry.id).collect();
+    places.retain(|place| watching.contains(&place.entry.id));
+}
 
 fn id(id: &ClaimId) -> Vec<u8> {
     id.as_bytes().to_vec()

@@ -33,12 +33,12 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
 }
 
 /// Fills a queue, with holes and between two others, and compares each place with the rule.
-async fn compare(connection: &Connection, me: &Signature, kinds: &[(Kind, bool)]) -> TestCaseResult {
+async fn compare(connection: &Connection, me: &Signature, kinds: &[(Kind, u32, bool)]) -> TestCaseResult {
     let mut tx = connection.begin(Access::Write).await.unwrap();
     let mut leavers = Vec::new();
-    for (kind, stays) in kinds {
+    for (kind, limit, stays) in kinds {
         for name in ["a", "b", "c"] {
-            let request = request(name, *kind);
+            let request = request(name, *kind).limit(NonZeroU32::new(*limit).unwrap());
             tx.ask(&request, me, &mut Vec::new()).await.unwrap();
             if !stays {
                 leavers.push(request.id);
@@ -52,9 +52,14 @@ async fn compare(connection: &Connection, me: &Signature, kinds: &[(Kind, bool)]
     let places = tx.queue("b").await.unwrap();
     let queue: Vec<_> = places.iter().map(|place| place.entry).collect();
     for place in &places {
-        let ahead = tx.ahead("b", place.number, place.entry.kind).await.unwrap();
-        let sql = ahead.map_or(Turn::Mine, |ahead| Turn::Behind(ahead.entry));
-        prop_assert_eq!(sql, turn(&queue, place.entry.id));
+        let ahead = tx.ahead("b", place.number, place.entry).await.unwrap();
+        let ahead: Vec<_> = ahead.iter().rev().map(|place| place.entry).collect();
+        let rule = turn(&queue, place.entry.id);
+        prop_assert_eq!(ahead.is_empty(), rule == Turn::Mine);
+        // The statement sees no exclusive claim that is further ahead of a permit than its limit.
+        if queue.iter().all(|entry| entry.kind == Kind::Permit) || place.entry.kind != Kind::Permit {
+            prop_assert_eq!(&ahead[..], watched(&queue, place.entry.id));
+        }
         let sql: Vec<_> = tx.watchers(place).await.unwrap().iter().map(|place| place.entry).collect();
         let rule: Vec<_> = watchers(&queue, place.entry.id).collect();
         prop_assert_eq!(sql, rule);
@@ -68,7 +73,10 @@ proptest! {
 
     #[test]
     fn the_statements_say_whose_turn_it_is_as_the_rule_does(
-        kinds in prop::collection::vec((prop::sample::select(keys::KINDS), any::<bool>()), 0..12)
+        kinds in prop_oneof![
+            prop::collection::vec((prop::sample::select(keys::KINDS), 1..4_u32, any::<bool>()), 0..12),
+            prop::collection::vec((Just(Kind::Permit), 1..5_u32, any::<bool>()), 0..12),
+        ]
     ) {
         let (_dir, connection, me) = store();
         block_on(compare(&connection, &me, &kinds))?;
@@ -97,6 +105,8 @@ fn no_statement_walks_over_a_queue_to_find_one_place() {
                 include_str!("../sql/behind_exclusive.sql"),
                 "dlock_queue_shares (name=? AND shares=? AND seq>?)",
             ),
+            (include_str!("../sql/nearest_ahead.sql"), "PRIMARY KEY (name=? AND seq<?)"),
+            (include_str!("../sql/head.sql"), "PRIMARY KEY (name=?)"),
             (include_str!("../sql/of_client.sql"), "dlock_queue_client (client=?)"),
         ] {
             let explain = sqlx::query(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}")));

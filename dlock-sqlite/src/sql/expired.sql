@@ -1,3 +1,3 @@
 -- Binds: 1 name, 2 now. Answer: the places of those not heard of for their ttl.
-SELECT name, seq, claim, kind, client, pid, host, since, expires FROM dlock_queue
+SELECT name, seq, claim, kind, slots, client, pid, host, since, expires FROM dlock_queue
 WHERE name = ?1 AND expires <= ?2

@@ -19,6 +19,8 @@ CREATE TABLE dlock_queue (
     host TEXT NOT NULL,
     since INTEGER NOT NULL,  -- nanoseconds on the host's clock
     expires INTEGER NOT NULL, -- nanoseconds on the host's clock
+    -- The limit of a permit, else NULL. The kind of a permit is 'mutex', so that a dlock without permits waits for it.
+    slots INTEGER CHECK (slots IS NULL OR slots > 0 AND kind = 'mutex'),
     PRIMARY KEY (name, seq)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX dlock_queue_expires ON dlock_queue (name, expires);

@@ -24,9 +24,19 @@ pub(crate) struct Holder {
 
 impl Holder {
     pub(crate) fn of(place: &Place) -> Self {
+        Self::with(place, "")
+    }
+
+    /// One that holds one of two permits.
+    fn of_a_permit(place: &Place) -> Self {
+        Self::with(place, "2")
+    }
+
+    fn with(place: &Place, limit: &str) -> Self {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "--nocapture", "doorbells::the_holder_process"])
             .env("DLOCK_TEST_HOLDS", place.url())
+            .env("DLOCK_TEST_LIMIT", limit)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -54,7 +64,11 @@ impl Drop for Holder {
 async fn the_holder_process() {
     let Ok(url) = std::env::var("DLOCK_TEST_HOLDS") else { return };
     let client = connect(&url).await.unwrap();
-    let guard = client.mutex("x").lock().await.unwrap();
+    let limit = std::env::var("DLOCK_TEST_LIMIT").ok().and_then(|limit| limit.parse().ok());
+    let guard = match limit {
+        Some(limit) => client.semaphore("x", limit).acquire().await.unwrap(),
+        None => client.mutex("x").lock().await.unwrap(),
+    };
     #[expect(clippy::zombie_processes, reason = "it outlives this process, as a careless user's child may")]
     let heir = Command::new("sleep").arg("600").stdout(Stdio::null()).spawn().unwrap();
     println!("\nheir {}", heir.id());
@@ -74,6 +88,22 @@ async fn a_waiter_gets_a_killed_holders_lock_long_before_its_ttl() {
     let guard = timeout(SOON, waiter).await.expect("long before its ttl").unwrap();
     println!("a killed holder's lock was free after {:?}", killed.elapsed());
     guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_waiter_gets_a_killed_holders_permit_whichever_holder_is_killed() {
+    let place = Place::new();
+    let mut holders = [Holder::of_a_permit(&place), Holder::of_a_permit(&place)];
+    let mut held = Vec::new();
+    for holder in &mut holders {
+        let pool = place.client().await.semaphore("x", 2);
+        // Without a bell it would ask again after a third of its ttl.
+        let mut waiter = Box::pin(pool.acquire().ttl(SOON * 12).into_future());
+        assert!(timeout(Duration::from_millis(300), &mut waiter).await.is_err(), "both permits are held");
+        holder.kill();
+        held.push(timeout(SOON, waiter).await.expect("long before its ttl").unwrap());
+    }
+    assert!(held.iter().all(|guard| !guard.is_lost()), "both are held at once");
 }
 
 #[tokio::test]

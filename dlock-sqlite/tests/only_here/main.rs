@@ -8,6 +8,7 @@ mod file;
 #[cfg(target_os = "linux")]
 mod gate;
 mod names;
+mod older;
 mod transactions;
 
 use std::{

@@ -10,7 +10,7 @@ use std::{
 };
 
 use dlock_conformance::stores::Server;
-use dlock_core::{Guard, Kind, LockOptions, Locks};
+use dlock_core::{Guard, LockOptions, Locks};
 use futures_util::future::join_all;
 use redis::cluster_routing::Slot;
 use tokio::time::sleep;

@@ -95,6 +95,9 @@ impl Inspect for RedisBackend {
     }
 }
 
+/// The kinds of Redisson's dialect, and permits, which only dlock knows.
+const KINDS: &[Kind] = &[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind::Permit];
+
 fn info(config: &RedisConfig) -> Info {
     let plain = config.dialect == Dialect::Plain;
     let info = Info::new(STORE.store(), config.identity());
@@ -102,7 +105,7 @@ fn info(config: &RedisConfig) -> Info {
         return info;
     }
     // A mutex cannot be downgraded: its hash is that of Redisson's mutex, and cannot become that of a read lock.
-    info.kinds(&[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write]).tokens(true).downgrades(&[Kind::Write])
+    info.kinds(KINDS).tokens(true).downgrades(&[Kind::Write])
 }
 
 async fn connect(url: StoreUrl) -> Result<Store> {

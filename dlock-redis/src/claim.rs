@@ -16,8 +16,8 @@ use crate::{
     error::{self, STORE},
     keys::owner,
     scripts::{
-        ACQUIRE, Call, FAIR_ACQUIRE, FAIR_RELEASE, PLAIN_ACQUIRE, PLAIN_RELEASE, RELEASE, RW_ACQUIRE,
-        RW_RELEASE, millis,
+        ACQUIRE, Call, FAIR_ACQUIRE, FAIR_RELEASE, PERMIT_ACQUIRE, PERMIT_RELEASE, PLAIN_ACQUIRE,
+        PLAIN_RELEASE, RELEASE, RW_ACQUIRE, RW_RELEASE, millis,
     },
 };
 
@@ -56,7 +56,8 @@ enum Answer {
 impl RedisClaim {
     pub(crate) fn new(client: Arc<Client>, request: Request) -> Self {
         let (keys, owner) = (client.keys(&request.name), owner(request.id));
-        let record = Arc::new(Record { keys, owner, kind: request.kind, ttl: request.ttl });
+        let record =
+            Arc::new(Record { keys, owner, kind: request.kind, ttl: request.ttl, limit: request.limit });
         Self { client, request, record, seat: None, as_mutex: None, for_deletion: None }
     }
 
@@ -119,6 +120,12 @@ impl RedisClaim {
                 RW_ACQUIRE
                     .call(all, (owner, ttl, keys.rw_channel(), publish, kind.to_string(), waits, token_ttl))
             }
+            Kind::Permit => {
+                let [lock, queue, beats] = keys.of_permit();
+                let all = (lock, queue, beats, keys.token());
+                PERMIT_ACQUIRE
+                    .call(all, (self.record.field(), ttl, keys.channel(), publish, waits, token_ttl))
+            }
             kind => return Err(self.client.info.unsupported(kind)),
         })
     }
@@ -171,6 +178,7 @@ impl RedisClaim {
             Kind::Mutex => (keys.channel(), arrival, false),
             Kind::Fair => (keys.fair_channel(owner), None, arrival.is_some()),
             Kind::Read | Kind::Write => (keys.rw_channel(), arrival, false),
+            Kind::Permit => (keys.fair_channel(owner), None, false),
             kind => return Err(self.client.info.unsupported(kind)),
         };
         let before = (self.seat.is_some(), self.as_mutex.is_some());
@@ -250,6 +258,12 @@ impl Claim for RedisClaim {
             }
             Kind::Read | Kind::Write => {
                 RW_RELEASE.call(&keys.of_rw(owner), (owner, ttl, keys.rw_channel(), publish, keys.tag()))
+            }
+            Kind::Permit => {
+                let [lock, queue, beats] = keys.of_permit();
+                let all = (lock, queue, beats, keys.queue());
+                let args = (self.record.field(), ttl, keys.channel(), publish, keys.rw_channel());
+                PERMIT_RELEASE.call(all, args)
             }
             // The client does not have this kind, so no attempt has reached the server.
             _ => return Ok(Release::Gone),

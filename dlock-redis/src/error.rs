@@ -45,6 +45,7 @@ pub(crate) fn explain_sentinel(sentinel: &Address, source: RedisError) -> Error 
 pub(crate) fn wrong_kind(name: &LockName, kind: Kind, found: &str) -> Error {
     let reason = match found {
         "mutex" => "it is held as a mutex; ask for `mutex` or `fair`".to_owned(),
+        "permit" => "it is in use as a semaphore; ask for a permit".to_owned(),
         "rwlock" => "it is held as a read/write lock; ask for `read` or `write`".to_owned(),
         _ => "its key holds other data than a lock; use another name or a key prefix".to_owned(),
     };

@@ -9,8 +9,8 @@ use crate::{
     client::Client,
     config::Dialect,
     error::{self, STORE},
-    keys,
-    scripts::{Call, FORCE_RELEASE, INSPECT, PEEK, millis},
+    keys::{self, Keys},
+    scripts::{Call, FORCE_RELEASE, INSPECT, PEEK, PERMIT_BREAK, millis},
 };
 
 /// How many keys the server looks at in one call: some 0.3 ms of its time.
@@ -41,9 +41,11 @@ pub(crate) async fn inspect(client: &Client, name: &LockName) -> Result<Option<L
 
 fn call(client: &Client, name: &LockName) -> Call {
     let of = client.keys(name);
-    let queues =
-        (of.lock(), of.queue(), of.deadlines(), of.fair_beats(), of.readers(), of.writers(), of.rw_beats());
-    INSPECT.call(queues, (of.tag(), shape(client.config.dialect)))
+    let [lock, permits, permit_beats] = of.of_permit();
+    let [readers, writers, beats] = [of.readers(), of.writers(), of.rw_beats()];
+    let queues = [of.queue(), of.deadlines(), of.fair_beats(), readers, writers, beats];
+    let keys: Vec<_> = [lock, permits, permit_beats].into_iter().chain(queues).collect();
+    INSPECT.call(keys, (of.tag(), shape(client.config.dialect)))
 }
 
 fn parse<T: FromRedisValue>(answer: Value) -> Result<T> {
@@ -51,10 +53,14 @@ fn parse<T: FromRedisValue>(answer: Value) -> Result<T> {
 }
 
 fn state(name: &LockName, (ttl, fields, waits): Seen) -> Option<LockState> {
-    let is_rwlock = fields.iter().any(|(field, ..)| field.0 == "mode");
+    let mode = fields.iter().find(|(field, ..)| field.0 == "mode").map(|(.., mode)| mode.0.as_str());
+    let (is_rwlock, is_permit) = (mode.is_some(), mode == Some("permit"));
     let mut holders = Vec::new();
     for (Text(field), left, Text(token)) in fields.iter().filter(|(field, ..)| field.0 != "mode") {
         holders.push(match field.strip_suffix(":write") {
+            _ if is_permit => {
+                contender(field, Kind::Permit, *left).token(token.parse().ok().and_then(Token::new))
+            }
             Some(owner) if is_rwlock => contender(owner, Kind::Write, ttl),
             None if is_rwlock => {
                 // The timeout key of a read hold has the hold's token if dlock wrote it, and `1` if Redisson did.
@@ -201,10 +207,20 @@ pub(crate) async fn force_release(client: &Client, name: &LockName) -> Result<bo
     let latch = format!("dlock_forced:{}:{}", of.tag(), ClaimId::random());
     let shape = shape(client.config.dialect);
     let args = (of.channel(), of.rw_channel(), client.connection.publish, shape, millis(LATCH));
-    let call = FORCE_RELEASE.call((of.lock(), of.queue(), latch), args);
+    let call = FORCE_RELEASE.call((of.lock(), of.queue(), &latch), args);
     match client.connection.run(&call).await? {
         Value::Int(broken) => Ok(broken == 1),
+        Value::SimpleString(found) if found == "permit" => break_permits(client, &of, &latch).await,
         Value::SimpleString(_) => Err(error::wrong_kind(name, Kind::Mutex, "other")),
+        _ => Err(STORE.garbled("a forced release")),
+    }
+}
+
+async fn break_permits(client: &Client, of: &Keys, latch: &str) -> Result<bool> {
+    let [lock, queue, beats] = of.of_permit();
+    let args = ("", millis(LATCH), of.channel(), client.connection.publish, millis(LATCH));
+    match client.connection.run(&PERMIT_BREAK.call((lock, queue, beats, latch), args)).await? {
+        Value::Int(broken) => Ok(broken == 1),
         _ => Err(STORE.garbled("a forced release")),
     }
 }

@@ -61,6 +61,11 @@ impl Keys {
         [Name::whole(&self.lock), self.readers(), self.writers(), self.rw_beats(), self.read_timeout(owner)]
     }
 
+    /// The keys of `permit.lua`.
+    pub(crate) fn of_permit(&self) -> [Name<'_>; 3] {
+        [Name::whole(&self.lock), self.permits(), self.permit_beats()]
+    }
+
     /// The lock's name as it stands in other names: in braces, unless it has a `{`. Scripts form the names of timeout keys with it.
     pub(crate) fn tag(&self) -> Name<'_> {
         self.named("")
@@ -101,6 +106,16 @@ impl Keys {
         self.named("dlock_rw_beats:")
     }
 
+    /// A sorted set: who holds a permit or waits for one, by arrival. Redisson does not know it.
+    fn permits(&self) -> Name<'_> {
+        self.named("dlock_permit_queue:")
+    }
+
+    /// A sorted set: from when each of those counts as dead. `renew.lua` makes the name of the queue of this one.
+    pub(crate) fn permit_beats(&self) -> Name<'_> {
+        self.named("dlock_permit_beats:")
+    }
+
     /// The timeout key of a read hold, which lives as long as the hold.
     pub(crate) fn read_timeout<'a>(&'a self, owner: &'a str) -> Name<'a> {
         self.name("", [":", owner, ":rwlock_timeout:1"])
@@ -111,7 +126,7 @@ impl Keys {
         self.named(CHANNEL)
     }
 
-    /// The channel that wakes this one waiter of a fair lock.
+    /// The channel that wakes this one waiter of a fair lock or of a permit.
     pub(crate) fn fair_channel<'a>(&'a self, owner: &'a str) -> Name<'a> {
         self.name(CHANNEL, [":", owner, ""])
     }
@@ -221,6 +236,10 @@ mod tests {
         assert_eq!(keys.deadlines().to_string(), "redisson_lock_timeout:{foo}");
         assert_eq!(keys.token().to_string(), "redisson_lock_token:{foo}");
         assert_eq!(keys.read_timeout("2b9e:31").to_string(), "{foo}:2b9e:31:rwlock_timeout:1");
+        assert_eq!(
+            keys.of_permit().map(|key| key.to_string()),
+            ["foo", "dlock_permit_queue:{foo}", "dlock_permit_beats:{foo}"]
+        );
         let keys = Keys::new("", &named("a{b}c"));
         assert_eq!(keys.read_timeout("2b9e:31").to_string(), "a{b}c:2b9e:31:rwlock_timeout:1");
         assert_eq!(keys.channel().to_string(), "redisson_lock__channel:a{b}c");

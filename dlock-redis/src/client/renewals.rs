@@ -2,6 +2,7 @@
 
 use std::{
     borrow::Cow,
+    num::NonZeroU32,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -29,24 +30,29 @@ pub(crate) struct Record {
     pub(crate) owner: String,
     pub(crate) kind: Kind,
     pub(crate) ttl: Duration,
+    /// Of a permit.
+    pub(crate) limit: NonZeroU32,
 }
 
 impl Record {
     /// The two keys of `renew.lua`: the lock, and the key that must live as long as this hold. That is the timeout of a read hold,
-    /// the token of a write hold, else the lock again.
+    /// the token of a write hold, the heartbeats of a permit, else the lock again.
     fn keys(&self) -> [Cow<'_, str>; 2] {
         let lock = Cow::Borrowed(self.keys.lock());
         let beside = match self.kind {
             Kind::Read => self.keys.read_timeout(&self.owner).to_string().into(),
             Kind::Write => self.keys.token().to_string().into(),
+            Kind::Permit => self.keys.permit_beats().to_string().into(),
             _ => lock.clone(),
         };
         [lock, beside]
     }
 
-    fn field(&self) -> Cow<'_, str> {
+    /// The claim as the scripts name it: an owner, of a permit with its limit.
+    pub(crate) fn field(&self) -> Cow<'_, str> {
         match self.kind {
             Kind::Write => format!("{}:write", self.owner).into(),
+            Kind::Permit => format!("{}/{}", self.owner, self.limit).into(),
             _ => Cow::Borrowed(&self.owner),
         }
     }

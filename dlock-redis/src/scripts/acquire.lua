@@ -6,9 +6,8 @@ if redis.call('EXISTS', KEYS[1]) == 1 then
         redis.call('PEXPIRE', KEYS[1], ARGV[2])
         return drawn(KEYS[2])
     end
-    if redis.call('HEXISTS', KEYS[1], 'mode') == 1 then
-        return redis.status_reply('rwlock')
-    end
+    local mode = redis.call('HGET', KEYS[1], 'mode')
+    if mode then return redis.status_reply(mode == 'permit' and mode or 'rwlock') end
     return redis.call('PTTL', KEYS[1])
 end
 local token = draw(KEYS[2])

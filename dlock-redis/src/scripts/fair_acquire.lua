@@ -4,9 +4,8 @@ if redis.call('HEXISTS', lock, owner) == 1 then
     redis.call('PEXPIRE', lock, ttl)
     return drawn(KEYS[5])
 end
-if redis.call('HEXISTS', lock, 'mode') == 1 then
-    return redis.status_reply('rwlock')
-end
+local mode = redis.call('HGET', lock, 'mode')
+if mode then return redis.status_reply(mode == 'permit' and mode or 'rwlock') end
 local first = redis.call('LINDEX', queue, 0)
 bury()
 local head = redis.call('LINDEX', queue, 0)

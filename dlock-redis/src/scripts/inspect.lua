@@ -1,7 +1,6 @@
--- KEYS: lock, fair queue, deadlines, fair heartbeats, readers and writers that wait, their heartbeats. ARGV: tag, type of locks.
--- Answer: {pttl of the lock, {each field, with the ms and the token that it has as a read hold}, {kind, owner, ms of each waiter}}.
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- KEYS: those of permit.lua, fair queue, deadlines, fair heartbeats, readers and writers that wait, their heartbeats.
+-- ARGV: tag, type of locks. Answer: {pttl of the lock, {each field, with the ms and the token that it has as a read hold or a
+-- permit, and `mode` with `permit` if it is one}, {kind, owner, ms of each waiter}}.
 local fields = fields_of(KEYS[1], redis.call('TYPE', KEYS[1]).ok, ARGV[2]) or {}
 local holds, waits = {}, {}
 local is_read = ARGV[2] == 'hash' and fields[1] and redis.call('HGET', KEYS[1], 'mode') == 'read'
@@ -20,16 +19,28 @@ local function wait(as, owner, deadline)
     if deadline and left <= 0 then return end
     waits[#waits + 1], waits[#waits + 2], waits[#waits + 3] = as, owner, left
 end
-for _, owner in ipairs(redis.call('LRANGE', KEYS[2], 0, -1)) do
-    wait('fair', owner, redis.call('ZSCORE', KEYS[4], owner) or redis.call('ZSCORE', KEYS[3], owner))
+for _, owner in ipairs(redis.call('LRANGE', KEYS[4], 0, -1)) do
+    wait('fair', owner, redis.call('ZSCORE', KEYS[6], owner) or redis.call('ZSCORE', KEYS[5], owner))
 end
 local line = {}
 for i, as in ipairs({'read', 'write'}) do
-    local found = redis.call('ZRANGE', KEYS[4 + i], 0, -1, 'WITHSCORES')
+    local found = redis.call('ZRANGE', KEYS[6 + i], 0, -1, 'WITHSCORES')
     for j = 1, #found, 2 do line[#line + 1] = {tonumber(found[j + 1]), as, found[j]} end
 end
 table.sort(line, function(a, b) return a[1] < b[1] end)
 for _, one in ipairs(line) do
-    wait(one[2], one[3], redis.call('ZSCORE', KEYS[7], one[3]))
+    wait(one[2], one[3], redis.call('ZSCORE', KEYS[9], one[3]))
+end
+if fields[1] == 'mode' and fields[2] == 'permit' then
+    holds = {'mode', -2, 'permit'}
+    local held, found = holders(), redis.call('ZRANGE', queue, 0, -1, 'WITHSCORES')
+    for i = 1, #found, 2 do
+        local left = math.floor((redis.call('ZSCORE', beats, found[i]) or now) - now)
+        if left > 0 and held[found[i]] then
+            for _, value in ipairs({owner_of(found[i]), left, found[i + 1]}) do holds[#holds + 1] = value end
+        else
+            wait('permit', owner_of(found[i]), now + left)
+        end
+    end
 end
 return {redis.call('PTTL', KEYS[1]), holds, waits}

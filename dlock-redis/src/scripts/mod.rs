@@ -70,7 +70,10 @@ scripts! {
     PLAIN_ACQUIRE = "plain_acquire";
     PLAIN_RELEASE = "plain_release";
     PLAIN_RENEW = "plain_renew";
-    INSPECT = "fields" "inspect";
+    PERMIT_ACQUIRE = "draw" "permit" "permit_acquire";
+    PERMIT_RELEASE = "permit" "permit_release";
+    PERMIT_BREAK = "permit" "permit_break";
+    INSPECT = "permit" "fields" "inspect";
     PEEK = "peek";
     FORCE_RELEASE = "fields" "force_release";
 }

@@ -4,6 +4,7 @@
 local reads, line = ARGV[5] == 'read', ARGV[5] == 'read' and readers or writers
 local mode = redis.call('HGET', lock, 'mode')
 if not mode and redis.call('EXISTS', lock) == 1 then return redis.status_reply('mutex') end
+if mode == 'permit' then return redis.status_reply(mode) end
 local function read(token)
     redis.call('HSET', lock, 'mode', 'read', owner, 1)
     redis.call('SET', mine, token, 'PX', ttl)

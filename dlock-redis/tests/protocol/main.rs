@@ -5,6 +5,7 @@ mod common;
 mod flaws;
 mod golden;
 mod multilock;
+mod permits;
 mod plain;
 mod unfit;
 #[cfg(feature = "tracing")]

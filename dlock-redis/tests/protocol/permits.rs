@@ -1,0 +1,270 @@
+//! Permits: what they are on the server, how Redisson's scripts see them, and that none leaks.
+
+use std::time::Duration;
+
+use dlock_core::{
+    ClaimId, DistributedLock, Error, Kind, LockName, Wait,
+    driver::{Claim, Release, Renewal, Request, Store},
+};
+
+use crate::common::{Bench, Ear, busy, granted, soon};
+
+const QUEUE: &str = "dlock_permit_queue:{foo}";
+const BEATS: &str = "dlock_permit_beats:{foo}";
+const TOKEN: &str = "redisson_lock_token:{foo}";
+
+/// A claim without the engine, and its name on the server.
+fn permit(store: &Store, limit: u32, ttl: u64) -> (Box<dyn Claim>, String) {
+    let (id, ttl) = (ClaimId::random(), Duration::from_millis(ttl));
+    let request =
+        Request::new(LockName::new("foo").expect("legal"), Kind::Permit, ttl).id(id).wait(Wait::Forever);
+    (store.backend.claim(request.limit(limit.try_into().expect("not zero"))), format!("{id}:0/{limit}"))
+}
+
+async fn keys(bench: &Bench) -> Vec<String> {
+    let mut keys: Vec<String> = bench.ask("KEYS *").await;
+    keys.sort();
+    keys
+}
+
+#[tokio::test]
+async fn holders_and_waiters_stand_in_one_queue_and_leave_nothing() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let ((mut a, one), (mut b, other)) = (permit(&store, 1, 30_000), permit(&store, 1, 30_000));
+    let token = granted(a.attempt().await);
+    busy(b.attempt().await);
+    assert_eq!(keys(&bench).await, [BEATS, QUEUE, "foo", TOKEN]);
+    assert_eq!(bench.ask::<Vec<String>>("HGETALL foo").await, ["mode", "permit"]);
+    assert_eq!(bench.ask::<Vec<String>>(&format!("ZRANGE {QUEUE} 0 -1")).await, [one.clone(), other]);
+    assert_eq!(bench.ask::<u64>(&format!("ZSCORE {QUEUE} {one}")).await, token);
+    for key in ["foo", QUEUE, BEATS] {
+        let left: i64 = bench.ask(&format!("PTTL {key}")).await;
+        assert!(
+            (25_000..=30_000).contains(&left),
+            "if all clients die, {key} ends with them, not after {left}"
+        );
+    }
+    assert_eq!(granted(a.attempt().await), token, "asking again is the same grant");
+    assert_eq!(a.release().await.unwrap(), Release::Done);
+    assert!(granted(b.attempt().await) > token);
+    assert_eq!(b.release().await.unwrap(), Release::Done);
+    assert_eq!(b.release().await.unwrap(), Release::Gone);
+    assert_eq!(keys(&bench).await, [TOKEN]);
+}
+
+#[tokio::test]
+async fn a_renewal_keeps_all_keys_and_creates_nothing() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let ((mut a, one), (mut b, _)) = (permit(&store, 2, 30_000), permit(&store, 2, 30_000));
+    granted(a.attempt().await);
+    for key in ["foo", QUEUE, BEATS] {
+        bench.tell(&format!("PEXPIRE {key} 2000")).await;
+    }
+    assert!(matches!(a.renew().await.unwrap(), Renewal::Renewed { .. }));
+    for key in ["foo", QUEUE, BEATS] {
+        let left: i64 = bench.ask(&format!("PTTL {key}")).await;
+        assert!(left > 20_000, "{key} ends before the hold, in {left} ms");
+    }
+    assert_eq!(b.renew().await.unwrap(), Renewal::Lost, "it was never there");
+    // Dead, though not yet removed: a renewal must not bring it back beside its successor.
+    bench.tell(&format!("ZADD {BEATS} 1 {one}")).await;
+    assert_eq!(a.renew().await.unwrap(), Renewal::Lost);
+    granted(b.attempt().await);
+    assert_eq!(bench.ask::<u64>(&format!("ZCARD {QUEUE}")).await, 1, "the dead one is gone");
+    b.release().await.unwrap();
+}
+
+/// What each of Redisson's acquiring scripts looks at, by the state that it finds, with no other effect than its own.
+const REDISSON: [(&str, &str); 4] = [
+    (
+        "RLock",
+        "if redis.call('exists', KEYS[1]) == 0 or redis.call('hexists', KEYS[1], ARGV[1]) == 1 then
+            redis.call('hincrby', KEYS[1], ARGV[1], 1) return -7 end return redis.call('pttl', KEYS[1])",
+    ),
+    (
+        "RReadLock",
+        "local mode = redis.call('hget', KEYS[1], 'mode')
+         if mode == false then redis.call('hset', KEYS[1], 'mode', 'read') return -7 end
+         if mode == 'read' or (mode == 'write' and redis.call('hexists', KEYS[1], ARGV[1] .. ':write') == 1) then
+            return -7 end return redis.call('pttl', KEYS[1])",
+    ),
+    (
+        "RWriteLock",
+        "local mode = redis.call('hget', KEYS[1], 'mode')
+         if mode == false then redis.call('hset', KEYS[1], 'mode', 'write') return -7 end
+         if mode == 'write' and redis.call('hexists', KEYS[1], ARGV[1]) == 1 then return -7 end
+         return redis.call('pttl', KEYS[1])",
+    ),
+    (
+        "the unlocks",
+        "local mode = redis.call('hget', KEYS[1], 'mode')
+         if mode == false or mode == 'write' or mode == 'read' or redis.call('hexists', KEYS[1], ARGV[1]) == 1 then
+            redis.call('del', KEYS[1]) return -7 end return redis.call('pttl', KEYS[1])",
+    ),
+];
+
+#[tokio::test]
+async fn redisson_sees_a_lock_that_others_hold_as_long_as_anybody_is_in_the_queue() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let ((mut a, _), (mut b, _)) = (permit(&store, 1, 30_000), permit(&store, 1, 30_000));
+    granted(a.attempt().await);
+    busy(b.attempt().await);
+    for left in [2, 1] {
+        for (what, script) in REDISSON {
+            let mut eval = redis::cmd("EVAL");
+            eval.arg(script).arg(1).arg("foo").arg("aaaa:1");
+            let answer: i64 = eval.query_async(&mut bench.raw.clone()).await.unwrap();
+            assert!(
+                answer > 0,
+                "{what} does not wait for the ttl, but is told {answer}, with {left} in the queue"
+            );
+        }
+        assert_eq!(bench.ask::<Vec<String>>("HGETALL foo").await, ["mode", "permit"]);
+        if left == 2 {
+            a.release().await.unwrap();
+            granted(b.attempt().await);
+        }
+    }
+    b.release().await.unwrap();
+    assert_eq!(bench.ask::<u64>("EXISTS foo").await, 0);
+}
+
+#[tokio::test]
+async fn the_last_permit_given_back_wakes_those_of_redisson_who_wait() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let ((mut a, _), (mut b, _)) = (permit(&store, 2, 30_000), permit(&store, 2, 30_000));
+    granted(a.attempt().await);
+    granted(b.attempt().await);
+    bench.tell("RPUSH redisson_lock_queue:{foo} aaaa:1").await;
+    let mut ears = Vec::new();
+    for channel in
+        ["redisson_lock__channel:{foo}", "redisson_lock__channel:{foo}:aaaa:1", "redisson_rwlock:{foo}"]
+    {
+        ears.push(Ear::on(bench.running.url(), channel).await);
+    }
+    a.release().await.unwrap();
+    assert!(ears[0].is_silent(&bench).await, "one permit is still held");
+    b.release().await.unwrap();
+    for (ear, payload) in ears.iter_mut().zip(["0", "0", "1"]) {
+        // The other two have heard the end of the silence too.
+        let mut message = ear.next().await;
+        while message == "end" {
+            message = ear.next().await;
+        }
+        assert_eq!(message, payload);
+    }
+}
+
+#[tokio::test]
+async fn a_semaphore_and_every_other_kind_refuse_each_other() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("").await;
+    let pool = locks.semaphore("foo", 2);
+    let refused = |error: &Error, words: &str| {
+        assert!(matches!(error, Error::WrongKind { .. }) && error.to_string().contains(words), "{error}");
+    };
+    for kind in crate::common::KINDS {
+        let other = locks.of(*kind, "foo");
+        let held = pool.acquire().await.unwrap();
+        refused(&other.lock(&Default::default()).await.expect_err("a permit is held"), "semaphore");
+        assert_eq!(bench.ask::<Vec<String>>("HGETALL foo").await, ["mode", "permit"]);
+        held.release().await.unwrap();
+        let held = other.lock(&Default::default()).await.unwrap();
+        refused(&pool.acquire().await.expect_err("another kind is held"), "ask for");
+        held.release().await.unwrap();
+    }
+    bench.tell("SET foo bar").await;
+    refused(&pool.acquire().await.expect_err("no lock"), "other data");
+    assert_eq!(bench.ask::<String>("GET foo").await, "bar");
+}
+
+/// Somebody deletes the lock's key, and Redisson takes it as a mutex.
+#[tokio::test]
+async fn who_held_a_permit_of_a_lock_that_was_taken_never_holds_again() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let claims = [(); 3].map(|()| permit(&store, 2, 30_000).0);
+    let [mut a, mut b, mut waiting] = claims;
+    granted(a.attempt().await);
+    let before = granted(b.attempt().await);
+    busy(waiting.attempt().await);
+    bench.tell("DEL foo").await;
+    assert_eq!(a.renew().await.unwrap(), Renewal::Lost);
+    bench.tell("HSET foo aaaa:1 1").await;
+    assert_eq!(a.renew().await.unwrap(), Renewal::Lost);
+    let taken: u64 = bench.ask(&format!("INCR {TOKEN}")).await;
+    assert!(taken > before);
+    let (mut newcomer, _) = permit(&store, 2, 30_000);
+    assert!(matches!(newcomer.attempt().await, Err(Error::WrongKind { .. })), "Redisson holds it");
+    bench.tell("DEL foo").await;
+    assert!(granted(waiting.attempt().await) > taken, "a token went back");
+    granted(newcomer.attempt().await);
+    assert_eq!(a.renew().await.unwrap(), Renewal::Lost, "it comes back to life beside two others");
+    assert_eq!(b.renew().await.unwrap(), Renewal::Lost, "it comes back to life beside two others");
+    assert_eq!(b.release().await.unwrap(), Release::Gone);
+    for mut claim in [waiting, newcomer] {
+        assert_eq!(claim.release().await.unwrap(), Release::Done);
+    }
+    assert_eq!(keys(&bench).await, [TOKEN]);
+}
+
+/// Redisson's semaphore counts: a holder that dies takes its permit along. Here nothing counts.
+#[tokio::test]
+async fn f20_a_dead_holders_permit_is_free_after_its_ttl() {
+    let Some(bench) = Bench::new().await else { return };
+    let (store, locks) = (bench.store("").await, bench.locks("").await);
+    let mut dead: Vec<_> = (0..4).map(|_| permit(&store, 4, 600).0).collect();
+    for claim in &mut dead {
+        granted(claim.attempt().await);
+    }
+    let pool = locks.semaphore("foo", 4);
+    assert!(pool.try_acquire().await.unwrap().is_none(), "four hold it");
+    // All four permits come back, and at once (F21: not one by one).
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(soon("a permit is lost with its holder", pool.lock(&Default::default())).await.unwrap());
+    }
+    assert!(pool.try_acquire().await.unwrap().is_none(), "four hold it");
+}
+
+#[tokio::test]
+async fn a_free_permit_costs_one_command_and_giving_it_back_another() {
+    let Some(bench) = Bench::new().await else { return };
+    let pool = bench.locks("").await.semaphore("foo", 2);
+    // The server knows the scripts after this.
+    pool.acquire().await.unwrap().release().await.unwrap();
+    let before = bench.calls("evalsha").await;
+    for _ in 0..10 {
+        pool.acquire().await.unwrap().release().await.unwrap();
+    }
+    assert_eq!(bench.calls("evalsha").await - before, 20);
+}
+
+#[tokio::test]
+async fn a_permit_that_is_given_back_wakes_one_waiter() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let claims = [(); 4].map(|()| permit(&store, 1, 30_000));
+    let [(mut held, _), (mut first, one), (mut second, two), (mut third, three)] = claims;
+    granted(held.attempt().await);
+    for claim in [&mut first, &mut second, &mut third] {
+        busy(claim.attempt().await);
+    }
+    let channel = |claim: &str| format!("redisson_lock__channel:{{foo}}:{}", claim.trim_end_matches("/1"));
+    let mut ears = Vec::new();
+    for claim in [&one, &two, &three] {
+        ears.push(Ear::on(bench.running.url(), &channel(claim)).await);
+    }
+    second.release().await.unwrap();
+    held.release().await.unwrap();
+    assert_eq!(ears[0].next().await, "0");
+    assert!(ears[2].is_silent(&bench).await, "the third was woken, whose turn has not come");
+    granted(first.attempt().await);
+    for mut claim in [first, third] {
+        claim.release().await.unwrap();
+    }
+}

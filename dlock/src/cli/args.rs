@@ -1,17 +1,17 @@
 //! The command line: what clap is told, and what its help says.
 
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{ffi::OsString, path::PathBuf, sync::Arc, time::Duration};
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, value_parser};
 use clap_complete::Shell;
 
 use super::{exit, values};
-use crate::{Kind, Registry, Wait};
+use crate::{DistributedLock, Kind, LockName, Locks, Registry, Wait};
 
 const COMMANDS: &str = "\
 The command finds the lock in DLOCK_NAME and its fencing token in DLOCK_TOKEN. \
 A `run` of the same name from inside it enters at once. \
-Only a --read inside does not let --fair, --write or a plain lock in: that would wait for itself, and is an error (64).
+Only a --read lets no --fair, --write or plain lock in, and --slots only --slots: the others would wait for themselves, which is an error (64).
 
 HUP, INT, QUIT, TERM, USR1, USR2 and WINCH are passed on, and dlock waits for the command's end, however often they come. \
 Away from a terminal they go to all that the command has started, as its process group. \
@@ -151,7 +151,7 @@ impl HoldArgs {
     }
 }
 
-#[derive(Args)]
+#[derive(Args, Clone, Copy)]
 #[group(multiple = false)]
 pub(super) struct KindArgs {
     /// Grants the lock in order of arrival
@@ -165,15 +165,28 @@ pub(super) struct KindArgs {
     /// Holds the lock alone, beside those that read
     #[arg(short = 'x', long, visible_alias = "exclusive")]
     write: bool,
+
+    /// Holds one of N permits: at most N hold the lock at once, in order of arrival
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = value_parser!(u32).range(1..))]
+    slots: Option<u32>,
 }
 
 impl KindArgs {
-    pub(super) fn kind(&self) -> Kind {
+    pub(super) fn kind(self) -> Kind {
         match self {
             Self { fair: true, .. } => Kind::Fair,
             Self { read: true, .. } => Kind::Read,
             Self { write: true, .. } => Kind::Write,
+            Self { slots: Some(_), .. } => Kind::Permit,
             _ => Kind::Mutex,
+        }
+    }
+
+    /// The lock of this kind.
+    pub(super) fn of(self, locks: &Locks, name: &LockName) -> Arc<dyn DistributedLock> {
+        match self.slots {
+            Some(slots) => Arc::new(locks.semaphore(name, slots)),
+            None => locks.of(self.kind(), name),
         }
     }
 }

@@ -152,11 +152,11 @@ impl From<Error> for Failure {
             Error::Lost { .. } => (LOST, ""),
             Error::WrongKind { .. } => (
                 USAGE,
-                "; the kind is chosen by --read, --write or --fair, or by none of them for a plain lock",
+                "; the kind is chosen by --read, --write, --fair or --slots, or by none of them for a plain lock",
             ),
             Error::Unsupported { .. } => (
                 USAGE,
-                "; choose another store, or if it is about the kind of lock: --read, --write, --fair, or none of them",
+                "; choose another store, or if it is about the kind of lock: --read, --write, --fair, --slots, or none of them",
             ),
             Error::Deadlock { .. } | Error::InvalidName { .. } | Error::InvalidOptions { .. } => (USAGE, ""),
             Error::InvalidConfig { .. } => (CONFIG, WHICH_STORE),

@@ -78,6 +78,11 @@ impl Held {
         if self.kind == Kind::Read.to_string() && kind != Kind::Read {
             return Err(Error::Deadlock { name: name.clone(), kind }.into());
         }
+        if self.kind == Kind::Permit.to_string() && kind != Kind::Permit {
+            return Err(Failure::usage(format!(
+                "lock `{name}` is held with --slots by a dlock around this one; {kind} would wait for that for ever"
+            )));
+        }
         Ok(self)
     }
 }
@@ -109,6 +114,17 @@ mod tests {
         let above = above(Kind::Read, &guard, &locks);
         assert!(above.enter(&locks, &name, Kind::Read).await.unwrap().is_some());
         for kind in [Kind::Mutex, Kind::Fair, Kind::Write] {
+            above.enter(&locks, &name, kind).await.expect_err("would wait for itself");
+        }
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn only_a_permit_enters_where_a_permit_is_held() {
+        let (locks, name) = (Locks::memory(), LockName::new("x").unwrap());
+        let guard = locks.semaphore(&name, 2).acquire().await.unwrap();
+        let above = above(Kind::Permit, &guard, &locks);
+        assert!(above.enter(&locks, &name, Kind::Permit).await.unwrap().is_some());
+        for kind in [Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write] {
             above.enter(&locks, &name, kind).await.expect_err("would wait for itself");
         }
     }

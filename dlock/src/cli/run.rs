@@ -5,7 +5,7 @@ use std::{ffi::OsString, process::Command, time::Duration};
 use tokio::time::timeout;
 
 use super::{
-    args::HoldArgs,
+    args::{HoldArgs, KindArgs},
     child::{self, Child},
     exec,
     exit::{self, Failure, Outcome, chain},
@@ -14,7 +14,7 @@ use super::{
     signals::Signals,
     store, values, wait,
 };
-use crate::{Error, Guard, Kind, LockName, LockOptions, Locks, LostReason, Registry, Wait};
+use crate::{Error, Guard, LockName, LockOptions, Locks, LostReason, Registry, Wait};
 
 /// How long the store may take to confirm a release.
 const RELEASE: Duration = Duration::from_secs(5);
@@ -22,7 +22,7 @@ const RELEASE: Duration = Duration::from_secs(5);
 /// The checked arguments.
 struct Job {
     name: LockName,
-    kind: Kind,
+    kind: KindArgs,
     options: LockOptions,
     wait: Wait,
     above: Above,
@@ -48,7 +48,7 @@ pub(super) async fn attempt(registry: &Registry, args: HoldArgs) -> Outcome {
 async fn take(registry: &Registry, wait: Wait, args: HoldArgs) -> Outcome {
     let job = Job {
         name: values::name(&args.name)?,
-        kind: args.kind.kind(),
+        kind: args.kind,
         options: LockOptions::new().ttl(args.ttl).wait(wait),
         wait,
         above: Above::from_env()?,
@@ -80,7 +80,7 @@ enum End {
 impl Job {
     async fn run(self, locks: &Locks, signals: &mut Signals) -> Outcome<End> {
         let Self { name, kind, .. } = &self;
-        if let Some(held) = signals.unless(self.above.enter(locks, name, *kind)).await? {
+        if let Some(held) = signals.unless(self.above.enter(locks, name, kind.kind())).await? {
             let told = (name.clone(), held.token());
             return Ok(if self.words.is_empty() {
                 End::Status(exit::OK)
@@ -88,7 +88,8 @@ impl Job {
                 End::Become(self.words, told)
             });
         }
-        let guard = signals.unless(wait::acquire(locks, name, *kind, &self.options, self.wait)).await?;
+        let lock = kind.of(locks, name);
+        let guard = signals.unless(wait::acquire(locks, &*lock, &self.options, self.wait)).await?;
         if self.words.is_empty() {
             release(guard).await;
             return Ok(End::Status(exit::OK));
@@ -101,7 +102,7 @@ impl Job {
         let token = guard.token();
         let mut command = exec::tied(&self.words);
         tell(&mut command, &self.name, token.map(crate::Token::get));
-        command.env(held::VARIABLE, self.above.with(Held::new(locks, self.kind, &guard))?);
+        command.env(held::VARIABLE, self.above.with(Held::new(locks, self.kind.kind(), &guard))?);
         let mut child = Child::spawn(command, signals)?;
         tokio::select! {
             biased;

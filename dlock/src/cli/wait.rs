@@ -15,7 +15,7 @@ use super::{
     exit::{Failure, Outcome},
     show,
 };
-use crate::{Error, Guard, Kind, LockName, LockOptions, LockState, Locks, Wait};
+use crate::{DistributedLock, Error, Guard, LockName, LockOptions, LockState, Locks, Wait};
 
 /// A shorter wait shows no line.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -32,12 +32,11 @@ const UNTOLD_WIDTH: u16 = 80;
 /// Dropping the future leaves the queue.
 pub(super) async fn acquire(
     locks: &Locks,
-    name: &LockName,
-    kind: Kind,
+    lock: &dyn DistributedLock,
     options: &LockOptions,
     wait: Wait,
 ) -> Outcome<Guard> {
-    let lock = locks.of(kind, name);
+    let name = lock.name();
     let mut taken = pin!(async {
         match wait {
             Wait::Never => lock.try_lock(options).await,

@@ -53,6 +53,30 @@ fn a_reader_enters_a_writer_but_not_the_reverse() {
 }
 
 #[test]
+fn a_slot_inside_a_slot_is_the_same_and_nothing_else_enters() {
+    let place = Place::new();
+    let nested = |inner: &str| {
+        place.run([
+            "run",
+            "--slots",
+            "1",
+            "x",
+            "-c",
+            &format!(r#"{TOLD}; "$DLOCK" run {inner} x -c '{TOLD}'"#),
+        ])
+    };
+    let ended = nested("--slots 1");
+    assert_eq!((ended.status, &*ended.err), (0, ""));
+    let lines: Vec<_> = ended.out.lines().collect();
+    assert_eq!(lines[0], lines[1], "it is the same hold");
+    for inner in ["--write", "--fair", "--read", "--no-wait"] {
+        let ended = nested(inner);
+        assert_eq!((ended.status, ended.out.lines().count()), (64, 1), "{inner} would wait for itself");
+        assert!(ended.err.contains("--slots"), "{}", ended.err);
+    }
+}
+
+#[test]
 fn a_free_lock_is_not_entered_on_the_word_of_the_environment() {
     let place = Place::new();
     let told = place.run(["run", "x", "-c", "echo $DLOCK_HELD"]).out;

@@ -24,6 +24,29 @@ fn twenty_processes_never_run_their_commands_at_once() {
 }
 
 #[test]
+fn sixteen_processes_never_run_more_commands_at_once_than_there_are_slots() {
+    const PROCESSES: usize = 16;
+    const RUNS: usize = 10;
+    let place = Place::new();
+    // Each makes a directory of its own, counts them, and takes it away again.
+    let text = "mkdir in-$$; echo in-* | wc -w >>counts; rmdir in-$$";
+    thread::scope(|scope| {
+        for _ in 0..PROCESSES {
+            scope.spawn(|| {
+                for _ in 0..RUNS {
+                    let ended = place.run(["run", "--slots", "3", "pool", "-c", text]);
+                    assert_eq!((ended.status, &*ended.err), (0, ""));
+                }
+            });
+        }
+    });
+    let counts: Vec<usize> = place.read("counts").lines().map(|line| line.trim().parse().unwrap()).collect();
+    assert_eq!(counts.len(), PROCESSES * RUNS);
+    assert!(counts.iter().all(|count| (1..=3).contains(count)), "{counts:?}");
+    assert!(counts.contains(&2) || counts.contains(&3), "nobody ever ran beside another");
+}
+
+#[test]
 fn a_fair_lock_is_had_in_order_of_arrival() {
     let place = Place::new();
     let holder = place.hold(&["--fair", "x"]);

@@ -132,6 +132,27 @@ fn readers_hold_together_and_a_writer_alone() {
 }
 
 #[test]
+fn as_many_hold_at_once_as_there_are_slots() {
+    let place = Place::new();
+    let holders = [place.hold(&["--slots", "2", "x"]), place.hold(&["--slots", "2", "x"])];
+    for args in [
+        &["try", "--slots", "2", "x", "true"][..],
+        &["try", "--slots", "3", "x", "true"],
+        &["try", "x", "true"],
+    ] {
+        let ended = place.run(args);
+        assert_eq!(ended.status, 75, "{args:?}: two hold it who know of two");
+        assert!(ended.err.contains("and another"), "{}", ended.err);
+    }
+    assert_eq!(place.state("x")["holders"][1]["kind"], "permit");
+    let [one, other] = holders;
+    one.let_go();
+    assert_eq!(place.run(["try", "--slots", "2", "x", "true"]).status, 0, "a slot is free");
+    other.let_go();
+    assert_eq!(place.run(["try", "x", "true"]).status, 0, "all slots are free");
+}
+
+#[test]
 fn the_users_own_store_is_for_the_user_alone() {
     use std::os::unix::fs::PermissionsExt;
     let place = Place::new();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dlock_core::{
-    Error, Wait,
+    Error, Kind, Wait,
     driver::{Attempt, Backend},
 };
 use tokio::time::{Instant, timeout};
@@ -121,6 +121,50 @@ async fn a_file_that_stays_locked_is_an_error_for_a_try_and_not_for_a_wait() {
     claim.release().await.unwrap();
     assert!(matches!(waiter.attempt().await.unwrap(), Attempt::Granted(_)));
     waiter.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_in_the_file_leaves_it_also_if_the_last_attempt_found_the_file_busy() {
+    let place = Place::new();
+    let backend = place.backend().await;
+    let (held, waiting) = (request(Wait::Forever), request(Wait::Forever));
+    let mut reading = held.clone();
+    reading.kind = Kind::Read;
+    let mut holder = backend.claim(held);
+    assert!(matches!(holder.attempt().await.unwrap(), Attempt::Granted(_)));
+    let mut waiter = backend.claim(waiting);
+    assert!(matches!(waiter.attempt().await.unwrap(), Attempt::Busy { .. }));
+    // A read claim with the id of the hold: the hold is to be downgraded.
+    let mut reader = backend.claim(reading);
+    let mut raw = place.raw().await;
+    run(&mut raw, "BEGIN IMMEDIATE").await;
+    for claim in [&mut waiter, &mut reader] {
+        assert!(
+            matches!(claim.attempt().await.unwrap(), Attempt::Busy { .. }),
+            "another connection keeps it"
+        );
+    }
+    run(&mut raw, "COMMIT").await;
+    for (claim, left) in [(waiter, 1), (reader, 0)] {
+        let mut claim = claim;
+        claim.release().await.unwrap();
+        let claims =
+            sqlx::query_scalar::<_, i64>("SELECT count(*) FROM dlock_queue").fetch_one(&mut raw).await;
+        assert_eq!(claims.unwrap(), left, "a released claim is still in the file");
+    }
+}
+
+#[tokio::test]
+async fn a_wait_ends_with_an_error_when_the_file_can_no_longer_be_used() {
+    let place = Place::new();
+    let backend = place.backend().await;
+    let (mut holder, mut waiter) =
+        (backend.claim(request(Wait::Never)), backend.claim(request(Wait::Forever)));
+    assert!(matches!(holder.attempt().await.unwrap(), Attempt::Granted(_)));
+    assert!(matches!(waiter.attempt().await.unwrap(), Attempt::Busy { .. }));
+    run(&mut place.raw().await, "DROP TABLE dlock_queue").await;
+    let error = waiter.attempt().await.expect_err("there is no queue");
+    assert!(matches!(error, Error::Refused { .. }), "{error:?}");
 }
 
 /// How long one step of the user's own work blocks the runtime.

@@ -694,3 +694,16 @@ async fn the_first_that_waits_as_fair_hears_of_a_mutex_of_redissons() {
     bench.tell("PUBLISH redisson_lock__channel:{foo} 0").await;
     drop(soon("it was not woken", waiter).await.unwrap().unwrap());
 }
+
+#[tokio::test]
+async fn only_the_first_that_waits_as_fair_listens_for_a_mutex() {
+    let Some(bench) = Bench::new().await else { return };
+    bench.tell("HSET foo aaaa:1 1").await;
+    let stores = [bench.store("").await, bench.store("").await];
+    let mut waiters = stores.map(|store| claim(&store, "foo", Kind::Fair, 600_000, Wait::Forever).0);
+    for waiter in &mut waiters {
+        busy(waiter.attempt().await);
+    }
+    let heard: (String, u64) = bench.ask("PUBSUB NUMSUB redisson_lock__channel:{foo}").await;
+    assert_eq!(heard.1, 1, "each release of a mutex would wake all who wait as fair");
+}

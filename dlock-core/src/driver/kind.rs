@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_comes_back_from_its_word() {
+    fn the_word_of_a_kind_is_read_back_as_that_kind() {
         for &kind in Kind::ALL {
             assert_eq!(Kind::from_word(kind.word()), Some(kind));
         }

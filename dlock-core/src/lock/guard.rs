@@ -264,7 +264,7 @@ mod tests {
     use crate::{DistributedLock, LockOptions, Locks, MultiLock, Owner};
 
     #[tokio::test(start_paused = true)]
-    async fn a_long_hold_forgets_the_multilocks_that_have_been() {
+    async fn a_long_hold_forgets_the_multilocks_that_have_been_released() {
         let (locks, me) = (Locks::memory(), Owner::new());
         let long = locks.mutex("long").owned_by(&me).lock().await.expect("free");
         let members: [Arc<dyn DistributedLock>; 2] =
@@ -275,6 +275,6 @@ mod tests {
             guard.release().await.expect("held until now");
         }
         let told = long.hold().expect("one lock").audience();
-        assert!(told <= 1, "{told} are to be told of its loss, and one is left at most");
+        assert!(told <= 1, "{told} guards are told of the loss, and at most one of them is left");
     }
 }

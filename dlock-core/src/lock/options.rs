@@ -191,13 +191,13 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_whole_milliseconds_are_claimed() {
+    fn a_lease_is_rounded_down_to_whole_milliseconds() {
         let options = LockOptions::new().lease(Duration::from_micros(1_000_999));
         assert_eq!(options.terms(&info()).ttl, Duration::from_secs(1));
     }
 
     #[test]
-    fn a_ttl_that_is_not_set_is_one_that_the_store_can_keep() {
+    fn the_default_ttl_is_one_that_the_store_can_keep() {
         let (s, ms) = (Duration::from_secs, Duration::from_millis);
         for (range, ttl) in [(ms(10)..=s(3600), s(30)), (ms(10)..=s(20), s(20)), (s(60)..=s(3600), s(60))] {
             let info = info().ttl(range);
@@ -211,13 +211,13 @@ mod tests {
         let s = Duration::from_secs;
         let info = info().ttl(s(1)..=s(4)).session(s(6), s(1)..=s(3600));
         let options = LockOptions::new().lease(s(600));
-        options.validate(&info).expect("longer than the session, but a lease");
+        options.validate(&info).expect("a lease may be longer than the session");
         let terms = options.terms(&info);
         assert_eq!((terms.ttl, terms.renewal, terms.longest), (s(4), Cadence::Third, Some(s(600))));
     }
 
     #[test]
-    fn what_is_not_set_is_as_the_client_says() {
+    fn an_option_that_a_call_leaves_unset_is_the_clients_default() {
         let s = Duration::from_secs;
         let defaults = LockOptions::new().ttl(s(60)).renew_every(s(10)).max_hold(s(900)).wait(s(5));
         assert_eq!(LockOptions::new().or(&defaults), defaults);
@@ -226,26 +226,26 @@ mod tests {
         assert_eq!(
             shorter,
             LockOptions::new().ttl(s(4)).max_hold(s(900)).wait(s(5)),
-            "10 s would not keep it"
+            "renewing every 10 s does not keep a ttl of 4 s"
         );
         let leases = LockOptions::new().lease(s(7));
         assert_eq!(
             LockOptions::new().ttl(s(4)).or(&leases),
             LockOptions::new().ttl(s(4)),
-            "a ttl is no lease"
+            "a call that sets a ttl took the client's lease"
         );
         assert_eq!(LockOptions::new().renew_every(s(4)).or(&leases), LockOptions::new().renew_every(s(4)));
     }
 
     #[test]
-    fn a_lease_and_a_longest_hold_are_never_taken_together_from_a_call_and_the_client() {
+    fn a_lease_and_a_longest_hold_of_call_and_client_do_not_clash() {
         let s = Duration::from_secs;
         for (call, defaults) in [
             (LockOptions::new().lease(s(7)), LockOptions::new().max_hold(s(900))),
             (LockOptions::new().max_hold(s(900)), LockOptions::new().lease(s(7))),
         ] {
             let merged = call.or(&defaults);
-            merged.validate(&info()).expect("each is sensible, and the call's counts");
+            merged.validate(&info()).expect("the option of the call replaces that of the client");
             assert_eq!(merged, call);
         }
     }

@@ -112,7 +112,7 @@ mod tests {
         use_names(&owner, 1000);
         assert!(
             Arc::ptr_eq(&asked, &owner.slot(1, &name)),
-            "two tasks of one owner would wait for each other"
+            "two tasks that ask for one name have two slots, and would wait for each other in the store"
         );
     }
 

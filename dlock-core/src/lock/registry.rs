@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_unknown_scheme_is_refused_with_those_there_are() {
+    async fn an_unknown_scheme_is_refused_and_the_known_schemes_are_named() {
         let error = Registry::new().connect("rediss://h").await.unwrap_err().to_string();
         assert_eq!(error, "`rediss:` is no store's scheme; there are: memory");
     }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_driver_that_is_added_is_found_and_goes_before_those_there_are() {
+    async fn a_driver_that_is_added_goes_before_an_older_one_of_its_scheme() {
         async fn connect(url: StoreUrl) -> Result<Store> {
             Err(Error::InvalidConfig { reason: format!("mine got {}", url.scheme()) })
         }
@@ -140,8 +140,8 @@ mod tests {
             (registry.connect("memory:one").await.unwrap(), registry.connect("memory:one").await.unwrap());
         let other = registry.connect("memory:other").await.unwrap();
         let guard = a.mutex("x").lock().await.unwrap();
-        assert!(b.mutex("x").try_lock().await.unwrap().is_none(), "one name is one store");
-        assert!(other.mutex("x").try_lock().await.unwrap().is_some(), "another name is another store");
+        assert!(b.mutex("x").try_lock().await.unwrap().is_none(), "two stores have one name");
+        assert!(other.mutex("x").try_lock().await.unwrap().is_some(), "two names have one store");
         drop(guard);
     }
 }

@@ -132,9 +132,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_limit_of_zero_is_refused() {
-        let none = Locks::memory().semaphore("pool", 0);
-        for refused in [none.acquire().await.map(Some), none.try_acquire().await] {
-            let error = refused.expect_err("nobody could hold it");
+        let empty = Locks::memory().semaphore("pool", 0);
+        for answer in [empty.acquire().await.map(Some), empty.try_acquire().await] {
+            let error = answer.expect_err("nobody can hold a semaphore of limit 0");
             assert!(matches!(error, Error::InvalidOptions { .. }), "{error:?}");
             assert_eq!(error.to_string(), "semaphore `pool` has a limit of 0: nobody could ever hold it");
         }
@@ -148,12 +148,15 @@ mod tests {
         let held = pool.acquire().lease(s(5)).await.expect("free");
         let error = pool.acquire().wait(s(1)).await.expect_err("held");
         assert_eq!(error.to_string(), "timed out after 1s waiting for lock `pool`");
-        assert_eq!(held.lost().await, LostReason::Expired, "the lease is over");
+        assert_eq!(held.lost().await, LostReason::Expired);
         let ran = pool
             .run(async |guard| (guard.token().is_some(), pool.acquire().wait(Wait::Never).await.is_err()))
             .await;
-        assert_eq!(ran.expect("free again"), (true, true), "held while the work runs");
-        assert!(pool.try_acquire().await.expect("no error").is_some(), "given back when the work is done");
+        assert_eq!(ran.expect("free again"), (true, true), "the permit is not held while the work runs");
+        assert!(
+            pool.try_acquire().await.expect("no error").is_some(),
+            "the permit was not given back when the work was done"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -165,8 +168,9 @@ mod tests {
         let guard = both.lock_within(Duration::from_secs(1)).await.expect("free");
         assert_eq!(guard.tokens().len(), 2);
         let second = locks.semaphore("pool", 2).try_acquire().await.expect("no error");
-        assert!(second.is_some(), "one of two permits is left");
-        assert!(locks.semaphore("pool", 2).try_acquire().await.expect("no error").is_none());
+        assert!(second.is_some(), "the multilock took both permits");
+        let third = locks.semaphore("pool", 2).try_acquire().await.expect("no error");
+        assert!(third.is_none(), "the multilock holds no permit");
     }
 
     #[tokio::test(start_paused = true)]
@@ -175,11 +179,12 @@ mod tests {
         let members: [Arc<dyn DistributedLock>; 2] =
             [Arc::new(locks.semaphore("pool", 3)), Arc::new(locks.semaphore("pool", 1))];
         let both = MultiLock::new(members).expect("one member");
-        let guard = both.lock_within(Duration::from_secs(1)).await.expect("it does not wait for itself");
+        let guard =
+            both.lock_within(Duration::from_secs(1)).await.expect("the multilock does not wait for itself");
         assert_eq!(guard.tokens().len(), 1);
         assert!(
             locks.semaphore("pool", 3).try_acquire().await.expect("no error").is_none(),
-            "a limit of one"
+            "somebody holds beside a permit with a limit of one"
         );
     }
 
@@ -188,7 +193,7 @@ mod tests {
         let locks = Locks::memory();
         let members: [Arc<dyn DistributedLock>; 2] =
             [Arc::new(locks.semaphore("x", 2)), Arc::new(locks.rwlock("x").read())];
-        let error = MultiLock::new(members).expect_err("they exclude each other");
+        let error = MultiLock::new(members).expect_err("a permit and a reader exclude each other");
         assert!(error.to_string().contains("`x`"), "{error}");
     }
 }

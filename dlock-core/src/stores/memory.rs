@@ -301,9 +301,9 @@ mod tests {
         let ttl = Duration::from_secs(30);
         let request = Request::new(name, Kind::Mutex, ttl).wait(Wait::Never);
         assert!(matches!(store.claim(request).attempt().await, Ok(Attempt::Granted(_))), "free");
-        assert_eq!(store.list("").await.expect("memory can").len(), 1);
+        assert_eq!(store.list("").await.expect("memory lists locks").len(), 1);
         tokio::time::advance(ttl).await;
-        assert_eq!(store.list("").await.expect("memory can"), []);
+        assert_eq!(store.list("").await.expect("memory lists locks"), []);
     }
 
     #[tokio::test(start_paused = true)]
@@ -316,7 +316,7 @@ mod tests {
         let mut waiting = Box::pin(async move { waiting.lock().await });
         assert!(futures_util::poll!(&mut waiting).is_pending());
         tokio::time::sleep(Duration::from_millis(1)).await;
-        let state = locks.inspect("x").await.expect("memory can").expect("held");
+        let state = locks.inspect("x").await.expect("memory shows locks").expect("the lock is held");
         assert_eq!(state.holders[0].token, held.token());
         assert_eq!((state.queue.len(), state.queue[0].token), (1, None));
     }

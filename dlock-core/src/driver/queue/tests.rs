@@ -1,3 +1,5 @@
+//! `turn`, `watchers` and `watched`: some rows by hand, and rules for any queue.
+
 use super::*;
 use proptest::prelude::*;
 
@@ -36,19 +38,19 @@ fn a_reader_behind_a_waiting_writer_waits() {
     assert_eq!(turn(&queue, queue[2].id), Turn::Behind(queue[1]));
 }
 
-/// How many of a row of permits hold.
+/// How many permits of a queue hold, if they have these limits in order of arrival.
 fn held(limits: &[u32]) -> usize {
     let kinds: Vec<_> = limits.iter().map(|limit| (Kind::Permit, *limit)).collect();
     holders(&queue(&kinds)).len()
 }
 
 #[test]
-fn as_many_permits_are_held_as_the_least_limit_of_those_at_the_head() {
+fn a_permit_holds_if_fewer_are_ahead_than_its_limit_and_all_limits_ahead() {
     for (limits, holders) in [
         (&[][..], 0),
         (&[1, 1], 1),
         (&[4, 4, 4, 4, 4], 4),
-        // From 4 to 5: the fifth would be one too many for the others.
+        // A program raises the limit from 4 to 5. Beside a fifth holder, the first four would be one too many.
         (&[4, 4, 4, 4, 5], 4),
         (&[5, 5, 5, 5, 4], 4),
         (&[5, 5, 5, 5, 5, 4], 5),
@@ -56,12 +58,12 @@ fn as_many_permits_are_held_as_the_least_limit_of_those_at_the_head() {
         (&[5, 1], 1),
         (&[u32::MAX, u32::MAX], 2),
     ] {
-        assert_eq!(held(limits), holders, "of {limits:?}");
+        assert_eq!(held(limits), holders, "holders of {limits:?}");
     }
 }
 
 #[test]
-fn a_permit_that_leaves_makes_it_the_turn_of_one() {
+fn a_permit_that_is_given_back_wakes_one_waiter() {
     let queue = queue(&[(Kind::Permit, 3); 9]);
     for (at, entry) in queue.iter().enumerate() {
         let woken: Vec<_> = watchers(&queue, entry.id).collect();
@@ -70,7 +72,7 @@ fn a_permit_that_leaves_makes_it_the_turn_of_one() {
 }
 
 #[test]
-fn a_permit_that_kept_several_out_wakes_them_when_it_leaves() {
+fn a_permit_with_a_small_limit_wakes_all_that_it_kept_out_when_it_leaves() {
     let queue = queue(&[
         (Kind::Permit, 5),
         (Kind::Permit, 1),
@@ -82,7 +84,7 @@ fn a_permit_that_kept_several_out_wakes_them_when_it_leaves() {
 }
 
 #[test]
-fn the_nearest_permits_are_watched() {
+fn a_waiting_permit_watches_the_nearest_permits_ahead() {
     let queue = queue(&[(Kind::Permit, 2); 5]);
     assert_eq!(watched(&queue, queue[1].id), []);
     assert_eq!(watched(&queue, queue[2].id), &queue[..2]);
@@ -91,10 +93,10 @@ fn the_nearest_permits_are_watched() {
 
 proptest! {
     #[test]
-    fn those_whose_turn_it_is_may_all_hold_at_once(kinds in kinds()) {
+    fn claims_whose_turn_it_is_may_all_hold_at_once(kinds in kinds()) {
         let queue = queue(&kinds);
         let holders = holders(&queue);
-        prop_assert!(queue.is_empty() || !holders.is_empty(), "somebody must be first");
+        prop_assert!(queue.is_empty() || !holders.is_empty(), "nobody holds, and the queue is not empty");
         for (i, a) in holders.iter().enumerate() {
             for b in &holders[i + 1..] {
                 let are_permits = a.kind == Kind::Permit && b.kind == Kind::Permit;
@@ -103,18 +105,18 @@ proptest! {
         }
         let permits = holders.iter().filter(|holder| holder.kind == Kind::Permit);
         for limit in permits.map(limit) {
-            prop_assert!(holders.len() <= limit, "{} hold though one named {limit}", holders.len());
+            prop_assert!(holders.len() <= limit, "{} claims hold, and one of them named a limit of {limit}", holders.len());
         }
     }
 
     #[test]
-    fn a_permit_waits_only_as_long_as_the_limits_ask(limits in prop::collection::vec(1..5_u32, 1..12)) {
+    fn as_many_permits_hold_as_the_limits_allow(limits in prop::collection::vec(1..5_u32, 1..12)) {
         let most = (1..=limits.len()).take_while(|&count| limits[..count].iter().all(|limit| count <= *limit as usize));
         prop_assert_eq!(held(&limits), most.count());
     }
 
     #[test]
-    fn a_turn_that_came_stays_while_others_leave(kinds in kinds(), gone in any::<prop::sample::Index>()) {
+    fn a_claim_keeps_its_turn_when_another_leaves(kinds in kinds(), gone in any::<prop::sample::Index>()) {
         let mut queue = queue(&kinds);
         let holders = holders(&queue);
         if !queue.is_empty() {
@@ -152,7 +154,8 @@ proptest! {
             let watched = watched(&queue, entry.id);
             prop_assert_eq!(watched.is_empty(), turn(&queue, entry.id) == Turn::Mine);
             if !watched.is_empty() && turn(&shorter, entry.id) == Turn::Mine {
-                prop_assert!(watched.iter().any(|one| left.contains(&one.id)), "{watched:?} are all still there");
+                let one_left = watched.iter().any(|one| left.contains(&one.id));
+                prop_assert!(one_left, "a turn came, and none of the watched {watched:?} has left");
             }
         }
     }

@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn every_claim_of_every_member_has_an_id_of_its_own_that_is_known_as_the_same_claim() {
+    fn claims_of_members_have_different_ids_that_tell_the_claim_they_belong_to() {
         let id = ClaimId::random();
         let mut ids = Vec::new();
         for index in 0..5 {
@@ -470,13 +470,16 @@ mod tests {
     }
 
     #[test]
-    fn claims_of_others_are_not_taken_for_the_same() {
+    fn ids_of_different_claims_are_told_apart() {
         let (one, other) = (ClaimId::random().to_string(), ClaimId::random().to_string());
         assert!(!is_same_claim(&one, &other));
         assert!(
             !is_same_claim(&format!("{one}:1"), &format!("{one}:2")),
-            "two threads of one Redisson client"
+            "two threads of one Redisson client are taken for one claim"
         );
-        assert!(is_same_claim("x", "x") && !is_same_claim("x", "y"), "ids of other programs may be short");
+        assert!(
+            is_same_claim("x", "x") && !is_same_claim("x", "y"),
+            "short ids, as other programs have, are not compared as they are"
+        );
     }
 }

@@ -65,9 +65,9 @@ fn able() -> Result<(), String> {
 }
 
 /// A folder that every user may enter, with a `dlock` that every user may run.
-struct Place(TempDir);
+struct Commons(TempDir);
 
-impl Place {
+impl Commons {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
@@ -82,7 +82,7 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// A folder in this place.
+    /// A folder inside this folder.
     fn folder(&self, name: &str, mode: u32) -> PathBuf {
         let path = self.path(name);
         fs::create_dir(&path).unwrap();
@@ -162,11 +162,11 @@ fn group() -> (String, u32) {
 }
 
 /// A store that `dlock init` made for a group.
-fn shared(place: &Place) -> (PathBuf, u32) {
+fn shared(commons: &Commons) -> (PathBuf, u32) {
     let (name, number) = group();
-    let store = place.path("shared/locks.db");
+    let store = commons.path("shared/locks.db");
     let init = format!("umask 077; exec $DLOCK init --group {name} {}", store.display());
-    let output = place.ended(0, 0, &store, &init);
+    let output = commons.ended(0, 0, &store, &init);
     assert!(output.status.success(), "{output:?}");
     assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), format!("sqlite:{}", store.display()));
     (store, number)
@@ -179,11 +179,11 @@ fn refused(output: &Output, words: &str) {
 }
 
 fn a_group_shares_a_store_and_wakes_its_waiters() {
-    let place = Place::new();
-    let (store, group) = shared(&place);
+    let commons = Commons::new();
+    let (store, group) = shared(&commons);
     for (holder, waiter) in [(ANNA, BERT), (BERT, ANNA), (0, ANNA), (ANNA, 0)] {
-        let holder = place.holder(holder, group, &store, "077");
-        let took = place.handed_over(waiter, group, &store, || holder.signal("-TERM"));
+        let holder = commons.holder(holder, group, &store, "077");
+        let took = commons.handed_over(waiter, group, &store, || holder.signal("-TERM"));
         assert!(took < SOON, "the waiter was not rung, and asked by itself after {took:?}");
     }
     for path in [store.clone(), store.with_extension("db-wal"), store.with_extension("db-shm")] {
@@ -193,61 +193,61 @@ fn a_group_shares_a_store_and_wakes_its_waiters() {
 }
 
 fn another_users_killed_holder_is_seen_at_once() {
-    let place = Place::new();
-    let (store, group) = shared(&place);
-    let holder = place.holder(ANNA, group, &store, "077");
-    let took = place.handed_over(BERT, group, &store, || holder.signal("-KILL"));
+    let commons = Commons::new();
+    let (store, group) = shared(&commons);
+    let holder = commons.holder(ANNA, group, &store, "077");
+    let took = commons.handed_over(BERT, group, &store, || holder.signal("-KILL"));
     assert!(took < SOON, "{took:?}");
-    let holder = place.holder(ANNA, group, &store, "077");
+    let holder = commons.holder(ANNA, group, &store, "077");
     drop(holder);
-    let output = place.ended(BERT, group, &store, "exec $DLOCK try x");
+    let output = commons.ended(BERT, group, &store, "exec $DLOCK try x");
     assert!(output.status.success(), "the lock of a dead holder is not free: {output:?}");
 }
 
 fn root_is_rung_by_the_user_whose_store_it_uses() {
-    let place = Place::new();
-    let folder = place.folder("annas", 0o755);
+    let commons = Commons::new();
+    let folder = commons.folder("annas", 0o755);
     chown(&folder, Some(ANNA), Some(ANNA)).unwrap();
     let store = folder.join("locks.db");
-    let holder = place.holder(ANNA, ANNA, &store, "022");
-    let took = place.handed_over(0, 0, &store, || holder.signal("-TERM"));
+    let holder = commons.holder(ANNA, ANNA, &store, "022");
+    let took = commons.handed_over(0, 0, &store, || holder.signal("-TERM"));
     assert!(took < SOON, "{took:?}");
-    let holder = place.holder(0, 0, &store, "022");
-    let took = place.handed_over(ANNA, ANNA, &store, || holder.signal("-TERM"));
+    let holder = commons.holder(0, 0, &store, "022");
+    let took = commons.handed_over(ANNA, ANNA, &store, || holder.signal("-TERM"));
     assert!(took < SOON, "{took:?}");
 }
 
 /// Somebody gave all users rights on the file, and forgot the doorbells.
 fn a_user_who_cannot_use_the_doorbells_asks_by_time() {
-    let place = Place::new();
-    let store = place.folder("open", 0o777).join("locks.db");
-    assert!(place.ended(ANNA, ANNA, &store, "exec $DLOCK try y").status.success());
+    let commons = Commons::new();
+    let store = commons.folder("open", 0o777).join("locks.db");
+    assert!(commons.ended(ANNA, ANNA, &store, "exec $DLOCK try y").status.success());
     for end in ["", "-wal", "-shm"] {
         fs::set_permissions(format!("{}{end}", store.display()), Permissions::from_mode(0o666)).ok();
     }
-    let holder = place.holder(BERT, BERT, &store, "022");
-    let took = place.handed_over(ANNA, ANNA, &store, || holder.signal("-TERM"));
+    let holder = commons.holder(BERT, BERT, &store, "022");
+    let took = commons.handed_over(ANNA, ANNA, &store, || holder.signal("-TERM"));
     assert!(took < SOON, "{took:?}");
-    let holder = place.holder(ANNA, ANNA, &store, "022");
-    let took = place.handed_over(BERT, BERT, &store, || holder.signal("-TERM"));
+    let holder = commons.holder(ANNA, ANNA, &store, "022");
+    let took = commons.handed_over(BERT, BERT, &store, || holder.signal("-TERM"));
     assert!(took < SOON, "{took:?}");
 }
 
 fn a_user_without_rights_is_told_how_to_share() {
-    let place = Place::new();
-    let store = place.folder("open", 0o777).join("locks.db");
-    assert!(place.ended(ANNA, ANNA, &store, "umask 022; exec $DLOCK try y").status.success());
-    refused(&place.ended(BERT, BERT, &store, "exec $DLOCK try y"), "dlock init --group");
-    let (store, _) = shared(&place);
-    refused(&place.ended(BERT, BERT, &store, "exec $DLOCK try y"), "dlock init --group");
+    let commons = Commons::new();
+    let store = commons.folder("open", 0o777).join("locks.db");
+    assert!(commons.ended(ANNA, ANNA, &store, "umask 022; exec $DLOCK try y").status.success());
+    refused(&commons.ended(BERT, BERT, &store, "exec $DLOCK try y"), "dlock init --group");
+    let (store, _) = shared(&commons);
+    refused(&commons.ended(BERT, BERT, &store, "exec $DLOCK try y"), "dlock init --group");
 }
 
 /// In a folder where everybody may create files, somebody has laid out doorbells, or a link, before the store was made.
 fn a_strangers_doorbells_are_refused() {
-    let place = Place::new();
-    let folder = place.folder("tmp", 0o1777);
+    let commons = Commons::new();
+    let folder = commons.folder("tmp", 0o1777);
     let (store, bells) = (folder.join("locks.db"), folder.join("locks.db-bells"));
-    let try_it = || place.ended(0, 0, &store, "umask 077; exec $DLOCK run x -- true");
+    let try_it = || commons.ended(0, 0, &store, "umask 077; exec $DLOCK run x -- true");
     fs::create_dir(&bells).unwrap();
     fs::set_permissions(&bells, Permissions::from_mode(0o777)).unwrap();
     chown(&bells, Some(ANNA), None).unwrap();
@@ -258,7 +258,7 @@ fn a_strangers_doorbells_are_refused() {
         "dlock has put something into the stranger's folder"
     );
     fs::remove_dir(&bells).unwrap();
-    let elsewhere = place.folder("elsewhere", 0o755);
+    let elsewhere = commons.folder("elsewhere", 0o755);
     fs::write(elsewhere.join("0123456789abcdef0123456789abcdef.new"), "").unwrap();
     symlink(&elsewhere, &bells).unwrap();
     refused(&try_it(), "is not a folder");
@@ -272,45 +272,45 @@ fn a_strangers_doorbells_are_refused() {
 }
 
 fn a_strangers_file_or_log_is_refused() {
-    let place = Place::new();
-    let folder = place.folder("tmp", 0o1777);
+    let commons = Commons::new();
+    let folder = commons.folder("tmp", 0o1777);
     let store = folder.join("locks.db");
     fs::write(&store, "").unwrap();
     chown(&store, Some(ANNA), None).unwrap();
-    refused(&place.ended(0, 0, &store, "exec $DLOCK try x"), "alone, and neither to this user");
+    refused(&commons.ended(0, 0, &store, "exec $DLOCK try x"), "alone, and neither to this user");
     fs::remove_file(&store).unwrap();
     for end in ["-wal", "-shm", "-journal"] {
         let path = folder.join(format!("locks.db{end}"));
         fs::write(&path, "").unwrap();
         chown(&path, Some(ANNA), None).unwrap();
-        refused(&place.ended(0, 0, &store, "exec $DLOCK try x"), "who has no part in the store");
+        refused(&commons.ended(0, 0, &store, "exec $DLOCK try x"), "who has no part in the store");
         fs::remove_file(&path).unwrap();
         symlink("/etc/passwd", &path).unwrap();
-        refused(&place.ended(0, 0, &store, "exec $DLOCK try x"), "is not an ordinary file");
+        refused(&commons.ended(0, 0, &store, "exec $DLOCK try x"), "is not an ordinary file");
         fs::remove_file(&path).unwrap();
     }
 }
 
 /// Runs a shell's text as root, in a mount namespace of its own.
-fn with_mounts(place: &Place, store: &Path, text: &str) -> Output {
-    place.ended(0, 0, store, &format!("exec unshare -m sh -c '{text}'"))
+fn with_mounts(commons: &Commons, store: &Path, text: &str) -> Output {
+    commons.ended(0, 0, store, &format!("exec unshare -m sh -c '{text}'"))
 }
 
 fn another_boot_is_refused_while_a_holder_lives() {
     const BOOT: &str = "/proc/sys/kernel/random/boot_id";
-    let place = Place::new();
-    let store = place.folder("own", 0o700).join("locks.db");
-    let holder = place.holder(0, 0, &store, "022");
-    fs::write(place.path("boot"), "01234567-89ab-cdef-0123-456789abcdef\n").unwrap();
+    let commons = Commons::new();
+    let store = commons.folder("own", 0o700).join("locks.db");
+    let holder = commons.holder(0, 0, &store, "022");
+    fs::write(commons.path("boot"), "01234567-89ab-cdef-0123-456789abcdef\n").unwrap();
     let another = format!("mount --bind boot {BOOT} && exec $DLOCK try x -- echo second");
-    let output = with_mounts(&place, &store, &another);
+    let output = with_mounts(&commons, &store, &another);
     refused(&output, "another boot");
     assert!(output.stdout.is_empty(), "the command ran without the lock");
     let hidden =
-        with_mounts(&place, &store, "mount -t tmpfs none /proc/sys && exec $DLOCK try x -- echo second");
+        with_mounts(&commons, &store, "mount -t tmpfs none /proc/sys && exec $DLOCK try x -- echo second");
     refused(&hidden, "cannot tell which boot");
     drop(holder);
-    let output = with_mounts(&place, &store, &another);
+    let output = with_mounts(&commons, &store, &another);
     assert!(
         output.status.success(),
         "nobody holds the lock any more, so the store must not be refused: {output:?}"
@@ -318,26 +318,26 @@ fn another_boot_is_refused_while_a_holder_lives() {
 }
 
 fn a_file_that_is_mounted_alone_is_refused() {
-    let place = Place::new();
-    let store = place.folder("own", 0o700).join("locks.db");
-    let holder = place.holder(0, 0, &store, "022");
-    let inside = place.folder("inside", 0o700).join("locks.db");
+    let commons = Commons::new();
+    let store = commons.folder("own", 0o700).join("locks.db");
+    let holder = commons.holder(0, 0, &store, "022");
+    let inside = commons.folder("inside", 0o700).join("locks.db");
     fs::write(&inside, "").unwrap();
     let mount = "mount --bind own/locks.db inside/locks.db && exec $DLOCK try x -- echo second";
-    let output = with_mounts(&place, &inside, mount);
+    let output = with_mounts(&commons, &inside, mount);
     refused(&output, "mount its whole folder instead");
     let mount = "mount --bind own inside && exec $DLOCK try x -- echo second";
-    let output = with_mounts(&place, &inside, mount);
+    let output = with_mounts(&commons, &inside, mount);
     assert_eq!(output.status.code(), Some(75), "the same store, and the lock is held: {output:?}");
     drop(holder);
 }
 
 fn a_full_disk_is_told_and_over_when_there_is_space() {
-    let place = Place::new();
-    let store = place.folder("small", 0o700).join("locks.db");
+    let commons = Commons::new();
+    let store = commons.folder("small", 0o700).join("locks.db");
     let text = "mount -t tmpfs -o size=400k none small && $DLOCK try x && cat /dev/zero >small/fill; \
                 $DLOCK try x; echo $?; rm small/fill; exec $DLOCK try x";
-    let output = with_mounts(&place, &store, text);
+    let output = with_mounts(&commons, &store, text);
     let err = String::from_utf8_lossy(&output.stderr);
     // The page size of the system decides whether the file or the shared memory beside it meets the end of the disk first.
     let told = ["its disk is full", "its disk or the memory is full"];

@@ -22,7 +22,7 @@ pub(super) const MS: Duration = Duration::from_millis(1);
 
 /// What the store answers to one call.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Line<T> {
+pub(super) enum Reply<T> {
     Say(T),
     /// No answer: unknown.
     Fail,
@@ -35,7 +35,7 @@ pub(super) enum Line<T> {
     Panic,
     LatePanic(Duration),
 }
-pub(super) use Line::{Fail, Hang, Late, LatePanic, Panic, Refuse, Say, Unwritable};
+pub(super) use Reply::{Fail, Hang, Late, LatePanic, Panic, Refuse, Say, Unwritable};
 
 /// How the store hints.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -52,11 +52,11 @@ pub(super) enum Call {
     Release,
 }
 
-/// What the store answers. The lines of a call are used up one by one, and the last one is repeated.
+/// What the store answers. The replies of a call are used up one by one, and the last one is repeated.
 pub(super) struct Script {
-    pub(super) attempt: VecDeque<Line<Attempt>>,
-    pub(super) renew: VecDeque<Line<Renewal>>,
-    pub(super) release: VecDeque<Line<Release>>,
+    pub(super) attempt: VecDeque<Reply<Attempt>>,
+    pub(super) renew: VecDeque<Reply<Renewal>>,
+    pub(super) release: VecDeque<Reply<Release>>,
     pub(super) hints: Hints,
     /// The ttl of every claim that was made.
     pub(super) ttls: Vec<Duration>,
@@ -100,18 +100,18 @@ impl Play {
         Self(Arc::new(Mutex::new(script)), info)
     }
 
-    pub(super) fn attempt(self, lines: impl IntoIterator<Item = Line<Attempt>>) -> Self {
-        self.script().attempt = lines.into_iter().collect();
+    pub(super) fn attempt(self, replies: impl IntoIterator<Item = Reply<Attempt>>) -> Self {
+        self.script().attempt = replies.into_iter().collect();
         self
     }
 
-    pub(super) fn renew(self, lines: impl IntoIterator<Item = Line<Renewal>>) -> Self {
-        self.script().renew = lines.into_iter().collect();
+    pub(super) fn renew(self, replies: impl IntoIterator<Item = Reply<Renewal>>) -> Self {
+        self.script().renew = replies.into_iter().collect();
         self
     }
 
-    pub(super) fn release(self, lines: impl IntoIterator<Item = Line<Release>>) -> Self {
-        self.script().release = lines.into_iter().collect();
+    pub(super) fn release(self, replies: impl IntoIterator<Item = Reply<Release>>) -> Self {
+        self.script().release = replies.into_iter().collect();
         self
     }
 
@@ -149,7 +149,7 @@ impl Play {
         assert_eq!(self.script().broken, [] as [String; 0]);
     }
 
-    async fn play<T>(&self, call: Call, line: Line<T>) -> Result<T> {
+    async fn play<T>(&self, call: Call, reply: Reply<T>) -> Result<T> {
         /// Notes when a call is dropped in flight.
         struct Flight<'a>(&'a Play, Call);
         impl Drop for Flight<'_> {
@@ -168,7 +168,7 @@ impl Play {
             self.script().broken.push(format!("{call:?} beside {beside:?}"));
         }
         let _flight = Flight(self, call);
-        let answer = match line {
+        let answer = match reply {
             Say(answer) => Ok(answer),
             Fail => Err(Error::Unavailable { store: "script", source: "no answer".into() }),
             Unwritable => Err(Error::Unwritable { store: "script", source: "disk full".into() }),
@@ -189,8 +189,9 @@ impl Play {
     }
 }
 
-fn next<T: Copy>(lines: &mut VecDeque<Line<T>>) -> Line<T> {
-    if lines.len() > 1 { lines.pop_front() } else { lines.front().copied() }.expect("a script is never empty")
+fn next<T: Copy>(replies: &mut VecDeque<Reply<T>>) -> Reply<T> {
+    if replies.len() > 1 { replies.pop_front() } else { replies.front().copied() }
+        .expect("a script is never empty")
 }
 
 impl Backend for Play {
@@ -207,18 +208,18 @@ impl Backend for Play {
 #[async_trait]
 impl Claim for Play {
     async fn attempt(&mut self) -> Result<Attempt> {
-        let line = next(&mut self.script().attempt);
-        self.play(Call::Attempt, line).await
+        let reply = next(&mut self.script().attempt);
+        self.play(Call::Attempt, reply).await
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        let line = next(&mut self.script().renew);
-        self.play(Call::Renew, line).await
+        let reply = next(&mut self.script().renew);
+        self.play(Call::Renew, reply).await
     }
 
     async fn release(&mut self) -> Result<Release> {
-        let line = next(&mut self.script().release);
-        self.play(Call::Release, line).await
+        let reply = next(&mut self.script().release);
+        self.play(Call::Release, reply).await
     }
 
     async fn changed(&mut self) {

@@ -19,6 +19,7 @@ pub(crate) struct Log {
 }
 
 #[derive(Clone, Default)]
+/// The lines of all events so far.
 struct Lines(Arc<Mutex<String>>);
 
 impl Log {
@@ -47,9 +48,9 @@ impl Subscriber for Lines {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        let mut line = Line(event.metadata().level().to_string());
-        event.record(&mut line);
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) += &(line.0 + "\n");
+        let mut text = EventText(event.metadata().level().to_string());
+        event.record(&mut text);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) += &(text.0 + "\n");
     }
 
     fn enter(&self, _: &Id) {}
@@ -57,9 +58,10 @@ impl Subscriber for Lines {
     fn exit(&self, _: &Id) {}
 }
 
-struct Line(String);
+/// Level and fields of one event, as one line.
+struct EventText(String);
 
-impl Visit for Line {
+impl Visit for EventText {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         write!(self.0, " {field}={value:?}").expect("a string takes all");
     }

@@ -1,5 +1,5 @@
-//! A store that remembers what is over is caught, and one that does not is not. Bytes are counted for the whole process, so
-//! this binary does nothing else.
+//! The case that looks for leaks fails on a store that keeps something for every name ever used, and passes on a store that
+//! keeps nothing. The case counts the bytes of the whole process, so this binary does nothing else.
 
 use std::{alloc::System, sync::Arc};
 
@@ -12,20 +12,25 @@ use dlock_conformance::{
 #[global_allocator]
 static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 
-/// What the case that looks for leaks says of a store with this bug.
+/// What the case that looks for leaks says about a store with this bug.
 fn judged(bug: Bug) -> Result<(), String> {
     let store = WrongStore::new(bug);
     let fixture = InProcess::new("counted", move || store.clone().into_store());
     let fixture = Arc::new(fixture.counting(|| HEAP.allocated()));
     let name = "client::the_memory_of_clients_does_not_grow_with_the_names_they_used";
-    let (row, case) =
-        table(&*fixture).into_iter().find(|(_, case)| case.to_string() == name).expect("in the table");
+    let (row, case) = table(&*fixture)
+        .into_iter()
+        .find(|(_, case)| case.to_string() == name)
+        .expect("the case is in the table");
     judge(fixture, row, case)
 }
 
 #[test]
-fn a_store_that_remembers_what_is_over_is_caught() {
-    assert_eq!(judged(Bug::None), Ok(()), "a store that forgets is accused");
+fn a_store_that_remembers_names_that_are_no_longer_used_is_caught() {
+    assert_eq!(judged(Bug::None), Ok(()), "the case fails on a store without a leak");
     let said = judged(Bug::BellsStay).expect_err("a store that keeps a bell for each name passed");
-    assert!(said.contains("remember names that nobody uses any more"), "does not name the leak: {said}");
+    assert!(
+        said.contains("remember names that nobody uses any more"),
+        "the message does not name the leak: {said}"
+    );
 }

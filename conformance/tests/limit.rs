@@ -1,4 +1,4 @@
-//! A case that hangs is a failure that says where it hangs, in whatever manner a driver hangs.
+//! A case that hangs fails, in whatever way its driver hangs. The message says where the case hangs.
 
 use std::{
     future::pending,
@@ -21,14 +21,15 @@ use dlock_core::{
 /// How the first attempt of a claim hangs.
 #[derive(Clone)]
 enum Hang {
-    /// Its future is never ready.
+    /// The future of the attempt is never ready.
     Pending,
-    /// It blocks its thread until the sender is gone.
+    /// The attempt blocks its thread until the sender is dropped.
     Blocks(Arc<Mutex<mpsc::Receiver<()>>>),
-    /// It keeps its thread busy until this is true.
+    /// The attempt keeps its thread busy until this is true.
     Spins(Arc<AtomicBool>),
 }
 
+/// A store in which every attempt hangs.
 struct Hanging(Hang, Clock);
 
 #[async_trait]
@@ -39,7 +40,9 @@ impl Fixture for Hanging {
 
     async fn connect(&self) -> Result<Store> {
         let hang = self.0.clone();
-        Ok(wrap(MemoryBackend::new().into_store(), move |claim, _| Box::new(Hung(claim, hang.clone()))))
+        Ok(wrap(MemoryBackend::new().into_store(), move |claim, _| {
+            Box::new(HangingClaim(claim, hang.clone()))
+        }))
     }
 
     fn clock(&self) -> Clock {
@@ -51,10 +54,11 @@ impl Fixture for Hanging {
     }
 }
 
-struct Hung(Box<dyn Claim>, Hang);
+/// A claim whose attempt hangs.
+struct HangingClaim(Box<dyn Claim>, Hang);
 
 #[async_trait]
-impl Claim for Hung {
+impl Claim for HangingClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
         match &self.1 {
             Hang::Pending => pending().await,
@@ -81,7 +85,7 @@ impl Claim for Hung {
     }
 }
 
-/// What a case that takes a lock without a limit of its own fails with.
+/// The message of a case that takes a lock and sets no limit to the wait.
 fn message(hang: Hang, clock: Clock) -> String {
     let case = cases::all()
         .into_iter()
@@ -90,42 +94,48 @@ fn message(hang: Hang, clock: Clock) -> String {
         .expect_err("a case passed on a store that never answers")
 }
 
-fn says_where(message: &str) {
+fn names_the_step(message: &str) {
     for word in ["did not end within", "claim for mutex `case-", "`attempt` does not return"] {
-        assert!(message.contains(word), "does not say `{word}`: {message}");
+        assert!(message.contains(word), "the message does not say `{word}`: {message}");
     }
 }
 
 #[test]
-fn a_case_whose_store_never_answers_ends_and_says_where_it_waited() {
+fn a_case_whose_store_never_answers_fails_and_names_the_call() {
     for clock in [Clock::Paused, Clock::Real] {
-        says_where(&message(Hang::Pending, clock));
+        names_the_step(&message(Hang::Pending, clock));
     }
 }
 
 #[test]
-fn a_case_whose_thread_is_blocked_ends_and_says_where_it_waited() {
+fn a_case_whose_thread_is_blocked_fails_and_names_the_call() {
     for clock in [Clock::Paused, Clock::Real] {
         let (over, until) = mpsc::channel();
-        says_where(&message(Hang::Blocks(Arc::new(Mutex::new(until))), clock));
+        names_the_step(&message(Hang::Blocks(Arc::new(Mutex::new(until))), clock));
         drop(over);
     }
 }
 
 #[test]
-fn a_case_whose_thread_spins_ends_and_says_where_it_waited() {
+fn a_case_whose_thread_spins_fails_and_names_the_call() {
     let over = Arc::new(AtomicBool::new(false));
-    says_where(&message(Hang::Spins(Arc::clone(&over)), Clock::Paused));
+    names_the_step(&message(Hang::Spins(Arc::clone(&over)), Clock::Paused));
     over.store(true, Relaxed);
 }
 
 #[test]
-fn a_step_that_takes_too_long_is_named_with_its_place_in_the_code() {
+fn a_step_that_takes_too_long_is_named_with_its_line_of_code() {
     let case =
         cases::all().into_iter().find(|case| case.to_string() == "close::closing_waits_for_what_is_held");
-    let told =
-        judge(Arc::new(Hanging(Hang::Pending, Clock::Paused)), Row::Plain, case.expect("in the table"));
+    let told = judge(
+        Arc::new(Hanging(Hang::Pending, Clock::Paused)),
+        Row::Plain,
+        case.expect("the case is in the table"),
+    );
     let told = told.expect_err("a case passed on a store that never answers");
-    assert!(told.contains("nobody holds it") && told.contains("cases/close.rs:"), "{told}");
+    assert!(
+        told.contains("nobody holds it") && told.contains("cases/close.rs:"),
+        "the outer step is not named: {told}"
+    );
     assert!(told.contains("take the lock as mutex"), "the inner step is not named: {told}");
 }

@@ -1,4 +1,4 @@
-//! The cases about the line pass on a driver that is right, and catch drivers with bugs that only a line shows.
+//! The cases about the network pass on a driver without a bug, and catch drivers with bugs that show only on a network.
 
 use std::{net::SocketAddr, sync::Arc, thread};
 
@@ -9,6 +9,7 @@ use dlock_conformance::{
 };
 use dlock_core::{Result, driver::Store};
 
+/// A network store. Its server is in this process, and its driver may have a planted bug.
 struct Wired(WrongServer);
 
 #[async_trait]
@@ -37,31 +38,31 @@ impl Network for Wired {
     }
 }
 
-/// The cases about the line that fail, with what they say.
+/// The cases about the network that fail, each with its message. `only` is a part of the names of the cases to run.
 fn failed(bug: LineBug, only: &str) -> Vec<String> {
     let wired: Arc<Wired> = Arc::new(Wired(WrongServer::start(bug)));
     let table = table(&*wired).into_iter().filter(|(_, case)| case.to_string().starts_with("line::"));
     let chosen: Vec<_> = table.filter(|(_, case)| case.to_string().contains(only)).collect();
-    assert!(!chosen.is_empty(), "no case is about {only}");
-    // They mostly wait.
+    assert!(!chosen.is_empty(), "no case has `{only}` in its name");
+    // Each case has a thread, and mostly waits.
     thread::scope(|scope| {
         let judging = chosen.into_iter().map(|(row, case)| {
             let fixture = Arc::clone(&wired) as Arc<dyn Fixture>;
             scope.spawn(move || judge(fixture, row, case).err().map(|said| format!("{case}: {said}")))
         });
         let judging: Vec<_> = judging.collect();
-        judging.into_iter().filter_map(|case| case.join().expect("it reports panics")).collect()
+        judging.into_iter().filter_map(|case| case.join().expect("`judge` catches panics")).collect()
     })
 }
 
 #[track_caller]
 fn is_caught(bug: LineBug, case: &str, word: &str) {
     let failed = failed(bug, case);
-    assert!(failed.iter().any(|said| said.contains(word)), "nobody says `{word}` of {bug:?}: {failed:?}");
+    assert!(failed.iter().any(|said| said.contains(word)), "no case says `{word}` about {bug:?}: {failed:?}");
 }
 
 #[test]
-fn a_driver_that_is_right_passes() {
+fn a_driver_without_a_bug_passes() {
     assert_eq!(failed(LineBug::None, ""), Vec::<String>::new());
 }
 
@@ -80,22 +81,22 @@ fn connecting_without_a_bound_is_caught() {
 }
 
 #[test]
-fn an_answer_to_the_wrong_call_is_caught() {
+fn a_driver_that_takes_a_late_answer_for_that_of_a_later_call_is_caught() {
     is_caught(LineBug::LateAnswerTaken, "an_answer_that_comes_late", "what was meant for another call");
 }
 
 #[test]
-fn a_connection_that_is_never_made_again_is_caught() {
+fn a_driver_that_never_reconnects_is_caught() {
     is_caught(LineBug::NeverDialsAgain, "a_holder_whose_connection_breaks", "Expired");
 }
 
 #[test]
-fn a_break_that_is_taken_for_a_loss_is_caught() {
+fn a_driver_that_takes_a_broken_connection_for_a_loss_is_caught() {
     is_caught(LineBug::BreakIsLoss, "a_holder_whose_connection_breaks", "Taken");
     is_caught(LineBug::BreakIsLoss, "a_line_that_was_silent_for_a_while", "the server was only silent");
 }
 
 #[test]
-fn a_driver_that_dials_for_every_call_is_caught() {
+fn a_driver_that_reconnects_for_every_call_is_caught() {
     is_caught(LineBug::DialsWithoutPause, "many_callers_do_not_storm", "each call dials by itself");
 }

@@ -1,4 +1,4 @@
-//! The test of the tests: stores with one planted bug each, and who catches it.
+//! The test of the tests. Each store here has one planted bug, and the cases or the simulation must catch it.
 
 use std::{
     any::Any,
@@ -21,12 +21,13 @@ use dlock_conformance::{
 };
 use dlock_core::{Result, driver::Store};
 
+/// A store with this bug.
 fn planted(bug: Bug) -> impl Fixture {
     let store = WrongStore::new(bug);
     InProcess::new("planted", move || store.clone().into_store())
 }
 
-/// Who caught a bug, and what it said.
+/// Which case or seed caught a bug, and its message.
 struct Catch {
     who: String,
     said: String,
@@ -39,13 +40,13 @@ impl fmt::Display for Catch {
     }
 }
 
-/// What a case says about a bug; nothing if it passes.
+/// The message of a case that fails on a store with this bug. `None` if the case passes.
 fn said_by(bug: Bug, row: Row, case: Case) -> Option<String> {
     let fixture = Arc::new(planted(bug));
     quietly(|| judge(fixture, row, case)).unwrap_or_else(Err).err()
 }
 
-/// The first case that fails: on the store as it is, or through the wrappers if none does.
+/// The first case that fails: on the plain store, or through the wrappers if every case passes on the plain store.
 fn caught_by_a_case(bug: Bug) -> Option<Catch> {
     let mut table = table(&planted(Bug::None)).into_iter();
     table.find_map(|(row, case)| {
@@ -63,7 +64,7 @@ fn caught_by_simulation(bug: Bug, seeds: u64) -> Option<Catch> {
     })
 }
 
-/// What it panicked with, if it did; nothing is printed meanwhile, nor by the threads of cases.
+/// Runs `work`. `Err` has the message of its panic. Neither `work` nor the threads of cases print a panic meanwhile.
 fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     thread_local!(static QUIET: Cell<bool> = const { Cell::new(false) });
     static HOOK: Once = Once::new();
@@ -87,14 +88,14 @@ fn words(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
 }
 
-/// For each bug who caught it.
+/// Each bug, with what caught it.
 #[expect(clippy::print_stdout, reason = "libtest shows it with --nocapture")]
 fn hunt(catch: impl Fn(Bug) -> Option<Catch>) -> Vec<(Bug, Option<Catch>)> {
-    // A leak shows only to whoever counts bytes: see `leaks.rs`.
+    // Only `leaks.rs` counts bytes, so only that test can see a leak.
     let bugs = Bug::ALL.into_iter().filter(|bug| *bug != Bug::BellsStay);
     let caught: Vec<_> = bugs.map(|bug| (bug, catch(bug))).collect();
     for (bug, catch) in &caught {
-        println!("{bug:?}\n    {}", catch.as_ref().map_or("nobody".to_owned(), ToString::to_string));
+        println!("{bug:?}\n    {}", catch.as_ref().map_or("not caught".to_owned(), ToString::to_string));
     }
     caught
 }
@@ -103,24 +104,24 @@ fn hunt(catch: impl Fn(Bug) -> Option<Catch>) -> Vec<(Bug, Option<Catch>)> {
 fn every_planted_bug_is_caught_by_a_case() {
     let caught = hunt(caught_by_a_case);
     let missed: Vec<_> = caught.iter().filter(|(_, catch)| catch.is_none()).map(|(bug, _)| bug).collect();
-    assert!(missed.is_empty(), "the cases are blind to {missed:?}");
+    assert!(missed.is_empty(), "no case catches {missed:?}");
 }
 
-/// The others show only seldom, or in what takes too long.
+/// The other bugs show too seldom for twenty seeds, or only in steps that take too long for the simulation.
 #[test]
 fn the_simulation_catches_most_of_the_planted_bugs() {
     let caught = hunt(|bug| caught_by_simulation(bug, 20));
     let count = caught.iter().filter(|(_, catch)| catch.is_some()).count();
-    assert!(count >= 14, "the rules found only {count} of {} bugs", caught.len());
+    assert!(count >= 14, "the simulation caught only {count} of {} bugs", caught.len());
 }
 
 #[test]
-fn a_store_without_a_planted_bug_is_caught_by_nobody() {
+fn a_store_without_a_planted_bug_passes() {
     let caught = caught_by_a_case(Bug::None).or_else(|| caught_by_simulation(Bug::None, 20));
     assert!(caught.is_none(), "{}", caught.map_or_else(String::new, |catch| catch.to_string()));
 }
 
-/// Drivers have had these bugs, and the suite passed: now the case that was made for each says what is wrong.
+/// Drivers have had these bugs, and the suite let them pass. Now each bug has a case, whose message says what is wrong.
 #[test]
 fn a_bug_that_drivers_had_is_named_by_its_case() {
     let theft = "a_downgraded_holder_is_told_of_a_theft_as_soon_as_any_other";
@@ -165,13 +166,15 @@ fn a_bug_that_drivers_had_is_named_by_its_case() {
         (Bug::DeafDowngrade, format!("downgrade_write::{theft}"), "it is deaf"),
     ] {
         let table = table(&planted(bug));
-        let (row, found) = table.into_iter().find(|(_, one)| one.to_string() == case).expect("in the table");
-        let said = said_by(bug, row, found).unwrap_or_else(|| panic!("{case} is blind to {bug:?}"));
-        assert!(said.contains(word), "{case} does not name {bug:?}: {said}");
+        let (row, found) =
+            table.into_iter().find(|(_, one)| one.to_string() == case).expect("the case is in the table");
+        let said =
+            said_by(bug, row, found).unwrap_or_else(|| panic!("{case} passes on a store with {bug:?}"));
+        assert!(said.contains(word), "the message of {case} does not name {bug:?}: {said}");
     }
 }
 
-/// A store that is right as long as no member misbehaves.
+/// A store of several members that is right as long as no member misbehaves.
 struct Composite;
 
 #[async_trait]
@@ -191,13 +194,16 @@ impl Fixture for Composite {
 }
 
 #[test]
-fn a_composite_that_only_fails_with_a_bad_member_is_caught() {
+fn a_composite_that_fails_only_with_a_bad_member_is_caught() {
     let of = |row: Row| table(&Composite).into_iter().filter(move |(one, _)| *one == row);
     let fails = |(row, case)| quietly(|| judge(Arc::new(Composite), row, case)).unwrap_or_else(Err).is_err();
     for habit in Habit::ALL {
         let one = |(_, case): &(Row, Case)| case.to_string() == "mutex::a_free_lock_is_granted";
-        assert!(of(Row::Member(habit)).any(|row| one(&row)), "{habit} members are not tried");
+        assert!(of(Row::Member(habit)).any(|row| one(&row)), "no case runs with a {habit} member");
     }
     let tells = |(_, case): &(Row, Case)| case.to_string() == "loss::whoever_releases_what_was_taken_is_told";
-    assert!(of(Row::Member(Habit::Slow)).filter(tells).any(fails), "the bad member was not there");
+    assert!(
+        of(Row::Member(Habit::Slow)).filter(tells).any(fails),
+        "no case fails, though a member misbehaves"
+    );
 }

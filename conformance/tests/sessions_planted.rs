@@ -1,4 +1,4 @@
-//! Bugs that only a store with sessions can have are caught, by a case that says what is wrong.
+//! Some bugs only a store with sessions can have. For each there is a case that catches it and says what is wrong.
 
 #[path = "sessions/client.rs"]
 mod client;
@@ -16,7 +16,7 @@ use dlock_core::{Result, driver::Store};
 use client::Bug;
 use fixture::Sessions;
 
-/// Sessions whose clients cannot be killed.
+/// A store with sessions whose clients cannot be killed.
 struct Immortal;
 
 #[async_trait]
@@ -30,34 +30,34 @@ impl Fixture for Immortal {
     }
 }
 
-/// What a case says of clients with this bug.
+/// What a case says about clients with this bug.
 fn judged(bug: Bug, case: &str) -> std::result::Result<(), String> {
     let mut table = table(&Sessions(bug)).into_iter();
-    let (row, case) = table.find(|(_, one)| one.to_string() == case).expect("in the table");
+    let (row, case) = table.find(|(_, one)| one.to_string() == case).expect("the case is in the table");
     judge(Arc::new(Sessions(bug)), row, case)
 }
 
 #[track_caller]
 fn is_caught(bug: Bug, case: &str, word: &str) {
-    assert_eq!(judged(Bug::None, case), Ok(()), "a client that is right is accused");
-    let said = judged(bug, case).expect_err("nobody noticed");
-    assert!(said.contains(word), "does not name {bug:?}: {said}");
+    assert_eq!(judged(Bug::None, case), Ok(()), "the case fails on a client without a bug");
+    let said = judged(bug, case).expect_err("the case passed on a client with the bug");
+    assert!(said.contains(word), "the message does not name {bug:?}: {said}");
 }
 
 #[test]
-fn a_session_that_keeps_a_silent_claim_is_caught() {
+fn a_client_that_keeps_a_claim_whose_keeper_is_silent_is_caught() {
     let case = "loss::nobody_gets_in_before_the_holder_that_is_cut_off_is_lost";
     is_caught(Bug::NoReaper, case, "a dead claim is never forgotten");
 }
 
 #[test]
-fn a_hold_that_outlives_its_session_is_caught() {
+fn a_client_that_promises_a_hold_beyond_its_session_is_caught() {
     let case = "loss::a_client_whose_session_ends_holds_nothing_any_more";
     is_caught(Bug::BeyondTheSession, case, "its session was over, and its guard says that it still holds");
 }
 
 #[test]
 #[should_panic(expected = "immortal has sessions, so its fixture must be able to kill a client")]
-fn a_fixture_that_cannot_crash_a_session_is_refused() {
+fn a_fixture_with_sessions_that_cannot_kill_a_client_is_refused() {
     table(&Immortal);
 }

@@ -1,5 +1,5 @@
-//! Seeds of the simulation: a thousand on the memory store, and two thousand inside of RedLocks of three and of five.
-//! `DLOCK_SEED=n` runs that seed only, `DLOCK_SEEDS=n` so many of each RedLock.
+//! Runs the simulation: a thousand seeds on the memory store, two thousand on a RedLock of three members, and two thousand on
+//! one of five. `DLOCK_SEED=n` runs only that seed. `DLOCK_SEEDS=n` sets how many seeds run on each RedLock.
 
 use std::thread;
 
@@ -16,7 +16,7 @@ fn on_memory(seed: u64) -> Report {
     report
 }
 
-/// What becomes of so many seeds, or of the one that `DLOCK_SEED` names.
+/// The reports of this many seeds, or of the one that `DLOCK_SEED` names.
 fn all(seeds: u64, simulate: impl Fn(u64) -> Report + Copy + Send) -> Vec<Report> {
     if let Ok(seed) = std::env::var("DLOCK_SEED") {
         return vec![simulate(seed.parse().expect("DLOCK_SEED is a number"))];
@@ -25,7 +25,10 @@ fn all(seeds: u64, simulate: impl Fn(u64) -> Report + Copy + Send) -> Vec<Report
         let share =
             |thread| scope.spawn(move || (thread..seeds).step_by(2).map(simulate).collect::<Vec<_>>());
         let threads: Vec<_> = (0..THREADS).map(share).collect();
-        threads.into_iter().flat_map(|thread| thread.join().expect("told above")).collect()
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().expect("the thread has printed why it panicked"))
+            .collect()
     })
 }
 
@@ -50,7 +53,7 @@ fn a_thousand_seeds_keep_every_rule() {
         (100, "broken locks", sum(|report| report.broken)),
     ] {
         println!("{happened} {what}");
-        assert!(happened >= least, "too little happened to mean anything: {happened} {what} of {least}");
+        assert!(happened >= least, "too few {what} to prove anything: {happened}, and {least} are needed");
     }
 }
 
@@ -71,9 +74,14 @@ fn majority(members: usize) {
         sum(|report| report.broken),
     );
     let shown: String = bad.iter().take(5).map(ToString::to_string).collect();
-    assert!(bad.is_empty(), "{} of {} seeds; replay one with DLOCK_SEED:\n{shown}", bad.len(), reports.len());
+    assert!(
+        bad.is_empty(),
+        "{} of {} seeds break a rule; replay one with DLOCK_SEED:\n{shown}",
+        bad.len(),
+        reports.len()
+    );
     let grants = sum(|report| report.counts.grants);
-    assert!(grants > 5 * reports.len(), "too little happened to mean anything: {grants} grants");
+    assert!(grants > 5 * reports.len(), "too few grants to prove anything: {grants}");
 }
 
 #[test]

@@ -1,5 +1,8 @@
-//! The fixtures themselves: servers start, answer, and come back from the faults they can do.
-#![expect(clippy::print_stdout, reason = "a victim tells its test where its server is")]
+//! Tests of the fixtures for servers: a server starts, answers, and comes back after each fault that its fixture can cause.
+#![expect(
+    clippy::print_stdout,
+    reason = "the binary that is to be killed tells its test where its server is"
+)]
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -17,7 +20,8 @@ use tokio::runtime::{Builder, Runtime};
 
 type Case = Result<(), Failed>;
 
-/// Tells this binary to start a standalone server of a brand, say its address, and wait to be killed.
+/// If this variable names a brand, this binary starts a standalone server of the brand, prints its address, and waits to be
+/// killed.
 const VICTIM: &str = "DLOCK_TEST_STORES_VICTIM";
 
 fn main() -> ExitCode {
@@ -28,7 +32,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let mut trials = Vec::new();
     let all = |brand| Flavour::ALL.map(|flavour| (brand, flavour));
-    // Of the old ones, what the tests run on.
+    // Of the old versions, only the flavours that other tests run on.
     let old = [(Brand::Redis5, Flavour::Standalone), (Brand::Redis6, Flavour::Cluster)];
     for (brand, flavour) in all(Brand::Redis).into_iter().chain(all(Brand::Valkey)).chain(old) {
         let name = format!("{}_{}", brand.name(), flavour.name());
@@ -40,7 +44,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// The cases of one store. None where it is not ours: nothing may be done to the servers of others.
+/// The cases of one store. There are none if somebody else started its servers: the tests must not harm those.
 fn of(name: &str, brand: Brand, flavour: Flavour, store: Running) -> Vec<Trial> {
     if store.servers().is_empty() {
         return Vec::new();
@@ -58,41 +62,41 @@ fn of(name: &str, brand: Brand, flavour: Flavour, store: Running) -> Vec<Trial> 
     let ends = Trial::test(format!("{name}_ends_with_a_binary_that_is_killed"), move || {
         runtime().block_on(servers_end_with_a_killed_binary(brand))
     });
-    // The flavours all end in the same way.
+    // The servers of all flavours end in the same way, so one flavour is enough.
     if flavour == Flavour::Standalone { vec![case, ends] } else { vec![case] }
 }
 
 async fn faults_are_survived(store: &Running) -> Case {
     let server = &store.servers()[0];
     let address = server.address();
-    assert_eq!(store.url(), format!("redis://{address}"), "the URL is that of the server");
+    assert_eq!(store.url(), format!("redis://{address}"), "the URL does not name the server");
     assert_eq!(tell(address, "SET kept 1")?, "+OK");
 
     server.pause().await?;
-    assert!(tell(address, "PING").is_err(), "a server that is paused gives no answer");
+    assert!(tell(address, "PING").is_err(), "a paused server answered");
     server.resume().await?;
-    assert_eq!(tell(address, "PING")?, "+PONG", "it goes on where it was");
+    assert_eq!(tell(address, "PING")?, "+PONG", "a resumed server does not answer");
 
     server.kill().await?;
-    assert!(tell(address, "PING").is_err(), "a server that was killed is not there");
+    assert!(tell(address, "PING").is_err(), "a killed server answered");
     server.start(Data::Kept).await?;
-    assert_eq!(tell(address, "EXISTS kept")?, ":1", "what it acknowledged is there again");
+    assert_eq!(tell(address, "EXISTS kept")?, ":1", "the server lost a write that it had acknowledged");
 
     server.kill().await?;
     server.start(Data::Lost).await?;
-    assert_eq!(tell(address, "EXISTS kept")?, ":0", "what it had is lost");
+    assert_eq!(tell(address, "EXISTS kept")?, ":0", "the server kept its data");
     Ok(())
 }
 
 fn only_the_user_is_let_in(store: &Running) -> Case {
-    assert!(store.url().starts_with("rediss://dlock:"), "the URL has the user");
+    assert!(store.url().starts_with("rediss://dlock:"), "the URL does not name the user");
     let ca = std::fs::read_to_string(store.ca().ok_or("there is no authority")?)?;
-    assert!(ca.starts_with("-----BEGIN CERTIFICATE-----"), "it is in PEM");
+    assert!(ca.starts_with("-----BEGIN CERTIFICATE-----"), "the certificate of the authority is not in PEM");
     let told = tell(store.servers()[0].address(), "PING")?;
-    assert!(told.starts_with("-NOAUTH"), "nobody else is let in, but it said {told}");
+    assert!(told.starts_with("-NOAUTH"), "a client without a user was let in: {told}");
     let port = store.url().rsplit(':').next().ok_or("there is no port")?.parse()?;
     let told = tell(SocketAddr::from(([127, 0, 0, 1], port)), "PING");
-    assert!(told.is_err(), "nobody without TLS is let in, but it said {told:?}");
+    assert!(told.is_err(), "a client without TLS was let in: {told:?}");
     Ok(())
 }
 
@@ -100,14 +104,16 @@ async fn a_replica_takes_over(store: &Running) -> Case {
     let [primary, replica, sentinel] = store.servers() else { return Err("there should be three".into()) };
     assert_eq!(store.url(), format!("redis+sentinel://{}/dlock", sentinel.address()));
     assert_eq!(tell(primary.address(), "SET kept 1")?, "+OK");
-    until("the replica has it", || tell(replica.address(), "EXISTS kept").is_ok_and(|told| told == ":1"))
-        .await?;
+    until("the replica has the key", || {
+        tell(replica.address(), "EXISTS kept").is_ok_and(|told| told == ":1")
+    })
+    .await?;
     primary.kill().await?;
     until("the replica is promoted", || {
         tell(replica.address(), "SET more 1").is_ok_and(|told| told == "+OK")
     })
     .await?;
-    assert_eq!(tell(replica.address(), "EXISTS kept")?, ":1", "what was replicated is there");
+    assert_eq!(tell(replica.address(), "EXISTS kept")?, ":1", "the promoted replica lost a key that it had");
     primary.start(Data::Kept).await?;
     store.ready().await?;
     until("the old primary follows", || {
@@ -124,11 +130,18 @@ async fn a_node_that_forgot_comes_back_empty(store: &Running) -> Case {
     let [.., last] = store.servers() else { return Err("there should be three".into()) };
     assert_eq!(tell(last.address(), "SET foo 1")?, "+OK");
     let told = tell(store.servers()[0].address(), "GET foo")?;
-    assert_eq!(told, format!("-MOVED 12182 {}", last.address()), "clients are sent to where they can go");
+    assert_eq!(
+        told,
+        format!("-MOVED 12182 {}", last.address()),
+        "the node sends clients to the wrong address"
+    );
     last.kill().await?;
     last.start(Data::Lost).await?;
     store.ready().await?;
-    until("it has its slots", || tell(last.address(), "EXISTS foo").is_ok_and(|told| told == ":0")).await?;
+    until("the node has its slots again", || {
+        tell(last.address(), "EXISTS foo").is_ok_and(|told| told == ":0")
+    })
+    .await?;
     Ok(())
 }
 
@@ -139,12 +152,12 @@ async fn servers_end_with_a_killed_binary(brand: Brand) -> Case {
         .stdout(Stdio::piped())
         .spawn()?;
     let mut address = String::new();
-    BufReader::new(victim.stdout.take().ok_or("it has an output")?).read_line(&mut address)?;
+    BufReader::new(victim.stdout.take().ok_or("the binary has no output")?).read_line(&mut address)?;
     let address = address.trim().parse()?;
     let told = tell(address, "PING");
     victim.kill()?;
     victim.wait()?;
-    assert_eq!(told?, "+PONG", "the server is there as long as the binary");
+    assert_eq!(told?, "+PONG", "the server did not live as long as the binary");
     until("the server ends", || TcpStream::connect(address).is_err()).await
 }
 
@@ -153,19 +166,21 @@ fn wait_to_be_killed(brand: Brand) -> ExitCode {
         return ExitCode::FAILURE;
     };
     println!("{}", store.servers()[0].address());
-    // Ends by itself when whoever should kill it is dead.
+    // If the test that should kill this binary is dead, standard input ends, and so does this binary.
     let _ = io::stdin().read(&mut [0]);
     ExitCode::SUCCESS
 }
 
-/// Asks until it is so.
+/// Waits until `is_so` answers `true`. Fails with `what` if that takes too long.
 async fn until(what: &str, is_so: impl Fn() -> bool + Send + Sync) -> Case {
     let asking = async {
         while !is_so() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), asking).await.map_err(|_| format!("never: {what}").into())
+    tokio::time::timeout(Duration::from_secs(60), asking)
+        .await
+        .map_err(|_| format!("this never happened: {what}").into())
 }
 
 /// Sends one command, and returns the first line of the answer.
@@ -182,7 +197,7 @@ fn tell(address: SocketAddr, command: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
 }
 
-/// Another for each case: fixtures must not depend on the one they were started on.
+/// A new runtime. Each case has its own, because a fixture must not depend on the runtime that started it.
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().expect("a runtime can be built")
 }

@@ -1,6 +1,6 @@
-//! A test binary with several suites: which of them it starts, and what becomes of one whose store is not there.
+//! A test binary with several suites: which suites it starts, and what it reports for a suite whose store is not there.
 //!
-//! Each trial runs this binary again, as one with three suites.
+//! Each trial runs this binary again, as a test binary with three suites.
 
 use std::{
     env,
@@ -12,13 +12,13 @@ use dlock_conformance::{Fixture, InProcess, Suite, Unreachable, run_suites};
 use dlock_core::{Error, Result, driver::Store, memory::MemoryBackend};
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// Tells this binary to be one with several suites.
+/// If this variable is set, this binary is a test binary with several suites.
 const SUITES: &str = "DLOCK_TEST_SUITES";
 
 /// A case that every store has.
 const CASE: &str = "plain::mutex::a_free_lock_is_granted";
 
-/// A store that is there, but lets nobody in.
+/// A store that answers, but refuses every client.
 struct Closed;
 
 #[async_trait]
@@ -28,7 +28,7 @@ impl Fixture for Closed {
     }
 
     async fn connect(&self) -> Result<Store> {
-        Err(Error::Unavailable { store: "closed", source: "it lets nobody in".into() })
+        Err(Error::Unavailable { store: "closed", source: "the store refuses every client".into() })
     }
 }
 
@@ -44,7 +44,8 @@ fn several() -> ExitCode {
     ])
 }
 
-/// What this binary says and how it ends with these arguments, if `DLOCK_REQUIRE` and `DLOCK_SUITES` are this.
+/// Runs this binary as one with several suites, with these arguments, and with `required` and `suites` in `DLOCK_REQUIRE` and
+/// `DLOCK_SUITES`. Returns all that it printed, and whether it succeeded.
 fn ran(arguments: &[&str], required: &str, suites: Option<&str>) -> std::io::Result<(String, bool)> {
     let mut command = Command::new(env::current_exe()?);
     command.args(arguments).env(SUITES, "1").env("DLOCK_REQUIRE", required).env_remove("DLOCK_SUITES");
@@ -79,7 +80,10 @@ fn a_store_that_is_required_and_not_there_fails_whatever_is_chosen_of_its_suite(
 fn a_store_that_nobody_can_connect_to_fails_and_the_next_suite_runs() -> std::result::Result<(), Failed> {
     let (said, passed) = ran(&[CASE], "", None)?;
     assert!(!passed, "{said}");
-    assert!(said.contains("no client of closed can connect") && said.contains("it lets nobody in"), "{said}");
+    assert!(
+        said.contains("no client of closed can connect") && said.contains("the store refuses every client"),
+        "{said}"
+    );
     assert!(said.contains(&format!("there::{CASE}")), "the last suite did not run: {said}");
     Ok(())
 }

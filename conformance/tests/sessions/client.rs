@@ -22,23 +22,25 @@ use tokio::{sync::Notify, time::sleep};
 
 use super::server::{Server, SessionIsOver, TIMEOUT, Watch};
 
+/// How often a client sends a heartbeat.
 const BEAT: Duration = Duration::from_secs(TIMEOUT.as_secs() / 3);
 
-/// How much of a session may be claimed after a heartbeat: a third is for what the clocks differ, and for the way.
+/// How long after a heartbeat a client may rely on its session. The last third of the timeout is kept back: the clocks may
+/// differ, and a heartbeat takes time to arrive.
 const CLAIMABLE: Duration = Duration::from_secs(TIMEOUT.as_secs() * 2 / 3);
 
 /// What is wrong with a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
-    /// Nothing: it must pass.
+    /// Nothing: the suite must pass.
     None,
-    /// A claim whose keeper is silent stays for as long as the session lives.
+    /// Nobody deletes a claim whose keeper is silent, so the claim stays as long as the session lives.
     NoReaper,
-    /// It keeps any ttl, and promises a holder all of it, however soon the session may end.
+    /// The client accepts any ttl, and promises a holder the whole ttl, however soon the session may end.
     BeyondTheSession,
 }
 
-/// A connected client. It is dead once it was closed or killed.
+/// A connected client. After a close or a kill the client is dead.
 #[derive(Debug)]
 pub(crate) struct Client {
     bug: Bug,
@@ -48,7 +50,7 @@ pub(crate) struct Client {
     reaper: Reaper,
     /// The names of the claims that the reaper may have to delete.
     names: Mutex<HashMap<ClaimId, LockName>>,
-    /// Wakes the pump: a claim may be overdue sooner than it thought, or the client is dead.
+    /// Wakes the pump. Either a claim may be overdue before the pump would next look, or the client is dead.
     knock: Notify,
     dead: AtomicBool,
 }
@@ -56,7 +58,7 @@ pub(crate) struct Client {
 #[derive(Clone, Copy, Debug)]
 struct Session {
     id: u64,
-    /// When the last heartbeat was sent that was answered.
+    /// When the client sent the last heartbeat that the server answered.
     beaten: Moment,
 }
 
@@ -98,7 +100,7 @@ impl Client {
         Store::new(Arc::new(Handle(Arc::clone(&self)))).with_inspect(Arc::new(Handle(self)))
     }
 
-    /// Nothing is sent any more: no call, no heartbeat, no deletion.
+    /// From now on the client sends nothing: no call, no heartbeat, no deletion.
     pub(crate) fn kill(&self) {
         self.dead.store(true, Relaxed);
         self.knock.notify_one();
@@ -131,7 +133,7 @@ impl Client {
         let (beaten, mut session) = (Moment::now(), lock(&self.session));
         let mut server = lock(&self.server);
         if !server.beat(session.id) {
-            // Every claim of the old one is gone, and each finds that out by itself.
+            // Every claim of the old session is gone. Each claim finds that out at its next call.
             session.id = server.open_session();
             self.reaper.forget_all();
             lock(&self.names).clear();
@@ -144,7 +146,7 @@ impl Client {
         lock(&self.names).remove(&id);
     }
 
-    /// The session, and how long it may be claimed from now on.
+    /// The session, and how long the client may still rely on it.
     fn session(&self) -> Result<(u64, Duration)> {
         if self.dead.load(Relaxed) {
             return Err(unavailable("the client is dead"));
@@ -158,13 +160,13 @@ impl Client {
     }
 }
 
-/// The client as the engine has it.
+/// The client, as the engine owns it.
 #[derive(Debug)]
 struct Handle(Arc<Client>);
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // Of the two that there are; whoever drops a client without closing it has its session time out.
+        // A store has two handles; dropping either of them kills the client. If nobody closed it before, its session times out.
         self.0.kill();
     }
 }
@@ -192,7 +194,7 @@ impl Backend for Handle {
 struct SessionClaim {
     client: Arc<Client>,
     request: Request,
-    /// The session of its node.
+    /// The session in which the claim made its node.
     session: Option<u64>,
     watch: Arc<Watch>,
 }
@@ -243,7 +245,7 @@ impl Claim for SessionClaim {
     async fn release(&mut self) -> Result<Release> {
         let (session, _) = self.client.session()?;
         let Request { name, id, .. } = &self.request;
-        // Its session's end has removed it.
+        // If the claim's session is over, its end has removed the node.
         let was_there = self.session == Some(session) && lock(&self.client.server).delete(name, *id);
         self.client.forget(*id);
         Ok(if was_there { Release::Done } else { Release::Gone })

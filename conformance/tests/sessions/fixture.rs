@@ -1,4 +1,4 @@
-//! Sessions in memory, for the suite.
+//! The fixture of the session store.
 
 use std::{
     sync::{Arc, Mutex},
@@ -14,7 +14,7 @@ use crate::{
     server::Server,
 };
 
-/// A store whose clients have this bug.
+/// A session store whose clients have this bug.
 pub(crate) struct Sessions(pub(crate) Bug);
 
 // Each case has a thread and a paused clock of its own, so it has a server of its own.

@@ -1,4 +1,5 @@
-//! A store that forgets clients, not claims, passes the suite: one session a client, as on ZooKeeper or etcd, in memory.
+//! A store with sessions, in memory, passes the suite. Each client has one session, as on ZooKeeper or etcd: the store forgets
+//! a client, not a claim.
 
 mod client;
 mod fixture;

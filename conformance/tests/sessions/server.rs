@@ -1,4 +1,5 @@
-//! The server of the session store: nodes that live until they are deleted or their session ends, as ephemeral nodes do.
+//! The server of the session store. A node lives until a client deletes the node or its session ends, as an ephemeral node of
+//! ZooKeeper does.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -18,7 +19,8 @@ use tokio::{sync::Notify, time::Instant};
 /// How long after its last heartbeat a session ends.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(40);
 
-/// What a claim sees of its node without asking: whether it was deleted, and a bell that is rung when asking may pay.
+/// What the server tells a claim unasked: whether the claim's node was deleted, and a bell that rings when another attempt may
+/// pay.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     pub(crate) bell: Notify,
@@ -39,7 +41,7 @@ struct Node {
     entry: Entry,
     number: u64,
     session: u64,
-    /// Of every claim that asked for it: two while it is downgraded.
+    /// The watches of every claim object that asked for this node. During a downgrade there are two.
     watches: Vec<Weak<Watch>>,
 }
 
@@ -73,7 +75,7 @@ impl Server {
         self.delete_orphans();
     }
 
-    /// Before anything is looked at: what is over must not be seen.
+    /// Called before anything else is read: nobody may see the nodes of a session that is over.
     fn end_silent_sessions(&mut self) {
         let (now, before) = (Instant::now(), self.sessions.len());
         self.sessions.retain(|_, end| *end > now);
@@ -91,8 +93,8 @@ impl Server {
         }
     }
 
-    /// Joins the queue, or asks again; `stays` says whether a claim that must wait may leave its node there. `None` while it is
-    /// not its turn, and no node if the session is over.
+    /// Makes the claim's node, or finds it, and grants the lock if it is the claim's turn. `None` if another claim must go
+    /// first: then the claim keeps its node only if `stays`. If the session is over, no node is made.
     pub(crate) fn attempt(
         &mut self,
         session: u64,
@@ -126,7 +128,7 @@ impl Server {
         Ok(None)
     }
 
-    /// Deletes a node; whether it was there.
+    /// Deletes a node. `false` if there was none.
     pub(crate) fn delete(&mut self, name: &LockName, id: ClaimId) -> bool {
         self.ring_watchers(name, id);
         let Some(queue) = self.queues.get_mut(name) else { return false };
@@ -143,7 +145,7 @@ impl Server {
 
     fn ring_watchers(&mut self, name: &LockName, id: ClaimId) {
         for watcher in watchers(&self.entries(name), id) {
-            let node = self.node(name, watcher.id).expect("in the queue");
+            let node = self.node(name, watcher.id).expect("a watcher is in the queue");
             node.watches.iter().filter_map(Weak::upgrade).for_each(|watch| watch.bell.notify_one());
         }
     }
@@ -167,7 +169,7 @@ impl Server {
         let mut state = LockState::new(name.clone());
         for Node { entry: Entry { id, kind, .. }, number, .. } in self.queues.get(name).into_iter().flatten()
         {
-            // Nobody knows when another client was heard of last.
+            // No ttl is shown: only a claim's own client knows when its keeper last called.
             let waits = Contender::new(id.to_string(), *kind);
             match turn(&entries, *id) {
                 Turn::Mine => state.holders.push(waits.token(Token::new(*number))),

@@ -20,7 +20,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn whoever_waits_and_whoever_holds_asks_for_nothing_meanwhile() {
+async fn waiters_and_holders_send_no_command_meanwhile() {
     let Some(bench) = Bench::new().await else { return };
     let (a, b) = (bench.locks("").await, bench.locks("").await);
     let options = LockOptions::new().ttl(Duration::from_secs(600));

@@ -22,12 +22,17 @@ fn runtime() -> Runtime {
 /// Waits for `foo` and gives up.
 async fn wait_in_vain(locks: &Locks) {
     let lock = locks.mutex("foo").lock().wait(Wait::For(Duration::from_millis(50)));
-    lock.await.expect_err("it is held");
+    lock.await.expect_err("another client holds the lock");
 }
 
 /// Waits for `foo`, which another client holds, until it is released.
 async fn wait(locks: &Locks) {
-    let held = locks.mutex("foo").lock().ttl(Duration::from_secs(600)).await.expect("it is let go of");
+    let held = locks
+        .mutex("foo")
+        .lock()
+        .ttl(Duration::from_secs(600))
+        .await
+        .expect("the other client releases the lock");
     held.release().await.expect("the server is there");
 }
 
@@ -74,7 +79,9 @@ fn holds_are_renewed_when_a_runtime_ends_that_was_about_to_renew_them() {
     let gathering = first.spawn(async move {
         granted(leading.attempt().await);
         // This claim leads: it gathers the renewals of a short while, and is dropped before it sends them.
-        timeout(Duration::from_millis(5), leading.renew()).await.expect_err("it gathers for longer");
+        timeout(Duration::from_millis(5), leading.renew())
+            .await
+            .expect_err("the leader gathers for longer than 5 ms");
     });
     first.block_on(gathering).unwrap();
     drop(first);
@@ -95,12 +102,12 @@ fn begin_and_stand_still(runtime: &Runtime, mut claim: Box<dyn Claim>) -> mpsc::
         let mut renewal = pin!(claim.renew());
         timeout(Duration::from_millis(1), &mut renewal)
             .await
-            .expect_err("it gathers, or waits for whoever does");
+            .expect_err("the claim gathers, or waits for the claim that does");
         begun.send(()).expect("the test waits");
         blocks.recv().ok();
         renewal.await.ok();
     });
-    begins.recv().expect("it begins");
+    begins.recv().expect("the renewal begins");
     go_on
 }
 

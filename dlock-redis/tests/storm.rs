@@ -34,12 +34,12 @@ async fn waiters(locks: &Locks, bench: &Bench) -> Vec<JoinHandle<Result<Guard>>>
             sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), listened).await.expect("they wait");
+    tokio::time::timeout(Duration::from_secs(30), listened).await.expect("the waiters never subscribed");
     waiting
 }
 
 async fn locks(url: &str) -> Locks {
-    Locks::new(connect(&format!("{url}?timeout=1s")).await.expect("it is there"))
+    Locks::new(connect(&format!("{url}?timeout=1s")).await.expect("the server is there"))
         .with_defaults(LockOptions::new().ttl(TTL))
 }
 
@@ -59,7 +59,7 @@ fn assert_few(connections: usize, within: Duration) {
     // Five a second, and five more at the beginning.
     let most = 5 * (1 + within.as_secs() as usize);
     assert!(connections <= most, "{connections} connections in {within:?}");
-    assert!(connections >= 4, "it gave up: {connections} connections in {within:?}");
+    assert!(connections >= 4, "the client gave up: {connections} connections in {within:?}");
 }
 
 #[tokio::test]

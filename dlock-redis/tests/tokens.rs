@@ -36,17 +36,20 @@ async fn a_token_that_dlock_made_ends_a_week_after_it_was_last_drawn() {
     let Some(bench) = Bench::new().await else { return };
     for before in [format!("DEL {TOKEN}"), format!("PEXPIRE {TOKEN} 1000000")] {
         let (_, left) = bench.draw("", &before).await;
-        assert!(is_about(left, WEEK), "it ends after {left} ms, after `{before}`");
+        assert!(
+            is_about(left, WEEK),
+            "after `{before}` the token's key ends after {left} ms, not after a week"
+        );
     }
     let (_, left) = bench.draw("token_ttl=1d", &format!("DEL {TOKEN}")).await;
-    assert!(is_about(left, WEEK / 7), "it ends after {left} ms, and a day was asked for");
+    assert!(is_about(left, WEEK / 7), "the token's key ends after {left} ms, not after a day");
 }
 
 #[tokio::test]
 async fn of_clients_that_keep_tokens_for_different_times_the_longest_counts() {
     let Some(bench) = Bench::new().await else { return };
     let (_, left) = bench.draw("token_ttl=30d", &format!("DEL {TOKEN}")).await;
-    assert!(is_about(left, WEEK * 30 / 7), "it ends after {left} ms");
+    assert!(is_about(left, WEEK * 30 / 7), "the token's key ends after {left} ms, not after 30 days");
     let (_, left) = bench.draw("token_ttl=1s", "PING").await;
     assert!(
         is_about(left, WEEK * 30 / 7),
@@ -55,7 +58,7 @@ async fn of_clients_that_keep_tokens_for_different_times_the_longest_counts() {
     let (_, left) = bench.draw("token_ttl=never", "PING").await;
     assert_eq!(left, -1, "a client that keeps tokens for ever lets it end");
     let (_, left) = bench.draw("", "PING").await;
-    assert_eq!(left, -1, "it was to be kept for ever");
+    assert_eq!(left, -1, "a client without `token_ttl` gives an end to a key that was kept for ever");
 }
 
 #[tokio::test]
@@ -64,10 +67,10 @@ async fn a_counter_that_redisson_made_never_ends() {
     for params in ["", "token_ttl=1s", "token_ttl=never"] {
         bench.tell(&format!("DEL {TOKEN}")).await;
         let (token, left) = bench.draw(params, &format!("INCR {TOKEN}")).await;
-        assert_eq!(left, -1, "it ends, with `{params}`");
+        assert_eq!(left, -1, "Redisson's counter ends, with `{params}`");
         let (next, left) = bench.draw(params, &format!("INCR {TOKEN}")).await;
         assert!(next > token + 1, "{next} after {token} and one of Redisson's");
-        assert_eq!(left, -1, "it ends after the second draw, with `{params}`");
+        assert_eq!(left, -1, "Redisson's counter ends after the second draw, with `{params}`");
     }
 }
 
@@ -80,8 +83,8 @@ async fn a_token_above_the_clock_does_not_end_before_the_clock_has_passed_it() {
     let before = token + u64::try_from(ahead).expect("positive") * 1000;
     for (params, kept) in [("", WEEK), ("token_ttl=1h", 3_600_000)] {
         let (next, left) = bench.draw(params, &format!("SET {TOKEN} {before} PX 1000")).await;
-        assert_eq!(next, before + 1, "it counts on");
-        assert!(is_about(left, ahead + kept), "it ends after {left} ms, with `{params}`");
+        assert_eq!(next, before + 1, "the token does not count on from the one before");
+        assert!(is_about(left, ahead + kept), "the token's key ends after {left} ms, with `{params}`");
     }
     let (next, left) = bench.draw("token_ttl=never", "PING").await;
     assert_eq!((next, left), (before + 2, -1), "a client that keeps tokens for ever lets it end");
@@ -105,7 +108,11 @@ async fn a_write_hold_keeps_its_token_for_a_downgrade_however_long_it_lasts() {
     }
     bench.tell(&format!("PERSIST {TOKEN}")).await;
     assert!(matches!(held.renew().await, Ok(Renewal::Renewed { .. })));
-    assert_eq!(bench.ask::<i64>(&format!("PTTL {TOKEN}")).await, -1, "a renewal has given it an end");
+    assert_eq!(
+        bench.ask::<i64>(&format!("PTTL {TOKEN}")).await,
+        -1,
+        "a renewal has given an end to a token's key that had none"
+    );
     bench.tell(&format!("DEL {TOKEN}")).await;
     assert!(matches!(held.renew().await, Ok(Renewal::Renewed { .. })));
     assert_eq!(bench.ask::<u64>(&format!("EXISTS {TOKEN}")).await, 0, "a renewal has made a token");

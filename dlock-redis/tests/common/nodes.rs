@@ -46,10 +46,10 @@ impl Nodes {
         self.running.iter().map(Running::url).collect()
     }
 
-    /// Does this to each of these servers.
+    /// Causes this fault at each of these servers.
     pub(crate) async fn each(&self, numbers: Range<usize>, fault: impl AsyncFn(&Server) -> io::Result<()>) {
         for done in join_all(self.running[numbers].iter().map(|one| fault(&one.servers()[0]))).await {
-            done.expect("it can be done to a server");
+            done.expect("the fault can be done to a server");
         }
     }
 
@@ -64,7 +64,7 @@ impl Nodes {
         let knows = numbers.map(async |number| {
             let mut raw = raw(self.running[number].url()).await;
             let known: usize =
-                words(&format!("EXISTS {name}")).query_async(&mut raw).await.expect("it answers");
+                words(&format!("EXISTS {name}")).query_async(&mut raw).await.expect("the server answers");
             known
         });
         join_all(knows).await.into_iter().sum()
@@ -78,6 +78,6 @@ impl Nodes {
             }
         };
         let within = tokio::time::timeout(Duration::from_secs(20), until).await;
-        assert!(within.is_ok(), "it is never {count} of them that know `{name}`");
+        assert!(within.is_ok(), "it never happened that {count} of the servers know `{name}`");
     }
 }

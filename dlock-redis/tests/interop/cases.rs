@@ -178,7 +178,11 @@ pub(crate) async fn both_queue_in_order_of_arrival(border: &Border) {
     };
     let all = join(join(ours(2), theirs(3, &third)), join(ours(4), theirs(5, &fifth)));
     soon("somebody was not woken", join(all, let_go)).await;
-    assert_eq!(*order.lock().expect("nobody panics"), [2, 3, 4, 5], "fair means arrival, whoever it is");
+    assert_eq!(
+        *order.lock().expect("nobody panics"),
+        [2, 3, 4, 5],
+        "the waiters of both programs were not granted in order of arrival"
+    );
     locks.close().await;
 }
 

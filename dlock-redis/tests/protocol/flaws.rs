@@ -228,7 +228,7 @@ async fn f7_a_lost_lease_is_told() {
     let held = locks.mutex("foo").lock().ttl(Duration::from_secs(3)).await.unwrap();
     bench.tell("DEL foo").await;
     let told = soon("nobody told the holder", held.lost()).await;
-    assert_eq!(told, LostReason::Taken, "it was told by its own clock, not by the renewal");
+    assert_eq!(told, LostReason::Taken, "the holder was told by its own clock, not by the renewal");
 }
 
 /// Asserts that no hold of `foo` is counted twice.
@@ -325,7 +325,7 @@ async fn f13_a_second_hold_with_a_lease_does_not_end_the_renewal() {
     drop(inner);
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(!outer.is_lost());
-    assert!(b.mutex("foo").try_lock().await.unwrap().is_none(), "two hold it");
+    assert!(b.mutex("foo").try_lock().await.unwrap().is_none(), "two clients hold the lock");
 }
 
 #[tokio::test]
@@ -385,7 +385,7 @@ async fn f17_tokens_survive_the_loss_of_their_key() {
         claim.release().await.unwrap();
         last = next;
     }
-    assert!(last > 9_007_199_254_740_993, "one above the clock counts on");
+    assert!(last > 9_007_199_254_740_993, "a token above the clock does not count on");
 }
 
 #[tokio::test]
@@ -641,7 +641,7 @@ async fn a_fair_hand_off_is_no_work_for_those_who_wait_on() {
             cost += bench.calls(command).await;
         }
         costs.push(cost);
-        assert_eq!(bench.queued().await.len(), count, "they wait on");
+        assert_eq!(bench.queued().await.len(), count, "waiters left the queue");
         bench.tell("FLUSHALL").await;
     }
     assert_eq!(costs[0], costs[1], "commands within the scripts, of 10 waiters and of 3000");

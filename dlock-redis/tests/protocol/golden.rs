@@ -103,7 +103,7 @@ async fn breaking_redissons_lock_publishes_as_redisson_would() {
     bench.tell(&format!("HSET foo {A} 1")).await;
     assert!(locks.force_release("foo").await.unwrap());
     assert_eq!(ear.next().await, "0");
-    assert!(!locks.force_release("foo").await.unwrap(), "nobody held it");
+    assert!(!locks.force_release("foo").await.unwrap(), "a lock that nobody held was broken");
     assert!(ear.is_silent(&bench).await, "breaking nothing is published");
 }
 
@@ -150,7 +150,7 @@ async fn readers_are_redissons_hash_and_timeouts() {
     assert_eq!(bench.keys().await, [""; 0]);
     assert_eq!(ear.next().await, "0");
     b.release().await.unwrap();
-    assert!(ear.is_silent(&bench).await, "one release, one message");
+    assert!(ear.is_silent(&bench).await, "a second release of the same claim sent a message");
 }
 
 #[tokio::test]
@@ -198,7 +198,7 @@ async fn a_dead_reader_of_dlocks_goes_with_the_last_live_one() {
     granted(b.attempt().await);
     granted(c.attempt().await);
     let seen = store.inspect.as_ref().unwrap().inspect(&"foo".parse().unwrap()).await.unwrap().unwrap();
-    assert_eq!(seen.holders.len(), 2, "the dead hold nothing: {seen:?}");
+    assert_eq!(seen.holders.len(), 2, "dead readers are shown as holders: {seen:?}");
     c.release().await.unwrap();
     assert_eq!(
         bench.hash("foo").await,
@@ -225,7 +225,11 @@ async fn a_writer_is_redissons_hash_and_wakes_all() {
     a.release().await.unwrap();
     assert_eq!(bench.keys().await, [""; 0]);
     assert_eq!(ear.next().await, "1");
-    assert_eq!(ear.next().await, "0", "a thread of Redisson's that is about to sleep misses the first");
+    assert_eq!(
+        ear.next().await,
+        "0",
+        "there is no second message for a thread of Redisson's that misses the first"
+    );
 }
 
 #[tokio::test]
@@ -257,11 +261,11 @@ async fn fair_waiters_stand_in_redissons_list_and_set() {
     let mut ear =
         Ear::on(bench.running.url(), &format!("redisson_lock__channel:{{foo}}:{}", owners[0])).await;
     a.release().await.unwrap();
-    assert_eq!(ear.next().await, "0", "the first is woken on a channel of its own");
+    assert_eq!(ear.next().await, "0", "the first waiter is not woken on its own channel");
     assert_eq!(
         bench.ask::<Vec<String>>(&format!("LRANGE {queue} 0 -1")).await,
         owners,
-        "the first leaves by itself"
+        "the release took the first waiter out of the queue"
     );
     busy(waiting[1].0.attempt().await);
     granted(waiting[0].0.attempt().await);
@@ -299,7 +303,10 @@ async fn redissons_waiters_are_ahead_of_those_that_come_later() {
     );
     let (mut waits, owner) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Forever);
     let retry_in = busy(waits.attempt().await);
-    assert!(retry_in > Duration::from_secs(50), "not before the first may be discarded: {retry_in:?}");
+    assert!(
+        retry_in > Duration::from_secs(50),
+        "the waiter asks before the one ahead may be discarded: {retry_in:?}"
+    );
     assert_eq!(bench.ask::<Vec<String>>("LRANGE redisson_lock_queue:{foo} 0 -1").await, [A, &owner]);
     // The foreign waiter takes the lock as Redisson does, and releases it.
     bench.tell("LPOP redisson_lock_queue:{foo}").await;
@@ -315,7 +322,7 @@ async fn a_prefix_is_redissons_name_mapper_and_a_database_is_of_its_own() {
     let held = locks.mutex("foo").lock().await.unwrap();
     for params in ["db=3", "prefix=app:", "db=3&prefix=other:"] {
         let other = bench.locks(params).await.mutex("foo").try_lock().await.unwrap();
-        assert!(other.is_some(), "another lock is in its way: {params}");
+        assert!(other.is_some(), "the lock excludes one of another database or prefix: {params}");
     }
     let listed = locks.list("").await.unwrap();
     assert_eq!(listed.iter().map(|lock| lock.name.as_str()).collect::<Vec<_>>(), ["foo"]);

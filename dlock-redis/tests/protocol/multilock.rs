@@ -31,7 +31,7 @@ async fn three_names_on_one_server_are_one_lock() {
         assert!(b.mutex(name).try_lock().await.unwrap().is_none(), "{name} is not held");
     }
     guard.release().await.unwrap();
-    assert_eq!(known(&bench, &names).await, 0, "left behind");
+    assert_eq!(known(&bench, &names).await, 0, "the release left a member locked");
     let busy = b.mutex("n1").lock().await.unwrap();
     assert!(multi(&a, &names).try_lock(&LockOptions::new()).await.unwrap().is_none(), "n1 is held");
     a.close().await;
@@ -46,10 +46,10 @@ async fn a_member_that_is_lost_keeps_no_other_from_being_released() {
     let guard = multi(&locks, &names).lock(&LockOptions::new().ttl(Duration::from_secs(3))).await.unwrap();
     // The first name in their order.
     bench.tell("DEL n0").await;
-    soon("it was never told", guard.lost()).await;
-    assert_eq!(known(&bench, &names).await, 2, "what is left is held until it is let go of");
-    assert!(guard.release().await.is_err(), "one was lost");
-    assert_eq!(known(&bench, &names).await, 0, "left behind");
+    soon("the holder was never told", guard.lost()).await;
+    assert_eq!(known(&bench, &names).await, 2, "the other members were released before the guard was");
+    assert!(guard.release().await.is_err(), "the release does not tell that a member was lost");
+    assert_eq!(known(&bench, &names).await, 0, "the release left a member locked");
 }
 
 #[tokio::test]
@@ -66,12 +66,15 @@ async fn ten_free_names_cost_ten_commands_in_one_flight_and_ten_in_another_to_le
     relay.hold_answers_for(10);
     let all = multi(&locks, &names);
     let asked = all.lock_within(Duration::from_secs(60));
-    let guard = soon("it waits for an answer before it has asked for all ten", asked).await.unwrap();
+    let guard =
+        soon("the lock waits for an answer before it has asked for all ten names", asked).await.unwrap();
     assert_eq!(calls(&bench).await - before, 10, "a name costs more than one command");
     relay.hold_answers_for(10);
-    soon("it waits for an answer before it has let all ten go", guard.release()).await.unwrap();
+    soon("the release waits for an answer before it has let all ten names go", guard.release())
+        .await
+        .unwrap();
     assert_eq!(calls(&bench).await - before, 20, "a name costs more than one command to let go");
-    assert_eq!(known(&bench, &names).await, 0, "left behind");
+    assert_eq!(known(&bench, &names).await, 0, "the release left a member locked");
 }
 
 /// How often scripts were run.
@@ -102,5 +105,5 @@ async fn multilocks_over_the_same_names_in_any_order_never_deadlock() {
     for contender in join_all(contenders).await {
         contender.expect("granted in the end");
     }
-    assert_eq!(known(&bench, &names).await, 0, "left behind");
+    assert_eq!(known(&bench, &names).await, 0, "the release left a member locked");
 }

@@ -22,9 +22,12 @@ async fn a_plain_lock_is_a_string_with_a_ttl_and_nothing_beside() {
     }
     bench.tell("PEXPIRE foo 1000").await;
     assert!(matches!(ours.renew().await.unwrap(), Renewal::Renewed { .. }));
-    assert!(bench.ask::<i64>("PTTL foo").await > 28_000, "it was not extended");
+    assert!(bench.ask::<i64>("PTTL foo").await > 28_000, "the renewal did not extend the ttl");
     let (mut other, _) = claim(&store, "foo", Kind::Mutex, 30_000, Wait::Forever);
-    assert!(busy(other.attempt().await) < Duration::from_secs(1), "nobody else's release wakes it");
+    assert!(
+        busy(other.attempt().await) < Duration::from_secs(1),
+        "the waiter asks too seldom, and no other program's release wakes it"
+    );
     other.release().await.unwrap();
     assert_eq!(bench.ask::<Vec<String>>("KEYS *").await, ["foo"], "other programs know of one key");
     ours.release().await.unwrap();
@@ -55,7 +58,7 @@ async fn a_value_without_a_ttl_is_held_for_ever() {
     bench.tell("SET foo theirs").await;
     let (mut ours, _) = claim(&store, "foo", Kind::Mutex, 30_000, Wait::Never);
     busy(ours.attempt().await);
-    assert_eq!(bench.ask::<i64>("PTTL foo").await, -1, "it was given a ttl");
+    assert_eq!(bench.ask::<i64>("PTTL foo").await, -1, "a key that had no ttl was given one");
 }
 
 #[tokio::test]

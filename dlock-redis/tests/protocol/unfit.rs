@@ -17,7 +17,7 @@ async fn told_of(scheme: &str, flavour: Flavour, rewrite: fn(Words) -> Words) ->
         let store = connect(&format!("{scheme}://{}?wait_replicas=1", relay.address)).await?;
         Locks::new(store).mutex("foo").try_lock().await
     };
-    let error = used.await.expect_err("it cannot do what is asked");
+    let error = used.await.expect_err("this server cannot do what is asked");
     assert!(matches!(error, Error::Refused { .. }), "asking again does not help: {error:?}");
     Some(shown(&error))
 }

@@ -30,7 +30,7 @@ async fn a_server_that_forgot_the_scripts_is_given_them_again() {
 }
 
 #[tokio::test]
-async fn killed_connections_are_not_noticed() {
+async fn a_holder_and_a_waiter_survive_killed_connections() {
     let Some(bench) = Bench::new().await else { return };
     let (a, b) = (bench.locks("").await, bench.locks("").await);
     let held = a.mutex("foo").lock().await.unwrap();
@@ -43,7 +43,7 @@ async fn killed_connections_are_not_noticed() {
     held.release().await.unwrap();
     let held =
         soon("nobody woke the waiter after its connections were killed", waiter).await.unwrap().unwrap();
-    assert!(a.mutex("foo").try_lock().await.unwrap().is_none(), "two hold it");
+    assert!(a.mutex("foo").try_lock().await.unwrap().is_none(), "two clients hold the lock");
     held.release().await.unwrap();
 }
 
@@ -100,7 +100,7 @@ async fn a_restart_with_its_data_is_not_noticed_by_a_holder() {
     server.kill().await.unwrap();
     server.start(Data::Kept).await.unwrap();
     tokio::time::sleep(Duration::from_secs(10)).await;
-    assert!(!held.is_lost(), "it was renewed after the restart, and is lost");
+    assert!(!held.is_lost(), "the hold was renewed after the restart, and yet it is lost");
     held.release().await.unwrap();
     assert!(locks.mutex("foo").lock().await.unwrap().token() > token);
 }
@@ -114,7 +114,7 @@ async fn a_restart_without_its_data_is_told_and_tokens_still_grow() {
     server.kill().await.unwrap();
     server.start(Data::Lost).await.unwrap();
     let told = tokio::time::timeout(Duration::from_secs(20), held.lost()).await;
-    assert_eq!(told.expect("it was never told"), LostReason::Taken);
+    assert_eq!(told.expect("the holder was never told"), LostReason::Taken);
     let next = locks.mutex("foo").lock().await.unwrap();
     assert!(next.token() > held.token(), "a token went back: {next:?} after {held:?}");
 }
@@ -204,8 +204,11 @@ async fn a_release_whose_answer_is_lost_is_not_taken_for_a_loss() {
             let (held, before) = (lock.lock(&LockOptions::new()).await.unwrap(), relay.count());
             relay.lose_answer();
             let released = soon("the call does not end", held.release()).await;
-            assert!(released.is_ok(), "{kind}: it found what it had itself left: {released:?}");
-            assert!(relay.count() > before, "it was not sent again");
+            assert!(
+                released.is_ok(),
+                "{kind}: a release that was sent twice did not find the first one's trace: {released:?}"
+            );
+            assert!(relay.count() > before, "the release was not sent again");
         }
     }
 }
@@ -268,7 +271,11 @@ async fn what_other_programs_keep_is_neither_listed_nor_read_nor_broken() {
     let held = locks.mutex("foo").lock().await.unwrap();
     let names = soon("a list reads all that there is", locks.list("")).await.unwrap();
     let names: Vec<_> = names.into_iter().map(|state| state.name.to_string()).collect();
-    assert_eq!(names, ["blob", "foo"], "one field that may be an owner is all that is asked of a lock");
+    assert_eq!(
+        names,
+        ["blob", "foo"],
+        "the list does not have exactly the hashes with a field that may be an owner"
+    );
     let read = sent().await - before;
     assert!(read < 1_000_000, "{read} bytes were read for two locks");
     let forced = locks.force_release("counters").await;
@@ -285,7 +292,7 @@ async fn what_is_put_in_a_locks_place_is_neither_renewed_nor_released() {
         let held =
             locks.of(*kind, "foo").lock(&LockOptions::new().ttl(Duration::from_secs(3))).await.unwrap();
         bench.tell("SET foo precious").await;
-        assert_eq!(soon("it was never told", held.lost()).await, LostReason::Taken);
+        assert_eq!(soon("the holder was never told", held.lost()).await, LostReason::Taken);
         drop(held);
         assert_eq!(bench.ask::<String>("GET foo").await, "precious");
         bench.tell("DEL foo").await;
@@ -328,7 +335,7 @@ async fn a_hash_without_a_ttl_is_held_for_ever_and_never_granted() {
         let (mut claim, _) = claim(&store, "foo", kind, 1500, Wait::Never);
         assert!(busy(claim.attempt().await) > Duration::from_secs(3600));
     }
-    assert_eq!(bench.ask::<i64>("PTTL foo").await, -1, "what another holds was given a ttl");
+    assert_eq!(bench.ask::<i64>("PTTL foo").await, -1, "a hold of somebody else was given a ttl");
     // A hold of dlock's whose key has lost its ttl gets one again.
     let (mut ours, _) = claim(&store, "bar", Kind::Mutex, 1500, Wait::Never);
     granted(ours.attempt().await);
@@ -354,7 +361,7 @@ async fn where_the_server_tells_of_lost_keys_a_holder_is_told_at_once() {
         let held = locks.mutex("foo").lock().ttl(Duration::from_secs(600)).await.unwrap();
         is_told(&bench).await;
         bench.tell(end).await;
-        let told = soon("it was told only by its renewal", held.lost()).await;
+        let told = soon("the server did not tell the holder of the lost key", held.lost()).await;
         assert_eq!(told, LostReason::Taken, "{end}");
     }
 }
@@ -392,8 +399,12 @@ async fn a_key_that_is_lost_while_the_server_cannot_tell_is_told_by_the_next_ren
     let held = locks.mutex("foo").lock().ttl(Duration::from_secs(6)).await.unwrap();
     is_told(&bench).await;
     bench.unheard("DEL foo").await;
-    let told = soon("not even its renewal told it", held.lost()).await;
-    assert_eq!(told, LostReason::Taken, "the server has said so, it was not its deadline");
+    let told = soon("not even the renewal told the holder", held.lost()).await;
+    assert_eq!(
+        told,
+        LostReason::Taken,
+        "the holder lost the lock by its deadline, not by the server's answer"
+    );
 }
 
 #[tokio::test]
@@ -408,11 +419,14 @@ async fn the_server_tells_of_lost_keys_again_after_the_subscription_was_cut() {
     }
     is_told(&bench).await;
     bench.tell("DEL foo").await;
-    assert_eq!(soon("it was told only by its renewal", held.lost()).await, LostReason::Taken);
+    assert_eq!(
+        soon("the server did not tell the holder of the lost key", held.lost()).await,
+        LostReason::Taken
+    );
 }
 
 #[tokio::test]
-async fn a_list_is_no_script_for_each_key_of_other_programs() {
+async fn a_list_runs_no_script_for_a_key_of_another_program() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
     let mut foreign = redis::pipe();
@@ -428,9 +442,9 @@ async fn a_list_is_no_script_for_each_key_of_other_programs() {
     bench.until_heard("redisson_lock__channel:{bar}").await;
     bench.tell("DEL bar").await;
     bench.tell("CONFIG RESETSTAT").await;
-    let listed = soon("it takes long", locks.list("")).await.unwrap();
+    let listed = soon("the list takes too long", locks.list("")).await.unwrap();
     let mut found: Vec<_> = listed.iter().map(|state| state.name.to_string()).collect();
-    assert_eq!(found.remove(0), "bar", "nobody holds it, and one waits");
+    assert_eq!(found.remove(0), "bar", "the lock is not listed that nobody holds and one claim waits for");
     assert_eq!(found, names);
     let scripts = bench.calls("eval").await + bench.calls("evalsha").await;
     assert!(scripts < 400, "{scripts} scripts for 301 locks among 40 000 keys of others");
@@ -447,13 +461,13 @@ async fn what_redis_cannot_downgrade_is_refused_at_once_and_renewed_on() {
         let held = locks.of(kind, format!("{kind}")).lock(&options).await.unwrap();
         let scripts = async || bench.calls("eval").await + bench.calls("evalsha").await;
         let before = scripts().await;
-        let told = soon("it asks the server again and again", held.downgrade()).await;
+        let told = soon("the keeper asks the server again and again", held.downgrade()).await;
         let error = told.expect_err("Redisson has no such step");
         assert!(matches!(error.error(), Error::Unsupported { .. }), "{kind}: {error:?}");
         assert!(scripts().await <= before + 1, "{kind}: the server was asked");
         tokio::time::sleep(Duration::from_secs(3)).await;
         let held = error.into_guard();
-        assert!(!held.is_lost(), "{kind}: it was not renewed after the refusal");
+        assert!(!held.is_lost(), "{kind}: the hold was not renewed after the refusal");
         held.release().await.unwrap();
     }
 }
@@ -471,7 +485,7 @@ async fn a_read_inside_a_hold_that_cannot_become_one_outlives_it_or_is_refused()
         Ok(Some(inner)) => {
             outer.release().await.unwrap();
             tokio::time::sleep(ttl * 2).await;
-            assert!(!inner.is_lost(), "it was granted, and died with the outer guard");
+            assert!(!inner.is_lost(), "the inner lock was granted, and died with the outer guard");
         }
     }
 }

@@ -25,7 +25,9 @@ async fn a_master_that_became_a_replica_without_one_is_left_for_the_one_that_has
     old.tell("REPLICAOF 127.0.0.1 1").await;
     relay.lead_to(new.running.servers()[0].address());
     let told = soon("the call does not end", locks.mutex("foo").try_lock().into_future()).await;
-    let held = told.expect("it asks the demoted one, which answers MASTERDOWN").expect("it is free");
+    let held = told
+        .expect("the client asks the demoted server, which answers MASTERDOWN")
+        .expect("the lock is free");
     assert!(new.ask::<bool>("EXISTS foo").await);
     held.release().await.unwrap();
 }

@@ -79,7 +79,7 @@ async fn many(locks: &Locks) -> Vec<Guard> {
 
 fn assert_held(held: &[Guard]) {
     let lost: Vec<_> = held.iter().filter(|held| held.is_lost()).collect();
-    assert!(lost.is_empty(), "the server has them all, and these are lost: {lost:?}");
+    assert!(lost.is_empty(), "the server still has every lock, and these guards are lost: {lost:?}");
 }
 
 #[tokio::test]
@@ -98,7 +98,11 @@ async fn f29_a_proxy_that_refuses_keys_of_several_servers_has_each_lock_renewed_
     let before = refused.load(Relaxed);
     sleep(TTL + TTL / 2).await;
     assert_held(&held);
-    assert_eq!(refused.load(Relaxed), before, "it was told once, and asks for many again");
+    assert_eq!(
+        refused.load(Relaxed),
+        before,
+        "the client was refused once, and asks for several locks in one command again"
+    );
     for held in held {
         held.release().await.expect("held until now");
     }

@@ -39,7 +39,7 @@ async fn locks(url: &str) -> Locks {
 async fn works(locks: &Locks) {
     for kind in crate::common::KINDS {
         let name = crate::common::unique();
-        let held = locks.of(*kind, &name).lock(&LockOptions::new()).await.expect("it is free");
+        let held = locks.of(*kind, &name).lock(&LockOptions::new()).await.expect("the lock is free");
         let write = locks.rwlock(&name).write();
         let rival = locks.of(if *kind == Kind::Read { Kind::Write } else { *kind }, &name);
         let options = LockOptions::new();
@@ -75,7 +75,7 @@ async fn a_server_is_reached_at_a_unix_socket() {
     let locks = locks(&format!("redis+unix://{}?db=2", socket.display())).await;
     works(&locks).await;
     let held = locks.mutex("foo").lock().await.unwrap();
-    assert!(!bench.ask::<bool>("EXISTS foo").await, "it is in another database");
+    assert!(!bench.ask::<bool>("EXISTS foo").await, "the lock is in database 0, not in database 2");
     held.release().await.unwrap();
 }
 
@@ -170,7 +170,7 @@ async fn a_password_is_read_again_for_each_connection() {
     fs::write(&file, "second\n").expect("there is room");
     bench.tell("CLIENT KILL TYPE normal SKIPME yes").await;
     works(&locks).await;
-    held.release().await.expect("it was renewed meanwhile");
+    held.release().await.expect("the hold was renewed meanwhile");
 }
 
 #[tokio::test]

@@ -45,20 +45,22 @@ async fn all_works(locks: &Locks) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         held.release().await.expect("held until now");
-        let held =
-            soon("the waiter was not woken", waiter).await.expect("no panic").expect("it may subscribe");
+        let held = soon("the waiter was not woken", waiter)
+            .await
+            .expect("no panic")
+            .expect("the user may subscribe");
         held.release().await.expect("held until now");
     }
     // The first renewal comes before the sleep is over.
     let held = locks.mutex("foo").lock().ttl(Duration::from_secs(2)).await.expect("it is free");
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert!(!held.is_lost(), "it was not renewed");
-    assert_eq!(locks.list("").await.expect("it may look").len(), 1);
-    assert!(locks.force_release("foo").await.expect("it may break locks"));
+    assert!(!held.is_lost(), "the hold was not renewed");
+    assert_eq!(locks.list("").await.expect("the user may look").len(), 1);
+    assert!(locks.force_release("foo").await.expect("the user may break locks"));
 }
 
 async fn waiting(locks: &Locks) -> usize {
-    locks.inspect("foo").await.expect("it may look").map_or(0, |state| state.queue.len())
+    locks.inspect("foo").await.expect("the user may look").map_or(0, |state| state.queue.len())
 }
 
 async fn is_refused_without_rights_and_works_with_them(flavour: Flavour, params: &str) {
@@ -66,10 +68,10 @@ async fn is_refused_without_rights_and_works_with_them(flavour: Flavour, params:
     each(&running, "ACL SETUSER poor on >hunter2 +@connection ~*").await;
     let url = with_user(running.url(), "poor:hunter2") + params;
     let refused = async { locks(&url).await?.mutex("foo").lock().await }.await;
-    let error = refused.expect_err("it may do nothing");
-    assert!(!error.is_transient(), "only a person can change that: {error:?}");
+    let error = refused.expect_err("the user may do nothing");
+    assert!(!error.is_transient(), "an error that only a person can mend counts as transient: {error:?}");
     each(&running, &format!("ACL SETUSER poor {}", rights(&shown(&error)))).await;
-    all_works(&locks(&url).await.expect("it may connect")).await;
+    all_works(&locks(&url).await.expect("the user may connect")).await;
 }
 
 #[tokio::test]
@@ -159,11 +161,11 @@ async fn a_name_that_the_user_may_no_longer_use_loses_no_other_lock() {
     let held = join_all(taken).await;
     let held: Vec<_> = held.into_iter().map(|held| held.expect("nobody else holds it")).collect();
     each(&running, "ACL SETUSER app resetkeys ~a* ~redisson_lock_token:{a*").await;
-    soon("it may not be renewed", held[2].lost()).await;
+    soon("the user may not renew the lock, and the holder was never told", held[2].lost()).await;
     // By then the ttl of the other locks is over too: only a renewal can have kept them.
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(
         !held[0].is_lost() && !held[1].is_lost(),
-        "what may be renewed is lost with what may not: {held:?}"
+        "a lock that the user may renew was lost with the one that the user may not: {held:?}"
     );
 }

@@ -30,9 +30,12 @@ async fn two_of_five_cost_nothing(nodes: &Nodes, client: &Locks) {
     sleep(SHORT * 4).await;
     assert!(!guard.is_lost(), "three of five go on renewing");
     let other = nodes.locks(SHORT).await;
-    assert!(other.mutex("x").try_lock().await.expect("a majority answers").is_none(), "two hold it");
+    assert!(
+        other.mutex("x").try_lock().await.expect("a majority answers").is_none(),
+        "two clients hold the lock"
+    );
     guard.release().await.expect("a majority has let go");
-    assert_eq!(nodes.knowing(2..5, "x").await, 0, "it is left behind");
+    assert_eq!(nodes.knowing(2..5, "x").await, 0, "the lock is left behind after its release");
     drop(other.mutex("x").try_lock().await.expect("a majority answers").expect("it is free again"));
 }
 
@@ -62,7 +65,7 @@ async fn servers_that_answer_late_are_released_too() {
     nodes.until_knowing(0..5, "x", 0).await;
     // Nor may the lock come back by a request that was sent before.
     client.close().await;
-    assert_eq!(nodes.knowing(0..5, "x").await, 0, "it came back");
+    assert_eq!(nodes.knowing(0..5, "x").await, 0, "the lock came back after its release");
 }
 
 #[tokio::test]
@@ -90,8 +93,8 @@ async fn is_told_in_time(fault: impl AsyncFn(&Server) -> io::Result<()>) {
     let guard = client.mutex("x").lock().await.expect("free");
     nodes.each(0..3, fault).await;
     sleep(guard.remaining()).await;
-    assert!(guard.is_lost(), "it holds beyond its validity");
-    let told = timeout(GENEROUS, guard.lost()).await.expect("it is never told");
+    assert!(guard.is_lost(), "the guard holds beyond its validity");
+    let told = timeout(GENEROUS, guard.lost()).await.expect("the holder is never told");
     assert_eq!(told, LostReason::Expired);
 }
 
@@ -117,7 +120,7 @@ async fn servers_that_were_away_at_first_are_taken_up_when_they_are_back() {
     sleep(SHORT).await;
     nodes.each(3..5, Server::kill).await;
     sleep(SHORT * 3).await;
-    assert!(!guard.is_lost(), "the two that came back stand in for the two that went");
+    assert!(!guard.is_lost(), "the guard is lost, though three of five servers know the lock");
     guard.release().await.expect("a majority has let go");
 }
 
@@ -162,7 +165,7 @@ async fn a_server_that_comes_back_empty_after_a_ttl_lets_nobody_in() {
     all_are_back(&nodes).await;
     // The last two servers may know the first holder for a moment longer: the ttl began when its request reached them.
     let second = nodes.locks(SHORT).await.mutex("x").try_lock().await.expect("all answer");
-    assert!(first.is_lost() && second.is_some(), "one holder at a time");
+    assert!(first.is_lost() && second.is_some(), "there is not one holder at a time");
 }
 
 /// Waits for `times` renewals that were due. Each comes a third of the ttl after the last, and moves the end of validity by that.
@@ -174,7 +177,7 @@ async fn until_renewed(guard: &Guard, times: usize) {
                 sleep(Duration::from_millis(20)).await;
             }
         };
-        timeout(GENEROUS * 2, renewed).await.expect("it is not renewed");
+        timeout(GENEROUS * 2, renewed).await.expect("the hold is not renewed");
     }
 }
 
@@ -193,5 +196,5 @@ async fn a_server_that_comes_back_empty_is_told_again_by_a_holder_that_renews() 
     }
     assert!(!guard.is_lost(), "four of five never forgot");
     let other = nodes.locks(SHORT).await.mutex("x").try_lock().await;
-    assert!(other.expect("all answer").is_none(), "two hold it");
+    assert!(other.expect("all answer").is_none(), "two clients hold the lock");
 }

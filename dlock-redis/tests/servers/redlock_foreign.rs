@@ -33,8 +33,11 @@ async fn rslock_does_not_get_what_dlock_holds() {
     let (locks, foreign) = (nodes.locks(TTL).await, foreign(&nodes));
     let held = locks.mutex("foo").lock().await.unwrap();
     let refused = foreign.lock("foo", TTL).await;
-    assert!(matches!(refused, Err(LockError::Unavailable)), "two hold it: {refused:?}");
-    assert_eq!(nodes.knowing(0..3, "foo").await, 3, "what rslock did not get it has removed");
+    assert!(
+        matches!(refused, Err(LockError::Unavailable)),
+        "rslock got a lock that dlock holds: {refused:?}"
+    );
+    assert_eq!(nodes.knowing(0..3, "foo").await, 3, "rslock removed a lock that it did not get");
     held.release().await.unwrap();
     let got = foreign.lock("foo", TTL).await.expect("it is free");
     foreign.unlock(&got).await;
@@ -46,8 +49,8 @@ async fn dlock_does_not_get_what_rslock_holds() {
     let (locks, foreign) = (nodes.locks(TTL).await, foreign(&nodes));
     let held = foreign.lock("foo", TTL).await.expect("it is free");
     let tried = locks.mutex("foo").try_lock().await.unwrap();
-    assert!(tried.is_none(), "two hold it: {tried:?}");
-    assert_eq!(nodes.knowing(0..3, "foo").await, 3, "what dlock did not get it has removed");
+    assert!(tried.is_none(), "dlock got a lock that rslock holds: {tried:?}");
+    assert_eq!(nodes.knowing(0..3, "foo").await, 3, "dlock removed a lock that it did not get");
     let waiting = tokio::spawn(locks.mutex("foo").lock().wait(PATIENCE).into_future());
     foreign.unlock(&held).await;
     waiting.await.unwrap().expect("it is free").release().await.unwrap();
@@ -61,7 +64,7 @@ async fn a_minority_that_rslock_holds_stops_nobody() {
     let held = one.lock("foo", TTL).await.expect("it is free");
     let guard = locks.mutex("foo").try_lock().await.unwrap().expect("two of three are a majority");
     guard.release().await.unwrap();
-    assert_eq!(nodes.knowing(0..1, "foo").await, 1, "the lock of another is not touched");
+    assert_eq!(nodes.knowing(0..1, "foo").await, 1, "dlock removed a lock of rslock's");
     one.unlock(&held).await;
 }
 

@@ -91,8 +91,10 @@ async fn waits(server: &Server) -> u32 {
 async fn where_no_replica_is_connected_none_is_waited_for() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("wait_replicas=1&replicas_timeout=60s").await;
-    let told = soon("it waits for nobody", locks.mutex("foo").try_lock().into_future()).await;
-    assert!(told.unwrap().is_some(), "as for Redisson, it is granted without");
+    let told =
+        soon("the client waits for a replica that is not there", locks.mutex("foo").try_lock().into_future())
+            .await;
+    assert!(told.unwrap().is_some(), "without a replica the lock is not granted, as Redisson would grant it");
 }
 
 #[tokio::test]
@@ -135,8 +137,8 @@ async fn replicas_may_take_longer_than_a_command_may() {
     let asked = tokio::spawn(locks.mutex("foo").try_lock().into_future());
     sleep(Duration::from_secs(2)).await;
     replica.servers()[0].resume().await.unwrap();
-    let told = soon("it does not hear of the replica", asked).await.unwrap();
-    assert!(told.expect("its time was not over").is_some());
+    let told = soon("the client never hears of the replica", asked).await.unwrap();
+    assert!(told.expect("the time for replicas was not over").is_some());
 }
 
 #[tokio::test]
@@ -240,7 +242,7 @@ async fn what_is_held_is_seen_though_no_replica_has_heard_of_it() {
     let (a, b) = (Locks::new(connect(running.url()).await.unwrap()), locks(&running, 1).await);
     third.pause().await.unwrap();
     for kind in crate::common::KINDS {
-        let held = try_lock(&a, *kind, SECOND).await.unwrap().expect("it waits for no replica");
+        let held = try_lock(&a, *kind, SECOND).await.unwrap().expect("this client waits for no replica");
         let name = format!("{SECOND}{kind}");
         let seen = b.inspect(&name).await.unwrap();
         assert_eq!(seen.expect("a replica was asked").holders.len(), 1);

@@ -42,8 +42,8 @@ async fn a_failover_that_loses_nothing_is_not_noticed_by_a_holder() {
     running.servers()[0].kill().await.unwrap();
     // Two renewals at least are due, one of them after the promotion.
     tokio::time::sleep(Duration::from_secs(14)).await;
-    assert!(!held.is_lost(), "the new primary has it, and it was not renewed there");
-    assert!(b.mutex("foo").try_lock().await.unwrap().is_none(), "two hold it");
+    assert!(!held.is_lost(), "the new primary has the lock, and the holder did not renew it there");
+    assert!(b.mutex("foo").try_lock().await.unwrap().is_none(), "two clients hold the lock");
     held.release().await.unwrap();
     assert!(b.mutex("foo").lock().await.unwrap().token() > None);
 }
@@ -70,7 +70,7 @@ async fn a_failover_that_loses_a_grant_is_told_and_the_next_token_is_greater() {
     };
     let next = timeout(Duration::from_secs(30), next).await.expect("the replica was promoted");
     assert!(next.token() > held.token(), "a fence would refuse the new holder: {next:?} after {held:?}");
-    let told = timeout(Duration::from_secs(20), held.lost()).await.expect("it was never told");
+    let told = timeout(Duration::from_secs(20), held.lost()).await.expect("the holder was never told");
     assert!(matches!(told, LostReason::Taken | LostReason::Expired), "{told:?}");
 }
 
@@ -122,7 +122,7 @@ async fn on_a_cluster_a_node_that_hangs_keeps_no_lock_of_another_from_being_rene
     tokio::time::sleep(Duration::from_millis(4500)).await;
     let lost: Vec<_> = held.iter().filter(|held| held.is_lost()).map(|held| held.name().as_str()).collect();
     let expected: Vec<_> = (0..10).map(|number| format!("{{foo}}{number}")).collect();
-    assert_eq!(lost, expected, "who hears nothing of its lock has lost it, and nobody else");
+    assert_eq!(lost, expected, "not those locks are lost whose node is silent, and no others");
     hung.resume().await.unwrap();
 }
 
@@ -160,7 +160,7 @@ async fn on_a_cluster_a_release_whose_answer_is_lost_is_not_taken_for_a_loss() {
         relay.lose_answer();
         let released = timeout(Duration::from_secs(10), held.release()).await.expect("the call does not end");
         assert!(released.is_ok(), "{round}: it found what it had itself left: {released:?}");
-        assert!(relay.count() > before, "it was not sent again");
+        assert!(relay.count() > before, "the release was not sent again");
     }
 }
 
@@ -273,8 +273,9 @@ async fn until_heard(node: &Server, name: &str) {
 async fn one_node_of_a_cluster_is_refused_with_the_scheme_for_all() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     for server in running.servers() {
-        let error =
-            connect(&format!("redis://{}", server.address())).await.expect_err("it has a third of the names");
+        let error = connect(&format!("redis://{}", server.address()))
+            .await
+            .expect_err("one node has only a third of the names");
         assert!(!error.is_transient(), "asking again does not help: {error:?}");
         assert!(shown(&error).contains("`redis-cluster://`"), "{}", shown(&error));
     }
@@ -289,7 +290,7 @@ async fn a_cluster_that_tells_no_addresses_is_listed() {
     let locks = locks(&running, 600).await;
     let names: Vec<_> = (0..20).map(|number| format!("foo{number:02}")).collect();
     let held = join_all(names.iter().map(|name| locks.mutex(name).lock().into_future())).await;
-    let listed = locks.list("foo").await.expect("it tells which slots are whose");
+    let listed = locks.list("foo").await.expect("the cluster tells which node has which slots");
     assert_eq!(listed.iter().map(|state| state.name.to_string()).collect::<Vec<_>>(), names);
     drop(held);
 }

@@ -291,11 +291,14 @@ mod tests {
     "#;
 
     #[tokio::test]
-    async fn a_lock_is_where_the_first_rule_that_matches_says() {
+    async fn the_first_rule_that_matches_says_where_a_lock_is() {
         let stores = Config::from_toml(STORES).unwrap().connect(&crate::registry()).await.unwrap();
         assert_eq!(stores.of("x").info().identity, "memory:config-a");
         assert!(stores.of("billing/7").info().identity.starts_with("redlock:"));
-        assert!(stores.of("billing/never").info().identity.starts_with("redlock:"), "the first rule counts");
+        assert!(
+            stores.of("billing/never").info().identity.starts_with("redlock:"),
+            "a later rule was taken, not the first that matches"
+        );
         assert_eq!(stores.store("b").unwrap().info().identity, "memory:config-b");
     }
 
@@ -304,14 +307,14 @@ mod tests {
         let stores = Config::from_toml(STORES).unwrap().connect(&crate::registry()).await.unwrap();
         let held = stores.of("billing/7").mutex("billing/7").lock().await.unwrap();
         let member = stores.store("c").unwrap().mutex("billing/7").try_lock().await.unwrap();
-        assert!(member.is_none(), "held on its members");
+        assert!(member.is_none(), "the majority holds the lock, and its member does not");
         let error = stores.of("billing/7").mutex("billing/7").lock().await.unwrap_err().to_string();
         assert_eq!(error, "timed out after 50ms waiting for lock `billing/7`");
         held.release().await.unwrap();
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_what_there_is() {
+    fn a_mistake_is_named_together_with_the_known_values() {
         for (text, words) in [
             ("[stores.a]\nurl='memory:'\nttt='1s'", ["unknown field `ttt`", "expected one of"]),
             ("[stores.a]\nurl='memory:'\nttl='soon'", ["`soon` is no duration", "20s"]),
@@ -327,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_put_in_once_and_a_password_is_never_shown() {
+    fn variables_are_replaced_once_and_a_password_is_never_shown() {
         let mut value = Value::String("a-${CARGO_PKG_NAME}-${CARGO_PKG_NAME}-$z".to_owned());
         substitute(&mut value).unwrap();
         assert_eq!(value.as_str(), Some("a-dlock-rs-dlock-rs-$z"));

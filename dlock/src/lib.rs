@@ -84,7 +84,7 @@ mod tests {
             if let Some(driver) = driver {
                 assert_eq!(
                     schemes, driver.schemes,
-                    "`{feature}` without its feature must know the same URLs"
+                    "the schemes that are listed for `{feature}` are not those of its driver"
                 );
             }
         }

@@ -17,11 +17,11 @@ use super::{ClaimId, Kind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Entry {
-    /// Whose it is.
+    /// The id of the claim.
     pub id: ClaimId,
-    /// How it wants to hold.
+    /// How the claim wants to hold.
     pub kind: Kind,
-    /// How many claims may hold together, as this one says. Counts for [`Kind::Permit`] only, and is 1 unless it is set.
+    /// How many claims may hold together, as this claim says. Counts for [`Kind::Permit`] only, and is 1 unless it is set.
     pub limit: NonZeroU32,
 }
 
@@ -75,10 +75,11 @@ pub fn turn(queue: &[Entry], id: ClaimId) -> Turn {
 
 /// The claims that must be woken when `id` leaves.
 ///
-/// - Permits whose turn comes by it. That is the first that waits; several if an exclusive claim or one with a smaller limit
-///   leaves; none if a permit leaves that was not granted yet and kept nobody out.
-/// - Other claims whose [`turn`] is to be behind it. These are the readers right behind a claim that is no reader. The first
-///   exclusive claim behind `id` is one too, unless another claim that it must wait for is nearer to it.
+/// - The permits whose turn comes when `id` leaves. If `id` is a permit that holds, that is the first permit that waits. There
+///   are several if `id` is an exclusive claim, or has a smaller limit than others. There is none if `id` is a permit that
+///   was not granted yet and kept nobody out.
+/// - The other claims whose [`turn`] is `Behind` the claim `id`. If that claim is no reader, these are the readers right behind
+///   it. The first exclusive claim behind `id` is one too, unless a nearer claim keeps that exclusive claim out.
 pub fn watchers(queue: &[Entry], id: ClaimId) -> impl Iterator<Item = Entry> {
     let at = place(queue, id);
     let (me, behind) = match at {
@@ -100,9 +101,10 @@ pub fn watchers(queue: &[Entry], id: ClaimId) -> impl Iterator<Item = Entry> {
 /// The claims ahead of a waiting claim that a store must watch if it can only watch single claims: once it is the turn of
 /// `id`, at least one of them has left. Empty if `id` holds or is absent.
 ///
-/// It is the claim that [`Turn::Behind`] names. A permit with only permits ahead must watch several, since any of them may
-/// leave first: the nearest, as many as are enough to keep it out. So a claim watches no more others than its own limit
-/// allows to hold, and a claim that leaves is watched by no more than that many, however long the queue is.
+/// Most claims watch the one claim that [`Turn::Behind`] names. A permit with only permits ahead must watch several, because
+/// any of them may leave first. These are the nearest permits, as many as are enough to keep the waiting one out. So a permit
+/// watches no more others than its own limit lets hold. And no more claims watch a claim that leaves than may hold together,
+/// however long the queue is.
 pub fn watched(queue: &[Entry], id: ClaimId) -> &[Entry] {
     let (Some(at), Turn::Behind(foe)) = (place(queue, id), turn(queue, id)) else { return &[] };
     let nearest = place(queue, foe.id).unwrap_or(at);
@@ -120,7 +122,7 @@ fn place(queue: &[Entry], id: ClaimId) -> Option<usize> {
     queue.iter().position(|entry| entry.id == id)
 }
 
-/// How many claims at the head of the queue hold permits.
+/// How many permits at the head of the queue hold.
 fn permits<'a>(queue: impl Iterator<Item = &'a Entry>) -> usize {
     let mut least = usize::MAX;
     let holds = |(ahead, entry): &(usize, &Entry)| {

@@ -43,7 +43,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 const LIMIT: u32 = 3;
 
-/// Counts who is inside. Never a guard that may be lost: only for ttls that are renewed.
+/// Counts the holders that are inside. For guards with a ttl that is renewed: a holder whose guard is lost would still count.
 #[derive(Default)]
 struct Room {
     inside: AtomicU32,

@@ -32,7 +32,7 @@ fn the_help_names_the_foreign_scheme_too() {
 }
 
 #[test]
-fn an_unknown_scheme_is_refused_with_those_there_are() {
+fn an_unknown_scheme_is_refused_and_the_known_schemes_are_named() {
     let refused = dlock(&["try", "--store", "nosuch:x", "nightly"]);
     assert_eq!(refused.status.code(), Some(78));
     assert!(text(&refused.stderr).contains("folder"), "{}", text(&refused.stderr));

@@ -1,2 +1,2 @@
--- Forgets every claim. Binds: none. Answer: none.
+-- Deletes every claim. Binds: none. Answer: none.
 DELETE FROM dlock_queue

@@ -1,2 +1,2 @@
--- Binds: none. Answer: the client of each claim, when it came, and when it expires.
+-- Binds: none. Answer: for each claim its client, when the claim came, and when it expires.
 SELECT client, since, expires FROM dlock_queue

@@ -1,9 +1,9 @@
--- Makes an empty file a store, inside the transaction that found it empty. Binds: none. Answer: none.
--- The fence is one row for all names, so that it does not grow with them.
+-- Makes an empty file a store, inside the transaction that found the file empty. Binds: none. Answer: none.
+-- The fence: one row that draws the numbers of all names. So it does not grow with the names.
 CREATE TABLE dlock_store (
     one INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
     last INTEGER NOT NULL, -- the number drawn last
-    boot TEXT NOT NULL     -- which boot of the host the clock below counts from
+    boot TEXT NOT NULL     -- the boot of the host from which the times below count
 ) STRICT;
 INSERT INTO dlock_store (one, last, boot) VALUES (1, 0, '');
 
@@ -24,10 +24,10 @@ CREATE TABLE dlock_queue (
     PRIMARY KEY (name, seq)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX dlock_queue_expires ON dlock_queue (name, expires);
--- Finds what others left behind under names that nobody asks for any more.
+-- With this index a sweep finds expired claims of names for which nobody asks any more.
 CREATE INDEX dlock_queue_left ON dlock_queue (expires);
 CREATE INDEX dlock_queue_client ON dlock_queue (client);
--- So that a reader finds the nearest that does not share without walking over other readers.
+-- With this index a reader finds the nearest claim that does not share, without a walk over other readers.
 CREATE INDEX dlock_queue_shares ON dlock_queue (name, shares, seq);
 
 PRAGMA application_id = 1684824939;

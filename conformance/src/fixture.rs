@@ -87,11 +87,11 @@ pub trait Fixture: Send + Sync + 'static {
         Duration::from_secs(if self.clock() == Clock::Paused { 10 } else { 60 })
     }
 
-    /// How many cases run at once, unless the command line says otherwise. Each may connect some ten clients. Default 16 on
+    /// How many cases run at once, unless the command line says otherwise. Each may connect some ten clients. Default 32 on
     /// the wall's clock, where cases mostly wait, and else one for each core.
     fn at_once(&self) -> usize {
         match self.clock() {
-            Clock::Real => 16,
+            Clock::Real => 32,
             Clock::Paused => std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
         }
     }

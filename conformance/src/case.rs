@@ -25,6 +25,8 @@ pub(crate) enum Need {
     Tokens,
     /// Tokens that keep growing when the store has lost its data.
     TokenFloor,
+    /// That locks are granted strictly in order of arrival.
+    Order,
     /// That the kind of the case can be turned into a read hold.
     Downgrade,
     Inspect,
@@ -46,6 +48,7 @@ pub(crate) struct Able {
     inspects: bool,
     has_members: bool,
     tokens_outlive_data: bool,
+    keeps_order: bool,
     counts_bytes: bool,
     has_network: bool,
     restarts: bool,
@@ -72,6 +75,7 @@ impl Able {
             inspects: store.inspect.is_some(),
             has_members,
             tokens_outlive_data: fixture.tokens_outlive_data(),
+            keeps_order: fixture.keeps_order(),
             counts_bytes: fixture.allocated().is_some(),
             has_network: fixture.network().is_some(),
             restarts: fixture.network().is_some_and(|network| network.restart().is_some()),
@@ -118,6 +122,7 @@ impl Case {
             Need::TokenFloor if !able.tokens_outlive_data => {
                 Some("the store's tokens begin anew when it lost its data".to_owned())
             }
+            Need::Order if !able.keeps_order => Some("the store may grant out of order".to_owned()),
             Need::Downgrade if !info.downgrades.contains(&self.kind) => {
                 Some(format!("the store cannot downgrade a {}", self.kind))
             }

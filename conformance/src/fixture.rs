@@ -74,6 +74,13 @@ pub trait Fixture: Send + Sync + 'static {
         true
     }
 
+    /// Whether locks are granted in order of arrival however busy the machine is. Default `true`. A
+    /// [`RedLock`](dlock_core::RedLock) on the wall's clock keeps the order only while its members answer in time: it returns
+    /// `false`, and the cases that compare the order are left out.
+    fn keeps_order(&self) -> bool {
+        true
+    }
+
     /// How many bytes this process has allocated, if the test binary counts them, with a global allocator such as
     /// `cap::Cap`. The case that looks for leaks is left out without it, and runs alone with it.
     fn allocated(&self) -> Option<usize> {

@@ -11,7 +11,7 @@ use tokio::{task::JoinHandle, time::sleep};
 
 use crate::{
     Arena,
-    case::{Case, cases},
+    case::{Case, Need, cases},
 };
 
 /// The cases of this file.
@@ -22,17 +22,19 @@ pub(super) fn cases() -> Vec<Case> {
 fn of(topic: &'static str, kind: Kind) -> Vec<Case> {
     cases! {
         topic (kind) [] {
+            a_newcomers_try_does_not_overtake_a_waiter,
+            a_try_leaves_no_place_in_the_queue,
+            a_waiter_that_crashed_alone_blocks_nobody_after_its_ttl_or_session,
+        }
+        topic (kind) [Need::Order] {
             waiters_are_granted_in_order_of_arrival,
             waits_of_all_lengths_keep_the_order,
-            a_newcomers_try_does_not_overtake_a_waiter,
             a_newcomer_does_not_overtake_a_waiter,
-            a_try_leaves_no_place_in_the_queue,
             order_is_kept_when_a_waiter_in_the_middle_leaves,
             order_is_kept_when_the_first_waiter_leaves,
             order_is_kept_when_a_wait_runs_out,
             order_is_kept_when_the_holder_crashes,
             a_crashed_waiter_blocks_others_for_no_longer_than_its_ttl_or_session,
-            a_waiter_that_crashed_alone_blocks_nobody_after_its_ttl_or_session,
             a_waiter_keeps_its_place_far_beyond_its_ttl,
         }
     }

@@ -24,4 +24,14 @@ impl Fixture for Majority {
     async fn connect(&self) -> Result<Store> {
         connect(self.0.url()).await
     }
+
+    /// Strict order is tested with members in memory, whose answers are never late.
+    fn keeps_order(&self) -> bool {
+        false
+    }
+
+    /// Each client has a connection to each member, and a member counts as away after some 100 ms.
+    fn at_once(&self) -> usize {
+        8
+    }
 }

@@ -17,6 +17,8 @@
 mod backend;
 mod clock;
 mod connect;
+#[cfg(feature = "serde")]
+mod data;
 pub(crate) mod error;
 mod gathering;
 pub(crate) mod id;
@@ -33,6 +35,7 @@ mod seats;
 mod url;
 mod verdict;
 pub(crate) mod wait;
+pub(crate) mod who;
 
 pub use backend::{Attempt, Backend, Claim, Grant, Release, Renewal, Request, Store};
 pub use clock::Moment;
@@ -59,3 +62,4 @@ pub(crate) use inspect::{Contender, LockState};
 pub(crate) use kind::Kind;
 pub(crate) use name::LockName;
 pub(crate) use wait::Wait;
+pub(crate) use who::Who;

@@ -31,10 +31,11 @@ pub use driver::{
     kind::Kind,
     name::LockName,
     wait::Wait,
+    who::Who,
 };
 pub use lock::{
-    Acquire, DistributedLock, DistributedLockExt, DowngradeError, FairLock, FairMutex, Guard, Lock,
-    LockOptions, Locks, LostSignal, MultiLock, Mutex, Owner, ReadLock, Registry, RwLock, RwPair, Semaphore,
+    Acquire, DistributedLock, DistributedLockExt, FairLock, FairMutex, Guard, GuardError, Lock, LockOptions,
+    Locks, LostSignal, MultiLock, Mutex, Owner, ReadLock, Registry, RwLock, RwPair, Semaphore, Ticket,
     TryAcquire, WriteLock, kind,
 };
 pub use stores::{RedLock, memory};

@@ -11,10 +11,11 @@ mod options;
 mod owner;
 mod registry;
 mod semaphore;
+mod ticket;
 
 pub use acquire::{Acquire, TryAcquire};
 pub use contract::{DistributedLock, DistributedLockExt, FairLock, RwLock};
-pub use guard::{DowngradeError, Guard};
+pub use guard::{Guard, GuardError};
 pub use handles::{FairMutex, Lock, Mutex, ReadLock, RwPair, WriteLock, kind};
 pub use locks::Locks;
 pub use lost_signal::LostSignal;
@@ -23,3 +24,4 @@ pub use options::LockOptions;
 pub use owner::Owner;
 pub use registry::Registry;
 pub use semaphore::Semaphore;
+pub use ticket::Ticket;

@@ -1,13 +1,14 @@
 //! The driver contract: what a store must be able to do, and nothing else.
 //!
-//! Six methods stand between a store and the engine: [`Backend::info`] and [`Backend::claim`], and the
-//! four of [`Claim`]. Waiting, time-outs, cancellation, renewal, loss and reentrancy are the engine's.
+//! Six methods stand between a store and the engine: [`Backend::info`] and [`Backend::claim`], and four of
+//! [`Claim`]. A fifth, [`Claim::detach`], is for stores that can keep a claim without its client. Waiting, time-outs,
+//! cancellation, renewal, loss and reentrancy are the engine's.
 
 use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
-use super::{ClaimId, Entry, Info, Inspect, Kind, LockName, Result, Token, Wait};
+use super::{ClaimId, Entry, Error, Info, Inspect, Kind, LockName, Result, Token, Wait, Who};
 
 /// What a claim asks for.
 ///
@@ -20,7 +21,7 @@ pub struct Request {
     pub name: LockName,
     /// How to hold it.
     pub kind: Kind,
-    /// Names this claim; new for every acquisition.
+    /// Names this claim; new for every acquisition. It begins with the [key](Who::key) of `who`.
     pub id: ClaimId,
     /// The store must forget the claim this long after it last heard of it.
     pub ttl: Duration,
@@ -33,13 +34,24 @@ pub struct Request {
     /// How many claims may hold together: the number of permits, as this claim says. Counts for [`Kind::Permit`] only, and
     /// is 1 unless it is set. Claims of one name may say different numbers: see [`turn`](super::turn).
     pub limit: NonZeroU32,
+    /// Who asks, in words: for people who look into the store. A driver stores it with the claim, or beside it under its
+    /// [key](Who::key), and shows it as [`Contender::who`](crate::Contender::who).
+    pub who: Who,
+    /// What [`Claim::mark`] gave when the claim was detached, if the claim is to be taken back.
+    pub mark: Option<Arc<str>>,
 }
 
 impl Request {
-    /// A request with a [new id](ClaimId::random), of a caller who waits for ever. A permit has a limit of one.
+    /// A request of [this process](Who::here), with a [new id](ClaimId::of), of a caller who waits for ever. A permit has a
+    /// limit of one.
     pub fn new(name: LockName, kind: Kind, ttl: Duration) -> Self {
-        let (id, wait, limit) = (ClaimId::random(), Wait::Forever, NonZeroU32::MIN);
-        Self { name, kind, id, ttl, wait, wants_token: true, limit }
+        Self::by(Who::here(), name, kind, ttl)
+    }
+
+    /// The same by somebody else.
+    pub fn by(who: Who, name: LockName, kind: Kind, ttl: Duration) -> Self {
+        let (wait, limit) = (Wait::Forever, NonZeroU32::MIN);
+        Self { name, kind, id: ClaimId::of(&who), ttl, wait, wants_token: true, limit, who, mark: None }
     }
 
     /// The claim's place in a queue.
@@ -72,6 +84,13 @@ impl Request {
     #[must_use]
     pub fn limit(mut self, limit: NonZeroU32) -> Self {
         self.limit = limit;
+        self
+    }
+
+    /// The same for a detached claim that had this [mark](Claim::mark).
+    #[must_use]
+    pub fn mark(mut self, mark: Option<Arc<str>>) -> Self {
+        self.mark = mark;
         self
     }
 
@@ -137,6 +156,27 @@ pub trait Claim: Send + 'static {
     /// The release is not confirmed. The keeper repeats it until the store has confirmed it or has forgotten the claim by
     /// itself ([`Info::session`]). A `Gone` after that is no loss: the failed release may have removed the claim.
     async fn release(&mut self) -> Result<Release>;
+
+    /// Lets a held claim go on by itself for `lasting` from now: nobody renews it, and neither the end of its client nor
+    /// that of a session ends it. After that time the store forgets it as it forgets any claim. The answers are those of
+    /// [`renew`](Self::renew). The engine calls it only if [`Info::detaches`] is true, with a time within [`Info::leases`].
+    ///
+    /// It may be called again, with another time, which then counts. `release` removes a detached claim like any other. A
+    /// claim with the same id, also of another client, takes it back with `renew`: from then on it has that request's ttl,
+    /// and ends with that client as if the client had made it.
+    ///
+    /// # Errors
+    /// Whether the claim was detached is then unknown.
+    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+        let what = format!("keep a lock for {lasting:?} without its holder");
+        Err(Error::Unsupported { store: "this driver", what })
+    }
+
+    /// What another client needs beside the id to find a detached claim, as one word of ASCII letters, digits and dots. It
+    /// gets it back as [`Request::mark`]. Most drivers need nothing.
+    fn mark(&self) -> Option<Arc<str>> {
+        None
+    }
 
     /// Ends when it is worth asking the store again: a waiting claim's turn may have come, or a held claim may be lost.
     ///

@@ -123,7 +123,9 @@ pub enum Error {
     },
 
     /// There is no tokio runtime here to keep the lock. Call it from a task of a tokio runtime with time enabled.
-    #[error("lock `{name}` cannot be taken outside of a tokio runtime; call it from one of its tasks")]
+    #[error(
+        "lock `{name}` cannot be taken outside of a tokio runtime; call it from one of its tasks, or connect with `connect_on_own_thread`"
+    )]
     NoRuntime {
         /// The lock.
         name: LockName,

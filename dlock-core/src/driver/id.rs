@@ -1,8 +1,13 @@
 //! The id of a claim, and its fencing token.
 
-use std::{fmt, num::NonZeroU64};
+use std::{
+    fmt,
+    num::{NonZeroU64, TryFromIntError},
+};
 
 use uuid::{Builder, Uuid};
+
+use super::Who;
 
 /// Names one claim, never the client: every acquisition draws a new one from the operating system's random
 /// source, so that neither a stale guard nor a forked child can be taken for the holder.
@@ -21,6 +26,22 @@ impl ClaimId {
         // feature `fast-rng` on.
         getrandom::fill(&mut bytes).expect("the operating system gives random numbers");
         Self(Builder::from_random_bytes(bytes).into_uuid().into_bytes())
+    }
+
+    /// Draws a fresh id that begins with the key of `who`, so that a store can look up who has the claim. 82 bits of it are
+    /// random.
+    ///
+    /// # Panics
+    /// As [`random`](Self::random).
+    pub fn of(who: &Who) -> Self {
+        let mut id = Self::random();
+        id.0[..Who::KEY].copy_from_slice(&who.key());
+        id
+    }
+
+    /// The [key](Who::key) of whoever has the claim, if it was made by dlock.
+    pub fn key(&self) -> [u8; Who::KEY] {
+        std::array::from_fn(|at| self.0[at])
     }
 
     /// The id as it travels in binary protocols.
@@ -60,6 +81,22 @@ impl Token {
     }
 }
 
+impl From<Token> for u64 {
+    fn from(token: Token) -> Self {
+        token.get()
+    }
+}
+
+/// For a database whose largest integer has a sign. No store has granted a token so great: those that grow with a clock reach
+/// it in some 290,000 years.
+impl TryFrom<Token> for i64 {
+    type Error = TryFromIntError;
+
+    fn try_from(token: Token) -> Result<Self, TryFromIntError> {
+        token.get().try_into()
+    }
+}
+
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
@@ -74,6 +111,14 @@ mod tests {
     fn a_token_is_shown_as_the_number_that_it_is() {
         assert_eq!(Token::new(4711).map(|token| token.to_string()), Some("4711".to_owned()));
         assert_eq!(Token::new(0), None, "no store grants zero");
+    }
+
+    #[test]
+    fn a_token_is_a_number_for_a_database() {
+        let token = Token::new(4711).expect("not zero");
+        assert_eq!((u64::from(token), i64::try_from(token)), (4711, Ok(4711)));
+        let greatest = Token::new(u64::MAX).expect("not zero");
+        i64::try_from(greatest).expect_err("has no room in it");
     }
 
     #[test]

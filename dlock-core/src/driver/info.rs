@@ -31,9 +31,13 @@ pub struct Info {
     /// The kinds of hold that the store can turn into a read hold in one step, when a read claim with the same id asks (see
     /// [`Claim::attempt`](super::Claim::attempt)).
     pub downgrades: &'static [Kind],
+    /// Whether it can keep a claim for a given time without its client ([`Claim::detach`](super::Claim::detach)): for
+    /// [`LockOptions::at_least`](crate::LockOptions::at_least) and [tickets](crate::Ticket).
+    pub detaches: bool,
     /// The shortest and the longest ttl it can keep.
     pub ttl: RangeInclusive<Duration>,
-    /// The shortest and the longest [lease](crate::LockOptions::lease).
+    /// The shortest and the longest [lease](crate::LockOptions::lease), and the longest time for which a claim can be
+    /// detached.
     pub leases: RangeInclusive<Duration>,
     /// When the store forgets the claims of a silent client. `None`: when the claim's own ttl is over. `Some`: when the
     /// client's session ends, this long after the client's last sign of life. While the session lives, a claim that was not
@@ -52,6 +56,7 @@ impl Info {
             instead: &[],
             tokens: false,
             downgrades: &[],
+            detaches: false,
             ttl: lasting.clone(),
             leases: lasting,
             session: None,
@@ -87,6 +92,13 @@ impl Info {
         self
     }
 
+    /// Whether it can keep a claim for a given time without its client.
+    #[must_use]
+    pub fn detaches(mut self, detaches: bool) -> Self {
+        self.detaches = detaches;
+        self
+    }
+
     /// The shortest and the longest ttl. The same limits hold for a lease, which in a store without sessions is a ttl that
     /// is not renewed.
     #[must_use]
@@ -110,6 +122,27 @@ impl Info {
     /// [`Error::Unsupported`], with the kinds that it has.
     pub fn check_kind(&self, kind: Kind) -> Result<()> {
         if self.kinds.contains(&kind) { Ok(()) } else { Err(self.unsupported(kind)) }
+    }
+
+    /// Refuses to keep a lock for `lasting` without its holder, if the store cannot. The engine asks this before any I/O.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`], or [`Error::InvalidOptions`] if the time is not among [`leases`](Self::leases).
+    pub fn check_detach(&self, lasting: Duration) -> Result<()> {
+        if !self.detaches {
+            let what = "keep a lock that its holder has left: its locks end with their holder's session; use another store \
+                        for `at_least` and tickets";
+            return Err(Error::Unsupported { store: self.store, what: what.to_owned() });
+        }
+        if !self.leases.contains(&lasting) {
+            let (least, most) = (self.leases.start(), self.leases.end());
+            let reason = format!(
+                "{} keeps a lock without its holder for {least:?} to {most:?}, not for {lasting:?}",
+                self.store
+            );
+            return Err(Error::InvalidOptions { reason });
+        }
+        Ok(())
     }
 
     /// The error for a kind that the store does not have. A driver uses it in the last arm of a match on [`Kind`].

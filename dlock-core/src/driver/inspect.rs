@@ -31,6 +31,7 @@ pub trait Inspect: fmt::Debug + Send + Sync + 'static {
 
 /// One lock as the store sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct LockState {
     /// Its name.
@@ -64,6 +65,7 @@ impl LockState {
 /// assert_eq!(waiting.token, None);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Contender {
     /// The claim's id as the store shows it. The id of a claim of dlock begins with its [`ClaimId`](crate::ClaimId).
@@ -73,9 +75,11 @@ pub struct Contender {
     /// Its fencing token, if it holds and the store tells.
     pub token: Option<Token>,
     /// How long ago it came, if the store tells.
+    #[cfg_attr(feature = "serde", serde(with = "super::data::seconds"))]
     pub since: Option<Duration>,
     /// How long until the store forgets the claim, if its client stays silent. `None` if the store never would, or does not
     /// tell: only a client itself knows how long its session lasts.
+    #[cfg_attr(feature = "serde", serde(with = "super::data::seconds"))]
     pub ttl_left: Option<Duration>,
     /// A description for people: `pid 4711 on web-3`.
     pub who: Option<String>,

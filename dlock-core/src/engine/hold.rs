@@ -9,6 +9,7 @@ use std::{
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::detached::{Detach, Detached};
 use crate::driver::{ClaimId, Error, Info, Kind, LockName, LostReason, Moment, Request, Result, Token};
 
 /// A hold as its guards and its keeper share it.
@@ -34,6 +35,8 @@ struct State {
     deadline: Moment,
     /// The last renewal reaches beyond the hold's end, so no other renewal is needed.
     outlasts_end: bool,
+    /// Until when the lock stays taken, although it is released before.
+    stays_until: Option<Moment>,
     lost: Option<LostReason>,
     /// The MultiLock guards to tell of the loss. Weak, because such a guard may go before the hold does.
     audience: Vec<Weak<CancellationToken>>,
@@ -47,6 +50,8 @@ struct State {
     downgradable: bool,
     /// Set while only shared guards are left but the store still has the exclusive hold.
     downgrade: Option<Downgrade>,
+    /// Set while the only guard asks to be detached.
+    detach: Option<Detach>,
 }
 
 /// A hold that is to become a read hold.
@@ -63,6 +68,8 @@ pub(crate) enum Wish {
     Leave(Option<oneshot::Sender<Result<()>>>),
     /// Turn the hold into a read hold.
     Downgrade,
+    /// Let the hold go on by itself for so long.
+    Detach(Duration),
 }
 
 /// Which of an owner's two counts a guard is in.
@@ -107,6 +114,7 @@ impl Hold {
             kind,
             deadline,
             outlasts_end: false,
+            stays_until: None,
             lost: None,
             audience: Vec::new(),
             exclusive,
@@ -115,6 +123,7 @@ impl Hold {
             farewell: None,
             downgradable: info.downgrades.contains(&kind),
             downgrade: None,
+            detach: None,
         };
         let hold = Self {
             name: name.clone(),
@@ -145,7 +154,7 @@ impl Hold {
     /// Adds a guard for the same owner, without asking the store.
     pub(crate) fn enter(&self, kind: Kind) -> Reentry {
         let mut state = self.state();
-        if state.left || state.lost.is_some() || state.deadline.has_passed() {
+        if state.left || state.detach.is_some() || state.lost.is_some() || state.deadline.has_passed() {
             return Reentry::Over;
         }
         let side = Side::of(kind);
@@ -211,17 +220,57 @@ impl Hold {
         state.exclusive += 1;
     }
 
-    /// Waits until a guard asks the keeper for something. Wishes for a downgrade are left alone unless `may_downgrade`.
-    /// Dropping the future loses no wish.
-    pub(crate) async fn wish(&self, may_downgrade: bool) -> Wish {
+    /// Asks the keeper to let the hold go on by itself. The receiver gets the answer. If the hold is lost before, it is closed
+    /// without one. `None` if other guards share the hold.
+    pub(crate) fn ask_to_detach(&self, lasting: Duration) -> Option<oneshot::Receiver<Result<Detached>>> {
+        let mut state = self.state();
+        if state.exclusive + state.shared > 1 {
+            return None;
+        }
+        let (reply, answer) = oneshot::channel();
+        if state.lost.is_none() {
+            state.detach = Some(Detach { lasting, reply });
+        }
+        drop(state);
+        self.knock.notify_one();
+        Some(answer)
+    }
+
+    /// Gives the guard what it needs to take the hold back later. From then on the guard counts as gone, so that its owner
+    /// cannot enter the hold any more. Returns whether the guard has taken what it was given: if not, it was dropped.
+    pub(crate) async fn confirm_detach(&self, request: Request) -> bool {
+        let detach = {
+            let mut state = self.state();
+            let detach = state.detach.take();
+            state.left |= detach.is_some();
+            detach
+        };
+        let Some(detach) = detach else { return false };
+        let (taken, is_taken) = oneshot::channel();
+        detach.reply.send(Ok(Detached { request, taken })).is_ok() && is_taken.await.is_ok()
+    }
+
+    /// Tells the guard that the store refuses to let the hold go on by itself.
+    pub(crate) fn refuse_detach(&self, error: Error) {
+        if let Some(detach) = self.state().detach.take() {
+            detach.reply.send(Err(error)).ok();
+        }
+    }
+
+    /// Waits until a guard asks the keeper for something. If not `may_change`, only a guard that leaves is heard. Dropping the
+    /// future loses no wish.
+    pub(crate) async fn wish(&self, may_change: bool) -> Wish {
         loop {
             {
                 let mut state = self.state();
                 if state.left {
                     return Wish::Leave(state.farewell.take());
                 }
-                if may_downgrade && state.downgrade.is_some() {
+                if may_change && state.downgrade.is_some() {
                     return Wish::Downgrade;
+                }
+                if let Some(detach) = state.detach.as_ref().filter(|_| may_change) {
+                    return Wish::Detach(detach.lasting);
                 }
             }
             self.knock.notified().await;
@@ -262,6 +311,27 @@ impl Hold {
         true
     }
 
+    /// Moves the deadline nearer, if it is later than this.
+    pub(crate) fn shorten(&self, deadline: Moment) {
+        let mut state = self.state();
+        let earlier = state.deadline.min(deadline);
+        self.set_deadline(&mut state, earlier);
+    }
+
+    /// Leaves the lock taken for so long from now, although it is released before.
+    pub(crate) fn stay_for(&self, least: Duration) {
+        let stays_until = &mut self.state().stays_until;
+        if stays_until.is_none_or(|until| until.remaining() < least) {
+            *stays_until = Some(Moment::now().after(least));
+        }
+    }
+
+    /// Until when the lock stays taken although it is released. `None` for a hold that was lost, which somebody else may have.
+    pub(crate) fn stays_until(&self) -> Option<Moment> {
+        let stays_until = self.state().stays_until;
+        stays_until.filter(|_| self.loss().is_none())
+    }
+
     /// Whether the last renewal reaches beyond the hold's end, so that no other is needed.
     pub(crate) fn outlasts_its_end(&self) -> bool {
         self.state().outlasts_end
@@ -273,11 +343,18 @@ impl Hold {
     }
 
     /// Marks the hold as lost and tells all its guards. If the hold was lost already, the first reason stays.
+    ///
+    /// A hold past its deadline has expired, whatever a late answer says: the store has rightly forgotten it.
     pub(crate) fn lose(&self, reason: LostReason) {
         let mut state = self.state();
+        let reason = match reason {
+            LostReason::Taken if state.deadline.has_passed() => LostReason::Expired,
+            reason => reason,
+        };
         state.lost.get_or_insert(reason);
         // The keeper gives no answer any more. Dropping the senders tells the guards that wait for one.
         state.downgrade = None;
+        state.detach = None;
         state.farewell = None;
         let audience = std::mem::take(&mut state.audience);
         drop(state);

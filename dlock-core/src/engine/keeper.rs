@@ -6,6 +6,8 @@
 //! leave     release, again until the store has confirmed it           or has forgotten the claim by itself
 //! ```
 //!
+//! In place of the release, a hold may be detached: it then goes on without a keeper (`detached.rs`).
+//!
 //! Over the usual length, so that the whole life of a claim is in one file.
 //!
 //! The keeper sees one event for a caller's time-out, a `select!` that chose another arm, a dropped future and a dropped
@@ -32,12 +34,12 @@ use super::{
 };
 use crate::driver::{
     Attempt, Claim, Error, Grant, Info, Kind, LostReason, Moment, Release, Renewal, Request, Result, Source,
-    Wait,
+    Token, Wait,
 };
 
 /// After this many failures in a row the caller gets the error. The pauses between them add up to about a second, and the
 /// store's own time-outs come on top: callers do not notice a short disturbance, and hear of an outage.
-const FAILURES: u32 = 5;
+pub(super) const FAILURES: u32 = 5;
 
 /// The first pause after a failure; doubles up to [`LONGEST_PAUSE`].
 const PAUSE: Duration = Duration::from_millis(50);
@@ -69,11 +71,21 @@ pub(crate) type LastFailure = Arc<Mutex<Option<Source>>>;
 
 /// What the task needs to keep one claim.
 pub(crate) struct Keeper {
-    client: Arc<Client>,
-    request: Request,
+    pub(super) client: Arc<Client>,
+    pub(super) request: Request,
     terms: Terms,
     /// The keeper notes each failure here, so that a caller whose wait runs out can tell the reason.
     failure: Option<LastFailure>,
+    /// Until when the store may keep the claim because of a detachment, if it has not been renewed since.
+    pub(super) detached_until: Option<Moment>,
+}
+
+/// How a hold ended.
+enum Ending {
+    /// The last guard has left, or the hold is lost. If a guard waits for the answer to its release, it gets it here.
+    Leave(Option<oneshot::Sender<Result<()>>>),
+    /// The claim goes on by itself.
+    Detached,
 }
 
 /// How the contest ended.
@@ -94,23 +106,40 @@ impl Keeper {
         terms: Terms,
         failure: Option<LastFailure>,
     ) -> Box<Self> {
-        Box::new(Self { client: Arc::clone(client), request, terms, failure })
+        Box::new(Self { client: Arc::clone(client), request, terms, failure, detached_until: None })
     }
 
-    fn info(&self) -> &Info {
+    pub(super) fn info(&self) -> &Info {
         self.client.store.backend.info()
     }
 
-    /// Starts the task, which sends the result of the acquisition to `reply`.
+    /// Starts a task that acquires the lock and keeps it. It sends the result of the acquisition to `reply`.
+    pub(crate) fn start(self: Box<Self>, reply: oneshot::Sender<Outcome>) {
+        self.spawn(|keeper, claim| keeper.run(claim, reply));
+    }
+
+    /// Starts a task that takes a detached hold back and keeps it.
+    pub(crate) fn start_to_resume(self: Box<Self>, token: Option<Token>, reply: oneshot::Sender<Outcome>) {
+        self.spawn(|keeper, claim| keeper.resume(claim, token, reply));
+    }
+
+    /// Starts a task that releases a detached hold.
+    pub(crate) fn start_to_give_back(self: Box<Self>, reply: oneshot::Sender<Result<()>>) {
+        self.spawn(|keeper, claim| keeper.give_back(claim, reply));
+    }
+
     #[expect(
         clippy::disallowed_methods,
         reason = "the keeper: one task a claim, which the client's close waits for"
     )]
-    pub(crate) fn start(self: Box<Self>, reply: oneshot::Sender<Outcome>) {
+    fn spawn<Life: Future<Output = ()> + Send + 'static>(
+        self: Box<Self>,
+        life: impl FnOnce(Box<Self>, Box<dyn Claim>) -> Life,
+    ) {
         let claim = self.client.store.backend.claim(self.request.clone());
         let tasks = self.client.tasks.clone();
         // Boxed, because tokio moves what it is given to spawn several times, and keepers are large.
-        tasks.spawn(Box::pin(self.run(claim, reply)));
+        tasks.spawn(Box::pin(life(self, claim)));
     }
 
     async fn run(self: Box<Self>, mut claim: Box<dyn Claim>, mut reply: oneshot::Sender<Outcome>) {
@@ -126,10 +155,7 @@ impl Keeper {
         observe::contest_over(&self.request, self.info(), begun, contest.word());
         match contest {
             Contest::Won(grant, sent) => {
-                let (hold, stake) = self.grant(grant, sent);
-                // If the caller is gone, this drops the stake, which releases the hold like any dropped guard.
-                reply.send(Ok(Some(stake))).ok();
-                self.keep(claim, hold).await;
+                self.keep_for(claim, grant, sent, reply).await;
             }
             Contest::Refused => {
                 reply.send(Ok(None)).ok();
@@ -142,12 +168,21 @@ impl Keeper {
         }
     }
 
-    fn grant(&self, grant: Grant, sent: Moment) -> (Arc<Hold>, Stake) {
+    /// Hands the hold over to the caller, and keeps it until it ends.
+    pub(super) async fn keep_for(
+        self: Box<Self>,
+        claim: Box<dyn Claim>,
+        grant: Grant,
+        sent: Moment,
+        reply: oneshot::Sender<Outcome>,
+    ) {
         let deadline = sent.after(grant.valid_for);
         let end = self.terms.longest.map(|longest| sent.after(longest));
         let hold = Arc::new(Hold::new(&self.request, self.info(), grant.token, deadline, end));
         let stake = Stake::new(Arc::clone(&hold), Side::of(self.request.kind));
-        (hold, stake)
+        // If the caller is gone, this drops the stake, which releases the hold like any dropped guard.
+        reply.send(Ok(Some(stake))).ok();
+        self.keep(claim, hold).await;
     }
 
     async fn contend(&self, claim: &mut dyn Claim, reply: &mut oneshot::Sender<Outcome>) -> Contest {
@@ -207,11 +242,11 @@ impl Keeper {
         }
     }
 
-    fn panicked(&self) -> Error {
+    pub(super) fn panicked(&self) -> Error {
         Error::Unavailable { store: self.info().store, source: "its driver panicked".into() }
     }
 
-    fn too_late(&self, sent: Moment) -> Error {
+    pub(super) fn too_late(&self, sent: Moment) -> Error {
         let late = format!(
             "the lock was granted, but its time was over when the answer came, after {:?}",
             sent.elapsed()
@@ -224,57 +259,69 @@ impl Keeper {
         let begun = Begun::now();
         // If the runtime shuts down and drops this task, the alarm tells the holder.
         let alarm = Alarm(&hold);
-        let farewell = AssertUnwindSafe(self.hold(&mut claim, &hold)).catch_unwind().await;
-        let farewell = farewell.unwrap_or_else(|_| {
+        let ending = AssertUnwindSafe(self.hold(&mut claim, &hold)).catch_unwind().await;
+        let ending = ending.unwrap_or_else(|_| {
             hold.abandon();
-            None
+            Ending::Leave(None)
         });
         observe::hold_over(&self.request, self.info(), begun, hold.loss());
         std::mem::forget(alarm);
-        // Boxed: otherwise every keeper would reserve the memory of this future while it holds.
-        Box::pin(self.leave(claim.as_mut(), Some(&hold), farewell)).await;
+        if let Ending::Leave(farewell) = ending {
+            // Boxed: otherwise every keeper would reserve the memory of this future while it holds.
+            Box::pin(self.leave(claim.as_mut(), Some(&hold), farewell)).await;
+        }
     }
 
-    async fn hold(&mut self, claim: &mut Box<dyn Claim>, hold: &Hold) -> Option<oneshot::Sender<Result<()>>> {
+    async fn hold(&mut self, claim: &mut Box<dyn Claim>, hold: &Hold) -> Ending {
         let mut asked = Instant::now();
         let mut renewal = self.next_renewal(hold);
         let mut hinted = false;
-        // When to repeat a downgrade that failed, and how often it has failed.
-        let (mut downgrade_again, mut failures) = (None::<Instant>, 0);
+        // When to repeat a downgrade or a detachment that failed, and how often it has failed.
+        let (mut again, mut failures) = (None::<Instant>, 0);
         loop {
             let next = if hinted { renewal.min(asked + CALM) } else { renewal };
             // Sleep for a breath at least: shortly before the deadline the interval shrinks towards zero, and a store that
             // fails then must not be hammered.
             let next = next.max(Instant::now() + BREATH);
-            let downgrade = tokio::select! {
+            let wish = tokio::select! {
                 biased;
-                wish = hold.wish(downgrade_again.is_none()) => match wish {
-                    Wish::Leave(farewell) => return farewell,
-                    Wish::Downgrade => true,
+                wish = hold.wish(again.is_none()) => match wish {
+                    Wish::Leave(farewell) => return Ending::Leave(farewell),
+                    wish => Some(wish),
                 },
                 () = claim.changed(), if !hinted && self.terms.renewal != Cadence::Never => {
                     hinted = true;
                     continue;
                 }
-                () = sleep_until(next) => false,
-                () = sleep_until(downgrade_again.unwrap_or(next)), if downgrade_again.is_some() => {
-                    downgrade_again = None;
+                () = sleep_until(next) => None,
+                () = sleep_until(again.unwrap_or(next)), if again.is_some() => {
+                    again = None;
                     continue;
                 }
             };
             if hold.loss().is_some() {
-                return None;
+                return Ending::Leave(None);
             }
-            if downgrade {
-                // Boxed: a downgrade is rare, and every keeper would otherwise reserve the memory of this large future.
-                match Box::pin(self.downgrade(claim, hold)).await {
-                    Ok(()) => renewal = self.next_renewal(hold),
-                    // The next renewal keeps its time: a downgrade that fails again and again must not cost the lock.
-                    Err(error) if error.is_transient() => {
+            if let Some(wish) = wish {
+                // Boxed: these are rare, and every keeper would otherwise reserve the memory of their large futures.
+                let changed = match wish {
+                    Wish::Detach(lasting) => match Box::pin(self.detach(claim.as_mut(), hold, lasting)).await
+                    {
+                        Ok(true) => return Ending::Detached,
+                        told => told.map(|_| ()),
+                    },
+                    _ => Box::pin(self.downgrade(claim, hold)).await,
+                };
+                match (changed, wish) {
+                    (Ok(()), _) => renewal = self.next_renewal(hold),
+                    // The next renewal does not become later: a change that fails again and again must not cost the lock.
+                    (Err(error), _) if error.is_transient() => {
                         failures += 1;
-                        downgrade_again = Some(Instant::now() + pause(failures));
+                        again = Some(Instant::now() + pause(failures));
+                        renewal = renewal.min(self.next_renewal(hold));
                     }
-                    Err(error) => hold.refuse_downgrade(error),
+                    (Err(error), Wish::Detach(_)) => hold.refuse_detach(error),
+                    (Err(error), _) => hold.refuse_downgrade(error),
                 }
             } else {
                 (asked, hinted) = (Instant::now(), false);
@@ -284,7 +331,7 @@ impl Keeper {
                 renewal = self.next_renewal(hold);
             }
             if hold.loss().is_some() {
-                return None;
+                return Ending::Leave(None);
             }
         }
     }
@@ -301,10 +348,11 @@ impl Keeper {
         Instant::now() + nap
     }
 
-    async fn renew(&self, claim: &mut dyn Claim, hold: &Hold) {
+    async fn renew(&mut self, claim: &mut dyn Claim, hold: &Hold) {
         let sent = Moment::now();
         match watched(hold, claim.renew()).await {
             Ok(Renewal::Renewed { valid_for }) => {
+                self.detached_until = None;
                 hold.extend(sent.after(valid_for));
             }
             Ok(Renewal::Lost) => hold.lose(LostReason::Taken),
@@ -345,8 +393,9 @@ impl Keeper {
         }
     }
 
-    /// Releases the claim, and repeats that until the store has confirmed it or has forgotten the claim by itself.
-    async fn leave(
+    /// Releases the claim, and repeats that until the store has confirmed it or has forgotten the claim by itself. A hold that
+    /// is to stay taken for some time is detached for what is left of it.
+    pub(super) async fn leave(
         &self,
         claim: &mut dyn Claim,
         hold: Option<&Hold>,
@@ -359,7 +408,11 @@ impl Keeper {
             }
         };
         let mut has_failed = false;
-        let release = release_until_forgotten(claim, self.info(), self.request.ttl, |error| {
+        let stays_until = hold.and_then(Hold::stays_until);
+        // A detachment whose answer was lost keeps the claim in the store for longer than a ttl.
+        let detached = self.detached_until.map(Moment::remaining).unwrap_or_default();
+        let kept = self.request.ttl + detached;
+        let release = release_until_forgotten(claim, self.info(), kept, stays_until, |error| {
             has_failed = true;
             observe::failed(&self.request, self.info(), "release", &error);
             // The caller hears of a refusal at once, since waiting longer would not change it.
@@ -384,33 +437,54 @@ impl Keeper {
     }
 }
 
-/// Releases a claim, and repeats that until the store confirms it; returns the store's answer. Gives up a ttl after the
+/// Releases a claim, and repeats that until the store confirms it; returns the store's answer. Gives up `kept` after the
 /// first failure, because the store has then forgotten the claim by itself, and returns `None`.
 ///
 /// A store with sessions does not forget a claim while the session lives, so there the release is repeated without an end
 /// until the store confirms it. After a refusal the release is repeated more slowly, because somebody may repair the store
 /// meanwhile.
+///
+/// Until `stays_until` has passed, the claim is not released but detached for the time that is left.
 pub(crate) async fn release_until_forgotten(
     claim: &mut dyn Claim,
     info: &Info,
-    ttl: Duration,
+    kept: Duration,
+    stays_until: Option<Moment>,
     mut failed: impl FnMut(Error),
 ) -> Option<Release> {
     let mut forgotten = None;
-    let mut failures = 0;
+    let (mut failures, mut is_gone) = (0, false);
     loop {
-        let error = match claim.release().await {
+        let answer = match stays_until.filter(|until| !is_gone && !until.has_passed()) {
+            None if is_gone => claim.release().await.map(|_| Release::Gone),
+            None => claim.release().await,
+            Some(until) => {
+                // Stores count whole milliseconds, and the lock must not be free before its time.
+                let left = until.remaining() + Duration::from_millis(1);
+                match claim.detach(left.clamp(*info.leases.start(), *info.leases.end())).await {
+                    Ok(Renewal::Renewed { .. }) => Ok(Release::Done),
+                    // A store of several members may have kept the claim on a few of them. If this release fails, it is
+                    // repeated, and not the detachment.
+                    Ok(Renewal::Lost) => {
+                        is_gone = true;
+                        claim.release().await.map(|_| Release::Gone)
+                    }
+                    Err(error) => Err(error),
+                }
+            }
+        };
+        let error = match answer {
             Ok(release) => return Some(release),
             Err(error) => error,
         };
         let refused = matches!(error, Error::Refused { .. } | Error::Unwritable { .. });
         failed(error);
         failures += 1;
-        let forgotten = *forgotten.get_or_insert_with(|| Moment::now().after(ttl));
+        let forgotten = *forgotten.get_or_insert_with(|| Moment::now().after(kept));
         if info.session.is_none() && forgotten.has_passed() {
             return None;
         }
-        let nap = if refused { SLOW_PAUSE.min(ttl / 3) } else { pause(failures) };
+        let nap = if refused { SLOW_PAUSE.min(kept / 3) } else { pause(failures) };
         sleep(jittered(nap)).await;
     }
 }
@@ -449,7 +523,7 @@ impl Drop for Alarm<'_> {
 }
 
 /// Waits for the store's answer, however long it takes. If the deadline passes meanwhile, tells the holder at that moment.
-async fn watched<T>(hold: &Hold, answer: impl Future<Output = T>) -> T {
+pub(super) async fn watched<T>(hold: &Hold, answer: impl Future<Output = T>) -> T {
     in_time(hold, answer, || hold.expire()).await
 }
 
@@ -464,7 +538,7 @@ async fn in_time<T>(hold: &Hold, answer: impl Future<Output = T>, late: impl FnO
     answer.await
 }
 
-fn pause(failures: u32) -> Duration {
+pub(super) fn pause(failures: u32) -> Duration {
     PAUSE.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(LONGEST_PAUSE)
 }
 

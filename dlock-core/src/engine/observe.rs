@@ -7,7 +7,7 @@
 //! | `dlock_wait_seconds` | histogram | `store`, `kind`, `outcome` |
 //! | `dlock_held_seconds` | histogram | `store`, `kind` |
 //! | `dlock_lost_total` | counter | `store`, `kind` |
-//! | `dlock_store_failures_total` | counter | `store`, `operation`: attempt, renewal, downgrade, release |
+//! | `dlock_store_failures_total` | counter | `store`, `operation`: attempt, renewal, downgrade, detachment, release |
 //!
 //! Lock names are in the events only: there may be any number of them, and each would make a new time series of a metric.
 #![cfg_attr(

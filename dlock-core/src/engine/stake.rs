@@ -1,23 +1,31 @@
 //! A stake: one guard's part in a hold.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::oneshot;
 
-use super::{Hold, hold::Side};
-use crate::driver::{Error, Result};
+use super::{Hold, Thread, hold::Side};
+use crate::driver::{Error, Request, Result};
 
 /// One guard's part in a hold.
 pub(crate) struct Stake {
     pub(crate) hold: Arc<Hold>,
     side: Side,
     departed: bool,
+    /// The thread of the client, which must not end before the stake has departed: so this field is the last.
+    thread: Option<Arc<Thread>>,
 }
 
 impl Stake {
     /// Makes the stake of a guard that the hold counts on this side already.
     pub(crate) fn new(hold: Arc<Hold>, side: Side) -> Self {
-        Self { hold, side, departed: false }
+        Self { hold, side, departed: false, thread: None }
+    }
+
+    /// The same stake in the hands of a caller, on whose side the client's thread is kept alive.
+    pub(crate) fn held_with(mut self, thread: Option<Arc<Thread>>) -> Self {
+        self.thread = thread;
+        self
     }
 
     /// See [`Guard::release`](crate::Guard::release).
@@ -57,6 +65,33 @@ impl Stake {
                 self.side = Side::Exclusive;
                 Err((self, error))
             }
+            Err(_) => {
+                let lost = self.hold.lost_error();
+                Err((self, lost))
+            }
+        }
+    }
+
+    /// See [`Guard::detach`](crate::Guard::detach).
+    pub(crate) async fn detach(mut self, lasting: Duration) -> Result<Request, (Self, Error)> {
+        if self.hold.loss().is_some() {
+            let lost = self.hold.lost_error();
+            return Err((self, lost));
+        }
+        let Some(answer) = self.hold.ask_to_detach(lasting) else {
+            let Hold { name, store, .. } = &*self.hold;
+            let what = format!(
+                "detach lock `{name}` while other guards of its owner share the hold; release them first"
+            );
+            let error = Error::Unsupported { store, what };
+            return Err((self, error));
+        };
+        match answer.await {
+            Ok(Ok(detached)) => {
+                self.departed = true;
+                Ok(detached.take())
+            }
+            Ok(Err(error)) => Err((self, error)),
             Err(_) => {
                 let lost = self.hold.lost_error();
                 Err((self, lost))

@@ -5,21 +5,20 @@ use std::{
     fmt,
     num::NonZeroU32,
     pin::Pin,
-    sync::PoisonError,
+    sync::{Arc, PoisonError},
     task::{Context, Poll, ready},
     time::Duration,
 };
 
 use tokio::{
-    runtime::Handle,
     sync::oneshot,
     time::{Instant, timeout_at},
 };
 
-use super::{Guard, LockOptions, Locks, Owner, owner::Slot};
+use super::{Guard, LockOptions, Locks, Owner, contract, owner::Slot};
 use crate::{
     driver::{Error, Kind, LockName, Moment, Request, Result, Wait},
-    engine::{Keeper, LastFailure, Outcome, Reentry, Stake},
+    engine::{Keeper, LastFailure, Outcome, Reentry, Stake, Terms},
 };
 
 /// The lock to acquire: everything about it but the options.
@@ -51,7 +50,8 @@ struct Asking {
 #[derive(Debug)]
 pub struct Acquire(Asking);
 
-/// Tries a lock once: set options, then await it.
+/// Tries a lock once: set options, then await it. Bind the guard to a name: a guard that is not bound is dropped at once, so
+/// the statement `lock.try_lock().await?;` holds nothing, and the compiler does not warn of it.
 ///
 /// # Errors
 /// Those of [`DistributedLock::try_lock`](crate::DistributedLock::try_lock).
@@ -66,7 +66,7 @@ macro_rules! options {
     ($builder:ident: $($(#[$doc:meta])* $option:ident($value:ident: $type:ty)),*) => {
         impl $builder {
             $($(#[$doc])* pub fn $option(mut self, $value: $type) -> Self {
-                self.0.options = self.0.options.$option($value);
+                self.0.options = std::mem::take(&mut self.0.options).$option($value);
                 self
             })*
         }
@@ -83,6 +83,11 @@ options! { Acquire:
     max_hold(longest: Duration),
     /// Renews this often instead of at a third of what is left; at most half the ttl.
     renew_every(cadence: Duration),
+    /// Leaves the lock taken until so long after its grant, also if it is released before. See
+    /// [`LockOptions::at_least`](crate::LockOptions::at_least).
+    at_least(least: Duration),
+    /// Says who holds the lock or waits for it, for people who look.
+    label(label: impl Into<Arc<str>>),
     /// How long to wait, from the first poll. Default: for ever. Zero is one try.
     wait(wait: impl Into<Wait>)
 }
@@ -96,14 +101,27 @@ options! { TryAcquire:
     /// Holds no longer than this although it is renewed, from before the request was sent. Default: no end.
     max_hold(longest: Duration),
     /// Renews this often instead of at a third of what is left; at most half the ttl.
-    renew_every(cadence: Duration)
+    renew_every(cadence: Duration),
+    /// Leaves the lock taken until so long after its grant, also if it is released before. See
+    /// [`LockOptions::at_least`](crate::LockOptions::at_least).
+    at_least(least: Duration),
+    /// Says who holds the lock, for people who look.
+    label(label: impl Into<Arc<str>>)
 }
 
 impl Asking {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Guard>>> {
-        let begin = || Box::pin(acquire(self.target.clone(), self.options)) as Pin<Box<_>>;
-        let running = self.running.get_or_insert_with(begin).as_mut();
-        running.poll(context).map_ok(|stake| stake.map(Guard::of))
+        let Self { target, options, running } = self;
+        let begin = || {
+            let work =
+                acquire(Target { locks: target.locks.as_on_thread(), ..target.clone() }, options.clone());
+            match target.locks.thread().cloned() {
+                None => Box::pin(work) as Pin<Box<dyn Future<Output = Outcome> + Send>>,
+                Some(thread) => Box::pin(async move { thread.run(work).await }),
+            }
+        };
+        let running = running.get_or_insert_with(begin).as_mut();
+        running.poll(context).map_ok(|stake| stake.map(|stake| Guard::of(stake, &target.locks)))
     }
 }
 
@@ -128,6 +146,46 @@ impl Acquire {
 impl TryAcquire {
     pub(crate) fn new(target: Target, options: LockOptions) -> Self {
         Self(Asking { target, options: options.wait(Wait::Never), running: None })
+    }
+}
+
+impl Acquire {
+    /// Takes the lock with these options, runs `work` with its guard, and releases it, as
+    /// [`Lock::run`](crate::Lock::run) does.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
+    /// # use std::time::Duration;
+    /// let locks = dlock_core::Locks::memory();
+    /// let done = locks.mutex("nightly").lock().wait(Duration::from_secs(5)).run(async |_guard| "done").await?;
+    /// assert_eq!(done, "done");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`DistributedLock::lock`](crate::DistributedLock::lock), and [`Error::Lost`] if the lock was lost before the work was
+    /// done.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work and releases the lock.
+    pub async fn run<T>(self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T> {
+        contract::run(self.await?, work).await
+    }
+}
+
+impl TryAcquire {
+    /// As [`Acquire::run`], if the lock is free: `None` if somebody else holds it.
+    ///
+    /// # Errors
+    /// As [`Acquire::run`], but never [`Error::Timeout`].
+    ///
+    /// # Cancel safety
+    /// As [`Acquire::run`].
+    pub async fn run<T>(self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<Option<T>> {
+        match self.await? {
+            Some(guard) => contract::run(guard, work).await.map(Some),
+            None => Ok(None),
+        }
     }
 }
 
@@ -161,49 +219,62 @@ async fn acquire(target: Target, options: LockOptions) -> Outcome {
     target.name.check()?;
     options.validate(info)?;
     info.check_kind(target.kind)?;
-    let limit = target.limit()?;
-    if client.closing.is_cancelled() {
-        return Err(Error::Closed { name: target.name });
-    }
-    // Timers and keepers need a runtime.
-    if Handle::try_current().is_err() {
-        return Err(Error::NoRuntime { name: target.name });
-    }
+    let (limit, who) = (target.limit()?, options.who(target.locks.who())?);
+    client.check(&target.name)?;
     // One deadline for everything that the call does.
     let until = match options.waiting() {
         Wait::For(waited) => Some(Deadline { waited, at: Moment::now().after(waited).instant() }),
         Wait::Never | Wait::Forever => None,
     };
-    match &target.owner {
-        None => contest(&target, limit, &options, until).await,
-        Some(owner) => {
-            let slot = owner.slot(client.id, &target.name);
-            // An owner that holds the lock enters at once. It does not wait for other tasks of the owner.
-            if let Some(entered) = slot.enter(&target) {
-                return entered;
-            }
-            let _turn = match (options.waiting(), &until) {
-                // Another task of this owner waits for the lock, so the owner does not hold it, and this try is busy.
-                (Wait::Never, _) => match slot.turn.try_lock() {
-                    Ok(turn) => turn,
-                    Err(_) => return Ok(None),
-                },
-                (_, Some(until)) => match timeout_at(until.at, slot.turn.lock()).await {
-                    Ok(turn) => turn,
-                    Err(_) => return Err(until.reached(&target, None)),
-                },
-                (_, None) => slot.turn.lock().await,
-            };
-            if let Some(entered) = slot.enter(&target) {
-                return entered;
-            }
-            let stake = contest(&target, limit, &options, until).await?;
-            if let Some(taken) = &stake {
-                slot.set(&taken.hold);
-            }
-            Ok(stake)
-        }
+    let contest = async |until| {
+        let terms = options.terms(info);
+        let request = Request::by(who, target.name.clone(), target.kind, terms.ttl);
+        contest(&target, request.limit(limit).wait(options.waiting()), terms, until).await
+    };
+    let stake = match &target.owner {
+        None => contest(until).await?,
+        Some(owner) => own(owner, &target, &options, until, contest).await?,
+    };
+    // Only now, when the caller gets it: a grant that nobody takes must not stay.
+    if let (Some(taken), Some(least)) = (&stake, options.staying()) {
+        taken.hold.stay_for(least);
     }
+    Ok(stake)
+}
+
+/// Enters the owner's hold if there is one. Otherwise takes the lock, while the owner's other tasks wait.
+async fn own(
+    owner: &Owner,
+    target: &Target,
+    options: &LockOptions,
+    until: Option<Deadline>,
+    contest: impl AsyncFnOnce(Option<Deadline>) -> Outcome,
+) -> Outcome {
+    let slot = owner.slot(target.locks.client().id, &target.name);
+    // An owner that holds the lock enters at once. It does not wait for other tasks of the owner.
+    if let Some(entered) = slot.enter(target) {
+        return entered;
+    }
+    let _turn = match (options.waiting(), &until) {
+        // Another task of this owner waits for the lock, so the owner does not hold it, and this try is busy.
+        (Wait::Never, _) => match slot.turn.try_lock() {
+            Ok(turn) => turn,
+            Err(_) => return Ok(None),
+        },
+        (_, Some(until)) => match timeout_at(until.at, slot.turn.lock()).await {
+            Ok(turn) => turn,
+            Err(_) => return Err(until.reached(target, None)),
+        },
+        (_, None) => slot.turn.lock().await,
+    };
+    if let Some(entered) = slot.enter(target) {
+        return entered;
+    }
+    let stake = contest(until).await?;
+    if let Some(taken) = &stake {
+        slot.set(&taken.hold);
+    }
+    Ok(stake)
 }
 
 impl Target {
@@ -230,16 +301,8 @@ impl Slot {
 }
 
 /// Starts a keeper, and waits for its answer or until the time is over.
-async fn contest(
-    target: &Target,
-    limit: NonZeroU32,
-    options: &LockOptions,
-    until: Option<Deadline>,
-) -> Outcome {
+async fn contest(target: &Target, request: Request, terms: Terms, until: Option<Deadline>) -> Outcome {
     let client = target.locks.client();
-    let terms = options.terms(client.store.backend.info());
-    let request = Request::new(target.name.clone(), target.kind, terms.ttl);
-    let request = request.limit(limit).wait(options.waiting());
     let failure = until.as_ref().map(|_| LastFailure::default());
     let (reply, mut answer) = oneshot::channel();
     Keeper::new(client, request, terms, failure.clone()).start(reply);
@@ -257,11 +320,7 @@ async fn contest(
             }
         },
     };
-    outcome.unwrap_or_else(|_| {
-        let source =
-            "the task that was to take the lock ended: its runtime was shut down, or its driver panicked";
-        Err(Error::Unavailable { store: client.store.backend.info().store, source: source.into() })
-    })
+    outcome.unwrap_or_else(|_| Err(client.keeper_ended()))
 }
 
 /// When a bounded wait ends.

@@ -30,6 +30,15 @@ pub trait DistributedLock: Send + Sync {
         LockOptions::new()
     }
 
+    /// Checks the options as a call would, without asking the store. By default nothing: the call finds out.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOptions`], and [`Error::Unsupported`].
+    fn check(&self, options: &LockOptions) -> Result<()> {
+        let _ = options;
+        Ok(())
+    }
+
     /// Waits for the lock, as long as `options` say. What they leave unset is taken from the client's
     /// [defaults](crate::Locks::with_defaults).
     ///
@@ -41,7 +50,8 @@ pub trait DistributedLock: Send + Sync {
     /// Dropping the future leaves no trace: nothing held, nothing queued, nothing renewed.
     async fn lock(&self, options: &LockOptions) -> Result<Guard>;
 
-    /// Tries once; `None` if somebody else holds it. The `wait` of `options` does not matter.
+    /// Tries once; `None` if somebody else holds it. The `wait` of `options` does not matter. Bind the guard to a name: one
+    /// that is not bound is dropped at once.
     ///
     /// On stores with a queue, another contender's try that is about to leave again may make this one fail. It never
     /// succeeds wrongly.
@@ -97,6 +107,26 @@ pub trait DistributedLockExt: DistributedLock {
         work: impl AsyncFnOnce(&Guard) -> T,
     ) -> impl Future<Output = Result<T>> {
         async move { run(self.lock(options).await?, work).await }
+    }
+
+    /// As [`run_with`](Self::run_with), if the lock is free: `None` if somebody else holds it.
+    ///
+    /// # Errors
+    /// Those of [`DistributedLock::try_lock`], and [`Error::Lost`] if the lock was lost before the work was done.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work and releases the lock.
+    fn try_run_with<T>(
+        &self,
+        options: &LockOptions,
+        work: impl AsyncFnOnce(&Guard) -> T,
+    ) -> impl Future<Output = Result<Option<T>>> {
+        async move {
+            match self.try_lock(options).await? {
+                Some(guard) => run(guard, work).await.map(Some),
+                None => Ok(None),
+            }
+        }
     }
 }
 

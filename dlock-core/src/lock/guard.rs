@@ -5,13 +5,18 @@ use std::{fmt, sync::Arc, time::Duration};
 use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
-use super::LostSignal;
+use super::{Locks, LostSignal, Ticket};
 use crate::{
     driver::{ClaimId, Error, LockName, LostReason, Result, Token},
     engine::{Hold, Stake},
 };
 
 /// A held lock. Dropping it releases the lock in the background; [`release`](Self::release) waits for the answer.
+///
+/// "In the background" is a task of the runtime that took the lock. If that runtime ends first, as at the end of `main`, nobody
+/// releases the lock, and it stays taken for up to a ttl on stores that do not see the end of a connection. So the last thing a
+/// program does is [`release`](Self::release) or [`Locks::close`]. A client [on a thread of its
+/// own](Locks::on_own_thread) does so by itself.
 ///
 /// The keeper renews the lock for as long as the guard lives, and marks the guard as lost when that no longer works.
 /// [`is_lost`](Self::is_lost) compares the clocks itself, so it is right even when the runtime was stalled. A guard that is
@@ -146,13 +151,13 @@ impl Guard {
     /// that already reads is returned as it is.
     ///
     /// # Errors
-    /// A [`DowngradeError`], which has this guard, exclusive as before. Its error is [`Error::Unsupported`], before any I/O, if
+    /// A [`GuardError`], which has this guard, exclusive as before. Its error is [`Error::Unsupported`], before any I/O, if
     /// the store cannot downgrade this kind ([`Info::downgrades`](crate::driver::Info::downgrades)), or for several locks at
     /// once; the store's own error if the store refuses; or [`Error::Lost`].
     ///
     /// # Cancel safety
     /// Dropping the future drops the guard: the lock is released.
-    pub async fn downgrade(self) -> Result<Self, DowngradeError> {
+    pub async fn downgrade(self) -> Result<Self, GuardError> {
         let (guard, error) = match self.0 {
             Held::One(stake) => match stake.downgrade().await {
                 Ok(stake) => return Ok(Self(Held::One(stake))),
@@ -164,11 +169,49 @@ impl Guard {
                 (self, Error::Unsupported { store: "multilock", what })
             }
         };
-        Err(DowngradeError(Box::new((guard, error))))
+        Err(GuardError(Box::new((guard, error))))
     }
 
-    pub(crate) fn of(stake: Stake) -> Self {
-        Self(Held::One(stake))
+    /// Lets the lock go on without this guard for `lasting` from now, in whole milliseconds: it is not renewed, and stays
+    /// taken although this process ends. The ticket stands for the hold: with it, [`Locks::resume`](crate::Locks::resume)
+    /// takes the lock back and [`Locks::release`](crate::Locks::release) releases it, in any process. Waits until the store has
+    /// confirmed it; while the store cannot be reached, the keeper asks it again, and renews the lock meanwhile.
+    ///
+    /// # Errors
+    /// A [`GuardError`], which has this guard, held as before. Its error is [`Error::Unsupported`] before any I/O if the store
+    /// cannot keep a lock without its holder ([`Info::detaches`](crate::driver::Info::detaches)), for several locks at
+    /// once, and while other guards of its owner share the hold; [`Error::InvalidOptions`] for a time that the store
+    /// cannot keep; the store's own error if the store refuses; or [`Error::Lost`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the guard: the lock is released, after [`at_least`](crate::LockOptions::at_least) if that
+    /// was asked for.
+    pub async fn detach(self, lasting: Duration) -> Result<Ticket, GuardError> {
+        let token = self.token();
+        let (guard, error) = match self.0 {
+            Held::One(stake) => match stake.detach(lasting).await {
+                Ok(request) => return Ok(Ticket::new(request, token)),
+                Err((stake, error)) => (Self(Held::One(stake)), error),
+            },
+            Held::All { ref name, .. } => {
+                let what = format!("detach `{name}` as one: take its members singly");
+                (self, Error::Unsupported { store: "multilock", what })
+            }
+        };
+        Err(GuardError(Box::new((guard, error))))
+    }
+
+    /// Leaves the lock, or each of several, taken for so long from now, although it is released before.
+    pub(super) fn stay_for(&self, least: Duration) {
+        match &self.0 {
+            Held::One(stake) => stake.hold.stay_for(least),
+            Held::All { guards, .. } => guards.iter().for_each(|guard| guard.stay_for(least)),
+        }
+    }
+
+    /// The guard of a caller of `locks`.
+    pub(crate) fn of(stake: Stake, locks: &Locks) -> Self {
+        Self(Held::One(stake.held_with(locks.thread().cloned())))
     }
 
     /// One guard for several.
@@ -196,46 +239,46 @@ impl Guard {
     }
 }
 
-/// Why [`Guard::downgrade`] failed, with the guard as it was.
+/// Why [`Guard::downgrade`] or [`Guard::detach`] failed, with the guard as it was.
 ///
 /// In a function that returns [`Error`], `?` drops the guard, which releases the lock. To go on holding, take
 /// [`into_guard`](Self::into_guard).
 #[must_use = "it has the guard, and dropping it releases the lock"]
-pub struct DowngradeError(Box<(Guard, Error)>);
+pub struct GuardError(Box<(Guard, Error)>);
 
-impl DowngradeError {
-    /// Why it was not turned into a reader.
+impl GuardError {
+    /// Why it failed.
     pub fn error(&self) -> &Error {
         &self.0.1
     }
 
-    /// The guard, exclusive as before, unless the error is [`Error::Lost`].
+    /// The guard, held as before, unless the error is [`Error::Lost`].
     pub fn into_guard(self) -> Guard {
         self.0.0
     }
 }
 
-impl From<DowngradeError> for Error {
-    fn from(error: DowngradeError) -> Self {
+impl From<GuardError> for Error {
+    fn from(error: GuardError) -> Self {
         error.0.1
     }
 }
 
-impl std::error::Error for DowngradeError {
+impl std::error::Error for GuardError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.error().source()
     }
 }
 
-impl fmt::Display for DowngradeError {
+impl fmt::Display for GuardError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error().fmt(f)
     }
 }
 
-impl fmt::Debug for DowngradeError {
+impl fmt::Debug for GuardError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("DowngradeError").field(self.error()).finish()
+        f.debug_tuple("GuardError").field(self.error()).finish()
     }
 }
 

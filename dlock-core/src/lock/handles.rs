@@ -5,8 +5,7 @@ use std::marker::PhantomData;
 use async_trait::async_trait;
 
 use super::{
-    Acquire, DistributedLock, FairLock, Guard, LockOptions, Locks, Owner, RwLock, TryAcquire,
-    acquire::Target, contract,
+    Acquire, DistributedLock, FairLock, Guard, LockOptions, Locks, Owner, RwLock, TryAcquire, acquire::Target,
 };
 use crate::driver::{Kind, LockName, Result};
 
@@ -30,7 +29,15 @@ pub mod kind {
         )*};
     }
 
-    sides!(Mutex, Fair, Read, Write);
+    sides!(Mutex, Fair, Read, Write, Permit);
+
+    /// A kind that is taken with [`lock`](super::Lock::lock) and knows [owners](crate::Owner): every kind but [`Permit`].
+    pub trait Lockable: Side {}
+
+    impl Lockable for Mutex {}
+    impl Lockable for Fair {}
+    impl Lockable for Read {}
+    impl Lockable for Write {}
 }
 
 /// An exclusive lock.
@@ -42,19 +49,63 @@ pub type ReadLock = Lock<kind::Read>;
 /// The exclusive side of a read/write lock.
 pub type WriteLock = Lock<kind::Write>;
 
-/// A lock of one name and kind. Cheap to clone; holds nothing until [`lock`](Self::lock) is awaited.
+/// A lock of one name and kind. Cheap to clone; holds nothing until [`lock`](Self::lock) is awaited, or
+/// [`acquire`](crate::Semaphore::acquire) of a semaphore.
 #[derive(Clone, Debug)]
 pub struct Lock<K> {
-    target: Target,
+    pub(super) target: Target,
     kind: PhantomData<K>,
 }
 
 impl<K: kind::Side> Lock<K> {
-    pub(crate) fn new(locks: &Locks, name: impl AsRef<str>) -> Self {
-        // Checked by the first call that would use it, so that making a lock cannot fail.
+    pub(super) fn with_limit(locks: &Locks, name: impl AsRef<str>, limit: u32) -> Self {
+        // Checked by the first call that would use it, like the limit, so that making a lock cannot fail.
         let name = LockName::unchecked(name.as_ref());
-        let target = Target { locks: locks.clone(), name, kind: K::KIND, limit: 1, owner: None };
+        let target = Target { locks: locks.clone(), name, kind: K::KIND, limit, owner: None };
         Self { target, kind: PhantomData }
+    }
+
+    /// The lock's name.
+    pub fn name(&self) -> &LockName {
+        &self.target.name
+    }
+
+    /// Takes the lock, runs `work` with its guard, and releases it; of a semaphore one permit. The work is dropped when the
+    /// lock is lost. If the store does not confirm the release in time, the result of the work is returned all the same, and the
+    /// keeper goes on releasing. [`Acquire::run`] does the same with options.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
+    /// let locks = dlock_core::Locks::memory();
+    /// let token = locks.mutex("nightly").run(async |guard| guard.token()).await?;
+    /// assert!(token.is_some());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`DistributedLock::lock`], and [`Error::Lost`](crate::Error::Lost) if the lock was lost before the work was done.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work and releases the lock.
+    pub async fn run<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T> {
+        Acquire::new(self.target.clone(), LockOptions::new()).run(work).await
+    }
+
+    /// As [`run`](Self::run), if the lock is free: `None` if somebody else holds it.
+    ///
+    /// # Errors
+    /// As [`DistributedLock::try_lock`], and [`Error::Lost`](crate::Error::Lost) if the lock was lost before the work was done.
+    ///
+    /// # Cancel safety
+    /// As [`run`](Self::run).
+    pub async fn try_run<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<Option<T>> {
+        TryAcquire::new(self.target.clone(), LockOptions::new()).run(work).await
+    }
+}
+
+impl<K: kind::Lockable> Lock<K> {
+    pub(super) fn new(locks: &Locks, name: impl AsRef<str>) -> Self {
+        Self::with_limit(locks, name, 1)
     }
 
     /// The same lock in the hands of `owner`, who may take it again while holding it.
@@ -62,11 +113,6 @@ impl<K: kind::Side> Lock<K> {
     pub fn owned_by(mut self, owner: &Owner) -> Self {
         self.target.owner = Some(owner.clone());
         self
-    }
-
-    /// The lock's name.
-    pub fn name(&self) -> &LockName {
-        &self.target.name
     }
 
     /// Waits for the lock. Set options on what it returns, then await it; nothing happens before.
@@ -90,27 +136,6 @@ impl<K: kind::Side> Lock<K> {
     pub fn try_lock(&self) -> TryAcquire {
         TryAcquire::new(self.target.clone(), LockOptions::new())
     }
-
-    /// Takes the lock, runs `work` with its guard, and releases it. The work is dropped when the lock is lost. If the store
-    /// does not confirm the release in time, the result of the work is returned all the same, and the keeper goes on
-    /// releasing.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
-    /// let locks = dlock_core::Locks::memory();
-    /// let token = locks.mutex("nightly").run(async |guard| guard.token()).await?;
-    /// assert!(token.is_some());
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// Those of [`lock`](Self::lock), and [`Error::Lost`](crate::Error::Lost) if the lock was lost before the work was done.
-    ///
-    /// # Cancel safety
-    /// Dropping the future drops the work and releases the lock.
-    pub async fn run<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T> {
-        contract::run(self.lock().await?, work).await
-    }
 }
 
 #[async_trait]
@@ -123,6 +148,10 @@ impl<K: kind::Side> DistributedLock for Lock<K> {
         K::KIND
     }
 
+    fn limit(&self) -> u32 {
+        self.target.limit
+    }
+
     fn store(&self) -> &str {
         &self.target.locks.info().identity
     }
@@ -131,12 +160,16 @@ impl<K: kind::Side> DistributedLock for Lock<K> {
         self.target.locks.defaults()
     }
 
+    fn check(&self, options: &LockOptions) -> Result<()> {
+        options.clone().or(&self.defaults()).validate(self.target.locks.info())
+    }
+
     async fn lock(&self, options: &LockOptions) -> Result<Guard> {
-        Acquire::new(self.target.clone(), *options).await
+        Acquire::new(self.target.clone(), options.clone()).await
     }
 
     async fn try_lock(&self, options: &LockOptions) -> Result<Option<Guard>> {
-        TryAcquire::new(self.target.clone(), *options).await
+        TryAcquire::new(self.target.clone(), options.clone()).await
     }
 }
 

@@ -12,8 +12,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{DistributedLock, FairMutex, Lock, LockOptions, Mutex, RwPair, Semaphore};
 use crate::{
-    driver::{Error, Info, Inspect, Kind, LockName, LockState, Result, Store},
-    engine::Client,
+    driver::{Error, Info, Inspect, Kind, LockName, LockState, Result, Store, Who},
+    engine::{Client, Thread},
     stores::memory,
 };
 
@@ -32,6 +32,8 @@ use crate::{
 pub struct Locks {
     client: Arc<Client>,
     defaults: LockOptions,
+    who: Who,
+    thread: Option<Arc<Thread>>,
 }
 
 impl Locks {
@@ -40,7 +42,43 @@ impl Locks {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let client = Client { id, store, tasks: TaskTracker::new(), closing: CancellationToken::new() };
-        Self { client: Arc::new(client), defaults: LockOptions::new() }
+        Self { client: Arc::new(client), defaults: LockOptions::new(), who: Who::here(), thread: None }
+    }
+
+    /// A client on a thread of its own: it is connected there, and its connection and its keepers live there.
+    ///
+    /// - Locks are renewed while the caller's runtime is blocked. Otherwise a call that blocks the runtime's threads for a
+    ///   ttl loses every lock.
+    /// - Locks, guards and all methods work on any executor, and where there is none. ([`MultiLock`](crate::MultiLock) and
+    ///   [`RedLock`](crate::RedLock)s of several clients need a tokio runtime all the same.)
+    /// - Whoever drops the last clone of the client, or its last guard, waits until the store has confirmed what was let go,
+    ///   for two seconds at the longest. So nothing stays locked at the end of `main`. This blocks the thread;
+    ///   [`close`](Self::close) waits without doing so.
+    ///
+    /// It costs one thread for each client, and two wake-ups between threads for each call.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
+    /// use dlock_core::{Locks, Registry};
+    /// let locks = Locks::on_own_thread(async { Registry::new().connect("memory:").await }).await?;
+    /// let guard = locks.mutex("invoice/42").lock().await?;
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `connecting`, and [`Error::Unavailable`] if there is no thread to be had.
+    ///
+    /// # Cancel safety
+    /// Safe: dropping the future ends the attempt and the thread.
+    pub async fn on_own_thread(
+        connecting: impl Future<Output = Result<Self>> + Send + 'static,
+    ) -> Result<Self> {
+        let thread = Thread::start()?;
+        let mut locks = thread.run(connecting).await?;
+        thread.serve(&locks.client);
+        locks.thread = Some(Arc::new(thread));
+        Ok(locks)
     }
 
     /// A client of a new store in this process's memory: for tests, and as the model of what the others do.
@@ -52,6 +90,13 @@ impl Locks {
     #[must_use]
     pub fn with_defaults(mut self, defaults: LockOptions) -> Self {
         self.defaults = defaults;
+        self
+    }
+
+    /// The same client under another name than [this process](Who::here): what `inspect` shows of those who hold or wait.
+    #[must_use]
+    pub fn with_who(mut self, who: Who) -> Self {
+        self.who = who;
         self
     }
 
@@ -73,7 +118,7 @@ impl Locks {
     /// A semaphore: at most `limit` holders at once, in order of arrival. Each [`acquire`](Semaphore::acquire) takes one
     /// permit. A limit of zero is refused when a permit is asked for.
     pub fn semaphore(&self, name: impl AsRef<str>, limit: u32) -> Semaphore {
-        Semaphore::new(self, name, limit)
+        Semaphore::with_limit(self, name, limit)
     }
 
     /// Any kind of lock, chosen at run time. A permit is that of a semaphore with a limit of one.
@@ -101,7 +146,8 @@ impl Locks {
     /// Safe: it only reads.
     pub async fn inspect(&self, name: impl AsRef<str> + Send) -> Result<Option<LockState>> {
         let name = LockName::new(name)?;
-        self.ability("tell who holds a lock")?.inspect(&name).await
+        let store = self.ability("tell who holds a lock")?;
+        self.on_thread(async move { store.inspect(&name).await }).await
     }
 
     /// The locks in the store whose names begin with `prefix`, in order of their names. A snapshot; may be costly.
@@ -112,7 +158,8 @@ impl Locks {
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn list(&self, prefix: &str) -> Result<Vec<LockState>> {
-        self.ability("list its locks")?.list(prefix).await
+        let (store, prefix) = (self.ability("list its locks")?, prefix.to_owned());
+        self.on_thread(async move { store.list(&prefix).await }).await
     }
 
     /// Takes a lock from whoever holds it: for people who know that the holder is gone. The next in the queue gets
@@ -125,31 +172,61 @@ impl Locks {
     /// If dropped, it may or may not have happened.
     pub async fn force_release(&self, name: impl AsRef<str> + Send) -> Result<bool> {
         let name = LockName::new(name)?;
-        self.ability("break a lock")?.force_release(&name).await
+        let store = self.ability("break a lock")?;
+        self.on_thread(async move { store.force_release(&name).await }).await
     }
 
-    fn ability(&self, what: &str) -> Result<&dyn Inspect> {
+    fn ability(&self, what: &str) -> Result<Arc<dyn Inspect>> {
         let unsupported = || Error::Unsupported { store: self.info().store, what: what.to_owned() };
-        self.client.store.inspect.as_deref().ok_or_else(unsupported)
+        self.client.store.inspect.clone().ok_or_else(unsupported)
     }
 
     /// Closes the client: from now on every acquisition ends with [`Error::Closed`]. Waits until the guards that
     /// are still held are dropped and all that was let go has left the store, and then ends its connections and
     /// sessions. Call it before the runtime ends, so that the last releases reach the store.
     ///
-    /// A store that cannot be reached keeps it waiting for a ttl, or until the client's session is over.
+    /// A store that cannot be reached keeps it waiting for a ttl, or until the client's session is over. After a
+    /// [detachment](crate::Guard::detach) that was neither confirmed nor undone, it waits for the time of that too.
     ///
     /// # Cancel safety
     /// Safe: the client stays closed, the waiting can be taken up again.
     pub async fn close(&self) {
         self.client.closing.cancel();
-        self.client.tasks.close();
-        self.client.tasks.wait().await;
-        self.client.store.backend.close().await;
+        let client = Arc::clone(&self.client);
+        let closed = async move {
+            client.close().await;
+            Ok(())
+        };
+        // An error means that the thread has ended, and with it all that could be waited for.
+        self.on_thread(closed).await.ok();
+    }
+
+    /// Does `work` where the client lives.
+    pub(super) async fn on_thread<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        match &self.thread {
+            None => work.await,
+            Some(thread) => thread.run(work).await,
+        }
+    }
+
+    /// The client as it is used on its thread: there nobody may wait for the end of the thread.
+    pub(super) fn as_on_thread(&self) -> Self {
+        Self { thread: None, ..self.clone() }
+    }
+
+    pub(super) fn thread(&self) -> Option<&Arc<Thread>> {
+        self.thread.as_ref()
     }
 
     pub(crate) fn defaults(&self) -> LockOptions {
-        self.defaults
+        self.defaults.clone()
+    }
+
+    pub(crate) fn who(&self) -> &Who {
+        &self.who
     }
 
     pub(crate) fn client(&self) -> &Arc<Client> {

@@ -4,7 +4,10 @@ use std::{future::pending, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::future::{join_all, select_all};
-use tokio::time::{Instant, timeout};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, timeout},
+};
 
 use super::{DistributedLock, Guard, LockOptions, guard::release_all};
 use crate::driver::{Error, Kind, LockName, Result, Wait};
@@ -104,6 +107,9 @@ impl MultiLock {
 
     /// Acquires within the wait, even if a member's store hangs in a try or a release.
     async fn acquire(&self, options: &LockOptions) -> Result<Option<Guard>> {
+        // Its timers run here, though its members may live on threads of their own.
+        Handle::try_current().map_err(|_| Error::NoRuntime { name: self.name.clone() })?;
+        self.members.iter().try_for_each(|member| member.check(options))?;
         let waited = match options.waiting() {
             Wait::For(waited) => waited,
             Wait::Never | Wait::Forever => return self.gather(options).await,
@@ -114,17 +120,21 @@ impl MultiLock {
 
     async fn gather(&self, options: &LockOptions) -> Result<Option<Guard>> {
         let asked = Instant::now();
+        // A member that is released because another is busy must not stay taken.
+        let passing = options.clone().at_least(Duration::ZERO);
         let mut held = Vec::with_capacity(self.members.len());
         let mut lost_at_the_end = 0;
         loop {
-            if let Some(busy) = self.ask(&mut held, options).await? {
-                let mut waiting = *options;
+            if let Some(busy) = self.ask(&mut held, &passing).await? {
+                let mut waiting = passing.clone();
                 match options.waiting() {
                     Wait::Never => {
                         release_all(held).await.ok();
                         return Ok(None);
                     }
-                    Wait::For(limit) => waiting = options.wait(limit.saturating_sub(asked.elapsed())),
+                    Wait::For(limit) => {
+                        waiting = waiting.wait(limit.saturating_sub(asked.elapsed()));
+                    }
                     Wait::Forever => {}
                 }
                 match self.wait_for(busy, &held, &waiting).await {
@@ -137,7 +147,14 @@ impl MultiLock {
             }
             let guard = Guard::all(self.name.clone(), std::mem::take(&mut held));
             // A member that was granted early may be lost by the time that the last is granted.
-            let Some(reason) = guard.loss() else { return Ok(Some(guard)) };
+            let Some(reason) = guard.loss() else {
+                let longest =
+                    self.members.iter().filter_map(|member| options.clone().or(&member.defaults()).staying());
+                if let Some(least) = longest.max() {
+                    guard.stay_for(least);
+                }
+                return Ok(Some(guard));
+            };
             lost_at_the_end += 1;
             if options.waiting() == Wait::Never || lost_at_the_end == ROUNDS {
                 return Err(Error::Lost { name: self.name.clone(), reason });
@@ -209,13 +226,13 @@ impl DistributedLock for MultiLock {
     }
 
     async fn lock(&self, options: &LockOptions) -> Result<Guard> {
-        let guard = self.acquire(&options.or(&self.defaults())).await?;
+        let guard = self.acquire(&options.clone().or(&self.defaults())).await?;
         let name = self.name.clone();
         guard.ok_or(Error::Timeout { name, waited: Duration::ZERO, source: None })
     }
 
     async fn try_lock(&self, options: &LockOptions) -> Result<Option<Guard>> {
-        self.acquire(&options.wait(Wait::Never)).await
+        self.acquire(&options.clone().wait(Wait::Never)).await
     }
 }
 

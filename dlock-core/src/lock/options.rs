@@ -1,9 +1,9 @@
 //! How to hold and how long to wait, checked as a whole.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
-    driver::{Error, Info, Result, Wait},
+    driver::{Error, Info, Result, Wait, Who},
     engine::{Cadence, Terms},
 };
 
@@ -16,17 +16,21 @@ use crate::{
 /// | `renew_every` | a third of what is left | how often a held lock is renewed |
 /// | `lease` | none | a fixed hold, from before the request, never prolonged, lost at its end |
 /// | `max_hold` | none | the whole hold, from before the request, however often it is renewed |
+/// | `at_least` | none | how long after its grant the lock stays taken, also if it is released before |
 /// | `wait` | [`Wait::Forever`] | the waiting, from the call |
+/// | `label` | user, host, process and program | who holds or waits, for people who look |
 ///
 /// Thirty seconds is what Redisson uses: long enough for a failover of the store, short enough for a person to
 /// wait out a crashed holder.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockOptions {
     ttl: Option<Duration>,
     lease: Option<Duration>,
     renew_every: Option<Duration>,
     max_hold: Option<Duration>,
+    at_least: Option<Duration>,
     wait: Option<Wait>,
+    label: Option<Arc<str>>,
 }
 
 /// The ttl that is used where none is set and the store can keep it.
@@ -69,6 +73,26 @@ impl LockOptions {
         self
     }
 
+    /// Leaves the lock taken until so long after its grant, also if the guard is released or dropped before: for a job that
+    /// must not run again too soon on another host whose clock is late. Nobody renews the lock meanwhile. Default: none.
+    ///
+    /// A holder that crashes or loses the lock does not keep it for that long: it is free after its ttl, so that another
+    /// host can do what was not done. Not every store can keep a lock without its holder
+    /// ([`Info::detaches`](crate::driver::Info::detaches)); one that cannot refuses before any I/O.
+    #[must_use]
+    pub fn at_least(mut self, least: Duration) -> Self {
+        self.at_least = Some(least);
+        self
+    }
+
+    /// Says who holds the lock or waits for it, in place of the client's [`Who`]: 1 to 200 bytes without control
+    /// characters, which `inspect` shows. Whoever can read the store can read it.
+    #[must_use]
+    pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
+        self.label = Some(label.into());
+        self
+    }
+
     /// How long to wait for the lock; zero is one try. Default: for ever.
     #[must_use]
     pub fn wait(mut self, wait: impl Into<Wait>) -> Self {
@@ -82,7 +106,8 @@ impl LockOptions {
 
     /// Takes what is not set here from `defaults`. A call that sets a ttl or a lease takes neither of these, nor
     /// `renew_every`, from the defaults: an interval that suits one ttl may be too long for another. A lease excludes
-    /// `max_hold`, so a call that sets one of them does not take the other.
+    /// `max_hold`, so a call that sets one of them does not take the other. Neither does it take `at_least`, which may be
+    /// longer.
     pub(crate) fn or(self, defaults: &Self) -> Self {
         let rest = if self.ttl.is_some() || self.lease.is_some() { &Self::new() } else { defaults };
         Self {
@@ -93,18 +118,33 @@ impl LockOptions {
                 .or(rest.lease.filter(|_| self.renew_every.is_none() && self.max_hold.is_none())),
             renew_every: self.renew_every.or(rest.renew_every),
             max_hold: self.max_hold.or(defaults.max_hold.filter(|_| self.lease.is_none())),
+            at_least: self
+                .at_least
+                .or(defaults.at_least.filter(|_| self.lease.is_none() && self.max_hold.is_none())),
             wait: self.wait.or(defaults.wait),
+            label: self.label.or_else(|| defaults.label.clone()),
         }
+    }
+
+    /// Who asks with these options: the label, or else the client.
+    pub(crate) fn who(&self, client: &Who) -> Result<Who> {
+        self.label.as_ref().map_or_else(|| Ok(client.clone()), |label| Who::new(Arc::clone(label)))
     }
 
     pub(crate) fn waiting(&self) -> Wait {
         self.wait.unwrap_or_default()
     }
 
+    /// How long the lock stays taken at least; `None` for no time.
+    pub(crate) fn staying(&self) -> Option<Duration> {
+        self.at_least.filter(|least| !least.is_zero())
+    }
+
     /// Checks the options against each other and against the store.
     ///
     /// # Errors
-    /// [`Error::InvalidOptions`], with the values that clash.
+    /// [`Error::InvalidOptions`], with the values that clash; [`Error::Unsupported`] for `at_least` where the store cannot keep
+    /// a lock without its holder.
     pub fn validate(&self, info: &Info) -> Result<()> {
         let invalid = |reason| Err(Error::InvalidOptions { reason });
         for (word, hold, range) in [("ttl", self.ttl, &info.ttl), ("lease", self.lease, &info.leases)] {
@@ -118,6 +158,16 @@ impl LockOptions {
                     "{} keeps a {word} between {least:?} and {most:?}, not {hold:?}",
                     info.store
                 ));
+            }
+        }
+        if let Some(least) = self.staying() {
+            info.check_detach(least)?;
+            for (word, end) in [("lease", self.lease), ("max_hold", self.max_hold)] {
+                if let Some(end) = end.filter(|end| *end < least) {
+                    return invalid(format!(
+                        "a lock that ends after a {word} of {end:?} is not held for at least {least:?}; make `at_least` shorter"
+                    ));
+                }
             }
         }
         let ttl = self.ttl_on(info);
@@ -168,7 +218,17 @@ mod tests {
     use super::*;
 
     fn info() -> Info {
-        Info::new("memory", "memory:").ttl(Duration::from_millis(10)..=Duration::from_secs(3600))
+        Info::new("memory", "memory:")
+            .ttl(Duration::from_millis(10)..=Duration::from_secs(3600))
+            .detaches(true)
+    }
+
+    #[test]
+    fn a_store_that_cannot_keep_a_lock_without_its_holder_refuses_to() {
+        let options = LockOptions::new().at_least(Duration::from_secs(1));
+        let error = options.validate(&info().detaches(false)).expect_err("it cannot");
+        assert!(matches!(error, Error::Unsupported { store: "memory", .. }), "{error:?}");
+        options.at_least(Duration::ZERO).validate(&info().detaches(false)).expect("no time is no wish");
     }
 
     #[test]
@@ -184,6 +244,9 @@ mod tests {
             (LockOptions::new().lease(s(9)).renew_every(s(1)), ["lease of 9s", "1s"]),
             (LockOptions::new().lease(s(9)).max_hold(s(8)), ["lease of 9s", "8s"]),
             (LockOptions::new().max_hold(Duration::ZERO), ["max_hold", "zero"]),
+            (LockOptions::new().at_least(s(9)).lease(s(8)), ["lease of 8s", "at least 9s"]),
+            (LockOptions::new().at_least(s(9)).max_hold(s(8)), ["max_hold of 8s", "at least 9s"]),
+            (LockOptions::new().at_least(s(7200)), ["without its holder", "7200s"]),
         ] {
             let error = options.validate(&info()).expect_err("must clash").to_string();
             assert!(words.iter().all(|word| error.contains(word)), "{error}");
@@ -221,7 +284,7 @@ mod tests {
         let s = Duration::from_secs;
         let defaults = LockOptions::new().ttl(s(60)).renew_every(s(10)).max_hold(s(900)).wait(s(5));
         assert_eq!(LockOptions::new().or(&defaults), defaults);
-        assert_eq!(LockOptions::new().wait(s(1)).or(&defaults), defaults.wait(s(1)));
+        assert_eq!(LockOptions::new().wait(s(1)).or(&defaults), defaults.clone().wait(s(1)));
         let shorter = LockOptions::new().ttl(s(4)).or(&defaults);
         assert_eq!(
             shorter,
@@ -244,7 +307,7 @@ mod tests {
             (LockOptions::new().lease(s(7)), LockOptions::new().max_hold(s(900))),
             (LockOptions::new().max_hold(s(900)), LockOptions::new().lease(s(7))),
         ] {
-            let merged = call.or(&defaults);
+            let merged = call.clone().or(&defaults);
             merged.validate(&info()).expect("the option of the call replaces that of the client");
             assert_eq!(merged, call);
         }

@@ -2,7 +2,7 @@
 
 use super::Locks;
 use crate::{
-    driver::{Driver, Error, Result, Store, StoreUrl},
+    driver::{Connecting, Driver, Error, Result, Store, StoreUrl, Who},
     stores::memory,
 };
 
@@ -56,7 +56,8 @@ impl Registry {
         schemes
     }
 
-    /// Connects to the store that a URL names.
+    /// Connects to the store that a URL names. The parameter `who`, which every store has, says who holds and who waits, as
+    /// [`Locks::with_who`] does.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] for a URL, scheme or parameter that is not known; the store's own if it cannot be
@@ -65,7 +66,26 @@ impl Registry {
     /// # Cancel safety
     /// Safe: dropping the future ends the attempt.
     pub async fn connect(&self, url: &str) -> Result<Locks> {
-        self.open(url).await.map(Locks::new)
+        let mut url: StoreUrl = url.parse()?;
+        let invalid = |error| Error::InvalidConfig { reason: format!("`who` of a store's URL: {error}") };
+        let who = url.take_param("who").map(Who::new).transpose().map_err(invalid)?;
+        let locks = Locks::new(self.driver(&url)?(url).await?);
+        Ok(match who {
+            Some(who) => locks.with_who(who),
+            None => locks,
+        })
+    }
+
+    /// Connects as [`connect`](Self::connect) does, with the client [on a thread of its own](Locks::on_own_thread).
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect), and [`Error::Unavailable`] if there is no thread to be had.
+    ///
+    /// # Cancel safety
+    /// Safe: dropping the future ends the attempt and the thread.
+    pub async fn connect_on_own_thread(&self, url: &str) -> Result<Locks> {
+        let (registry, url) = (self.clone(), url.to_owned());
+        Locks::on_own_thread(async move { registry.connect(&url).await }).await
     }
 
     /// Connects as [`connect`](Self::connect) does, to a store that is to be a part of something: of a
@@ -78,9 +98,13 @@ impl Registry {
     /// Safe: dropping the future ends the attempt.
     pub async fn open(&self, url: &str) -> Result<Store> {
         let url: StoreUrl = url.parse()?;
+        self.driver(&url)?(url).await
+    }
+
+    fn driver(&self, url: &StoreUrl) -> Result<fn(StoreUrl) -> Connecting> {
         let knows = |driver: &&Driver| driver.schemes.contains(&url.scheme());
         if let Some(driver) = self.drivers.iter().find(knows) {
-            return (driver.connect)(url).await;
+            return Ok(driver.connect);
         }
         let known = self.schemes().join(", ");
         let reason = match self.absent.iter().find(|(scheme, _)| *scheme == url.scheme()) {
@@ -131,6 +155,20 @@ mod tests {
     async fn an_unknown_parameter_is_refused() {
         let error = Registry::new().connect("memory:?tls=on").await.unwrap_err().to_string();
         assert_eq!(error, "`memory:` has an unknown parameter `tls`; there are none");
+    }
+
+    #[tokio::test]
+    async fn a_url_says_who_holds_on_every_store() {
+        let locks = Registry::new().connect("memory:who?who=worker%203").await.unwrap();
+        let held = locks.mutex("x").lock().await.unwrap();
+        let labelled = locks.mutex("y").lock().label("the nightly run").await.unwrap();
+        for (name, who) in [("x", "worker 3"), ("y", "the nightly run")] {
+            let state = locks.inspect(name).await.unwrap().expect("held");
+            assert_eq!(state.holders[0].who.as_deref(), Some(who));
+        }
+        drop((held, labelled));
+        let error = Registry::new().connect("memory:?who=a%0Ab").await.unwrap_err().to_string();
+        assert_eq!(error, "`who` of a store's URL: a label has a control character at byte 1");
     }
 
     #[tokio::test]

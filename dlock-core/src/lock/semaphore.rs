@@ -1,9 +1,9 @@
 //! Semaphores: several permits under one name.
 
-use async_trait::async_trait;
-
-use super::{Acquire, DistributedLock, Guard, LockOptions, Locks, TryAcquire, acquire::Target, contract};
-use crate::driver::{Kind, LockName, Result};
+use super::{
+    Acquire, LockOptions, TryAcquire,
+    handles::{Lock, kind},
+};
 
 /// A semaphore of one name: at most so many holders at once as its limit says. Cheap to clone; holds nothing until
 /// [`acquire`](Self::acquire) is awaited.
@@ -34,23 +34,9 @@ use crate::driver::{Kind, LockName, Result};
 /// # drop(second);
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug)]
-pub struct Semaphore {
-    target: Target,
-}
+pub type Semaphore = Lock<kind::Permit>;
 
 impl Semaphore {
-    pub(crate) fn new(locks: &Locks, name: impl AsRef<str>, limit: u32) -> Self {
-        // Checked by the first call that would use it, like the limit, so that making a semaphore cannot fail.
-        let name = LockName::unchecked(name.as_ref());
-        Self { target: Target { locks: locks.clone(), name, kind: Kind::Permit, limit, owner: None } }
-    }
-
-    /// The semaphore's name.
-    pub fn name(&self) -> &LockName {
-        &self.target.name
-    }
-
     /// How many may hold a permit at once.
     pub fn limit(&self) -> u32 {
         self.target.limit
@@ -59,10 +45,11 @@ impl Semaphore {
     /// Waits for a permit. Set options on what it returns, then await it; nothing happens before.
     ///
     /// # Errors
-    /// As [`DistributedLock::lock`], and [`Error::InvalidOptions`](crate::Error::InvalidOptions) for a limit of zero.
+    /// As [`DistributedLock::lock`](crate::DistributedLock::lock), and
+    /// [`Error::InvalidOptions`](crate::Error::InvalidOptions) for a limit of zero.
     ///
     /// # Cancel safety
-    /// As [`DistributedLock::lock`].
+    /// As [`DistributedLock::lock`](crate::DistributedLock::lock).
     pub fn acquire(&self) -> Acquire {
         Acquire::new(self.target.clone(), LockOptions::new())
     }
@@ -70,57 +57,13 @@ impl Semaphore {
     /// Tries once: `None` if all permits are taken, or if somebody waits for one.
     ///
     /// # Errors
-    /// As [`DistributedLock::try_lock`], and [`Error::InvalidOptions`](crate::Error::InvalidOptions) for a limit of zero.
+    /// As [`DistributedLock::try_lock`](crate::DistributedLock::try_lock), and
+    /// [`Error::InvalidOptions`](crate::Error::InvalidOptions) for a limit of zero.
     ///
     /// # Cancel safety
-    /// As [`DistributedLock::lock`].
+    /// As [`DistributedLock::lock`](crate::DistributedLock::lock).
     pub fn try_acquire(&self) -> TryAcquire {
         TryAcquire::new(self.target.clone(), LockOptions::new())
-    }
-
-    /// Takes a permit, runs `work` with its guard, and releases it. The work is dropped when the permit is lost. If the store
-    /// does not confirm the release in time, the result of the work is returned all the same, and the keeper goes on
-    /// releasing.
-    ///
-    /// # Errors
-    /// Those of [`acquire`](Self::acquire), and [`Error::Lost`](crate::Error::Lost) if the permit was lost before the work was
-    /// done.
-    ///
-    /// # Cancel safety
-    /// Dropping the future drops the work and releases the permit.
-    pub async fn run<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T> {
-        contract::run(self.acquire().await?, work).await
-    }
-}
-
-#[async_trait]
-impl DistributedLock for Semaphore {
-    fn name(&self) -> &LockName {
-        &self.target.name
-    }
-
-    fn kind(&self) -> Kind {
-        Kind::Permit
-    }
-
-    fn limit(&self) -> u32 {
-        self.target.limit
-    }
-
-    fn store(&self) -> &str {
-        &self.target.locks.info().identity
-    }
-
-    fn defaults(&self) -> LockOptions {
-        self.target.locks.defaults()
-    }
-
-    async fn lock(&self, options: &LockOptions) -> Result<Guard> {
-        Acquire::new(self.target.clone(), *options).await
-    }
-
-    async fn try_lock(&self, options: &LockOptions) -> Result<Option<Guard>> {
-        TryAcquire::new(self.target.clone(), *options).await
     }
 }
 

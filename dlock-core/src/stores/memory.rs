@@ -14,8 +14,8 @@ use tokio::sync::Notify;
 
 use crate::driver::{
     Attempt, Backend, Claim, ClaimId, Contender, Driver, Entry, Error, Grant, Info, Inspect, Kind, LockName,
-    LockState, Moment, Release, Renewal, Request, Result, Store, StoreUrl, Token, Turn, Wait, turn, watched,
-    watchers,
+    LockState, Moment, Release, Renewal, Request, Result, Store, StoreUrl, Token, Turn, Wait, Who, turn,
+    watched, watchers,
 };
 
 /// `memory:` and `memory:NAME`: one store per name and process.
@@ -45,6 +45,7 @@ struct Place {
     number: u64,
     came: Moment,
     expires: Moment,
+    who: Who,
     /// Rung when another attempt may have a different result.
     bell: Arc<Notify>,
 }
@@ -59,6 +60,7 @@ impl MemoryBackend {
         let info = Info::new("memory", format!("memory:{name}"))
             .kinds(&[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind::Permit])
             .tokens(true)
+            .detaches(true)
             .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write]);
         Self { space: Arc::new(Mutex::new(Shelf { last: floor(), queues: BTreeMap::new() })), info }
     }
@@ -105,6 +107,24 @@ struct MemoryClaim {
     bell: Arc<Notify>,
 }
 
+impl MemoryClaim {
+    fn extend(&self, span: Duration) -> Renewal {
+        let Request { name, id, .. } = &self.request;
+        let now = Moment::now();
+        let mut shelf = shelf(&self.space);
+        shelf.bury(name, now);
+        match shelf.place(name, *id) {
+            Some(place) => {
+                place.expires = now.after(span);
+                // Whoever takes the claim back is another claim to the engine, and listens to another bell.
+                place.bell = Arc::clone(&self.bell);
+                Renewal::Renewed { valid_for: span }
+            }
+            None => Renewal::Lost,
+        }
+    }
+}
+
 #[async_trait]
 impl Claim for MemoryClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
@@ -126,25 +146,20 @@ impl Claim for MemoryClaim {
                 return Ok(Attempt::Busy { retry_in: *ttl });
             }
             shelf.last += 1;
-            let (number, bell) = (shelf.last, Arc::clone(&self.bell));
+            let (number, who, bell) = (shelf.last, self.request.who.clone(), Arc::clone(&self.bell));
             let queue = shelf.queues.entry(name.clone()).or_insert_with(|| Vec::with_capacity(1));
-            queue.push(Place { entry, number, came: now, expires: now.after(*ttl), bell });
+            queue.push(Place { entry, number, came: now, expires: now.after(*ttl), who, bell });
         }
         Ok(shelf.answer(name, *id, *ttl, now))
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        let Request { name, id, ttl, .. } = &self.request;
-        let now = Moment::now();
-        let mut shelf = shelf(&self.space);
-        shelf.bury(name, now);
-        Ok(match shelf.place(name, *id) {
-            Some(place) => {
-                place.expires = now.after(*ttl);
-                Renewal::Renewed { valid_for: *ttl }
-            }
-            None => Renewal::Lost,
-        })
+        Ok(self.extend(self.request.ttl))
+    }
+
+    /// A claim is in the store whether its client lives or not, so a detached claim is one with another ttl.
+    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+        Ok(self.extend(lasting))
     }
 
     async fn release(&mut self) -> Result<Release> {
@@ -222,7 +237,7 @@ impl Shelf {
             Contender::new(place.entry.id.to_string(), place.entry.kind)
                 .since(now.since(place.came))
                 .ttl_left(place.expires.since(now))
-                .who(format!("pid {}", std::process::id()))
+                .who(place.who.text())
         };
         let mut state = LockState::new(name.clone());
         for place in self.queues.get(name)?.iter().filter(|place| !place.expires.since(now).is_zero()) {

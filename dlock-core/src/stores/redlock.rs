@@ -35,6 +35,11 @@ use claim::RedLockClaim;
 /// all members, and the loss of one member would stop it. So a permit is refused before any member is asked. Take one store
 /// for a semaphore, or as many mutexes as there are permits.
 ///
+/// **A detached hold** rests on the majority that keeps it. Its ticket tells which claim each member has, so that it can be
+/// taken back there and nowhere else. A member that is away when the ticket is used to release the hold is asked again for
+/// another ttl, and then keeps its claim until the time of the ticket is over. Two of three members are enough for the next
+/// holder, but none of them may fail meanwhile.
+///
 /// The ids that the members show agree with [`Guard::id`](crate::Guard::id) in their first 30 characters. Each member sees
 /// a different id, and a new one after each release, so that a late request never touches a later claim.
 ///
@@ -82,6 +87,7 @@ impl RedLock {
         let longest_lease = infos().map(|info| *info.leases.end()).min().unwrap_or_default();
         let identity = format!("redlock:{}", identities.join(","));
         let info = Info::new("redlock", identity).kinds(kinds).instead(INSTEAD).ttl(least..=most);
+        let info = info.detaches(infos().all(|info| info.detaches));
         let info = match infos().filter_map(|info| info.session).max() {
             Some(session) => info.session(session, shortest_lease..=longest_lease),
             None => info,

@@ -104,6 +104,15 @@ async fn an_answer_that_is_read_after_the_deadline_does_not_move_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_that_is_read_after_the_deadline_does_not_say_why_the_hold_was_lost() {
+    let play = Play::new().renew([Late(2 * S, Renewal::Lost)]);
+    let held = play.hold().await;
+    sleep(TTL / 3 + S).await;
+    advance(TTL * 2 / 3).await;
+    assert_eq!(held.lost().await, LostReason::Expired);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_hint_makes_a_holder_ask_at_once() {
     let play = Play::new().renew([Say(Renewal::Lost)]).hints(Hints::Once(S));
     let start = Instant::now();

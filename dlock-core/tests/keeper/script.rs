@@ -9,7 +9,7 @@ use std::{
 
 use async_trait::async_trait;
 use dlock_core::{
-    Error, Guard, Kind, Locks, Result,
+    ClaimId, Error, Guard, Kind, Locks, Result,
     driver::{Attempt, Backend, Claim, Grant, Info, Release, Renewal, Request, Store},
 };
 use tokio::time::{Instant, sleep};
@@ -49,6 +49,7 @@ pub(super) enum Hints {
 pub(super) enum Call {
     Attempt,
     Renew,
+    Detach,
     Release,
 }
 
@@ -56,10 +57,15 @@ pub(super) enum Call {
 pub(super) struct Script {
     pub(super) attempt: VecDeque<Reply<Attempt>>,
     pub(super) renew: VecDeque<Reply<Renewal>>,
+    pub(super) detach: VecDeque<Reply<Renewal>>,
     pub(super) release: VecDeque<Reply<Release>>,
     pub(super) hints: Hints,
     /// The ttl of every claim that was made.
     pub(super) ttls: Vec<Duration>,
+    /// The id of every claim that was made.
+    pub(super) ids: Vec<ClaimId>,
+    /// For how long the claim was to be detached, call by call.
+    pub(super) spans: Vec<Duration>,
     /// What was called and when, and what is being called now.
     pub(super) calls: Vec<(Call, Instant)>,
     pub(super) running: Option<Call>,
@@ -90,14 +96,24 @@ impl Play {
         let script = Script {
             attempt: [Say(GRANTED)].into(),
             renew: [Say(RENEWED)].into(),
+            detach: [Say(RENEWED)].into(),
             release: [Say(Release::Done)].into(),
             hints: Hints::Silent,
             ttls: Vec::new(),
+            ids: Vec::new(),
+            spans: Vec::new(),
             calls: Vec::new(),
             running: None,
             broken: Vec::new(),
         };
         Self(Arc::new(Mutex::new(script)), info)
+    }
+
+    /// The same, and it can keep a claim without its client.
+    pub(super) fn detaching() -> Self {
+        let mut play = Self::new();
+        play.1 = play.1.detaches(true);
+        play
     }
 
     pub(super) fn attempt(self, replies: impl IntoIterator<Item = Reply<Attempt>>) -> Self {
@@ -107,6 +123,11 @@ impl Play {
 
     pub(super) fn renew(self, replies: impl IntoIterator<Item = Reply<Renewal>>) -> Self {
         self.script().renew = replies.into_iter().collect();
+        self
+    }
+
+    pub(super) fn detach(self, replies: impl IntoIterator<Item = Reply<Renewal>>) -> Self {
+        self.script().detach = replies.into_iter().collect();
         self
     }
 
@@ -201,6 +222,7 @@ impl Backend for Play {
 
     fn claim(&self, request: Request) -> Box<dyn Claim> {
         self.script().ttls.push(request.ttl);
+        self.script().ids.push(request.id);
         Box::new(self.clone())
     }
 }
@@ -215,6 +237,12 @@ impl Claim for Play {
     async fn renew(&mut self) -> Result<Renewal> {
         let reply = next(&mut self.script().renew);
         self.play(Call::Renew, reply).await
+    }
+
+    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+        let reply = next(&mut self.script().detach);
+        self.script().spans.push(lasting);
+        self.play(Call::Detach, reply).await
     }
 
     async fn release(&mut self) -> Result<Release> {

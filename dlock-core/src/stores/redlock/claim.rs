@@ -45,6 +45,8 @@ pub(super) struct RedLockClaim {
     /// When a member with a vote has disowned the hold, as far as we know. `None` once a majority of the votes has confirmed the
     /// hold by renewals that were sent since. An earlier renewal says nothing of the time after it.
     disowned: Option<Instant>,
+    /// Whether a detached hold is to be taken back, and no majority has confirmed yet that it still holds.
+    resumes: bool,
 }
 
 /// What the members said in one round.
@@ -54,6 +56,8 @@ struct Tally {
     held: usize,
     /// Members with a vote that renewed.
     confirmed: usize,
+    /// Members with a vote that keep the claim without us. A late answer to an earlier renewal is none of these.
+    detached: usize,
     /// All members that renewed.
     renewed: usize,
     /// Members that said that somebody else is first, or that they do not know us.
@@ -78,6 +82,7 @@ impl Tally {
                 self.held += 1;
                 self.renewed += 1;
             }
+            Answer::Detached { .. } => self.held += 1,
             Answer::Busy(retry_in) => {
                 self.refused += 1;
                 self.retry_in = Some(self.retry_in.map_or(retry_in, |least| least.min(retry_in)));
@@ -107,7 +112,13 @@ impl RedLockClaim {
         let members = lock.members.iter().enumerate().map(|(index, store)| {
             Member::new(index, Arc::clone(&store.backend), request.clone(), lock.tasks.clone())
         });
-        let members = members.collect();
+        let mut members: Vec<_> = members.collect();
+        let resumes = request.mark.is_some();
+        let marks: Vec<_> = request.mark.iter().flat_map(|mark| mark.split('.')).collect();
+        // With the mark of another RedLock, no member finds its claim, and the hold is lost.
+        if marks.len() == members.len() {
+            members.iter_mut().zip(marks).for_each(|(member, mark)| member.find(mark));
+        }
         let limit = lock.member_timeout.unwrap_or((request.ttl / 10).clamp(LEAST, MOST));
         Self {
             members,
@@ -117,6 +128,7 @@ impl RedLockClaim {
             patience: PATIENCE,
             split_since: None,
             disowned: None,
+            resumes,
         }
     }
 
@@ -151,8 +163,9 @@ impl RedLockClaim {
                 if member.take_disowned(drift) {
                     *disowned = Some(Instant::now());
                 }
-                let confirms = matches!(answer, Answer::Renewed { .. }) && member.vote_until().is_some();
-                tally.confirmed += usize::from(confirms);
+                let has_vote = member.vote_until().is_some();
+                tally.confirmed += usize::from(has_vote && matches!(answer, Answer::Renewed { .. }));
+                tally.detached += usize::from(has_vote && matches!(answer, Answer::Detached { .. }));
                 tally.count(answer);
                 false
             });
@@ -251,6 +264,22 @@ impl RedLockClaim {
         true
     }
 
+    /// Takes a detached hold back: the members with a vote are those that renew their part of it. A member never renews what
+    /// it has forgotten, so they have held without a gap.
+    async fn resume(&mut self) -> Result<Renewal> {
+        let begun = Moment::now();
+        self.members.iter_mut().for_each(Member::take_late_answer);
+        let tally = self.round(|member| member.is_there().then_some(Question::Renew), |_| false).await;
+        self.members.iter_mut().for_each(Member::give_vote);
+        if let Some(valid_for) = self.validity(begun, Member::vote_until) {
+            self.resumes = false;
+            return Ok(Renewal::Renewed { valid_for });
+        }
+        // Those that have not answered may hold still.
+        let is_lost = tally.renewed + tally.unknown < self.quorum;
+        if is_lost { Ok(Renewal::Lost) } else { Err(self.too_few(tally)) }
+    }
+
     /// The error of a round with too few answers. It is not transient if so many members refused that the others are no
     /// majority.
     fn too_few(&self, tally: Tally) -> Error {
@@ -326,6 +355,9 @@ impl Claim for RedLockClaim {
     ///   vote, because only they have held without a gap.
     /// - `Lost` if too few members with a vote are left for a majority.
     async fn renew(&mut self) -> Result<Renewal> {
+        if self.resumes {
+            return self.resume().await;
+        }
         let begun = Moment::now();
         let (quorum, spare) = (self.quorum, self.spare());
         self.take_late_answers();
@@ -354,6 +386,37 @@ impl Claim for RedLockClaim {
 
     async fn release(&mut self) -> Result<Release> {
         self.leave().await
+    }
+
+    /// Asks all members that hold. A majority of those with a vote must keep the claim: for the drift longer, because a member
+    /// whose clock is fast would be free too early. The hold then rests on all that keep it, so that some of them may fail.
+    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+        self.take_late_answers();
+        let lasting = lasting + lasting / 100 + Duration::from_millis(2);
+        let question =
+            |member: &Member| (member.holds() || member.is_asked()).then_some(Question::Detach(lasting));
+        let tally = self.round(question, |_| false).await;
+        let votes = self.members.iter().filter_map(Member::vote_until).count();
+        if tally.detached < self.quorum {
+            return match votes < self.quorum {
+                true => Ok(Renewal::Lost),
+                false => Err(self.too_few(tally)),
+            };
+        }
+        if self.members.iter().any(Member::is_newly_granted) {
+            // Their grants came in this round, and each of them counts once a majority confirms that it has held since.
+            self.round(question, |_| false).await;
+        }
+        self.admit_newcomers();
+        // Nobody would find the rest by the ticket: claims that were granted late, or whose answer was lost.
+        let rest = self.members.iter_mut().filter(|member| member.vote_until().is_none());
+        rest.for_each(Member::leave_in_background);
+        Ok(Renewal::Renewed { valid_for: lasting })
+    }
+
+    fn mark(&self) -> Option<Arc<str>> {
+        let marks: Vec<_> = self.members.iter().map(Member::mark).collect();
+        Some(marks.join(".").into())
     }
 
     async fn changed(&mut self) {

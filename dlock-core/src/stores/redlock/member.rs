@@ -56,6 +56,8 @@ pub(super) struct Member {
     /// Set when the member disowns the hold while it has a vote: the end of the time that it had granted. Kept until the
     /// claim reads it, with [`take_disowned`](Self::take_disowned) or [`take_expired_vote`](Self::take_expired_vote).
     disowned_until: Option<Moment>,
+    /// Until when the member may keep the claim because of a detachment, if it has not been renewed since.
+    detached_until: Option<Moment>,
     /// Earlier claims on this member that are being released in the background. The tracker is closed, so that waiting for
     /// it can end.
     leaving: TaskTracker,
@@ -88,6 +90,8 @@ type Asking = Pin<Box<dyn Future<Output = (Option<Box<dyn Claim>>, Answer)> + Se
 pub(super) enum Question {
     Attempt,
     Renew,
+    /// To keep the claim for so long without its client.
+    Detach(Duration),
     Release,
 }
 
@@ -98,6 +102,9 @@ pub(super) enum Answer {
     Granted { at: Instant, until: Moment },
     /// The member had held without a gap when the renewal was sent, at `sent`, and holds until `until`.
     Renewed { sent: Moment, until: Moment },
+    /// The member keeps the claim without us. We count on no more time for that: the next renewal may shorten it again, even
+    /// if its answer gets lost. The member had held without a gap when it was asked, at `sent`.
+    Detached { sent: Moment },
     /// Somebody else is ahead of us on this member. Ask again after this long.
     Busy(Duration),
     /// The member does not know the claim any more.
@@ -124,6 +131,7 @@ impl Member {
             renewal_sent: None,
             renewed_in_round: false,
             disowned_until: None,
+            detached_until: None,
             leaving,
             tasks,
         }
@@ -158,6 +166,11 @@ impl Member {
     /// Since when it holds, if it has joined, that is, has granted and confirmed a renewal after that.
     pub(super) fn joined_at(&self) -> Option<Instant> {
         self.granted_at.filter(|_| self.renewal_sent.is_some())
+    }
+
+    /// Whether it is a newcomer that has confirmed nothing since its grant.
+    pub(super) fn is_newly_granted(&self) -> bool {
+        self.holds() && !self.has_vote && self.renewal_sent.is_none()
     }
 
     /// Whether it was renewed in the current round.
@@ -205,7 +218,7 @@ impl Member {
     pub(super) fn ask(&mut self, question: Question) {
         match question {
             Question::Release => self.ask_to_leave(),
-            Question::Attempt | Question::Renew => self.ask_to_hold(question),
+            Question::Attempt | Question::Renew | Question::Detach(_) => self.ask_to_hold(question),
         }
     }
 
@@ -219,7 +232,15 @@ impl Member {
                 let claim = self.backend.claim(request);
                 State::Asked { question, answer: asking(claim, question), late: false }
             }
-            State::Idle(claim) => State::Asked { question, answer: asking(claim, question), late: false },
+            State::Idle(claim) => {
+                if let Question::Detach(lasting) = question {
+                    let until = Moment::now().after(lasting);
+                    self.detached_until = Some(until);
+                    // Whatever becomes of the answer, the member may keep the claim for no longer than this.
+                    self.held_until = self.held_until.map(|held| held.min(until));
+                }
+                State::Asked { question, answer: asking(claim, question), late: false }
+            }
             other => other,
         };
     }
@@ -271,7 +292,8 @@ impl Member {
         // so it goes into a new tracker.
         let is_release = matches!(state, State::Asked { question: Question::Release, .. });
         let others = is_release.then(|| std::mem::replace(&mut self.leaving, closed()));
-        let (backend, ttl) = (Arc::clone(&self.backend), self.request.ttl);
+        let detached = self.detached_until.take().map(Moment::remaining).unwrap_or_default();
+        let (backend, kept) = (Arc::clone(&self.backend), self.request.ttl + detached);
         let leave = async move {
             let claim = match state {
                 State::Draining(_) | State::None => return,
@@ -282,7 +304,7 @@ impl Member {
                 },
             };
             if let Some(mut claim) = claim {
-                engine::release_until_forgotten(claim.as_mut(), backend.info(), ttl, drop).await;
+                engine::release_until_forgotten(claim.as_mut(), backend.info(), kept, None, drop).await;
             }
             // The release above failed before it waited for the earlier claims, so wait for them now.
             if let Some(others) = others {
@@ -299,13 +321,35 @@ impl Member {
 
     /// The request of its next claim, with an id that no claim has had, on this member or another.
     fn fresh_request(&mut self) -> Request {
+        let request = self.request_of(self.claims);
+        self.claims = self.claims.wrapping_add(1);
+        request
+    }
+
+    fn request_of(&self, claim: u16) -> Request {
         let mut id = *self.request.id.as_bytes();
-        let [high, low] = self.claims.to_be_bytes();
+        let [high, low] = claim.to_be_bytes();
         for (byte, own) in id[COMMON..].iter_mut().zip([self.index, high, low]) {
             *byte ^= own;
         }
-        self.claims = self.claims.wrapping_add(1);
         self.request.clone().id(ClaimId::from_bytes(id))
+    }
+
+    /// What another client needs to find the claim on this member: how many claims were made, and `v` if the hold rests on the
+    /// last of them.
+    pub(super) fn mark(&self) -> String {
+        format!("{}{}", self.claims, if self.has_vote { "v" } else { "" })
+    }
+
+    /// Finds the claim that had this [`mark`](Self::mark), to take it back. Does nothing with a text that is not a mark.
+    pub(super) fn find(&mut self, mark: &str) {
+        let (claims, has_vote) = mark.strip_suffix('v').map_or((mark, false), |claims| (claims, true));
+        let Ok(claims) = claims.parse::<u16>() else { return };
+        self.claims = claims;
+        if has_vote {
+            // The number of the last claim: a claim is counted once it has its number.
+            self.state = State::Idle(self.backend.claim(self.request_of(claims.wrapping_sub(1))));
+        }
     }
 
     /// Whether something of ours may be in the member's store.
@@ -341,6 +385,7 @@ impl Member {
                 self.granted_at.get_or_insert(at);
             }
             Answer::Renewed { sent, until } => {
+                self.detached_until = None;
                 (self.held_until, self.renewed_in_round) = (Some(until), true);
                 if self.granted_at.is_some() {
                     self.renewal_sent = Some(sent.instant());
@@ -350,6 +395,9 @@ impl Member {
                 }
             }
             Answer::Busy(_) | Answer::Lost | Answer::Released(_) => self.clear_hold(),
+            Answer::Detached { sent } => {
+                self.renewal_sent = self.granted_at.and(Some(sent.instant()));
+            }
             Answer::Unknown(_) => {}
         }
         if self.vote_until().is_none() {
@@ -431,6 +479,10 @@ async fn ask(claim: &mut dyn Claim, question: Question, sent: Moment) -> Result<
         }),
         Question::Renew => claim.renew().await.map(|renewal| match renewal {
             Renewal::Renewed { valid_for } => Answer::Renewed { sent, until: sent.after(valid_for) },
+            Renewal::Lost => Answer::Lost,
+        }),
+        Question::Detach(lasting) => claim.detach(lasting).await.map(|renewal| match renewal {
+            Renewal::Renewed { .. } => Answer::Detached { sent },
             Renewal::Lost => Answer::Lost,
         }),
         Question::Release => claim.release().await.map(Answer::Released),

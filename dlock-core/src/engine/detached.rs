@@ -1,0 +1,130 @@
+//! Holds that go on without a keeper, and taking them back.
+
+use std::{panic::AssertUnwindSafe, time::Duration};
+
+use futures_util::FutureExt as _;
+use tokio::{sync::oneshot, time::sleep};
+
+use super::{
+    Hold, Keeper, Outcome,
+    keeper::{FAILURES, pause, watched},
+    observe,
+};
+use crate::driver::{Claim, Error, Grant, LostReason, Moment, Release, Renewal, Request, Result, Token};
+
+/// What a guard asks for that is to be detached.
+pub(crate) struct Detach {
+    pub(super) lasting: Duration,
+    pub(super) reply: oneshot::Sender<Result<Detached>>,
+}
+
+/// A detached hold. If this is dropped before it was [taken](Self::take), the keeper releases the hold.
+pub(crate) struct Detached {
+    /// What the hold is asked for with: its id, its kind as the store has it, its mark.
+    pub(super) request: Request,
+    pub(super) taken: oneshot::Sender<()>,
+}
+
+impl Detached {
+    pub(crate) fn take(self) -> Request {
+        // If the keeper does not hear it, its runtime has ended, and it releases nothing.
+        self.taken.send(()).ok();
+        self.request
+    }
+}
+
+impl Keeper {
+    /// Detaches the claim, and tells the guard. `true` if the guard has taken that over: the keeper is then done. `false` if
+    /// the guard is gone, which is the keeper's next wish, or if the hold is lost.
+    ///
+    /// # Errors
+    /// That the store cannot do it, and the store's own. The lock is then held as before.
+    pub(super) async fn detach(
+        &mut self,
+        claim: &mut dyn Claim,
+        hold: &Hold,
+        lasting: Duration,
+    ) -> Result<bool> {
+        self.info().check_detach(lasting)?;
+        // Whatever becomes of the answer, the store may keep the claim for no longer than this.
+        let until = Moment::now().after(lasting);
+        hold.shorten(until);
+        self.detached_until = Some(until);
+        match watched(hold, claim.detach(lasting)).await {
+            Ok(Renewal::Renewed { .. }) if hold.loss().is_none() => {
+                Ok(hold.confirm_detach(self.request.clone().mark(claim.mark())).await)
+            }
+            // The hold was reported as lost before the answer came, so it must not go on. The release removes it.
+            Ok(Renewal::Renewed { .. }) => Ok(false),
+            Ok(Renewal::Lost) => {
+                hold.lose(LostReason::Taken);
+                Ok(false)
+            }
+            Err(error) => {
+                observe::failed(&self.request, self.info(), "detachment", &error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes a detached hold back, and keeps it for the caller. If the hold is gone, `reply` gets [`Error::Lost`]. After another
+    /// error nothing was released.
+    pub(super) async fn resume(
+        self: Box<Self>,
+        mut claim: Box<dyn Claim>,
+        token: Option<Token>,
+        reply: oneshot::Sender<Outcome>,
+    ) {
+        let mut failures = 0;
+        let told = loop {
+            let sent = Moment::now();
+            match self.caught(claim.renew()).await {
+                Ok(Renewal::Renewed { valid_for }) if !sent.after(valid_for).has_passed() => {
+                    return self.keep_for(claim, Grant { token, valid_for }, sent, reply).await;
+                }
+                Ok(Renewal::Renewed { .. }) => break Err(self.too_late(sent)),
+                Ok(Renewal::Lost) => {
+                    reply.send(Err(self.gone())).ok();
+                    // A store made of several may still have parts of it.
+                    return self.leave(claim.as_mut(), None, None).await;
+                }
+                Err(error) if may_pass(&error, &mut failures) => sleep(pause(failures)).await,
+                Err(error) => break Err(error),
+            }
+        };
+        reply.send(told).ok();
+    }
+
+    /// Releases a detached hold. If the hold is gone, `reply` gets [`Error::Lost`].
+    pub(super) async fn give_back(
+        self: Box<Self>,
+        mut claim: Box<dyn Claim>,
+        reply: oneshot::Sender<Result<()>>,
+    ) {
+        let mut failures = 0;
+        let told = loop {
+            match self.caught(claim.release()).await {
+                // An earlier release whose answer was lost may have removed it.
+                Ok(Release::Gone) if failures == 0 => break Err(self.gone()),
+                Ok(_) => break Ok(()),
+                Err(error) if may_pass(&error, &mut failures) => sleep(pause(failures)).await,
+                Err(error) => break Err(error),
+            }
+        };
+        reply.send(told).ok();
+    }
+
+    async fn caught<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+        AssertUnwindSafe(call).catch_unwind().await.unwrap_or_else(|_| Err(self.panicked()))
+    }
+
+    fn gone(&self) -> Error {
+        Error::Lost { name: self.request.name.clone(), reason: LostReason::Taken }
+    }
+}
+
+/// Counts a failure. `true` if asking again may help.
+fn may_pass(error: &Error, failures: &mut u32) -> bool {
+    *failures += 1;
+    error.is_transient() && *failures < FAILURES
+}

@@ -1,0 +1,151 @@
+//! A client on a thread of its own: its locks outlive a blocked runtime, and nothing stays locked when it goes.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::disallowed_methods, reason = "these tests block on purpose")]
+
+use std::{
+    sync::Arc,
+    task::{Context, Waker},
+    thread,
+    time::{Duration, Instant},
+};
+
+use async_trait::async_trait;
+use dlock_core::{
+    DistributedLock, Error, LockOptions, Locks, MultiLock, Registry, Result,
+    driver::{Attempt, Backend, Claim, Info, Release, Renewal, Request, Store},
+    memory::MemoryBackend,
+};
+use pollster::block_on;
+use tokio::{runtime::Builder, time::sleep};
+
+fn connect(url: &str) -> Locks {
+    block_on(Registry::new().connect_on_own_thread(url)).unwrap()
+}
+
+#[test]
+fn a_lock_is_renewed_while_the_callers_runtime_is_blocked() {
+    let ttl = Duration::from_secs(2);
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    for (own, lost) in [(false, true), (true, false)] {
+        let is_lost = runtime.block_on(async {
+            let locks = if own { connect("memory:blocked") } else { Locks::memory() };
+            let held = locks.mutex("x").lock().ttl(ttl).await.unwrap();
+            thread::sleep(2 * ttl);
+            held.is_lost()
+        });
+        assert_eq!(is_lost, lost, "on a thread of its own: {own}");
+    }
+}
+
+#[test]
+fn everything_works_where_there_is_no_runtime() {
+    let locks = connect("memory:");
+    let (name, ms) = ("x", Duration::from_millis);
+    let held = block_on(locks.mutex(name).lock()).unwrap();
+    assert!(block_on(locks.mutex(name).try_lock()).unwrap().is_none());
+    let late = block_on(locks.mutex(name).lock().wait(ms(20))).unwrap_err();
+    assert!(matches!(late, Error::Timeout { .. }), "{late:?}");
+    assert_eq!(block_on(locks.inspect(name)).unwrap().unwrap().holders.len(), 1);
+    assert_eq!(block_on(locks.list("")).unwrap().len(), 1);
+    let ticket = block_on(held.detach(Duration::from_secs(600))).unwrap();
+    let held = block_on(locks.resume(&ticket)).unwrap();
+    let ticket = block_on(held.detach(Duration::from_secs(600))).unwrap();
+    block_on(locks.release(&ticket)).unwrap();
+    let held = block_on(locks.fair(name).lock()).unwrap();
+    assert!(block_on(locks.force_release(name)).unwrap());
+    block_on(held.lost());
+    let done = block_on(locks.mutex(name).try_run(async |_| 7)).unwrap();
+    assert_eq!(done, Some(7));
+    block_on(locks.close());
+    let closed = block_on(locks.mutex(name).lock()).unwrap_err();
+    assert!(matches!(closed, Error::Closed { .. }), "{closed:?}");
+}
+
+#[test]
+fn where_there_is_no_runtime_an_error_says_what_to_do() {
+    let plain = block_on(Locks::memory().mutex("x").lock()).unwrap_err();
+    assert!(plain.to_string().contains("connect_on_own_thread"), "{plain}");
+    let member: Arc<dyn DistributedLock> = Arc::new(connect("memory:").mutex("x"));
+    let both = MultiLock::new([member]).unwrap();
+    let refused = block_on(both.lock(&LockOptions::new().wait(Duration::from_secs(1)))).unwrap_err();
+    assert!(matches!(refused, Error::NoRuntime { .. }), "{refused:?}");
+}
+
+#[test]
+fn a_dropped_future_leaves_no_trace() {
+    let locks = connect("memory:");
+    let held = block_on(locks.mutex("x").lock()).unwrap();
+    let mut waiting = Box::pin(locks.mutex("x").lock());
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(waiting.as_mut().poll(&mut context).is_pending());
+    let queued = || block_on(locks.inspect("x")).unwrap().is_some_and(|state| !state.queue.is_empty());
+    let began = Instant::now();
+    while !queued() {
+        assert!(began.elapsed() < Duration::from_secs(60), "it never waits in the store");
+    }
+    drop(waiting);
+    while queued() {
+        assert!(began.elapsed() < Duration::from_secs(60), "it still waits in the store");
+    }
+    drop(held);
+}
+
+/// A memory store whose releases take a while.
+#[derive(Debug)]
+struct Slow(Arc<dyn Backend>);
+
+const SLOW: Duration = Duration::from_millis(500);
+
+impl Backend for Slow {
+    fn info(&self) -> &Info {
+        self.0.info()
+    }
+
+    fn claim(&self, request: Request) -> Box<dyn Claim> {
+        Box::new(SlowClaim(self.0.claim(request)))
+    }
+}
+
+struct SlowClaim(Box<dyn Claim>);
+
+#[async_trait]
+impl Claim for SlowClaim {
+    async fn attempt(&mut self) -> Result<Attempt> {
+        self.0.attempt().await
+    }
+
+    async fn renew(&mut self) -> Result<Renewal> {
+        self.0.renew().await
+    }
+
+    async fn release(&mut self) -> Result<Release> {
+        sleep(SLOW).await;
+        self.0.release().await
+    }
+
+    async fn changed(&mut self) {
+        self.0.changed().await;
+    }
+}
+
+#[test]
+fn whoever_goes_last_waits_until_what_was_let_go_is_released() {
+    let store = MemoryBackend::new().into_store();
+    for (guard_last, name) in [(false, "x"), (true, "y")] {
+        let slow = Store::new(Arc::new(Slow(Arc::clone(&store.backend))));
+        let locks = block_on(Locks::on_own_thread(async { Ok(Locks::new(slow)) })).unwrap();
+        let guard = block_on(locks.mutex(name).lock()).unwrap();
+        let began = Instant::now();
+        if guard_last {
+            drop(locks);
+            assert!(began.elapsed() < SLOW, "only the last one waits");
+            drop(guard);
+        } else {
+            drop((guard, locks));
+        }
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let other = Locks::new(store.clone());
+        let free = runtime.block_on(async { other.mutex(name).try_lock().await });
+        assert!(free.unwrap().is_some(), "it is still locked when the program could end");
+    }
+}

@@ -132,6 +132,7 @@ fn info(path: &Path) -> Info {
     Info::new(STORE.store(), format!("{}:{}", STORE.store(), path.display()))
         .kinds(keys::KINDS)
         .tokens(true)
+        .detaches(true)
         .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write])
         // With a shorter ttl, commits on a busy disk would often take longer than the ttl.
         .ttl(Duration::from_millis(10)..=Duration::from_secs(10 * 365 * 24 * 3600))

@@ -15,7 +15,13 @@ use dlock_core::{
 };
 use tokio::sync::Notify;
 
-use crate::{bell::Watch, client::Client, connection::Access, error, keys, queue::Stand};
+use crate::{
+    bell::Watch,
+    client::{Client, NOBODY},
+    connection::Access,
+    error, keys,
+    queue::Stand,
+};
 
 /// How often a waiter looks into the file where nobody can ring it. A hand-off then takes half of this on average, and a
 /// waiter uses about one percent of a core.
@@ -56,9 +62,7 @@ impl SqliteClaim {
         self.client.bells.leave(self.request.id);
         (self.bell, self.ahead) = (None, Vec::new());
     }
-}
 
-impl SqliteClaim {
     /// Watches the client of a claim ahead until it dies. Tells after how long to ask again all the same.
     fn watch(&mut self, client: ClaimId) -> Duration {
         let bells = &self.client.bells;
@@ -66,6 +70,8 @@ impl SqliteClaim {
             // The client has died since the look into the file: look again at once.
             None if bells.is_dead(client) => Duration::ZERO,
             None if client == self.client.me.id => Duration::MAX,
+            // Who takes the detached claim back, or releases it, rings.
+            None if client == NOBODY && bells.work() => Duration::MAX,
             Some(watch) => {
                 self.ahead.push(watch);
                 if bells.work() { Duration::MAX } else { INTERVAL }
@@ -121,14 +127,34 @@ impl Claim for SqliteClaim {
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
+        // This may take back a detached claim, which then is in the file for this client.
+        self.bell.get_or_insert_with(|| self.client.bells.enter(self.request.id));
         let (client, request) = (Arc::clone(&self.client), self.request.clone());
         let renewal = async move {
-            let mut tx = client.begin(Access::Write).await?;
-            let renewed = tx.renew(&request).await?;
-            client.commit(tx, Vec::new()).await?;
-            Ok(if renewed { Renewal::Renewed { valid_for: request.ttl } } else { Renewal::Lost })
+            let (mut tx, mut bells) = (client.begin(Access::Write).await?, Vec::new());
+            let renewed = tx.renew(&request, &client.me, &mut bells).await?;
+            client.commit(tx, bells).await?;
+            Ok(renewed.then_some(request.ttl))
         };
-        self.client.thread.run(renewal).await
+        let renewed = self.client.thread.run(renewal).await?;
+        if renewed.is_none() {
+            self.left();
+        }
+        Ok(renewal_of(renewed))
+    }
+
+    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+        let (client, id) = (Arc::clone(&self.client), self.request.id);
+        let detachment = async move {
+            let (mut tx, mut bells) = (client.begin(Access::Write).await?, Vec::new());
+            let detached = tx.detach(id, lasting, &mut bells).await?;
+            client.commit(tx, bells).await?;
+            Ok(detached.then_some(lasting))
+        };
+        let detached = self.client.thread.run(detachment).await?;
+        // The file has nothing of this client by this claim now. So nobody must ring for it, nor wait for the client's end.
+        self.left();
+        Ok(renewal_of(detached))
     }
 
     async fn release(&mut self) -> Result<Release> {
@@ -168,6 +194,10 @@ impl Claim for SqliteClaim {
             () = over => {}
         }
     }
+}
+
+fn renewal_of(valid_for: Option<Duration>) -> Renewal {
+    valid_for.map_or(Renewal::Lost, |valid_for| Renewal::Renewed { valid_for })
 }
 
 /// Enters the claim into the queue, or finds it there. Tells where it stands, and at what time of the host's clock.

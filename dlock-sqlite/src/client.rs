@@ -14,6 +14,10 @@ use crate::{
 /// hundredths of a millisecond, so most attempts do not.
 const SWEEP_EVERY: u32 = 8;
 
+/// In the file, the client of a detached claim. No client has this id and no FIFO its name. So nobody finds this client dead,
+/// also not a dlock that does not know detached claims.
+pub(crate) const NOBODY: ClaimId = ClaimId::from_bytes([0; 16]);
+
 /// What the claims of one client share.
 pub(crate) struct Client {
     pub(crate) me: Signature,

@@ -92,5 +92,5 @@ fn contender(place: &QueueRow, now: i64) -> Contender {
     Contender::new(place.entry.id.to_string(), place.entry.kind)
         .since(Duration::from_nanos(ago))
         .ttl_left(place.ttl_left(now))
-        .who(format!("pid {} on {}", place.pid, place.host))
+        .who(place.who.clone().unwrap_or_else(|| format!("pid {} on {}", place.pid, place.host)))
 }

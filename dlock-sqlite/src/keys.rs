@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_comes_back_from_its_word() {
+    fn a_kind_is_read_as_it_was_written() {
         for &each in KINDS {
             let limit = (each == Kind::Permit).then_some(NonZeroU32::MIN);
             assert_eq!(kind(word(each).expect("the file can hold it"), limit), Some(each));

@@ -13,6 +13,8 @@ use std::{
 use dlock_core::ClaimId;
 use tokio::{runtime::Handle, sync::Notify};
 
+use crate::client::NOBODY;
+
 #[cfg_attr(any(target_os = "linux", target_os = "android"), path = "dir.rs")]
 #[cfg_attr(not(any(target_os = "linux", target_os = "android")), path = "no_dir.rs")]
 mod dir;
@@ -78,7 +80,8 @@ impl Bells {
 
     /// Whether a client is known to be dead. Then nobody renews its claims.
     pub(crate) fn is_dead(&self, client: ClaimId) -> bool {
-        client != self.me && self.dir.as_ref().is_some_and(|dir| fifo::reader(dir, client) == Reader::Gone)
+        let is_another = client != self.me && client != NOBODY;
+        is_another && self.dir.as_ref().is_some_and(|dir| fifo::reader(dir, client) == Reader::Gone)
     }
 
     /// Dead clients that left their FIFOs behind. At most [`GLANCE`] FIFOs are checked, so this may not be all of them.
@@ -95,7 +98,7 @@ impl Bells {
 
     /// Watches another client until it dies. `None` where that cannot be seen.
     pub(crate) fn watch(&self, client: ClaimId) -> Option<Arc<Watch>> {
-        let dir = self.dir.as_ref().filter(|_| client != self.me)?;
+        let dir = self.dir.as_ref().filter(|_| client != self.me && client != NOBODY)?;
         self.watches.watch(dir, client)
     }
 

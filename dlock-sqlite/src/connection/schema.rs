@@ -51,7 +51,8 @@ enum May {
     Change,
 }
 
-/// Opens the file, makes it a store if it is empty, and removes the claims of an earlier boot. Also returns the turn to
+/// Opens the file, makes it a store if it is empty, and removes the claims of an earlier boot that were not
+/// detached. Also returns the turn to
 /// write, if it had to take one.
 ///
 /// # Errors
@@ -131,19 +132,23 @@ async fn try_open(site: &Site, may: May) -> Result<Option<SqliteConnection>> {
     sqlx::query("BEGIN IMMEDIATE").execute(&mut conn).await.map_err(explain)?;
     let found = identify(&mut conn, path).await?;
     let made = found == Found::Empty;
-    let change = match found {
-        Found::Empty => Some(include_str!("../sql/schema.sql")),
-        Found::Older => Some(include_str!("../sql/slots.sql")),
-        Found::Store => None,
+    let changes = match found {
+        Found::Empty => vec![include_str!("../sql/schema.sql")],
+        Found::Older(lacks) => lacks,
+        Found::Store => Vec::new(),
     };
-    if let Some(change) = change {
+    for change in changes {
         sqlx::raw_sql(change).execute(&mut conn).await.map_err(explain)?;
     }
     if boot_of(&mut conn).await.map_err(explain)? != boot {
         if !made {
             check_dead(site, &mut conn).await?;
         }
-        sqlx::query(include_str!("../sql/clear.sql")).execute(&mut conn).await.map_err(explain)?;
+        let wall = clock::wall();
+        let clear = sqlx::query(include_str!("../sql/clear.sql")).bind(wall);
+        clear.execute(&mut conn).await.map_err(explain)?;
+        let carry = sqlx::query(include_str!("../sql/carry.sql")).bind(clock::now()).bind(wall);
+        carry.execute(&mut conn).await.map_err(explain)?;
         let new_boot = sqlx::query(include_str!("../sql/new_boot.sql")).bind(boot);
         new_boot.execute(&mut conn).await.map_err(explain)?;
     }
@@ -187,22 +192,34 @@ async fn check_dead(site: &Site, conn: &mut SqliteConnection) -> Result<()> {
 #[derive(PartialEq, Eq)]
 enum Found {
     Empty,
-    /// Made by a dlock that does not know permits. It is added to, and stays usable for that dlock.
-    Older,
+    /// Made by an older dlock. These statements add what it lacks, and it stays usable for that dlock.
+    Older(Vec<&'static str>),
     Store,
 }
+
+/// The columns that older files lack, each with the statement that adds it.
+const ADDED: [(&str, &str); 3] = [
+    ("slots", include_str!("../sql/slots.sql")),
+    ("until", include_str!("../sql/until.sql")),
+    ("who", include_str!("../sql/who.sql")),
+];
 
 async fn identify(conn: &mut SqliteConnection, path: &Path) -> Result<Found> {
     let sql = "SELECT (SELECT application_id FROM pragma_application_id), \
                (SELECT user_version FROM pragma_user_version), (SELECT COUNT(*) FROM sqlite_master), \
-               (SELECT COUNT(*) FROM pragma_table_info('dlock_queue') WHERE name = 'slots')";
+               (SELECT group_concat(name) FROM pragma_table_info('dlock_queue'))";
     let explain = |source| error::explain(path, source);
-    let (application, version, tables, slots): (i64, i64, i64, i64) =
+    let (application, version, tables, columns): (i64, i64, i64, Option<String>) =
         sqlx::query_as(sql).fetch_one(conn).await.map_err(explain)?;
-    let what = match (application, version, tables, slots) {
-        (0, 0, 0, _) => return Ok(Found::Empty),
-        (APPLICATION, VERSION, _, 0) => return Ok(Found::Older),
-        (APPLICATION, VERSION, ..) => return Ok(Found::Store),
+    let what = match (application, version, tables) {
+        (0, 0, 0) => return Ok(Found::Empty),
+        (APPLICATION, VERSION, _) => {
+            let columns = columns.unwrap_or_default();
+            let lacks = |column: &str| !columns.split(',').any(|there| there == column);
+            let lacks: Vec<_> =
+                ADDED.iter().filter(|(column, _)| lacks(column)).map(|(_, add)| *add).collect();
+            return Ok(if lacks.is_empty() { Found::Store } else { Found::Older(lacks) });
+        }
         (APPLICATION, version, ..) => format!(
             "has version {version} of dlock's schema and this dlock knows {VERSION}: use one dlock for all, or another path"
         ),

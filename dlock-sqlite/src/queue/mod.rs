@@ -20,6 +20,8 @@ pub(crate) struct QueueRow {
     pub(crate) client: ClaimId,
     pub(crate) pid: i64,
     pub(crate) host: String,
+    /// Who has the claim, in words. A dlock that does not know such words has made a claim without them.
+    pub(crate) who: Option<String>,
     pub(crate) since: i64,
     pub(crate) expires: i64,
 }
@@ -57,6 +59,7 @@ impl FromRow<'_, SqliteRow> for QueueRow {
             client: id("client")?,
             pid: row.try_get("pid")?,
             host: row.try_get("host")?,
+            who: row.try_get("who")?,
             since: row.try_get("since")?,
             expires: row.try_get("expires")?,
         })
@@ -110,7 +113,7 @@ impl Tx<'_> {
         }
         let number = match own {
             Some(own) => {
-                self.renew(request).await?;
+                self.renew(request, me, bells).await?;
                 own.number
             }
             None => self.join(request, me).await?,
@@ -118,11 +121,66 @@ impl Tx<'_> {
         Ok(if ahead.is_empty() { Stand::Holds(number) } else { Stand::Behind(ahead) })
     }
 
-    /// Renews a claim; `false` if it has expired or was removed.
-    pub(crate) async fn renew(&mut self, request: &Request) -> Result<bool> {
+    /// Renews a claim; `false` if it has expired or was removed. A claim that is detached, or another client's, becomes this
+    /// client's.
+    pub(crate) async fn renew(
+        &mut self,
+        request: &Request,
+        me: &Signature,
+        bells: &mut Vec<QueueRow>,
+    ) -> Result<bool> {
         let expires = self.now.saturating_add(clock::nanos(request.ttl));
-        let renew = sqlx::query(include_str!("../sql/renew.sql"));
-        Ok(self.run(renew.bind(id(&request.id)).bind(self.now).bind(expires)).await? == 1)
+        let renew = sqlx::query(include_str!("../sql/renew.sql"))
+            .bind(id(&request.id))
+            .bind(self.now)
+            .bind(expires)
+            .bind(id(&me.id));
+        if self.run(renew).await? == 1 {
+            return Ok(true);
+        }
+        let take = sqlx::query(include_str!("../sql/take.sql"))
+            .bind(id(&request.id))
+            .bind(self.now)
+            .bind(expires)
+            .bind(id(&me.id))
+            .bind(i64::from(me.pid))
+            .bind(me.host.clone())
+            .bind(request.who.text().to_owned());
+        let taken = self.run(take).await? == 1;
+        if taken {
+            bells.extend(self.who_watches(request.id).await?);
+        }
+        Ok(taken)
+    }
+
+    /// Makes a claim nobody's for this long; `false` if it has expired or was removed.
+    pub(crate) async fn detach(
+        &mut self,
+        claim: ClaimId,
+        lasting: Duration,
+        bells: &mut Vec<QueueRow>,
+    ) -> Result<bool> {
+        let lasting = clock::nanos(lasting);
+        let detach = sqlx::query(include_str!("../sql/detach.sql"))
+            .bind(id(&claim))
+            .bind(self.now)
+            .bind(self.now.saturating_add(lasting))
+            .bind(clock::wall().saturating_add(lasting));
+        let detached = self.run(detach).await? == 1;
+        if detached {
+            bells.extend(self.who_watches(claim).await?);
+        }
+        Ok(detached)
+    }
+
+    /// The claims that wait for the end of this one, or for the death of its client. They must look again when either is not
+    /// what they know any more. A few others may be among them. Reads the whole queue, which only few calls do.
+    async fn who_watches(&mut self, claim: ClaimId) -> Result<Vec<QueueRow>> {
+        let Some(place) = self.own(claim).await? else { return Ok(Vec::new()) };
+        let mut watching = self.watchers(&place).await?;
+        let behind = sqlx::query_as(include_str!("../sql/behind_permit.sql"));
+        watching.extend(self.places(behind.bind(place.name).bind(place.number)).await?);
+        Ok(watching)
     }
 
     async fn join(&mut self, request: &Request, me: &Signature) -> Result<i64> {
@@ -139,7 +197,8 @@ impl Tx<'_> {
             .bind(me.host.clone())
             .bind(self.now)
             .bind(self.now.saturating_add(clock::nanos(request.ttl)))
-            .bind((request.kind == Kind::Permit).then(|| i64::from(request.limit.get())));
+            .bind((request.kind == Kind::Permit).then(|| i64::from(request.limit.get())))
+            .bind(request.who.text().to_owned());
         self.run(join).await?;
         Ok(number)
     }

@@ -63,6 +63,15 @@ async fn compare(connection: &Connection, me: &Signature, kinds: &[(Kind, u32, b
         let sql: Vec<_> = tx.watchers(place).await.unwrap().iter().map(|place| place.entry).collect();
         let rule: Vec<_> = watchers(&queue, place.entry.id).collect();
         prop_assert_eq!(sql, rule);
+        let told = tx.who_watches(place.entry.id).await.unwrap();
+        for one in &places {
+            let ahead = tx.ahead("b", one.number, one.entry).await.unwrap();
+            let watches = ahead.iter().any(|ahead| ahead.number == place.number);
+            prop_assert!(
+                !watches || told.iter().any(|told| told.number == one.number),
+                "{one:?} is not told"
+            );
+        }
     }
     // Dropped: the next case begins with an empty file.
     Ok(())
@@ -91,6 +100,8 @@ fn no_statement_walks_over_a_queue_to_find_one_place() {
         for (sql, index) in [
             (include_str!("../sql/own.sql"), "claim=?"),
             (include_str!("../sql/renew.sql"), "claim=?"),
+            (include_str!("../sql/take.sql"), "claim=?"),
+            (include_str!("../sql/detach.sql"), "claim=?"),
             (include_str!("../sql/remove.sql"), "claim=?"),
             (include_str!("../sql/downgrade.sql"), "claim=?"),
             (include_str!("../sql/expired.sql"), "dlock_queue_expires (name=? AND expires<?)"),

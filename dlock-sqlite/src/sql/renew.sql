@@ -1,3 +1,3 @@
--- Gives a claim that has not expired a later end. Never makes a claim.
--- Binds: 1 claim, 2 now, 3 expires. Answer: one changed row, or none if the claim is gone.
-UPDATE dlock_queue SET expires = ?3 WHERE claim = ?1 AND expires > ?2
+-- Gives a claim of this client that has not expired a later end. Never makes a claim.
+-- Binds: 1 claim, 2 now, 3 expires, 4 client. Answer: one changed row, or none if the claim is gone or another client's.
+UPDATE dlock_queue SET expires = ?3 WHERE claim = ?1 AND client = ?4 AND expires > ?2

@@ -21,6 +21,9 @@ CREATE TABLE dlock_queue (
     expires INTEGER NOT NULL, -- nanoseconds on the host's clock
     -- The limit of a permit, else NULL. The kind of a permit is 'mutex', so that a dlock without permits waits for it.
     slots INTEGER CHECK (slots IS NULL OR slots > 0 AND kind = 'mutex'),
+    -- Of a detached claim: when it expires, in nanoseconds since 1970. Else NULL. The client of a detached claim is all zeros.
+    until INTEGER,
+    who TEXT, -- who has the claim, in words; NULL if a dlock made it that does not say
     PRIMARY KEY (name, seq)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX dlock_queue_expires ON dlock_queue (name, expires);

@@ -70,7 +70,10 @@ async fn the_holder_process() {
         None => client.mutex("x").lock().await.unwrap(),
     };
     #[expect(clippy::zombie_processes, reason = "it outlives this process, as a careless user's child may")]
-    let heir = Command::new("sleep").arg("600").stdout(Stdio::null()).spawn().unwrap();
+    let mut heir =
+        Command::new("sh").args(["-c", "echo; exec sleep 600"]).stdout(Stdio::piped()).spawn().unwrap();
+    // `spawn` may return while the new process still has what it inherits, the bell too. Once it speaks, it has closed that.
+    BufReader::new(heir.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
     println!("\nheir {}", heir.id());
     guard.lost().await;
 }

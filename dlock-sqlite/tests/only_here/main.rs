@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "all of it is test")]
 
 #[cfg(target_os = "linux")]
+mod detached;
+#[cfg(target_os = "linux")]
 mod doorbells;
 mod file;
 #[cfg(target_os = "linux")]

@@ -1,4 +1,4 @@
-//! Files and processes of a dlock that does not know permits.
+//! Files and processes of a dlock that does not know permits, and of one that cannot detach claims either.
 
 use std::time::Duration;
 
@@ -18,6 +18,13 @@ async fn older(place: &Place) -> sqlx::SqliteConnection {
     run(&mut raw, include_str!("before_permits.sql")).await;
     sqlx::query("UPDATE dlock_store SET boot = ?1").bind(boot).execute(&mut raw).await.unwrap();
     join(&mut raw).await;
+    raw
+}
+
+/// A file that was made by a dlock with permits, and in which it holds `x`. That dlock cannot detach claims.
+async fn with_permits(place: &Place) -> sqlx::SqliteConnection {
+    let mut raw = older(place).await;
+    run(&mut raw, include_str!("../../src/sql/slots.sql")).await;
     raw
 }
 
@@ -66,6 +73,49 @@ async fn a_dlock_that_does_not_know_permits_takes_one_for_a_mutex_ahead() {
     run(&mut raw, "DELETE FROM dlock_queue WHERE host = 'elsewhere'").await;
     // Nobody rings: the waiter asks again by itself.
     drop(timeout(SOON * 2, waiter).await.expect("the mutex is gone").unwrap());
+}
+
+#[tokio::test]
+async fn a_claim_of_an_older_dlock_is_shown_by_its_process() {
+    for file in ["before permits", "with permits"] {
+        let place = Place::new();
+        let mut raw = if file == "with permits" { with_permits(&place).await } else { older(&place).await };
+        let client = place.client().await;
+        assert!(client.mutex("x").try_lock().await.unwrap().is_none(), "{file}: it is held");
+        let state = client.inspect("x").await.unwrap().expect("held");
+        assert_eq!(state.holders[0].who.as_deref(), Some("pid 1 on elsewhere"), "{file}");
+        run(&mut raw, "DELETE FROM dlock_queue").await;
+        // Such a dlock still writes into the file.
+        let ticket = client.mutex("y").lock().await.unwrap().detach(SOON * 60).await.unwrap();
+        join(&mut raw).await;
+        assert!(client.mutex("x").try_lock().await.unwrap().is_none(), "{file}: it is held");
+        client.release(&ticket).await.unwrap();
+    }
+}
+
+/// Such a dlock removes the claims of a client whose FIFO has no reader.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn an_older_dlock_does_not_find_a_detached_hold_dead() {
+    let place = Place::new();
+    let mut raw = with_permits(&place).await;
+    run(&mut raw, "DELETE FROM dlock_queue").await;
+    let client = place.client().await;
+    let owner = "SELECT lower(hex(client)), expires FROM dlock_queue WHERE name = 'x'";
+    let guard = client.mutex("x").lock().await.unwrap();
+    let (before, _): (String, i64) = sqlx::query_as(owner).fetch_one(&mut raw).await.unwrap();
+    assert!(place.bells().iter().any(|bell| bell.ends_with(&before)), "the holder has no doorbell");
+    let ticket = guard.detach(SOON * 60).await.unwrap();
+    let (after, expires): (String, i64) = sqlx::query_as(owner).fetch_one(&mut raw).await.unwrap();
+    assert!(!place.bells().iter().any(|bell| bell.ends_with(&after)), "it has the doorbell {after}");
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime).tv_sec;
+    assert!(expires / 1_000_000_000 - now > 500, "an older dlock sees its end");
+    // So it waits, and is rung when the hold is released. Then its claim is first.
+    join(&mut raw).await;
+    client.release(&ticket).await.unwrap();
+    let state = client.inspect("x").await.unwrap().expect("held");
+    assert_eq!((state.holders.len(), state.queue.len()), (1, 0));
+    assert_eq!(state.holders[0].who.as_deref(), Some("pid 1 on elsewhere"));
 }
 
 #[tokio::test]

@@ -100,7 +100,7 @@ const KINDS: &[Kind] = &[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind:
 
 fn info(config: &RedisConfig) -> Info {
     let plain = config.dialect == Dialect::Plain;
-    let info = Info::new(STORE.store(), config.identity());
+    let info = Info::new(STORE.store(), config.identity()).detaches(true);
     if plain {
         return info;
     }

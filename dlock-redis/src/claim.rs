@@ -5,7 +5,7 @@ use std::{borrow::Cow, future::pending, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use dlock_core::{
     Kind, Result, Token, Wait,
-    driver::{Attempt, Claim, Grant, Release, Renewal, Request, Seat},
+    driver::{Attempt, Batch as _, Claim, Grant, Release, Renewal, Request, Seat},
 };
 use futures_util::future::select_all;
 use redis::Value;
@@ -66,14 +66,18 @@ impl RedisClaim {
     }
 
     async fn ask(&self) -> Result<Answer> {
-        let answer = match self.send().await {
+        let answer = match self.client.beside(&self.request, None, self.send()).await {
             Err(error) if error::is_wrong_type(&error) => return Err(self.wrong_kind("other")),
             outcome => self.read(outcome?)?,
         };
         match (&answer, self.client.config.replicas) {
             (Answer::Granted(_), Some(wanted)) => {
-                self.client.renewals.batch().confirm(&self.record, wanted).await?;
-                Ok(answer)
+                match self.client.renewals.batch().confirm(&self.record, wanted).await? {
+                    true => Ok(answer),
+                    false => Err(STORE.unavailable(
+                        "the lock was gone before a replica had it: the server has lost it, or another claim holds it now",
+                    )),
+                }
             }
             _ => Ok(answer),
         }
@@ -207,15 +211,24 @@ impl RedisClaim {
         (self.seat, self.as_mutex, self.for_deletion) = (None, None, None);
     }
 
+    /// Takes the seat of a holder.
+    fn watch(&mut self) {
+        if self.client.config.events && self.seat.is_none() {
+            self.seat = Some(self.client.connection.hub.watch(self.record.keys.lock(), self.request.kind));
+        }
+    }
+
     fn granted(&mut self, token: Option<Token>) -> Attempt {
         // A wake-up that came meanwhile told of the release that made this grant possible. It must not go to the next waiter.
         self.clear_seats();
         self.leave_seats();
-        if self.client.config.events {
-            self.seat = Some(self.client.connection.hub.watch(self.record.keys.lock(), self.request.kind));
-        }
+        self.watch();
         Attempt::Granted(Grant { token, valid_for: self.request.ttl })
     }
+}
+
+fn renewal(held: bool, ttl: Duration) -> Renewal {
+    if held { Renewal::Renewed { valid_for: ttl } } else { Renewal::Lost }
 }
 
 #[async_trait]
@@ -240,11 +253,27 @@ impl Claim for RedisClaim {
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
+        // Before the server is asked: a claim that is taken back was not granted to this client, so it has no seat yet.
+        self.watch();
         self.clear_seats();
-        Ok(match self.client.renewals.ask(Arc::clone(&self.record), self.request.ttl).await? {
-            true => Renewal::Renewed { valid_for: self.request.ttl },
-            false => Renewal::Lost,
-        })
+        let (ttl, record) = (self.request.ttl, Arc::clone(&self.record));
+        let asked = self.client.renewals.ask(record, ttl);
+        Ok(renewal(self.client.beside(&self.request, None, asked).await?, ttl))
+    }
+
+    /// The hold is on the server for its ttl, whether its client lives or not: so this is a renewal with another ttl. It goes alone,
+    /// because the caller often ends after it. With `wait_replicas` a replica must have it, as it must have a grant: no renewal
+    /// follows.
+    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+        let record = Record { ttl: lasting, ..Record::clone(&self.record) };
+        let renewals = self.client.renewals.batch();
+        let asked = async {
+            match self.client.config.replicas {
+                Some(wanted) => renewals.confirm(&record, wanted).await,
+                None => renewals.ask_one(&record).await,
+            }
+        };
+        Ok(renewal(self.client.beside(&self.request, Some(lasting), asked).await?, lasting))
     }
 
     async fn release(&mut self) -> Result<Release> {

@@ -1,6 +1,7 @@
 //! What the claims of one client share.
 
 mod renewals;
+mod who;
 
 use std::sync::Arc;
 
@@ -19,13 +20,15 @@ use crate::{
 
 pub(crate) use renewals::Record;
 use renewals::Renewals;
+use who::Written;
 
-/// One client: its settings, its connections, and its renewals.
+/// One client: its settings, its connections, its renewals, and what it has told of who asks.
 pub(crate) struct Client {
     pub(crate) config: RedisConfig,
     pub(crate) connection: Arc<Connection>,
     pub(crate) renewals: Gathering<Renewals>,
     pub(crate) info: Info,
+    written: Written,
 }
 
 impl Client {
@@ -33,7 +36,7 @@ impl Client {
         let script = if config.dialect == Dialect::Plain { &PLAIN_RENEW } else { &RENEW };
         let connection = Arc::new(connection);
         let renewals = Gathering::new(STORE, Renewals::new(Arc::clone(&connection), script));
-        Self { config, connection, renewals, info }
+        Self { config, connection, renewals, info, written: Written::new() }
     }
 
     pub(crate) fn keys(&self, name: &LockName) -> Keys {

@@ -20,6 +20,7 @@ use dlock_core::{
     Error, Result,
     driver::{Link, Live},
 };
+use futures_util::future::{BoxFuture, FutureExt as _};
 use redis::{
     Cmd, Pipeline, PushInfo, PushKind, RedisError, Value,
     cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr},
@@ -127,6 +128,16 @@ impl Connection {
     /// After any error but the server's refusal, the command may or may not have been done.
     pub(crate) async fn query(&self, cmd: &Cmd) -> Result<Value> {
         self.send(cmd, &mut false).await
+    }
+
+    /// Sends a command once. `None` if there is no answer, or an error. That is noted nowhere, and no other command is affected.
+    /// Boxed, because the futures of the client crate are deep, and this one is a part of others.
+    pub(crate) fn query_once(&self, cmd: Cmd) -> BoxFuture<'_, Option<Value>> {
+        let sent = async move {
+            let mut live = self.commands.live().await.ok()?;
+            live.connection.send(&cmd, self.dial.limit()).await.ok()
+        };
+        sent.boxed()
     }
 
     /// Sends a command, and sets `twice` if it was sent a second time.

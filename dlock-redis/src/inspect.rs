@@ -1,8 +1,13 @@
 //! Looks up the locks on a server, and breaks them: those of other programs too.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    future::ready,
+    time::Duration,
+};
 
-use dlock_core::{ClaimId, Contender, Kind, LockName, LockState, Result, Token};
+use dlock_core::{ClaimId, Contender, Kind, LockName, LockState, Result, Token, Who};
+use futures_util::{StreamExt as _, stream};
 use redis::{FromRedisValue, ParsingError, Value};
 
 use crate::{
@@ -36,6 +41,12 @@ impl FromRedisValue for Text {
 }
 
 pub(crate) async fn inspect(client: &Client, name: &LockName) -> Result<Option<LockState>> {
+    let mut found = see(client, name).await?;
+    tell_who(client, found.as_mut_slice()).await;
+    Ok(found)
+}
+
+async fn see(client: &Client, name: &LockName) -> Result<Option<LockState>> {
     Ok(state(name, parse(client.connection.run(&call(client, name)).await?)?))
 }
 
@@ -101,7 +112,31 @@ pub(crate) async fn list(client: &Client, prefix: &str) -> Result<Vec<LockState>
     states.sort_by(|a, b| a.name.cmp(&b.name));
     // If a lock moves from one node to another meanwhile, both may tell of it.
     states.dedup_by(|a, b| a.name == b.name);
+    tell_who(client, &mut states).await;
     Ok(states)
+}
+
+/// Adds who has each claim, in words, where that is known: it is looked up once for all claims of one text. Whoever may not look,
+/// or cannot, is shown the ids only.
+async fn tell_who(client: &Client, states: &mut [LockState]) {
+    let keys: BTreeSet<_> = states
+        .iter()
+        .flat_map(|state| state.holders.iter().chain(&state.queue))
+        .filter_map(|contender| keys::who_key(&contender.id))
+        .collect();
+    let look_up = async |key| {
+        let key_of_text = keys::who(&client.config.prefix, key);
+        let found =
+            client.connection.query_once(redis::cmd("LINDEX").arg(key_of_text).arg(0).to_owned()).await?;
+        let text = redis::from_redis_value::<String>(found).ok()?;
+        // Another program may have written anything.
+        Some((key, Who::new(text).ok()?))
+    };
+    let texts: HashMap<_, _> =
+        stream::iter(keys).map(look_up).buffer_unordered(BATCH).filter_map(ready).collect().await;
+    for contender in states.iter_mut().flat_map(|state| state.holders.iter_mut().chain(&mut state.queue)) {
+        contender.who = keys::who_key(&contender.id).and_then(|key| Some(texts.get(&key)?.text().to_owned()));
+    }
 }
 
 /// Looks into several locks of one node.
@@ -124,7 +159,7 @@ async fn look_into(
     for (name, answer) in names.iter().zip(answers) {
         // A lock that this node refuses may have moved to another, so it is asked for by its key.
         let found = match answer {
-            Value::ServerError(_) => inspect(client, name).await?,
+            Value::ServerError(_) => see(client, name).await?,
             answer => state(name, parse(answer)?),
         };
         states.extend(found);

@@ -3,10 +3,11 @@
 
 use std::{fmt, io::Write, sync::Arc};
 
-use dlock_core::{ClaimId, LockName};
+use dlock_core::{ClaimId, LockName, Who};
 use redis::{RedisWrite, ToRedisArgs};
 
 /// The names of one lock's keys and channels.
+#[derive(Clone)]
 pub(crate) struct Keys {
     lock: Arc<str>,
     /// Whether the lock's name has a `{`. It is then taken to have a hash tag, and stands without further braces in other names.
@@ -205,6 +206,24 @@ pub(crate) fn owner(id: ClaimId) -> String {
     format!("{id}:0")
 }
 
+/// The key of the text that says who has the claims whose ids begin with `key`. It is of no lock, so on a cluster it may be in any
+/// slot.
+pub(crate) fn who(prefix: &str, key: [u8; Who::KEY]) -> String {
+    let digits: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{prefix}dlock_who:{digits}")
+}
+
+/// With what the id of a claim begins; `None` for a claim that dlock did not make.
+pub(crate) fn who_key(owner: &str) -> Option<[u8; Who::KEY]> {
+    let id = owner.strip_suffix(":0").filter(|id| id.len() == 36)?;
+    let mut digits = id.bytes().filter(|byte| *byte != b'-').map(|byte| (byte as char).to_digit(16));
+    let mut key = [0; Who::KEY];
+    for byte in &mut key {
+        *byte = u8::try_from(digits.next()?? * 16 + digits.next()??).ok()?;
+    }
+    Some(key)
+}
+
 /// A pattern for `SCAN`: `beginning`, which is a pattern itself, then `prefix` taken literally, then anything.
 pub(crate) fn pattern(beginning: &str, prefix: &str) -> String {
     let mut pattern = String::from(beginning);
@@ -279,6 +298,19 @@ mod tests {
             assert_eq!(waited_for(&Keys::new("", &named(name)).queue().to_string()), Some(name));
         }
         assert_eq!(waited_for("foo"), None);
+    }
+
+    #[test]
+    fn the_id_of_a_claim_of_dlock_leads_to_the_text_that_says_who_has_it() {
+        let anna = Who::new("anna").expect("legal");
+        let ours = owner(ClaimId::of(&anna));
+        assert_eq!(who_key(&ours), Some(anna.key()));
+        assert_eq!(who("app:", [0, 1, 0xab, 0xcd, 0xff]), "app:dlock_who:0001abcdff");
+        let of_redisson = ours.replace(":0", ":31");
+        for other in [&of_redisson, "", ":0", "x:0", "ééééééééééééééééééé:0", &ours.replace('-', "x")]
+        {
+            assert_eq!(who_key(other), None, "{other}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::Bench;
-use dlock_core::{Kind, LockOptions};
+use dlock_core::{Kind, LockOptions, Who};
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
@@ -35,6 +35,7 @@ async fn waiters_and_holders_send_no_command_meanwhile() {
         let name = format!("foo-{other}");
         held.push(a.of(kind, &name).lock(&options).await.unwrap());
         let lock = b.of(other, &name);
+        let options = options.clone();
         waiters.push(tokio::spawn(async move { lock.lock(&options).await }));
     }
     // Four holders have asked once each. Four waiters have asked twice each: before and after they subscribed.
@@ -67,4 +68,24 @@ async fn many_holds_are_renewed_in_few_calls() {
     let asked = bench.calls("evalsha").await - before;
     assert!(held.iter().all(|held| !held.is_lost()), "nothing can be said of what is not renewed");
     assert!((2 * HOLDS / 200..HOLDS / 2).contains(&asked), "{asked} calls for three renewals of {HOLDS}");
+}
+
+#[tokio::test]
+async fn who_asks_costs_a_client_one_command_and_an_acquisition_none() {
+    const PAIRS: u64 = 1000;
+    let Some(bench) = Bench::new().await else { return };
+    // Another client, so that the server knows the scripts.
+    let other = bench.locks("").await.with_who(Who::new("anna").expect("legal"));
+    other.mutex("foo").lock().await.unwrap().release().await.unwrap();
+    let locks = bench.locks("").await.with_who(Who::new("bert").expect("legal"));
+    bench.tell("CONFIG RESETSTAT").await;
+    for _ in 0..PAIRS {
+        locks.mutex("foo").lock().await.unwrap().release().await.unwrap();
+    }
+    let (pairs, texts) = (bench.calls("evalsha").await, bench.calls("eval").await);
+    assert_eq!((pairs, texts), (2 * PAIRS, 1), "scripts for pairs and for who asks");
+    // A label is another text.
+    let before = bench.calls("eval").await;
+    locks.mutex("foo").lock().label("the nightly run").await.unwrap().release().await.unwrap();
+    assert_eq!(bench.calls("eval").await - before, 1);
 }

@@ -25,6 +25,7 @@ use crate::{
 const MOST: usize = 200;
 
 /// A claim as it is on the server.
+#[derive(Clone)]
 pub(crate) struct Record {
     pub(crate) keys: Keys,
     pub(crate) owner: String,
@@ -71,15 +72,10 @@ impl Renewals {
         Self { connection, script, takes_one_key: AtomicBool::new(false) }
     }
 
-    /// Waits until a replica has the hold that was just granted.
-    pub(crate) async fn confirm(&self, record: &Record, wanted: Replicas) -> Result<()> {
+    /// Renews a hold, and waits until a replica has that. The answer is whether the claim still holds its lock.
+    pub(crate) async fn confirm(&self, record: &Record, wanted: Replicas) -> Result<bool> {
         let answer = self.connection.confirm(&self.call(&[record]), record.keys.lock(), wanted).await?;
-        if answers(&answer, 1)?[0] {
-            return Ok(());
-        }
-        Err(STORE.unavailable(
-            "the lock was gone before a replica had it: the server has lost it, or another claim holds it now",
-        ))
+        Ok(answers(&answer, 1)?[0])
     }
 
     fn call(&self, records: &[&Record]) -> Call {

@@ -47,7 +47,8 @@ impl Connect for Lines {
     type Connection = Line;
 
     async fn connect(&self) -> Result<Line> {
-        self.dial.line().await
+        // Boxed: it is rare and deep, and a part of the future of every command.
+        Box::pin(self.dial.line()).await
     }
 
     fn reconnected(&self, since: Instant) {

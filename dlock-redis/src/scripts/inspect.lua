@@ -3,12 +3,12 @@
 -- permit, and `mode` with `permit` if it is one}, {kind, owner, ms of each waiter}}.
 local fields = fields_of(KEYS[1], redis.call('TYPE', KEYS[1]).ok, ARGV[2]) or {}
 local holds, waits = {}, {}
-local is_read = ARGV[2] == 'hash' and fields[1] and redis.call('HGET', KEYS[1], 'mode') == 'read'
+local mode = ARGV[2] == 'hash' and fields[1] and redis.call('HGET', KEYS[1], 'mode')
 for i = 1, #fields, 2 do
     local timeout = ARGV[1] .. ':' .. fields[i] .. ':rwlock_timeout:1'
     local token, left = redis.pcall('GET', timeout), redis.call('PTTL', timeout)
     -- A reader of dlock's without a timeout is dead, though its field is not yet removed.
-    if not (is_read and left == -2 and string.sub(fields[i], -2) == ':0') then
+    if not (mode == 'read' and left == -2 and string.sub(fields[i], -2) == ':0') then
         holds[#holds + 1], holds[#holds + 2] = fields[i], left
         holds[#holds + 1] = type(token) == 'string' and token or ''
     end
@@ -31,16 +31,5 @@ table.sort(line, function(a, b) return a[1] < b[1] end)
 for _, one in ipairs(line) do
     wait(one[2], one[3], redis.call('ZSCORE', KEYS[9], one[3]))
 end
-if fields[1] == 'mode' and fields[2] == 'permit' then
-    holds = {'mode', -2, 'permit'}
-    local held, found = holders(), redis.call('ZRANGE', queue, 0, -1, 'WITHSCORES')
-    for i = 1, #found, 2 do
-        local left = math.floor((redis.call('ZSCORE', beats, found[i]) or now) - now)
-        if left > 0 and held[found[i]] then
-            for _, value in ipairs({owner_of(found[i]), left, found[i + 1]}) do holds[#holds + 1] = value end
-        else
-            wait('permit', owner_of(found[i]), now + left)
-        end
-    end
-end
+if mode == 'permit' then holds = permits(fields, wait) end
 return {redis.call('PTTL', KEYS[1]), holds, waits}

@@ -65,15 +65,16 @@ scripts! {
     FAIR_ACQUIRE = "draw" "fair" "fair_acquire" "fair_wait";
     FAIR_RELEASE = "fair" "fair_release";
     RW_ACQUIRE = "draw" "rw" "rw_acquire" "rw_wait";
-    RW_RELEASE = "rw" "rw_release";
-    RENEW = "renew";
+    RW_RELEASE = "readers" "rw" "rw_release";
+    RENEW = "readers" "permit_renew" "renew";
     PLAIN_ACQUIRE = "plain_acquire";
     PLAIN_RELEASE = "plain_release";
     PLAIN_RENEW = "plain_renew";
-    PERMIT_ACQUIRE = "draw" "permit" "permit_acquire";
-    PERMIT_RELEASE = "permit" "permit_release";
-    PERMIT_BREAK = "permit" "permit_break";
-    INSPECT = "permit" "fields" "inspect";
+    PERMIT_ACQUIRE = "draw" "permit_first" "permit" "permit_bury" "permit_acquire";
+    PERMIT_RELEASE = "permit_last" "permit" "permit_bury" "permit_release";
+    PERMIT_BREAK = "permit" "permit_bury" "permit_break";
+    INSPECT = "permit" "fields" "inspect_permits" "inspect";
     PEEK = "peek";
     FORCE_RELEASE = "fields" "force_release";
+    WHO = "who";
 }

@@ -19,20 +19,3 @@ local function bury()
     for _, who in ipairs(dead) do leave(who) end
     if #dead > 0 then wake_all() end
 end
--- Removes dlock's readers without a timeout: they are dead. Answers the ms until the last of the other readers ends; nil if one of
--- Redisson's has no timeout. That reader may be alive, because Redisson may renew the hash without each timeout.
-local function longest_read(tag)
-    local longest, fields = 0, redis.call('HGETALL', lock)
-    for i = 1, #fields, 2 do
-        local who, holds, left = fields[i], tonumber(fields[i + 1]) or 0, -2
-        -- A count above 1000 is no hold's: a foreign field must not keep the server in this loop.
-        for k = 1, holds <= 1000 and holds or 0 do
-            left = math.max(left, redis.call('PTTL', tag .. ':' .. who .. ':rwlock_timeout:' .. k))
-        end
-        if who ~= 'mode' and left < 0 then
-            if string.sub(who, -2) == ':0' then redis.call('HDEL', lock, who) else longest = nil end
-        end
-        longest = longest and math.max(longest, left)
-    end
-    return longest
-end

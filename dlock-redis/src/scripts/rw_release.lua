@@ -19,7 +19,7 @@ local lives = redis.call('DEL', mine) == 1
 local held = redis.call('HDEL', lock, owner) == 1
 -- Only a lock in read mode lasts as long as its last reader. In write mode the ttl is the writer's.
 if held and redis.call('HGET', lock, 'mode') == 'read' then
-    local longest = longest_read(ARGV[5])
+    local longest = longest_read(lock, ARGV[5])
     if redis.call('HLEN', lock) == 1 then
         redis.call('DEL', lock)
         redis.call(ARGV[4], ARGV[3], '0')

@@ -91,6 +91,14 @@ impl Bench {
         line.map_or(0, |line| line.split(',').next().expect("a number").parse().expect("a number"))
     }
 
+    /// All keys in order, without those that say who holds.
+    pub(crate) async fn all_keys(&self) -> Vec<String> {
+        let mut keys: Vec<String> = self.ask("KEYS *").await;
+        keys.retain(|key| !key.contains("dlock_who:"));
+        keys.sort_unstable();
+        keys
+    }
+
     /// Ends all subscriptions and sends a command, in one step, so that nobody can subscribe anew in between.
     pub(crate) async fn unheard(&self, command: &str) {
         unheard(&mut self.raw.clone(), command).await;
@@ -173,10 +181,10 @@ pub(crate) fn unique() -> String {
 
 /// A claim without the engine, so that each step is one call, and its owner.
 pub(crate) fn claim(store: &Store, name: &str, kind: Kind, ttl: u64, wait: Wait) -> (Box<dyn Claim>, String) {
-    let id = ClaimId::random();
     let name = LockName::new(name).expect("a legal name");
-    let claim = store.backend.claim(Request::new(name, kind, Duration::from_millis(ttl)).id(id).wait(wait));
-    (claim, format!("{id}:0"))
+    let request = Request::new(name, kind, Duration::from_millis(ttl)).wait(wait);
+    let owner = format!("{}:0", request.id);
+    (store.backend.claim(request), owner)
 }
 
 /// The token of an attempt. Fails if the attempt was not granted.

@@ -14,13 +14,14 @@ use dlock_conformance::peer::{
     PeerKind::{Fair, Fenced, Mutex, Read, Write},
     Taken,
 };
-use dlock_core::{DistributedLock, Guard, Kind, LockOptions, Locks, MultiLock, RedLock};
+use dlock_core::{DistributedLock, Error, Guard, Kind, LockOptions, Locks, MultiLock, RedLock, Ticket};
 use futures_util::future::{join, join_all};
 use tokio::{task::yield_now, time::Instant};
 
 use crate::{
     Border, TTL,
     common::{connect, raw, soon, unique, words},
+    until,
 };
 
 /// Longer than anybody waits here.
@@ -137,6 +138,48 @@ pub(crate) async fn whoever_asks_while_the_other_lets_go_is_woken(border: &Borde
     locks.close().await;
 }
 
+/// A permit that is held alone and several permits are kept in different keys.
+pub(crate) async fn it_stays_out_while_permits_are_held(border: &Border, kind: PeerKind) {
+    let (name, other) = (unique(), border.contender(kind));
+    let locks = border.locks().await;
+    let pool = locks.semaphore(&name, 2);
+    let stays_out = async |what: &str| {
+        assert_eq!(other.try_lock(kind, &name).await.expect("an answer"), None, "beside {what}");
+        let short = Duration::from_millis(50);
+        let taken = border.contender(kind).lock(kind, &name, short).await.expect("an answer");
+        assert_eq!(taken, None, "beside {what}");
+    };
+
+    let first = pool.acquire().await.expect("nobody holds one");
+    stays_out("a permit").await;
+    let second = pool.acquire().await.expect("one is free");
+    stays_out("two permits").await;
+    first.release().await.expect("it holds it");
+    stays_out("the second permit").await;
+    let let_go = async {
+        border.waiters(&name).await;
+        second.release().await.expect("it holds it");
+    };
+    let (taken, ()) = soon("the peer was not woken", join(other.lock(kind, &name, LONG), let_go)).await;
+    took(taken);
+    for refused in [pool.acquire().await.map(Some), pool.try_acquire().await] {
+        let error = refused.expect_err("the peer holds it");
+        assert!(matches!(error, Error::WrongKind { .. }), "{error:?}");
+    }
+    other.unlock(kind, &name).await.expect("it holds it");
+
+    // The last permit that is given back was alone.
+    let last = pool.acquire().await.expect("the peer has let go");
+    let let_go = async {
+        border.waiters(&name).await;
+        last.release().await.expect("it holds it");
+    };
+    let (taken, ()) = soon("the peer was not woken", join(other.lock(kind, &name, LONG), let_go)).await;
+    took(taken);
+    other.unlock(kind, &name).await.expect("it holds it");
+    locks.close().await;
+}
+
 pub(crate) async fn a_downgrade_lets_its_readers_in(border: &Border) {
     let (name, other) = (unique(), border.contender(Read));
     let locks = border.locks().await;
@@ -225,6 +268,87 @@ pub(crate) async fn a_lock_that_dlock_breaks_is_its_waiters(border: &Border, kin
     let still = locks.of(kind.kind(), &name).try_lock(&LockOptions::new()).await.expect("an answer");
     assert!(still.is_none(), "the waiter holds it");
     waiter.unlock(kind, &name).await.expect("it holds it");
+    locks.close().await;
+}
+
+/// A hold that was detached for so long, by a client that has ended.
+async fn detached(border: &Border, kind: PeerKind, name: &str, lasting: Duration) -> Ticket {
+    let locks = border.locks().await;
+    let ticket = lock(&locks, kind, name).await.detach(lasting).await.expect("it holds it");
+    locks.close().await;
+    ticket
+}
+
+/// A reader of the peer would share a read hold.
+fn excluded(kind: PeerKind) -> PeerKind {
+    if kind == Read { Write } else { kind }
+}
+
+pub(crate) async fn a_detached_hold_keeps_the_peer_out_until_it_is_released(border: &Border, kind: PeerKind) {
+    let (name, wanted) = (unique(), excluded(kind));
+    let other = border.contender(wanted);
+    let ticket = detached(border, kind, &name, LONG * 10).await;
+    assert_eq!(other.try_lock(wanted, &name).await.expect("an answer"), None, "the peer took it");
+    let left = other.state(kind, &name).await.expect("an answer").expect("dlock holds it");
+    assert!(left > LONG * 9, "the peer sees {left:?}");
+    let locks = border.locks().await;
+    let release = async {
+        border.waiters(&name).await;
+        locks.release(&ticket).await.expect("it is held");
+    };
+    let (taken, ()) =
+        soon("the peer was not woken", join(other.lock(wanted, &name, LONG * 10), release)).await;
+    took(taken);
+    other.unlock(wanted, &name).await.expect("it holds it");
+    locks.close().await;
+}
+
+pub(crate) async fn a_detached_hold_ends_for_the_peer_after_its_time(border: &Border, kind: PeerKind) {
+    let (name, wanted) = (unique(), excluded(kind));
+    let other = border.contender(wanted);
+    detached(border, kind, &name, Duration::from_secs(2)).await;
+    assert_eq!(other.try_lock(wanted, &name).await.expect("an answer"), None, "the peer took it");
+    took(soon("the peer waits for longer", other.lock(wanted, &name, LONG)).await);
+    other.unlock(wanted, &name).await.expect("it holds it");
+}
+
+pub(crate) async fn readers_of_the_peer_leave_a_detached_reader_its_time(border: &Border) {
+    let (name, reader, writer) = (unique(), border.contender(Read), border.contender(Write));
+    let ticket = detached(border, Read, &name, LONG * 10).await;
+    for _ in 0..2 {
+        took(reader.try_lock(Read, &name).await);
+        reader.unlock(Read, &name).await.expect("it holds it");
+        let locks = border.locks().await;
+        lock(&locks, Read, &name).await.release().await.expect("it holds it");
+        locks.close().await;
+        assert_eq!(writer.try_lock(Write, &name).await.expect("an answer"), None, "a writer beside a reader");
+    }
+    let mut raw = raw(border.running.url()).await;
+    let left: u64 = words(&format!("PTTL {name}")).query_async(&mut raw).await.expect("it is held");
+    assert!(left > 9 * 60_000, "the readers that came and went have left {left} ms of ten minutes");
+    let locks = border.locks().await;
+    locks.release(&ticket).await.expect("it is held");
+    locks.close().await;
+}
+
+/// The limit that the README tells of. Redisson renews the lock's hash for its own watchdog time only.
+pub(crate) async fn a_reader_of_the_peer_that_dies_may_end_a_detached_reader(border: &Border) {
+    let name = unique();
+    let ticket = detached(border, Read, &name, LONG * 10).await;
+    let peer = border.built.start(border.running.url(), Duration::from_secs(3));
+    took(peer.contender().try_lock(Read, &name).await);
+    let mut raw = raw(border.running.url()).await;
+    let cut = async || {
+        let left: u64 = words(&format!("PTTL {name}")).query_async(&mut raw).await.expect("it is held");
+        left <= 3000
+    };
+    tokio::time::timeout(LONG, until(cut)).await.expect("Redisson renews its reader");
+    drop(peer);
+    let locks = border.locks().await;
+    let guard = soon("it lasts, and the README is wrong", lock(&locks, Write, &name)).await;
+    guard.release().await.expect("it holds it");
+    let told = locks.resume(&ticket).await;
+    assert!(matches!(told, Err(Error::Lost { .. })), "{told:?}");
     locks.close().await;
 }
 

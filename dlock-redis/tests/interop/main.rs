@@ -94,6 +94,10 @@ fn redisson(border: &Arc<Border>) -> Vec<Trial> {
         whoever_asks_while_the_other_lets_go_is_woken(Fair);
         whoever_asks_while_the_other_lets_go_is_woken(Read);
         whoever_asks_while_the_other_lets_go_is_woken(Write);
+        it_stays_out_while_permits_are_held(Mutex);
+        it_stays_out_while_permits_are_held(Fair);
+        it_stays_out_while_permits_are_held(Read);
+        it_stays_out_while_permits_are_held(Write);
         a_downgrade_lets_its_readers_in();
         both_queue_in_order_of_arrival();
         each_sees_what_the_other_holds(Mutex);
@@ -103,6 +107,14 @@ fn redisson(border: &Arc<Border>) -> Vec<Trial> {
         a_lock_that_dlock_breaks_is_its_waiters(Mutex);
         a_lock_that_dlock_breaks_is_its_waiters(Fair);
         a_lock_that_dlock_breaks_is_its_waiters(Write);
+        a_detached_hold_keeps_the_peer_out_until_it_is_released(Mutex);
+        a_detached_hold_keeps_the_peer_out_until_it_is_released(Fair);
+        a_detached_hold_keeps_the_peer_out_until_it_is_released(Read);
+        a_detached_hold_keeps_the_peer_out_until_it_is_released(Write);
+        a_detached_hold_ends_for_the_peer_after_its_time(Mutex);
+        a_detached_hold_ends_for_the_peer_after_its_time(Read);
+        readers_of_the_peer_leave_a_detached_reader_its_time();
+        a_reader_of_the_peer_that_dies_may_end_a_detached_reader();
         what_it_held_when_it_was_killed_is_free_after_its_ttl();
         a_mixed_fleet_loses_nothing(&[Mutex]);
         a_mixed_fleet_loses_nothing(&[Fair]);

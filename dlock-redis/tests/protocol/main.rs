@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod detach;
 mod flaws;
 mod golden;
 mod multilock;
@@ -10,3 +11,4 @@ mod plain;
 mod unfit;
 #[cfg(feature = "tracing")]
 mod warnings;
+mod who;

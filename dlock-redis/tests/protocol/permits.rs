@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dlock_core::{
-    ClaimId, DistributedLock, Error, Kind, LockName, Wait,
+    DistributedLock, Error, Kind, LockName, Wait,
     driver::{Claim, Release, Renewal, Request, Store},
 };
 
@@ -15,16 +15,10 @@ const TOKEN: &str = "redisson_lock_token:{foo}";
 
 /// A claim without the engine, and its name on the server.
 fn permit(store: &Store, limit: u32, ttl: u64) -> (Box<dyn Claim>, String) {
-    let (id, ttl) = (ClaimId::random(), Duration::from_millis(ttl));
-    let request =
-        Request::new(LockName::new("foo").expect("legal"), Kind::Permit, ttl).id(id).wait(Wait::Forever);
+    let (name, ttl) = (LockName::new("foo").expect("legal"), Duration::from_millis(ttl));
+    let request = Request::new(name, Kind::Permit, ttl).wait(Wait::Forever);
+    let id = request.id;
     (store.backend.claim(request.limit(limit.try_into().expect("not zero"))), format!("{id}:0/{limit}"))
-}
-
-async fn keys(bench: &Bench) -> Vec<String> {
-    let mut keys: Vec<String> = bench.ask("KEYS *").await;
-    keys.sort();
-    keys
 }
 
 #[tokio::test]
@@ -34,7 +28,7 @@ async fn holders_and_waiters_stand_in_one_queue_and_leave_nothing() {
     let ((mut a, one), (mut b, other)) = (permit(&store, 1, 30_000), permit(&store, 1, 30_000));
     let token = granted(a.attempt().await);
     busy(b.attempt().await);
-    assert_eq!(keys(&bench).await, [BEATS, QUEUE, "foo", TOKEN]);
+    assert_eq!(bench.all_keys().await, [BEATS, QUEUE, "foo", TOKEN]);
     assert_eq!(bench.ask::<Vec<String>>("HGETALL foo").await, ["mode", "permit"]);
     assert_eq!(bench.ask::<Vec<String>>(&format!("ZRANGE {QUEUE} 0 -1")).await, [one.clone(), other]);
     assert_eq!(bench.ask::<u64>(&format!("ZSCORE {QUEUE} {one}")).await, token);
@@ -50,15 +44,16 @@ async fn holders_and_waiters_stand_in_one_queue_and_leave_nothing() {
     assert!(granted(b.attempt().await) > token);
     assert_eq!(b.release().await.unwrap(), Release::Done);
     assert_eq!(b.release().await.unwrap(), Release::Gone);
-    assert_eq!(keys(&bench).await, [TOKEN]);
+    assert_eq!(bench.all_keys().await, [TOKEN]);
 }
 
 #[tokio::test]
 async fn a_renewal_keeps_all_keys_and_creates_nothing() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
-    let ((mut a, one), (mut b, _)) = (permit(&store, 2, 30_000), permit(&store, 2, 30_000));
+    let [(mut a, one), (mut b, _), (mut c, _)] = [(); 3].map(|()| permit(&store, 2, 30_000));
     granted(a.attempt().await);
+    granted(c.attempt().await);
     for key in ["foo", QUEUE, BEATS] {
         bench.tell(&format!("PEXPIRE {key} 2000")).await;
     }
@@ -72,8 +67,79 @@ async fn a_renewal_keeps_all_keys_and_creates_nothing() {
     bench.tell(&format!("ZADD {BEATS} 1 {one}")).await;
     assert_eq!(a.renew().await.unwrap(), Renewal::Lost);
     granted(b.attempt().await);
-    assert_eq!(bench.ask::<u64>(&format!("ZCARD {QUEUE}")).await, 1, "the dead one is gone");
-    b.release().await.unwrap();
+    assert_eq!(bench.ask::<u64>(&format!("ZCARD {QUEUE}")).await, 2, "the dead one is gone");
+    for mut claim in [b, c] {
+        claim.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_permit_that_is_held_alone_is_a_field_of_the_lock_and_leaves_nothing() {
+    let Some(bench) = Bench::new().await else { return };
+    let (store, locks) = (bench.store("").await, bench.locks("").await);
+    let (mut a, one) = permit(&store, 3, 30_000);
+    let token = granted(a.attempt().await);
+    assert_eq!(bench.all_keys().await, ["foo", TOKEN]);
+    assert_eq!(
+        bench.ask::<Vec<String>>("HGETALL foo").await,
+        ["mode", "permit", &one, &token.to_string()],
+        "not as permit.lua says"
+    );
+    bench.tell("PEXPIRE foo 2000").await;
+    assert!(matches!(a.renew().await.unwrap(), Renewal::Renewed { .. }));
+    let left: i64 = bench.ask("PTTL foo").await;
+    assert!((25_000..=30_000).contains(&left), "the lock ends in {left} ms, and its holder has renewed");
+    let state = locks.inspect("foo").await.unwrap().expect("it is held");
+    assert_eq!((state.holders.len(), state.queue.len()), (1, 0), "{state:?}");
+    assert!(one.starts_with(&state.holders[0].id), "{one} is not {state:?}");
+    assert_eq!(state.holders[0].token.map(|token| token.get()), Some(token));
+    assert!(state.holders[0].ttl_left > Some(Duration::from_secs(20)), "{state:?}");
+    assert_eq!(a.release().await.unwrap(), Release::Done);
+    assert_eq!(a.release().await.unwrap(), Release::Gone);
+    assert_eq!(bench.all_keys().await, [TOKEN]);
+    let again = granted(a.attempt().await);
+    assert!(again > token);
+    assert_eq!(granted(a.attempt().await), again, "asking again is the same grant");
+    assert!(locks.force_release("foo").await.unwrap(), "one held it");
+    assert_eq!(a.renew().await.unwrap(), Renewal::Lost);
+    assert_eq!(bench.ask::<u64>("EXISTS foo").await, 0);
+    granted(a.attempt().await);
+    assert!(locks.force_release("foo").await.unwrap(), "one held it, alone");
+    assert_eq!(a.renew().await.unwrap(), Renewal::Lost);
+    granted(a.attempt().await);
+    // Somebody deletes the lock's key, and Redisson takes it as a mutex.
+    bench.tell("DEL foo").await;
+    bench.tell("HSET foo aaaa:1 1").await;
+    assert_eq!(a.renew().await.unwrap(), Renewal::Lost);
+    assert_eq!(a.release().await.unwrap(), Release::Gone);
+    assert_eq!(bench.ask::<Vec<String>>("HGETALL foo").await, ["aaaa:1", "1"]);
+}
+
+#[tokio::test]
+async fn who_held_alone_keeps_its_token_and_its_end_when_another_comes() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let ((mut a, one), (mut b, other)) = (permit(&store, 1, 30_000), permit(&store, 1, 60_000));
+    let token = granted(a.attempt().await);
+    bench.tell("PEXPIRE foo 20000").await;
+    let retry = busy(b.attempt().await);
+    assert!(
+        (Duration::from_secs(10)..=Duration::from_secs(20)).contains(&retry),
+        "who waits asks when the holder is dead, not after {retry:?}"
+    );
+    assert_eq!(bench.ask::<Vec<String>>("HGETALL foo").await, ["mode", "permit"]);
+    assert_eq!(bench.ask::<Vec<String>>(&format!("ZRANGE {QUEUE} 0 -1")).await, [one.clone(), other]);
+    assert_eq!(bench.ask::<u64>(&format!("ZSCORE {QUEUE} {one}")).await, token);
+    for key in ["foo", QUEUE, BEATS] {
+        let left: i64 = bench.ask(&format!("PTTL {key}")).await;
+        assert!((50_000..=60_000).contains(&left), "{key} ends after {left} ms, not with the longest claim");
+    }
+    assert!(matches!(a.renew().await.unwrap(), Renewal::Renewed { .. }));
+    assert_eq!(granted(a.attempt().await), token);
+    assert_eq!(a.release().await.unwrap(), Release::Done);
+    assert!(granted(b.attempt().await) > token);
+    assert_eq!(b.release().await.unwrap(), Release::Done);
+    assert_eq!(bench.all_keys().await, [TOKEN]);
 }
 
 /// What each of Redisson's acquiring scripts looks at, by the state that it finds, with no other effect than its own.
@@ -110,23 +176,21 @@ async fn redisson_sees_a_lock_that_others_hold_as_long_as_anybody_is_in_the_queu
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
     let ((mut a, _), (mut b, _)) = (permit(&store, 1, 30_000), permit(&store, 1, 30_000));
-    granted(a.attempt().await);
-    busy(b.attempt().await);
-    for left in [2, 1] {
+    for state in ["one who is alone", "one who holds and one who waits", "one who waited"] {
+        match state {
+            "one who is alone" => assert!(granted(a.attempt().await) > 0),
+            "one who waited" => assert_eq!(a.release().await.unwrap(), Release::Done),
+            _ => assert!(!busy(b.attempt().await).is_zero()),
+        }
+        let before: Vec<String> = bench.ask("HGETALL foo").await;
+        assert_eq!(before[..2], ["mode", "permit"]);
         for (what, script) in REDISSON {
             let mut eval = redis::cmd("EVAL");
             eval.arg(script).arg(1).arg("foo").arg("aaaa:1");
             let answer: i64 = eval.query_async(&mut bench.raw.clone()).await.unwrap();
-            assert!(
-                answer > 0,
-                "{what} does not wait for the ttl, but is told {answer}, with {left} in the queue"
-            );
+            assert!(answer > 0, "{what} does not wait for the ttl, but is told {answer}, with {state}");
         }
-        assert_eq!(bench.ask::<Vec<String>>("HGETALL foo").await, ["mode", "permit"]);
-        if left == 2 {
-            a.release().await.unwrap();
-            granted(b.attempt().await);
-        }
+        assert_eq!(bench.ask::<Vec<String>>("HGETALL foo").await, before);
     }
     b.release().await.unwrap();
     assert_eq!(bench.ask::<u64>("EXISTS foo").await, 0);
@@ -136,9 +200,6 @@ async fn redisson_sees_a_lock_that_others_hold_as_long_as_anybody_is_in_the_queu
 async fn the_last_permit_given_back_wakes_those_of_redisson_who_wait() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
-    let ((mut a, _), (mut b, _)) = (permit(&store, 2, 30_000), permit(&store, 2, 30_000));
-    granted(a.attempt().await);
-    granted(b.attempt().await);
     bench.tell("RPUSH redisson_lock_queue:{foo} aaaa:1").await;
     let mut ears = Vec::new();
     for channel in
@@ -146,16 +207,26 @@ async fn the_last_permit_given_back_wakes_those_of_redisson_who_wait() {
     {
         ears.push(Ear::on(bench.running.url(), channel).await);
     }
-    a.release().await.unwrap();
-    assert!(ears[0].is_silent(&bench).await, "one permit is still held");
-    b.release().await.unwrap();
-    for (ear, payload) in ears.iter_mut().zip(["0", "0", "1"]) {
-        // The other two have heard the end of the silence too.
-        let mut message = ear.next().await;
-        while message == "end" {
-            message = ear.next().await;
+    for holders in [1, 2] {
+        let mut held: Vec<_> = (0..holders).map(|_| permit(&store, 2, 30_000).0).collect();
+        for claim in &mut held {
+            granted(claim.attempt().await);
         }
-        assert_eq!(message, payload);
+        for mut claim in held.drain(1..) {
+            claim.release().await.unwrap();
+        }
+        assert!(ears[0].is_silent(&bench).await, "one permit is still held");
+        held[0].release().await.unwrap();
+        for (ear, payloads) in ears.iter_mut().zip([&["0"][..], &["0"], &["1", "0"]]) {
+            for payload in payloads {
+                // The others have heard the end of the silence too.
+                let mut message = ear.next().await;
+                while message == "end" {
+                    message = ear.next().await;
+                }
+                assert_eq!(message, *payload, "of {holders}");
+            }
+        }
     }
 }
 
@@ -171,7 +242,7 @@ async fn a_semaphore_and_every_other_kind_refuse_each_other() {
         let other = locks.of(*kind, "foo");
         let held = pool.acquire().await.unwrap();
         refused(&other.lock(&Default::default()).await.expect_err("a permit is held"), "semaphore");
-        assert_eq!(bench.ask::<Vec<String>>("HGETALL foo").await, ["mode", "permit"]);
+        assert_eq!(bench.ask::<Vec<String>>("HGETALL foo").await[..2], ["mode", "permit"]);
         held.release().await.unwrap();
         let held = other.lock(&Default::default()).await.unwrap();
         refused(&pool.acquire().await.expect_err("another kind is held"), "ask for");
@@ -209,7 +280,7 @@ async fn who_held_a_permit_of_a_lock_that_was_taken_never_holds_again() {
     for mut claim in [waiting, newcomer] {
         assert_eq!(claim.release().await.unwrap(), Release::Done);
     }
-    assert_eq!(keys(&bench).await, [TOKEN]);
+    assert_eq!(bench.all_keys().await, [TOKEN]);
 }
 
 /// Redisson's semaphore counts: a holder that dies takes its permit along. Here nothing counts.

@@ -39,7 +39,8 @@ async fn all_works(locks: &Locks) {
     for kind in crate::common::KINDS {
         let held = locks.of(*kind, "foo").lock(&options).await.expect("it is free");
         let lock = locks.of(if *kind == Kind::Read { Kind::Write } else { *kind }, "foo");
-        let waiter = tokio::spawn(async move { lock.lock(&options).await });
+        let patient = options.clone();
+        let waiter = tokio::spawn(async move { lock.lock(&patient).await });
         // Waiters for a mutex cannot be seen on the server.
         while *kind != Kind::Mutex && waiting(locks).await == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -88,6 +89,17 @@ async fn the_acl_line_is_enough_for_events_and_replicas() {
 #[tokio::test]
 async fn on_a_cluster_a_user_without_rights_is_told_the_acl_line_and_with_it_all_works() {
     is_refused_without_rights_and_works_with_them(Flavour::Cluster, "").await;
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_say_who_it_is_can_do_all_else() {
+    let Some(running) = servers(Flavour::Standalone).await else { return };
+    let keys = "~foo ~redisson_lock_*{foo} ~dlock_*{foo} ~{foo}:* ~dlock_forced:*";
+    each(&running, &format!("ACL SETUSER poor on >hunter2 +@all &* {keys}")).await;
+    let locks = locks(&with_user(running.url(), "poor:hunter2")).await.expect("the user may connect");
+    all_works(&locks).await;
+    let texts: Vec<String> = ask(&running.servers()[0], "KEYS dlock_who:*").await;
+    assert!(texts.is_empty(), "the user has written {texts:?}, and this tests nothing");
 }
 
 #[tokio::test]

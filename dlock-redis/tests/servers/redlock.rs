@@ -3,7 +3,7 @@
 use std::{io, time::Duration};
 
 use dlock_conformance::stores::{Data, Server};
-use dlock_core::{Error, Guard, Locks, LostReason};
+use dlock_core::{Error, Guard, Locks, LostReason, Registry};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::common::{connect, nodes::Nodes, or_skip};
@@ -197,4 +197,28 @@ async fn a_server_that_comes_back_empty_is_told_again_by_a_holder_that_renews() 
     assert!(!guard.is_lost(), "four of five never forgot");
     let other = nodes.locks(SHORT).await.mutex("x").try_lock().await;
     assert!(other.expect("all answer").is_none(), "two clients hold the lock");
+}
+
+#[tokio::test]
+async fn a_url_says_who_holds_a_redlock() {
+    let Some(nodes) = or_skip(Nodes::new(3, "who=the%20nightly%20run").await) else { return };
+    let locks = Registry::new().with(dlock_redis::DRIVER).connect(nodes.url()).await.expect("all are there");
+    let held = locks.mutex("x").lock().await.expect("nobody holds it");
+    let state = locks.inspect("x").await.expect("all answer").expect("it is held");
+    assert_eq!(state.holders[0].who.as_deref(), Some("the nightly run"));
+    held.release().await.expect("held until now");
+}
+
+#[tokio::test]
+async fn a_hold_that_was_detached_is_there_after_its_ttl_and_is_taken_back() {
+    let Some(nodes) = five().await else { return };
+    let (here, there) = (nodes.locks(SHORT).await, nodes.locks(LONG).await);
+    let held = here.mutex("x").lock().await.expect("nobody holds it");
+    let ticket = held.detach(LONG).await.expect("all are there").to_string();
+    here.close().await;
+    sleep(SHORT * 2).await;
+    assert!(there.mutex("x").try_lock().await.expect("a majority answers").is_none(), "it has ended");
+    let held = there.resume(&ticket.parse().expect("a ticket")).await.expect("a majority has it");
+    held.release().await.expect("held until now");
+    drop(there.mutex("x").try_lock().await.expect("a majority answers").expect("it is free again"));
 }

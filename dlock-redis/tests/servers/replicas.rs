@@ -7,10 +7,10 @@ use std::{
 };
 
 use dlock_conformance::stores::{Running, Server, redis::Flavour};
-use dlock_core::{Error, Guard, Kind, LockOptions, Locks, Result};
+use dlock_core::{Error, Guard, Kind, LockOptions, Locks, Result, Wait, driver::Renewal};
 use tokio::time::sleep;
 
-use crate::common::{Bench, ask, connect, raw, relay::Relay, servers, soon};
+use crate::common::{Bench, ask, claim, connect, granted, raw, relay::Relay, servers, soon};
 
 /// The slots of the third node of a cluster.
 const LAST_THIRD: std::ops::RangeInclusive<u16> = 10_923..=16_383;
@@ -73,10 +73,10 @@ async fn try_lock(locks: &Locks, kind: Kind, prefix: &str) -> Result<Option<Guar
     locks.of(kind, format!("{prefix}{kind}")).try_lock(&LockOptions::new()).await
 }
 
-/// The keys that a client has left on a server, except tokens.
+/// The keys that a client has left on a server, except tokens and who it is.
 async fn left(server: &Server) -> Vec<String> {
     let mut keys: Vec<String> = ask(server, "KEYS *").await;
-    keys.retain(|key| !key.starts_with("redisson_lock_token:"));
+    keys.retain(|key| !key.starts_with("redisson_lock_token:") && !key.starts_with("dlock_who:"));
     keys
 }
 
@@ -116,6 +116,28 @@ async fn a_grant_that_no_replica_has_is_refused_and_not_left_held() {
     locks.close().await;
     assert_eq!(left(&primary.servers()[0]).await, [""; 0], "refused and held");
     replica.servers()[0].resume().await.unwrap();
+}
+
+/// No renewal follows a detachment, so a replica must have it.
+#[tokio::test]
+async fn a_detachment_that_no_replica_has_is_not_confirmed() {
+    let Some((primary, replica)) = pair().await else { return };
+    let url = format!("{}?wait_replicas=1&replicas_timeout=1s", primary.url());
+    let store = connect(&url).await.expect("the servers are there");
+    for kind in crate::common::KINDS {
+        let (mut held, _) = claim(&store, &format!("foo-{kind}"), *kind, 600_000, Wait::Never);
+        granted(held.attempt().await);
+        let lasting = Duration::from_secs(1200);
+        let before = waits(&primary.servers()[0]).await;
+        assert_eq!(held.detach(lasting).await.unwrap(), Renewal::Renewed { valid_for: lasting });
+        assert_eq!(waits(&primary.servers()[0]).await, before + 1, "{kind}");
+        replica.servers()[0].pause().await.unwrap();
+        let told = held.detach(lasting).await;
+        assert!(matches!(told, Err(Error::Unavailable { .. })), "{kind}: {told:?}");
+        replica.servers()[0].resume().await.unwrap();
+        held.release().await.unwrap();
+        assert_eq!(held.detach(lasting).await.unwrap(), Renewal::Lost, "{kind}");
+    }
 }
 
 #[tokio::test]

@@ -8,11 +8,11 @@ use dlock_conformance::stores::{
     Running, Server,
     redis::{Brand, Flavour, start},
 };
-use dlock_core::{Kind, LockOptions, Locks, LostReason};
+use dlock_core::{Kind, LockOptions, Locks, LostReason, Who};
 use futures_util::future::join_all;
 use tokio::time::timeout;
 
-use crate::common::{ask, connect, or_skip, raw, relay::Relay, replicated, servers, shown, unheard};
+use crate::common::{ask, connect, or_skip, raw, relay::Relay, replicated, servers, shown, soon, unheard};
 
 async fn locks(running: &Running, ttl: u64) -> Locks {
     let store = connect(running.url()).await.expect("the servers are there");
@@ -293,4 +293,30 @@ async fn a_cluster_that_tells_no_addresses_is_listed() {
     let listed = locks.list("foo").await.expect("the cluster tells which node has which slots");
     assert_eq!(listed.iter().map(|state| state.name.to_string()).collect::<Vec<_>>(), names);
     drop(held);
+}
+
+#[tokio::test]
+async fn on_a_cluster_who_holds_is_told_whichever_node_has_the_text() {
+    let Some(running) = servers(Flavour::Cluster).await else { return };
+    let (mut tickets, here) = (Vec::new(), locks(&running, 600).await);
+    for number in 0..9 {
+        let who = Who::new(format!("client {number}")).expect("legal");
+        let locks = locks(&running, 600).await.with_who(who);
+        let held = locks.mutex(format!("foo{number}")).lock().await.expect("it is free");
+        tickets.push(held.detach(Duration::from_secs(600)).await.expect("it is held"));
+    }
+    let told = async {
+        // A node may be told of the text after another has granted the lock.
+        loop {
+            let listed = here.list("foo").await.expect("the nodes answer");
+            let who: Vec<_> = listed.into_iter().map(|mut state| state.holders.remove(0).who).collect();
+            if (0..9).all(|number| who[number] == Some(format!("client {number}"))) {
+                return;
+            }
+        }
+    };
+    soon("somebody is never told", told).await;
+    for ticket in tickets {
+        here.release(&ticket).await.expect("it is held");
+    }
 }

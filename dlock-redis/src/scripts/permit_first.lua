@@ -1,0 +1,8 @@
+-- Takes a free name at once. The start of permit_acquire.lua; goes on where others hold or wait.
+if redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3]) == 0 then
+    -- If the token's key is of another type, this fails, and the claim is not there.
+    local token = draw(KEYS[4])
+    redis.call('HSET', KEYS[1], 'mode', 'permit', ARGV[1], token)
+    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+    return token
+end

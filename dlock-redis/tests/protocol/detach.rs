@@ -1,0 +1,194 @@
+//! Detached holds: what they are on the server, beside other readers and permits, and when they are taken back.
+
+use std::time::Duration;
+
+use dlock_core::{
+    ClaimId, Kind, LockName, LockOptions, Wait,
+    driver::{Attempt, Claim, Release, Renewal, Request, Store},
+};
+
+use crate::common::{Bench, claim, connect, granted, relay::Relay, soon};
+
+const ALL: [Kind; 5] = [Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind::Permit];
+const TEN_MINUTES: Duration = Duration::from_secs(600);
+const TTL: u64 = 30_000;
+
+/// A claim with this id, as a client that was given a ticket makes it.
+fn same(store: &Store, kind: Kind, ttl: u64, owner: &str) -> Box<dyn Claim> {
+    let id = u128::from_str_radix(&owner.replace('-', "")[..32], 16).expect("an id");
+    let name = LockName::new("foo").expect("legal");
+    let request = Request::new(name, kind, Duration::from_millis(ttl));
+    store.backend.claim(request.id(ClaimId::from_bytes(id.to_be_bytes())).wait(Wait::Never))
+}
+
+impl Bench {
+    /// How long each key of the lock stays, but its token.
+    async fn lasts(&self) -> Vec<i64> {
+        let mut keys: Vec<String> = self.ask("KEYS *").await;
+        keys.retain(|key| !key.starts_with("redisson_lock_token:") && !key.starts_with("dlock_who:"));
+        let mut lasts = Vec::new();
+        for key in keys {
+            lasts.push(self.ask(&format!("PTTL {key}")).await);
+        }
+        lasts
+    }
+
+    async fn assert_all_last(&self, what: &str, ttl: u64) {
+        let (lasts, ttl) = (self.lasts().await, ttl as i64);
+        let near = |left: &i64| (ttl - 15_000..=ttl).contains(left);
+        assert!(!lasts.is_empty() && lasts.iter().all(near), "{what}: {lasts:?}, not {ttl}");
+    }
+}
+
+async fn detach(claim: &mut Box<dyn Claim>, lasting: Duration) {
+    assert_eq!(claim.detach(lasting).await.expect("an answer"), Renewal::Renewed { valid_for: lasting });
+}
+
+async fn take_back(claim: &mut Box<dyn Claim>) {
+    assert!(matches!(claim.renew().await.expect("an answer"), Renewal::Renewed { .. }), "it is not there");
+}
+
+#[tokio::test]
+async fn a_detached_hold_stays_for_its_time_and_taken_back_for_its_ttl() {
+    let Some(bench) = Bench::new().await else { return };
+    for (params, kinds) in [("", &ALL[..]), ("dialect=plain", &[Kind::Mutex])] {
+        let (here, there) = (bench.store(params).await, bench.store(params).await);
+        assert!(here.backend.info().detaches);
+        for kind in kinds {
+            let what = format!("{kind} {params}");
+            let (mut held, owner) = claim(&here, "foo", *kind, TTL, Wait::Never);
+            assert!(matches!(held.attempt().await.unwrap(), Attempt::Granted(_)));
+            detach(&mut held, TEN_MINUTES).await;
+            bench.assert_all_last(&what, 600_000).await;
+            // The time that was said last counts.
+            detach(&mut held, TEN_MINUTES / 2).await;
+            bench.assert_all_last(&what, 300_000).await;
+            drop(held);
+            let mut taken = same(&there, *kind, TTL, &owner);
+            take_back(&mut taken).await;
+            bench.assert_all_last(&what, TTL).await;
+            detach(&mut taken, TEN_MINUTES).await;
+            assert_eq!(same(&here, *kind, TTL, &owner).release().await.unwrap(), Release::Done, "{what}");
+            assert_eq!(bench.lasts().await, [0; 0], "{what}: something is left");
+            assert_eq!(taken.detach(TEN_MINUTES).await.unwrap(), Renewal::Lost, "{what}");
+            assert_eq!(taken.renew().await.unwrap(), Renewal::Lost, "{what}");
+            assert_eq!(bench.lasts().await, [0; 0], "{what}: a detachment creates");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_detached_hold_ends_by_itself() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    for kind in ALL {
+        let (mut held, _) = claim(&store, "foo", kind, TTL, Wait::Never);
+        granted(held.attempt().await);
+        detach(&mut held, Duration::from_millis(300)).await;
+        let locks = bench.locks("").await;
+        // A waiter of another kind: nothing of the hold may be in its way.
+        let other = if kind == Kind::Read { Kind::Write } else { kind };
+        let options = LockOptions::new().ttl(TEN_MINUTES);
+        let lock = locks.of(other, "foo");
+        let next = lock.lock(&options);
+        soon("its time is over, and the waiter is not let in", next).await.unwrap().release().await.unwrap();
+        assert_eq!(held.renew().await.unwrap(), Renewal::Lost, "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn a_detached_reader_stays_while_others_come_and_go() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let (mut stays, owner) = claim(&store, "foo", Kind::Read, TTL, Wait::Never);
+    let (mut other, _) = claim(&store, "foo", Kind::Read, TTL, Wait::Never);
+    granted(other.attempt().await);
+    granted(stays.attempt().await);
+    detach(&mut stays, TEN_MINUTES).await;
+    take_back(&mut other).await;
+    bench.assert_ttl_of_lock(600_000).await;
+    other.release().await.unwrap();
+    bench.assert_all_last("alone", 600_000).await;
+    // Taken back, its time is its ttl again, and that of the other reader counts if it is longer.
+    let (mut other, _) = claim(&store, "foo", Kind::Read, 90_000, Wait::Never);
+    granted(other.attempt().await);
+    let mut stays = same(&store, Kind::Read, TTL, &owner);
+    take_back(&mut stays).await;
+    bench.assert_ttl_of_lock(90_000).await;
+    detach(&mut stays, TEN_MINUTES).await;
+    stays.release().await.unwrap();
+    bench.assert_all_last("the other reader", 90_000).await;
+}
+
+/// A reader of Redisson's sets the hash's ttl to its own when it is renewed, whoever else reads.
+#[tokio::test]
+async fn what_redissons_renewal_cuts_short_a_reader_that_goes_makes_good() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let (mut stays, _) = claim(&store, "foo", Kind::Read, TTL, Wait::Never);
+    granted(stays.attempt().await);
+    detach(&mut stays, TEN_MINUTES).await;
+    bench.tell("PEXPIRE foo 30000").await;
+    let (mut other, _) = claim(&store, "foo", Kind::Read, TTL, Wait::Never);
+    granted(other.attempt().await);
+    bench.assert_ttl_of_lock(30_000).await;
+    other.release().await.unwrap();
+    bench.assert_all_last("alone", 600_000).await;
+}
+
+#[tokio::test]
+async fn a_detached_permit_stays_while_others_come_and_go() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let permit = |ttl| {
+        let request =
+            Request::new(LockName::new("foo").expect("legal"), Kind::Permit, Duration::from_millis(ttl));
+        store.backend.claim(request.limit(2.try_into().expect("not zero")))
+    };
+    let (mut stays, mut other) = (permit(TTL), permit(TTL));
+    granted(stays.attempt().await);
+    granted(other.attempt().await);
+    detach(&mut stays, TEN_MINUTES).await;
+    take_back(&mut other).await;
+    bench.assert_all_last("two permits", 600_000).await;
+    other.release().await.unwrap();
+    bench.assert_all_last("alone", 600_000).await;
+    take_back(&mut stays).await;
+    bench.assert_all_last("taken back", TTL).await;
+}
+
+#[tokio::test]
+async fn a_detachment_whose_answer_is_lost_is_sent_again() {
+    let Some(bench) = Bench::new().await else { return };
+    let Some(server) = bench.running.servers().first() else { return };
+    let relay = Relay::to(server.address()).await;
+    let store = connect(&format!("redis://{}", relay.address)).await.unwrap();
+    for kind in ALL {
+        let (mut held, _) = claim(&store, "foo", kind, TTL, Wait::Never);
+        granted(held.attempt().await);
+        relay.lose_answer();
+        detach(&mut held, TEN_MINUTES).await;
+        bench.assert_all_last(&kind.to_string(), 600_000).await;
+        held.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_hold_that_was_taken_back_is_told_at_once_that_its_key_is_gone() {
+    let Some(bench) = Bench::new().await else { return };
+    bench.tell("CONFIG SET notify-keyspace-events Egx").await;
+    let (here, there) = (bench.locks("").await, bench.locks("keyspace_events=on").await);
+    let options = LockOptions::new().ttl(TEN_MINUTES);
+    let ticket = here.mutex("foo").lock().await.unwrap().detach(TEN_MINUTES).await.unwrap();
+    let held = there.with_defaults(options).resume(&ticket).await.unwrap();
+    bench.until_heard("__keyevent@0__:del").await;
+    bench.tell("DEL foo").await;
+    soon("the holder was not told", held.lost()).await;
+}
+
+impl Bench {
+    async fn assert_ttl_of_lock(&self, ttl: i64) {
+        let left: i64 = self.ask("PTTL foo").await;
+        assert!((ttl - 15_000..=ttl).contains(&left), "the lock stays for {left} ms, not {ttl}");
+    }
+}

@@ -1,0 +1,131 @@
+//! Who holds and who waits, in words: what is on the server, and that nothing depends on it.
+
+use std::time::Duration;
+
+use dlock_core::{Kind, LockOptions, Locks, Who};
+use futures_util::future::join;
+
+use crate::common::{Bench, KINDS, soon};
+
+const HOUR: i64 = 3_600_000;
+const MINUTE: i64 = 60_000;
+
+impl Bench {
+    /// The keys of texts, without their prefix.
+    async fn texts(&self) -> Vec<String> {
+        self.ask("KEYS *dlock_who:*").await
+    }
+
+    async fn client(&self, params: &str, who: &str) -> Locks {
+        self.locks(params).await.with_who(Who::new(who).expect("legal"))
+    }
+}
+
+#[tokio::test]
+async fn holders_and_waiters_are_shown_with_who_they_are() {
+    let Some(bench) = Bench::new().await else { return };
+    let (anna, bert) = (bench.client("", "anna").await, bench.client("", "bert ☂").await);
+    let both = [(Kind::Fair, Kind::Fair), (Kind::Read, Kind::Write), (Kind::Permit, Kind::Permit)];
+    for (held, wanted) in both {
+        let name = format!("foo-{held}");
+        let guard = anna.of(held, &name).lock(&LockOptions::new()).await.unwrap();
+        let lock = bert.of(wanted, &name);
+        let options = LockOptions::new();
+        let (wait, come) = (lock.lock(&options), async {
+            let mut state = anna.inspect(&name).await.unwrap().unwrap();
+            while state.queue.is_empty() {
+                state = anna.inspect(&name).await.unwrap().unwrap();
+            }
+            for state in [state, anna.list(&name).await.unwrap().remove(0)] {
+                assert_eq!(state.holders[0].who.as_deref(), Some("anna"), "{held}");
+                assert_eq!(state.queue[0].who.as_deref(), Some("bert ☂"), "{wanted}");
+            }
+            guard.release().await.unwrap();
+        });
+        soon("the waiter is not let in", join(wait, come)).await.0.unwrap().release().await.unwrap();
+    }
+    assert_eq!(bench.texts().await.len(), 2, "each has one text, however many locks it has");
+}
+
+#[tokio::test]
+async fn a_lock_of_its_own_label_and_a_plain_one_are_shown_with_it() {
+    let Some(bench) = Bench::new().await else { return };
+    for params in ["prefix=app:", "prefix=app:&dialect=plain"] {
+        let locks = bench.client(params, "anna").await;
+        let one = locks.mutex("foo").lock().label("the nightly run").await.unwrap();
+        let other = locks.mutex("bar").lock().await.unwrap();
+        let listed = locks.list("").await.unwrap();
+        let shown: Vec<_> = listed
+            .iter()
+            .map(|state| (state.name.as_str(), state.holders[0].who.as_deref().unwrap_or("nobody")))
+            .collect();
+        assert_eq!(shown, [("bar", "anna"), ("foo", "the nightly run")], "{params}");
+        for client in [params, "dialect=plain", ""] {
+            let names = bench.locks(client).await.list("").await.unwrap();
+            assert!(!names.iter().any(|lock| lock.name.as_str().contains("dlock_who")), "{names:?}");
+        }
+        for text in bench.texts().await {
+            assert!(text.starts_with("app:dlock_who:"), "{text}");
+            let left: i64 = bench.ask(&format!("PTTL {text}")).await;
+            assert!((1..5 * MINUTE).contains(&left), "a label that was used once stays for {left} ms");
+        }
+        one.release().await.unwrap();
+        other.release().await.unwrap();
+        bench.tell("FLUSHALL").await;
+    }
+}
+
+#[tokio::test]
+async fn who_detached_a_hold_is_shown_for_as_long_as_it_lasts() {
+    let Some(bench) = Bench::new().await else { return };
+    let (anna, bert) = (bench.client("", "anna").await, bench.client("", "bert").await);
+    let held = anna.mutex("foo").lock().await.unwrap();
+    let ticket = held.detach(Duration::from_secs(24 * 3600)).await.unwrap();
+    let left = async || bench.ask::<i64>(&format!("PTTL {}", bench.texts().await[0])).await;
+    assert!(left().await >= 24 * HOUR, "the text ends before the hold");
+    // Its client goes on, and so does another that takes the hold back: neither cuts it short.
+    anna.mutex("bar").lock().await.unwrap().release().await.unwrap();
+    let held = bert.resume(&ticket).await.unwrap();
+    assert!(left().await >= 24 * HOUR, "the text ends before the hold");
+    let state = bert.inspect("foo").await.unwrap().unwrap();
+    assert_eq!(state.holders[0].who.as_deref(), Some("anna"), "the id is that of the first client");
+    held.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn nothing_fails_where_the_text_cannot_be_written_or_read() {
+    let Some(bench) = Bench::new().await else { return };
+    let first = bench.client("", "anna").await;
+    first.mutex("foo").lock().await.unwrap().release().await.unwrap();
+    let text = bench.texts().await.remove(0);
+    for put in ["SET {} x", "HSET {} x y", "RPUSH {} a\u{7}b", "RPUSH {} \u{1b}[2J", "SADD {} x"] {
+        bench.tell(&format!("DEL {text}")).await;
+        bench.tell(&put.replace("{}", &text)).await;
+        // `first` takes its text for written. A new client finds that it cannot write it, or writes it anew.
+        let second = bench.client("", "anna").await;
+        for (locks, is_told) in [(&first, false), (&second, put.starts_with("RPUSH"))] {
+            for kind in KINDS {
+                let held = locks.of(*kind, "foo").lock(&LockOptions::new()).await.unwrap();
+                let listed = locks.list("").await.unwrap();
+                for state in [locks.inspect("foo").await.unwrap().unwrap(), listed[0].clone()] {
+                    let who = state.holders[0].who.as_deref();
+                    assert_eq!(who, is_told.then_some("anna"), "{put} {kind}");
+                }
+                held.release().await.unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn of_redisson_and_of_older_clients_nobody_is_told() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.client("", "anna").await;
+    for owner in ["2b9e1f6a-7e0b-4f52-9a9e-1d1f8a6f4c11:31", "2b9e1f6a-7e0b-4f52-9a9e-1d1f8a6f4c11:0", "x"] {
+        bench.tell("DEL foo").await;
+        bench.tell(&format!("HSET foo {owner} 1")).await;
+        if let Some(state) = locks.inspect("foo").await.unwrap() {
+            assert_eq!((&*state.holders[0].id, &state.holders[0].who), (owner, &None));
+        }
+    }
+}

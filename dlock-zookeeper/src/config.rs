@@ -1,0 +1,179 @@
+//! Which servers, how to reach them, and where the locks are among their nodes.
+
+use std::{fmt, time::Duration};
+
+use dlock_core::{
+    Error, Result,
+    driver::{Address, Login, StoreUrl},
+};
+
+use crate::keys::{self, Names};
+
+/// Where the locks are: made of a URL, by [`from_url`](Self::from_url).
+#[derive(Clone, PartialEq, Eq)]
+pub struct ZooKeeperConfig {
+    pub(crate) hosts: Vec<Address>,
+    pub(crate) login: Login,
+    /// The node that stands for the root, which must exist: empty for the root itself.
+    pub(crate) chroot: String,
+    /// The node above the locks' directories, below the chroot: empty for the root itself.
+    pub(crate) base: String,
+    pub(crate) names: Names,
+    pub(crate) acl: Acl,
+    /// The session timeout that the URL asks for.
+    pub(crate) session: Option<Duration>,
+    pub(crate) timeout: Duration,
+}
+
+/// Who may do what with the nodes that a client makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Acl {
+    /// Everybody everything, as Curator and kazoo do by default.
+    Open,
+    /// Everything, but only those with the login of whoever made the node.
+    Creator,
+}
+
+/// The session timeout that a client asks for unless its URL says otherwise. A server with the usual settings grants 4 to 40 s.
+pub(crate) const SESSION: Duration = Duration::from_secs(30);
+
+/// The shortest session timeout that a URL may ask for. In a third of it a busy machine must manage a request.
+const LEAST_SESSION: Duration = Duration::from_millis(500);
+
+/// The longest. The protocol has 31 bits of milliseconds for it; no server grants as much.
+const LONGEST_SESSION: Duration = Duration::from_secs(24 * 3600);
+
+/// Where the locks are unless the URL has a path.
+const BASE: &str = "/dlock";
+
+const PARAMS: &[&str] = &["session", "timeout", "chroot", "names", "acl", "password_file"];
+
+impl ZooKeeperConfig {
+    /// The store that a URL names: `zk://user:password@host:port,host:port/path?session=30s`. The path is the node above the
+    /// locks. The README lists the parameters.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] for a host, path or parameter that cannot be used.
+    pub fn from_url(url: &StoreUrl) -> Result<Self> {
+        // Without `//` one cannot tell a host from a password, so the error does not show the URL.
+        if url.hosts().is_empty() {
+            let reason = "the `zk:` URL names no host: write for example `zk://localhost`".to_owned();
+            return Err(Error::InvalidConfig { reason });
+        }
+        url.allow(PARAMS)?;
+        let node = |what: &str, path: &str| {
+            let path = path.trim_end_matches('/');
+            keys::check_path(path)
+                .map(|()| path.to_owned())
+                .map_err(|wrong| url.invalid(format!("has {what} {wrong}")))
+        };
+        let config = Self {
+            hosts: url.addresses(2181)?,
+            login: url.login("password_file")?,
+            chroot: node("a `chroot`", url.param("chroot").unwrap_or_default())?,
+            base: node("a path", if url.path().is_empty() { BASE } else { url.path() })?,
+            names: url.choice("names", &[("encoded", Names::Encoded), ("exact", Names::Exact)])?,
+            acl: url.choice("acl", &[("open", Acl::Open), ("creator", Acl::Creator)])?,
+            session: url.duration("session", LEAST_SESSION..=LONGEST_SESSION)?,
+            timeout: url
+                .duration("timeout", Duration::from_millis(1)..=LONGEST_SESSION)?
+                .unwrap_or(Duration::from_secs(3)),
+        };
+        if format!("{}{}/", config.chroot, config.base).starts_with("/zookeeper/") {
+            return Err(url.invalid("leads into `/zookeeper`, which is the servers' own"));
+        }
+        if config.acl == Acl::Creator && config.login.password.is_none() {
+            return Err(url.invalid("has `acl=creator` and no login: write `zk://user:password@host`"));
+        }
+        Ok(config)
+    }
+
+    /// A text that tells this store from others. It has no secrets in it.
+    pub(crate) fn identity(&self) -> String {
+        let mut hosts: Vec<_> = self.hosts.iter().map(ToString::to_string).collect();
+        hosts.sort_unstable();
+        format!("zk://{}{}{}", hosts.join(","), self.chroot, self.base)
+    }
+
+    /// The servers and the chroot, as the client crate wants them.
+    pub(crate) fn cluster(&self) -> String {
+        let hosts: Vec<_> = self.hosts.iter().map(ToString::to_string).collect();
+        format!("{}{}", hosts.join(","), self.chroot)
+    }
+}
+
+impl fmt::Debug for ZooKeeperConfig {
+    /// Without the login.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ZooKeeperConfig").field(&self.identity()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(url: &str) -> Result<ZooKeeperConfig> {
+        ZooKeeperConfig::from_url(&url.parse().expect(url))
+    }
+
+    fn refusal(url: &str) -> String {
+        config(url).expect_err(url).to_string()
+    }
+
+    #[test]
+    fn a_url_may_be_short() {
+        let config = config("zk://localhost").unwrap();
+        assert_eq!(config.cluster(), "localhost:2181");
+        assert_eq!((config.base.as_str(), config.session, config.acl), ("/dlock", None, Acl::Open));
+    }
+
+    #[test]
+    fn a_url_may_say_everything() {
+        let config = config(
+            "zk://app:pw@a,[::1]:7000/locks/jobs?session=20s&timeout=500ms&chroot=/prod&names=exact&acl=creator",
+        )
+        .unwrap();
+        assert_eq!(config.cluster(), "a:2181,[::1]:7000/prod");
+        assert_eq!(
+            (config.base.as_str(), config.names, config.acl),
+            ("/locks/jobs", Names::Exact, Acl::Creator)
+        );
+        assert_eq!(config.session, Some(Duration::from_secs(20)));
+    }
+
+    #[test]
+    fn one_store_has_one_identity_however_its_url_is_written() {
+        let one = config("zk://b:1,a:2181/x/y").unwrap().identity();
+        assert_eq!(one, "zk://a:2181,b:1/x/y");
+        assert_eq!(config("zk://u:p@a,b:1/y?chroot=/x&session=9s").unwrap().identity(), one);
+        assert_ne!(config("zk://a,b:1/x").unwrap().identity(), one);
+    }
+
+    #[test]
+    fn a_path_that_no_server_takes_is_refused_with_what_is_wrong() {
+        for (url, told) in [
+            ("zk://h/a/../b", "`..`"),
+            ("zk://h/a/./b", "`.`"),
+            ("zk://h//a", "empty"),
+            ("zk://h/a%01", "U+0001"),
+            ("zk://h/%F0%9F%94%92", "U+1F512"),
+            ("zk://h/zookeeper", "`/zookeeper`"),
+            ("zk://h/x?chroot=/zookeeper/y", "`/zookeeper`"),
+            ("zk://h/x?chroot=y", "begin with a slash"),
+            ("zk://h?acl=creator", "no login"),
+            ("zk://h?session=1ms", "is no time"),
+            ("zk:h", "names no host"),
+            ("zk://h?retries=3", "unknown parameter"),
+        ] {
+            assert!(refusal(url).contains(told), "{url}: {}", refusal(url));
+        }
+        assert!(config("zk://h/zookeeper2").is_ok() && config("zk://h/").is_ok());
+    }
+
+    #[test]
+    fn no_secret_is_shown() {
+        let config = config("zk://app:hunter2@h").unwrap();
+        assert!(!format!("{config:?} {}", config.identity()).contains("hunter2"));
+    }
+}

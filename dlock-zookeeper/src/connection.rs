@@ -1,0 +1,178 @@
+//! Opening sessions. The session itself is in `connection/session.rs`, the task that keeps it alive in
+//! `connection/pump.rs`, and how long it may be relied on in `connection/answers.rs`.
+
+mod answers;
+mod pump;
+mod session;
+
+use std::{
+    io,
+    sync::{Arc, LazyLock, Mutex, Weak},
+    time::Duration,
+};
+
+use dlock_core::{
+    ClaimId, Error, Result,
+    driver::{Connect, Link, Moment},
+};
+use futures_util::future::join_all;
+use tokio::runtime::{Builder, Runtime};
+use zookeeper_client::{Client as ZkClient, Error as ZkError};
+
+use crate::{
+    config::{SESSION, ZooKeeperConfig},
+    error::{self, STORE},
+};
+
+use session::lock;
+pub(crate) use session::{Record, Session};
+
+/// All sessions of the process live here, on one thread of their own. So a session goes on when the runtime that opened it
+/// ends, or is blocked.
+static RUNTIME: LazyLock<io::Result<Runtime>> = LazyLock::new(|| {
+    Builder::new_multi_thread().worker_threads(1).thread_name("dlock-zookeeper").enable_time().build()
+});
+
+/// How much longer or shorter a session's timeout may be than the one asked for: it travels in whole milliseconds.
+const ROUNDING: Duration = Duration::from_millis(1);
+
+/// How a client reaches its servers. All claims share a session. Those that come when it is over, or has had no connection for
+/// a while, share another. The first may come back: claims that it has stay with it.
+pub(crate) struct Connection {
+    link: Link<Opener>,
+    opened: Sessions,
+}
+
+struct Opener {
+    config: ZooKeeperConfig,
+    opened: Sessions,
+}
+
+/// The sessions that were opened and that somebody still has.
+type Sessions = Arc<Mutex<Vec<Weak<Session>>>>;
+
+impl Connection {
+    /// Opens the first session.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] for a chroot that does not exist, or a session timeout that the server does not grant.
+    pub(crate) async fn open(config: &ZooKeeperConfig) -> Result<(Self, Arc<Session>)> {
+        // Later, a password file that cannot be read may be one that somebody is replacing.
+        config.login.password.as_ref().map(|password| password.read()).transpose()?;
+        let opened = Sessions::default();
+        let opener = Opener { config: config.clone(), opened: Arc::clone(&opened) };
+        let session = opener.connect().await?;
+        STORE.in_time(config.timeout, session.check_chroot()).await?;
+        let link = Link::open(STORE, config.timeout, opener, Arc::clone(&session));
+        link.note_answer();
+        Ok((Self { link, opened }, session))
+    }
+
+    /// The session that has something of this claim in the store, if that session is not over.
+    pub(crate) fn session_of(&self, id: ClaimId) -> Option<Arc<Session>> {
+        let mut opened = lock(&self.opened).iter().filter_map(Weak::upgrade).collect::<Vec<_>>().into_iter();
+        opened.find(|session| session.record(id).is_some() && !session.end_if_silent())
+    }
+
+    /// The session for a new claim. The caller has this much time for its whole call.
+    pub(crate) async fn session(&self, limit: Duration) -> Result<Arc<Session>> {
+        let live = self.link.live().await?;
+        if !live.connection.end_if_silent() && live.connection.is_connected(limit).await {
+            return Ok(live.connection);
+        }
+        self.link.give_up(&live, error::session_is_over());
+        let live = self.link.live().await?;
+        self.link.note_answer();
+        Ok(live.connection)
+    }
+
+    /// Ends all sessions, and waits until the server has confirmed that.
+    pub(crate) async fn close(&self) {
+        let opened = std::mem::take(&mut *lock(&self.opened));
+        join_all(opened.iter().filter_map(Weak::upgrade).map(|session| async move { session.close().await }))
+            .await;
+    }
+}
+
+impl Connect for Opener {
+    type Connection = Arc<Session>;
+
+    async fn connect(&self) -> Result<Arc<Session>> {
+        let runtime = RUNTIME.as_ref().map_err(|error| STORE.unavailable(error.to_string()))?;
+        let mut connector =
+            ZkClient::connector().with_session_timeout(self.config.session.unwrap_or(SESSION));
+        if let Some(password) = &self.config.login.password {
+            let user = self.config.login.user.as_deref().unwrap_or_default();
+            let password = password.read().map_err(|error| STORE.not_now(&error))?;
+            connector = connector.with_auth("digest", format!("{user}:{password}").as_bytes());
+        }
+        let (cluster, limit) = (self.config.cluster(), self.config.timeout);
+        let began = Moment::now();
+        // Dropped with its result, which ends the session, if nobody waits for it any more.
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the client crate starts the session's task on this runtime"
+        )]
+        let opening = runtime
+            .handle()
+            .spawn(async move { tokio::time::timeout(limit, connector.connect(&cluster)).await });
+        let client = match opening.await {
+            Ok(Ok(Ok(client))) => client,
+            Ok(Ok(Err(error))) => return Err(error::explain(error)),
+            Ok(Err(_)) => return Err(STORE.late(limit)),
+            Err(_) => return Err(error::explain(ZkError::Timeout)),
+        };
+        check_timeout(&self.config, client.session_timeout())?;
+        let session = Arc::new(Session::new(client, began));
+        let pump = pump::run(Arc::downgrade(&session), session.states(), session.knock());
+        #[expect(clippy::disallowed_methods, reason = "the session's one pump; it ends with the session")]
+        runtime.handle().spawn(pump);
+        let mut opened = lock(&self.opened);
+        opened.retain(|session| session.strong_count() > 0);
+        // The servers grant less than before. A session that has reconnected to them may be shorter than the client knows.
+        let is_suspect = |older: &Arc<Session>| older.timeout > session.timeout + ROUNDING;
+        opened.iter().filter_map(Weak::upgrade).filter(is_suspect).for_each(|older| older.end());
+        opened.push(Arc::downgrade(&session));
+        drop(opened);
+        Ok(session)
+    }
+}
+
+/// A server may grant another timeout than the one asked for. One that stands in the URL must not be changed silently.
+fn check_timeout(config: &ZooKeeperConfig, granted: Duration) -> Result<()> {
+    let Some(asked) = config.session.filter(|asked| asked.abs_diff(granted) > ROUNDING) else {
+        return Ok(());
+    };
+    let reason = format!(
+        "`session={asked:?}` is not what the server grants: it grants {granted:?}, and its `minSessionTimeout` and \
+         `maxSessionTimeout` say what it can; write `session={granted:?}`"
+    );
+    Err(Error::InvalidConfig { reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_password_file_that_is_being_replaced_is_no_lasting_error_of_a_later_session() {
+        let file = std::env::temp_dir().join(format!("dlock-zookeeper-{}", ClaimId::random()));
+        let url = format!("zk://app@127.0.0.1:1/x?timeout=100ms&password_file={}", file.display());
+        std::fs::write(&file, "pw").expect("a folder for temporary files");
+        let config = ZooKeeperConfig::from_url(&url.parse().expect("a URL")).expect("a configuration");
+        std::fs::remove_file(&file).expect("it is there");
+        let first = Connection::open(&config).await.map(drop).expect_err("no password");
+        assert!(!first.is_transient(), "{first:?}");
+        let opener = Opener { config, opened: Sessions::default() };
+        let later = opener.connect().await.map(drop).expect_err("no password");
+        assert!(later.is_transient() && later.to_string().contains("zk"), "{later:?}");
+    }
+
+    #[tokio::test]
+    async fn every_session_is_compared_with_the_url() {
+        let config = ZooKeeperConfig::from_url(&"zk://h?session=20s".parse().expect("a URL")).expect("legal");
+        check_timeout(&config, Duration::from_millis(20_001)).expect("whole milliseconds");
+        let refused = check_timeout(&config, Duration::from_secs(10)).expect_err("half as long");
+        assert!(!refused.is_transient() && refused.to_string().contains("session=10s"), "{refused}");
+    }
+}

@@ -1,0 +1,143 @@
+//! What the claims of a session have in the store, and how it is removed.
+
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+
+use dlock_core::{ClaimId, Result, driver::Moment};
+use zookeeper_client::{Client as ZkClient, Error as ZkError};
+
+use super::{Session, lock};
+use crate::{
+    error,
+    keys::{self, Node},
+};
+
+/// What a claim has in the store.
+#[derive(Clone, Debug)]
+pub(crate) struct Record {
+    pub(crate) directory: Arc<str>,
+    /// Its node and its token. `None` if a request may or may not have made, changed or deleted the node.
+    pub(crate) node: Option<(Node, u64)>,
+}
+
+impl Session {
+    /// Begins a claim's ttl anew. `false` if the claim is being deleted.
+    #[must_use]
+    pub(crate) fn touch(&self, id: ClaimId, ttl: Duration) -> bool {
+        let is_alive = self.reaper.touch(id, ttl);
+        if ttl < lock(&self.look).remaining() {
+            self.knock.notify_one();
+        }
+        is_alive
+    }
+
+    /// Notes that the pump will look for overdue claims in `at_most`, or before if a claim is overdue before. Tells in how long.
+    pub(in crate::connection) fn look_again(&self, at_most: Duration) -> Duration {
+        let mut look = lock(&self.look);
+        let latest = Moment::now().after(at_most);
+        *look = self.reaper.next().map_or(latest, |overdue| overdue.min(latest));
+        look.remaining()
+    }
+
+    pub(crate) fn record(&self, id: ClaimId) -> Option<Record> {
+        lock(&self.records).get(&id).cloned()
+    }
+
+    pub(crate) fn set_record(&self, id: ClaimId, record: Record) {
+        lock(&self.records).insert(id, record);
+    }
+
+    /// Notes that nobody knows whether a claim's node is there.
+    pub(crate) fn doubt(&self, id: ClaimId) {
+        if let Some(record) = lock(&self.records).get_mut(&id) {
+            record.node = None;
+        }
+    }
+
+    /// Notes that a claim has no node.
+    pub(crate) fn drop_record(&self, id: ClaimId) {
+        lock(&self.records).remove(&id);
+    }
+
+    /// Notes from the server's answers whether it has containers.
+    pub(crate) fn note_containers<T>(&self, made: &[std::result::Result<T, ZkError>]) {
+        if made.iter().any(|made| matches!(made, Err(ZkError::Unimplemented))) {
+            self.lacks_containers.store(true, Relaxed);
+        }
+    }
+
+    /// Forgets a claim that has nothing in the store any more.
+    pub(crate) fn forget(&self, id: ClaimId) {
+        lock(&self.records).remove(&id);
+        self.reaper.forget(id);
+    }
+
+    /// Deletes every node of a claim whose state is unknown, or removes the one that is known. Tells whether there was one.
+    ///
+    /// # Errors
+    /// Whether the nodes were deleted is then unknown, and so the record says.
+    pub(crate) async fn remove(&self, id: ClaimId) -> Result<bool> {
+        let Some(record) = self.record(id) else {
+            self.forget(id);
+            return Ok(false);
+        };
+        let client = self.client().await?;
+        self.doubt(id);
+        let was_there = match &record.node {
+            Some((node, _)) => self.delete(&client, &record.directory, &node.name).await?,
+            None => {
+                let nodes = self.search(&client, id, &record.directory).await?;
+                let mut was_there = false;
+                for node in nodes {
+                    let stat = client.check_stat(&format!("{}/{node}", record.directory)).await;
+                    // One with another owner is that of another claim object, or goes with the end of its session.
+                    if stat
+                        .map_err(error::explain)?
+                        .is_some_and(|stat| stat.ephemeral_owner == client.session_id().0)
+                    {
+                        was_there |= self.delete(&client, &record.directory, &node).await?;
+                    }
+                }
+                was_there
+            }
+        };
+        self.forget(id);
+        Ok(was_there)
+    }
+
+    /// Deletes a node. `false` if it was gone.
+    pub(crate) async fn delete(&self, client: &ZkClient, directory: &str, name: &str) -> Result<bool> {
+        let sent = Moment::now();
+        let was_there = match client.delete(&format!("{directory}/{name}"), None).await {
+            Ok(()) => true,
+            Err(ZkError::NoNode) => false,
+            Err(error) => return Err(error::explain(error)),
+        };
+        self.note_answer(sent);
+        if self.lacks_containers.load(Relaxed) {
+            // If somebody else is in the directory, this is refused, and the last one to leave deletes it.
+            let _ = client.delete(directory, None).await;
+        }
+        Ok(was_there)
+    }
+
+    /// The names of a claim's nodes, in the state that the leader has now: another server may be behind.
+    pub(crate) async fn search(
+        &self,
+        client: &ZkClient,
+        id: ClaimId,
+        directory: &str,
+    ) -> Result<Vec<String>> {
+        let (sync, list) = (client.sync(directory), client.list_children(directory));
+        let (sync, list) = tokio::join!(sync, list);
+        sync.map_err(error::explain)?;
+        let stem = keys::stem(id);
+        match list {
+            Ok(nodes) => Ok(nodes.into_iter().filter(|node| node.starts_with(&stem)).collect()),
+            Err(ZkError::NoNode) => Ok(Vec::new()),
+            Err(error) => Err(error::explain(error)),
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What several servers can do wrong: followers that freeze, leaders that die.
+#![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{connect, locks, soon, store, unique};
+use dlock_conformance::{
+    Data,
+    stores::{
+        Running, Server,
+        zookeeper::{Flavour, word},
+    },
+};
+use tokio::time::sleep;
+
+async fn servers(running: &Running, mode: &str) -> Vec<Server> {
+    let mut found = Vec::new();
+    for server in running.servers() {
+        if word(server.address(), "srvr").await.unwrap_or_default().contains(mode) {
+            found.push(server.clone());
+        }
+    }
+    found
+}
+
+/// So many servers with this part. An election may be under way.
+async fn some<const COUNT: usize>(running: &Running, mode: &str) -> [Server; COUNT] {
+    let found = async {
+        loop {
+            match servers(running, mode).await.try_into() {
+                Ok(found) => break found,
+                Err(_) => sleep(Duration::from_millis(20)).await,
+            }
+        }
+    };
+    soon("the servers do not agree", found).await
+}
+
+fn url(servers: &[Server], params: &str) -> String {
+    let hosts: Vec<_> = servers.iter().map(|server| server.address().to_string()).collect();
+    format!("zk://{}/test?timeout=10s&{params}", hosts.join(","))
+}
+
+/// The leader may end a session a little before its time-out: the follower that froze had not told it of the last heartbeats.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_on_a_follower_that_freezes_knows_before_another_gets_the_lock() {
+    let Some(running) = store(Flavour::Ensemble).await else { return };
+    for phase in 0..5 {
+        let [frozen, other] = some(&running, "Mode: follower").await;
+        let name = unique();
+        let holder = locks(&url(std::slice::from_ref(&frozen), "session=3s")).await;
+        let client = locks(&url(&[other], "session=20s")).await;
+        let held = holder.mutex(&name).lock().await.expect("free");
+        sleep(Duration::from_millis(phase * 130)).await;
+        frozen.pause().await.expect("it runs");
+        let next = soon("its session does not end", client.mutex(&name).lock().into_future())
+            .await
+            .expect("granted");
+        assert!(held.is_lost(), "phase {phase}: two hold it");
+        drop(next);
+        frozen.resume().await.expect("it is there");
+        running.ready().await.expect("the servers agree");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_outlives_the_leader_and_tokens_grow_on() {
+    let Some(running) = store(Flavour::Ensemble).await else { return };
+    // The longest session: an election may take long on a busy machine.
+    let url = url(running.servers(), "session=60s");
+    let (a, b) = (locks(&url).await, locks(&url).await);
+    let name = unique();
+    let held = a.mutex(&name).lock().renew_every(Duration::from_millis(200)).await.expect("free");
+    let waiting = tokio::spawn(b.mutex(&name).lock().into_future());
+    let [leader] = some(&running, "Mode: leader").await;
+    leader.kill().await.expect("it runs");
+    let [_other] = some(&running, "Mode: leader").await;
+    leader.start(Data::Kept).await.expect("it starts");
+    running.ready().await.expect("the servers agree");
+    // Each client has asked one of them again.
+    for client in [&a, &b] {
+        drop(soon("it is cut off", client.mutex(unique()).lock().into_future()).await.expect("free"));
+    }
+    assert!(!held.is_lost(), "a majority had it all the time");
+    assert!(!waiting.is_finished(), "two hold it");
+    let token = held.token();
+    held.release().await.expect("held until now");
+    let next = soon("the waiter was not woken", waiting).await.expect("no panic").expect("granted");
+    assert!(next.token() > token, "a token went back");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_waits_for_the_others_is_no_lasting_error() {
+    let Some(running) = store(Flavour::Ensemble).await else { return };
+    let [one, others @ ..] = running.servers() else { panic!("three servers") };
+    for other in others {
+        other.kill().await.expect("it runs");
+    }
+    // It answers on its port, and turns clients away.
+    let url = format!("zk://{}/test?session=20s&timeout=2s", one.address());
+    let error = connect(&url).await.map(drop).expect_err("it has no majority");
+    assert!(error.is_transient(), "{error:?}");
+    let told =
+        format!("{error} {}", std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default());
+    assert!(
+        told.contains("zk") && (told.contains("opened a session") || told.contains("within 2s")),
+        "{told}"
+    );
+    others[0].start(Data::Kept).await.expect("it starts");
+    let connected = async {
+        loop {
+            match connect(&url).await {
+                Ok(store) => break store,
+                Err(error) => assert!(error.is_transient(), "{error:?}"),
+            }
+        }
+    };
+    drop(soon("two of three are a majority", connected).await);
+}

@@ -1,0 +1,246 @@
+//! What only this store can do wrong while links break, come back late or are slow, and while nodes of others are in the way.
+#![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{lasting_directory, locks, soon, store, unique};
+use dlock_conformance::{
+    Proxy,
+    stores::{
+        Running,
+        zookeeper::{Flavour, word},
+    },
+};
+use dlock_core::{Guard, Locks};
+use futures_util::future::join_all;
+use tokio::{
+    sync::OnceCell,
+    time::{Instant, sleep},
+};
+use zookeeper_client::{Acls, Client, CreateMode, Error as ZkError};
+
+/// One server for all tests of this file. It ends with the process.
+static SERVER: OnceCell<Option<Running>> = OnceCell::const_new();
+
+async fn server() -> Option<&'static Running> {
+    SERVER.get_or_init(|| store(Flavour::Standalone)).await.as_ref()
+}
+
+async fn direct(running: &Running) -> Locks {
+    locks(&format!("{}/test?timeout=10s&session=30s", running.url())).await
+}
+
+/// A client whose calls may take long, on a busy machine, unless `params` say otherwise.
+async fn behind_proxy(running: &Running, params: &str) -> (Locks, Proxy) {
+    let patient = if params.contains("timeout=") { "" } else { "&timeout=10s" };
+    let proxy = Proxy::to(running.servers()[0].address()).await.expect("a port is free");
+    (locks(&format!("zk://{}/test?{params}{patient}", proxy.address())).await, proxy)
+}
+
+/// A client of the crate, to look at nodes by hand.
+async fn raw(running: &Running) -> Client {
+    Client::connect(running.url().trim_start_matches("zk://")).await.expect("the server is there")
+}
+
+/// The nodes in a lock's directory, in order of their names.
+async fn nodes(raw: &Client, name: &str) -> Vec<String> {
+    let mut nodes = match raw.list_children(&format!("/test/{name}")).await {
+        Err(ZkError::NoNode) => Vec::new(),
+        nodes => nodes.expect("an answer"),
+    };
+    nodes.sort_unstable();
+    nodes
+}
+
+/// The session of the one claim in a lock's directory.
+async fn owner(raw: &Client, name: &str) -> i64 {
+    let node = nodes(raw, name).await.concat();
+    let stat = raw.check_stat(&format!("/test/{name}/{node}")).await.expect("an answer");
+    stat.expect("it is there").ephemeral_owner
+}
+
+async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    soon(what, async {
+        while !condition().await {
+            sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+/// What `mntr` says of one server.
+async fn told(running: &Running, key: &str) -> u64 {
+    let told = word(running.servers()[0].address(), "mntr").await.expect("an answer");
+    let line = told.lines().find_map(|line| line.strip_prefix(key));
+    line.expect("it counts").trim().parse().expect("a number")
+}
+
+/// A client whose link was cut for a while. It got one hold before, and one while the link was cut and when it came back.
+async fn after_a_cut(client: &Locks, proxy: &Proxy, names: [&str; 2]) -> [Guard; 2] {
+    let held = client.rwlock(names[0]).write().lock().await.expect("free");
+    proxy.hang_up();
+    // The session has seen that.
+    sleep(Duration::from_millis(200)).await;
+    let locking = tokio::spawn(client.mutex(names[1]).lock().into_future());
+    // By then the claim has given up on the session.
+    sleep(Duration::from_millis(2500)).await;
+    proxy.pass();
+    let mut next = soon("it hangs", locking).await.expect("no panic");
+    let again = async {
+        loop {
+            match next {
+                Ok(guard) => break guard,
+                // It was told that no server answers for now.
+                Err(error) => assert!(error.is_transient(), "{error:?}"),
+            }
+            next = client.mutex(names[1]).lock().await;
+        }
+    };
+    let next = soon("the link is back, and it is not granted", again).await;
+    // The first session has a connection again, and its heartbeat was answered.
+    until("the first session does not come back", async || {
+        assert!(!held.is_lost(), "the link was back in time");
+        held.remaining() > Duration::from_secs(8)
+    })
+    .await;
+    [held, next]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_is_downgraded_in_its_own_session_though_new_claims_have_another() {
+    let Some(running) = server().await else { return };
+    let (raw, names) = (raw(running).await, [unique(), unique()]);
+    let (client, proxy) = behind_proxy(running, "session=20s").await;
+    let [held, _next] = after_a_cut(&client, &proxy, [&names[0], &names[1]]).await;
+    let first = owner(&raw, &names[0]).await;
+    assert_ne!(first, owner(&raw, &names[1]).await, "new claims stay with a session that is cut off");
+    let token = held.token();
+    let read = held.downgrade().await.expect("its session lives");
+    assert_eq!((read.token(), owner(&raw, &names[0]).await), (token, first));
+    read.release().await.expect("held");
+    assert_eq!(nodes(&raw, &names[0]).await, [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_short_time_for_calls_leaves_time_for_another_session() {
+    let Some(running) = server().await else { return };
+    let (raw, names) = (raw(running).await, [unique(), unique()]);
+    let (client, proxy) = behind_proxy(running, "session=20s&timeout=400ms").await;
+    let _held = after_a_cut(&client, &proxy, [&names[0], &names[1]]).await;
+    let owners = join_all(names.iter().map(|name| owner(&raw, name))).await;
+    assert_ne!(owners[0], owners[1], "new claims stay with a session that is cut off");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_keeps_its_place_while_its_link_is_cut_for_longer_than_its_ttl() {
+    let Some(running) = server().await else { return };
+    let (raw, name) = (raw(running).await, unique());
+    let held = direct(running).await.mutex(&name).lock().await.expect("free");
+    let (client, proxy) = behind_proxy(running, "session=20s").await;
+    let waiting = tokio::spawn(client.mutex(&name).lock().ttl(Duration::from_secs(4)).into_future());
+    until("it does not queue", async || nodes(&raw, &name).await.len() == 2).await;
+    let before = nodes(&raw, &name).await;
+    proxy.hang_up();
+    sleep(Duration::from_millis(4800)).await;
+    proxy.pass();
+    held.release().await.expect("held");
+    let next =
+        soon("it is not granted", waiting).await.expect("no panic").expect("the link was back in time");
+    assert!(before.contains(&nodes(&raw, &name).await.concat()), "it was deleted, and joined at the end");
+    drop(next);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn heartbeats_that_are_answered_late_keep_a_hold() {
+    let Some(running) = server().await else { return };
+    let name = unique();
+    // A heartbeat each 1.5 s. A hold lasts for six without one that is answered.
+    let (client, proxy) = behind_proxy(running, "session=9s").await;
+    let held = client.mutex(&name).lock().renew_every(Duration::from_millis(50)).await.expect("free");
+    // It has renewed, and watches its node.
+    sleep(Duration::from_millis(300)).await;
+    // There and back: more than the time between two heartbeats, and less than the timeout by far.
+    proxy.delay(Duration::from_millis(800));
+    sleep(Duration::from_millis(7500)).await;
+    assert!(!held.is_lost(), "every heartbeat was answered");
+}
+
+/// The number of the last transaction that the servers have confirmed.
+async fn transaction(running: &Running) -> u64 {
+    let told = word(running.servers()[0].address(), "srvr").await.expect("an answer");
+    let line = told.lines().find_map(|line| line.strip_prefix("Zxid: 0x")).expect("it tells");
+    u64::from_str_radix(line.trim(), 16).expect("a number")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_heartbeat_is_a_write_that_changes_no_node() {
+    // A server of its own, so that nobody else writes.
+    let Some(running) = store(Flavour::Standalone).await else { return };
+    let (client, _proxy) = behind_proxy(&running, "session=10s").await;
+    let held = client.mutex(unique()).lock().await.expect("free");
+    let (before, had) = (transaction(&running).await, told(&running, "zk_znode_count").await);
+    until("no majority has to confirm the heartbeats", async || transaction(&running).await >= before + 2)
+        .await;
+    assert_eq!(told(&running, "zk_znode_count").await, had, "heartbeats leave something");
+    assert!(!held.is_lost());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_busy_try_asks_the_leader_first() {
+    const TRIES: u64 = 50;
+    // A server of its own, so that nobody else is counted.
+    let Some(running) = store(Flavour::Standalone).await else { return };
+    let (client, name) = (direct(&running).await, unique());
+    let _held = client.mutex(&name).lock().await.expect("free");
+    let before = told(&running, "zk_packets_received").await;
+    for _ in 0..TRIES {
+        assert!(client.mutex(&name).try_lock().await.expect("an answer").is_none());
+    }
+    let made = told(&running, "zk_packets_received").await - before;
+    assert!((2 * TRIES..2 * TRIES + 20).contains(&made), "{made} requests, not `sync` and a list for each");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiting_permit_sets_its_watches_together() {
+    const PERMITS: u32 = 40;
+    let Some(running) = store(Flavour::Standalone).await else { return };
+    let (other, name) = (direct(&running).await, unique());
+    let semaphore = other.semaphore(&name, PERMITS);
+    let held = join_all((0..PERMITS).map(|_| semaphore.acquire().into_future())).await;
+    assert!(held.iter().all(Result::is_ok), "each has a permit");
+    let (client, proxy) = behind_proxy(&running, "session=20s").await;
+    let before = told(&running, "zk_watch_count").await;
+    proxy.delay(Duration::from_millis(200));
+    let began = Instant::now();
+    let waiting = tokio::spawn(client.semaphore(&name, PERMITS).acquire().into_future());
+    until("it does not watch", async || {
+        told(&running, "zk_watch_count").await >= before + u64::from(PERMITS)
+    })
+    .await;
+    // One round trip after another would take 16 s and more.
+    assert!(began.elapsed() < Duration::from_secs(10), "it took {:?}", began.elapsed());
+    drop(held);
+    proxy.pass();
+    drop(soon("it is not woken", waiting).await.expect("no panic").expect("free"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_a_stray_node_keeps_out_is_shown_as_waiting_and_not_broken() {
+    let Some(running) = server().await else { return };
+    let (raw, client, name) = (raw(running).await, direct(running).await, unique());
+    lasting_directory(&raw, &name).await;
+    let stray = format!("/test/{name}/0");
+    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    raw.create(&stray, b"by hand", &options).await.expect("anybody may create");
+    let waiting = tokio::spawn(client.mutex(&name).lock().into_future());
+    until("it does not queue", async || nodes(&raw, &name).await.len() == 2).await;
+    let state = client.inspect(&name).await.expect("an answer").expect("somebody waits");
+    assert!(state.holders.is_empty(), "nobody holds it: {state:?}");
+    assert_eq!((state.queue.len(), state.queue[0].id.as_str()), (2, "0"), "who keeps the claim out");
+    assert!(!client.force_release(&name).await.expect("an answer"), "nobody held it");
+    assert_eq!(nodes(&raw, &name).await.len(), 2, "it deleted a claim that waits");
+    raw.delete(&stray, None).await.expect("anybody may delete");
+    drop(soon("it is not woken", waiting).await.expect("no panic").expect("granted"));
+}

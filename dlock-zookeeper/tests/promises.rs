@@ -1,0 +1,425 @@
+//! What only this store can do wrong, on one server: the promises of the README.
+#![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{connect, lasting_directory, locks, soon, store, unique};
+use dlock_conformance::{
+    Proxy,
+    stores::{
+        Running,
+        zookeeper::{Flavour, word},
+    },
+};
+use dlock_core::{Error, Kind, LockOptions, Locks, LostReason};
+use futures_util::future::join_all;
+use tokio::{
+    sync::OnceCell,
+    time::{Instant, sleep},
+};
+use zookeeper_client::{Acls, Client, CreateMode, Error as ZkError};
+
+/// One server for all tests of this file. It ends with the process.
+static SERVER: OnceCell<Option<Running>> = OnceCell::const_new();
+
+async fn server() -> Option<&'static Running> {
+    SERVER.get_or_init(|| store(Flavour::Standalone)).await.as_ref()
+}
+
+/// The URL of a client whose locks are below `/test`, and whose calls may take long on a busy machine.
+fn url(running: &Running, params: &str) -> String {
+    format!("{}/test?timeout=10s&{params}", running.url())
+}
+
+/// A proxy to the server, and a client behind it.
+async fn behind_proxy(running: &Running, params: &str) -> (Locks, Proxy) {
+    let proxy = Proxy::to(running.servers()[0].address()).await.expect("a port is free");
+    (locks(&format!("zk://{}/test?timeout=10s&{params}", proxy.address())).await, proxy)
+}
+
+/// A client of the crate, to look at nodes by hand.
+async fn raw(running: &Running) -> Client {
+    let hosts = running.url().trim_start_matches("zk://");
+    Client::connect(hosts).await.expect("the server is there")
+}
+
+/// The nodes in a lock's directory. None where there is no directory.
+async fn nodes(raw: &Client, name: &str) -> Vec<String> {
+    match raw.list_children(&format!("/test/{name}")).await {
+        Err(ZkError::NoNode) => Vec::new(),
+        nodes => nodes.expect("an answer"),
+    }
+}
+
+async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    soon(what, async {
+        while !condition().await {
+            sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+/// The most important promise. In half of the runs nothing passes any more, in the other half every connection is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_whose_link_is_cut_knows_before_another_gets_the_lock() {
+    const RUNS: u64 = 50;
+    let Some(running) = server().await else { return };
+    let run = async |number: u64| {
+        let name = unique();
+        let (cut_off, proxy) = behind_proxy(running, "session=3s").await;
+        let other = locks(&url(running, "session=10s")).await;
+        let held = cut_off.mutex(&name).lock().await.expect("nobody holds it");
+        // At any point between two heartbeats and two renewals.
+        sleep(Duration::from_millis(number * 37 % 700)).await;
+        if number.is_multiple_of(2) {
+            proxy.stall()
+        } else {
+            proxy.hang_up()
+        }
+        let next = other.mutex(&name).lock().await.expect("its session ends");
+        // The first thing that happens after the grant.
+        let knew = held.is_lost();
+        assert!(knew, "run {number}: somebody else has the lock, and the holder does not know");
+        assert_ne!(held.token(), next.token());
+        assert!(next.token() > held.token());
+        assert_eq!(held.lost().await, LostReason::Expired);
+    };
+    join_all((0..RUNS).map(run)).await;
+}
+
+#[tokio::test]
+async fn a_node_whose_reply_was_lost_is_adopted() {
+    let Some(running) = server().await else { return };
+    let (raw, name) = (raw(running).await, unique());
+    let (client, proxy) = behind_proxy(running, "session=10s").await;
+    // So that the directory is there.
+    let other = locks(&url(running, "session=10s")).await.rwlock(&name).read().lock().await.expect("free");
+    proxy.hold_answers();
+    let locking = tokio::spawn(client.rwlock(&name).read().lock().into_future());
+    until("the node is made", async || nodes(&raw, &name).await.len() == 2).await;
+    let mut made = nodes(&raw, &name).await;
+    made.sort_unstable();
+    proxy.cut();
+    proxy.pass();
+    let guard = soon("it is not granted", locking).await.expect("no panic").expect("it holds it already");
+    let mut now = nodes(&raw, &name).await;
+    now.sort_unstable();
+    assert_eq!(now, made, "another node was made");
+    guard.release().await.expect("held");
+    assert_eq!(nodes(&raw, &name).await.len(), 1);
+    drop(other);
+}
+
+#[tokio::test]
+async fn a_dropped_future_leaves_no_node_though_the_link_was_cut() {
+    let Some(running) = server().await else { return };
+    let (raw, name) = (raw(running).await, unique());
+    let (client, proxy) = behind_proxy(running, "session=10s").await;
+    for wait in [0, 1, 5, 20] {
+        proxy.hold_requests();
+        let locking = tokio::spawn(client.mutex(&name).lock().into_future());
+        sleep(Duration::from_millis(wait)).await;
+        locking.abort();
+        proxy.pass();
+        client.mutex(&name).lock().await.expect("granted").release().await.expect("held");
+        until("nothing is left", async || nodes(&raw, &name).await.is_empty()).await;
+    }
+}
+
+#[tokio::test]
+async fn after_an_expired_session_new_claims_and_waiters_go_on_in_another() {
+    let Some(running) = server().await else { return };
+    let (name, other_name) = (unique(), unique());
+    let (client, proxy) = behind_proxy(running, "session=4s").await;
+    let other = locks(&url(running, "session=10s")).await;
+    let held = client.mutex(&name).lock().await.expect("free");
+    let blocking = other.mutex(&other_name).lock().await.expect("free");
+    let waiting = tokio::spawn(client.mutex(&other_name).lock().into_future());
+    until("it waits", async || {
+        other.inspect(&other_name).await.expect("an answer").is_some_and(|state| state.queue.len() == 1)
+    })
+    .await;
+    proxy.stall();
+    assert_eq!(soon("it is told", held.lost()).await, LostReason::Expired);
+    // The server has ended the session once both nodes are gone.
+    until("the session ends", async || {
+        let state = other.inspect(&other_name).await.expect("an answer");
+        state.is_some_and(|state| state.queue.is_empty())
+            && other.inspect(&name).await.expect("an answer").is_none()
+    })
+    .await;
+    proxy.pass();
+    let again = async {
+        loop {
+            match client.mutex(&name).lock().await {
+                Ok(guard) => break guard,
+                Err(error) => assert!(error.is_transient(), "{error:?}"),
+            }
+        }
+    };
+    let again = soon("the client has no session", again).await;
+    assert!(again.token() > held.token(), "a token went back");
+    blocking.release().await.expect("held");
+    // It joined the queue again, or was told that the store was away for too long.
+    match soon("it hangs", waiting).await.expect("no panic") {
+        Ok(guard) => drop(guard),
+        Err(error) => assert!(error.is_transient(), "{error:?}"),
+    }
+}
+
+#[tokio::test]
+async fn used_names_leave_nothing() {
+    let Some(running) = server().await else { return };
+    let (raw, client) = (raw(running).await, locks(&url(running, "session=10s")).await);
+    let name = unique();
+    for kind in [Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind::Permit] {
+        drop(
+            client.of(kind, &name).lock(&LockOptions::new().ttl(Duration::from_secs(5))).await.expect("free"),
+        );
+    }
+    until("the directory is gone", async || {
+        raw.check_stat(&format!("/test/{name}")).await.expect("an answer").is_none()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_hold_without_its_holder_is_refused_before_any_request() {
+    let Some(running) = server().await else { return };
+    // A request would wait for its answer for ten seconds.
+    let (client, proxy) = behind_proxy(running, "session=60s").await;
+    let held = client.mutex(unique()).lock().await.expect("free");
+    proxy.stall();
+    let began = Instant::now();
+    let refused =
+        held.detach(Duration::from_secs(1)).await.map(drop).expect_err("nodes end with their session");
+    let text = format!("{refused:?}");
+    assert!(text.contains("session") && text.contains("Unsupported"), "{text}");
+    assert!(began.elapsed() < Duration::from_secs(8), "it asked the server");
+}
+
+/// How many requests the server has had from all clients.
+async fn requests(running: &Running) -> u64 {
+    let told = word(running.servers()[0].address(), "mntr").await.expect("an answer");
+    let line = told.lines().find_map(|line| line.strip_prefix("zk_packets_received"));
+    line.expect("it counts").trim().parse().expect("a number")
+}
+
+/// What a client with a session of thirty seconds sends in so much time though its claims do nothing, and what the test itself asks.
+fn idle(took: Duration) -> u64 {
+    10 + took.as_secs()
+}
+
+#[tokio::test]
+async fn a_pair_costs_three_requests() {
+    const PAIRS: u64 = 500;
+    // A server of its own, so that nobody else is counted.
+    let Some(running) = store(Flavour::Standalone).await else { return };
+    let (client, name) = (locks(&url(&running, "session=30s")).await, unique());
+    // A directory that the server removes now and then would cost more, and how often is a matter of time.
+    lasting_directory(&raw(&running).await, &name).await;
+    let (before, began) = (requests(&running).await, Instant::now());
+    for _ in 0..PAIRS {
+        client.mutex(&name).lock().await.expect("free").release().await.expect("held");
+    }
+    let (made, most) = (requests(&running).await - before, 3 * PAIRS + idle(began.elapsed()));
+    assert!((3 * PAIRS..most).contains(&made), "{made} requests for {PAIRS} pairs");
+}
+
+/// `DLOCK_CROWD` says how many: 500 if it does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_holds_of_a_session_cost_its_heartbeats_and_no_other_request() {
+    const WATCHED: Duration = Duration::from_secs(8);
+    let held = std::env::var("DLOCK_CROWD").map_or(500, |text| text.parse().expect("a number"));
+    let Some(running) = store(Flavour::Standalone).await else { return };
+    let (client, name) = (locks(&url(&running, "session=30s")).await, unique());
+    let before = requests(&running).await;
+    let lock = |number| client.mutex(format!("{name}-{number}")).lock().into_future();
+    let holds: Vec<_> =
+        join_all((0..held).map(lock)).await.into_iter().map(|one| one.expect("free")).collect();
+    // Each renews for the first time, and watches its node from then on. Each has made its directory and its node before.
+    let watches = async || {
+        let told = word(running.servers()[0].address(), "mntr").await.expect("an answer");
+        told.lines().find_map(|line| line.strip_prefix("zk_watch_count")?.trim().parse().ok()).unwrap_or(0)
+    };
+    until("they do not watch their nodes", async || watches().await >= held).await;
+    let (between, began) = (requests(&running).await, Instant::now());
+    sleep(WATCHED).await;
+    let (made, took) = (requests(&running).await - between, began.elapsed());
+    println!(
+        "{held} holds: {} requests until each has renewed, and {made} in {took:.1?} after that",
+        between - before
+    );
+    assert!(made < idle(took), "{made} requests in {took:?} for {held} holds");
+    assert!(holds.iter().all(|held| !held.is_lost()));
+}
+
+#[tokio::test]
+async fn a_hold_whose_node_is_deleted_is_lost_at_once_and_a_request_to_release_is_only_shown() {
+    let Some(running) = server().await else { return };
+    let (raw, client) = (raw(running).await, locks(&url(running, "session=10s")).await);
+    let name = unique();
+    // It renews soon, and watches its node from then on.
+    let held = client.mutex(&name).lock().renew_every(Duration::from_millis(50)).await.expect("free");
+    sleep(Duration::from_millis(300)).await;
+    let node = format!("/test/{name}/{}", nodes(&raw, &name).await.concat());
+    raw.set_data(&node, b"__REVOKE__", None).await.expect("anybody may write");
+    sleep(Duration::from_millis(300)).await;
+    assert!(!held.is_lost(), "a request to release is no loss");
+    let state = client.inspect(&name).await.expect("an answer").expect("it is held");
+    assert_eq!(state.holders[0].who.as_deref(), Some("asked to release the lock"));
+    assert_eq!(state.holders[0].token, held.token());
+    raw.delete(&node, None).await.expect("anybody may delete");
+    assert_eq!(soon("it is told", held.lost()).await, LostReason::Taken);
+}
+
+#[tokio::test]
+async fn stray_nodes_block_as_they_block_curator_and_are_survived() {
+    let Some(running) = server().await else { return };
+    let (raw, client) = (raw(running).await, locks(&url(running, "session=10s")).await);
+    let name = unique();
+    lasting_directory(&raw, &name).await;
+    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    for stray in ["日本", "zzz", "zlock-a", "lock-日bcdefghi", "x__lock__0000000001"] {
+        raw.create(&format!("/test/{name}/{stray}"), b"\xff", &options).await.expect("anybody may create");
+    }
+    let held = client.mutex(&name).try_lock().await.expect("an answer").expect("none of these is ahead");
+    held.release().await.expect("held");
+    raw.create(&format!("/test/{name}/0"), b"", &options).await.expect("anybody may create");
+    assert!(client.mutex(&name).try_lock().await.expect("an answer").is_none(), "Curator would wait");
+    let waiting = tokio::spawn(client.mutex(&name).lock().into_future());
+    sleep(Duration::from_millis(100)).await;
+    raw.delete(&format!("/test/{name}/0"), None).await.expect("anybody may delete");
+    drop(soon("it is not woken", waiting).await.expect("no panic").expect("granted"));
+    for stray in nodes(&raw, &name).await {
+        // The claim's own node may be among them, and be deleted by itself.
+        let _ = raw.delete(&format!("/test/{name}/{stray}"), None).await;
+    }
+}
+
+#[tokio::test]
+async fn whoever_lacks_rights_is_told_which_and_the_login_of_the_url_has_them() {
+    let Some(running) = server().await else { return };
+    let (base, host) = (unique(), running.url().trim_start_matches("zk://"));
+    let owner = locks(&format!("zk://app:s%40cret@{host}/{base}?acl=creator&session=10s")).await;
+    let held = owner.mutex("a").lock().await.expect("free");
+    let stranger = locks(&format!("zk://{host}/{base}?session=10s")).await;
+    for refused in [
+        stranger.mutex("a").try_lock().await.map(drop),
+        stranger.mutex("b").lock().await.map(drop),
+        stranger.inspect("a").await.map(drop),
+    ] {
+        let error = refused.expect_err("only the owner may");
+        let told = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+        assert!(
+            matches!(error, Error::Refused { .. }) && told.contains("CREATE, DELETE and READ"),
+            "{error:?}"
+        );
+    }
+    let friend = locks(&format!("zk://app:s%40cret@{host}/{base}?acl=creator&session=10s")).await;
+    assert!(friend.mutex("a").try_lock().await.expect("an answer").is_none());
+    held.release().await.expect("held");
+    drop(friend.mutex("a").try_lock().await.expect("an answer").expect("free"));
+    soon("a client without rights cannot be closed", stranger.close()).await;
+}
+
+#[tokio::test]
+async fn a_holder_that_lets_nobody_read_its_node_is_an_error_that_names_the_right() {
+    let Some(running) = server().await else { return };
+    let (client, name) = (locks(&url(running, "session=10s")).await, unique());
+    let hosts = running.url().trim_start_matches("zk://");
+    let other = Client::connector().with_auth("digest", b"other:pw").connect(hosts).await.expect("a server");
+    // In a directory that is open to all.
+    lasting_directory(&other, &name).await;
+    let node = format!("/test/{name}/_c_caa75163-f1f4-467d-9207-2ba259767d1e-lock-");
+    let options = CreateMode::EphemeralSequential.with_acls(Acls::creator_all());
+    other.create(&node, b"", &options).await.expect("anybody may create");
+    let error = client.mutex(&name).lock().await.map(drop).expect_err("it cannot be waited for");
+    let told = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+    assert!(
+        matches!(error, Error::Refused { .. }) && told.contains("each node must grant READ"),
+        "{error:?}"
+    );
+    let state = client.inspect(&name).await.expect("an answer").expect("it is held");
+    assert_eq!(
+        (state.holders.len(), state.queue.len()),
+        (1, 0),
+        "the claim has left, and the holder is shown: {state:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_chroot_that_is_missing_and_a_session_that_is_not_granted_are_said() {
+    let Some(running) = server().await else { return };
+    let (raw, chroot) = (raw(running).await, unique());
+    let told = |url: String| async move { connect(&url).await.map(drop).expect_err("refused").to_string() };
+    let missing = told(url(running, &format!("chroot=/{chroot}"))).await;
+    assert!(missing.contains("does not exist") && missing.contains(&chroot), "{missing}");
+    let long = told(url(running, "session=10m")).await;
+    assert!(long.contains("session=60s") && long.contains("maxSessionTimeout"), "{long}");
+    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    raw.create(&format!("/{chroot}"), b"", &options).await.expect("anybody may create");
+    let below = locks(&url(running, &format!("session=10s&chroot=/{chroot}"))).await;
+    let whole = locks(&format!("{}/{chroot}/test?session=10s", running.url())).await;
+    let held = below.mutex("x").lock().await.expect("free");
+    assert!(whole.mutex("x").try_lock().await.expect("an answer").is_none(), "one node, two locks");
+    assert_eq!(below.info().identity, whole.info().identity);
+    held.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn an_unset_ttl_is_the_longest_that_the_session_can_keep() {
+    let Some(running) = server().await else { return };
+    let client = Locks::new(connect(&url(running, "session=20s")).await.expect("a server is there"));
+    let held = client.mutex(unique()).lock().await.expect("a default that the store can keep");
+    assert!(held.remaining() <= Duration::from_secs(10) && held.remaining() > Duration::from_secs(8));
+}
+
+/// `DLOCK_CROWD` says how many wait: 1 000 if it does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crowd_of_one_client_queues_and_is_drained_with_few_requests() {
+    // A server of its own, so that nobody else is counted.
+    let Some(running) = store(Flavour::Standalone).await else { return };
+    let crowd = std::env::var("DLOCK_CROWD").map_or(1000, |text| text.parse().expect("a number"));
+    let (client, name) = (locks(&url(&running, "session=30s")).await, unique());
+    let held = client.mutex(&name).lock().await.expect("free");
+    let (before, began) = (requests(&running).await, Instant::now());
+    let takes_its_turn = |_| {
+        let lock = client.mutex(&name).lock().into_future();
+        tokio::spawn(async { lock.await.expect("granted").release().await.expect("held") })
+    };
+    let waiting: Vec<_> = (0..crowd).map(takes_its_turn).collect();
+    let raw = raw(&running).await;
+    soon("they do not queue", async {
+        while raw.get_children(&format!("/test/{name}")).await.expect("an answer").1.num_children <= crowd {
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    let queued = began.elapsed();
+    // Each has found whom to watch.
+    let mut seen = 0;
+    until("they settle", async || {
+        let now = requests(&running).await;
+        sleep(Duration::from_millis(300)).await;
+        let settled = now.abs_diff(seen) < 5;
+        seen = requests(&running).await;
+        settled
+    })
+    .await;
+    let (to_queue, before) = (requests(&running).await - before, requests(&running).await);
+    let began = Instant::now();
+    held.release().await.expect("held");
+    for waiter in waiting {
+        soon("its turn does not come", waiter).await.expect("no panic");
+    }
+    let (drained, took) = (requests(&running).await - before, began.elapsed());
+    println!(
+        "{crowd} waiters: queued in {queued:.1?} with {to_queue} requests, drained in {took:.1?} with {drained}"
+    );
+    let crowd = u64::try_from(crowd).expect("small");
+    assert!(drained <= crowd * 3 + 50, "{drained} requests for {crowd} hand-offs");
+}

@@ -1,0 +1,411 @@
+//! One claim in the cluster: a key in the queue of its name, under the client's lease. Over the usual length, so that all calls
+//! of a claim are in one file.
+
+mod queue;
+
+use std::{future::pending, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use dlock_core::{
+    Error, Kind, Result, Token, Wait,
+    driver::{Attempt, Claim, Grant, Release, Renewal, Request, Seat},
+};
+use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp, TxnResponse};
+use futures_util::future::{select_all, try_join_all};
+
+use crate::{
+    client::{Client, Hold, Lease},
+    connection::lease_id,
+    error::{self, STORE},
+    keys::{self, Keys, Record},
+};
+pub(crate) use queue::entry_of;
+use queue::{Standing, look, ranges, standing};
+
+/// How often an attempt looks into the queue again because the one that it waited for has left meanwhile.
+const ROUNDS: usize = 3;
+
+pub(crate) struct EtcdClaim {
+    client: Arc<Client>,
+    request: Request,
+    /// Where the claim is in the cluster, as far as this object knows.
+    place: Option<Place>,
+    /// Whether the cluster has refused to make the key. Then it refuses to delete it as well.
+    is_refused: bool,
+    /// While it waits: the keys whose deletion wakes it.
+    seats: Vec<(String, Seat)>,
+    /// While it holds: the watch on its own key.
+    hold: Option<Hold>,
+    /// The leases of its own that this object has made for the claim, and that may be left.
+    made: Vec<i64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// `None` if the key may have a lease of its own: a detachment has failed.
+    lease: Option<i64>,
+    /// The create revision: the place in the queue, and the token.
+    revision: i64,
+}
+
+impl EtcdClaim {
+    pub(crate) fn new(client: Arc<Client>, request: Request) -> Self {
+        Self {
+            client,
+            request,
+            place: None,
+            is_refused: false,
+            seats: Vec::new(),
+            hold: None,
+            made: Vec::new(),
+        }
+    }
+
+    fn keys(&self) -> Result<Keys> {
+        self.client.keys(&self.request.name, self.request.id)
+    }
+
+    /// The longest that a call may take.
+    fn bound(&self) -> Duration {
+        self.client.config.timeout.min(self.request.ttl / 3)
+    }
+
+    async fn bounded<T>(bound: Duration, call: impl Future<Output = Result<T>>) -> Result<T> {
+        STORE.in_time(bound, call).await
+    }
+
+    /// Begins the claim's ttl anew; `false` if it is being deleted.
+    fn touch(&self, keys: &Keys) -> bool {
+        self.client.session.touch(self.request.id, &keys.own, self.request.ttl)
+    }
+
+    async fn ask(&mut self) -> Result<Attempt> {
+        let keys = self.keys()?;
+        self.client.keep_running();
+        self.seats.iter().for_each(|(_, seat)| seat.clear());
+        let lease = self.client.session.lease().await?;
+        if !self.touch(&keys) {
+            return Err(being_deleted());
+        }
+        if self.request.wait == Wait::Never && !self.try_first(&keys, lease).await? {
+            self.client.session.leave(self.request.id);
+            return Ok(Attempt::Busy { retry_in: Duration::MAX });
+        }
+        for _ in 0..ROUNDS {
+            let behind = match self.stand(&keys, lease).await? {
+                Standing::First => return Ok(self.granted(&keys, lease)),
+                Standing::Behind(behind) => behind,
+            };
+            if self.request.wait == Wait::Never {
+                self.withdraw(&keys).await?;
+                return Ok(Attempt::Busy { retry_in: Duration::MAX });
+            }
+            if !self.join(behind).await? {
+                return Ok(Attempt::Busy { retry_in: Duration::MAX });
+            }
+        }
+        Ok(Attempt::Busy { retry_in: Duration::ZERO })
+    }
+
+    /// Takes a lock that nobody holds or waits for. `false` if somebody would have to go first: nothing is then left.
+    async fn try_first(&mut self, keys: &Keys, lease: Lease) -> Result<bool> {
+        let nobody = Compare::create_revision(keys.folder.as_str(), CompareOp::Equal, 0).with_prefix();
+        let put = self.put(keys, lease.id);
+        let look = look(keys, self.request.kind, None);
+        let txn =
+            Txn::new().when([nobody]).and_then([put]).or_else([TxnOp::get(keys.own.as_str(), None), look]);
+        let Some(answer) = self.enter(txn, lease).await? else { return Ok(true) };
+        if answer.succeeded() {
+            self.place = Some(Place { lease: Some(lease.id), revision: revision(&answer)? });
+            return Ok(true);
+        }
+        let [own, queue] = &ranges(&answer)[..] else { return Err(STORE.garbled("a try")) };
+        // A claim that is there already holds: its last answer was lost, or it is to be downgraded.
+        Ok(!own.is_empty() || standing(&self.request, i64::MAX, queue) == Standing::First)
+    }
+
+    /// Joins the queue, or looks into it again.
+    async fn stand(&mut self, keys: &Keys, lease: Lease) -> Result<Standing> {
+        if let Some(place) = self.place.filter(|place| place.lease == Some(lease.id)) {
+            let is_there = Compare::create_revision(keys.own.as_str(), CompareOp::Equal, place.revision);
+            let look = look(keys, self.request.kind, Some(place.revision));
+            let answer = self.client.connection.txn(Txn::new().when([is_there]).and_then([look])).await?.told;
+            if answer.succeeded() {
+                let queue = ranges(&answer).pop().ok_or_else(|| STORE.garbled("a look into the queue"))?;
+                return Ok(standing(&self.request, place.revision, &queue));
+            }
+            // Somebody has deleted the key while the claim waited. It joins again, at the end.
+            self.place = None;
+        }
+        Box::pin(self.join_queue(keys, lease)).await
+    }
+
+    async fn join_queue(&mut self, keys: &Keys, lease: Lease) -> Result<Standing> {
+        let is_new = Compare::create_revision(keys.own.as_str(), CompareOp::Equal, 0);
+        let (put, look) = (self.put(keys, lease.id), look(keys, self.request.kind, None));
+        let txn =
+            Txn::new().when([is_new]).and_then([put, look]).or_else([TxnOp::get(keys.own.as_str(), None)]);
+        let Some(answer) = self.enter(txn, lease).await? else {
+            return Err(STORE.unavailable("the client's lease is gone"));
+        };
+        let first = ranges(&answer).pop().ok_or_else(|| STORE.garbled("an attempt"))?;
+        if answer.succeeded() {
+            let place = Place { lease: Some(lease.id), revision: revision(&answer)? };
+            self.place = Some(place);
+            return Ok(standing(&self.request, place.revision, &first));
+        }
+        let own = first.first().ok_or_else(|| STORE.garbled("an attempt"))?;
+        // It is there already: the last answer was lost, or another kind of hold is to become this one.
+        if (own.lease() != lease.id || Record::read(own.value()).kind != self.request.kind)
+            && !self.take_over(keys, own, self.request.kind, lease.id).await?
+        {
+            return Err(STORE.unavailable("the claim was deleted at this moment"));
+        }
+        self.place = Some(Place { lease: Some(lease.id), revision: own.create_revision() });
+        Box::pin(self.stand(keys, lease)).await
+    }
+
+    /// Sends a transaction that makes the key. `None` if the lease has ended; nothing is then made.
+    async fn enter(&mut self, txn: Txn, lease: Lease) -> Result<Option<TxnResponse>> {
+        let was_sure = self.client.session.note_unsure(self.request.id);
+        let answer = self.client.connection.txn(txn).await;
+        self.is_refused = was_sure && matches!(answer, Err(Error::Refused { .. }));
+        let answer = match answer {
+            Err(error) if error::is_without_lease(&error) => {
+                self.client.session.note_end(lease.id);
+                None
+            }
+            answer => Some(answer?),
+        };
+        // A request that was sent twice may come late.
+        if was_sure && answer.as_ref().is_none_or(|answer| !answer.twice) {
+            self.client.session.note_sure(self.request.id);
+        }
+        Ok(answer.map(|answer| answer.told))
+    }
+
+    fn put(&self, keys: &Keys, lease: i64) -> TxnOp {
+        Self::put_as(&self.request, keys, lease, None)
+    }
+
+    fn put_as(request: &Request, keys: &Keys, lease: i64, own_lease: Option<i64>) -> TxnOp {
+        let value = keys::value(request, own_lease);
+        TxnOp::put(keys.own.as_str(), value, Some(PutOptions::new().with_lease(lease)))
+    }
+
+    /// The key as it is now; `None` if it is gone.
+    async fn find(&self, keys: &Keys) -> Result<Option<KeyValue>> {
+        let found =
+            self.client.connection.get(keys.own.as_bytes(), GetOptions::new()).await?.take_kvs().pop();
+        Ok(found.filter(|own| self.place.is_none_or(|place| place.revision == own.create_revision())))
+    }
+
+    /// Moves the key to this lease, with this kind, if it is still as it was `before`: a request that comes late must not move a
+    /// key that somebody has changed since. `false` if it is gone.
+    async fn take_over(&self, keys: &Keys, before: &KeyValue, kind: Kind, lease: i64) -> Result<bool> {
+        let own_lease = self.made.contains(&lease).then_some(lease);
+        // It may come late, and the session then has a key that nobody holds.
+        let was_sure = own_lease.is_some() || self.client.session.note_unsure(self.request.id);
+        let mut request = self.request.clone();
+        request.kind = kind;
+        let is_same = Compare::mod_revision(keys.own.as_str(), CompareOp::Equal, before.mod_revision());
+        let (get, put) =
+            (TxnOp::get(keys.own.as_str(), None), Self::put_as(&request, keys, lease, own_lease));
+        let txn = Txn::new().when([is_same]).and_then([put]).or_else([get]);
+        let answer = self.client.connection.txn(txn).await?;
+        if own_lease.is_none() && was_sure && !answer.twice {
+            self.client.session.note_sure(self.request.id);
+        }
+        if !answer.told.succeeded() {
+            let now = ranges(&answer.told).pop().ok_or_else(|| STORE.garbled("a change of lease"))?;
+            let Some(now) = now.first() else { return Ok(false) };
+            // The first of two requests may have done it.
+            if now.lease() != lease || now.create_revision() != before.create_revision() {
+                return Err(STORE.unavailable("the claim was changed at this moment"));
+            }
+        }
+        self.end_lease_of(before, lease).await;
+        Ok(true)
+    }
+
+    /// Ends the lease of its own that a detached claim had. If that fails, it ends by itself, with no key.
+    async fn end_lease_of(&self, before: &KeyValue, now: i64) {
+        let own = Record::read(before.value()).own_lease;
+        if let Some(lease) = own.filter(|lease| *lease == before.lease() && *lease != now) {
+            let _ = self.client.connection.revoke(lease).await;
+        }
+    }
+
+    /// Ends the leases that detachments have left that failed. None of them has the key.
+    async fn end_made(&mut self) {
+        while let Some(lease) = self.made.last() {
+            if self.client.connection.revoke(*lease).await.is_err() {
+                return;
+            }
+            self.made.pop();
+        }
+    }
+
+    /// Takes a seat for each of these keys. `true` if it took one: the key may have been deleted before.
+    async fn join(&mut self, behind: Vec<String>) -> Result<bool> {
+        self.seats.retain(|(key, _)| behind.contains(key));
+        let (kind, arrival) = (self.request.kind, self.place.map(|place| place.revision));
+        let arrival = arrival.and_then(|revision| u64::try_from(revision).ok());
+        // There must be time left to ask once more. A seat whose watch comes later is rung then.
+        let limit = self.bound() / 3;
+        let new = behind.into_iter().filter(|key| !self.seats.iter().any(|(known, _)| known == key));
+        let seats = new.map(async |key| {
+            let seat = self.client.seats.join(key.clone(), arrival, kind, limit).await;
+            seat.map(|seat| (key, seat))
+        });
+        let seats = try_join_all(seats).await?;
+        let is_new = !seats.is_empty();
+        self.seats.extend(seats);
+        Ok(is_new)
+    }
+
+    fn granted(&mut self, keys: &Keys, lease: Lease) -> Attempt {
+        self.seats.clear();
+        let revision = self.place.map_or(0, |place| place.revision);
+        let hold = || self.client.held.hold(&self.client.seats, &keys.own, revision);
+        self.hold = Some(self.hold.take().unwrap_or_else(hold));
+        let token = u64::try_from(revision).ok().and_then(Token::new);
+        Attempt::Granted(Grant { token, valid_for: lease.left().min(self.request.ttl) })
+    }
+
+    async fn extend(&mut self) -> Result<Renewal> {
+        let keys = self.keys()?;
+        self.client.keep_running();
+        let lease = self.client.session.lease().await?;
+        let known = self.place.and_then(|place| place.lease);
+        // Before the claim asks the cluster: a request to take it back may come late, and is deleted like any silent claim.
+        if !self.touch(&keys) {
+            return self.overdue();
+        }
+        if let Some(hold) = &self.hold {
+            hold.clear();
+        }
+        let is_held = match (known, &self.hold) {
+            (Some(known), _) if known != lease.id => false,
+            (Some(_), Some(hold)) if hold.is_sound() && self.made.is_empty() => true,
+            _ => self.take_back(&keys, lease).await?,
+        };
+        if !is_held {
+            self.client.session.leave(self.request.id);
+            return Ok(Renewal::Lost);
+        }
+        Ok(Renewal::Renewed { valid_for: lease.left().min(self.request.ttl) })
+    }
+
+    /// The answer while the claim is being deleted. Of a detached hold only the cluster knows whether it is there: what is deleted
+    /// may be what an earlier request has left.
+    fn overdue(&self) -> Result<Renewal> {
+        self.place.and_then(|place| place.lease).map(|_| Renewal::Lost).ok_or_else(being_deleted)
+    }
+
+    /// Asks the cluster for the key, and moves it to the client's lease if it may have another. `false` if it is gone.
+    async fn take_back(&mut self, keys: &Keys, lease: Lease) -> Result<bool> {
+        let unseen = self.hold.as_ref().and_then(Hold::unseen);
+        let Some(own) = self.find(keys).await? else { return Ok(false) };
+        let is_known = self.place.is_some_and(|place| place.lease.is_some());
+        // After a detachment that failed also if the lease is right: that request may come late, and is then refused.
+        if (own.lease() != lease.id || !is_known)
+            && !self.take_over(keys, &own, Record::read(own.value()).kind, lease.id).await?
+        {
+            return Ok(false);
+        }
+        self.place = Some(Place { lease: Some(lease.id), revision: own.create_revision() });
+        match (&self.hold, unseen) {
+            (Some(hold), Some(round)) => hold.note_seen(round),
+            (Some(_), None) => {}
+            // A deletion since the key was seen is heard of.
+            (None, _) => drop(self.granted(keys, lease)),
+        }
+        self.end_made().await;
+        Ok(true)
+    }
+
+    async fn leave_alone(&mut self, lasting: Duration) -> Result<Renewal> {
+        let keys = self.keys()?;
+        if !self.touch(&keys) {
+            return self.overdue();
+        }
+        let Some(own) = self.find(&keys).await? else { return Ok(Renewal::Lost) };
+        let lease = lease_id();
+        self.made.push(lease);
+        let granted = self.client.connection.grant(lease, lasting).await?;
+        // If no answer comes, the next renewal asks which lease the key has, and moves it back.
+        if let Some(place) = &mut self.place {
+            place.lease = None;
+        }
+        self.hold = None;
+        if !self.take_over(&keys, &own, Record::read(own.value()).kind, lease).await? {
+            self.end_made().await;
+            return Ok(Renewal::Lost);
+        }
+        self.place = None;
+        self.made.retain(|made| *made != lease);
+        self.end_made().await;
+        self.client.session.leave(self.request.id);
+        Ok(Renewal::Renewed { valid_for: lasting.min(granted) })
+    }
+
+    /// Deletes the key.
+    async fn withdraw(&mut self, keys: &Keys) -> Result<Release> {
+        let answer = self.client.connection.delete(&keys.own).await?;
+        // If this claim was woken and has not asked since, the wake-up goes to the client's next waiter.
+        self.seats.clear();
+        (self.place, self.hold) = (None, None);
+        // If a request may still make the key again, it is deleted once more when the ttl is over.
+        self.client.session.leave(self.request.id);
+        for before in answer.told.prev_kvs() {
+            self.end_lease_of(before, 0).await;
+        }
+        self.end_made().await;
+        let is_done = answer.told.deleted() > 0 || answer.twice;
+        Ok(if is_done { Release::Done } else { Release::Gone })
+    }
+}
+
+fn being_deleted() -> Error {
+    STORE.unavailable("the claim's ttl was over, and it is being deleted")
+}
+
+/// The create revision of a key that this transaction has made.
+fn revision(answer: &TxnResponse) -> Result<i64> {
+    answer.header().map(etcd_client::ResponseHeader::revision).ok_or_else(|| STORE.garbled("an attempt"))
+}
+
+#[async_trait]
+impl Claim for EtcdClaim {
+    async fn attempt(&mut self) -> Result<Attempt> {
+        self.client.info.check_kind(self.request.kind)?;
+        Self::bounded(self.bound(), self.ask()).await
+    }
+
+    async fn renew(&mut self) -> Result<Renewal> {
+        Self::bounded(self.bound(), self.extend()).await
+    }
+
+    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+        Self::bounded(self.bound(), self.leave_alone(lasting)).await
+    }
+
+    async fn release(&mut self) -> Result<Release> {
+        // A name that is refused was never taken.
+        let Ok(keys) = self.keys() else { return Ok(Release::Gone) };
+        if self.is_refused {
+            self.client.session.leave(self.request.id);
+            return Ok(Release::Gone);
+        }
+        Self::bounded(self.bound(), self.withdraw(&keys)).await
+    }
+
+    async fn changed(&mut self) {
+        match &self.hold {
+            Some(hold) => hold.changed().await,
+            None if self.seats.is_empty() => pending().await,
+            None => drop(select_all(self.seats.iter().map(|(_, seat)| Box::pin(seat.rung()))).await),
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Which cluster, how to reach it, and how locks are named there.
+
+use std::{fmt, time::Duration};
+
+use dlock_core::{
+    ClaimId, Error, Guard, LockName, Result,
+    driver::{Address, Login, StoreUrl, Tls},
+};
+
+use crate::keys::Keys;
+
+/// How long the claims of a dead client stay unless the URL says otherwise. Four fifths of it are the longest ttl.
+const SESSION: Duration = Duration::from_secs(30);
+
+/// The shortest session: with etcd's own election time-out no lease is shorter.
+const LEAST_SESSION: Duration = Duration::from_secs(2);
+
+const LONGEST_SESSION: Duration = Duration::from_secs(24 * 3600);
+
+/// How long a call may take unless the URL says otherwise. At most half the session, or a lost sign of life would be the loss of
+/// all locks.
+const TIMEOUT: Duration = Duration::from_secs(3);
+
+const PARAMS: &[&str] =
+    &["prefix", "names", "session", "timeout", "password_file", "tls", "ca", "cert", "key"];
+
+/// Where the locks are: made of a URL, by [`from_url`](Self::from_url).
+#[derive(Clone, PartialEq, Eq)]
+pub struct EtcdConfig {
+    pub(crate) hosts: Vec<Address>,
+    pub(crate) login: Login,
+    pub(crate) tls: Option<Tls>,
+    pub(crate) prefix: String,
+    pub(crate) names: Names,
+    pub(crate) session: Duration,
+    pub(crate) timeout: Duration,
+}
+
+/// How a lock's name becomes a key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Names {
+    /// A slash is written `%2F` and a percent sign `%25`, so that every name is a lock of its own.
+    #[default]
+    Encoded,
+    /// The name is the key, as for `etcdctl lock`. A name with a slash is refused: it would block the name before the slash.
+    Exact,
+}
+
+impl EtcdConfig {
+    /// The store that a URL names: `etcd://user:password@host,host:port`, or `etcds://` with TLS. The README lists the
+    /// parameters.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] for a host or parameter that cannot be used.
+    pub fn from_url(url: &StoreUrl) -> Result<Self> {
+        // Without `//` one cannot tell a host from a password, so the error does not show the URL.
+        if url.hosts().is_empty() {
+            let scheme = url.scheme();
+            let reason =
+                format!("the `{scheme}:` URL names no host: write for example `{scheme}://localhost`");
+            return Err(Error::InvalidConfig { reason });
+        }
+        url.allow(PARAMS)?;
+        if !url.path().trim_matches('/').is_empty() {
+            return Err(url.invalid("has a path; a prefix for the names of locks is written `?prefix=app.`"));
+        }
+        let session = url.duration("session", LEAST_SESSION..=LONGEST_SESSION)?.unwrap_or(SESSION);
+        let timeout = url.duration("timeout", Duration::from_millis(1)..=LONGEST_SESSION)?;
+        if let Some(timeout) = timeout.filter(|timeout| *timeout > session / 2) {
+            let reason =
+                format!("has a timeout of {timeout:?}, which is more than half the session of {session:?}");
+            return Err(url.invalid(&reason));
+        }
+        let config = Self {
+            hosts: url.addresses(2379)?,
+            login: url.login("password_file")?,
+            tls: url.tls(Some("etcds"))?,
+            prefix: url.param("prefix").unwrap_or_default().to_owned(),
+            names: url.choice("names", &[("encoded", Names::Encoded), ("exact", Names::Exact)])?,
+            session,
+            timeout: timeout.unwrap_or(TIMEOUT.min(session / 2)),
+        };
+        if config.prefix.chars().any(char::is_control) {
+            return Err(url.invalid("has a prefix with a control character"));
+        }
+        if config.names == Names::Encoded && config.prefix.contains('/') {
+            return Err(url.invalid(
+                "has a prefix with a slash: such a lock would keep the lock taken that is named as the prefix before the \
+                 slash; write for example `?prefix=app.`, or take the names as they are, with `names=exact`",
+            ));
+        }
+        if config.login.password.is_some() && config.login.user.is_none() {
+            return Err(url.invalid("has a password and no user"));
+        }
+        Ok(config)
+    }
+
+    /// What a transaction of your own must compare, so that etcd does it only while this hold lasts: a key, and its create
+    /// revision. After a release or a loss the comparison fails, whoever holds the lock then. That also holds for a guard of
+    /// another store.
+    ///
+    /// The hold must be of a client with the same `prefix` and `names`.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for the guard of a [`MultiLock`](dlock_core::MultiLock): several keys would have to be compared,
+    /// so lock the names one by one. [`Error::InvalidName`] for a name with a slash, if the URL says `names=exact`.
+    pub fn compare(&self, guard: &Guard) -> Result<(String, i64)> {
+        let (Some(id), Some(token)) = (guard.id(), guard.token()) else {
+            let what = format!("guard a write with `{}`, which is not one hold with a token", guard.name());
+            return Err(Error::Unsupported { store: "etcd", what });
+        };
+        // The token of another store may be larger than any revision: then no key has it.
+        Ok((self.key(guard.name(), id)?, i64::try_from(token.get()).unwrap_or(i64::MAX)))
+    }
+
+    /// The key of the hold with this id, if it is one. A detached hold keeps it: compare its create revision with the token of
+    /// the ticket, as [`compare`](Self::compare) does for a guard.
+    ///
+    /// # Errors
+    /// [`Error::InvalidName`] for a name with a slash, if the URL says `names=exact`.
+    pub fn key(&self, name: &LockName, id: ClaimId) -> Result<String> {
+        Keys::new(self, name, id).map(|keys| keys.own)
+    }
+
+    /// A text that tells this store from others. It has no secrets in it.
+    pub(crate) fn identity(&self) -> String {
+        let mut hosts: Vec<_> = self.hosts.iter().map(ToString::to_string).collect();
+        hosts.sort_unstable();
+        let exact = if self.names == Names::Exact { "exact:" } else { "" };
+        format!("etcd://{}[{exact}{}]", hosts.join(","), self.prefix)
+    }
+}
+
+impl fmt::Debug for EtcdConfig {
+    /// Without the login.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("EtcdConfig").field(&self.identity()).field(&self.session).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(url: &str) -> Result<EtcdConfig> {
+        EtcdConfig::from_url(&url.parse().expect(url))
+    }
+
+    fn refused(url: &str) -> String {
+        config(url).expect_err(url).to_string()
+    }
+
+    #[test]
+    fn a_url_may_be_short() {
+        let config = config("etcd://localhost").unwrap();
+        assert_eq!(config.identity(), "etcd://localhost:2379[]");
+        assert_eq!((config.session, config.timeout), (SESSION, TIMEOUT));
+        assert_eq!((config.names, config.tls), (Names::Encoded, None));
+    }
+
+    #[test]
+    fn a_url_may_say_everything() {
+        let url = "etcds://anna:p%40ss@b:1,[::1],a?prefix=x.&names=exact&session=10s&timeout=1s&ca=/ca.pem";
+        let config = config(url).unwrap();
+        assert_eq!(config.identity(), "etcd://[::1]:2379,a:2379,b:1[exact:x.]");
+        assert_eq!(config.login.user.as_deref(), Some("anna"));
+        assert_eq!((config.session, config.timeout), (Duration::from_secs(10), Duration::from_secs(1)));
+        assert!(config.tls.is_some_and(|tls| tls.ca.is_some()));
+    }
+
+    #[test]
+    fn clients_with_the_same_servers_in_another_order_are_of_one_store() {
+        assert_eq!(config("etcd://a,b").unwrap().identity(), config("etcd://b,a").unwrap().identity());
+        assert_ne!(config("etcd://a").unwrap().identity(), config("etcd://a?prefix=x").unwrap().identity());
+    }
+
+    #[test]
+    fn a_call_takes_no_longer_than_half_the_session() {
+        assert_eq!(config("etcd://a?session=3s").unwrap().timeout, Duration::from_millis(1500));
+    }
+
+    #[test]
+    fn only_where_names_are_taken_as_they_are_a_prefix_may_have_a_slash() {
+        assert_eq!(config("etcd://a?names=exact&prefix=app/").unwrap().prefix, "app/");
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_refused() {
+        for (url, words) in [
+            ("etcd:", "names no host"),
+            ("etcd://a/b", "prefix"),
+            ("etcd://a?ttl=3s", "`ttl`"),
+            ("etcd://a?session=1s", "from 2s"),
+            ("etcd://a?names=raw", "encoded, exact"),
+            ("etcd://a?prefix=app/", "names=exact"),
+            ("etcd://a?session=4s&timeout=3s", "half the session of 4s"),
+            ("etcd://anna@a", "a user and no password"),
+            ("etcd://:secret@a", "a password and no user"),
+            ("etcd://a?ca=x", "need TLS"),
+            ("etcd://a:x", "a port that is none"),
+        ] {
+            let told = refused(url);
+            assert!(told.contains(words) && !told.contains("secret"), "{url}: {told}");
+        }
+    }
+
+    #[test]
+    fn no_secret_is_shown() {
+        let config = config("etcd://anna:secret@a").unwrap();
+        assert!(!format!("{config:?} {}", config.identity()).contains("secret"));
+    }
+}

@@ -1,0 +1,14 @@
+#![doc = include_str!("../README.md")]
+
+mod backend;
+mod claim;
+mod client;
+mod config;
+mod connection;
+mod error;
+mod inspect;
+mod keys;
+mod listen;
+
+pub use backend::{DRIVER, EtcdBackend};
+pub use config::EtcdConfig;

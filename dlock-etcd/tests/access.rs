@@ -1,0 +1,122 @@
+//! Who may do what: users, their rights, and certificates.
+
+#[path = "common/mod.rs"]
+mod common;
+
+use std::{error::Error as _, time::Duration};
+
+use common::{Bench, SOON, TTL, connect, go, or_skip, soon, unique};
+use dlock_conformance::stores::etcd::{Flavour, client, start};
+use dlock_core::{Error, Locks};
+use etcd_client::{Permission, PermissionType};
+use tokio::time::sleep;
+
+/// Longer than a token of the test's server lives.
+const EXPIRED: Duration = Duration::from_secs(8);
+
+/// A server that knows `root` and `app`, who may lock below `app.`, both with the password `secret`.
+async fn with_users() -> Option<Bench> {
+    let bench = Bench::one().await?;
+    let mut auth = bench.raw.auth_client();
+    let rights = Permission::new(PermissionType::Readwrite, "app.").with_prefix();
+    auth.user_add("root", "secret", None).await.expect("new");
+    auth.role_add("root").await.expect("new");
+    auth.user_grant_role("root", "root").await.expect("new");
+    auth.user_add("app", "secret", None).await.expect("new");
+    auth.role_add("locks").await.expect("new");
+    auth.role_grant_permission("locks", rights).await.expect("new");
+    auth.user_grant_role("app", "locks").await.expect("new");
+    auth.auth_enable().await.expect("there is a root");
+    Some(bench)
+}
+
+fn url(bench: &Bench, login: &str) -> String {
+    format!("{}?session=20s", bench.running.url().replace("://", &format!("://{login}")))
+}
+
+async fn refusal(bench: &Bench, login: &str) -> String {
+    match connect(&url(bench, login)).await {
+        Err(error @ Error::Refused { .. }) => error.source().expect("the server's").to_string(),
+        told => panic!("{told:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_login_that_is_missing_or_wrong_is_refused_with_what_to_do() {
+    let Some(bench) = with_users().await else { return };
+    assert!(refusal(&bench, "").await.contains("wants a user and a password"));
+    let told = refusal(&bench, "app:wrong@").await;
+    assert!(told.contains("knows no such user") && !told.contains("wrong"), "{told}");
+}
+
+#[tokio::test]
+async fn a_server_without_users_says_so() {
+    let Some(bench) = Bench::one().await else { return };
+    assert!(refusal(&bench, "app:secret@").await.contains("leave the user out"));
+}
+
+#[tokio::test]
+async fn a_user_needs_rights_on_its_locks_and_is_told_which() {
+    let Some(bench) = with_users().await else { return };
+    let locks = Locks::new(connect(&url(&bench, "app:secret@")).await.expect("it may connect"));
+    let name = format!("app.{}", unique());
+    let held = locks.mutex(&name).lock().ttl(TTL).await.expect("it may");
+    assert!(locks.mutex(&name).try_lock().await.expect("it may").is_none());
+    held.detach(TTL).await.expect("it may");
+    assert!(locks.force_release(&name).await.expect("it may"));
+    let told = locks.mutex(unique()).lock().await;
+    let Err(error @ Error::Refused { .. }) = told else { panic!("{told:?}") };
+    assert!(error.source().expect("ours").to_string().contains("grant-permission"), "{error:?}");
+    locks.close().await;
+}
+
+#[tokio::test]
+async fn a_token_that_expires_costs_no_lock_and_no_wake_up() {
+    let Some(bench) = with_users().await else { return };
+    let store = async || Locks::new(connect(&url(&bench, "app:secret@")).await.expect("it may connect"));
+    let (a, b, name) = (store().await, store().await, format!("app.{}", unique()));
+    let held = a.mutex(&name).lock().ttl(TTL).await.expect("free");
+    let waiter = go(b.mutex(&name).lock().ttl(TTL));
+    sleep(EXPIRED).await;
+    assert!(!held.is_lost());
+    held.release().await.expect("held until now");
+    let held = soon("it is not woken", waiter).await.expect("no panic").expect("its turn");
+    sleep(EXPIRED).await;
+    // A watch with a token that has expired.
+    let waiter = go(a.mutex(&name).lock().ttl(TTL));
+    sleep(SOON).await;
+    held.release().await.expect("held until now");
+    soon("it is not woken", waiter)
+        .await
+        .expect("no panic")
+        .expect("its turn")
+        .release()
+        .await
+        .expect("held");
+}
+
+#[tokio::test]
+async fn tls_needs_the_authority_and_the_clients_certificate() {
+    let Some(running) = or_skip(start(Flavour::Tls).await) else { return };
+    let Some(ca) = running.ca() else { return };
+    let [certificate, key] = client(&running.servers()[0]);
+    let ca = format!("{}?ca={}", running.url(), ca.display());
+    let url = format!("{ca}&cert={}&key={}", certificate.display(), key.display());
+    let locks = Locks::new(connect(&url).await.expect("both are there"));
+    let held = locks.mutex("x").lock().await.expect("free");
+    let waiter = go(locks.mutex("x").lock());
+    sleep(Duration::from_millis(300)).await;
+    held.release().await.expect("held until now");
+    soon("it is not woken", waiter)
+        .await
+        .expect("no panic")
+        .expect("its turn")
+        .release()
+        .await
+        .expect("held");
+    locks.close().await;
+    for wrong in [running.url(), &ca] {
+        let told = connect(wrong).await;
+        assert!(told.is_err(), "{wrong}");
+    }
+}

@@ -1,0 +1,7 @@
+//! What a cluster does that is more than one server, and what a server does whose data are lost.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod crowd;
+mod data;
+mod members;

@@ -1,0 +1,194 @@
+//! Three members, of which some die, freeze, or lose their lead.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    time::Duration,
+};
+
+use crate::common::{Bench, SOON, TTL, connect, go, kill_leader, leader, soon, unique};
+use dlock_conformance::{Data, Proxy, stores::etcd::Flavour};
+use dlock_core::{Error, Kind, LockOptions, Locks, LostReason, Wait};
+use futures_util::{FutureExt, future::join_all};
+use tokio::time::{Instant, sleep};
+
+/// What a cluster needs for another leader, on a busy machine.
+const ELECTION: Duration = Duration::from_secs(10);
+
+/// The URL of some of the members.
+fn url(bench: &Bench, members: &[usize]) -> String {
+    let servers = bench.running.servers();
+    let addresses: Vec<_> = members.iter().map(|member| servers[*member].address().to_string()).collect();
+    format!("etcd://{}", addresses.join(","))
+}
+
+#[tokio::test]
+async fn a_leader_that_dies_costs_no_lock_and_no_wake_up() {
+    let Some(bench) = Bench::new(Flavour::Cluster).await else { return };
+    let (a, b, name) = (bench.locks("").await, bench.locks("").await, unique());
+    let held = a.mutex(&name).lock().renew_every(Duration::from_secs(1)).await.expect("free");
+    let waiter = go(b.mutex(&name).lock());
+    bench.until_queued(&name, 2).await;
+    let leader = leader(&bench.running).await;
+    bench.running.servers()[leader].kill().await.expect("it runs");
+    sleep(TTL + SOON).await;
+    assert_eq!(held.lost().now_or_never(), None, "lost, though a majority was there");
+    held.release().await.expect("held until now");
+    let next = soon("it is not woken", waiter).await.expect("no panic").expect("its turn");
+    next.release().await.expect("held until now");
+    bench.running.servers()[leader].start(Data::Kept).await.expect("it was killed");
+}
+
+#[tokio::test]
+async fn a_leader_that_is_moved_costs_no_lock_and_no_wake_up() {
+    let Some(bench) = Bench::new(Flavour::Cluster).await else { return };
+    let (a, b, name) = (bench.locks("").await, bench.locks("").await, unique());
+    for _ in 0..3 {
+        let held = a.mutex(&name).lock().await.expect("free");
+        let waiter = go(b.mutex(&name).lock());
+        bench.until_queued(&name, 2).await;
+        let now = leader(&bench.running).await;
+        let of = async |member: usize| {
+            let address = bench.running.servers()[member].address().to_string();
+            etcd_client::Client::connect([address], None).await.expect("it connects later")
+        };
+        let next = of((now + 1) % 3).await.status().await.expect("an answer");
+        let next = next.header().expect("a header").member_id();
+        of(now).await.move_leader(next).await.expect("it leads");
+        held.release().await.expect("held until now");
+        let next = tokio::time::timeout(ELECTION, waiter).await.expect("it is not woken");
+        next.expect("no panic").expect("its turn").release().await.expect("held until now");
+    }
+}
+
+#[tokio::test]
+async fn with_one_of_two_members_dead_or_frozen_no_acquisition_fails_or_waits_long() {
+    /// A third of it is the longest that a client waits for one member.
+    const TIMEOUT: Duration = Duration::from_secs(9);
+    let Some(bench) = Bench::new(Flavour::Cluster).await else { return };
+    let victim = (leader(&bench.running).await + 1) % 3;
+    let url = url(&bench, &[victim, (victim + 1) % 3]);
+    let url = format!("{url}?session=60s&timeout={}s", TIMEOUT.as_secs());
+    let (victim, options) = (&bench.running.servers()[victim], LockOptions::new().ttl(TIMEOUT * 4));
+    for is_frozen in [false, true] {
+        // Some of them are connected to the member that dies.
+        let connect = async || Locks::new(connect(&url).await.expect("a member answers"));
+        let mut clients = join_all((0..6).map(|_| connect())).await;
+        if is_frozen {
+            victim.pause().await.expect("it runs");
+        } else {
+            victim.kill().await.expect("it runs");
+        }
+        clients.extend(join_all((0..4).map(|_| connect())).await);
+        for _ in 0..3 {
+            let acquire = async |client: &Locks| {
+                let (began, lock) = (Instant::now(), client.of(Kind::Mutex, unique()));
+                let held = lock.try_lock(&options).await.expect("a member answers").expect("free");
+                held.release().await.expect("held until now");
+                began.elapsed()
+            };
+            let longest = join_all(clients.iter().map(acquire)).await.into_iter().max();
+            assert!(longest < Some(TIMEOUT / 3 + SOON), "one took {longest:?}");
+        }
+        if is_frozen {
+            victim.resume().await.expect("it runs");
+        } else {
+            victim.start(Data::Kept).await.expect("it was killed");
+        }
+        bench.running.ready().await.expect("it comes back");
+    }
+}
+
+#[tokio::test]
+async fn an_address_in_the_list_at_which_nobody_answers_costs_no_acquisition() {
+    let Some(bench) = Bench::one().await else { return };
+    let server = bench.running.servers()[0].address();
+    let silent = Proxy::to(server).await.expect("a port");
+    silent.stall();
+    // Nobody listens, nobody has that name, nobody answers.
+    for wrong in ["127.0.0.1:1".to_owned(), "nowhere.invalid:2379".to_owned(), silent.address().to_string()] {
+        for list in [format!("{wrong},{server}"), format!("{server},{wrong}")] {
+            let locks = bench.locks_at(&format!("etcd://{list}"), "timeout=9s").await;
+            let held = locks.mutex(unique()).try_lock().await.expect("a member answers").expect("free");
+            held.release().await.expect("held until now");
+            locks.close().await;
+        }
+    }
+    let told = connect("etcd://nowhere.invalid").await.expect_err("nobody has that name");
+    assert!(matches!(told, Error::Unavailable { .. }), "{told:?}");
+}
+
+#[tokio::test]
+async fn a_cluster_without_a_majority_is_an_error_in_bounded_time_and_holders_are_told() {
+    let Some(bench) = Bench::new(Flavour::Cluster).await else { return };
+    let (locks, name) = (bench.locks("").await, unique());
+    let held = locks.mutex(&name).lock().ttl(Duration::from_secs(4)).await.expect("free");
+    // Those that are left cannot reach the others, and clients can reach only those that are left.
+    for server in &bench.running.servers()[..2] {
+        server.pause().await.expect("it runs");
+    }
+    let began = Instant::now();
+    let told = locks.mutex(unique()).lock().wait(Wait::Never).await;
+    assert!(matches!(&told, Err(error) if error.is_transient()), "{told:?}");
+    assert!(began.elapsed() < Duration::from_secs(8), "it took {:?}", began.elapsed());
+    let url = url(&bench, &[2]);
+    let began = Instant::now();
+    let told = connect(&url).await;
+    assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
+    assert!(began.elapsed() < Duration::from_secs(8), "it took {:?}", began.elapsed());
+    let told = tokio::time::timeout(Duration::from_secs(25), held.lost()).await.expect("it is never told");
+    assert_eq!(told, LostReason::Expired);
+    for server in &bench.running.servers()[..2] {
+        server.resume().await.expect("it runs");
+    }
+    bench.running.ready().await.expect("it comes back");
+    let again = tokio::time::timeout(TTL * 2, locks.mutex(&name).lock().into_future()).await;
+    again.expect("it stays").expect("free again").release().await.expect("held until now");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_leaders_that_die_no_two_hold_and_tokens_grow() {
+    const ROUNDS: usize = 40;
+    let Some(bench) = Bench::new(Flavour::Cluster).await else { return };
+    let (name, mut clients) = (unique(), Vec::new());
+    for _ in 0..3 {
+        clients.push(bench.locks("").await);
+    }
+    let (is_held, last, taken, is_over) =
+        (AtomicBool::new(false), AtomicU64::new(0), AtomicUsize::new(0), AtomicBool::new(false));
+    let contend = async |number: usize| {
+        for _ in 0..ROUNDS {
+            let lock = clients[number % clients.len()].mutex(&name);
+            let held = loop {
+                match lock.lock().await {
+                    Ok(held) => break held,
+                    Err(error) => assert!(error.is_transient(), "{error:?}"),
+                }
+            };
+            assert!(!is_held.swap(true, Relaxed), "two hold it");
+            let token = held.token().expect("etcd has tokens").get();
+            assert!(last.swap(token, Relaxed) < token, "a token went back");
+            sleep(Duration::from_millis(20)).await;
+            is_held.store(false, Relaxed);
+            taken.fetch_add(1, Relaxed);
+            // After a lost answer nobody knows what became of it; the keeper goes on.
+            match held.release().await {
+                Ok(()) => {}
+                Err(error) => {
+                    assert!(error.is_transient(), "lost, though a majority was always there: {error:?}")
+                }
+            }
+        }
+    };
+    let disturb = async {
+        while !is_over.load(Relaxed) {
+            sleep(Duration::from_secs(2)).await;
+            kill_leader(&bench.running).await;
+        }
+    };
+    let all = async {
+        join_all((0..6).map(&contend)).await;
+        is_over.store(true, Relaxed);
+    };
+    let _ = tokio::join!(all, disturb);
+    assert_eq!(taken.into_inner(), 6 * ROUNDS);
+}

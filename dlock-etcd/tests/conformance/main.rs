@@ -1,0 +1,126 @@
+//! The suite, on one member and on three. `cargo test -p dlock-etcd --test conformance cluster` runs the cases with that word in
+//! their names.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+use std::{alloc::System, io, net::SocketAddr, process::ExitCode, time::Duration};
+
+use async_trait::async_trait;
+use cap::Cap;
+use dlock_conformance::{
+    Data, Fixture, Kill, Network, Restart, Row, Suite, Unreachable, killable, run_suites,
+    stores::{
+        Running,
+        etcd::{Flavour, start},
+    },
+};
+use dlock_core::{Result, driver::Store};
+
+use common::connect;
+
+/// Counts bytes for the case that looks for leaks.
+#[global_allocator]
+static HEAP: Cap<System> = Cap::new(System, usize::MAX);
+
+/// Of clients that nothing happens to: so long a session that a lock's ttl can be the 15 s that the suite needs at least, and so long
+/// a time-out that a hundred clients can connect at once on a busy machine.
+const LONG: &str = "session=20s&timeout=6s";
+
+/// Of clients that die. The cases wait for their sessions to end, of several one after the other.
+const MORTAL: &str = "session=10s&timeout=5s";
+
+fn main() -> ExitCode {
+    run_suites([
+        Suite::new("one", Etcd::start(Flavour::Standalone)),
+        // The same claims over other connections.
+        Suite::new("cluster", Etcd::start(Flavour::Cluster)).in_rows([Row::Plain]),
+    ])
+}
+
+struct Etcd(Running);
+
+impl Etcd {
+    async fn start(flavour: Flavour) -> Result<Self, Unreachable> {
+        start(flavour).await.map(Self)
+    }
+
+    /// A client that reaches the members at these addresses.
+    async fn connect_at(addresses: &[SocketAddr], params: &str) -> Result<Store> {
+        let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+        connect(&format!("etcd://{}?{params}", addresses.join(","))).await
+    }
+}
+
+#[async_trait]
+impl Fixture for Etcd {
+    fn name(&self) -> &str {
+        "etcd"
+    }
+
+    async fn connect(&self) -> Result<Store> {
+        connect(&format!("{}?{LONG}", self.0.url())).await
+    }
+
+    async fn connect_killable(&self) -> Option<Result<(Store, Kill)>> {
+        let members: Vec<_> = self.0.servers().iter().map(|server| server.address()).collect();
+        Some(killable(&members, async |proxies| Self::connect_at(&proxies, MORTAL).await).await)
+    }
+
+    /// A call may take a third of it, and a cluster answers late when a hundred cases ask at once on a busy machine.
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(7)
+    }
+
+    fn short_ttl(&self) -> Duration {
+        Duration::from_secs(2)
+    }
+
+    /// Some cases wait for the sessions of several clients that die one after the other.
+    fn limit(&self) -> Duration {
+        Duration::from_secs(120)
+    }
+
+    /// Cases mostly wait for a ttl or a session to end.
+    fn at_once(&self) -> usize {
+        96
+    }
+
+    fn allocated(&self) -> Option<usize> {
+        Some(HEAP.allocated())
+    }
+
+    /// A cluster that has lost its data begins to count anew.
+    fn tokens_outlive_data(&self) -> bool {
+        false
+    }
+
+    fn network(&self) -> Option<&dyn Network> {
+        (self.0.servers().len() == 1).then_some(self)
+    }
+}
+
+#[async_trait]
+impl Network for Etcd {
+    fn server(&self) -> SocketAddr {
+        self.0.servers()[0].address()
+    }
+
+    async fn connect_to(&self, address: SocketAddr) -> Result<Store> {
+        Self::connect_at(&[address], LONG).await
+    }
+
+    fn restart(&self) -> Option<&dyn Restart> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Restart for Etcd {
+    async fn restart(&self, data: Data) -> io::Result<()> {
+        let server = &self.0.servers()[0];
+        server.kill().await?;
+        server.start(data).await?;
+        self.0.ready().await
+    }
+}

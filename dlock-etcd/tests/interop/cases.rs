@@ -1,0 +1,184 @@
+//! What must hold where dlock and a peer share a lock.
+
+use std::time::Duration;
+
+use dlock_conformance::peer::{
+    Contender,
+    PeerKind::{Fenced, Mutex},
+    Taken,
+};
+use dlock_core::{Kind, LockOptions, Locks, Token};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::{Border, TTL, common::unique};
+
+/// Longer than anybody waits here.
+const LONG: Duration = Duration::from_secs(60);
+
+/// What a wake-up may take on a busy machine: much less than a ttl.
+const SOON: Duration = Duration::from_secs(5);
+
+async fn soon<T>(what: &str, wait: impl Future<Output = T>) -> T {
+    timeout(SOON, wait).await.unwrap_or_else(|_| panic!("{what}"))
+}
+
+async fn take(other: &Contender, name: &str) -> Taken {
+    other.try_lock(Mutex, name).await.expect("an answer").expect("it is free")
+}
+
+/// Waits until so many hold the lock or wait for it.
+async fn until_contenders(locks: &Locks, name: &str, count: usize) {
+    let arrive = async {
+        loop {
+            let state = locks.inspect(name).await.expect("an answer");
+            if state.is_some_and(|state| state.holders.len() + state.queue.len() >= count) {
+                break;
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    soon("a contender never arrives", arrive).await;
+}
+
+pub(crate) async fn they_exclude_each_other(border: &Border) {
+    let (name, other, locks) = (unique(), border.contender(), border.locks().await);
+    for kind in [Kind::Mutex, Kind::Fair, Kind::Write] {
+        let ours = locks.of(kind, &name);
+        let attempt = || async { ours.try_lock(&LockOptions::new().ttl(TTL)).await.expect("an answer") };
+        take(&other, &name).await;
+        assert!(attempt().await.is_none(), "dlock took what the peer holds");
+        other.unlock(Mutex, &name).await.expect("it holds it");
+        let guard = attempt().await.expect("the peer has let go");
+        let taken = other.try_lock(Mutex, &name).await.expect("an answer");
+        assert!(taken.is_none(), "the peer took what dlock holds");
+        guard.release().await.expect("held until now");
+    }
+    locks.close().await;
+}
+
+pub(crate) async fn each_wakes_the_other(border: &Border) {
+    let (name, other, locks) = (unique(), border.contender(), border.locks().await);
+    let guard = locks.mutex(&name).lock().await.expect("nobody holds it");
+    let (theirs, ()) = tokio::join!(other.lock(Mutex, &name, LONG), async {
+        until_contenders(&locks, &name, 2).await;
+        let began = Instant::now();
+        guard.release().await.expect("held until now");
+        assert!(began.elapsed() < SOON);
+    });
+    theirs.expect("an answer").expect("dlock has let go");
+    let (ours, ()) =
+        tokio::join!(soon("nobody wakes dlock", locks.mutex(&name).lock().into_future()), async {
+            until_contenders(&locks, &name, 2).await;
+            other.unlock(Mutex, &name).await.expect("it holds it");
+        });
+    ours.expect("the peer has let go").release().await.expect("held until now");
+    locks.close().await;
+}
+
+pub(crate) async fn both_queue_in_order_of_arrival(border: &Border) {
+    let (name, locks) = (unique(), border.locks().await);
+    let order = std::sync::Mutex::new(Vec::new());
+    let guard = locks.mutex(&name).lock().await.expect("nobody holds it");
+    let (arrived, _) = tokio::sync::watch::channel(1);
+    let others: Vec<_> = (0..3).map(|_| border.contender()).collect();
+    let contend = async |place: usize| {
+        let mut turn = arrived.subscribe();
+        turn.wait_for(|arrived| *arrived > place).await.expect("it goes on");
+        if place.is_multiple_of(2) {
+            let other = &others[place / 2];
+            other.lock(Mutex, &name, LONG).await.expect("an answer").expect("its turn");
+            order.lock().expect("no panic").push(place);
+            other.unlock(Mutex, &name).await.expect("it holds it");
+        } else {
+            let kind = [Kind::Mutex, Kind::Fair, Kind::Write][place / 2];
+            let held = locks.of(kind, &name).lock(&LockOptions::new().ttl(TTL)).await.expect("its turn");
+            order.lock().expect("no panic").push(place);
+            held.release().await.expect("held until now");
+        }
+    };
+    let direct = async {
+        for place in 0..6 {
+            arrived.send_replace(place + 1);
+            until_contenders(&locks, &name, place + 2).await;
+        }
+        guard.release().await.expect("held until now");
+    };
+    tokio::join!(direct, contend(0), contend(1), contend(2), contend(3), contend(4), contend(5));
+    assert_eq!(order.into_inner().expect("no panic"), [0, 1, 2, 3, 4, 5]);
+    locks.close().await;
+}
+
+pub(crate) async fn tokens_grow_across_the_border(border: &Border) {
+    let (name, other, locks) = (unique(), border.contender(), border.locks().await);
+    let mut last: Option<Token> = None;
+    for round in 0..6 {
+        let token = if round % 2 == 0 {
+            let guard = locks.mutex(&name).lock().await.expect("nobody holds it");
+            let token = guard.token();
+            guard.release().await.expect("held until now");
+            token
+        } else {
+            let taken = other.lock(Fenced, &name, LONG).await.expect("an answer").expect("it is free");
+            other.unlock(Fenced, &name).await.expect("it holds it");
+            taken.token
+        };
+        assert!(token > last, "{token:?} after {last:?}");
+        last = token;
+    }
+    locks.close().await;
+}
+
+pub(crate) async fn readers_and_permits_wait_for_it_and_it_for_them(border: &Border) {
+    let (name, other, locks) = (unique(), border.contender(), border.locks().await);
+    take(&other, &name).await;
+    assert!(locks.rwlock(&name).read().try_lock().await.expect("an answer").is_none(), "a reader beside it");
+    assert!(
+        locks.semaphore(&name, 2).try_acquire().await.expect("an answer").is_none(),
+        "a permit beside it"
+    );
+    other.unlock(Mutex, &name).await.expect("it holds it");
+    let readers = [locks.rwlock(&name).read().lock().await, locks.rwlock(&name).read().lock().await];
+    assert!(other.try_lock(Mutex, &name).await.expect("an answer").is_none(), "it came in beside readers");
+    drop(readers);
+    locks.mutex(&name).lock().await.expect("all have left").release().await.expect("held until now");
+    locks.close().await;
+}
+
+pub(crate) async fn dlock_shows_and_breaks_what_it_holds(border: &Border) {
+    let (name, other, locks) = (unique(), border.contender(), border.locks().await);
+    take(&other, &name).await;
+    let listed = locks.list(&name).await.expect("an answer");
+    assert_eq!(listed.len(), 1, "{listed:?}");
+    let state = locks.inspect(&name).await.expect("an answer").expect("held");
+    let [holder] = &state.holders[..] else { panic!("{state:?}") };
+    assert_eq!((holder.kind, &holder.who), (Kind::Mutex, &None));
+    assert!(holder.ttl_left.is_some_and(|left| left <= TTL), "{holder:?}");
+    assert!(locks.force_release(&name).await.expect("an answer"));
+    let guard = soon("it was broken", locks.mutex(&name).lock().into_future()).await.expect("free");
+    guard.release().await.expect("held until now");
+    locks.close().await;
+}
+
+pub(crate) async fn a_detached_hold_keeps_it_out_until_it_is_released(border: &Border) {
+    let (name, other, locks) = (unique(), border.contender(), border.locks().await);
+    let guard = locks.mutex(&name).lock().await.expect("nobody holds it");
+    let ticket = guard.detach(Duration::from_secs(300)).await.expect("held until now");
+    locks.close().await;
+    assert!(other.try_lock(Mutex, &name).await.expect("an answer").is_none(), "it took a detached hold");
+    let locks = border.locks().await;
+    locks.release(&ticket).await.expect("held until now");
+    take(&other, &name).await;
+    other.unlock(Mutex, &name).await.expect("it holds it");
+    locks.close().await;
+}
+
+pub(crate) async fn nothing_is_left(border: &Border) {
+    let (name, other, locks) = (unique(), border.contender(), border.locks().await);
+    for _ in 0..3 {
+        take(&other, &name).await;
+        other.unlock(Mutex, &name).await.expect("it holds it");
+        locks.mutex(&name).lock().await.expect("free").release().await.expect("held until now");
+    }
+    assert_eq!(locks.list(&name).await.expect("an answer"), []);
+    locks.close().await;
+}

@@ -1,0 +1,86 @@
+//! Fleets of dlock and a peer on one lock.
+
+use std::{
+    env,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Duration,
+};
+
+use dlock_conformance::{
+    peer::{Fleet, PeerKind::Fenced},
+    stores::etcd::{Flavour, start},
+};
+use dlock_core::Locks;
+use tokio::time::sleep;
+
+use crate::{
+    Border, TTL,
+    common::{connect, kill_leader, or_skip, unique},
+};
+
+/// How often each contender of a fleet takes its lock.
+fn acquisitions() -> usize {
+    env::var("DLOCK_FLEET").map_or(25, |count| count.parse().expect("a number"))
+}
+
+pub(crate) async fn a_mixed_fleet_loses_nothing(border: &Border) {
+    let locks = [border.locks().await, border.locks().await];
+    let fleet = Fleet {
+        locks: &locks,
+        peer: border.peer(),
+        name: &unique(),
+        kinds: &[Fenced],
+        contenders: 4,
+        acquisitions: acquisitions(),
+        ttl: TTL,
+    };
+    let report = fleet.run().await;
+    assert_eq!(report.violations, [], "{report}");
+    tell(border, &report.to_string());
+    for locks in locks {
+        locks.close().await;
+    }
+}
+
+/// The same on three members, of which the one that leads is killed every few seconds. Whoever asks meanwhile waits for another
+/// leader, and a hand-off as well: a tenth of the ttl is time enough for that.
+pub(crate) async fn a_mixed_fleet_loses_nothing_though_leaders_die(border: &Border) {
+    const TTL: Duration = Duration::from_secs(120);
+    let Some(running) = or_skip(start(Flavour::Cluster).await) else { return };
+    let url = format!("{}?session=150s&timeout=30s", running.url());
+    let connect = async || Locks::new(connect(&url).await.expect("there"));
+    let (locks, peer) = ([connect().await, connect().await], border.built.start(running.url(), TTL));
+    let (name, is_over, mut kills) = (unique(), AtomicBool::new(false), 0);
+    let fleet = Fleet {
+        locks: &locks,
+        peer: &peer,
+        name: &name,
+        kinds: &[Fenced],
+        contenders: 4,
+        acquisitions: acquisitions(),
+        ttl: TTL,
+    };
+    let run = async {
+        let report = fleet.run().await;
+        is_over.store(true, Relaxed);
+        report
+    };
+    let kill = async {
+        while !is_over.load(Relaxed) {
+            kill_leader(&running).await;
+            kills += 1;
+            sleep(Duration::from_secs(2)).await;
+        }
+    };
+    let (report, ()) = tokio::join!(run, kill);
+    assert_eq!(report.violations, [], "{report}");
+    tell(border, &format!("{kills} leaders killed: {report}"));
+    for locks in locks {
+        locks.close().await;
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "a figure that somebody asked for")]
+fn tell(border: &Border, report: &str) {
+    eprintln!("{}: {report}", border.built.name());
+}

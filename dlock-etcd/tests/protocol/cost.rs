@@ -1,0 +1,134 @@
+//! How many requests a lock costs.
+
+use std::time::Duration;
+
+use dlock_core::{Kind, LockOptions, Locks};
+use futures_util::future::{join_all, try_join_all};
+use tokio::time::Instant;
+
+use crate::common::{Bench, SOON, TTL, connect, go, soon, unique, until};
+
+/// A key that is held for longer is watched.
+const SETTLED: Duration = Duration::from_millis(20);
+
+/// The ttl of waiters that are to ask only when they are woken: they ask again after a third of it.
+const LONG: Duration = Duration::from_secs(240);
+
+#[tokio::test]
+async fn an_acquisition_is_one_transaction_and_a_release_one_deletion() {
+    let Some(bench) = Bench::one().await else { return };
+    let locks = bench.locks("").await;
+    for kind in [Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind::Permit] {
+        let name = unique();
+        let lock = locks.of(kind, &name);
+        let count = async || {
+            let mut all = Vec::new();
+            for method in ["Txn", "DeleteRange", "Range", "LeaseGrant", "Watch"] {
+                all.push(bench.requests(method).await);
+            }
+            all
+        };
+        let (before, mut slow) = (count().await, 0);
+        for _ in 0..10 {
+            let began = Instant::now();
+            let held = lock.lock(&LockOptions::new().ttl(TTL)).await.expect("free");
+            held.release().await.expect("held until now");
+            slow += u64::from(began.elapsed() >= SETTLED);
+        }
+        let after = count().await;
+        let mut made: Vec<_> = after.iter().zip(&before).map(|(after, before)| after - before).collect();
+        let watches = made.pop();
+        assert_eq!(made, [10, 10, 0, 0], "transactions, deletions, reads, leases for 10 pairs, {kind}");
+        // One to watch and one to stop.
+        assert!(
+            watches <= Some(2 * slow),
+            "{watches:?} requests to watch, and {slow} pairs were slow, {kind}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_release_wakes_one_waiter_with_one_transaction() {
+    let Some(bench) = Bench::one().await else { return };
+    let (a, name) = (bench.locks("").await, unique());
+    let b = Locks::new(connect(&format!("{}?session=300s", bench.running.url())).await.expect("there"));
+    let held = a.mutex(&name).lock().await.expect("free");
+    let mut waiting = Vec::new();
+    for place in 2..=11 {
+        waiting.push(go(b.mutex(&name).lock().ttl(LONG)));
+        bench.until_queued(&name, place).await;
+    }
+    // Each has joined, and looked once more when its watch stood.
+    let mut before = 0;
+    until("the waiters go on asking", async || {
+        let now = bench.requests("Txn").await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        std::mem::replace(&mut before, bench.requests("Txn").await) == now
+    })
+    .await;
+    held.release().await.expect("held until now");
+    let first = soon("nobody is woken", waiting.remove(0)).await.expect("no panic").expect("its turn");
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(bench.requests("Txn").await - before, 1, "transactions for one hand-off with ten waiters");
+    drop(first);
+    for next in waiting {
+        soon("nobody is woken", next)
+            .await
+            .expect("no panic")
+            .expect("its turn")
+            .release()
+            .await
+            .expect("held");
+    }
+}
+
+#[tokio::test]
+async fn a_refused_try_is_one_transaction_that_changes_nothing() {
+    let Some(bench) = Bench::one().await else { return };
+    let (a, b) = (bench.locks("").await, bench.locks("").await);
+    for kind in [Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind::Permit] {
+        let name = unique();
+        let held = a.mutex(&name).lock().await.expect("free");
+        let (asked, revision) = (bench.requests("Txn").await, bench.revision().await);
+        for _ in 0..5 {
+            let told = b.of(kind, &name).try_lock(&LockOptions::new().ttl(TTL)).await.expect("an answer");
+            assert!(told.is_none(), "two hold it");
+        }
+        assert_eq!(bench.requests("Txn").await - asked, 5, "{kind}");
+        assert_eq!(bench.revision().await, revision, "a refused try has changed something: {kind}");
+        held.release().await.expect("held until now");
+    }
+}
+
+#[tokio::test]
+async fn thousands_of_locks_are_one_lease_and_few_signs_of_life() {
+    const LOCKS: usize = 2000;
+    let Some(bench) = Bench::one().await else { return };
+    let (locks, name) = (bench.locks("").await, unique());
+    let grants = bench.requests("LeaseGrant").await;
+    let mut held = Vec::new();
+    for some in 0..LOCKS / 100 {
+        let taken = (0..100).map(|one| locks.mutex(format!("{name}-{some}-{one}")).lock().into_future());
+        held.extend(try_join_all(taken).await.expect("free"));
+    }
+    assert_eq!(bench.requests("LeaseGrant").await, grants, "a lock made a lease");
+    // Each key is watched and has been renewed once, which may ask whether it is there.
+    let (beats, others) =
+        (bench.requests("LeaseKeepAlive").await, bench.requests("Range").await + bench.requests("Txn").await);
+    let began = Instant::now();
+    tokio::time::sleep(TTL * 2 / 3).await;
+    let (beats, others) = (
+        bench.requests("LeaseKeepAlive").await - beats,
+        bench.requests("Range").await + bench.requests("Txn").await - others,
+    );
+    let most = began.elapsed().as_secs() / 4 + 2;
+    assert!(beats <= most, "{beats} signs of life of {LOCKS} locks in {:?}", began.elapsed());
+    assert!(others <= 5, "{others} other requests to keep {LOCKS} locks");
+    assert!(held.iter().all(|one| !one.is_lost()), "one was lost");
+    join_all(held.into_iter().map(|one| one.release()))
+        .await
+        .into_iter()
+        .for_each(|told| told.expect("held"));
+    let left = tokio::time::timeout(SOON, locks.list(&name)).await.expect("an answer").expect("an answer");
+    assert_eq!(left, []);
+}

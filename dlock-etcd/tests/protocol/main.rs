@@ -1,0 +1,7 @@
+//! What is asked of the cluster, and what is left in it.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod cost;
+mod keys;
+mod loss;

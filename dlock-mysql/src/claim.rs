@@ -1,0 +1,344 @@
+//! One claim in the queue. Over the usual length, so that all calls of a claim are in one file.
+
+use std::{collections::HashMap, future::pending, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use dlock_core::{
+    ClaimId, Kind, Result, Token, Wait,
+    driver::{Attempt, Claim, Entry, Grant, Moment, Release, Renewal, Request, Seat, watched},
+};
+use futures_util::{
+    FutureExt as _,
+    future::{BoxFuture, select_all},
+};
+
+use tokio::time::Instant;
+
+use crate::{
+    client::{Client, Mark, Record, micros},
+    connection::{Acts, Answer, Call, Line},
+    error::STORE,
+    inspect::Row,
+    keys,
+    sql::{AGAIN, ATTEMPT, DETACH, RELEASE, RING_AGAIN, SWEEP, TAKE, literal},
+};
+
+/// How soon a claim asks again that waits for one without a doorbell, such as a detached one. Each time in vain doubles it, up to
+/// the longest.
+const POLL: Duration = Duration::from_millis(50);
+const LONGEST_POLL: Duration = Duration::from_millis(200);
+
+/// How often a claim asks that waits for a doorbell. A lock that is broken rings none.
+const PATROL: Duration = Duration::from_secs(2);
+
+/// Which statement of `attempt.sql` puts the claim into the queue or keeps it alive.
+const ENTERS: usize = 3;
+
+/// Which statement of `again.sql` keeps it alive.
+const STAYS: usize = 1;
+
+pub(crate) struct MysqlClaim {
+    client: Arc<Client>,
+    request: Request,
+    record: Arc<Record>,
+    /// What the claim waits for: claims ahead of it, each by its id and its kind.
+    waits: HashMap<(ClaimId, Kind), Awaited>,
+    /// How often the claim asked in vain while it had to poll.
+    polls: u32,
+    /// Whether the claim had its place in the queue when it asked last.
+    is_queued: bool,
+    /// While the claim is in the queue, or may be.
+    mark: Option<Mark>,
+}
+
+/// How the end of a claim ahead is heard of.
+enum Awaited {
+    /// It is this client's own.
+    Here(Seat),
+    /// Its client rings.
+    Bell(BoxFuture<'static, ()>),
+    /// Nobody rings, or a session to listen with is not to be had.
+    Silent,
+}
+
+impl MysqlClaim {
+    pub(crate) fn new(client: Arc<Client>, request: Request) -> Self {
+        let record = Arc::new(Record { id: request.id, ttl: request.ttl });
+        Self { client, request, record, waits: HashMap::new(), polls: 0, is_queued: false, mark: None }
+    }
+
+    /// A call about this claim, on the session that has the claim's doorbell if it has one.
+    fn about<'a>(&self, batch: String, limit: Duration, home: Option<&'a Arc<Line>>) -> Call<'a> {
+        let mut call = Call::new(batch, limit);
+        // The part of the batch that was done may have taken the doorbell.
+        call.undo = format!("ROLLBACK; DO RELEASE_LOCK({})", keys::bell(self.request.id));
+        call.home = home;
+        call
+    }
+
+    async fn call(&mut self, batch: String, limit: Duration, home: Option<&Arc<Line>>) -> Result<Answer> {
+        let call = self.about(batch, limit, home);
+        self.client.connection.call(call).await
+    }
+
+    /// What takes the doorbell of the claim, unless its session has it already: a session counts how often it took a doorbell.
+    fn bell_for(&self, home: Option<&Arc<Line>>) -> String {
+        if home.is_some() { "0".to_owned() } else { format!("GET_LOCK({}, 0)", keys::bell(self.request.id)) }
+    }
+
+    /// Enters the queue, or stays alive in it. Answers with the claim's place, and the claims that it waits for.
+    ///
+    /// A claim that came too late, because others kept the queue locked, asks once more in the time that is left. So does one that
+    /// has lost its place.
+    async fn ask(&mut self) -> Result<(Option<Row>, Vec<Row>)> {
+        let until = Instant::now() + self.client.connection.limit(self.request.ttl);
+        let told = match self.ask_until(until).await? {
+            Some(told) => Some(told),
+            None => self.ask_until(until).await?,
+        };
+        told.ok_or_else(|| STORE.unavailable("others kept the queue locked for too long"))
+    }
+
+    /// Asks once. `None` if the server has done nothing: it found the call late, or the claim is not in the queue any more.
+    async fn ask_until(&mut self, until: Instant) -> Result<Option<(Option<Row>, Vec<Row>)>> {
+        let Request { name, id, kind, limit: slots, wait, .. } = &self.request;
+        let (id, kind, is_try, home) = (*id, *kind, *wait == Wait::Never, self.client.home(*id));
+        let tables = &self.client.connection.tables;
+        // A permit is kept out by as many others as its own limit, whatever they are. Others look at the nearest that is in the way.
+        let nearest = if kind == Kind::Permit { u64::from(slots.get()) + 1 } else { 2 };
+        let (batch, changes) = if self.is_queued { (AGAIN, STAYS) } else { (ATTEMPT, ENTERS) };
+        let batch = batch.with(&[
+            ("fence", &tables.fence),
+            ("queue", &tables.queue),
+            ("name", &literal(name.as_str().as_bytes())),
+            ("claim", &keys::claim(id)),
+            ("kind", keys::word(kind)?),
+            ("slots", &slots.to_string()),
+            ("who", &literal(self.request.who.text().as_bytes())),
+            ("ttl", &micros(self.request.ttl)),
+            ("may_wait", if is_try { "0" } else { "1" }),
+            ("bell", &self.bell_for(home.as_ref())),
+            ("nearest", &nearest.to_string()),
+        ]);
+        let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        let mut call = self.about(batch, left, home.as_ref());
+        if !self.is_queued {
+            // An attempt that acts behind a release would stay for a ttl.
+            call.acts = Acts::InTime;
+        }
+        let answer = self.client.connection.call(call).await?;
+        let mut rows = answer.rows.iter().map(Row::of_attempt).collect::<Result<Vec<_>>>()?;
+        let own = rows.iter().position(|row| row.entry.id == id).map(|at| rows.remove(at));
+        let was_queued = std::mem::replace(&mut self.is_queued, own.is_some());
+        let is_late = answer.changed_by(changes) == 0;
+        if own.is_some() {
+            self.client.set_home(id, Some(Arc::clone(&answer.line)));
+        }
+        let entry = own.as_ref().map_or_else(|| self.request.entry(), |own| own.entry);
+        let queue: Vec<Entry> = rows.iter().rev().map(|row| row.entry).chain([entry]).collect();
+        let ahead = watched(&queue, entry.id);
+        rows.retain(|row| ahead.contains(&row.entry));
+        // A try that finds others ahead is refused. All others were late: what is in the queue was not kept alive.
+        let is_refused = own.is_none() && !was_queued && is_try && !rows.is_empty();
+        if is_late && !is_refused {
+            if !was_queued {
+                answer.line.doubt_clock();
+            }
+            return Ok(None);
+        }
+        Ok(Some((own, rows)))
+    }
+
+    /// Listens for the end of those ahead. `true` if one of them may have left before the claim listened.
+    fn listen(&mut self, ahead: &[Row]) -> bool {
+        let of = |row: &Row| (row.entry.id, row.entry.kind);
+        self.waits.retain(|known, _| ahead.iter().any(|row| of(row) == *known));
+        let mut missed = false;
+        for row in ahead {
+            if self.waits.contains_key(&of(row)) {
+                continue;
+            }
+            self.polls = 0;
+            let seat = self.client.seats.sit(row.entry.id.to_string(), None, self.request.kind);
+            // A claim that leaves wakes its seats after it has left the store. So it is looked for behind the taking of the seat.
+            let awaited = if self.client.has(row.entry.id) {
+                missed = true;
+                Awaited::Here(seat)
+            } else {
+                let bell = self.client.connection.waits.for_bell(&keys::bell(row.entry.id));
+                bell.map_or(Awaited::Silent, Awaited::Bell)
+            };
+            self.waits.insert(of(row), awaited);
+        }
+        missed
+    }
+
+    /// When to ask again without being woken.
+    fn retry_in(&mut self, ahead: &[Row]) -> Duration {
+        let left = ahead.iter().map(|row| row.time_left).min().unwrap_or_default();
+        if !self.waits.values().any(|awaited| matches!(awaited, Awaited::Silent)) {
+            return left.min(PATROL);
+        }
+        let pause = POLL * 2_u32.saturating_pow(self.polls.min(8));
+        self.polls += 1;
+        left.min(pause.min(LONGEST_POLL))
+    }
+
+    /// Nothing of the claim is in the store any more.
+    fn left(&mut self) {
+        self.waits.clear();
+        self.is_queued = false;
+        self.mark = None;
+    }
+
+    fn renewed(&mut self, is_there: bool, valid_for: Duration) -> Renewal {
+        if is_there {
+            return Renewal::Renewed { valid_for };
+        }
+        self.left();
+        Renewal::Lost
+    }
+
+    /// Renews the claim and takes its doorbell.
+    async fn take(&mut self) -> Result<bool> {
+        let queue = &self.client.connection.tables.queue;
+        let batch = TAKE.with(&[
+            ("queue", queue),
+            ("claim", &keys::claim(self.request.id)),
+            ("who", &literal(self.request.who.text().as_bytes())),
+            ("ttl", &micros(self.request.ttl)),
+            ("bell", &self.bell_for(None)),
+        ]);
+        let answer = self.call(batch, self.client.connection.limit(self.request.ttl), None).await?;
+        let is_there = answer.changed() > 0;
+        if is_there {
+            self.client.set_home(self.request.id, Some(answer.line));
+        }
+        Ok(is_there)
+    }
+}
+
+#[async_trait]
+impl Claim for MysqlClaim {
+    async fn attempt(&mut self) -> Result<Attempt> {
+        let (client, id) = (Arc::clone(&self.client), self.request.id);
+        client.info.check_kind(self.request.kind)?;
+        let may_downgrade = self.request.kind == Kind::Read && self.mark.is_none() && client.has(id);
+        self.mark.get_or_insert_with(|| client.mark(id));
+        for awaited in self.waits.values() {
+            if let Awaited::Here(seat) = awaited {
+                seat.clear();
+            }
+        }
+        let (own, ahead) = self.ask().await?;
+        if may_downgrade && let Some(home) = client.home(id) {
+            // Readers behind the claim that was exclusive may hold now. That they are told a moment later does no harm.
+            client.ring(id);
+            let bell = keys::bell(id);
+            let ring = RING_AGAIN.with(&[("bell", &bell)]);
+            self.call(ring, client.connection.limit(self.request.ttl), Some(&home)).await.ok();
+        }
+        if let (Some(own), true) = (&own, ahead.is_empty()) {
+            self.waits.clear();
+            let token = Token::new(own.number);
+            return Ok(Attempt::Granted(Grant { token, valid_for: self.request.ttl }));
+        }
+        if self.request.wait == Wait::Never {
+            self.left();
+            let retry_in = ahead.iter().map(|row| row.time_left).min().unwrap_or_default();
+            return Ok(Attempt::Busy { retry_in });
+        }
+        if self.listen(&ahead) {
+            // Whoever left meanwhile rang before the claim listened.
+            let missed = |(id, _): &(ClaimId, Kind)| !client.has(*id);
+            if self.waits.iter().any(|(ahead, awaited)| matches!(awaited, Awaited::Here(_)) && missed(ahead))
+            {
+                return Ok(Attempt::Busy { retry_in: Duration::ZERO });
+            }
+        }
+        Ok(Attempt::Busy { retry_in: self.retry_in(&ahead) })
+    }
+
+    async fn renew(&mut self) -> Result<Renewal> {
+        let (client, id, ttl) = (Arc::clone(&self.client), self.request.id, self.request.ttl);
+        let is_new = self.mark.is_none();
+        self.mark.get_or_insert_with(|| client.mark(id));
+        let sent = Moment::now();
+        // A claim that is taken back, or whose session is over, has no doorbell.
+        let is_there = if client.home(id).is_none() {
+            self.take().await
+        } else if let Some(age) = client.standing.take_news(id) {
+            return Ok(Renewal::Renewed { valid_for: ttl.saturating_sub(age) });
+        } else {
+            client.renewals.ask(Arc::clone(&self.record), ttl).await
+        };
+        if is_new && is_there.is_ok() {
+            client.ring(id);
+        }
+        if let Ok(true) = is_there {
+            client.standing.note(id, ttl, sent);
+        }
+        is_there.map(|is_there| self.renewed(is_there, ttl))
+    }
+
+    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+        let (client, id) = (Arc::clone(&self.client), self.request.id);
+        let (home, bell) = (client.home(id), keys::bell(id));
+        let values = [
+            ("queue", client.connection.tables.queue.as_str()),
+            ("claim", &keys::claim(id)),
+            ("ttl", &micros(lasting)),
+            ("bell", &bell),
+        ];
+        let limit = client.connection.limit(self.request.ttl);
+        // A renewal with others would shorten its time.
+        client.standing.forget(id);
+        let answer = self.call(DETACH.with(&values), limit, home.as_ref()).await?;
+        // The claim is nobody's now: this client neither rings for it nor wakes others when this object ends.
+        self.left();
+        Ok(if answer.changed() > 0 { Renewal::Renewed { valid_for: lasting } } else { Renewal::Lost })
+    }
+
+    async fn release(&mut self) -> Result<Release> {
+        let (client, id) = (Arc::clone(&self.client), self.request.id);
+        let (home, bell) = (client.home(id), keys::bell(id));
+        let queue = client.connection.tables.queue.as_str();
+        let mut batch = RELEASE.with(&[("queue", queue), ("claim", &keys::claim(id)), ("bell", &bell)]);
+        if client.sweeps() {
+            batch.push(';');
+            batch.push_str(&SWEEP.with(&[("queue", queue)]));
+        }
+        // The claim may have any ttl, and it is nobody's hold any more: the call may take its time.
+        let answer = self.call(batch, client.connection.longest(), home.as_ref()).await?;
+        self.left();
+        Ok(if answer.changed() > 0 || answer.twice { Release::Done } else { Release::Gone })
+    }
+
+    async fn changed(&mut self) {
+        let rung = self.waits.iter_mut().filter_map(|(ahead, awaited)| match awaited {
+            Awaited::Here(seat) => Some(
+                async {
+                    seat.rung().await;
+                    None
+                }
+                .boxed(),
+            ),
+            Awaited::Bell(bell) => Some(bell.map(|()| Some(*ahead)).boxed()),
+            Awaited::Silent => None,
+        });
+        let rung: Vec<_> = rung.collect();
+        if rung.is_empty() {
+            return pending().await;
+        }
+        let (rung, ..) = select_all(rung).await;
+        if let Some(ahead) = rung {
+            // Should that claim be there still, its doorbell is not to be had.
+            self.waits.insert(ahead, Awaited::Silent);
+        }
+    }
+}
+
+/// A queue row that cannot be read.
+pub(crate) fn bad(what: &str) -> dlock_core::Error {
+    STORE.refused(format!("a row of the queue has a bad {what}"))
+}

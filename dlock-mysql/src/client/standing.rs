@@ -1,0 +1,126 @@
+//! When each hold of a client was renewed last. So a call that renews some also renews those that are due next, and ten thousand
+//! holds that began at different times do not need a call each time that one of them is due.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use dlock_core::{ClaimId, driver::Moment};
+
+/// The holds that were renewed once at least: holds that nobody renews, such as leases, are none of them.
+#[derive(Default)]
+pub(crate) struct Standing(Mutex<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    of: HashMap<ClaimId, One>,
+    /// The holds of each ttl, the one first that was renewed longest ago.
+    by_age: HashMap<Duration, BTreeMap<u64, ClaimId>>,
+    renewals: u64,
+}
+
+#[derive(Clone, Copy)]
+struct One {
+    ttl: Duration,
+    place: u64,
+    /// When the call was sent that renewed it.
+    sent: Moment,
+    /// Whether it was renewed with others, and its keeper has not been told yet.
+    is_news: bool,
+}
+
+/// The part of its ttl for which a hold that was renewed with others need not be renewed again.
+const FRESH: u32 = 4;
+
+impl Standing {
+    /// The keeper of a hold was told that it was renewed.
+    pub(crate) fn note(&self, id: ClaimId, ttl: Duration, sent: Moment) {
+        self.inner().note(id, ttl, sent, false);
+    }
+
+    /// Holds were renewed with others. Those that have ended meanwhile stay forgotten.
+    pub(super) fn note_others<'a>(&self, ids: impl IntoIterator<Item = &'a ClaimId>, sent: Moment) {
+        let mut inner = self.inner();
+        for id in ids {
+            if let Some(One { ttl, .. }) = inner.of.get(id).copied() {
+                inner.note(*id, ttl, sent, true);
+            }
+        }
+    }
+
+    /// The hold has ended, or its keeper has.
+    pub(crate) fn forget(&self, id: ClaimId) {
+        self.inner().forget(id);
+    }
+
+    /// How long ago the hold was renewed with others, if that was a moment ago. Says so once: a keeper that asks again may have
+    /// been told that its hold is gone.
+    pub(crate) fn take_news(&self, id: ClaimId) -> Option<Duration> {
+        let mut inner = self.inner();
+        let one = inner.of.get_mut(&id)?;
+        let age = one.sent.elapsed();
+        (std::mem::take(&mut one.is_news) && age < one.ttl / FRESH).then_some(age)
+    }
+
+    /// Up to so many holds with this ttl, without these, that will be due next.
+    pub(super) fn due_next(&self, ttl: Duration, count: usize, without: &HashSet<ClaimId>) -> Vec<ClaimId> {
+        let inner = self.inner();
+        let Some(by_age) = inner.by_age.get(&ttl) else { return Vec::new() };
+        let is_fresh = |id: &ClaimId| inner.of.get(id).is_none_or(|one| one.sent.elapsed() < ttl / FRESH);
+        let due = by_age.values().take_while(|id| !is_fresh(id)).filter(|id| !without.contains(id));
+        due.take(count).copied().collect()
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn note(&mut self, id: ClaimId, ttl: Duration, sent: Moment, is_news: bool) {
+        self.forget(id);
+        self.renewals += 1;
+        let place = self.renewals;
+        self.of.insert(id, One { ttl, place, sent, is_news });
+        self.by_age.entry(ttl).or_default().insert(place, id);
+    }
+
+    fn forget(&mut self, id: ClaimId) {
+        let Some(one) = self.of.remove(&id) else { return };
+        if let Some(by_age) = self.by_age.get_mut(&one.ttl) {
+            by_age.remove(&one.place);
+            if by_age.is_empty() {
+                self.by_age.remove(&one.ttl);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(6);
+
+    #[tokio::test(start_paused = true)]
+    async fn those_that_were_renewed_longest_ago_are_due_next_and_fresh_ones_are_not() {
+        let (standing, ids) = (Standing::default(), [0; 4].map(|_| ClaimId::random()));
+        for id in ids {
+            standing.note(id, TTL, Moment::now());
+            tokio::time::advance(Duration::from_millis(800)).await;
+        }
+        standing.forget(ids[1]);
+        let without = HashSet::from([ids[0]]);
+        assert_eq!(standing.due_next(TTL, 9, &without), [ids[2]], "the first asks itself, the last is fresh");
+        standing.note_others(&[ids[1], ids[2]], Moment::now());
+        assert!(standing.take_news(ids[1]).is_none(), "it has ended");
+        assert!(standing.take_news(ids[2]).is_some(), "it was renewed with another");
+        assert!(standing.take_news(ids[2]).is_none(), "its keeper knows, and asks for something newer");
+        assert!(standing.take_news(ids[3]).is_none(), "its keeper renewed it itself");
+        assert!(standing.due_next(TTL * 2, 9, &without).is_empty(), "another ttl");
+        ids.iter().for_each(|id| standing.forget(*id));
+        assert!(standing.inner().by_age.is_empty(), "something is left");
+    }
+}

@@ -1,0 +1,378 @@
+//! A few sessions that all calls of a client share, and those that wait for doorbells. Over the usual length, so that the whole
+//! life of a call is in one file.
+//!
+//! A call is one batch in one round trip. A session does one call at a time, and a claim's doorbell belongs to the session that
+//! took it: that claim's later calls go there as long as the session lives. Over the usual length: how a call is done, done again and
+//! given up is one story.
+
+mod dial;
+mod waits;
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use dlock_core::{
+    Error, Result,
+    driver::{Link, Live},
+};
+use futures_util::TryStreamExt as _;
+use sqlx::{
+    AssertSqlSafe, Either, Row as _,
+    mysql::{MySqlConnection, MySqlRow},
+};
+use tokio::time::{Instant, timeout_at};
+
+use crate::{
+    config::MysqlConfig,
+    error::{self, STORE},
+    keys::{self, Tables},
+    sql::{CLOCK, SCHEMA, UNTIL, VERSION},
+};
+pub(crate) use dial::Dial;
+pub(crate) use waits::Waits;
+
+/// The version of the tables.
+const TABLES: u32 = 1;
+
+/// How often a batch that meets other transactions is tried.
+const TRIES: usize = 8;
+
+/// How long the server's clock is believed to go as ours does. Two clocks drift apart by some milliseconds in that time.
+const CLOCK_HOLDS: Duration = Duration::from_secs(60);
+
+/// A session for calls.
+pub(crate) struct Line {
+    session: tokio::sync::Mutex<Option<Session>>,
+    doubts_clock: AtomicBool,
+}
+
+struct Session {
+    connection: MySqlConnection,
+    /// The server's clock, in microseconds since 1970, and when it was read.
+    clock: Option<(u64, Instant)>,
+}
+
+impl Line {
+    fn new(connection: MySqlConnection) -> Arc<Self> {
+        let session = tokio::sync::Mutex::new(Some(Session { connection, clock: None }));
+        Arc::new(Self { session, doubts_clock: AtomicBool::new(false) })
+    }
+
+    /// The server found a call late: perhaps its clock was set. The next call reads it again.
+    pub(crate) fn doubt_clock(&self) {
+        self.doubts_clock.store(true, Relaxed);
+    }
+
+    /// Whether the session has ended: the server has freed its doorbells.
+    pub(crate) fn is_over(&self) -> bool {
+        self.session.try_lock().is_ok_and(|session| session.is_none())
+    }
+}
+
+/// What the server answered to a batch.
+pub(crate) struct Answer {
+    pub(crate) rows: Vec<MySqlRow>,
+    /// The changed rows of each statement.
+    changed: Vec<u64>,
+    /// The session that did it.
+    pub(crate) line: Arc<Line>,
+    /// Whether the batch may have been done twice. The answer is then that of the second time.
+    pub(crate) twice: bool,
+}
+
+impl Answer {
+    /// How many rows the first statement changed.
+    pub(crate) fn changed(&self) -> u64 {
+        self.changed_by(0)
+    }
+
+    /// How many rows a statement changed.
+    pub(crate) fn changed_by(&self, statement: usize) -> u64 {
+        self.changed.get(statement).copied().unwrap_or_default()
+    }
+}
+
+/// A batch, how long it may take, and where it is to be done.
+pub(crate) struct Call<'a> {
+    pub(crate) batch: String,
+    pub(crate) limit: Duration,
+    /// The session whose doorbell it is about. If that has ended, any other does the call.
+    pub(crate) home: Option<&'a Arc<Line>>,
+    /// What undoes a batch of which the server refused a part. The rest of the batch was not done.
+    pub(crate) undo: String,
+    pub(crate) acts: Acts,
+}
+
+/// When the server may act on a batch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Acts {
+    /// Also when its caller has given up.
+    Whenever,
+    /// Only while its caller waits: the batch looks at `@dlock_until`, which is set before it.
+    InTime,
+}
+
+impl Call<'_> {
+    pub(crate) fn new(batch: String, limit: Duration) -> Self {
+        Self { batch, limit, home: None, undo: "ROLLBACK".to_owned(), acts: Acts::Whenever }
+    }
+
+    /// Whether a batch that met others is done again. One that waited for a locked row would wait for it again: it does so only to
+    /// enter a queue. Renewals must have time left in which each claim is renewed alone.
+    fn may_try_again(&self, error: &sqlx::Error, until: Instant) -> bool {
+        let is_patient = self.acts == Acts::InTime || !error::is_wait(error);
+        let least = if is_patient { Duration::ZERO } else { self.limit * 2 / 3 };
+        Instant::now() + least < until
+    }
+}
+
+/// The sessions of one client.
+pub(crate) struct Connection {
+    lines: Vec<Link<Dial>>,
+    /// How many calls each session has.
+    busy: Vec<AtomicUsize>,
+    pub(crate) waits: Waits,
+    pub(crate) tables: Tables,
+    limit: Duration,
+}
+
+impl Connection {
+    /// Connects, and makes the tables if they are not there.
+    pub(crate) async fn open(config: &MysqlConfig) -> Result<Self> {
+        let dials = || Dial::new(config.clone());
+        let link = || Ok(Link::new(STORE, config.timeout, dials()?));
+        let connection = Self {
+            lines: (0..config.connections).map(|_| link()).collect::<Result<_>>()?,
+            busy: (0..config.connections).map(|_| AtomicUsize::new(0)).collect(),
+            waits: Waits::new(Arc::new(dials()?)),
+            tables: config.tables(),
+            limit: config.timeout,
+        };
+        connection.prepare().await?;
+        Ok(connection)
+    }
+
+    /// How long a call about a claim with this ttl may take.
+    pub(crate) fn limit(&self, ttl: Duration) -> Duration {
+        self.limit.min(ttl / 3).max(Duration::from_millis(1))
+    }
+
+    /// How long any other call may take.
+    pub(crate) fn longest(&self) -> Duration {
+        self.limit
+    }
+
+    /// Does a batch. Makes the tables if they are gone: the server has lost its data.
+    ///
+    /// # Errors
+    /// After any error but the server's refusal, the batch may or may not have been done.
+    pub(crate) async fn call(&self, call: Call<'_>) -> Result<Answer> {
+        match self.do_it(&call).await {
+            Err(error) if error::lacks_tables(&error) => {
+                self.prepare().await?;
+                self.do_it(&call).await
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Does a batch about tables that are none of dlock's.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call). That a table is not there is one of them.
+    pub(crate) async fn refusable(&self, call: Call<'_>) -> Result<Answer> {
+        self.do_it(&call).await
+    }
+
+    async fn prepare(&self) -> Result<()> {
+        let Tables { store, fence, queue } = &self.tables;
+        let call = Call::new(VERSION.with(&[("store", store)]), self.limit);
+        let version = match self.do_it(&call).await {
+            Err(error) if error::lacks_tables(&error) => {
+                let values = [
+                    ("store", store.as_str()),
+                    ("fence", fence),
+                    ("queue", queue),
+                    ("buckets", &keys::buckets()),
+                ];
+                // The disk may take its time for three new tables.
+                self.do_it(&Call::new(SCHEMA.with(&values), self.limit * 2)).await?;
+                self.do_it(&call).await?
+            }
+            outcome => outcome?,
+        };
+        let found = version.rows.first().ok_or_else(|| STORE.garbled("a look at the tables"))?;
+        let found: u32 = found.try_get_unchecked(0).map_err(error::explain)?;
+        if found > TABLES {
+            return Err(STORE.refused(format!(
+                "the tables are of version {found}, and this dlock knows versions up to {TABLES}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// A batch that meets other transactions is done again while time is left. So is a batch whose session breaks, once, on another
+    /// session: often only the next call notices that an idle session has ended. All batches of this crate may be done twice, and
+    /// those that must not act behind their caller's back look at the clock.
+    async fn do_it(&self, call: &Call<'_>) -> Result<Answer> {
+        let (until, mut twice, mut breaks, mut conflicts) = (Instant::now() + call.limit, false, 0, 0);
+        let mut home = call.home;
+        loop {
+            let at_home = match home.take() {
+                Some(line) => on_line(line, call, until).await,
+                None => None,
+            };
+            let (line, live, outcome) = match at_home {
+                Some(outcome) => (call.home.map(Arc::clone), None, outcome),
+                None => {
+                    let place = self.least_busy();
+                    let link = &self.lines[place.0];
+                    let live = match timeout_at(until, link.live()).await {
+                        Ok(live) => live?,
+                        Err(_) => return Err(STORE.late(call.limit)),
+                    };
+                    let outcome = on_line(&live.connection, call, until).await;
+                    let Some(outcome) = outcome else {
+                        link.give_up(&live, STORE.unavailable("the session has ended"));
+                        continue;
+                    };
+                    (Some(Arc::clone(&live.connection)), Some((link, live)), outcome)
+                }
+            };
+            let error = match outcome {
+                Outcome::Done(rows, changed) => {
+                    if let Some((link, _)) = &live {
+                        link.note_answer();
+                    }
+                    let line = line.ok_or_else(|| STORE.garbled("a call"))?;
+                    return Ok(Answer { rows, changed, line, twice });
+                }
+                Outcome::Late => return Err(give_up(live.as_ref(), STORE.late(call.limit))),
+                Outcome::Failed(error)
+                    if error::is_conflict(&error)
+                        && conflicts < TRIES
+                        && call.may_try_again(&error, until) =>
+                {
+                    conflicts += 1;
+                    twice = true;
+                    continue;
+                }
+                Outcome::Failed(error) => error,
+            };
+            if !error::is_broken(&error) {
+                return Err(error::explain(error));
+            }
+            let error = give_up(live.as_ref(), error::explain(error));
+            breaks += 1;
+            if breaks > 1 || Instant::now() >= until {
+                return Err(error);
+            }
+            twice = true;
+        }
+    }
+
+    fn least_busy(&self) -> Place<'_> {
+        let counts = self.busy.iter().enumerate().map(|(at, busy)| (busy.load(Relaxed), at));
+        let at = counts.min().map_or(0, |(_, at)| at);
+        self.busy[at].fetch_add(1, Relaxed);
+        Place(at, &self.busy[at])
+    }
+}
+
+/// A call's place at one of the sessions.
+struct Place<'a>(usize, &'a AtomicUsize);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.1.fetch_sub(1, Relaxed);
+    }
+}
+
+enum Outcome {
+    Done(Vec<MySqlRow>, Vec<u64>),
+    Failed(sqlx::Error),
+    Late,
+}
+
+/// Does a batch on one session; `None` if that session has ended. A session that may still be busy with the batch is ended, and
+/// so is one whose call is dropped.
+async fn on_line(line: &Line, call: &Call<'_>, until: Instant) -> Option<Outcome> {
+    let Ok(mut slot) = timeout_at(until, line.session.lock()).await else { return Some(Outcome::Late) };
+    let mut session = slot.take()?;
+    let outcome = match timeout_at(until, session.run(line, call, until)).await {
+        Err(_) => return Some(Outcome::Late),
+        Ok(Ok((rows, changed))) => Outcome::Done(rows, changed),
+        Ok(Err(error)) if error::is_broken(&error) => return Some(Outcome::Failed(error)),
+        Ok(Err(error)) => match timeout_at(until, run(&mut session.connection, &call.undo)).await {
+            Ok(Ok(_)) => Outcome::Failed(error),
+            Err(_) | Ok(Err(_)) => return Some(Outcome::Failed(error)),
+        },
+    };
+    *slot = Some(session);
+    Some(outcome)
+}
+
+pub(crate) type Told = (Vec<MySqlRow>, Vec<u64>);
+
+impl Session {
+    /// Does the batch. If it must act in time, it may do so for half of the time that is left: the rest is for the commit and the
+    /// way back.
+    async fn run(&mut self, line: &Line, call: &Call<'_>, until: Instant) -> sqlx::Result<Told> {
+        if call.acts == Acts::Whenever {
+            return run(&mut self.connection, &call.batch).await;
+        }
+        let is_doubted = line.doubts_clock.swap(false, Relaxed);
+        let clock = self.clock.filter(|(_, read)| !is_doubted && read.elapsed() < CLOCK_HOLDS);
+        let (clock, read) = match clock {
+            Some(clock) => clock,
+            None => self.read_clock().await?,
+        };
+        let half_of_the_rest = until.saturating_duration_since(Instant::now()) / 2;
+        let until = u128::from(clock) + (read.elapsed() + half_of_the_rest).as_micros();
+        let batch = UNTIL.with(&[("until", &until.to_string())]) + &call.batch;
+        run(&mut self.connection, &batch).await.map(|(rows, mut changed)| {
+            // The caller counts the statements of its own batch.
+            changed.remove(0);
+            (rows, changed)
+        })
+    }
+
+    async fn read_clock(&mut self) -> sqlx::Result<(u64, Instant)> {
+        let (rows, _) = run(&mut self.connection, &CLOCK.with(&[])).await?;
+        let clock = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get_unchecked(0)?;
+        Ok(*self.clock.insert((clock, Instant::now())))
+    }
+}
+
+/// Sends a batch and reads all answers.
+pub(crate) async fn run(session: &mut MySqlConnection, batch: &str) -> sqlx::Result<Told> {
+    let (mut rows, mut changed) = (Vec::new(), Vec::new());
+    let mut answers = sqlx::raw_sql(AssertSqlSafe(batch)).fetch_many(session);
+    while let Some(answer) = answers.try_next().await? {
+        match answer {
+            Either::Left(done) => changed.push(done.rows_affected()),
+            Either::Right(row) => rows.push(row),
+        }
+    }
+    drop(answers);
+    Ok((rows, changed))
+}
+
+fn give_up(live: Option<&(&Link<Dial>, Live<Arc<Line>>)>, error: Error) -> Error {
+    match live {
+        Some((link, live)) => link.give_up(live, error),
+        None => error,
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,123 @@
+//! Makes sessions, to the first of the hosts that takes writes.
+
+use std::{sync::Arc, time::Duration};
+
+use dlock_core::{
+    Result,
+    driver::{Address, Connect},
+};
+use sqlx::{
+    AssertSqlSafe, ConnectOptions as _, Row as _,
+    mysql::{MySqlConnectOptions, MySqlConnection, MySqlSslMode},
+};
+
+use super::Line;
+use crate::{
+    config::MysqlConfig,
+    error::{self, STORE},
+    sql::PREPARE,
+};
+
+/// No call has more bytes: renewals of 400 claims have 30 000, and an attempt of the longest name 20 000.
+const LONGEST_CALL: u64 = 64 * 1024;
+
+/// Knows how to reach a server that takes writes. Files of certificates and passwords are read for each session, because they are
+/// replaced before they expire.
+pub(crate) struct Dial {
+    pub(super) config: MysqlConfig,
+}
+
+impl Dial {
+    /// # Errors
+    /// For a file that cannot be read now. If a file cannot be read later, perhaps because it is just being replaced, the store is
+    /// unavailable for that long.
+    pub(crate) fn new(config: MysqlConfig) -> Result<Self> {
+        let dial = Self { config };
+        dial.options(None)?;
+        Ok(dial)
+    }
+
+    /// How long a call may take.
+    pub(crate) fn limit(&self) -> Duration {
+        self.config.timeout
+    }
+
+    /// A new session.
+    ///
+    /// # Errors
+    /// Those of the last host, if none takes writes.
+    pub(crate) async fn session(&self) -> Result<MySqlConnection> {
+        let hosts: Vec<_> = self.config.hosts.iter().map(Some).collect();
+        let hosts = if hosts.is_empty() { vec![None] } else { hosts };
+        let share = self.config.timeout / u32::try_from(hosts.len()).unwrap_or(u32::MAX);
+        let mut failed = None;
+        for host in hosts {
+            match STORE.in_time(share, self.session_of(host)).await {
+                Ok(session) => return Ok(session),
+                // A host that says what is wrong with the URL or the user tells more than one that is away.
+                Err(error) => {
+                    if failed.as_ref().is_none_or(|_| !error.is_transient() || error::is_read_only(&error)) {
+                        failed = Some(error);
+                    }
+                }
+            }
+        }
+        Err(failed.unwrap_or_else(|| STORE.unavailable("the URL names no host")))
+    }
+
+    async fn session_of(&self, host: Option<&Address>) -> Result<MySqlConnection> {
+        let options = self.options(host).map_err(|error| STORE.not_now(&error))?;
+        let mut session = options.connect().await.map_err(error::explain)?;
+        let batch = PREPARE.with(&[]);
+        let row =
+            sqlx::raw_sql(AssertSqlSafe(batch)).fetch_one(&mut session).await.map_err(error::explain)?;
+        if row.try_get_unchecked::<u64, _>(1).map_err(error::explain)? < LONGEST_CALL {
+            return Err(STORE.refused(error::SMALL_PACKET));
+        }
+        if row.try_get_unchecked::<i64, _>(0).map_err(error::explain)? != 0 {
+            return Err(STORE.unwritable("the server is read-only: a replica, or one that somebody made so"));
+        }
+        Ok(session)
+    }
+
+    fn options(&self, host: Option<&Address>) -> Result<MySqlConnectOptions> {
+        let MysqlConfig { database, login, tls, socket, .. } = &self.config;
+        let mut options = MySqlConnectOptions::new()
+            .database(database)
+            .disable_statement_logging()
+            .statement_cache_capacity(0);
+        if let Some(Address { host, port }) = host {
+            options = options.host(host).port(*port);
+        }
+        if let Some(socket) = socket {
+            options = options.socket(socket);
+        }
+        if let Some(user) = &login.user {
+            options = options.username(user);
+        }
+        if let Some(password) = &login.password {
+            options = options.password(&password.read()?);
+        }
+        let Some(tls) = tls else {
+            // Passwords of newer servers need TLS, whoever the server says that it is.
+            return Ok(options.ssl_mode(MySqlSslMode::Preferred));
+        };
+        let pems = tls.read()?;
+        options = options.ssl_mode(MySqlSslMode::VerifyIdentity);
+        if let Some(ca) = pems.ca {
+            options = options.ssl_ca_from_pem(ca);
+        }
+        if let Some((cert, key)) = pems.own {
+            options = options.ssl_client_cert_from_pem(cert).ssl_client_key_from_pem(key);
+        }
+        Ok(options)
+    }
+}
+
+impl Connect for Dial {
+    type Connection = Arc<Line>;
+
+    async fn connect(&self) -> Result<Arc<Line>> {
+        self.session().await.map(Line::new)
+    }
+}

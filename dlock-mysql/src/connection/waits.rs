@@ -1,0 +1,56 @@
+//! Sessions that wait for doorbells of other clients. They are few: a claim that gets none polls.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::future::BoxFuture;
+use sqlx::{AssertSqlSafe, mysql::MySqlConnection};
+use tokio::sync::Semaphore;
+
+use super::Dial;
+use crate::sql::AWAIT_BELL;
+
+/// The sessions of one client that wait.
+#[derive(Clone)]
+pub(crate) struct Waits(Arc<Shared>);
+
+struct Shared {
+    dial: Arc<Dial>,
+    /// Sessions that wait for nothing at the moment.
+    idle: Mutex<Vec<MySqlConnection>>,
+    places: Arc<Semaphore>,
+}
+
+impl Waits {
+    pub(super) fn new(dial: Arc<Dial>) -> Self {
+        let places = Arc::new(Semaphore::new(dial.config.waits));
+        Self(Arc::new(Shared { dial, idle: Mutex::default(), places }))
+    }
+
+    /// A wait for a doorbell, if a session is left for it. It ends when the doorbell rings, or its client is gone. Dropping it ends
+    /// its session: the server gives up the wait within a second.
+    pub(crate) fn for_bell(&self, bell: &str) -> Option<BoxFuture<'static, ()>> {
+        let place = Arc::clone(&self.0.places).try_acquire_owned().ok()?;
+        let (shared, batch) = (Arc::clone(&self.0), AWAIT_BELL.with(&[("bell", bell)]));
+        Some(Box::pin(async move {
+            let idle = shared.idle().pop();
+            let mut session = match idle {
+                Some(session) => session,
+                None => match shared.dial.session().await {
+                    Ok(session) => session,
+                    // The server is away, so nobody rings. The claim asks again by itself.
+                    Err(_) => return std::future::pending().await,
+                },
+            };
+            if sqlx::raw_sql(AssertSqlSafe(batch)).execute(&mut session).await.is_ok() {
+                shared.idle().push(session);
+            }
+            drop(place);
+        }))
+    }
+}
+
+impl Shared {
+    fn idle(&self) -> MutexGuard<'_, Vec<MySqlConnection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,346 @@
+//! One claim to a named lock. Over the usual length, so that all calls of a claim are in one file.
+
+use std::{future::pending, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use dlock_core::{
+    Error, Result, Token, Wait,
+    driver::{Attempt, Claim, Grant, Moment, Release, Renewal, Request},
+};
+use futures_util::future::join;
+use sqlx::mysql::MySqlConnection;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::{
+    Calling, Ended, Named, call,
+    mark::Mark,
+    number,
+    watch::{Asked, Held, rhythm},
+};
+use crate::{
+    connection,
+    error::{self, STORE},
+    keys,
+    sql::{
+        Batch, NAMED_BEGIN, NAMED_KILL, NAMED_RELEASE, NAMED_RENEW, NAMED_STOP, NAMED_TAKE, NAMED_WATCH,
+        literal,
+    },
+};
+
+/// How long the server lets a session wait, in seconds. Both servers take it.
+const FOR_EVER: u32 = 31_536_000;
+
+/// How long a session may take that was told to end what it is at.
+const STOP: Duration = Duration::from_millis(500);
+
+pub(crate) struct NamedClaim {
+    named: Arc<Named>,
+    request: Request,
+    state: State,
+    /// Of the session that is running.
+    id: u64,
+}
+
+enum State {
+    /// Nothing is on the server.
+    Outside,
+    /// The session waits for the lock.
+    Waits(Calling),
+    /// The wait has ended.
+    Called(Ended),
+    /// The session has the lock, and does nothing.
+    Holds(Held, MySqlConnection),
+    /// The session has the lock, and is watched, or has not answered yet whether it lives.
+    Asked(Held, Asked),
+    /// The session had the lock, and has answered. With when it was asked.
+    Told(Held, Ended, Moment),
+    /// The session was given up, and the server has not said yet that it has ended.
+    GivenUp,
+}
+
+impl NamedClaim {
+    pub(crate) fn new(named: Arc<Named>, request: Request) -> Self {
+        Self { named, request, state: State::Outside, id: 0 }
+    }
+
+    /// How long one call may take.
+    fn limit(&self) -> Duration {
+        self.named.limit().min(self.request.ttl / 3)
+    }
+
+    /// The text of a batch about the lock, which waits for so many seconds.
+    fn batch(&self, batch: &Batch, seconds: u32) -> Result<String> {
+        let lock = keys::named_lock(&self.request.name, self.named.names)?;
+        let name = literal(self.request.name.as_str().as_bytes());
+        Ok(batch.with(&[
+            ("lock", &keys::named_literal(&lock)),
+            ("name", &name),
+            ("fence", &self.named.fence),
+            ("seconds", &seconds.to_string()),
+            ("watch", &keys::bell(self.request.id)),
+            ("mark", &Mark::of(&self.request).text()),
+        ]))
+    }
+
+    /// Asks with a session whether the lock is free. The session is silent for the claim's ttl at most from now on.
+    async fn take(&mut self) -> Result<Attempt> {
+        let mut session = self.named.session().await?;
+        let seconds = self.request.ttl.as_millis().div_ceil(1000).to_string();
+        let begin = NAMED_BEGIN.with(&[("seconds", &seconds)]);
+        let began = match connection::run(&mut session, &begin).await {
+            Ok(told) => told,
+            // It was kept, and the server has ended it meanwhile.
+            Err(error) if error::is_broken(&error) => {
+                session = self.named.dial.session().await?;
+                connection::run(&mut session, &begin).await.map_err(error::explain)?
+            }
+            Err(error) => return Err(error::explain(error)),
+        };
+        self.id = number(began.0.first(), 0)?;
+        let sent = Moment::now();
+        let ended = call(session, self.batch(&NAMED_TAKE, 0)?).await;
+        self.judge(ended, sent)
+    }
+
+    /// What a session that asked for the lock was told.
+    fn judge(&mut self, (session, row): Ended, sent: Moment) -> Result<Attempt> {
+        let (session, row) = (session.ok_or_else(gone), row?);
+        let session = session?;
+        match number::<i64>(row.as_ref(), 0)? {
+            1 => {
+                let token = Token::new(number(row.as_ref(), 1)?);
+                self.state = State::Holds(Held::new(token, sent), session);
+                Ok(Attempt::Granted(Grant { token, valid_for: self.request.ttl }))
+            }
+            0 if self.request.wait == Wait::Never => {
+                self.named.keep(session);
+                Ok(Attempt::Busy { retry_in: self.request.ttl })
+            }
+            0 => {
+                self.state = State::Waits(Box::pin(call(session, self.batch(&NAMED_TAKE, FOR_EVER)?)));
+                Ok(Attempt::Busy { retry_in: Duration::MAX })
+            }
+            // Dropping the session frees the lock, should it have it.
+            _ => Err(STORE.unavailable("the server ended the wait")),
+        }
+    }
+
+    /// Asks the session of a holder whether it has the lock still: for how long from now, or `None`. A question whose answer is
+    /// late is waited for again.
+    async fn has_lock(&mut self) -> Result<Option<Duration>> {
+        let until = Instant::now() + self.limit();
+        loop {
+            let Some(heard) = self.hear(until).await? else { return Ok(None) };
+            // A watch that went on for long tells little of the session's future.
+            if heard.elapsed() <= self.request.ttl / 3 {
+                return Ok(Some(self.request.ttl.saturating_sub(heard.elapsed())));
+            }
+        }
+    }
+
+    /// Waits for the next answer of the session that has the lock: from when on the server counts its silence. `None` if the
+    /// session has ended, or has not got the lock.
+    async fn hear(&mut self, until: Instant) -> Result<Option<Moment>> {
+        let (mut held, (session, row), sent, released) =
+            match std::mem::replace(&mut self.state, State::Outside) {
+                State::Told(held, ended, sent) => (held, ended, sent, None),
+                State::Holds(held, session) => {
+                    let asked = Asked::new(session, self.batch(&NAMED_RENEW, 0)?);
+                    self.answer(held, asked, until).await?
+                }
+                State::Asked(held, asked) => self.answer(held, asked, until).await?,
+                state => {
+                    self.state = state;
+                    return Ok(None);
+                }
+            };
+        // With its session a claim has lost its lock, whatever the server knows of it yet.
+        let Some(session) = session else { return Ok(None) };
+        let row = row?;
+        if number::<i64>(row.as_ref(), 0)? != 1 {
+            return Ok(None);
+        }
+        let was_asked = number::<i64>(row.as_ref(), 1)? == 1;
+        if was_asked {
+            held.lose_anchor();
+        }
+        // A watch that was let go has waited until then.
+        let heard = released.filter(|_| was_asked).unwrap_or(sent);
+        held.hear(heard);
+        self.state = State::Holds(held, session);
+        Ok(Some(heard))
+    }
+
+    /// Lets a watch go, and waits for what the session answers. With when it was asked, and when the watch was let go.
+    async fn answer(
+        &mut self,
+        mut held: Held,
+        mut asked: Asked,
+        until: Instant,
+    ) -> Result<(Held, Ended, Moment, Option<Moment>)> {
+        let now = Moment::now();
+        let answered = timeout_at(until, async {
+            let released = held.ask(&self.named, self.request.id).await;
+            (released, (&mut asked.calling).await)
+        });
+        match answered.await {
+            Ok((released, ended)) => Ok((held, ended, asked.sent, released.then_some(now))),
+            Err(_) => {
+                self.state = State::Asked(held, asked);
+                Err(STORE.late(self.limit()))
+            }
+        }
+    }
+
+    /// Releases the lock of a session that does nothing.
+    async fn let_go(&mut self, session: MySqlConnection) -> Result<Release> {
+        let (limit, batch) = (self.named.limit(), self.batch(&NAMED_RELEASE, 0)?);
+        let (session, row) = match timeout(limit, call(session, batch)).await {
+            Ok((Some(session), row)) => (session, row),
+            // The connection had ended, and the lock with it.
+            Ok((None, _)) => return Ok(Release::Gone),
+            Err(_) => return self.give_up().await,
+        };
+        let had_lock = number::<i64>(row?.as_ref(), 0)? == 1;
+        self.named.keep(session);
+        Ok(if had_lock { Release::Done } else { Release::Gone })
+    }
+
+    /// Ends what a session is at, and releases the lock should it have it. A session that does not answer is ended: MySQL 8.0 may
+    /// let a session that was killed keep its lock until its time is over, so that is the last resort.
+    async fn end(&mut self, mut calling: Calling) -> Result<Release> {
+        let (named, id) = (Arc::clone(&self.named), self.id);
+        let stopped = timeout(STOP.min(named.limit()), join(named.kill(&NAMED_STOP, id), &mut calling));
+        match stopped.await {
+            Ok((_, (Some(session), _))) => self.let_go(session).await.map(|_| Release::Done),
+            // Its connection has ended.
+            Ok((_, (None, _))) => Ok(Release::Done),
+            Err(_) => {
+                drop(calling);
+                self.give_up().await
+            }
+        }
+    }
+
+    /// Ends a session whose connection is closed here, and waits until the server says that it has ended.
+    ///
+    /// # Errors
+    /// If the server does not say so. The session is still given up, and may keep the lock until its ttl is over.
+    async fn give_up(&mut self) -> Result<Release> {
+        self.state = State::GivenUp;
+        let limit = self.named.limit();
+        let killed = timeout(limit, self.named.kill(&NAMED_KILL, self.id)).await;
+        killed.unwrap_or_else(|_| Err(STORE.late(limit)))?;
+        self.state = State::Outside;
+        Ok(Release::Done)
+    }
+}
+
+#[async_trait]
+impl Claim for NamedClaim {
+    async fn attempt(&mut self) -> Result<Attempt> {
+        let limit = self.limit();
+        match std::mem::replace(&mut self.state, State::Outside) {
+            State::Outside => {
+                let busy = timeout(limit, self.take()).await.unwrap_or_else(|_| Err(STORE.late(limit)))?;
+                if let State::Waits(waits) = &mut self.state
+                    && let Ok(ended) = timeout(Duration::ZERO, waits).await
+                {
+                    self.state = State::Called(ended);
+                    return Ok(Attempt::Busy { retry_in: Duration::ZERO });
+                }
+                return Ok(busy);
+            }
+            State::Waits(mut waits) => match timeout(Duration::ZERO, &mut waits).await {
+                Ok(ended) => self.judge(ended, Moment::now())?,
+                Err(_) => {
+                    self.state = State::Waits(waits);
+                    return Ok(Attempt::Busy { retry_in: Duration::MAX });
+                }
+            },
+            State::Called(ended) => self.judge(ended, Moment::now())?,
+            holds => {
+                self.state = holds;
+                Attempt::Busy { retry_in: Duration::ZERO }
+            }
+        };
+        let token = match &self.state {
+            State::Holds(held, _) | State::Asked(held, _) | State::Told(held, ..) => held.token,
+            _ => return Ok(Attempt::Busy { retry_in: Duration::MAX }),
+        };
+        // The server may have given the lock long ago. What counts begins now.
+        match self.has_lock().await? {
+            Some(valid_for) => Ok(Attempt::Granted(Grant { token, valid_for })),
+            None => Err(gone()),
+        }
+    }
+
+    async fn renew(&mut self) -> Result<Renewal> {
+        let has_lock = self.has_lock().await?;
+        Ok(has_lock.map_or(Renewal::Lost, |valid_for| Renewal::Renewed { valid_for }))
+    }
+
+    async fn release(&mut self) -> Result<Release> {
+        match std::mem::replace(&mut self.state, State::Outside) {
+            State::Outside | State::Called((None, _)) => Ok(Release::Gone),
+            State::Called((Some(session), _)) => self.let_go(session).await,
+            State::Waits(calling) => self.end(calling).await,
+            State::GivenUp => self.give_up().await,
+            State::Holds(mut held, session) => {
+                let (named, id) = (Arc::clone(&self.named), self.request.id);
+                join(self.let_go(session), held.ask(&named, id)).await.0
+            }
+            State::Told(mut held, (session, _), _) => {
+                held.ask(&self.named, self.request.id).await;
+                match session {
+                    Some(session) => self.let_go(session).await,
+                    None => Ok(Release::Gone),
+                }
+            }
+            State::Asked(mut held, mut asked) => {
+                let answered = timeout(self.named.limit(), async {
+                    held.ask(&self.named, self.request.id).await;
+                    (&mut asked.calling).await
+                });
+                match answered.await {
+                    Ok((Some(session), _)) => self.let_go(session).await,
+                    Ok((None, _)) => Ok(Release::Gone),
+                    Err(_) => self.end(asked.calling).await,
+                }
+            }
+        }
+    }
+
+    /// Ends also when the session that has the lock has answered, or has ended: `renew` then tells which.
+    async fn changed(&mut self) {
+        loop {
+            match &mut self.state {
+                State::Waits(waits) => {
+                    let ended = waits.await;
+                    self.state = State::Called(ended);
+                }
+                State::Called(_) | State::Told(..) => return,
+                State::Holds(held, _) => {
+                    held.settle(&self.named, self.request.id).await;
+                    let Ok(watch) = self.batch(&NAMED_WATCH, rhythm(self.request.ttl)) else { return };
+                    self.state = match std::mem::replace(&mut self.state, State::Outside) {
+                        State::Holds(held, session) => State::Asked(held, Asked::new(session, watch)),
+                        state => state,
+                    };
+                }
+                State::Asked(_, asked) => {
+                    let ended = (&mut asked.calling).await;
+                    self.state = match std::mem::replace(&mut self.state, State::Outside) {
+                        State::Asked(held, asked) => State::Told(held, ended, asked.sent),
+                        state => state,
+                    };
+                }
+                State::Outside | State::GivenUp => pending().await,
+            }
+        }
+    }
+}
+
+fn gone() -> Error {
+    STORE.unavailable("the session that waited has ended")
+}

@@ -1,0 +1,107 @@
+//! Locks that are named locks of the server (`GET_LOCK`), each held by a session of its own.
+//!
+//! A named lock lives as long as the session that has it, and the server ends a session that was silent for the claim's ttl. So
+//! each claim has its own session, and the ttl of a session is that of its claim: nothing stays of a claim that nobody renews.
+
+mod claim;
+mod look;
+mod mark;
+mod watch;
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use dlock_core::Result;
+use futures_util::future::BoxFuture;
+use sqlx::{
+    Row as _,
+    mysql::{MySqlConnection, MySqlRow},
+};
+
+use crate::{
+    config::{MysqlConfig, Names},
+    connection::{self, Call, Connection, Dial},
+    error::{self, STORE},
+    sql::Batch,
+};
+pub(crate) use claim::NamedClaim;
+
+/// The most sessions that are kept for the next claims.
+const IDLE: usize = 16;
+
+/// What the claims of one client share.
+pub(crate) struct Named {
+    dial: Dial,
+    /// The sessions that have no lock of a user's: for watches and looks.
+    connection: Arc<Connection>,
+    names: Names,
+    fence: String,
+    idle: Mutex<Vec<MySqlConnection>>,
+}
+
+/// What a session's call ends with: the session, unless it broke, and its first row.
+type Ended = (Option<MySqlConnection>, Result<Option<MySqlRow>>);
+
+/// A call of a session. Whoever drops it ends the session.
+type Calling = BoxFuture<'static, Ended>;
+
+impl Named {
+    pub(crate) fn new(config: MysqlConfig, names: Names, connection: Arc<Connection>) -> Result<Self> {
+        let fence = config.tables().fence;
+        Ok(Self { dial: Dial::new(config)?, connection, names, fence, idle: Mutex::default() })
+    }
+
+    /// How long a call may take.
+    fn limit(&self) -> Duration {
+        self.dial.limit()
+    }
+
+    /// A session that has no lock, kept or new.
+    async fn session(&self) -> Result<MySqlConnection> {
+        let idle = self.idle().pop();
+        match idle {
+            Some(session) => Ok(session),
+            None => self.dial.session().await,
+        }
+    }
+
+    /// Keeps a session that has no lock.
+    fn keep(&self, session: MySqlConnection) {
+        let mut idle = self.idle();
+        if idle.len() < IDLE {
+            idle.push(session);
+        }
+    }
+
+    /// Ends a session (`NAMED_KILL`), or what it is at (`NAMED_STOP`). A session that has ended already is no failure.
+    async fn kill(&self, how: &Batch, id: u64) -> Result<()> {
+        let kill = how.with(&[("id", &id.to_string())]);
+        match self.connection.refusable(Call::new(kill, self.limit())).await {
+            Err(error) if error::number_of(&error) == Some(1094) => Ok(()),
+            killed => killed.map(drop),
+        }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<MySqlConnection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Does a batch with a session that nobody else has.
+async fn call(mut session: MySqlConnection, batch: String) -> Ended {
+    match connection::run(&mut session, &batch).await {
+        Ok((rows, _)) => (Some(session), Ok(rows.into_iter().next())),
+        Err(error) => (None, Err(error::explain(error))),
+    }
+}
+
+/// A column of a row about a named lock.
+fn number<'r, T>(row: Option<&'r MySqlRow>, at: usize) -> Result<T>
+where
+    T: sqlx::Decode<'r, sqlx::MySql>,
+{
+    let row = row.ok_or_else(|| STORE.garbled("a named lock"))?;
+    row.try_get_unchecked(at).map_err(error::explain)
+}

@@ -1,0 +1,2 @@
+-- Deletes claims. In: queue: the table; claims: a list. Out: as many changed rows as were there.
+DELETE FROM :queue WHERE claim IN (:claims)

@@ -1,0 +1,88 @@
+//! What the server is asked: statements with names in place of values.
+
+use std::fmt::Write as _;
+
+/// Several statements, sent in one call. A value stands as `:name` in the text, and is filled in as a literal: the text
+/// protocol takes many statements in one round trip, and binds none.
+pub(crate) struct Batch(&'static str);
+
+pub(crate) const SCHEMA: Batch = Batch(include_str!("schema.sql"));
+pub(crate) const VERSION: Batch = Batch(include_str!("version.sql"));
+pub(crate) const PREPARE: Batch = Batch(include_str!("prepare.sql"));
+pub(crate) const CLOCK: Batch = Batch(include_str!("clock.sql"));
+pub(crate) const UNTIL: Batch = Batch(include_str!("until.sql"));
+pub(crate) const ATTEMPT: Batch = Batch(include_str!("attempt.sql"));
+pub(crate) const AGAIN: Batch = Batch(include_str!("again.sql"));
+pub(crate) const RENEW: Batch = Batch(include_str!("renew.sql"));
+pub(crate) const TAKE: Batch = Batch(include_str!("take.sql"));
+pub(crate) const DETACH: Batch = Batch(include_str!("detach.sql"));
+pub(crate) const RELEASE: Batch = Batch(include_str!("release.sql"));
+pub(crate) const SWEEP: Batch = Batch(include_str!("sweep.sql"));
+pub(crate) const RING_AGAIN: Batch = Batch(include_str!("ring_again.sql"));
+pub(crate) const AWAIT_BELL: Batch = Batch(include_str!("await_bell.sql"));
+pub(crate) const LOOK: Batch = Batch(include_str!("look.sql"));
+pub(crate) const BREAK: Batch = Batch(include_str!("break.sql"));
+pub(crate) const NAMED_BEGIN: Batch = Batch(include_str!("named_begin.sql"));
+pub(crate) const NAMED_TAKE: Batch = Batch(include_str!("named_take.sql"));
+pub(crate) const NAMED_RENEW: Batch = Batch(include_str!("named_renew.sql"));
+pub(crate) const NAMED_RELEASE: Batch = Batch(include_str!("named_release.sql"));
+pub(crate) const NAMED_WATCH: Batch = Batch(include_str!("named_watch.sql"));
+pub(crate) const NAMED_KEEP: Batch = Batch(include_str!("named_keep.sql"));
+pub(crate) const NAMED_ASK: Batch = Batch(include_str!("named_ask.sql"));
+pub(crate) const NAMED_LOOK: Batch = Batch(include_str!("named_look.sql"));
+pub(crate) const NAMED_LIST_MARIADB: Batch = Batch(include_str!("named_list_mariadb.sql"));
+pub(crate) const NAMED_LIST_MYSQL: Batch = Batch(include_str!("named_list_mysql.sql"));
+pub(crate) const NAMED_STOP: Batch = Batch(include_str!("named_stop.sql"));
+pub(crate) const NAMED_KILL: Batch = Batch(include_str!("named_kill.sql"));
+
+impl Batch {
+    /// The text with these values: literals, numbers and identifiers that this crate made.
+    ///
+    /// # Panics
+    /// For a name without a value: a mistake of this crate, which each test of the batch would show.
+    pub(crate) fn with(&self, values: &[(&str, &str)]) -> String {
+        let mut text = String::with_capacity(self.0.len() * 2);
+        for line in self.0.lines().filter(|line| !line.starts_with("--")) {
+            let mut parts = line.split(':');
+            text.push_str(parts.next().unwrap_or_default());
+            for part in parts {
+                let end = part.find(|c: char| !c.is_ascii_lowercase() && c != '_').unwrap_or(part.len());
+                let value = values.iter().find(|(name, _)| *name == &part[..end]);
+                let (_, value) = value.unwrap_or_else(|| panic!("no value for `{}`", &part[..end]));
+                text.push_str(value);
+                text.push_str(&part[end..]);
+            }
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// Bytes as a literal, whatever they are: nothing of a user's text can end it.
+pub(crate) fn literal(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len() * 2 + 3);
+    text.push_str("x'");
+    for byte in bytes {
+        // Writing into a text cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text.push('\'');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_stand_where_their_names_stood_and_comments_are_left_out() {
+        let text = RELEASE.with(&[("queue", "`q`"), ("claim", "x'01'"), ("bell", "'b'")]);
+        assert_eq!(text, "DELETE FROM `q` WHERE claim = x'01';\nDO RELEASE_LOCK('b')\n");
+    }
+
+    #[test]
+    fn a_literal_holds_any_bytes() {
+        assert_eq!(literal(b"a'\\\0"), "x'61275c00'");
+        assert_eq!(literal(b""), "x''");
+    }
+}

@@ -1,0 +1,2 @@
+-- Ends a session that waits. In: id: of the session. Out: nothing.
+KILL CONNECTION :id

@@ -1,0 +1,2 @@
+-- A sign of life. In: lock: its name. Out: a row with 1 if this session has the lock, else 0; and 0, as this is no watch.
+SELECT COALESCE(IS_USED_LOCK(:lock) = CONNECTION_ID(), 0), 0

@@ -1,0 +1,34 @@
+-- Makes the tables. Two clients may do so at the same time.
+-- In: store, fence, queue: the tables; buckets: the rows of the fence. Out: nothing.
+
+-- The fence: its rows draw the numbers of all names, each row those of the names that fall on it. Who changes a queue locks
+-- that row first. The rows are as many for ten names as for a million.
+CREATE TABLE IF NOT EXISTS :fence (
+    bucket SMALLINT UNSIGNED NOT NULL PRIMARY KEY,
+    last BIGINT UNSIGNED NOT NULL COMMENT 'the number drawn last'
+) ENGINE = InnoDB;
+
+-- Who holds and who waits, in order of arrival. Times are microseconds since 1970 on the clock of the server.
+CREATE TABLE IF NOT EXISTS :queue (
+    name VARBINARY(1024) NOT NULL,
+    seq BIGINT UNSIGNED NOT NULL COMMENT 'drawn from the fence, place in the queue and fencing token',
+    claim BINARY(16) NOT NULL,
+    kind VARBINARY(8) NOT NULL COMMENT 'mutex, fair, read, write or permit',
+    slots INT UNSIGNED NOT NULL COMMENT 'the limit of a permit, else 1',
+    since BIGINT UNSIGNED NOT NULL,
+    expires BIGINT UNSIGNED NOT NULL,
+    who VARBINARY(200) NOT NULL COMMENT 'who has the claim, in words',
+    PRIMARY KEY (name, seq),
+    UNIQUE KEY (claim),
+    KEY (name, expires),
+    KEY (expires)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+INSERT IGNORE INTO :fence (bucket, last) VALUES :buckets;
+
+-- Last, because a client that finds the version uses the tables.
+CREATE TABLE IF NOT EXISTS :store (
+    one TINYINT NOT NULL PRIMARY KEY,
+    version INT UNSIGNED NOT NULL
+) ENGINE = InnoDB;
+INSERT IGNORE INTO :store (one, version) VALUES (1, 1)

@@ -1,0 +1,120 @@
+//! Servers, users and databases that are not as they should be.
+
+use std::time::Duration;
+
+use dlock_conformance::stores::Running;
+use dlock_core::{Error, Locks, Registry, Result};
+use dlock_mysql::DRIVER;
+use tokio::time::sleep;
+
+use crate::{ask, connect, stranger, tell};
+
+async fn connect_as(server: &Running, user: &str, database: &str) -> Result<Locks> {
+    let address = server.servers()[0].address();
+    Registry::new().with(DRIVER).connect(&format!("mysql://{user}@{address}/{database}")).await
+}
+
+fn is_refused(told: Result<Locks>, word: &str) {
+    let error = told.expect_err("it cannot be used");
+    assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+    let mut told = error.to_string();
+    let mut source = std::error::Error::source(&error);
+    while let Some(one) = source {
+        told.push_str(&format!(": {one}"));
+        source = one.source();
+    }
+    assert!(told.contains(word), "it does not say what to do: {told}");
+    assert!(!told.contains("s3cret"), "a password is shown: {told}");
+}
+
+pub(crate) async fn a_database_that_is_not_there_is_refused(server: &Running) {
+    is_refused(connect_as(server, "dlock:s3cret%3A%2F", "nowhere").await, "no such database");
+    is_refused(connect_as(server, "dlock:wrong", "dlock").await, "user and password");
+    is_refused(connect_as(server, "nobody:", "dlock").await, "user and password");
+}
+
+pub(crate) async fn few_rights_are_enough_once_the_tables_are_there(server: &Running) {
+    let mut other = stranger(server).await;
+    for right in
+        ["CREATE USER app@'127.0.0.1' IDENTIFIED BY 'x'", "GRANT SELECT ON dlock.* TO app@'127.0.0.1'"]
+    {
+        tell(&mut other, right).await;
+    }
+    is_refused(connect_as(server, "app:x", "dlock").await, "GRANT");
+    drop(connect(server, "").await.expect("it may make the tables"));
+    tell(&mut other, "REVOKE SELECT ON dlock.* FROM app@'127.0.0.1'").await;
+    for table in ["store", "fence", "queue"] {
+        let grant = format!("GRANT SELECT, INSERT, UPDATE, DELETE ON dlock.dlock_{table} TO app@'127.0.0.1'");
+        tell(&mut other, &grant).await;
+    }
+    let locks = connect_as(server, "app:x", "dlock").await.expect("these rights are enough");
+    let held = locks.mutex("job").lock().await.expect("nobody holds it");
+    assert!(locks.inspect("job").await.expect("it may look").is_some());
+    held.release().await.expect("held until now");
+}
+
+pub(crate) async fn a_tiny_packet_is_refused(server: &Running) {
+    let mut other = stranger(server).await;
+    drop(connect(server, "").await.expect("it runs"));
+    tell(&mut other, "SET GLOBAL max_allowed_packet = 1024").await;
+    is_refused(connect(server, "").await, "max_allowed_packet");
+    tell(&mut other, "SET GLOBAL max_allowed_packet = 16777216").await;
+    drop(connect(server, "").await.expect("it takes calls again"));
+}
+
+pub(crate) async fn sessions_that_end_when_idle_lose_no_lock(server: &Running) {
+    let mut other = stranger(server).await;
+    tell(&mut other, "SET GLOBAL wait_timeout = 1").await;
+    let locks = connect(server, "").await.expect("it runs");
+    let held = locks.mutex("job").lock().ttl(Duration::from_secs(30)).await.expect("nobody holds it");
+    // Nothing renews in this time, so the server ends all sessions.
+    sleep(Duration::from_secs(3)).await;
+    assert!(locks.mutex("job").try_lock().await.expect("another session asks").is_none(), "two hold it");
+    held.release().await.expect("held until now");
+    tell(&mut other, "SET GLOBAL wait_timeout = 28800").await;
+}
+
+pub(crate) async fn names_leave_no_rows(server: &Running) {
+    for params in ["", "?mode=session"] {
+        let locks = connect(server, params).await.expect("it runs");
+        for number in 0..50 {
+            let name = format!("{}\u{1f512} É {number}", "n".repeat(number * 4));
+            locks.mutex(name).lock().await.expect("nobody holds it").release().await.expect("held until now");
+        }
+        locks.close().await;
+    }
+    let mut other = stranger(server).await;
+    assert_eq!(ask(&mut other, "SELECT COUNT(*) FROM dlock_queue").await, 0, "a claim is left");
+    assert_eq!(ask(&mut other, "SELECT COUNT(*) FROM dlock_fence").await, 1024, "the fence has grown");
+    let named = "SELECT COUNT(*) FROM information_schema.metadata_lock_info WHERE lock_type = 'User lock'";
+    assert_eq!(ask(&mut other, named).await, 0, "a named lock is left");
+}
+
+pub(crate) async fn a_row_that_somebody_locks_costs_no_other_lock(server: &Running) {
+    let (locks, mut other) = (connect(server, "").await.expect("it runs"), stranger(server).await);
+    let mut held = Vec::new();
+    for number in 0..20 {
+        let lock = locks.mutex(format!("job {number}"));
+        held.push(lock.lock().ttl(Duration::from_secs(15)).await.expect("nobody holds it"));
+    }
+    tell(&mut other, "START TRANSACTION; SELECT * FROM dlock_queue WHERE name = 'job 7' FOR UPDATE").await;
+    sleep(Duration::from_secs(17)).await;
+    tell(&mut other, "COMMIT").await;
+    for (number, held) in held.into_iter().enumerate() {
+        assert!(number == 7 || !held.is_lost(), "the lock of another was renewed no more: {number}");
+    }
+}
+
+pub(crate) async fn a_server_that_commits_nothing_by_itself_is_told_to(server: &Running) {
+    let mut other = stranger(server).await;
+    tell(&mut other, "SET GLOBAL autocommit = 0").await;
+    for mode in ["", "?mode=session"] {
+        let locks = connect(server, mode).await.expect("it runs");
+        let held = locks.mutex("job").lock().await.expect("nobody holds it");
+        let open = ask(&mut other, "SELECT COUNT(*) FROM information_schema.innodb_trx").await;
+        assert_eq!(open, 0, "{mode}: a transaction stays open, and keeps others from writing");
+        held.release().await.expect("held until now");
+        let next = connect(server, mode).await.expect("it runs");
+        drop(next.mutex("job").try_lock().await.expect("it answers").expect("it was released"));
+    }
+}

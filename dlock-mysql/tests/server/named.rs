@@ -1,0 +1,200 @@
+//! Named locks: whose they are, when they are lost, and when they are free.
+
+use std::{thread, time::Duration};
+
+use dlock_conformance::stores::Running;
+use dlock_core::Locks;
+use sqlx::mysql::MySqlConnection;
+use tokio::{
+    runtime::Runtime,
+    time::{sleep, timeout},
+};
+
+use crate::{SOON, ask, connect, stranger, tell};
+
+/// So long that nothing happens because of it.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Sessions that wait for a named lock.
+const WAITING: &str = "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User lock'";
+
+async fn session_mode(server: &Running) -> Locks {
+    connect(server, "?mode=session").await.expect("it runs")
+}
+
+/// Waits until the session of a holder is watched: then its words are shown.
+async fn until_watched(locks: &Locks, name: &str) {
+    let watched = async {
+        loop {
+            let state = locks.inspect(name).await.expect("the server answers").expect("it is held");
+            if state.holders[0].ttl_left.is_some() {
+                break;
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(SOON, watched).await.expect("it is watched from its first moments on");
+}
+
+async fn until(session: &mut MySqlConnection, sql: &str, count: i64) {
+    let counted = async {
+        while ask(session, sql).await != count {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(SOON, counted).await.unwrap_or_else(|_| panic!("never {count}: {sql}"));
+}
+
+pub(crate) async fn a_killed_session_has_lost_its_lock_at_once(server: &Running) {
+    let (locks, mut other) = (session_mode(server).await, stranger(server).await);
+    let held = locks.mutex("job").lock().ttl(LONG).await.expect("nobody holds it");
+    let beside = locks.mutex("other").lock().ttl(LONG).await.expect("nobody holds it");
+    until_watched(&locks, "job").await;
+    let id = ask(&mut other, "SELECT IS_USED_LOCK('job')").await;
+    tell(&mut other, &format!("KILL {id}")).await;
+    timeout(SOON, held.lost()).await.expect("its connection has ended, long before its next renewal");
+    assert!(!beside.is_lost(), "another session has it");
+    drop(locks.mutex("job").lock().wait(SOON).await.expect("it is free"));
+    beside.release().await.expect("held until now");
+}
+
+pub(crate) async fn a_hold_outlives_the_sessions_beside_it(server: &Running) {
+    let (locks, mut other) = (session_mode(server).await, stranger(server).await);
+    let held = locks.mutex("job").lock().ttl(Duration::from_secs(2)).await.expect("nobody holds it");
+    for _ in 0..8 {
+        until_watched(&locks, "job").await;
+        let ids = "SELECT id FROM information_schema.processlist
+            WHERE user = 'dlock' AND id <> CONNECTION_ID() AND id <> IS_USED_LOCK('job')";
+        let ids = sqlx::raw_sql(ids).fetch_all(&mut other).await.expect("rows");
+        for id in ids {
+            let id: i64 = sqlx::Row::try_get_unchecked(&id, 0).expect("a number");
+            // It may have ended meanwhile.
+            sqlx::raw_sql(sqlx::AssertSqlSafe(format!("KILL {id}"))).execute(&mut other).await.ok();
+        }
+        sleep(Duration::from_millis(400)).await;
+        assert!(!held.is_lost(), "its own session was not killed");
+    }
+    held.release().await.expect("held until now");
+    assert_eq!(ask(&mut other, "SELECT COALESCE(IS_USED_LOCK('job'), 0)").await, 0, "it was not released");
+}
+
+pub(crate) async fn a_dead_client_holds_nothing(server: &Running) {
+    let (locks, url) = (session_mode(server).await, format!("{}?mode=session", server.url()));
+    // What its runtime drops is closed by the kernel, as that of a process that was killed.
+    let dead = thread::spawn(move || {
+        let runtime = Runtime::new().expect("a runtime");
+        let held = runtime.block_on(async {
+            let locks = dlock_core::Registry::new().with(dlock_mysql::DRIVER).connect(&url).await;
+            let locks = locks.expect("it runs");
+            let held = locks.mutex("job").lock().ttl(LONG).await.expect("nobody holds it");
+            until_watched(&locks, "job").await;
+            (locks, held)
+        });
+        runtime.shutdown_background();
+        std::mem::forget(held);
+    });
+    dead.join().expect("no panic");
+    let held = timeout(SOON, locks.mutex("job").lock().ttl(LONG)).await;
+    drop(held.expect("the server frees it long before its ttl").expect("it is free"));
+}
+
+pub(crate) async fn a_wait_that_is_given_up_leaves_no_session_waiting(server: &Running) {
+    let (locks, mut other) = (session_mode(server).await, stranger(server).await);
+    assert_eq!(ask(&mut other, "SELECT GET_LOCK('job', 0)").await, 1);
+    for _ in 0..5 {
+        let job = locks.mutex("job");
+        let waits = tokio::spawn(async move { job.lock().ttl(LONG).await });
+        until(&mut other, WAITING, 1).await;
+        waits.abort();
+        until(&mut other, WAITING, 0).await;
+    }
+    assert_eq!(ask(&mut other, "SELECT RELEASE_LOCK('job')").await, 1);
+    drop(
+        locks.mutex("job").try_lock().await.expect("the server answers").expect("nobody is left to have it"),
+    );
+}
+
+pub(crate) async fn a_watched_lock_is_released_at_once(server: &Running) {
+    let (locks, mut other) = (session_mode(server).await, stranger(server).await);
+    for _ in 0..5 {
+        let held = locks.mutex("job").lock().ttl(LONG).await.expect("nobody holds it");
+        until_watched(&locks, "job").await;
+        timeout(SOON, held.release()).await.expect("no watch keeps it").expect("held until now");
+        assert_eq!(ask(&mut other, "SELECT COALESCE(IS_USED_LOCK('job'), 0)").await, 0, "it is held");
+    }
+    assert_eq!(ask(&mut other, WAITING).await, 0, "a watch goes on");
+}
+
+pub(crate) async fn a_short_ttl_is_renewed_and_a_long_one_is(server: &Running) {
+    let locks = session_mode(server).await;
+    let mut held = Vec::new();
+    for ttl in [1, 2, 5] {
+        let name = format!("job of {ttl} s");
+        held.push(locks.mutex(name).lock().ttl(Duration::from_secs(ttl)).await.expect("nobody holds it"));
+    }
+    sleep(Duration::from_secs(7)).await;
+    for held in held {
+        held.release().await.expect("held until now");
+    }
+}
+
+pub(crate) async fn other_programs_are_shown_and_their_locks_are_broken(server: &Running) {
+    let (locks, mut holder, mut other) =
+        (session_mode(server).await, stranger(server).await, stranger(server).await);
+    assert_eq!(ask(&mut holder, "SELECT GET_LOCK('app/job', 0)").await, 1);
+    let id = ask(&mut holder, "SELECT CONNECTION_ID()").await;
+    let mut waiter = stranger(server).await;
+    let waits = tokio::spawn(async move { ask(&mut waiter, "SELECT GET_LOCK('app/job', 60)").await });
+    until(&mut other, WAITING, 1).await;
+    let state = locks.inspect("app/job").await.expect("the server answers").expect("it is held");
+    assert_eq!(state.holders[0].id, format!("connection {id}"));
+    assert!(state.holders[0].who.as_deref().is_some_and(|who| who.starts_with("dlock@")), "{state:?}");
+    assert_eq!((state.holders.len(), state.queue.len()), (1, 1));
+    let names = |states: Vec<dlock_core::LockState>| -> Vec<String> {
+        states.into_iter().map(|state| state.name.as_str().to_owned()).collect()
+    };
+    assert_eq!(names(locks.list("app/").await.expect("the server answers")), ["app/job"]);
+    assert!(names(locks.list("apps/").await.expect("the server answers")).is_empty());
+    assert!(locks.force_release("app/job").await.expect("it may"), "somebody held it");
+    assert_eq!(timeout(SOON, waits).await.expect("it is next").expect("no panic"), 1);
+}
+
+pub(crate) async fn get_lock_and_dlock_exclude_each_other(server: &Running) {
+    let (locks, mut other) = (session_mode(server).await, stranger(server).await);
+    let job = locks.mutex("job");
+    assert_eq!(ask(&mut other, "SELECT GET_LOCK('job', 0)").await, 1);
+    assert!(job.try_lock().await.expect("the server answers").is_none(), "the other program has it");
+    let waits = tokio::spawn({
+        let job = job.clone();
+        async move { job.lock().await }
+    });
+    let mut third = stranger(server).await;
+    // Not before dlock waits.
+    let waiting = "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User lock'";
+    while ask(&mut third, waiting).await < 1 {
+        sleep(Duration::from_millis(10)).await;
+    }
+    let behind = tokio::spawn(async move { ask(&mut third, "SELECT GET_LOCK('job', 20)").await });
+    assert_eq!(ask(&mut other, "SELECT RELEASE_LOCK('job')").await, 1);
+    let held =
+        timeout(SOON, waits).await.expect("the server wakes it").expect("no panic").expect("it is free");
+    assert_eq!(ask(&mut other, "SELECT GET_LOCK('job', 0)").await, 0, "dlock has it");
+    assert!(held.token().is_some());
+    held.release().await.expect("held until now");
+    assert_eq!(timeout(SOON, behind).await.expect("dlock has released it").expect("no panic"), 1);
+    locks.close().await;
+}
+
+pub(crate) async fn a_release_that_the_server_does_late_is_no_loss(server: &Running) {
+    let locks = connect(server, "?mode=session&timeout=500ms").await.expect("it runs");
+    let held = locks.mutex("job").lock().ttl(LONG).await.expect("nobody holds it");
+    let machine = &server.servers()[0];
+    machine.pause().await.expect("it runs");
+    let released = tokio::spawn(held.release());
+    // Some tries to release meanwhile.
+    sleep(Duration::from_secs(3)).await;
+    machine.resume().await.expect("it is paused");
+    released.await.expect("no panic").expect("the server has freed it, and nobody took it away");
+    let next = session_mode(server).await;
+    drop(next.mutex("job").try_lock().await.expect("it answers").expect("it was released"));
+}

@@ -1,0 +1,123 @@
+//! How soon a waiter has the lock, and what a lock costs: beside `GET_LOCK` as a program calls it.
+
+use std::time::Duration;
+
+use dlock_conformance::stores::Running;
+use dlock_core::Locks;
+use sqlx::mysql::MySqlConnection;
+use tokio::time::{Instant, sleep};
+
+use crate::{ask, connect, stranger};
+
+const ROUNDS: usize = 3;
+const PAIRS: u32 = 100;
+const HANDOFFS: usize = 10;
+
+/// What was measured of one way to lock.
+#[derive(Default)]
+struct Figures {
+    pairs: Vec<Duration>,
+    handoffs: Vec<Duration>,
+    commits: i64,
+}
+
+fn p50(mut all: Vec<Duration>) -> Duration {
+    all.sort_unstable();
+    all[all.len() / 2]
+}
+
+/// A waiter of another client that only polled would ask every 50 to 200 ms, and look after its doorbell every two seconds.
+#[expect(clippy::print_stdout, reason = "figures for those who look")]
+pub(crate) async fn a_waiter_is_woken_by_the_server(server: &Running) {
+    let mut other = stranger(server).await;
+    let mut clients = Vec::new();
+    for params in ["", "?mode=session"] {
+        clients.push([
+            connect(server, params).await.expect("it runs"),
+            connect(server, params).await.expect("it runs"),
+        ]);
+    }
+    let mut bare = [stranger(server).await, stranger(server).await];
+    let mut figures = [Figures::default(), Figures::default(), Figures::default()];
+    for _ in 0..ROUNDS {
+        for (pair, figures) in clients.iter().zip(&mut figures) {
+            let before = commits(&mut other).await;
+            lock(&pair[0], figures).await;
+            figures.commits += commits(&mut other).await - before;
+            hand_over(pair, figures).await;
+        }
+        get_lock(&mut bare, &mut figures[2]).await;
+    }
+    for (name, Figures { pairs, handoffs, commits }) in ["queue", "session", "GET_LOCK"].iter().zip(figures) {
+        let grants = ROUNDS as f64 * f64::from(PAIRS);
+        let (pair, handoff) = (p50(pairs), p50(handoffs));
+        println!(
+            "{name:8} acquire + release {pair:?}, hand-off {handoff:?}, commits for a grant {:.2}",
+            commits as f64 / grants
+        );
+        assert!(handoff < Duration::from_millis(40), "half of the waiters were not woken for {handoff:?}");
+    }
+}
+
+/// How many changes of rows the server has committed.
+async fn commits(session: &mut MySqlConnection) -> i64 {
+    let changes = "SELECT SUM(variable_value) FROM information_schema.global_status
+        WHERE variable_name IN ('COM_COMMIT', 'COM_DELETE', 'COM_UPDATE')";
+    let all = ask(session, changes).await;
+    // A transaction has an update and a deletion, which are no commits of their own.
+    let begun =
+        "SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'COM_BEGIN'";
+    all - 2 * ask(session, begun).await
+}
+
+async fn lock(locks: &Locks, figures: &mut Figures) {
+    for _ in 0..PAIRS {
+        let began = Instant::now();
+        locks.mutex("pair").lock().await.expect("nobody holds it").release().await.expect("held until now");
+        figures.pairs.push(began.elapsed());
+    }
+}
+
+async fn hand_over([a, b]: &[Locks; 2], figures: &mut Figures) {
+    for _ in 0..HANDOFFS {
+        let held = a.mutex("job").lock().await.expect("nobody holds it");
+        let waits = tokio::spawn({
+            let job = b.mutex("job");
+            async move { job.lock().await.map(|held| (held, Instant::now())) }
+        });
+        // Before this the waiter may not wait yet, and would find the lock free.
+        sleep(Duration::from_millis(20)).await;
+        let began = Instant::now();
+        held.release().await.expect("held until now");
+        let (held, woken) = waits.await.expect("no panic").expect("it is free");
+        figures.handoffs.push(woken - began);
+        held.release().await.expect("held until now");
+    }
+}
+
+async fn get_lock([a, b]: &mut [MySqlConnection; 2], figures: &mut Figures) {
+    let (take, release) = ("SELECT GET_LOCK('bare', 60)", "SELECT RELEASE_LOCK('bare')");
+    for _ in 0..PAIRS {
+        let began = Instant::now();
+        ask(a, take).await;
+        ask(a, release).await;
+        figures.pairs.push(began.elapsed());
+    }
+    for _ in 0..HANDOFFS {
+        ask(a, take).await;
+        let (woken, began) = tokio::join!(
+            async {
+                ask(b, take).await;
+                Instant::now()
+            },
+            async {
+                sleep(Duration::from_millis(20)).await;
+                let began = Instant::now();
+                ask(a, release).await;
+                began
+            }
+        );
+        ask(b, release).await;
+        figures.handoffs.push(woken - began);
+    }
+}

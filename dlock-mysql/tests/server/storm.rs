@@ -1,0 +1,169 @@
+//! Many contenders while sessions are killed, and many locks of one client. `DLOCK_STORM` is how often each contender asks,
+//! `DLOCK_MANY` how many locks are held: small here, large for those who have the time.
+
+use std::{
+    env,
+    sync::{
+        Arc, Mutex,
+        atomic::{
+            AtomicBool, AtomicI64, AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
+    },
+    time::Duration,
+};
+
+use dlock_conformance::stores::Running;
+use dlock_core::{Guard, Kind, LockOptions};
+use futures_util::future::join_all;
+use sqlx::{AssertSqlSafe, Row as _};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::{ask, connect, stranger};
+
+fn number(variable: &str, default: u64) -> u64 {
+    env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// Who is inside, and in which order they came.
+#[derive(Default)]
+struct Room {
+    /// How many readers, or -1 for one that is alone.
+    inside: AtomicI64,
+    /// The token of each grant, and whether its holder is alone.
+    grants: Mutex<Vec<(u64, bool)>>,
+}
+
+impl Room {
+    async fn visit(&self, guard: &Guard, kind: Kind, stay: Duration) {
+        let alone = kind != Kind::Read;
+        let before = self.inside.fetch_add(if alone { -1 } else { 1 }, SeqCst);
+        assert!(if alone { before == 0 } else { before >= 0 }, "{kind} came in, and inside were {before}");
+        let token = guard.token().expect("each grant has one").get();
+        self.grants.lock().expect("no panic").push((token, alone));
+        sleep(stay).await;
+        assert!(!guard.is_lost(), "its row is there, whatever sessions there are");
+        self.inside.fetch_add(if alone { 1 } else { -1 }, SeqCst);
+    }
+
+    /// Whether all came in the order in which they had asked: readers may pass readers, and nobody else may pass anybody.
+    fn check_order(&self) -> usize {
+        let grants = self.grants.lock().expect("no panic");
+        let (mut last, mut last_alone) = (0, 0);
+        for &(token, alone) in grants.iter() {
+            assert!(token > if alone { last } else { last_alone }, "{token} came behind {last}");
+            last = last.max(token);
+            if alone {
+                last_alone = token;
+            }
+        }
+        grants.len()
+    }
+}
+
+/// Kills a session of the contenders now and then, until it is told to stop. How many it killed.
+async fn kill_sessions(server: &Running, stop: &AtomicBool) -> u64 {
+    let (mut other, mut killed) = (stranger(server).await, 0);
+    while !stop.load(Relaxed) {
+        let one = "SELECT id FROM information_schema.processlist
+            WHERE user = 'dlock' AND id <> CONNECTION_ID() ORDER BY RAND() LIMIT 1";
+        if let Ok(Some(one)) = sqlx::raw_sql(one).fetch_optional(&mut other).await {
+            let id: i64 = one.try_get_unchecked(0).expect("a number");
+            let kill = AssertSqlSafe(format!("KILL {id}"));
+            killed += u64::from(sqlx::raw_sql(kill).execute(&mut other).await.is_ok());
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    killed
+}
+
+#[expect(clippy::print_stdout, reason = "figures for those who look")]
+pub(crate) async fn no_two_hold_in_a_storm_of_kills(server: &Running) {
+    let (rounds, room, began) = (number("DLOCK_STORM", 12), Arc::new(Room::default()), Instant::now());
+    let (stop, given_up, failed) =
+        (AtomicBool::new(false), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let mut contenders = Vec::new();
+    for seed in 0..16 {
+        let locks = connect(server, "").await.expect("it runs");
+        let (room, given_up, failed) = (Arc::clone(&room), Arc::clone(&given_up), Arc::clone(&failed));
+        contenders.push(tokio::spawn(async move {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let options = LockOptions::default().ttl(Duration::from_secs(30));
+            for _ in 0..rounds {
+                let kind = [Kind::Mutex, Kind::Fair, Kind::Read, Kind::Read, Kind::Write][rng.usize(..5)];
+                let lock = locks.of(kind, "storm");
+                let (patience, stay) =
+                    (Duration::from_millis(rng.u64(..80)), Duration::from_millis(rng.u64(..3)));
+                let asked = if rng.u8(..3) == 0 {
+                    timeout(patience, lock.lock(&options)).await.ok()
+                } else {
+                    Some(lock.lock(&options).await)
+                };
+                match asked {
+                    None => drop(given_up.fetch_add(1, Relaxed)),
+                    Some(Ok(guard)) => {
+                        room.visit(&guard, kind, stay).await;
+                        if rng.bool() {
+                            guard.release().await.expect("held until now");
+                        }
+                    }
+                    Some(Err(error)) => {
+                        assert!(error.is_transient(), "{error:?}");
+                        failed.fetch_add(1, Relaxed);
+                    }
+                }
+            }
+            locks.close().await;
+        }));
+    }
+    let all = async {
+        for contender in join_all(contenders).await {
+            contender.expect("a contender found something wrong");
+        }
+        stop.store(true, Relaxed);
+    };
+    let ((), killed) = tokio::join!(all, kill_sessions(server, &stop));
+    let granted = room.check_order();
+    let mut other = stranger(server).await;
+    assert_eq!(ask(&mut other, "SELECT COUNT(*) FROM dlock_queue").await, 0, "a claim is left");
+    let named = "SELECT COUNT(*) FROM information_schema.metadata_lock_info WHERE lock_type = 'User lock'";
+    let freed = async {
+        while ask(&mut other, named).await > 0 {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(crate::SOON, freed).await.expect("a session is left that holds a doorbell");
+    println!(
+        "16 contenders x {rounds}: {granted} granted, {} cancelled, {} failed, {killed} sessions killed, {:?}",
+        given_up.load(Relaxed),
+        failed.load(Relaxed),
+        began.elapsed()
+    );
+}
+
+#[expect(clippy::print_stdout, reason = "figures for those who look")]
+pub(crate) async fn many_locks_are_renewed_by_few_statements(server: &Running) {
+    let (count, ttl) = (number("DLOCK_MANY", 500), Duration::from_secs(30));
+    let (locks, mut other) = (connect(server, "").await.expect("it runs"), stranger(server).await);
+    let (mut held, began) = (Vec::new(), Instant::now());
+    for first in (0..count).step_by(100) {
+        let names = (first..count.min(first + 100)).map(|number| locks.mutex(format!("many/{number}")));
+        let taken = join_all(names.map(|lock| async move { lock.lock().ttl(ttl).await })).await;
+        held.extend(taken.into_iter().map(|taken| taken.expect("nobody holds it")));
+    }
+    let took = began.elapsed();
+    // A pass later all have been renewed once, and go on.
+    sleep(ttl / 3).await;
+    let counted = "SELECT SUM(variable_value) FROM information_schema.global_status
+        WHERE variable_name IN ('COM_UPDATE', 'COM_SELECT', 'COM_INSERT', 'COM_DELETE')";
+    let before = ask(&mut other, counted).await;
+    sleep(ttl / 3).await;
+    // The questions themselves are two.
+    let statements = ask(&mut other, counted).await - before - 2;
+    println!("{count} locks, taken in {took:?}: {statements} statements in a third of their ttl");
+    assert!(statements > 0, "none is renewed");
+    assert!(statements <= 100, "{statements} statements renew {count} locks");
+    assert!(held.iter().all(|guard| !guard.is_lost()), "one was not renewed in time");
+    join_all(held.into_iter().map(Guard::release)).await;
+    assert_eq!(ask(&mut other, "SELECT COUNT(*) FROM dlock_queue").await, 0, "a claim is left");
+}

@@ -4,7 +4,7 @@ use std::{fmt, pin::Pin, sync::Arc};
 
 use dlock_core::{Kind, driver::Info};
 
-use crate::{Arena, Fixture, Row, runner::told, wrap::Habit};
+use crate::{Arena, Clock, Fixture, Row, runner::told, wrap::Habit};
 
 /// One case: a behaviour, and what a store must have for it.
 #[derive(Clone, Copy)]
@@ -30,6 +30,10 @@ pub(crate) enum Need {
     /// That the kind of the case can be turned into a read hold.
     Downgrade,
     Inspect,
+    /// That the store can keep a lock without its holder.
+    Detach,
+    /// That it cannot.
+    NoDetach,
     /// That allocated bytes are counted.
     Allocated,
     /// That claims live as long as their client's session.
@@ -52,6 +56,7 @@ pub(crate) struct Able {
     counts_bytes: bool,
     has_network: bool,
     restarts: bool,
+    skips_time: bool,
 }
 
 impl Able {
@@ -79,6 +84,7 @@ impl Able {
             counts_bytes: fixture.allocated().is_some(),
             has_network: fixture.network().is_some(),
             restarts: fixture.network().is_some_and(|network| network.restart().is_some()),
+            skips_time: fixture.clock() == Clock::Paused,
         }
     }
 
@@ -103,10 +109,16 @@ impl Case {
     }
 
     /// Whether the case is in this row. Some cases do themselves what the rows do, or test something that the rows do not
-    /// change. They are not repeated in each row.
-    pub(crate) fn is_in(&self, row: Row) -> bool {
+    /// change. They are not repeated in each row. Detached holds end by themselves, so on the wall's clock their cases take
+    /// seconds: there only lost answers are tried beside the plain store, since only these change what a driver must do.
+    pub(crate) fn is_in(&self, row: Row, able: &Able) -> bool {
         let only_plain = [Need::Allocated, Need::Driver, Need::Network, Need::Restart];
-        row == Row::Plain || !self.needs.iter().any(|need| only_plain.contains(need))
+        match row {
+            Row::Plain => true,
+            _ if self.needs.iter().any(|need| only_plain.contains(need)) => false,
+            Row::Habit(Habit::Flaky) | Row::Member(Habit::Flaky) => true,
+            Row::Habit(_) | Row::Member(_) => able.skips_time || !self.needs.contains(&Need::Detach),
+        }
     }
 
     /// What the store lacks for the case.
@@ -127,6 +139,12 @@ impl Case {
                 Some(format!("the store cannot downgrade a {}", self.kind))
             }
             Need::Inspect if !inspects => Some("the store cannot be looked into".to_owned()),
+            Need::Detach if !info.detaches => {
+                Some("the store cannot keep a lock without its holder".to_owned())
+            }
+            Need::NoDetach if info.detaches => {
+                Some("the store can keep a lock without its holder".to_owned())
+            }
             Need::Allocated if !able.counts_bytes => Some("the fixture does not count bytes".to_owned()),
             Need::Session if info.session.is_none() => Some("the store has no sessions".to_owned()),
             Need::Restart if !able.restarts => Some("the fixture cannot restart the server".to_owned()),

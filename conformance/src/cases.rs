@@ -3,6 +3,7 @@
 mod cancel;
 mod client;
 mod close;
+mod detached;
 mod downgrade;
 mod exclusive;
 mod fair;
@@ -16,13 +17,16 @@ mod newcomer;
 mod option;
 mod outage;
 mod owner;
-mod permit;
 mod race;
 mod restart;
 mod rwlock;
 mod semaphore;
+mod semaphore_stress;
+mod stay;
 mod stress;
+mod ticket;
 mod token;
+mod who;
 
 pub use crate::case::Case;
 
@@ -35,11 +39,14 @@ pub fn all() -> Vec<Case> {
         fair::cases(),
         rwlock::cases(),
         semaphore::cases(),
-        permit::cases(),
+        semaphore_stress::cases(),
         kinds::cases(),
         downgrade::cases(),
         cancel::cases(),
         hold::cases(),
+        detached::cases(),
+        ticket::cases(),
+        stay::cases(),
         loss::cases(),
         newcomer::cases(),
         outage::cases(),
@@ -49,6 +56,7 @@ pub fn all() -> Vec<Case> {
         name::cases(),
         owner::cases(),
         look::cases(),
+        who::cases(),
         client::cases(),
         close::cases(),
         option::cases(),

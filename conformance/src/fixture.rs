@@ -87,6 +87,12 @@ pub trait Fixture: Send + Sync + 'static {
         None
     }
 
+    /// How many names the case that looks for leaks uses before it measures. Default 200. More where a client crate keeps the
+    /// last so many names, and no more.
+    fn warm_up(&self) -> usize {
+        200
+    }
+
     /// The longest that one case may take by the wall's clock. A case that takes longer fails, and the message says which
     /// step it waited in. Default 60 s: ten times what the longest case takes, for a machine that is busy. With a
     /// [paused clock](Clock::Paused) 10 s, since a case that waits for nothing takes milliseconds.
@@ -133,9 +139,32 @@ impl Unreachable {
     }
 
     /// Whether `DLOCK_REQUIRE` names the store, or says `all`: then its absence is a failure.
+    ///
+    /// # Panics
+    /// If `DLOCK_REQUIRE` has a word that names nothing: a misspelt one would require nothing, and nobody would notice.
     pub fn is_required(&self) -> bool {
-        names(&std::env::var("DLOCK_REQUIRE").unwrap_or_default(), &self.name)
+        let list = std::env::var("DLOCK_REQUIRE").unwrap_or_default();
+        let unknown = unknown(&list, &self.name);
+        assert!(unknown.is_none(), "{}", unknown.unwrap_or_default());
+        names(&list, &self.name)
     }
+}
+
+/// What to say about a word of the list that names nothing. `own` is the store that asks: it may be a third party's.
+fn unknown(list: &str, own: &str) -> Option<String> {
+    let known = known();
+    let words = list.split(',').map(str::trim).filter(|word| !word.is_empty());
+    let unknown = words.into_iter().find(|word| *word != own && !known.iter().any(|name| name == word))?;
+    Some(format!("DLOCK_REQUIRE names `{unknown}`, which no test needs; there are: {}", known.join(", ")))
+}
+
+/// All that `DLOCK_REQUIRE` may name: what needs no server, the servers, and the other programs.
+fn known() -> Vec<String> {
+    let servers = include_str!("../images/official").lines().filter_map(|line| line.split(' ').next());
+    let programs = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/peers")).into_iter().flatten();
+    let programs = programs.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let rest = ["all", "sqlite", "redlock", "users"].map(str::to_owned);
+    rest.into_iter().chain(servers.map(str::to_owned)).chain(programs).collect()
 }
 
 /// Whether a list like `sqlite,redis` or `all` names a store.
@@ -146,6 +175,14 @@ fn names(list: &str, store: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_that_names_nothing_is_told_with_those_that_do() {
+        assert_eq!(unknown("", "redis"), None);
+        assert_eq!(unknown("sqlite, redis,folder", "folder"), None);
+        let told = unknown("sqlite,zookeper", "redis").expect("it is misspelt");
+        assert!(told.contains("`zookeper`") && told.contains("zookeeper"), "{told}");
+    }
 
     #[test]
     fn a_store_is_required_by_its_name_or_with_all() {

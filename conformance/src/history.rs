@@ -74,6 +74,8 @@ struct Life {
     /// The latest deadline that was promised. Meaningless before the grant.
     valid_until: Instant,
     downgrades: Option<Stamp>,
+    /// It went on without a guard for a time, in which nobody could be told of a loss.
+    detached: bool,
     releases: Option<Stamp>,
     released: Option<Stamp>,
     lost: Option<(Stamp, LostReason)>,
@@ -126,6 +128,7 @@ impl History {
             token: None,
             valid_until: invoked.0,
             downgrades: None,
+            detached: false,
             releases: None,
             released: None,
             lost: None,
@@ -157,7 +160,18 @@ impl History {
         self.with(stake, |life, now| life.downgrades = Some(now));
     }
 
-    /// Before the last guard is released or dropped.
+    /// After the store has confirmed that the hold goes on without a guard, until `valid_until`.
+    pub fn detached(&self, stake: Stake, valid_until: Instant) {
+        self.with(stake, |life, _| (life.detached, life.valid_until) = (true, valid_until));
+    }
+
+    /// Before a hold is detached or taken back, which may make its time shorter. It claims nothing until
+    /// [`detached`](Self::detached) or [`holds`](Self::holds) is recorded.
+    pub fn changes(&self, stake: Stake) {
+        self.with(stake, |life, now| life.valid_until = life.valid_until.min(now.0));
+    }
+
+    /// Before the last guard is released or dropped, or a ticket is given back.
     pub fn releases(&self, stake: Stake) {
         self.with(stake, |life, now| life.releases = Some(now));
     }

@@ -37,13 +37,15 @@ const MOST_STUCK: usize = 3;
 /// The cases of this process that have left a thread behind.
 static STUCK: AtomicUsize = AtomicUsize::new(0);
 
-/// Every case in every row; ignored, with the reason, if the store cannot do it.
+/// Every case in each of these rows; ignored, with the reason, if the store cannot do it.
 ///
 /// # Panics
 /// If no client can connect.
-pub(crate) fn trials(prefix: &str, fixture: &Arc<dyn Fixture>) -> Vec<Trial> {
+pub(crate) fn trials(prefix: &str, fixture: &Arc<dyn Fixture>, rows: &[Row]) -> Vec<Trial> {
     let able = able(fixture.as_ref());
-    rows(&able).map(|(row, case)| trial(prefix, Arc::clone(fixture), &able, row, case)).collect()
+    cases_in(rows.iter().copied(), &able)
+        .map(|(row, case)| trial(prefix, Arc::clone(fixture), &able, row, case))
+        .collect()
 }
 
 /// The cases that [`run`](crate::run) would run against a store, each with its row, in order. [`judge`] runs one of them.
@@ -52,14 +54,14 @@ pub(crate) fn trials(prefix: &str, fixture: &Arc<dyn Fixture>) -> Vec<Trial> {
 /// If no client can connect; inside of another runtime.
 pub fn table(fixture: &dyn Fixture) -> Vec<(Row, Case)> {
     let able = able(fixture);
-    rows(&able).filter(|(_, case)| case.missing(&able).is_none()).collect()
+    cases_in(Row::all(), &able).filter(|(_, case)| case.missing(&able).is_none()).collect()
 }
 
-fn rows(able: &Able) -> impl Iterator<Item = (Row, Case)> {
-    let rows = Row::all().filter(|row| able.has_row(*row));
-    let cases_in =
-        |row| cases::all().into_iter().filter(move |case| case.is_in(row)).map(move |case| (row, case));
-    rows.flat_map(cases_in)
+fn cases_in(rows: impl Iterator<Item = Row>, able: &Able) -> impl Iterator<Item = (Row, Case)> {
+    let of_row = move |row| {
+        cases::all().into_iter().filter(move |case| case.is_in(row, able)).map(move |case| (row, case))
+    };
+    rows.filter(|row| able.has_row(*row)).flat_map(of_row)
 }
 
 fn able(fixture: &dyn Fixture) -> Able {

@@ -40,6 +40,9 @@ use register::Register;
 /// Long beside what a debug build needs, as the engine's other clock is not paused.
 const TTL: Duration = Duration::from_secs(30);
 
+/// The longest that a line stays frozen or cut.
+const LONGEST_TROUBLE: Duration = Duration::from_secs(75);
+
 /// The longest virtual time that a run may take. No run needs as much.
 const LIMIT: Duration = Duration::from_secs(6 * 3600);
 
@@ -68,6 +71,8 @@ pub struct Report {
     pub reentered: usize,
     /// Holds that were turned into read holds.
     pub downgraded: usize,
+    /// Holds that went on without a guard.
+    pub detached: usize,
     /// Answers that were lost after the store acted.
     pub lost_answers: usize,
     /// Locks that were taken by force.
@@ -100,6 +105,7 @@ struct Tally {
     cancelled: AtomicUsize,
     reentered: AtomicUsize,
     downgraded: AtomicUsize,
+    detached: AtomicUsize,
     broken: AtomicUsize,
 }
 
@@ -190,6 +196,7 @@ async fn play(clients: Vec<Client>, chaos: &[Chaos], store: &Store, mut dice: Rn
         cancelled: tally.cancelled.load(Relaxed),
         reentered: tally.reentered.load(Relaxed),
         downgraded: tally.downgraded.load(Relaxed),
+        detached: tally.detached.load(Relaxed),
         lost_answers: chaos.iter().map(Chaos::lost_answers).sum(),
         broken: tally.broken.load(Relaxed),
     }

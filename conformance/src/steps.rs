@@ -6,6 +6,7 @@ use std::{
     fmt,
     panic::Location,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -116,9 +117,9 @@ impl Watched {
 
 /// Makes a call; notes that it is under way, and then what it was answered.
 macro_rules! noted {
-    ($self:ident.$method:ident) => {{
+    ($self:ident.$method:ident($($argument:ident)?)) => {{
         $self.note(|| concat!("`", stringify!($method), "` does not return").to_owned());
-        let answer = $self.claim.$method().await;
+        let answer = $self.claim.$method($($argument)?).await;
         $self.note(|| format!(concat!("the last answer to `", stringify!($method), "` was {:?}"), answer));
         answer
     }};
@@ -127,15 +128,23 @@ macro_rules! noted {
 #[async_trait]
 impl Claim for Watched {
     async fn attempt(&mut self) -> Result<Attempt> {
-        noted!(self.attempt)
+        noted!(self.attempt())
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        noted!(self.renew)
+        noted!(self.renew())
+    }
+
+    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+        noted!(self.detach(lasting))
+    }
+
+    fn mark(&self) -> Option<Arc<str>> {
+        self.claim.mark()
     }
 
     async fn release(&mut self) -> Result<Release> {
-        noted!(self.release)
+        noted!(self.release())
     }
 
     async fn changed(&mut self) {

@@ -2,7 +2,8 @@
 //!
 //! A store is a recipe: its package, the members that it consists of, how to ask one whether it answers,
 //! how to join them, and the URL. This file and its siblings do what all stores share: they find an image or a program, run
-//! the members, wait for them, harm them, and end them. Each store has a folder with its recipes: [`redis`].
+//! the members, wait for them, harm them, and end them. Each store has a file or a folder with its recipes:
+//! [`etcd`], [`mysql`], [`redis`], [`zookeeper`].
 //!
 //! The address of a store comes from an environment variable if it is set: `DLOCK_TEST_REDIS_URL`, or for another flavour
 //! `DLOCK_TEST_REDIS_CLUSTER_URL`. Else the servers run in containers where Docker answers, from the image that
@@ -26,13 +27,16 @@
 
 mod certificates;
 mod container;
+pub mod etcd;
 mod folder;
+pub mod mysql;
 mod package;
 mod port;
 mod process;
 mod recipe;
 pub mod redis;
 mod server;
+pub mod zookeeper;
 
 use std::{
     env, io,

@@ -21,7 +21,7 @@ use crate::{
 /// it is missing; otherwise they are ignored.
 pub fn run<F: Fixture>(fixture: Result<F, Unreachable>) -> ExitCode {
     let fixture = fixture.map(|fixture| Arc::new(fixture) as Arc<dyn Fixture>);
-    run_on("", fixture, &Arguments::from_args()).exit_code()
+    run_on("", &Row::all().collect::<Vec<_>>(), fixture, &Arguments::from_args()).exit_code()
 }
 
 /// Runs several suites in one test binary, one after the other, with the same command line as [`run`]. A store is started
@@ -46,9 +46,11 @@ pub fn run_suites(suites: impl IntoIterator<Item = Suite>) -> ExitCode {
 
 type Found = Result<Arc<dyn Fixture>, Unreachable>;
 
-/// The suite on one flavour of a store: what the names of its trials begin with, and how to start the store.
+/// The suite on one flavour of a store: what the names of its trials begin with, in which rows they run, and how to start
+/// the store.
 pub struct Suite {
     name: &'static str,
+    rows: Vec<Row>,
     start: LocalBoxFuture<'static, Found>,
 }
 
@@ -64,12 +66,20 @@ impl Suite {
         name: &'static str,
         start: impl Future<Output = Result<F, Unreachable>> + 'static,
     ) -> Self {
-        Self { name, start: Box::pin(async { start.await.map(|fixture| Arc::new(fixture) as _) }) }
+        let start = Box::pin(async { start.await.map(|fixture| Arc::new(fixture) as _) });
+        Self { name, rows: Row::all().collect(), start }
+    }
+
+    /// The suite in these rows only. For a flavour whose claims are those of another flavour that runs in all rows, and
+    /// whose connections differ: no wrapper comes between a driver and its connection.
+    #[must_use]
+    pub fn in_rows(self, rows: impl IntoIterator<Item = Row>) -> Self {
+        Self { rows: rows.into_iter().collect(), ..self }
     }
 
     /// Whether the command line chooses any trial that the suite may have.
     fn is_chosen(&self, arguments: &Arguments) -> bool {
-        let names = Row::all().flat_map(|row| {
+        let names = self.rows.iter().flat_map(|row| {
             cases::all().into_iter().map(move |case| format!("{}::{row}::{case}", self.name))
         });
         // Which trials are ignored is known only once the store runs.
@@ -79,18 +89,18 @@ impl Suite {
 
     fn run(self, arguments: &Arguments) -> Conclusion {
         let fixture = block_on(Clock::Real, self.start);
-        run_on(self.name, fixture, arguments)
+        run_on(self.name, &self.rows, fixture, arguments)
     }
 }
 
 /// Runs one suite. Without a suite name, a trial's name is its row and case.
-fn run_on(name: &str, fixture: Found, arguments: &Arguments) -> Conclusion {
+fn run_on(name: &str, rows: &[Row], fixture: Found, arguments: &Arguments) -> Conclusion {
     let mut arguments = arguments.clone();
     let prefix = if name.is_empty() { String::new() } else { format!("{name}::") };
     let found = fixture.map(|fixture| {
         arguments.test_threads.get_or_insert(fixture.at_once());
         // If the client cannot connect, this panics. That must fail this suite only, and not those that follow.
-        catch_unwind(AssertUnwindSafe(|| trials(&prefix, &fixture)))
+        catch_unwind(AssertUnwindSafe(|| trials(&prefix, &fixture, rows)))
             .map_err(|panic| (fixture.name().to_owned(), words(&*panic)))
     });
     let trials = match found {

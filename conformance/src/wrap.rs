@@ -40,7 +40,7 @@ impl Habit {
     pub fn wrap(self, store: Store) -> Store {
         wrap(store, move |claim, request| match self {
             Self::Deaf => Box::new(deaf::Deaf(claim)),
-            Self::Chatty => Box::new(chatty::Chatty(claim)),
+            Self::Chatty => Box::new(chatty::Chatty::new(claim)),
             Self::Slow => Box::new(slow::Slow(claim)),
             Self::Flaky => Box::new(flaky::Flaky::new(claim, &request)),
         })

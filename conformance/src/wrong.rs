@@ -87,11 +87,24 @@ pub enum Bug {
     DeadPermitLost,
     /// A permit that is given back wakes all who wait.
     PermitWakesAll,
+    /// A detached hold ends with its client: when that is killed or closed.
+    DetachedDiesWithItsClient,
+    /// A detached hold never ends by itself, although nobody renews it.
+    DetachedForEver,
+    /// A detachment puts a claim that is gone back into the store.
+    DetachmentCreates,
+    /// A release by a ticket whose claim is gone removes the next holder.
+    TicketRemovesTheNext,
+    /// A release by ticket wakes nobody.
+    TicketWakesNobody,
+    /// A hold that was taken back keeps the time for which it was detached: no renewal shortens it, so it outlives its
+    /// holder's crash.
+    ResumedKeepsItsTime,
 }
 
 impl Bug {
     /// All that are bugs.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 40] = [
         Self::ReleaseWithoutOwnerCheck,
         Self::ReleaseOfALostClaimRemovesTheNext,
         Self::RenewalCreates,
@@ -126,5 +139,11 @@ impl Bug {
         Self::PermitSeesOwnLimitOnly,
         Self::DeadPermitLost,
         Self::PermitWakesAll,
+        Self::DetachedDiesWithItsClient,
+        Self::DetachedForEver,
+        Self::DetachmentCreates,
+        Self::TicketRemovesTheNext,
+        Self::TicketWakesNobody,
+        Self::ResumedKeepsItsTime,
     ];
 }

@@ -11,7 +11,7 @@ use std::{
 
 use async_trait::async_trait;
 use dlock_conformance::{
-    Clock, Fixture, InProcess, Row,
+    Clock, Fixture, Kill, Row,
     cases::Case,
     judge,
     simulation::simulate,
@@ -21,10 +21,27 @@ use dlock_conformance::{
 };
 use dlock_core::{Result, driver::Store};
 
-/// A store with this bug.
+/// A store with a bug.
+struct Planted(WrongStore);
+
+#[async_trait]
+impl Fixture for Planted {
+    fn name(&self) -> &str {
+        "planted"
+    }
+    async fn connect(&self) -> Result<Store> {
+        Ok(self.0.clone().into_store())
+    }
+    async fn connect_killable(&self) -> Option<Result<(Store, Kill)>> {
+        Some(Ok(self.0.clone().into_killable_store()))
+    }
+    fn clock(&self) -> Clock {
+        Clock::Paused
+    }
+}
+
 fn planted(bug: Bug) -> impl Fixture {
-    let store = WrongStore::new(bug);
-    InProcess::new("planted", move || store.clone().into_store())
+    Planted(WrongStore::new(bug))
 }
 
 /// Which case or seed caught a bug, and its message.
@@ -158,8 +175,43 @@ fn a_bug_that_drivers_had_is_named_by_its_case() {
         ),
         (
             Bug::DeadPermitLost,
-            "semaphore::a_holder_that_dies_gives_its_permit_back".to_owned(),
+            "semaphore_stress::a_holder_that_dies_gives_its_permit_back".to_owned(),
             "is lost with its holder",
+        ),
+        (
+            Bug::DetachedDiesWithItsClient,
+            "detached::it_stays_for_its_time_though_its_client_is_killed".to_owned(),
+            "was free",
+        ),
+        (
+            Bug::DetachedDiesWithItsClient,
+            "detached_read::it_stays_for_its_time_though_its_client_is_closed".to_owned(),
+            "was free",
+        ),
+        (
+            Bug::DetachedForEver,
+            "detached_permit::it_stays_for_its_time_though_nobody_renews_it".to_owned(),
+            "it goes on for ever",
+        ),
+        (
+            Bug::DetachmentCreates,
+            "detached_write::what_was_taken_away_cannot_be_detached".to_owned(),
+            "the lock was taken from it",
+        ),
+        (
+            Bug::TicketRemovesTheNext,
+            "ticket_fair::it_is_worth_nothing_when_its_time_is_over".to_owned(),
+            "a stale guard",
+        ),
+        (
+            Bug::TicketWakesNobody,
+            "ticket::it_releases_the_lock_and_wakes_the_next".to_owned(),
+            "nobody wakes the next",
+        ),
+        (
+            Bug::ResumedKeepsItsTime,
+            "ticket_permit::what_it_took_back_dies_with_its_client".to_owned(),
+            "its time goes on",
         ),
         (Bug::DeafDowngrade, format!("downgrade_mutex::{theft}"), "it is deaf"),
         (Bug::DeafDowngrade, format!("downgrade_fair::{theft}"), "it is deaf"),

@@ -49,6 +49,7 @@ fn a_thousand_seeds_keep_every_rule() {
         (1000, "cancelled acquisitions", sum(|report| report.cancelled)),
         (1000, "re-entries", sum(|report| report.reentered)),
         (500, "downgrades", sum(|report| report.downgraded)),
+        (500, "detached holds", sum(|report| report.detached)),
         (5000, "lost answers", sum(|report| report.lost_answers)),
         (100, "broken locks", sum(|report| report.broken)),
     ] {
@@ -65,11 +66,12 @@ fn majority(members: usize) {
     let bad: Vec<_> = reports.iter().filter(|report| !report.violations.is_empty()).collect();
     let sum = |count: fn(&Report) -> usize| reports.iter().map(count).sum::<usize>();
     println!(
-        "of {members}: {} seeds, {} grants, {} losses, {} shared reads, {} lost answers, {} broken",
+        "of {members}: {} seeds, {} grants, {} losses, {} shared reads, {} detached, {} lost answers, {} broken",
         reports.len(),
         sum(|report| report.counts.grants),
         sum(|report| report.counts.losses),
         sum(|report| report.counts.shared_reads),
+        sum(|report| report.detached),
         sum(|report| report.lost_answers),
         sum(|report| report.broken),
     );

@@ -8,7 +8,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use dlock_conformance::{Fixture, InProcess, Suite, Unreachable, run_suites};
+use dlock_conformance::{Fixture, InProcess, Row, Suite, Unreachable, run_suites, wrap::Habit};
 use dlock_core::{Error, Result, driver::Store, memory::MemoryBackend};
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -41,6 +41,7 @@ fn several() -> ExitCode {
             Err::<Closed, _>(Unreachable { name: "goner".to_owned(), reason })
         }),
         Suite::new("there", async move { Ok(memory()) }),
+        Suite::new("short", async move { Ok(memory()) }).in_rows([Row::Plain, Row::Habit(Habit::Deaf)]),
     ])
 }
 
@@ -57,7 +58,7 @@ fn ran(arguments: &[&str], required: &str, suites: Option<&str>) -> std::io::Res
 
 fn a_store_that_is_not_there_is_ignored_with_the_reason() -> std::result::Result<(), Failed> {
     for arguments in [vec!["gone"], vec!["gone::plain::mutex"], vec!["--exact", &format!("gone::{CASE}")]] {
-        let (said, passed) = ran(&arguments, "others", None)?;
+        let (said, passed) = ran(&arguments, "redis", None)?;
         assert!(passed && said.contains("gone: ignored, nobody has started it"), "{arguments:?}: {said}");
         assert!(said.contains("0 passed; 0 failed; 1 ignored"), "{arguments:?}: {said}");
     }
@@ -66,7 +67,7 @@ fn a_store_that_is_not_there_is_ignored_with_the_reason() -> std::result::Result
 
 fn a_store_that_is_required_and_not_there_fails_whatever_is_chosen_of_its_suite()
 -> std::result::Result<(), Failed> {
-    for required in ["goner", "all", "others,goner"] {
+    for required in ["goner", "all", "redis,goner"] {
         for arguments in [vec!["gone"], vec!["gone::plain::mutex"], vec!["--exact", &format!("gone::{CASE}")]]
         {
             let (said, passed) = ran(&arguments, required, None)?;
@@ -74,6 +75,11 @@ fn a_store_that_is_required_and_not_there_fails_whatever_is_chosen_of_its_suite(
             assert!(said.contains("goner is required, but nobody has started it"), "{required}: {said}");
         }
     }
+    let (said, passed) = ran(&["gone"], "redis,gonner", None)?;
+    assert!(
+        !passed && said.contains("DLOCK_REQUIRE names `gonner`"),
+        "a misspelt word requires nothing: {said}"
+    );
     Ok(())
 }
 
@@ -93,7 +99,7 @@ fn a_suite_that_is_not_chosen_is_not_started() -> std::result::Result<(), Failed
     let by_name = [
         (vec!["there::plain::mutex::a_free"], None),
         (vec!["--exact", &*whole], None),
-        (vec![CASE, "--skip", "shut::", "--skip", "gone::"], None),
+        (vec![CASE, "--skip", "shut::", "--skip", "gone::", "--skip", "short::"], None),
         (vec![CASE], Some("there")),
         (vec![CASE], Some("others, there")),
     ];
@@ -104,6 +110,21 @@ fn a_suite_that_is_not_chosen_is_not_started() -> std::result::Result<(), Failed
     }
     let (said, passed) = ran(&["no such case"], "all", None)?;
     assert!(passed && said.contains("running 0 tests"), "{said}");
+    Ok(())
+}
+
+fn a_suite_runs_in_the_rows_it_is_given() -> std::result::Result<(), Failed> {
+    let in_row = |row: &str| CASE.replace("plain", row);
+    for (arguments, runs) in [
+        (vec!["--exact".to_owned(), format!("short::{CASE}")], 1),
+        (vec!["--exact".to_owned(), format!("short::{}", in_row("deaf"))], 1),
+        (vec!["--exact".to_owned(), format!("short::{}", in_row("flaky"))], 0),
+        (vec!["mutex::a_free_lock_is_granted".to_owned()], 2),
+    ] {
+        let arguments = arguments.iter().map(String::as_str).collect::<Vec<_>>();
+        let (said, passed) = ran(&arguments, "", Some("short"))?;
+        assert!(passed && said.contains(&format!("running {runs} test")), "{arguments:?}: {said}");
+    }
     Ok(())
 }
 
@@ -125,6 +146,7 @@ fn main() -> ExitCode {
             a_store_that_nobody_can_connect_to_fails_and_the_next_suite_runs,
         ),
         Trial::test("a_suite_that_is_not_chosen_is_not_started", a_suite_that_is_not_chosen_is_not_started),
+        Trial::test("a_suite_runs_in_the_rows_it_is_given", a_suite_runs_in_the_rows_it_is_given),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

@@ -82,7 +82,7 @@ fn long(arena: &Arena, client: &Locks) -> LockOptions {
 }
 
 /// The kind that must wait for a claim of the case's kind: the same kind, or a writer in the case of a reader.
-fn rival(arena: &Arena) -> Kind {
+pub(super) fn rival(arena: &Arena) -> Kind {
     if arena.kind() == Kind::Read { Kind::Write } else { arena.kind() }
 }
 

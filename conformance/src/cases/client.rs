@@ -52,8 +52,6 @@ pub(super) async fn the_first_token_of_a_name_is_not_below_the_clock(arena: Arc<
     );
 }
 
-/// Names that are used before the memory is measured: maps, buffers and pools have their size then.
-const WARM_UP: usize = 200;
 /// Names that are used between two measurements.
 const NAMES: usize = 200;
 /// How often memory must have grown. A client that remembers names grows each time. A connection's buffer that grows once, or a
@@ -64,12 +62,14 @@ const BYTES_PER_NAME: usize = 24;
 
 pub(super) async fn the_memory_of_clients_does_not_grow_with_the_names_they_used(arena: Arc<Arena>) {
     let (a, b) = (arena.client().await, arena.client().await);
-    for number in 0..WARM_UP {
+    // Maps, buffers and pools have their size then.
+    let warm_up = arena.warm_up();
+    for number in 0..warm_up {
         hand_over(&arena, &a, &b, number).await;
     }
     let mut grown = Vec::with_capacity(WINDOWS);
     for window in 0..WINDOWS {
-        let (before, first) = (arena.allocated(), WARM_UP + window * NAMES);
+        let (before, first) = (arena.allocated(), warm_up + window * NAMES);
         for number in first..first + NAMES {
             hand_over(&arena, &a, &b, number).await;
         }
@@ -90,7 +90,7 @@ async fn hand_over(arena: &Arena, a: &Locks, b: &Locks, number: usize) {
     let (one, other, options) = (a.of(arena.kind(), &name), b.of(arena.kind(), &name), arena.options());
     let held = one.lock(&options).await.expect("nobody holds it");
     // Long enough to be told that it is busy, and to listen for its turn.
-    let told = other.lock(&options.wait(Duration::from_millis(3))).await;
+    let told = other.lock(&options.clone().wait(Duration::from_millis(3))).await;
     assert!(matches!(told, Err(Error::Timeout { .. })), "a wait for a lock that is held is told {told:?}");
     held.release().await.expect("held until now");
     let next = arena.soon("it is free, but not to be had", other.lock(&options)).await.expect("free again");

@@ -313,6 +313,7 @@ async fn hand_on(arena: &Arena, clients: &[Locks]) {
     let kind = arena.kind();
     let waiters = clients.iter().map(|client| {
         let (lock, room, granted) = (arena.lock(client), Arc::clone(&room), Arc::clone(&granted));
+        let options = options.clone();
         arena.go(async move {
             let _guard = lock.lock(&options).await.expect("granted in the end");
             room.visit(kind, Duration::from_millis(1)).await;

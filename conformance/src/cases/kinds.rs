@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use dlock_core::{DistributedLock, DistributedLockExt, Error, FairLock, Guard, Kind, Result, RwLock};
 use tokio::time::timeout;
 
+use super::semaphore::take_all;
 use crate::{
     Arena,
     case::{Case, Need, cases},
@@ -24,7 +25,10 @@ pub(super) fn cases() -> Vec<Case> {
         "kinds" (Kind::Mutex) [Need::Kind(Kind::Read)] { a_mutex_and_a_reader_never_both_hold }
         "kinds" (Kind::Fair) [Need::Kind(Kind::Write)] { a_fair_lock_and_a_writer_never_both_hold }
         "kinds" (Kind::Fair) [Need::Kind(Kind::Read)] { a_fair_lock_and_a_reader_never_both_hold }
-        "kinds" (Kind::Permit) [Need::Kind(Kind::Mutex)] { a_permit_and_a_mutex_never_both_hold }
+        "kinds" (Kind::Permit) [Need::Kind(Kind::Mutex)] {
+            a_permit_and_a_mutex_never_both_hold,
+            a_mutex_waits_for_every_permit,
+        }
         "kinds" (Kind::Permit) [Need::Kind(Kind::Fair)] { a_permit_and_a_fair_lock_never_both_hold }
         "kinds" (Kind::Permit) [Need::Kind(Kind::Read)] { a_permit_and_a_reader_never_both_hold }
         "kinds" (Kind::Permit) [Need::Kind(Kind::Write)] { a_permit_and_a_writer_never_both_hold }
@@ -118,6 +122,25 @@ pub(super) async fn a_kind_that_the_store_lacks_is_refused_without_asking_it(are
         assert_refused(&error, *kind);
         let error = lock.try_lock(&arena.options()).await.expect_err("the store lacks it");
         assert_refused(&error, *kind);
+    }
+}
+
+pub(super) async fn a_mutex_waits_for_every_permit(arena: Arc<Arena>) {
+    let (mut held, client) = (take_all(&arena, &[2; 2]).await, arena.client().await);
+    let mutex = client.mutex(arena.name());
+    let mut waiting = Box::pin(mutex.lock().ttl(arena.long_ttl(&client)));
+    for _ in 0..2 {
+        match timeout(Duration::from_millis(60), &mut waiting).await {
+            Err(_) => {}
+            Ok(Err(Error::WrongKind { .. })) => return,
+            Ok(other) => panic!("a mutex beside {} permits: {other:?}", held.len()),
+        }
+        held.remove(0).release().await.expect("held until now");
+    }
+    match arena.soon("all permits were given back", waiting).await {
+        // A refusal may have been under way.
+        Ok(_) | Err(Error::WrongKind { .. }) => {}
+        Err(error) => panic!("granted in the end, not {error:?}"),
     }
 }
 

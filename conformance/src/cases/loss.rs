@@ -258,7 +258,12 @@ async fn robbed(arena: &Arena) -> (Guard, Locks, Guard) {
 
 /// Does something with a stale guard, and checks that the present holder is not disturbed: not at once, and not at its next
 /// renewal.
-async fn stays_undisturbed(arena: &Arena, client: &Locks, holder: &Guard, stale: impl AsyncFnOnce()) {
+pub(super) async fn stays_undisturbed(
+    arena: &Arena,
+    client: &Locks,
+    holder: &Guard,
+    stale: impl AsyncFnOnce(),
+) {
     let before = client.inspect(arena.name()).await;
     stale().await;
     let end = Instant::now() + holder.remaining();

@@ -198,10 +198,12 @@ pub(super) async fn readers_behind_a_writer_enter_together(arena: Arc<Arena>) {
 
 pub(super) async fn a_crashed_reader_is_forgotten_while_others_read(arena: Arc<Arena>) {
     let ((crashing, switch), short) = (arena.client_with_switch().await, arena.short_ttl());
+    // Connected beforehand: nobody goes on with what the writer does during the long sleep.
+    let writing = arena.client().await;
     let live = take(&arena, Read).await;
     let options = arena.options().ttl(short);
     let crashed = arena.lock(&crashing).lock(&options).await.expect("readers share");
-    let mut writer = Box::pin(take(&arena, Write));
+    let mut writer = Box::pin(arena.take(&writing, Write));
     switch.kill();
     arena.within(short * 2, "a holder that cannot renew is not told", crashed.lost()).await;
     arena.still_waits("a writer came in beside a live reader", &mut writer).await;

@@ -1,10 +1,16 @@
-//! Several permits under one name: so many hold at once, and no more.
+//! Several permits under one name: so many hold at once, and no more. Over the usual length: the cases of one topic.
 
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
-use dlock_core::{DistributedLock, Error, Guard, Kind, LockOptions, Locks};
-use futures_util::future::join_all;
-use tokio::{task::JoinHandle, time::sleep};
+use dlock_core::{
+    DistributedLock, Error, Guard, Kind, LockName, LockOptions, Locks,
+    driver::{Attempt, Claim, Request},
+};
+use futures_util::{FutureExt, future::join_all};
+use tokio::{
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
 
 use crate::{
     Arena,
@@ -28,6 +34,7 @@ pub(super) fn cases() -> Vec<Case> {
             a_narrower_limit_waits_until_it_is_kept,
             a_narrow_waiter_that_leaves_lets_others_in,
         }
+        "semaphore" (Kind::Permit) [Need::Driver] { a_permit_given_back_wakes_no_more_waiters_than_may_hold }
         "semaphore" (Kind::Permit) [Need::Tokens] { permits_that_are_held_together_have_distinct_tokens_that_grow }
         "semaphore" (Kind::Permit) [Need::Inspect] {
             the_store_shows_who_holds_permits_and_who_waits,
@@ -113,6 +120,39 @@ pub(super) async fn a_permit_given_back_wakes_a_waiter_long_before_the_ttl_ends(
         held.remove(round % 2).release().await.expect("held until now");
         held.push(arena.soon("the waiter is not woken", waiter).await.expect("no panic"));
     }
+}
+
+/// Hints may come without cause. But if each release woke all who wait, a thousand waiters would ask for each permit. A
+/// store that can only watch wakes as many as may hold together, and no store need wake more.
+pub(super) async fn a_permit_given_back_wakes_no_more_waiters_than_may_hold(arena: Arc<Arena>) {
+    const WAITERS: usize = 12;
+    let (store, client) = (arena.store().await, arena.client().await);
+    let name = LockName::new(arena.name()).expect("legal");
+    let limit = NonZeroU32::new(2).expect("not zero");
+    let request = || Request::new(name.clone(), Kind::Permit, arena.long_ttl(&client)).limit(limit);
+    let mut claims = Vec::new();
+    for number in 0..2 + WAITERS {
+        let mut claim = store.backend.claim(request());
+        // A waiter that subscribes asks twice.
+        for _ in 0..2 {
+            let answer = claim.attempt().await.expect("the store can be asked");
+            assert_eq!(matches!(answer, Attempt::Granted(_)), number < 2, "the limit is two: {answer:?}");
+        }
+        claims.push(claim);
+    }
+    let mut holders = claims.drain(..2).collect::<Vec<_>>();
+    while join_all(claims.iter_mut().map(is_woken)).await.contains(&true) {}
+    holders.remove(0).release().await.expect("the store can be asked");
+    let woken = join_all(claims.iter_mut().map(is_woken)).await.into_iter().filter(|woken| *woken).count();
+    for claim in claims.iter_mut().chain(&mut holders) {
+        claim.release().await.expect("the store can be asked");
+    }
+    assert!(woken <= 2, "{woken} of {WAITERS} waiters were woken by one release, and the limit is two");
+}
+
+/// Whether the claim is told within a moment that it is worth asking again.
+async fn is_woken(claim: &mut Box<dyn Claim>) -> bool {
+    timeout(Duration::from_millis(200), claim.changed().boxed()).await.is_ok()
 }
 
 pub(super) async fn permits_are_granted_in_order_of_arrival(arena: Arc<Arena>) {

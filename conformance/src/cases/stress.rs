@@ -134,6 +134,7 @@ pub(super) async fn no_update_is_lost(arena: Arc<Arena>) {
     let (ledger, rounds, options) = (Arc::new(Ledger::default()), rounds(&arena), arena.options());
     all(&arena, 8, |_, client| {
         let (ledger, lock) = (Arc::clone(&ledger), arena.lock(&client));
+        let options = options.clone();
         async move {
             for _ in 0..rounds {
                 let _guard = lock.lock(&options).await.expect("granted in the end");
@@ -151,6 +152,7 @@ pub(super) async fn no_update_is_lost_among_waits_cut_short(arena: Arc<Arena>) {
     all(&arena, 6, |number, client| {
         let (ledger, updates, lock) = (Arc::clone(&ledger), Arc::clone(&updates), arena.lock(&client));
         let mut rng = Rng::with_seed(number);
+        let options = options.clone();
         async move {
             for _ in 0..rounds {
                 let patience = Duration::from_micros(rng.u64(0..20_000));
@@ -173,7 +175,7 @@ pub(super) async fn a_storm_of_dropped_waits_leaves_the_lock_free(arena: Arc<Are
     let gusts = if arena.is_disturbed() { 3 } else { 12 };
     for _ in 0..gusts {
         let waits = (0..16).map(|_| {
-            let (lock, polls) = (arena.lock(&client), rng.u32(1..8));
+            let (lock, polls, options) = (arena.lock(&client), rng.u32(1..8), options.clone());
             async move {
                 tokio::select! {
                     biased;
@@ -194,7 +196,7 @@ pub(super) async fn many_names_are_held_at_the_same_time(arena: Arc<Arena>) {
     let options = arena.options();
     let holders = (0..16).map(|number| {
         let lock = client.of(arena.kind(), arena.name_with(&format!("/{number}")));
-        let all_hold = Arc::clone(&all_hold);
+        let (all_hold, options) = (Arc::clone(&all_hold), options.clone());
         arena.go(async move {
             for _ in 0..3 {
                 let guard = lock.lock(&options).await.expect("nobody else wants it");
@@ -214,6 +216,7 @@ pub(super) async fn readers_never_see_a_write_half_done(arena: Arc<Arena>) {
     all(&arena, 6, |number, client| {
         let kind = if number < 2 { Kind::Write } else { Kind::Read };
         let (ledger, lock) = (Arc::clone(&ledger), client.of(kind, arena.name()));
+        let options = options.clone();
         async move {
             let mut seen = 0;
             for _ in 0..rounds {
@@ -235,6 +238,7 @@ pub(super) async fn nobody_writes_between_a_write_and_its_downgrade(arena: Arc<A
     let (ledger, rounds, options) = (Arc::new(Ledger::default()), rounds(&arena), arena.options());
     all(&arena, 5, |_, client| {
         let (ledger, lock) = (Arc::clone(&ledger), arena.lock(&client));
+        let options = options.clone();
         async move {
             for _ in 0..rounds {
                 let writer = lock.lock(&options).await.expect("granted in the end");
@@ -254,6 +258,7 @@ pub(super) async fn contenders_of_all_kinds_never_meet(arena: Arc<Arena>) {
     // Few, so that any two kinds are often next to each other.
     all(&arena, 3, |number, client| {
         let (room, name, mut rng) = (Arc::clone(&room), arena.name().to_owned(), Rng::with_seed(number));
+        let options = options.clone();
         async move {
             for _ in 0..rounds * 2 {
                 let kind = *rng.choice(client.info().kinds).expect("a store has a kind");

@@ -208,6 +208,7 @@ fn the_robbed_are_told(log: &Log, found: &mut Found) {
         let Some(until) = broken.until else { continue };
         let held = |life: &&Life| {
             life.name == broken.name
+                && !life.detached
                 && life.granted.is_some_and(|granted| granted < broken.from)
                 && until < life.end()
         };

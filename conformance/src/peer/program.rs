@@ -37,6 +37,15 @@ impl Program {
     /// Redsync: the plain dialect, in Go.
     pub const REDSYNC: Self = Self { folder: "redsync", version: None };
 
+    /// Curator's locks on ZooKeeper.
+    pub const CURATOR: Self = Self { folder: "curator", version: Some("5.9.0") };
+    /// kazoo's locks on ZooKeeper, with the names of Curator's nodes.
+    pub const KAZOO: Self = Self { folder: "kazoo", version: None };
+    /// The locks of etcd's Go client.
+    pub const ETCD_GO: Self = Self { folder: "etcd-go", version: None };
+    /// `etcdctl lock`.
+    pub const ETCDCTL: Self = Self { folder: "etcdctl", version: None };
+
     /// Redisson of another version.
     pub const fn redisson(version: &'static str) -> Self {
         Self { folder: "redisson", version: Some(version) }

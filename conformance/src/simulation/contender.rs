@@ -1,13 +1,14 @@
 //! One contender: asks for locks again and again, and holds them carelessly.
 
 mod asking;
+mod detaching;
 
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
-use dlock_core::{Error, Guard, Kind, LockOptions, LostReason, Owner};
+use dlock_core::{Error, Guard, Kind, LockOptions, LostReason, Owner, driver::Info};
 use fastrand::Rng;
 use tokio::time::{Instant, advance, sleep};
 
@@ -99,6 +100,10 @@ impl Contender {
                     }
                     world.tally.downgraded.fetch_add(1, Relaxed);
                 }
+                5..7 if !round.owned && self.info(&round).detaches => {
+                    let Some(back) = self.detach(stake, guard).await else { return };
+                    guard = back;
+                }
                 _ => {
                     let nap = up_to(&mut self.dice, TTL / 4);
                     tokio::select! {
@@ -119,7 +124,11 @@ impl Contender {
 
     /// Whether the store can turn a hold of this kind into a read hold.
     fn downgrades(&self, round: &Round, kind: Kind) -> bool {
-        self.world.clients[round.client].locks.info().downgrades.contains(&kind)
+        self.info(round).downgrades.contains(&kind)
+    }
+
+    fn info(&self, round: &Round) -> &Info {
+        self.world.clients[round.client].locks.info()
     }
 
     /// What the guard says now.

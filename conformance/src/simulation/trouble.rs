@@ -6,7 +6,7 @@ use dlock_core::driver::pretend_suspend;
 use fastrand::Rng;
 use tokio::time::{advance, sleep};
 
-use super::{NAMES, TTL, World, up_to};
+use super::{LONGEST_TROUBLE, NAMES, TTL, World, up_to};
 use crate::wrap::Switch;
 
 /// Makes one trouble after the other. Each ends before the next begins.
@@ -42,7 +42,7 @@ pub(super) async fn make(world: &World, mut dice: Rng, breaks: bool) {
             _ => {}
         }
         // Mostly a blip, sometimes longer than a ttl.
-        let most = if dice.u8(..4) == 0 { TTL * 5 / 2 } else { TTL / 2 };
+        let most = if dice.u8(..4) == 0 { LONGEST_TROUBLE } else { TTL / 2 };
         sleep(up_to(&mut dice, most)).await;
         lines.iter().for_each(Switch::connect);
         sleep(Duration::from_millis(1)).await;

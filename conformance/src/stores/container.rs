@@ -6,6 +6,7 @@ use std::{
     mem::ManuallyDrop,
     path::{Path, PathBuf},
     process::Command,
+    sync::LazyLock,
 };
 
 use testcontainers::{ContainerAsync, Image, ImageExt, core::WaitFor, runners::AsyncRunner};
@@ -15,6 +16,18 @@ use crate::Data;
 
 /// Where the server's files are, in the container.
 const HOME: &str = "/dlock";
+
+/// The share of the processors that a server competes with: eight times what a process outside of containers has. Servers do
+/// little, and clients give up a call after a third of a ttl.
+const SHARES: i64 = 8192;
+
+/// Whether a container may have a control group of its own under the root. Otherwise Docker puts all containers into one group, and
+/// the kernel gives to all of them together only what it gives to one process outside: beside busy programs servers then answer
+/// after seconds. Where systemd keeps the groups, their names are its own.
+static HAS_CGROUPFS: LazyLock<bool> = LazyLock::new(|| {
+    let driver = Command::new("docker").args(["info", "--format", "{{.CgroupDriver}}"]).output();
+    driver.is_ok_and(|told| told.stdout.trim_ascii() == b"cgroupfs")
+});
 
 /// An image to run servers from. Docker has it already.
 #[derive(Clone, Debug)]
@@ -85,7 +98,12 @@ impl Container {
             .with_label("dlock.test", owner)
             .with_network("host")
             .with_working_dir(HOME)
-            .with_cmd(command);
+            .with_cmd(command)
+            .with_host_config_modifier(|config| {
+                if *HAS_CGROUPFS {
+                    (config.cgroup_parent, config.cpu_shares) = (Some("/".to_owned()), Some(SHARES));
+                }
+            });
         for (file, content) in &member.files {
             request = request.with_copy_to(format!("{HOME}/{file}"), content.clone().into_bytes());
         }

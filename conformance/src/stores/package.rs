@@ -16,8 +16,8 @@ pub(super) struct Package {
     /// The name of the server's program, in the image and on this machine.
     pub(super) program: &'static str,
     image: &'static str,
-    /// Whether it is an old version. The program of this machine is then not used.
-    is_old: bool,
+    /// Whether it is a version that this machine's package is not, or has no package. The program of this machine is then not used.
+    is_foreign: bool,
 }
 
 /// What runs a server.
@@ -45,15 +45,15 @@ impl Package {
 
     fn of(line: &'static str) -> Self {
         let words: Vec<_> = line.split(' ').collect();
-        let [name, image, _debian, program, old @ ..] = &words[..] else {
+        let [name, image, debian, program, old @ ..] = &words[..] else {
             panic!("images/official: not a line of four or five words: {line}")
         };
-        Self { name, program, image, is_old: !old.is_empty() }
+        Self { name, program, image, is_foreign: !old.is_empty() || *debian == "-" }
     }
 
     /// What may run its servers, the best first. Without the program of this machine if another version is asked for.
     pub(super) fn hosts(&self) -> &'static [Host] {
-        if self.is_old || env::var_os(self.image_variable()).is_some() {
+        if self.is_foreign || env::var_os(self.image_variable()).is_some() {
             &[Host::Container]
         } else {
             &[Host::Container, Host::Process]
@@ -69,7 +69,8 @@ impl Package {
             Host::Container => self.image().map(Site::Container),
             Host::Process => {
                 let program = self.program;
-                let version = Command::new(program).arg("--version").stdout(Stdio::null()).status();
+                let mut version = Command::new(program);
+                let version = version.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
                 version.map_err(|error| io::Error::other(format!("{program}: {error}")))?;
                 Ok(Site::Process)
             }

@@ -118,6 +118,14 @@ impl Claim for Chaotic {
         pass(&mut self.luck, &self.done, self.claim.renew()).await
     }
 
+    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+        pass(&mut self.luck, &self.done, self.claim.detach(lasting)).await
+    }
+
+    fn mark(&self) -> Option<Arc<str>> {
+        self.claim.mark()
+    }
+
     async fn release(&mut self) -> Result<Release> {
         pass(&mut self.luck, &self.done, self.claim.release()).await
     }

@@ -1,26 +1,57 @@
 //! Hints come without end and without cause.
 
+use std::{sync::Arc, time::Duration};
+
 use async_trait::async_trait;
 use dlock_core::{
     Result,
     driver::{Attempt, Claim, Release, Renewal},
 };
+use tokio::time::sleep;
 
-pub(super) struct Chatty(pub(super) Box<dyn Claim>);
+/// So many hints come at once, one after the other. After that one comes each [`INTERVAL`]: waiters that wait for seconds
+/// would otherwise have a store with a real clock busy with nothing else.
+const AT_ONCE: u32 = 100;
+const INTERVAL: Duration = Duration::from_millis(20);
+
+pub(super) struct Chatty {
+    claim: Box<dyn Claim>,
+    hints: u32,
+}
+
+impl Chatty {
+    pub(super) fn new(claim: Box<dyn Claim>) -> Self {
+        Self { claim, hints: 0 }
+    }
+}
 
 #[async_trait]
 impl Claim for Chatty {
     async fn attempt(&mut self) -> Result<Attempt> {
-        self.0.attempt().await
+        self.claim.attempt().await
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        self.0.renew().await
+        self.claim.renew().await
+    }
+
+    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+        self.claim.detach(lasting).await
+    }
+
+    fn mark(&self) -> Option<Arc<str>> {
+        self.claim.mark()
     }
 
     async fn release(&mut self) -> Result<Release> {
-        self.0.release().await
+        self.claim.release().await
     }
 
-    async fn changed(&mut self) {}
+    async fn changed(&mut self) {
+        if self.hints < AT_ONCE {
+            self.hints += 1;
+        } else {
+            sleep(INTERVAL).await;
+        }
+    }
 }

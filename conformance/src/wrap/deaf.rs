@@ -1,6 +1,6 @@
 //! Hints never come.
 
-use std::{future::pending, time::Duration};
+use std::{future::pending, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
@@ -24,6 +24,14 @@ impl Claim for Deaf {
 
     async fn renew(&mut self) -> Result<Renewal> {
         self.0.renew().await
+    }
+
+    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+        self.0.detach(lasting).await
+    }
+
+    fn mark(&self) -> Option<Arc<str>> {
+        self.0.mark()
     }
 
     async fn release(&mut self) -> Result<Release> {

@@ -1,6 +1,6 @@
 //! A store whose clock runs fast.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
@@ -30,7 +30,7 @@ impl Backend for Fast {
     fn claim(&self, request: Request) -> Box<dyn Claim> {
         let promised = request.ttl;
         let kept = promised * 1000 / (1000 + self.1);
-        Box::new(FastClaim { claim: self.0.claim(request.ttl(kept)), promised })
+        Box::new(FastClaim { claim: self.0.claim(request.ttl(kept)), promised, thousandths: self.1 })
     }
 
     async fn close(&self) {
@@ -40,7 +40,8 @@ impl Backend for Fast {
 
 struct FastClaim {
     claim: Box<dyn Claim>,
-    promised: std::time::Duration,
+    promised: Duration,
+    thousandths: u32,
 }
 
 #[async_trait]
@@ -57,6 +58,18 @@ impl Claim for FastClaim {
             Renewal::Renewed { .. } => Renewal::Renewed { valid_for: self.promised },
             Renewal::Lost => Renewal::Lost,
         })
+    }
+
+    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+        let kept = lasting * 1000 / (1000 + self.thousandths);
+        Ok(match self.claim.detach(kept).await? {
+            Renewal::Renewed { .. } => Renewal::Renewed { valid_for: lasting },
+            Renewal::Lost => Renewal::Lost,
+        })
+    }
+
+    fn mark(&self) -> Option<Arc<str>> {
+        self.claim.mark()
     }
 
     async fn release(&mut self) -> Result<Release> {

@@ -1,5 +1,7 @@
 //! Answers are lost after the store acted.
 
+use std::{sync::Arc, time::Duration};
+
 use async_trait::async_trait;
 use dlock_core::{
     Error, Result, Wait,
@@ -42,6 +44,15 @@ impl Claim for Flaky {
     async fn renew(&mut self) -> Result<Renewal> {
         let answer = self.claim.renew().await;
         self.lose(answer)
+    }
+
+    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+        let answer = self.claim.detach(lasting).await;
+        self.lose(answer)
+    }
+
+    fn mark(&self) -> Option<Arc<str>> {
+        self.claim.mark()
     }
 
     async fn release(&mut self) -> Result<Release> {

@@ -1,6 +1,6 @@
 //! Every answer takes its time, half on the way there and half on the way back.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
@@ -21,6 +21,14 @@ impl Claim for Slow {
 
     async fn renew(&mut self) -> Result<Renewal> {
         there_and_back(self.0.renew()).await
+    }
+
+    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+        there_and_back(self.0.detach(lasting)).await
+    }
+
+    fn mark(&self) -> Option<Arc<str>> {
+        self.0.mark()
     }
 
     async fn release(&mut self) -> Result<Release> {

@@ -1,6 +1,6 @@
 //! A switch that cuts a client off from its store, and connects it again.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
@@ -127,6 +127,14 @@ impl Claim for Switched {
 
     async fn renew(&mut self) -> Result<Renewal> {
         pass(&mut self.line, self.claim.renew()).await
+    }
+
+    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+        pass(&mut self.line, self.claim.detach(lasting)).await
+    }
+
+    fn mark(&self) -> Option<Arc<str>> {
+        self.claim.mark()
     }
 
     async fn release(&mut self) -> Result<Release> {

@@ -8,7 +8,7 @@ use std::{net::SocketAddr, sync::Arc, thread, time::Duration};
 use async_trait::async_trait;
 use dlock_core::{
     ClaimId, Error, Kind, LockName, Result, Token, Wait,
-    driver::{Attempt, Backend, Claim, Entry, Grant, Info, Release, Renewal, Request, Store},
+    driver::{Attempt, Backend, Claim, Grant, Info, Release, Renewal, Request, Store},
 };
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
@@ -118,17 +118,17 @@ fn answer(shelf: &mut WrongShelf, line: &str) -> String {
     let words: Vec<_> = line.trim_end().splitn(5, ' ').collect();
     let [call, id, ttl, wait, name] = words[..] else { return "hello\n".to_owned() };
     let id = ClaimId::from_bytes(u128::from_str_radix(id, 16).expect("in hexadecimal").to_be_bytes());
-    let (name, entry) = (LockName::new(name).expect("a name"), Entry::new(id, Kind::Mutex));
     let ttl = Duration::from_millis(ttl.parse().expect("a number"));
     let wait = if wait == "try" { Wait::Never } else { Wait::Forever };
+    let request = Request::new(LockName::new(name).expect("a name"), Kind::Mutex, ttl).id(id).wait(wait);
     match call {
-        "attempt" => match shelf.attempt(&name, entry, ttl, wait, &Arc::new(Notify::new()), false) {
+        "attempt" => match shelf.attempt(&request, 0, &Arc::new(Notify::new()), false) {
             Ok(token) => format!("granted {token}\n"),
             Err(_) => "busy\n".to_owned(),
         },
-        "renew" if shelf.renew(&name, entry, ttl, &Arc::default()) => "renewed\n".to_owned(),
+        "renew" if shelf.renew(&request, None, 0, &Arc::default()) => "renewed\n".to_owned(),
         "renew" => "lost\n".to_owned(),
-        _ if shelf.release(&name, id) => "done\n".to_owned(),
+        _ if shelf.release(&request.name, id, false) => "done\n".to_owned(),
         _ => "gone\n".to_owned(),
     }
 }

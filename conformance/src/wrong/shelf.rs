@@ -9,8 +9,8 @@ use std::{
 };
 
 use dlock_core::{
-    ClaimId, Contender, Kind, LockName, LockState, Token, Wait,
-    driver::{Entry, Turn, turn, watchers},
+    ClaimId, Contender, Kind, LockName, LockState, Token, Wait, Who,
+    driver::{Entry, Request, Turn, turn, watchers},
 };
 use tokio::{sync::Notify, time::Instant};
 
@@ -32,8 +32,12 @@ pub(super) struct WrongShelf {
 #[derive(Debug)]
 struct WrongPlace {
     entry: Entry,
+    /// Which client has the claim.
+    client: u64,
+    who: Who,
     number: u64,
     expires: Instant,
+    detached: bool,
     bell: Arc<Notify>,
     /// It was told that it holds.
     told: bool,
@@ -58,14 +62,14 @@ impl WrongShelf {
     /// The number of the grant, or when to ask again.
     pub(super) fn attempt(
         &mut self,
-        name: &LockName,
-        entry: Entry,
-        ttl: Duration,
-        wait: Wait,
+        request: &Request,
+        client: u64,
         bell: &Arc<Notify>,
         saw_nobody: bool,
     ) -> Result<u64, Duration> {
-        let now = Instant::now();
+        let (now, entry) = (Instant::now(), request.entry());
+        let Request { name, ttl, wait, .. } = request;
+        let (ttl, wait) = (*ttl, *wait);
         self.bury(name, now);
         match self.bug {
             Bug::NoRowLock => drop(self.rows.insert(name.clone())),
@@ -87,7 +91,7 @@ impl WrongShelf {
                 self.place(name, entry.id).expect("known").entry.kind = Kind::Read;
             }
         } else {
-            self.enter(name, entry, ttl, bell);
+            self.enter(request, ttl, client, bell);
             self.place(name, entry.id).expect("it has just entered").saw_nobody = saw_nobody;
         }
         match self.turn(name, entry.id) {
@@ -104,12 +108,16 @@ impl WrongShelf {
         }
     }
 
-    fn enter(&mut self, name: &LockName, entry: Entry, ttl: Duration, bell: &Arc<Notify>) {
+    fn enter(&mut self, request: &Request, ttl: Duration, client: u64, bell: &Arc<Notify>) {
+        let (name, entry) = (&request.name, request.entry());
         let (number, expires) = (self.draw(name), self.expiry(Instant::now(), ttl));
         let place = WrongPlace {
             entry,
+            client,
+            who: request.who.clone(),
             number,
             expires,
+            detached: false,
             bell: Arc::clone(bell),
             told: false,
             doomed: false,
@@ -120,16 +128,34 @@ impl WrongShelf {
         queue.insert(at, place);
     }
 
-    pub(super) fn renew(&mut self, name: &LockName, entry: Entry, ttl: Duration, bell: &Arc<Notify>) -> bool {
-        let now = Instant::now();
+    /// Whether it was there. `lasting`: it is detached for so long.
+    pub(super) fn renew(
+        &mut self,
+        request: &Request,
+        lasting: Option<Duration>,
+        client: u64,
+        bell: &Arc<Notify>,
+    ) -> bool {
+        let (now, bug) = (Instant::now(), self.bug);
+        let Request { name, id, ttl, .. } = request;
         self.bury(name, now);
-        let expires = self.expiry(now, ttl);
-        if let Some(place) = self.place(name, entry.id) {
-            place.expires = expires;
+        let span = match lasting {
+            Some(_) if bug == Bug::DetachedForEver => Duration::from_secs(365 * 86_400),
+            lasting => lasting.unwrap_or(*ttl),
+        };
+        let expires = self.expiry(now, span);
+        if let Some(place) = self.place(name, *id) {
+            place.expires = match bug {
+                Bug::ResumedKeepsItsTime if place.detached => place.expires.max(expires),
+                _ => expires,
+            };
+            place.detached = lasting.is_some() || (place.detached && bug == Bug::ResumedKeepsItsTime);
+            (place.client, place.bell) = (client, Arc::clone(bell));
             return !place.doomed;
         }
         match self.bug {
-            Bug::RenewalCreates => self.enter(name, entry, ttl, bell),
+            Bug::RenewalCreates => self.enter(request, *ttl, client, bell),
+            Bug::DetachmentCreates if lasting.is_some() => self.enter(request, span, client, bell),
             Bug::RenewalExtendsAnybody => {
                 self.queues.get_mut(name).into_iter().flatten().for_each(|place| place.expires = expires);
             }
@@ -139,8 +165,21 @@ impl WrongShelf {
         true
     }
 
-    /// Whether it was there.
-    pub(super) fn release(&mut self, name: &LockName, id: ClaimId) -> bool {
+    /// The client is gone.
+    pub(super) fn client_died(&mut self, client: u64) {
+        if self.bug != Bug::DetachedDiesWithItsClient {
+            return;
+        }
+        let all = self.queues.iter().flat_map(|(name, queue)| queue.iter().map(move |place| (name, place)));
+        let dead = all.filter(|(_, place)| place.client == client && place.detached);
+        let dead: Vec<_> = dead.map(|(name, place)| (name.clone(), place.entry.id)).collect();
+        for (name, id) in dead {
+            self.remove(&name, id);
+        }
+    }
+
+    /// Whether it was there. `by_ticket`: whoever releases it has never asked for it.
+    pub(super) fn release(&mut self, name: &LockName, id: ClaimId, by_ticket: bool) -> bool {
         let first = self.queues.get(name).and_then(|queue| queue.first()).map(|place| place.entry.id);
         let mine = self.turn(name, id);
         let was_there = self.place(name, id).is_some() || self.bug == Bug::ReleaseSeesNoLoss;
@@ -150,6 +189,12 @@ impl WrongShelf {
             (Bug::ReleaseWithoutOwnerCheck, Some(first)) => self.remove(name, first),
             (Bug::ReleaseOfALostClaimRemovesTheNext, Some(first)) if mine == Turn::Absent => {
                 self.remove(name, first)
+            }
+            (Bug::TicketRemovesTheNext, Some(first)) if by_ticket && mine == Turn::Absent => {
+                self.remove(name, first)
+            }
+            (Bug::TicketWakesNobody, _) if by_ticket => {
+                self.queues.get_mut(name).into_iter().flatten().for_each(|place| place.bell = Arc::default());
             }
             (Bug::WaiterStaysOnCancel, _) if mine != Turn::Mine => return was_there,
             (Bug::HoldStaysOnCancel, _) if mine == Turn::Mine && !told => return was_there,
@@ -283,8 +328,8 @@ impl WrongShelf {
     fn state(&self, name: &LockName, now: Instant) -> LockState {
         let mut state = LockState::new(name.clone());
         for place in self.queues.get(name).into_iter().flatten().filter(|place| place.expires > now) {
-            let WrongPlace { entry: Entry { id, kind, .. }, number, expires, .. } = place;
-            let waits = Contender::new(id.to_string(), *kind).ttl_left(*expires - now);
+            let WrongPlace { entry: Entry { id, kind, .. }, number, expires, who, .. } = place;
+            let waits = Contender::new(id.to_string(), *kind).ttl_left(*expires - now).who(who.text());
             match self.turn(name, *id) {
                 Turn::Mine => state.holders.push(waits.token(Token::new(*number))),
                 _ => state.queue.push(waits),

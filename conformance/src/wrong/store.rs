@@ -1,7 +1,10 @@
 //! A copy of the memory store that asks everywhere which bug it has.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -13,6 +16,7 @@ use dlock_core::{
 use tokio::{sync::Notify, task::yield_now, time::sleep};
 
 use super::{Bug, shelf::WrongShelf};
+use crate::Kill;
 
 /// How long a claim's first answer takes where that matters.
 const FIRST_ANSWER: Duration = Duration::from_millis(200);
@@ -23,6 +27,8 @@ pub struct WrongStore {
     bug: Bug,
     shelf: Arc<Mutex<WrongShelf>>,
     info: Info,
+    /// Which client this is.
+    client: u64,
 }
 
 impl WrongStore {
@@ -31,16 +37,31 @@ impl WrongStore {
         let info = Info::new("wrong", format!("wrong:{}", ClaimId::random()))
             .kinds(&[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind::Permit])
             .tokens(true)
+            .detaches(true)
             .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write]);
-        Self { bug, shelf: Arc::new(Mutex::new(WrongShelf::new(bug))), info }
+        Self { bug, shelf: Arc::new(Mutex::new(WrongShelf::new(bug))), info, client: 0 }
     }
 
     /// The store with all its abilities: a client of its own.
-    pub fn into_store(mut self) -> Store {
+    pub fn into_store(self) -> Store {
+        self.into_killable_store().0
+    }
+
+    /// The same with a way to kill the client.
+    pub fn into_killable_store(mut self) -> (Store, Kill) {
+        self.become_a_client();
+        let victim = self.clone();
+        let store = Store::new(Arc::new(self.clone())).with_inspect(Arc::new(self));
+        (store, Box::new(move || victim.shelf().client_died(victim.client)))
+    }
+
+    /// Makes it a client of its own.
+    fn become_a_client(&mut self) {
+        static CLIENTS: AtomicU64 = AtomicU64::new(1);
+        self.client = CLIENTS.fetch_add(1, Relaxed);
         if self.bug == Bug::IdentityPerClient {
             self.info.identity = format!("wrong:{}", ClaimId::random());
         }
-        Store::new(Arc::new(self.clone())).with_inspect(Arc::new(self))
     }
 
     fn shelf(&self) -> MutexGuard<'_, WrongShelf> {
@@ -54,6 +75,7 @@ impl WrongStore {
     }
 }
 
+#[async_trait]
 impl Backend for WrongStore {
     fn info(&self) -> &Info {
         &self.info
@@ -61,7 +83,17 @@ impl Backend for WrongStore {
 
     fn claim(&self, mut request: Request) -> Box<dyn Claim> {
         request.name = self.key(&request.name);
-        Box::new(WrongClaim { store: self.clone(), request, bell: Arc::default(), asked: false })
+        Box::new(WrongClaim {
+            store: self.clone(),
+            request,
+            bell: Arc::default(),
+            asked: false,
+            known: false,
+        })
+    }
+
+    async fn close(&self) {
+        self.shelf().client_died(self.client);
     }
 }
 
@@ -70,18 +102,20 @@ struct WrongClaim {
     request: Request,
     bell: Arc<Notify>,
     asked: bool,
+    /// Whether it has ever asked for the lock: otherwise it is there to release by ticket.
+    known: bool,
 }
 
 #[async_trait]
 impl Claim for WrongClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
-        let Request { name, ttl, wait, .. } = &self.request;
+        let Request { name, ttl, .. } = &self.request;
+        self.known = true;
         let saw_nobody = self.store.shelf().has_no_row(name);
         if saw_nobody {
             yield_now().await;
         }
-        let entry = self.request.entry();
-        let answer = self.store.shelf().attempt(name, entry, *ttl, *wait, &self.bell, saw_nobody);
+        let answer = self.store.shelf().attempt(&self.request, self.store.client, &self.bell, saw_nobody);
         let mut valid_for = *ttl;
         if self.store.bug == Bug::ValidFromReceipt && !self.asked {
             self.asked = true;
@@ -95,13 +129,18 @@ impl Claim for WrongClaim {
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        let Request { name, ttl, .. } = &self.request;
-        let renewed = self.store.shelf().renew(name, self.request.entry(), *ttl, &self.bell);
-        Ok(if renewed { Renewal::Renewed { valid_for: *ttl } } else { Renewal::Lost })
+        self.known = true;
+        let renewed = self.store.shelf().renew(&self.request, None, self.store.client, &self.bell);
+        Ok(if renewed { Renewal::Renewed { valid_for: self.request.ttl } } else { Renewal::Lost })
+    }
+
+    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+        let renewed = self.store.shelf().renew(&self.request, Some(lasting), self.store.client, &self.bell);
+        Ok(if renewed { Renewal::Renewed { valid_for: lasting } } else { Renewal::Lost })
     }
 
     async fn release(&mut self) -> Result<Release> {
-        let was_there = self.store.shelf().release(&self.request.name, self.request.id);
+        let was_there = self.store.shelf().release(&self.request.name, self.request.id, !self.known);
         Ok(if was_there { Release::Done } else { Release::Gone })
     }
 

@@ -14,8 +14,7 @@ use async_trait::async_trait;
 use dlock_core::{
     ClaimId, Error, Kind, LockName, LockState, Result, Wait,
     driver::{
-        Attempt, Backend, Claim, Entry, Grant, Info, Inspect, Moment, Reaper, Release, Renewal, Request,
-        Store,
+        Attempt, Backend, Claim, Grant, Info, Inspect, Moment, Reaper, Release, Renewal, Request, Store,
     },
 };
 use tokio::{sync::Notify, time::sleep};
@@ -76,7 +75,7 @@ impl Client {
     pub(crate) fn connect(server: &Arc<Mutex<Server>>, bug: Bug) -> Arc<Self> {
         let longest = if bug == Bug::BeyondTheSession { TIMEOUT * 100 } else { TIMEOUT / 2 };
         let info = Info::new("sessions", format!("sessions:{:p}", Arc::as_ptr(server)))
-            .kinds(&[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write])
+            .kinds(&[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind::Permit])
             .tokens(true)
             .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write])
             .ttl(Duration::from_millis(1)..=longest)
@@ -215,13 +214,13 @@ impl Claim for SessionClaim {
         if !self.touch() {
             return Err(unavailable("the claim is being deleted"));
         }
-        let Request { name, kind, id, ttl, wait, .. } = &self.request;
+        let Request { name, id, ttl, wait, who, .. } = &self.request;
         lock(&self.client.names).insert(*id, name.clone());
         let stays = *wait != Wait::Never;
-        let entry = Entry::new(*id, *kind);
         // A claim that only waits joins again with a new session.
         self.session = Some(session);
-        let answer = lock(&self.client.server).attempt(session, name, entry, stays, &self.watch);
+        let entry = self.request.entry();
+        let answer = lock(&self.client.server).attempt(session, name, (entry, who), stays, &self.watch);
         let token = answer.map_err(|SessionIsOver| unavailable("the session is over"))?;
         if token.is_none() && !stays {
             self.client.forget(*id);

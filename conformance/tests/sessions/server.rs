@@ -11,7 +11,7 @@ use std::{
 };
 
 use dlock_core::{
-    ClaimId, Contender, Kind, LockName, LockState, Token,
+    ClaimId, Contender, Kind, LockName, LockState, Token, Who,
     driver::{Entry, Turn, turn, watchers},
 };
 use tokio::{sync::Notify, time::Instant};
@@ -41,6 +41,7 @@ struct Node {
     entry: Entry,
     number: u64,
     session: u64,
+    who: Who,
     /// The watches of every claim object that asked for this node. During a downgrade there are two.
     watches: Vec<Weak<Watch>>,
 }
@@ -99,7 +100,7 @@ impl Server {
         &mut self,
         session: u64,
         name: &LockName,
-        entry: Entry,
+        (entry, who): (Entry, &Who),
         stays: bool,
         watch: &Arc<Watch>,
     ) -> Result<Option<Token>, SessionIsOver> {
@@ -116,7 +117,8 @@ impl Server {
             }
         } else {
             let number = self.draw();
-            let node = Node { entry, number, session, watches: vec![Arc::downgrade(watch)] };
+            let watches = vec![Arc::downgrade(watch)];
+            let node = Node { entry, number, session, who: who.clone(), watches };
             self.queues.entry(name.clone()).or_default().push(node);
         }
         if turn(&self.entries(name), entry.id) == Turn::Mine {
@@ -167,10 +169,11 @@ impl Server {
     fn state(&self, name: &LockName) -> LockState {
         let entries = self.entries(name);
         let mut state = LockState::new(name.clone());
-        for Node { entry: Entry { id, kind, .. }, number, .. } in self.queues.get(name).into_iter().flatten()
+        for Node { entry: Entry { id, kind, .. }, number, who, .. } in
+            self.queues.get(name).into_iter().flatten()
         {
             // No ttl is shown: only a claim's own client knows when its keeper last called.
-            let waits = Contender::new(id.to_string(), *kind);
+            let waits = Contender::new(id.to_string(), *kind).who(who.text());
             match turn(&entries, *id) {
                 Turn::Mine => state.holders.push(waits.token(Token::new(*number))),
                 _ => state.queue.push(waits),

@@ -58,7 +58,7 @@ impl Contender {
                 let patience = up_to(&mut self.dice, TTL);
                 self.unless_dropped(timeout(patience, lock.lock(options)).await.ok())?.map(Some)
             }
-            3 => lock.lock(&options.wait(Wait::Forever)).await.map(Some),
+            3 => lock.lock(&options.clone().wait(Wait::Forever)).await.map(Some),
             _ => lock.lock(options).await.map(Some),
         };
         outcome.ok()?

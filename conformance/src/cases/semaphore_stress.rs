@@ -1,7 +1,6 @@
-//! The limit of a semaphore in trouble: storms, deaths, lost answers; and who is woken.
+//! A semaphore under stress: its limit is kept in storms and with lost answers, and the dead keep no permit.
 
 use std::{
-    num::NonZeroU32,
     sync::{
         Arc,
         atomic::{
@@ -12,32 +11,27 @@ use std::{
     time::Duration,
 };
 
-use dlock_core::{
-    DistributedLock, Error, Kind, LockName,
-    driver::{Attempt, Claim, Request},
-};
+use dlock_core::{DistributedLock, Kind};
 use fastrand::Rng;
-use futures_util::{FutureExt, future::join_all};
+use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::semaphore::{arrive, is_full, take, take_all};
 use crate::{
     Arena,
-    case::{Case, Need, cases},
+    case::{Case, cases},
     history::{Counts, History},
 };
 
 /// The cases of this file.
 pub(super) fn cases() -> Vec<Case> {
     cases! {
-        "semaphore" (Kind::Permit) [] {
+        "semaphore_stress" (Kind::Permit) [] {
             the_limit_is_kept_in_a_storm,
             the_limit_is_kept_though_answers_are_lost_and_holders_die,
             a_holder_that_dies_gives_its_permit_back,
             a_dead_waiter_keeps_nobody_out_after_its_ttl_or_session,
         }
-        "semaphore" (Kind::Permit) [Need::Kind(Kind::Mutex)] { a_mutex_waits_for_every_permit }
-        "semaphore" (Kind::Permit) [Need::Driver] { a_permit_given_back_wakes_no_more_waiters_than_may_hold }
     }
 }
 
@@ -166,56 +160,4 @@ pub(super) async fn a_dead_waiter_keeps_nobody_out_after_its_ttl_or_session(aren
     held.remove(0).release().await.expect("held until now");
     let limit = arena.forgotten_after(&client, arena.short_ttl()) + arena.long_ttl(&client) / 3;
     drop(arena.within(limit, "a dead waiter is in the way", behind).await.expect("no panic"));
-}
-
-pub(super) async fn a_mutex_waits_for_every_permit(arena: Arc<Arena>) {
-    let (mut held, client) = (take_all(&arena, &[2; 2]).await, arena.client().await);
-    let mutex = client.mutex(arena.name());
-    let mut waiting = Box::pin(mutex.lock().ttl(arena.long_ttl(&client)));
-    for _ in 0..2 {
-        match timeout(Duration::from_millis(60), &mut waiting).await {
-            Err(_) => {}
-            Ok(Err(Error::WrongKind { .. })) => return,
-            Ok(other) => panic!("a mutex beside {} permits: {other:?}", held.len()),
-        }
-        held.remove(0).release().await.expect("held until now");
-    }
-    match arena.soon("all permits were given back", waiting).await {
-        // A refusal may have been under way.
-        Ok(_) | Err(Error::WrongKind { .. }) => {}
-        Err(error) => panic!("granted in the end, not {error:?}"),
-    }
-}
-
-/// Hints may come without cause. But if each release woke all who wait, a thousand waiters would ask for each permit. A
-/// store that can only watch wakes as many as may hold together, and no store need wake more.
-pub(super) async fn a_permit_given_back_wakes_no_more_waiters_than_may_hold(arena: Arc<Arena>) {
-    const WAITERS: usize = 12;
-    let (store, client) = (arena.store().await, arena.client().await);
-    let name = LockName::new(arena.name()).expect("legal");
-    let limit = NonZeroU32::new(2).expect("not zero");
-    let request = || Request::new(name.clone(), Kind::Permit, arena.long_ttl(&client)).limit(limit);
-    let mut claims = Vec::new();
-    for number in 0..2 + WAITERS {
-        let mut claim = store.backend.claim(request());
-        // A waiter that subscribes asks twice.
-        for _ in 0..2 {
-            let answer = claim.attempt().await.expect("the store can be asked");
-            assert_eq!(matches!(answer, Attempt::Granted(_)), number < 2, "the limit is two: {answer:?}");
-        }
-        claims.push(claim);
-    }
-    let mut holders = claims.drain(..2).collect::<Vec<_>>();
-    while join_all(claims.iter_mut().map(is_woken)).await.contains(&true) {}
-    holders.remove(0).release().await.expect("the store can be asked");
-    let woken = join_all(claims.iter_mut().map(is_woken)).await.into_iter().filter(|woken| *woken).count();
-    for claim in claims.iter_mut().chain(&mut holders) {
-        claim.release().await.expect("the store can be asked");
-    }
-    assert!(woken <= 2, "{woken} of {WAITERS} waiters were woken by one release, and the limit is two");
-}
-
-/// Whether the claim is told within a moment that it is worth asking again.
-async fn is_woken(claim: &mut Box<dyn Claim>) -> bool {
-    timeout(Duration::from_millis(200), claim.changed().boxed()).await.is_ok()
 }

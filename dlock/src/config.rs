@@ -1,12 +1,12 @@
-//! Configuration by TOML: several named stores, and rules that say which lock is in which store. Feature `config`. Over the
-//! usual length with its tests.
+//! Configuration by TOML: several named stores, and rules that say which lock is in which store. Feature `config`. The command
+//! `dlock` reads the same text. Over the usual length with its tests.
 //!
 //! ```toml
 //! default = "main"                    # the store of locks that no rule names; may be left out if there is one store
 //!
 //! [stores.main]
-//! url = "redis://app:${REDIS_PASSWORD}@localhost"   # `${…}`: from the environment, in any value
-//! ttl = "20s"                         # defaults for all locks in it: ttl, lease, renew_every, wait
+//! url = "redis://app:${REDIS_PASSWORD}@localhost"   # `${…}`: from the environment, in any text
+//! ttl = 20                            # defaults for all locks in it: ttl, lease, renew_every, wait
 //!
 //! [stores.local]
 //! url = "sqlite:locks.db"
@@ -21,61 +21,76 @@
 //! [[rules]]                           # the first that matches counts
 //! lock = "billing/*"                  # `*` any text, `?` one character
 //! store = "quorum"
-//! wait = "5s"
+//! wait = "5s"                         # or a number of seconds, or "forever"
 //! ```
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+mod duration;
+mod read;
 
-use dlock_core::{Error, LockOptions, Locks, RedLock, Registry, Result, driver::Store};
-use serde::{Deserialize, Deserializer, de};
-use toml::{Table, Value};
+use std::{collections::BTreeMap, fmt, path::Path, time::Duration};
+
+use dlock_core::{
+    Error, LockOptions, Locks, RedLock, Registry, Result, Wait,
+    driver::{Store, StoreUrl},
+};
 use wildmatch::WildMatch;
 
-/// What a TOML text says. `Debug` shows no URL, since one may hold a password.
-#[derive(Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
+pub use duration::{duration, wait};
+use read::Text;
+
+/// What a TOML text says. `Debug` shows no password.
+#[derive(Clone, Debug)]
 pub struct Config {
-    default: Option<String>,
+    default: String,
     stores: BTreeMap<String, NamedStore>,
-    #[serde(default)]
     rules: Vec<Rule>,
 }
 
-/// A store: a URL, or a majority of others.
-#[derive(Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// A store, and how locks in it are held.
+#[derive(Clone, Debug)]
 struct NamedStore {
-    url: Option<String>,
-    redlock: Option<Vec<String>>,
-    member_timeout: Option<Span>,
-    ttl: Option<Span>,
-    lease: Option<Span>,
-    renew_every: Option<Span>,
-    wait: Option<Span>,
+    /// Where the text says so: file, line, column, and the store's name.
+    place: String,
+    source: Source,
+    options: Options,
+}
+
+/// What a store is made of.
+#[derive(Clone)]
+enum Source {
+    Url(String),
+    /// A majority of other stores.
+    Majority {
+        members: Vec<String>,
+        member_timeout: Option<Duration>,
+    },
 }
 
 /// Which locks are where, and how they are held.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug)]
 struct Rule {
-    lock: String,
-    store: Option<String>,
-    ttl: Option<Span>,
-    lease: Option<Span>,
-    renew_every: Option<Span>,
-    wait: Option<Span>,
+    place: String,
+    glob: WildMatch,
+    store: String,
+    options: Options,
 }
 
-/// A duration as people write it: `20s`, `1m 30s`, `200ms`.
+/// What is said about how to hold and to wait.
 #[derive(Clone, Copy, Debug)]
-struct Span(Duration);
+struct Options {
+    ttl: Option<Duration>,
+    lease: Option<Duration>,
+    renew_every: Option<Duration>,
+    wait: Option<Wait>,
+}
 
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
-        let span = humantime::parse_duration(&text);
-        span.map(Self)
-            .map_err(|_| de::Error::custom(format!("`{text}` is no duration; write for example `20s`")))
+impl Options {
+    /// Puts these options over others.
+    fn over(self, options: LockOptions) -> LockOptions {
+        let options = self.ttl.into_iter().fold(options, LockOptions::ttl);
+        let options = self.lease.into_iter().fold(options, LockOptions::lease);
+        let options = self.renew_every.into_iter().fold(options, LockOptions::renew_every);
+        self.wait.into_iter().fold(options, LockOptions::wait)
     }
 }
 
@@ -91,101 +106,209 @@ impl Config {
     /// Reads a text, with `${…}` taken from the environment.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`], with what is wrong and what there is to choose from.
+    /// [`Error::InvalidConfig`], with the line and column, the store and key, what is wrong, and what there is to choose from.
     pub fn from_toml(text: &str) -> Result<Self> {
-        let mut table: Table = text.parse().map_err(|error: toml::de::Error| invalid(error.message()))?;
-        table.iter_mut().try_for_each(|(_, value)| substitute(value))?;
-        let config: Self = table.try_into().map_err(|error: toml::de::Error| invalid(error.message()))?;
-        config.check()?;
-        Ok(config)
+        Text { text, file: None }.read()
     }
 
-    fn check(&self) -> Result<()> {
-        let exists = |name: &String, who: &str| match self.stores.contains_key(name) {
-            true => Ok(()),
-            false => Err(invalid(&format!("{who} names the store `{name}`; there are: {}", self.known()))),
-        };
-        self.default_store()?;
-        for (name, place) in &self.stores {
-            match (&place.url, &place.redlock) {
-                (Some(_), None) if place.member_timeout.is_some() => {
-                    return Err(invalid(&format!("store `{name}` has a `member_timeout` and is no redlock")));
-                }
-                (Some(_), None) => {}
-                (None, Some(members)) => {
-                    for member in members {
-                        exists(member, &format!("the redlock `{name}`"))?;
-                        if self.stores[member].url.is_none() {
-                            return Err(invalid(&format!(
-                                "the redlock `{name}` has another, `{member}`, as a member"
-                            )));
-                        }
-                    }
-                }
-                _ => return Err(invalid(&format!("store `{name}` must have either `url` or `redlock`"))),
-            }
-        }
-        self.rules
-            .iter()
-            .filter_map(|rule| Some((rule, rule.store.as_ref()?)))
-            .try_for_each(|(rule, store)| exists(store, &format!("the rule for `{}`", rule.lock)))
+    /// Reads a file, as [`from_toml`](Self::from_toml) does. Its errors begin with `FILE:LINE:COLUMN`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`], also if the file cannot be read.
+    pub fn from_file(file: impl AsRef<Path>) -> Result<Self> {
+        let file = file.as_ref();
+        let unread =
+            |error| Error::InvalidConfig { reason: format!("cannot read `{}`: {error}", file.display()) };
+        Text { text: &std::fs::read_to_string(file).map_err(unread)?, file: Some(file) }.read()
     }
 
-    /// The names to choose from.
-    fn known(&self) -> String {
-        self.stores.keys().cloned().collect::<Vec<_>>().join(", ")
+    /// The names of the stores, in alphabetical order.
+    pub fn stores(&self) -> impl Iterator<Item = &str> {
+        self.stores.keys().map(String::as_str)
+    }
+
+    /// The name of the store in which a lock is. The first rule that matches counts.
+    pub fn store_of(&self, lock: &str) -> &str {
+        self.rule(lock).map_or(&self.default, |rule| &rule.store)
     }
 
     /// The name of the store of locks that no rule names.
-    fn default_store(&self) -> Result<&String> {
-        let only = || Some(self.stores.keys().next()?).filter(|_| self.stores.len() == 1);
-        let default = self.default.as_ref().or_else(only);
-        let default = default
-            .ok_or_else(|| invalid("there is more than one store, or none: say which is the `default`"))?;
-        let unknown =
-            || invalid(&format!("`default` names the store `{default}`; there are: {}", self.known()));
-        self.stores.contains_key(default).then_some(default).ok_or_else(unknown)
+    pub fn default_store(&self) -> &str {
+        &self.default
+    }
+
+    /// How long to wait for a lock, if its rule or its store says so.
+    pub fn wait_of(&self, lock: &str) -> Option<Wait> {
+        let of_store = || self.stores[self.store_of(lock)].options.wait;
+        self.rule(lock).and_then(|rule| rule.options.wait).or_else(of_store)
+    }
+
+    /// The URL of a store, or the URLs of the members of a redlock; none if there is no such store. They hold the passwords:
+    /// for messages there is [`shown`](Self::shown).
+    pub fn urls(&self, store: &str) -> Vec<&str> {
+        match self.stores.get(store).map(|store| &store.source) {
+            Some(Source::Url(url)) => vec![url],
+            Some(Source::Majority { members, .. }) => {
+                members.iter().flat_map(|member| self.urls(member)).collect()
+            }
+            None => Vec::new(),
+        }
+    }
+
+    /// What a store is, without secrets: its URL, or of which others it is a majority.
+    pub fn shown(&self, store: &str) -> Option<String> {
+        self.stores.get(store).map(|store| store.source.to_string())
+    }
+
+    fn rule(&self, lock: &str) -> Option<&Rule> {
+        self.rules.iter().find(|rule| rule.glob.matches(lock))
     }
 
     /// Connects to every store. The members of a redlock must all be there.
     ///
     /// # Errors
-    /// Those of [`Registry::connect`], and [`Error::InvalidOptions`] for options that clash.
+    /// Those of [`Registry::connect`], and [`Error::InvalidConfig`] for options that clash.
     ///
     /// # Cancel safety
     /// Safe: dropping the future ends the attempt.
     pub async fn connect(&self, registry: &Registry) -> Result<Stores> {
-        let mut opened: BTreeMap<&String, Store> = BTreeMap::new();
-        for (name, place) in &self.stores {
-            if let Some(url) = &place.url {
-                opened.insert(name, registry.open(url).await?);
+        let mut opened: BTreeMap<&str, Store> = BTreeMap::new();
+        let mut stores: BTreeMap<String, (Locks, LockOptions)> = BTreeMap::new();
+        let is_member = |name: &String| {
+            let has = |store: &NamedStore| matches!(&store.source, Source::Majority { members, .. } if members.contains(name));
+            self.stores.values().any(has)
+        };
+        for (name, store) in &self.stores {
+            if let Source::Url(url) = &store.source {
+                // A member is one client, for itself and for the majority.
+                let locks = if is_member(name) {
+                    let member = store.told(registry.open(url).await)?;
+                    opened.insert(name, member.clone());
+                    Locks::new(member)
+                } else {
+                    store.told(registry.connect(url).await)?
+                };
+                stores.insert(name.clone(), store.with_options(locks)?);
             }
         }
-        for (name, place) in &self.stores {
-            if let Some(members) = &place.redlock {
-                let lock = RedLock::new(members.iter().map(|member| opened[member].clone()))?;
-                let limit = place.member_timeout.map(|Span(limit)| limit);
-                opened.insert(name, limit.into_iter().fold(lock, RedLock::member_timeout).into_store());
+        for (name, store) in &self.stores {
+            if let Source::Majority { members, member_timeout } = &store.source {
+                let members = members.iter().map(|member| opened[member.as_str()].clone());
+                let locks = store.majority(members, *member_timeout)?;
+                stores.insert(name.clone(), store.with_options(locks)?);
             }
         }
-        let mut stores = BTreeMap::new();
-        for (name, store) in opened {
-            let place = &self.stores[name];
-            let options = LockOptions::new();
-            let options = with(options, place.ttl, place.lease, place.renew_every, place.wait);
-            options.validate(store.backend.info())?;
-            stores.insert(name.clone(), (Locks::new(store).with_defaults(options), options));
-        }
-        let default = self.default_store()?.clone();
-        let mut rules = Vec::with_capacity(self.rules.len());
-        for rule in &self.rules {
-            let (locks, options) = &stores[rule.store.as_ref().unwrap_or(&default)];
-            let options = with(*options, rule.ttl, rule.lease, rule.renew_every, rule.wait);
-            options.validate(locks.info())?;
-            rules.push((WildMatch::new(&rule.lock), locks.clone().with_defaults(options)));
-        }
+        let rules = self.rules.iter().map(|rule| {
+            let (locks, options) = &stores[&rule.store];
+            Ok((rule.glob.clone(), rule.with_options(locks, options)?))
+        });
+        let rules = rules.collect::<Result<_>>()?;
         let stores = stores.into_iter().map(|(name, (locks, _))| (name, locks)).collect();
-        Ok(Stores { default, stores, rules })
+        Ok(Stores { default: self.default.clone(), stores, rules })
+    }
+
+    /// Connects to the store of one lock only, with the options of its rule.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    /// Safe: dropping the future ends the attempt.
+    pub async fn connect_for(&self, registry: &Registry, lock: &str) -> Result<Locks> {
+        let (locks, options) = self.connected(registry, self.store_of(lock)).await?;
+        match self.rule(lock) {
+            Some(rule) => rule.with_options(&locks, &options),
+            None => Ok(locks),
+        }
+    }
+
+    /// Connects to one store only.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect), and [`Error::InvalidConfig`] if there is no such store.
+    ///
+    /// # Cancel safety
+    /// Safe: dropping the future ends the attempt.
+    pub async fn connect_store(&self, registry: &Registry, store: &str) -> Result<Locks> {
+        self.connected(registry, store).await.map(|(locks, _)| locks)
+    }
+
+    async fn connected(&self, registry: &Registry, name: &str) -> Result<(Locks, LockOptions)> {
+        let unknown = || Error::InvalidConfig {
+            reason: format!(
+                "there is no store `{name}`; there are: {}",
+                self.stores().collect::<Vec<_>>().join(", ")
+            ),
+        };
+        let store = self.stores.get(name).ok_or_else(unknown)?;
+        let locks = match &store.source {
+            Source::Url(url) => store.told(registry.connect(url).await)?,
+            Source::Majority { members, member_timeout } => {
+                let mut opened = Vec::new();
+                for member in members {
+                    if let NamedStore { source: Source::Url(url), .. } = &self.stores[member] {
+                        opened.push(self.stores[member].told(registry.open(url).await)?);
+                    }
+                }
+                store.majority(opened, *member_timeout)?
+            }
+        };
+        store.with_options(locks)
+    }
+}
+
+impl NamedStore {
+    fn majority(&self, members: impl IntoIterator<Item = Store>, limit: Option<Duration>) -> Result<Locks> {
+        let lock = self.told(RedLock::new(members))?;
+        Ok(Locks::new(limit.into_iter().fold(lock, RedLock::member_timeout).into_store()))
+    }
+
+    fn with_options(&self, locks: Locks) -> Result<(Locks, LockOptions)> {
+        let options = self.options.over(LockOptions::new());
+        self.told(options.validate(locks.info()))?;
+        Ok((locks.with_defaults(options.clone()), options))
+    }
+
+    fn told<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| told(&self.place, error))
+    }
+}
+
+impl Rule {
+    /// The client with the options of its store and, over these, of the rule.
+    fn with_options(&self, locks: &Locks, options: &LockOptions) -> Result<Locks> {
+        let options = self.options.over(options.clone());
+        options.validate(locks.info()).map_err(|error| told(&self.place, error))?;
+        Ok(locks.clone().with_defaults(options))
+    }
+}
+
+/// Says where in the text what is wrong stands. Of a server that does not answer the text says nothing wrong.
+fn told(place: &str, error: Error) -> Error {
+    match error {
+        Error::InvalidConfig { reason } | Error::InvalidOptions { reason } => {
+            Error::InvalidConfig { reason: format!("{place}: {reason}") }
+        }
+        error => error,
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Url(url) => match url.parse::<StoreUrl>() {
+                Ok(url) => write!(f, "{url}"),
+                // A text that is no URL may be a password.
+                Err(_) => f.write_str("***"),
+            },
+            Self::Majority { members, .. } => write!(f, "a majority of {}", members.join(", ")),
+        }
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -211,58 +334,6 @@ impl Stores {
             locks.close().await;
         }
     }
-}
-
-impl fmt::Debug for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { default, stores, rules } = self;
-        let stores: Vec<_> = stores.keys().collect();
-        f.debug_struct("Config")
-            .field("default", default)
-            .field("stores", &stores)
-            .field("rules", rules)
-            .finish()
-    }
-}
-
-fn with(
-    options: LockOptions,
-    ttl: Option<Span>,
-    lease: Option<Span>,
-    renew_every: Option<Span>,
-    wait: Option<Span>,
-) -> LockOptions {
-    let options = ttl.into_iter().fold(options, |options, Span(ttl)| options.ttl(ttl));
-    let options = lease.into_iter().fold(options, |options, Span(lease)| options.lease(lease));
-    let options =
-        renew_every.into_iter().fold(options, |options, Span(cadence)| options.renew_every(cadence));
-    wait.into_iter().fold(options, |options, Span(wait)| options.wait(wait))
-}
-
-/// Puts the environment's values in place of `${…}`, in every text of a value.
-fn substitute(value: &mut Value) -> Result<()> {
-    match value {
-        Value::String(text) => {
-            // The value of a variable is not expanded again, because it may contain a `${` itself.
-            let (mut done, mut rest) = (String::new(), text.as_str());
-            while let Some((before, after)) = rest.split_once("${") {
-                let unclosed = || invalid("a `${` has no `}`");
-                let (variable, after) = after.split_once('}').ok_or_else(unclosed)?;
-                let unset = |_| invalid(&format!("the variable `{variable}` is not set in the environment"));
-                done = done + before + &std::env::var(variable).map_err(unset)?;
-                rest = after;
-            }
-            *text = done + rest;
-            Ok(())
-        }
-        Value::Array(values) => values.iter_mut().try_for_each(substitute),
-        Value::Table(table) => table.iter_mut().try_for_each(|(_, value)| substitute(value)),
-        _ => Ok(()),
-    }
-}
-
-fn invalid(reason: &str) -> Error {
-    Error::InvalidConfig { reason: format!("configuration: {}", reason.trim_end().replace('\n', " ")) }
 }
 
 #[cfg(test)]
@@ -314,27 +385,75 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_named_together_with_the_known_values() {
+    fn a_mistake_is_named_with_its_place_and_the_known_values() {
         for (text, words) in [
-            ("[stores.a]\nurl='memory:'\nttt='1s'", ["unknown field `ttt`", "expected one of"]),
-            ("[stores.a]\nurl='memory:'\nttl='soon'", ["`soon` is no duration", "20s"]),
-            ("default='b'\n[stores.a]\nurl='memory:'", ["names the store `b`", "there are: a"]),
-            ("[stores.a]\nurl='memory:'\n[[rules]]\nlock='x'\nstore='b'", ["rule for `x`", "there are: a"]),
-            ("[stores.a]\nttl='1s'", ["store `a`", "either `url` or `redlock`"]),
-            ("[stores.a]\nurl='${DLOCK_TEST_NOT_SET}'", ["DLOCK_TEST_NOT_SET", "not set"]),
-            ("[stores.a]\nurl='memory:'\n[stores.b]\nurl='memory:'", ["more than one store", "`default`"]),
+            (
+                "[stores.a]\nurl='memory:'\nttt='1s'",
+                &["line 3, column 1", "store `a`", "`ttt`", "there are: url"][..],
+            ),
+            (
+                "[stores.a]\nurl='memory:'\nttl='soon'",
+                &["line 3, column 5", "store `a`, `ttl`", "`soon`", "30s"],
+            ),
+            ("[stores.a]\nurl='memory:'\nwait=true", &["line 3, column 6", "store `a`, `wait`", "boolean"]),
+            ("default='b'\n[stores.a]\nurl='memory:'", &["line 1, column 9", "no store `b`", "there are: a"]),
+            (
+                "[stores.a]\nurl='memory:'\n[[rules]]\nlock='x'\nstore='b'",
+                &["line 5, column 7", "rule for `x`, `store`", "there are: a"],
+            ),
+            ("[stores.a]\nurl='memory:'\n[[rules]]\nstore='a'", &["line 3", "a rule", "`lock = "]),
+            ("[stores.a]\nttl='1s'", &["line 1, column 9", "store `a`", "either `url` or `redlock`"]),
+            ("[stores.a]\nredlock=['a','b']", &["store `a`, `redlock`", "`a` is a redlock itself"]),
+            (
+                "[stores.a]\nurl='${DLOCK_TEST_NOT_SET}'",
+                &["line 2, column 5", "`url`", "DLOCK_TEST_NOT_SET", "not set"],
+            ),
+            ("[stores.a]\nurl='memory:'\n[stores.b]\nurl='memory:'", &["not one store", "`default`"]),
+            ("# nothing", &["stores.main.url"]),
+            ("[stores.a]\nurl=hunter2", &["line 2, column 5"]),
         ] {
             let error = Config::from_toml(text).expect_err(text).to_string();
             assert!(words.iter().all(|word| error.contains(word)), "{error}");
+            assert!(!error.contains("hunter2"), "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn what_a_store_refuses_is_named_with_its_place_in_the_file() {
+        let file = std::env::temp_dir().join(format!("dlock-config-{}.toml", std::process::id()));
+        let text = "[stores.a]\nurl='memory:'\n[[rules]]\nlock='é*'\nttl='1s'\nrenew_every='900ms'\n[stores.b]\nurl='nosuch:'";
+        std::fs::write(&file, format!("default='a'\n{text}")).unwrap();
+        let config = Config::from_file(&file);
+        std::fs::remove_file(&file).unwrap();
+        let (config, registry) = (config.unwrap(), crate::registry());
+        let clash = config.connect_for(&registry, "é1").await.unwrap_err().to_string();
+        let (place, words) = (format!("{}:4:1: the rule for `é*`", file.display()), "900ms");
+        assert!(clash.starts_with(&place) && clash.contains(words), "{clash}");
+        let unknown = config.connect(&registry).await.unwrap_err().to_string();
+        assert!(unknown.starts_with(&format!("{}:8:9: store `b`", file.display())), "{unknown}");
+        config.connect_for(&registry, "other").await.expect("the other store is not asked");
+        let absent = Config::from_file(&file).unwrap_err().to_string();
+        assert!(absent.contains(&file.display().to_string()), "{absent}");
+    }
+
+    #[test]
+    fn durations_are_those_of_the_command() {
+        let config = Config::from_toml(
+            "[stores.a]\nurl='memory:'\nttl=20\nwait='forever'\n[[rules]]\nlock='x'\nwait=0\n[[rules]]\nlock='y'\nwait=0.5",
+        );
+        let config = config.unwrap();
+        assert_eq!(config.stores["a"].options.ttl, Some(Duration::from_secs(20)));
+        assert_eq!(config.wait_of("z"), Some(Wait::Forever));
+        assert_eq!(config.wait_of("x"), Some(Wait::Never));
+        assert_eq!(config.wait_of("y"), Some(Wait::For(Duration::from_millis(500))));
     }
 
     #[test]
     fn variables_are_replaced_once_and_a_password_is_never_shown() {
-        let mut value = Value::String("a-${CARGO_PKG_NAME}-${CARGO_PKG_NAME}-$z".to_owned());
-        substitute(&mut value).unwrap();
-        assert_eq!(value.as_str(), Some("a-dlock-rs-dlock-rs-$z"));
+        let text = read::substitute("a-${CARGO_PKG_NAME}-${CARGO_PKG_NAME}-$z").unwrap();
+        assert_eq!(text, "a-dlock-rs-dlock-rs-$z");
         let config = Config::from_toml("[stores.a]\nurl='redis://u:hunter2@h'").unwrap();
         assert!(!format!("{config:?}").contains("hunter2"));
+        assert_eq!(config.shown("a").unwrap(), "redis://u:***@h");
     }
 }

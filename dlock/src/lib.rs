@@ -15,24 +15,27 @@
 //!
 //! The store is chosen by its URL. `memory:` is always there, for tests; `sqlite:PATH`, feature `sqlite`, is one file
 //! for many processes of one host; `redis://HOST` and its kin, feature `redis`, are shared by hosts, and with Redisson;
-//! `redis+redlock://A,B,C`, of the same feature, is a majority of servers, without a token. What all stores promise, and
+//! `redis+redlock://A,B,C`, of the same feature, is a majority of servers, without a token; `zk://HOST`, feature `zk`, is
+//! ZooKeeper, shared with Curator; `etcd://A,B,C`, feature `etcd`, is a cluster, shared with `etcdctl lock`;
+//! `mysql://HOST/DATABASE` and `mariadb://…`, feature `mysql`, are a queue in a table, or the server's own named locks. What
+//! all stores promise, and
 //! where that ends, is in `docs/semantics.md`; what is one store's own is in the README of its crate.
 //!
 //! [`MultiLock`] takes several locks as one; [`RedLock`] makes one store of several.
 //!
 //! To bring a store of your own, see [`driver`], and add it to the [`registry`].
 //!
-//! The package is also the command `dlock`, feature `cli`: `dlock run NAME -- CMD` runs a command under a lock.
+//! The command `dlock` is a package of its own, `dlock-cli`: `dlock run NAME -- CMD` runs a command under a lock.
 
-#[cfg(feature = "cli")]
-pub mod cli;
+pub mod blocking;
 #[cfg(feature = "config")]
 pub mod config;
 
 pub use dlock_core::{
     Acquire, ClaimId, Contender, DistributedLock, DistributedLockExt, Error, FairLock, FairMutex, Guard,
-    Kind, Lock, LockName, LockOptions, LockState, Locks, LostReason, LostSignal, MultiLock, Mutex, Owner,
-    ReadLock, RedLock, Registry, Result, RwLock, RwPair, Token, TryAcquire, Wait, WriteLock, driver,
+    GuardError, Kind, Lock, LockName, LockOptions, LockState, Locks, LostReason, LostSignal, MultiLock,
+    Mutex, Owner, ReadLock, RedLock, Registry, Result, RwLock, RwPair, Semaphore, Ticket, Token, TryAcquire,
+    Wait, Who, WriteLock, driver,
 };
 
 /// Connects to the store that a URL names, with the stores that are compiled in.
@@ -47,6 +50,19 @@ pub async fn connect(url: &str) -> Result<Locks> {
     registry().connect(url).await
 }
 
+/// Connects as [`connect`] does, with the client on a thread of its own: its locks are renewed while the caller's runtime is
+/// blocked, it works on any executor, and nothing stays locked when the program ends. See [`Locks::on_own_thread`], which also
+/// says what that costs.
+///
+/// # Errors
+/// As [`connect`], and [`Error::Unavailable`] if there is no thread to be had.
+///
+/// # Cancel safety
+/// Safe: dropping the future ends the attempt and the thread.
+pub async fn connect_on_own_thread(url: &str) -> Result<Locks> {
+    registry().connect_on_own_thread(url).await
+}
+
 /// The stores that are compiled in, to add your own with [`Registry::with`].
 ///
 /// It also knows the schemes of the stores that are not compiled in, and refuses their URLs with the feature that brings
@@ -59,9 +75,12 @@ pub fn registry() -> Registry {
 }
 
 /// All stores: for each its feature, the schemes of its URLs, and its driver if it is compiled in.
-const STORES: [(&str, &[&str], Option<driver::Driver>); 2] = [
+const STORES: [(&str, &[&str], Option<driver::Driver>); 5] = [
     ("sqlite", &["sqlite"], SQLITE),
+    ("etcd", &["etcd", "etcds"], ETCD),
     ("redis", &["redis", "rediss", "redis+unix", "redis+sentinel", "redis-cluster", "redis+redlock"], REDIS),
+    ("zk", &["zk"], ZOOKEEPER),
+    ("mysql", &["mysql", "mariadb"], MYSQL),
 ];
 
 #[cfg(feature = "sqlite")]
@@ -69,10 +88,25 @@ const SQLITE: Option<driver::Driver> = Some(dlock_sqlite::DRIVER);
 #[cfg(not(feature = "sqlite"))]
 const SQLITE: Option<driver::Driver> = None;
 
+#[cfg(feature = "etcd")]
+const ETCD: Option<driver::Driver> = Some(dlock_etcd::DRIVER);
+#[cfg(not(feature = "etcd"))]
+const ETCD: Option<driver::Driver> = None;
+
 #[cfg(feature = "redis")]
 const REDIS: Option<driver::Driver> = Some(dlock_redis::DRIVER);
 #[cfg(not(feature = "redis"))]
 const REDIS: Option<driver::Driver> = None;
+
+#[cfg(feature = "zk")]
+const ZOOKEEPER: Option<driver::Driver> = Some(dlock_zookeeper::DRIVER);
+#[cfg(not(feature = "zk"))]
+const ZOOKEEPER: Option<driver::Driver> = None;
+
+#[cfg(feature = "mysql")]
+const MYSQL: Option<driver::Driver> = Some(dlock_mysql::DRIVER);
+#[cfg(not(feature = "mysql"))]
+const MYSQL: Option<driver::Driver> = None;
 
 #[cfg(test)]
 mod tests {

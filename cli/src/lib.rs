@@ -1,0 +1,119 @@
+//! The command `dlock`: from the command line to an exit status. A library, for a program of your own that adds a store to it.
+
+#[cfg(not(unix))]
+compile_error!(
+    "the command `dlock` needs Unix processes and signals; the library, package `dlock-rs`, does not"
+);
+
+mod args;
+mod child;
+mod choice;
+mod exec;
+mod exit;
+mod held;
+mod info;
+mod init;
+mod json;
+mod look;
+mod output;
+mod run;
+mod show;
+mod signals;
+mod store;
+mod ticket;
+mod unlock;
+mod values;
+mod wait;
+
+use std::{env, process::ExitCode};
+
+use clap::FromArgMatches;
+use dlock::Registry;
+
+use self::{
+    args::{Cli, Command},
+    choice::Stores,
+    exit::{Failure, Outcome, USAGE},
+};
+
+/// The whole command `dlock`, over the stores of a registry: reads the command line, does what it says, and tells the exit
+/// status.
+///
+/// The `main` of a program that adds a store of its own is `dlock_cli::main(dlock::registry().with(DRIVER))`;
+/// `examples/folder-store` is such a program.
+///
+/// It must be the first thing that the program does, on the main thread. To run a command under a lock, `dlock` starts its own
+/// program once more, and that must come here with the command line unchanged. On Linux the command is killed when the thread
+/// ends that called this.
+pub fn main(registry: Registry) -> ExitCode {
+    let mut words = env::args_os().skip(1);
+    // Handled before clap, because every `run` comes here, and because users never call it.
+    if words.next().is_some_and(|word| word == exec::STEP) {
+        return exec::step(words).report();
+    }
+    let parsed = Cli::with(&registry).try_get_matches().and_then(|matches| {
+        let cli = Cli::from_arg_matches(&matches)?;
+        Ok((cli, Stores::new(&registry, &matches)))
+    });
+    let (cli, stores) = match parsed {
+        Ok(parsed) => parsed,
+        Err(message) => {
+            message.print().ok();
+            return if message.use_stderr() { USAGE.into() } else { ExitCode::SUCCESS };
+        }
+    };
+    match obey(&stores, cli.command) {
+        Ok(status) => status.into(),
+        Err(failure) => failure.of_store(&stores.which()).report(),
+    }
+}
+
+fn obey(stores: &Stores<'_>, command: Command) -> Outcome {
+    if let Command::Completions { shell } = command {
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut Cli::with(stores.registry), "dlock", &mut script);
+        return output::print(&script).map(|()| exit::OK);
+    }
+    if let Command::Man { command } = &command {
+        return man(Cli::with(stores.registry), command.as_deref());
+    }
+    if let Command::Lock { .. } = command {
+        return Err(Failure::usage(
+            "there is no `dlock lock`: write `dlock run NAME -- CMD` to hold the lock while a command runs, or `dlock acquire NAME` for a lock that outlives dlock",
+        ));
+    }
+    // A runtime on the main thread only: the kernel kills the command when the *thread* that spawned it ends.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::internal("cannot start", &error))?;
+    let outcome = runtime.block_on(async {
+        match command {
+            Command::Run(args) => run::run(stores, args).await,
+            Command::Try(args) => run::attempt(stores, args.hold).await,
+            Command::Acquire(args) => ticket::acquire(stores, args).await,
+            Command::Release(args) => ticket::release(stores, args).await,
+            Command::Ls(args) => look::ls(stores, args).await,
+            Command::Inspect(args) => look::inspect(stores, args).await,
+            Command::Unlock(args) => unlock::unlock(stores, args).await,
+            Command::Info(args) => info::info(stores, args).await,
+            Command::Init(args) => init::init(stores, args).await,
+            Command::Lock { .. } | Command::Completions { .. } | Command::Man { .. } => Ok(exit::OK),
+        }
+    });
+    // A thread of a store that hangs must not keep dlock from ending.
+    runtime.shutdown_background();
+    outcome
+}
+
+/// Prints the manual page of dlock, or of one of its commands.
+fn man(mut cli: clap::Command, command: Option<&str>) -> Outcome {
+    cli.build();
+    let page = match command {
+        None => Some(cli),
+        Some(name) => cli.find_subcommand(name).cloned(),
+    };
+    let page = page.ok_or_else(|| Failure::usage("there is no such command; `dlock --help` lists them"))?;
+    let mut text = Vec::new();
+    let rendered = clap_mangen::Man::new(page).render(&mut text);
+    rendered.map_err(|error| Failure::internal("cannot write the page", &error))?;
+    output::print(&text).map(|()| exit::OK)
+}

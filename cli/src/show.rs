@@ -1,0 +1,133 @@
+//! Locks in words and as tables.
+
+use std::{fmt::Write, time::Duration};
+
+use dlock::{Contender, LockName, LockState};
+
+/// `held by anna@web-3 pid 4711 dlock run report for 12s`; `None` if nobody holds it.
+pub(crate) fn holders(state: &LockState) -> Option<String> {
+    let (first, rest) = state.holders.split_first()?;
+    let since = first.since.map(|since| format!(" for {}", rough(since))).unwrap_or_default();
+    let others = match rest.len() {
+        0 => String::new(),
+        1 => " and another".to_owned(),
+        n => format!(" and {n} others"),
+    };
+    Some(format!("held by {}{since}{others}", who(first)))
+}
+
+/// A headline and one line for each lock. Empty if there are no locks.
+pub(crate) fn table(states: &[LockState]) -> String {
+    let row = |state: &LockState| {
+        let first = state.holders.first();
+        [
+            printable(state.name.as_str()),
+            first.map_or("-".to_owned(), |holder| holder.kind.to_string()),
+            state.holders.len().to_string(),
+            state.queue.len().to_string(),
+            first.map_or("-".to_owned(), |holder| optional(holder.since.map(rough))),
+            first.map_or("-".to_owned(), who),
+        ]
+    };
+    aligned(["NAME", "KIND", "HOLDERS", "WAITING", "SINCE", "WHO"], states.iter().map(row).collect())
+}
+
+/// All about one lock.
+pub(crate) fn page(name: &LockName, state: Option<&LockState>) -> String {
+    let name = printable(name.as_str());
+    let Some(state) = state else { return format!("{name} is free\n") };
+    let rows = places(state).map(|(place, contender)| {
+        [
+            place.map_or("holds".to_owned(), |place| format!("waits {place}")),
+            contender.kind.to_string(),
+            optional(contender.token),
+            optional(contender.since.map(rough)),
+            optional(contender.ttl_left.map(rough)),
+            who(contender),
+        ]
+    });
+    let table = aligned(["", "KIND", "TOKEN", "SINCE", "TTL LEFT", "WHO"], rows.collect());
+    format!("{name}\n{table}")
+}
+
+/// The holders, then those who wait with their places.
+pub(crate) fn places(state: &LockState) -> impl Iterator<Item = (Option<usize>, &Contender)> {
+    let holders = state.holders.iter().map(|holder| (None, holder));
+    holders.chain((1..).map(Some).zip(&state.queue))
+}
+
+/// Who it is.
+fn who(contender: &Contender) -> String {
+    printable(contender.who.as_deref().unwrap_or(&contender.id))
+}
+
+/// A text that another program may have written, so that it cannot fool whoever reads it on a terminal.
+fn printable(text: &str) -> String {
+    let mut shown = String::new();
+    for c in text.chars() {
+        if fools(c) { shown.extend(c.escape_unicode()) } else { shown.push(c) }
+    }
+    shown
+}
+
+/// Whether a character moves the cursor, changes the direction of the text, or is not to be seen.
+pub(crate) fn fools(c: char) -> bool {
+    // Rust's escapes know which characters these are. They escape quotes and backslashes too, and a combining mark that has no
+    // letter before it.
+    !matches!(c, '"' | '\'' | '\\') && format!("a{c}").escape_debug().nth(2).is_some()
+}
+
+fn optional(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
+/// A duration for people: whole seconds are enough.
+fn rough(duration: Duration) -> String {
+    humantime::format_duration(Duration::from_secs(duration.as_secs())).to_string()
+}
+
+/// Columns as wide as they need to be.
+fn aligned<const N: usize>(headline: [&str; N], rows: Vec<[String; N]>) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let rows: Vec<_> = std::iter::once(headline.map(str::to_owned)).chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+    let widths: Vec<_> = (0..N).map(width).collect();
+    let mut table = String::new();
+    for row in &rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            // Writing to a String cannot fail.
+            write!(line, "{cell:width$}  ").ok();
+        }
+        table.push_str(line.trim_end());
+        table.push('\n');
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_that_could_fool_a_terminal_is_escaped_and_others_are_not() {
+        for honest in [
+            "anna@web-3 pid 4711 dlock run report",
+            "\"it's\" C:\\x",
+            "J\u{fc}rgen e\u{301}",
+            "हिन्दी 日本 🦀",
+        ] {
+            assert_eq!(printable(honest), honest);
+        }
+        for (text, shown) in [
+            ("a\u{1b}[2J\n", "a\\u{1b}[2J\\u{a}"),
+            ("\u{9b}31m\u{7f}", "\\u{9b}31m\\u{7f}"),
+            ("gnp.\u{202e}evil\u{2066}", "gnp.\\u{202e}evil\\u{2066}"),
+            ("a\u{200b}b\u{feff}\u{2028}", "a\\u{200b}b\\u{feff}\\u{2028}"),
+        ] {
+            assert_eq!(printable(text), shown);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! dlock at a terminal.
+
+use std::{
+    fs::File,
+    io::{Read, Write},
+    process::{Command, Stdio},
+};
+
+use rustix::{
+    fs::{Mode, OFlags},
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+};
+
+use crate::place::{Place, Started, until};
+
+/// A terminal: the side of the person, and that of the programs.
+fn terminal() -> (File, File) {
+    let person = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&person).unwrap();
+    unlockpt(&person).unwrap();
+    let path = ptsname(&person, Vec::new()).unwrap();
+    let programs =
+        rustix::fs::open(&*path, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+    (person.into(), programs.into())
+}
+
+/// Reads until `words` have come.
+fn read_until(person: &mut File, words: &str) -> String {
+    let mut text = Vec::new();
+    let mut buffer = [0; 1024];
+    loop {
+        let shown = String::from_utf8_lossy(&text).into_owned();
+        if shown.contains(words) {
+            return shown;
+        }
+        let count =
+            person.read(&mut buffer).unwrap_or_else(|error| panic!("{error}: no {words:?} in {shown:?}"));
+        text.extend_from_slice(&buffer[..count]);
+    }
+}
+
+#[test]
+fn a_person_is_told_whom_the_waiting_is_for_until_it_is_over() {
+    let place = Place::new();
+    let holder = place.hold(&["x"]);
+    let first = place.dlock(["run", "x", "true"]).spawn().unwrap();
+    place.until_queued("x", 1);
+    let (mut person, programs) = terminal();
+    let waiter = place.dlock(["run", "x", "--", "true"]).stderr(programs).spawn().unwrap();
+    let line = read_until(&mut person, "(1 ahead), held by ");
+    assert!(line.contains("dlock: waiting for lock `x` (1 ahead), held by "), "{line:?}");
+    // In place: it begins anew before it is wiped.
+    read_until(&mut person, "\r\u{1b}[2Kdlock: waiting");
+    holder.let_go();
+    for process in [first, waiter] {
+        assert!(process.wait_with_output().unwrap().status.success());
+    }
+    let mut rest = Vec::new();
+    // The other side is closed: what is left ends with an error on Linux.
+    person.read_to_end(&mut rest).ok();
+    assert!(rest.ends_with(b"\r\x1b[2K"), "{:?}", String::from_utf8_lossy(&rest));
+}
+
+#[test]
+fn nobody_is_told_where_there_is_no_terminal() {
+    let place = Place::new();
+    let holder = place.hold(&["x"]);
+    let ended = place.run(["run", "--wait", "1", "x", "--", "true"]);
+    assert_eq!(ended.err.lines().count(), 1, "only that it was in vain: {}", ended.err);
+    holder.let_go();
+}
+
+/// A command line in a session of its own, at a terminal.
+fn at_a_terminal(place: &Place, programs: File, words: &[&str]) -> Command {
+    let mut command = Command::new("setsid");
+    command.args(["--ctty", "--wait"]).args(words).stdin(Stdio::from(programs)).current_dir(place.path("."));
+    command.envs(place.dlock(["run"]).get_envs().filter_map(|(key, value)| Some((key, value?))));
+    command
+}
+
+#[test]
+fn a_command_may_ask_at_the_terminal_though_its_stdin_is_a_file() {
+    let place = Place::new();
+    let (mut person, programs) = terminal();
+    let text = r#""$DLOCK" run x -- sh -c 'echo ready; read word </dev/tty; echo "$word" > told' </dev/null"#;
+    let run = Started::with_its_stdin(&mut at_a_terminal(&place, programs, &["sh", "-c", text]));
+    person.write_all(b"hello\n").unwrap();
+    until("the command has read from the terminal", || place.read("told") == "hello\n");
+    assert_eq!(run.end().status, 0);
+}
+
+#[test]
+fn ctrl_c_ends_the_script_around_it_too() {
+    let place = Place::new();
+    let (mut person, programs) = terminal();
+    // A shell goes on if what it has started ends by itself, whatever its status.
+    let text = r#""$DLOCK" run x -- sh -c 'echo ready; exec sleep 1000'; echo after"#;
+    let run = Started::with_its_stdin(&mut at_a_terminal(&place, programs, &["bash", "-c", text]));
+    person.write_all(b"\x03").unwrap();
+    assert_eq!(run.end().out, "", "the script went on");
+    assert_eq!(place.run(["inspect", "x"]).status, 1, "the lock is released");
+}
+
+#[test]
+fn ctrl_c_reaches_the_command_once() {
+    let place = Place::new();
+    let (mut person, programs) = terminal();
+    let text =
+        r#"trap 'echo INT' INT; trap 'echo end; exit 3' USR1; echo $PPID; while :; do sleep 0.05; done"#;
+    let words = [env!("CARGO_BIN_EXE_dlock"), "run", "x", "--", "sh", "-c", text];
+    let mut run = Started::with_its_stdin(&mut at_a_terminal(&place, programs, &words));
+    person.write_all(b"\x03").unwrap();
+    assert_eq!(run.line(), "INT");
+    let dlock = rustix::process::Pid::from_raw(run.first.parse().unwrap()).unwrap();
+    rustix::process::kill_process(dlock, rustix::process::Signal::USR1).unwrap();
+    let ended = run.end();
+    assert_eq!((ended.status, &*ended.out), (3, "end\n"), "and dlock itself lives on");
+}

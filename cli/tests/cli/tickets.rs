@@ -1,0 +1,200 @@
+//! `dlock acquire` and `dlock release`: one process takes a lock, another one gives it back.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::place::{Ended, Place, Started, until};
+
+/// Takes a lock; the ticket.
+fn acquired(place: &Place, args: &[&str]) -> String {
+    let ended = place.run([&["acquire"], args].concat());
+    assert_eq!((ended.status, &*ended.err), (0, ""));
+    assert_eq!(ended.out.lines().count(), 1, "more than a ticket: {}", ended.out);
+    ended.out.trim_end().to_owned()
+}
+
+fn queued(place: &Place, name: &str) -> usize {
+    place.state(name)["queue"].as_array().unwrap().len()
+}
+
+#[test]
+fn a_ticket_holds_until_another_process_gives_it_back() {
+    let place = Place::new();
+    let ticket = acquired(&place, &["deploy/web"]);
+    assert_eq!(ticket.split_whitespace().count(), 1, "a ticket is one word: {ticket}");
+    let busy = place.run(["try", "deploy/web"]);
+    assert_eq!(busy.status, 75, "the lock went with the process that took it");
+    assert!(busy.err.contains("dlock acquire deploy/web"), "{}", busy.err);
+    let given_back = place.run(["release", &ticket]);
+    assert_eq!((given_back.status, &*given_back.out, &*given_back.err), (0, "", ""));
+    assert_eq!(place.run(["inspect", "deploy/web"]).status, 1, "something is left");
+}
+
+#[test]
+fn a_ticket_that_is_given_back_wakes_the_next_one() {
+    let place = Place::new();
+    let ticket = acquired(&place, &["x"]);
+    // A waiter that nobody wakes asks again after minutes.
+    let waiter = place.dlock(["run", "--ttl", "900s", "x", "true"]).spawn().unwrap();
+    place.until_queued("x", 1);
+    let began = Instant::now();
+    assert_eq!(place.run(["release", &ticket]).status, 0);
+    assert!(waiter.wait_with_output().unwrap().status.success());
+    assert!(began.elapsed() < Duration::from_secs(120), "nobody woke the waiter");
+}
+
+#[test]
+fn a_ticket_ends_with_its_time_and_not_before() {
+    let place = Place::new();
+    let began = Instant::now();
+    let ticket = acquired(&place, &["--for", "1s", "x"]);
+    assert_eq!(place.run(["run", "x", "true"]).status, 0);
+    assert!(began.elapsed() >= Duration::from_secs(1), "the lock was free before its time");
+    for args in [&["release", &ticket][..], &["run", "--ticket", &ticket, "x", "--", "echo", "ran"]] {
+        let late = place.run(args);
+        assert_eq!((late.status, &*late.out), (74, ""), "{args:?}");
+        assert!(late.err.starts_with("dlock: lost lock `x`: "), "{}", late.err);
+        assert!(late.err.contains("the ticket's time is over"), "{}", late.err);
+        assert_eq!(late.err.lines().count(), 1, "{}", late.err);
+    }
+}
+
+#[test]
+fn a_ticket_is_used_once() {
+    let place = Place::new();
+    let ticket = acquired(&place, &["x"]);
+    assert_eq!(place.run(["release", &ticket]).status, 0);
+    let holder = place.hold(&["x"]);
+    assert_eq!(place.run(["release", &ticket]).status, 74);
+    assert_eq!(place.run(["try", "x"]).status, 75, "the ticket has freed the next holder's lock");
+    holder.let_go();
+}
+
+#[test]
+fn a_command_runs_under_the_lock_of_a_ticket() {
+    let place = Place::new();
+    let ticket = acquired(&place, &["--write", "x"]);
+    let token = ticket.split(':').nth(2).unwrap();
+    let wrong = place.run(["run", "--ticket", &ticket, "y", "--", "echo", "ran"]);
+    assert_eq!((wrong.status, &*wrong.out), (64, ""), "{}", wrong.err);
+    let text = "echo $DLOCK_NAME $DLOCK_TOKEN; $DLOCK run -n x -- echo inside; read _; exit 7";
+    let mut run = Started::of(&mut place.dlock(["run", "--ticket", &ticket, "x", "--", "sh", "-c", text]));
+    assert_eq!(run.first, format!("x {token}"));
+    assert_eq!(run.line(), "inside");
+    assert_eq!(place.run(["try", "x"]).status, 75);
+    let ended = run.let_go();
+    assert_eq!((ended.status, &*ended.err), (7, ""));
+    assert_eq!(place.run(["inspect", "x"]).status, 1, "the lock is left behind");
+    assert_eq!(place.run(["release", &ticket]).status, 74, "it was released when the command ended");
+}
+
+#[test]
+fn the_lock_of_a_ticket_is_free_when_its_run_is_killed() {
+    let place = Place::new();
+    let ticket = acquired(&place, &["--for", "1h", "x"]);
+    let run = Started::of(&mut place.dlock(["run", "--ticket", &ticket, "x", "-c", "echo held; read _"]));
+    run.signal(Signal::KILL);
+    run.end();
+    until("the dead holder's lock is free", || place.run(["try", "x"]).status == 0);
+}
+
+#[test]
+fn acquire_waits_and_gives_up_as_run_does() {
+    let place = Place::new();
+    let holder = place.hold(&["x"]);
+    for (args, status) in [
+        (&["-n", "x"][..], 75),
+        (&["--wait", "200ms", "x"], 75),
+        (&["-w", "0.2", "-E", "9", "--fair", "x"], 9),
+    ] {
+        let ended = place.run([&["acquire"], args].concat());
+        assert_eq!((ended.status, &*ended.out), (status, ""), "{args:?}: {}", ended.err);
+        assert!(ended.err.contains("held by "), "{}", ended.err);
+    }
+    for (signal, status) in [(Signal::TERM, 143), (Signal::KILL, -9)] {
+        let args = ["sh", "-c", "echo begun; exec $DLOCK acquire x"];
+        let waiter = Started::of(&mut place.dlock(["run", "other", "--"].iter().chain(&args)));
+        until("it waits", || queued(&place, "x") == 1);
+        // It has the place in the queue. The dlock around it passes the signal on, or ends with its parent.
+        waiter.signal(signal);
+        let ended = waiter.end();
+        assert_eq!((ended.status, &*ended.out), (status, ""), "{}", ended.err);
+        until("it has left the queue", || queued(&place, "x") == 0);
+    }
+    let waiter = place.dlock(["acquire", "x"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    place.until_queued("x", 1);
+    holder.let_go();
+    let ended = Ended::from(waiter.wait_with_output().unwrap());
+    assert_eq!(ended.status, 0);
+    assert_eq!(place.run(["release", ended.out.trim_end()]).status, 0);
+}
+
+#[test]
+fn a_ticket_may_be_for_a_slot() {
+    let place = Place::new();
+    let tickets = [1, 2].map(|_| acquired(&place, &["--slots", "2", "pool"]));
+    assert_eq!(place.run(["acquire", "-n", "--slots", "2", "pool"]).status, 75, "there are two slots");
+    assert_eq!(place.run(["release", &tickets[0]]).status, 0);
+    assert_eq!(place.run(["try", "--slots", "2", "pool"]).status, 0, "no slot was given back");
+    assert_eq!(place.run(["release", &tickets[1]]).status, 0);
+}
+
+#[test]
+fn a_lock_whose_ticket_nobody_gets_is_released() {
+    let place = Place::new();
+    for args in [&["acquire", "x"][..], &["acquire", "--json", "x"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = place.dlock(args);
+        let status = command.stdout(writer).stderr(std::process::Stdio::null()).status().unwrap();
+        assert_eq!(status.code(), Some(70), "{args:?}");
+        assert_eq!(
+            place.run(["inspect", "x"]).status,
+            1,
+            "{args:?}: it is held, and nobody can give it back"
+        );
+    }
+}
+
+#[test]
+fn acquire_inside_a_run_of_the_same_name_does_not_wait_for_itself() {
+    let place = Place::new();
+    let ended = place.run(["run", "x", "-c", "$DLOCK acquire x"]);
+    assert_eq!((ended.status, &*ended.out), (64, ""));
+    assert!(ended.err.contains("held by a dlock around this one"), "{}", ended.err);
+}
+
+#[test]
+fn what_is_no_ticket_is_refused() {
+    let place = Place::new();
+    let id = "00000000-0000-0000-0000-000000000000";
+    for (ticket, word) in [
+        ("", "five parts"),
+        ("4711", "five parts"),
+        (&*format!("dlock9:mutex:1:{id}:x"), "another version"),
+        (&*format!("dlock1:mutex:1:{id}:"), "empty"),
+        ("dlock1:mutex:1:4711:x", "id"),
+    ] {
+        for args in [&["release", ticket][..], &["run", "--ticket", ticket, "x", "--", "echo", "ran"]] {
+            let ended = place.run(args);
+            assert_eq!((ended.status, &*ended.out), (64, ""), "{args:?}");
+            assert!(ended.err.starts_with("dlock: ") && ended.err.contains(word), "{}", ended.err);
+            assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
+        }
+    }
+    let unknown = place.run(["release", &format!("dlock1:mutex:1:{id}:x")]);
+    assert_eq!(unknown.status, 74, "{}", unknown.err);
+}
+
+#[test]
+fn a_time_that_no_store_keeps_is_refused_before_the_wait() {
+    let place = Place::new();
+    let holder = place.hold(&["x"]);
+    for lasting in ["0", "1000years"] {
+        let ended = place.run(["acquire", "--for", lasting, "x"]);
+        assert_eq!((ended.status, &*ended.out), (64, ""), "{}", ended.err);
+        assert!(ended.err.contains("without its holder"), "{}", ended.err);
+    }
+    holder.let_go();
+}

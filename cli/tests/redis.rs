@@ -1,0 +1,258 @@
+//! The command `dlock` on a Redis, beside Redisson's locks. The tests write those locks by hand, as Redisson would.
+#![cfg(unix)]
+#![allow(clippy::disallowed_methods, reason = "these tests are made of processes, not of tasks")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[allow(dead_code, reason = "a part of it is used here")]
+#[path = "cli/place.rs"]
+mod place;
+#[allow(dead_code, reason = "a part of it is used here")]
+#[path = "cli/server.rs"]
+mod server;
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::{TcpListener, TcpStream},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use dlock_conformance::stores::{
+    Running,
+    redis::{Brand, Flavour, start},
+};
+use place::{Ended, Place, Started, until};
+use serde_json::Value;
+
+/// As Redisson names its clients and threads.
+const REDISSON: &str = "2f6c1b1e-9a3d-4a52-8c1f-0b6f9f0f7d11:42";
+
+struct OnRedis {
+    place: Place,
+    running: Running,
+}
+
+impl OnRedis {
+    /// `None` where there is no Redis, unless it is required.
+    async fn new() -> Option<Self> {
+        let running = server::own(start(Brand::Redis, Flavour::Standalone).await)?;
+        Some(Self { place: Place::new(), running })
+    }
+
+    fn dlock(&self, verb: &str, args: &[&str]) -> Command {
+        self.dlock_at(self.running.url(), verb, args)
+    }
+
+    fn dlock_at(&self, url: &str, verb: &str, args: &[&str]) -> Command {
+        self.place.dlock([&[verb, "--store", url], args].concat())
+    }
+
+    fn run(&self, verb: &str, args: &[&str]) -> Ended {
+        Ended::of(&mut self.dlock(verb, args))
+    }
+
+    /// What dlock shows of a lock.
+    fn state(&self, name: &str) -> Value {
+        serde_json::from_str(&self.run("inspect", &["--json", name]).out).expect("JSON")
+    }
+
+    /// Sends a command as one types it; the first line of the answer.
+    fn tell(&self, command: &str) -> String {
+        let mut server = TcpStream::connect(self.running.servers()[0].address()).unwrap();
+        server.write_all(format!("{command}\r\n").as_bytes()).unwrap();
+        let mut answer = String::new();
+        BufReader::new(server).read_line(&mut answer).unwrap();
+        assert!(!answer.starts_with('-'), "{command}: {answer}");
+        answer.trim_end().to_owned()
+    }
+
+    /// Takes a lock as Redisson does.
+    fn hold_as_redisson(&self, name: &str) {
+        self.tell(&format!("HSET {name} {REDISSON} 1"));
+        self.tell(&format!("PEXPIRE {name} 600000"));
+    }
+}
+
+#[tokio::test]
+async fn a_command_runs_under_a_lock_that_is_gone_when_it_ends() {
+    let Some(redis) = OnRedis::new().await else { return };
+    let text = "echo $DLOCK_TOKEN; read _; exit 7";
+    let run = Started::of(&mut redis.dlock("run", &["job/a", "--", "sh", "-c", text]));
+    assert!(run.first.parse::<u64>().is_ok(), "no token: `{}`", run.first);
+    assert_eq!(redis.tell("EXISTS job/a"), ":1", "the lock is not in Redis while the command runs");
+    assert_eq!(redis.run("try", &["job/a"]).status, 75, "two hold it");
+    let state = redis.state("job/a");
+    assert_eq!(state["holders"].as_array().unwrap().len(), 1, "{state}");
+    let all: Value = serde_json::from_str(&redis.run("ls", &["--json", "job/"]).out).unwrap();
+    assert_eq!(all["locks"].as_array().unwrap().len(), 1, "{all}");
+    let ended = run.let_go();
+    assert_eq!((ended.status, &*ended.err), (7, ""));
+    assert_eq!(redis.tell("EXISTS job/a"), ":0", "the lock is left behind in Redis");
+    let free = redis.run("inspect", &["job/a"]);
+    assert_eq!((free.status, &*free.out), (1, "job/a is free\n"));
+}
+
+#[tokio::test]
+async fn of_twenty_daily_jobs_one_runs_also_if_they_come_one_after_the_other() {
+    const HOSTS: usize = 20;
+    let Some(redis) = OnRedis::new().await else { return };
+    let job = || redis.run("run", &["-n", "--at-least", "23h", "report", "-c", "echo >>ran"]).status;
+    let statuses = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..HOSTS).map(|_| scope.spawn(job)).collect();
+        all.into_iter().map(|one| one.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert_eq!(statuses.iter().filter(|status| **status == 0).count(), 1, "{statuses:?}");
+    assert_eq!(statuses.iter().filter(|status| **status == 75).count(), HOSTS - 1, "{statuses:?}");
+    for _ in 0..HOSTS {
+        assert_eq!(job(), 75, "it ran again on the next host");
+    }
+    assert_eq!(redis.place.read("ran"), "\n");
+}
+
+#[tokio::test]
+async fn a_ticket_holds_until_another_process_gives_it_back_and_wakes_the_next_one() {
+    let Some(redis) = OnRedis::new().await else { return };
+    let acquired = redis.run("acquire", &["--for", "1h", "--who", "step 1", "deploy"]);
+    assert_eq!((acquired.status, &*acquired.err), (0, ""));
+    let state = redis.state("deploy");
+    assert_eq!(state["holders"][0]["who"], "step 1", "{state}");
+    let left = state["holders"][0]["ttl_left"].as_f64().unwrap();
+    assert!((3000.0..=3600.0).contains(&left), "{state}");
+    let args = ["--ttl", "600s", "deploy", "--", "echo", "ran"];
+    let waiting = redis.dlock("run", &args).stdout(Stdio::piped()).spawn().unwrap();
+    until("it listens", || redis.tell("PUBLISH redisson_lock__channel:{deploy} 9") == ":1");
+    assert_eq!(redis.run("release", &[acquired.out.trim_end()]).status, 0);
+    // A waiter that nobody wakes asks again after minutes.
+    let ended = Ended::from(waiting.wait_with_output().unwrap());
+    assert_eq!((ended.status, &*ended.out), (0, "ran\n"));
+    assert_eq!(redis.run("release", &[acquired.out.trim_end()]).status, 74, "the ticket was used before");
+    assert_eq!(redis.tell("EXISTS deploy"), ":0", "the lock is left behind in Redis");
+}
+
+#[tokio::test]
+async fn a_lock_of_redisson_is_listed_shown_and_broken() {
+    let Some(redis) = OnRedis::new().await else { return };
+    redis.hold_as_redisson("job/b");
+    assert_eq!(redis.run("try", &["job/b"]).status, 75, "two hold it");
+    let listed = redis.run("ls", &[]);
+    assert!(listed.status == 0 && listed.out.contains("job/b"), "{listed:?}");
+    let shown = redis.run("inspect", &["job/b"]);
+    assert!(shown.status == 0 && shown.out.contains(REDISSON), "{shown:?}");
+    let state = redis.state("job/b");
+    let left = state["holders"][0]["ttl_left"].as_f64().unwrap();
+    assert!((1.0..=600.0).contains(&left), "{state}");
+
+    assert_eq!(redis.run("unlock", &["job/b"]).status, 64, "unlocked without --force");
+    assert_eq!(redis.tell("EXISTS job/b"), ":1", "the refused command has removed the lock");
+    let broken = redis.run("unlock", &["--force", "job/b"]);
+    assert_eq!((broken.status, &*broken.err), (0, ""));
+    assert_eq!(redis.tell("EXISTS job/b"), ":0", "the lock is still there");
+    assert_eq!(redis.run("unlock", &["--force", "job/b"]).status, 1, "nobody holds it");
+}
+
+#[tokio::test]
+async fn a_run_that_waits_for_redisson_is_woken_when_it_lets_go_and_when_it_is_broken() {
+    let Some(redis) = OnRedis::new().await else { return };
+    for name in ["released", "broken"] {
+        redis.hold_as_redisson(name);
+        let args = ["--ttl", "600s", name, "--", "echo", "ran"];
+        let waiting = redis.dlock("run", &args).stdout(Stdio::piped()).spawn().unwrap();
+        let channel = format!("redisson_lock__channel:{{{name}}}");
+        until("it listens", || redis.tell(&format!("PUBLISH {channel} 9")) == ":1");
+        if name == "broken" {
+            assert_eq!(redis.run("unlock", &["--force", name]).status, 0);
+        } else {
+            redis.tell(&format!("DEL {name}"));
+            redis.tell(&format!("PUBLISH {channel} 0"));
+        }
+        // A waiter that nobody wakes asks again after minutes.
+        let ended = Ended::from(waiting.wait_with_output().unwrap());
+        assert_eq!((ended.status, &*ended.out), (0, "ran\n"));
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_is_no_lock_is_refused_and_not_touched() {
+    let Some(redis) = OnRedis::new().await else { return };
+    redis.tell("SET page hello");
+    let refused = redis.run("run", &["page", "--", "echo", "ran"]);
+    assert_eq!((refused.status, &*refused.out), (64, ""), "{}", refused.err);
+    assert!(refused.err.contains("`page`") && refused.err.contains("other data"), "{}", refused.err);
+    assert_eq!(redis.tell("STRLEN page"), ":5", "the key that is no lock was changed");
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_69_and_its_password_is_not_shown() {
+    let Some(redis) = OnRedis::new().await else { return };
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let url = format!("redis://app:hunter2@{nobody}");
+    for (verb, args) in [
+        ("run", &["x", "--", "echo", "ran"][..]),
+        ("try", &["x"]),
+        ("ls", &[]),
+        ("inspect", &["x"]),
+        ("unlock", &["--force", "x"]),
+    ] {
+        let ended = Ended::of(&mut redis.dlock_at(&url, verb, args));
+        assert_eq!((ended.status, &*ended.out), (69, ""), "{verb}: {}", ended.err);
+        assert!(ended.err.starts_with("dlock: redis is not reachable: "), "{verb}: {}", ended.err);
+        assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
+        assert!(!ended.err.contains("hunter2"), "{verb} shows the password: {}", ended.err);
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_78_and_is_not_shown() {
+    let Some(redis) = OnRedis::new().await else { return };
+    let address = redis.running.servers()[0].address();
+    redis.tell("ACL SETUSER app on >right ~* &* +@all");
+    let right = format!("redis://app:right@{address}");
+    assert_eq!(Ended::of(&mut redis.dlock_at(&right, "ls", &[])).status, 0, "the right one is refused");
+    for user in ["app", "nobody", ""] {
+        let url = format!("redis://{user}:hunter2@{address}");
+        let ended = Ended::of(&mut redis.dlock_at(&url, "run", &["x", "--", "echo", "ran"]));
+        assert_eq!((ended.status, &*ended.out), (78, ""), "`{user}`: {}", ended.err);
+        assert!(ended.err.contains("password"), "does not say what is wrong: {}", ended.err);
+        assert!(!ended.err.contains("hunter2"), "`{user}`: shows the password: {}", ended.err);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_while_dlock_starts_is_waited_for_as_long_as_for_the_lock() {
+    let Some(on) = OnRedis::new().await else { return };
+    let server = &on.running.servers()[0];
+    server.pause().await.unwrap();
+    let mut run = on.dlock("run", &["-w", "60s", "late", "--", "echo", "ran"]);
+    let run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Longer than one attempt to connect may take.
+    std::thread::sleep(Duration::from_secs(4));
+    server.resume().await.unwrap();
+    let ended = Ended::from(run.wait_with_output().unwrap());
+    assert_eq!((ended.status, &*ended.out), (0, "ran\n"), "{}", ended.err);
+}
+
+#[tokio::test]
+async fn waiting_for_a_server_that_hangs_ends_with_the_time_of_wait() {
+    let Some(on) = OnRedis::new().await else { return };
+    let hangs = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let url = format!("redis://{}?timeout=1h", hangs.local_addr().unwrap());
+    let began = Instant::now();
+    let ended = Ended::of(&mut on.dlock_at(&url, "run", &["-w", "1s", "x", "--", "echo", "ran"]));
+    assert_eq!((ended.status, &*ended.out), (69, ""), "{}", ended.err);
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+    assert!(ended.err.contains("--wait"), "{}", ended.err);
+}
+
+#[tokio::test]
+async fn dlock_ends_with_a_command_that_has_lost_its_lock() {
+    let Some(on) = OnRedis::new().await else { return };
+    let server = &on.running.servers()[0];
+    let run = Started::of(
+        &mut on.dlock("run", &["--ttl", "2s", "x", "--", "sh", "-c", "echo held; exec sleep 600"]),
+    );
+    server.pause().await.unwrap();
+    let ended = run.end();
+    server.resume().await.unwrap();
+    assert_eq!(ended.status, 74, "{}", ended.err);
+    assert!(!ended.err.contains("confirm the release"), "{}", ended.err);
+}

@@ -1,0 +1,73 @@
+//! Durations as people write them, in the configuration and on the command line.
+
+use std::time::Duration;
+
+use dlock_core::Wait;
+
+/// What [`duration`] takes, for messages.
+const EXAMPLES: &str = "write for example `30s`, `1m`, `250ms`, or a number of seconds";
+
+/// Reads `30s`, `1m 30s`, `250ms`, or a number of seconds.
+///
+/// # Errors
+/// What to write instead.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let seconds = text.strip_suffix('s').unwrap_or(text).parse::<f64>();
+    let parsed = match seconds {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).ok(),
+        Err(_) => humantime::parse_duration(text).ok(),
+    };
+    parsed.ok_or_else(|| EXAMPLES.to_owned())
+}
+
+/// Reads how long to wait: `forever`, or what [`duration`] reads. Zero is one try.
+///
+/// # Errors
+/// What to write instead.
+pub fn wait(text: &str) -> Result<Wait, String> {
+    if text == "forever" {
+        return Ok(Wait::Forever);
+    }
+    match duration(text) {
+        Ok(Duration::ZERO) => Ok(Wait::Never),
+        Ok(limit) => Ok(Wait::For(limit)),
+        Err(examples) => Err(format!("{examples}, or `forever`")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_may_be_written_in_words_or_as_seconds() {
+        let ms = Duration::from_millis;
+        for (text, duration) in [
+            ("30s", ms(30_000)),
+            ("30", ms(30_000)),
+            ("0.2", ms(200)),
+            ("0.2s", ms(200)),
+            ("250ms", ms(250)),
+            ("1m 30s", ms(90_000)),
+            ("2h", ms(7_200_000)),
+            ("0", ms(0)),
+        ] {
+            assert_eq!(super::duration(text), Ok(duration), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_duration_is_refused() {
+        for text in ["", "x", "-1", "1 fortnight", "NaN", "inf", "1e400", "s"] {
+            duration(text).expect_err(text);
+        }
+    }
+
+    #[test]
+    fn a_wait_may_be_for_ever_or_one_try() {
+        assert_eq!(wait("forever"), Ok(Wait::Forever));
+        assert_eq!(wait("0"), Ok(Wait::Never));
+        assert_eq!(wait("1.5"), Ok(Wait::For(Duration::from_millis(1500))));
+        assert!(wait("ever").expect_err("no duration").contains("forever"));
+    }
+}

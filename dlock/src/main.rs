@@ -1,5 +1,0 @@
-//! The command `dlock`: runs commands under a lock, and looks into the store.
-
-fn main() -> std::process::ExitCode {
-    dlock::cli::main(dlock::registry())
-}

@@ -7,10 +7,12 @@
 
 mod command;
 mod engine;
+mod etcd;
 mod figures;
 mod held;
 mod redis;
 mod sqlite;
+mod zookeeper;
 
 use std::{error::Error, process::Command, time::Duration};
 
@@ -27,15 +29,19 @@ struct Effort {
 }
 
 /// The parts. Each runs in a process of its own, so that the memory and timers of one do not count for another.
-const PARTS: [&str; 9] = [
+const PARTS: [&str; 13] = [
     "engine",
     "held",
     "sqlite",
     "redis",
     "redis-distant",
     "redis-crowd",
+    "redis-permits",
     "redis-several",
     "redis-held",
+    "etcd",
+    "zookeeper",
+    "zookeeper-distant",
     "command",
 ];
 
@@ -66,7 +72,9 @@ fn measure(part: &str, effort: Effort) -> Result<(), Box<dyn Error>> {
         "engine" => runtime.block_on(engine::bench(effort)),
         "held" => runtime.block_on(held::bench(effort)),
         "sqlite" => sqlite::bench(effort),
+        "etcd" => runtime.block_on(etcd::bench(effort)),
         "command" => command::bench(effort),
+        "zookeeper" | "zookeeper-distant" => runtime.block_on(zookeeper::bench(part, effort)),
         redis => runtime.block_on(redis::bench(redis, effort)),
     }
 }

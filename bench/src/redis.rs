@@ -14,6 +14,7 @@ mod here;
 mod limit;
 mod pair;
 mod peers;
+mod permits;
 mod queue;
 mod server;
 mod several;
@@ -48,6 +49,7 @@ pub(crate) async fn bench(part: &str, effort: Effort) -> Outcome {
             several::redlock(&server, effort).await
         }
         "redis-crowd" => crowd::waiting(&server, effort).await,
+        "redis-permits" => permits::beside_the_mutex(&server, effort).await,
         _ => {
             let contestants = contestant::all(&server).await?;
             pair::alone(&contestants, effort).await;

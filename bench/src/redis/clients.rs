@@ -11,11 +11,18 @@ use super::{Outcome, here::Client};
 pub(super) struct Dlock {
     locks: Locks,
     kind: Kind,
+    /// The limit of a semaphore.
+    limit: u32,
 }
 
 impl Dlock {
     pub(super) async fn connect(url: &str, kind: Kind) -> Outcome<Self> {
-        Ok(Self { locks: dlock::connect(url).await?, kind })
+        Ok(Self::on(dlock::connect(url).await?, kind, 1))
+    }
+
+    /// The same on the connection of a client that is there. Only a permit has a limit.
+    pub(super) fn on(locks: Locks, kind: Kind, limit: u32) -> Self {
+        Self { locks, kind, limit }
     }
 }
 
@@ -23,7 +30,10 @@ impl Client for Dlock {
     type Held = Guard;
 
     async fn lock(&self, name: &str) -> Outcome<Guard> {
-        Ok(self.locks.of(self.kind, name).lock(&LockOptions::new()).await?)
+        Ok(match self.kind {
+            Kind::Permit => self.locks.semaphore(name, self.limit).acquire().await?,
+            kind => self.locks.of(kind, name).lock(&LockOptions::new()).await?,
+        })
     }
 
     async fn unlock(&self, held: Guard) -> Outcome {

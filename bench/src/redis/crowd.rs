@@ -1,28 +1,38 @@
 //! Many waiters for one name: how many commands they send while they wait, and what a hand-off costs.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use dlock::{Kind, LockOptions};
+use dlock::{DistributedLock, Kind, LockOptions};
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::time::sleep;
 
 use super::{Outcome, Server, locks};
 use crate::Effort;
 
+const PERMITS: u32 = 10;
+
 pub(super) async fn waiting(server: &Server, effort: Effort) -> Outcome {
     println!(
-        "\nRedis: waiters of one client on one name: commands while waiting, and per hand-off (aim: 0, flat)"
+        "\nRedis: waiters of one client on one name: commands while waiting, and per hand-off (aim: 0, flat)\n\
+         A permit is one of {PERMITS}. Beside it: what the scripts call"
     );
     let options = LockOptions::new().ttl(Duration::from_secs(300));
-    for kind in [Kind::Mutex, Kind::Fair] {
-        for waiters in [1, 100, 10_000] {
+    for kind in [Kind::Mutex, Kind::Fair, Kind::Permit] {
+        for waiters in if kind == Kind::Permit { [10, 100, 1_000] } else { [1, 100, 10_000] } {
             let waiters = waiters.min(effort.held);
             let client = locks(server, "timeout=30s").await?;
             let name = format!("crowd-{kind}-{waiters}");
-            let held = client.of(kind, &name).lock(&options).await?;
+            let (lock, holders): (Arc<dyn DistributedLock>, _) = match kind {
+                Kind::Permit => (Arc::new(client.semaphore(&name, PERMITS)), PERMITS),
+                kind => (client.of(kind, &name), 1),
+            };
+            let mut held = Vec::new();
+            for _ in 0..holders {
+                held.push(lock.lock(&options).await?);
+            }
             let mut crowd: FuturesUnordered<_> = (0..waiters)
                 .map(|_| {
-                    let lock = client.of(kind, &name);
+                    let (lock, options) = (Arc::clone(&lock), options.clone());
                     async move { lock.lock(&options).await }
                 })
                 .collect();
@@ -47,18 +57,21 @@ pub(super) async fn waiting(server: &Server, effort: Effort) -> Outcome {
                 _ = crowd.next() => return Err("granted while it was held".into()),
             };
             let turns = waiters.min(200);
-            let before = server.commands().await?;
-            held.release().await?;
+            let (before, called) = (server.commands().await?, server.calls().await?);
+            held.remove(0).release().await?;
             for _ in 0..turns {
                 let guard = crowd.next().await.ok_or("everybody was served")??;
                 guard.release().await?;
             }
-            let each = (server.commands().await? - before) as f64 / turns as f64;
+            let each = |all: u64| all as f64 / turns as f64;
+            let commands = server.commands().await? - before;
             println!(
-                "  {kind:5} {waiters:6} waiters: {while_waiting} commands in {:?}, {each:6.2} commands per hand-off",
-                effort.watch
+                "  {kind:6} {waiters:6} waiters: {while_waiting} commands in {:?}, {:6.2} commands per hand-off, {:6.1} calls",
+                effort.watch,
+                each(commands),
+                each(server.calls().await? - called - commands),
             );
-            drop(crowd);
+            drop((crowd, held));
             client.close().await;
         }
     }

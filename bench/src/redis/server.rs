@@ -98,11 +98,19 @@ impl Server {
     /// How many scripts and subscriptions the server was asked for so far: the commands that locks cost. Commands that scripts call
     /// do not count.
     pub(super) async fn commands(&self) -> Outcome<u64> {
+        self.count(|name| ["evalsha", "eval", "subscribe", "unsubscribe"].contains(&name)).await
+    }
+
+    /// How many commands clients and scripts called so far.
+    pub(super) async fn calls(&self) -> Outcome<u64> {
+        self.count(|_| true).await
+    }
+
+    async fn count(&self, counts: impl Fn(&str) -> bool) -> Outcome<u64> {
         let info: String = self.ask(&["INFO", "commandstats"]).await?;
         let count = |line: &str| -> Option<u64> {
             let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-            let ours = ["evalsha", "eval", "subscribe", "unsubscribe"].contains(&name);
-            ours.then(|| rest.split(',').next()?.parse().ok()).flatten()
+            counts(name).then(|| rest.split(',').next()?.parse().ok()).flatten()
         };
         Ok(info.lines().filter_map(count).sum())
     }

@@ -45,6 +45,7 @@ impl FolderBackend {
         let info = Info::new(STORE, format!("{STORE}:{}", folder.path().display()))
             .kinds(KINDS)
             .tokens(true)
+            .detaches(true)
             .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write])
             // A third of the shortest is what a step may take on a busy disk.
             .ttl(Duration::from_millis(300)..=Duration::from_secs(365 * 24 * 3600));
@@ -128,7 +129,7 @@ fn state(table: &Table, name: LockName) -> LockState {
     let mut state = LockState::new(name);
     for row in table.rows.iter().filter(|row| row.name == state.name) {
         let left = row.expires.saturating_sub(table.now);
-        let contender = Contender::new(row.entry.id.to_string(), row.entry.kind).ttl_left(left);
+        let contender = Contender::new(row.entry.id.to_string(), row.entry.kind).ttl_left(left).who(&row.who);
         match turn(&queue, row.entry.id) {
             Turn::Mine => state.holders.push(contender.token(Token::new(row.number))),
             _ => state.queue.push(contender),

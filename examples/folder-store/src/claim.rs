@@ -39,12 +39,30 @@ impl FolderClaim {
             Ok(Err(_)) | Err(_) => Err(error::late()),
         }
     }
+
+    /// Makes the claim last for so long from now.
+    async fn extend(&self, span: Duration) -> Result<Renewal> {
+        self.step(move |table, Request { id, who, .. }| {
+            let expires = table.now + span;
+            // What has expired was buried before: it is not there any more, even if nobody took the lock meanwhile.
+            match table.row(*id) {
+                Some(row) => {
+                    row.expires = expires;
+                    // Somebody else may have taken a detached claim back.
+                    row.who = who.text().to_owned();
+                    (Renewal::Renewed { valid_for: span }, true)
+                }
+                None => (Renewal::Lost, false),
+            }
+        })
+        .await
+    }
 }
 
 #[async_trait]
 impl Claim for FolderClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
-        self.step(|table, Request { name, kind, id, ttl, wait, .. }| {
+        self.step(|table, Request { name, kind, id, ttl, wait, who, .. }| {
             let expires = table.now + *ttl;
             match table.row(*id) {
                 // Here already: the last answer was lost, or this is its sign of life, or it is to be downgraded.
@@ -56,8 +74,8 @@ impl Claim for FolderClaim {
                 }
                 None => {
                     let entry = Entry::new(*id, *kind);
-                    let number = table.draw();
-                    table.rows.push(Row { number, entry, expires, name: name.clone() });
+                    let (number, who) = (table.draw(), who.text().to_owned());
+                    table.rows.push(Row { number, entry, expires, who, name: name.clone() });
                 }
             }
             let queue = table.queue(name);
@@ -77,18 +95,13 @@ impl Claim for FolderClaim {
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        self.step(|table, Request { id, ttl, .. }| {
-            let expires = table.now + *ttl;
-            // What has expired was buried before: it is not there any more, even if nobody took the lock meanwhile.
-            match table.row(*id) {
-                Some(row) => {
-                    row.expires = expires;
-                    (Renewal::Renewed { valid_for: *ttl }, true)
-                }
-                None => (Renewal::Lost, false),
-            }
-        })
-        .await
+        self.extend(self.request.ttl).await
+    }
+
+    /// The table forgets a claim when its time is over, whether its client lives or not. So a detached claim is one with
+    /// another time.
+    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+        self.extend(lasting).await
     }
 
     async fn release(&mut self) -> Result<Release> {

@@ -1,5 +1,5 @@
 //! The command `dlock` with one store more: `dlock-folder run --store folder:/srv/locks NAME -- CMD`.
 
 fn main() -> std::process::ExitCode {
-    dlock::cli::main(dlock::registry().with(folder_store::DRIVER))
+    dlock_cli::main(dlock::registry().with(folder_store::DRIVER))
 }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! last 1770000000000004
-//! 1770000000000003 mutex 7e0c…36 characters 1770000030000 invoice/42
-//! number           kind  id                 expires, ms   name, to the end of the line
+//! 1770000000000003 mutex 7e0c…36 characters 1770000030000 anna@web-3 pid 4711 worker⇥invoice/42
+//! number           kind  id                 expires, ms   who, to the tab             name, to the end of the line
 //! ```
 
 use std::{
@@ -32,6 +32,8 @@ pub(crate) struct Row {
     pub(crate) number: u64,
     pub(crate) entry: Entry,
     pub(crate) expires: Duration,
+    /// Who has it, in words. Neither this nor the name has control characters.
+    pub(crate) who: String,
     pub(crate) name: LockName,
 }
 
@@ -120,9 +122,9 @@ impl Folder {
     /// Beside the table, and then into its place: who is killed meanwhile leaves a whole table.
     fn write(&self, number: u32, table: &Table) -> io::Result<()> {
         let mut text = format!("last {}\n", table.last);
-        for Row { number, entry, expires, name } in &table.rows {
+        for Row { number, entry, expires, who, name } in &table.rows {
             let (kind, id, expires) = (entry.kind, entry.id, expires.as_millis());
-            text.push_str(&format!("{number} {kind} {id} {expires} {name}\n"));
+            text.push_str(&format!("{number} {kind} {id} {expires} {who}\t{name}\n"));
         }
         let new = self.0.join(format!("{number}.new"));
         fs::write(&new, text)?;
@@ -163,6 +165,7 @@ impl Row {
         let id = u128::from_str_radix(&words.next()?.replace('-', ""), 16).ok()?;
         let entry = Entry::new(ClaimId::from_bytes(id.to_be_bytes()), kind);
         let expires = Duration::from_millis(words.next()?.parse().ok()?);
-        Some(Self { number, entry, expires, name: LockName::new(words.next()?).ok()? })
+        let (who, name) = words.next()?.split_once('\t')?;
+        Some(Self { number, entry, expires, who: who.to_owned(), name: LockName::new(name).ok()? })
     }
 }

@@ -26,7 +26,7 @@ fn a_command_runs_under_a_lock_of_the_foreign_store() {
 #[test]
 fn the_help_names_the_foreign_scheme_too() {
     let help = text(&dlock(&["run", "--help"]).stdout);
-    for scheme in ["folder", "memory", "sqlite"] {
+    for scheme in ["folder", "sqlite"] {
         assert!(help.contains(&format!("{scheme}:")), "{scheme} is not in: {help}");
     }
 }

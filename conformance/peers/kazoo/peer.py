@@ -5,7 +5,7 @@ import sys
 import threading
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import LockTimeout
+from kazoo.exceptions import LockTimeout, NoNodeError
 from kazoo.recipe.lock import Lock, ReadLock, WriteLock
 
 
@@ -36,16 +36,26 @@ def say(line):
         print(line, flush=True)
 
 
+def acquire(kind, name, blocking, wait):
+    """The lock if it was granted, else None."""
+    while True:
+        lock = KINDS[kind](client, BASE + name)
+        try:
+            return lock if lock.acquire(blocking=blocking, timeout=wait) else None
+        except LockTimeout:
+            return None
+        except NoNodeError:
+            # The directory is a container, and the server removed it, empty, between two requests of kazoo, which makes
+            # it once only. Another lock object makes it anew.
+            continue
+
+
 def answer(held, verb, kind, name, wait=None):
     if kind not in KINDS:
         return f"error unknown kind {kind}"
     if verb in ("lock", "try"):
-        lock = KINDS[kind](client, BASE + name)
-        try:
-            wait = None if wait is None else int(wait) / 1000
-            if not lock.acquire(blocking=verb == "lock", timeout=wait):
-                return "busy"
-        except LockTimeout:
+        lock = acquire(kind, name, verb == "lock", None if wait is None else int(wait) / 1000)
+        if lock is None:
             return "busy"
         held[kind, name] = lock
         return "held"

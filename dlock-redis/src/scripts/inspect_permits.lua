@@ -14,7 +14,7 @@ local function permits(fields, wait)
     local found = redis.call('ZRANGE', queue, 0, -1, 'WITHSCORES')
     for i = 1, #found, 2 do
         local left = math.floor((redis.call('ZSCORE', beats, found[i]) or now) - now)
-        if left > 0 and held[found[i]] then
+        if left >= 0 and held[found[i]] then
             hold(found[i], left, found[i + 1])
         else
             wait('permit', owner_of(found[i]), now + left)

@@ -27,6 +27,6 @@ if ahead < least then return token end
 -- Any of the nearest that keep it out may die first. All others are seen to at the claim's next heartbeat.
 local left = ttl
 for _, who in ipairs(redis.call('ZRANGE', queue, math.max(0, ahead - math.min(most, 16)), ahead - 1)) do
-    left = math.min(left, (redis.call('ZSCORE', beats, who) or now) - now)
+    left = math.min(left, (redis.call('ZSCORE', beats, who) or now) - now + 1)
 end
-return {math.max(1, math.ceil(left)), 0}
+return {math.ceil(left), 0}

@@ -16,7 +16,8 @@ local function bury(is_ours)
             for each = 1, 3 do redis.call('PEXPIRE', KEYS[each], left) end
         end
     end
-    local dead = redis.call('ZRANGEBYSCORE', beats, '-inf', now)
+    -- Times are cut to whole milliseconds: only from the next one on the ttl is over, as with Redis' own keys.
+    local dead = redis.call('ZRANGEBYSCORE', beats, '-inf', string.format('(%d', now))
     if #dead > 0 then remove(dead) end
     if not is_ours then
         remove(holders())

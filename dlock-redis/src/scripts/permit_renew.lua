@@ -4,7 +4,7 @@ local function renew_permit(lock, beats, claim, ttl)
     local time = redis.call('TIME')
     local now = time[1] * 1000 + math.floor(time[2] / 1000)
     local ends = redis.pcall('HGET', lock, 'mode') == 'permit' and redis.call('ZSCORE', beats, claim)
-    if not ends or tonumber(ends) <= now then return false end
+    if not ends or tonumber(ends) < now then return false end
     redis.call('ZADD', beats, now + ttl, claim)
     -- The keys last as long as the longest claim. A detached one that was taken back may have been that.
     local last = redis.call('ZRANGE', beats, -1, -1, 'WITHSCORES')[2]

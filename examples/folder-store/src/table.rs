@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! last 1770000000000004
-//! 1770000000000003 mutex 7e0c…36 characters 1770000030000 anna@web-3 pid 4711 worker⇥invoice/42
-//! number           kind  id                 expires, ms   who, to the tab             name, to the end of the line
+//! 1770000000000003 mutex 7e0c…36 characters 1770000030000000000 anna@web-3 pid 4711 worker⇥invoice/42
+//! number           kind  id                 expires, ns         who, to the tab             name, to the end of the line
 //! ```
 
 use std::{
@@ -123,7 +123,7 @@ impl Folder {
     fn write(&self, number: u32, table: &Table) -> io::Result<()> {
         let mut text = format!("last {}\n", table.last);
         for Row { number, entry, expires, who, name } in &table.rows {
-            let (kind, id, expires) = (entry.kind, entry.id, expires.as_millis());
+            let (kind, id, expires) = (entry.kind, entry.id, expires.as_nanos());
             text.push_str(&format!("{number} {kind} {id} {expires} {who}\t{name}\n"));
         }
         let new = self.0.join(format!("{number}.new"));
@@ -164,7 +164,8 @@ impl Row {
         let kind = KINDS.iter().copied().find(|known| known.to_string() == kind)?;
         let id = u128::from_str_radix(&words.next()?.replace('-', ""), 16).ok()?;
         let entry = Entry::new(ClaimId::from_bytes(id.to_be_bytes()), kind);
-        let expires = Duration::from_millis(words.next()?.parse().ok()?);
+        // To the nanosecond: a time that is cut ends a hold before its guard says so.
+        let expires = Duration::from_nanos(words.next()?.parse().ok()?);
         let (who, name) = words.next()?.split_once('\t')?;
         Some(Self { number, entry, expires, who: who.to_owned(), name: LockName::new(name).ok()? })
     }

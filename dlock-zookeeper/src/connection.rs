@@ -1,9 +1,10 @@
-//! Opening sessions. The session itself is in `connection/session.rs`, the task that keeps it alive in
-//! `connection/pump.rs`, and how long it may be relied on in `connection/answers.rs`.
+//! Opening sessions. The session itself is in `connection/session.rs`, the thread of all sessions in `connection/thread.rs`, the
+//! task that keeps a session alive in `connection/pump.rs`, and how long it may be relied on in `connection/answers.rs`.
 
 mod answers;
 mod pump;
 mod session;
+mod thread;
 
 use std::{
     io,
@@ -17,7 +18,7 @@ use dlock_core::{
 };
 use futures_util::future::join_all;
 use tokio::runtime::{Builder, Runtime};
-use zookeeper_client::{Client as ZkClient, Error as ZkError};
+use zookeeper_client::Client as ZkClient;
 
 use crate::{
     config::{SESSION, ZooKeeperConfig},
@@ -27,10 +28,10 @@ use crate::{
 use session::lock;
 pub(crate) use session::{Record, Session};
 
-/// All sessions of the process live here, on one thread of their own. So a session goes on when the runtime that opened it
-/// ends, or is blocked.
-static RUNTIME: LazyLock<io::Result<Runtime>> = LazyLock::new(|| {
-    Builder::new_multi_thread().worker_threads(1).thread_name("dlock-zookeeper").enable_time().build()
+/// The pumps of all sessions run here, on one thread of their own. So they go on when the runtime that opened a session ends, or
+/// is blocked.
+static PUMPS: LazyLock<io::Result<Runtime>> = LazyLock::new(|| {
+    Builder::new_multi_thread().worker_threads(1).thread_name("dlock-zookeeper-pump").enable_time().build()
 });
 
 /// How much longer or shorter a session's timeout may be than the one asked for: it travels in whole milliseconds.
@@ -98,7 +99,7 @@ impl Connect for Opener {
     type Connection = Arc<Session>;
 
     async fn connect(&self) -> Result<Arc<Session>> {
-        let runtime = RUNTIME.as_ref().map_err(|error| STORE.unavailable(error.to_string()))?;
+        let runtime = PUMPS.as_ref().map_err(|error| STORE.unavailable(error.to_string()))?;
         let mut connector =
             ZkClient::connector().with_session_timeout(self.config.session.unwrap_or(SESSION));
         if let Some(password) = &self.config.login.password {
@@ -108,20 +109,9 @@ impl Connect for Opener {
         }
         let (cluster, limit) = (self.config.cluster(), self.config.timeout);
         let began = Moment::now();
-        // Dropped with its result, which ends the session, if nobody waits for it any more.
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the client crate starts the session's task on this runtime"
-        )]
-        let opening = runtime
-            .handle()
-            .spawn(async move { tokio::time::timeout(limit, connector.connect(&cluster)).await });
-        let client = match opening.await {
-            Ok(Ok(Ok(client))) => client,
-            Ok(Ok(Err(error))) => return Err(error::explain(error)),
-            Ok(Err(_)) => return Err(STORE.late(limit)),
-            Err(_) => return Err(error::explain(ZkError::Timeout)),
-        };
+        // Dropped unfinished, which ends the session, if nobody waits for it any more.
+        let opening = thread::run(async move { connector.connect(&cluster).await });
+        let client = STORE.in_time(limit, async { opening.await?.map_err(error::explain) }).await?;
         check_timeout(&self.config, client.session_timeout())?;
         let session = Arc::new(Session::new(client, began));
         let pump = pump::run(Arc::downgrade(&session), session.states(), session.knock());

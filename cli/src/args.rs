@@ -105,7 +105,9 @@ pub(crate) enum Command {
         /// Of this command.
         command: Option<String>,
     },
-    /// Prints a completion script for a shell.
+    /// Prints a completion script for a shell: `source <(dlock completions bash)`.
+    ///
+    /// It completes the names of locks too, as `dlock ls` lists them.
     Completions {
         /// Which.
         shell: Shell,
@@ -388,7 +390,7 @@ pub(crate) struct StoreArg {
     /// A file of stores by name, in TOML
     ///
     /// It has rules that say which lock is in which store. --store may be the name of a store of it.
-    #[arg(long, value_name = "FILE", env = "DLOCK_CONFIG")]
+    #[arg(long, value_name = "FILE", env = "DLOCK_CONFIG", hide_env_values = true)]
     pub(crate) config: Option<OsString>,
 }
 
@@ -398,7 +400,7 @@ pub(crate) struct WhoArg {
     /// Says who holds or waits, as `ls` and `inspect` show it [default: user, host, process, command]
     ///
     /// Up to 200 bytes. The waiting line of others shows it too.
-    #[arg(long, value_name = "TEXT", env = "DLOCK_WHO")]
+    #[arg(long, value_name = "TEXT", env = "DLOCK_WHO", hide_env_values = true)]
     pub(crate) who: Option<OsString>,
 }
 

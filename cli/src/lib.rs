@@ -8,6 +8,7 @@ compile_error!(
 mod args;
 mod child;
 mod choice;
+mod completion;
 mod exec;
 mod exit;
 mod held;
@@ -51,6 +52,7 @@ pub fn main(registry: Registry) -> ExitCode {
     if words.next().is_some_and(|word| word == exec::STEP) {
         return exec::step(words).report();
     }
+    completion::answer(&registry);
     let parsed = Cli::with(&registry).try_get_matches().and_then(|matches| {
         let cli = Cli::from_arg_matches(&matches)?;
         Ok((cli, Stores::new(&registry, &matches)))
@@ -70,9 +72,7 @@ pub fn main(registry: Registry) -> ExitCode {
 
 fn obey(stores: &Stores<'_>, command: Command) -> Outcome {
     if let Command::Completions { shell } = command {
-        let mut script = Vec::new();
-        clap_complete::generate(shell, &mut Cli::with(stores.registry), "dlock", &mut script);
-        return output::print(&script).map(|()| exit::OK);
+        return completion::script(shell);
     }
     if let Command::Man { command } = &command {
         return man(Cli::with(stores.registry), command.as_deref());

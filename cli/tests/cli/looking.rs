@@ -1,8 +1,10 @@
 //! `dlock ls`, `inspect`, `unlock` and `completions`.
 
+use std::{env, path::Path, process::Command};
+
 use serde_json::Value;
 
-use crate::place::Place;
+use crate::place::{Ended, Place};
 
 #[test]
 fn inspect_shows_who_holds_and_who_waits() {
@@ -93,7 +95,7 @@ fn the_short_help_is_short_and_the_long_one_has_examples_and_the_default() {
         }
     }
     let mut help = place.dlock(["run", "--help"]);
-    let help = crate::place::Ended::of(help.env("XDG_STATE_HOME", "/my/state")).out;
+    let help = Ended::of(help.env("XDG_STATE_HOME", "/my/state")).out;
     assert!(
         help.contains("/my/state/dlock/locks.db") || help.contains("what /etc/dlock.toml names"),
         "{help}"
@@ -117,6 +119,38 @@ fn there_are_completions_for_the_usual_shells() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let ended = place.run(["completions", shell]);
         assert_eq!(ended.status, 0);
-        assert!(ended.out.contains("no-wait") && !ended.out.contains("__exec"), "{shell}");
+        assert!(ended.out.contains("dlock") && ended.err.is_empty(), "{shell}");
     }
+}
+
+/// What bash proposes for the last of these words.
+fn proposed(place: &Place, words: &[&str]) -> Vec<String> {
+    let folder = Path::new(env!("CARGO_BIN_EXE_dlock")).parent().expect("a folder").display().to_string();
+    let script = "source <(dlock completions bash); COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); \
+                  _clap_complete_dlock dlock \"${!#}\"; printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let mut bash = Command::new("bash");
+    bash.args(["-c", script, "bash", "dlock"]).args(words);
+    bash.env("PATH", format!("{folder}:{}", env::var("PATH").unwrap_or_default()));
+    bash.env("DLOCK_STORE", format!("sqlite:{}", place.path("locks.db").display()));
+    let ended = Ended::of(&mut bash);
+    assert_eq!(ended.err, "", "{words:?}");
+    ended.out.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_shell_completes_commands_options_and_the_names_of_locks() {
+    let place = Place::new();
+    assert_eq!(proposed(&place, &["insp"]), ["inspect"]);
+    assert!(proposed(&place, &["run", "--no-w"]).contains(&"--no-wait".to_owned()));
+    assert_eq!(proposed(&place, &["inspect", "ni"]), [""; 0]);
+    assert!(!place.path("locks.db").exists(), "looking for names has made a store");
+    let taken = place.run(["acquire", "nightly", "--for", "1m"]);
+    assert_eq!(taken.status, 0, "{}", taken.err);
+    for words in
+        [&["run", "ni"][..], &["inspect", ""], &["unlock", "n"], &["ls", "ni"], &["run", "-n", "nig"]]
+    {
+        assert!(proposed(&place, words).contains(&"nightly".to_owned()), "{words:?}");
+    }
+    let other = format!("--store=sqlite:{}", place.path("other.db").display());
+    assert_eq!(proposed(&place, &["inspect", &other, "ni"]), [""; 0], "the names are those of another store");
 }

@@ -1,6 +1,7 @@
 //! etcd, alone, with TLS, or as a cluster of three: one recipe, and what only etcd's servers can be asked.
 
 mod http;
+mod lines;
 
 use std::{io, path::PathBuf};
 
@@ -14,6 +15,7 @@ use super::{
     server::Server,
 };
 use crate::Unreachable;
+pub use lines::Lines;
 
 /// How many members there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +42,20 @@ pub enum Flavour {
 /// # Cancel safety
 /// Dropping the future ends in the background the servers that it started.
 pub async fn start(flavour: Flavour) -> Result<Running, Unreachable> {
-    super::start(Etcd(flavour)).await
+    super::start(Etcd { flavour, lines: None }).await
+}
+
+/// The same for three members, and the lines between them, which can be cut.
+///
+/// # Errors
+/// As [`start`].
+///
+/// # Cancel safety
+/// As [`start`].
+pub async fn start_with_lines() -> Result<(Running, Lines), Unreachable> {
+    let lines = Lines::default();
+    let recipe = Etcd { flavour: Flavour::Cluster, lines: Some(lines.clone()) };
+    super::start(recipe).await.map(|running| (running, lines))
 }
 
 /// What a member of a cluster says of itself at one of its paths, such as `/metrics`.
@@ -57,7 +72,14 @@ pub fn client(server: &Server) -> [PathBuf; 2] {
 }
 
 #[derive(Debug)]
-struct Etcd(Flavour);
+struct Etcd {
+    flavour: Flavour,
+    lines: Option<Lines>,
+}
+
+/// The ports of a member: where it answers clients, where it answers other members, and where clients speak TLS, or where the
+/// [`Lines`] begin that lead to it.
+const PORTS: usize = 3;
 
 #[async_trait]
 impl Recipe for Etcd {
@@ -66,7 +88,8 @@ impl Recipe for Etcd {
     }
 
     fn flavour(&self) -> &'static str {
-        match self.0 {
+        match self.flavour {
+            Flavour::Cluster if self.lines.is_some() => "cluster_with_lines",
             Flavour::Standalone => STANDALONE,
             Flavour::Tls => "tls",
             Flavour::Cluster => "cluster",
@@ -76,23 +99,31 @@ impl Recipe for Etcd {
     }
 
     fn members(&self, program: &str) -> io::Result<Vec<Member>> {
-        let count = if self.0 == Flavour::Cluster { 3 } else { 1 };
-        let ports = (0..count).map(|_| (0..3).map(|_| Port::claim()).collect());
+        let count = if self.flavour == Flavour::Cluster { 3 } else { 1 };
+        let ports = (0..count).map(|_| (0..PORTS).map(|_| Port::claim()).collect());
         let ports: Vec<Vec<_>> = ports.collect::<io::Result<_>>()?;
+        // Where the others reach a member.
+        let reached = if self.lines.is_some() { 2 } else { 1 };
+        for (place, ports) in ports.iter().enumerate() {
+            let Some(lines) = &self.lines else { break };
+            lines.lead(place, ports[reached].number(), ports[1].number())?;
+        }
         let peers: Vec<_> =
-            ports.iter().zip(0..).map(|(ports, at)| format!("m{at}={}", url(&ports[1]))).collect();
+            ports.iter().zip(0..).map(|(ports, at)| format!("m{at}={}", url(&ports[reached]))).collect();
         let peers = peers.join(",");
-        let script = match self.0 {
+        let script = match self.flavour {
             Flavour::Restored => format!("{RESTORE}{UNSYNCED}"),
             Flavour::RestoredAhead => {
                 format!("ahead='--bump-revision 1000000 --mark-compacted'; {RESTORE}{UNSYNCED}")
             }
             Flavour::Standalone | Flavour::Tls | Flavour::Cluster => UNSYNCED.to_owned(),
         };
-        let members =
-            ports.into_iter().zip(0..).map(|(ports, at)| member(program, &script, at, ports, &peers));
+        let members = ports
+            .into_iter()
+            .zip(0..)
+            .map(|(ports, at)| member(program, &script, at, ports, reached, &peers));
         let mut members: Vec<_> = members.collect();
-        if self.0 == Flavour::Tls {
+        if self.flavour == Flavour::Tls {
             members.iter_mut().try_for_each(speak_tls)?;
         }
         Ok(members)
@@ -115,7 +146,7 @@ impl Recipe for Etcd {
     }
 
     fn url(&self, servers: &[Server]) -> String {
-        if self.0 == Flavour::Tls {
+        if self.flavour == Flavour::Tls {
             return format!("etcds://127.0.0.1:{}", servers[0].port(2));
         }
         let addresses: Vec<_> = servers.iter().map(|server| server.address().to_string()).collect();
@@ -145,7 +176,7 @@ elif [ -e saved ]; then
 fi
 "#;
 
-fn member(program: &str, script: &str, at: usize, ports: Vec<Port>, peers: &str) -> Member {
+fn member(program: &str, script: &str, at: usize, ports: Vec<Port>, reached: usize, peers: &str) -> Member {
     let (clients, others) = (url(&ports[0]), url(&ports[1]));
     let name = format!("m{at}");
     let options = [
@@ -154,7 +185,7 @@ fn member(program: &str, script: &str, at: usize, ports: Vec<Port>, peers: &str)
         ("listen-client-urls", &clients),
         ("advertise-client-urls", &clients),
         ("listen-peer-urls", &others),
-        ("initial-advertise-peer-urls", &others),
+        ("initial-advertise-peer-urls", &url(&ports[reached])),
         ("initial-cluster", peers),
         ("initial-cluster-token", "dlock"),
         // Tokens that expire during a test.

@@ -1,5 +1,6 @@
 //! What a cluster does that is more than one server, and what a server does whose data are lost.
 
+mod apart;
 #[path = "../common/mod.rs"]
 mod common;
 mod crowd;

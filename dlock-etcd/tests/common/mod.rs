@@ -38,10 +38,13 @@ pub(crate) struct Bench {
 impl Bench {
     /// `None` if there is no etcd and none is required.
     pub(crate) async fn new(flavour: Flavour) -> Option<Self> {
-        let running = or_skip(start(flavour).await)?;
+        Some(Self::of(or_skip(start(flavour).await)?).await)
+    }
+
+    pub(crate) async fn of(running: Running) -> Self {
         let members: Vec<_> = running.servers().iter().map(|server| server.address().to_string()).collect();
         let raw = Client::connect(members, None).await.expect("it connects later");
-        Some(Self { running, raw })
+        Self { running, raw }
     }
 
     pub(crate) async fn one() -> Option<Self> {
@@ -54,7 +57,12 @@ impl Bench {
     }
 
     pub(crate) async fn locks_at(&self, url: &str, params: &str) -> Locks {
-        let store = connect(&format!("{url}?session=20s&{params}")).await.expect("the cluster is there");
+        self.locks_with(url, &format!("session=20s&{params}")).await
+    }
+
+    /// The same with another session.
+    pub(crate) async fn locks_with(&self, url: &str, params: &str) -> Locks {
+        let store = connect(&format!("{url}?{params}")).await.expect("the cluster is there");
         Locks::new(store).with_defaults(LockOptions::new().ttl(TTL))
     }
 

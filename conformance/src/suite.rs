@@ -28,13 +28,20 @@ pub fn run<F: Fixture>(fixture: Result<F, Unreachable>) -> ExitCode {
 /// when its suite begins, and only if a trial of it is chosen. It is dropped before the next suite begins.
 ///
 /// `DLOCK_SUITES` names the suites to run, separated by commas. Without it all run. Unlike a filter it has no effect on
-/// other test binaries.
+/// other test binaries. `cluster:all` is the suite `cluster` in all rows, also in those that it otherwise [leaves
+/// out](Suite::in_rows).
 pub fn run_suites(suites: impl IntoIterator<Item = Suite>) -> ExitCode {
     let arguments = Arguments::from_args();
     let listed = env::var("DLOCK_SUITES").ok();
-    let is_listed =
-        |name: &str| listed.as_ref().is_none_or(|list| list.split(',').any(|one| one.trim() == name));
-    let suites = suites.into_iter().filter(|suite| is_listed(suite.name) && suite.is_chosen(&arguments));
+    let is_listed = |name: &str| listed.iter().flat_map(|list| list.split(',')).any(|one| one.trim() == name);
+    let suites = suites.into_iter().filter_map(|suite| {
+        let suite = if is_listed(&format!("{}:all", suite.name)) {
+            suite.in_rows(Row::all())
+        } else {
+            (listed.is_none() || is_listed(suite.name)).then_some(suite)?
+        };
+        suite.is_chosen(&arguments).then_some(suite)
+    });
     let mut suites = suites.peekable();
     if suites.peek().is_none() {
         // Prints that nothing is run, as any test binary does.

@@ -128,6 +128,13 @@ fn a_suite_runs_in_the_rows_it_is_given() -> std::result::Result<(), Failed> {
     Ok(())
 }
 
+fn a_suite_runs_in_all_rows_if_that_is_asked_for() -> std::result::Result<(), Failed> {
+    let case = format!("short::{}", CASE.replace("plain", "flaky"));
+    let (said, passed) = ran(&["--exact", &case], "", Some("there, short:all"))?;
+    assert!(passed && said.contains("1 passed; 0 failed"), "{said}");
+    Ok(())
+}
+
 fn main() -> ExitCode {
     if env::var_os(SUITES).is_some() {
         return several();
@@ -147,6 +154,10 @@ fn main() -> ExitCode {
         ),
         Trial::test("a_suite_that_is_not_chosen_is_not_started", a_suite_that_is_not_chosen_is_not_started),
         Trial::test("a_suite_runs_in_the_rows_it_is_given", a_suite_runs_in_the_rows_it_is_given),
+        Trial::test(
+            "a_suite_runs_in_all_rows_if_that_is_asked_for",
+            a_suite_runs_in_all_rows_if_that_is_asked_for,
+        ),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

@@ -1,5 +1,5 @@
 //! The suite, on one member and on three. `cargo test -p dlock-etcd --test conformance cluster` runs the cases with that word in
-//! their names.
+//! their names; `DLOCK_SUITES=cluster:all` puts all wrappers before three members, which otherwise have none.
 
 #[path = "../common/mod.rs"]
 mod common;

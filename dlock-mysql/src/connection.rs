@@ -114,7 +114,7 @@ pub(crate) struct Call<'a> {
 pub(crate) enum Acts {
     /// Also when its caller has given up.
     Whenever,
-    /// Only while its caller waits: the batch looks at `@dlock_until`, which is set before it.
+    /// Only while its caller waits: the batch looks at [`UNTIL`], in whose place a time is put.
     InTime,
 }
 
@@ -335,12 +335,7 @@ impl Session {
         };
         let half_of_the_rest = until.saturating_duration_since(Instant::now()) / 2;
         let until = u128::from(clock) + (read.elapsed() + half_of_the_rest).as_micros();
-        let batch = UNTIL.with(&[("until", &until.to_string())]) + &call.batch;
-        run(&mut self.connection, &batch).await.map(|(rows, mut changed)| {
-            // The caller counts the statements of its own batch.
-            changed.remove(0);
-            (rows, changed)
-        })
+        run(&mut self.connection, &call.batch.replace(UNTIL, &until.to_string())).await
     }
 
     async fn read_clock(&mut self) -> sqlx::Result<(u64, Instant)> {

@@ -50,6 +50,11 @@ pub(crate) fn met_others(error: &Error) -> bool {
     client_error(error).is_some_and(is_conflict)
 }
 
+/// Whether the connection of a call must be replaced.
+pub(crate) fn ended_session(error: &Error) -> bool {
+    client_error(error).is_some_and(is_broken)
+}
+
 /// Whether the tables are not there: nobody has made them, or the server has lost its data.
 pub(crate) fn lacks_tables(error: &Error) -> bool {
     number_of(error) == Some(1146)

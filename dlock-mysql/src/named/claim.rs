@@ -18,13 +18,9 @@ use super::{
     watch::{Asked, Held, rhythm},
 };
 use crate::{
-    connection,
     error::{self, STORE},
     keys,
-    sql::{
-        Batch, NAMED_BEGIN, NAMED_KILL, NAMED_RELEASE, NAMED_RENEW, NAMED_STOP, NAMED_TAKE, NAMED_WATCH,
-        literal,
-    },
+    sql::{Batch, NAMED_KILL, NAMED_RELEASE, NAMED_RENEW, NAMED_STOP, NAMED_TAKE, NAMED_WATCH, literal},
 };
 
 /// How long the server lets a session wait, in seconds. Both servers take it.
@@ -77,6 +73,7 @@ impl NamedClaim {
             ("name", &name),
             ("fence", &self.named.fence),
             ("seconds", &seconds.to_string()),
+            ("silence", &self.request.ttl.as_millis().div_ceil(1000).to_string()),
             ("watch", &keys::bell(self.request.id)),
             ("mark", &Mark::of(&self.request).text()),
         ]))
@@ -84,21 +81,18 @@ impl NamedClaim {
 
     /// Asks with a session whether the lock is free. The session is silent for the claim's ttl at most from now on.
     async fn take(&mut self) -> Result<Attempt> {
-        let mut session = self.named.session().await?;
-        let seconds = self.request.ttl.as_millis().div_ceil(1000).to_string();
-        let begin = NAMED_BEGIN.with(&[("seconds", &seconds)]);
-        let began = match connection::run(&mut session, &begin).await {
-            Ok(told) => told,
-            // It was kept, and the server has ended it meanwhile.
-            Err(error) if error::is_broken(&error) => {
-                session = self.named.dial.session().await?;
-                connection::run(&mut session, &begin).await.map_err(error::explain)?
+        let batch = self.batch(&NAMED_TAKE, 0)?;
+        if let Some(session) = self.named.kept() {
+            let sent = Moment::now();
+            let ended = call(session, batch.clone()).await;
+            // The server may have ended it while it was kept.
+            if !ended.1.as_ref().is_err_and(error::ended_session) {
+                return self.judge(ended, sent);
             }
-            Err(error) => return Err(error::explain(error)),
-        };
-        self.id = number(began.0.first(), 0)?;
+        }
+        let session = self.named.dial.session().await?;
         let sent = Moment::now();
-        let ended = call(session, self.batch(&NAMED_TAKE, 0)?).await;
+        let ended = call(session, batch).await;
         self.judge(ended, sent)
     }
 
@@ -106,6 +100,7 @@ impl NamedClaim {
     fn judge(&mut self, (session, row): Ended, sent: Moment) -> Result<Attempt> {
         let (session, row) = (session.ok_or_else(gone), row?);
         let session = session?;
+        self.id = number(row.as_ref(), 2)?;
         match number::<i64>(row.as_ref(), 0)? {
             1 => {
                 let token = Token::new(number(row.as_ref(), 1)?);

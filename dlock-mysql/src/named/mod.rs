@@ -58,13 +58,9 @@ impl Named {
         self.dial.limit()
     }
 
-    /// A session that has no lock, kept or new.
-    async fn session(&self) -> Result<MySqlConnection> {
-        let idle = self.idle().pop();
-        match idle {
-            Some(session) => Ok(session),
-            None => self.dial.session().await,
-        }
+    /// A session that has no lock and was kept, if there is one. The server may have ended it.
+    fn kept(&self) -> Option<MySqlConnection> {
+        self.idle().pop()
     }
 
     /// Keeps a session that has no lock.

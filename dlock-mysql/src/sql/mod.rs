@@ -10,7 +10,6 @@ pub(crate) const SCHEMA: Batch = Batch(include_str!("schema.sql"));
 pub(crate) const VERSION: Batch = Batch(include_str!("version.sql"));
 pub(crate) const PREPARE: Batch = Batch(include_str!("prepare.sql"));
 pub(crate) const CLOCK: Batch = Batch(include_str!("clock.sql"));
-pub(crate) const UNTIL: Batch = Batch(include_str!("until.sql"));
 pub(crate) const ATTEMPT: Batch = Batch(include_str!("attempt.sql"));
 pub(crate) const AGAIN: Batch = Batch(include_str!("again.sql"));
 pub(crate) const RENEW: Batch = Batch(include_str!("renew.sql"));
@@ -22,7 +21,6 @@ pub(crate) const RING_AGAIN: Batch = Batch(include_str!("ring_again.sql"));
 pub(crate) const AWAIT_BELL: Batch = Batch(include_str!("await_bell.sql"));
 pub(crate) const LOOK: Batch = Batch(include_str!("look.sql"));
 pub(crate) const BREAK: Batch = Batch(include_str!("break.sql"));
-pub(crate) const NAMED_BEGIN: Batch = Batch(include_str!("named_begin.sql"));
 pub(crate) const NAMED_TAKE: Batch = Batch(include_str!("named_take.sql"));
 pub(crate) const NAMED_RENEW: Batch = Batch(include_str!("named_renew.sql"));
 pub(crate) const NAMED_RELEASE: Batch = Batch(include_str!("named_release.sql"));
@@ -34,6 +32,9 @@ pub(crate) const NAMED_LIST_MARIADB: Batch = Batch(include_str!("named_list_mari
 pub(crate) const NAMED_LIST_MYSQL: Batch = Batch(include_str!("named_list_mysql.sql"));
 pub(crate) const NAMED_STOP: Batch = Batch(include_str!("named_stop.sql"));
 pub(crate) const NAMED_KILL: Batch = Batch(include_str!("named_kill.sql"));
+
+/// Stands in a batch for the time until which it may act, by the server's clock: known only once a session is free for the batch.
+pub(crate) const UNTIL: &str = "@dlock_until";
 
 impl Batch {
     /// The text with these values: literals, numbers and identifiers that this crate made.

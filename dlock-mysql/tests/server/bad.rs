@@ -7,7 +7,7 @@ use dlock_core::{Error, Locks, Registry, Result};
 use dlock_mysql::DRIVER;
 use tokio::time::sleep;
 
-use crate::{ask, connect, stranger, tell};
+use crate::{ask, connect, stranger, tell, until};
 
 async fn connect_as(server: &Running, user: &str, database: &str) -> Result<Locks> {
     let address = server.servers()[0].address();
@@ -92,16 +92,22 @@ pub(crate) async fn names_leave_no_rows(server: &Running) {
 
 pub(crate) async fn a_row_that_somebody_locks_costs_no_other_lock(server: &Running) {
     let (locks, mut other) = (connect(server, "").await.expect("it runs"), stranger(server).await);
-    let mut held = Vec::new();
+    let (mut watcher, mut held) = (stranger(server).await, Vec::new());
     for number in 0..20 {
         let lock = locks.mutex(format!("job {number}"));
         held.push(lock.lock().ttl(Duration::from_secs(15)).await.expect("nobody holds it"));
     }
+    let last = ask(&mut watcher, "SELECT MAX(expires) FROM dlock_queue").await;
     tell(&mut other, "START TRANSACTION; SELECT * FROM dlock_queue WHERE name = 'job 7' FOR UPDATE").await;
-    sleep(Duration::from_secs(17)).await;
+    let renewed = format!("SELECT COUNT(*) FROM dlock_queue WHERE expires > {last}");
+    until(&mut watcher, &renewed, 19).await;
+    let waits = "SELECT variable_value FROM information_schema.global_status
+        WHERE variable_name = 'INNODB_ROW_LOCK_WAITS'";
+    assert_eq!(ask(&mut watcher, waits).await, 0, "a renewal waited for the locked row");
     tell(&mut other, "COMMIT").await;
+    until(&mut watcher, &renewed, 20).await;
     for (number, held) in held.into_iter().enumerate() {
-        assert!(number == 7 || !held.is_lost(), "the lock of another was renewed no more: {number}");
+        assert!(!held.is_lost(), "job {number} is lost");
     }
 }
 

@@ -113,6 +113,16 @@ async fn tell(session: &mut MySqlConnection, sql: &str) {
     sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(session).await.expect("it does that");
 }
 
+/// Waits until a question has this answer. Renewals may be what it waits for.
+async fn until(session: &mut MySqlConnection, sql: &str, answer: i64) {
+    let answered = async {
+        while ask(session, sql).await != answer {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(SOON * 4, answered).await.unwrap_or_else(|_| panic!("never {answer}: {sql}"));
+}
+
 async fn a_killed_session_loses_no_lock(server: &Running) {
     let (locks, mut other) = (connect(server, "").await.expect("it runs"), stranger(server).await);
     let held = locks.mutex("job").lock().ttl(Duration::from_secs(3)).await.expect("nobody holds it");

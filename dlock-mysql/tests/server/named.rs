@@ -4,13 +4,12 @@ use std::{thread, time::Duration};
 
 use dlock_conformance::stores::Running;
 use dlock_core::Locks;
-use sqlx::mysql::MySqlConnection;
 use tokio::{
     runtime::Runtime,
     time::{sleep, timeout},
 };
 
-use crate::{SOON, ask, connect, stranger, tell};
+use crate::{SOON, ask, connect, stranger, tell, until};
 
 /// So long that nothing happens because of it.
 const LONG: Duration = Duration::from_secs(60);
@@ -34,15 +33,6 @@ async fn until_watched(locks: &Locks, name: &str) {
         }
     };
     timeout(SOON, watched).await.expect("it is watched from its first moments on");
-}
-
-async fn until(session: &mut MySqlConnection, sql: &str, count: i64) {
-    let counted = async {
-        while ask(session, sql).await != count {
-            sleep(Duration::from_millis(10)).await;
-        }
-    };
-    timeout(SOON, counted).await.unwrap_or_else(|_| panic!("never {count}: {sql}"));
 }
 
 pub(crate) async fn a_killed_session_has_lost_its_lock_at_once(server: &Running) {

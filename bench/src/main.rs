@@ -10,6 +10,7 @@ mod engine;
 mod etcd;
 mod figures;
 mod held;
+mod mysql;
 mod redis;
 mod sqlite;
 mod zookeeper;
@@ -29,7 +30,7 @@ struct Effort {
 }
 
 /// The parts. Each runs in a process of its own, so that the memory and timers of one do not count for another.
-const PARTS: [&str; 13] = [
+const PARTS: [&str; 14] = [
     "engine",
     "held",
     "sqlite",
@@ -40,6 +41,7 @@ const PARTS: [&str; 13] = [
     "redis-several",
     "redis-held",
     "etcd",
+    "mysql",
     "zookeeper",
     "zookeeper-distant",
     "command",
@@ -73,6 +75,7 @@ fn measure(part: &str, effort: Effort) -> Result<(), Box<dyn Error>> {
         "held" => runtime.block_on(held::bench(effort)),
         "sqlite" => sqlite::bench(effort),
         "etcd" => runtime.block_on(etcd::bench(effort)),
+        "mysql" => runtime.block_on(mysql::bench(effort)),
         "command" => command::bench(effort),
         "zookeeper" | "zookeeper-distant" => runtime.block_on(zookeeper::bench(part, effort)),
         redis => runtime.block_on(redis::bench(redis, effort)),

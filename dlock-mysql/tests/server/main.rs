@@ -6,6 +6,7 @@
 mod bad;
 mod named;
 mod pace;
+mod reach;
 mod storm;
 
 use std::{process::ExitCode, time::Duration};
@@ -53,6 +54,8 @@ fn main() -> ExitCode {
         named::a_hold_outlives_the_sessions_beside_it,
         named::a_dead_client_holds_nothing,
         named::a_wait_that_is_given_up_leaves_no_session_waiting,
+        named::a_wait_that_the_server_ends_is_no_answer,
+        named::a_hundred_locks_leave_no_connection,
         named::a_watched_lock_is_released_at_once,
         named::a_release_that_the_server_does_late_is_no_loss,
         named::a_short_ttl_is_renewed_and_a_long_one_is,
@@ -64,6 +67,8 @@ fn main() -> ExitCode {
         bad::a_server_that_commits_nothing_by_itself_is_told_to,
         bad::names_leave_no_rows,
         bad::a_row_that_somebody_locks_costs_no_other_lock,
+        reach::of_several_hosts_the_one_that_takes_writes_is_used,
+        reach::a_socket_leads_to_the_server,
         storm::no_two_hold_in_a_storm_of_kills,
         storm::many_locks_are_renewed_by_few_statements,
     };

@@ -4,6 +4,7 @@ use std::{thread, time::Duration};
 
 use dlock_conformance::stores::Running;
 use dlock_core::Locks;
+use futures_util::future::join_all;
 use tokio::{
     runtime::Runtime,
     time::{sleep, timeout},
@@ -102,6 +103,46 @@ pub(crate) async fn a_wait_that_is_given_up_leaves_no_session_waiting(server: &R
     drop(
         locks.mutex("job").try_lock().await.expect("the server answers").expect("nobody is left to have it"),
     );
+}
+
+/// `GET_LOCK` of a wait that was ended says `NULL`, or fails: neither that the lock is busy, nor that it is had.
+pub(crate) async fn a_wait_that_the_server_ends_is_no_answer(server: &Running) {
+    let (locks, mut holder, mut other) =
+        (session_mode(server).await, stranger(server).await, stranger(server).await);
+    assert_eq!(ask(&mut holder, "SELECT GET_LOCK('job', 0)").await, 1);
+    let job = locks.mutex("job");
+    let waits = tokio::spawn(async move { job.lock().ttl(LONG).await });
+    for _ in 0..3 {
+        until(&mut other, WAITING, 1).await;
+        let id = "SELECT id FROM information_schema.processlist WHERE state = 'User lock'";
+        let id = ask(&mut other, id).await;
+        tell(&mut other, &format!("KILL QUERY {id}")).await;
+        until(&mut other, &format!("{WAITING} AND id <> {id}"), 1).await;
+        assert!(!waits.is_finished(), "it was told something: {:?}", waits.await);
+    }
+    assert_eq!(ask(&mut holder, "SELECT RELEASE_LOCK('job')").await, 1);
+    let held = timeout(SOON, waits).await.expect("the server wakes it").expect("no panic");
+    held.expect("it is free").release().await.expect("held until now");
+}
+
+pub(crate) async fn a_hundred_locks_leave_no_connection(server: &Running) {
+    let (mut other, sessions) =
+        (stranger(server).await, "FROM information_schema.processlist WHERE user = 'dlock'");
+    // The stranger's is one of them.
+    for (params, most, kept) in [("", 5, 5), ("?mode=session", 105, 21)] {
+        let locks = connect(server, params).await.expect("it runs");
+        let all = (0..100).map(|number| locks.mutex(format!("hundred/{number}")));
+        let held = join_all(all.map(|lock| async move { lock.lock().ttl(LONG).await })).await;
+        let count = ask(&mut other, &format!("SELECT COUNT(*) {sessions}")).await;
+        assert!(count <= most, "{params}: {count} sessions for a hundred locks");
+        for held in join_all(held.into_iter().map(|held| held.expect("nobody holds it").release())).await {
+            held.expect("held until now");
+        }
+        until(&mut other, &format!("SELECT COUNT(*) <= {kept} {sessions}"), 1).await;
+        locks.close().await;
+        drop(locks);
+        until(&mut other, &format!("SELECT COUNT(*) {sessions}"), 1).await;
+    }
 }
 
 pub(crate) async fn a_watched_lock_is_released_at_once(server: &Running) {

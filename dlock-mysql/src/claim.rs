@@ -20,7 +20,9 @@ use crate::{
     error::STORE,
     inspect::Row,
     keys,
-    sql::{AGAIN, ATTEMPT, DETACH, RELEASE, RING_AGAIN, SWEEP, TAKE, literal},
+    sql::{
+        AGAIN, ATTEMPT, Batch, DETACH, RELEASE, RING_AGAIN, SWEEP, TAKE, TRY_CLEAN, TRY_CONDITION, literal,
+    },
 };
 
 /// How soon a claim asks again that waits for one without a doorbell, such as a detached one. Each time in vain doubles it, up to
@@ -31,8 +33,9 @@ const LONGEST_POLL: Duration = Duration::from_millis(200);
 /// How often a claim asks that waits for a doorbell. A lock that is broken rings none.
 const PATROL: Duration = Duration::from_secs(2);
 
-/// Which statement of `attempt.sql` puts the claim into the queue or keeps it alive.
-const ENTERS: usize = 3;
+/// Which statement of `attempt.sql` puts the claim into the queue or keeps it alive. A try has one more before it.
+const ENTERS: usize = 2;
+const TRY_ENTERS: usize = 3;
 
 /// Which statement of `again.sql` keeps it alive.
 const STAYS: usize = 1;
@@ -106,20 +109,37 @@ impl MysqlClaim {
         let tables = &self.client.connection.tables;
         // A permit is kept out by as many others as its own limit, whatever they are. Others look at the nearest that is in the way.
         let nearest = if kind == Kind::Permit { u64::from(slots.get()) + 1 } else { 2 };
-        let (batch, changes) = if self.is_queued { (AGAIN, STAYS) } else { (ATTEMPT, ENTERS) };
-        let batch = batch.with(&[
-            ("fence", &tables.fence),
-            ("queue", &tables.queue),
-            ("name", &literal(name.as_str().as_bytes())),
-            ("claim", &keys::claim(id)),
+        let (batch, changes) = match (self.is_queued, is_try) {
+            (true, _) => (AGAIN, STAYS),
+            (false, true) => (ATTEMPT, TRY_ENTERS),
+            (false, false) => (ATTEMPT, ENTERS),
+        };
+        let (name, claim, slots) = (literal(name.as_str().as_bytes()), keys::claim(id), slots.to_string());
+        let values = [
+            ("queue", tables.queue.as_str()),
+            ("name", &name),
+            ("claim", &claim),
             ("kind", keys::word(kind)?),
-            ("slots", &slots.to_string()),
-            ("who", &literal(self.request.who.text().as_bytes())),
-            ("ttl", &micros(self.request.ttl)),
-            ("may_wait", if is_try { "0" } else { "1" }),
-            ("bell", &self.bell_for(home.as_ref())),
-            ("nearest", &nearest.to_string()),
-        ]);
+            ("slots", &slots),
+        ];
+        let of_try = |part: Batch| if is_try { part.with(&values) } else { String::new() };
+        let (clean, condition) = (of_try(TRY_CLEAN), of_try(TRY_CONDITION));
+        let (who, ttl, bell) = (
+            literal(self.request.who.text().as_bytes()),
+            micros(self.request.ttl),
+            self.bell_for(home.as_ref()),
+        );
+        let nearest = nearest.to_string();
+        let more = [
+            ("fence", tables.fence.as_str()),
+            ("clean", &clean),
+            ("condition", &condition),
+            ("who", &who),
+            ("ttl", &ttl),
+            ("bell", &bell),
+            ("nearest", &nearest),
+        ];
+        let batch = batch.with(&[&values[..], &more].concat());
         let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         let mut call = self.about(batch, left, home.as_ref());
         if !self.is_queued {

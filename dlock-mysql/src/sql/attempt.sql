@@ -1,25 +1,17 @@
--- Puts a claim at the end of the queue of its name, or keeps it alive where it is. A claim that only tries is put there only if
--- it then holds. A read claim whose id holds in another kind makes that hold a read hold. After @dlock_until the batch
--- puts nothing there: its caller may have given up and released the claim.
--- In: fence, queue: the tables; name, claim, kind, slots, who; ttl: microseconds; may_wait: 1, or 0 for a try; bell: what takes
--- the doorbell of a claim that is in the queue, or 0; nearest: the most rows.
+-- Puts a claim at the end of the queue of its name, or keeps it alive where it is. A read claim whose id holds in another kind makes that
+-- hold a read hold. After @dlock_until the batch puts nothing there: its caller may have given up and released the claim. A
+-- claim that finds expired ones ahead asks once more, with again.sql, which deletes them.
+-- In: fence, queue: the tables; name, claim, kind, slots, who; ttl: microseconds; clean, condition: try_clean.sql and try_condition.sql
+-- for a try, else empty; bell: what takes the doorbell of a claim that is in the queue, or 0; nearest: the most rows.
 -- Out: the claim's row, if it is in the queue, and the nearest claims ahead that it may have to wait for, the last first.
 START TRANSACTION;
 UPDATE :fence SET last = LAST_INSERT_ID(GREATEST(last + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))))
     WHERE bucket = CRC32(:name) % 1024;
-DELETE FROM :queue
-    WHERE name = :name AND expires <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
+:clean
 INSERT INTO :queue (name, seq, claim, kind, slots, since, expires, who)
-    SELECT :name, LAST_INSERT_ID(), :claim, :kind, :slots, clock.us, clock.us + :ttl, :who
-    FROM (SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AS us) AS clock
-    WHERE clock.us < @dlock_until AND (:may_wait
-        OR EXISTS (SELECT 1 FROM :queue AS own WHERE own.claim = :claim)
-        OR (SELECT CASE :kind
-                WHEN 'read' THEN COALESCE(SUM(others.kind <> 'read'), 0) = 0
-                WHEN 'permit' THEN COALESCE(SUM(others.kind <> 'permit'), 0) = 0
-                    AND COUNT(*) < LEAST(:slots, COALESCE(MIN(others.slots), :slots))
-                ELSE COUNT(*) = 0 END
-            FROM :queue AS others WHERE others.name = :name))
+    SELECT :name, LAST_INSERT_ID(), :claim, :kind, :slots, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :ttl, :who
+    FROM DUAL WHERE TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) < @dlock_until :condition
     ON DUPLICATE KEY UPDATE
         expires = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :ttl,
         kind = IF(:kind = 'read', 'read', :queue.kind);

@@ -61,7 +61,7 @@ pub(crate) async fn bench(effort: Effort) -> Outcome {
     // The first round, which does not count, opens what there is to open.
     for round in 0..=effort.rounds {
         for (contestant, row) in contestants.iter().zip(&mut rows) {
-            let name = format!("round/{round}");
+            let name = format!("{}/{round}", contestant.name());
             let pair = Figures::micros(&contestant.pairs(&name, pairs).await?).quantile(0.5);
             if round > 0 {
                 row[0].add(pair);

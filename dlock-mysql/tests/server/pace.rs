@@ -64,10 +64,10 @@ async fn commits(session: &mut MySqlConnection) -> i64 {
     let changes = "SELECT SUM(variable_value) FROM information_schema.global_status
         WHERE variable_name IN ('COM_COMMIT', 'COM_DELETE', 'COM_UPDATE')";
     let all = ask(session, changes).await;
-    // A transaction has an update and a deletion, which are no commits of their own.
+    // A transaction has an update, which is no commit of its own.
     let begun =
         "SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'COM_BEGIN'";
-    all - 2 * ask(session, begun).await
+    all - ask(session, begun).await
 }
 
 async fn lock(locks: &Locks, figures: &mut Figures) {

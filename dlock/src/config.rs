@@ -222,7 +222,18 @@ impl Config {
         }
     }
 
-    /// Connects to one store only.
+    /// Connects to one store only. [`Locks::on_own_thread`] runs this, as well as [`connect_for`](Self::connect_for), on a thread
+    /// of its own; the members of a redlock then share that thread:
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock::Result<()> {
+    /// use dlock::{Locks, config::Config};
+    /// let config = Config::from_toml("stores.main.url = 'memory:'")?;
+    /// let connecting = async move { config.connect_store(&dlock::registry(), "main").await };
+    /// let locks = Locks::on_own_thread(connecting).await?;
+    /// # locks.close().await;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// As [`connect`](Self::connect), and [`Error::InvalidConfig`] if there is no such store.

@@ -40,6 +40,10 @@ pub use dlock_core::{
 
 /// Connects to the store that a URL names, with the stores that are compiled in.
 ///
+/// The client lives on the caller's tokio runtime: a call that blocks the runtime for a ttl loses every lock. A client on a
+/// thread of its own is not the default, because dropping it may block a thread of your executor for up to two seconds; see
+/// [`connect_on_own_thread`].
+///
 /// # Errors
 /// [`Error::InvalidConfig`] for a URL, scheme or parameter that is not known; [`Error::Unavailable`] and
 /// [`Error::Refused`] from the store. None shows a password.
@@ -51,8 +55,13 @@ pub async fn connect(url: &str) -> Result<Locks> {
 }
 
 /// Connects as [`connect`] does, with the client on a thread of its own: its locks are renewed while the caller's runtime is
-/// blocked, it works on any executor, and nothing stays locked when the program ends. See [`Locks::on_own_thread`], which also
-/// says what that costs.
+/// blocked, it works on any executor, and nothing stays locked when the program ends. [`Locks::on_own_thread`] does the same for
+/// other ways to connect, such as a store of a configuration.
+///
+/// It costs a thread. At a round trip of 0.2 ms, the measured times are within a tenth of those of [`connect`], for taking and
+/// releasing a lock as for handing it to a waiter. It is not the default for another reason: whoever drops the last clone of
+/// the client, or its last guard, waits for up to two seconds until the store has confirmed the release. In an async task that
+/// blocks a thread of the executor. [`Locks::close`] waits without blocking.
 ///
 /// # Errors
 /// As [`connect`], and [`Error::Unavailable`] if there is no thread to be had.

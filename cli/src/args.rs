@@ -84,6 +84,8 @@ pub(crate) enum Command {
     /// Gives back the lock of a ticket.
     Release(Release),
     /// Lists the locks that are held or waited for.
+    ///
+    /// Where a configuration has several stores, those of the default one; `--store NAME` lists another.
     Ls(Ls),
     /// Shows who holds a lock and who waits for it; exit status 1 if nobody does.
     Inspect(Inspect),

@@ -99,6 +99,20 @@ fn help_and_version_are_no_errors() {
 }
 
 #[test]
+fn the_help_shows_no_value_of_the_environment() {
+    let place = Place::new();
+    for command in ["run", "try", "acquire", "ls", "inspect", "info", "unlock"] {
+        let mut help = place.dlock([command, "--help"]);
+        for variable in ["DLOCK_STORE", "DLOCK_CONFIG", "DLOCK_WHO"] {
+            help.env(variable, "hunter2");
+        }
+        let help = Ended::of(&mut help);
+        assert!(help.status == 0 && help.out.contains("DLOCK_STORE"), "{command}: {}", help.err);
+        assert!(!help.out.contains("hunter2"), "{command}: {}", help.out);
+    }
+}
+
+#[test]
 fn the_package_page_says_of_each_status_what_the_help_says() {
     let page = include_str!("../../README.md");
     let cells =

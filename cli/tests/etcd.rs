@@ -22,6 +22,17 @@ use dlock_conformance::stores::{
 use place::{Ended, Place, Started};
 use serde_json::Value;
 
+fn main() -> std::process::ExitCode {
+    dlock_conformance::run_tests([dlock_conformance::tests! {
+        a_command_runs_under_a_lock_that_is_gone_when_it_ends,
+        a_ticket_outlives_its_process,
+        what_etcdctl_holds_is_shown_waited_for_and_broken,
+        a_lock_is_broken_and_its_command_is_stopped,
+        names_with_slashes_and_dots_are_locks_of_their_own,
+        a_cluster_without_a_majority_is_69_in_bounded_time,
+    }])
+}
+
 struct OnEtcd {
     place: Place,
     running: Running,
@@ -60,7 +71,6 @@ impl OnEtcd {
     }
 }
 
-#[tokio::test]
 async fn a_command_runs_under_a_lock_that_is_gone_when_it_ends() {
     let Some(etcd) = OnEtcd::new().await else { return };
     let run = Started::of(&mut etcd.dlock("run", &["job/a", "-c", "echo $DLOCK_TOKEN; read _; exit 7"]));
@@ -76,7 +86,6 @@ async fn a_command_runs_under_a_lock_that_is_gone_when_it_ends() {
     assert!(etcd.keys().is_none_or(|keys| keys.is_empty()), "a key is left: {:?}", etcd.keys());
 }
 
-#[tokio::test]
 async fn a_ticket_outlives_its_process() {
     let Some(etcd) = OnEtcd::new().await else { return };
     let ticket = etcd.run("acquire", &["--for", "10m", "deploy"]);
@@ -87,11 +96,10 @@ async fn a_ticket_outlives_its_process() {
     assert_eq!(etcd.run("try", &["deploy"]).status, 0);
 }
 
-#[tokio::test]
 async fn what_etcdctl_holds_is_shown_waited_for_and_broken() {
     let Some(etcd) = OnEtcd::new().await else { return };
     if Command::new("etcdctl").arg("version").output().is_err() {
-        return server::skipped("there is no etcdctl");
+        return dlock_conformance::ignore("there is no etcdctl");
     }
     let held = Started::of(&mut etcd.etcdctl(&["lock", "stock"]));
     assert!(held.first.starts_with("stock/"), "{}", held.first);
@@ -112,7 +120,6 @@ async fn what_etcdctl_holds_is_shown_waited_for_and_broken() {
     assert_eq!(String::from_utf8_lossy(&told.stdout), "mine\n");
 }
 
-#[tokio::test]
 async fn a_lock_is_broken_and_its_command_is_stopped() {
     let Some(etcd) = OnEtcd::new().await else { return };
     let run = Started::of(&mut etcd.dlock("run", &["job/b", "--", "sh", "-c", "echo in; read _"]));
@@ -122,7 +129,6 @@ async fn a_lock_is_broken_and_its_command_is_stopped() {
     assert_eq!(etcd.run("try", &["job/b"]).status, 0, "it was broken");
 }
 
-#[tokio::test]
 async fn names_with_slashes_and_dots_are_locks_of_their_own() {
     let Some(etcd) = OnEtcd::new().await else { return };
     let run = Started::of(&mut etcd.dlock("run", &["a/../b", "--", "sh", "-c", "echo in; read _; exit 0"]));
@@ -134,7 +140,6 @@ async fn names_with_slashes_and_dots_are_locks_of_their_own() {
     assert_eq!(run.let_go().status, 0);
 }
 
-#[tokio::test]
 async fn a_cluster_without_a_majority_is_69_in_bounded_time() {
     let Some(etcd) = OnEtcd::on(Flavour::Cluster).await else { return };
     for member in &etcd.running.servers()[..2] {

@@ -20,6 +20,14 @@ use place::{Ended, Place, Started};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection as _, Row as _, mysql::MySqlConnection};
 
+fn main() -> std::process::ExitCode {
+    dlock_conformance::run_tests([dlock_conformance::tests! {
+        a_command_runs_under_a_lock_that_is_gone_when_it_ends,
+        a_ticket_outlives_its_process,
+        what_get_lock_holds_is_shown_waited_for_and_broken,
+    }])
+}
+
 struct OnMariadb {
     place: Place,
     running: Running,
@@ -58,7 +66,6 @@ async fn ask(session: &mut MySqlConnection, sql: &str) -> i64 {
     row.try_get_unchecked(0).unwrap()
 }
 
-#[tokio::test]
 async fn a_command_runs_under_a_lock_that_is_gone_when_it_ends() {
     for params in ["", "?mode=session"] {
         let Some(mariadb) = OnMariadb::new(params).await else { return };
@@ -80,7 +87,6 @@ async fn a_command_runs_under_a_lock_that_is_gone_when_it_ends() {
     }
 }
 
-#[tokio::test]
 async fn a_ticket_outlives_its_process() {
     let Some(mariadb) = OnMariadb::new("").await else { return };
     let ticket = mariadb.run("acquire", &["--for", "10m", "deploy"]);
@@ -91,7 +97,6 @@ async fn a_ticket_outlives_its_process() {
     assert_eq!(mariadb.run("try", &["deploy"]).status, 0);
 }
 
-#[tokio::test]
 async fn what_get_lock_holds_is_shown_waited_for_and_broken() {
     let Some(mariadb) = OnMariadb::new("?mode=session").await else { return };
     let mut other = mariadb.stranger().await;

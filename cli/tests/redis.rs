@@ -24,6 +24,22 @@ use dlock_conformance::stores::{
 use place::{Ended, Place, Started, until};
 use serde_json::Value;
 
+fn main() -> std::process::ExitCode {
+    dlock_conformance::run_tests([dlock_conformance::tests! {
+        a_command_runs_under_a_lock_that_is_gone_when_it_ends,
+        of_twenty_daily_jobs_one_runs_also_if_they_come_one_after_the_other,
+        a_ticket_holds_until_another_process_gives_it_back_and_wakes_the_next_one,
+        a_lock_of_redisson_is_listed_shown_and_broken,
+        a_run_that_waits_for_redisson_is_woken_when_it_lets_go_and_when_it_is_broken,
+        a_key_that_is_no_lock_is_refused_and_not_touched,
+        a_server_that_is_not_there_is_69_and_its_password_is_not_shown,
+        a_wrong_password_is_78_and_is_not_shown,
+        a_server_that_is_away_while_dlock_starts_is_waited_for_as_long_as_for_the_lock,
+        waiting_for_a_server_that_hangs_ends_with_the_time_of_wait,
+        dlock_ends_with_a_command_that_has_lost_its_lock,
+    }])
+}
+
 /// As Redisson names its clients and threads.
 const REDISSON: &str = "2f6c1b1e-9a3d-4a52-8c1f-0b6f9f0f7d11:42";
 
@@ -73,7 +89,6 @@ impl OnRedis {
     }
 }
 
-#[tokio::test]
 async fn a_command_runs_under_a_lock_that_is_gone_when_it_ends() {
     let Some(redis) = OnRedis::new().await else { return };
     let text = "echo $DLOCK_TOKEN; read _; exit 7";
@@ -92,7 +107,6 @@ async fn a_command_runs_under_a_lock_that_is_gone_when_it_ends() {
     assert_eq!((free.status, &*free.out), (1, "job/a is free\n"));
 }
 
-#[tokio::test]
 async fn of_twenty_daily_jobs_one_runs_also_if_they_come_one_after_the_other() {
     const HOSTS: usize = 20;
     let Some(redis) = OnRedis::new().await else { return };
@@ -109,7 +123,6 @@ async fn of_twenty_daily_jobs_one_runs_also_if_they_come_one_after_the_other() {
     assert_eq!(redis.place.read("ran"), "\n");
 }
 
-#[tokio::test]
 async fn a_ticket_holds_until_another_process_gives_it_back_and_wakes_the_next_one() {
     let Some(redis) = OnRedis::new().await else { return };
     let acquired = redis.run("acquire", &["--for", "1h", "--who", "step 1", "deploy"]);
@@ -129,7 +142,6 @@ async fn a_ticket_holds_until_another_process_gives_it_back_and_wakes_the_next_o
     assert_eq!(redis.tell("EXISTS deploy"), ":0", "the lock is left behind in Redis");
 }
 
-#[tokio::test]
 async fn a_lock_of_redisson_is_listed_shown_and_broken() {
     let Some(redis) = OnRedis::new().await else { return };
     redis.hold_as_redisson("job/b");
@@ -150,7 +162,6 @@ async fn a_lock_of_redisson_is_listed_shown_and_broken() {
     assert_eq!(redis.run("unlock", &["--force", "job/b"]).status, 1, "nobody holds it");
 }
 
-#[tokio::test]
 async fn a_run_that_waits_for_redisson_is_woken_when_it_lets_go_and_when_it_is_broken() {
     let Some(redis) = OnRedis::new().await else { return };
     for name in ["released", "broken"] {
@@ -171,7 +182,6 @@ async fn a_run_that_waits_for_redisson_is_woken_when_it_lets_go_and_when_it_is_b
     }
 }
 
-#[tokio::test]
 async fn a_key_that_is_no_lock_is_refused_and_not_touched() {
     let Some(redis) = OnRedis::new().await else { return };
     redis.tell("SET page hello");
@@ -181,7 +191,6 @@ async fn a_key_that_is_no_lock_is_refused_and_not_touched() {
     assert_eq!(redis.tell("STRLEN page"), ":5", "the key that is no lock was changed");
 }
 
-#[tokio::test]
 async fn a_server_that_is_not_there_is_69_and_its_password_is_not_shown() {
     let Some(redis) = OnRedis::new().await else { return };
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -201,7 +210,6 @@ async fn a_server_that_is_not_there_is_69_and_its_password_is_not_shown() {
     }
 }
 
-#[tokio::test]
 async fn a_wrong_password_is_78_and_is_not_shown() {
     let Some(redis) = OnRedis::new().await else { return };
     let address = redis.running.servers()[0].address();
@@ -217,7 +225,6 @@ async fn a_wrong_password_is_78_and_is_not_shown() {
     }
 }
 
-#[tokio::test]
 async fn a_server_that_is_away_while_dlock_starts_is_waited_for_as_long_as_for_the_lock() {
     let Some(on) = OnRedis::new().await else { return };
     let server = &on.running.servers()[0];
@@ -231,7 +238,6 @@ async fn a_server_that_is_away_while_dlock_starts_is_waited_for_as_long_as_for_t
     assert_eq!((ended.status, &*ended.out), (0, "ran\n"), "{}", ended.err);
 }
 
-#[tokio::test]
 async fn waiting_for_a_server_that_hangs_ends_with_the_time_of_wait() {
     let Some(on) = OnRedis::new().await else { return };
     let hangs = TcpListener::bind(("127.0.0.1", 0)).unwrap();
@@ -243,7 +249,6 @@ async fn waiting_for_a_server_that_hangs_ends_with_the_time_of_wait() {
     assert!(ended.err.contains("--wait"), "{}", ended.err);
 }
 
-#[tokio::test]
 async fn dlock_ends_with_a_command_that_has_lost_its_lock() {
     let Some(on) = OnRedis::new().await else { return };
     let server = &on.running.servers()[0];

@@ -22,6 +22,15 @@ use dlock_conformance::{
 use place::{Ended, Place, Started};
 use serde_json::Value;
 
+fn main() -> std::process::ExitCode {
+    dlock_conformance::run_tests([dlock_conformance::tests! {
+        a_command_runs_under_a_lock_that_is_gone_when_it_ends,
+        a_lock_is_broken_and_its_command_is_stopped,
+        what_needs_a_hold_without_its_holder_is_refused_with_the_reason,
+        what_curator_holds_is_refused_shown_listed_and_broken on 2 threads,
+    }])
+}
+
 struct OnZooKeeper {
     place: Place,
     running: Running,
@@ -44,7 +53,6 @@ impl OnZooKeeper {
     }
 }
 
-#[tokio::test]
 async fn a_command_runs_under_a_lock_that_is_gone_when_it_ends() {
     let Some(zookeeper) = OnZooKeeper::new().await else { return };
     let text = "echo $DLOCK_TOKEN; read _; exit 7";
@@ -65,7 +73,6 @@ async fn a_command_runs_under_a_lock_that_is_gone_when_it_ends() {
     assert_eq!((free.status, &*free.out), (1, "job/a is free\n"));
 }
 
-#[tokio::test]
 async fn a_lock_is_broken_and_its_command_is_stopped() {
     let Some(zookeeper) = OnZooKeeper::new().await else { return };
     let run = Started::of(&mut zookeeper.dlock("", "run", &["job/b", "--", "sh", "-c", "echo in; read _"]));
@@ -75,7 +82,6 @@ async fn a_lock_is_broken_and_its_command_is_stopped() {
     assert_eq!(ended.status, 74, "{ended:?}");
 }
 
-#[tokio::test]
 async fn what_needs_a_hold_without_its_holder_is_refused_with_the_reason() {
     let Some(zookeeper) = OnZooKeeper::new().await else { return };
     for (verb, args) in
@@ -88,11 +94,10 @@ async fn what_needs_a_hold_without_its_holder_is_refused_with_the_reason() {
 
 /// Curator on the same server. `None` where it cannot be had, unless it is required.
 fn curator(zookeeper: &OnZooKeeper) -> Option<Peer> {
-    let built = server::or_skip(Program::CURATOR.build())?;
+    let built = dlock_conformance::or_ignore(Program::CURATOR.build())?;
     Some(built.start(zookeeper.running.url(), Duration::from_secs(20)))
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn what_curator_holds_is_refused_shown_listed_and_broken() {
     let Some(zookeeper) = OnZooKeeper::new().await else { return };
     let Some(curator) = curator(&zookeeper) else { return };

@@ -106,6 +106,16 @@ impl Running {
         self.found.as_ref().map_or(&[], |started| &started.servers)
     }
 
+    /// The first server, which a test may harm. `None` if the address came from the environment, since nobody may harm those
+    /// servers: then the test returns, and is reported as [ignored](crate::ignore()).
+    pub fn own_server(&self) -> Option<&Server> {
+        let own = self.servers().first();
+        if own.is_none() {
+            crate::ignore("the test needs servers of its own, and the environment names others");
+        }
+        own
+    }
+
     /// Waits until all servers answer and agree that the store is well. After a fault, this waits until the store has
     /// recovered.
     ///

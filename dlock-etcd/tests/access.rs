@@ -5,11 +5,21 @@ mod common;
 
 use std::{error::Error as _, time::Duration};
 
-use common::{Bench, SOON, TTL, connect, go, or_skip, soon, unique};
+use common::{Bench, SOON, TTL, connect, go, soon, unique};
 use dlock_conformance::stores::etcd::{Flavour, client, start};
 use dlock_core::{Error, Locks};
 use etcd_client::{Permission, PermissionType};
 use tokio::time::sleep;
+
+fn main() -> std::process::ExitCode {
+    dlock_conformance::run_tests([dlock_conformance::tests! {
+        a_login_that_is_missing_or_wrong_is_refused_with_what_to_do,
+        a_server_without_users_says_so,
+        a_user_needs_rights_on_its_locks_and_is_told_which,
+        a_token_that_expires_costs_no_lock_and_no_wake_up,
+        tls_needs_the_authority_and_the_clients_certificate,
+    }])
+}
 
 /// Longer than a token of the test's server lives.
 const EXPIRED: Duration = Duration::from_secs(8);
@@ -41,7 +51,6 @@ async fn refusal(bench: &Bench, login: &str) -> String {
     }
 }
 
-#[tokio::test]
 async fn a_login_that_is_missing_or_wrong_is_refused_with_what_to_do() {
     let Some(bench) = with_users().await else { return };
     assert!(refusal(&bench, "").await.contains("wants a user and a password"));
@@ -49,13 +58,11 @@ async fn a_login_that_is_missing_or_wrong_is_refused_with_what_to_do() {
     assert!(told.contains("knows no such user") && !told.contains("wrong"), "{told}");
 }
 
-#[tokio::test]
 async fn a_server_without_users_says_so() {
     let Some(bench) = Bench::one().await else { return };
     assert!(refusal(&bench, "app:secret@").await.contains("leave the user out"));
 }
 
-#[tokio::test]
 async fn a_user_needs_rights_on_its_locks_and_is_told_which() {
     let Some(bench) = with_users().await else { return };
     let locks = Locks::new(connect(&url(&bench, "app:secret@")).await.expect("it may connect"));
@@ -70,7 +77,6 @@ async fn a_user_needs_rights_on_its_locks_and_is_told_which() {
     locks.close().await;
 }
 
-#[tokio::test]
 async fn a_token_that_expires_costs_no_lock_and_no_wake_up() {
     let Some(bench) = with_users().await else { return };
     let store = async || Locks::new(connect(&url(&bench, "app:secret@")).await.expect("it may connect"));
@@ -95,9 +101,8 @@ async fn a_token_that_expires_costs_no_lock_and_no_wake_up() {
         .expect("held");
 }
 
-#[tokio::test]
 async fn tls_needs_the_authority_and_the_clients_certificate() {
-    let Some(running) = or_skip(start(Flavour::Tls).await) else { return };
+    let Some(running) = dlock_conformance::or_ignore(start(Flavour::Tls).await) else { return };
     let Some(ca) = running.ca() else { return };
     let [certificate, key] = client(&running.servers()[0]);
     let ca = format!("{}?ca={}", running.url(), ca.display());

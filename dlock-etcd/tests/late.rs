@@ -15,6 +15,20 @@ use dlock_core::{
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 
+fn main() -> std::process::ExitCode {
+    dlock_conformance::run_tests([dlock_conformance::tests! {
+        a_resumption_that_fails_leaves_the_detached_hold_as_it_was,
+        an_attempt_that_arrives_late_keeps_no_lock_taken_for_long,
+        an_attempt_whose_answer_is_lost_is_sent_again_and_is_one_claim,
+        a_detachment_whose_answer_is_lost_is_taken_back_by_the_next_renewal,
+        a_hold_is_watched_again_when_the_runtime_of_the_watching_ends,
+        claims_with_little_time_find_another_member_too,
+        a_silent_claim_is_deleted_soon_after_an_outage,
+        a_client_that_is_closed_during_a_sign_of_life_leaves_no_lease,
+        breaking_a_lock_deletes_no_key_of_another_program,
+    }])
+}
+
 /// Longer than a detached hold is looked at.
 const LONG: Duration = Duration::from_secs(600);
 
@@ -45,7 +59,6 @@ async fn one_way(bench: &Bench, params: &str) -> (Store, Proxy) {
     (store, proxy)
 }
 
-#[tokio::test]
 async fn a_resumption_that_fails_leaves_the_detached_hold_as_it_was() {
     const TTL: Duration = Duration::from_secs(6);
     let Some(bench) = Bench::one().await else { return };
@@ -64,7 +77,6 @@ async fn a_resumption_that_fails_leaves_the_detached_hold_as_it_was() {
     assert!(matches!(claim.release().await, Ok(Release::Done)));
 }
 
-#[tokio::test]
 async fn an_attempt_that_arrives_late_keeps_no_lock_taken_for_long() {
     const TTL: Duration = Duration::from_secs(8);
     /// After which calls of the claim the network delivers its first attempt, and how long after them.
@@ -125,7 +137,6 @@ async fn an_attempt_that_arrives_late_keeps_no_lock_taken_for_long() {
     assert!(came.iter().sum::<usize>() > 0, "no attempt has arrived late, so this shows nothing");
 }
 
-#[tokio::test]
 async fn an_attempt_whose_answer_is_lost_is_sent_again_and_is_one_claim() {
     let Some(bench) = Bench::one().await else { return };
     let ((store, silent, _other), name) = (two_ways(&bench, "timeout=6s").await, unique());
@@ -136,7 +147,6 @@ async fn an_attempt_whose_answer_is_lost_is_sent_again_and_is_one_claim() {
     assert_eq!(bench.queue(&name).await.len(), 0, "a part of it is left");
 }
 
-#[tokio::test]
 async fn a_detachment_whose_answer_is_lost_is_taken_back_by_the_next_renewal() {
     const DELAY: Duration = Duration::from_millis(400);
     let Some(bench) = Bench::one().await else { return };
@@ -156,7 +166,6 @@ async fn a_detachment_whose_answer_is_lost_is_taken_back_by_the_next_renewal() {
     assert!(matches!(claim.release().await, Ok(Release::Done)));
 }
 
-#[tokio::test]
 async fn a_hold_is_watched_again_when_the_runtime_of_the_watching_ends() {
     let Some(bench) = Bench::one().await else { return };
     let (url, name) = (format!("{}?session=20s", bench.running.url()), unique());
@@ -183,7 +192,6 @@ async fn a_hold_is_watched_again_when_the_runtime_of_the_watching_ends() {
     assert_eq!(soon("it is never told", held.lost()).await, LostReason::Taken);
 }
 
-#[tokio::test]
 async fn claims_with_little_time_find_another_member_too() {
     let Some(bench) = Bench::one().await else { return };
     let (store, dead, _other) = two_ways(&bench, "timeout=6s").await;
@@ -196,7 +204,6 @@ async fn claims_with_little_time_find_another_member_too() {
     }
 }
 
-#[tokio::test]
 async fn a_silent_claim_is_deleted_soon_after_an_outage() {
     let Some(bench) = Bench::one().await else { return };
     let (store, proxy) = one_way(&bench, "session=100s").await;
@@ -212,7 +219,6 @@ async fn a_silent_claim_is_deleted_soon_after_an_outage() {
     assert!(began.elapsed() < Duration::from_secs(15), "it took {:?}", began.elapsed());
 }
 
-#[tokio::test]
 async fn a_client_that_is_closed_during_a_sign_of_life_leaves_no_lease() {
     let Some(bench) = Bench::one().await else { return };
     let (store, proxy) = one_way(&bench, "session=10s").await;
@@ -228,7 +234,6 @@ async fn a_client_that_is_closed_during_a_sign_of_life_leaves_no_lease() {
     assert!(bench.raw.lease_client().leases().await.expect("an answer").leases().is_empty());
 }
 
-#[tokio::test]
 async fn breaking_a_lock_deletes_no_key_of_another_program() {
     let Some(bench) = Bench::one().await else { return };
     let (locks, name) = (bench.locks("").await, unique());

@@ -1,5 +1,6 @@
 //! What waiting and holding cost the server: the promises of the README.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod common;
 
@@ -10,6 +11,14 @@ use dlock_core::{Kind, LockOptions, Who};
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
+fn main() -> std::process::ExitCode {
+    dlock_conformance::run_tests([dlock_conformance::tests! {
+        waiters_and_holders_send_no_command_meanwhile,
+        many_holds_are_renewed_in_few_calls,
+        who_asks_costs_a_client_one_command_and_an_acquisition_none,
+    }])
+}
+
 impl Bench {
     /// How many commands the server was sent, this one left out.
     async fn commands(&self) -> u64 {
@@ -19,7 +28,6 @@ impl Bench {
     }
 }
 
-#[tokio::test]
 async fn waiters_and_holders_send_no_command_meanwhile() {
     let Some(bench) = Bench::new().await else { return };
     let (a, b) = (bench.locks("").await, bench.locks("").await);
@@ -52,7 +60,6 @@ async fn waiters_and_holders_send_no_command_meanwhile() {
     }
 }
 
-#[tokio::test]
 async fn many_holds_are_renewed_in_few_calls() {
     const HOLDS: u64 = 1000;
     let Some(bench) = Bench::new().await else { return };
@@ -70,7 +77,6 @@ async fn many_holds_are_renewed_in_few_calls() {
     assert!((2 * HOLDS / 200..HOLDS / 2).contains(&asked), "{asked} calls for three renewals of {HOLDS}");
 }
 
-#[tokio::test]
 async fn who_asks_costs_a_client_one_command_and_an_acquisition_none() {
     const PAIRS: u64 = 1000;
     let Some(bench) = Bench::new().await else { return };

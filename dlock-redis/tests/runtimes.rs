@@ -1,4 +1,5 @@
 //! One client in several runtimes: when one runtime ends, locks in the others work on.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod common;
 
@@ -13,6 +14,16 @@ use tokio::{
     runtime::{Builder, Runtime},
     time::timeout,
 };
+
+fn main() -> std::process::ExitCode {
+    dlock_conformance::run_tests([dlock_conformance::tests! {
+        whoever_comes_after_the_runtime_of_the_first_waiter_is_woken on no runtime,
+        whoever_waits_when_the_runtime_of_the_first_waiter_ends_is_woken on no runtime,
+        holds_are_renewed_when_a_runtime_ends_that_was_about_to_renew_them on no runtime,
+        holds_are_renewed_while_a_runtime_stands_still_that_gathers_them on no runtime,
+        holds_are_renewed_while_a_runtime_stands_still_that_was_to_ask_for_them on no runtime,
+    }])
+}
 
 /// A runtime with a thread of its own: its tasks run even while nothing blocks on it.
 fn runtime() -> Runtime {
@@ -36,7 +47,6 @@ async fn wait(locks: &Locks) {
     held.release().await.expect("the server is there");
 }
 
-#[test]
 fn whoever_comes_after_the_runtime_of_the_first_waiter_is_woken() {
     let (mine, first) = (runtime(), runtime());
     let Some(bench) = mine.block_on(Bench::new()) else { return };
@@ -52,7 +62,6 @@ fn whoever_comes_after_the_runtime_of_the_first_waiter_is_woken() {
     });
 }
 
-#[test]
 fn whoever_waits_when_the_runtime_of_the_first_waiter_ends_is_woken() {
     let (mine, first) = (runtime(), runtime());
     let Some(bench) = mine.block_on(Bench::new()) else { return };
@@ -69,7 +78,6 @@ fn whoever_waits_when_the_runtime_of_the_first_waiter_ends_is_woken() {
     });
 }
 
-#[test]
 fn holds_are_renewed_when_a_runtime_ends_that_was_about_to_renew_them() {
     let (mine, first) = (runtime(), runtime());
     let Some(bench) = mine.block_on(Bench::new()) else { return };
@@ -111,7 +119,6 @@ fn begin_and_stand_still(runtime: &Runtime, mut claim: Box<dyn Claim>) -> mpsc::
     go_on
 }
 
-#[test]
 fn holds_are_renewed_while_a_runtime_stands_still_that_gathers_them() {
     let (mine, still) = (runtime(), runtime());
     let Some(bench) = mine.block_on(Bench::new()) else { return };
@@ -125,7 +132,6 @@ fn holds_are_renewed_while_a_runtime_stands_still_that_gathers_them() {
     drop(go_on);
 }
 
-#[test]
 fn holds_are_renewed_while_a_runtime_stands_still_that_was_to_ask_for_them() {
     let (mine, still) = (runtime(), runtime());
     let Some(bench) = mine.block_on(Bench::new()) else { return };

@@ -1,5 +1,6 @@
 //! How many connections a client with many waiters makes to a server that takes none.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod common;
 
@@ -10,6 +11,14 @@ use dlock_conformance::{Proxy, stores::redis::Flavour};
 use dlock_core::{Guard, LockOptions, Locks, Result};
 use futures_util::future::join_all;
 use tokio::{task::JoinHandle, time::sleep};
+
+fn main() -> std::process::ExitCode {
+    dlock_conformance::run_tests([dlock_conformance::tests! {
+        many_waiters_make_few_connections_to_a_port_that_closes_them,
+        many_waiters_make_few_connections_to_a_server_that_has_too_many,
+        many_askers_make_fewer_connections_to_a_cluster_that_has_too_many,
+    }])
+}
 
 const WAITERS: usize = 500;
 
@@ -74,10 +83,9 @@ fn assert_few(connections: usize, within: Duration) {
     assert!(connections >= 4, "the client gave up: {connections} connections in {within:?}");
 }
 
-#[tokio::test]
 async fn many_waiters_make_few_connections_to_a_port_that_closes_them() {
     let Some(bench) = Bench::new().await else { return };
-    let Some(server) = bench.running.servers().first() else { return };
+    let Some(server) = bench.running.own_server() else { return };
     let proxy = Proxy::to(server.address()).await.expect("a port is free");
     let locks = locks(&format!("redis://{}", proxy.address())).await;
     let waiting = waiters(&locks, &bench).await;
@@ -93,10 +101,9 @@ async fn many_waiters_make_few_connections_to_a_port_that_closes_them() {
     }
 }
 
-#[tokio::test]
 async fn many_waiters_make_few_connections_to_a_server_that_has_too_many() {
     let Some(bench) = Bench::new().await else { return };
-    if bench.running.servers().is_empty() {
+    if bench.running.own_server().is_none() {
         return;
     }
     let locks = locks(bench.running.url()).await;
@@ -119,7 +126,6 @@ async fn many_waiters_make_few_connections_to_a_server_that_has_too_many() {
     }
 }
 
-#[tokio::test]
 async fn many_askers_make_fewer_connections_to_a_cluster_that_has_too_many() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     let locks = locks(running.url()).await;

@@ -9,6 +9,18 @@ use dlock_core::{Kind, LockOptions, Locks, RedLock, Wait, driver::Renewal};
 use futures_util::{StreamExt, future::join_all, stream};
 use tokio::time::sleep;
 
+fn main() -> std::process::ExitCode {
+    dlock_conformance::run_tests([dlock_conformance::tests! {
+        a_token_that_dlock_made_ends_a_week_after_it_was_last_drawn,
+        of_clients_that_keep_tokens_for_different_times_the_longest_counts,
+        a_counter_that_redisson_made_never_ends,
+        a_token_above_the_clock_does_not_end_before_the_clock_has_passed_it,
+        a_write_hold_keeps_its_token_for_a_downgrade_however_long_it_lasts,
+        ten_thousand_names_leave_nothing_in_the_store,
+        a_redlock_leaves_no_token_in_its_members,
+    }])
+}
+
 const TOKEN: &str = "redisson_lock_token:{foo}";
 const WEEK: i64 = 7 * 24 * 3_600_000;
 
@@ -31,7 +43,6 @@ fn is_about(left: i64, expected: i64) -> bool {
     (expected - 60_000..=expected + 1000).contains(&left)
 }
 
-#[tokio::test]
 async fn a_token_that_dlock_made_ends_a_week_after_it_was_last_drawn() {
     let Some(bench) = Bench::new().await else { return };
     for before in [format!("DEL {TOKEN}"), format!("PEXPIRE {TOKEN} 1000000")] {
@@ -45,7 +56,6 @@ async fn a_token_that_dlock_made_ends_a_week_after_it_was_last_drawn() {
     assert!(is_about(left, WEEK / 7), "the token's key ends after {left} ms, not after a day");
 }
 
-#[tokio::test]
 async fn of_clients_that_keep_tokens_for_different_times_the_longest_counts() {
     let Some(bench) = Bench::new().await else { return };
     let (_, left) = bench.draw("token_ttl=30d", &format!("DEL {TOKEN}")).await;
@@ -61,7 +71,6 @@ async fn of_clients_that_keep_tokens_for_different_times_the_longest_counts() {
     assert_eq!(left, -1, "a client without `token_ttl` gives an end to a key that was kept for ever");
 }
 
-#[tokio::test]
 async fn a_counter_that_redisson_made_never_ends() {
     let Some(bench) = Bench::new().await else { return };
     for params in ["", "token_ttl=1s", "token_ttl=never"] {
@@ -74,7 +83,6 @@ async fn a_counter_that_redisson_made_never_ends() {
     }
 }
 
-#[tokio::test]
 async fn a_token_above_the_clock_does_not_end_before_the_clock_has_passed_it() {
     let Some(bench) = Bench::new().await else { return };
     let (token, _) = bench.draw("", &format!("DEL {TOKEN}")).await;
@@ -90,7 +98,6 @@ async fn a_token_above_the_clock_does_not_end_before_the_clock_has_passed_it() {
     assert_eq!((next, left), (before + 2, -1), "a client that keeps tokens for ever lets it end");
 }
 
-#[tokio::test]
 async fn a_write_hold_keeps_its_token_for_a_downgrade_however_long_it_lasts() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("token_ttl=1s").await;
@@ -128,7 +135,6 @@ async fn hand_over(a: &Locks, b: &Locks, kind: Kind, name: &str) {
     next.expect("it is free").release().await.expect("held until now");
 }
 
-#[tokio::test]
 async fn ten_thousand_names_leave_nothing_in_the_store() {
     let Some(bench) = Bench::new().await else { return };
     let (a, b) = (bench.locks("token_ttl=1s").await, bench.locks("token_ttl=1s").await);
@@ -159,7 +165,6 @@ async fn ten_thousand_names_leave_nothing_in_the_store() {
     );
 }
 
-#[tokio::test]
 async fn a_redlock_leaves_no_token_in_its_members() {
     let Some(bench) = Bench::new().await else { return };
     // Three prefixes stand for three servers.

@@ -15,6 +15,14 @@ use dlock_conformance::{
 };
 use tokio::time::sleep;
 
+fn main() -> std::process::ExitCode {
+    dlock_conformance::run_tests([dlock_conformance::tests! {
+        a_holder_on_a_follower_that_freezes_knows_before_another_gets_the_lock on 2 threads,
+        a_lock_outlives_the_leader_and_tokens_grow_on on 2 threads,
+        a_server_that_waits_for_the_others_is_no_lasting_error on 2 threads,
+    }])
+}
+
 async fn servers(running: &Running, mode: &str) -> Vec<Server> {
     let mut found = Vec::new();
     for server in running.servers() {
@@ -44,7 +52,6 @@ fn url(servers: &[Server], params: &str) -> String {
 }
 
 /// The leader may end a session a little before its time-out: the follower that froze had not told it of the last heartbeats.
-#[tokio::test(flavor = "multi_thread")]
 async fn a_holder_on_a_follower_that_freezes_knows_before_another_gets_the_lock() {
     let Some(running) = store(Flavour::Ensemble).await else { return };
     for phase in 0..5 {
@@ -65,7 +72,6 @@ async fn a_holder_on_a_follower_that_freezes_knows_before_another_gets_the_lock(
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_lock_outlives_the_leader_and_tokens_grow_on() {
     let Some(running) = store(Flavour::Ensemble).await else { return };
     // The longest session: an election may take long on a busy machine.
@@ -91,7 +97,6 @@ async fn a_lock_outlives_the_leader_and_tokens_grow_on() {
     assert!(next.token() > token, "a token went back");
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_waits_for_the_others_is_no_lasting_error() {
     let Some(running) = store(Flavour::Ensemble).await else { return };
     let [one, others @ ..] = running.servers() else { panic!("three servers") };

@@ -10,9 +10,9 @@ use std::{
     time::Duration,
 };
 
-use common::{locks, skip, soon, unique};
+use common::{locks, soon, unique};
 use dlock_conformance::{
-    Data, Proxy,
+    Data, Proxy, or_ignore,
     stores::{
         Running, Server,
         zookeeper::{start_behind, word},
@@ -21,6 +21,14 @@ use dlock_conformance::{
 use dlock_core::{Locks, Token};
 use futures_util::future::join_all;
 use tokio::time::sleep;
+
+fn main() -> std::process::ExitCode {
+    dlock_conformance::run_tests([dlock_conformance::tests! {
+        a_holder_whose_server_is_cut_off_from_the_leader_knows_before_another_gets_the_lock on 2 threads,
+        a_try_and_a_look_at_a_follower_that_lags_tell_what_the_leader_knows on 2 threads,
+        clients_of_a_follower_that_lags_and_of_the_leader_are_never_inside_together on 2 threads,
+    }])
+}
 
 /// How much later everything arrives that the follower and the leader tell each other.
 const LAG: Duration = Duration::from_millis(100);
@@ -36,11 +44,8 @@ impl Lagging {
     async fn start() -> Option<Self> {
         let link = async || Arc::new(Proxy::to(([127, 0, 0, 1], 1).into()).await.expect("a port is free"));
         let links = [link().await, link().await];
-        let running = match start_behind(links.clone()).await {
-            Ok(running) if running.servers().is_empty() => return None,
-            Ok(running) => running,
-            Err(unreachable) => return skip(&unreachable),
-        };
+        let running = or_ignore(start_behind(links.clone()).await)?;
+        running.own_server()?;
         let lagging = Self { running, links };
         // Its number is the lowest, so it leads only if the others were late. They elect another while it is away.
         let [first, others @ ..] = lagging.running.servers() else { panic!("three servers") };
@@ -79,7 +84,6 @@ async fn client(servers: &[Server], params: &str) -> Locks {
 }
 
 /// The follower answers pings and reads for ten seconds more. Only what a majority must confirm shows that it is cut off.
-#[tokio::test(flavor = "multi_thread")]
 async fn a_holder_whose_server_is_cut_off_from_the_leader_knows_before_another_gets_the_lock() {
     let Some(lagging) = Lagging::start().await else { return };
     let (holder, other) = (lagging.behind("session=3s").await, lagging.beside("session=20s").await);
@@ -92,7 +96,6 @@ async fn a_holder_whose_server_is_cut_off_from_the_leader_knows_before_another_g
     assert!(next.token() > held.token(), "a token went back");
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_try_and_a_look_at_a_follower_that_lags_tell_what_the_leader_knows() {
     let Some(lagging) = Lagging::start().await else { return };
     let (behind, beside) = (lagging.behind("session=30s").await, lagging.beside("session=30s").await);
@@ -114,7 +117,6 @@ async fn a_try_and_a_look_at_a_follower_that_lags_tell_what_the_leader_knows() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn clients_of_a_follower_that_lags_and_of_the_leader_are_never_inside_together() {
     const TURNS: usize = 5;
     let Some(lagging) = Lagging::start().await else { return };

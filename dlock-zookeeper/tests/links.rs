@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use common::{lasting_directory, locks, soon, store, unique};
 use dlock_conformance::{
-    Proxy,
+    Proxy, Unreachable, or_ignore,
     stores::{
         Running,
-        zookeeper::{Flavour, word},
+        zookeeper::{Flavour, start, word},
     },
 };
 use dlock_core::{Guard, Locks};
@@ -21,11 +21,24 @@ use tokio::{
 };
 use zookeeper_client::{Acls, Client, CreateMode, Error as ZkError};
 
+fn main() -> std::process::ExitCode {
+    dlock_conformance::run_tests([dlock_conformance::tests! {
+        a_hold_is_downgraded_in_its_own_session_though_new_claims_have_another on 2 threads,
+        a_short_time_for_calls_leaves_time_for_another_session on 2 threads,
+        a_waiter_keeps_its_place_while_its_link_is_cut_for_longer_than_its_ttl on 2 threads,
+        heartbeats_that_are_answered_late_keep_a_hold on 2 threads,
+        a_heartbeat_is_a_write_that_changes_no_node on 2 threads,
+        a_busy_try_asks_the_leader_first on 2 threads,
+        a_waiting_permit_sets_its_watches_together on 2 threads,
+        a_claim_that_a_stray_node_keeps_out_is_shown_as_waiting_and_not_broken on 2 threads,
+    }])
+}
+
 /// One server for all tests of this file. It ends with the process.
-static SERVER: OnceCell<Option<Running>> = OnceCell::const_new();
+static SERVER: OnceCell<Result<Running, Unreachable>> = OnceCell::const_new();
 
 async fn server() -> Option<&'static Running> {
-    SERVER.get_or_init(|| store(Flavour::Standalone)).await.as_ref()
+    or_ignore(SERVER.get_or_init(|| start(Flavour::Standalone)).await.as_ref().map_err(Clone::clone))
 }
 
 async fn direct(running: &Running) -> Locks {
@@ -108,7 +121,6 @@ async fn after_a_cut(client: &Locks, proxy: &Proxy, names: [&str; 2]) -> [Guard;
     [held, next]
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_hold_is_downgraded_in_its_own_session_though_new_claims_have_another() {
     let Some(running) = server().await else { return };
     let (raw, names) = (raw(running).await, [unique(), unique()]);
@@ -123,7 +135,6 @@ async fn a_hold_is_downgraded_in_its_own_session_though_new_claims_have_another(
     assert_eq!(nodes(&raw, &names[0]).await, [""; 0]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_short_time_for_calls_leaves_time_for_another_session() {
     let Some(running) = server().await else { return };
     let (raw, names) = (raw(running).await, [unique(), unique()]);
@@ -133,7 +144,6 @@ async fn a_short_time_for_calls_leaves_time_for_another_session() {
     assert_ne!(owners[0], owners[1], "new claims stay with a session that is cut off");
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_keeps_its_place_while_its_link_is_cut_for_longer_than_its_ttl() {
     let Some(running) = server().await else { return };
     let (raw, name) = (raw(running).await, unique());
@@ -152,7 +162,6 @@ async fn a_waiter_keeps_its_place_while_its_link_is_cut_for_longer_than_its_ttl(
     drop(next);
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn heartbeats_that_are_answered_late_keep_a_hold() {
     let Some(running) = server().await else { return };
     let name = unique();
@@ -174,7 +183,6 @@ async fn transaction(running: &Running) -> u64 {
     u64::from_str_radix(line.trim(), 16).expect("a number")
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_heartbeat_is_a_write_that_changes_no_node() {
     // A server of its own, so that nobody else writes.
     let Some(running) = store(Flavour::Standalone).await else { return };
@@ -187,7 +195,6 @@ async fn a_heartbeat_is_a_write_that_changes_no_node() {
     assert!(!held.is_lost());
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_busy_try_asks_the_leader_first() {
     const TRIES: u64 = 50;
     // A server of its own, so that nobody else is counted.
@@ -202,7 +209,6 @@ async fn a_busy_try_asks_the_leader_first() {
     assert!((2 * TRIES..2 * TRIES + 20).contains(&made), "{made} requests, not `sync` and a list for each");
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_waiting_permit_sets_its_watches_together() {
     const PERMITS: u32 = 40;
     let Some(running) = store(Flavour::Standalone).await else { return };
@@ -226,7 +232,6 @@ async fn a_waiting_permit_sets_its_watches_together() {
     drop(soon("it is not woken", waiting).await.expect("no panic").expect("free"));
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_a_stray_node_keeps_out_is_shown_as_waiting_and_not_broken() {
     let Some(running) = server().await else { return };
     let (raw, client, name) = (raw(running).await, direct(running).await, unique());

@@ -1,5 +1,6 @@
 //! What only this store can do wrong, on one server: the promises of the README.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
+#![allow(clippy::print_stdout, reason = "figures for those who look")]
 
 mod common;
 
@@ -7,10 +8,10 @@ use std::time::Duration;
 
 use common::{connect, lasting_directory, locks, soon, store, unique};
 use dlock_conformance::{
-    Proxy,
+    Proxy, Unreachable, or_ignore,
     stores::{
         Running,
-        zookeeper::{Flavour, word},
+        zookeeper::{Flavour, start, word},
     },
 };
 use dlock_core::{Error, Kind, LockOptions, Locks, LostReason};
@@ -21,11 +22,31 @@ use tokio::{
 };
 use zookeeper_client::{Acls, Client, CreateMode, Error as ZkError};
 
+fn main() -> std::process::ExitCode {
+    dlock_conformance::run_tests([dlock_conformance::tests! {
+        a_holder_whose_link_is_cut_knows_before_another_gets_the_lock on 2 threads,
+        a_node_whose_reply_was_lost_is_adopted,
+        a_dropped_future_leaves_no_node_though_the_link_was_cut,
+        after_an_expired_session_new_claims_and_waiters_go_on_in_another,
+        used_names_leave_nothing,
+        a_hold_without_its_holder_is_refused_before_any_request,
+        a_pair_costs_three_requests,
+        many_holds_of_a_session_cost_its_heartbeats_and_no_other_request on 2 threads,
+        a_hold_whose_node_is_deleted_is_lost_at_once_and_a_request_to_release_is_only_shown,
+        stray_nodes_block_as_they_block_curator_and_are_survived,
+        whoever_lacks_rights_is_told_which_and_the_login_of_the_url_has_them,
+        a_holder_that_lets_nobody_read_its_node_is_an_error_that_names_the_right,
+        a_chroot_that_is_missing_and_a_session_that_is_not_granted_are_said,
+        an_unset_ttl_is_the_longest_that_the_session_can_keep,
+        a_crowd_of_one_client_queues_and_is_drained_with_few_requests on 2 threads,
+    }])
+}
+
 /// One server for all tests of this file. It ends with the process.
-static SERVER: OnceCell<Option<Running>> = OnceCell::const_new();
+static SERVER: OnceCell<Result<Running, Unreachable>> = OnceCell::const_new();
 
 async fn server() -> Option<&'static Running> {
-    SERVER.get_or_init(|| store(Flavour::Standalone)).await.as_ref()
+    or_ignore(SERVER.get_or_init(|| start(Flavour::Standalone)).await.as_ref().map_err(Clone::clone))
 }
 
 /// The URL of a client whose locks are below `/test`, and whose calls may take long on a busy machine.
@@ -63,7 +84,6 @@ async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
 }
 
 /// The most important promise. In half of the runs nothing passes any more, in the other half every connection is refused.
-#[tokio::test(flavor = "multi_thread")]
 async fn a_holder_whose_link_is_cut_knows_before_another_gets_the_lock() {
     const RUNS: u64 = 50;
     let Some(running) = server().await else { return };
@@ -90,7 +110,6 @@ async fn a_holder_whose_link_is_cut_knows_before_another_gets_the_lock() {
     join_all((0..RUNS).map(run)).await;
 }
 
-#[tokio::test]
 async fn a_node_whose_reply_was_lost_is_adopted() {
     let Some(running) = server().await else { return };
     let (raw, name) = (raw(running).await, unique());
@@ -113,7 +132,6 @@ async fn a_node_whose_reply_was_lost_is_adopted() {
     drop(other);
 }
 
-#[tokio::test]
 async fn a_dropped_future_leaves_no_node_though_the_link_was_cut() {
     let Some(running) = server().await else { return };
     let (raw, name) = (raw(running).await, unique());
@@ -129,7 +147,6 @@ async fn a_dropped_future_leaves_no_node_though_the_link_was_cut() {
     }
 }
 
-#[tokio::test]
 async fn after_an_expired_session_new_claims_and_waiters_go_on_in_another() {
     let Some(running) = server().await else { return };
     let (name, other_name) = (unique(), unique());
@@ -170,7 +187,6 @@ async fn after_an_expired_session_new_claims_and_waiters_go_on_in_another() {
     }
 }
 
-#[tokio::test]
 async fn used_names_leave_nothing() {
     let Some(running) = server().await else { return };
     let (raw, client) = (raw(running).await, locks(&url(running, "session=10s")).await);
@@ -186,7 +202,6 @@ async fn used_names_leave_nothing() {
     .await;
 }
 
-#[tokio::test]
 async fn a_hold_without_its_holder_is_refused_before_any_request() {
     let Some(running) = server().await else { return };
     // A request would wait for its answer for ten seconds.
@@ -213,7 +228,6 @@ fn idle(took: Duration) -> u64 {
     10 + took.as_secs()
 }
 
-#[tokio::test]
 async fn a_pair_costs_three_requests() {
     const PAIRS: u64 = 500;
     // A server of its own, so that nobody else is counted.
@@ -230,7 +244,6 @@ async fn a_pair_costs_three_requests() {
 }
 
 /// `DLOCK_CROWD` says how many: 500 if it does not.
-#[tokio::test(flavor = "multi_thread")]
 async fn many_holds_of_a_session_cost_its_heartbeats_and_no_other_request() {
     const WATCHED: Duration = Duration::from_secs(8);
     let held = std::env::var("DLOCK_CROWD").map_or(500, |text| text.parse().expect("a number"));
@@ -257,7 +270,6 @@ async fn many_holds_of_a_session_cost_its_heartbeats_and_no_other_request() {
     assert!(holds.iter().all(|held| !held.is_lost()));
 }
 
-#[tokio::test]
 async fn a_hold_whose_node_is_deleted_is_lost_at_once_and_a_request_to_release_is_only_shown() {
     let Some(running) = server().await else { return };
     let (raw, client) = (raw(running).await, locks(&url(running, "session=10s")).await);
@@ -276,7 +288,6 @@ async fn a_hold_whose_node_is_deleted_is_lost_at_once_and_a_request_to_release_i
     assert_eq!(soon("it is told", held.lost()).await, LostReason::Taken);
 }
 
-#[tokio::test]
 async fn stray_nodes_block_as_they_block_curator_and_are_survived() {
     let Some(running) = server().await else { return };
     let (raw, client) = (raw(running).await, locks(&url(running, "session=10s")).await);
@@ -300,7 +311,6 @@ async fn stray_nodes_block_as_they_block_curator_and_are_survived() {
     }
 }
 
-#[tokio::test]
 async fn whoever_lacks_rights_is_told_which_and_the_login_of_the_url_has_them() {
     let Some(running) = server().await else { return };
     let (base, host) = (unique(), running.url().trim_start_matches("zk://"));
@@ -326,7 +336,6 @@ async fn whoever_lacks_rights_is_told_which_and_the_login_of_the_url_has_them() 
     soon("a client without rights cannot be closed", stranger.close()).await;
 }
 
-#[tokio::test]
 async fn a_holder_that_lets_nobody_read_its_node_is_an_error_that_names_the_right() {
     let Some(running) = server().await else { return };
     let (client, name) = (locks(&url(running, "session=10s")).await, unique());
@@ -351,7 +360,6 @@ async fn a_holder_that_lets_nobody_read_its_node_is_an_error_that_names_the_righ
     );
 }
 
-#[tokio::test]
 async fn a_chroot_that_is_missing_and_a_session_that_is_not_granted_are_said() {
     let Some(running) = server().await else { return };
     let (raw, chroot) = (raw(running).await, unique());
@@ -370,7 +378,6 @@ async fn a_chroot_that_is_missing_and_a_session_that_is_not_granted_are_said() {
     held.release().await.expect("held");
 }
 
-#[tokio::test]
 async fn an_unset_ttl_is_the_longest_that_the_session_can_keep() {
     let Some(running) = server().await else { return };
     let client = Locks::new(connect(&url(running, "session=20s")).await.expect("a server is there"));
@@ -379,7 +386,6 @@ async fn an_unset_ttl_is_the_longest_that_the_session_can_keep() {
 }
 
 /// `DLOCK_CROWD` says how many wait: 1 000 if it does not.
-#[tokio::test(flavor = "multi_thread")]
 async fn a_crowd_of_one_client_queues_and_is_drained_with_few_requests() {
     // A server of its own, so that nobody else is counted.
     let Some(running) = store(Flavour::Standalone).await else { return };

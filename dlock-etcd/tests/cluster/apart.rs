@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dlock_conformance::{
-    Proxy,
+    Proxy, or_ignore,
     stores::{
         Running,
         etcd::{Lines, ask, start_with_lines},
@@ -14,7 +14,15 @@ use etcd_client::Client;
 use futures_util::{FutureExt, future::join_all};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::common::{Bench, SOON, go, leader, or_skip, unique};
+use crate::common::{Bench, SOON, go, leader, unique};
+
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
+    dlock_conformance::tests! {
+        a_leader_that_is_cut_off_from_the_others_costs_no_lock_and_no_acquisition,
+        a_follower_that_is_cut_off_from_the_others_costs_no_lock_and_no_acquisition,
+    }
+}
 
 /// Of clients. A third of it is the longest that a client waits for one member.
 const TIMEOUT: Duration = Duration::from_secs(9);
@@ -22,16 +30,14 @@ const TIMEOUT: Duration = Duration::from_secs(9);
 /// What a cluster needs for another leader, and to forget a client that it does not hear of, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-#[tokio::test]
 async fn a_leader_that_is_cut_off_from_the_others_costs_no_lock_and_no_acquisition() {
-    let Some((running, lines)) = or_skip(start_with_lines().await) else { return };
+    let Some((running, lines)) = or_ignore(start_with_lines().await) else { return };
     let alone = leader(&running).await;
     cut_off(running, &lines, alone).await;
 }
 
-#[tokio::test]
 async fn a_follower_that_is_cut_off_from_the_others_costs_no_lock_and_no_acquisition() {
-    let Some((running, lines)) = or_skip(start_with_lines().await) else { return };
+    let Some((running, lines)) = or_ignore(start_with_lines().await) else { return };
     let alone = (leader(&running).await + 1) % 3;
     cut_off(running, &lines, alone).await;
 }

@@ -12,6 +12,13 @@ use tokio::time::{Instant, sleep};
 
 use crate::common::{Bench, TTL, connect, unique, until};
 
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
+    dlock_conformance::tests! {
+        thousands_of_locks_of_one_client_outlive_each_member_and_cost_no_request_each on 2 threads,
+    }
+}
+
 /// How many requests all members have had.
 async fn requests(bench: &Bench) -> f64 {
     let mut all = 0.0;
@@ -24,7 +31,6 @@ async fn requests(bench: &Bench) -> f64 {
 }
 
 /// `DLOCK_CROWD` says how many locks: 2000 if it does not.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thousands_of_locks_of_one_client_outlive_each_member_and_cost_no_request_each() {
     const AT_ONCE: usize = 100;
     /// In this time each lock is renewed.

@@ -6,6 +6,15 @@ use tokio::time::timeout;
 
 use crate::common::{Bench, TTL, unique};
 
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
+    dlock_conformance::tests! {
+        a_cluster_that_has_lost_its_data_tells_the_holder_and_its_tokens_go_back,
+        a_cluster_restored_from_a_snapshot_tells_the_holder_and_its_tokens_go_back,
+        tokens_grow_over_a_restore_that_raises_the_revision,
+    }
+}
+
 async fn use_it(locks: &Locks, name: &str) {
     for _ in 0..20 {
         locks.mutex(name).lock().await.expect("free").release().await.expect("held until now");
@@ -33,7 +42,6 @@ async fn hold_and_lose(bench: &Bench) -> [Guard; 2] {
 }
 
 /// The honest negative: what a cluster forgets, it grants again, and its tokens begin anew.
-#[tokio::test]
 async fn a_cluster_that_has_lost_its_data_tells_the_holder_and_its_tokens_go_back() {
     let Some(bench) = Bench::one().await else { return };
     let [held, next] = hold_and_lose(&bench).await;
@@ -41,7 +49,6 @@ async fn a_cluster_that_has_lost_its_data_tells_the_holder_and_its_tokens_go_bac
 }
 
 /// The honest negative: so does one that is restored from a snapshot which does not know the grant.
-#[tokio::test]
 async fn a_cluster_restored_from_a_snapshot_tells_the_holder_and_its_tokens_go_back() {
     let Some(bench) = Bench::new(Flavour::Restored).await else { return };
     let [held, next] = hold_and_lose(&bench).await;
@@ -51,7 +58,6 @@ async fn a_cluster_restored_from_a_snapshot_tells_the_holder_and_its_tokens_go_b
 }
 
 /// As the README tells to restore it.
-#[tokio::test]
 async fn tokens_grow_over_a_restore_that_raises_the_revision() {
     let Some(bench) = Bench::new(Flavour::RestoredAhead).await else { return };
     let [held, next] = hold_and_lose(&bench).await;

@@ -6,3 +6,7 @@ mod common;
 mod crowd;
 mod data;
 mod members;
+
+fn main() -> std::process::ExitCode {
+    dlock_conformance::run_tests([apart::tests(), crowd::tests(), data::tests(), members::tests()])
+}

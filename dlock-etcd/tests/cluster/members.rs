@@ -11,6 +11,18 @@ use dlock_core::{Error, Kind, LockOptions, Locks, LostReason, Wait};
 use futures_util::{FutureExt, future::join_all};
 use tokio::time::{Instant, sleep};
 
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
+    dlock_conformance::tests! {
+        a_leader_that_dies_costs_no_lock_and_no_wake_up,
+        a_leader_that_is_moved_costs_no_lock_and_no_wake_up,
+        with_one_of_two_members_dead_or_frozen_no_acquisition_fails_or_waits_long,
+        an_address_in_the_list_at_which_nobody_answers_costs_no_acquisition,
+        a_cluster_without_a_majority_is_an_error_in_bounded_time_and_holders_are_told,
+        with_leaders_that_die_no_two_hold_and_tokens_grow on 2 threads,
+    }
+}
+
 /// What a cluster needs for another leader, on a busy machine.
 const ELECTION: Duration = Duration::from_secs(10);
 
@@ -21,7 +33,6 @@ fn url(bench: &Bench, members: &[usize]) -> String {
     format!("etcd://{}", addresses.join(","))
 }
 
-#[tokio::test]
 async fn a_leader_that_dies_costs_no_lock_and_no_wake_up() {
     let Some(bench) = Bench::new(Flavour::Cluster).await else { return };
     let (a, b, name) = (bench.locks("").await, bench.locks("").await, unique());
@@ -38,7 +49,6 @@ async fn a_leader_that_dies_costs_no_lock_and_no_wake_up() {
     bench.running.servers()[leader].start(Data::Kept).await.expect("it was killed");
 }
 
-#[tokio::test]
 async fn a_leader_that_is_moved_costs_no_lock_and_no_wake_up() {
     let Some(bench) = Bench::new(Flavour::Cluster).await else { return };
     let (a, b, name) = (bench.locks("").await, bench.locks("").await, unique());
@@ -60,7 +70,6 @@ async fn a_leader_that_is_moved_costs_no_lock_and_no_wake_up() {
     }
 }
 
-#[tokio::test]
 async fn with_one_of_two_members_dead_or_frozen_no_acquisition_fails_or_waits_long() {
     /// A third of it is the longest that a client waits for one member.
     const TIMEOUT: Duration = Duration::from_secs(9);
@@ -98,7 +107,6 @@ async fn with_one_of_two_members_dead_or_frozen_no_acquisition_fails_or_waits_lo
     }
 }
 
-#[tokio::test]
 async fn an_address_in_the_list_at_which_nobody_answers_costs_no_acquisition() {
     let Some(bench) = Bench::one().await else { return };
     let server = bench.running.servers()[0].address();
@@ -117,7 +125,6 @@ async fn an_address_in_the_list_at_which_nobody_answers_costs_no_acquisition() {
     assert!(matches!(told, Error::Unavailable { .. }), "{told:?}");
 }
 
-#[tokio::test]
 async fn a_cluster_without_a_majority_is_an_error_in_bounded_time_and_holders_are_told() {
     let Some(bench) = Bench::new(Flavour::Cluster).await else { return };
     let (locks, name) = (bench.locks("").await, unique());
@@ -145,7 +152,6 @@ async fn a_cluster_without_a_majority_is_an_error_in_bounded_time_and_holders_ar
     again.expect("it stays").expect("free again").release().await.expect("held until now");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_leaders_that_die_no_two_hold_and_tokens_grow() {
     const ROUNDS: usize = 40;
     let Some(bench) = Bench::new(Flavour::Cluster).await else { return };

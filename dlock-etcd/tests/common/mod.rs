@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use dlock_conformance::{
-    Data, Unreachable,
+    Data,
     stores::{
         Running,
         etcd::{Flavour, ask, start},
@@ -38,7 +38,7 @@ pub(crate) struct Bench {
 impl Bench {
     /// `None` if there is no etcd and none is required.
     pub(crate) async fn new(flavour: Flavour) -> Option<Self> {
-        Some(Self::of(or_skip(start(flavour).await)?).await)
+        Some(Self::of(dlock_conformance::or_ignore(start(flavour).await)?).await)
     }
 
     pub(crate) async fn of(running: Running) -> Self {
@@ -146,16 +146,4 @@ pub(crate) async fn soon<T>(what: &str, wait: impl Future<Output = T>) -> T {
 /// A name that no other test uses.
 pub(crate) fn unique() -> String {
     ClaimId::random().to_string()
-}
-
-/// What a test needs; `None` if it is not there and not required. Fails if it is required.
-#[expect(clippy::print_stderr, reason = "a skip must be seen")]
-pub(crate) fn or_skip<T>(found: Result<T, Unreachable>) -> Option<T> {
-    let unreachable = match found {
-        Ok(found) => return Some(found),
-        Err(unreachable) => unreachable,
-    };
-    assert!(!unreachable.is_required(), "{}", unreachable.reason);
-    eprintln!("ignored: {}", unreachable.reason);
-    None
 }

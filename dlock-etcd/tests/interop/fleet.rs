@@ -16,7 +16,7 @@ use tokio::time::sleep;
 
 use crate::{
     Border, TTL,
-    common::{connect, kill_leader, or_skip, unique},
+    common::{connect, kill_leader, unique},
 };
 
 /// How often each contender of a fleet takes its lock.
@@ -47,7 +47,7 @@ pub(crate) async fn a_mixed_fleet_loses_nothing(border: &Border) {
 /// leader, and a hand-off as well: a tenth of the ttl is time enough for that.
 pub(crate) async fn a_mixed_fleet_loses_nothing_though_leaders_die(border: &Border) {
     const TTL: Duration = Duration::from_secs(120);
-    let Some(running) = or_skip(start(Flavour::Cluster).await) else { return };
+    let running = start(Flavour::Cluster).await.unwrap_or_else(|gone| panic!("{}", gone.reason));
     let url = format!("{}?session=150s&timeout=30s", running.url());
     let connect = async || Locks::new(connect(&url).await.expect("there"));
     let (locks, peer) = ([connect().await, connect().await], border.built.start(running.url(), TTL));

@@ -8,13 +8,22 @@ use tokio::time::Instant;
 
 use crate::common::{Bench, SOON, TTL, connect, go, soon, unique, until};
 
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
+    dlock_conformance::tests! {
+        an_acquisition_is_one_transaction_and_a_release_one_deletion,
+        a_release_wakes_one_waiter_with_one_transaction,
+        a_refused_try_is_one_transaction_that_changes_nothing,
+        thousands_of_locks_are_one_lease_and_few_signs_of_life,
+    }
+}
+
 /// A key that is held for longer is watched.
 const SETTLED: Duration = Duration::from_millis(20);
 
 /// The ttl of waiters that are to ask only when they are woken: they ask again after a third of it.
 const LONG: Duration = Duration::from_secs(240);
 
-#[tokio::test]
 async fn an_acquisition_is_one_transaction_and_a_release_one_deletion() {
     let Some(bench) = Bench::one().await else { return };
     let locks = bench.locks("").await;
@@ -47,7 +56,6 @@ async fn an_acquisition_is_one_transaction_and_a_release_one_deletion() {
     }
 }
 
-#[tokio::test]
 async fn a_release_wakes_one_waiter_with_one_transaction() {
     let Some(bench) = Bench::one().await else { return };
     let (a, name) = (bench.locks("").await, unique());
@@ -82,7 +90,6 @@ async fn a_release_wakes_one_waiter_with_one_transaction() {
     }
 }
 
-#[tokio::test]
 async fn a_refused_try_is_one_transaction_that_changes_nothing() {
     let Some(bench) = Bench::one().await else { return };
     let (a, b) = (bench.locks("").await, bench.locks("").await);
@@ -100,7 +107,6 @@ async fn a_refused_try_is_one_transaction_that_changes_nothing() {
     }
 }
 
-#[tokio::test]
 async fn thousands_of_locks_are_one_lease_and_few_signs_of_life() {
     const LOCKS: usize = 2000;
     let Some(bench) = Bench::one().await else { return };

@@ -8,7 +8,20 @@ use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 
 use crate::common::{Bench, TTL, go, soon, unique, until};
 
-#[tokio::test]
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
+    dlock_conformance::tests! {
+        a_claim_is_a_key_of_its_clients_lease_that_says_who_has_it,
+        a_detached_hold_has_a_lease_of_its_own_until_it_is_taken_back,
+        used_names_leave_no_key_and_a_closed_client_no_lease,
+        a_name_and_the_same_name_with_a_slash_are_two_locks,
+        a_transaction_can_require_the_lock,
+        a_lock_of_etcds_lock_service_and_of_dlock_exclude_and_wake_each_other,
+        a_session_that_the_cluster_makes_longer_is_told,
+        all_locks_are_listed_and_keys_of_other_programs_are_not,
+    }
+}
+
 async fn a_claim_is_a_key_of_its_clients_lease_that_says_who_has_it() {
     let Some(bench) = Bench::one().await else { return };
     let (locks, name) = (bench.locks("").await.with_who(Who::new("anna here").expect("legal")), unique());
@@ -24,7 +37,6 @@ async fn a_claim_is_a_key_of_its_clients_lease_that_says_who_has_it() {
     drop((first, second));
 }
 
-#[tokio::test]
 async fn a_detached_hold_has_a_lease_of_its_own_until_it_is_taken_back() {
     let Some(bench) = Bench::one().await else { return };
     let (a, b, name) = (bench.locks("").await, bench.locks("").await, unique());
@@ -49,7 +61,6 @@ async fn a_detached_hold_has_a_lease_of_its_own_until_it_is_taken_back() {
     assert!(leases.leases().await.expect("an answer").leases().is_empty(), "a lease is left");
 }
 
-#[tokio::test]
 async fn used_names_leave_no_key_and_a_closed_client_no_lease() {
     let Some(bench) = Bench::one().await else { return };
     let (locks, name) = (bench.locks("").await, unique());
@@ -69,7 +80,6 @@ async fn used_names_leave_no_key_and_a_closed_client_no_lease() {
     assert!(bench.raw.lease_client().leases().await.expect("an answer").leases().is_empty());
 }
 
-#[tokio::test]
 async fn a_name_and_the_same_name_with_a_slash_are_two_locks() {
     let Some(bench) = Bench::one().await else { return };
     let (locks, name) = (bench.locks("").await, unique());
@@ -83,7 +93,6 @@ async fn a_name_and_the_same_name_with_a_slash_are_two_locks() {
     exact.mutex(format!("{name}%")).lock().await.expect("free").release().await.expect("held until now");
 }
 
-#[tokio::test]
 async fn a_transaction_can_require_the_lock() {
     let Some(bench) = Bench::one().await else { return };
     let (locks, name) = (bench.locks("").await, unique());
@@ -101,7 +110,6 @@ async fn a_transaction_can_require_the_lock() {
     assert!(!kv.txn(write()).await.expect("an answer").succeeded(), "written without the lock");
 }
 
-#[tokio::test]
 async fn a_lock_of_etcds_lock_service_and_of_dlock_exclude_and_wake_each_other() {
     let Some(bench) = Bench::one().await else { return };
     let (locks, name, mut service) = (bench.locks("").await, unique(), bench.raw.clone());
@@ -125,7 +133,6 @@ async fn a_lock_of_etcds_lock_service_and_of_dlock_exclude_and_wake_each_other()
     service.unlock(key).await.expect("an answer");
 }
 
-#[tokio::test]
 async fn a_session_that_the_cluster_makes_longer_is_told() {
     let Some(bench) = Bench::one().await else { return };
     let store = crate::common::connect(&format!("{}?session=10500ms&timeout=5s", bench.running.url()))
@@ -137,7 +144,6 @@ async fn a_session_that_the_cluster_makes_longer_is_told() {
     assert!(*info.ttl.end() < Duration::from_secs(11));
 }
 
-#[tokio::test]
 async fn all_locks_are_listed_and_keys_of_other_programs_are_not() {
     let Some(bench) = Bench::one().await else { return };
     let (locks, names) = (bench.locks("").await, [unique(), unique()]);

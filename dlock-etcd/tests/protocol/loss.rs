@@ -9,10 +9,20 @@ use tokio::time::sleep;
 
 use crate::common::{Bench, go, soon, unique};
 
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
+    dlock_conformance::tests! {
+        a_key_that_somebody_deletes_is_a_loss_at_once,
+        a_lease_that_is_revoked_loses_every_hold_at_once_and_no_waiter,
+        history_that_is_compacted_costs_no_lock_and_no_wake_up,
+        a_stale_hold_writes_nothing_and_the_next_holder_does,
+        the_guard_of_several_locks_guards_no_write,
+    }
+}
+
 /// Until a key that is held is watched.
 const SETTLED: Duration = Duration::from_millis(300);
 
-#[tokio::test]
 async fn a_key_that_somebody_deletes_is_a_loss_at_once() {
     let Some(bench) = Bench::one().await else { return };
     let (locks, name) = (bench.locks("").await, unique());
@@ -25,7 +35,6 @@ async fn a_key_that_somebody_deletes_is_a_loss_at_once() {
     }
 }
 
-#[tokio::test]
 async fn a_lease_that_is_revoked_loses_every_hold_at_once_and_no_waiter() {
     let Some(bench) = Bench::one().await else { return };
     let (a, b, name, other) = (bench.locks("").await, bench.locks("").await, unique(), unique());
@@ -45,7 +54,6 @@ async fn a_lease_that_is_revoked_loses_every_hold_at_once_and_no_waiter() {
     next.release().await.expect("held until now");
 }
 
-#[tokio::test]
 async fn history_that_is_compacted_costs_no_lock_and_no_wake_up() {
     let Some(bench) = Bench::one().await else { return };
     let (a, b, name) = (bench.locks("").await, bench.locks("").await, unique());
@@ -69,7 +77,6 @@ async fn history_that_is_compacted_costs_no_lock_and_no_wake_up() {
     soon("it is told late", next.lost()).await;
 }
 
-#[tokio::test]
 async fn a_stale_hold_writes_nothing_and_the_next_holder_does() {
     let Some(bench) = Bench::one().await else { return };
     let config = EtcdConfig::from_url(&bench.running.url().parse().expect("a URL")).expect("legal");
@@ -92,7 +99,6 @@ async fn a_stale_hold_writes_nothing_and_the_next_holder_does() {
     assert_eq!(found.kvs()[0].value_str().expect("text"), "second");
 }
 
-#[tokio::test]
 async fn the_guard_of_several_locks_guards_no_write() {
     let Some(bench) = Bench::one().await else { return };
     let config = EtcdConfig::from_url(&bench.running.url().parse().expect("a URL")).expect("legal");

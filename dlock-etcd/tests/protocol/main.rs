@@ -5,3 +5,7 @@ mod common;
 mod cost;
 mod keys;
 mod loss;
+
+fn main() -> std::process::ExitCode {
+    dlock_conformance::run_tests([cost::tests(), keys::tests(), loss::tests()])
+}

@@ -9,7 +9,7 @@ pub(crate) mod relay;
 use std::time::Duration;
 
 use dlock_conformance::{
-    Unreachable,
+    or_ignore,
     stores::{
         Running, Server,
         redis::{Brand, Flavour, start},
@@ -26,23 +26,6 @@ use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, aio::MultiplexedConnecti
 /// The kinds that Redisson has too.
 pub(crate) const KINDS: &[Kind] = &[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write];
 
-/// What a test needs; `None` if it is not there and not required. Fails if it is required.
-pub(crate) fn or_skip<T>(found: Result<T, Unreachable>) -> Option<T> {
-    let unreachable = match found {
-        Ok(found) => return Some(found),
-        Err(unreachable) => unreachable,
-    };
-    assert!(!unreachable.is_required(), "{}", unreachable.reason);
-    skipped(&unreachable.reason);
-    None
-}
-
-/// Says why a test does nothing.
-#[expect(clippy::print_stderr, reason = "a skip must be seen")]
-pub(crate) fn skipped(reason: &str) {
-    eprintln!("ignored: {reason}");
-}
-
 /// A client of the store that a URL names.
 pub(crate) async fn connect(url: &str) -> Result<Store> {
     (DRIVER.connect)(url.parse()?).await
@@ -57,7 +40,7 @@ pub(crate) struct Bench {
 impl Bench {
     /// A server for a test; `None` if there is no Redis and none is required.
     pub(crate) async fn new() -> Option<Self> {
-        let running = or_skip(start(Brand::Redis, Flavour::Standalone).await)?;
+        let running = or_ignore(start(Brand::Redis, Flavour::Standalone).await)?;
         let raw = raw(running.url()).await;
         Some(Self { running, raw })
     }
@@ -130,7 +113,9 @@ impl Bench {
 
 /// Servers that a test may do harm to; `None` if there are none and none are required.
 pub(crate) async fn servers(flavour: Flavour) -> Option<Running> {
-    or_skip(start(Brand::Redis, flavour).await).filter(|running| !running.servers().is_empty())
+    let running = or_ignore(start(Brand::Redis, flavour).await)?;
+    running.own_server()?;
+    Some(running)
 }
 
 /// A server's answer to a command.

@@ -9,6 +9,19 @@ use dlock_core::{
 
 use crate::common::{Bench, claim, connect, granted, relay::Relay, soon};
 
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
+    dlock_conformance::tests! {
+        a_detached_hold_stays_for_its_time_and_taken_back_for_its_ttl,
+        a_detached_hold_ends_by_itself,
+        a_detached_reader_stays_while_others_come_and_go,
+        what_redissons_renewal_cuts_short_a_reader_that_goes_makes_good,
+        a_detached_permit_stays_while_others_come_and_go,
+        a_detachment_whose_answer_is_lost_is_sent_again,
+        a_hold_that_was_taken_back_is_told_at_once_that_its_key_is_gone,
+    }
+}
+
 const ALL: [Kind; 5] = [Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind::Permit];
 const TEN_MINUTES: Duration = Duration::from_secs(600);
 const TTL: u64 = 30_000;
@@ -48,7 +61,6 @@ async fn take_back(claim: &mut Box<dyn Claim>) {
     assert!(matches!(claim.renew().await.expect("an answer"), Renewal::Renewed { .. }), "it is not there");
 }
 
-#[tokio::test]
 async fn a_detached_hold_stays_for_its_time_and_taken_back_for_its_ttl() {
     let Some(bench) = Bench::new().await else { return };
     for (params, kinds) in [("", &ALL[..]), ("dialect=plain", &[Kind::Mutex])] {
@@ -77,7 +89,6 @@ async fn a_detached_hold_stays_for_its_time_and_taken_back_for_its_ttl() {
     }
 }
 
-#[tokio::test]
 async fn a_detached_hold_ends_by_itself() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -96,7 +107,6 @@ async fn a_detached_hold_ends_by_itself() {
     }
 }
 
-#[tokio::test]
 async fn a_detached_reader_stays_while_others_come_and_go() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -121,7 +131,6 @@ async fn a_detached_reader_stays_while_others_come_and_go() {
 }
 
 /// A reader of Redisson's sets the hash's ttl to its own when it is renewed, whoever else reads.
-#[tokio::test]
 async fn what_redissons_renewal_cuts_short_a_reader_that_goes_makes_good() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -136,7 +145,6 @@ async fn what_redissons_renewal_cuts_short_a_reader_that_goes_makes_good() {
     bench.assert_all_last("alone", 600_000).await;
 }
 
-#[tokio::test]
 async fn a_detached_permit_stays_while_others_come_and_go() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -157,10 +165,9 @@ async fn a_detached_permit_stays_while_others_come_and_go() {
     bench.assert_all_last("taken back", TTL).await;
 }
 
-#[tokio::test]
 async fn a_detachment_whose_answer_is_lost_is_sent_again() {
     let Some(bench) = Bench::new().await else { return };
-    let Some(server) = bench.running.servers().first() else { return };
+    let Some(server) = bench.running.own_server() else { return };
     let relay = Relay::to(server.address()).await;
     let store = connect(&format!("redis://{}", relay.address)).await.unwrap();
     for kind in ALL {
@@ -173,7 +180,6 @@ async fn a_detachment_whose_answer_is_lost_is_sent_again() {
     }
 }
 
-#[tokio::test]
 async fn a_hold_that_was_taken_back_is_told_at_once_that_its_key_is_gone() {
     let Some(bench) = Bench::new().await else { return };
     bench.tell("CONFIG SET notify-keyspace-events Egx").await;

@@ -19,6 +19,49 @@ use crate::common::{
     soon,
 };
 
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
+    dlock_conformance::tests! {
+        f1_no_client_sends_its_time_of_day,
+        f1_a_live_waiter_is_judged_by_the_servers_clock,
+        f2_a_waiter_behind_a_dead_head_does_not_spin,
+        f3_a_dead_waiter_of_dlock_is_gone_after_its_ttl_and_a_live_one_keeps_its_place,
+        f3_a_dead_waiter_of_dlock_that_was_alone_is_gone_after_its_ttl,
+        f3_a_live_waiter_is_back_before_redisson_would_discard_it,
+        f3_a_wait_that_is_dropped_leaves_the_queue,
+        f4_neither_a_grant_nor_giving_up_evicts_anybody_whose_patience_is_shorter,
+        f5_who_comes_after_a_dead_head_is_told,
+        f5_releasing_an_expired_lock_is_an_error,
+        f7_a_lost_lease_is_told,
+        f8_an_attempt_that_is_sent_twice_is_one_hold,
+        f8_an_attempt_whose_answer_is_lost_is_one_hold,
+        f9_a_renewal_after_the_release_revives_nothing,
+        f10_a_lock_that_cannot_be_renewed_keeps_no_other_from_it,
+        f12_reading_inside_a_write_hold_keeps_it,
+        f13_a_second_hold_with_a_lease_does_not_end_the_renewal,
+        f14_a_downgrade_wakes_those_who_wait_to_read,
+        f15_readers_do_not_overtake_a_waiting_writer,
+        f16_a_reader_without_its_timeout_is_lost_and_says_so,
+        f17_tokens_survive_the_loss_of_their_key,
+        f17_a_token_is_below_what_redisson_can_return,
+        f23_a_waiter_that_goes_passes_its_wake_up_on,
+        f23_a_writer_that_goes_lets_all_readers_behind_it_in,
+        f24_a_release_makes_one_waiter_of_a_client_ask,
+        f28_all_waiters_of_a_client_share_one_connection,
+        f30_a_read_released_inside_a_write_hold_leaves_its_ttl,
+        f31_a_downgraded_hold_lasts_no_longer_than_its_ttl,
+        f32_short_holds_leave_no_renewals_behind,
+        f33_a_foreign_field_stops_neither_the_server_nor_a_release,
+        f33_a_read_write_locks_hash_has_its_mode_and_its_owners_only,
+        f34_a_mutex_that_is_released_wakes_who_waits_for_it_as_fair,
+        a_fair_hand_off_is_no_work_for_those_who_wait_on,
+        a_fair_waiter_whose_client_died_leaves_no_key_for_ever,
+        what_another_program_keeps_at_the_queues_key_makes_no_release_untrue,
+        the_first_that_waits_as_fair_hears_of_a_mutex_of_redissons,
+        only_the_first_that_waits_as_fair_listens_for_a_mutex,
+    }
+}
+
 const QUEUE: &str = "redisson_lock_queue:{foo}";
 const DEADLINES: &str = "redisson_lock_timeout:{foo}";
 
@@ -46,10 +89,9 @@ impl Bench {
     }
 }
 
-#[tokio::test]
 async fn f1_no_client_sends_its_time_of_day() {
     let Some(bench) = Bench::new().await else { return };
-    let Some(server) = bench.running.servers().first() else { return };
+    let Some(server) = bench.running.own_server() else { return };
     let sent = Arc::new(Mutex::new(Vec::new()));
     let all = Arc::clone(&sent);
     let relay = Relay::rewriting(server.address(), move |words| {
@@ -80,7 +122,6 @@ async fn f1_no_client_sends_its_time_of_day() {
     }
 }
 
-#[tokio::test]
 async fn f1_a_live_waiter_is_judged_by_the_servers_clock() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -92,7 +133,6 @@ async fn f1_a_live_waiter_is_judged_by_the_servers_clock() {
     assert!(score as i64 > bench.now().await);
 }
 
-#[tokio::test]
 async fn f2_a_waiter_behind_a_dead_head_does_not_spin() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
@@ -105,7 +145,6 @@ async fn f2_a_waiter_behind_a_dead_head_does_not_spin() {
     assert!(asked < 15, "asked {asked} times in two seconds");
 }
 
-#[tokio::test]
 async fn f3_a_dead_waiter_of_dlock_is_gone_after_its_ttl_and_a_live_one_keeps_its_place() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -127,7 +166,6 @@ async fn f3_a_dead_waiter_of_dlock_is_gone_after_its_ttl_and_a_live_one_keeps_it
     assert!(score as i64 > bench.now().await + 200_000, "a waiter refreshes its own deadline");
 }
 
-#[tokio::test]
 async fn f3_a_dead_waiter_of_dlock_that_was_alone_is_gone_after_its_ttl() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -142,7 +180,6 @@ async fn f3_a_dead_waiter_of_dlock_that_was_alone_is_gone_after_its_ttl() {
     granted(next.attempt().await);
 }
 
-#[tokio::test]
 async fn f3_a_live_waiter_is_back_before_redisson_would_discard_it() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("patience=900ms").await;
@@ -159,7 +196,6 @@ async fn f3_a_live_waiter_is_back_before_redisson_would_discard_it() {
     assert!((again.as_millis() as i64) < left, "asks again in {again:?}, and is discarded in {left} ms");
 }
 
-#[tokio::test]
 async fn f3_a_wait_that_is_dropped_leaves_the_queue() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
@@ -170,7 +206,6 @@ async fn f3_a_wait_that_is_dropped_leaves_the_queue() {
     assert_eq!(bench.all_keys().await, ["redisson_lock_token:{foo}"]);
 }
 
-#[tokio::test]
 async fn f4_neither_a_grant_nor_giving_up_evicts_anybody_whose_patience_is_shorter() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -193,7 +228,6 @@ async fn f4_neither_a_grant_nor_giving_up_evicts_anybody_whose_patience_is_short
     lives("granted").await;
 }
 
-#[tokio::test]
 async fn f5_who_comes_after_a_dead_head_is_told() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -212,7 +246,6 @@ async fn f5_who_comes_after_a_dead_head_is_told() {
     assert_eq!(ear.next().await, "0", "only the dead head was told of the release");
 }
 
-#[tokio::test]
 async fn f5_releasing_an_expired_lock_is_an_error() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
@@ -221,7 +254,6 @@ async fn f5_releasing_an_expired_lock_is_an_error() {
     assert!(held.release().await.is_err(), "an expired lock was released successfully");
 }
 
-#[tokio::test]
 async fn f7_a_lost_lease_is_told() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
@@ -237,7 +269,6 @@ async fn assert_counted_once(bench: &Bench) {
     assert!(counts.iter().all(|count| ["1", "read", "write"].contains(&&**count)), "{counts:?}");
 }
 
-#[tokio::test]
 async fn f8_an_attempt_that_is_sent_twice_is_one_hold() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -251,10 +282,9 @@ async fn f8_an_attempt_that_is_sent_twice_is_one_hold() {
     }
 }
 
-#[tokio::test]
 async fn f8_an_attempt_whose_answer_is_lost_is_one_hold() {
     let Some(bench) = Bench::new().await else { return };
-    let Some(server) = bench.running.servers().first() else { return };
+    let Some(server) = bench.running.own_server() else { return };
     let relay = Relay::to(server.address()).await;
     let store = connect(&format!("redis://{}", relay.address)).await.unwrap();
     for kind in crate::common::KINDS {
@@ -272,7 +302,6 @@ async fn f8_an_attempt_whose_answer_is_lost_is_one_hold() {
     }
 }
 
-#[tokio::test]
 async fn f9_a_renewal_after_the_release_revives_nothing() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -285,7 +314,6 @@ async fn f9_a_renewal_after_the_release_revives_nothing() {
     }
 }
 
-#[tokio::test]
 async fn f10_a_lock_that_cannot_be_renewed_keeps_no_other_from_it() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
@@ -301,7 +329,6 @@ async fn f10_a_lock_that_cannot_be_renewed_keeps_no_other_from_it() {
     assert!(held.iter().all(|held| !held.is_lost()), "one bad key kept others from being renewed");
 }
 
-#[tokio::test]
 async fn f12_reading_inside_a_write_hold_keeps_it() {
     let Some(bench) = Bench::new().await else { return };
     let (a, b) = (bench.locks("").await, bench.locks("").await);
@@ -314,7 +341,6 @@ async fn f12_reading_inside_a_write_hold_keeps_it() {
     assert!(b.rwlock("foo").read().try_lock().await.unwrap().is_none(), "a stranger reads beside a writer");
 }
 
-#[tokio::test]
 async fn f13_a_second_hold_with_a_lease_does_not_end_the_renewal() {
     let Some(bench) = Bench::new().await else { return };
     let (a, b) = (bench.locks("").await, bench.locks("").await);
@@ -328,7 +354,6 @@ async fn f13_a_second_hold_with_a_lease_does_not_end_the_renewal() {
     assert!(b.mutex("foo").try_lock().await.unwrap().is_none(), "two clients hold the lock");
 }
 
-#[tokio::test]
 async fn f14_a_downgrade_wakes_those_who_wait_to_read() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
@@ -339,7 +364,6 @@ async fn f14_a_downgrade_wakes_those_who_wait_to_read() {
     drop(reads);
 }
 
-#[tokio::test]
 async fn f15_readers_do_not_overtake_a_waiting_writer() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -353,7 +377,6 @@ async fn f15_readers_do_not_overtake_a_waiting_writer() {
     granted(writer.attempt().await);
 }
 
-#[tokio::test]
 async fn f16_a_reader_without_its_timeout_is_lost_and_says_so() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -363,7 +386,6 @@ async fn f16_a_reader_without_its_timeout_is_lost_and_says_so() {
     assert_eq!(reader.renew().await.unwrap(), Renewal::Lost, "Redisson's next release would delete it");
 }
 
-#[tokio::test]
 async fn f17_tokens_survive_the_loss_of_their_key() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -388,7 +410,6 @@ async fn f17_tokens_survive_the_loss_of_their_key() {
     assert!(last > 9_007_199_254_740_993, "a token above the clock does not count on");
 }
 
-#[tokio::test]
 async fn f17_a_token_is_below_what_redisson_can_return() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -400,7 +421,6 @@ async fn f17_a_token_is_below_what_redisson_can_return() {
     assert!(granted(later.attempt().await) > next, "Redisson's own count is continued");
 }
 
-#[tokio::test]
 async fn f23_a_waiter_that_goes_passes_its_wake_up_on() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -418,10 +438,9 @@ async fn f23_a_waiter_that_goes_passes_its_wake_up_on() {
     granted(second.attempt().await);
 }
 
-#[tokio::test]
 async fn f23_a_writer_that_goes_lets_all_readers_behind_it_in() {
     let Some(bench) = Bench::new().await else { return };
-    let Some(server) = bench.running.servers().first() else { return };
+    let Some(server) = bench.running.own_server() else { return };
     let relay = Relay::to(server.address()).await;
     let locks = bench.locks("").await;
     // A first release, so that the server knows the script.
@@ -445,7 +464,6 @@ async fn f23_a_writer_that_goes_lets_all_readers_behind_it_in() {
     held.release().await.unwrap();
 }
 
-#[tokio::test]
 async fn f24_a_release_makes_one_waiter_of_a_client_ask() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
@@ -467,7 +485,6 @@ async fn f24_a_release_makes_one_waiter_of_a_client_ask() {
     assert!(asked <= 1 + 50 * 3, "{asked} calls for 50 hand-offs");
 }
 
-#[tokio::test]
 async fn f28_all_waiters_of_a_client_share_one_connection() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
@@ -493,7 +510,6 @@ async fn f28_all_waiters_of_a_client_share_one_connection() {
     }
 }
 
-#[tokio::test]
 async fn f30_a_read_released_inside_a_write_hold_leaves_its_ttl() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -506,7 +522,6 @@ async fn f30_a_read_released_inside_a_write_hold_leaves_its_ttl() {
     assert!(bench.ask::<i64>("PTTL foo").await > 500_000, "a read release cut the write hold short");
 }
 
-#[tokio::test]
 async fn f31_a_downgraded_hold_lasts_no_longer_than_its_ttl() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -537,7 +552,6 @@ fn uuid(text: &str) -> dlock_core::ClaimId {
     dlock_core::ClaimId::from_bytes(bytes.try_into().expect("sixteen bytes"))
 }
 
-#[tokio::test]
 async fn f32_short_holds_leave_no_renewals_behind() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
@@ -552,7 +566,6 @@ async fn f32_short_holds_leave_no_renewals_behind() {
     assert!(asked < 12, "{asked} calls for one hold of three seconds");
 }
 
-#[tokio::test]
 async fn f33_a_foreign_field_stops_neither_the_server_nor_a_release() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -562,7 +575,6 @@ async fn f33_a_foreign_field_stops_neither_the_server_nor_a_release() {
     soon("the release counts to a time of day", reader.release()).await.unwrap();
 }
 
-#[tokio::test]
 async fn f33_a_read_write_locks_hash_has_its_mode_and_its_owners_only() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -588,7 +600,6 @@ async fn assert_fields(bench: &Bench, expected: &[(&str, &str)]) {
     assert_eq!(fields, expected);
 }
 
-#[tokio::test]
 async fn f34_a_mutex_that_is_released_wakes_who_waits_for_it_as_fair() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
@@ -614,7 +625,6 @@ async fn f34_a_mutex_that_is_released_wakes_who_waits_for_it_as_fair() {
     }
 }
 
-#[tokio::test]
 async fn a_fair_hand_off_is_no_work_for_those_who_wait_on() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -647,7 +657,6 @@ async fn a_fair_hand_off_is_no_work_for_those_who_wait_on() {
     assert_eq!(costs[0], costs[1], "commands within the scripts, of 10 waiters and of 3000");
 }
 
-#[tokio::test]
 async fn a_fair_waiter_whose_client_died_leaves_no_key_for_ever() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -666,7 +675,6 @@ async fn a_fair_waiter_whose_client_died_leaves_no_key_for_ever() {
     }
 }
 
-#[tokio::test]
 async fn what_another_program_keeps_at_the_queues_key_makes_no_release_untrue() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -682,7 +690,6 @@ async fn what_another_program_keeps_at_the_queues_key_makes_no_release_untrue() 
     }
 }
 
-#[tokio::test]
 async fn the_first_that_waits_as_fair_hears_of_a_mutex_of_redissons() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
@@ -695,7 +702,6 @@ async fn the_first_that_waits_as_fair_hears_of_a_mutex_of_redissons() {
     drop(soon("it was not woken", waiter).await.unwrap().unwrap());
 }
 
-#[tokio::test]
 async fn only_the_first_that_waits_as_fair_listens_for_a_mutex() {
     let Some(bench) = Bench::new().await else { return };
     bench.tell("HSET foo aaaa:1 1").await;

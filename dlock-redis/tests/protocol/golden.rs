@@ -8,6 +8,26 @@ use dlock_core::{Error, Kind, Wait, driver::Renewal};
 
 use crate::common::{Bench, Ear, busy, claim, granted, soon};
 
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
+    dlock_conformance::tests! {
+        a_mutex_is_redissons_hash_and_its_release_redissons_message,
+        a_mutex_that_redisson_holds_is_busy_and_unchanged,
+        redissons_unlock_wakes_a_waiter,
+        breaking_redissons_lock_publishes_as_redisson_would,
+        a_renewal_renews_what_is_ours_and_nothing_else,
+        readers_are_redissons_hash_and_timeouts,
+        a_reader_beside_redissons_leaves_redissons_hold_alone,
+        a_writer_does_not_come_beside_a_reader_of_redissons_whose_timeout_is_not_renewed,
+        a_dead_reader_of_dlocks_goes_with_the_last_live_one,
+        a_writer_is_redissons_hash_and_wakes_all,
+        fair_waiters_stand_in_redissons_list_and_set,
+        redissons_waiters_are_ahead_of_those_that_come_later,
+        a_prefix_is_redissons_name_mapper_and_a_database_is_of_its_own,
+        a_lock_of_the_other_shape_is_refused_and_unchanged,
+    }
+}
+
 const A: &str = "aaaa:1";
 
 type Hash = BTreeMap<String, String>;
@@ -35,7 +55,6 @@ fn hash<const N: usize>(fields: [(&str, &str); N]) -> Hash {
     fields.into_iter().map(|(field, value)| (field.to_owned(), value.to_owned())).collect()
 }
 
-#[tokio::test]
 async fn a_mutex_is_redissons_hash_and_its_release_redissons_message() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -55,7 +74,6 @@ async fn a_mutex_is_redissons_hash_and_its_release_redissons_message() {
     assert!(ear.is_silent(&bench).await, "a release of nothing is published");
 }
 
-#[tokio::test]
 async fn a_mutex_that_redisson_holds_is_busy_and_unchanged() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -71,7 +89,6 @@ async fn a_mutex_that_redisson_holds_is_busy_and_unchanged() {
     assert_eq!(bench.keys().await, ["foo"]);
 }
 
-#[tokio::test]
 async fn redissons_unlock_wakes_a_waiter() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
@@ -95,7 +112,6 @@ async fn redissons_unlock_wakes_a_waiter() {
     }
 }
 
-#[tokio::test]
 async fn breaking_redissons_lock_publishes_as_redisson_would() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
@@ -107,7 +123,6 @@ async fn breaking_redissons_lock_publishes_as_redisson_would() {
     assert!(ear.is_silent(&bench).await, "breaking nothing is published");
 }
 
-#[tokio::test]
 async fn a_renewal_renews_what_is_ours_and_nothing_else() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -125,7 +140,6 @@ async fn a_renewal_renews_what_is_ours_and_nothing_else() {
     assert_eq!(bench.keys().await, [""; 0], "a renewal creates");
 }
 
-#[tokio::test]
 async fn readers_are_redissons_hash_and_timeouts() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -153,7 +167,6 @@ async fn readers_are_redissons_hash_and_timeouts() {
     assert!(ear.is_silent(&bench).await, "a second release of the same claim sent a message");
 }
 
-#[tokio::test]
 async fn a_reader_beside_redissons_leaves_redissons_hold_alone() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -170,7 +183,6 @@ async fn a_reader_beside_redissons_leaves_redissons_hold_alone() {
     bench.assert_ttl("foo", 40_000).await;
 }
 
-#[tokio::test]
 async fn a_writer_does_not_come_beside_a_reader_of_redissons_whose_timeout_is_not_renewed() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -186,7 +198,6 @@ async fn a_writer_does_not_come_beside_a_reader_of_redissons_whose_timeout_is_no
     busy(writer.attempt().await);
 }
 
-#[tokio::test]
 async fn a_dead_reader_of_dlocks_goes_with_the_last_live_one() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -210,7 +221,6 @@ async fn a_dead_reader_of_dlocks_goes_with_the_last_live_one() {
     assert_eq!(ear.next().await, "0");
 }
 
-#[tokio::test]
 async fn a_writer_is_redissons_hash_and_wakes_all() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -232,7 +242,6 @@ async fn a_writer_is_redissons_hash_and_wakes_all() {
     );
 }
 
-#[tokio::test]
 async fn fair_waiters_stand_in_redissons_list_and_set() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("patience=5s").await;
@@ -287,7 +296,6 @@ async fn assert_scores(bench: &Bench, key: &str, owners: &[String], since: i64, 
     }
 }
 
-#[tokio::test]
 async fn redissons_waiters_are_ahead_of_those_that_come_later() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -314,7 +322,6 @@ async fn redissons_waiters_are_ahead_of_those_that_come_later() {
     granted(waits.attempt().await);
 }
 
-#[tokio::test]
 async fn a_prefix_is_redissons_name_mapper_and_a_database_is_of_its_own() {
     let Some(bench) = Bench::new().await else { return };
     bench.tell("CONFIG SET notify-keyspace-events Egx").await;
@@ -335,7 +342,6 @@ async fn a_prefix_is_redissons_name_mapper_and_a_database_is_of_its_own() {
     soon("the holder was not told", held.lost()).await;
 }
 
-#[tokio::test]
 async fn a_lock_of_the_other_shape_is_refused_and_unchanged() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;

@@ -1,4 +1,5 @@
 //! Which commands dlock sends to a server, and how it reads what the server answers and other programs write.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -12,3 +13,18 @@ mod unfit;
 #[cfg(feature = "tracing")]
 mod warnings;
 mod who;
+
+fn main() -> std::process::ExitCode {
+    dlock_conformance::run_tests([
+        detach::tests(),
+        flaws::tests(),
+        golden::tests(),
+        multilock::tests(),
+        permits::tests(),
+        plain::tests(),
+        unfit::tests(),
+        #[cfg(feature = "tracing")]
+        warnings::tests(),
+        who::tests(),
+    ])
+}

@@ -8,6 +8,16 @@ use futures_util::future::join_all;
 
 use crate::common::{Bench, connect, relay::Relay, soon};
 
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
+    dlock_conformance::tests! {
+        three_names_on_one_server_are_one_lock,
+        a_member_that_is_lost_keeps_no_other_from_being_released,
+        ten_free_names_cost_ten_commands_in_one_flight_and_ten_in_another_to_let_go,
+        multilocks_over_the_same_names_in_any_order_never_deadlock,
+    }
+}
+
 fn multi(locks: &Locks, names: &[String]) -> MultiLock {
     MultiLock::new(names.iter().map(|name| locks.of(Kind::Mutex, name))).expect("it has members")
 }
@@ -21,7 +31,6 @@ async fn known(bench: &Bench, names: &[String]) -> usize {
     bench.ask(&format!("EXISTS {}", names.join(" "))).await
 }
 
-#[tokio::test]
 async fn three_names_on_one_server_are_one_lock() {
     let Some(bench) = Bench::new().await else { return };
     let (a, b, names) = (bench.locks("").await, bench.locks("").await, names(3));
@@ -39,7 +48,6 @@ async fn three_names_on_one_server_are_one_lock() {
     busy.release().await.unwrap();
 }
 
-#[tokio::test]
 async fn a_member_that_is_lost_keeps_no_other_from_being_released() {
     let Some(bench) = Bench::new().await else { return };
     let (locks, names) = (bench.locks("").await, names(3));
@@ -52,11 +60,10 @@ async fn a_member_that_is_lost_keeps_no_other_from_being_released() {
     assert_eq!(known(&bench, &names).await, 0, "the release left a member locked");
 }
 
-#[tokio::test]
 async fn ten_free_names_cost_ten_commands_in_one_flight_and_ten_in_another_to_let_go() {
     let Some(bench) = Bench::new().await else { return };
     // The URL of a given server may have more than host and port, so a relay cannot stand before it.
-    let Some(server) = bench.running.servers().first() else { return };
+    let Some(server) = bench.running.own_server() else { return };
     let relay = Relay::to(server.address()).await;
     let locks = Locks::new(connect(&format!("redis://{}?timeout=30s", relay.address)).await.unwrap());
     // A first lock and release, so that the server knows the scripts.
@@ -85,7 +92,6 @@ async fn calls(bench: &Bench) -> u64 {
     ran.map(|line| count(line).expect("a number")).sum()
 }
 
-#[tokio::test]
 async fn multilocks_over_the_same_names_in_any_order_never_deadlock() {
     const ROUNDS: usize = 25;
     let Some(bench) = Bench::new().await else { return };

@@ -9,6 +9,23 @@ use dlock_core::{
 
 use crate::common::{Bench, Ear, busy, granted, soon};
 
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
+    dlock_conformance::tests! {
+        holders_and_waiters_stand_in_one_queue_and_leave_nothing,
+        a_renewal_keeps_all_keys_and_creates_nothing,
+        a_permit_that_is_held_alone_is_a_field_of_the_lock_and_leaves_nothing,
+        who_held_alone_keeps_its_token_and_its_end_when_another_comes,
+        redisson_sees_a_lock_that_others_hold_as_long_as_anybody_is_in_the_queue,
+        the_last_permit_given_back_wakes_those_of_redisson_who_wait,
+        a_semaphore_and_every_other_kind_refuse_each_other,
+        who_held_a_permit_of_a_lock_that_was_taken_never_holds_again,
+        f20_a_dead_holders_permit_is_free_after_its_ttl,
+        a_free_permit_costs_one_command_and_giving_it_back_another,
+        a_permit_that_is_given_back_wakes_one_waiter,
+    }
+}
+
 const QUEUE: &str = "dlock_permit_queue:{foo}";
 const BEATS: &str = "dlock_permit_beats:{foo}";
 const TOKEN: &str = "redisson_lock_token:{foo}";
@@ -21,7 +38,6 @@ fn permit(store: &Store, limit: u32, ttl: u64) -> (Box<dyn Claim>, String) {
     (store.backend.claim(request.limit(limit.try_into().expect("not zero"))), format!("{id}:0/{limit}"))
 }
 
-#[tokio::test]
 async fn holders_and_waiters_stand_in_one_queue_and_leave_nothing() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -47,7 +63,6 @@ async fn holders_and_waiters_stand_in_one_queue_and_leave_nothing() {
     assert_eq!(bench.all_keys().await, [TOKEN]);
 }
 
-#[tokio::test]
 async fn a_renewal_keeps_all_keys_and_creates_nothing() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -73,7 +88,6 @@ async fn a_renewal_keeps_all_keys_and_creates_nothing() {
     }
 }
 
-#[tokio::test]
 async fn a_permit_that_is_held_alone_is_a_field_of_the_lock_and_leaves_nothing() {
     let Some(bench) = Bench::new().await else { return };
     let (store, locks) = (bench.store("").await, bench.locks("").await);
@@ -115,7 +129,6 @@ async fn a_permit_that_is_held_alone_is_a_field_of_the_lock_and_leaves_nothing()
     assert_eq!(bench.ask::<Vec<String>>("HGETALL foo").await, ["aaaa:1", "1"]);
 }
 
-#[tokio::test]
 async fn who_held_alone_keeps_its_token_and_its_end_when_another_comes() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -171,7 +184,6 @@ const REDISSON: [(&str, &str); 4] = [
     ),
 ];
 
-#[tokio::test]
 async fn redisson_sees_a_lock_that_others_hold_as_long_as_anybody_is_in_the_queue() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -196,7 +208,6 @@ async fn redisson_sees_a_lock_that_others_hold_as_long_as_anybody_is_in_the_queu
     assert_eq!(bench.ask::<u64>("EXISTS foo").await, 0);
 }
 
-#[tokio::test]
 async fn the_last_permit_given_back_wakes_those_of_redisson_who_wait() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -230,7 +241,6 @@ async fn the_last_permit_given_back_wakes_those_of_redisson_who_wait() {
     }
 }
 
-#[tokio::test]
 async fn a_semaphore_and_every_other_kind_refuse_each_other() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
@@ -254,7 +264,6 @@ async fn a_semaphore_and_every_other_kind_refuse_each_other() {
 }
 
 /// Somebody deletes the lock's key, and Redisson takes it as a mutex.
-#[tokio::test]
 async fn who_held_a_permit_of_a_lock_that_was_taken_never_holds_again() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -284,7 +293,6 @@ async fn who_held_a_permit_of_a_lock_that_was_taken_never_holds_again() {
 }
 
 /// Redisson's semaphore counts: a holder that dies takes its permit along. Here nothing counts.
-#[tokio::test]
 async fn f20_a_dead_holders_permit_is_free_after_its_ttl() {
     let Some(bench) = Bench::new().await else { return };
     let (store, locks) = (bench.store("").await, bench.locks("").await);
@@ -302,7 +310,6 @@ async fn f20_a_dead_holders_permit_is_free_after_its_ttl() {
     assert!(pool.try_acquire().await.unwrap().is_none(), "four hold it");
 }
 
-#[tokio::test]
 async fn a_free_permit_costs_one_command_and_giving_it_back_another() {
     let Some(bench) = Bench::new().await else { return };
     let pool = bench.locks("").await.semaphore("foo", 2);
@@ -315,7 +322,6 @@ async fn a_free_permit_costs_one_command_and_giving_it_back_another() {
     assert_eq!(bench.calls("evalsha").await - before, 20);
 }
 
-#[tokio::test]
 async fn a_permit_that_is_given_back_wakes_one_waiter() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;

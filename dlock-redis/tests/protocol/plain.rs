@@ -9,7 +9,17 @@ use dlock_core::{
 
 use crate::common::{Bench, busy, claim};
 
-#[tokio::test]
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
+    dlock_conformance::tests! {
+        a_plain_lock_is_a_string_with_a_ttl_and_nothing_beside,
+        the_value_of_another_is_neither_extended_nor_deleted,
+        a_value_without_a_ttl_is_held_for_ever,
+        a_lock_of_redissons_is_refused_and_unchanged,
+        a_forced_release_leaves_nothing_that_is_taken_for_a_lock,
+    }
+}
+
 async fn a_plain_lock_is_a_string_with_a_ttl_and_nothing_beside() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("dialect=plain").await;
@@ -34,7 +44,6 @@ async fn a_plain_lock_is_a_string_with_a_ttl_and_nothing_beside() {
     assert_eq!(bench.all_keys().await, [""; 0]);
 }
 
-#[tokio::test]
 async fn the_value_of_another_is_neither_extended_nor_deleted() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("dialect=plain").await;
@@ -51,7 +60,6 @@ async fn the_value_of_another_is_neither_extended_nor_deleted() {
     assert!(!bench.ask::<bool>("EXISTS foo").await);
 }
 
-#[tokio::test]
 async fn a_value_without_a_ttl_is_held_for_ever() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("dialect=plain").await;
@@ -61,7 +69,6 @@ async fn a_value_without_a_ttl_is_held_for_ever() {
     assert_eq!(bench.ask::<i64>("PTTL foo").await, -1, "a key that had no ttl was given one");
 }
 
-#[tokio::test]
 async fn a_lock_of_redissons_is_refused_and_unchanged() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("dialect=plain").await;
@@ -75,7 +82,6 @@ async fn a_lock_of_redissons_is_refused_and_unchanged() {
     assert_eq!(bench.ask::<Vec<String>>("HGETALL foo").await, ["aaaa:1", "1"]);
 }
 
-#[tokio::test]
 async fn a_forced_release_leaves_nothing_that_is_taken_for_a_lock() {
     let Some(bench) = Bench::new().await else { return };
     for params in ["dialect=plain", ""] {

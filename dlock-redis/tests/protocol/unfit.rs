@@ -9,6 +9,17 @@ use crate::common::{
     servers, shown,
 };
 
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
+    dlock_conformance::tests! {
+        a_server_that_is_too_old_is_said_to_be,
+        a_cluster_that_is_too_old_is_said_to_be,
+        a_server_that_lacks_a_command_is_said_to,
+        a_server_that_cannot_wait_for_replicas_grants_nothing_where_that_is_asked_for,
+        a_master_that_no_sentinel_knows_is_named,
+    }
+}
+
 /// The error that a client gets if `rewrite` replaces the commands that it sends to the server.
 async fn told_of(scheme: &str, flavour: Flavour, rewrite: fn(Words) -> Words) -> Option<String> {
     let running = servers(flavour).await?;
@@ -22,7 +33,6 @@ async fn told_of(scheme: &str, flavour: Flavour, rewrite: fn(Words) -> Words) ->
     Some(shown(&error))
 }
 
-#[tokio::test]
 async fn a_server_that_is_too_old_is_said_to_be() {
     let told = told_of("redis", Flavour::Standalone, |words| match &*words[0] {
         "INFO" => answer("# Server\r\nredis_version:4.0.14\r\nredis_mode:standalone\r\n"),
@@ -32,7 +42,6 @@ async fn a_server_that_is_too_old_is_said_to_be() {
     assert!(told.contains("the server is Redis 4.0.14; locks need 5 or later"), "{told}");
 }
 
-#[tokio::test]
 async fn a_cluster_that_is_too_old_is_said_to_be() {
     let told = told_of("redis-cluster", Flavour::Cluster, |words| match &*words[0] {
         "HELLO" => refusal("ERR unknown command `HELLO`, with args beginning with: `3`, "),
@@ -42,7 +51,6 @@ async fn a_cluster_that_is_too_old_is_said_to_be() {
     assert!(told.contains("a cluster needs Redis 6 or later"), "{told}");
 }
 
-#[tokio::test]
 async fn a_server_that_lacks_a_command_is_said_to() {
     let told = told_of("redis", Flavour::Standalone, |words| match &*words[0] {
         "EVALSHA" => refusal("ERR unknown command `EVALSHA`, with args beginning with: "),
@@ -52,7 +60,6 @@ async fn a_server_that_lacks_a_command_is_said_to() {
     assert!(told.contains("lacks a command that locks need") && told.contains("EVALSHA"), "{told}");
 }
 
-#[tokio::test]
 async fn a_server_that_cannot_wait_for_replicas_grants_nothing_where_that_is_asked_for() {
     let told = told_of("redis", Flavour::Standalone, |words| match &*words[0] {
         "WAIT" => refusal("ERR unknown command 'WAIT', with args beginning with: '0' "),
@@ -62,7 +69,6 @@ async fn a_server_that_cannot_wait_for_replicas_grants_nothing_where_that_is_ask
     assert!(told.contains("lacks a command that locks need") && told.contains("WAIT"), "{told}");
 }
 
-#[tokio::test]
 async fn a_master_that_no_sentinel_knows_is_named() {
     let Some(running) = servers(Flavour::Sentinel).await else { return };
     // A Sentinel that is down must not hide the error of the other.

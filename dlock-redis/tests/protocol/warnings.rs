@@ -2,7 +2,14 @@
 
 use crate::common::{Bench, connect, log::Log};
 
-#[tokio::test]
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
+    dlock_conformance::tests! {
+        a_server_that_may_drop_locks_is_warned_of,
+        a_server_without_the_replica_that_is_asked_for_is_warned_of,
+    }
+}
+
 async fn a_server_that_may_drop_locks_is_warned_of() {
     let Some(bench) = Bench::new().await else { return };
     bench.tell("ACL SETUSER app on >hunter2 +@all ~* &*").await;
@@ -28,7 +35,6 @@ async fn a_server_that_may_drop_locks_is_warned_of() {
     }
 }
 
-#[tokio::test]
 async fn a_server_without_the_replica_that_is_asked_for_is_warned_of() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("wait_replicas=1").await;

@@ -7,6 +7,17 @@ use futures_util::future::join;
 
 use crate::common::{Bench, KINDS, soon};
 
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
+    dlock_conformance::tests! {
+        holders_and_waiters_are_shown_with_who_they_are,
+        a_lock_of_its_own_label_and_a_plain_one_are_shown_with_it,
+        who_detached_a_hold_is_shown_for_as_long_as_it_lasts,
+        nothing_fails_where_the_text_cannot_be_written_or_read,
+        of_redisson_and_of_older_clients_nobody_is_told,
+    }
+}
+
 const HOUR: i64 = 3_600_000;
 const MINUTE: i64 = 60_000;
 
@@ -21,7 +32,6 @@ impl Bench {
     }
 }
 
-#[tokio::test]
 async fn holders_and_waiters_are_shown_with_who_they_are() {
     let Some(bench) = Bench::new().await else { return };
     let (anna, bert) = (bench.client("", "anna").await, bench.client("", "bert ☂").await);
@@ -47,7 +57,6 @@ async fn holders_and_waiters_are_shown_with_who_they_are() {
     assert_eq!(bench.texts().await.len(), 2, "each has one text, however many locks it has");
 }
 
-#[tokio::test]
 async fn a_lock_of_its_own_label_and_a_plain_one_are_shown_with_it() {
     let Some(bench) = Bench::new().await else { return };
     for params in ["prefix=app:", "prefix=app:&dialect=plain"] {
@@ -75,7 +84,6 @@ async fn a_lock_of_its_own_label_and_a_plain_one_are_shown_with_it() {
     }
 }
 
-#[tokio::test]
 async fn who_detached_a_hold_is_shown_for_as_long_as_it_lasts() {
     let Some(bench) = Bench::new().await else { return };
     let (anna, bert) = (bench.client("", "anna").await, bench.client("", "bert").await);
@@ -92,7 +100,6 @@ async fn who_detached_a_hold_is_shown_for_as_long_as_it_lasts() {
     held.release().await.unwrap();
 }
 
-#[tokio::test]
 async fn nothing_fails_where_the_text_cannot_be_written_or_read() {
     let Some(bench) = Bench::new().await else { return };
     let first = bench.client("", "anna").await;
@@ -117,7 +124,6 @@ async fn nothing_fails_where_the_text_cannot_be_written_or_read() {
     }
 }
 
-#[tokio::test]
 async fn of_redisson_and_of_older_clients_nobody_is_told() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.client("", "anna").await;

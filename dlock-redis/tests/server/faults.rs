@@ -13,7 +13,37 @@ use crate::common::{
     soon,
 };
 
-#[tokio::test]
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
+    dlock_conformance::tests! {
+        a_server_that_forgot_the_scripts_is_given_them_again,
+        a_holder_and_a_waiter_survive_killed_connections,
+        a_message_that_was_lost_with_the_subscription_is_made_good,
+        a_server_that_pauses_makes_a_call_end_in_its_time,
+        many_calls_to_a_server_that_hangs_end_in_the_time_of_a_few,
+        a_restart_with_its_data_is_not_noticed_by_a_holder,
+        a_restart_without_its_data_is_told_and_tokens_still_grow,
+        a_waiter_outlives_a_restart,
+        a_full_memory_refuses_a_grant_and_lets_a_holder_renew_and_release,
+        a_replica_that_cannot_be_written_to_is_unavailable,
+        a_forced_release_whose_answer_is_lost_breaks_one_lock,
+        a_release_whose_answer_is_lost_is_not_taken_for_a_loss,
+        whoever_releases_what_is_gone_from_the_server_is_told,
+        a_key_of_another_type_is_refused_and_unchanged,
+        what_other_programs_keep_is_neither_listed_nor_read_nor_broken,
+        what_is_put_in_a_locks_place_is_neither_renewed_nor_released,
+        a_token_that_cannot_be_drawn_refuses_the_grant_and_is_unchanged,
+        a_hash_without_a_ttl_is_held_for_ever_and_never_granted,
+        where_the_server_tells_of_lost_keys_a_holder_is_told_at_once,
+        where_the_server_tells_of_lost_keys_a_waiter_is_woken_though_nobody_publishes,
+        a_key_that_is_lost_while_the_server_cannot_tell_is_told_by_the_next_renewal,
+        the_server_tells_of_lost_keys_again_after_the_subscription_was_cut,
+        a_list_runs_no_script_for_a_key_of_another_program,
+        what_redis_cannot_downgrade_is_refused_at_once_and_renewed_on,
+        a_read_inside_a_hold_that_cannot_become_one_outlives_it_or_is_refused,
+    }
+}
+
 async fn a_server_that_forgot_the_scripts_is_given_them_again() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -29,7 +59,6 @@ async fn a_server_that_forgot_the_scripts_is_given_them_again() {
     assert_eq!(bench.ask::<Vec<String>>("KEYS t-*").await, [""; 0]);
 }
 
-#[tokio::test]
 async fn a_holder_and_a_waiter_survive_killed_connections() {
     let Some(bench) = Bench::new().await else { return };
     let (a, b) = (bench.locks("").await, bench.locks("").await);
@@ -54,7 +83,6 @@ async fn waits(bench: &Bench) {
     }
 }
 
-#[tokio::test]
 async fn a_message_that_was_lost_with_the_subscription_is_made_good() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
@@ -66,7 +94,6 @@ async fn a_message_that_was_lost_with_the_subscription_is_made_good() {
     drop(soon("the waiter did not ask after it subscribed anew", waiter).await.unwrap().unwrap());
 }
 
-#[tokio::test]
 async fn a_server_that_pauses_makes_a_call_end_in_its_time() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("timeout=1s").await;
@@ -75,10 +102,9 @@ async fn a_server_that_pauses_makes_a_call_end_in_its_time() {
     assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
 }
 
-#[tokio::test]
 async fn many_calls_to_a_server_that_hangs_end_in_the_time_of_a_few() {
     let Some(bench) = Bench::new().await else { return };
-    let Some(server) = bench.running.servers().first() else { return };
+    let Some(server) = bench.running.own_server() else { return };
     let locks = bench.locks("timeout=1s").await;
     server.pause().await.unwrap();
     // The client notices that its connection is gone: from now on a caller must connect first.
@@ -90,10 +116,9 @@ async fn many_calls_to_a_server_that_hangs_end_in_the_time_of_a_few() {
     server.resume().await.unwrap();
 }
 
-#[tokio::test]
 async fn a_restart_with_its_data_is_not_noticed_by_a_holder() {
     let Some(bench) = Bench::new().await else { return };
-    let Some(server) = bench.running.servers().first() else { return };
+    let Some(server) = bench.running.own_server() else { return };
     let locks = bench.locks("").await;
     // Beside other tests a server may take some seconds to start.
     let held = locks.mutex("foo").lock().ttl(Duration::from_secs(20)).await.unwrap();
@@ -108,10 +133,9 @@ async fn a_restart_with_its_data_is_not_noticed_by_a_holder() {
     assert!(locks.mutex("foo").lock().await.unwrap().token() > token);
 }
 
-#[tokio::test]
 async fn a_restart_without_its_data_is_told_and_tokens_still_grow() {
     let Some(bench) = Bench::new().await else { return };
-    let Some(server) = bench.running.servers().first() else { return };
+    let Some(server) = bench.running.own_server() else { return };
     let locks = bench.locks("").await;
     let held = locks.mutex("foo").lock().ttl(Duration::from_secs(12)).await.unwrap();
     server.kill().await.unwrap();
@@ -122,10 +146,9 @@ async fn a_restart_without_its_data_is_told_and_tokens_still_grow() {
     assert!(next.token() > held.token(), "a token went back: {next:?} after {held:?}");
 }
 
-#[tokio::test]
 async fn a_waiter_outlives_a_restart() {
     let Some(bench) = Bench::new().await else { return };
-    let Some(server) = bench.running.servers().first() else { return };
+    let Some(server) = bench.running.own_server() else { return };
     let (a, b) = (bench.locks("").await, bench.locks("").await);
     let held = a.mutex("foo").lock().await.unwrap();
     let waiter = tokio::spawn(b.mutex("foo").lock().ttl(Duration::from_secs(600)).into_future());
@@ -136,7 +159,6 @@ async fn a_waiter_outlives_a_restart() {
     drop(soon("the waiter does not come back", waiter).await.unwrap().unwrap());
 }
 
-#[tokio::test]
 async fn a_full_memory_refuses_a_grant_and_lets_a_holder_renew_and_release() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -154,7 +176,6 @@ async fn a_full_memory_refuses_a_grant_and_lets_a_holder_renew_and_release() {
     assert_eq!(bench.all_keys().await, ["redisson_lock_token:{foo}"], "a refused grant is held");
 }
 
-#[tokio::test]
 async fn a_replica_that_cannot_be_written_to_is_unavailable() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -166,10 +187,9 @@ async fn a_replica_that_cannot_be_written_to_is_unavailable() {
     granted(claim.attempt().await);
 }
 
-#[tokio::test]
 async fn a_forced_release_whose_answer_is_lost_breaks_one_lock() {
     let Some(bench) = Bench::new().await else { return };
-    let Some(server) = bench.running.servers().first() else { return };
+    let Some(server) = bench.running.own_server() else { return };
     let relay = Relay::to(server.address()).await;
     let forcing = Locks::new(connect(&format!("redis://{}?timeout=30s", relay.address)).await.unwrap());
     let (a, b) = (bench.locks("").await, bench.locks("").await);
@@ -188,10 +208,9 @@ async fn a_forced_release_whose_answer_is_lost_breaks_one_lock() {
     drop(next);
 }
 
-#[tokio::test]
 async fn a_release_whose_answer_is_lost_is_not_taken_for_a_loss() {
     let Some(bench) = Bench::new().await else { return };
-    let Some(server) = bench.running.servers().first() else { return };
+    let Some(server) = bench.running.own_server() else { return };
     for params in ["", "?dialect=plain"] {
         let relay = Relay::to(server.address()).await;
         let locks = Locks::new(connect(&format!("redis://{}{params}", relay.address)).await.unwrap());
@@ -212,7 +231,6 @@ async fn a_release_whose_answer_is_lost_is_not_taken_for_a_loss() {
     }
 }
 
-#[tokio::test]
 async fn whoever_releases_what_is_gone_from_the_server_is_told() {
     let Some(bench) = Bench::new().await else { return };
     for (params, kinds) in [("", crate::common::KINDS), ("dialect=plain", &[Kind::Mutex])] {
@@ -230,7 +248,6 @@ async fn whoever_releases_what_is_gone_from_the_server_is_told() {
     }
 }
 
-#[tokio::test]
 async fn a_key_of_another_type_is_refused_and_unchanged() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -246,7 +263,6 @@ async fn a_key_of_another_type_is_refused_and_unchanged() {
     assert_eq!(bench.ask::<String>("GET foo").await, "precious");
 }
 
-#[tokio::test]
 async fn what_other_programs_keep_is_neither_listed_nor_read_nor_broken() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
@@ -283,7 +299,6 @@ async fn what_other_programs_keep_is_neither_listed_nor_read_nor_broken() {
     held.release().await.unwrap();
 }
 
-#[tokio::test]
 async fn what_is_put_in_a_locks_place_is_neither_renewed_nor_released() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
@@ -299,7 +314,6 @@ async fn what_is_put_in_a_locks_place_is_neither_renewed_nor_released() {
     locks.close().await;
 }
 
-#[tokio::test]
 async fn a_token_that_cannot_be_drawn_refuses_the_grant_and_is_unchanged() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -319,7 +333,6 @@ async fn a_token_that_cannot_be_drawn_refuses_the_grant_and_is_unchanged() {
     assert_eq!(bench.all_keys().await, [""; 0]);
 }
 
-#[tokio::test]
 async fn a_hash_without_a_ttl_is_held_for_ever_and_never_granted() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -350,7 +363,6 @@ async fn is_told(bench: &Bench) {
     }
 }
 
-#[tokio::test]
 async fn where_the_server_tells_of_lost_keys_a_holder_is_told_at_once() {
     let Some(bench) = Bench::new().await else { return };
     bench.tell("CONFIG SET notify-keyspace-events Egxe").await;
@@ -365,7 +377,6 @@ async fn where_the_server_tells_of_lost_keys_a_holder_is_told_at_once() {
     }
 }
 
-#[tokio::test]
 async fn where_the_server_tells_of_lost_keys_a_waiter_is_woken_though_nobody_publishes() {
     let Some(bench) = Bench::new().await else { return };
     bench.tell("CONFIG SET notify-keyspace-events Egxe").await;
@@ -390,7 +401,6 @@ async fn where_the_server_tells_of_lost_keys_a_waiter_is_woken_though_nobody_pub
     }
 }
 
-#[tokio::test]
 async fn a_key_that_is_lost_while_the_server_cannot_tell_is_told_by_the_next_renewal() {
     let Some(bench) = Bench::new().await else { return };
     bench.tell("CONFIG SET notify-keyspace-events Egx").await;
@@ -406,7 +416,6 @@ async fn a_key_that_is_lost_while_the_server_cannot_tell_is_told_by_the_next_ren
     );
 }
 
-#[tokio::test]
 async fn the_server_tells_of_lost_keys_again_after_the_subscription_was_cut() {
     let Some(bench) = Bench::new().await else { return };
     bench.tell("CONFIG SET notify-keyspace-events Egx").await;
@@ -424,7 +433,6 @@ async fn the_server_tells_of_lost_keys_again_after_the_subscription_was_cut() {
     );
 }
 
-#[tokio::test]
 async fn a_list_runs_no_script_for_a_key_of_another_program() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
@@ -451,7 +459,6 @@ async fn a_list_runs_no_script_for_a_key_of_another_program() {
     drop(held);
 }
 
-#[tokio::test]
 async fn what_redis_cannot_downgrade_is_refused_at_once_and_renewed_on() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
@@ -471,7 +478,6 @@ async fn what_redis_cannot_downgrade_is_refused_at_once_and_renewed_on() {
     }
 }
 
-#[tokio::test]
 async fn a_read_inside_a_hold_that_cannot_become_one_outlives_it_or_is_refused() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;

@@ -20,6 +20,14 @@ use crate::common::{
     relay::{Relay, Words, refusal},
 };
 
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
+    dlock_conformance::tests! {
+        f29_a_proxy_that_refuses_keys_of_several_servers_has_each_lock_renewed_alone,
+        f29_a_proxy_that_asks_the_server_of_the_first_key_loses_no_lock,
+    }
+}
+
 /// A ttl so long that many locks are renewed together.
 const TTL: Duration = Duration::from_secs(3);
 
@@ -82,10 +90,9 @@ fn assert_held(held: &[Guard]) {
     assert!(lost.is_empty(), "the server still has every lock, and these guards are lost: {lost:?}");
 }
 
-#[tokio::test]
 async fn f29_a_proxy_that_refuses_keys_of_several_servers_has_each_lock_renewed_alone() {
     let Some(bench) = Bench::new().await else { return };
-    let Some(server) = bench.running.servers().first() else { return };
+    let Some(server) = bench.running.own_server() else { return };
     let (relay, refused) = strict(server).await;
     let locks = locks(&relay).await;
     let held = many(&locks).await;
@@ -108,10 +115,9 @@ async fn f29_a_proxy_that_refuses_keys_of_several_servers_has_each_lock_renewed_
     }
 }
 
-#[tokio::test]
 async fn f29_a_proxy_that_asks_the_server_of_the_first_key_loses_no_lock() {
     let Some(bench) = Bench::new().await else { return };
-    let Some(server) = bench.running.servers().first() else { return };
+    let Some(server) = bench.running.own_server() else { return };
     let locks = locks(&careless(server).await).await;
     let held = many(&locks).await;
     sleep(TTL + TTL / 2).await;

@@ -14,6 +14,18 @@ use tokio::{
 
 use crate::common::{Bench, ask, connect, servers, soon};
 
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
+    dlock_conformance::tests! {
+        a_server_is_reached_at_a_unix_socket,
+        a_client_has_a_name_in_the_servers_list,
+        of_several_hosts_the_master_is_found_also_after_it_has_changed,
+        certificates_are_read_again_for_each_connection,
+        a_password_is_read_again_for_each_connection,
+        a_cluster_is_spoken_to_in_classic_messages_where_that_is_asked_for,
+    }
+}
+
 /// A folder that is removed at the end of its test.
 struct Folder(std::path::PathBuf);
 
@@ -65,10 +77,9 @@ fn lead(socket: &Path, server: SocketAddr) {
     });
 }
 
-#[tokio::test]
 async fn a_server_is_reached_at_a_unix_socket() {
     let Some(bench) = Bench::new().await else { return };
-    let Some(server) = bench.running.servers().first() else { return };
+    let Some(server) = bench.running.own_server() else { return };
     let folder = Folder::new();
     let socket = folder.0.join("redis.sock");
     lead(&socket, server.address());
@@ -79,7 +90,6 @@ async fn a_server_is_reached_at_a_unix_socket() {
     held.release().await.unwrap();
 }
 
-#[tokio::test]
 async fn a_client_has_a_name_in_the_servers_list() {
     let Some(bench) = Bench::new().await else { return };
     let (_plain, _named) = (bench.locks("").await, bench.locks("client_name=billing-7").await);
@@ -87,7 +97,6 @@ async fn a_client_has_a_name_in_the_servers_list() {
     assert!(list.contains(" name=dlock ") && list.contains(" name=billing-7 "), "{list}");
 }
 
-#[tokio::test]
 async fn of_several_hosts_the_master_is_found_also_after_it_has_changed() {
     let (Some(a), Some(b)) = (servers(Flavour::Standalone).await, servers(Flavour::Standalone).await) else {
         return;
@@ -134,7 +143,6 @@ fn port(running: &Running) -> u16 {
         .expect("a number")
 }
 
-#[tokio::test]
 async fn certificates_are_read_again_for_each_connection() {
     let Some((old, new)) = encrypted().await else { return };
     let proxy = Proxy::to(([127, 0, 0, 1], port(&old)).into()).await.expect("a port is free");
@@ -153,10 +161,9 @@ async fn certificates_are_read_again_for_each_connection() {
     soon("the new authority is never believed", back).await;
 }
 
-#[tokio::test]
 async fn a_password_is_read_again_for_each_connection() {
     let Some(bench) = Bench::new().await else { return };
-    if bench.running.servers().is_empty() {
+    if bench.running.own_server().is_none() {
         return;
     }
     bench.tell("ACL SETUSER app on >first +@all ~* &*").await;
@@ -173,7 +180,6 @@ async fn a_password_is_read_again_for_each_connection() {
     held.release().await.expect("the hold was renewed meanwhile");
 }
 
-#[tokio::test]
 async fn a_cluster_is_spoken_to_in_classic_messages_where_that_is_asked_for() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     let locks = locks(&format!("{}?pubsub=classic", running.url())).await;

@@ -9,6 +9,21 @@ use futures_util::future::join_all;
 
 use crate::common::{ask, connect, servers, shown, soon};
 
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
+    dlock_conformance::tests! {
+        a_user_without_rights_is_told_the_acl_line_and_with_it_all_works,
+        the_acl_line_is_enough_for_events_and_replicas,
+        on_a_cluster_a_user_without_rights_is_told_the_acl_line_and_with_it_all_works,
+        a_user_who_may_not_say_who_it_is_can_do_all_else,
+        a_wrong_password_is_refused_for_good_and_shown_nowhere,
+        a_server_that_wants_a_password_is_said_to,
+        no_password_is_shown_of_what_cannot_be_reached,
+        no_password_is_shown_of_what_is_connected,
+        a_name_that_the_user_may_no_longer_use_loses_no_other_lock,
+    }
+}
+
 /// The rights that a user needs, as the README has them. Fails unless the error has them too.
 fn rights(told: &str) -> &'static str {
     let line = include_str!("../../README.md").lines().find(|line| line.starts_with("ACL SETUSER name "));
@@ -75,23 +90,19 @@ async fn is_refused_without_rights_and_works_with_them(flavour: Flavour, params:
     all_works(&locks(&url).await.expect("the user may connect")).await;
 }
 
-#[tokio::test]
 async fn a_user_without_rights_is_told_the_acl_line_and_with_it_all_works() {
     is_refused_without_rights_and_works_with_them(Flavour::Standalone, "").await;
 }
 
-#[tokio::test]
 async fn the_acl_line_is_enough_for_events_and_replicas() {
     let params = "?keyspace_events=on&wait_replicas=1";
     is_refused_without_rights_and_works_with_them(Flavour::Standalone, params).await;
 }
 
-#[tokio::test]
 async fn on_a_cluster_a_user_without_rights_is_told_the_acl_line_and_with_it_all_works() {
     is_refused_without_rights_and_works_with_them(Flavour::Cluster, "").await;
 }
 
-#[tokio::test]
 async fn a_user_who_may_not_say_who_it_is_can_do_all_else() {
     let Some(running) = servers(Flavour::Standalone).await else { return };
     let keys = "~foo ~redisson_lock_*{foo} ~dlock_*{foo} ~{foo}:* ~dlock_forced:*";
@@ -102,7 +113,6 @@ async fn a_user_who_may_not_say_who_it_is_can_do_all_else() {
     assert!(texts.is_empty(), "the user has written {texts:?}, and this tests nothing");
 }
 
-#[tokio::test]
 async fn a_wrong_password_is_refused_for_good_and_shown_nowhere() {
     for (flavour, servers_with_users) in [
         (Flavour::Standalone, 0..1),
@@ -127,7 +137,6 @@ async fn a_wrong_password_is_refused_for_good_and_shown_nowhere() {
     }
 }
 
-#[tokio::test]
 async fn a_server_that_wants_a_password_is_said_to() {
     let Some(running) = servers(Flavour::Standalone).await else { return };
     ask::<()>(&running.servers()[0], "CONFIG SET requirepass hunter2").await;
@@ -135,7 +144,6 @@ async fn a_server_that_wants_a_password_is_said_to() {
     assert!(!error.is_transient() && shown(&error).contains("put it into the URL"), "{}", shown(&error));
 }
 
-#[tokio::test]
 async fn no_password_is_shown_of_what_cannot_be_reached() {
     for url in [
         "redis://app:hunter2@127.0.0.1:1",
@@ -149,7 +157,6 @@ async fn no_password_is_shown_of_what_cannot_be_reached() {
     }
 }
 
-#[tokio::test]
 async fn no_password_is_shown_of_what_is_connected() {
     let Some(running) = servers(Flavour::Tls).await else { return };
     let url = format!("{}?ca={}", running.url(), running.ca().expect("it is TLS").display());
@@ -163,7 +170,6 @@ async fn no_password_is_shown_of_what_is_connected() {
     }
 }
 
-#[tokio::test]
 async fn a_name_that_the_user_may_no_longer_use_loses_no_other_lock() {
     let Some(running) = servers(Flavour::Standalone).await else { return };
     each(&running, "ACL SETUSER app on >secret +@all ~* &*").await;

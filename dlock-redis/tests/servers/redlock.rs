@@ -6,7 +6,26 @@ use dlock_conformance::stores::{Data, Server};
 use dlock_core::{Error, Guard, Locks, LostReason, Registry};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::common::{connect, nodes::Nodes, or_skip};
+use crate::common::{connect, nodes::Nodes};
+
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
+    dlock_conformance::tests! {
+        two_servers_that_are_killed_delay_nobody_and_cost_the_holder_nothing,
+        two_servers_that_are_frozen_delay_nobody_and_cost_the_holder_nothing,
+        servers_that_answer_late_are_released_too,
+        with_three_of_five_gone_nobody_is_granted_and_nothing_is_left,
+        a_holder_whose_majority_is_killed_is_told_when_its_validity_ends,
+        a_holder_whose_majority_is_frozen_is_told_when_its_validity_ends,
+        servers_that_were_away_at_first_are_taken_up_when_they_are_back,
+        without_a_majority_there_is_no_connection,
+        a_server_that_comes_back_empty_at_once_lets_a_second_holder_in,
+        a_server_that_comes_back_empty_after_a_ttl_lets_nobody_in,
+        a_server_that_comes_back_empty_is_told_again_by_a_holder_that_renews,
+        a_url_says_who_holds_a_redlock,
+        a_hold_that_was_detached_is_there_after_its_ttl_and_is_taken_back,
+    }
+}
 
 /// How long one member may take, of the five here.
 const MEMBER: Duration = Duration::from_millis(500);
@@ -19,7 +38,7 @@ const SHORT: Duration = Duration::from_secs(2);
 const LONG: Duration = Duration::from_secs(600);
 
 async fn five() -> Option<Nodes> {
-    or_skip(Nodes::new(5, PARAMS).await)
+    dlock_conformance::or_ignore(Nodes::new(5, PARAMS).await)
 }
 
 /// Two of five servers do not answer: locks work, and cost hardly more time.
@@ -39,7 +58,6 @@ async fn two_of_five_cost_nothing(nodes: &Nodes, client: &Locks) {
     drop(other.mutex("x").try_lock().await.expect("a majority answers").expect("it is free again"));
 }
 
-#[tokio::test]
 async fn two_servers_that_are_killed_delay_nobody_and_cost_the_holder_nothing() {
     let Some(nodes) = five().await else { return };
     let client = nodes.locks(SHORT).await;
@@ -47,7 +65,6 @@ async fn two_servers_that_are_killed_delay_nobody_and_cost_the_holder_nothing() 
     two_of_five_cost_nothing(&nodes, &client).await;
 }
 
-#[tokio::test]
 async fn two_servers_that_are_frozen_delay_nobody_and_cost_the_holder_nothing() {
     let Some(nodes) = five().await else { return };
     let client = nodes.locks(SHORT).await;
@@ -55,7 +72,6 @@ async fn two_servers_that_are_frozen_delay_nobody_and_cost_the_holder_nothing() 
     two_of_five_cost_nothing(&nodes, &client).await;
 }
 
-#[tokio::test]
 async fn servers_that_answer_late_are_released_too() {
     let Some(nodes) = five().await else { return };
     let client = nodes.locks(LONG).await;
@@ -68,7 +84,6 @@ async fn servers_that_answer_late_are_released_too() {
     assert_eq!(nodes.knowing(0..5, "x").await, 0, "the lock came back after its release");
 }
 
-#[tokio::test]
 async fn with_three_of_five_gone_nobody_is_granted_and_nothing_is_left() {
     let Some(nodes) = five().await else { return };
     let client = nodes.locks(LONG).await;
@@ -98,17 +113,14 @@ async fn is_told_in_time(fault: impl AsyncFn(&Server) -> io::Result<()>) {
     assert_eq!(told, LostReason::Expired);
 }
 
-#[tokio::test]
 async fn a_holder_whose_majority_is_killed_is_told_when_its_validity_ends() {
     is_told_in_time(Server::kill).await;
 }
 
-#[tokio::test]
 async fn a_holder_whose_majority_is_frozen_is_told_when_its_validity_ends() {
     is_told_in_time(Server::pause).await;
 }
 
-#[tokio::test]
 async fn servers_that_were_away_at_first_are_taken_up_when_they_are_back() {
     let Some(nodes) = five().await else { return };
     nodes.each(0..2, Server::kill).await;
@@ -124,7 +136,6 @@ async fn servers_that_were_away_at_first_are_taken_up_when_they_are_back() {
     guard.release().await.expect("a majority has let go");
 }
 
-#[tokio::test]
 async fn without_a_majority_there_is_no_connection() {
     let Some(nodes) = five().await else { return };
     nodes.each(0..3, Server::kill).await;
@@ -148,7 +159,6 @@ async fn all_are_back(nodes: &Nodes) {
 }
 
 /// A limit of RedLock: a member must keep its data, or stay away for a ttl.
-#[tokio::test]
 async fn a_server_that_comes_back_empty_at_once_lets_a_second_holder_in() {
     let Some(nodes) = five().await else { return };
     let first = first_holder(&nodes, LONG).await;
@@ -157,7 +167,6 @@ async fn a_server_that_comes_back_empty_at_once_lets_a_second_holder_in() {
     assert!(second.is_some() && !first.is_lost(), "this is what docs/semantics.md warns of");
 }
 
-#[tokio::test]
 async fn a_server_that_comes_back_empty_after_a_ttl_lets_nobody_in() {
     let Some(nodes) = five().await else { return };
     let first = first_holder(&nodes, SHORT).await;
@@ -181,7 +190,6 @@ async fn until_renewed(guard: &Guard, times: usize) {
     }
 }
 
-#[tokio::test]
 async fn a_server_that_comes_back_empty_is_told_again_by_a_holder_that_renews() {
     let Some(nodes) = five().await else { return };
     let client = nodes.locks(SHORT * 3).await;
@@ -199,9 +207,10 @@ async fn a_server_that_comes_back_empty_is_told_again_by_a_holder_that_renews() 
     assert!(other.expect("all answer").is_none(), "two clients hold the lock");
 }
 
-#[tokio::test]
 async fn a_url_says_who_holds_a_redlock() {
-    let Some(nodes) = or_skip(Nodes::new(3, "who=the%20nightly%20run").await) else { return };
+    let Some(nodes) = dlock_conformance::or_ignore(Nodes::new(3, "who=the%20nightly%20run").await) else {
+        return;
+    };
     let locks = Registry::new().with(dlock_redis::DRIVER).connect(nodes.url()).await.expect("all are there");
     let held = locks.mutex("x").lock().await.expect("nobody holds it");
     let state = locks.inspect("x").await.expect("all answer").expect("it is held");
@@ -209,7 +218,6 @@ async fn a_url_says_who_holds_a_redlock() {
     held.release().await.expect("held until now");
 }
 
-#[tokio::test]
 async fn a_hold_that_was_detached_is_there_after_its_ttl_and_is_taken_back() {
     let Some(nodes) = five().await else { return };
     let (here, there) = (nodes.locks(SHORT).await, nodes.locks(LONG).await);

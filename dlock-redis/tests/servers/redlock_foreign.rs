@@ -8,7 +8,17 @@ use futures_util::future::join_all;
 use rslock::{LockError, LockManager};
 use tokio::{sync::Mutex, time::Instant};
 
-use crate::common::{nodes::Nodes, or_skip, unique};
+use crate::common::{nodes::Nodes, unique};
+
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
+    dlock_conformance::tests! {
+        rslock_does_not_get_what_dlock_holds,
+        dlock_does_not_get_what_rslock_holds,
+        a_minority_that_rslock_holds_stops_nobody,
+        contenders_of_both_never_meet,
+    }
+}
 
 const TTL: Duration = Duration::from_secs(60);
 /// Longer than anything here takes.
@@ -17,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const ROUNDS: usize = 50;
 
 async fn three() -> Option<Nodes> {
-    or_skip(Nodes::new(3, "dialect=plain").await)
+    dlock_conformance::or_ignore(Nodes::new(3, "dialect=plain").await)
 }
 
 /// An rslock that tries once.
@@ -27,7 +37,6 @@ fn foreign(nodes: &Nodes) -> LockManager {
     foreign
 }
 
-#[tokio::test]
 async fn rslock_does_not_get_what_dlock_holds() {
     let Some(nodes) = three().await else { return };
     let (locks, foreign) = (nodes.locks(TTL).await, foreign(&nodes));
@@ -43,7 +52,6 @@ async fn rslock_does_not_get_what_dlock_holds() {
     foreign.unlock(&got).await;
 }
 
-#[tokio::test]
 async fn dlock_does_not_get_what_rslock_holds() {
     let Some(nodes) = three().await else { return };
     let (locks, foreign) = (nodes.locks(TTL).await, foreign(&nodes));
@@ -56,7 +64,6 @@ async fn dlock_does_not_get_what_rslock_holds() {
     waiting.await.unwrap().expect("it is free").release().await.unwrap();
 }
 
-#[tokio::test]
 async fn a_minority_that_rslock_holds_stops_nobody() {
     let Some(nodes) = three().await else { return };
     let locks = nodes.locks(TTL).await;
@@ -68,7 +75,6 @@ async fn a_minority_that_rslock_holds_stops_nobody() {
     one.unlock(&held).await;
 }
 
-#[tokio::test]
 async fn contenders_of_both_never_meet() {
     let Some(nodes) = three().await else { return };
     let (name, room) = (unique(), Arc::new(Mutex::new(())));

@@ -12,6 +12,23 @@ use tokio::time::sleep;
 
 use crate::common::{Bench, ask, claim, connect, granted, raw, relay::Relay, servers, soon};
 
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
+    dlock_conformance::tests! {
+        where_no_replica_is_connected_none_is_waited_for,
+        a_grant_that_no_replica_has_is_refused_and_not_left_held,
+        a_detachment_that_no_replica_has_is_not_confirmed,
+        one_replica_is_enough_though_more_were_asked_for,
+        replicas_may_take_longer_than_a_command_may,
+        a_waiter_gets_in_when_the_replica_is_back,
+        grants_that_wait_for_a_replica_hold_up_no_renewal,
+        on_a_cluster_without_replicas_all_is_granted,
+        on_a_cluster_the_node_that_has_the_key_is_asked_for_its_replicas,
+        on_a_cluster_a_new_connection_is_not_asked_what_was_written_through_another,
+        what_is_held_is_seen_though_no_replica_has_heard_of_it,
+    }
+}
+
 /// The slots of the third node of a cluster.
 const LAST_THIRD: std::ops::RangeInclusive<u16> = 10_923..=16_383;
 
@@ -87,7 +104,6 @@ async fn waits(server: &Server) -> u32 {
     calls.map_or(0, |calls| calls.parse().expect("a number"))
 }
 
-#[tokio::test]
 async fn where_no_replica_is_connected_none_is_waited_for() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("wait_replicas=1&replicas_timeout=60s").await;
@@ -97,7 +113,6 @@ async fn where_no_replica_is_connected_none_is_waited_for() {
     assert!(told.unwrap().is_some(), "without a replica the lock is not granted, as Redisson would grant it");
 }
 
-#[tokio::test]
 async fn a_grant_that_no_replica_has_is_refused_and_not_left_held() {
     let Some((primary, replica)) = pair().await else { return };
     let locks = locks(&primary, 1).await;
@@ -119,7 +134,6 @@ async fn a_grant_that_no_replica_has_is_refused_and_not_left_held() {
 }
 
 /// No renewal follows a detachment, so a replica must have it.
-#[tokio::test]
 async fn a_detachment_that_no_replica_has_is_not_confirmed() {
     let Some((primary, replica)) = pair().await else { return };
     let url = format!("{}?wait_replicas=1&replicas_timeout=1s", primary.url());
@@ -140,7 +154,6 @@ async fn a_detachment_that_no_replica_has_is_not_confirmed() {
     }
 }
 
-#[tokio::test]
 async fn one_replica_is_enough_though_more_were_asked_for() {
     let Some((primary, _replica)) = pair().await else { return };
     let locks = locks(&primary, 2).await;
@@ -150,7 +163,6 @@ async fn one_replica_is_enough_though_more_were_asked_for() {
     );
 }
 
-#[tokio::test]
 async fn replicas_may_take_longer_than_a_command_may() {
     let Some((primary, replica)) = pair().await else { return };
     let url = format!("{}?timeout=1s&wait_replicas=1&replicas_timeout=20s", primary.url());
@@ -163,7 +175,6 @@ async fn replicas_may_take_longer_than_a_command_may() {
     assert!(told.expect("the time for replicas was not over").is_some());
 }
 
-#[tokio::test]
 async fn a_waiter_gets_in_when_the_replica_is_back() {
     let Some((primary, replica)) = pair().await else { return };
     let (server, locks) = (&primary.servers()[0], locks(&primary, 1).await);
@@ -177,7 +188,6 @@ async fn a_waiter_gets_in_when_the_replica_is_back() {
     soon("it does not ask again", waiter).await.unwrap().unwrap().release().await.unwrap();
 }
 
-#[tokio::test]
 async fn grants_that_wait_for_a_replica_hold_up_no_renewal() {
     let Some((primary, replica)) = pair().await else { return };
     let locks = locks(&primary, 1).await;
@@ -193,7 +203,6 @@ async fn grants_that_wait_for_a_replica_hold_up_no_renewal() {
     held.release().await.unwrap();
 }
 
-#[tokio::test]
 async fn on_a_cluster_without_replicas_all_is_granted() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     let locks = locks(&running, 1).await;
@@ -203,7 +212,6 @@ async fn on_a_cluster_without_replicas_all_is_granted() {
     }
 }
 
-#[tokio::test]
 async fn on_a_cluster_the_node_that_has_the_key_is_asked_for_its_replicas() {
     let Some(running) = cluster().await else { return };
     let locks = locks(&running, 1).await;
@@ -230,7 +238,6 @@ async fn on_a_cluster_the_node_that_has_the_key_is_asked_for_its_replicas() {
     third.resume().await.unwrap();
 }
 
-#[tokio::test]
 async fn on_a_cluster_a_new_connection_is_not_asked_what_was_written_through_another() {
     let Some(running) = cluster().await else { return };
     let [_, second, third] = running.servers() else { panic!("three nodes") };
@@ -257,7 +264,6 @@ async fn on_a_cluster_a_new_connection_is_not_asked_what_was_written_through_ano
     third.resume().await.unwrap();
 }
 
-#[tokio::test]
 async fn what_is_held_is_seen_though_no_replica_has_heard_of_it() {
     let Some(running) = cluster().await else { return };
     let third = &running.servers()[2];

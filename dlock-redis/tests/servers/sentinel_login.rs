@@ -8,6 +8,14 @@ use tokio::time::timeout;
 
 use crate::common::{ask, connect, replicated, servers, shown};
 
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
+    dlock_conformance::tests! {
+        a_sentinel_that_wants_a_password_is_asked_with_it_also_after_a_failover,
+        who_may_not_ask_a_sentinel_is_told_of_the_parameter_and_shown_no_password,
+    }
+}
+
 /// The login of a client that may ask a Sentinel for the master and for nothing else.
 const WATCH: &str = "sentinel_username=watch&sentinel_password=s3cret";
 
@@ -21,7 +29,6 @@ async fn guarded() -> Option<Running> {
     Some(running)
 }
 
-#[tokio::test]
 async fn a_sentinel_that_wants_a_password_is_asked_with_it_also_after_a_failover() {
     let Some(running) = guarded().await else { return };
     connect(&format!("{}?sentinel_password=pa55", running.url())).await.expect("the default user may ask");
@@ -40,7 +47,6 @@ async fn a_sentinel_that_wants_a_password_is_asked_with_it_also_after_a_failover
     before.release().await.unwrap();
 }
 
-#[tokio::test]
 async fn who_may_not_ask_a_sentinel_is_told_of_the_parameter_and_shown_no_password() {
     let Some(running) = guarded().await else { return };
     for (params, words) in [

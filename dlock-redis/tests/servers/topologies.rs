@@ -12,7 +12,27 @@ use dlock_core::{Kind, LockOptions, Locks, LostReason, Who};
 use futures_util::future::join_all;
 use tokio::time::timeout;
 
-use crate::common::{ask, connect, or_skip, raw, relay::Relay, replicated, servers, shown, soon, unheard};
+use crate::common::{ask, connect, raw, relay::Relay, replicated, servers, shown, soon, unheard};
+
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
+    dlock_conformance::tests! {
+        a_failover_that_loses_nothing_is_not_noticed_by_a_holder,
+        a_failover_that_loses_a_grant_is_told_and_the_next_token_is_greater,
+        a_cluster_that_is_too_old_is_refused_with_what_it_needs,
+        on_a_cluster_waiters_listen_to_one_shard,
+        on_a_cluster_a_node_that_hangs_keeps_no_lock_of_another_from_being_renewed,
+        on_a_cluster_a_message_that_was_lost_with_the_subscription_is_made_good,
+        on_a_cluster_a_release_whose_answer_is_lost_is_not_taken_for_a_loss,
+        on_a_cluster_odd_names_are_locks_of_every_kind,
+        a_cluster_is_connected_to_while_a_node_of_it_hangs,
+        a_node_that_is_gone_delays_no_wake_up_of_another,
+        a_waiter_is_woken_where_its_slot_has_moved_to,
+        one_node_of_a_cluster_is_refused_with_the_scheme_for_all,
+        a_cluster_that_tells_no_addresses_is_listed,
+        on_a_cluster_who_holds_is_told_whichever_node_has_the_text,
+    }
+}
 
 async fn locks(running: &Running, ttl: u64) -> Locks {
     let store = connect(running.url()).await.expect("the servers are there");
@@ -33,7 +53,6 @@ async fn listened_to(cluster: &Running) -> Vec<String> {
     }
 }
 
-#[tokio::test]
 async fn a_failover_that_loses_nothing_is_not_noticed_by_a_holder() {
     let Some(running) = servers(Flavour::Sentinel).await else { return };
     let (a, b) = (locks(&running, 12).await, locks(&running, 12).await);
@@ -48,7 +67,6 @@ async fn a_failover_that_loses_nothing_is_not_noticed_by_a_holder() {
     assert!(b.mutex("foo").lock().await.unwrap().token() > None);
 }
 
-#[tokio::test]
 async fn a_failover_that_loses_a_grant_is_told_and_the_next_token_is_greater() {
     let Some(running) = servers(Flavour::Sentinel).await else { return };
     let [primary, replica, ..] = running.servers() else { panic!("a primary and its replica") };
@@ -74,9 +92,10 @@ async fn a_failover_that_loses_a_grant_is_told_and_the_next_token_is_greater() {
     assert!(matches!(told, LostReason::Taken | LostReason::Expired), "{told:?}");
 }
 
-#[tokio::test]
 async fn a_cluster_that_is_too_old_is_refused_with_what_it_needs() {
-    let Some(running) = or_skip(start(Brand::Redis5, Flavour::Cluster).await) else { return };
+    let Some(running) = dlock_conformance::or_ignore(start(Brand::Redis5, Flavour::Cluster).await) else {
+        return;
+    };
     let error = connect(running.url()).await.unwrap_err();
     assert!(!error.is_transient(), "time makes it no newer: {error:?}");
     let told = shown(&error);
@@ -92,7 +111,6 @@ async fn unheard_of(cluster: &Running) {
     }
 }
 
-#[tokio::test]
 async fn on_a_cluster_waiters_listen_to_one_shard() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     let (a, b) = (locks(&running, 600).await, locks(&running, 600).await);
@@ -104,7 +122,6 @@ async fn on_a_cluster_waiters_listen_to_one_shard() {
     drop(timeout(Duration::from_secs(10), waiter).await.expect("nobody woke it").unwrap().unwrap());
 }
 
-#[tokio::test]
 async fn on_a_cluster_a_node_that_hangs_keeps_no_lock_of_another_from_being_renewed() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     let locks = locks(&running, 3).await;
@@ -126,7 +143,6 @@ async fn on_a_cluster_a_node_that_hangs_keeps_no_lock_of_another_from_being_rene
     hung.resume().await.unwrap();
 }
 
-#[tokio::test]
 async fn on_a_cluster_a_message_that_was_lost_with_the_subscription_is_made_good() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     let locks = locks(&running, 600).await;
@@ -139,7 +155,6 @@ async fn on_a_cluster_a_message_that_was_lost_with_the_subscription_is_made_good
     drop(timeout(Duration::from_secs(10), waiter).await.expect("it did not ask anew").unwrap().unwrap());
 }
 
-#[tokio::test]
 async fn on_a_cluster_a_release_whose_answer_is_lost_is_not_taken_for_a_loss() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     let server = &running.servers()[2];
@@ -164,7 +179,6 @@ async fn on_a_cluster_a_release_whose_answer_is_lost_is_not_taken_for_a_loss() {
     }
 }
 
-#[tokio::test]
 async fn on_a_cluster_odd_names_are_locks_of_every_kind() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     let (a, b) = (locks(&running, 600).await, locks(&running, 600).await);
@@ -189,7 +203,6 @@ async fn on_a_cluster_odd_names_are_locks_of_every_kind() {
     }
 }
 
-#[tokio::test]
 async fn a_cluster_is_connected_to_while_a_node_of_it_hangs() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     for server in running.servers() {
@@ -205,7 +218,6 @@ async fn a_cluster_is_connected_to_while_a_node_of_it_hangs() {
     running.servers()[0].resume().await.unwrap();
 }
 
-#[tokio::test]
 async fn a_node_that_is_gone_delays_no_wake_up_of_another() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     let [gone, others @ ..] = running.servers() else { panic!("three nodes") };
@@ -231,7 +243,6 @@ async fn a_node_that_is_gone_delays_no_wake_up_of_another() {
     woken.unwrap().unwrap().release().await.unwrap();
 }
 
-#[tokio::test]
 async fn a_waiter_is_woken_where_its_slot_has_moved_to() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     let [from, to, other] = running.servers() else { panic!("three nodes") };
@@ -269,7 +280,6 @@ async fn until_heard(node: &Server, name: &str) {
     timeout(Duration::from_secs(10), heard).await.expect("nobody listens");
 }
 
-#[tokio::test]
 async fn one_node_of_a_cluster_is_refused_with_the_scheme_for_all() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     for server in running.servers() {
@@ -281,7 +291,6 @@ async fn one_node_of_a_cluster_is_refused_with_the_scheme_for_all() {
     }
 }
 
-#[tokio::test]
 async fn a_cluster_that_tells_no_addresses_is_listed() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     for server in running.servers() {
@@ -295,7 +304,6 @@ async fn a_cluster_that_tells_no_addresses_is_listed() {
     drop(held);
 }
 
-#[tokio::test]
 async fn on_a_cluster_who_holds_is_told_whichever_node_has_the_text() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     let (mut tickets, here) = (Vec::new(), locks(&running, 600).await);

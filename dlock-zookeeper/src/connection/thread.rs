@@ -11,6 +11,16 @@ use crate::error::STORE;
 
 static EXECUTOR: Executor<'static> = Executor::new();
 
+/// Where the crate `zookeeper-client` starts the task of a session.
+struct Here;
+
+impl Spawn for Here {
+    #[expect(clippy::disallowed_methods, reason = "the one task of a session; it ends with the session")]
+    fn spawn(&self, task: Task) {
+        EXECUTOR.spawn(Box::into_pin(task.future)).detach();
+    }
+}
+
 static THREAD: LazyLock<io::Result<()>> = LazyLock::new(|| {
     let run = || {
         let _scope = enter(&Here);
@@ -19,19 +29,11 @@ static THREAD: LazyLock<io::Result<()>> = LazyLock::new(|| {
     thread::Builder::new().name("dlock-zookeeper".to_owned()).spawn(run).map(drop)
 });
 
-/// Where the crate `zookeeper-client` starts the task of a session.
-struct Here;
-
-impl Spawn for Here {
-    fn spawn(&self, task: Task) {
-        EXECUTOR.spawn(Box::into_pin(task.future)).detach();
-    }
-}
-
 /// Runs this on the thread. If nobody waits for its result any more, it is dropped there.
 ///
 /// # Errors
 /// [`Unavailable`](dlock_core::Error::Unavailable) if the thread could not be started.
+#[expect(clippy::disallowed_methods, reason = "waited for, and dropped with the wait")]
 pub(super) async fn run<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> Result<T> {
     THREAD.as_ref().map_err(|error| STORE.unavailable(error.to_string()))?;
     Ok(EXECUTOR.spawn(future).await)

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use dlock_conformance::{
-    Unreachable,
+    or_ignore,
     stores::{
         Running,
         zookeeper::{Flavour, start},
@@ -28,18 +28,7 @@ pub(crate) async fn locks(url: &str) -> Locks {
 
 /// A store; `None` if there is no ZooKeeper and none is required.
 pub(crate) async fn store(flavour: Flavour) -> Option<Running> {
-    match start(flavour).await {
-        Ok(running) => Some(running),
-        Err(unreachable) => skip(&unreachable),
-    }
-}
-
-/// Says why there is no store, or fails if one is required.
-#[expect(clippy::print_stderr, reason = "a skip must be seen")]
-pub(crate) fn skip<T>(unreachable: &Unreachable) -> Option<T> {
-    assert!(!unreachable.is_required(), "{}", unreachable.reason);
-    eprintln!("ignored: {}", unreachable.reason);
-    None
+    or_ignore(start(flavour).await)
 }
 
 /// Makes a lock's directory as one that the server does not remove when it is empty.

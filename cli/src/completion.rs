@@ -42,9 +42,9 @@ pub(crate) fn script(shell: Shell) -> Outcome {
 
 /// The command for clap, which completes the names of locks too.
 fn with_names(registry: &Registry) -> clap::Command {
-    let all = registry.clone();
+    let stores = registry.clone();
     let completer = ArgValueCompleter::new(move |begun: &OsStr| -> Vec<CompletionCandidate> {
-        names(&all, begun).unwrap_or_default().into_iter().map(CompletionCandidate::new).collect()
+        names(&stores, begun).unwrap_or_default().into_iter().map(CompletionCandidate::new).collect()
     });
     let mut cli = Cli::with(registry);
     for command in cli.get_subcommands_mut().filter(|command| has(command, "store")) {

@@ -121,8 +121,8 @@ pub(super) async fn nobody_gets_in_before_a_holder_is_lost_that_hears_no_answers
     drop(next.expect("free by now"));
 }
 
-/// Asks again and again, since a waiter asks a moment after the end. Takes several names, since a store that rounds its times
-/// is wrong by a part of a millisecond, and not every hold shows it.
+/// Asks again and again towards the end, since a waiter asks a moment after it. Takes several names, since a store that rounds its
+/// times is wrong by a part of a millisecond, and not every hold shows it.
 pub(super) async fn a_hold_that_is_cut_off_lasts_to_the_last_moment_of_its_ttl(arena: Arc<Arena>) {
     let ((a, line), b) = (arena.client_with_switch().await, arena.client().await);
     let foe = if arena.kind() == Kind::Read { Kind::Write } else { arena.kind() };
@@ -135,6 +135,7 @@ pub(super) async fn a_hold_that_is_cut_off_lasts_to_the_last_moment_of_its_ttl(a
     line.cut();
     let limit = arena.forgotten_after(&b, arena.short_ttl());
     let all = join_all(holds.into_iter().map(|(held, other)| async move {
+        sleep(held.remaining() / 10 * 9).await;
         while other.try_lock(&LockOptions::new()).await.ok().flatten().is_none() {
             sleep(Duration::from_millis(1)).await;
         }

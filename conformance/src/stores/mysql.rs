@@ -73,6 +73,17 @@ impl Brand {
             }
         }
     }
+
+    /// Settings with which the server keeps a list of its named locks, and of little else.
+    fn list_of_locks(self) -> &'static str {
+        match self {
+            Self::Mariadb => "performance_schema=off\nplugin_load_add=metadata_lock_info\n",
+            Self::Mysql => {
+                "performance_schema=on\nperformance_schema_instrument='%=OFF'\n\
+                performance_schema_instrument='wait/lock/metadata/sql/mdl=ON'\n"
+            }
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -109,8 +120,9 @@ impl Recipe for One {
         );
         let mut config = format!(
             "{disk}port={}\nbind-address=127.0.0.1\nskip-name-resolve\nmax_connections=4000\ntable_open_cache=400\n\
-             performance_schema=off\n",
-            port.number()
+             {}",
+            port.number(),
+            self.brand.list_of_locks()
         );
         let mut files = vec![("init.sql", INIT.to_owned()), ("install.cnf", disk)];
         if self.flavour == Flavour::Tls {
@@ -122,9 +134,6 @@ impl Recipe for One {
         } else if self.brand == Brand::Mariadb {
             // It would make a certificate of its own, and a handshake costs ten times what a connection costs without.
             config.push_str("skip_ssl\n");
-        }
-        if self.brand == Brand::Mariadb {
-            config.push_str("plugin_load_add=metadata_lock_info\n");
         }
         files.push(("server.cnf", config));
         let install = self.brand.install(program);

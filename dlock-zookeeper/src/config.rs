@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use dlock_core::{
     Error, Result,
-    driver::{Address, Login, StoreUrl},
+    driver::{Address, Login, StoreUrl, Tls},
 };
 
 use crate::keys::{self, Names};
@@ -14,6 +14,7 @@ use crate::keys::{self, Names};
 pub struct ZooKeeperConfig {
     pub(crate) hosts: Vec<Address>,
     pub(crate) login: Login,
+    pub(crate) tls: Option<Tls>,
     /// The node that stands for the root, which must exist: empty for the root itself.
     pub(crate) chroot: String,
     /// The node above the locks' directories, below the chroot: empty for the root itself.
@@ -46,7 +47,8 @@ const LONGEST_SESSION: Duration = Duration::from_secs(24 * 3600);
 /// Where the locks are unless the URL has a path.
 const BASE: &str = "/dlock";
 
-const PARAMS: &[&str] = &["session", "timeout", "chroot", "names", "acl", "password_file"];
+const PARAMS: &[&str] =
+    &["session", "timeout", "chroot", "names", "acl", "password_file", "tls", "ca", "cert", "key"];
 
 impl ZooKeeperConfig {
     /// The store that a URL names: `zk://user:password@host:port,host:port/path?session=30s`. The path is the node above the
@@ -70,6 +72,7 @@ impl ZooKeeperConfig {
         let config = Self {
             hosts: url.addresses(2181)?,
             login: url.login("password_file")?,
+            tls: url.tls(None)?,
             chroot: node("a `chroot`", url.param("chroot").unwrap_or_default())?,
             base: node("a path", if url.path().is_empty() { BASE } else { url.path() })?,
             names: url.choice("names", &[("encoded", Names::Encoded), ("exact", Names::Exact)])?,
@@ -82,8 +85,14 @@ impl ZooKeeperConfig {
         if format!("{}{}/", config.chroot, config.base).starts_with("/zookeeper/") {
             return Err(url.invalid("leads into `/zookeeper`, which is the servers' own"));
         }
-        if config.acl == Acl::Creator && config.login.password.is_none() {
-            return Err(url.invalid("has `acl=creator` and no login: write `zk://user:password@host`"));
+        let has_own = config.tls.as_ref().is_some_and(|tls| tls.own.is_some());
+        if config.acl == Acl::Creator && config.login.password.is_none() && !has_own {
+            return Err(url.invalid(
+                "has `acl=creator` and no login: write `zk://user:password@host`, or name a certificate of your own",
+            ));
+        }
+        if config.tls.is_some() && cfg!(not(feature = "tls")) {
+            return Err(url.invalid("needs TLS, which this dlock lacks: build it with the feature `zk-tls`"));
         }
         Ok(config)
     }
@@ -97,7 +106,8 @@ impl ZooKeeperConfig {
 
     /// The servers and the chroot, as the client crate wants them.
     pub(crate) fn cluster(&self) -> String {
-        let hosts: Vec<_> = self.hosts.iter().map(ToString::to_string).collect();
+        let scheme = if self.tls.is_some() { "tcp+tls" } else { "tcp" };
+        let hosts: Vec<_> = self.hosts.iter().map(|host| format!("{scheme}://{host}")).collect();
         format!("{}{}", hosts.join(","), self.chroot)
     }
 }
@@ -124,7 +134,7 @@ mod tests {
     #[test]
     fn a_url_may_be_short() {
         let config = config("zk://localhost").unwrap();
-        assert_eq!(config.cluster(), "localhost:2181");
+        assert_eq!(config.cluster(), "tcp://localhost:2181");
         assert_eq!((config.base.as_str(), config.session, config.acl), ("/dlock", None, Acl::Open));
     }
 
@@ -134,7 +144,7 @@ mod tests {
             "zk://app:pw@a,[::1]:7000/locks/jobs?session=20s&timeout=500ms&chroot=/prod&names=exact&acl=creator",
         )
         .unwrap();
-        assert_eq!(config.cluster(), "a:2181,[::1]:7000/prod");
+        assert_eq!(config.cluster(), "tcp://a:2181,tcp://[::1]:7000/prod");
         assert_eq!(
             (config.base.as_str(), config.names, config.acl),
             ("/locks/jobs", Names::Exact, Acl::Creator)
@@ -162,6 +172,8 @@ mod tests {
             ("zk://h/x?chroot=/zookeeper/y", "`/zookeeper`"),
             ("zk://h/x?chroot=y", "begin with a slash"),
             ("zk://h?acl=creator", "no login"),
+            ("zk://h?ca=/ca", "`tls=on`"),
+            ("zk://h?tls=on&acl=creator", "no login"),
             ("zk://h?session=1ms", "is no time"),
             ("zk:h", "names no host"),
             ("zk://h?retries=3", "unknown parameter"),
@@ -169,6 +181,20 @@ mod tests {
             assert!(refusal(url).contains(told), "{url}: {}", refusal(url));
         }
         assert!(config("zk://h/zookeeper2").is_ok() && config("zk://h/").is_ok());
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn tls_is_for_all_servers_and_a_certificate_of_ones_own_is_a_login() {
+        let config = config("zk://a,b:1?tls=on&cert=/c&key=/k&acl=creator").unwrap();
+        assert_eq!(config.cluster(), "tcp+tls://a:2181,tcp+tls://b:1");
+        assert_eq!(config.identity(), "zk://a:2181,b:1/dlock", "the same store as without TLS");
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn without_the_feature_tls_is_refused() {
+        assert!(refusal("zk://h?tls=on").contains("feature `zk-tls`"));
     }
 
     #[test]

@@ -5,6 +5,8 @@ mod answers;
 mod pump;
 mod session;
 mod thread;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::{
     io,
@@ -17,7 +19,10 @@ use dlock_core::{
     driver::{Connect, Link, Moment},
 };
 use futures_util::future::join_all;
-use tokio::runtime::{Builder, Runtime};
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::timeout,
+};
 use zookeeper_client::Client as ZkClient;
 
 use crate::{
@@ -60,6 +65,8 @@ impl Connection {
     pub(crate) async fn open(config: &ZooKeeperConfig) -> Result<(Self, Arc<Session>)> {
         // Later, a password file that cannot be read may be one that somebody is replacing.
         config.login.password.as_ref().map(|password| password.read()).transpose()?;
+        #[cfg(feature = "tls")]
+        config.tls.as_ref().map(|tls| tls::options(tls, &config.hosts)).transpose()?;
         let opened = Sessions::default();
         let opener = Opener { config: config.clone(), opened: Arc::clone(&opened) };
         let session = opener.connect().await?;
@@ -107,11 +114,24 @@ impl Connect for Opener {
             let password = password.read().map_err(|error| STORE.not_now(&error))?;
             connector = connector.with_auth("digest", format!("{user}:{password}").as_bytes());
         }
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.config.tls {
+            let options = tls::options(tls, &self.config.hosts).map_err(|error| STORE.not_now(&error))?;
+            connector = connector.with_tls(options);
+        }
         let (cluster, limit) = (self.config.cluster(), self.config.timeout);
         let began = Moment::now();
         // Dropped unfinished, which ends the session, if nobody waits for it any more.
         let opening = thread::run(async move { connector.connect(&cluster).await });
-        let client = STORE.in_time(limit, async { opening.await?.map_err(error::explain) }).await?;
+        let late = |_| {
+            match self.config.tls {
+            None => STORE.late(limit),
+            Some(_) => STORE.unavailable(format!(
+                "no session within {limit:?}; it is the same where the client or a server refuses the other's certificate"
+            )),
+        }
+        };
+        let client = timeout(limit, opening).await.map_err(late)??.map_err(error::explain)?;
         check_timeout(&self.config, client.session_timeout())?;
         let session = Arc::new(Session::new(client, began));
         let pump = pump::run(Arc::downgrade(&session), session.states(), session.knock());

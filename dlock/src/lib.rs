@@ -15,11 +15,11 @@
 //!
 //! The store is chosen by its URL. `memory:` is always there, for tests; `sqlite:PATH`, feature `sqlite`, is one file
 //! for many processes of one host; `redis://HOST` and its kin, feature `redis`, are shared by hosts, and with Redisson;
-//! `redis+redlock://A,B,C`, of the same feature, is a majority of servers, without a token; `zk://HOST`, feature `zk`, is
-//! ZooKeeper, shared with Curator; `etcd://A,B,C`, feature `etcd`, is a cluster, shared with `etcdctl lock`;
-//! `mysql://HOST/DATABASE` and `mariadb://…`, feature `mysql`, are a queue in a table, or the server's own named locks. What
-//! all stores promise, and
-//! where that ends, is in `docs/semantics.md`; what is one store's own is in the README of its crate.
+//! `redis+redlock://A,B,C`, of the same feature, is a majority of servers, without a token; `zk://HOST`, feature `zk`,
+//! is ZooKeeper, shared with Curator, and feature `zk-tls` reaches it through TLS; `etcd://A,B,C`, feature `etcd`, is a
+//! cluster, shared with `etcdctl lock`; `mysql://HOST/DATABASE` and `mariadb://…`, feature `mysql`, are a queue in a
+//! table, or the server's own named locks. What all stores promise, and where that ends, is in `docs/semantics.md`;
+//! what is one store's own is in the README of its crate.
 //!
 //! [`MultiLock`] takes several locks as one; [`RedLock`] makes one store of several.
 //!

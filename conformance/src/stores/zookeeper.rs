@@ -1,7 +1,8 @@
-//! ZooKeeper, in two [flavours](Flavour): one recipe each.
+//! ZooKeeper, in three [flavours](Flavour): one recipe each.
 
 mod ensemble;
 mod standalone;
+mod tls;
 mod words;
 
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use super::{
     Running,
     port::Port,
     recipe::{self, Member, STANDALONE},
+    server::Server,
 };
 use crate::{Proxy, Unreachable};
 
@@ -25,17 +27,21 @@ pub enum Flavour {
     Standalone,
     /// Three servers that elect a leader: `zk://host:port,host:port,host:port`.
     Ensemble,
+    /// One server that speaks TLS there: `zk://host:port`. Its clients need [`tls_params`] and, in the feature set of
+    /// `dlock-zookeeper`, `tls`.
+    Tls,
 }
 
 impl Flavour {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Standalone, Self::Ensemble];
+    /// All three.
+    pub const ALL: [Self; 3] = [Self::Standalone, Self::Ensemble, Self::Tls];
 
     /// In lower case.
     pub fn name(self) -> &'static str {
         match self {
             Self::Standalone => STANDALONE,
             Self::Ensemble => ensemble::FLAVOUR,
+            Self::Tls => tls::FLAVOUR,
         }
     }
 
@@ -56,7 +62,13 @@ pub async fn start(flavour: Flavour) -> Result<Running, Unreachable> {
     match flavour {
         Flavour::Standalone => super::start(standalone::Standalone).await,
         Flavour::Ensemble => super::start(ensemble::Ensemble::default()).await,
+        Flavour::Tls => super::start(tls::Tls).await,
     }
+}
+
+/// The parameters for the URL of a client of [`Flavour::Tls`]: the authority, and a certificate that the server takes.
+pub fn tls_params(server: &Server) -> String {
+    tls::params(server)
 }
 
 /// Finds or starts an ensemble. If this starts one, the first server reaches the second and the third through these proxies when it

@@ -7,7 +7,7 @@ use dlock_conformance::{
     Data, Fixture, Kill, Network, Restart, Unreachable, killable,
     stores::{
         Running,
-        zookeeper::{Flavour, NAME, start},
+        zookeeper::{Flavour, NAME, start, tls_params},
     },
 };
 use dlock_core::{Result, driver::Store};
@@ -21,17 +21,33 @@ const MORTAL: &str = "session=10s";
 /// Of clients behind a proxy. A case waits for such a claim to be forgotten for not much longer than a moment.
 const SHORT: &str = "session=5600ms";
 
-pub(crate) struct ZooKeeper(Running);
+pub(crate) struct ZooKeeper {
+    running: Running,
+    /// What every URL has, with an `&` before it.
+    params: String,
+}
 
 impl ZooKeeper {
     pub(crate) async fn start(flavour: Flavour) -> Result<Self, Unreachable> {
-        start(flavour).await.map(Self)
+        let running = start(flavour).await?;
+        let secure = running.servers().first().filter(|_| flavour == Flavour::Tls);
+        let params = secure.map(|server| format!("&{}", tls_params(server))).unwrap_or_default();
+        Ok(Self { running, params })
     }
-}
 
-async fn connect_to(addresses: &[SocketAddr], session: &str) -> Result<Store> {
-    let hosts: Vec<_> = addresses.iter().map(ToString::to_string).collect();
-    connect(&format!("zk://{}?{session}", hosts.join(","))).await
+    /// Where clients reach the servers, if these are ours.
+    fn addresses(&self) -> Vec<SocketAddr> {
+        let hosts = self.running.url().trim_start_matches("zk://");
+        match self.running.servers() {
+            [] => Vec::new(),
+            _ => hosts.split(',').map(|host| host.parse().expect("the recipe writes addresses")).collect(),
+        }
+    }
+
+    async fn open(&self, addresses: &[SocketAddr], session: &str) -> Result<Store> {
+        let hosts: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+        connect(&format!("zk://{}?{session}{}", hosts.join(","), self.params)).await
+    }
 }
 
 #[async_trait]
@@ -41,15 +57,15 @@ impl Fixture for ZooKeeper {
     }
 
     async fn connect(&self) -> Result<Store> {
-        connect(&format!("{}?{LONG}", self.0.url())).await
+        connect(&format!("{}?{LONG}{}", self.running.url(), self.params)).await
     }
 
     async fn connect_killable(&self) -> Option<Result<(Store, Kill)>> {
-        let servers: Vec<_> = self.0.servers().iter().map(|server| server.address()).collect();
+        let servers = self.addresses();
         if servers.is_empty() {
             return None;
         }
-        Some(killable(&servers, async |proxies| connect_to(&proxies, MORTAL).await).await)
+        Some(killable(&servers, async |proxies| self.open(&proxies, MORTAL).await).await)
     }
 
     fn ttl(&self) -> Duration {
@@ -76,18 +92,18 @@ impl Fixture for ZooKeeper {
     }
 
     fn network(&self) -> Option<&dyn Network> {
-        (self.0.servers().len() == 1).then_some(self)
+        (self.running.servers().len() == 1).then_some(self)
     }
 }
 
 #[async_trait]
 impl Network for ZooKeeper {
     fn server(&self) -> SocketAddr {
-        self.0.servers()[0].address()
+        self.addresses()[0]
     }
 
     async fn connect_to(&self, address: SocketAddr) -> Result<Store> {
-        connect_to(&[address], SHORT).await
+        self.open(&[address], SHORT).await
     }
 
     fn bound(&self, ttl: Duration) -> Duration {
@@ -103,7 +119,7 @@ impl Network for ZooKeeper {
 #[async_trait]
 impl Restart for ZooKeeper {
     async fn restart(&self, data: Data) -> io::Result<()> {
-        let server = &self.0.servers()[0];
+        let server = &self.running.servers()[0];
         server.kill().await?;
         server.start(data).await
     }

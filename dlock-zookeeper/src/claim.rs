@@ -212,7 +212,7 @@ impl ZooKeeperClaim {
                     session.set_record(id, Record { node: Some(known.clone()), ..record });
                     return Ok((known, listed.is_some_and(|listed| listed.is_ok())));
                 }
-                Err(ZkError::NoNode) => session.note_containers(&made),
+                Err(ZkError::NoNode) => {}
                 Err(error) => {
                     if error::is_refusal(&error) {
                         session.drop_record(id);

@@ -2,7 +2,7 @@
 
 mod queue;
 
-use std::sync::{Arc, atomic::Ordering::Relaxed};
+use std::sync::Arc;
 
 use dlock_core::{
     LockName, Result,
@@ -44,11 +44,7 @@ impl Client {
 
     /// How directories are made: as nodes that the server removes when they are empty, where it can.
     pub(crate) fn container(&self, session: &Session) -> CreateOptions<'static> {
-        let mode = if session.lacks_containers.load(Relaxed) {
-            CreateMode::Persistent
-        } else {
-            CreateMode::Container
-        };
+        let mode = if session.has_containers { CreateMode::Container } else { CreateMode::Persistent };
         mode.with_acls(self.acls())
     }
 

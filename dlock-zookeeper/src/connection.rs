@@ -122,7 +122,11 @@ impl Connect for Opener {
         let (cluster, limit) = (self.config.cluster(), self.config.timeout);
         let began = Moment::now();
         // Dropped unfinished, which ends the session, if nobody waits for it any more.
-        let opening = thread::run(async move { connector.connect(&cluster).await });
+        let opening = thread::run(async move {
+            let client = connector.connect(&cluster).await?;
+            let has_containers = session::has_containers(&client).await?;
+            Ok((client, has_containers))
+        });
         let late = |_| {
             match self.config.tls {
             None => STORE.late(limit),
@@ -131,9 +135,10 @@ impl Connect for Opener {
             )),
         }
         };
-        let client = timeout(limit, opening).await.map_err(late)??.map_err(error::explain)?;
+        let opened = timeout(limit, opening).await.map_err(late)??;
+        let (client, has_containers) = opened.map_err(error::explain)?;
         check_timeout(&self.config, client.session_timeout())?;
-        let session = Arc::new(Session::new(client, began));
+        let session = Arc::new(Session::new(client, has_containers, began));
         let pump = pump::run(Arc::downgrade(&session), session.states(), session.knock());
         #[expect(clippy::disallowed_methods, reason = "the session's one pump; it ends with the session")]
         runtime.handle().spawn(pump);

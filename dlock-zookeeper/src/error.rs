@@ -56,9 +56,9 @@ pub(crate) fn is_confirmed(error: &ZkError) -> bool {
     matches!(error, ZkError::NoNode | ZkError::BadVersion | ZkError::NotEmpty | ZkError::NoAuth)
 }
 
-/// Whether a node that was to be made is there already, or lacks the one above it, or is of a kind that the server does not have.
+/// Whether a node that was to be made is there already, or lacks the one above it.
 pub(crate) fn is_about_existence(error: &ZkError) -> bool {
-    matches!(error, ZkError::NoNode | ZkError::NodeExists | ZkError::Unimplemented)
+    matches!(error, ZkError::NoNode | ZkError::NodeExists)
 }
 
 fn verdict(error: &ZkError) -> Verdict {
@@ -87,7 +87,10 @@ fn verdict(error: &ZkError) -> Verdict {
             "a node on the way to the lock is ephemeral and cannot have children; choose another base path"
                 .into(),
         ),
-        ZkError::Unimplemented => Verdict::Never("the server is too old for a request".into()),
+        ZkError::Unimplemented => Verdict::Never(
+            "the server lacks a request that dlock needs, as ZooKeeper before 3.5 does; use a newer one"
+                .into(),
+        ),
         _ => Verdict::Never("the server refused a request".into()),
     }
 }

@@ -140,6 +140,9 @@ pub(crate) fn prefix(id: ClaimId, kind: Kind, limit: NonZeroU32) -> String {
 pub(crate) const NO_NODE: &str = "/dlock heartbeat";
 pub(crate) const NO_VERSION: i32 = -2;
 
+/// What nobody can create, since there is no node above it.
+pub(crate) const BELOW_NO_NODE: &str = "/dlock heartbeat/none";
+
 /// What every node of a claim begins with.
 pub(crate) fn stem(id: ClaimId) -> String {
     format!("{PROTECTED}{}-", id.to_string().to_uppercase())

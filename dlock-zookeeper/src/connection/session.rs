@@ -4,7 +4,7 @@ mod records;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::AtomicBool},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
@@ -13,7 +13,7 @@ use dlock_core::{
     driver::{Moment, Reaper},
 };
 use tokio::{sync::Notify, time::timeout};
-use zookeeper_client::{Client as ZkClient, SessionState, StateWatcher};
+use zookeeper_client::{Acls, Client as ZkClient, CreateMode, Error as ZkError, SessionState, StateWatcher};
 
 use crate::{
     client::Queue,
@@ -38,13 +38,13 @@ pub(crate) struct Session {
     look: Mutex<Moment>,
     records: Mutex<HashMap<ClaimId, Record>>,
     queues: Mutex<HashMap<Arc<str>, Weak<Queue>>>,
-    /// The server has no containers: whoever empties a directory deletes it.
-    pub(crate) lacks_containers: AtomicBool,
+    /// Without containers, whoever empties a directory deletes it.
+    pub(crate) has_containers: bool,
 }
 
 impl Session {
     /// A session whose connection was begun at `began`.
-    pub(super) fn new(client: ZkClient, began: Moment) -> Self {
+    pub(super) fn new(client: ZkClient, has_containers: bool, began: Moment) -> Self {
         Self {
             states: client.state_watcher(),
             timeout: client.session_timeout(),
@@ -55,7 +55,7 @@ impl Session {
             look: Mutex::new(began),
             records: Mutex::default(),
             queues: Mutex::default(),
-            lacks_containers: AtomicBool::new(false),
+            has_containers,
         }
     }
 
@@ -205,6 +205,16 @@ const GOODBYE: Duration = Duration::from_secs(5);
 impl Drop for Session {
     fn drop(&mut self) {
         self.knock.notify_one();
+    }
+}
+
+/// Whether the server knows nodes that it removes by itself when they are empty. Asked with a request that can make none.
+pub(super) async fn has_containers(client: &ZkClient) -> std::result::Result<bool, ZkError> {
+    let container = CreateMode::Container.with_acls(Acls::anyone_all());
+    match client.create(keys::BELOW_NO_NODE, b"", &container).await {
+        Err(ZkError::Unimplemented) => Ok(false),
+        Err(error) if !error::is_confirmed(&error) => Err(error),
+        _ => Ok(true),
     }
 }
 

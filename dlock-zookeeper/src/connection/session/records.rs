@@ -1,9 +1,6 @@
 //! What the claims of a session have in the store, and how it is removed.
 
-use std::{
-    sync::{Arc, atomic::Ordering::Relaxed},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use dlock_core::{ClaimId, Result, driver::Moment};
 use zookeeper_client::{Client as ZkClient, Error as ZkError};
@@ -61,13 +58,6 @@ impl Session {
         lock(&self.records).remove(&id);
     }
 
-    /// Notes from the server's answers whether it has containers.
-    pub(crate) fn note_containers<T>(&self, made: &[std::result::Result<T, ZkError>]) {
-        if made.iter().any(|made| matches!(made, Err(ZkError::Unimplemented))) {
-            self.lacks_containers.store(true, Relaxed);
-        }
-    }
-
     /// Forgets a claim that has nothing in the store any more.
     pub(crate) fn forget(&self, id: ClaimId) {
         lock(&self.records).remove(&id);
@@ -116,7 +106,7 @@ impl Session {
             Err(error) => return Err(error::explain(error)),
         };
         self.note_answer(sent);
-        if self.lacks_containers.load(Relaxed) {
+        if !self.has_containers {
             // If somebody else is in the directory, this is refused, and the last one to leave deletes it.
             let _ = client.delete(directory, None).await;
         }

@@ -19,6 +19,7 @@ mod clock;
 mod connect;
 #[cfg(feature = "serde")]
 mod data;
+pub(crate) mod duration;
 pub(crate) mod error;
 mod gathering;
 pub(crate) mod id;

@@ -2,7 +2,7 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use super::{Error, Kind, Result};
+use super::{Error, Kind, Result, duration};
 
 /// What a store is and can do. The engine refuses what is absent here before any I/O.
 ///
@@ -135,9 +135,10 @@ impl Info {
             return Err(Error::Unsupported { store: self.store, what: what.to_owned() });
         }
         if !self.leases.contains(&lasting) {
-            let (least, most) = (self.leases.start(), self.leases.end());
+            let [least, most, lasting] =
+                [*self.leases.start(), *self.leases.end(), lasting].map(duration::text);
             let reason = format!(
-                "{} keeps a lock without its holder for {least:?} to {most:?}, not for {lasting:?}",
+                "{} keeps a lock without its holder for {least} to {most}, not for {lasting}",
                 self.store
             );
             return Err(Error::InvalidOptions { reason });

@@ -10,9 +10,9 @@ use std::{
     time::Duration,
 };
 
-use humantime::{format_duration, parse_duration};
+use humantime::parse_duration;
 
-use super::{Error, Result, StoreUrl};
+use super::{Error, Result, StoreUrl, duration};
 
 /// One server of a URL.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -92,10 +92,9 @@ impl StoreUrl {
         match parse_duration(text) {
             Ok(duration) if range.contains(&duration) => Ok(Some(duration)),
             parsed => {
-                let bounds =
-                    parsed.map(|_| bounds(&range, |span| format_duration(*span))).unwrap_or_default();
+                let bounds = parsed.map(|_| bounds(&range, |span| duration::text(*span))).unwrap_or_default();
                 let example = match (range.contains(&Duration::from_secs(3)), range.start_bound()) {
-                    (false, Bound::Included(least)) => format!("{least:?}"),
+                    (false, Bound::Included(least)) => duration::text(*least),
                     _ => "3s".to_owned(),
                 };
                 let given = self.shown(key, text);

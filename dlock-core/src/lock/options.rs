@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    driver::{Error, Info, Result, Wait, Who},
+    driver::{Error, Info, Result, Wait, Who, duration::text},
     engine::{Cadence, Terms},
 };
 
@@ -149,13 +149,13 @@ impl LockOptions {
         let invalid = |reason| Err(Error::InvalidOptions { reason });
         for (word, hold, range) in [("ttl", self.ttl, &info.ttl), ("lease", self.lease, &info.leases)] {
             let Some(hold) = hold else { continue };
-            let (least, most) = (range.start(), range.end());
             if hold.is_zero() {
-                return invalid(format!("the {word} is zero; it must be at least {least:?}"));
+                return invalid(format!("the {word} is zero; it must be at least {}", text(*range.start())));
             }
             if !range.contains(&hold) {
+                let [least, most, hold] = [*range.start(), *range.end(), hold].map(text);
                 return invalid(format!(
-                    "{} keeps a {word} between {least:?} and {most:?}, not {hold:?}",
+                    "{} keeps a {word} between {least} and {most}, not {hold}",
                     info.store
                 ));
             }
@@ -164,8 +164,9 @@ impl LockOptions {
             info.check_detach(least)?;
             for (word, end) in [("lease", self.lease), ("max_hold", self.max_hold)] {
                 if let Some(end) = end.filter(|end| *end < least) {
+                    let [end, least] = [end, least].map(text);
                     return invalid(format!(
-                        "a lock that ends after a {word} of {end:?} is not held for at least {least:?}; make `at_least` shorter"
+                        "a lock that ends after a {word} of {end} is not held for at least {least}; make `at_least` shorter"
                     ));
                 }
             }
@@ -176,13 +177,19 @@ impl LockOptions {
                 invalid("`max_hold` is zero; nothing can be held for no time".to_owned())
             }
             (Some(lease), Some(cadence), _) => invalid(format!(
-                "a lease of {lease:?} is never renewed; drop `renew_every` ({cadence:?}) or the lease"
+                "a lease of {} is never renewed; drop `renew_every` ({}) or the lease",
+                text(lease),
+                text(cadence)
             )),
             (Some(lease), _, Some(longest)) => invalid(format!(
-                "a lease of {lease:?} ends by itself; drop `max_hold` ({longest:?}) or the lease"
+                "a lease of {} ends by itself; drop `max_hold` ({}) or the lease",
+                text(lease),
+                text(longest)
             )),
             (None, Some(cadence), _) if cadence.is_zero() || cadence > ttl / 2 => invalid(format!(
-                "renewing every {cadence:?} does not keep a ttl of {ttl:?}; `renew_every` must be above zero and at most half the ttl"
+                "renewing every {} does not keep a ttl of {}; `renew_every` must be above zero and at most half the ttl",
+                text(cadence),
+                text(ttl)
             )),
             _ => Ok(()),
         }
@@ -236,17 +243,17 @@ mod tests {
         let s = Duration::from_secs;
         for (options, words) in [
             (LockOptions::new().ttl(Duration::ZERO), ["ttl is zero", "10ms"]),
-            (LockOptions::new().ttl(Duration::from_millis(1)), ["between 10ms and 3600s", "1ms"]),
-            (LockOptions::new().ttl(Duration::MAX), ["between 10ms and 3600s", "ttl"]),
+            (LockOptions::new().ttl(Duration::from_millis(1)), ["between 10ms and 1h", "1ms"]),
+            (LockOptions::new().ttl(Duration::MAX), ["between 10ms and 1h", "ttl"]),
             (LockOptions::new().lease(Duration::ZERO), ["lease is zero", "10ms"]),
             (LockOptions::new().ttl(s(3)).renew_every(s(2)), ["every 2s", "ttl of 3s"]),
-            (LockOptions::new().renew_every(Duration::ZERO), ["every 0ns", "ttl of 30s"]),
+            (LockOptions::new().renew_every(Duration::ZERO), ["every 0s", "ttl of 30s"]),
             (LockOptions::new().lease(s(9)).renew_every(s(1)), ["lease of 9s", "1s"]),
             (LockOptions::new().lease(s(9)).max_hold(s(8)), ["lease of 9s", "8s"]),
             (LockOptions::new().max_hold(Duration::ZERO), ["max_hold", "zero"]),
             (LockOptions::new().at_least(s(9)).lease(s(8)), ["lease of 8s", "at least 9s"]),
             (LockOptions::new().at_least(s(9)).max_hold(s(8)), ["max_hold of 8s", "at least 9s"]),
-            (LockOptions::new().at_least(s(7200)), ["without its holder", "7200s"]),
+            (LockOptions::new().at_least(s(7200)), ["without its holder", "2h"]),
         ] {
             let error = options.validate(&info()).expect_err("must clash").to_string();
             assert!(words.iter().all(|word| error.contains(word)), "{error}");

@@ -65,7 +65,7 @@ async fn connect_within(registry: &Registry, chosen: &Chosen, patience: Patience
             Ok(connected) => return connected,
             Err(_) => {
                 let late = || Error::Unavailable {
-                    store: "store",
+                    store: "the store",
                     source: "no answer in the time of --wait".into(),
                 };
                 return Err(last.unwrap_or_else(late));

@@ -36,7 +36,7 @@ pub(crate) fn explain_sentinel(sentinel: &Address, source: RedisError) -> Error 
     } else if source.detail().is_some_and(|detail| detail.starts_with("unknown command")) {
         "is no Sentinel but a server; its Sentinel has another port, 26379 as a rule".to_owned()
     } else {
-        return explain(source);
+        return STORE.at(format_args!("Sentinel `{sentinel}`"), explain(source));
     };
     STORE.explain(Verdict::Never(format!("Sentinel `{sentinel}` {does}").into()), source)
 }

@@ -252,6 +252,27 @@ fn a_store_that_is_no_url_is_told_how_to_write_one() {
 }
 
 #[test]
+fn a_host_that_refuses_the_connection_is_named() {
+    let host = "127.0.0.1:1";
+    let place = Place::new();
+    for url in [
+        format!("redis://{host}"),
+        format!("redis://{host},{host}?role=master"),
+        format!("redis+sentinel://{host},{host}/main"),
+        format!("redis+redlock://{host},127.0.0.1:2,127.0.0.1:3"),
+        format!("etcd://{host},{host}"),
+        format!("mysql://u:p@{host},127.0.0.1:2/x"),
+    ] {
+        let ended = place.run(["try", "x", "--store", &url]);
+        if !ended.err.contains("build with feature") {
+            refused_in_a_line(&ended, 69, &["; the store is"]);
+            let (error, _) = ended.err.split_once("; the store is").expect("it is in the line");
+            assert!(error.contains(host), "{url}: {error}");
+        }
+    }
+}
+
+#[test]
 fn who_asks_for_dlock_lock_is_told_of_run_and_acquire() {
     let place = Place::new();
     for args in [&["lock", "x"][..], &["lock", "-n", "x", "--", "true"]] {

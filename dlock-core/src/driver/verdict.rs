@@ -106,6 +106,25 @@ impl Failures {
         Error::Refused { store: self.store, source: source.into() }
     }
 
+    /// Names the one of several hosts that an error came from, at the beginning of its text. The client's error stays; see
+    /// [`client_error`]. An error that is not the store's stays as it is.
+    pub fn at(self, host: impl fmt::Display, error: Error) -> Error {
+        let named = |source: Source| -> Source {
+            match source.downcast::<Judged>() {
+                Ok(judged) => {
+                    Judged { advice: format!("{host}: {}", judged.advice).into(), ..*judged }.into()
+                }
+                Err(source) => format!("{host}: {source}").into(),
+            }
+        };
+        match error {
+            Error::Unavailable { source, .. } => self.unavailable(named(source)),
+            Error::Unwritable { source, .. } => self.unwritable(named(source)),
+            Error::Refused { source, .. } => self.refused(named(source)),
+            error => error,
+        }
+    }
+
     /// The store's answer does not fit the question. `what` names the question, such as `a renewal`.
     pub fn garbled(self, what: &str) -> Error {
         self.refused(format!("answered {what} with something else"))
@@ -209,6 +228,25 @@ mod tests {
             assert!(client_error::<fmt::Error>(&error).is_none(), "another type");
         }
         assert!(client_error::<std::io::Error>(&STORE.late(Duration::ZERO)).is_none());
+    }
+
+    #[test]
+    fn an_error_names_its_host_and_keeps_the_clients_error() {
+        let errors = [
+            STORE.unavailable("gone"),
+            STORE.explain(Verdict::Unwritable("full".into()), fmt::Error),
+            STORE.explain(Verdict::Never("no rights".into()), fmt::Error),
+        ];
+        for error in errors {
+            let (text, is_transient) = (source_of(&error), error.is_transient());
+            let has_own = client_error::<fmt::Error>(&error).is_some();
+            let named = STORE.at("a:1", error);
+            assert_eq!(source_of(&named), format!("a:1: {text}"));
+            assert_eq!(named.is_transient(), is_transient);
+            assert_eq!(client_error::<fmt::Error>(&named).is_some(), has_own);
+        }
+        let config = STORE.at("a:1", Error::InvalidConfig { reason: "wrong".to_owned() });
+        assert!(matches!(config, Error::InvalidConfig { reason } if reason == "wrong"));
     }
 
     #[test]

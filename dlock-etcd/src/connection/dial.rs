@@ -115,8 +115,8 @@ impl Connect for Dial {
             match STORE.in_time(share, self.member(host)).await {
                 Ok(etcd) => return Ok(etcd),
                 // Another member would refuse, too.
-                Err(error @ Error::Refused { .. }) => return Err(error),
-                Err(error) => last = Some(error),
+                Err(error @ Error::Refused { .. }) => return Err(STORE.at(host, error)),
+                Err(error) => last = Some(STORE.at(host, error)),
             }
         }
         Err(last.unwrap_or_else(|| STORE.refused("the URL names no member")))

@@ -56,6 +56,10 @@ impl Dial {
                 Ok(session) => return Ok(session),
                 // A host that says what is wrong with the URL or the user tells more than one that is away.
                 Err(error) => {
+                    let error = match host {
+                        Some(host) => STORE.at(host, error),
+                        None => error,
+                    };
                     if failed.as_ref().is_none_or(|_| !error.is_transient() || error::is_read_only(&error)) {
                         failed = Some(error);
                     }

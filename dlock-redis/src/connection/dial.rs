@@ -9,12 +9,13 @@ use dlock_core::{
 };
 use redis::{
     AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, ProtocolVersion,
-    RedisConnectionInfo, TlsCertificates, TlsMode,
+    RedisConnectionInfo, RedisError, TlsCertificates, TlsMode,
     aio::{AsyncPushSender, MultiplexedConnection, PubSub},
     cluster::{ClusterClient, ClusterClientBuilder},
     cluster_async::ClusterConnection,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
+use tokio::time::timeout;
 
 use super::{line::Line, server};
 use crate::{
@@ -71,17 +72,18 @@ impl Dial {
     async fn commands(&self) -> Result<MultiplexedConnection> {
         self.bounded(async {
             let client = self.server().await?;
+            let explain = |error| explain_of(&client, error);
             // No time-out for answers here: the caller that sends a command sets one, and not all are the same.
             let config = AsyncConnectionConfig::new()
                 .set_connection_timeout(Some(self.limit()))
                 .set_response_timeout(None);
             let connection = client.get_multiplexed_async_connection_with_config(&config).await;
-            let mut connection = connection.map_err(error::explain)?;
+            let mut connection = connection.map_err(explain)?;
             let mut name = redis::cmd("CLIENT");
             name.arg("SETNAME").arg(&self.config.client_name);
             match connection.send_packed_command(&name).await {
                 // A user who may not set a name works without one.
-                Err(error) if error::is_broken(&error) => Err(error::explain(error)),
+                Err(error) if error::is_broken(&error) => Err(explain(error)),
                 _ => Ok(connection),
             }
         })
@@ -90,7 +92,11 @@ impl Dial {
 
     /// A connection for messages, to the same server.
     pub(crate) async fn messages(&self) -> Result<PubSub> {
-        self.bounded(async { self.server().await?.get_async_pubsub().await.map_err(error::explain) }).await
+        self.bounded(async {
+            let client = self.server().await?;
+            client.get_async_pubsub().await.map_err(|error| explain_of(&client, error))
+        })
+        .await
     }
 
     /// A cluster's connections, for commands and for messages, which go to `messages`.
@@ -146,11 +152,12 @@ impl Dial {
             let asked = async {
                 let client = self.client(self.address(host), self.login()?)?;
                 let server = client.get_multiplexed_async_connection_with_config(&unbounded()).await;
-                let mut server = server.map_err(error::explain)?;
+                let explain = |error| explain_of(&client, error);
+                let mut server = server.map_err(explain)?;
                 let about = redis::cmd("INFO").arg("replication").query_async::<String>(&mut server).await;
-                about.map_err(error::explain)
+                about.map_err(explain)
             };
-            match self.in_share(asked).await {
+            match self.in_share(host, asked).await {
                 Ok(about) if server::is_master(&about) => return Ok(host.clone()),
                 Ok(_) => {
                     let replica = format!("`{host}` is a replica, and no other host is the master");
@@ -163,9 +170,9 @@ impl Dial {
     }
 
     /// Bounds a request to one of several hosts: a host that is down must not use up the time of the others.
-    async fn in_share<T>(&self, asked: impl Future<Output = Result<T>>) -> Result<T> {
+    async fn in_share<T>(&self, host: &Address, asked: impl Future<Output = Result<T>>) -> Result<T> {
         let share = self.limit() / u32::try_from(self.config.hosts.len() + 1).unwrap_or(u32::MAX);
-        STORE.in_time(share, asked).await
+        timeout(share, asked).await.unwrap_or_else(|_| Err(STORE.at(host, STORE.late(share))))
     }
 
     /// Asks the Sentinels in turn for the master. The first that names one is believed.
@@ -183,7 +190,7 @@ impl Dial {
                 ask.arg("get-master-addr-by-name").arg(master);
                 ask.query_async::<Option<(String, u16)>>(&mut sentinel).await.map_err(explain)
             };
-            match self.in_share(asked).await {
+            match self.in_share(host, asked).await {
                 Ok(Some((host, port))) => return Ok(Address { host, port }),
                 Ok(None) => {
                     let unknown = format!("Sentinel `{host}` knows no master `{master}`");
@@ -230,6 +237,11 @@ impl Dial {
             None => ConnectionAddr::Tcp(host.clone(), *port),
         }
     }
+}
+
+/// The error of a server that the client connects to.
+fn explain_of(client: &Client, error: RedisError) -> Error {
+    STORE.at(client.get_connection_info().addr(), error::explain(error))
 }
 
 /// No time-outs by the client crate, whose defaults are shorter than ours. The caller bounds the call.

@@ -175,7 +175,7 @@ impl RedLockClaim {
         for member in open {
             member.finish_in_background();
             if late {
-                tally.count(Answer::Unknown(unheard(self.limit)));
+                tally.count(Answer::Unknown(unheard(member.identity(), self.limit)));
             }
         }
         tally
@@ -303,8 +303,8 @@ impl RedLockClaim {
     }
 }
 
-fn unheard(limit: Duration) -> Error {
-    Error::Unavailable { store: "redlock", source: format!("no answer within {limit:?}").into() }
+fn unheard(member: &str, limit: Duration) -> Error {
+    Error::Unavailable { store: "redlock", source: format!("{member}: no answer within {limit:?}").into() }
 }
 
 #[async_trait]

@@ -137,6 +137,11 @@ impl Member {
         }
     }
 
+    /// Which store it is.
+    pub(super) fn identity(&self) -> &str {
+        &self.backend.info().identity
+    }
+
     /// Whether it holds, by its last answer. The time that it granted may be over by now.
     pub(super) fn holds(&self) -> bool {
         self.held_until.is_some()

@@ -41,7 +41,7 @@ fn trial(name: &str, case: fn()) -> Trial {
     })
 }
 
-const CASES: [(&str, fn()); 12] = [
+const CASES: [(&str, fn()); 13] = [
     ("as_the_first_process_it_reaps_what_it_inherits", as_the_first_process_it_reaps_what_it_inherits),
     ("one_file_names_the_store_of_all_users", one_file_names_the_store_of_all_users),
     ("a_group_shares_a_store_and_wakes_its_waiters", a_group_shares_a_store_and_wakes_its_waiters),
@@ -52,6 +52,7 @@ const CASES: [(&str, fn()); 12] = [
     ("a_strangers_doorbells_are_refused", a_strangers_doorbells_are_refused),
     ("a_strangers_file_or_log_is_refused", a_strangers_file_or_log_is_refused),
     ("another_boot_is_refused_while_a_holder_lives", another_boot_is_refused_while_a_holder_lives),
+    ("another_clock_is_refused_while_a_holder_lives", another_clock_is_refused_while_a_holder_lives),
     ("a_file_that_is_mounted_alone_is_refused", a_file_that_is_mounted_alone_is_refused),
     ("a_full_disk_is_told_and_over_when_there_is_space", a_full_disk_is_told_and_over_when_there_is_space),
 ];
@@ -59,10 +60,11 @@ const CASES: [(&str, fn()); 12] = [
 /// Whether this process may do what the cases do.
 fn able() -> Result<(), String> {
     let mut mount = Command::new("unshare");
-    let mount = mount.args(["-m", "setpriv", "--reuid=1", "--regid=1", "--clear-groups", "true"]).output();
+    let mount =
+        mount.args(["-m", "-T", "setpriv", "--reuid=1", "--regid=1", "--clear-groups", "true"]).output();
     match mount {
         Ok(output) if output.status.success() => Ok(()),
-        _ => Err("they need root, `unshare` and `setpriv`".to_owned()),
+        _ => Err("they need root, `unshare`, time namespaces and `setpriv`".to_owned()),
     }
 }
 
@@ -313,6 +315,25 @@ fn another_boot_is_refused_while_a_holder_lives() {
     refused(&hidden, "cannot tell which boot");
     drop(holder);
     let output = with_mounts(&commons, &store, &another);
+    assert!(
+        output.status.success(),
+        "nobody holds the lock any more, so the store must not be refused: {output:?}"
+    );
+}
+
+/// The clock of a time namespace, as a container may have one, is ahead by a day.
+fn another_clock_is_refused_while_a_holder_lives() {
+    let commons = Commons::new();
+    let store = commons.folder("own", 0o700).join("locks.db");
+    let holder = commons.holder(0, 0, &store, "022");
+    let ahead = "exec unshare -T --boottime 86400 $DLOCK try x -- echo second";
+    let output = commons.ended(0, 0, &store, ahead);
+    refused(&output, "another clock");
+    assert!(output.stdout.is_empty(), "the command ran without the lock");
+    let output = commons.ended(0, 0, &store, "exec $DLOCK try x -- echo second");
+    assert_eq!(output.status.code(), Some(75), "the other clock has freed the lock: {output:?}");
+    drop(holder);
+    let output = commons.ended(0, 0, &store, ahead);
     assert!(
         output.status.success(),
         "nobody holds the lock any more, so the store must not be refused: {output:?}"

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use common::{locks, soon, store, unique};
 use dlock_conformance::stores::{Running, zookeeper::Flavour};
-use dlock_core::{Kind, LockOptions, Locks};
+use dlock_core::{Kind, LockOptions};
 use futures_util::future::join_all;
 use tokio::{
     io::{self, AsyncReadExt, AsyncWriteExt, copy},
@@ -28,8 +28,8 @@ const CREATE_CONTAINER: i32 = 19;
 /// No server's.
 const UNKNOWN: i32 = 998;
 
-/// A client of a server that lacks a request, and a client of the crate that sees the same nodes. `None` if there is no ZooKeeper.
-async fn lacking(request: i32) -> Option<(impl AsyncFn() -> Locks, Client, Running)> {
+/// The URL of a server that lacks a request, and a client of the crate that sees the same nodes. `None` if there is no ZooKeeper.
+async fn lacking(request: i32) -> Option<(String, Client, Running)> {
     let running = store(Flavour::Standalone).await?;
     let server = running.servers()[0].address();
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
@@ -40,7 +40,7 @@ async fn lacking(request: i32) -> Option<(impl AsyncFn() -> Locks, Client, Runni
         }
     });
     let raw = Client::connect(&server.to_string()).await.expect("the server is there");
-    Some((async move || locks(&url).await, raw, running))
+    Some((url, raw, running))
 }
 
 /// Passes everything between a client and a server, but for a request that the server is to lack.
@@ -69,9 +69,9 @@ async fn without(request: i32, mut client: TcpStream, server: SocketAddr) -> io:
 }
 
 async fn without_containers_the_last_to_leave_deletes_the_directory() {
-    let Some((client, raw, _running)) = lacking(CREATE_CONTAINER).await else { return };
+    let Some((url, raw, _running)) = lacking(CREATE_CONTAINER).await else { return };
     // The first makes the directory. The others find it there, and one of them leaves last.
-    let clients = [client().await, client().await, client().await];
+    let clients = [locks(&url).await, locks(&url).await, locks(&url).await];
     for kind in [Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind::Permit] {
         let name = unique();
         let path = format!("/test/{name}");
@@ -92,8 +92,8 @@ async fn without_containers_the_last_to_leave_deletes_the_directory() {
 }
 
 async fn a_server_without_create2_is_refused_with_what_to_do() {
-    let Some((client, _raw, _running)) = lacking(CREATE2).await else { return };
-    let refused = client().await.mutex(unique()).lock().await.map(drop).expect_err("it needs the request");
+    let Some((url, _raw, _running)) = lacking(CREATE2).await else { return };
+    let refused = locks(&url).await.mutex(unique()).lock().await.map(drop).expect_err("it needs the request");
     let text = format!("{refused:?}");
     assert!(!refused.is_transient() && text.contains("before 3.5"), "{text}");
 }

@@ -33,6 +33,9 @@ const LONGEST_POLL: Duration = Duration::from_millis(200);
 /// How often a claim asks that waits for a doorbell. A lock that is broken rings none.
 const PATROL: Duration = Duration::from_secs(2);
 
+/// What takes or rings no doorbell.
+const NOTHING: &str = "0";
+
 /// Which statement of `attempt.sql` puts the claim into the queue or keeps it alive. A try has one more before it.
 const ENTERS: usize = 2;
 const TRY_ENTERS: usize = 3;
@@ -74,7 +77,7 @@ impl MysqlClaim {
     fn about<'a>(&self, batch: String, limit: Duration, home: Option<&'a Arc<Line>>) -> Call<'a> {
         let mut call = Call::new(batch, limit);
         // The part of the batch that was done may have taken the doorbell.
-        call.undo = format!("ROLLBACK; DO RELEASE_LOCK({})", keys::bell(self.request.id));
+        call.undo = format!("ROLLBACK; DO {}", self.ring());
         call.home = home;
         call
     }
@@ -86,7 +89,18 @@ impl MysqlClaim {
 
     /// What takes the doorbell of the claim, unless its session has it already: a session counts how often it took a doorbell.
     fn bell_for(&self, home: Option<&Arc<Line>>) -> String {
-        if home.is_some() { "0".to_owned() } else { format!("GET_LOCK({}, 0)", keys::bell(self.request.id)) }
+        if home.is_some() || !self.client.connection.waits.are_on() {
+            return NOTHING.to_owned();
+        }
+        format!("GET_LOCK({}, 0)", keys::bell(self.request.id))
+    }
+
+    /// What rings those who wait for the claim.
+    fn ring(&self) -> String {
+        if !self.client.connection.waits.are_on() {
+            return NOTHING.to_owned();
+        }
+        format!("RELEASE_LOCK({})", keys::bell(self.request.id))
     }
 
     /// Enters the queue, or stays alive in it. Answers with the claim's place, and the claims that it waits for.
@@ -172,7 +186,10 @@ impl MysqlClaim {
     /// Listens for the end of those ahead. `true` if one of them may have left before the claim listened.
     fn listen(&mut self, ahead: &[Row]) -> bool {
         let of = |row: &Row| (row.entry.id, row.entry.kind);
-        self.waits.retain(|known, _| ahead.iter().any(|row| of(row) == *known));
+        let has_bells = self.client.connection.waits.are_on();
+        self.waits.retain(|known, awaited| {
+            (has_bells || !matches!(awaited, Awaited::Bell(_))) && ahead.iter().any(|row| of(row) == *known)
+        });
         let mut missed = false;
         for row in ahead {
             if self.waits.contains_key(&of(row)) {
@@ -254,9 +271,10 @@ impl Claim for MysqlClaim {
         if may_downgrade && let Some(home) = client.home(id) {
             // Readers behind the claim that was exclusive may hold now. That they are told a moment later does no harm.
             client.ring(id);
-            let bell = keys::bell(id);
-            let ring = RING_AGAIN.with(&[("bell", &bell)]);
-            self.call(ring, client.connection.limit(self.request.ttl), Some(&home)).await.ok();
+            if client.connection.waits.are_on() {
+                let ring = RING_AGAIN.with(&[("bell", &keys::bell(id))]);
+                self.call(ring, client.connection.limit(self.request.ttl), Some(&home)).await.ok();
+            }
         }
         if let (Some(own), true) = (&own, ahead.is_empty()) {
             self.waits.clear();
@@ -303,12 +321,12 @@ impl Claim for MysqlClaim {
 
     async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
         let (client, id) = (Arc::clone(&self.client), self.request.id);
-        let (home, bell) = (client.home(id), keys::bell(id));
+        let (home, ring) = (client.home(id), self.ring());
         let values = [
             ("queue", client.connection.tables.queue.as_str()),
             ("claim", &keys::claim(id)),
             ("ttl", &micros(lasting)),
-            ("bell", &bell),
+            ("ring", &ring),
         ];
         let limit = client.connection.limit(self.request.ttl);
         // A renewal with others would shorten its time.
@@ -321,9 +339,9 @@ impl Claim for MysqlClaim {
 
     async fn release(&mut self) -> Result<Release> {
         let (client, id) = (Arc::clone(&self.client), self.request.id);
-        let (home, bell) = (client.home(id), keys::bell(id));
+        let (home, ring) = (client.home(id), self.ring());
         let queue = client.connection.tables.queue.as_str();
-        let mut batch = RELEASE.with(&[("queue", queue), ("claim", &keys::claim(id)), ("bell", &bell)]);
+        let mut batch = RELEASE.with(&[("queue", queue), ("claim", &keys::claim(id)), ("ring", &ring)]);
         if client.sweeps() {
             batch.push(';');
             batch.push_str(&SWEEP.with(&[("queue", queue)]));
@@ -331,6 +349,10 @@ impl Claim for MysqlClaim {
         // The claim may have any ttl, and it is nobody's hold any more: the call may take its time.
         let answer = self.call(batch, client.connection.longest(), home.as_ref()).await?;
         self.left();
+        if answer.is_of_another_session() {
+            // It did not ring, since another session has the doorbell. So it will be with others.
+            client.connection.waits.give_up();
+        }
         Ok(if answer.changed() > 0 || answer.twice { Release::Done } else { Release::Gone })
     }
 

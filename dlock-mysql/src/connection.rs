@@ -48,6 +48,8 @@ const CLOCK_HOLDS: Duration = Duration::from_secs(60);
 
 /// A session for calls.
 pub(crate) struct Line {
+    /// The server's number of the session.
+    id: u64,
     session: tokio::sync::Mutex<Option<Session>>,
     doubts_clock: AtomicBool,
 }
@@ -59,9 +61,9 @@ struct Session {
 }
 
 impl Line {
-    fn new(connection: MySqlConnection) -> Arc<Self> {
+    fn new(connection: MySqlConnection, id: u64) -> Arc<Self> {
         let session = tokio::sync::Mutex::new(Some(Session { connection, clock: None }));
-        Arc::new(Self { session, doubts_clock: AtomicBool::new(false) })
+        Arc::new(Self { id, session, doubts_clock: AtomicBool::new(false) })
     }
 
     /// The server found a call late: perhaps its clock was set. The next call reads it again.
@@ -90,6 +92,13 @@ impl Answer {
     /// How many rows the first statement changed.
     pub(crate) fn changed(&self) -> u64 {
         self.changed_by(0)
+    }
+
+    /// Whether another session did the batch than the client's own: there is a proxy on the way that gives the calls of one
+    /// connection to several sessions. For batches whose last row is the number of the session.
+    pub(crate) fn is_of_another_session(&self) -> bool {
+        let id = self.rows.last().and_then(|row| row.try_get_unchecked::<u64, _>(0).ok());
+        id.is_some_and(|id| id != self.line.id)
     }
 
     /// How many rows a statement changed.

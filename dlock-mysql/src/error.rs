@@ -12,6 +12,11 @@ pub(crate) const STORE: Failures = Failures::of("mysql");
 /// What a user needs who does not make the tables.
 const RIGHTS: &str = "GRANT SELECT, INSERT, UPDATE, DELETE on the tables `dlock_%`";
 
+/// The reason given for a proxy that swaps sessions.
+pub(crate) const SWAPPED: &str = "a proxy gives the calls of one connection to several sessions, where a \
+    named lock would exclude nobody; connect to the server itself, or use the queue, without `mode=session`";
+
+/// The reason given for a server that takes only short calls.
 pub(crate) const SMALL_PACKET: &str =
     "`max_allowed_packet` of the server is too small for a call: set it to 64 KiB or more";
 

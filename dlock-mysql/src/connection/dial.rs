@@ -42,11 +42,11 @@ impl Dial {
         self.config.timeout
     }
 
-    /// A new session.
+    /// A new session, and the server's number of it.
     ///
     /// # Errors
     /// Those of the last host, if none takes writes.
-    pub(crate) async fn session(&self) -> Result<MySqlConnection> {
+    pub(crate) async fn session(&self) -> Result<(MySqlConnection, u64)> {
         let hosts: Vec<_> = self.config.hosts.iter().map(Some).collect();
         let hosts = if hosts.is_empty() { vec![None] } else { hosts };
         let share = self.config.timeout / u32::try_from(hosts.len()).unwrap_or(u32::MAX);
@@ -69,7 +69,7 @@ impl Dial {
         Err(failed.unwrap_or_else(|| STORE.unavailable("the URL names no host")))
     }
 
-    async fn session_of(&self, host: Option<&Address>) -> Result<MySqlConnection> {
+    async fn session_of(&self, host: Option<&Address>) -> Result<(MySqlConnection, u64)> {
         let options = self.options(host).map_err(|error| STORE.not_now(&error))?;
         let mut session = options.connect().await.map_err(error::explain)?;
         let batch = PREPARE.with(&[]);
@@ -81,7 +81,8 @@ impl Dial {
         if row.try_get_unchecked::<i64, _>(0).map_err(error::explain)? != 0 {
             return Err(STORE.unwritable("the server is read-only: a replica, or one that somebody made so"));
         }
-        Ok(session)
+        let id = row.try_get_unchecked(2).map_err(error::explain)?;
+        Ok((session, id))
     }
 
     fn options(&self, host: Option<&Address>) -> Result<MySqlConnectOptions> {
@@ -100,7 +101,11 @@ impl Dial {
             options = options.username(user);
         }
         if let Some(password) = &login.password {
-            options = options.password(&password.read()?);
+            let password = password.read()?;
+            // An empty one would be sent as a password, and the server wants none of a user without one.
+            if !password.is_empty() {
+                options = options.password(&password);
+            }
         }
         let Some(tls) = tls else {
             // Passwords of newer servers need TLS, whoever the server says that it is.
@@ -122,6 +127,6 @@ impl Connect for Dial {
     type Connection = Arc<Line>;
 
     async fn connect(&self) -> Result<Arc<Line>> {
-        self.session().await.map(Line::new)
+        self.session().await.map(|(session, id)| Line::new(session, id))
     }
 }

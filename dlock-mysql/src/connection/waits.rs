@@ -1,4 +1,4 @@
-//! Sessions that wait for doorbells of other clients. They are few: a claim that gets none polls.
+//! Doorbells of other clients, and the sessions that wait for them. These are few: a claim that gets none polls.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -23,7 +23,21 @@ struct Shared {
 impl Waits {
     pub(super) fn new(dial: Arc<Dial>) -> Self {
         let places = Arc::new(Semaphore::new(dial.config.waits));
-        Self(Arc::new(Shared { dial, idle: Mutex::default(), places }))
+        let waits = Self(Arc::new(Shared { dial, idle: Mutex::default(), places }));
+        if waits.0.dial.config.waits == 0 {
+            waits.give_up();
+        }
+        waits
+    }
+
+    /// Whether doorbells are in use.
+    pub(crate) fn are_on(&self) -> bool {
+        !self.0.places.is_closed()
+    }
+
+    /// From now on nobody waits for a doorbell, and claims take none. Those who wait for one go on.
+    pub(crate) fn give_up(&self) {
+        self.0.places.close();
     }
 
     /// A wait for a doorbell, if a session is left for it. It ends when the doorbell rings, or its client is gone. Dropping it ends
@@ -36,7 +50,7 @@ impl Waits {
             let mut session = match idle {
                 Some(session) => session,
                 None => match shared.dial.session().await {
-                    Ok(session) => session,
+                    Ok((session, _)) => session,
                     // The server is away, so nobody rings. The claim asks again by itself.
                     Err(_) => return std::future::pending().await,
                 },

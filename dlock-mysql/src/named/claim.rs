@@ -33,7 +33,7 @@ pub(crate) struct NamedClaim {
     named: Arc<Named>,
     request: Request,
     state: State,
-    /// Of the session that is running.
+    /// The server's number of the session.
     id: u64,
 }
 
@@ -76,22 +76,24 @@ impl NamedClaim {
             ("silence", &self.request.ttl.as_millis().div_ceil(1000).to_string()),
             ("watch", &keys::bell(self.request.id)),
             ("mark", &Mark::of(&self.request).text()),
+            ("session", &self.id.to_string()),
         ]))
     }
 
     /// Asks with a session whether the lock is free. The session is silent for the claim's ttl at most from now on.
     async fn take(&mut self) -> Result<Attempt> {
-        let batch = self.batch(&NAMED_TAKE, 0)?;
-        if let Some(session) = self.named.kept() {
-            let sent = Moment::now();
-            let ended = call(session, batch.clone()).await;
+        if let Some((session, id)) = self.named.kept() {
+            self.id = id;
+            let (batch, sent) = (self.batch(&NAMED_TAKE, 0)?, Moment::now());
+            let ended = call(session, batch).await;
             // The server may have ended it while it was kept.
             if !ended.1.as_ref().is_err_and(error::ended_session) {
                 return self.judge(ended, sent);
             }
         }
-        let session = self.named.dial.session().await?;
-        let sent = Moment::now();
+        let (session, id) = self.named.dial.session().await?;
+        self.id = id;
+        let (batch, sent) = (self.batch(&NAMED_TAKE, 0)?, Moment::now());
         let ended = call(session, batch).await;
         self.judge(ended, sent)
     }
@@ -100,7 +102,6 @@ impl NamedClaim {
     fn judge(&mut self, (session, row): Ended, sent: Moment) -> Result<Attempt> {
         let (session, row) = (session.ok_or_else(gone), row?);
         let session = session?;
-        self.id = number(row.as_ref(), 2)?;
         match number::<i64>(row.as_ref(), 0)? {
             1 => {
                 let token = Token::new(number(row.as_ref(), 1)?);
@@ -108,13 +109,14 @@ impl NamedClaim {
                 Ok(Attempt::Granted(Grant { token, valid_for: self.request.ttl }))
             }
             0 if self.request.wait == Wait::Never => {
-                self.named.keep(session);
+                self.named.keep(session, self.id);
                 Ok(Attempt::Busy { retry_in: self.request.ttl })
             }
             0 => {
                 self.state = State::Waits(Box::pin(call(session, self.batch(&NAMED_TAKE, FOR_EVER)?)));
                 Ok(Attempt::Busy { retry_in: Duration::MAX })
             }
+            -2 => Err(STORE.refused(error::SWAPPED)),
             // Dropping the session frees the lock, should it have it.
             _ => Err(STORE.unavailable("the server ended the wait")),
         }
@@ -197,7 +199,7 @@ impl NamedClaim {
             Err(_) => return self.give_up().await,
         };
         let had_lock = number::<i64>(row?.as_ref(), 0)? == 1;
-        self.named.keep(session);
+        self.named.keep(session, self.id);
         Ok(if had_lock { Release::Done } else { Release::Gone })
     }
 

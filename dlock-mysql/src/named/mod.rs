@@ -38,7 +38,8 @@ pub(crate) struct Named {
     connection: Arc<Connection>,
     names: Names,
     fence: String,
-    idle: Mutex<Vec<MySqlConnection>>,
+    /// Each with the server's number of it.
+    idle: Mutex<Vec<(MySqlConnection, u64)>>,
 }
 
 /// What a session's call ends with: the session, unless it broke, and its first row.
@@ -59,15 +60,15 @@ impl Named {
     }
 
     /// A session that has no lock and was kept, if there is one. The server may have ended it.
-    fn kept(&self) -> Option<MySqlConnection> {
+    fn kept(&self) -> Option<(MySqlConnection, u64)> {
         self.idle().pop()
     }
 
     /// Keeps a session that has no lock.
-    fn keep(&self, session: MySqlConnection) {
+    fn keep(&self, session: MySqlConnection, id: u64) {
         let mut idle = self.idle();
         if idle.len() < IDLE {
-            idle.push(session);
+            idle.push((session, id));
         }
     }
 
@@ -80,7 +81,7 @@ impl Named {
         }
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<MySqlConnection>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<(MySqlConnection, u64)>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

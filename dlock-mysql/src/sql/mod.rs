@@ -79,8 +79,8 @@ mod tests {
 
     #[test]
     fn values_stand_where_their_names_stood_and_comments_are_left_out() {
-        let text = RELEASE.with(&[("queue", "`q`"), ("claim", "x'01'"), ("bell", "'b'")]);
-        assert_eq!(text, "DELETE FROM `q` WHERE claim = x'01';\nDO RELEASE_LOCK('b')\n");
+        let text = RING_AGAIN.with(&[("bell", "'b'")]);
+        assert_eq!(text, "DO RELEASE_LOCK('b');\nDO GET_LOCK('b', 1)\n");
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod named;
 mod pace;
 mod reach;
 mod storm;
+mod swap;
 
 use std::{process::ExitCode, time::Duration};
 
@@ -71,6 +72,9 @@ fn main() -> ExitCode {
         reach::a_socket_leads_to_the_server,
         storm::no_two_hold_in_a_storm_of_kills,
         storm::many_locks_are_renewed_by_few_statements,
+        swap::the_queue_goes_on_where_a_proxy_swaps_sessions,
+        swap::named_locks_are_refused_where_a_proxy_swaps_sessions,
+        swap::without_doorbells_no_named_lock_is_asked_for,
     };
     let trials = match runtime.block_on(start(Brand::Mariadb, Flavour::Standalone)) {
         // It was a look whether there is one: each case kills and pauses its own.

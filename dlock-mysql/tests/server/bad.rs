@@ -7,7 +7,7 @@ use dlock_core::{Error, Locks, Registry, Result};
 use dlock_mysql::DRIVER;
 use tokio::time::sleep;
 
-use crate::{ask, connect, stranger, tell, until};
+use crate::{ask, connect, named_locks, status, stranger, tell, until};
 
 async fn connect_as(server: &Running, user: &str, database: &str) -> Result<Locks> {
     let address = server.servers()[0].address();
@@ -86,8 +86,7 @@ pub(crate) async fn names_leave_no_rows(server: &Running) {
     let mut other = stranger(server).await;
     assert_eq!(ask(&mut other, "SELECT COUNT(*) FROM dlock_queue").await, 0, "a claim is left");
     assert_eq!(ask(&mut other, "SELECT COUNT(*) FROM dlock_fence").await, 1024, "the fence has grown");
-    let named = "SELECT COUNT(*) FROM information_schema.metadata_lock_info WHERE lock_type = 'User lock'";
-    assert_eq!(ask(&mut other, named).await, 0, "a named lock is left");
+    assert_eq!(named_locks(&mut other).await, 0, "a named lock is left");
 }
 
 pub(crate) async fn a_row_that_somebody_locks_costs_no_other_lock(server: &Running) {
@@ -101,9 +100,8 @@ pub(crate) async fn a_row_that_somebody_locks_costs_no_other_lock(server: &Runni
     tell(&mut other, "START TRANSACTION; SELECT * FROM dlock_queue WHERE name = 'job 7' FOR UPDATE").await;
     let renewed = format!("SELECT COUNT(*) FROM dlock_queue WHERE expires > {last}");
     until(&mut watcher, &renewed, 19).await;
-    let waits = "SELECT variable_value FROM information_schema.global_status
-        WHERE variable_name = 'INNODB_ROW_LOCK_WAITS'";
-    assert_eq!(ask(&mut watcher, waits).await, 0, "a renewal waited for the locked row");
+    let waits = status(&mut watcher, &["Innodb_row_lock_waits"]).await;
+    assert_eq!(waits, 0, "a renewal waited for the locked row");
     tell(&mut other, "COMMIT").await;
     until(&mut watcher, &renewed, 20).await;
     for (number, held) in held.into_iter().enumerate() {

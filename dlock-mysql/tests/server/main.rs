@@ -76,25 +76,35 @@ fn main() -> ExitCode {
         swap::named_locks_are_refused_where_a_proxy_swaps_sessions,
         swap::without_doorbells_no_named_lock_is_asked_for,
     };
-    let trials = match runtime.block_on(start(Brand::Mariadb, Flavour::Standalone)) {
-        // It was a look whether there is one: each case kills and pauses its own.
-        Ok(_) => cases
-            .into_iter()
-            .map(|(name, case)| Trial::test(name, move || run(case)))
-            .chain([Trial::test("a_certificate_is_looked_at", || {
-                Runtime::new()?.block_on(a_certificate_is_looked_at())
-            })])
-            .collect(),
-        Err(gone) => vec![gone.trial("server")],
-    };
+    let trials = [Brand::Mariadb, Brand::Mysql].into_iter().flat_map(|brand| {
+        match runtime.block_on(start(brand, Flavour::Standalone)) {
+            // It was a look whether there is one: each case kills and pauses its own.
+            Ok(_) => trials(brand, &cases),
+            Err(gone) => vec![gone.trial(brand.name())],
+        }
+    });
+    let trials = trials.collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+/// Each case on this brand.
+fn trials(brand: Brand, cases: &[(String, Case)]) -> Vec<Trial> {
+    let named = |name: &str| format!("{}::{name}", brand.name());
+    let plain = cases.iter().map(|(name, case)| {
+        let case = *case;
+        Trial::test(named(name), move || run(brand, case))
+    });
+    let tls = Trial::test(named("a_certificate_is_looked_at"), move || {
+        Runtime::new()?.block_on(a_certificate_is_looked_at(brand))
+    });
+    plain.chain([tls]).collect()
 }
 
 type Case = fn(&Runtime, &Running);
 
-fn run(case: Case) -> std::result::Result<(), libtest_mimic::Failed> {
+fn run(brand: Brand, case: Case) -> std::result::Result<(), libtest_mimic::Failed> {
     let runtime = Runtime::new()?;
-    let server = runtime.block_on(start(Brand::Mariadb, Flavour::Standalone));
+    let server = runtime.block_on(start(brand, Flavour::Standalone));
     let server = server.map_err(|Unreachable { reason, .. }| reason)?;
     case(&runtime, &server);
     Ok(())
@@ -118,6 +128,41 @@ async fn ask(session: &mut MySqlConnection, sql: &str) -> i64 {
     row.try_get_unchecked(0).expect("a number")
 }
 
+/// Ends all other sessions of clients.
+async fn end_sessions(session: &mut MySqlConnection) {
+    let ids = "SELECT id FROM information_schema.processlist WHERE user = 'dlock' AND id <> CONNECTION_ID()";
+    let ids = sqlx::raw_sql(ids).fetch_all(&mut *session).await.expect("rows");
+    for id in ids {
+        let id: i64 = id.try_get_unchecked(0).expect("a number");
+        // It may have ended meanwhile.
+        sqlx::raw_sql(AssertSqlSafe(format!("KILL {id}"))).execute(&mut *session).await.ok();
+    }
+}
+
+/// How many named locks somebody has.
+async fn named_locks(session: &mut MySqlConnection) -> i64 {
+    let list = match brand(session).await {
+        Brand::Mariadb => "information_schema.metadata_lock_info WHERE lock_type = 'User lock'",
+        Brand::Mysql => "performance_schema.metadata_locks WHERE object_type = 'USER LEVEL LOCK'",
+    };
+    ask(session, &format!("SELECT COUNT(*) FROM {list}")).await
+}
+
+/// The sum of what the server has counted under these names.
+async fn status(session: &mut MySqlConnection, names: &[&str]) -> i64 {
+    let names = names.join("', '");
+    let counted = AssertSqlSafe(format!("SHOW GLOBAL STATUS WHERE variable_name IN ('{names}')"));
+    let counted = sqlx::raw_sql(counted).fetch_all(session).await.expect("rows");
+    counted.iter().map(|row| row.try_get_unchecked::<i64, _>(1).expect("a number")).sum()
+}
+
+async fn brand(session: &mut MySqlConnection) -> Brand {
+    match ask(session, "SELECT VERSION() LIKE '%MariaDB%'").await {
+        0 => Brand::Mysql,
+        _ => Brand::Mariadb,
+    }
+}
+
 async fn tell(session: &mut MySqlConnection, sql: &str) {
     sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(session).await.expect("it does that");
 }
@@ -139,14 +184,7 @@ async fn a_killed_session_loses_no_lock(server: &Running) {
     let waits = tokio::spawn(async move { behind.mutex("job").lock().await });
     for _ in 0..5 {
         sleep(Duration::from_millis(300)).await;
-        let ids =
-            "SELECT id FROM information_schema.processlist WHERE user = 'dlock' AND id <> CONNECTION_ID()";
-        let ids = sqlx::raw_sql(ids).fetch_all(&mut other).await.expect("rows");
-        for id in ids {
-            let id: i64 = id.try_get_unchecked(0).expect("a number");
-            // It may have ended meanwhile.
-            sqlx::raw_sql(AssertSqlSafe(format!("KILL {id}"))).execute(&mut other).await.ok();
-        }
+        end_sessions(&mut other).await;
     }
     assert!(!held.is_lost(), "the row is there, whatever sessions there are");
     assert!(!waits.is_finished(), "two hold it");
@@ -202,8 +240,8 @@ async fn an_attempt_that_a_paused_server_does_late_leaves_nothing(server: &Runni
 }
 
 /// Takes a lock with TLS, with the right authority and with none.
-async fn a_certificate_is_looked_at() -> std::result::Result<(), libtest_mimic::Failed> {
-    let server = start(Brand::Mariadb, Flavour::Tls).await.map_err(|Unreachable { reason, .. }| reason)?;
+async fn a_certificate_is_looked_at(brand: Brand) -> std::result::Result<(), libtest_mimic::Failed> {
+    let server = start(brand, Flavour::Tls).await.map_err(|Unreachable { reason, .. }| reason)?;
     let ca = server.ca().expect("the recipe has one");
     let locks = connect(&server, &format!("&ca={}", ca.display())).await.expect("the certificate is right");
     locks.mutex("job").lock().await.expect("nobody holds it").release().await.expect("held until now");

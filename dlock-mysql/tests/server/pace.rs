@@ -7,7 +7,7 @@ use dlock_core::Locks;
 use sqlx::mysql::MySqlConnection;
 use tokio::time::{Instant, sleep};
 
-use crate::{ask, connect, stranger};
+use crate::{ask, connect, status, stranger};
 
 const ROUNDS: usize = 3;
 const PAIRS: u32 = 100;
@@ -61,13 +61,9 @@ pub(crate) async fn a_waiter_is_woken_by_the_server(server: &Running) {
 
 /// How many changes of rows the server has committed.
 async fn commits(session: &mut MySqlConnection) -> i64 {
-    let changes = "SELECT SUM(variable_value) FROM information_schema.global_status
-        WHERE variable_name IN ('COM_COMMIT', 'COM_DELETE', 'COM_UPDATE')";
-    let all = ask(session, changes).await;
+    let all = status(session, &["Com_commit", "Com_delete", "Com_update"]).await;
     // A transaction has an update, which is no commit of its own.
-    let begun =
-        "SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'COM_BEGIN'";
-    all - ask(session, begun).await
+    all - status(session, &["Com_begin"]).await
 }
 
 async fn lock(locks: &Locks, figures: &mut Figures) {

@@ -2,7 +2,7 @@
 
 use dlock_conformance::stores::{
     Running,
-    mysql::{Brand, Flavour, start},
+    mysql::{Flavour, start},
 };
 use dlock_core::{Error, Locks, Registry, Result};
 use dlock_mysql::DRIVER;
@@ -11,7 +11,7 @@ use tokio::{
     net::{TcpStream, UnixListener},
 };
 
-use crate::{ask, stranger, tell};
+use crate::{ask, brand, end_sessions, stranger, tell};
 
 const CLAIMS: &str = "SELECT COUNT(*) FROM dlock_queue";
 
@@ -20,8 +20,9 @@ async fn connect_at(servers: &str) -> Result<Locks> {
 }
 
 pub(crate) async fn of_several_hosts_the_one_that_takes_writes_is_used(server: &Running) {
-    let beside = start(Brand::Mariadb, Flavour::Standalone).await.expect("another one runs");
-    let (mut one, mut other) = (stranger(server).await, stranger(&beside).await);
+    let mut one = stranger(server).await;
+    let beside = start(brand(&mut one).await, Flavour::Standalone).await.expect("another one runs");
+    let mut other = stranger(&beside).await;
     tell(&mut one, "SET GLOBAL read_only = 1").await;
     let hosts = format!("{},{}/dlock", server.servers()[0].address(), beside.servers()[0].address());
     let locks = connect_at(&hosts).await.expect("one of them takes writes");
@@ -29,7 +30,8 @@ pub(crate) async fn of_several_hosts_the_one_that_takes_writes_is_used(server: &
     assert_eq!(ask(&mut other, CLAIMS).await, 1, "the lock is not where writes are taken");
     held.release().await.expect("held until now");
     // They change places, which ends the sessions of clients.
-    tell(&mut other, "SET GLOBAL read_only = 1; KILL USER dlock@'127.0.0.1'").await;
+    tell(&mut other, "SET GLOBAL read_only = 1").await;
+    end_sessions(&mut other).await;
     tell(&mut one, "SET GLOBAL read_only = 0").await;
     let held = locks.mutex("job").lock().await.expect("the other takes writes now");
     assert_eq!(ask(&mut one, CLAIMS).await, 1, "the lock is not where writes are taken");

@@ -19,7 +19,7 @@ use futures_util::future::join_all;
 use sqlx::{AssertSqlSafe, Row as _};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::{ask, connect, stranger};
+use crate::{ask, connect, named_locks, status, stranger};
 
 fn number(variable: &str, default: u64) -> u64 {
     env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
@@ -126,9 +126,8 @@ pub(crate) async fn no_two_hold_in_a_storm_of_kills(server: &Running) {
     let granted = room.check_order();
     let mut other = stranger(server).await;
     assert_eq!(ask(&mut other, "SELECT COUNT(*) FROM dlock_queue").await, 0, "a claim is left");
-    let named = "SELECT COUNT(*) FROM information_schema.metadata_lock_info WHERE lock_type = 'User lock'";
     let freed = async {
-        while ask(&mut other, named).await > 0 {
+        while named_locks(&mut other).await > 0 {
             sleep(Duration::from_millis(20)).await;
         }
     };
@@ -155,12 +154,10 @@ pub(crate) async fn many_locks_are_renewed_by_few_statements(server: &Running) {
     // A pass later all have been renewed once, and go on.
     sleep(ttl / 3).await;
     // As the server counts them, those of a batch one by one.
-    let counted =
-        "SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'QUESTIONS'";
-    let before = ask(&mut other, counted).await;
+    let before = status(&mut other, &["Questions"]).await;
     sleep(ttl / 3).await;
     // The second question is counted too.
-    let statements = ask(&mut other, counted).await - before - 1;
+    let statements = status(&mut other, &["Questions"]).await - before - 1;
     println!("{count} locks, taken in {took:?}: {statements} statements in a third of their ttl");
     assert!(statements > 0, "none is renewed");
     assert!(statements <= 100, "{statements} statements renew {count} locks");

@@ -79,11 +79,21 @@ async fn packet(from: &mut (impl io::AsyncRead + Unpin)) -> io::Result<Vec<u8>> 
     Ok(packet)
 }
 
+/// Takes from a server's greeting what says that it can do TLS.
+fn without_tls(greeting: &mut [u8]) {
+    // Before it stand the protocol's version, the server's version, the number of the session, and the first part of a random text.
+    let version_ends = greeting[5..].iter().position(|byte| *byte == 0).expect("a version");
+    let abilities = 5 + version_ends + 1 + 4 + 8 + 1;
+    greeting[abilities + 1] &= !0x08;
+}
+
 /// Two sessions answer in turn. After an error comes what undoes the call, so it goes to the same session.
 async fn swap(client: TcpStream, server: SocketAddr, calls: Arc<Mutex<String>>) -> io::Result<()> {
     let (mut from_client, mut to_client) = client.into_split();
     let mut one = TcpStream::connect(server).await?;
-    to_client.write_all(&packet(&mut one).await?).await?;
+    let mut greeting = packet(&mut one).await?;
+    without_tls(&mut greeting);
+    to_client.write_all(&greeting).await?;
     let login = packet(&mut from_client).await?;
     one.write_all(&login).await?;
     to_client.write_all(&packet(&mut one).await?).await?;

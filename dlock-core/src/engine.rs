@@ -9,6 +9,7 @@ mod observe;
 mod stake;
 mod terms;
 mod thread;
+mod together;
 
 pub(crate) use client::Client;
 pub(crate) use hold::{Hold, Reentry};
@@ -16,3 +17,4 @@ pub(crate) use keeper::{Keeper, LastFailure, Outcome, release_until_forgotten, r
 pub(crate) use stake::Stake;
 pub(crate) use terms::{Cadence, Terms};
 pub(crate) use thread::Thread;
+pub(crate) use together::Joint;

@@ -35,7 +35,7 @@ pub use driver::{
 };
 pub use lock::{
     Acquire, DistributedLock, DistributedLockExt, FairLock, FairMutex, Guard, GuardError, Lock, LockOptions,
-    Locks, LostSignal, MultiLock, Mutex, Owner, ReadLock, Registry, RwLock, RwPair, Semaphore, Ticket,
-    TryAcquire, WriteLock, kind,
+    Locks, LostSignal, Member, MultiLock, Mutex, Owner, ReadLock, Registry, RwLock, RwPair, Semaphore,
+    Ticket, TryAcquire, WriteLock, kind,
 };
 pub use stores::{RedLock, memory};

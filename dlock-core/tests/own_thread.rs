@@ -11,7 +11,7 @@ use std::{
 
 use async_trait::async_trait;
 use dlock_core::{
-    DistributedLock, Error, LockOptions, Locks, MultiLock, Registry, Result,
+    DistributedLock, Error, Kind, LockOptions, Locks, MultiLock, Registry, Result,
     driver::{Attempt, Backend, Claim, Info, Release, Renewal, Request, Store},
     memory::MemoryBackend,
 };
@@ -148,4 +148,36 @@ fn whoever_goes_last_waits_until_what_was_let_go_is_released() {
         let free = runtime.block_on(async { other.mutex(name).try_lock().await });
         assert!(free.unwrap().is_some(), "it is still locked when the program could end");
     }
+}
+
+#[test]
+fn a_multilock_of_a_client_with_a_thread_lives_on_that_thread() {
+    let locks = connect("memory:multi");
+    let names = ["a", "b", "c"];
+    let all = MultiLock::new(names.map(|name| locks.of(Kind::Mutex, name))).unwrap();
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let ttl = Duration::from_secs(2);
+    runtime.block_on(async {
+        let held = all.lock(&LockOptions::new().ttl(ttl)).await.unwrap();
+        thread::sleep(2 * ttl);
+        assert!(!held.is_lost(), "the caller's runtime was blocked, and it was not renewed");
+        held.release().await.unwrap();
+    });
+    // Dropped wherever it is after so many polls. The thread goes on meanwhile.
+    for polls in 1..6 {
+        runtime.block_on(async {
+            let options = LockOptions::new();
+            let mut asking = all.lock(&options);
+            for _ in 0..polls {
+                if asking.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+            drop(asking);
+            all.lock(&options).await.unwrap().release().await.unwrap();
+        });
+    }
+    drop((runtime, all, locks));
+    assert!(block_on(connect("memory:multi").list("")).unwrap().is_empty(), "left behind");
 }

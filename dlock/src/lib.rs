@@ -33,9 +33,9 @@ pub mod config;
 
 pub use dlock_core::{
     Acquire, ClaimId, Contender, DistributedLock, DistributedLockExt, Error, FairLock, FairMutex, Guard,
-    GuardError, Kind, Lock, LockName, LockOptions, LockState, Locks, LostReason, LostSignal, MultiLock,
-    Mutex, Owner, ReadLock, RedLock, Registry, Result, RwLock, RwPair, Semaphore, Ticket, Token, TryAcquire,
-    Wait, Who, WriteLock, driver,
+    GuardError, Kind, Lock, LockName, LockOptions, LockState, Locks, LostReason, LostSignal, Member,
+    MultiLock, Mutex, Owner, ReadLock, RedLock, Registry, Result, RwLock, RwPair, Semaphore, Ticket, Token,
+    TryAcquire, Wait, Who, WriteLock, driver,
 };
 
 /// Connects to the store that a URL names, with the stores that are compiled in.

@@ -1,8 +1,9 @@
 //! The driver contract: what a store must be able to do, and nothing else.
 //!
 //! Six methods stand between a store and the engine: [`Backend::info`] and [`Backend::claim`], and four of
-//! [`Claim`]. A fifth, [`Claim::detach`], is for stores that can keep a claim without its client. Waiting, time-outs,
-//! cancellation, renewal, loss and reentrancy are the engine's.
+//! [`Claim`]. [`Claim::detach`] is for stores that can keep a claim without its client, and [`Backend::attempt_all`] for
+//! those that can grant several locks in one step. Waiting, time-outs, cancellation, renewal, loss and reentrancy are the
+//! engine's.
 
 use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
@@ -111,6 +112,26 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Prepares a claim. Does no I/O: nothing is in the store before the first [`Claim::attempt`].
     fn claim(&self, request: Request) -> Box<dyn Claim>;
 
+    /// Grants all these requests in one step, or none of them. Each has another name, the wait [`Wait::Never`], and a kind
+    /// that waits for everybody ahead of it: [`Kind::Mutex`], [`Kind::Fair`] or [`Kind::Write`]. So the step succeeds if nobody
+    /// holds or waits for any of the names.
+    ///
+    /// The engine calls it for a [`MultiLock`](crate::MultiLock), only if [`Info::together`] is above one, and with that many
+    /// requests at the most. A task of the engine waits for the answer to the end, as with [`Claim::attempt`]. Like every call
+    /// it must end by itself.
+    ///
+    /// After [`Together::Busy`] nothing of the requests is in the store. After [`Together::Granted`] each claim is as if its own
+    /// `attempt` had been granted.
+    ///
+    /// # Errors
+    /// The outcome is unknown. The engine then makes a claim of each request with [`claim`](Self::claim), and calls its
+    /// `attempt` or its `release`. That claim must find what this call may have left in the store: its `attempt` gets the grant,
+    /// its `release` removes it.
+    async fn attempt_all(&self, requests: Vec<Request>) -> Result<Together> {
+        let what = format!("grant {} locks in one step", requests.len());
+        Err(Error::Unsupported { store: "this driver", what })
+    }
+
     /// Ends the client's business with the store, in this order: waits for calls under way, then ends sessions and leases,
     /// then connections. The engine calls it once the last claim has been released. Default: nothing; dropping the backend
     /// ends its connections.
@@ -194,6 +215,23 @@ pub enum Attempt {
         /// When to ask again even without a hint, for example when the holder's ttl ends.
         retry_in: Duration,
     },
+}
+
+/// The answer to [`attempt_all`](Backend::attempt_all).
+pub enum Together {
+    /// Every claim holds its lock. In the order of the requests.
+    Granted(Vec<(Box<dyn Claim>, Grant)>),
+    /// Somebody holds or waits for the lock of one request. This is the place of the first such request in the list.
+    Busy(usize),
+}
+
+impl fmt::Debug for Together {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Granted(claims) => f.debug_list().entries(claims.iter().map(|(_, grant)| grant)).finish(),
+            Self::Busy(at) => f.debug_tuple("Busy").field(at).finish(),
+        }
+    }
 }
 
 /// What a granted claim gets.

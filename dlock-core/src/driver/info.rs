@@ -34,6 +34,8 @@ pub struct Info {
     /// Whether it can keep a claim for a given time without its client ([`Claim::detach`](super::Claim::detach)): for
     /// [`LockOptions::at_least`](crate::LockOptions::at_least) and [tickets](crate::Ticket).
     pub detaches: bool,
+    /// How many free locks it can grant in one step ([`Backend::attempt_all`](super::Backend::attempt_all)). One: it cannot.
+    pub together: usize,
     /// The shortest and the longest ttl it can keep.
     pub ttl: RangeInclusive<Duration>,
     /// The shortest and the longest [lease](crate::LockOptions::lease), and the longest time for which a claim can be
@@ -57,6 +59,7 @@ impl Info {
             tokens: false,
             downgrades: &[],
             detaches: false,
+            together: 1,
             ttl: lasting.clone(),
             leases: lasting,
             session: None,
@@ -96,6 +99,14 @@ impl Info {
     #[must_use]
     pub fn detaches(mut self, detaches: bool) -> Self {
         self.detaches = detaches;
+        self
+    }
+
+    /// How many free locks it can grant in one step, all or none: for a driver that has
+    /// [`attempt_all`](super::Backend::attempt_all). Default: one.
+    #[must_use]
+    pub fn together(mut self, most: usize) -> Self {
+        self.together = most;
         self
     }
 

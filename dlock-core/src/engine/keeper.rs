@@ -128,26 +128,49 @@ impl Keeper {
         self.spawn(|keeper, claim| keeper.give_back(claim, reply));
     }
 
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the keeper: one task a claim, which the client's close waits for"
-    )]
+    /// Starts a task that asks for what an earlier request of the same claim may have been granted: see
+    /// [`start_together`](Self::start_together).
+    pub(super) fn start_again(self: Box<Self>, reply: oneshot::Sender<Outcome>) {
+        self.spawn(|keeper, claim| keeper.run_again(claim, reply));
+    }
+
+    /// Starts a task that keeps a claim that was granted already.
+    pub(super) fn start_to_keep(self: Box<Self>, claim: Box<dyn Claim>, grant: Grant, sent: Moment) -> Stake {
+        let client = Arc::clone(&self.client);
+        let (hold, stake) = self.begin_hold(grant, sent);
+        start(&client.tasks, self.keep(claim, hold));
+        stake
+    }
+
     fn spawn<Life: Future<Output = ()> + Send + 'static>(
         self: Box<Self>,
         life: impl FnOnce(Box<Self>, Box<dyn Claim>) -> Life,
     ) {
         let claim = self.client.store.backend.claim(self.request.clone());
-        let tasks = self.client.tasks.clone();
-        // Boxed, because tokio moves what it is given to spawn several times, and keepers are large.
-        tasks.spawn(Box::pin(life(self, claim)));
+        let client = Arc::clone(&self.client);
+        start(&client.tasks, life(self, claim));
     }
 
-    async fn run(self: Box<Self>, mut claim: Box<dyn Claim>, mut reply: oneshot::Sender<Outcome>) {
+    async fn run(self: Box<Self>, claim: Box<dyn Claim>, reply: oneshot::Sender<Outcome>) {
         // The client may have been closed between the call and the start of this task.
         if self.client.closing.is_cancelled() {
-            reply.send(Err(Error::Closed { name: self.request.name.clone() })).ok();
+            reply.send(Err(self.closed())).ok();
             return;
         }
+        self.compete(claim, reply).await;
+    }
+
+    /// As [`run`](Self::run), for a claim that may be in the store already: whoever does not ask any more must release it.
+    async fn run_again(self: Box<Self>, mut claim: Box<dyn Claim>, reply: oneshot::Sender<Outcome>) {
+        if self.client.closing.is_cancelled() {
+            reply.send(Err(self.closed())).ok();
+        } else if !reply.is_closed() {
+            return self.compete(claim, reply).await;
+        }
+        self.leave(claim.as_mut(), None, None).await;
+    }
+
+    async fn compete(self: Box<Self>, mut claim: Box<dyn Claim>, mut reply: oneshot::Sender<Outcome>) {
         let begun = Begun::now();
         // A driver that panics may have left something in the store, so a panic is a failure that ends with a release.
         let contest = AssertUnwindSafe(self.contend(claim.as_mut(), &mut reply)).catch_unwind().await;
@@ -176,13 +199,18 @@ impl Keeper {
         sent: Moment,
         reply: oneshot::Sender<Outcome>,
     ) {
+        let (hold, stake) = self.begin_hold(grant, sent);
+        // If the caller is gone, this drops the stake, which releases the hold like any dropped guard.
+        reply.send(Ok(Some(stake))).ok();
+        self.keep(claim, hold).await;
+    }
+
+    fn begin_hold(&self, grant: Grant, sent: Moment) -> (Arc<Hold>, Stake) {
         let deadline = sent.after(grant.valid_for);
         let end = self.terms.longest.map(|longest| sent.after(longest));
         let hold = Arc::new(Hold::new(&self.request, self.info(), grant.token, deadline, end));
         let stake = Stake::new(Arc::clone(&hold), Side::of(self.request.kind));
-        // If the caller is gone, this drops the stake, which releases the hold like any dropped guard.
-        reply.send(Ok(Some(stake))).ok();
-        self.keep(claim, hold).await;
+        (hold, stake)
     }
 
     async fn contend(&self, claim: &mut dyn Claim, reply: &mut oneshot::Sender<Outcome>) -> Contest {
@@ -231,7 +259,7 @@ impl Keeper {
                 biased;
                 () = reply.closed() => return Contest::Deserted,
                 () = self.client.closing.cancelled() => {
-                    return Contest::Failed(Error::Closed { name: self.request.name.clone() });
+                    return Contest::Failed(self.closed());
                 }
                 () = hint => hints += 1,
                 () = sleep(nap) => hints = 0,
@@ -240,6 +268,10 @@ impl Keeper {
                 return Contest::Deserted;
             }
         }
+    }
+
+    fn closed(&self) -> Error {
+        Error::Closed { name: self.request.name.clone() }
     }
 
     pub(super) fn panicked(&self) -> Error {
@@ -498,6 +530,16 @@ impl Contest {
             Self::Failed(_) => "failed",
         }
     }
+}
+
+/// Starts a task of the engine.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the keeper: one task a claim, which the client's close waits for"
+)]
+pub(super) fn start(tasks: &TaskTracker, life: impl Future<Output = ()> + Send + 'static) {
+    // Boxed, because tokio moves what it is given to spawn several times, and keepers are large.
+    tasks.spawn(Box::pin(life));
 }
 
 /// Runs a call to a driver to its end, as a task of its own. RedLock does this with calls to members that answer late: such

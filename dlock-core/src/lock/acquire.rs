@@ -17,8 +17,8 @@ use tokio::{
 
 use super::{Guard, LockOptions, Locks, Owner, contract, owner::Slot};
 use crate::{
-    driver::{Error, Kind, LockName, Moment, Request, Result, Wait},
-    engine::{Keeper, LastFailure, Outcome, Reentry, Stake, Terms},
+    driver::{Error, Kind, LockName, Moment, Request, Result, Wait, Who},
+    engine::{Keeper, LastFailure, Outcome, Reentry, Stake},
 };
 
 /// The lock to acquire: everything about it but the options.
@@ -213,33 +213,41 @@ impl Future for TryAcquire {
 }
 
 async fn acquire(target: Target, options: LockOptions) -> Outcome {
-    let client = target.locks.client();
-    let info = client.store.backend.info();
-    let options = options.or(&target.locks.defaults());
-    target.name.check()?;
-    options.validate(info)?;
-    info.check_kind(target.kind)?;
-    let (limit, who) = (target.limit()?, options.who(target.locks.who())?);
-    client.check(&target.name)?;
+    let checked = target.check(options)?;
+    let options = &checked.options;
     // One deadline for everything that the call does.
     let until = match options.waiting() {
         Wait::For(waited) => Some(Deadline { waited, at: Moment::now().after(waited).instant() }),
         Wait::Never | Wait::Forever => None,
     };
-    let contest = async |until| {
-        let terms = options.terms(info);
-        let request = Request::by(who, target.name.clone(), target.kind, terms.ttl);
-        contest(&target, request.limit(limit).wait(options.waiting()), terms, until).await
-    };
+    let contest = async |until| contest(&target, &checked, until).await;
     let stake = match &target.owner {
         None => contest(until).await?,
-        Some(owner) => own(owner, &target, &options, until, contest).await?,
+        Some(owner) => own(owner, &target, options, until, contest).await?,
     };
     // Only now, when the caller gets it: a grant that nobody takes must not stay.
     if let (Some(taken), Some(least)) = (&stake, options.staying()) {
         taken.hold.stay_for(least);
     }
     Ok(stake)
+}
+
+/// What a call asks for, checked without asking the store.
+pub(super) struct Checked {
+    options: LockOptions,
+    limit: NonZeroU32,
+    who: Who,
+}
+
+impl Checked {
+    /// A keeper for a new claim.
+    pub(super) fn keeper(&self, target: &Target, failure: Option<LastFailure>) -> Box<Keeper> {
+        let client = target.locks.client();
+        let terms = self.options.terms(client.store.backend.info());
+        let request = Request::by(self.who.clone(), target.name.clone(), target.kind, terms.ttl);
+        let request = request.limit(self.limit).wait(self.options.waiting());
+        Keeper::new(client, request, terms, failure)
+    }
 }
 
 /// Enters the owner's hold if there is one. Otherwise takes the lock, while the owner's other tasks wait.
@@ -278,6 +286,22 @@ async fn own(
 }
 
 impl Target {
+    /// Checks everything that can be checked without the store.
+    ///
+    /// # Errors
+    /// Those of [`DistributedLock::lock`](crate::DistributedLock::lock) before any I/O.
+    pub(super) fn check(&self, options: LockOptions) -> Result<Checked> {
+        let client = self.locks.client();
+        let info = client.store.backend.info();
+        let options = options.or(&self.locks.defaults());
+        self.name.check()?;
+        options.validate(info)?;
+        info.check_kind(self.kind)?;
+        let (limit, who) = (self.limit()?, options.who(self.locks.who())?);
+        client.check(&self.name)?;
+        Ok(Checked { options, limit, who })
+    }
+
     /// # Errors
     /// [`Error::InvalidOptions`] if it is zero.
     fn limit(&self) -> Result<NonZeroU32> {
@@ -301,11 +325,10 @@ impl Slot {
 }
 
 /// Starts a keeper, and waits for its answer or until the time is over.
-async fn contest(target: &Target, request: Request, terms: Terms, until: Option<Deadline>) -> Outcome {
-    let client = target.locks.client();
+async fn contest(target: &Target, checked: &Checked, until: Option<Deadline>) -> Outcome {
     let failure = until.as_ref().map(|_| LastFailure::default());
     let (reply, mut answer) = oneshot::channel();
-    Keeper::new(client, request, terms, failure.clone()).start(reply);
+    checked.keeper(target, failure.clone()).start(reply);
     let outcome = match until {
         None => (&mut answer).await,
         Some(until) => match timeout_at(until.at, &mut answer).await {
@@ -320,7 +343,7 @@ async fn contest(target: &Target, request: Request, terms: Terms, until: Option<
             }
         },
     };
-    outcome.unwrap_or_else(|_| Err(client.keeper_ended()))
+    outcome.unwrap_or_else(|_| Err(target.locks.client().keeper_ended()))
 }
 
 /// When a bounded wait ends.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Guard, LockOptions};
+use super::{Guard, LockOptions, Member};
 use crate::driver::{Error, Kind, LockName, Result};
 
 /// A lock, of any kind and on any store. Object-safe, so that configuration can choose.
@@ -37,6 +37,13 @@ pub trait DistributedLock: Send + Sync {
     fn check(&self, options: &LockOptions) -> Result<()> {
         let _ = options;
         Ok(())
+    }
+
+    /// For a [`MultiLock`](crate::MultiLock), which takes members of one client in one request where the store can do that.
+    /// By default `None`: the MultiLock asks for this lock by itself. A lock that wraps another and adds nothing to `try_lock`
+    /// may return what the other one returns.
+    fn member(&self) -> Option<Member> {
+        None
     }
 
     /// Waits for the lock, as long as `options` say. What they leave unset is taken from the client's

@@ -5,7 +5,8 @@ use std::marker::PhantomData;
 use async_trait::async_trait;
 
 use super::{
-    Acquire, DistributedLock, FairLock, Guard, LockOptions, Locks, Owner, RwLock, TryAcquire, acquire::Target,
+    Acquire, DistributedLock, FairLock, Guard, LockOptions, Locks, Member, Owner, RwLock, TryAcquire,
+    acquire::Target,
 };
 use crate::driver::{Kind, LockName, Result};
 
@@ -162,6 +163,10 @@ impl<K: kind::Side> DistributedLock for Lock<K> {
 
     fn check(&self, options: &LockOptions) -> Result<()> {
         options.clone().or(&self.defaults()).validate(self.target.locks.info())
+    }
+
+    fn member(&self) -> Option<Member> {
+        Member::of(&self.target)
     }
 
     async fn lock(&self, options: &LockOptions) -> Result<Guard> {

@@ -1,6 +1,7 @@
-//! MultiLock: all of several locks, of any kinds and stores, as one.
+//! MultiLock: all of several locks, of any kinds and stores, as one. Over the usual length, so that the whole algorithm is in
+//! one file.
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, future::pending, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::future::{join_all, select_all};
@@ -9,13 +10,15 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{DistributedLock, Guard, LockOptions, guard::release_all};
+use super::{DistributedLock, Guard, LockOptions, Member, guard::release_all, member::Tried};
 use crate::driver::{Error, Kind, LockName, Result, Wait};
 
 /// Several locks as one: of any names, kinds and stores. A call gets all of them or none, with one deadline.
 ///
-/// First it asks all members at once; on one connection that takes one round trip. If a member is busy, it waits for that
-/// one. Meanwhile it holds only members that come before the busy one in an order that all MultiLocks share (store, then
+/// First it asks all members at once; on one connection that takes one round trip. The exclusive members of one client are
+/// one request if the store can grant several locks in one step ([`Info::together`](crate::driver::Info::together)), as etcd
+/// can; members with an [`Owner`](crate::Owner) are always asked one by one. If a member is busy, it waits for that one.
+/// Meanwhile it holds only members that come before the busy one in an order that all MultiLocks share (store, then
 /// name). So two MultiLocks never deadlock, and nothing is held that need not be.
 ///
 /// Its guard has a [token](Guard::tokens) per member and is lost when any member is lost; the others stay held until
@@ -37,6 +40,8 @@ use crate::driver::{Error, Kind, LockName, Result, Wait};
 pub struct MultiLock {
     /// In the order that all MultiLocks share.
     members: Vec<Arc<dyn DistributedLock>>,
+    /// For each member what is needed to ask for it together with others. `None` if it must be asked by itself.
+    joinable: Vec<Option<Member>>,
     name: LockName,
 }
 
@@ -82,27 +87,86 @@ impl MultiLock {
         members.dedup_by(|a, b| is_same(a.as_ref(), b.as_ref()));
         let names: Vec<_> = members.iter().map(|member| member.name().as_str()).collect();
         let name = LockName::unchecked(names.join(" + "));
-        Ok(Self { members, name })
+        let joinable = members.iter().map(|member| member.member()).collect();
+        Ok(Self { members, joinable, name })
     }
 
     /// Tries all members that are not held yet, at once. Keeps those before the first busy one, and releases those behind it.
-    /// Answers which is busy.
+    /// Answers which is busy. A try may keep members behind a busy one; it releases them all anyway.
     async fn ask(&self, held: &mut Vec<Guard>, options: &LockOptions) -> Result<Option<usize>> {
         let from = held.len();
-        let asked = self.members[from..].iter().map(|member| member.try_lock(options));
-        let mut answers = join_all(asked).await.into_iter();
-        for answer in answers.by_ref() {
-            match answer {
-                Ok(Some(guard)) => held.push(guard),
-                Ok(None) => {
-                    release_all(answers.filter_map(Result::ok).flatten().collect()).await.ok();
-                    return Ok(Some(held.len()));
+        let mut granted = BTreeMap::new();
+        let mut busy = None;
+        loop {
+            // A store that finds one of several members busy says only which. Those before it are asked for again.
+            let behind = busy.unwrap_or(self.members.len());
+            let missing = (from..behind).filter(|at| !granted.contains_key(at));
+            let requests = self.requests(missing);
+            if requests.is_empty() || (busy.is_some() && options.waiting() == Wait::Never) {
+                break;
+            }
+            let mut failed = None;
+            let answers = join_all(requests.into_iter().map(|places| self.try_these(places, options))).await;
+            for (at, answer) in answers.into_iter().flatten() {
+                match answer {
+                    Ok(Some(guard)) => drop(granted.insert(at, guard)),
+                    Ok(None) => busy = Some(busy.map_or(at, |first: usize| first.min(at))),
+                    Err(error) => {
+                        if failed.as_ref().is_none_or(|(first, _)| at < *first) {
+                            failed = Some((at, error));
+                        }
+                    }
                 }
-                // The guards that the other members gave are dropped, which releases them.
-                Err(error) => return Err(error),
+            }
+            // The guards that other members gave are dropped, which releases them.
+            match failed {
+                Some((at, error)) if busy.is_none_or(|busy| at < busy) => return Err(error),
+                _ => {}
             }
         }
-        Ok(None)
+        let surplus = busy.map_or_else(BTreeMap::new, |busy| granted.split_off(&busy));
+        held.extend(granted.into_values());
+        release_all(surplus.into_values().collect()).await.ok();
+        Ok(busy)
+    }
+
+    /// Divides members among requests. Those that can be asked for together share one.
+    fn requests(&self, members: impl Iterator<Item = usize>) -> Vec<Vec<usize>> {
+        let mut requests: Vec<Vec<usize>> = Vec::new();
+        for at in members {
+            let has_room = |request: &&mut Vec<usize>| match (&self.joinable[request[0]], &self.joinable[at])
+            {
+                (Some(first), Some(next)) => first.takes(request.len(), next),
+                _ => false,
+            };
+            let joined = self.joinable[at].as_ref().and_then(|_| requests.iter_mut().rfind(has_room));
+            match joined {
+                Some(request) => request.push(at),
+                None => requests.push(vec![at]),
+            }
+        }
+        requests
+    }
+
+    /// Tries the members at these places in one request, and gives the answers with their places. If one is busy, that is the
+    /// only answer.
+    async fn try_these(
+        &self,
+        places: Vec<usize>,
+        options: &LockOptions,
+    ) -> Vec<(usize, Result<Option<Guard>>)> {
+        let together: Vec<_> = places.iter().filter_map(|at| self.joinable[*at].as_ref()).collect();
+        if places.len() == 1 || together.len() < places.len() {
+            return join_all(
+                places.into_iter().map(async |at| (at, self.members[at].try_lock(options).await)),
+            )
+            .await;
+        }
+        match Member::try_all(&together, options).await {
+            Ok(Tried::Busy(at)) => vec![(places[at], Ok(None))],
+            Ok(Tried::Each(answers)) => places.into_iter().zip(answers).collect(),
+            Err(error) => vec![(places[0], Err(error))],
+        }
     }
 
     /// Acquires within the wait, even if a member's store hangs in a try or a release.

@@ -14,8 +14,8 @@ use tokio::sync::Notify;
 
 use crate::driver::{
     Attempt, Backend, Claim, ClaimId, Contender, Driver, Entry, Error, Grant, Info, Inspect, Kind, LockName,
-    LockState, Moment, Release, Renewal, Request, Result, Store, StoreUrl, Token, Turn, Wait, Who, turn,
-    watched, watchers,
+    LockState, Moment, Release, Renewal, Request, Result, Store, StoreUrl, Together, Token, Turn, Wait, Who,
+    turn, watched, watchers,
 };
 
 /// `memory:` and `memory:NAME`: one store per name and process.
@@ -61,6 +61,7 @@ impl MemoryBackend {
             .kinds(&[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind::Permit])
             .tokens(true)
             .detaches(true)
+            .together(usize::MAX)
             .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write]);
         Self { space: Arc::new(Mutex::new(Shelf { last: floor(), queues: BTreeMap::new() })), info }
     }
@@ -91,13 +92,31 @@ impl fmt::Debug for MemoryBackend {
     }
 }
 
+#[async_trait]
 impl Backend for MemoryBackend {
     fn info(&self) -> &Info {
         &self.info
     }
 
     fn claim(&self, request: Request) -> Box<dyn Claim> {
-        Box::new(MemoryClaim { space: Arc::clone(&self.space), request, bell: Arc::default() })
+        Box::new(MemoryClaim::new(&self.space, request))
+    }
+
+    async fn attempt_all(&self, requests: Vec<Request>) -> Result<Together> {
+        let (mut shelf, now) = (self.shelf(), Moment::now());
+        for (at, request) in requests.iter().enumerate() {
+            shelf.bury(&request.name, now);
+            if shelf.blocks(&request.name, request.entry()) {
+                return Ok(Together::Busy(at));
+            }
+        }
+        let granted = requests.into_iter().map(|request| {
+            let claim = MemoryClaim::new(&self.space, request);
+            let token = Token::new(shelf.enter(&claim.request, &claim.bell, now));
+            let grant = Grant { token, valid_for: claim.request.ttl };
+            (Box::new(claim) as Box<dyn Claim>, grant)
+        });
+        Ok(Together::Granted(granted.collect()))
     }
 }
 
@@ -108,6 +127,10 @@ struct MemoryClaim {
 }
 
 impl MemoryClaim {
+    fn new(space: &Arc<Space>, request: Request) -> Self {
+        Self { space: Arc::clone(space), request, bell: Arc::default() }
+    }
+
     fn extend(&self, span: Duration) -> Renewal {
         let Request { name, id, .. } = &self.request;
         let now = Moment::now();
@@ -141,14 +164,10 @@ impl Claim for MemoryClaim {
                 shelf.place(name, *id).expect("found above").entry.kind = Kind::Read;
             }
         } else {
-            let entry = self.request.entry();
-            if *wait == Wait::Never && shelf.blocks(name, entry) {
+            if *wait == Wait::Never && shelf.blocks(name, self.request.entry()) {
                 return Ok(Attempt::Busy { retry_in: *ttl });
             }
-            shelf.last += 1;
-            let (number, who, bell) = (shelf.last, self.request.who.clone(), Arc::clone(&self.bell));
-            let queue = shelf.queues.entry(name.clone()).or_insert_with(|| Vec::with_capacity(1));
-            queue.push(Place { entry, number, came: now, expires: now.after(*ttl), who, bell });
+            shelf.enter(&self.request, &self.bell, now);
         }
         Ok(shelf.answer(name, *id, *ttl, now))
     }
@@ -182,6 +201,21 @@ impl Shelf {
 
     fn place(&mut self, name: &LockName, id: ClaimId) -> Option<&mut Place> {
         self.queues.get_mut(name)?.iter_mut().find(|place| place.entry.id == id)
+    }
+
+    /// Puts a claim at the end of its queue. Returns the claim's number.
+    fn enter(&mut self, request: &Request, bell: &Arc<Notify>, now: Moment) -> u64 {
+        self.last += 1;
+        let queue = self.queues.entry(request.name.clone()).or_insert_with(|| Vec::with_capacity(1));
+        queue.push(Place {
+            entry: request.entry(),
+            number: self.last,
+            came: now,
+            expires: now.after(request.ttl),
+            who: request.who.clone(),
+            bell: Arc::clone(bell),
+        });
+        self.last
     }
 
     /// Whether a newcomer would have to wait.

@@ -12,6 +12,7 @@ mod kinds;
 mod line;
 mod look;
 mod loss;
+mod multi;
 mod name;
 mod newcomer;
 mod option;
@@ -57,6 +58,7 @@ pub fn all() -> Vec<Case> {
         owner::cases(),
         look::cases(),
         who::cases(),
+        multi::cases(),
         client::cases(),
         close::cases(),
         option::cases(),

@@ -5,6 +5,7 @@ mod chatty;
 mod deaf;
 mod fast_clock;
 mod flaky;
+mod joint;
 mod queueless;
 mod slow;
 mod switch;
@@ -12,7 +13,10 @@ mod switch;
 use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
-use dlock_core::driver::{Backend, Claim, Info, Request, Store};
+use dlock_core::{
+    Result,
+    driver::{Backend, Claim, Info, Request, Store, Together},
+};
 
 pub use chaos::Chaos;
 pub use fast_clock::fast_clock;
@@ -59,7 +63,8 @@ impl fmt::Display for Habit {
     }
 }
 
-/// A store whose claims are wrapped; its other abilities are as they were.
+/// A store whose claims are wrapped; its other abilities are as they were. A request for several locks in one step goes through
+/// the wrapper as the attempt of one claim.
 pub fn wrap(
     store: Store,
     wrapper: impl Fn(Box<dyn Claim>, Request) -> Box<dyn Claim> + Send + Sync + 'static,
@@ -89,6 +94,10 @@ where
 
     fn claim(&self, request: Request) -> Box<dyn Claim> {
         (self.wrapper)(self.inner.claim(request.clone()), request)
+    }
+
+    async fn attempt_all(&self, requests: Vec<Request>) -> Result<Together> {
+        joint::attempt_all(&self.inner, &self.wrapper, requests).await
     }
 
     async fn close(&self) {

@@ -100,11 +100,17 @@ pub enum Bug {
     /// A hold that was taken back keeps the time for which it was detached: no renewal shortens it, so it outlives its
     /// holder's crash.
     ResumedKeepsItsTime,
+    /// Several locks in one step: if one is busy, those before it stay taken.
+    TogetherKeepsSome,
+    /// Several locks in one step: they are taken if nobody holds them, whoever waits.
+    TogetherPassesWaiters,
+    /// Several locks in one step: that is two steps. The first looks whether they are free, the second takes them.
+    TogetherInTwoSteps,
 }
 
 impl Bug {
     /// All that are bugs.
-    pub const ALL: [Self; 40] = [
+    pub const ALL: [Self; 43] = [
         Self::ReleaseWithoutOwnerCheck,
         Self::ReleaseOfALostClaimRemovesTheNext,
         Self::RenewalCreates,
@@ -145,5 +151,8 @@ impl Bug {
         Self::TicketRemovesTheNext,
         Self::TicketWakesNobody,
         Self::ResumedKeepsItsTime,
+        Self::TogetherKeepsSome,
+        Self::TogetherPassesWaiters,
+        Self::TogetherInTwoSteps,
     ];
 }

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use dlock_core::{
     Result,
-    driver::{Attempt, Backend, Claim, Grant, Info, Release, Renewal, Request, Store},
+    driver::{Attempt, Backend, Claim, Grant, Info, Release, Renewal, Request, Store, Together},
 };
 
 /// The store, which forgets a claim sooner than it says: its clock is fast by this many thousandths.
@@ -14,6 +14,12 @@ pub fn fast_clock(store: Store, thousandths: u32) -> Store {
 }
 
 struct Fast(Arc<dyn Backend>, u32);
+
+impl Fast {
+    fn kept(&self, promised: Duration) -> Duration {
+        promised * 1000 / (1000 + self.1)
+    }
+}
 
 impl fmt::Debug for Fast {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -28,9 +34,26 @@ impl Backend for Fast {
     }
 
     fn claim(&self, request: Request) -> Box<dyn Claim> {
-        let promised = request.ttl;
-        let kept = promised * 1000 / (1000 + self.1);
+        let (promised, kept) = (request.ttl, self.kept(request.ttl));
         Box::new(FastClaim { claim: self.0.claim(request.ttl(kept)), promised, thousandths: self.1 })
+    }
+
+    async fn attempt_all(&self, requests: Vec<Request>) -> Result<Together> {
+        let promised: Vec<_> = requests.iter().map(|request| request.ttl).collect();
+        let kept = requests.into_iter().map(|request| {
+            let kept = self.kept(request.ttl);
+            request.ttl(kept)
+        });
+        Ok(match self.0.attempt_all(kept.collect()).await? {
+            Together::Granted(claims) => {
+                let slow = claims.into_iter().zip(promised).map(|((claim, grant), promised)| {
+                    let claim = FastClaim { claim, promised, thousandths: self.1 };
+                    (Box::new(claim) as Box<dyn Claim>, Grant { valid_for: promised, ..grant })
+                });
+                Together::Granted(slow.collect())
+            }
+            busy @ Together::Busy(_) => busy,
+        })
     }
 
     async fn close(&self) {

@@ -4,8 +4,8 @@ use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
 use dlock_core::{
-    Wait,
-    driver::{Backend, Claim, Info, Request, Store},
+    Result, Wait,
+    driver::{Backend, Claim, Info, Request, Store, Together},
 };
 
 /// The store, in which a refused attempt leaves nothing.
@@ -29,6 +29,10 @@ impl Backend for Queueless {
 
     fn claim(&self, request: Request) -> Box<dyn Claim> {
         self.0.claim(request.wait(Wait::Never))
+    }
+
+    async fn attempt_all(&self, requests: Vec<Request>) -> Result<Together> {
+        self.0.attempt_all(requests).await
     }
 
     async fn close(&self) {

@@ -108,6 +108,28 @@ impl WrongShelf {
         }
     }
 
+    /// The first of these locks that would not be granted now.
+    pub(super) fn first_busy(&mut self, requests: &[Request]) -> Option<usize> {
+        let passes = self.bug == Bug::TogetherPassesWaiters;
+        requests.iter().position(|request| {
+            self.bury(&request.name, Instant::now());
+            let mut queue = self.queues.get(&request.name).into_iter().flatten();
+            queue.any(|place| place.told || !passes)
+        })
+    }
+
+    /// Enters the queues of all these locks. The number of each grant.
+    pub(super) fn take_all(&mut self, claims: &[(Request, Arc<Notify>)], client: u64) -> Vec<u64> {
+        let overtakes = matches!(self.bug, Bug::TogetherPassesWaiters | Bug::TogetherInTwoSteps);
+        let take = |(request, bell): &(Request, Arc<Notify>)| {
+            self.enter(request, request.ttl, client, bell);
+            let place = self.place(&request.name, request.id).expect("it has just entered");
+            (place.told, place.saw_nobody) = (true, overtakes);
+            place.number
+        };
+        claims.iter().map(take).collect()
+    }
+
     fn enter(&mut self, request: &Request, ttl: Duration, client: u64, bell: &Arc<Notify>) {
         let (name, entry) = (&request.name, request.entry());
         let (number, expires) = (self.draw(name), self.expiry(Instant::now(), ttl));

@@ -11,7 +11,7 @@ use std::{
 use async_trait::async_trait;
 use dlock_core::{
     ClaimId, Kind, LockName, LockState, Result, Token,
-    driver::{Attempt, Backend, Claim, Grant, Info, Inspect, Release, Renewal, Request, Store},
+    driver::{Attempt, Backend, Claim, Grant, Info, Inspect, Release, Renewal, Request, Store, Together},
 };
 use tokio::{sync::Notify, task::yield_now, time::sleep};
 
@@ -20,6 +20,9 @@ use crate::Kill;
 
 /// How long a claim's first answer takes where that matters.
 const FIRST_ANSWER: Duration = Duration::from_millis(200);
+
+/// So few that a request for several locks is sometimes one for some of them.
+const MOST_TOGETHER: usize = 4;
 
 /// A store in memory with one bug, for tests with a paused clock. Clones are clients of the same store.
 #[derive(Clone, Debug)]
@@ -38,6 +41,7 @@ impl WrongStore {
             .kinds(&[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind::Permit])
             .tokens(true)
             .detaches(true)
+            .together(MOST_TOGETHER)
             .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write]);
         Self { bug, shelf: Arc::new(Mutex::new(WrongShelf::new(bug))), info, client: 0 }
     }
@@ -68,6 +72,11 @@ impl WrongStore {
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn wrong_claim(&self, mut request: Request) -> WrongClaim {
+        request.name = self.key(&request.name);
+        WrongClaim { store: self.clone(), request, bell: Arc::default(), asked: false, known: false }
+    }
+
     fn key(&self, name: &LockName) -> LockName {
         let key =
             if self.bug == Bug::NamesIgnoreCase { name.as_str().to_lowercase() } else { name.to_string() };
@@ -81,15 +90,33 @@ impl Backend for WrongStore {
         &self.info
     }
 
-    fn claim(&self, mut request: Request) -> Box<dyn Claim> {
-        request.name = self.key(&request.name);
-        Box::new(WrongClaim {
-            store: self.clone(),
-            request,
-            bell: Arc::default(),
-            asked: false,
-            known: false,
-        })
+    fn claim(&self, request: Request) -> Box<dyn Claim> {
+        Box::new(self.wrong_claim(request))
+    }
+
+    async fn attempt_all(&self, requests: Vec<Request>) -> Result<Together> {
+        let mut claims: Vec<_> = requests.into_iter().map(|request| self.wrong_claim(request)).collect();
+        let asked: Vec<_> = claims.iter().map(|claim| claim.request.clone()).collect();
+        let pairs = claims.iter().map(|claim| (claim.request.clone(), Arc::clone(&claim.bell)));
+        let pairs: Vec<_> = pairs.collect();
+        let busy = self.shelf().first_busy(&asked);
+        if let Some(busy) = busy {
+            if self.bug == Bug::TogetherKeepsSome {
+                self.shelf().take_all(&pairs[..busy], self.client);
+            }
+            return Ok(Together::Busy(busy));
+        }
+        // Without a pause this is one step, because the clock of these tests has one thread.
+        if self.bug == Bug::TogetherInTwoSteps {
+            yield_now().await;
+        }
+        let numbers = self.shelf().take_all(&pairs, self.client);
+        claims.iter_mut().for_each(|claim| claim.known = true);
+        let granted = claims.into_iter().zip(numbers).map(|(claim, number)| {
+            let grant = Grant { token: Token::new(number), valid_for: claim.request.ttl };
+            (Box::new(claim) as Box<dyn Claim>, grant)
+        });
+        Ok(Together::Granted(granted.collect()))
     }
 
     async fn close(&self) {

@@ -1,0 +1,318 @@
+//! Several locks of one client as one: all of them or none, whether the store grants them in one step or one by one.
+
+use std::{sync::Arc, time::Duration};
+
+use dlock_core::{DistributedLock, Error, Guard, Kind, LockOptions, Locks, MultiLock, Token};
+use tokio::time::sleep;
+
+use super::{
+    cancel::{CUTS, cut_off},
+    stress::Room,
+};
+use crate::{
+    Arena,
+    case::{Case, Need, cases},
+};
+
+/// The cases of this file.
+pub(super) fn cases() -> Vec<Case> {
+    let of_one_kind =
+        [of("multi", Kind::Mutex), of("multi_fair", Kind::Fair), of("multi_write", Kind::Write)];
+    let others = cases! {
+        "multi" (Kind::Mutex) [] {
+            of_many_who_want_overlapping_locks_each_gets_all_of_its_own,
+            several_locks_of_a_client_that_dies_are_freed_after_its_ttl_or_session,
+            a_closed_client_is_granted_none_of_several_locks,
+        }
+        "multi" (Kind::Mutex) [Need::Inspect] {
+            a_refused_try_of_several_locks_leaves_nothing_in_the_store,
+            of_several_locks_the_loss_of_one_is_told,
+        }
+        "multi" (Kind::Mutex) [Need::Tokens] { each_of_several_locks_has_a_token_that_grows }
+        "multi" (Kind::Mutex) [Need::Kind(Kind::Fair), Need::Kind(Kind::Write), Need::Kind(Kind::Read), Need::Kind(Kind::Permit)] {
+            locks_of_all_kinds_are_taken_as_one,
+        }
+        "multi_fair" (Kind::Fair) [] { a_try_of_several_locks_does_not_overtake_a_waiter }
+    };
+    of_one_kind.into_iter().flatten().chain(others).collect()
+}
+
+fn of(topic: &'static str, kind: Kind) -> Vec<Case> {
+    cases! {
+        topic (kind) [] {
+            of_several_locks_all_are_taken_or_none,
+            a_wait_for_several_locks_ends_when_the_last_is_freed,
+            a_wait_for_several_locks_that_runs_out_leaves_nothing,
+            several_locks_outlast_their_ttl,
+            an_acquire_of_several_locks_leaves_nothing_wherever_it_is_dropped,
+            several_locks_that_are_granted_to_nobody_are_released,
+            an_answer_about_several_locks_that_is_lost_leaves_nothing,
+        }
+    }
+}
+
+/// The names of the locks. One is the beginning of another.
+fn names(arena: &Arena) -> Vec<String> {
+    ["-1", "-2", "-3", "-31", "-4"].map(|suffix| arena.name_with(suffix)).into()
+}
+
+fn all(arena: &Arena, client: &Locks, names: &[String]) -> MultiLock {
+    let members = names.iter().map(|name| -> Arc<dyn DistributedLock> { client.of(arena.kind(), name) });
+    MultiLock::new(members).expect("at least one")
+}
+
+/// So long a ttl that a claim that was left behind is still there when the next contender comes.
+fn long(arena: &Arena, client: &Locks) -> LockOptions {
+    arena.options().ttl(arena.long_ttl(client))
+}
+
+async fn one(arena: &Arena, client: &Locks, name: &str, what: &str) -> Guard {
+    let (lock, options) = (client.of(arena.kind(), name), arena.options());
+    arena.soon(what, lock.lock(&options)).await.expect("granted in the end")
+}
+
+/// Takes each of the locks, which must be free or become free at once, and releases it.
+async fn each_is_free(arena: &Arena, client: &Locks, what: &str) {
+    for name in names(arena) {
+        one(arena, client, &name, what).await.release().await.expect("held until now");
+    }
+}
+
+async fn try_one(arena: &Arena, client: &Locks, name: &str) -> Option<Guard> {
+    client.of(arena.kind(), name).try_lock(&arena.options()).await.expect("busy is no error")
+}
+
+pub(super) async fn of_several_locks_all_are_taken_or_none(arena: Arc<Arena>) {
+    let (a, b, names) = (arena.client().await, arena.client().await, names(&arena));
+    let (several, options) = (all(&arena, &b, &names), arena.options());
+    for taken in [0, 2, 4] {
+        let held = one(&arena, &a, &names[taken], "nobody holds it").await;
+        let tried = several.try_lock(&options).await.expect("busy is no error");
+        assert!(tried.is_none(), "two hold one of them");
+        for (_, name) in names.iter().enumerate().filter(|(at, _)| *at != taken) {
+            let free = try_one(&arena, &a, name).await;
+            free.expect("one is held, though not all were free").release().await.expect("held until now");
+        }
+        held.release().await.expect("held until now");
+    }
+    let held = several.try_lock(&options).await.expect("busy is no error").expect("all are free");
+    for name in &names {
+        assert!(try_one(&arena, &a, name).await.is_none(), "one of several locks is free");
+    }
+    held.release().await.expect("held until now");
+    each_is_free(&arena, &a, "released, and still held").await;
+}
+
+pub(super) async fn a_wait_for_several_locks_ends_when_the_last_is_freed(arena: Arc<Arena>) {
+    let (a, b, names) = (arena.client().await, arena.client().await, names(&arena));
+    let (first, last) = (
+        one(&arena, &a, &names[1], "nobody holds it").await,
+        one(&arena, &a, &names[3], "nobody holds it").await,
+    );
+    let (several, options) = (all(&arena, &b, &names), long(&arena, &b));
+    let mut waiting = several.lock(&options);
+    arena.still_waits("two hold one of them", &mut waiting).await;
+    first.release().await.expect("held until now");
+    arena.still_waits("two hold one of them", &mut waiting).await;
+    last.release().await.expect("held until now");
+    let held = arena.soon("all are free, and nobody is woken", waiting).await.expect("all are free");
+    for name in &names {
+        assert!(try_one(&arena, &a, name).await.is_none(), "one of several locks is free");
+    }
+    held.release().await.expect("held until now");
+}
+
+pub(super) async fn a_wait_for_several_locks_that_runs_out_leaves_nothing(arena: Arc<Arena>) {
+    let (a, b, names) = (arena.client().await, arena.client().await, names(&arena));
+    let held = one(&arena, &a, &names[2], "nobody holds it").await;
+    let options = long(&arena, &b).wait(Duration::from_millis(100));
+    let late = all(&arena, &b, &names).lock(&options).await;
+    assert!(matches!(late, Err(Error::Timeout { .. })), "one is held, and the wait ends with {late:?}");
+    held.release().await.expect("held until now");
+    each_is_free(&arena, &a, "nobody has all of them, and one is held").await;
+}
+
+pub(super) async fn several_locks_outlast_their_ttl(arena: Arc<Arena>) {
+    let (a, b, names) = (arena.client().await, arena.client().await, names(&arena));
+    let ttl = arena.kept_ttl();
+    let held = all(&arena, &b, &names).lock(&arena.options().ttl(ttl)).await.expect("nobody holds them");
+    sleep(ttl * 2).await;
+    assert!(!held.is_lost(), "lost although it was renewed");
+    for name in &names {
+        assert!(try_one(&arena, &a, name).await.is_none(), "one of several locks was not renewed");
+    }
+    held.release().await.expect("held until now");
+}
+
+pub(super) async fn an_acquire_of_several_locks_leaves_nothing_wherever_it_is_dropped(arena: Arc<Arena>) {
+    let (a, b) = (arena.client().await, arena.client().await);
+    let (several, options) = (all(&arena, &a, &names(&arena)), long(&arena, &a));
+    for cut in 0..CUTS {
+        drop(cut_off(several.lock(&options), cut).await);
+        each_is_free(&arena, &b, &format!("left behind at cut {cut}")).await;
+    }
+}
+
+pub(super) async fn several_locks_that_are_granted_to_nobody_are_released(arena: Arc<Arena>) {
+    let ((a, line), b) = (arena.client_with_switch().await, arena.client().await);
+    line.freeze();
+    let (several, options) = (all(&arena, &a, &names(&arena)), long(&arena, &a));
+    let asked = cut_off(several.lock(&options), 8).await;
+    assert!(asked.is_none(), "its request cannot have been answered");
+    line.connect();
+    each_is_free(&arena, &b, "granted to nobody, and kept").await;
+}
+
+pub(super) async fn an_answer_about_several_locks_that_is_lost_leaves_nothing(arena: Arc<Arena>) {
+    let ((a, line), b) = (arena.client_with_switch().await, arena.client().await);
+    line.lose_answers();
+    let told = all(&arena, &a, &names(&arena)).try_lock(&long(&arena, &a)).await;
+    assert!(matches!(told, Err(Error::Unavailable { .. })), "neither busy nor free is known: {told:?}");
+    line.connect();
+    each_is_free(&arena, &b, "granted to nobody, and kept").await;
+}
+
+pub(super) async fn of_many_who_want_overlapping_locks_each_gets_all_of_its_own(arena: Arc<Arena>) {
+    const CLIENTS: usize = 6;
+    const ROUNDS: usize = 4;
+    let names = names(&arena);
+    let rooms: Arc<Vec<Room>> = Arc::new(names.iter().map(|_| Room::default()).collect());
+    let mut contenders = Vec::new();
+    for contender in 0..CLIENTS {
+        let (client, rooms, options) = (arena.client().await, Arc::clone(&rooms), arena.options());
+        let wanted: Vec<_> =
+            (0..3).map(|nth| (contender + nth * (1 + contender % 2)) % names.len()).collect();
+        let mine: Vec<_> = wanted.iter().map(|at| names[*at].clone()).collect();
+        let (several, kind) = (all(&arena, &client, &mine), arena.kind());
+        contenders.push(arena.go(async move {
+            for round in 0..ROUNDS {
+                let held = several.lock(&options).await.expect("granted in the end");
+                for at in &wanted {
+                    rooms[*at].visit(kind, Duration::from_millis(1)).await;
+                }
+                if round % 2 == 0 {
+                    held.release().await.expect("held until now");
+                }
+            }
+        }));
+    }
+    // Each hold may be handed on with the heartbeat of a waiter only.
+    let limit = arena.ttl() * (CLIENTS * ROUNDS) as u32 / 3;
+    for contender in contenders {
+        arena.within(limit, "it never gets all of its locks", contender).await.expect("two held one of them");
+    }
+}
+
+pub(super) async fn several_locks_of_a_client_that_dies_are_freed_after_its_ttl_or_session(
+    arena: Arc<Arena>,
+) {
+    let ((a, line), b, names) = (arena.client_with_switch().await, arena.client().await, names(&arena));
+    let held = all(&arena, &a, &names).lock(&arena.short()).await.expect("nobody holds them");
+    line.kill();
+    let limit = arena.forgotten_after(&b, arena.short_ttl());
+    let (several, options) = (all(&arena, &b, &names), arena.options());
+    let next = arena.within(limit, "the locks of a dead holder stay", several.lock(&options)).await;
+    assert!(held.is_lost(), "two hold them");
+    next.expect("free again").release().await.expect("held until now");
+}
+
+pub(super) async fn a_closed_client_is_granted_none_of_several_locks(arena: Arc<Arena>) {
+    let (a, b) = (arena.client().await, arena.client().await);
+    let several = all(&arena, &a, &names(&arena));
+    a.close().await;
+    let told = several.try_lock(&arena.options()).await;
+    assert!(matches!(told, Err(Error::Closed { .. })), "a closed client is told {told:?}");
+    each_is_free(&arena, &b, "a closed client holds it").await;
+}
+
+pub(super) async fn a_refused_try_of_several_locks_leaves_nothing_in_the_store(arena: Arc<Arena>) {
+    let (a, b, names) = (arena.client().await, arena.client().await, names(&arena));
+    let held = one(&arena, &a, &names[3], "nobody holds it").await;
+    let tried = all(&arena, &b, &names).try_lock(&long(&arena, &b)).await.expect("busy is no error");
+    assert!(tried.is_none(), "two hold one of them");
+    for name in &names {
+        let state = a.inspect(name).await.expect("the store can be asked");
+        let claims = state.map_or(0, |state| state.holders.len() + state.queue.len());
+        assert_eq!(claims, usize::from(*name == names[3]), "a refused try has left something in the store");
+    }
+    held.release().await.expect("held until now");
+}
+
+pub(super) async fn of_several_locks_the_loss_of_one_is_told(arena: Arc<Arena>) {
+    let (a, b, names) = (arena.client().await, arena.client().await, names(&arena));
+    let ttl = arena.kept_ttl();
+    let held = all(&arena, &a, &names).lock(&arena.options().ttl(ttl)).await.expect("nobody holds them");
+    assert!(b.force_release(&names[4]).await.expect("the store can be asked"), "it was held");
+    arena.within(ttl, "the holder was never told", held.lost()).await;
+    let told = held.release().await;
+    assert!(
+        matches!(&told, Err(Error::Lost { name, .. }) if name.as_str() == names[4]),
+        "the error names no lock that was lost: {told:?}"
+    );
+}
+
+pub(super) async fn each_of_several_locks_has_a_token_that_grows(arena: Arc<Arena>) {
+    let (a, b, names) = (arena.client().await, arena.client().await, names(&arena));
+    let mut last = vec![0; names.len()];
+    let mut grows = |at: usize, token: Token| {
+        assert!(token.get() > last[at], "the token does not grow: {token} after {}", last[at]);
+        last[at] = token.get();
+    };
+    for _ in 0..3 {
+        let held = all(&arena, &a, &names).lock(&arena.options()).await.expect("free");
+        assert_eq!(held.tokens().len(), names.len(), "the store says that it has tokens");
+        for (name, token) in held.tokens() {
+            let at = names.iter().position(|one| one == name.as_str()).expect("one of them");
+            grows(at, token);
+        }
+        held.release().await.expect("held until now");
+        for (at, name) in names.iter().enumerate() {
+            let held = one(&arena, &b, name, "released, and still held").await;
+            grows(at, held.token().expect("the store says that it has tokens"));
+            held.release().await.expect("held until now");
+        }
+    }
+}
+
+pub(super) async fn locks_of_all_kinds_are_taken_as_one(arena: Arc<Arena>) {
+    let (a, b, names) = (arena.client().await, arena.client().await, names(&arena));
+    let kinds = [Kind::Read, Kind::Mutex, Kind::Permit, Kind::Write, Kind::Fair];
+    let members = kinds.iter().zip(&names).map(|(kind, name)| b.of(*kind, name));
+    let several = MultiLock::new(members).expect("at least one");
+    let mut rival = Vec::new();
+    for (kind, name) in kinds.iter().zip(&names) {
+        // A reader lets readers in.
+        rival.push(a.of(if *kind == Kind::Read { Kind::Write } else { *kind }, name));
+    }
+    let options = arena.options();
+    for lock in &rival {
+        let held = arena.soon("it is left behind", lock.lock(&options)).await.expect("free");
+        let tried = several.try_lock(&options).await.expect("busy is no error");
+        assert!(tried.is_none(), "two hold one of them");
+        held.release().await.expect("held until now");
+    }
+    let held = several.lock(&options).await.expect("all are free");
+    for lock in &rival {
+        let tried = lock.try_lock(&options).await.expect("busy is no error");
+        assert!(tried.is_none(), "one of several locks is free");
+    }
+    held.release().await.expect("held until now");
+}
+
+pub(super) async fn a_try_of_several_locks_does_not_overtake_a_waiter(arena: Arc<Arena>) {
+    let (a, b, names) = (arena.client().await, arena.client().await, names(&arena));
+    let (slow, switch) = arena.client_with_switch().await;
+    let held = arena.take_soon("nobody holds it", &a).await;
+    let (lock, options) = (arena.lock(&slow), long(&arena, &slow));
+    let waiter = arena.go(async move { lock.lock(&options).await });
+    arena.until_contenders(&a, 2).await;
+    // The waiter is stopped for a moment, so the lock is free, but the next turn is the waiter's.
+    switch.freeze();
+    held.release().await.expect("held until now");
+    let several = all(&arena, &b, &[names[0].clone(), arena.name().to_owned(), names[1].clone()]);
+    let tried = several.try_lock(&arena.options()).await.expect("busy is no error");
+    assert!(tried.is_none(), "a try of several locks came in before a waiter");
+    switch.connect();
+    let next = arena.soon("the waiter is never granted the lock", waiter).await.expect("no panic");
+    next.expect("its turn").release().await.expect("held until now");
+}

@@ -40,6 +40,16 @@ pub(crate) struct EtcdClaim {
     made: Vec<i64>,
 }
 
+/// What a single try has found.
+enum Tried {
+    /// Nobody held the lock or waited for it. Now this claim holds it.
+    Taken,
+    /// Somebody would have to go first. Nothing of this claim is in the cluster.
+    Busy,
+    /// The queue tells: the claim is there already, or it may hold beside others.
+    InQueue,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Place {
     /// `None` if the key may have a lease of its own: a detachment has failed.
@@ -87,13 +97,19 @@ impl EtcdClaim {
         if !self.touch(&keys) {
             return Err(being_deleted());
         }
-        if self.request.wait == Wait::Never && !self.try_first(&keys, lease).await? {
-            self.client.session.leave(self.request.id);
-            return Ok(Attempt::Busy { retry_in: Duration::MAX });
+        if self.request.wait == Wait::Never {
+            match self.try_first(&keys, lease).await? {
+                Tried::Taken => return Ok(Attempt::Granted(self.granted(&keys, lease))),
+                Tried::Busy => {
+                    self.client.session.leave(self.request.id);
+                    return Ok(Attempt::Busy { retry_in: Duration::MAX });
+                }
+                Tried::InQueue => {}
+            }
         }
         for _ in 0..ROUNDS {
             let behind = match self.stand(&keys, lease).await? {
-                Standing::First => return Ok(self.granted(&keys, lease)),
+                Standing::First => return Ok(Attempt::Granted(self.granted(&keys, lease))),
                 Standing::Behind(behind) => behind,
             };
             if self.request.wait == Wait::Never {
@@ -107,21 +123,23 @@ impl EtcdClaim {
         Ok(Attempt::Busy { retry_in: Duration::ZERO })
     }
 
-    /// Takes a lock that nobody holds or waits for. `false` if somebody would have to go first: nothing is then left.
-    async fn try_first(&mut self, keys: &Keys, lease: Lease) -> Result<bool> {
-        let nobody = Compare::create_revision(keys.folder.as_str(), CompareOp::Equal, 0).with_prefix();
+    /// Takes a lock that nobody holds or waits for.
+    async fn try_first(&mut self, keys: &Keys, lease: Lease) -> Result<Tried> {
         let put = self.put(keys, lease.id);
         let look = look(keys, self.request.kind, None);
-        let txn =
-            Txn::new().when([nobody]).and_then([put]).or_else([TxnOp::get(keys.own.as_str(), None), look]);
-        let Some(answer) = self.enter(txn, lease).await? else { return Ok(true) };
+        let txn = Txn::new()
+            .when([nobody(keys)])
+            .and_then([put])
+            .or_else([TxnOp::get(keys.own.as_str(), None), look]);
+        let Some(answer) = self.enter(txn, lease).await? else { return Err(without_lease()) };
         if answer.succeeded() {
             self.place = Some(Place { lease: Some(lease.id), revision: revision(&answer)? });
-            return Ok(true);
+            return Ok(Tried::Taken);
         }
         let [own, queue] = &ranges(&answer)[..] else { return Err(STORE.garbled("a try")) };
         // A claim that is there already holds: its last answer was lost, or it is to be downgraded.
-        Ok(!own.is_empty() || standing(&self.request, i64::MAX, queue) == Standing::First)
+        let is_free = !own.is_empty() || standing(&self.request, i64::MAX, queue) == Standing::First;
+        Ok(if is_free { Tried::InQueue } else { Tried::Busy })
     }
 
     /// Joins the queue, or looks into it again.
@@ -145,9 +163,7 @@ impl EtcdClaim {
         let (put, look) = (self.put(keys, lease.id), look(keys, self.request.kind, None));
         let txn =
             Txn::new().when([is_new]).and_then([put, look]).or_else([TxnOp::get(keys.own.as_str(), None)]);
-        let Some(answer) = self.enter(txn, lease).await? else {
-            return Err(STORE.unavailable("the client's lease is gone"));
-        };
+        let Some(answer) = self.enter(txn, lease).await? else { return Err(without_lease()) };
         let first = ranges(&answer).pop().ok_or_else(|| STORE.garbled("an attempt"))?;
         if answer.succeeded() {
             let place = Place { lease: Some(lease.id), revision: revision(&answer)? };
@@ -264,13 +280,13 @@ impl EtcdClaim {
         Ok(is_new)
     }
 
-    fn granted(&mut self, keys: &Keys, lease: Lease) -> Attempt {
+    fn granted(&mut self, keys: &Keys, lease: Lease) -> Grant {
         self.seats.clear();
         let revision = self.place.map_or(0, |place| place.revision);
         let hold = || self.client.held.hold(&self.client.seats, &keys.own, revision);
         self.hold = Some(self.hold.take().unwrap_or_else(hold));
         let token = u64::try_from(revision).ok().and_then(Token::new);
-        Attempt::Granted(Grant { token, valid_for: lease.left().min(self.request.ttl) })
+        Grant { token, valid_for: lease.left().min(self.request.ttl) }
     }
 
     async fn extend(&mut self) -> Result<Renewal> {
@@ -319,7 +335,9 @@ impl EtcdClaim {
             (Some(hold), Some(round)) => hold.note_seen(round),
             (Some(_), None) => {}
             // A deletion since the key was seen is heard of.
-            (None, _) => drop(self.granted(keys, lease)),
+            (None, _) => {
+                self.granted(keys, lease);
+            }
         }
         self.end_made().await;
         Ok(true)
@@ -369,6 +387,15 @@ impl EtcdClaim {
 
 fn being_deleted() -> Error {
     STORE.unavailable("the claim's ttl was over, and it is being deleted")
+}
+
+fn without_lease() -> Error {
+    STORE.unavailable("the client's lease is gone")
+}
+
+/// That nobody holds this lock or waits for it.
+fn nobody(keys: &Keys) -> Compare {
+    Compare::create_revision(keys.folder.as_str(), CompareOp::Equal, 0).with_prefix()
 }
 
 /// The create revision of a key that this transaction has made.

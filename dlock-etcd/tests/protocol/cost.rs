@@ -13,7 +13,7 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     dlock_conformance::tests! {
         an_acquisition_is_one_transaction_and_a_release_one_deletion,
         a_release_wakes_one_waiter_with_one_transaction,
-        a_refused_try_is_one_transaction_that_changes_nothing,
+        a_try_is_one_transaction_and_a_refused_one_changes_nothing,
         thousands_of_locks_are_one_lease_and_few_signs_of_life,
     }
 }
@@ -90,15 +90,19 @@ async fn a_release_wakes_one_waiter_with_one_transaction() {
     }
 }
 
-async fn a_refused_try_is_one_transaction_that_changes_nothing() {
+async fn a_try_is_one_transaction_and_a_refused_one_changes_nothing() {
     let Some(bench) = Bench::one().await else { return };
     let (a, b) = (bench.locks("").await, bench.locks("").await);
     for kind in [Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind::Permit] {
-        let name = unique();
+        let (name, options) = (unique(), LockOptions::new().ttl(TTL));
+        let asked = bench.requests("Txn").await;
+        let held = a.of(kind, &name).try_lock(&options).await.expect("an answer").expect("free");
+        assert_eq!(bench.requests("Txn").await - asked, 1, "a try of a free lock, {kind}");
+        held.release().await.expect("held until now");
         let held = a.mutex(&name).lock().await.expect("free");
         let (asked, revision) = (bench.requests("Txn").await, bench.revision().await);
         for _ in 0..5 {
-            let told = b.of(kind, &name).try_lock(&LockOptions::new().ttl(TTL)).await.expect("an answer");
+            let told = b.of(kind, &name).try_lock(&options).await.expect("an answer");
             assert!(told.is_none(), "two hold it");
         }
         assert_eq!(bench.requests("Txn").await - asked, 5, "{kind}");

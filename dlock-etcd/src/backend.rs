@@ -5,11 +5,11 @@ use std::{fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use dlock_core::{
     Kind, LockName, LockState, Result,
-    driver::{Backend, Claim, Driver, Info, Inspect, Request, Store, StoreUrl},
+    driver::{Backend, Claim, Driver, Info, Inspect, Request, Store, StoreUrl, Together},
 };
 
 use crate::{
-    claim::EtcdClaim,
+    claim::{self, EtcdClaim},
     client::{BEATS, Client, Session},
     config::EtcdConfig,
     connection::Connection,
@@ -57,6 +57,7 @@ impl EtcdBackend {
             .kinds(KINDS)
             .tokens(true)
             .detaches(true)
+            .together(claim::MOST_TOGETHER)
             .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write])
             .ttl(LEAST_TTL..=granted - granted / BEATS)
             .session(granted, LEAST_TTL..=LONGEST);
@@ -83,6 +84,10 @@ impl Backend for EtcdBackend {
 
     fn claim(&self, request: Request) -> Box<dyn Claim> {
         Box::new(EtcdClaim::new(Arc::clone(&self.client), request))
+    }
+
+    async fn attempt_all(&self, requests: Vec<Request>) -> Result<Together> {
+        claim::attempt_all(&self.client, requests).await
     }
 
     async fn close(&self) {

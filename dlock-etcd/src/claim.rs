@@ -2,6 +2,7 @@
 //! of a claim are in one file.
 
 mod queue;
+mod together;
 
 use std::{future::pending, sync::Arc, time::Duration};
 
@@ -21,6 +22,7 @@ use crate::{
 };
 pub(crate) use queue::entry_of;
 use queue::{Standing, look, ranges, standing};
+pub(crate) use together::{MOST_TOGETHER, attempt_all};
 
 /// How often an attempt looks into the queue again because the one that it waited for has left meanwhile.
 const ROUNDS: usize = 3;
@@ -398,7 +400,7 @@ fn nobody(keys: &Keys) -> Compare {
     Compare::create_revision(keys.folder.as_str(), CompareOp::Equal, 0).with_prefix()
 }
 
-/// The create revision of a key that this transaction has made.
+/// The create revision of the keys that this transaction has made.
 fn revision(answer: &TxnResponse) -> Result<i64> {
     answer.header().map(etcd_client::ResponseHeader::revision).ok_or_else(|| STORE.garbled("an attempt"))
 }

@@ -7,7 +7,7 @@ use std::{error::Error as _, time::Duration};
 
 use common::{Bench, SOON, TTL, connect, go, soon, unique};
 use dlock_conformance::stores::etcd::{Flavour, client, start};
-use dlock_core::{Error, Locks};
+use dlock_core::{DistributedLock, Error, Kind, LockOptions, Locks, MultiLock};
 use etcd_client::{Permission, PermissionType};
 use tokio::time::sleep;
 
@@ -16,6 +16,7 @@ fn main() -> std::process::ExitCode {
         a_login_that_is_missing_or_wrong_is_refused_with_what_to_do,
         a_server_without_users_says_so,
         a_user_needs_rights_on_its_locks_and_is_told_which,
+        of_several_locks_one_without_rights_is_refused_and_the_others_stay_free,
         a_token_that_expires_costs_no_lock_and_no_wake_up,
         tls_needs_the_authority_and_the_clients_certificate,
     }])
@@ -75,6 +76,19 @@ async fn a_user_needs_rights_on_its_locks_and_is_told_which() {
     let Err(error @ Error::Refused { .. }) = told else { panic!("{told:?}") };
     assert!(error.source().expect("ours").to_string().contains("grant-permission"), "{error:?}");
     locks.close().await;
+}
+
+async fn of_several_locks_one_without_rights_is_refused_and_the_others_stay_free() {
+    let Some(bench) = with_users().await else { return };
+    let locks = Locks::new(connect(&url(&bench, "app:secret@")).await.expect("it may connect"));
+    let (mine, other) = (format!("app.{}", unique()), unique());
+    let both = [&mine, &other].map(|name| locks.of(Kind::Mutex, name));
+    let told = MultiLock::new(both).expect("two names").lock(&LockOptions::new().ttl(TTL)).await;
+    let Err(error @ Error::Refused { .. }) = told else { panic!("{told:?}") };
+    assert!(error.source().expect("ours").to_string().contains("grant-permission"), "{error:?}");
+    let held = soon("the other one is held", locks.mutex(&mine).lock().ttl(TTL).into_future()).await;
+    held.expect("free").release().await.expect("held until now");
+    soon("it goes on releasing what it may not have", locks.close()).await;
 }
 
 async fn a_token_that_expires_costs_no_lock_and_no_wake_up() {

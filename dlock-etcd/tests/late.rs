@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::{Bench, SOON, connect, soon, unique, until};
 use dlock_conformance::Proxy;
 use dlock_core::{
-    Kind, LockName, Locks, LostReason, Wait,
+    DistributedLock, Kind, LockName, LockOptions, Locks, LostReason, MultiLock, Wait,
     driver::{Attempt, Claim, Release, Renewal, Request, Store},
 };
 use futures_util::future::join_all;
@@ -20,6 +20,7 @@ fn main() -> std::process::ExitCode {
         a_resumption_that_fails_leaves_the_detached_hold_as_it_was,
         an_attempt_that_arrives_late_keeps_no_lock_taken_for_long,
         an_attempt_whose_answer_is_lost_is_sent_again_and_is_one_claim,
+        several_locks_whose_answer_is_lost_are_asked_for_again_and_are_one_claim_each,
         a_detachment_whose_answer_is_lost_is_taken_back_by_the_next_renewal,
         a_hold_is_watched_again_when_the_runtime_of_the_watching_ends,
         claims_with_little_time_find_another_member_too,
@@ -86,6 +87,7 @@ async fn an_attempt_that_arrives_late_keeps_no_lock_taken_for_long() {
         Release(Duration),
         Detach,
         Downgrade,
+        Several,
     }
     let Some(bench) = Bench::one().await else { return };
     let bench = &bench;
@@ -119,6 +121,13 @@ async fn an_attempt_that_arrives_late_keeps_no_lock_taken_for_long() {
                 drop(b.backend.claim(reader).attempt().await);
                 writer.release().await.expect("an answer");
             }
+            After::Several => {
+                let locks = Locks::new(b.clone());
+                let both = [name.clone(), unique()].map(|name| locks.of(Kind::Mutex, name));
+                let options = LockOptions::new().ttl(TTL);
+                let held = MultiLock::new(both).expect("two names").lock(&options).await.expect("free");
+                held.release().await.expect("held until now");
+            }
         }
         assert_eq!(bench.queue(&name).await.len(), 0, "{after:?}");
         held_back.pass();
@@ -133,7 +142,8 @@ async fn an_attempt_that_arrives_late_keeps_no_lock_taken_for_long() {
         came
     };
     let all = [After::RefusedTry, After::Release(Duration::ZERO), After::Release(TTL + TTL / 3)];
-    let came = join_all(all.into_iter().chain([After::Detach, After::Downgrade]).map(one)).await;
+    let came =
+        join_all(all.into_iter().chain([After::Detach, After::Downgrade, After::Several]).map(one)).await;
     assert!(came.iter().sum::<usize>() > 0, "no attempt has arrived late, so this shows nothing");
 }
 
@@ -145,6 +155,24 @@ async fn an_attempt_whose_answer_is_lost_is_sent_again_and_is_one_claim() {
     assert_eq!(bench.queue(&name).await.len(), 1, "it has joined twice");
     assert!(matches!(claim.release().await, Ok(Release::Done)));
     assert_eq!(bench.queue(&name).await.len(), 0, "a part of it is left");
+}
+
+async fn several_locks_whose_answer_is_lost_are_asked_for_again_and_are_one_claim_each() {
+    let Some(bench) = Bench::one().await else { return };
+    let (store, silent, _other) = two_ways(&bench, "timeout=6s").await;
+    let (locks, names) = (Locks::new(store), [unique(), unique(), unique()]);
+    let asked = bench.requests("Txn").await;
+    silent.hold_answers();
+    let all = MultiLock::new(names.iter().map(|name| locks.of(Kind::Mutex, name))).expect("at least one");
+    let held = all.lock(&LockOptions::new().ttl(SOON * 3)).await.expect("free");
+    assert_eq!(bench.requests("Txn").await - asked, 2, "the second answer tells all");
+    for name in &names {
+        assert_eq!(bench.queue(name).await.len(), 1, "it has joined twice");
+    }
+    held.release().await.expect("held until now");
+    for name in &names {
+        assert_eq!(bench.queue(name).await.len(), 0, "a part of it is left");
+    }
 }
 
 async fn a_detachment_whose_answer_is_lost_is_taken_back_by_the_next_renewal() {

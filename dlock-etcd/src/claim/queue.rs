@@ -39,6 +39,12 @@ pub(super) fn look(keys: &Keys, kind: Kind, revision: Option<i64>) -> TxnOp {
     TxnOp::get(keys.folder.as_str(), Some(options))
 }
 
+/// Reads the claim that holds the lock: the oldest.
+pub(super) fn first(keys: &Keys) -> TxnOp {
+    let options = GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend);
+    TxnOp::get(keys.folder.as_str(), Some(options.with_limit(1).with_keys_only()))
+}
+
 /// Where the claim with this create revision stands.
 pub(super) fn standing(request: &Request, revision: i64, queue: &[KeyValue]) -> Standing {
     let mut ahead: Vec<_> = queue.iter().filter(|one| one.create_revision() < revision).collect();
@@ -63,8 +69,9 @@ pub(crate) fn entry_of(one: &KeyValue) -> Entry {
     Entry::new(id(one.create_revision()), record.kind).limit(record.limit)
 }
 
-/// Stands for a claim, of dlock or not, among those of one name. No two claims have one create revision. (Keys that another
-/// program puts in one transaction have, but they are no claims.)
+/// Stands for a claim, of dlock or not, among those of one name. No two claims of a name have one create revision. (Keys that
+/// another program puts in one transaction have, but they are no claims. The claims of a MultiLock have, but each is of another
+/// name.)
 fn id(revision: i64) -> ClaimId {
     ClaimId::from_bytes(i128::from(revision).to_be_bytes())
 }

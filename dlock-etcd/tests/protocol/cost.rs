@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dlock_core::{Kind, LockOptions, Locks};
+use dlock_core::{DistributedLock, Kind, LockOptions, Locks, MultiLock};
 use futures_util::future::{join_all, try_join_all};
 use tokio::time::Instant;
 
@@ -14,6 +14,8 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
         an_acquisition_is_one_transaction_and_a_release_one_deletion,
         a_release_wakes_one_waiter_with_one_transaction,
         a_try_is_one_transaction_and_a_refused_one_changes_nothing,
+        a_multilock_of_five_names_is_one_transaction,
+        a_multilock_of_the_longest_names_is_one_transaction_for_64_of_them,
         thousands_of_locks_are_one_lease_and_few_signs_of_life,
     }
 }
@@ -109,6 +111,58 @@ async fn a_try_is_one_transaction_and_a_refused_one_changes_nothing() {
         assert_eq!(bench.revision().await, revision, "a refused try has changed something: {kind}");
         held.release().await.expect("held until now");
     }
+}
+
+fn several(locks: &Locks, kind: Kind, names: &[String]) -> MultiLock {
+    MultiLock::new(names.iter().map(|name| locks.of(kind, name))).expect("at least one")
+}
+
+async fn a_multilock_of_five_names_is_one_transaction() {
+    let Some(bench) = Bench::one().await else { return };
+    let (a, b) = (bench.locks("").await, bench.locks("").await);
+    for kind in [Kind::Mutex, Kind::Fair, Kind::Write] {
+        let (names, options) = ([(); 5].map(|()| unique()), LockOptions::new());
+        let all = several(&a, kind, &names);
+        let asked = bench.requests("Txn").await;
+        let held = all.lock(&options).await.expect("free");
+        assert_eq!(bench.requests("Txn").await - asked, 1, "transactions to acquire, {kind}");
+        let mut claims = Vec::new();
+        for name in &names {
+            claims.extend(bench.queue(name).await);
+        }
+        let made: Vec<_> = claims.iter().map(|claim| claim.create_revision()).collect();
+        assert_eq!(made, [made[0]; 5], "the keys were not made in one step, {kind}");
+        let tokens: Vec<_> = held.tokens().iter().map(|(_, token)| token.get() as i64).collect();
+        assert_eq!(tokens, made, "{kind}");
+        let deleted = bench.requests("DeleteRange").await;
+        held.release().await.expect("held until now");
+        assert_eq!(bench.requests("DeleteRange").await - deleted, 5, "deletions to release, {kind}");
+        let held = b.of(kind, &names[3]).lock(&options).await.expect("free");
+        let (asked, revision) = (bench.requests("Txn").await, bench.revision().await);
+        for _ in 0..5 {
+            let tried = all.try_lock(&options).await.expect("an answer");
+            assert!(tried.is_none(), "two hold one of them, {kind}");
+        }
+        assert_eq!(bench.requests("Txn").await - asked, 5, "transactions of five refused tries, {kind}");
+        assert_eq!(bench.revision().await, revision, "a refused try has changed something: {kind}");
+        held.release().await.expect("held until now");
+    }
+}
+
+async fn a_multilock_of_the_longest_names_is_one_transaction_for_64_of_them() {
+    let Some(bench) = Bench::one().await else { return };
+    let locks = bench.locks("").await;
+    // A slash is three bytes of a key.
+    let long = |_| format!("{:/<1024}", unique());
+    let names: Vec<_> = (0..130).map(long).collect();
+    for (count, requests) in [(64, 1), (130, 3)] {
+        let asked = bench.requests("Txn").await;
+        let all = several(&locks, Kind::Mutex, &names[..count]);
+        let held = all.lock(&LockOptions::new()).await.expect("free");
+        assert_eq!(bench.requests("Txn").await - asked, requests, "transactions for {count} names");
+        held.release().await.expect("held until now");
+    }
+    assert_eq!(locks.list("").await.expect("an answer"), []);
 }
 
 async fn thousands_of_locks_are_one_lease_and_few_signs_of_life() {

@@ -335,3 +335,18 @@ async fn several_locks_that_are_held_for_at_least_some_time_stay() {
     drop_after(S, several(&client, &["a", "b"]).lock(&options)).await;
     assert_leaves_nothing(&store, &client, None).await;
 }
+
+/// A runtime runs some of its tasks and then looks at what it waits for. So when it ends, some have not run yet.
+#[test]
+fn a_runtime_that_ends_at_once_leaves_no_guard_that_cannot_be_released() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let client = Locks::memory();
+    let all = MultiLock::new((0..500).map(|number| client.of(Kind::Mutex, number.to_string())));
+    let all = all.expect("at least one");
+    let first = runtime();
+    let held = first.block_on(all.lock(&LockOptions::new())).expect("free");
+    drop(first);
+    assert!(held.is_lost(), "nobody keeps the locks any more");
+    let told = runtime().block_on(async { timeout(60 * S, held.release()).await });
+    assert!(told.expect("the release waits for a keeper that never ran").is_err(), "it was lost");
+}

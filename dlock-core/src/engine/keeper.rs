@@ -200,9 +200,10 @@ impl Keeper {
         reply: oneshot::Sender<Outcome>,
     ) {
         let (hold, stake) = self.begin_hold(grant, sent);
+        let keeping = self.keep(claim, hold);
         // If the caller is gone, this drops the stake, which releases the hold like any dropped guard.
         reply.send(Ok(Some(stake))).ok();
-        self.keep(claim, hold).await;
+        keeping.await;
     }
 
     fn begin_hold(&self, grant: Grant, sent: Moment) -> (Arc<Hold>, Stake) {
@@ -287,20 +288,26 @@ impl Keeper {
     }
 
     /// Renews the hold until it ends, then releases the claim.
-    async fn keep(mut self: Box<Self>, mut claim: Box<dyn Claim>, hold: Arc<Hold>) {
+    fn keep(
+        mut self: Box<Self>,
+        mut claim: Box<dyn Claim>,
+        hold: Arc<Hold>,
+    ) -> impl Future<Output = ()> + Send + use<> {
         let begun = Begun::now();
-        // If the runtime shuts down and drops this task, the alarm tells the holder.
-        let alarm = Alarm(&hold);
-        let ending = AssertUnwindSafe(self.hold(&mut claim, &hold)).catch_unwind().await;
-        let ending = ending.unwrap_or_else(|_| {
-            hold.abandon();
-            Ending::Leave(None)
-        });
-        observe::hold_over(&self.request, self.info(), begun, hold.loss());
-        std::mem::forget(alarm);
-        if let Ending::Leave(farewell) = ending {
-            // Boxed: otherwise every keeper would reserve the memory of this future while it holds.
-            Box::pin(self.leave(claim.as_mut(), Some(&hold), farewell)).await;
+        // If the runtime shuts down and drops the future, the alarm tells the holder: also if it was never polled.
+        let alarm = Alarm(Some(Arc::clone(&hold)));
+        async move {
+            let ending = AssertUnwindSafe(self.hold(&mut claim, &hold)).catch_unwind().await;
+            let ending = ending.unwrap_or_else(|_| {
+                hold.abandon();
+                Ending::Leave(None)
+            });
+            observe::hold_over(&self.request, self.info(), begun, hold.loss());
+            alarm.silence();
+            if let Ending::Leave(farewell) = ending {
+                // Boxed: otherwise every keeper would reserve the memory of this future while it holds.
+                Box::pin(self.leave(claim.as_mut(), Some(&hold), farewell)).await;
+            }
         }
     }
 
@@ -556,11 +563,19 @@ pub(crate) fn run_to_end<T: Send + 'static>(
 }
 
 /// When dropped, tells the holder that the keeper has ended without releasing.
-struct Alarm<'a>(&'a Hold);
+struct Alarm(Option<Arc<Hold>>);
 
-impl Drop for Alarm<'_> {
+impl Alarm {
+    fn silence(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Alarm {
     fn drop(&mut self) {
-        self.0.abandon();
+        if let Some(hold) = &self.0 {
+            hold.abandon();
+        }
     }
 }
 

@@ -31,10 +31,11 @@ impl Member {
         is_able.then(|| Self(target.clone()))
     }
 
-    /// Whether a request for `count` members, of which this is one, may ask for `other` as well.
-    pub(super) fn takes(&self, count: usize, other: &Self) -> bool {
+    /// Whether a request for these members may ask for this one as well: it is of the same client, and its name is another.
+    pub(super) fn fits(&self, members: &[&Self]) -> bool {
         let client = |member: &Self| member.0.locks.client().id;
-        count < self.0.locks.info().together && client(self) == client(other)
+        members.len() < self.0.locks.info().together
+            && members.iter().all(|member| client(member) == client(self) && member.0.name != self.0.name)
     }
 
     /// Tries to take all these members of one client in one request. [`LockOptions::at_least`] does not count: the MultiLock sees to

@@ -134,12 +134,13 @@ impl MultiLock {
     fn requests(&self, members: impl Iterator<Item = usize>) -> Vec<Vec<usize>> {
         let mut requests: Vec<Vec<usize>> = Vec::new();
         for at in members {
-            let has_room = |request: &&mut Vec<usize>| match (&self.joinable[request[0]], &self.joinable[at])
-            {
-                (Some(first), Some(next)) => first.takes(request.len(), next),
-                _ => false,
-            };
-            let joined = self.joinable[at].as_ref().and_then(|_| requests.iter_mut().rfind(has_room));
+            let joined = self.joinable[at].as_ref().and_then(|member| {
+                requests.iter_mut().rfind(|request| {
+                    let others: Option<Vec<_>> =
+                        request.iter().map(|other| self.joinable[*other].as_ref()).collect();
+                    others.is_some_and(|others| member.fits(&others))
+                })
+            });
             match joined {
                 Some(request) => request.push(at),
                 None => requests.push(vec![at]),

@@ -370,9 +370,23 @@ impl EtcdClaim {
         Ok(Renewal::Renewed { valid_for: lasting.min(granted) })
     }
 
+    /// Whether this client has asked for the claim, and this object was never told that its key is there.
+    fn has_asked_in_vain(&self) -> bool {
+        self.place.is_none() && self.made.is_empty() && self.client.session.knows(self.request.id)
+    }
+
     /// Deletes the key.
     async fn withdraw(&mut self, keys: &Keys) -> Result<Release> {
-        let answer = self.client.connection.delete(&keys.own).await?;
+        let answer = match self.client.connection.delete(&keys.own).await {
+            // Who may not delete the key could not make it either. If a request of somebody who could then is still under way, the
+            // session deletes what it makes, or ends.
+            Err(Error::Refused { .. }) if self.has_asked_in_vain() => {
+                self.seats.clear();
+                self.client.session.leave(self.request.id);
+                return Ok(Release::Gone);
+            }
+            answer => answer?,
+        };
         // If this claim was woken and has not asked since, the wake-up goes to the client's next waiter.
         self.seats.clear();
         (self.place, self.hold) = (None, None);

@@ -145,9 +145,13 @@ impl Connection {
                     (self.link.give_up(&live, STORE.late(self.limit)), self.has_other_members)
                 }
             };
-            if !is_over || std::mem::replace(&mut twice, true) {
+            if twice {
+                return Err(doubted(error));
+            }
+            if !is_over {
                 return Err(error);
             }
+            twice = true;
         }
     }
 
@@ -245,5 +249,16 @@ pub(crate) fn lease_id() -> i64 {
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Connection").field(&self.link).finish()
+    }
+}
+
+/// A refusal of the second of two requests. The first may still be done by a member that answers late, so it is not known that nothing
+/// was done; but if the lease has ended, nothing can be.
+fn doubted(error: Error) -> Error {
+    match error {
+        Error::Refused { .. } if !error::is_without_lease(&error) => {
+            STORE.unavailable(STORE.retell(&error).to_string())
+        }
+        error => error,
     }
 }

@@ -6,7 +6,10 @@ mod common;
 use std::{error::Error as _, time::Duration};
 
 use common::{Bench, SOON, TTL, connect, go, soon, unique};
-use dlock_conformance::stores::etcd::{Flavour, client, start};
+use dlock_conformance::{
+    Proxy,
+    stores::etcd::{Flavour, client, start},
+};
 use dlock_core::{DistributedLock, Error, Kind, LockOptions, Locks, MultiLock};
 use etcd_client::{Permission, PermissionType};
 use tokio::time::sleep;
@@ -17,6 +20,7 @@ fn main() -> std::process::ExitCode {
         a_server_without_users_says_so,
         a_user_needs_rights_on_its_locks_and_is_told_which,
         of_several_locks_one_without_rights_is_refused_and_the_others_stay_free,
+        a_refusal_of_several_locks_that_nobody_waits_for_any_more_ends,
         a_token_that_expires_costs_no_lock_and_no_wake_up,
         tls_needs_the_authority_and_the_clients_certificate,
     }])
@@ -89,6 +93,28 @@ async fn of_several_locks_one_without_rights_is_refused_and_the_others_stay_free
     let held = soon("the other one is held", locks.mutex(&mine).lock().ttl(TTL).into_future()).await;
     held.expect("free").release().await.expect("held until now");
     soon("it goes on releasing what it may not have", locks.close()).await;
+}
+
+async fn a_refusal_of_several_locks_that_nobody_waits_for_any_more_ends() {
+    let Some(bench) = with_users().await else { return };
+    let proxy = Proxy::to(bench.running.servers()[0].address()).await.expect("a port is free");
+    let url = format!("etcd://app:secret@{}?session=20s&timeout=9s", proxy.address());
+    let locks = Locks::new(connect(&url).await.expect("it may connect"));
+    let mine = format!("app.{}", unique());
+    // Opens what there is to open.
+    locks.mutex(&mine).lock().ttl(TTL).await.expect("it may").release().await.expect("held until now");
+    proxy.hold_answers();
+    let both = [&mine, &unique()].map(|name| locks.of(Kind::Mutex, name));
+    let asking = go(async move {
+        let both = MultiLock::new(both).expect("two names");
+        both.lock(&LockOptions::new().ttl(TTL)).await.map(drop)
+    });
+    // The refusal is on its way.
+    sleep(Duration::from_millis(300)).await;
+    asking.abort();
+    assert!(asking.await.is_err(), "it was answered");
+    proxy.pass();
+    soon("it goes on releasing what it never had", locks.close()).await;
 }
 
 async fn a_token_that_expires_costs_no_lock_and_no_wake_up() {

@@ -219,6 +219,11 @@ impl Session {
         known.get_mut(&id).is_none_or(|known| !std::mem::replace(&mut known.is_unsure, true))
     }
 
+    /// Whether this session has asked for the claim, and not left it since.
+    pub(crate) fn knows(&self, id: ClaimId) -> bool {
+        lock(&self.known).contains_key(&id)
+    }
+
     /// No request of this claim is under way any more.
     pub(crate) fn note_sure(&self, id: ClaimId) {
         if let Some(known) = lock(&self.known).get_mut(&id) {

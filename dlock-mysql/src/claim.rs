@@ -97,7 +97,7 @@ impl MysqlClaim {
 
     /// What rings those who wait for the claim.
     fn ring(&self) -> String {
-        if !self.client.connection.waits.are_on() {
+        if !self.client.connection.waits.were_on() {
             return NOTHING.to_owned();
         }
         format!("RELEASE_LOCK({})", keys::bell(self.request.id))

@@ -24,10 +24,15 @@ impl Waits {
     pub(super) fn new(dial: Arc<Dial>) -> Self {
         let places = Arc::new(Semaphore::new(dial.config.waits));
         let waits = Self(Arc::new(Shared { dial, idle: Mutex::default(), places }));
-        if waits.0.dial.config.waits == 0 {
+        if !waits.were_on() {
             waits.give_up();
         }
         waits
+    }
+
+    /// Whether doorbells are in use, or were.
+    pub(crate) fn were_on(&self) -> bool {
+        self.0.dial.config.waits > 0
     }
 
     /// Whether doorbells are in use.

@@ -140,7 +140,7 @@ impl Recipe for One {
         // A relative path of the server is one in its data directory. Temporary tables of two servers may have one name.
         let command = format!(
             "export TMPDIR=\"$PWD\"\n[ -e data/installed ] || {{ rm -rf data; {install} >install.log 2>&1 && touch data/installed; }} || \
-             {{ tail -n 3 install.log; exit 1; }}\nfor file in *.pem *.key; do [ -e \"$file\" ] && cp \"$file\" data; done\n\
+             {{ grep -iE 'error|space' install.log | tail -n 3 | grep . || tail -n 3 install.log; exit 1; }}\nfor file in *.pem *.key; do [ -e \"$file\" ] && cp \"$file\" data; done\n\
              exec {program} --defaults-file=\"$PWD/server.cnf\" --user=\"$(id -un)\" --datadir=\"$PWD/data\" \
              --socket=\"$PWD/socket\" --pid-file=\"$PWD/server.pid\" --init-file=\"$PWD/init.sql\""
         );

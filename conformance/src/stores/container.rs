@@ -2,14 +2,18 @@
 //! announces.
 
 use std::{
-    fs, io,
+    env, fs, io,
     mem::ManuallyDrop,
     path::{Path, PathBuf},
     process::Command,
     sync::LazyLock,
 };
 
-use testcontainers::{ContainerAsync, Image, ImageExt, core::WaitFor, runners::AsyncRunner};
+use testcontainers::{
+    ContainerAsync, Image, ImageExt,
+    core::{Mount, WaitFor},
+    runners::AsyncRunner,
+};
 
 use super::recipe::Member;
 use crate::Data;
@@ -27,6 +31,13 @@ const SHARES: i64 = 8192;
 static HAS_CGROUPFS: LazyLock<bool> = LazyLock::new(|| {
     let driver = Command::new("docker").args(["info", "--format", "{{.CgroupDriver}}"]).output();
     driver.is_ok_and(|told| told.stdout.trim_ascii() == b"cgroupfs")
+});
+
+/// Whether servers keep their files in the fixture's folder, so that they are on the disk, or in the memory, where the tests have
+/// theirs. The engine must see that folder, and what a server leaves there belongs to root.
+static SHARES_FILES: LazyLock<bool> = LazyLock::new(|| {
+    let is_here = env::var("DOCKER_HOST").map_or(true, |host| host == "unix:///var/run/docker.sock");
+    is_here && rustix::process::geteuid().is_root()
 });
 
 /// An image to run servers from. Docker has it already.
@@ -104,8 +115,12 @@ impl Container {
                     (config.cgroup_parent, config.cpu_shares) = (Some("/".to_owned()), Some(SHARES));
                 }
             });
-        for (file, content) in &member.files {
-            request = request.with_copy_to(format!("{HOME}/{file}"), content.clone().into_bytes());
+        if *SHARES_FILES {
+            request = request.with_mount(Mount::bind_mount(folder.to_string_lossy(), HOME));
+        } else {
+            for (file, content) in &member.files {
+                request = request.with_copy_to(format!("{HOME}/{file}"), content.clone().into_bytes());
+            }
         }
         let inner = ManuallyDrop::new(request.start().await.map_err(io::Error::other)?);
         Ok(Self { name, folder: folder.to_owned(), inner })
@@ -118,7 +133,9 @@ impl Container {
         if data == Data::Lost {
             let lost = self.folder.join("lost");
             fs::write(&lost, "")?;
-            docker(&["cp", &lost.to_string_lossy(), &format!("{}:{HOME}/lost", self.name)])?;
+            if !*SHARES_FILES {
+                docker(&["cp", &lost.to_string_lossy(), &format!("{}:{HOME}/lost", self.name)])?;
+            }
         }
         self.inner.start().await.map_err(io::Error::other)
     }

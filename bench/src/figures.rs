@@ -27,11 +27,6 @@ impl Figures {
         self.add(span.as_secs_f64() * 1e6);
     }
 
-    /// The values, in the order in which they came.
-    pub(crate) fn values(&self) -> impl Iterator<Item = f64> + '_ {
-        self.0.iter().copied()
-    }
-
     pub(crate) fn mean(&self) -> f64 {
         self.0.iter().sum::<f64>() / self.0.len() as f64
     }

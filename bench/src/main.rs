@@ -6,6 +6,7 @@
 #![expect(clippy::future_not_send, reason = "a benchmark keeps to one thread")]
 
 mod command;
+mod contest;
 mod engine;
 mod etcd;
 mod figures;

@@ -1,23 +1,32 @@
 //! Locks on MariaDB, in both modes, beside `GET_LOCK` as a program calls it and beside the least that a lock of each mode costs.
 //!
-//! The server is the one that the tests start, which waits for no disk. A disk would add its time to each commit.
+//! Each commit waits for the disk, unlike in the tests: so it is where nobody has changed the server's settings, and a lock costs its
+//! commits there.
 
-mod contestant;
+mod batches;
 mod trips;
 
-use std::{error::Error, net::SocketAddr};
+use std::{net::SocketAddr, time::Duration};
 
+use async_trait::async_trait;
+use dlock::Kind;
 use dlock_conformance::stores::mysql::{Brand, Flavour, start};
 use sqlx::{
     AssertSqlSafe, ConnectOptions as _, Row as _,
     mysql::{MySqlConnectOptions, MySqlConnection},
 };
+use tokio::sync::Mutex;
 
-use crate::{Effort, figures::Figures};
-use contestant::{CONTESTANTS, Contestant};
+use crate::{
+    Effort,
+    contest::{Contestant, Counter, Dlock, Here, Outcome, Table, Waits},
+    figures::Figures,
+};
+use batches::{Batches, GET_LOCK, GET_LOCK_AND_COMMIT, INSERT_AND_DELETE};
 use trips::Trips;
 
-type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+/// How long a contender keeps the lock that another waits for.
+const HOLD: Duration = Duration::from_millis(10);
 
 /// Where a server is, and how a client reaches it.
 #[derive(Clone, Copy)]
@@ -40,7 +49,7 @@ impl Place<'_> {
 }
 
 pub(crate) async fn bench(effort: Effort) -> Outcome {
-    let running = match start(Brand::Mariadb, Flavour::Standalone).await {
+    let running = match start(Brand::Mariadb, Flavour::Durable).await {
         Ok(running) => running,
         Err(unreachable) => {
             println!("MariaDB: not measured, {}", unreachable.reason);
@@ -52,76 +61,93 @@ pub(crate) async fn bench(effort: Effort) -> Outcome {
         return Ok(());
     };
     let place = Place { url: running.url(), server };
-    let (mut contestants, mut rows) = (Vec::new(), Vec::new());
-    for way in CONTESTANTS {
-        contestants.push(Contestant::connect(way, place, server).await?);
-        rows.push([Figures::default(), Figures::default()]);
-    }
-    let (pairs, turns) = ((effort.pairs / 500) as usize, effort.turns);
-    // The first round, which does not count, opens what there is to open.
-    for round in 0..=effort.rounds {
-        for (contestant, row) in contestants.iter().zip(&mut rows) {
-            let name = format!("{}/{round}", contestant.name());
-            let pair = Figures::micros(&contestant.pairs(&name, pairs).await?).quantile(0.5);
-            if round > 0 {
-                row[0].add(pair);
-            }
-            if contestant.can_wait() {
-                let handoff = Figures::millis(&contestant.handoff(&name, turns).await?).quantile(0.5);
-                if round > 0 {
-                    row[1].add(handoff);
-                }
-            }
-        }
-    }
-    println!(
-        "MariaDB, p50 of each round: acquire + release of a free lock, µs; hand-off of a lock held for 10 ms, ms; \
-         round trips for an acquisition and for a release (aim: 1 + 1); commits for a grant"
+    let pairs = (effort.pairs / 500) as usize;
+    let all = contestants(place, server).await?;
+    let alone = Table::measure(
+        &all,
+        "alone",
+        |_| effort.rounds,
+        async |_, measured, name| Ok(Figures::micros(&measured.pairs(name, pairs).await?)),
     );
-    let mut session = place.session_at(server).await?;
-    tell(&mut session, "SET GLOBAL innodb_monitor_enable = 'trx_rw_commits'").await?;
-    for (contestant, [pair, handoff]) in contestants.iter().zip(&rows) {
-        let before = commits(&mut session).await?;
-        contestant.pairs("counted", pairs).await?;
-        let commits = (commits(&mut session).await? - before) / pairs as f64;
-        let [acquire, release] = round_trips(contestant, place).await?;
-        let name = contestant.name();
-        let handoff = if contestant.can_wait() { handoff.to_string() } else { "cannot wait".to_owned() };
-        println!("  {name:22} {pair}   {handoff}   {acquire} + {release}   {commits:.2}");
-    }
-    for (one, other, aim) in [(1, 3, 1.2), (0, 4, 1.2)] {
-        let ratio: Figures = rows[one][0].values().zip(rows[other][0].values()).map(|(a, b)| a / b).collect();
-        println!(
-            "  pair of {} / {}: {ratio}   aim: {aim}",
-            contestants[one].name(),
-            contestants[other].name()
-        );
-    }
+    let alone = alone.await;
+    let title = "MariaDB: acquire + release of a free lock (aim: 1.2 × the limit of each mode)";
+    alone.print(title, "   p50 µs    p99 µs    × limit", |row| alone.times(row, 1));
+
+    let can_wait = |who: &Contestant| if who.waits == Waits::Never { 0 } else { effort.rounds };
+    let handoff = Table::measure(&all, "handoff", can_wait, async |_, measured, name| {
+        Ok(Figures::millis(&measured.handoff(name, effort.turns, HOLD).await?))
+    });
+    let handoff = handoff.await;
+    let title = "MariaDB: hand-off from one client to another who waits, held 10 ms (aim: 2 ms)";
+    handoff.print(title, "   p50 ms    p99 ms    × limit", |row| handoff.times(row, 2));
+
+    let trips = Trips::to(server)?;
+    let passed_on = contestants(place, trips.address()).await?;
+    let calls = Table::measure(
+        &passed_on,
+        "calls",
+        |_| 1,
+        async |_, measured, name| measured.counted(name, &trips).await,
+    );
+    calls.await.print_counts("MariaDB: round trips (aim: 1 + 1)");
+
+    let commits = Commits::of(place.session_at(server).await?).await?;
+    let each = Table::measure(
+        &all,
+        "commits",
+        |_| 1,
+        async |_, measured, name| {
+            let before = commits.read().await?;
+            measured.pairs(name, pairs).await?;
+            Ok((commits.read().await? - before) / pairs as f64)
+        },
+    );
+    let title = "MariaDB: transactions that changed something";
+    each.await.print(title, "a pair", |row| format!("{:6.2}", row.rounds.iter().sum::<f64>()));
     println!();
     Ok(())
 }
 
-/// How many calls an acquisition and a release cost: what most of twenty cost.
-async fn round_trips(contestant: &Contestant, place: Place<'_>) -> Outcome<[f64; 2]> {
-    let trips = Trips::to(place.server)?;
-    let client = Contestant::connect(contestant.way, place, trips.address()).await?;
-    let mut counts = [Figures::default(), Figures::default()];
-    for _ in 0..20 {
-        let before = trips.count();
-        let held = client.acquire(0, "counted").await?;
-        let between = trips.count();
-        client.release(0, "counted", held).await?;
-        counts[0].add((between - before) as f64);
-        counts[1].add((trips.count() - between) as f64);
-    }
-    Ok(counts.map(|count| count.quantile(0.5)))
+/// Two groups: dlock's modes, each with the least that its locks cost.
+async fn contestants(place: Place<'_>, address: SocketAddr) -> Outcome<Vec<Contestant>> {
+    const NAMED: &str = "named locks";
+    const ROWS: &str = "rows";
+    let batches = async |batches: [&'static str; 2]| {
+        Here::connect(2, async || Ok(Batches::on(place.session_at(address).await?, batches))).await
+    };
+    let dlock = async |params| {
+        let url = place.url_at(address, params);
+        Here::connect(2, async || Dlock::connect(&url, Kind::Mutex).await).await
+    };
+    // dlock makes the tables, which the others use.
+    let (queue, session) = (dlock("").await?, dlock("?mode=session").await?);
+    let (commit, rows) = (batches(GET_LOCK_AND_COMMIT).await?, batches(INSERT_AND_DELETE).await?);
+    Ok(vec![
+        Contestant::new("GET_LOCK + one commit", NAMED, Waits::Woken, Ok(commit)).limit(),
+        Contestant::new("dlock, session", NAMED, Waits::Woken, Ok(session)),
+        Contestant::new("GET_LOCK", NAMED, Waits::Woken, Ok(batches(GET_LOCK).await?)),
+        // It excludes nobody, and cannot wait.
+        Contestant::new("INSERT, DELETE", ROWS, Waits::Never, Ok(rows)).limit(),
+        Contestant::new("dlock, queue", ROWS, Waits::InOrder, Ok(queue)),
+    ])
 }
 
 /// How many transactions the server has committed that have changed something.
-async fn commits(session: &mut MySqlConnection) -> Outcome<f64> {
-    let count =
-        "SELECT CAST(count AS DOUBLE) FROM information_schema.innodb_metrics WHERE name = 'trx_rw_commits'";
-    Ok(sqlx::raw_sql(count).fetch_one(session).await?.try_get_unchecked(0)?)
+struct Commits(Mutex<MySqlConnection>);
+
+impl Commits {
+    async fn of(mut session: MySqlConnection) -> Outcome<Self> {
+        tell(&mut session, "SET GLOBAL innodb_monitor_enable = 'trx_rw_commits'").await?;
+        Ok(Self(Mutex::new(session)))
+    }
+}
+
+#[async_trait(?Send)]
+impl Counter for Commits {
+    async fn read(&self) -> Outcome<f64> {
+        let count = "SELECT CAST(count AS DOUBLE) FROM information_schema.innodb_metrics WHERE name = 'trx_rw_commits'";
+        Ok(sqlx::raw_sql(count).fetch_one(&mut *self.0.lock().await).await?.try_get_unchecked(0)?)
+    }
 }
 
 /// Does a batch, and reads all its answers.

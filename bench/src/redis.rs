@@ -6,29 +6,21 @@
 
 mod asking;
 mod clients;
-mod contestant;
+mod contestants;
 mod crowd;
 mod distant;
 mod held;
-mod here;
 mod limit;
 mod pair;
-mod peers;
 mod permits;
 mod queue;
 mod server;
 mod several;
-mod table;
-
-use std::error::Error;
 
 use dlock::Locks;
 
-use crate::Effort;
-use contestant::Contestant;
+use crate::{Effort, contest::Outcome};
 use server::Server;
-
-type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
 pub(crate) async fn bench(part: &str, effort: Effort) -> Outcome {
     if part == "redis-distant" {
@@ -36,7 +28,7 @@ pub(crate) async fn bench(part: &str, effort: Effort) -> Outcome {
             println!("{part}: not measured, there is no DLOCK_BENCH_REDIS_DISTANT_URL");
             return Ok(());
         };
-        return distant::away(&server, &contestant::all(&server).await?, effort).await;
+        return distant::away(&server, &contestants::all(&server).await?, effort).await;
     }
     let Some(server) = Server::start().await? else {
         println!("{part}: not measured, there is neither DLOCK_BENCH_REDIS_URL nor a redis-server");
@@ -51,7 +43,7 @@ pub(crate) async fn bench(part: &str, effort: Effort) -> Outcome {
         "redis-crowd" => crowd::waiting(&server, effort).await,
         "redis-permits" => permits::beside_the_mutex(&server, effort).await,
         _ => {
-            let contestants = contestant::all(&server).await?;
+            let contestants = contestants::all(&server).await?;
             pair::alone(&contestants, effort).await;
             pair::together(&contestants, effort).await;
             queue::handoff(&contestants, effort).await;

@@ -10,6 +10,10 @@ use std::{
     thread,
 };
 
+use async_trait::async_trait;
+
+use crate::contest::{Counter, Outcome};
+
 /// The last call of a session, which has no answer.
 const QUIT: u8 = 1;
 
@@ -37,10 +41,13 @@ impl Trips {
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
+}
 
+#[async_trait(?Send)]
+impl Counter for Trips {
     /// How many calls clients have sent so far.
-    pub(super) fn count(&self) -> usize {
-        self.count.load(SeqCst)
+    async fn read(&self) -> Outcome<f64> {
+        Ok(self.count.load(SeqCst) as f64)
     }
 }
 

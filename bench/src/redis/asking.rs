@@ -6,24 +6,24 @@ use dlock_conformance::peer::Contest;
 use tokio::time::sleep;
 
 use super::{
-    Contestant, Outcome, Server,
-    contestant::{Dialect, Measured, Waits},
-    here::Client,
+    Server,
+    contestants::REDISSON,
     limit::{PlainByHand, RedissonByHand},
-    table::Table,
 };
-use crate::Effort;
+use crate::{
+    Effort,
+    contest::{Client, Contestant, Measured, Outcome, Table, Waits},
+};
 
 pub(super) async fn asking(server: &Server, contestants: &[Contestant], effort: Effort) -> Outcome {
     let (redisson, plain) = (RedissonByHand::connect(server).await?, PlainByHand::connect(server).await?);
     // The lock that is held by hand is released as a mutex, which does not wake waiters in order of arrival.
     let rounds = |who: &Contestant| usize::from(matches!(who.waits, Waits::Woken | Waits::Polls));
-    let table =
-        Table::measure(contestants, "asking", rounds, async |who, measured, name| match who.dialect {
-            Dialect::Redisson => asked(server, &redisson, measured, name, effort.watch).await,
-            Dialect::Plain => asked(server, &plain, measured, name, effort.watch).await,
-        })
-        .await;
+    let table = Table::measure(contestants, "asking", rounds, async |who, measured, name| match who.group {
+        REDISSON => asked(server, &redisson, measured, name, effort.watch).await,
+        _ => asked(server, &plain, measured, name, effort.watch).await,
+    })
+    .await;
     let title = "Redis: what one waiter asks of the server while another holds the lock (aim: 0)";
     table.print(title, "commands a second", |row| format!("{:17.1}", row.rounds.iter().sum::<f64>()));
     Ok(())

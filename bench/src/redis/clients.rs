@@ -1,45 +1,11 @@
-//! Clients in this process: dlock, and the Rust crates that lock on Redis. Each waits with its default settings.
+//! The Rust crates that lock on Redis. Each waits with its default settings.
 
 use std::time::Duration;
 
-use dlock::{Guard, Kind, LockOptions, Locks};
 use rlock::async_lock::{RLock, RLockGuard};
 use rslock::{LockGuard, LockManager};
 
-use super::{Outcome, here::Client};
-
-pub(super) struct Dlock {
-    locks: Locks,
-    kind: Kind,
-    /// The limit of a semaphore.
-    limit: u32,
-}
-
-impl Dlock {
-    pub(super) async fn connect(url: &str, kind: Kind) -> Outcome<Self> {
-        Ok(Self::on(dlock::connect(url).await?, kind, 1))
-    }
-
-    /// The same on the connection of a client that is there. Only a permit has a limit.
-    pub(super) fn on(locks: Locks, kind: Kind, limit: u32) -> Self {
-        Self { locks, kind, limit }
-    }
-}
-
-impl Client for Dlock {
-    type Held = Guard;
-
-    async fn lock(&self, name: &str) -> Outcome<Guard> {
-        Ok(match self.kind {
-            Kind::Permit => self.locks.semaphore(name, self.limit).acquire().await?,
-            kind => self.locks.of(kind, name).lock(&LockOptions::new()).await?,
-        })
-    }
-
-    async fn unlock(&self, held: Guard) -> Outcome {
-        Ok(held.release().await?)
-    }
-}
+use crate::contest::{Client, Outcome};
 
 pub(super) struct Rslock(LockManager);
 

@@ -7,8 +7,12 @@
 use futures_util::future::try_join_all;
 use tokio::time::Instant;
 
-use super::{Contestant, Outcome, Server, table::Table};
-use crate::{Effort, figures::Figures};
+use super::Server;
+use crate::{
+    Effort,
+    contest::{Contestant, Outcome, Table},
+    figures::Figures,
+};
 
 /// How many tasks of one client run at once. In a round each does the effort's number of pairs, divided by the second number.
 const CROWDS: [(usize, usize); 3] = [(1, 100), (8, 200), (64, 500)];

@@ -9,7 +9,8 @@ use redis::{
 };
 use tokio::sync::Mutex;
 
-use super::{Outcome, Server, here::Client};
+use super::Server;
+use crate::contest::{Client, Outcome};
 
 /// Redisson's lock, with a fencing token that is not less than the server's clock. If the lock is busy the answer is a list.
 const ACQUIRE: &str = "

@@ -3,8 +3,11 @@
 use futures_util::future::try_join_all;
 use tokio::time::Instant;
 
-use super::{Contestant, table::Table};
-use crate::{Effort, figures::Figures};
+use crate::{
+    Effort,
+    contest::{Contestant, Table},
+    figures::Figures,
+};
 
 pub(super) async fn alone(contestants: &[Contestant], effort: Effort) {
     // So many runs that a virtual machine has compiled the code.

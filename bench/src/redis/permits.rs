@@ -6,14 +6,15 @@ use dlock::Kind;
 use futures_util::future::try_join_all;
 
 use super::{
-    Contestant, Outcome, Server,
-    clients::Dlock,
-    contestant::{Dialect, Waits},
-    here::Here,
+    Server,
+    contestants::{CLIENTS, REDISSON},
     locks,
-    table::Table,
 };
-use crate::{Effort, figures::Figures};
+use crate::{
+    Effort,
+    contest::{Contestant, Dlock, Here, Outcome, Table, Waits},
+    figures::Figures,
+};
 
 const LIMIT: u32 = 10;
 
@@ -29,7 +30,7 @@ pub(super) async fn beside_the_mutex(server: &Server, effort: Effort) -> Outcome
         let next = Cell::new(0);
         let client = async || Ok(Dlock::on(clients[next.replace(next.get() + 1)].clone(), kind, limit));
         let waits = if kind == Kind::Mutex { Waits::Woken } else { Waits::InOrder };
-        Outcome::Ok(Contestant::new(name, Dialect::Redisson, waits, Ok(Here::connect(client).await?)))
+        Outcome::Ok(Contestant::new(name, REDISSON, waits, Ok(Here::connect(CLIENTS, client).await?)))
     };
     let mutex = of("mutex", Kind::Mutex, 1).await?.limit();
     let (fair, permit) = (of("fair", Kind::Fair, 1).await?, of("permit", Kind::Permit, LIMIT).await?);

@@ -5,8 +5,11 @@ use std::time::Duration;
 use dlock_conformance::peer::Contest;
 use tokio::time::Instant;
 
-use super::{Contestant, contestant::Waits, table::Table};
-use crate::{Effort, figures::Figures};
+use crate::{
+    Effort,
+    contest::{Contestant, Table, Waits},
+    figures::Figures,
+};
 
 /// How long each holder keeps the lock, so that the others wait.
 const HOLD: Duration = Duration::from_millis(1);

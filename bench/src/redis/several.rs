@@ -5,15 +5,16 @@ use dlock_conformance::peer::{PeerKind, Program};
 use tokio::time::Instant;
 
 use super::{
-    Contestant, Outcome, Server,
-    clients::{Dlock, Rslock},
-    contestant::{Dialect, Waits},
-    here::Here,
+    Server,
+    clients::Rslock,
+    contestants::{CLIENTS, PEERS_TTL, PLAIN},
     locks,
-    peers::{self, There},
-    table::Table,
 };
-use crate::{Effort, figures::Figures};
+use crate::{
+    Effort,
+    contest::{self, Contestant, Dlock, Here, Outcome, Table, There, Waits},
+    figures::Figures,
+};
 
 /// RedLocks of three and five servers.
 pub(super) async fn redlock(server: &Server, effort: Effort) -> Outcome {
@@ -25,21 +26,21 @@ pub(super) async fn redlock(server: &Server, effort: Effort) -> Outcome {
         println!("\nRedLock: not measured, there is no redis-server");
         return Ok(());
     }
-    let dlock = async |url: String| Here::connect(async || Dlock::connect(&url, Kind::Mutex).await).await;
+    let dlock =
+        async |url: String| Here::connect(CLIENTS, async || Dlock::connect(&url, Kind::Mutex).await).await;
     let one = dlock(server.with("dialect=plain")).await?;
-    let mut contestants =
-        vec![Contestant::new("dlock, one server", Dialect::Plain, Waits::Woken, Ok(one)).limit()];
+    let mut contestants = vec![Contestant::new("dlock, one server", PLAIN, Waits::Woken, Ok(one)).limit()];
     for members in [3, 5] {
         let urls: Vec<_> = servers[..members].iter().map(|server| server.url().to_owned()).collect();
         let hosts = urls.join(",").replace("redis://", "");
         let ours = dlock(format!("redis+redlock://{hosts}?dialect=plain")).await?;
-        let rslock = Here::connect(async || Ok(Rslock::connect(urls.clone()))).await?;
-        let redsync = peers::start(Program::REDSYNC, &urls.join(","));
+        let rslock = Here::connect(CLIENTS, async || Ok(Rslock::connect(urls.clone()))).await?;
+        let redsync = contest::start(Program::REDSYNC, &urls.join(","), PEERS_TTL);
         let redsync = There::of(&redsync, PeerKind::Mutex);
         contestants.extend([
-            Contestant::new(&format!("dlock of {members}"), Dialect::Plain, Waits::Woken, Ok(ours)),
-            Contestant::new(&format!("rslock of {members}"), Dialect::Plain, Waits::Polls, Ok(rslock)),
-            Contestant::new(&format!("redsync of {members}"), Dialect::Plain, Waits::Polls, redsync),
+            Contestant::new(&format!("dlock of {members}"), PLAIN, Waits::Woken, Ok(ours)),
+            Contestant::new(&format!("rslock of {members}"), PLAIN, Waits::Polls, Ok(rslock)),
+            Contestant::new(&format!("redsync of {members}"), PLAIN, Waits::Polls, redsync),
         ]);
     }
     let table = Table::measure(

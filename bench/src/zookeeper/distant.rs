@@ -12,8 +12,8 @@ use dlock_conformance::peer::PeerKind;
 use tokio::time::Instant;
 use zookeeper_client::Client;
 
-use super::{Outcome, curator, hosts, keep, ours};
-use crate::{Effort, figures::Figures};
+use super::{curator, hosts, keep, ours};
+use crate::{Effort, contest::Outcome, figures::Figures};
 
 /// How many connections are measured.
 const CONNECTIONS: usize = 12;
@@ -33,7 +33,7 @@ pub(super) async fn bench(effort: Effort) -> Outcome {
     let trip = trips.quantile(0.5);
     let (turns, mut connections) = (effort.turns * 4, Vec::new());
     for number in 0..CONNECTIONS {
-        let (locks, name) = (ours(&url).await?, format!("distant-{number}"));
+        let (locks, name) = (dlock::connect(&ours(&url)).await?, format!("distant-{number}"));
         keep(&raw, &name).await?;
         let (mut acquire, mut release) = (Figures::default(), Figures::default());
         for _ in 0..turns {
@@ -55,7 +55,7 @@ pub(super) async fn bench(effort: Effort) -> Outcome {
         let each: Vec<_> = connections.iter().map(|row| format!("{:.2}", row[at])).collect();
         println!("  dlock, {what}   {}", each.join(" "));
     }
-    if let Some(peer) = curator(&url) {
+    if let Ok(peer) = curator(&url) {
         keep(&raw, "distant-curator").await?;
         let took = peer.contender().time(PeerKind::Mutex, "distant-curator", turns).await?;
         println!("  {}, both  {:.2}", peer.name(), Figures::millis(&took).quantile(0.5) / trip);

@@ -28,6 +28,9 @@ pub enum Brand {
 pub enum Flavour {
     /// One server: `mysql://user:password@host:port/database`.
     Standalone,
+    /// The same, but each commit waits for the disk, as where nobody has changed the settings: for benchmarks, with
+    /// `TMPDIR` on a disk.
+    Durable,
     /// One server that takes only connections with TLS, with a [certificate authority](Running::ca) of its own.
     Tls,
 }
@@ -106,6 +109,7 @@ impl Recipe for One {
     fn flavour(&self) -> &'static str {
         match self.flavour {
             Flavour::Standalone => STANDALONE,
+            Flavour::Durable => "durable",
             Flavour::Tls => "tls",
         }
     }
@@ -113,18 +117,19 @@ impl Recipe for One {
     fn members(&self, program: &str) -> io::Result<Vec<Member>> {
         let port = Port::claim()?;
         // The kernel has room for few servers with its own asynchronous I/O.
-        let disk = format!(
-            "[mysqld]\ninnodb_flush_log_at_trx_commit=2\ninnodb_doublewrite=off\ninnodb_use_native_aio=off\n\
-             innodb_buffer_pool_size=32M\n{}",
+        let little = "[mysqld]\ninnodb_use_native_aio=off\ninnodb_buffer_pool_size=32M\n";
+        let unsynced = format!(
+            "{little}innodb_flush_log_at_trx_commit=2\ninnodb_doublewrite=off\n{}",
             self.brand.unsynced()
         );
+        let disk = if self.flavour == Flavour::Durable { little } else { &unsynced };
         let mut config = format!(
             "{disk}port={}\nbind-address=127.0.0.1\nskip-name-resolve\nmax_connections=4000\ntable_open_cache=400\n\
              {}",
             port.number(),
             self.brand.list_of_locks()
         );
-        let mut files = vec![("init.sql", INIT.to_owned()), ("install.cnf", disk)];
+        let mut files = vec![("init.sql", INIT.to_owned()), ("install.cnf", unsynced)];
         if self.flavour == Flavour::Tls {
             config.push_str("require_secure_transport=on\n");
             for (setting, file) in [("ssl_ca", CA), ("ssl_cert", CERTIFICATE), ("ssl_key", KEY)] {

@@ -1,24 +1,21 @@
 //! One measure of all contestants, taken round by round, and printed with a row for each.
 
-use super::{
-    Outcome,
-    contestant::{Contestant, Measured},
-};
+use super::{Contestant, Measured, Outcome};
 use crate::figures::Figures;
 
 /// The results of a measure. `T` is the result of one round of one contestant.
-pub(super) struct Table<'a, T>(Vec<Row<'a, T>>);
+pub(crate) struct Table<'a, T>(Vec<Row<'a, T>>);
 
-pub(super) struct Row<'a, T> {
+pub(crate) struct Row<'a, T> {
     who: &'a Contestant,
-    pub(super) rounds: Vec<T>,
+    pub(crate) rounds: Vec<T>,
     failed: Option<String>,
 }
 
 impl<'a, T> Table<'a, T> {
     /// Measures each contestant for as many rounds as `rounds` says, in turn with the others. Each round has a lock name of its own.
     /// A contestant with several rounds has one more before them, which does not count.
-    pub(super) async fn measure(
+    pub(crate) async fn measure(
         contestants: &'a [Contestant],
         what: &str,
         rounds: impl Fn(&Contestant) -> usize,
@@ -46,11 +43,11 @@ impl<'a, T> Table<'a, T> {
         Self(rows)
     }
 
-    /// The value of each round of a row, divided by that of the limit's same round. The limit is that of the row's dialect, or the
+    /// The value of each round of a row, divided by that of the limit's same round. The limit is that of the row's group, or the
     /// first in the table if that one is not measured here.
-    pub(super) fn beside_limit(&self, row: &Row<'_, T>, value: impl Fn(&T) -> f64) -> Figures {
+    pub(crate) fn beside_limit(&self, row: &Row<'_, T>, value: impl Fn(&T) -> f64) -> Figures {
         let limits = || self.0.iter().filter(|limit| limit.who.is_limit);
-        let its_own = limits().find(|limit| limit.who.dialect == row.who.dialect);
+        let its_own = limits().find(|limit| limit.who.group == row.who.group);
         let mut ratios = Figures::default();
         if let Some(limit) = its_own.or_else(|| limits().next()) {
             for (one, limit) in row.rounds.iter().zip(&limit.rounds) {
@@ -60,7 +57,7 @@ impl<'a, T> Table<'a, T> {
         ratios
     }
 
-    pub(super) fn print(&self, title: &str, columns: &str, cells: impl Fn(&Row<'a, T>) -> String) {
+    pub(crate) fn print(&self, title: &str, columns: &str, cells: impl Fn(&Row<'a, T>) -> String) {
         println!("\n{title}\n  {:20}  {columns}", "");
         for row in &self.0 {
             let cells = match (&row.who.measured, &row.failed) {
@@ -74,16 +71,27 @@ impl<'a, T> Table<'a, T> {
 
 impl Table<'_, Figures> {
     /// The median and the 99th percentile of all rounds, and the medians compared with the limit's.
-    pub(super) fn times(&self, row: &Row<'_, Figures>, decimals: usize) -> String {
+    pub(crate) fn times(&self, row: &Row<'_, Figures>, decimals: usize) -> String {
         let [p50, p99] = [0.5, 0.99].map(|share| row.all().quantile(share));
         let ratio = self.beside_limit(row, |round| round.quantile(0.5));
         format!("{p50:9.decimals$} {p99:9.decimals$}  {ratio}")
     }
 }
 
+impl Table<'_, [f64; 2]> {
+    /// What an acquisition and a release cost, as a server counts it.
+    pub(crate) fn print_counts(&self, title: &str) {
+        self.print(title, "acquire + release", |row| {
+            row.rounds
+                .first()
+                .map_or_else(String::new, |[acquire, release]| format!("{acquire:7} + {release}"))
+        });
+    }
+}
+
 impl Row<'_, Figures> {
     /// The figures of all rounds together.
-    pub(super) fn all(&self) -> Figures {
+    pub(crate) fn all(&self) -> Figures {
         let mut all = Figures::default();
         self.rounds.iter().for_each(|round| all.join(round));
         all

@@ -10,10 +10,11 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{Outcome, contestant::Measured};
+use super::{Counter, Measured, Outcome};
+use crate::figures::Figures;
 
 /// A client with a connection of its own.
-pub(super) trait Client {
+pub(crate) trait Client {
     type Held;
 
     /// Waits for the lock without end.
@@ -22,13 +23,13 @@ pub(super) trait Client {
     async fn unlock(&self, held: Self::Held) -> Outcome;
 }
 
-/// The clients of one contestant, as many as the largest contest has.
-pub(super) struct Here<C>([C; 8]);
+/// The clients of one contestant.
+pub(crate) struct Here<C>(Vec<C>);
 
 impl<C: Client> Here<C> {
-    pub(super) async fn connect(client: impl AsyncFn() -> Outcome<C>) -> Outcome<Self> {
-        let clients = try_join_all((0..8).map(|_| client())).await?;
-        Ok(Self(clients.try_into().map_err(|_| "there are eight")?))
+    /// Connects so many: two for a hand-off, and as many as a contest has.
+    pub(crate) async fn connect(count: usize, client: impl AsyncFn() -> Outcome<C>) -> Outcome<Self> {
+        Ok(Self(try_join_all((0..count).map(|_| client())).await?))
     }
 }
 
@@ -82,4 +83,27 @@ impl<C: Client> Measured for Here<C> {
         };
         Ok(try_join_all((0..tasks).map(task)).await?.concat())
     }
+
+    async fn counted(&self, name: &str, counter: &dyn Counter) -> Outcome<[f64; 2]> {
+        let client = &self.0[0];
+        counted(counter, async || client.lock(name).await, async |held| client.unlock(held).await).await
+    }
+}
+
+/// What most of twenty acquisitions and releases add to a counter.
+pub(super) async fn counted<H>(
+    counter: &dyn Counter,
+    lock: impl AsyncFn() -> Outcome<H>,
+    unlock: impl AsyncFn(H) -> Outcome,
+) -> Outcome<[f64; 2]> {
+    let mut added = [Figures::default(), Figures::default()];
+    for _ in 0..20 {
+        let before = counter.read().await?;
+        let held = lock().await?;
+        let between = counter.read().await?;
+        unlock(held).await?;
+        added[0].add(between - before);
+        added[1].add(counter.read().await? - between);
+    }
+    Ok(added.map(|added| added.quantile(0.5)))
 }

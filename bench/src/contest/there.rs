@@ -7,19 +7,18 @@ use std::{cell::RefCell, rc::Rc, time::Duration};
 use async_trait::async_trait;
 use dlock_conformance::peer::{Contender, Contest, Peer, PeerKind, Program};
 
-use super::{Outcome, contestant::Measured};
+use super::{Counter, Measured, Outcome, here::counted};
 
-/// Longer than any measure. Redisson 4.7.0 leaves a renewal behind for each quick pair, which must not run in another
-/// contestant's rounds.
-const TTL: Duration = Duration::from_secs(3600);
+/// Longer than anybody waits here.
+const LONG: Duration = Duration::from_secs(60);
 
-/// Starts a peer that is connected to a server, or to several with commas between.
-pub(super) fn start(program: Program, urls: &str) -> Result<Rc<Peer>, String> {
+/// Starts a peer that is connected to a server, or to several with commas between. Its locks have this ttl.
+pub(crate) fn start(program: Program, urls: &str, ttl: Duration) -> Result<Rc<Peer>, String> {
     let built = program.build().map_err(|unreachable| unreachable.reason)?;
-    Ok(Rc::new(built.start(urls, TTL)))
+    Ok(Rc::new(built.start(urls, ttl)))
 }
 
-pub(super) struct There {
+pub(crate) struct There {
     peer: Rc<Peer>,
     kind: PeerKind,
     /// The contenders that have nothing to do now. Each does one thing at a time, and keeps a thread of the peer for ever.
@@ -27,7 +26,7 @@ pub(super) struct There {
 }
 
 impl There {
-    pub(super) fn of(peer: &Result<Rc<Peer>, String>, kind: PeerKind) -> Result<Self, String> {
+    pub(crate) fn of(peer: &Result<Rc<Peer>, String>, kind: PeerKind) -> Result<Self, String> {
         peer.clone().map(|peer| Self { peer, kind, idle: RefCell::default() })
     }
 
@@ -57,5 +56,13 @@ impl Measured for There {
         let waits = contender.contend(self.kind, name, contest).await?;
         self.idle.borrow_mut().push(contender);
         Ok(waits)
+    }
+
+    async fn counted(&self, name: &str, counter: &dyn Counter) -> Outcome<[f64; 2]> {
+        let (kind, contender) = (self.kind, self.contender());
+        let lock = async || contender.lock(kind, name, LONG).await?.ok_or_else(|| "it is busy".into());
+        let added = counted(counter, lock, async |_| Ok(contender.unlock(kind, name).await?)).await?;
+        self.idle.borrow_mut().push(contender);
+        Ok(added)
     }
 }

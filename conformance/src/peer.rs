@@ -17,6 +17,8 @@
 //! # Ok(()) }
 //! ```
 
+mod border;
+pub mod cases;
 mod fleet;
 mod lines;
 mod measure;
@@ -37,6 +39,7 @@ use std::{
 
 use dlock_core::{Kind, Token};
 
+pub use border::{Border, Side};
 pub use fleet::Fleet;
 use lines::Lines;
 pub use measure::Contest;

@@ -1,6 +1,7 @@
 //! Contenders of dlock and of a peer on one lock, and a check of what happened.
 
 use std::{
+    env,
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -40,6 +41,14 @@ pub struct Fleet<'a> {
 }
 
 impl Fleet<'_> {
+    /// The number of acquisitions that `DLOCK_FLEET` says, else this one.
+    ///
+    /// # Panics
+    /// If it says no number.
+    pub fn acquisitions(otherwise: usize) -> usize {
+        env::var("DLOCK_FLEET").map_or(otherwise, |text| text.parse().expect("`DLOCK_FLEET` is a number"))
+    }
+
     /// Lets them contend, each on a request of its own, all in one task: in order is what they see.
     ///
     /// # Panics

@@ -1,26 +1,22 @@
-//! What must hold where dlock and a peer share a lock.
+//! What must hold where dlock and a peer share a lock of etcd.
 
 use std::time::Duration;
 
 use dlock_conformance::peer::{
-    Contender,
+    Border, Contender,
     PeerKind::{Fenced, Mutex},
     Taken,
 };
 use dlock_core::{Kind, LockOptions, Locks, Token};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::sleep;
 
-use crate::{Border, TTL, common::unique};
+use crate::{
+    Etcd, TTL,
+    common::{soon, unique},
+};
 
 /// Longer than anybody waits here.
 const LONG: Duration = Duration::from_secs(60);
-
-/// What a wake-up may take on a busy machine: much less than a ttl.
-const SOON: Duration = Duration::from_secs(5);
-
-async fn soon<T>(what: &str, wait: impl Future<Output = T>) -> T {
-    timeout(SOON, wait).await.unwrap_or_else(|_| panic!("{what}"))
-}
 
 async fn take(other: &Contender, name: &str) -> Taken {
     other.try_lock(Mutex, name).await.expect("an answer").expect("it is free")
@@ -40,8 +36,8 @@ async fn until_contenders(locks: &Locks, name: &str, count: usize) {
     soon("a contender never arrives", arrive).await;
 }
 
-pub(crate) async fn they_exclude_each_other(border: &Border) {
-    let (name, other, locks) = (unique(), border.contender(), border.locks().await);
+pub(crate) async fn they_exclude_each_other(border: &Border<Etcd>) {
+    let (name, other, locks) = (unique(), border.contender(Mutex), border.locks().await);
     for kind in [Kind::Mutex, Kind::Fair, Kind::Write] {
         let ours = locks.of(kind, &name);
         let attempt = || async { ours.try_lock(&LockOptions::new().ttl(TTL)).await.expect("an answer") };
@@ -56,31 +52,12 @@ pub(crate) async fn they_exclude_each_other(border: &Border) {
     locks.close().await;
 }
 
-pub(crate) async fn each_wakes_the_other(border: &Border) {
-    let (name, other, locks) = (unique(), border.contender(), border.locks().await);
-    let guard = locks.mutex(&name).lock().await.expect("nobody holds it");
-    let (theirs, ()) = tokio::join!(other.lock(Mutex, &name, LONG), async {
-        until_contenders(&locks, &name, 2).await;
-        let began = Instant::now();
-        guard.release().await.expect("held until now");
-        assert!(began.elapsed() < SOON);
-    });
-    theirs.expect("an answer").expect("dlock has let go");
-    let (ours, ()) =
-        tokio::join!(soon("nobody wakes dlock", locks.mutex(&name).lock().into_future()), async {
-            until_contenders(&locks, &name, 2).await;
-            other.unlock(Mutex, &name).await.expect("it holds it");
-        });
-    ours.expect("the peer has let go").release().await.expect("held until now");
-    locks.close().await;
-}
-
-pub(crate) async fn both_queue_in_order_of_arrival(border: &Border) {
+pub(crate) async fn both_queue_in_order_of_arrival(border: &Border<Etcd>) {
     let (name, locks) = (unique(), border.locks().await);
     let order = std::sync::Mutex::new(Vec::new());
     let guard = locks.mutex(&name).lock().await.expect("nobody holds it");
     let (arrived, _) = tokio::sync::watch::channel(1);
-    let others: Vec<_> = (0..3).map(|_| border.contender()).collect();
+    let others: Vec<_> = (0..3).map(|_| border.contender(Mutex)).collect();
     let contend = async |place: usize| {
         let mut turn = arrived.subscribe();
         turn.wait_for(|arrived| *arrived > place).await.expect("it goes on");
@@ -108,8 +85,8 @@ pub(crate) async fn both_queue_in_order_of_arrival(border: &Border) {
     locks.close().await;
 }
 
-pub(crate) async fn tokens_grow_across_the_border(border: &Border) {
-    let (name, other, locks) = (unique(), border.contender(), border.locks().await);
+pub(crate) async fn tokens_grow_across_the_border(border: &Border<Etcd>) {
+    let (name, other, locks) = (unique(), border.contender(Mutex), border.locks().await);
     let mut last: Option<Token> = None;
     for round in 0..6 {
         let token = if round % 2 == 0 {
@@ -128,8 +105,8 @@ pub(crate) async fn tokens_grow_across_the_border(border: &Border) {
     locks.close().await;
 }
 
-pub(crate) async fn readers_and_permits_wait_for_it_and_it_for_them(border: &Border) {
-    let (name, other, locks) = (unique(), border.contender(), border.locks().await);
+pub(crate) async fn readers_and_permits_wait_for_it_and_it_for_them(border: &Border<Etcd>) {
+    let (name, other, locks) = (unique(), border.contender(Mutex), border.locks().await);
     take(&other, &name).await;
     assert!(locks.rwlock(&name).read().try_lock().await.expect("an answer").is_none(), "a reader beside it");
     assert!(
@@ -144,8 +121,8 @@ pub(crate) async fn readers_and_permits_wait_for_it_and_it_for_them(border: &Bor
     locks.close().await;
 }
 
-pub(crate) async fn dlock_shows_and_breaks_what_it_holds(border: &Border) {
-    let (name, other, locks) = (unique(), border.contender(), border.locks().await);
+pub(crate) async fn dlock_shows_and_breaks_what_it_holds(border: &Border<Etcd>) {
+    let (name, other, locks) = (unique(), border.contender(Mutex), border.locks().await);
     take(&other, &name).await;
     let listed = locks.list(&name).await.expect("an answer");
     assert_eq!(listed.len(), 1, "{listed:?}");
@@ -159,8 +136,8 @@ pub(crate) async fn dlock_shows_and_breaks_what_it_holds(border: &Border) {
     locks.close().await;
 }
 
-pub(crate) async fn a_detached_hold_keeps_it_out_until_it_is_released(border: &Border) {
-    let (name, other, locks) = (unique(), border.contender(), border.locks().await);
+pub(crate) async fn a_detached_hold_keeps_it_out_until_it_is_released(border: &Border<Etcd>) {
+    let (name, other, locks) = (unique(), border.contender(Mutex), border.locks().await);
     let guard = locks.mutex(&name).lock().await.expect("nobody holds it");
     let ticket = guard.detach(Duration::from_secs(300)).await.expect("held until now");
     locks.close().await;
@@ -172,8 +149,8 @@ pub(crate) async fn a_detached_hold_keeps_it_out_until_it_is_released(border: &B
     locks.close().await;
 }
 
-pub(crate) async fn nothing_is_left(border: &Border) {
-    let (name, other, locks) = (unique(), border.contender(), border.locks().await);
+pub(crate) async fn nothing_is_left(border: &Border<Etcd>) {
+    let (name, other, locks) = (unique(), border.contender(Mutex), border.locks().await);
     for _ in 0..3 {
         take(&other, &name).await;
         other.unlock(Mutex, &name).await.expect("it holds it");

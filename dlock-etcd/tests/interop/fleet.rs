@@ -1,56 +1,31 @@
 //! Fleets of dlock and a peer on one lock.
 
 use std::{
-    env,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Duration,
 };
 
 use dlock_conformance::{
     history::{Rule, Violation},
-    peer::{Fleet, PeerKind::Fenced},
+    peer::{Border, Fleet, PeerKind::Fenced, Side as _},
     stores::etcd::{Flavour, start},
 };
 use dlock_core::Locks;
 use tokio::time::sleep;
 
 use crate::{
-    Border, TTL,
+    Etcd,
     common::{connect, kill_leader, unique},
 };
 
-/// How often each contender of a fleet takes its lock.
-fn acquisitions() -> usize {
-    env::var("DLOCK_FLEET").map_or(25, |count| count.parse().expect("a number"))
-}
-
-pub(crate) async fn a_mixed_fleet_loses_nothing(border: &Border) {
-    let locks = [border.locks().await, border.locks().await];
-    let fleet = Fleet {
-        locks: &locks,
-        peer: border.peer(),
-        name: &unique(),
-        kinds: &[Fenced],
-        contenders: 4,
-        acquisitions: acquisitions(),
-        ttl: TTL,
-    };
-    let report = fleet.run().await;
-    assert_eq!(report.violations, [], "{report}");
-    tell(border, &report.to_string());
-    for locks in locks {
-        locks.close().await;
-    }
-}
-
 /// The same on three members, of which the one that leads is killed every few seconds. Whoever asks meanwhile waits for another
 /// leader, and a hand-off as well: a tenth of the ttl is time enough for that.
-pub(crate) async fn a_mixed_fleet_loses_nothing_though_leaders_die(border: &Border) {
+pub(crate) async fn a_mixed_fleet_loses_nothing_though_leaders_die(border: &Border<Etcd>) {
     const TTL: Duration = Duration::from_secs(120);
     let running = start(Flavour::Cluster).await.unwrap_or_else(|gone| panic!("{}", gone.reason));
     let url = format!("{}?session=150s&timeout=30s", running.url());
     let connect = async || Locks::new(connect(&url).await.expect("there"));
-    let (locks, peer) = ([connect().await, connect().await], border.built.start(running.url(), TTL));
+    let (locks, peer) = ([connect().await, connect().await], border.start_at(running.url(), TTL));
     let (name, is_over, mut kills) = (unique(), AtomicBool::new(false), 0);
     let fleet = Fleet {
         locks: &locks,
@@ -58,7 +33,7 @@ pub(crate) async fn a_mixed_fleet_loses_nothing_though_leaders_die(border: &Bord
         name: &name,
         kinds: &[Fenced],
         contenders: 4,
-        acquisitions: acquisitions(),
+        acquisitions: Fleet::acquisitions(border.side.acquisitions()),
         ttl: TTL,
     };
     let run = async {
@@ -76,7 +51,7 @@ pub(crate) async fn a_mixed_fleet_loses_nothing_though_leaders_die(border: &Bord
     let (report, ()) = tokio::join!(run, kill);
     // Go's client may wait minutes for an answer to its first request, while the queue is empty: it sends the request to one member
     // that leads and dies after the other.
-    let is_go = |one: &Violation| one.rule == Rule::Progress && one.what.starts_with(border.built.name());
+    let is_go = |one: &Violation| one.rule == Rule::Progress && one.what.starts_with(border.name());
     assert!(report.violations.iter().all(is_go), "{report}: {:?}", report.violations);
     tell(border, &format!("{kills} leaders killed: {report}; {:?}", report.violations));
     for locks in locks {
@@ -85,6 +60,6 @@ pub(crate) async fn a_mixed_fleet_loses_nothing_though_leaders_die(border: &Bord
 }
 
 #[expect(clippy::print_stderr, reason = "a figure that somebody asked for")]
-fn tell(border: &Border, report: &str) {
-    eprintln!("{}: {report}", border.built.name());
+fn tell(border: &Border<Etcd>, report: &str) {
+    eprintln!("{}: {report}", border.name());
 }

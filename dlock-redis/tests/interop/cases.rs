@@ -1,7 +1,6 @@
-//! What must hold where dlock and a peer share a lock.
+//! What must hold where dlock and a peer share a lock of Redis.
 
 use std::{
-    env,
     sync::{
         Arc, Mutex as Shared,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -10,16 +9,16 @@ use std::{
 };
 
 use dlock_conformance::peer::{
-    Contender, Fleet, PeerKind,
+    Border, Contender, PeerKind,
     PeerKind::{Fair, Fenced, Mutex, Read, Write},
-    Taken,
+    Side as _, Taken,
 };
 use dlock_core::{DistributedLock, Error, Guard, Kind, LockOptions, Locks, MultiLock, RedLock, Ticket};
 use futures_util::future::{join, join_all};
 use tokio::{task::yield_now, time::Instant};
 
 use crate::{
-    Border, TTL,
+    Redis, TTL,
     common::{connect, raw, soon, unique, words},
     until,
 };
@@ -27,92 +26,8 @@ use crate::{
 /// Longer than anybody waits here.
 const LONG: Duration = Duration::from_secs(60);
 
-pub(crate) async fn they_exclude_each_other(border: &Border, kind: PeerKind) {
-    let (name, other) = (unique(), border.contender(kind));
-    let locks = border.locks().await;
-    let ours = locks.of(kind.kind(), &name);
-    let attempt = || async { ours.try_lock(&LockOptions::new().ttl(TTL)).await.expect("an answer") };
-
-    took(other.try_lock(kind, &name).await);
-    assert!(attempt().await.is_none(), "dlock took what the peer holds");
-    other.unlock(kind, &name).await.expect("it holds it");
-
-    let guard = attempt().await.expect("the peer has let go");
-    let taken = other.try_lock(kind, &name).await.expect("an answer");
-    assert_eq!(taken, None, "the peer took what dlock holds");
-    assert_eq!(
-        border.contender(kind).lock(kind, &name, Duration::from_millis(50)).await.expect("an answer"),
-        None
-    );
-    guard.release().await.expect("it holds it");
-    took(other.try_lock(kind, &name).await);
-    other.unlock(kind, &name).await.expect("it holds it");
-    locks.close().await;
-}
-
-pub(crate) async fn readers_of_both_share_and_keep_writers_of_both_out(border: &Border) {
-    let (name, other, writer) = (unique(), border.contender(Read), border.contender(Write));
-    let locks = border.locks().await;
-    let (read, write) = (locks.rwlock(&name).read(), locks.rwlock(&name).write());
-
-    took(other.try_lock(Read, &name).await);
-    let guard = read.try_lock().await.expect("an answer").expect("readers share");
-    assert!(write.try_lock().await.expect("an answer").is_none(), "dlock wrote beside readers");
-    assert_eq!(
-        writer.try_lock(Write, &name).await.expect("an answer"),
-        None,
-        "the peer wrote beside readers"
-    );
-    other.unlock(Read, &name).await.expect("it holds it");
-    assert_eq!(
-        writer.try_lock(Write, &name).await.expect("an answer"),
-        None,
-        "the peer wrote beside a reader of dlock"
-    );
-    took(other.try_lock(Read, &name).await);
-    guard.release().await.expect("it holds it");
-    assert!(write.try_lock().await.expect("an answer").is_none(), "dlock wrote beside a reader of the peer");
-    other.unlock(Read, &name).await.expect("it holds it");
-
-    let guard = write.try_lock().await.expect("an answer").expect("nobody reads");
-    assert_eq!(other.try_lock(Read, &name).await.expect("an answer"), None, "the peer read beside a writer");
-    guard.release().await.expect("it holds it");
-    took(writer.try_lock(Write, &name).await);
-    assert!(read.try_lock().await.expect("an answer").is_none(), "dlock read beside a writer");
-    writer.unlock(Write, &name).await.expect("it holds it");
-    locks.close().await;
-}
-
-pub(crate) async fn each_wakes_the_other(border: &Border, kind: PeerKind) {
-    // A reader waits for a writer, not for another reader.
-    let held = if kind == Read { Write } else { kind };
-    let locks = border.locks().await;
-    let other = border.contender(kind);
-
-    let name = unique();
-    took(other.lock(held, &name, LONG).await);
-    let let_go = async {
-        border.waiters(&name).await;
-        other.unlock(held, &name).await.expect("it holds it");
-    };
-    let (guard, ()) = soon("dlock was not woken", join(lock(&locks, kind, &name), let_go)).await;
-    guard.release().await.expect("it holds it");
-
-    // Another name, to which nobody listens yet.
-    let name = unique();
-    let guard = lock(&locks, held, &name).await;
-    let let_go = async {
-        border.waiters(&name).await;
-        guard.release().await.expect("it holds it");
-    };
-    let (taken, ()) = soon("the peer was not woken", join(other.lock(kind, &name, LONG), let_go)).await;
-    took(taken);
-    other.unlock(kind, &name).await.expect("it holds it");
-    locks.close().await;
-}
-
 /// Redisson misses a message of a read/write lock that comes between its refusal and its sleep, unless it is `0`.
-pub(crate) async fn whoever_asks_while_the_other_lets_go_is_woken(border: &Border, kind: PeerKind) {
+pub(crate) async fn whoever_asks_while_the_other_lets_go_is_woken(border: &Border<Redis>, kind: PeerKind) {
     const ROUNDS: u32 = 150;
     let held = if kind == Read { Write } else { kind };
     let locks = border.locks().await;
@@ -139,7 +54,7 @@ pub(crate) async fn whoever_asks_while_the_other_lets_go_is_woken(border: &Borde
 }
 
 /// A permit that is held alone and several permits are kept in different keys.
-pub(crate) async fn it_stays_out_while_permits_are_held(border: &Border, kind: PeerKind) {
+pub(crate) async fn it_stays_out_while_permits_are_held(border: &Border<Redis>, kind: PeerKind) {
     let (name, other) = (unique(), border.contender(kind));
     let locks = border.locks().await;
     let pool = locks.semaphore(&name, 2);
@@ -157,7 +72,7 @@ pub(crate) async fn it_stays_out_while_permits_are_held(border: &Border, kind: P
     first.release().await.expect("it holds it");
     stays_out("the second permit").await;
     let let_go = async {
-        border.waiters(&name).await;
+        border.side.until_somebody_waits(&locks, &name).await;
         second.release().await.expect("it holds it");
     };
     let (taken, ()) = soon("the peer was not woken", join(other.lock(kind, &name, LONG), let_go)).await;
@@ -171,7 +86,7 @@ pub(crate) async fn it_stays_out_while_permits_are_held(border: &Border, kind: P
     // The last permit that is given back was alone.
     let last = pool.acquire().await.expect("the peer has let go");
     let let_go = async {
-        border.waiters(&name).await;
+        border.side.until_somebody_waits(&locks, &name).await;
         last.release().await.expect("it holds it");
     };
     let (taken, ()) = soon("the peer was not woken", join(other.lock(kind, &name, LONG), let_go)).await;
@@ -180,12 +95,12 @@ pub(crate) async fn it_stays_out_while_permits_are_held(border: &Border, kind: P
     locks.close().await;
 }
 
-pub(crate) async fn a_downgrade_lets_its_readers_in(border: &Border) {
+pub(crate) async fn a_downgrade_lets_its_readers_in(border: &Border<Redis>) {
     let (name, other) = (unique(), border.contender(Read));
     let locks = border.locks().await;
     let guard = lock(&locks, Write, &name).await;
     let downgrade = async {
-        border.waiters(&name).await;
+        border.side.until_somebody_waits(&locks, &name).await;
         guard.downgrade().await.expect("it holds it")
     };
     let (taken, guard) = soon("the peer was not woken", join(other.lock(Read, &name, LONG), downgrade)).await;
@@ -196,27 +111,27 @@ pub(crate) async fn a_downgrade_lets_its_readers_in(border: &Border) {
     locks.close().await;
 }
 
-pub(crate) async fn both_queue_in_order_of_arrival(border: &Border) {
+pub(crate) async fn both_queue_in_order_of_arrival(border: &Border<Redis>) {
     let name = unique();
     let locks = border.locks().await;
     let (first, third, fifth) = (border.contender(Fair), border.contender(Fair), border.contender(Fair));
     let order = Shared::new(Vec::new());
     let came = |who: usize| order.lock().expect("nobody panics").push(who);
     let theirs = async |who: usize, contender: &Contender| {
-        border.queued(&name, who - 2).await;
+        border.side.queued(&name, who - 2).await;
         took(contender.lock(Fair, &name, LONG).await);
         came(who);
         contender.unlock(Fair, &name).await.expect("it holds it");
     };
     let ours = async |who: usize| {
-        border.queued(&name, who - 2).await;
+        border.side.queued(&name, who - 2).await;
         let guard = lock(&locks, Fair, &name).await;
         came(who);
         guard.release().await.expect("it holds it");
     };
     took(first.lock(Fair, &name, LONG).await);
     let let_go = async {
-        border.queued(&name, 4).await;
+        border.side.queued(&name, 4).await;
         first.unlock(Fair, &name).await.expect("it holds it");
     };
     let all = join(join(ours(2), theirs(3, &third)), join(ours(4), theirs(5, &fifth)));
@@ -229,7 +144,7 @@ pub(crate) async fn both_queue_in_order_of_arrival(border: &Border) {
     locks.close().await;
 }
 
-pub(crate) async fn each_sees_what_the_other_holds(border: &Border, kind: PeerKind) {
+pub(crate) async fn each_sees_what_the_other_holds(border: &Border<Redis>, kind: PeerKind) {
     let (name, other) = (unique(), border.contender(kind));
     let locks = border.locks().await;
 
@@ -254,25 +169,8 @@ pub(crate) async fn each_sees_what_the_other_holds(border: &Border, kind: PeerKi
     locks.close().await;
 }
 
-pub(crate) async fn a_lock_that_dlock_breaks_is_its_waiters(border: &Border, kind: PeerKind) {
-    let (name, holder, waiter) = (unique(), border.contender(kind), border.contender(kind));
-    let locks = border.locks().await;
-    took(holder.try_lock(kind, &name).await);
-    let breaks = async {
-        border.waiters(&name).await;
-        assert!(locks.force_release(&name).await.expect("an answer"), "somebody held it");
-    };
-    let (taken, ()) = soon("the waiter was not woken", join(waiter.lock(kind, &name, LONG), breaks)).await;
-    took(taken);
-    holder.unlock(kind, &name).await.expect_err("it was taken from it");
-    let still = locks.of(kind.kind(), &name).try_lock(&LockOptions::new()).await.expect("an answer");
-    assert!(still.is_none(), "the waiter holds it");
-    waiter.unlock(kind, &name).await.expect("it holds it");
-    locks.close().await;
-}
-
 /// A hold that was detached for so long, by a client that has ended.
-async fn detached(border: &Border, kind: PeerKind, name: &str, lasting: Duration) -> Ticket {
+async fn detached(border: &Border<Redis>, kind: PeerKind, name: &str, lasting: Duration) -> Ticket {
     let locks = border.locks().await;
     let ticket = lock(&locks, kind, name).await.detach(lasting).await.expect("it holds it");
     locks.close().await;
@@ -284,7 +182,10 @@ fn excluded(kind: PeerKind) -> PeerKind {
     if kind == Read { Write } else { kind }
 }
 
-pub(crate) async fn a_detached_hold_keeps_the_peer_out_until_it_is_released(border: &Border, kind: PeerKind) {
+pub(crate) async fn a_detached_hold_keeps_the_peer_out_until_it_is_released(
+    border: &Border<Redis>,
+    kind: PeerKind,
+) {
     let (name, wanted) = (unique(), excluded(kind));
     let other = border.contender(wanted);
     let ticket = detached(border, kind, &name, LONG * 10).await;
@@ -293,7 +194,7 @@ pub(crate) async fn a_detached_hold_keeps_the_peer_out_until_it_is_released(bord
     assert!(left > LONG * 9, "the peer sees {left:?}");
     let locks = border.locks().await;
     let release = async {
-        border.waiters(&name).await;
+        border.side.until_somebody_waits(&locks, &name).await;
         locks.release(&ticket).await.expect("it is held");
     };
     let (taken, ()) =
@@ -303,7 +204,7 @@ pub(crate) async fn a_detached_hold_keeps_the_peer_out_until_it_is_released(bord
     locks.close().await;
 }
 
-pub(crate) async fn a_detached_hold_ends_for_the_peer_after_its_time(border: &Border, kind: PeerKind) {
+pub(crate) async fn a_detached_hold_ends_for_the_peer_after_its_time(border: &Border<Redis>, kind: PeerKind) {
     let (name, wanted) = (unique(), excluded(kind));
     let other = border.contender(wanted);
     detached(border, kind, &name, Duration::from_secs(2)).await;
@@ -312,7 +213,7 @@ pub(crate) async fn a_detached_hold_ends_for_the_peer_after_its_time(border: &Bo
     other.unlock(wanted, &name).await.expect("it holds it");
 }
 
-pub(crate) async fn readers_of_the_peer_leave_a_detached_reader_its_time(border: &Border) {
+pub(crate) async fn readers_of_the_peer_leave_a_detached_reader_its_time(border: &Border<Redis>) {
     let (name, reader, writer) = (unique(), border.contender(Read), border.contender(Write));
     let ticket = detached(border, Read, &name, LONG * 10).await;
     for _ in 0..2 {
@@ -323,7 +224,7 @@ pub(crate) async fn readers_of_the_peer_leave_a_detached_reader_its_time(border:
         locks.close().await;
         assert_eq!(writer.try_lock(Write, &name).await.expect("an answer"), None, "a writer beside a reader");
     }
-    let mut raw = raw(border.running.url()).await;
+    let mut raw = raw(border.url()).await;
     let left: u64 = words(&format!("PTTL {name}")).query_async(&mut raw).await.expect("it is held");
     assert!(left > 9 * 60_000, "the readers that came and went have left {left} ms of ten minutes");
     let locks = border.locks().await;
@@ -332,12 +233,12 @@ pub(crate) async fn readers_of_the_peer_leave_a_detached_reader_its_time(border:
 }
 
 /// The limit that the README tells of. Redisson renews the lock's hash for its own watchdog time only.
-pub(crate) async fn a_reader_of_the_peer_that_dies_may_end_a_detached_reader(border: &Border) {
+pub(crate) async fn a_reader_of_the_peer_that_dies_may_end_a_detached_reader(border: &Border<Redis>) {
     let name = unique();
     let ticket = detached(border, Read, &name, LONG * 10).await;
-    let peer = border.built.start(border.running.url(), Duration::from_secs(3));
+    let peer = border.start(Duration::from_secs(3));
     took(peer.contender().try_lock(Read, &name).await);
-    let mut raw = raw(border.running.url()).await;
+    let mut raw = raw(border.url()).await;
     let cut = async || {
         let left: u64 = words(&format!("PTTL {name}")).query_async(&mut raw).await.expect("it is held");
         left <= 3000
@@ -352,21 +253,7 @@ pub(crate) async fn a_reader_of_the_peer_that_dies_may_end_a_detached_reader(bor
     locks.close().await;
 }
 
-pub(crate) async fn what_it_held_when_it_was_killed_is_free_after_its_ttl(border: &Border) {
-    let ttl = Duration::from_secs(3);
-    let name = unique();
-    let locks = border.locks().await;
-    let peer = border.built.start(border.running.url(), ttl);
-    took(peer.contender().try_lock(Mutex, &name).await);
-    drop(peer);
-    let still = locks.mutex(&name).try_lock().await.expect("an answer");
-    assert!(still.is_none(), "its ttl is not over");
-    let guard = soon("it is never free", lock(&locks, Mutex, &name)).await;
-    guard.release().await.expect("it holds it");
-    locks.close().await;
-}
-
-pub(crate) async fn tokens_grow_across_the_border(border: &Border) {
+pub(crate) async fn tokens_grow_across_the_border(border: &Border<Redis>) {
     let (name, other) = (unique(), border.contender(Fenced));
     let locks = border.locks().await;
     let mut tokens = Vec::new();
@@ -382,10 +269,10 @@ pub(crate) async fn tokens_grow_across_the_border(border: &Border) {
 }
 
 /// By default dlock gives the key of a token an end, but not where Redisson made it, nor with `token_ttl=never`.
-pub(crate) async fn a_counter_that_both_use_does_not_end(border: &Border, params: &str) {
+pub(crate) async fn a_counter_that_both_use_does_not_end(border: &Border<Redis>, params: &str) {
     let (name, other) = (unique(), border.contender(Fenced));
-    let store = connect(&format!("{}?{params}", border.running.url())).await.expect("Redis is there");
-    let (locks, mut raw) = (Locks::new(store), raw(border.running.url()).await);
+    let store = connect(&format!("{}?{params}", border.url())).await.expect("Redis is there");
+    let (locks, mut raw) = (Locks::new(store), raw(border.url()).await);
     let mut last = None;
     if params.is_empty() {
         last = took(other.try_lock(Fenced, &name).await).token;
@@ -407,34 +294,12 @@ pub(crate) async fn a_counter_that_both_use_does_not_end(border: &Border, params
     locks.close().await;
 }
 
-#[expect(clippy::print_stdout, reason = "what a run shows is for people to read")]
-pub(crate) async fn a_mixed_fleet_loses_nothing(border: &Border, kinds: &[PeerKind]) {
-    let acquisitions =
-        env::var("DLOCK_FLEET").map_or(50, |text| text.parse().expect("`DLOCK_FLEET` is a number"));
-    let locks = [border.locks().await, border.locks().await];
-    let fleet = Fleet {
-        locks: &locks,
-        peer: border.peer(),
-        name: &unique(),
-        kinds,
-        contenders: 4,
-        acquisitions,
-        ttl: TTL,
-    };
-    let report = fleet.run().await;
-    println!("{}, {kinds:?}: {report}", border.built.name());
-    assert!(report.violations.is_empty(), "{:#?}", report.violations);
-    for locks in locks {
-        locks.close().await;
-    }
-}
-
 /// From 3.44 to 3.52 Redisson renews the hash of each lock that a thread reads, but the timeout of one only.
-pub(crate) async fn several_read_locks_of_one_thread_keep_writers_out(border: &Border) {
+pub(crate) async fn several_read_locks_of_one_thread_keep_writers_out(border: &Border<Redis>) {
     let ttl = Duration::from_secs(3);
     let names = [unique(), unique(), unique()];
     let locks = border.locks().await;
-    let peer = border.built.start(border.running.url(), ttl);
+    let peer = border.start(ttl);
     let reader = peer.contender();
     for name in &names {
         took(reader.lock(Read, name, LONG).await);
@@ -457,7 +322,7 @@ pub(crate) async fn several_read_locks_of_one_thread_keep_writers_out(border: &B
 }
 
 /// Contenders of both sides take three names as one lock, again and again.
-pub(crate) async fn several_locks_as_one_exclude_each_other(border: &Border, kind: PeerKind) {
+pub(crate) async fn several_locks_as_one_exclude_each_other(border: &Border<Redis>, kind: PeerKind) {
     const TURNS: usize = 20;
     let (name, stores) = (unique(), ["a:", "b:", "c:"]);
     let names = stores.map(|store| format!("{store}{name}")).join(",");
@@ -482,7 +347,7 @@ pub(crate) async fn several_locks_as_one_exclude_each_other(border: &Border, kin
             let all = names.split(',').map(|name| locks.of(Kind::Mutex, name));
             Arc::new(MultiLock::new(all).expect("it has members"))
         } else {
-            let all = stores.map(|store| format!("{}?prefix={store}", border.running.url()));
+            let all = stores.map(|store| format!("{}?prefix={store}", border.url()));
             let all = join_all(all.iter().map(|url| connect(url))).await.into_iter();
             let all = RedLock::new(all.map(|store| store.expect("Redis is there"))).expect("three stores");
             Locks::new(all.into_store()).of(Kind::Mutex, &name)

@@ -1,7 +1,6 @@
-//! What must hold where dlock and a peer share a lock.
+//! What must hold where dlock and a peer share a lock of ZooKeeper.
 
 use std::{
-    env,
     sync::{
         Arc, Mutex as Shared,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
@@ -12,9 +11,9 @@ use std::{
 use dlock_conformance::{
     Data,
     peer::{
-        Contender, Fleet, PeerKind,
+        Border, Contender, Fleet, PeerKind,
         PeerKind::{Mutex, Read, Write},
-        Taken,
+        Side as _, Taken,
     },
     stores::zookeeper::word,
 };
@@ -23,107 +22,14 @@ use futures_util::future::{join, join_all};
 use tokio::time::sleep;
 
 use crate::{
-    Border, SESSION, TTL,
+    TTL, Zookeeper,
     common::{soon, unique},
-    until,
 };
 
 /// Longer than anybody waits here.
 const LONG: Duration = Duration::from_secs(60);
 
-pub(crate) async fn they_exclude_each_other(border: &Border, kind: PeerKind) {
-    let (name, other) = (unique(), border.contender(kind));
-    let locks = border.locks().await;
-    let ours = locks.of(kind.kind(), &name);
-    let attempt = || async { ours.try_lock(&LockOptions::new().ttl(TTL)).await.expect("an answer") };
-
-    took(other.try_lock(kind, &name).await);
-    assert!(attempt().await.is_none(), "dlock took what the peer holds");
-    other.unlock(kind, &name).await.expect("it holds it");
-
-    let guard = attempt().await.expect("the peer has let go");
-    assert_eq!(other.try_lock(kind, &name).await.expect("an answer"), None, "the peer took what dlock holds");
-    let short = Duration::from_millis(50);
-    assert_eq!(border.contender(kind).lock(kind, &name, short).await.expect("an answer"), None);
-    guard.release().await.expect("it holds it");
-    took(other.try_lock(kind, &name).await);
-    other.unlock(kind, &name).await.expect("it holds it");
-    locks.close().await;
-}
-
-pub(crate) async fn readers_of_both_share_and_keep_writers_of_both_out(border: &Border) {
-    let (name, other, writer) = (unique(), border.contender(Read), border.contender(Write));
-    let locks = border.locks().await;
-    let (read, write) = (locks.rwlock(&name).read(), locks.rwlock(&name).write());
-
-    took(other.try_lock(Read, &name).await);
-    let guard = read.try_lock().await.expect("an answer").expect("readers share");
-    assert!(write.try_lock().await.expect("an answer").is_none(), "dlock wrote beside readers");
-    assert_eq!(
-        writer.try_lock(Write, &name).await.expect("an answer"),
-        None,
-        "the peer wrote beside readers"
-    );
-    other.unlock(Read, &name).await.expect("it holds it");
-    assert_eq!(
-        writer.try_lock(Write, &name).await.expect("an answer"),
-        None,
-        "the peer wrote beside a reader"
-    );
-    guard.release().await.expect("it holds it");
-
-    let guard = write.try_lock().await.expect("an answer").expect("nobody reads");
-    assert_eq!(other.try_lock(Read, &name).await.expect("an answer"), None, "the peer read beside a writer");
-    guard.release().await.expect("it holds it");
-    took(writer.try_lock(Write, &name).await);
-    assert!(read.try_lock().await.expect("an answer").is_none(), "dlock read beside a writer");
-    writer.unlock(Write, &name).await.expect("it holds it");
-    locks.close().await;
-}
-
-pub(crate) async fn each_wakes_the_other(border: &Border, kind: PeerKind) {
-    // A reader waits for a writer, not for another reader.
-    let held = if kind == Read { Write } else { kind };
-    let locks = border.locks().await;
-    let other = border.contender(kind);
-
-    let name = unique();
-    took(other.lock(held, &name, LONG).await);
-    let let_go = async {
-        queued(&locks, &name, 1).await;
-        other.unlock(held, &name).await.expect("it holds it");
-    };
-    let (guard, ()) = soon("dlock was not woken", join(lock(&locks, kind, &name), let_go)).await;
-    guard.release().await.expect("it holds it");
-
-    let guard = lock(&locks, held, &name).await;
-    let let_go = async {
-        queued(&locks, &name, 1).await;
-        guard.release().await.expect("it holds it");
-    };
-    let (taken, ()) = soon("the peer was not woken", join(other.lock(kind, &name, LONG), let_go)).await;
-    took(taken);
-    other.unlock(kind, &name).await.expect("it holds it");
-    locks.close().await;
-}
-
-pub(crate) async fn a_lock_that_dlock_breaks_is_its_waiters(border: &Border, kind: PeerKind) {
-    let (name, other, next) = (unique(), border.contender(kind), border.contender(kind));
-    let locks = border.locks().await;
-    took(other.lock(kind, &name, LONG).await);
-    let broken = async {
-        queued(&locks, &name, 1).await;
-        assert!(locks.force_release(&name).await.expect("an answer"), "the peer held it");
-    };
-    let (taken, ()) = soon("the next was not woken", join(next.lock(kind, &name, LONG), broken)).await;
-    took(taken);
-    next.unlock(kind, &name).await.expect("it holds it");
-    // Curator does not notice that its lock was broken.
-    let _ = other.unlock(kind, &name).await;
-    locks.close().await;
-}
-
-pub(crate) async fn dlock_shows_what_the_other_holds(border: &Border, kind: PeerKind) {
+pub(crate) async fn dlock_shows_what_the_other_holds(border: &Border<Zookeeper>, kind: PeerKind) {
     let (name, other) = (unique(), border.contender(kind));
     let locks = border.locks().await;
     took(other.lock(kind, &name, LONG).await);
@@ -138,7 +44,7 @@ pub(crate) async fn dlock_shows_what_the_other_holds(border: &Border, kind: Peer
     locks.close().await;
 }
 
-pub(crate) async fn a_fair_hold_and_a_permit_keep_its_mutex_out(border: &Border) {
+pub(crate) async fn a_fair_hold_and_a_permit_keep_its_mutex_out(border: &Border<Zookeeper>) {
     let (name, other) = (unique(), border.contender(Mutex));
     let locks = border.locks().await;
     let fair = locks.fair(&name).lock().await.expect("nobody holds it");
@@ -157,7 +63,9 @@ pub(crate) async fn a_fair_hold_and_a_permit_keep_its_mutex_out(border: &Border)
 }
 
 /// A read or write lock of the peer heeds no mutex, so dlock must not take one beside it.
-pub(crate) async fn a_mutex_of_dlock_refuses_a_directory_of_its_read_and_write_locks(border: &Border) {
+pub(crate) async fn a_mutex_of_dlock_refuses_a_directory_of_its_read_and_write_locks(
+    border: &Border<Zookeeper>,
+) {
     let (name, other) = (unique(), border.contender(Read));
     let locks = border.locks().await;
     took(other.lock(Read, &name, LONG).await);
@@ -168,13 +76,13 @@ pub(crate) async fn a_mutex_of_dlock_refuses_a_directory_of_its_read_and_write_l
     locks.close().await;
 }
 
-pub(crate) async fn its_writer_stays_out_of_a_downgraded_hold(border: &Border) {
+pub(crate) async fn its_writer_stays_out_of_a_downgraded_hold(border: &Border<Zookeeper>) {
     let (name, writer, reader) = (unique(), border.contender(Write), border.contender(Read));
     let locks = border.locks().await;
     let guard = lock(&locks, Write, &name).await;
     let waits = writer.lock(Write, &name, LONG);
     let downgraded = async {
-        queued(&locks, &name, 1).await;
+        border.side.until_somebody_waits(&locks, &name).await;
         let guard = guard.downgrade().await.expect("a write hold can be downgraded");
         sleep(Duration::from_millis(300)).await;
         let state = locks.inspect(&name).await.expect("an answer").expect("it is held");
@@ -187,44 +95,6 @@ pub(crate) async fn its_writer_stays_out_of_a_downgraded_hold(border: &Border) {
     took(taken);
     writer.unlock(Write, &name).await.expect("it holds it");
     locks.close().await;
-}
-
-pub(crate) async fn what_it_held_when_it_was_killed_is_free_after_its_session(border: &Border) {
-    let name = unique();
-    let locks = border.locks().await;
-    let peer = border.built.start(border.running.url(), Duration::from_secs(4));
-    took(peer.contender().lock(Mutex, &name, LONG).await);
-    drop(peer);
-    let guard =
-        tokio::time::timeout(SESSION, lock(&locks, Mutex, &name)).await.expect("its session has ended");
-    guard.release().await.expect("it holds it");
-    locks.close().await;
-}
-
-#[expect(clippy::print_stdout, reason = "what a run shows is for people to read")]
-pub(crate) async fn a_mixed_fleet_loses_nothing(border: &Border, kinds: &[PeerKind]) {
-    let locks = [border.locks().await, border.locks().await];
-    let (peer, name) = (border.peer(), unique());
-    let fleet = Fleet {
-        locks: &locks,
-        peer,
-        name: &name,
-        kinds,
-        contenders: 4,
-        acquisitions: acquisitions(),
-        ttl: TTL,
-    };
-    let report = fleet.run().await;
-    println!("{}, {kinds:?}: {report}", border.built.name());
-    assert!(report.violations.is_empty(), "{:#?}", report.violations);
-    for locks in locks {
-        locks.close().await;
-    }
-}
-
-/// How often each contender of a fleet takes its lock.
-fn acquisitions() -> usize {
-    env::var("DLOCK_FLEET").map_or(50, |text| text.parse().expect("`DLOCK_FLEET` is a number"))
 }
 
 /// Who is inside, how often, and the tokens in order of the grants.
@@ -253,13 +123,16 @@ impl Room {
 /// Contenders of both sides take one lock while the leader is killed and started again. A side that is told of an error tries
 /// again; nobody may ever be inside with somebody else.
 #[expect(clippy::print_stdout, reason = "what a run shows is for people to read")]
-pub(crate) async fn a_mixed_fleet_survives_killed_leaders(border: &Border, kinds: &'static [PeerKind]) {
+pub(crate) async fn a_mixed_fleet_survives_killed_leaders(
+    border: &Border<Zookeeper>,
+    kinds: &'static [PeerKind],
+) {
     const KILLS: usize = 3;
     /// Two fleets on one ensemble would kill two of its servers at once.
     static ENSEMBLE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
     let _alone = ENSEMBLE.lock().await;
     let (room, done, name) = (Arc::new(Room::default()), Arc::new(AtomicBool::new(false)), unique());
-    let turns = acquisitions();
+    let turns = Fleet::acquisitions(border.side.acquisitions());
     let pick = |turn: usize, number: usize| kinds[(turn + number) % kinds.len()];
     let ours = async |number: usize| {
         let locks = border.locks().await;
@@ -296,7 +169,7 @@ pub(crate) async fn a_mixed_fleet_survives_killed_leaders(border: &Border, kinds
         while !done.load(Relaxed) {
             sleep(Duration::from_secs(2)).await;
             if killed < KILLS {
-                for server in border.running.servers() {
+                for server in border.side.running.servers() {
                     let told = word(server.address(), "srvr").await.unwrap_or_default();
                     if told.contains("Mode: leader") {
                         server.kill().await.expect("it runs");
@@ -306,7 +179,7 @@ pub(crate) async fn a_mixed_fleet_survives_killed_leaders(border: &Border, kinds
                         break;
                     }
                 }
-                border.running.ready().await.expect("the servers agree");
+                border.side.running.ready().await.expect("the servers agree");
             }
         }
         killed
@@ -317,22 +190,13 @@ pub(crate) async fn a_mixed_fleet_survives_killed_leaders(border: &Border, kinds
     };
     let ((), killed) = join(fleet, kills).await;
     let visits = room.visits.load(Relaxed);
-    println!("{}, {kinds:?}: {visits} acquisitions, {killed} leaders killed", border.built.name());
+    println!("{}, {kinds:?}: {visits} acquisitions, {killed} leaders killed", border.name());
     assert!(killed > 0, "no leader was killed while they contended: set `DLOCK_FLEET` to a larger number");
     assert!(visits >= turns * 7, "many were never granted: {visits} of {}", turns * 8);
     let tokens = room.tokens.lock().expect("no panic").clone();
     let exclusive: Vec<_> =
         tokens.iter().filter(|(kind, _)| *kind != Kind::Read).map(|(_, token)| *token).collect();
     assert!(exclusive.is_sorted_by(|a, b| a < b), "tokens went back");
-}
-
-/// Waits until that many wait for a lock.
-async fn queued(locks: &Locks, name: &str, count: usize) {
-    until(async || {
-        let state = locks.inspect(name).await.expect("an answer");
-        state.is_some_and(|state| state.queue.len() >= count)
-    })
-    .await;
 }
 
 async fn lock(locks: &Locks, kind: PeerKind, name: &str) -> Guard {

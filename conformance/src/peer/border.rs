@@ -121,7 +121,7 @@ impl<S: Side> Border<S> {
     }
 }
 
-/// Makes trials of cases of a [`Border`](crate::peer::Border), each an `async` function that takes the border, and what else stands
+/// Makes trials of cases of a [`Border`], each an `async` function that takes the border, and what else stands
 /// behind it.
 #[macro_export]
 macro_rules! border_trials {

@@ -131,7 +131,12 @@ pub(crate) async fn no_two_hold_in_a_storm_of_kills(server: &Running) {
             sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(crate::SOON, freed).await.expect("a session is left that holds a doorbell");
+    if timeout(crate::SOON, freed).await.is_err() {
+        let sessions = "SELECT GROUP_CONCAT(CONCAT_WS(' ', id, command, time, state, info) SEPARATOR '; ')
+            FROM information_schema.processlist";
+        let sessions = sqlx::raw_sql(sessions).fetch_one(&mut other).await.expect("an answer");
+        panic!("a session is left that holds a doorbell: {:?}", sessions.try_get_unchecked::<String, _>(0));
+    }
     println!(
         "16 contenders x {rounds}: {granted} granted, {} cancelled, {} failed, {killed} sessions killed, {:?}",
         given_up.load(Relaxed),

@@ -28,7 +28,7 @@ impl Fixture for Sqlite {
 
     // All cases share one file, which has one writer at a time. With twice as many cases, a busy machine loses locks.
     fn at_once(&self) -> usize {
-        8
+        4
     }
 
     fn allocated(&self) -> Option<usize> {

@@ -21,9 +21,9 @@ use crate::Data;
 /// Where the server's files are, in the container.
 const HOME: &str = "/dlock";
 
-/// The share of the processors that a server competes with: eight times what a process outside of containers has. Servers do
-/// little, and clients give up a call after a third of a ttl.
-const SHARES: i64 = 8192;
+/// The share of the processors that a server competes with: twice what a process outside of containers has. Servers do little, and
+/// clients give up a call after a third of a ttl. With more, some servers that start leave nothing to the tests of stores without one.
+const SHARES: i64 = 2048;
 
 /// Whether a container may have a control group of its own under the root. Otherwise Docker puts all containers into one group, and
 /// the kernel gives to all of them together only what it gives to one process outside: beside busy programs servers then answer

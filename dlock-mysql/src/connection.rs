@@ -12,7 +12,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -52,6 +52,8 @@ pub(crate) struct Line {
     id: u64,
     session: tokio::sync::Mutex<Option<Session>>,
     doubts_clock: AtomicBool,
+    ends: AtomicBool,
+    calls: Calls,
 }
 
 struct Session {
@@ -61,9 +63,19 @@ struct Session {
 }
 
 impl Line {
-    fn new(connection: MySqlConnection, id: u64) -> Arc<Self> {
+    fn new(connection: MySqlConnection, id: u64, calls: Calls) -> Arc<Self> {
         let session = tokio::sync::Mutex::new(Some(Session { connection, clock: None }));
-        Arc::new(Self { id, session, doubts_clock: AtomicBool::new(false) })
+        Arc::new(Self {
+            id,
+            session,
+            doubts_clock: AtomicBool::default(),
+            ends: AtomicBool::default(),
+            calls,
+        })
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     /// The server found a call late: perhaps its clock was set. The next call reads it again.
@@ -73,7 +85,22 @@ impl Line {
 
     /// Whether the session has ended: the server has freed its doorbells.
     pub(crate) fn is_over(&self) -> bool {
-        self.session.try_lock().is_ok_and(|session| session.is_none())
+        self.end_if_told() || self.session.try_lock().is_ok_and(|session| session.is_none())
+    }
+
+    /// Ends the session, behind the calls that it is at: the server then frees all its named locks.
+    pub(crate) fn end(&self) {
+        self.ends.store(true, Relaxed);
+        self.end_if_told();
+    }
+
+    /// Ends the session if it is to end and does nothing. Whoever finds it busy leaves that to the one who uses it.
+    fn end_if_told(&self) -> bool {
+        let ends = self.ends.load(Relaxed);
+        if ends && let Ok(mut session) = self.session.try_lock() {
+            session.take();
+        }
+        ends
     }
 }
 
@@ -143,9 +170,10 @@ impl Call<'_> {
 
 /// The sessions of one client.
 pub(crate) struct Connection {
-    lines: Vec<Link<Dial>>,
-    /// How many calls each session has.
-    busy: Vec<AtomicUsize>,
+    /// Each with how many calls it has.
+    lines: Vec<(Calls, Link<Dial>)>,
+    /// How many sessions have ended before their time.
+    ended: AtomicU64,
     pub(crate) waits: Waits,
     pub(crate) tables: Tables,
     limit: Duration,
@@ -154,17 +182,25 @@ pub(crate) struct Connection {
 impl Connection {
     /// Connects, and makes the tables if they are not there.
     pub(crate) async fn open(config: &MysqlConfig) -> Result<Self> {
-        let dials = || Dial::new(config.clone());
-        let link = || Ok(Link::new(STORE, config.timeout, dials()?));
+        let dial = || Dial::new(config.clone());
+        let line = || {
+            let dial = dial()?;
+            Ok((dial.calls(), Link::new(STORE, config.timeout, dial)))
+        };
         let connection = Self {
-            lines: (0..config.connections).map(|_| link()).collect::<Result<_>>()?,
-            busy: (0..config.connections).map(|_| AtomicUsize::new(0)).collect(),
-            waits: Waits::new(Arc::new(dials()?)),
+            lines: (0..config.connections).map(|_| line()).collect::<Result<_>>()?,
+            ended: AtomicU64::default(),
+            waits: Waits::new(Arc::new(dial()?)),
             tables: config.tables(),
             limit: config.timeout,
         };
         connection.prepare().await?;
         Ok(connection)
+    }
+
+    /// How many sessions have ended before their time, until now. Of one that does nothing this is not known.
+    pub(crate) fn sessions_ended(&self) -> u64 {
+        self.ended.load(Relaxed)
     }
 
     /// How long a call about a claim with this ttl may take.
@@ -234,14 +270,16 @@ impl Connection {
         let mut home = call.home;
         loop {
             let at_home = match home.take() {
-                Some(line) => on_line(line, call, until).await,
+                Some(line) => {
+                    let _counted = Counted::count(&line.calls);
+                    on_line(line, call, until).await
+                }
                 None => None,
             };
             let (line, live, outcome) = match at_home {
                 Some(outcome) => (call.home.map(Arc::clone), None, outcome),
                 None => {
-                    let place = self.least_busy();
-                    let link = &self.lines[place.0];
+                    let (link, _counted) = self.least_busy();
                     let live = match timeout_at(until, link.live()).await {
                         Ok(live) => live?,
                         Err(_) => return Err(STORE.late(call.limit)),
@@ -262,6 +300,7 @@ impl Connection {
                     let line = line.ok_or_else(|| STORE.garbled("a call"))?;
                     return Ok(Answer { rows, changed, line, twice });
                 }
+                Outcome::NotBegun => return Err(STORE.late(call.limit)),
                 Outcome::Late => return Err(give_up(live.as_ref(), STORE.late(call.limit))),
                 Outcome::Failed(error)
                     if error::is_conflict(&error)
@@ -270,6 +309,7 @@ impl Connection {
                 {
                     conflicts += 1;
                     twice = true;
+                    home = call.home;
                     continue;
                 }
                 Outcome::Failed(error) => error,
@@ -278,6 +318,7 @@ impl Connection {
                 return Err(error::explain(error));
             }
             let error = give_up(live.as_ref(), error::explain(error));
+            self.ended.fetch_add(1, Relaxed);
             breaks += 1;
             if breaks > 1 || Instant::now() >= until {
                 return Err(error);
@@ -286,34 +327,47 @@ impl Connection {
         }
     }
 
-    fn least_busy(&self) -> Place<'_> {
-        let counts = self.busy.iter().enumerate().map(|(at, busy)| (busy.load(Relaxed), at));
-        let at = counts.min().map_or(0, |(_, at)| at);
-        self.busy[at].fetch_add(1, Relaxed);
-        Place(at, &self.busy[at])
+    /// The session with the fewest calls, and the mark of one more.
+    fn least_busy(&self) -> (&Link<Dial>, Counted<'_>) {
+        let least = self.lines.iter().min_by_key(|(calls, _)| calls.load(Relaxed));
+        let (calls, link) = least.unwrap_or(&self.lines[0]);
+        (link, Counted::count(calls))
     }
 }
 
-/// A call's place at one of the sessions.
-struct Place<'a>(usize, &'a AtomicUsize);
+/// How many calls a session has, and those before it in its place.
+type Calls = Arc<AtomicUsize>;
 
-impl Drop for Place<'_> {
+/// Counts a call until it is dropped.
+struct Counted<'a>(&'a Calls);
+
+impl<'a> Counted<'a> {
+    fn count(calls: &'a Calls) -> Self {
+        calls.fetch_add(1, Relaxed);
+        Self(calls)
+    }
+}
+
+impl Drop for Counted<'_> {
     fn drop(&mut self) {
-        self.1.fetch_sub(1, Relaxed);
+        self.0.fetch_sub(1, Relaxed);
     }
 }
 
 enum Outcome {
     Done(Vec<MySqlRow>, Vec<u64>),
     Failed(sqlx::Error),
+    /// The session was busy with other calls until the time was over.
+    NotBegun,
+    /// The server has not answered in time. The session is given up.
     Late,
 }
 
 /// Does a batch on one session; `None` if that session has ended. A session that may still be busy with the batch is ended, and
 /// so is one whose call is dropped.
 async fn on_line(line: &Line, call: &Call<'_>, until: Instant) -> Option<Outcome> {
-    let Ok(mut slot) = timeout_at(until, line.session.lock()).await else { return Some(Outcome::Late) };
-    let mut session = slot.take()?;
+    let Ok(mut slot) = timeout_at(until, line.session.lock()).await else { return Some(Outcome::NotBegun) };
+    let mut session = slot.take().filter(|_| !line.ends.load(Relaxed))?;
     let outcome = match timeout_at(until, session.run(line, call, until)).await {
         Err(_) => return Some(Outcome::Late),
         Ok(Ok((rows, changed))) => Outcome::Done(rows, changed),
@@ -324,6 +378,8 @@ async fn on_line(line: &Line, call: &Call<'_>, until: Instant) -> Option<Outcome
         },
     };
     *slot = Some(session);
+    drop(slot);
+    line.end_if_told();
     Some(outcome)
 }
 

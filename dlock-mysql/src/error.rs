@@ -9,6 +9,9 @@ use sqlx::mysql::MySqlDatabaseError;
 /// Makes errors that call the store `mysql`, as the URL's scheme does.
 pub(crate) const STORE: Failures = Failures::of("mysql");
 
+/// A statement of dlock's has found the server read-only (`refusal.sql`).
+const REFUSAL: u16 = 1242;
+
 /// What a user needs who does not make the tables.
 const RIGHTS: &str = "GRANT SELECT, INSERT, UPDATE, DELETE on the tables `dlock_%`";
 
@@ -42,7 +45,7 @@ pub(crate) fn number_of(error: &Error) -> Option<u16> {
 /// Whether the transaction met others, and may be tried again at once: a deadlock, a lock that was not free in time, or a
 /// conflict with another node of a cluster.
 pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
-    matches!(number(error), Some(1020 | 1205 | 1213))
+    matches!(number(error), Some(1020 | 1180 | 1205 | 1213 | 3101))
 }
 
 /// Whether the transaction waited for a locked row as long as the server lets it.
@@ -68,7 +71,9 @@ pub(crate) fn lacks_tables(error: &Error) -> bool {
 /// Whether the connection must be replaced: it is broken, or another may lead to a server that does what this one refuses.
 pub(crate) fn is_broken(error: &sqlx::Error) -> bool {
     match number(error) {
-        Some(number) => matches!(number, 1047 | 1053 | 1290 | 1792 | 1836 | 1927 | 1317 | 4031),
+        Some(number) => {
+            matches!(number, 1047 | 1053 | REFUSAL | 1290 | 1317 | 1792 | 1836 | 1927 | 3032 | 3100 | 4031)
+        }
         None => true,
     }
 }
@@ -92,17 +97,17 @@ fn verdict(error: &sqlx::Error) -> Verdict {
         };
     };
     match number {
-        1020 | 1205 | 1213 => Later("other transactions were in the way each time".into()),
+        1020 | 1180 | 1205 | 1213 | 3101 => Later("other transactions were in the way each time".into()),
         1040 | 1203 | 1226 => Later("the server has as many connections as it, or the user, may have".into()),
-        1047 | 1053 | 1077..=1079 | 1317 | 1927 | 2006 | 2013 | 3024 | 1969 | 4031 => {
+        1047 | 1053 | 1077..=1079 | 1317 | 1637 | 1927 | 1969 | 2006 | 2013 | 3024 | 3032 | 3100 | 4031 => {
             Later("the server cannot answer now".into())
         }
         1021 | 1030 | 1041 | 1114 | 3675 => Unwritable("the server's disk or memory is full".into()),
-        1290 | 1792 | 1836 => {
+        REFUSAL | 1290 | 1792 | 1836 => {
             Unwritable("the server is read-only: a replica, or one that somebody made so".into())
         }
         1044 | 1142 | 1143 | 1227 => Never(format!("the user lacks rights; give it: {RIGHTS}").into()),
-        1095 => Never("the user may end only sessions of its own; give it CONNECTION ADMIN".into()),
+        1095 => Never("the user may end only sessions of its own; others need CONNECTION ADMIN".into()),
         1045 | 1251 | 1698 => Never("the server knows no such user and password".into()),
         1049 => Never("there is no such database: make it, or name another behind the host".into()),
         1046 => Never("the URL names no database: write `mysql://host/database`".into()),

@@ -66,6 +66,19 @@ pub(crate) fn bell(id: ClaimId) -> String {
     format!("'{BELL}{id}'")
 }
 
+/// The same of the claim in a row of the queue: the server makes it of the column.
+pub(crate) fn bell_of_row() -> String {
+    // The id has the shape of a UUID. The hyphens are put from behind.
+    let id =
+        [21, 17, 13, 9].iter().fold("HEX(claim)".to_owned(), |id, at| format!("INSERT({id}, {at}, 0, '-')"));
+    format!("CONCAT('{BELL}', LOWER({id}))")
+}
+
+/// A named lock that tells a session from all others, those before a restart of the server too, as a literal.
+pub(crate) fn tag() -> String {
+    format!("'{BELL}session:{}'", ClaimId::random())
+}
+
 /// The least name that is greater than all names with `prefix`, in the order of bytes, as a literal. UTF-8 has no byte as great as
 /// the one that stands for the end.
 pub(crate) fn beyond(prefix: &str) -> String {
@@ -105,9 +118,13 @@ pub(crate) fn named_lock(name: &LockName, names: Names) -> Result<String> {
     Ok(beginning + &hash)
 }
 
-/// The named lock as the servers take it, whatever the character set of the connection.
+/// The named lock as a text. One that could end its quotes, or looks like a doorbell, stands in hexadecimal digits, which the server
+/// takes longer to read.
 pub(crate) fn named_literal(lock: &str) -> String {
-    format!("CONVERT({} USING utf8mb3)", literal(lock.as_bytes()))
+    if lock.contains(['\'', '\\']) || lock.starts_with(BELL) {
+        return format!("CONVERT({} USING utf8mb3)", literal(lock.as_bytes()));
+    }
+    format!("'{lock}'")
 }
 
 /// Five bits a letter, the lowest bits of each byte first.
@@ -161,7 +178,17 @@ mod tests {
     }
 
     #[test]
-    fn a_doorbell_fits_into_the_shortest_named_lock() {
-        assert!(bell(ClaimId::random()).trim_matches('\'').len() <= 64, "MySQL allows 64 characters");
+    fn nothing_of_a_named_lock_ends_its_quotes() {
+        assert_eq!(named_literal("a/b"), "'a/b'");
+        for lock in ["a'b", "a\\", "dlock:job"] {
+            assert_eq!(named_literal(lock), format!("CONVERT({} USING utf8mb3)", literal(lock.as_bytes())));
+        }
+    }
+
+    #[test]
+    fn doorbells_and_tags_fit_into_the_shortest_named_lock() {
+        for lock in [bell(ClaimId::random()), tag()] {
+            assert!(lock.trim_matches('\'').len() <= LONGEST_LOCK, "MySQL allows no more: {lock}");
+        }
     }
 }

@@ -11,20 +11,21 @@ use sqlx::{
     mysql::{MySqlConnectOptions, MySqlConnection, MySqlSslMode},
 };
 
-use super::Line;
+use super::{Calls, Line};
 use crate::{
     config::MysqlConfig,
     error::{self, STORE},
-    sql::PREPARE,
+    sql::{NOTHING, PREPARE},
 };
 
-/// No call has more bytes: renewals of 500 claims have 37 000, and an attempt of the longest name 20 000.
+/// No call has more bytes: renewals of 500 claims that lost their session have 56 000, and an attempt of the longest name 20 000.
 const LONGEST_CALL: u64 = 64 * 1024;
 
 /// Knows how to reach a server that takes writes. Files of certificates and passwords are read for each session, because they are
 /// replaced before they expire.
 pub(crate) struct Dial {
     pub(super) config: MysqlConfig,
+    calls: Calls,
 }
 
 impl Dial {
@@ -32,9 +33,14 @@ impl Dial {
     /// For a file that cannot be read now. If a file cannot be read later, perhaps because it is just being replaced, the store is
     /// unavailable for that long.
     pub(crate) fn new(config: MysqlConfig) -> Result<Self> {
-        let dial = Self { config };
+        let dial = Self { config, calls: Calls::default() };
         dial.options(None)?;
         Ok(dial)
+    }
+
+    /// How many calls the sessions have that were made for calls.
+    pub(super) fn calls(&self) -> Calls {
+        Arc::clone(&self.calls)
     }
 
     /// How long a call may take.
@@ -42,17 +48,19 @@ impl Dial {
         self.config.timeout
     }
 
-    /// A new session, and the server's number of it.
+    /// A new session, and the server's number of it. With a tag it has the named lock of that name, as a literal, for its life.
     ///
     /// # Errors
     /// Those of the last host, if none takes writes.
-    pub(crate) async fn session(&self) -> Result<(MySqlConnection, u64)> {
+    pub(crate) async fn session(&self, tag: Option<&str>) -> Result<(MySqlConnection, u64)> {
+        let prepare =
+            PREPARE.with(&[("tag", &tag.map_or(NOTHING.to_owned(), |tag| format!("GET_LOCK({tag}, 0)")))]);
         let hosts: Vec<_> = self.config.hosts.iter().map(Some).collect();
         let hosts = if hosts.is_empty() { vec![None] } else { hosts };
         let share = self.config.timeout / u32::try_from(hosts.len()).unwrap_or(u32::MAX);
         let mut failed = None;
         for host in hosts {
-            match STORE.in_time(share, self.session_of(host)).await {
+            match STORE.in_time(share, self.session_of(host, &prepare)).await {
                 Ok(session) => return Ok(session),
                 // A host that says what is wrong with the URL or the user tells more than one that is away.
                 Err(error) => {
@@ -69,12 +77,11 @@ impl Dial {
         Err(failed.unwrap_or_else(|| STORE.unavailable("the URL names no host")))
     }
 
-    async fn session_of(&self, host: Option<&Address>) -> Result<(MySqlConnection, u64)> {
+    async fn session_of(&self, host: Option<&Address>, prepare: &str) -> Result<(MySqlConnection, u64)> {
         let options = self.options(host).map_err(|error| STORE.not_now(&error))?;
         let mut session = options.connect().await.map_err(error::explain)?;
-        let batch = PREPARE.with(&[]);
-        let row =
-            sqlx::raw_sql(AssertSqlSafe(batch)).fetch_one(&mut session).await.map_err(error::explain)?;
+        let prepared = sqlx::raw_sql(AssertSqlSafe(prepare.to_owned())).fetch_one(&mut session).await;
+        let row = prepared.map_err(error::explain)?;
         if row.try_get_unchecked::<u64, _>(1).map_err(error::explain)? < LONGEST_CALL {
             return Err(STORE.refused(error::SMALL_PACKET));
         }
@@ -127,6 +134,6 @@ impl Connect for Dial {
     type Connection = Arc<Line>;
 
     async fn connect(&self) -> Result<Arc<Line>> {
-        self.session().await.map(|(session, id)| Line::new(session, id))
+        self.session(None).await.map(|(session, id)| Line::new(session, id, self.calls()))
     }
 }

@@ -2,12 +2,13 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use dlock_core::Result;
 use futures_util::future::BoxFuture;
 use sqlx::{AssertSqlSafe, mysql::MySqlConnection};
 use tokio::sync::Semaphore;
 
 use super::Dial;
-use crate::sql::AWAIT_BELL;
+use crate::{error, sql::AWAIT_BELL};
 
 /// The sessions of one client that wait.
 #[derive(Clone)]
@@ -51,24 +52,33 @@ impl Waits {
         let place = Arc::clone(&self.0.places).try_acquire_owned().ok()?;
         let (shared, batch) = (Arc::clone(&self.0), AWAIT_BELL.with(&[("bell", bell)]));
         Some(Box::pin(async move {
-            let idle = shared.idle().pop();
-            let mut session = match idle {
-                Some(session) => session,
-                None => match shared.dial.session().await {
-                    Ok((session, _)) => session,
-                    // The server is away, so nobody rings. The claim asks again by itself.
-                    Err(_) => return std::future::pending().await,
-                },
-            };
-            if sqlx::raw_sql(AssertSqlSafe(batch)).execute(&mut session).await.is_ok() {
-                shared.idle().push(session);
-            }
+            // What fails is told like a ring: the claim looks, and asks from then on.
+            shared.wait(&batch).await.ok();
             drop(place);
         }))
     }
 }
 
 impl Shared {
+    /// Waits with a session that was kept, or with a new one if there is none, or if the server has ended it or is read-only now.
+    async fn wait(&self, batch: &str) -> Result<()> {
+        let kept = self.idle().pop();
+        if let Some(session) = kept {
+            match self.wait_with(session, batch).await {
+                Err(error) if error::is_broken(&error) => {}
+                waited => return waited.map_err(error::explain),
+            }
+        }
+        let (session, _) = self.dial.session(None).await?;
+        self.wait_with(session, batch).await.map_err(error::explain)
+    }
+
+    async fn wait_with(&self, mut session: MySqlConnection, batch: &str) -> sqlx::Result<()> {
+        sqlx::raw_sql(AssertSqlSafe(batch)).execute(&mut session).await?;
+        self.idle().push(session);
+        Ok(())
+    }
+
     fn idle(&self) -> MutexGuard<'_, Vec<MySqlConnection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }

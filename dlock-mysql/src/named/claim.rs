@@ -12,7 +12,7 @@ use sqlx::mysql::MySqlConnection;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
-    Calling, Ended, Named, call,
+    Calling, Ended, Known, Named, call,
     mark::Mark,
     number,
     watch::{Asked, Held, rhythm},
@@ -33,8 +33,8 @@ pub(crate) struct NamedClaim {
     named: Arc<Named>,
     request: Request,
     state: State,
-    /// The server's number of the session.
-    id: u64,
+    /// What is known of the session that it was with last.
+    known: Known,
 }
 
 enum State {
@@ -52,11 +52,13 @@ enum State {
     Told(Held, Ended, Moment),
     /// The session was given up, and the server has not said yet that it has ended.
     GivenUp,
+    /// The session has lost the lock. Its anchor may be left.
+    Lost(Held),
 }
 
 impl NamedClaim {
     pub(crate) fn new(named: Arc<Named>, request: Request) -> Self {
-        Self { named, request, state: State::Outside, id: 0 }
+        Self { named, request, state: State::Outside, known: Known::default() }
     }
 
     /// How long one call may take.
@@ -73,17 +75,18 @@ impl NamedClaim {
             ("name", &name),
             ("fence", &self.named.fence),
             ("seconds", &seconds.to_string()),
+            ("patience", &seconds.max(1).to_string()),
             ("silence", &self.request.ttl.as_millis().div_ceil(1000).to_string()),
             ("watch", &keys::bell(self.request.id)),
             ("mark", &Mark::of(&self.request).text()),
-            ("session", &self.id.to_string()),
+            ("session", &self.known.id.to_string()),
         ]))
     }
 
     /// Asks with a session whether the lock is free. The session is silent for the claim's ttl at most from now on.
     async fn take(&mut self) -> Result<Attempt> {
-        if let Some((session, id)) = self.named.kept() {
-            self.id = id;
+        if let Some((session, known)) = self.named.kept() {
+            self.known = known;
             let (batch, sent) = (self.batch(&NAMED_TAKE, 0)?, Moment::now());
             let ended = call(session, batch).await;
             // The server may have ended it while it was kept.
@@ -91,8 +94,8 @@ impl NamedClaim {
                 return self.judge(ended, sent);
             }
         }
-        let (session, id) = self.named.dial.session().await?;
-        self.id = id;
+        let (session, known) = self.named.session().await?;
+        self.known = known;
         let (batch, sent) = (self.batch(&NAMED_TAKE, 0)?, Moment::now());
         let ended = call(session, batch).await;
         self.judge(ended, sent)
@@ -109,7 +112,7 @@ impl NamedClaim {
                 Ok(Attempt::Granted(Grant { token, valid_for: self.request.ttl }))
             }
             0 if self.request.wait == Wait::Never => {
-                self.named.keep(session, self.id);
+                self.named.keep(session, self.known.clone());
                 Ok(Attempt::Busy { retry_in: self.request.ttl })
             }
             0 => {
@@ -152,9 +155,13 @@ impl NamedClaim {
                 }
             };
         // With its session a claim has lost its lock, whatever the server knows of it yet.
-        let Some(session) = session else { return Ok(None) };
+        let Some(session) = session else {
+            self.state = State::Lost(held);
+            return Ok(None);
+        };
         let row = row?;
         if number::<i64>(row.as_ref(), 0)? != 1 {
+            self.state = State::Lost(held);
             return Ok(None);
         }
         let was_asked = number::<i64>(row.as_ref(), 1)? == 1;
@@ -199,15 +206,15 @@ impl NamedClaim {
             Err(_) => return self.give_up().await,
         };
         let had_lock = number::<i64>(row?.as_ref(), 0)? == 1;
-        self.named.keep(session, self.id);
+        self.named.keep(session, self.known.clone());
         Ok(if had_lock { Release::Done } else { Release::Gone })
     }
 
     /// Ends what a session is at, and releases the lock should it have it. A session that does not answer is ended: MySQL 8.0 may
     /// let a session that was killed keep its lock until its time is over, so that is the last resort.
     async fn end(&mut self, mut calling: Calling) -> Result<Release> {
-        let (named, id) = (Arc::clone(&self.named), self.id);
-        let stopped = timeout(STOP.min(named.limit()), join(named.kill(&NAMED_STOP, id), &mut calling));
+        let stop = self.named.kill(NAMED_STOP.with(&[("tag", &self.known.tag)]));
+        let stopped = timeout(STOP.min(self.named.limit()), join(stop, &mut calling));
         match stopped.await {
             Ok((_, (Some(session), _))) => self.let_go(session).await.map(|_| Release::Done),
             // Its connection has ended.
@@ -226,7 +233,8 @@ impl NamedClaim {
     async fn give_up(&mut self) -> Result<Release> {
         self.state = State::GivenUp;
         let limit = self.named.limit();
-        let killed = timeout(limit, self.named.kill(&NAMED_KILL, self.id)).await;
+        let kill = NAMED_KILL.with(&[("tag", &self.known.tag)]);
+        let killed = timeout(limit, self.named.kill(kill)).await;
         killed.unwrap_or_else(|_| Err(STORE.late(limit)))?;
         self.state = State::Outside;
         Ok(Release::Done)
@@ -238,7 +246,7 @@ impl Claim for NamedClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
         let limit = self.limit();
         match std::mem::replace(&mut self.state, State::Outside) {
-            State::Outside => {
+            State::Outside | State::Lost(_) => {
                 let busy = timeout(limit, self.take()).await.unwrap_or_else(|_| Err(STORE.late(limit)))?;
                 if let State::Waits(waits) = &mut self.state
                     && let Ok(ended) = timeout(Duration::ZERO, waits).await
@@ -283,6 +291,10 @@ impl Claim for NamedClaim {
             State::Called((Some(session), _)) => self.let_go(session).await,
             State::Waits(calling) => self.end(calling).await,
             State::GivenUp => self.give_up().await,
+            State::Lost(mut held) => {
+                held.ask(&self.named, self.request.id).await;
+                Ok(Release::Gone)
+            }
             State::Holds(mut held, session) => {
                 let (named, id) = (Arc::clone(&self.named), self.request.id);
                 join(self.let_go(session), held.ask(&named, id)).await.0
@@ -325,14 +337,18 @@ impl Claim for NamedClaim {
                         state => state,
                     };
                 }
-                State::Asked(_, asked) => {
-                    let ended = (&mut asked.calling).await;
+                State::Asked(held, asked) => {
+                    // An anchor that is being taken keeps others from their calls until it is.
+                    let ended = tokio::select! {
+                        ended = &mut asked.calling => ended,
+                        () = held.anchored() => continue,
+                    };
                     self.state = match std::mem::replace(&mut self.state, State::Outside) {
                         State::Asked(held, asked) => State::Told(held, ended, asked.sent),
                         state => state,
                     };
                 }
-                State::Outside | State::GivenUp => pending().await,
+                State::Outside | State::GivenUp | State::Lost(_) => pending().await,
             }
         }
     }

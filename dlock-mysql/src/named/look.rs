@@ -14,7 +14,7 @@ use crate::{
     connection::Call,
     error::{self, STORE},
     keys,
-    sql::{Batch, NAMED_KILL, NAMED_LIST_MARIADB, NAMED_LIST_MYSQL, NAMED_LOOK, literal},
+    sql::{Batch, NAMED_BREAK, NAMED_LIST_MARIADB, NAMED_LIST_MYSQL, NAMED_LOOK, literal},
 };
 
 /// What a server without a list of its named locks says: it has no such table, or the user may not read it.
@@ -126,11 +126,12 @@ impl Named {
         Ok(state)
     }
 
-    /// Ends the session of the holder, which has then lost all its locks: a session of dlock's has no other. Waits for that.
+    /// Ends the session of the holder, which has then lost all its locks: a session of dlock's has no other of a user's. Waits for that.
     pub(crate) async fn force_release(&self, name: &LockName) -> Result<bool> {
         let (owner, _) = self.look(Some(name)).await?;
         let Some(owner) = owner else { return Ok(false) };
-        self.kill(&NAMED_KILL, owner).await?;
+        let lock = keys::named_literal(&keys::named_lock(name, self.names)?);
+        self.kill(NAMED_BREAK.with(&[("lock", &lock), ("id", &owner.to_string())])).await?;
         STORE
             .in_time(self.limit(), async {
                 while self.look(Some(name)).await?.0 == Some(owner) {

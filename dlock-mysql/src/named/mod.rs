@@ -24,7 +24,7 @@ use crate::{
     config::{MysqlConfig, Names},
     connection::{self, Call, Connection, Dial},
     error::{self, STORE},
-    sql::Batch,
+    keys,
 };
 pub(crate) use claim::NamedClaim;
 
@@ -38,8 +38,16 @@ pub(crate) struct Named {
     connection: Arc<Connection>,
     names: Names,
     fence: String,
-    /// Each with the server's number of it.
-    idle: Mutex<Vec<(MySqlConnection, u64)>>,
+    idle: Mutex<Vec<(MySqlConnection, Known)>>,
+}
+
+/// What is known of a session while it is at a call.
+#[derive(Clone, Default)]
+struct Known {
+    /// The server's number of it. Another session may have it when the server was started again.
+    id: u64,
+    /// The named lock that only this session has.
+    tag: String,
 }
 
 /// What a session's call ends with: the session, unless it broke, and its first row.
@@ -59,29 +67,35 @@ impl Named {
         self.dial.limit()
     }
 
-    /// A session that has no lock and was kept, if there is one. The server may have ended it.
-    fn kept(&self) -> Option<(MySqlConnection, u64)> {
+    /// A session that has no lock of a user's and was kept, if there is one. The server may have ended it.
+    fn kept(&self) -> Option<(MySqlConnection, Known)> {
         self.idle().pop()
     }
 
-    /// Keeps a session that has no lock.
-    fn keep(&self, session: MySqlConnection, id: u64) {
+    /// A new session.
+    async fn session(&self) -> Result<(MySqlConnection, Known)> {
+        let tag = keys::tag();
+        let (session, id) = self.dial.session(Some(&tag)).await?;
+        Ok((session, Known { id, tag }))
+    }
+
+    /// Keeps a session that has no lock of a user's.
+    fn keep(&self, session: MySqlConnection, known: Known) {
         let mut idle = self.idle();
         if idle.len() < IDLE {
-            idle.push((session, id));
+            idle.push((session, known));
         }
     }
 
-    /// Ends a session (`NAMED_KILL`), or what it is at (`NAMED_STOP`). A session that has ended already is no failure.
-    async fn kill(&self, how: &Batch, id: u64) -> Result<()> {
-        let kill = how.with(&[("id", &id.to_string())]);
+    /// Ends a session, or what it is at. One that has ended already is no failure.
+    async fn kill(&self, kill: String) -> Result<()> {
         match self.connection.refusable(Call::new(kill, self.limit())).await {
             Err(error) if error::number_of(&error) == Some(1094) => Ok(()),
             killed => killed.map(drop),
         }
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<(MySqlConnection, u64)>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<(MySqlConnection, Known)>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -56,11 +56,20 @@ impl Held {
                     sleep_until(self.begun + SETTLE).await;
                     self.anchor = Anchor::Taking(Box::pin(take(Arc::clone(named), id)));
                 }
-                Anchor::Taking(taking) => {
-                    self.anchor = taking.await.map_or(Anchor::Refused, Anchor::Taken);
-                }
+                Anchor::Taking(_) => self.anchored().await,
                 Anchor::Refused => std::future::pending().await,
             }
+        }
+    }
+
+    /// Waits until an anchor that is being taken is taken, or refused. For ever if none is.
+    ///
+    /// # Cancel safety
+    /// Goes on where it was.
+    pub(super) async fn anchored(&mut self) {
+        match &mut self.anchor {
+            Anchor::Taking(taking) => self.anchor = taking.await.map_or(Anchor::Refused, Anchor::Taken),
+            _ => std::future::pending().await,
         }
     }
 
@@ -78,17 +87,37 @@ impl Held {
     }
 
     /// Releases the anchor, if there is one: a watch then answers. `true` if the watch did wait until now.
+    ///
+    /// # Cancel safety
+    /// Goes on where it was.
     pub(super) async fn ask(&mut self, named: &Named, id: ClaimId) -> bool {
-        let line = match std::mem::replace(&mut self.anchor, Anchor::None) {
-            Anchor::None | Anchor::Refused => None,
-            Anchor::Taking(taking) => taking.await,
-            Anchor::Taken(line) => Some(line),
-        };
-        let Some(line) = line else { return false };
+        if let Anchor::Taking(taking) = &mut self.anchor {
+            self.anchor = taking.await.map_or(Anchor::None, Anchor::Taken);
+        }
+        let Anchor::Taken(line) = &self.anchor else { return false };
         let mut call = Call::new(NAMED_ASK.with(&[("watch", &keys::bell(id))]), named.limit());
-        call.home = Some(&line);
-        let answer = named.connection.call(call).await;
-        answer.is_ok_and(|answer| number::<i64>(answer.rows.first(), 0).is_ok_and(|released| released == 1))
+        call.home = Some(line);
+        let Ok(answer) = named.connection.call(call).await else {
+            self.anchor.end();
+            return false;
+        };
+        self.anchor = Anchor::None;
+        number::<i64>(answer.rows.first(), 0).is_ok_and(|released| released == 1)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.anchor.end();
+    }
+}
+
+impl Anchor {
+    /// Ends the session that has the anchor, if it was not released: nothing else would free it.
+    fn end(&mut self) {
+        if let Self::Taken(line) = std::mem::replace(self, Self::None) {
+            line.end();
+        }
     }
 }
 

@@ -9,12 +9,16 @@ pub(crate) struct Batch(&'static str);
 pub(crate) const SCHEMA: Batch = Batch(include_str!("schema.sql"));
 pub(crate) const VERSION: Batch = Batch(include_str!("version.sql"));
 pub(crate) const PREPARE: Batch = Batch(include_str!("prepare.sql"));
+const READ_ONLY: Batch = Batch(include_str!("read_only.sql"));
+const REFUSAL: Batch = Batch(include_str!("refusal.sql"));
+const WRITABLE: Batch = Batch(include_str!("writable.sql"));
 pub(crate) const CLOCK: Batch = Batch(include_str!("clock.sql"));
 pub(crate) const ATTEMPT: Batch = Batch(include_str!("attempt.sql"));
 pub(crate) const TRY_CLEAN: Batch = Batch(include_str!("try_clean.sql"));
 pub(crate) const TRY_CONDITION: Batch = Batch(include_str!("try_condition.sql"));
 pub(crate) const AGAIN: Batch = Batch(include_str!("again.sql"));
 pub(crate) const RENEW: Batch = Batch(include_str!("renew.sql"));
+pub(crate) const TAKE_BELLS: Batch = Batch(include_str!("take_bells.sql"));
 pub(crate) const TAKE: Batch = Batch(include_str!("take.sql"));
 pub(crate) const DETACH: Batch = Batch(include_str!("detach.sql"));
 pub(crate) const RELEASE: Batch = Batch(include_str!("release.sql"));
@@ -34,11 +38,25 @@ pub(crate) const NAMED_LIST_MARIADB: Batch = Batch(include_str!("named_list_mari
 pub(crate) const NAMED_LIST_MYSQL: Batch = Batch(include_str!("named_list_mysql.sql"));
 pub(crate) const NAMED_STOP: Batch = Batch(include_str!("named_stop.sql"));
 pub(crate) const NAMED_KILL: Batch = Batch(include_str!("named_kill.sql"));
+pub(crate) const NAMED_BREAK: Batch = Batch(include_str!("named_break.sql"));
+
+/// What takes or rings no named lock.
+pub(crate) const NOTHING: &str = "0";
 
 /// Stands in a batch for the time until which it may act, by the server's clock: known only once a session is free for the batch.
 pub(crate) const UNTIL: &str = "@dlock_until";
 
 impl Batch {
+    /// What stands for the same text in every batch.
+    fn part(name: &str) -> Option<Self> {
+        match name {
+            "read_only" => Some(READ_ONLY),
+            "refusal" => Some(REFUSAL),
+            "writable" => Some(WRITABLE),
+            _ => None,
+        }
+    }
+
     /// The text with these values: literals, numbers and identifiers that this crate made.
     ///
     /// # Panics
@@ -50,9 +68,12 @@ impl Batch {
             text.push_str(parts.next().unwrap_or_default());
             for part in parts {
                 let end = part.find(|c: char| !c.is_ascii_lowercase() && c != '_').unwrap_or(part.len());
-                let value = values.iter().find(|(name, _)| *name == &part[..end]);
-                let (_, value) = value.unwrap_or_else(|| panic!("no value for `{}`", &part[..end]));
-                text.push_str(value);
+                let name = &part[..end];
+                match (values.iter().find(|(known, _)| *known == name), Self::part(name)) {
+                    (Some((_, value)), _) => text.push_str(value),
+                    (None, Some(part)) => text.push_str(part.with(&[]).trim_end()),
+                    (None, None) => panic!("no value for `{name}`"),
+                }
                 text.push_str(&part[end..]);
             }
             text.push('\n');
@@ -79,6 +100,8 @@ mod tests {
 
     #[test]
     fn values_stand_where_their_names_stood_and_comments_are_left_out() {
+        assert_eq!(REFUSAL.with(&[]), "(SELECT 1 UNION SELECT 2)\n");
+        assert!(WRITABLE.with(&[]).ends_with(", (SELECT 1 UNION SELECT 2), 1)\n"), "parts have parts");
         let text = RING_AGAIN.with(&[("bell", "'b'")]);
         assert_eq!(text, "DO RELEASE_LOCK('b');\nDO GET_LOCK('b', 1)\n");
     }

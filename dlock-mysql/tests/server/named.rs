@@ -2,7 +2,7 @@
 
 use std::{thread, time::Duration};
 
-use dlock_conformance::stores::Running;
+use dlock_conformance::stores::{Running, mysql::Brand};
 use dlock_core::Locks;
 use futures_util::future::join_all;
 use tokio::{
@@ -10,20 +10,25 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{SOON, ask, connect, stranger, tell, until};
+use crate::{SOON, ask, brand, connect, stranger, tell, until};
 
 /// So long that nothing happens because of it.
-const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// Sessions that wait for a named lock.
-const WAITING: &str = "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User lock'";
+pub(crate) const WAITING: &str =
+    "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User lock'";
+
+/// Those of them that wait for the lock `job`, and not the watch of its holder.
+const WAITING_FOR_JOB: &str = "SELECT COUNT(*) FROM information_schema.processlist
+    WHERE state = 'User lock' AND info LIKE '%GET_LOCK(''job''%'";
 
 async fn session_mode(server: &Running) -> Locks {
     connect(server, "?mode=session").await.expect("it runs")
 }
 
 /// Waits until the session of a holder is watched: then its words are shown.
-async fn until_watched(locks: &Locks, name: &str) {
+pub(crate) async fn until_watched(locks: &Locks, name: &str) {
     let watched = async {
         loop {
             let state = locks.inspect(name).await.expect("the server answers").expect("it is held");
@@ -47,6 +52,79 @@ pub(crate) async fn a_killed_session_has_lost_its_lock_at_once(server: &Running)
     assert!(!beside.is_lost(), "another session has it");
     drop(locks.mutex("job").lock().wait(SOON).await.expect("it is free"));
     beside.release().await.expect("held until now");
+    drop(held);
+    let anchors = match brand(&mut other).await {
+        Brand::Mariadb => {
+            "information_schema.metadata_lock_info WHERE table_schema LIKE 'dlock:%-%'
+            AND table_schema NOT LIKE 'dlock:session:%'"
+        }
+        Brand::Mysql => {
+            "performance_schema.metadata_locks WHERE object_name LIKE 'dlock:%-%'
+            AND object_name NOT LIKE 'dlock:session:%'"
+        }
+    };
+    until(&mut other, &format!("SELECT COUNT(*) FROM {anchors}"), 0).await;
+}
+
+/// A backup locks all tables, so the next holder cannot draw its number. It waits for that, and keeps its place.
+pub(crate) async fn waiters_keep_their_order_while_tables_are_locked(server: &Running) {
+    let (locks, mut other) = (session_mode(server).await, stranger(server).await);
+    let held = locks.mutex("job").lock().ttl(LONG).await.expect("nobody holds it");
+    let mut waiting = Vec::new();
+    for place in 1..=3 {
+        let job = locks.mutex("job");
+        waiting.push(tokio::spawn(async move {
+            let held = job.lock().ttl(LONG).await.expect("its turn comes");
+            let token = held.token().expect("each hold has one").get();
+            held.release().await.expect("held until now");
+            token
+        }));
+        until(&mut other, WAITING_FOR_JOB, place).await;
+    }
+    tell(&mut other, "FLUSH TABLES WITH READ LOCK").await;
+    held.release().await.expect("no table is needed");
+    sleep(SOON).await;
+    tell(&mut other, "UNLOCK TABLES").await;
+    let mut last = 0;
+    for waiting in waiting {
+        let token = waiting.await.expect("no panic");
+        assert!(token > last, "one has lost its place");
+        last = token;
+    }
+}
+
+/// A backup locks all tables. A hold has no need of them.
+pub(crate) async fn a_hold_outlives_locked_tables(server: &Running) {
+    let (locks, mut other) = (session_mode(server).await, stranger(server).await);
+    let held = locks.mutex("job").lock().ttl(Duration::from_secs(3)).await.expect("nobody holds it");
+    tell(&mut other, "FLUSH TABLES WITH READ LOCK").await;
+    // It is renewed every second.
+    sleep(SOON).await;
+    assert!(!held.is_lost(), "its session is there");
+    tell(&mut other, "UNLOCK TABLES").await;
+    held.release().await.expect("held until now");
+}
+
+pub(crate) async fn statements_may_take_as_long_as_they_wait(server: &Running) {
+    let mut other = stranger(server).await;
+    let limit = match brand(&mut other).await {
+        Brand::Mariadb => "max_statement_time = 1",
+        Brand::Mysql => "max_execution_time = 1000",
+    };
+    tell(&mut other, &format!("SET GLOBAL {limit}")).await;
+    let locks = session_mode(server).await;
+    let held = locks.mutex("job").lock().ttl(LONG).await.expect("nobody holds it");
+    until_watched(&locks, "job").await;
+    let job = locks.mutex("job");
+    let waits = tokio::spawn(async move { job.lock().ttl(LONG).await });
+    until(&mut other, WAITING, 2).await;
+    let (of_waiting, ids) =
+        ("FROM information_schema.processlist WHERE state = 'User lock'", "SELECT SUM(id)");
+    let before = ask(&mut other, &format!("{ids} {of_waiting} AND time >= 0")).await;
+    until(&mut other, &format!("SELECT COUNT(*) {of_waiting} AND time > 2"), 2).await;
+    assert_eq!(ask(&mut other, &format!("{ids} {of_waiting}")).await, before, "other sessions than before");
+    held.release().await.expect("held until now");
+    waits.await.expect("no panic").expect("it is free").release().await.expect("held until now");
 }
 
 pub(crate) async fn a_hold_outlives_the_sessions_beside_it(server: &Running) {

@@ -21,7 +21,8 @@ use crate::{
     inspect::Row,
     keys,
     sql::{
-        AGAIN, ATTEMPT, Batch, DETACH, RELEASE, RING_AGAIN, SWEEP, TAKE, TRY_CLEAN, TRY_CONDITION, literal,
+        AGAIN, ATTEMPT, Batch, DETACH, NOTHING, RELEASE, RING_AGAIN, SWEEP, TAKE, TRY_CLEAN, TRY_CONDITION,
+        literal,
     },
 };
 
@@ -33,9 +34,6 @@ const LONGEST_POLL: Duration = Duration::from_millis(200);
 /// How often a claim asks that waits for a doorbell. A lock that is broken rings none.
 const PATROL: Duration = Duration::from_secs(2);
 
-/// What takes or rings no doorbell.
-const NOTHING: &str = "0";
-
 /// Which statement of `attempt.sql` puts the claim into the queue or keeps it alive. A try has one more before it.
 const ENTERS: usize = 2;
 const TRY_ENTERS: usize = 3;
@@ -46,7 +44,6 @@ const STAYS: usize = 1;
 pub(crate) struct MysqlClaim {
     client: Arc<Client>,
     request: Request,
-    record: Arc<Record>,
     /// What the claim waits for: claims ahead of it, each by its id and its kind.
     waits: HashMap<(ClaimId, Kind), Awaited>,
     /// How often the claim asked in vain while it had to poll.
@@ -55,6 +52,8 @@ pub(crate) struct MysqlClaim {
     is_queued: bool,
     /// While the claim is in the queue, or may be.
     mark: Option<Mark>,
+    /// Whether the next renewal takes the claim, which may be another client's, or detached.
+    takes: bool,
 }
 
 /// How the end of a claim ahead is heard of.
@@ -63,28 +62,34 @@ enum Awaited {
     Here(Seat),
     /// Its client rings.
     Bell(BoxFuture<'static, ()>),
-    /// Nobody rings, or a session to listen with is not to be had.
-    Silent,
+    /// Nobody rings, or a session to listen with is not to be had. Then is the time to look for one again.
+    Silent(Instant),
+}
+
+impl Awaited {
+    fn silent() -> Self {
+        Self::Silent(Instant::now() + PATROL)
+    }
 }
 
 impl MysqlClaim {
     pub(crate) fn new(client: Arc<Client>, request: Request) -> Self {
-        let record = Arc::new(Record { id: request.id, ttl: request.ttl });
-        Self { client, request, record, waits: HashMap::new(), polls: 0, is_queued: false, mark: None }
+        Self { client, request, waits: HashMap::new(), polls: 0, is_queued: false, mark: None, takes: true }
     }
 
-    /// A call about this claim, on the session that has the claim's doorbell if it has one.
+    /// A call about this claim, on the session that has the claim's doorbell. If no session has it, the call may take it.
     fn about<'a>(&self, batch: String, limit: Duration, home: Option<&'a Arc<Line>>) -> Call<'a> {
         let mut call = Call::new(batch, limit);
-        // The part of the batch that was done may have taken the doorbell.
-        call.undo = format!("ROLLBACK; DO {}", self.ring());
+        if home.is_none() {
+            // The part of the batch that was done may have taken the doorbell.
+            call.undo = format!("ROLLBACK; DO {}", self.ring());
+        }
         call.home = home;
         call
     }
 
     async fn call(&mut self, batch: String, limit: Duration, home: Option<&Arc<Line>>) -> Result<Answer> {
-        let call = self.about(batch, limit, home);
-        self.client.connection.call(call).await
+        self.client.connection.call(self.about(batch, limit, home)).await
     }
 
     /// What takes the doorbell of the claim, unless its session has it already: a session counts how often it took a doorbell.
@@ -105,21 +110,24 @@ impl MysqlClaim {
 
     /// Enters the queue, or stays alive in it. Answers with the claim's place, and the claims that it waits for.
     ///
-    /// A claim that came too late, because others kept the queue locked, asks once more in the time that is left. So does one that
-    /// has lost its place.
+    /// A claim that came too late, because others kept the queue locked, asks again in the time that is left. So do one that has lost
+    /// its place, and a try that was refused because of a claim that has left meanwhile.
     async fn ask(&mut self) -> Result<(Option<Row>, Vec<Row>)> {
         let until = Instant::now() + self.client.connection.limit(self.request.ttl);
-        let told = match self.ask_until(until).await? {
-            Some(told) => Some(told),
-            None => self.ask_until(until).await?,
-        };
-        told.ok_or_else(|| STORE.unavailable("others kept the queue locked for too long"))
+        loop {
+            if let Some(told) = self.ask_until(until).await? {
+                return Ok(told);
+            }
+            if Instant::now() >= until {
+                return Err(STORE.unavailable("others kept the queue locked for too long"));
+            }
+        }
     }
 
     /// Asks once. `None` if the server has done nothing: it found the call late, or the claim is not in the queue any more.
     async fn ask_until(&mut self, until: Instant) -> Result<Option<(Option<Row>, Vec<Row>)>> {
         let Request { name, id, kind, limit: slots, wait, .. } = &self.request;
-        let (id, kind, is_try, home) = (*id, *kind, *wait == Wait::Never, self.client.home(*id));
+        let (id, kind, is_try, home) = (*id, *kind, *wait == Wait::Never, self.client.here.home(*id));
         let tables = &self.client.connection.tables;
         // A permit is kept out by as many others as its own limit, whatever they are. Others look at the nearest that is in the way.
         let nearest = if kind == Kind::Permit { u64::from(slots.get()) + 1 } else { 2 };
@@ -160,13 +168,14 @@ impl MysqlClaim {
             // An attempt that acts behind a release would stay for a ttl.
             call.acts = Acts::InTime;
         }
+        let ended = self.client.connection.sessions_ended();
         let answer = self.client.connection.call(call).await?;
         let mut rows = answer.rows.iter().map(Row::of_attempt).collect::<Result<Vec<_>>>()?;
         let own = rows.iter().position(|row| row.entry.id == id).map(|at| rows.remove(at));
         let was_queued = std::mem::replace(&mut self.is_queued, own.is_some());
         let is_late = answer.changed_by(changes) == 0;
         if own.is_some() {
-            self.client.set_home(id, Some(Arc::clone(&answer.line)));
+            self.note_home(home.as_ref(), &answer.line, ended);
         }
         let entry = own.as_ref().map_or_else(|| self.request.entry(), |own| own.entry);
         let queue: Vec<Entry> = rows.iter().rev().map(|row| row.entry).chain([entry]).collect();
@@ -192,18 +201,19 @@ impl MysqlClaim {
         });
         let mut missed = false;
         for row in ahead {
-            if self.waits.contains_key(&of(row)) {
-                continue;
+            match self.waits.get(&of(row)) {
+                Some(Awaited::Silent(until)) if has_bells && Instant::now() >= *until => {}
+                Some(_) => continue,
+                None => self.polls = 0,
             }
-            self.polls = 0;
             let seat = self.client.seats.sit(row.entry.id.to_string(), None, self.request.kind);
             // A claim that leaves wakes its seats after it has left the store. So it is looked for behind the taking of the seat.
-            let awaited = if self.client.has(row.entry.id) {
+            let awaited = if self.client.here.has(row.entry.id) {
                 missed = true;
                 Awaited::Here(seat)
             } else {
                 let bell = self.client.connection.waits.for_bell(&keys::bell(row.entry.id));
-                bell.map_or(Awaited::Silent, Awaited::Bell)
+                bell.map_or_else(Awaited::silent, Awaited::Bell)
             };
             self.waits.insert(of(row), awaited);
         }
@@ -213,7 +223,7 @@ impl MysqlClaim {
     /// When to ask again without being woken.
     fn retry_in(&mut self, ahead: &[Row]) -> Duration {
         let left = ahead.iter().map(|row| row.time_left).min().unwrap_or_default();
-        if !self.waits.values().any(|awaited| matches!(awaited, Awaited::Silent)) {
+        if !self.waits.values().any(|awaited| matches!(awaited, Awaited::Silent(_))) {
             return left.min(PATROL);
         }
         let pause = POLL * 2_u32.saturating_pow(self.polls.min(8));
@@ -236,22 +246,34 @@ impl MysqlClaim {
         Renewal::Lost
     }
 
-    /// Renews the claim and takes its doorbell.
+    /// Renews the claim as this client's own, and takes its doorbell.
     async fn take(&mut self) -> Result<bool> {
-        let queue = &self.client.connection.tables.queue;
+        let (queue, home) = (&self.client.connection.tables.queue, self.client.here.home(self.request.id));
         let batch = TAKE.with(&[
             ("queue", queue),
             ("claim", &keys::claim(self.request.id)),
             ("who", &literal(self.request.who.text().as_bytes())),
             ("ttl", &micros(self.request.ttl)),
-            ("bell", &self.bell_for(None)),
+            ("bell", &self.bell_for(home.as_ref())),
         ]);
-        let answer = self.call(batch, self.client.connection.limit(self.request.ttl), None).await?;
+        let ended = self.client.connection.sessions_ended();
+        let limit = self.client.connection.limit(self.request.ttl);
+        let answer = self.call(batch, limit, home.as_ref()).await?;
         let is_there = answer.changed() > 0;
         if is_there {
-            self.client.set_home(self.request.id, Some(answer.line));
+            self.note_home(home.as_ref(), &answer.line, ended);
         }
         Ok(is_there)
+    }
+
+    /// Notes which session has the doorbell after a call that takes it if no session, no home, has it. If the home has ended on the
+    /// way, none has, and the next call takes it.
+    fn note_home(&self, home: Option<&Arc<Line>>, line: &Arc<Line>, sessions_ended: u64) {
+        if home.is_none_or(|home| Arc::ptr_eq(home, line)) {
+            self.client.here.set_home(self.request.id, line, sessions_ended);
+        } else {
+            self.client.here.lose_home(self.request.id);
+        }
     }
 }
 
@@ -260,7 +282,7 @@ impl Claim for MysqlClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
         let (client, id) = (Arc::clone(&self.client), self.request.id);
         client.info.check_kind(self.request.kind)?;
-        let may_downgrade = self.request.kind == Kind::Read && self.mark.is_none() && client.has(id);
+        let may_downgrade = self.request.kind == Kind::Read && self.mark.is_none() && client.here.has(id);
         self.mark.get_or_insert_with(|| client.mark(id));
         for awaited in self.waits.values() {
             if let Awaited::Here(seat) = awaited {
@@ -268,7 +290,7 @@ impl Claim for MysqlClaim {
             }
         }
         let (own, ahead) = self.ask().await?;
-        if may_downgrade && let Some(home) = client.home(id) {
+        if may_downgrade && let Some(home) = client.here.home(id) {
             // Readers behind the claim that was exclusive may hold now. That they are told a moment later does no harm.
             client.ring(id);
             if client.connection.waits.are_on() {
@@ -278,6 +300,7 @@ impl Claim for MysqlClaim {
         }
         if let (Some(own), true) = (&own, ahead.is_empty()) {
             self.waits.clear();
+            self.takes = false;
             let token = Token::new(own.number);
             return Ok(Attempt::Granted(Grant { token, valid_for: self.request.ttl }));
         }
@@ -288,7 +311,7 @@ impl Claim for MysqlClaim {
         }
         if self.listen(&ahead) {
             // Whoever left meanwhile rang before the claim listened.
-            let missed = |(id, _): &(ClaimId, Kind)| !client.has(*id);
+            let missed = |(id, _): &(ClaimId, Kind)| !client.here.has(*id);
             if self.waits.iter().any(|(ahead, awaited)| matches!(awaited, Awaited::Here(_)) && missed(ahead))
             {
                 return Ok(Attempt::Busy { retry_in: Duration::ZERO });
@@ -299,18 +322,21 @@ impl Claim for MysqlClaim {
 
     async fn renew(&mut self) -> Result<Renewal> {
         let (client, id, ttl) = (Arc::clone(&self.client), self.request.id, self.request.ttl);
-        let is_new = self.mark.is_none();
+        let connection = &client.connection;
+        let looks_at_bell =
+            connection.waits.are_on() && !client.here.has_bell(id, connection.sessions_ended());
         self.mark.get_or_insert_with(|| client.mark(id));
         let sent = Moment::now();
-        // A claim that is taken back, or whose session is over, has no doorbell.
-        let is_there = if client.home(id).is_none() {
+        let takes = self.takes;
+        let is_there = if takes {
             self.take().await
-        } else if let Some(age) = client.standing.take_news(id) {
+        } else if !looks_at_bell && let Some(age) = client.standing.take_news(id) {
             return Ok(Renewal::Renewed { valid_for: ttl.saturating_sub(age) });
         } else {
-            client.renewals.ask(Arc::clone(&self.record), ttl).await
+            client.renewals.ask(Arc::new(Record { id, ttl, looks_at_bell }), ttl).await
         };
-        if is_new && is_there.is_ok() {
+        if takes && is_there.is_ok() {
+            self.takes = false;
             client.ring(id);
         }
         if let Ok(true) = is_there {
@@ -321,7 +347,7 @@ impl Claim for MysqlClaim {
 
     async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
         let (client, id) = (Arc::clone(&self.client), self.request.id);
-        let (home, ring) = (client.home(id), self.ring());
+        let (home, ring) = (client.here.home(id), self.ring());
         let values = [
             ("queue", client.connection.tables.queue.as_str()),
             ("claim", &keys::claim(id)),
@@ -331,6 +357,7 @@ impl Claim for MysqlClaim {
         let limit = client.connection.limit(self.request.ttl);
         // A renewal with others would shorten its time.
         client.standing.forget(id);
+        self.takes = true;
         let answer = self.call(DETACH.with(&values), limit, home.as_ref()).await?;
         // The claim is nobody's now: this client neither rings for it nor wakes others when this object ends.
         self.left();
@@ -339,7 +366,7 @@ impl Claim for MysqlClaim {
 
     async fn release(&mut self) -> Result<Release> {
         let (client, id) = (Arc::clone(&self.client), self.request.id);
-        let (home, ring) = (client.home(id), self.ring());
+        let (home, ring) = (client.here.home(id), self.ring());
         let queue = client.connection.tables.queue.as_str();
         let mut batch = RELEASE.with(&[("queue", queue), ("claim", &keys::claim(id)), ("ring", &ring)]);
         if client.sweeps() {
@@ -366,7 +393,7 @@ impl Claim for MysqlClaim {
                 .boxed(),
             ),
             Awaited::Bell(bell) => Some(bell.map(|()| Some(*ahead)).boxed()),
-            Awaited::Silent => None,
+            Awaited::Silent(_) => None,
         });
         let rung: Vec<_> = rung.collect();
         if rung.is_empty() {
@@ -375,7 +402,7 @@ impl Claim for MysqlClaim {
         let (rung, ..) = select_all(rung).await;
         if let Some(ahead) = rung {
             // Should that claim be there still, its doorbell is not to be had.
-            self.waits.insert(ahead, Awaited::Silent);
+            self.waits.insert(ahead, Awaited::silent());
         }
     }
 }

@@ -8,13 +8,13 @@ use dlock_core::{
 };
 use sqlx::Row as _;
 
-use super::standing::Standing;
+use super::{here::Here, standing::Standing};
 use crate::{
     config::MysqlConfig,
     connection::{Call, Connection},
     error::{self, STORE},
-    keys::claim,
-    sql::RENEW,
+    keys::{self, claim},
+    sql::{NOTHING, RENEW, TAKE_BELLS},
 };
 
 /// The most claims in one call, which locks their rows for some milliseconds. Ten thousand claims take 20 calls of three statements.
@@ -24,41 +24,114 @@ const MOST: usize = 500;
 pub(crate) struct Record {
     pub(crate) id: ClaimId,
     pub(crate) ttl: Duration,
+    /// Whether its doorbell is looked at, and taken if no session has it.
+    pub(crate) looks_at_bell: bool,
 }
 
 /// One client's renewals. The answer to each is whether the claim is still there.
 pub(crate) struct Renewals {
     connection: Arc<Connection>,
     standing: Arc<Standing>,
+    here: Arc<Here>,
     queue: String,
 }
 
 impl Renewals {
-    pub(super) fn new(connection: Arc<Connection>, standing: Arc<Standing>, config: &MysqlConfig) -> Self {
-        Self { connection, standing, queue: config.tables().queue }
+    pub(super) fn new(
+        connection: Arc<Connection>,
+        standing: Arc<Standing>,
+        here: Arc<Here>,
+        config: &MysqlConfig,
+    ) -> Self {
+        Self { connection, standing, here, queue: config.tables().queue }
     }
 
     /// The claims that are there, each with whether it was renewed. One that was not has its row locked by somebody else.
-    async fn ask(&self, ids: &[ClaimId], ttl: Duration) -> Result<HashMap<ClaimId, bool>> {
+    async fn ask(
+        &self,
+        ids: &[ClaimId],
+        ttl: Duration,
+        looks_at_bells: bool,
+    ) -> Result<HashMap<ClaimId, bool>> {
         let claims: Vec<_> = ids.iter().map(|id| claim(*id)).collect();
-        let values = [("queue", self.queue.as_str()), ("claims", &claims.join(",")), ("ttl", &micros(ttl))];
-        let answer = self.connection.call(Call::new(RENEW.with(&values), self.connection.limit(ttl))).await?;
-        let found = answer.rows.iter().map(|row| {
+        let bells = match looks_at_bells {
+            true => TAKE_BELLS.with(&[("bell", &keys::bell_of_row())]),
+            false => NOTHING.to_owned(),
+        };
+        let values = [
+            ("queue", self.queue.as_str()),
+            ("claims", &claims.join(",")),
+            ("ttl", &micros(ttl)),
+            ("bells", &bells),
+        ];
+        let ended = self.connection.sessions_ended();
+        let call = Call::new(RENEW.with(&values), self.connection.limit(ttl));
+        let answer = self.connection.call(call).await?;
+        let (mut found, mut left) = (HashMap::with_capacity(ids.len()), Vec::new());
+        for row in &answer.rows {
             let bytes = row.try_get_unchecked::<&[u8], _>(0).map_err(error::explain)?;
             let id = ClaimId::from_bytes(bytes.try_into().map_err(|_| STORE.garbled("a renewal"))?);
-            Ok((id, row.try_get_unchecked::<i64, _>(1).map_err(error::explain)? == 1))
-        });
-        found.collect()
+            let number = |at: usize| row.try_get_unchecked::<u64, _>(at).map_err(error::explain);
+            let (is_renewed, owner) = (number(1)? == 1, number(2)?);
+            found.insert(id, is_renewed);
+            if owner == answer.line.id() {
+                if !self.here.set_home(id, &answer.line, ended) {
+                    left.push(format!("RELEASE_LOCK({})", keys::bell(id)));
+                }
+            } else if let Some(home) = self.here.home(id).filter(|home| home.id() == owner) {
+                self.here.set_home(id, &home, ended);
+            }
+        }
+        if !left.is_empty() {
+            // Those claims have left meanwhile, and nobody else would ring.
+            let mut call = Call::new(format!("DO {}", left.join(",")), self.connection.limit(ttl));
+            call.home = Some(&answer.line);
+            if self.connection.call(call).await.is_err() {
+                answer.line.end();
+            }
+        }
+        Ok(found)
+    }
+
+    /// Renews claims, and others with them that will be due next. What there is of these claims.
+    async fn ask_with_others(&self, ids: &[ClaimId], first: &Record) -> Result<HashMap<ClaimId, bool>> {
+        let sent = Moment::now();
+        let others = self.standing.due_with(ids, first.ttl, MOST.saturating_sub(ids.len()));
+        let all = [ids, &others].concat();
+        let found = self.ask(&all, first.ttl, first.looks_at_bell).await;
+        match &found {
+            Ok(found) => {
+                self.standing.note_others(others.iter().filter(|id| found.get(id) == Some(&true)), sent);
+            }
+            // From now on the locked one is in no call of others, until it was renewed alone.
+            Err(error) if error::met_others(error) => all.iter().for_each(|id| self.standing.forget(*id)),
+            Err(_) => self.standing.unanswered(&all),
+        }
+        found
+    }
+
+    /// An older server refuses a whole call for a row that somebody else keeps locked. Then this claim is renewed alone.
+    async fn ask_alone(&self, record: &Record) -> Result<bool> {
+        told(record, &self.ask(&[record.id], record.ttl, record.looks_at_bell).await?)
+            .ok_or_else(|| STORE.unavailable("another transaction keeps the claim's row locked"))
+    }
+}
+
+/// What a call tells of a claim: nothing if somebody else keeps its row locked.
+fn told(record: &Record, found: &HashMap<ClaimId, bool>) -> Option<bool> {
+    match found.get(&record.id) {
+        Some(false) => None,
+        found => Some(found.is_some()),
     }
 }
 
 impl Batch for Renewals {
     type Request = Record;
     type Answer = bool;
-    type Group = Duration;
+    type Group = (Duration, bool);
 
-    fn group(&self, record: &Record) -> Duration {
-        record.ttl
+    fn group(&self, record: &Record) -> Self::Group {
+        (record.ttl, record.looks_at_bell)
     }
 
     fn most(&self) -> usize {
@@ -66,33 +139,23 @@ impl Batch for Renewals {
     }
 
     async fn ask_one(&self, record: &Record) -> Result<bool> {
-        match self.ask(&[record.id], record.ttl).await?.get(&record.id) {
-            Some(false) => Err(STORE.unavailable("another transaction keeps the claim's row locked")),
-            found => Ok(found.is_some()),
+        match self.ask_with_others(&[record.id], record).await {
+            Ok(found) => told(record, &found)
+                .ok_or_else(|| STORE.unavailable("another transaction keeps the claim's row locked")),
+            Err(error) if error::met_others(&error) => self.ask_alone(record).await,
+            Err(error) => Err(error),
         }
     }
 
     async fn ask_all(&self, records: &[Arc<Record>]) -> Result<Vec<Option<bool>>> {
-        let mut ids: Vec<_> = records.iter().map(|record| record.id).collect();
-        let ttl = records.first().map_or(Duration::ZERO, |record| record.ttl);
-        let sent = Moment::now();
-        let room = MOST.saturating_sub(ids.len());
-        let others = self.standing.due_next(ttl, room, &ids.iter().copied().collect());
-        ids.extend(&others);
-        match self.ask(&ids, ttl).await {
-            Ok(found) => {
-                self.standing.note_others(others.iter().filter(|id| found.get(id) == Some(&true)), sent);
-                let told = |record: &Arc<Record>| match found.get(&record.id) {
-                    Some(false) => None,
-                    found => Some(found.is_some()),
-                };
-                Ok(records.iter().map(told).collect())
-            }
-            // An older server refuses the whole call for a row that somebody else keeps locked. So each claim is renewed alone.
+        let Some((first, rest)) = records.split_first() else { return Ok(Vec::new()) };
+        let ids: Vec<_> = records.iter().map(|record| record.id).collect();
+        match self.ask_with_others(&ids, first).await {
+            Ok(found) => Ok(records.iter().map(|record| told(record, &found)).collect()),
+            // If the first is refused alone too, it is the table that somebody keeps locked: the rest need not try.
             Err(error) if error::met_others(&error) => {
-                // From now on the locked one is in no call of others, until it was renewed alone.
-                ids.iter().for_each(|id| self.standing.forget(*id));
-                Ok(vec![None; records.len()])
+                let first = self.ask_alone(first).await?;
+                Ok([Some(first)].into_iter().chain(rest.iter().map(|_| None)).collect())
             }
             Err(error) => Err(error),
         }

@@ -2,7 +2,7 @@
 //! holds that began at different times do not need a call each time that one of them is due.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -16,7 +16,7 @@ pub(crate) struct Standing(Mutex<Inner>);
 #[derive(Default)]
 struct Inner {
     of: HashMap<ClaimId, One>,
-    /// The holds of each ttl, the one first that was renewed longest ago.
+    /// The holds of each ttl that are in no call, the one first that was renewed longest ago.
     by_age: HashMap<Duration, BTreeMap<u64, ClaimId>>,
     renewals: u64,
 }
@@ -64,13 +64,26 @@ impl Standing {
         (std::mem::take(&mut one.is_news) && age < one.ttl / FRESH).then_some(age)
     }
 
-    /// Up to so many holds with this ttl, without these, that will be due next.
-    pub(super) fn due_next(&self, ttl: Duration, count: usize, without: &HashSet<ClaimId>) -> Vec<ClaimId> {
-        let inner = self.inner();
+    /// A call is sent that renews these holds. Up to so many others with this ttl that will be due next and are in no call yet: it
+    /// renews them too.
+    pub(super) fn due_with(&self, ids: &[ClaimId], ttl: Duration, count: usize) -> Vec<ClaimId> {
+        let mut inner = self.inner();
+        ids.iter().for_each(|id| inner.set_aside(*id));
         let Some(by_age) = inner.by_age.get(&ttl) else { return Vec::new() };
         let is_fresh = |id: &ClaimId| inner.of.get(id).is_none_or(|one| one.sent.elapsed() < ttl / FRESH);
-        let due = by_age.values().take_while(|id| !is_fresh(id)).filter(|id| !without.contains(id));
-        due.take(count).copied().collect()
+        let due: Vec<_> = by_age.values().copied().take_while(|id| !is_fresh(id)).take(count).collect();
+        due.iter().for_each(|id| inner.set_aside(*id));
+        due
+    }
+
+    /// The call that was to renew these holds has failed.
+    pub(super) fn unanswered(&self, ids: &[ClaimId]) {
+        let mut inner = self.inner();
+        for id in ids {
+            if let Some(One { ttl, place, .. }) = inner.of.get(id).copied() {
+                inner.by_age.entry(ttl).or_default().insert(place, *id);
+            }
+        }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -88,7 +101,13 @@ impl Inner {
     }
 
     fn forget(&mut self, id: ClaimId) {
-        let Some(one) = self.of.remove(&id) else { return };
+        self.set_aside(id);
+        self.of.remove(&id);
+    }
+
+    /// Takes a hold out of those that are in no call.
+    fn set_aside(&mut self, id: ClaimId) {
+        let Some(one) = self.of.get(&id) else { return };
         if let Some(by_age) = self.by_age.get_mut(&one.ttl) {
             by_age.remove(&one.place);
             if by_age.is_empty() {
@@ -112,14 +131,20 @@ mod tests {
             tokio::time::advance(Duration::from_millis(800)).await;
         }
         standing.forget(ids[1]);
-        let without = HashSet::from([ids[0]]);
-        assert_eq!(standing.due_next(TTL, 9, &without), [ids[2]], "the first asks itself, the last is fresh");
+        assert_eq!(
+            standing.due_with(&ids[..1], TTL, 9),
+            [ids[2]],
+            "the first asks itself, the last is fresh"
+        );
+        assert!(standing.due_with(&[], TTL, 9).is_empty(), "both are in a call");
+        standing.unanswered(&ids[..1]);
+        assert_eq!(standing.due_with(&[], TTL, 9), [ids[0]], "its call has failed");
         standing.note_others(&[ids[1], ids[2]], Moment::now());
         assert!(standing.take_news(ids[1]).is_none(), "it has ended");
         assert!(standing.take_news(ids[2]).is_some(), "it was renewed with another");
         assert!(standing.take_news(ids[2]).is_none(), "its keeper knows, and asks for something newer");
         assert!(standing.take_news(ids[3]).is_none(), "its keeper renewed it itself");
-        assert!(standing.due_next(TTL * 2, 9, &without).is_empty(), "another ttl");
+        assert!(standing.due_with(&[], TTL * 2, 9).is_empty(), "another ttl");
         ids.iter().for_each(|id| standing.forget(*id));
         assert!(standing.inner().by_age.is_empty(), "something is left");
     }

@@ -4,7 +4,8 @@
 -- Out: as attempt.sql; the second statement changes one row, or none if the claim is not in the queue any more.
 DELETE FROM :queue
     WHERE name = :name AND expires <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
-UPDATE :queue SET expires = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :ttl WHERE claim = :claim;
+UPDATE :queue
+    SET expires = IF(:read_only, :refusal, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :ttl) WHERE claim = :claim;
 DO IF(ROW_COUNT() > 0, :bell, 0);
 SELECT seq, claim, kind, slots, expires - LEAST(expires, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) AS time_left
     FROM :queue

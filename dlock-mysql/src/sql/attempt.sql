@@ -5,7 +5,8 @@
 -- for a try, else empty; bell: what takes the doorbell of a claim that is in the queue, or 0; nearest: the most rows.
 -- Out: the claim's row, if it is in the queue, and the nearest claims ahead that it may have to wait for, the last first.
 START TRANSACTION;
-UPDATE :fence SET last = LAST_INSERT_ID(GREATEST(last + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))))
+UPDATE :fence SET last = LAST_INSERT_ID(
+        IF(:read_only, :refusal, GREATEST(last + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))))
     WHERE bucket = CRC32(:name) % 1024;
 :clean
 INSERT INTO :queue (name, seq, claim, kind, slots, since, expires, who)

@@ -2,4 +2,4 @@
 -- Out: one changed row, or none if the claim was gone; and a row with the number of the session.
 DELETE FROM :queue WHERE claim = :claim;
 DO :ring;
-SELECT CONNECTION_ID()
+SELECT IF(:read_only, :refusal, CONNECTION_ID())

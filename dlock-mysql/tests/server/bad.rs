@@ -7,7 +7,7 @@ use dlock_core::{Error, Locks, Registry, Result};
 use dlock_mysql::DRIVER;
 use tokio::time::sleep;
 
-use crate::{ask, connect, named_locks, status, stranger, tell, until};
+use crate::{SOON, ask, connect, named::WAITING, named_locks, status, stranger, tell, until};
 
 async fn connect_as(server: &Running, user: &str, database: &str) -> Result<Locks> {
     let address = server.servers()[0].address();
@@ -109,15 +109,117 @@ pub(crate) async fn a_row_that_somebody_locks_costs_no_other_lock(server: &Runni
     }
 }
 
+/// Rows of dead clients are deleted with the releases of others.
+pub(crate) async fn an_expired_row_that_somebody_locks_delays_no_release(server: &Running) {
+    let (locks, mut other, mut watcher) =
+        (connect(server, "").await.expect("it runs"), stranger(server).await, stranger(server).await);
+    let expired = "INSERT INTO dlock_queue SELECT 'dead', 1, REPEAT('x', 16), 'mutex', 1, 1, 1, 'a dead one'";
+    tell(&mut other, expired).await;
+    // It locks the row, and no gap where others would be.
+    tell(&mut other, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").await;
+    tell(&mut other, "START TRANSACTION; SELECT * FROM dlock_queue WHERE name = 'dead' FOR UPDATE").await;
+    for _ in 0..20 {
+        locks.mutex("job").lock().await.expect("nobody holds it").release().await.expect("held until now");
+    }
+    let waits = status(&mut watcher, &["Innodb_row_lock_waits"]).await;
+    assert_eq!(waits, 0, "a release waited for the locked row");
+    tell(&mut other, "COMMIT").await;
+    for _ in 0..20 {
+        locks.mutex("job").lock().await.expect("nobody holds it").release().await.expect("held until now");
+    }
+    assert_eq!(ask(&mut other, "SELECT COUNT(*) FROM dlock_queue").await, 0, "it stays for ever");
+}
+
+/// Who gives up while the tables are locked leaves a session that waits at the server, and these must not become many.
+pub(crate) async fn locked_tables_collect_no_sessions(server: &Running) {
+    const LEFT: &str = "SELECT COUNT(*) FROM information_schema.processlist
+        WHERE state LIKE 'Waiting for table%' AND time >= 5";
+    let (locks, mut other) = (connect(server, "").await.expect("it runs"), stranger(server).await);
+    tell(&mut other, "LOCK TABLES dlock_queue WRITE, dlock_fence WRITE, dlock_store WRITE").await;
+    let lockers = (0..8).map(|number| {
+        let lock = locks.mutex(format!("job {number}"));
+        tokio::spawn(async move {
+            loop {
+                match lock.lock().ttl(Duration::from_secs(60)).await {
+                    Err(error) => assert!(error.is_transient(), "{error:?}"),
+                    Ok(held) => return held.release().await.expect("held until now"),
+                }
+            }
+        })
+    });
+    let lockers: Vec<_> = lockers.collect();
+    sleep(SOON * 2).await;
+    // A statement waits for a second, and no call for more than three.
+    let left = ask(&mut other, LEFT).await;
+    tell(&mut other, "UNLOCK TABLES").await;
+    for locker in lockers {
+        locker.await.expect("no panic");
+    }
+    assert_eq!(left, 0, "sessions wait whose callers have given up");
+}
+
+pub(crate) async fn a_call_that_fails_rings_no_doorbell(server: &Running) {
+    let mut other = stranger(server).await;
+    let ttl = Duration::from_secs(60);
+    let first = connect(server, "").await.expect("it runs");
+    let held = first.mutex("job").lock().ttl(ttl).await.expect("nobody holds it");
+    let mut waiting = Vec::new();
+    for behind in 1..=2 {
+        let locks = connect(server, "").await.expect("it runs");
+        waiting.push(tokio::spawn(async move {
+            let held = locks.mutex("job").lock().ttl(ttl).await;
+            held.expect("its turn comes").release().await.expect("held until now");
+        }));
+        until(&mut other, WAITING, behind).await;
+    }
+    tell(&mut other, "LOCK TABLES dlock_queue WRITE").await;
+    // Those who wait look every two seconds, in vain.
+    sleep(SOON).await;
+    let listening = ask(&mut other, WAITING).await;
+    tell(&mut other, "UNLOCK TABLES").await;
+    assert_eq!(listening, 2, "one was rung, and has to poll from now on");
+    held.release().await.expect("held until now");
+    for waiting in waiting {
+        waiting.await.expect("no panic");
+    }
+}
+
+pub(crate) async fn a_hold_that_is_taken_back_late_has_its_own_ttl(server: &Running) {
+    let (locks, mut other) = (connect(server, "").await.expect("it runs"), stranger(server).await);
+    let job = locks.mutex("job");
+    let held = job.lock().await.expect("nobody holds it");
+    let ticket = held.detach(Duration::from_secs(24 * 3600)).await.expect("held until now");
+    tell(&mut other, "LOCK TABLES dlock_queue WRITE").await;
+    let resumed = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.resume(&ticket).await }
+    });
+    // The first calls are in vain.
+    sleep(SOON / 2).await;
+    tell(&mut other, "UNLOCK TABLES").await;
+    let held = resumed.await.expect("no panic").expect("it was kept");
+    let left = "SELECT (MAX(expires) - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) DIV 1000000 FROM dlock_queue";
+    let left = ask(&mut other, left).await;
+    assert!(left < 3600, "if its client dies now, it stays for {left} s");
+    held.release().await.expect("held until now");
+}
+
 pub(crate) async fn a_server_that_commits_nothing_by_itself_is_told_to(server: &Running) {
     let mut other = stranger(server).await;
-    tell(&mut other, "SET GLOBAL autocommit = 0").await;
+    // A commit would end the session.
+    tell(&mut other, "SET GLOBAL autocommit = 0, GLOBAL completion_type = 'RELEASE'").await;
     for mode in ["", "?mode=session"] {
         let locks = connect(server, mode).await.expect("it runs");
         let held = locks.mutex("job").lock().await.expect("nobody holds it");
         let open = ask(&mut other, "SELECT COUNT(*) FROM information_schema.innodb_trx").await;
         assert_eq!(open, 0, "{mode}: a transaction stays open, and keeps others from writing");
         held.release().await.expect("held until now");
+        let sessions = status(&mut other, &["Connections"]).await;
+        for _ in 0..2 {
+            let held = locks.mutex("job").lock().await.expect("it was released");
+            held.release().await.expect("held until now");
+        }
+        assert_eq!(status(&mut other, &["Connections"]).await, sessions, "{mode}: a session has ended");
         let next = connect(server, mode).await.expect("it runs");
         drop(next.mutex("job").try_lock().await.expect("it answers").expect("it was released"));
     }

@@ -39,7 +39,7 @@ const ENTERS: usize = 2;
 const TRY_ENTERS: usize = 3;
 
 /// Which statement of `again.sql` keeps it alive.
-const STAYS: usize = 1;
+const STAYS: usize = 2;
 
 pub(crate) struct MysqlClaim {
     client: Arc<Client>,
@@ -266,6 +266,19 @@ impl MysqlClaim {
         Ok(is_there)
     }
 
+    /// Rings with the session that has the doorbell, if that is not this one, which has rung: a renewal with others may have taken the
+    /// doorbell meanwhile.
+    async fn ring_elsewhere(&mut self, line: &Arc<Line>) {
+        let Some(home) = self.client.here.home(self.request.id).filter(|home| !Arc::ptr_eq(home, line))
+        else {
+            return;
+        };
+        let ring = format!("DO {}", self.ring());
+        if self.call(ring, self.client.connection.limit(self.request.ttl), Some(&home)).await.is_err() {
+            home.end();
+        }
+    }
+
     /// Notes which session has the doorbell after a call that takes it if no session, no home, has it. If the home has ended on the
     /// way, none has, and the next call takes it.
     fn note_home(&self, home: Option<&Arc<Line>>, line: &Arc<Line>, sessions_ended: u64) {
@@ -324,13 +337,13 @@ impl Claim for MysqlClaim {
         let (client, id, ttl) = (Arc::clone(&self.client), self.request.id, self.request.ttl);
         let connection = &client.connection;
         let looks_at_bell =
-            connection.waits.are_on() && !client.here.has_bell(id, connection.sessions_ended());
+            connection.waits.are_on() && client.here.is_to_be_looked_at(id, connection.sessions_ended(), ttl);
         self.mark.get_or_insert_with(|| client.mark(id));
         let sent = Moment::now();
         let takes = self.takes;
         let is_there = if takes {
             self.take().await
-        } else if !looks_at_bell && let Some(age) = client.standing.take_news(id) {
+        } else if !looks_at_bell && let Some(age) = client.standing.news(id, ttl).await {
             return Ok(Renewal::Renewed { valid_for: ttl.saturating_sub(age) });
         } else {
             client.renewals.ask(Arc::new(Record { id, ttl, looks_at_bell }), ttl).await
@@ -360,6 +373,7 @@ impl Claim for MysqlClaim {
         self.takes = true;
         let answer = self.call(DETACH.with(&values), limit, home.as_ref()).await?;
         // The claim is nobody's now: this client neither rings for it nor wakes others when this object ends.
+        self.ring_elsewhere(&answer.line).await;
         self.left();
         Ok(if answer.changed() > 0 { Renewal::Renewed { valid_for: lasting } } else { Renewal::Lost })
     }
@@ -375,6 +389,7 @@ impl Claim for MysqlClaim {
         }
         // The claim may have any ttl, and it is nobody's hold any more: the call may take its time.
         let answer = self.call(batch, client.connection.longest(), home.as_ref()).await?;
+        self.ring_elsewhere(&answer.line).await;
         self.left();
         if answer.is_of_another_session() {
             // It did not ring, since another session has the doorbell. So it will be with others.

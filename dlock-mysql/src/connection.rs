@@ -12,7 +12,10 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+        atomic::{
+            AtomicBool, AtomicU64, AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+        },
     },
     time::Duration,
 };
@@ -85,18 +88,20 @@ impl Line {
 
     /// Whether the session has ended: the server has freed its doorbells.
     pub(crate) fn is_over(&self) -> bool {
-        self.end_if_told() || self.session.try_lock().is_ok_and(|session| session.is_none())
+        let is_over = self.session.try_lock().is_ok_and(|session| session.is_none());
+        // Whoever ended the session meanwhile has found it busy.
+        self.end_if_told() || is_over
     }
 
     /// Ends the session, behind the calls that it is at: the server then frees all its named locks.
     pub(crate) fn end(&self) {
-        self.ends.store(true, Relaxed);
+        self.ends.store(true, SeqCst);
         self.end_if_told();
     }
 
     /// Ends the session if it is to end and does nothing. Whoever finds it busy leaves that to the one who uses it.
     fn end_if_told(&self) -> bool {
-        let ends = self.ends.load(Relaxed);
+        let ends = self.ends.load(SeqCst);
         if ends && let Ok(mut session) = self.session.try_lock() {
             session.take();
         }
@@ -116,9 +121,9 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// How many rows the first statement changed.
+    /// How many rows the statement changed that stands behind `writable.sql`.
     pub(crate) fn changed(&self) -> u64 {
-        self.changed_by(0)
+        self.changed_by(1)
     }
 
     /// Whether another session did the batch than the client's own: there is a proxy on the way that gives the calls of one
@@ -247,7 +252,9 @@ impl Connection {
                     ("buckets", &keys::buckets()),
                 ];
                 // The disk may take its time for three new tables.
-                self.do_it(&Call::new(SCHEMA.with(&values), self.limit * 2)).await?;
+                let mut make = Call::new(SCHEMA.with(&values), self.limit * 2);
+                make.undo = "ROLLBACK; SET SESSION lock_wait_timeout = 1".to_owned();
+                self.do_it(&make).await?;
                 self.do_it(&call).await?
             }
             outcome => outcome?,
@@ -319,7 +326,8 @@ impl Connection {
             }
             let error = give_up(live.as_ref(), error::explain(error));
             self.ended.fetch_add(1, Relaxed);
-            breaks += 1;
+            // Each refusal of a read-only server ends a session from before, and new ones are on another server.
+            breaks += usize::from(!error::is_read_only(&error));
             if breaks > 1 || Instant::now() >= until {
                 return Err(error);
             }

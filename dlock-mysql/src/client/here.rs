@@ -3,9 +3,10 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
-use dlock_core::ClaimId;
+use dlock_core::{ClaimId, driver::Moment};
 
 use crate::connection::Line;
 
@@ -19,6 +20,8 @@ struct One {
     objects: u32,
     /// The session that has its doorbell, and how many sessions had ended when that was so.
     home: Option<(Arc<Line>, u64)>,
+    /// When the server was asked last who has the doorbell.
+    looked: Option<Moment>,
 }
 
 impl Here {
@@ -48,10 +51,20 @@ impl Here {
         self.home_and_ended(id).map(|(home, _)| home)
     }
 
-    /// Whether a session has the claim's doorbell, and none has ended since that was known. Often several end at once, and of one that
-    /// does nothing nobody hears it.
-    pub(crate) fn has_bell(&self, id: ClaimId, sessions_ended: u64) -> bool {
-        self.home_and_ended(id).is_some_and(|(_, then)| then == sessions_ended)
+    /// Whether to ask the server who has the claim's doorbell: no session is known to have it, or one has ended since that was known.
+    /// Often several end at once, and of one that does nothing nobody hears it. Not more often than once in so long: a session
+    /// that is lost may keep its doorbells for a while.
+    pub(crate) fn is_to_be_looked_at(&self, id: ClaimId, sessions_ended: u64, once_in: Duration) -> bool {
+        let is_known = self.home_and_ended(id).is_some_and(|(_, then)| then == sessions_ended);
+        let looked = self.all().get(&id).and_then(|one| one.looked);
+        !is_known && looked.is_none_or(|at| at.elapsed() >= once_in)
+    }
+
+    /// The server was asked who has the claim's doorbell.
+    pub(crate) fn note_look(&self, id: ClaimId) {
+        if let Some(one) = self.all().get_mut(&id) {
+            one.looked = Some(Moment::now());
+        }
     }
 
     /// The session has the claim's doorbell. `false` if the claim is not here any more.

@@ -20,6 +20,9 @@ use crate::{
 /// The most claims in one call, which locks their rows for some milliseconds. Ten thousand claims take 20 calls of three statements.
 const MOST: usize = 500;
 
+/// With a shorter ttl a call may end before the server tells of a locked row.
+const LEAST_SHARED: Duration = Duration::from_secs(4);
+
 /// A claim to be renewed.
 pub(crate) struct Record {
     pub(crate) id: ClaimId,
@@ -74,6 +77,9 @@ impl Renewals {
             let number = |at: usize| row.try_get_unchecked::<u64, _>(at).map_err(error::explain);
             let (is_renewed, owner) = (number(1)? == 1, number(2)?);
             found.insert(id, is_renewed);
+            if looks_at_bells {
+                self.here.note_look(id);
+            }
             if owner == answer.line.id() {
                 if !self.here.set_home(id, &answer.line, ended) {
                     left.push(format!("RELEASE_LOCK({})", keys::bell(id)));
@@ -96,8 +102,9 @@ impl Renewals {
     /// Renews claims, and others with them that will be due next. What there is of these claims.
     async fn ask_with_others(&self, ids: &[ClaimId], first: &Record) -> Result<HashMap<ClaimId, bool>> {
         let sent = Moment::now();
-        let others = self.standing.due_with(ids, first.ttl, MOST.saturating_sub(ids.len()));
-        let all = [ids, &others].concat();
+        let carrier = self.standing.due_with(ids, first.ttl, MOST.saturating_sub(ids.len()));
+        let others = &carrier.ids;
+        let all = [ids, others].concat();
         let found = self.ask(&all, first.ttl, first.looks_at_bell).await;
         match &found {
             Ok(found) => {
@@ -105,7 +112,11 @@ impl Renewals {
             }
             // From now on the locked one is in no call of others, until it was renewed alone.
             Err(error) if error::met_others(error) => all.iter().for_each(|id| self.standing.forget(*id)),
-            Err(_) => self.standing.unanswered(&all),
+            // It may have been one that is locked: others come with calls again when they were renewed by their own.
+            Err(_) => {
+                self.standing.unanswered(ids);
+                others.iter().for_each(|id| self.standing.forget(*id));
+            }
         }
         found
     }
@@ -139,6 +150,9 @@ impl Batch for Renewals {
     }
 
     async fn ask_one(&self, record: &Record) -> Result<bool> {
+        if record.ttl < LEAST_SHARED {
+            return self.ask_alone(record).await;
+        }
         match self.ask_with_others(&[record.id], record).await {
             Ok(found) => told(record, &found)
                 .ok_or_else(|| STORE.unavailable("another transaction keeps the claim's row locked")),
@@ -148,15 +162,12 @@ impl Batch for Renewals {
     }
 
     async fn ask_all(&self, records: &[Arc<Record>]) -> Result<Vec<Option<bool>>> {
-        let Some((first, rest)) = records.split_first() else { return Ok(Vec::new()) };
+        let Some(first) = records.first() else { return Ok(Vec::new()) };
         let ids: Vec<_> = records.iter().map(|record| record.id).collect();
         match self.ask_with_others(&ids, first).await {
             Ok(found) => Ok(records.iter().map(|record| told(record, &found)).collect()),
-            // If the first is refused alone too, it is the table that somebody keeps locked: the rest need not try.
-            Err(error) if error::met_others(&error) => {
-                let first = self.ask_alone(first).await?;
-                Ok([Some(first)].into_iter().chain(rest.iter().map(|_| None)).collect())
-            }
+            // So each claim is renewed alone.
+            Err(error) if error::met_others(&error) => Ok(vec![None; records.len()]),
             Err(error) => Err(error),
         }
     }

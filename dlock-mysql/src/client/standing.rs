@@ -3,11 +3,12 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use dlock_core::{ClaimId, driver::Moment};
+use tokio::{sync::Semaphore, time::timeout};
 
 /// The holds that were renewed once at least: holds that nobody renews, such as leases, are none of them.
 #[derive(Default)]
@@ -18,7 +19,29 @@ struct Inner {
     of: HashMap<ClaimId, One>,
     /// The holds of each ttl that are in no call, the one first that was renewed longest ago.
     by_age: HashMap<Duration, BTreeMap<u64, ClaimId>>,
+    /// The holds that a call renews with others, until it ends. It is closed then.
+    carried: HashMap<ClaimId, Arc<Semaphore>>,
     renewals: u64,
+}
+
+/// A call under way that renews some holds with others.
+pub(super) struct Carrier<'a> {
+    standing: &'a Standing,
+    pub(super) ids: Vec<ClaimId>,
+    ends: Arc<Semaphore>,
+}
+
+impl Drop for Carrier<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.standing.inner();
+        for id in &self.ids {
+            if inner.carried.get(id).is_some_and(|call| Arc::ptr_eq(call, &self.ends)) {
+                inner.carried.remove(id);
+            }
+        }
+        drop(inner);
+        self.ends.close();
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -33,6 +56,9 @@ struct One {
 
 /// The part of its ttl for which a hold that was renewed with others need not be renewed again.
 const FRESH: u32 = 4;
+
+/// The part of its ttl for which a hold's keeper waits for a call that renews the hold with others.
+const PATIENCE: u32 = 12;
 
 impl Standing {
     /// The keeper of a hold was told that it was renewed.
@@ -55,9 +81,20 @@ impl Standing {
         self.inner().forget(id);
     }
 
+    /// As [`take_news`](Self::take_news). If a call is under way that renews the hold with others, waits a part of its ttl for that:
+    /// the server would leave the hold out of a second call.
+    pub(crate) async fn news(&self, id: ClaimId, ttl: Duration) -> Option<Duration> {
+        let carried = self.inner().carried.get(&id).cloned();
+        if let Some(call) = carried {
+            // It is closed, or slow: neither is an answer yet.
+            timeout(ttl / PATIENCE, call.acquire()).await.ok();
+        }
+        self.take_news(id)
+    }
+
     /// How long ago the hold was renewed with others, if that was a moment ago. Says so once: a keeper that asks again may have
     /// been told that its hold is gone.
-    pub(crate) fn take_news(&self, id: ClaimId) -> Option<Duration> {
+    fn take_news(&self, id: ClaimId) -> Option<Duration> {
         let mut inner = self.inner();
         let one = inner.of.get_mut(&id)?;
         let age = one.sent.elapsed();
@@ -66,13 +103,22 @@ impl Standing {
 
     /// A call is sent that renews these holds. Up to so many others with this ttl that will be due next and are in no call yet: it
     /// renews them too.
-    pub(super) fn due_with(&self, ids: &[ClaimId], ttl: Duration, count: usize) -> Vec<ClaimId> {
+    pub(super) fn due_with(&self, ids: &[ClaimId], ttl: Duration, count: usize) -> Carrier<'_> {
+        let ends = Arc::new(Semaphore::new(0));
+        let ids = self.due(ids, ttl, count, &ends);
+        Carrier { standing: self, ids, ends }
+    }
+
+    fn due(&self, ids: &[ClaimId], ttl: Duration, count: usize, call: &Arc<Semaphore>) -> Vec<ClaimId> {
         let mut inner = self.inner();
         ids.iter().for_each(|id| inner.set_aside(*id));
         let Some(by_age) = inner.by_age.get(&ttl) else { return Vec::new() };
         let is_fresh = |id: &ClaimId| inner.of.get(id).is_none_or(|one| one.sent.elapsed() < ttl / FRESH);
         let due: Vec<_> = by_age.values().copied().take_while(|id| !is_fresh(id)).take(count).collect();
-        due.iter().for_each(|id| inner.set_aside(*id));
+        for id in &due {
+            inner.set_aside(*id);
+            inner.carried.insert(*id, Arc::clone(call));
+        }
         due
     }
 
@@ -132,20 +178,41 @@ mod tests {
         }
         standing.forget(ids[1]);
         assert_eq!(
-            standing.due_with(&ids[..1], TTL, 9),
+            standing.due_with(&ids[..1], TTL, 9).ids,
             [ids[2]],
             "the first asks itself, the last is fresh"
         );
-        assert!(standing.due_with(&[], TTL, 9).is_empty(), "both are in a call");
+        assert!(standing.due_with(&[], TTL, 9).ids.is_empty(), "both are in a call");
         standing.unanswered(&ids[..1]);
-        assert_eq!(standing.due_with(&[], TTL, 9), [ids[0]], "its call has failed");
+        assert_eq!(standing.due_with(&[], TTL, 9).ids, [ids[0]], "its call has failed");
         standing.note_others(&[ids[1], ids[2]], Moment::now());
         assert!(standing.take_news(ids[1]).is_none(), "it has ended");
         assert!(standing.take_news(ids[2]).is_some(), "it was renewed with another");
         assert!(standing.take_news(ids[2]).is_none(), "its keeper knows, and asks for something newer");
         assert!(standing.take_news(ids[3]).is_none(), "its keeper renewed it itself");
-        assert!(standing.due_with(&[], TTL * 2, 9).is_empty(), "another ttl");
+        assert!(standing.due_with(&[], TTL * 2, 9).ids.is_empty(), "another ttl");
         ids.iter().for_each(|id| standing.forget(*id));
         assert!(standing.inner().by_age.is_empty(), "something is left");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_keeper_waits_for_the_call_that_renews_its_hold_with_others() {
+        let (standing, id) = (Standing::default(), ClaimId::random());
+        standing.note(id, TTL, Moment::now());
+        tokio::time::advance(TTL / 3).await;
+        let (call, sent) = (standing.due_with(&[], TTL, 9), Moment::now());
+        assert_eq!(call.ids, [id]);
+        let answers = async {
+            tokio::time::sleep(TTL / 20).await;
+            standing.note_others(&call.ids, sent);
+            drop(call);
+        };
+        let (news, ()) = tokio::join!(standing.news(id, TTL), answers);
+        assert_eq!(news, Some(TTL / 20), "it was renewed when the call was sent");
+        tokio::time::advance(TTL / 3).await;
+        let call = standing.due_with(&[], TTL, 9);
+        assert_eq!(standing.news(id, TTL).await, None, "the call takes too long");
+        drop(call);
+        assert!(standing.inner().carried.is_empty(), "something is left");
     }
 }

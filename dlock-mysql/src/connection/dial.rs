@@ -18,7 +18,7 @@ use crate::{
     sql::{NOTHING, PREPARE},
 };
 
-/// No call has more bytes: renewals of 500 claims that lost their session have 56 000, and an attempt of the longest name 20 000.
+/// No call has more bytes: renewals of 500 claims have 38 000, and an attempt of the longest name 20 000.
 const LONGEST_CALL: u64 = 64 * 1024;
 
 /// Knows how to reach a server that takes writes. Files of certificates and passwords are read for each session, because they are

@@ -1,5 +1,6 @@
--- Makes the tables. Two clients may do so at the same time.
+-- Makes the tables. Two clients may do so at the same time: one waits for the other, longer than for tables that somebody locks.
 -- In: store, fence, queue: the tables; buckets: the rows of the fence. Out: nothing.
+SET SESSION lock_wait_timeout = 60;
 
 -- The fence: its rows draw the numbers of all names, each row those of the names that fall on it. Who changes a queue locks
 -- that row first. The rows are as many for ten names as for a million.
@@ -31,4 +32,5 @@ CREATE TABLE IF NOT EXISTS :store (
     one TINYINT NOT NULL PRIMARY KEY,
     version INT UNSIGNED NOT NULL
 ) ENGINE = InnoDB;
-INSERT IGNORE INTO :store (one, version) VALUES (1, 1)
+INSERT IGNORE INTO :store (one, version) VALUES (1, 1);
+SET SESSION lock_wait_timeout = 1

@@ -10,7 +10,7 @@ use sqlx::mysql::MySqlDatabaseError;
 pub(crate) const STORE: Failures = Failures::of("mysql");
 
 /// A statement of dlock's has found the server read-only (`refusal.sql`).
-const REFUSAL: u16 = 1242;
+const REFUSAL: u16 = 1690;
 
 /// What a user needs who does not make the tables.
 const RIGHTS: &str = "GRANT SELECT, INSERT, UPDATE, DELETE on the tables `dlock_%`";
@@ -72,7 +72,7 @@ pub(crate) fn lacks_tables(error: &Error) -> bool {
 pub(crate) fn is_broken(error: &sqlx::Error) -> bool {
     match number(error) {
         Some(number) => {
-            matches!(number, 1047 | 1053 | REFUSAL | 1290 | 1317 | 1792 | 1836 | 1927 | 3032 | 3100 | 4031)
+            matches!(number, 1047 | 1053 | 1290 | 1317 | REFUSAL | 1792 | 1836 | 1927 | 3032 | 3100 | 4031)
         }
         None => true,
     }

@@ -100,8 +100,7 @@ mod tests {
 
     #[test]
     fn values_stand_where_their_names_stood_and_comments_are_left_out() {
-        assert_eq!(REFUSAL.with(&[]), "(SELECT 1 UNION SELECT 2)\n");
-        assert!(WRITABLE.with(&[]).ends_with(", (SELECT 1 UNION SELECT 2), 1)\n"), "parts have parts");
+        assert!(WRITABLE.with(&[]).contains("(~0 + (CAST(@@global.read_only"), "parts have parts");
         let text = RING_AGAIN.with(&[("bell", "'b'")]);
         assert_eq!(text, "DO RELEASE_LOCK('b');\nDO GET_LOCK('b', 1)\n");
     }

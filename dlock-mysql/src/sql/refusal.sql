@@ -1,3 +1,3 @@
--- A part of statements: an error, since a subquery has two rows. Stands where a server that is read-only is to refuse also what a user
--- with more rights may do there: others look for a server that takes writes, and so must this session. In: nothing.
-(SELECT 1 UNION SELECT 2)
+-- A part of statements: an error on a server that is read-only, since no number is greater, else of no use. So it refuses also what a
+-- user with more rights may do there: others look for a server that takes writes, and so must this session. In: nothing.
+(~0 + :read_only)

@@ -63,6 +63,11 @@ pub(crate) fn ended_session(error: &Error) -> bool {
     client_error(error).is_some_and(is_broken)
 }
 
+/// Whether somebody ended what a session was at. It may have been the session: that answers no more.
+pub(crate) fn was_interrupted(error: &Error) -> bool {
+    number_of(error) == Some(1317)
+}
+
 /// Whether the tables are not there: nobody has made them, or the server has lost its data.
 pub(crate) fn lacks_tables(error: &Error) -> bool {
     number_of(error) == Some(1146)

@@ -50,7 +50,7 @@ enum State {
     Asked(Held, Asked),
     /// The session had the lock, and has answered. With when it was asked.
     Told(Held, Ended, Moment),
-    /// The session was given up, and the server has not said yet that it has ended.
+    /// The session may have the lock, and nobody has it here: it was given up, or whoever had it is gone.
     GivenUp,
     /// The session has lost the lock. Its anchor may be left.
     Lost(Held),
@@ -85,27 +85,48 @@ impl NamedClaim {
 
     /// Asks with a session whether the lock is free. The session is silent for the claim's ttl at most from now on.
     async fn take(&mut self) -> Result<Attempt> {
+        if let State::GivenUp = self.state {
+            self.give_up().await?;
+        }
         if let Some((session, known)) = self.named.kept() {
-            self.known = known;
-            let (batch, sent) = (self.batch(&NAMED_TAKE, 0)?, Moment::now());
-            let ended = call(session, batch).await;
-            // The server may have ended it while it was kept.
-            if !ended.1.as_ref().is_err_and(error::ended_session) {
-                return self.judge(ended, sent);
+            match self.take_with(session, known).await {
+                // The server may have ended it while it was kept.
+                Err(error) if error::ended_session(&error) => {
+                    if let State::GivenUp = self.state {
+                        self.give_up().await?;
+                    }
+                }
+                taken => return taken,
             }
         }
         let (session, known) = self.named.session().await?;
-        self.known = known;
-        let (batch, sent) = (self.batch(&NAMED_TAKE, 0)?, Moment::now());
-        let ended = call(session, batch).await;
-        self.judge(ended, sent)
+        self.take_with(session, known).await
     }
 
-    /// What a session that asked for the lock was told.
-    fn judge(&mut self, (session, row): Ended, sent: Moment) -> Result<Attempt> {
-        let (session, row) = (session.ok_or_else(gone), row?);
-        let session = session?;
-        match number::<i64>(row.as_ref(), 0)? {
+    async fn take_with(&mut self, session: MySqlConnection, known: Known) -> Result<Attempt> {
+        self.known = known;
+        let (batch, sent) = (self.batch(&NAMED_TAKE, 0)?, Moment::now());
+        // Until there is an answer, the session may have the lock.
+        self.state = State::GivenUp;
+        let ended = call(session, batch).await;
+        self.judge(ended, sent).await
+    }
+
+    /// What a session that asked for the lock was told. One that was told an error may have the lock, and releases it.
+    async fn judge(&mut self, (session, row): Ended, sent: Moment) -> Result<Attempt> {
+        self.state = State::GivenUp;
+        let (session, row) = match (session, row) {
+            (Some(session), Ok(row)) => (session, row),
+            (Some(session), Err(error)) => {
+                // If that fails, the session is given up.
+                self.let_go(session).await.ok();
+                return Err(error);
+            }
+            (None, row) => return Err(row.err().unwrap_or_else(gone)),
+        };
+        let has_lock = number::<i64>(row.as_ref(), 0)?;
+        self.state = State::Outside;
+        match has_lock {
             1 => {
                 let token = Token::new(number(row.as_ref(), 1)?);
                 self.state = State::Holds(Held::new(token, sent), session);
@@ -120,8 +141,10 @@ impl NamedClaim {
                 Ok(Attempt::Busy { retry_in: Duration::MAX })
             }
             -2 => Err(STORE.refused(error::SWAPPED)),
-            // Dropping the session frees the lock, should it have it.
-            _ => Err(STORE.unavailable("the server ended the wait")),
+            _ => {
+                self.let_go(session).await.ok();
+                Err(STORE.unavailable("the server ended the wait"))
+            }
         }
     }
 
@@ -130,7 +153,12 @@ impl NamedClaim {
     async fn has_lock(&mut self) -> Result<Option<Duration>> {
         let until = Instant::now() + self.limit();
         loop {
-            let Some(heard) = self.hear(until).await? else { return Ok(None) };
+            let heard = match self.hear(until).await {
+                // Somebody ended what the session was at, and perhaps the session: it is asked again.
+                Err(error) if error::was_interrupted(&error) => continue,
+                heard => heard?,
+            };
+            let Some(heard) = heard else { return Ok(None) };
             // A watch that went on for long tells little of the session's future.
             if heard.elapsed() <= self.request.ttl / 3 {
                 return Ok(Some(self.request.ttl.saturating_sub(heard.elapsed())));
@@ -139,7 +167,7 @@ impl NamedClaim {
     }
 
     /// Waits for the next answer of the session that has the lock: from when on the server counts its silence. `None` if the
-    /// session has ended, or has not got the lock.
+    /// session has ended or is to be ended, or has not got the lock.
     async fn hear(&mut self, until: Instant) -> Result<Option<Moment>> {
         let (mut held, (session, row), sent, released) =
             match std::mem::replace(&mut self.state, State::Outside) {
@@ -159,7 +187,17 @@ impl NamedClaim {
             self.state = State::Lost(held);
             return Ok(None);
         };
-        let row = row?;
+        let row = match row {
+            Ok(row) => row,
+            Err(error) if error::was_interrupted(&error) || !error::ended_session(&error) => {
+                self.state = State::Holds(held, session);
+                return Err(error);
+            }
+            Err(_) => {
+                self.state = State::Lost(held);
+                return Ok(None);
+            }
+        };
         if number::<i64>(row.as_ref(), 0)? != 1 {
             self.state = State::Lost(held);
             return Ok(None);
@@ -198,27 +236,40 @@ impl NamedClaim {
 
     /// Releases the lock of a session that does nothing.
     async fn let_go(&mut self, session: MySqlConnection) -> Result<Release> {
-        let (limit, batch) = (self.named.limit(), self.batch(&NAMED_RELEASE, 0)?);
-        let (session, row) = match timeout(limit, call(session, batch)).await {
-            Ok((Some(session), row)) => (session, row),
+        let batch = self.batch(&NAMED_RELEASE, 0)?;
+        self.state = State::GivenUp;
+        let released = timeout(self.named.limit(), async {
+            match call(session, batch.clone()).await {
+                // What was to end its wait may have come late.
+                (Some(session), Err(_)) => call(session, batch).await,
+                ended => ended,
+            }
+        });
+        match released.await {
+            Ok((Some(session), Ok(row))) => {
+                let had_lock = number::<i64>(row.as_ref(), 0)? == 1;
+                self.named.keep(session, self.known.clone());
+                self.state = State::Outside;
+                Ok(if had_lock { Release::Done } else { Release::Gone })
+            }
             // The connection had ended, and the lock with it.
-            Ok((None, _)) => return Ok(Release::Gone),
-            Err(_) => return self.give_up().await,
-        };
-        let had_lock = number::<i64>(row?.as_ref(), 0)? == 1;
-        self.named.keep(session, self.known.clone());
-        Ok(if had_lock { Release::Done } else { Release::Gone })
+            Ok((None, _)) => {
+                self.state = State::Outside;
+                Ok(Release::Gone)
+            }
+            Ok((Some(_), Err(_))) | Err(_) => self.give_up().await,
+        }
     }
 
     /// Ends what a session is at, and releases the lock should it have it. A session that does not answer is ended: MySQL 8.0 may
     /// let a session that was killed keep its lock until its time is over, so that is the last resort.
     async fn end(&mut self, mut calling: Calling) -> Result<Release> {
+        self.state = State::GivenUp;
         let stop = self.named.kill(NAMED_STOP.with(&[("tag", &self.known.tag)]));
         let stopped = timeout(STOP.min(self.named.limit()), join(stop, &mut calling));
         match stopped.await {
             Ok((_, (Some(session), _))) => self.let_go(session).await.map(|_| Release::Done),
-            // Its connection has ended.
-            Ok((_, (None, _))) => Ok(Release::Done),
+            Ok((_, (None, _))) => self.give_up().await,
             Err(_) => {
                 drop(calling);
                 self.give_up().await
@@ -226,16 +277,21 @@ impl NamedClaim {
         }
     }
 
-    /// Ends a session whose connection is closed here, and waits until the server says that it has ended.
+    /// Ends a session whose connection is closed here, and waits until it has not got the lock.
     ///
     /// # Errors
     /// If the server does not say so. The session is still given up, and may keep the lock until its ttl is over.
     async fn give_up(&mut self) -> Result<Release> {
         self.state = State::GivenUp;
-        let limit = self.named.limit();
         let kill = NAMED_KILL.with(&[("tag", &self.known.tag)]);
-        let killed = timeout(limit, self.named.kill(kill)).await;
-        killed.unwrap_or_else(|_| Err(STORE.late(limit)))?;
+        let ended = async {
+            if self.named.kill(kill).await? {
+                let lock = keys::named_lock(&self.request.name, self.named.names)?;
+                self.named.until_freed(&keys::named_literal(&lock), self.known.id).await?;
+            }
+            Ok(())
+        };
+        STORE.in_time(self.named.limit(), ended).await?;
         self.state = State::Outside;
         Ok(Release::Done)
     }
@@ -246,7 +302,8 @@ impl Claim for NamedClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
         let limit = self.limit();
         match std::mem::replace(&mut self.state, State::Outside) {
-            State::Outside | State::Lost(_) => {
+            state @ (State::Outside | State::Lost(_) | State::GivenUp) => {
+                self.state = state;
                 let busy = timeout(limit, self.take()).await.unwrap_or_else(|_| Err(STORE.late(limit)))?;
                 if let State::Waits(waits) = &mut self.state
                     && let Ok(ended) = timeout(Duration::ZERO, waits).await
@@ -257,13 +314,13 @@ impl Claim for NamedClaim {
                 return Ok(busy);
             }
             State::Waits(mut waits) => match timeout(Duration::ZERO, &mut waits).await {
-                Ok(ended) => self.judge(ended, Moment::now())?,
+                Ok(ended) => self.judge(ended, Moment::now()).await?,
                 Err(_) => {
                     self.state = State::Waits(waits);
                     return Ok(Attempt::Busy { retry_in: Duration::MAX });
                 }
             },
-            State::Called(ended) => self.judge(ended, Moment::now())?,
+            State::Called(ended) => self.judge(ended, Moment::now()).await?,
             holds => {
                 self.state = holds;
                 Attempt::Busy { retry_in: Duration::ZERO }
@@ -287,10 +344,10 @@ impl Claim for NamedClaim {
 
     async fn release(&mut self) -> Result<Release> {
         match std::mem::replace(&mut self.state, State::Outside) {
-            State::Outside | State::Called((None, _)) => Ok(Release::Gone),
+            State::Outside => Ok(Release::Gone),
             State::Called((Some(session), _)) => self.let_go(session).await,
             State::Waits(calling) => self.end(calling).await,
-            State::GivenUp => self.give_up().await,
+            State::Called((None, _)) | State::GivenUp => self.give_up().await,
             State::Lost(mut held) => {
                 held.ask(&self.named, self.request.id).await;
                 Ok(Release::Gone)

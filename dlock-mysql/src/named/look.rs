@@ -7,7 +7,6 @@ use std::{collections::BTreeMap, time::Duration};
 
 use dlock_core::{Contender, Kind, LockName, LockState, Result};
 use sqlx::{Row as _, mysql::MySqlRow};
-use tokio::time::sleep;
 
 use super::{Named, mark::Mark};
 use crate::{
@@ -132,15 +131,8 @@ impl Named {
         let Some(owner) = owner else { return Ok(false) };
         let lock = keys::named_literal(&keys::named_lock(name, self.names)?);
         self.kill(NAMED_BREAK.with(&[("lock", &lock), ("id", &owner.to_string())])).await?;
-        STORE
-            .in_time(self.limit(), async {
-                while self.look(Some(name)).await?.0 == Some(owner) {
-                    // The server ends a session in its own time, and tells nobody when.
-                    sleep(Duration::from_millis(5)).await;
-                }
-                Ok(true)
-            })
-            .await
+        STORE.in_time(self.limit(), self.until_freed(&lock, owner)).await?;
+        Ok(true)
     }
 
     /// The session that has a lock, and the sessions that may be of interest.

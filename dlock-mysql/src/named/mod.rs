@@ -19,12 +19,14 @@ use sqlx::{
     Row as _,
     mysql::{MySqlConnection, MySqlRow},
 };
+use tokio::time::sleep;
 
 use crate::{
     config::{MysqlConfig, Names},
     connection::{self, Call, Connection, Dial},
     error::{self, STORE},
     keys,
+    sql::NAMED_OWNS,
 };
 pub(crate) use claim::NamedClaim;
 
@@ -50,7 +52,7 @@ struct Known {
     tag: String,
 }
 
-/// What a session's call ends with: the session, unless it broke, and its first row.
+/// What a session's call ends with: the session, unless its connection broke, and the first row.
 type Ended = (Option<MySqlConnection>, Result<Option<MySqlRow>>);
 
 /// A call of a session. Whoever drops it ends the session.
@@ -87,11 +89,24 @@ impl Named {
         }
     }
 
-    /// Ends a session, or what it is at. One that has ended already is no failure.
-    async fn kill(&self, kill: String) -> Result<()> {
+    /// Ends a session, or what it is at: `false` if it had ended already.
+    async fn kill(&self, kill: String) -> Result<bool> {
         match self.connection.refusable(Call::new(kill, self.limit())).await {
-            Err(error) if error::number_of(&error) == Some(1094) => Ok(()),
-            killed => killed.map(drop),
+            Err(error) if error::number_of(&error) == Some(1094) => Ok(false),
+            killed => killed.map(|_| true),
+        }
+    }
+
+    /// Waits until a session that was ended has a lock no more, which is given as a literal. The server does that in its own time,
+    /// and tells nobody when.
+    async fn until_freed(&self, lock: &str, id: u64) -> Result<()> {
+        let has_it = NAMED_OWNS.with(&[("lock", lock), ("id", &id.to_string())]);
+        loop {
+            let answer = self.connection.call(Call::new(has_it.clone(), self.limit())).await?;
+            if number::<i64>(answer.rows.first(), 0)? == 0 {
+                return Ok(());
+            }
+            sleep(Duration::from_millis(5)).await;
         }
     }
 
@@ -100,11 +115,11 @@ impl Named {
     }
 }
 
-/// Does a batch with a session that nobody else has.
+/// Does a batch with a session that nobody else has. A session that answers with an error is still there, as far as is known.
 async fn call(mut session: MySqlConnection, batch: String) -> Ended {
     match connection::run(&mut session, &batch).await {
         Ok((rows, _)) => (Some(session), Ok(rows.into_iter().next())),
-        Err(error) => (None, Err(error::explain(error))),
+        Err(error) => (error::number(&error).map(|_| session), Err(error::explain(error))),
     }
 }
 

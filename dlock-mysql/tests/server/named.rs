@@ -4,13 +4,13 @@ use std::{thread, time::Duration};
 
 use dlock_conformance::stores::{Running, mysql::Brand};
 use dlock_core::Locks;
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use tokio::{
     runtime::Runtime,
     time::{sleep, timeout},
 };
 
-use crate::{SOON, ask, brand, connect, stranger, tell, until};
+use crate::{SOON, ask, brand, connect, status, stranger, tell, until};
 
 /// So long that nothing happens because of it.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -91,6 +91,21 @@ pub(crate) async fn waiters_keep_their_order_while_tables_are_locked(server: &Ru
         assert!(token > last, "one has lost its place");
         last = token;
     }
+}
+
+/// Somebody ends what the session of a holder is at: that is its watch, and no part of its hold.
+pub(crate) async fn a_hold_outlives_the_end_of_its_watch(server: &Running) {
+    let (locks, mut other) = (session_mode(server).await, stranger(server).await);
+    let held = locks.mutex("job").lock().ttl(LONG).await.expect("nobody holds it");
+    until_watched(&locks, "job").await;
+    let owner = ask(&mut other, "SELECT IS_USED_LOCK('job')").await;
+    for _ in 0..3 {
+        tell(&mut other, &format!("KILL QUERY {owner}")).await;
+        until_watched(&locks, "job").await;
+    }
+    assert!(!held.is_lost(), "its session is there");
+    assert_eq!(ask(&mut other, "SELECT IS_USED_LOCK('job')").await, owner, "another session has it");
+    held.release().await.expect("held until now");
 }
 
 /// A backup locks all tables. A hold has no need of them.
@@ -183,6 +198,32 @@ pub(crate) async fn a_wait_that_is_given_up_leaves_no_session_waiting(server: &R
     );
 }
 
+/// The server gives the lock while it is told to end the wait.
+pub(crate) async fn a_wait_that_is_given_up_as_it_is_granted_leaves_no_lock(server: &Running) {
+    let (mut holder, mut other) = (stranger(server).await, stranger(server).await);
+    let mut rng = fastrand::Rng::with_seed(0);
+    for round in 0..100 {
+        let locks = session_mode(server).await;
+        assert_eq!(ask(&mut holder, "SELECT GET_LOCK('job', 0)").await, 1);
+        let job = locks.mutex("job");
+        let waits = tokio::spawn(async move { job.lock().ttl(LONG).await });
+        until(&mut other, WAITING_FOR_JOB, 1).await;
+        let (first, then) = (rng.u64(..1000), rng.u64(..1000));
+        let give_up = async {
+            sleep(Duration::from_micros(first)).await;
+            waits.abort();
+        };
+        let release = async {
+            sleep(Duration::from_micros(then)).await;
+            assert_eq!(ask(&mut holder, "SELECT RELEASE_LOCK('job')").await, 1);
+        };
+        join(give_up, release).await;
+        drop(waits.await);
+        locks.close().await;
+        assert_eq!(ask(&mut other, "SELECT IS_FREE_LOCK('job')").await, 1, "left in round {round}");
+    }
+}
+
 /// `GET_LOCK` of a wait that was ended says `NULL`, or fails: neither that the lock is busy, nor that it is had.
 pub(crate) async fn a_wait_that_the_server_ends_is_no_answer(server: &Running) {
     let (locks, mut holder, mut other) =
@@ -194,8 +235,15 @@ pub(crate) async fn a_wait_that_the_server_ends_is_no_answer(server: &Running) {
         until(&mut other, WAITING, 1).await;
         let id = "SELECT id FROM information_schema.processlist WHERE state = 'User lock'";
         let id = ask(&mut other, id).await;
+        let asked = status(&mut other, &["Com_set_option"]).await;
         tell(&mut other, &format!("KILL QUERY {id}")).await;
-        until(&mut other, &format!("{WAITING} AND id <> {id}"), 1).await;
+        let asks_again = async {
+            // Each question begins with one: whether it is free, and the wait.
+            while status(&mut other, &["Com_set_option"]).await < asked + 2 {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(SOON, asks_again).await.expect("it wants the lock still");
         assert!(!waits.is_finished(), "it was told something: {:?}", waits.await);
     }
     assert_eq!(ask(&mut holder, "SELECT RELEASE_LOCK('job')").await, 1);

@@ -441,7 +441,8 @@ impl Claim for EtcdClaim {
             self.client.session.leave(self.request.id);
             return Ok(Release::Gone);
         }
-        Self::bounded(self.bound(), self.withdraw(&keys)).await
+        // However short the ttl is: the keeper asks until the cluster has confirmed it.
+        Self::bounded(self.client.config.timeout, self.withdraw(&keys)).await
     }
 
     async fn changed(&mut self) {

@@ -4,7 +4,7 @@ use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
-    Kind, Result, Token, Wait,
+    Error, Kind, Result, Token, Wait,
     driver::{Attempt, Claim, Grant, Moment, Release, Renewal, Request},
 };
 use futures_util::future::{OptionFuture, join_all};
@@ -46,8 +46,8 @@ impl ZooKeeperClaim {
         Self { client, request, session: None, queue: None, ahead: Vec::new(), own: None }
     }
 
-    /// How long an attempt or a release may take. A new connection may be under way, so the call does not give up early. But
-    /// the next attempt of a waiting claim must begin before the ttl has passed, or the reaper takes the claim for silent.
+    /// How long an attempt may take. A new connection may be under way, so the call does not give up early. But the next
+    /// attempt of a waiting claim must begin before the ttl has passed, or the reaper takes the claim for silent.
     fn limit(&self) -> Duration {
         self.client.config.timeout.min(self.request.ttl * 3 / 4)
     }
@@ -59,7 +59,7 @@ impl ZooKeeperClaim {
         let Request { id, ttl, kind, wait, .. } = self.request;
         // Before anything that may take long: the keeper of the claim is alive, also while the session has no connection.
         if !session.touch(id, ttl) {
-            return Err(STORE.unavailable("the claim was silent for its ttl, and is being deleted"));
+            return Err(being_deleted());
         }
         let zk = session.client().await?;
         let queue = Arc::clone(self.queue.get_or_insert_with(|| session.queue(&directory)));
@@ -188,13 +188,11 @@ impl ZooKeeperClaim {
         let Request { id, kind, limit, ref who, .. } = self.request;
         let (directory, prefix) = (&queue.directory, keys::prefix(id, kind, limit));
         let path = format!("{directory}/{prefix}");
-        let record = Record { directory: Arc::clone(directory), node: None };
-        session.set_record(id, record.clone());
         let all = keys::ancestors(directory);
         // The directory is there more often than not; the nodes above it are missing for the first lock only. Once more, since
         // the server removes empty directories at any moment.
         for missing in [0, 1, all.len(), all.len()] {
-            let sent = Moment::now();
+            let (sent, record) = (Moment::now(), session.begin_record(id, directory));
             let container = self.client.container(session);
             let made =
                 join_all(all[all.len() - missing..].iter().map(|path| zk.create(path, b"", &container)));
@@ -241,9 +239,7 @@ impl ZooKeeperClaim {
         let directory = self.client.directory(&self.request.name)?;
         let name = format!("{}{}", keys::prefix(id, Kind::Read, old.limit), keys::digits(old.number));
         let node = Node { name, kind: Kind::Read, ..old.clone() };
-        let record = Record { directory: Arc::clone(&directory), node: None };
-        session.set_record(id, record.clone());
-        let sent = Moment::now();
+        let (sent, record) = (Moment::now(), session.begin_record(id, &directory));
         let options = CreateMode::Ephemeral.with_acls(self.client.acls());
         let mut step = zk.new_multi_writer();
         step.add_delete(&format!("{directory}/{}", old.name), None).map_err(error::explain)?;
@@ -350,6 +346,10 @@ impl ZooKeeperClaim {
     }
 }
 
+fn being_deleted() -> Error {
+    STORE.unavailable("the claim was silent for its ttl, and is being deleted")
+}
+
 /// The data of a node that was made by a downgrade: who has it, and the token of the hold before.
 fn data_with(token: u64, who: &str) -> Vec<u8> {
     format!("{who}\n{token}").into_bytes()
@@ -365,13 +365,17 @@ pub(crate) fn token_of(data: &[u8], created: i64) -> u64 {
 impl Claim for ZooKeeperClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
         let answer = STORE.in_time(self.limit(), self.ask()).await;
-        if let (Err(_), Some(session)) = (&answer, &self.session)
-            && session.record(self.request.id).is_some()
-        {
-            // The pause before the next attempt begins now. If the claim is being deleted, the next attempt says so.
-            let _ = session.touch(self.request.id, self.request.ttl);
+        let Some(session) = self.session.as_ref().filter(|session| session.record(self.request.id).is_some())
+        else {
+            return answer;
+        };
+        // What follows begins now: the hold, the wait, or the pause before the next attempt. The reaper may have found nothing of a
+        // claim that asked for longer than its ttl, and forgotten it.
+        if session.touch(self.request.id, self.request.ttl) {
+            answer
+        } else {
+            answer.and(Err(being_deleted()))
         }
-        answer
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
@@ -389,7 +393,8 @@ impl Claim for ZooKeeperClaim {
         };
         // After a request whose outcome is unknown an earlier release may have removed the node.
         let is_sure = session.record(id).is_none_or(|record| record.node.is_some());
-        let was_there = STORE.in_time(self.limit(), session.remove(id)).await?;
+        // However short the ttl is: the keeper asks until a server has confirmed it.
+        let was_there = STORE.in_time(self.client.config.timeout, session.remove(id)).await?;
         // Only now: a watch that is dropped before its node is gone costs a request.
         self.own = None;
         self.stop_waiting();

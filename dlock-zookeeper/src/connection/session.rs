@@ -4,7 +4,7 @@ mod records;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -37,6 +37,8 @@ pub(crate) struct Session {
     /// When the pump looks for overdue claims next.
     look: Mutex<Moment>,
     records: Mutex<HashMap<ClaimId, Record>>,
+    /// How many requests were sent that may have made nodes.
+    begun: AtomicU64,
     queues: Mutex<HashMap<Arc<str>, Weak<Queue>>>,
     /// Without containers, whoever empties a directory deletes it.
     pub(crate) has_containers: bool,
@@ -54,6 +56,7 @@ impl Session {
             knock: Arc::default(),
             look: Mutex::new(began),
             records: Mutex::default(),
+            begun: AtomicU64::default(),
             queues: Mutex::default(),
             has_containers,
         }

@@ -1,6 +1,9 @@
 //! What the claims of a session have in the store, and how it is removed.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 
 use dlock_core::{ClaimId, Result, driver::Moment};
 use zookeeper_client::{Client as ZkClient, Error as ZkError};
@@ -17,6 +20,8 @@ pub(crate) struct Record {
     pub(crate) directory: Arc<str>,
     /// Its node and its token. `None` if a request may or may not have made, changed or deleted the node.
     pub(crate) node: Option<(Node, u64)>,
+    /// Which request it was that made the node, or may make it.
+    pub(crate) made_by: u64,
 }
 
 impl Session {
@@ -42,6 +47,14 @@ impl Session {
         lock(&self.records).get(&id).cloned()
     }
 
+    /// Notes that a request is sent now that may make a node.
+    pub(crate) fn begin_record(&self, id: ClaimId, directory: &Arc<str>) -> Record {
+        let made_by = self.begun.fetch_add(1, Relaxed);
+        let record = Record { directory: Arc::clone(directory), node: None, made_by };
+        self.set_record(id, record.clone());
+        record
+    }
+
     pub(crate) fn set_record(&self, id: ClaimId, record: Record) {
         lock(&self.records).insert(id, record);
     }
@@ -64,13 +77,23 @@ impl Session {
         self.reaper.forget(id);
     }
 
-    /// Deletes every node of a claim whose state is unknown, or removes the one that is known. Tells whether there was one.
+    /// Forgets a claim that had nothing in the store when this was its record, unless it has sent another request since.
+    fn forget_as(&self, id: ClaimId, seen: Option<&Record>) {
+        let mut records = lock(&self.records);
+        if records.get(&id).map(|now| now.made_by) == seen.map(|seen| seen.made_by) {
+            records.remove(&id);
+            self.reaper.forget(id);
+        }
+    }
+
+    /// Deletes every node of a claim whose state is unknown, or removes the one that is known. Tells whether there was one. The claim
+    /// may be sending a request that makes another: it is then still known.
     ///
     /// # Errors
     /// Whether the nodes were deleted is then unknown, and so the record says.
     pub(crate) async fn remove(&self, id: ClaimId) -> Result<bool> {
         let Some(record) = self.record(id) else {
-            self.forget(id);
+            self.forget_as(id, None);
             return Ok(false);
         };
         let client = self.client().await?;
@@ -93,7 +116,7 @@ impl Session {
                 was_there
             }
         };
-        self.forget(id);
+        self.forget_as(id, Some(&record));
         Ok(was_there)
     }
 

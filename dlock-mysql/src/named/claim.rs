@@ -155,7 +155,7 @@ impl NamedClaim {
         loop {
             let heard = match self.hear(until).await {
                 // Somebody ended what the session was at, and perhaps the session: it is asked again.
-                Err(error) if error::was_interrupted(&error) => continue,
+                Err(error) if error::was_interrupted(&error) && Instant::now() < until => continue,
                 heard => heard?,
             };
             let Some(heard) = heard else { return Ok(None) };

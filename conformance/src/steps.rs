@@ -11,8 +11,8 @@ use std::{
 
 use async_trait::async_trait;
 use dlock_core::{
-    Result,
-    driver::{Attempt, Claim, Release, Renewal, Request, Store},
+    ClaimId, Result,
+    driver::{Attempt, Claim, Release, Renewal, Request, Resumption, Store},
 };
 
 use crate::wrap::wrap;
@@ -117,9 +117,9 @@ impl Watched {
 
 /// Makes a call; notes that it is under way, and then what it was answered.
 macro_rules! noted {
-    ($self:ident.$method:ident($($argument:ident)?)) => {{
+    ($self:ident.$method:ident($($argument:ident),*)) => {{
         $self.note(|| concat!("`", stringify!($method), "` does not return").to_owned());
-        let answer = $self.claim.$method($($argument)?).await;
+        let answer = $self.claim.$method($($argument),*).await;
         $self.note(|| format!(concat!("the last answer to `", stringify!($method), "` was {:?}"), answer));
         answer
     }};
@@ -135,8 +135,12 @@ impl Claim for Watched {
         noted!(self.renew())
     }
 
-    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
-        noted!(self.detach(lasting))
+    async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
+        noted!(self.detach(lasting, ticket))
+    }
+
+    async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
+        noted!(self.resume(ticket))
     }
 
     fn mark(&self) -> Option<Arc<str>> {

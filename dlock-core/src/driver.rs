@@ -38,7 +38,7 @@ mod verdict;
 pub(crate) mod wait;
 pub(crate) mod who;
 
-pub use backend::{Attempt, Backend, Claim, Grant, Release, Renewal, Request, Store, Together};
+pub use backend::{Attempt, Backend, Claim, Grant, Release, Renewal, Request, Resumption, Store, Together};
 pub use clock::Moment;
 #[cfg(feature = "test-util")]
 pub use clock::{pretend_clock, pretend_suspend};

@@ -8,7 +8,7 @@ use std::{future::pending, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
-    Error, Kind, Result, Token, Wait,
+    ClaimId, Error, Kind, Result, Token, Wait,
     driver::{Attempt, Claim, Grant, Release, Renewal, Request, Seat},
 };
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp, TxnResponse};
@@ -430,7 +430,7 @@ impl Claim for EtcdClaim {
         Self::bounded(self.bound(), self.extend()).await
     }
 
-    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+    async fn detach(&mut self, lasting: Duration, _ticket: ClaimId) -> Result<Renewal> {
         Self::bounded(self.bound(), self.leave_alone(lasting)).await
     }
 

@@ -358,7 +358,7 @@ impl Claim for MysqlClaim {
         is_there.map(|is_there| self.renewed(is_there, ttl))
     }
 
-    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+    async fn detach(&mut self, lasting: Duration, _ticket: ClaimId) -> Result<Renewal> {
         let (client, id) = (Arc::clone(&self.client), self.request.id);
         let (home, ring) = (client.here.home(id), self.ring());
         let values = [

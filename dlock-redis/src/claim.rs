@@ -4,7 +4,7 @@ use std::{borrow::Cow, future::pending, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
-    Kind, Result, Token, Wait,
+    ClaimId, Kind, Result, Token, Wait,
     driver::{Attempt, Batch as _, Claim, Grant, Release, Renewal, Request, Seat},
 };
 use futures_util::future::select_all;
@@ -264,7 +264,7 @@ impl Claim for RedisClaim {
     /// The hold is on the server for its ttl, whether its client lives or not: so this is a renewal with another ttl. It goes alone,
     /// because the caller often ends after it. With `wait_replicas` a replica must have it, as it must have a grant: no renewal
     /// follows.
-    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+    async fn detach(&mut self, lasting: Duration, _ticket: ClaimId) -> Result<Renewal> {
         let record = Record { ttl: lasting, ..Record::clone(&self.record) };
         let renewals = self.client.renewals.batch();
         let asked = async {

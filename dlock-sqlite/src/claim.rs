@@ -143,7 +143,7 @@ impl Claim for SqliteClaim {
         Ok(renewal_of(renewed))
     }
 
-    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+    async fn detach(&mut self, lasting: Duration, _ticket: ClaimId) -> Result<Renewal> {
         let (client, id) = (Arc::clone(&self.client), self.request.id);
         let detachment = async move {
             let (mut tx, mut bells) = (client.begin(Access::Write).await?, Vec::new());

@@ -10,8 +10,8 @@ use std::{
 
 use async_trait::async_trait;
 use dlock_core::{
-    Error, Result,
-    driver::{Attempt, Claim, Release, Renewal, Store},
+    ClaimId, Error, Result,
+    driver::{Attempt, Claim, Release, Renewal, Resumption, Store},
 };
 use fastrand::Rng;
 use tokio::time::sleep;
@@ -118,8 +118,12 @@ impl Claim for Chaotic {
         pass(&mut self.luck, &self.done, self.claim.renew()).await
     }
 
-    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
-        pass(&mut self.luck, &self.done, self.claim.detach(lasting)).await
+    async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
+        pass(&mut self.luck, &self.done, self.claim.detach(lasting, ticket)).await
+    }
+
+    async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
+        pass(&mut self.luck, &self.done, self.claim.resume(ticket)).await
     }
 
     fn mark(&self) -> Option<Arc<str>> {

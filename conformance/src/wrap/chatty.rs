@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
-    Result,
-    driver::{Attempt, Claim, Release, Renewal},
+    ClaimId, Result,
+    driver::{Attempt, Claim, Release, Renewal, Resumption},
 };
 use tokio::time::sleep;
 
@@ -35,8 +35,12 @@ impl Claim for Chatty {
         self.claim.renew().await
     }
 
-    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
-        self.claim.detach(lasting).await
+    async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
+        self.claim.detach(lasting, ticket).await
+    }
+
+    async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
+        self.claim.resume(ticket).await
     }
 
     fn mark(&self) -> Option<Arc<str>> {

@@ -4,8 +4,8 @@ use std::{future::pending, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
-    Result,
-    driver::{Attempt, Claim, Release, Renewal},
+    ClaimId, Result,
+    driver::{Attempt, Claim, Release, Renewal, Resumption},
 };
 
 /// How often waiters ask in a store without hints.
@@ -26,8 +26,12 @@ impl Claim for Deaf {
         self.0.renew().await
     }
 
-    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
-        self.0.detach(lasting).await
+    async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
+        self.0.detach(lasting, ticket).await
+    }
+
+    async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
+        self.0.resume(ticket).await
     }
 
     fn mark(&self) -> Option<Arc<str>> {

@@ -4,8 +4,8 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
-    Result,
-    driver::{Attempt, Backend, Claim, Grant, Info, Release, Renewal, Request, Store, Together},
+    ClaimId, Result,
+    driver::{Attempt, Backend, Claim, Grant, Info, Release, Renewal, Request, Resumption, Store, Together},
 };
 
 /// The store, which forgets a claim sooner than it says: its clock is fast by this many thousandths.
@@ -83,11 +83,20 @@ impl Claim for FastClaim {
         })
     }
 
-    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+    async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
         let kept = lasting * 1000 / (1000 + self.thousandths);
-        Ok(match self.claim.detach(kept).await? {
+        Ok(match self.claim.detach(kept, ticket).await? {
             Renewal::Renewed { .. } => Renewal::Renewed { valid_for: lasting },
             Renewal::Lost => Renewal::Lost,
+        })
+    }
+
+    async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
+        Ok(match self.claim.resume(ticket).await? {
+            Resumption::Resumed { grant, remaining } => {
+                Resumption::Resumed { grant: Grant { valid_for: self.promised, ..grant }, remaining }
+            }
+            Resumption::Gone => Resumption::Gone,
         })
     }
 

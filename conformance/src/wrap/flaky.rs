@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
-    Error, Result, Wait,
-    driver::{Attempt, Claim, Release, Renewal, Request},
+    ClaimId, Error, Result, Wait,
+    driver::{Attempt, Claim, Release, Renewal, Request, Resumption},
 };
 
 /// Loses every other answer, beginning with the first.
@@ -46,8 +46,13 @@ impl Claim for Flaky {
         self.lose(answer)
     }
 
-    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
-        let answer = self.claim.detach(lasting).await;
+    async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
+        let answer = self.claim.detach(lasting, ticket).await;
+        self.lose(answer)
+    }
+
+    async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
+        let answer = self.claim.resume(ticket).await;
         self.lose(answer)
     }
 

@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
-    Result,
-    driver::{Attempt, Claim, Release, Renewal},
+    ClaimId, Result,
+    driver::{Attempt, Claim, Release, Renewal, Resumption},
 };
 use tokio::time::sleep;
 
@@ -23,8 +23,12 @@ impl Claim for Slow {
         there_and_back(self.0.renew()).await
     }
 
-    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
-        there_and_back(self.0.detach(lasting)).await
+    async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
+        there_and_back(self.0.detach(lasting, ticket)).await
+    }
+
+    async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
+        there_and_back(self.0.resume(ticket)).await
     }
 
     fn mark(&self) -> Option<Arc<str>> {

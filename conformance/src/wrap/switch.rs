@@ -4,8 +4,8 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
-    Error, Result,
-    driver::{Attempt, Claim, Release, Renewal, Store},
+    ClaimId, Error, Result,
+    driver::{Attempt, Claim, Release, Renewal, Resumption, Store},
 };
 use tokio::sync::watch;
 
@@ -129,8 +129,12 @@ impl Claim for Switched {
         pass(&mut self.line, self.claim.renew()).await
     }
 
-    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
-        pass(&mut self.line, self.claim.detach(lasting)).await
+    async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
+        pass(&mut self.line, self.claim.detach(lasting, ticket)).await
+    }
+
+    async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
+        pass(&mut self.line, self.claim.resume(ticket)).await
     }
 
     fn mark(&self) -> Option<Arc<str>> {

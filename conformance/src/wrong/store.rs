@@ -161,7 +161,7 @@ impl Claim for WrongClaim {
         Ok(if renewed { Renewal::Renewed { valid_for: self.request.ttl } } else { Renewal::Lost })
     }
 
-    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+    async fn detach(&mut self, lasting: Duration, _ticket: ClaimId) -> Result<Renewal> {
         let renewed = self.store.shelf().renew(&self.request, Some(lasting), self.store.client, &self.bell);
         Ok(if renewed { Renewal::Renewed { valid_for: lasting } } else { Renewal::Lost })
     }

@@ -142,8 +142,15 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
 
 /// One contender's stake in one lock: waiting, then held, then gone.
 ///
-/// One keeper task is the only caller. It calls one method at a time and never drops `attempt`, `renew` or
-/// `release` in flight, unless its runtime is shut down. Each must end by itself, so each bounds its own I/O.
+/// One keeper task is the only caller. It calls one method at a time and never drops `attempt`, `renew`, `detach`, `resume`
+/// or `release` in flight, unless its runtime is shut down. Each must end by itself, so each bounds its own I/O.
+///
+/// # Late requests
+/// A driver that stops waiting for a reply cannot recall the request: the store may execute it at any later time, also after
+/// newer requests. A late execution must not shorten, extend, free or create a hold. A `release` and a `renew` are made safe
+/// by the claim's id, which no other claim ever has, and by the rule that a renewal never shortens. An `attempt`, a `detach`
+/// and a `resume` need a condition that fails once the caller has given up: a deadline on the store's clock, a revision, or
+/// the order of the connection's requests.
 #[async_trait]
 pub trait Claim: Send + 'static {
     /// Asks for the lock, the first time or again, and keeps a waiting claim alive for another ttl.
@@ -178,18 +185,38 @@ pub trait Claim: Send + 'static {
     /// itself ([`Info::session`]). A `Gone` after that is no loss: the failed release may have removed the claim.
     async fn release(&mut self) -> Result<Release>;
 
-    /// Lets a held claim go on by itself for `lasting` from now: nobody renews it, and neither the end of its client nor
-    /// that of a session ends it. After that time the store forgets it as it forgets any claim. The answers are those of
-    /// [`renew`](Self::renew). The engine calls it only if [`Info::detaches`] is true, with a time within [`Info::leases`].
+    /// Hands a held claim over to `ticket`, an id that no client uses: from now on the store knows the hold by that id only,
+    /// keeps it for `lasting` from now, and needs no renewal for that. Neither the end of the client nor that of its session
+    /// ends it. Returns `Lost` if the claim is gone, and never creates a hold.
     ///
-    /// It may be called again, with another time, which then counts. `release` removes a detached claim like any other. A
-    /// claim with the same id, also of another client, takes it back with `renew`: from then on it has that request's ttl,
-    /// and ends with that client as if the client had made it.
+    /// Idempotent: if the store knows the hold as `ticket` already, the call sets `lasting` again. The change of the id makes
+    /// late requests harmless: a renewal or a release of the old holder that is executed later finds nothing. The request
+    /// itself needs a [condition](#late-requests) too.
+    ///
+    /// After this call, whatever its outcome, `release` removes the hold under either id, and [`resume`](Self::resume) with the
+    /// same `ticket` takes it back. The engine calls `detach` only if [`Info::detaches`] is true, with a time within
+    /// [`Info::leases`], and draws `ticket` with [`ClaimId::of`] for the [`who`](Request::who) of the request.
     ///
     /// # Errors
     /// Whether the claim was detached is then unknown.
-    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+    async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
+        let _ = ticket;
         let what = format!("keep a lock for {lasting:?} without its holder");
+        Err(Error::Unsupported { store: "this driver", what })
+    }
+
+    /// Takes a detached hold over: the store knows it as this claim from now on, with this claim's ttl and client, and no
+    /// longer as `ticket`. So only one of several clients that use one ticket gets the hold.
+    ///
+    /// Idempotent: a claim that holds already is `Resumed`. Returns `Gone` if neither this claim nor `ticket` is a hold of the
+    /// name: a claim that only waits is not. The engine calls it on a claim that has never made another call, with the name,
+    /// the kind and the [mark](Request::mark) of the ticket, or on a claim whose `detach` has failed. The request needs a
+    /// [condition](#late-requests) against late execution.
+    ///
+    /// # Errors
+    /// Whether the hold was taken over is then unknown. The engine repeats the call, or hands the hold back with `detach`.
+    async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
+        let what = format!("take back a lock that was detached as {ticket}");
         Err(Error::Unsupported { store: "this driver", what })
     }
 
@@ -254,6 +281,23 @@ pub enum Renewal {
     },
     /// The store says that the claim is gone.
     Lost,
+}
+
+/// The answer to a [`resume`](Claim::resume).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resumption {
+    /// The claim holds the lock.
+    Resumed {
+        /// As for an [`attempt`](Claim::attempt). The token is the one of the first grant, or `None` if the store does not
+        /// keep it with the hold: the engine then uses the token of the ticket.
+        grant: Grant,
+        /// How long the store would still have kept the detached hold. `None` if this is not known, as for a claim that
+        /// holds already. If the caller has gone, the engine hands the hold back for this time.
+        remaining: Option<Duration>,
+    },
+    /// No hold has the ticket's id or that of this claim: its time is over, it was released, or another client has taken it
+    /// over.
+    Gone,
 }
 
 /// The answer to a [`release`](Claim::release). For a claim that only waited, both answers are right.

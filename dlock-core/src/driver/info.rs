@@ -36,6 +36,9 @@ pub struct Info {
     pub detaches: bool,
     /// How many free locks it can grant in one step ([`Backend::attempt_all`](super::Backend::attempt_all)). One: it cannot.
     pub together: usize,
+    /// Maximum number of [attempts](super::Claim::attempt) of one client that may be in flight at once. The engine keeps further
+    /// attempts waiting, so that a crowd of waiters delays neither renewals nor releases, which are not counted.
+    pub attempts_in_flight: usize,
     /// The shortest and the longest ttl it can keep.
     pub ttl: RangeInclusive<Duration>,
     /// The shortest and the longest [lease](crate::LockOptions::lease), and the longest time for which a claim can be
@@ -60,6 +63,7 @@ impl Info {
             downgrades: &[],
             detaches: false,
             together: 1,
+            attempts_in_flight: 256,
             ttl: lasting.clone(),
             leases: lasting,
             session: None,
@@ -107,6 +111,13 @@ impl Info {
     #[must_use]
     pub fn together(mut self, most: usize) -> Self {
         self.together = most;
+        self
+    }
+
+    /// Maximum number of attempts of one client in flight. Default: 256. At least one.
+    #[must_use]
+    pub fn attempts_in_flight(mut self, most: usize) -> Self {
+        self.attempts_in_flight = most.max(1);
         self
     }
 

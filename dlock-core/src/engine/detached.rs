@@ -50,7 +50,7 @@ impl Keeper {
         let until = Moment::now().after(lasting);
         hold.shorten(until);
         self.detached_until = Some(until);
-        match watched(hold, claim.detach(lasting)).await {
+        match watched(hold, claim.detach(lasting, self.request.id)).await {
             Ok(Renewal::Renewed { .. }) if hold.loss().is_none() => {
                 Ok(hold.confirm_detach(self.request.clone().mark(claim.mark())).await)
             }

@@ -33,8 +33,8 @@ use super::{
     observe::{self, Begun},
 };
 use crate::driver::{
-    Attempt, Claim, Error, Grant, Info, Kind, LostReason, Moment, Release, Renewal, Request, Result, Source,
-    Token, Wait,
+    Attempt, Claim, ClaimId, Error, Grant, Info, Kind, LostReason, Moment, Release, Renewal, Request, Result,
+    Source, Token, Wait,
 };
 
 /// After this many failures in a row the caller gets the error. The pauses between them add up to about a second, and the
@@ -451,7 +451,8 @@ impl Keeper {
         // A detachment whose answer was lost keeps the claim in the store for longer than a ttl.
         let detached = self.detached_until.map(Moment::remaining).unwrap_or_default();
         let kept = self.request.ttl + detached;
-        let release = release_until_forgotten(claim, self.info(), kept, stays_until, |error| {
+        let stay = stays_until.map(|until| (until, self.request.id));
+        let release = release_until_forgotten(claim, self.info(), kept, stay, |error| {
             has_failed = true;
             observe::failed(&self.request, self.info(), "release", &error);
             // The caller hears of a refusal at once, since waiting longer would not change it.
@@ -483,24 +484,24 @@ impl Keeper {
 /// until the store confirms it. After a refusal the release is repeated more slowly, because somebody may repair the store
 /// meanwhile.
 ///
-/// Until `stays_until` has passed, the claim is not released but detached for the time that is left.
+/// Until the moment in `stay` has passed, the claim is not released but detached as the id in it, for the time that is left.
 pub(crate) async fn release_until_forgotten(
     claim: &mut dyn Claim,
     info: &Info,
     kept: Duration,
-    stays_until: Option<Moment>,
+    stay: Option<(Moment, ClaimId)>,
     mut failed: impl FnMut(Error),
 ) -> Option<Release> {
     let mut forgotten = None;
     let (mut failures, mut is_gone) = (0, false);
     loop {
-        let answer = match stays_until.filter(|until| !is_gone && !until.has_passed()) {
+        let answer = match stay.filter(|(until, _)| !is_gone && !until.has_passed()) {
             None if is_gone => claim.release().await.map(|_| Release::Gone),
             None => claim.release().await,
-            Some(until) => {
+            Some((until, ticket)) => {
                 // Stores count whole milliseconds, and the lock must not be free before its time.
                 let left = until.remaining() + Duration::from_millis(1);
-                match claim.detach(left.clamp(*info.leases.start(), *info.leases.end())).await {
+                match claim.detach(left.clamp(*info.leases.start(), *info.leases.end()), ticket).await {
                     Ok(Renewal::Renewed { .. }) => Ok(Release::Done),
                     // A store of several members may have kept the claim on a few of them. If this release fails, it is
                     // repeated, and not the detachment.

@@ -177,7 +177,7 @@ impl Claim for MemoryClaim {
     }
 
     /// A claim is in the store whether its client lives or not, so a detached claim is one with another ttl.
-    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+    async fn detach(&mut self, lasting: Duration, _ticket: ClaimId) -> Result<Renewal> {
         Ok(self.extend(lasting))
     }
 

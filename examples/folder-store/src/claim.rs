@@ -100,7 +100,7 @@ impl Claim for FolderClaim {
 
     /// The table forgets a claim when its time is over, whether its client lives or not. So a detached claim is one with
     /// another time.
-    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+    async fn detach(&mut self, lasting: Duration, _ticket: ClaimId) -> Result<Renewal> {
         self.extend(lasting).await
     }
 

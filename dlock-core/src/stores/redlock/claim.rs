@@ -22,7 +22,7 @@ use super::{
     RedLock,
     member::{Answer, Member, Question},
 };
-use crate::driver::{Attempt, Claim, Error, Grant, Moment, Release, Renewal, Request, Result, Wait};
+use crate::driver::{Attempt, Claim, ClaimId, Error, Grant, Moment, Release, Renewal, Request, Result, Wait};
 
 /// How long a contender that holds some members, but no majority, waits before it first releases them. The time doubles
 /// with each release, up to a third of the ttl: while somebody else holds the majority, releasing does not help.
@@ -390,11 +390,12 @@ impl Claim for RedLockClaim {
 
     /// Asks all members that hold. A majority of those with a vote must keep the claim: for the drift longer, because a member
     /// whose clock is fast would be free too early. The hold then rests on all that keep it, so that some of them may fail.
-    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+    async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
         self.take_late_answers();
         let lasting = lasting + lasting / 100 + Duration::from_millis(2);
-        let question =
-            |member: &Member| (member.holds() || member.is_asked()).then_some(Question::Detach(lasting));
+        let question = |member: &Member| {
+            (member.holds() || member.is_asked()).then_some(Question::Detach(lasting, ticket))
+        };
         let tally = self.round(question, |_| false).await;
         let votes = self.members.iter().filter_map(Member::vote_until).count();
         if tally.detached < self.quorum {

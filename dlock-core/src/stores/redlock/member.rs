@@ -91,7 +91,7 @@ pub(super) enum Question {
     Attempt,
     Renew,
     /// To keep the claim for so long without its client.
-    Detach(Duration),
+    Detach(Duration, ClaimId),
     Release,
 }
 
@@ -223,7 +223,7 @@ impl Member {
     pub(super) fn ask(&mut self, question: Question) {
         match question {
             Question::Release => self.ask_to_leave(),
-            Question::Attempt | Question::Renew | Question::Detach(_) => self.ask_to_hold(question),
+            Question::Attempt | Question::Renew | Question::Detach(..) => self.ask_to_hold(question),
         }
     }
 
@@ -238,7 +238,7 @@ impl Member {
                 State::Asked { question, answer: asking(claim, question), late: false }
             }
             State::Idle(claim) => {
-                if let Question::Detach(lasting) = question {
+                if let Question::Detach(lasting, _) = question {
                     let until = Moment::now().after(lasting);
                     self.detached_until = Some(until);
                     // Whatever becomes of the answer, the member may keep the claim for no longer than this.
@@ -486,10 +486,12 @@ async fn ask(claim: &mut dyn Claim, question: Question, sent: Moment) -> Result<
             Renewal::Renewed { valid_for } => Answer::Renewed { sent, until: sent.after(valid_for) },
             Renewal::Lost => Answer::Lost,
         }),
-        Question::Detach(lasting) => claim.detach(lasting).await.map(|renewal| match renewal {
-            Renewal::Renewed { .. } => Answer::Detached { sent },
-            Renewal::Lost => Answer::Lost,
-        }),
+        Question::Detach(lasting, ticket) => {
+            claim.detach(lasting, ticket).await.map(|renewal| match renewal {
+                Renewal::Renewed { .. } => Answer::Detached { sent },
+                Renewal::Lost => Answer::Lost,
+            })
+        }
         Question::Release => claim.release().await.map(Answer::Released),
     }
 }

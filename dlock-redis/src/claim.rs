@@ -5,7 +5,7 @@ use std::{borrow::Cow, future::pending, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use dlock_core::{
     ClaimId, Kind, Result, Token, Wait,
-    driver::{Attempt, Batch as _, Claim, Grant, Release, Renewal, Request, Seat},
+    driver::{Attempt, Claim, Grant, Release, Renewal, Request, Resumption, Seat},
 };
 use futures_util::future::select_all;
 use redis::Value;
@@ -16,8 +16,9 @@ use crate::{
     error::{self, STORE},
     keys::owner,
     scripts::{
-        ACQUIRE, Call, FAIR_ACQUIRE, FAIR_RELEASE, PERMIT_ACQUIRE, PERMIT_RELEASE, PLAIN_ACQUIRE,
-        PLAIN_RELEASE, RELEASE, RW_ACQUIRE, RW_RELEASE, millis,
+        ACQUIRE, Call, FAIR_ACQUIRE, FAIR_RELEASE, HAND_OVER, PERMIT_ACQUIRE, PERMIT_HAND_OVER,
+        PERMIT_RELEASE, PLAIN_ACQUIRE, PLAIN_HAND_OVER, PLAIN_RELEASE, RELEASE, RW_ACQUIRE, RW_RELEASE,
+        millis,
     },
 };
 
@@ -38,6 +39,8 @@ pub(crate) struct RedisClaim {
     /// A second seat for the first waiter of a fair lock, among the waiters of the mutex of that name. If Redisson holds the name
     /// as a mutex, its release wakes only those.
     as_mutex: Option<Seat>,
+    /// The claim as the server knows it once it is detached, or may be.
+    ticket: Option<Record>,
     /// A further seat of a waiter with `keyspace_events`, rung when the lock's key is gone. A program that deletes the key may
     /// publish no message.
     for_deletion: Option<Seat>,
@@ -53,12 +56,19 @@ enum Answer {
     },
 }
 
+/// What the server said of a hold that has changed its owner.
+struct HandedOver {
+    token: Option<Token>,
+    /// How long the hold would have lasted for its old owner. `None` if the new one had it before.
+    remaining: Option<Duration>,
+}
+
 impl RedisClaim {
     pub(crate) fn new(client: Arc<Client>, request: Request) -> Self {
         let (keys, owner) = (client.keys(&request.name), owner(request.id));
         let record =
             Arc::new(Record { keys, owner, kind: request.kind, ttl: request.ttl, limit: request.limit });
-        Self { client, request, record, seat: None, as_mutex: None, for_deletion: None }
+        Self { client, request, record, seat: None, as_mutex: None, ticket: None, for_deletion: None }
     }
 
     fn is_plain(&self) -> bool {
@@ -84,7 +94,6 @@ impl RedisClaim {
     }
 
     async fn send(&self) -> Result<Value> {
-        let call = self.call()?;
         // `SET` takes a free lock for half of the server's time that the script needs. A claim that waits does not try it: the
         // lock was not free.
         if self.is_plain() && self.seat.is_none() {
@@ -96,39 +105,50 @@ impl RedisClaim {
                 return Ok(answer);
             }
         }
-        self.client.connection.run(&call).await
+        self.client.run_in_time(self.limit(), |deadline| self.call(deadline)).await
+    }
+
+    /// Time after which the keeper does not wait for a call any more, and the server must not execute it.
+    fn limit(&self) -> Duration {
+        self.client.config.timeout.min(self.request.ttl / 3)
     }
 
     /// The script that takes the lock.
     ///
     /// # Errors
     /// For a kind of lock that the client does not have.
-    fn call(&self) -> Result<Call> {
+    fn call(&self, deadline: u64) -> Result<Call> {
         self.client.info.check_kind(self.request.kind)?;
         let Record { keys, owner, ttl, .. } = &*self.record;
         let (ttl, publish) = (millis(*ttl), self.client.connection.publish);
         let token_ttl = self.token_ttl();
         let waits = if self.request.wait == Wait::Never { "try" } else { "wait" };
         Ok(match self.request.kind {
-            _ if self.is_plain() => PLAIN_ACQUIRE.call(keys.lock(), (owner, ttl)),
-            Kind::Mutex => ACQUIRE.call((keys.lock(), keys.token()), (owner, ttl, token_ttl)),
+            _ if self.is_plain() => PLAIN_ACQUIRE.call(keys.lock(), (owner, ttl, deadline)),
+            Kind::Mutex => ACQUIRE.call((keys.lock(), keys.token()), (owner, ttl, token_ttl, deadline)),
             Kind::Fair => {
                 let [lock, queue, deadlines, beats] = keys.of_fair();
                 let all = (lock, queue, deadlines, beats, keys.token());
-                FAIR_ACQUIRE
-                    .call(all, (owner, ttl, self.patience(), keys.channel(), publish, waits, token_ttl))
+                FAIR_ACQUIRE.call(
+                    all,
+                    (owner, ttl, self.patience(), keys.channel(), publish, waits, token_ttl, deadline),
+                )
             }
             kind @ (Kind::Read | Kind::Write) => {
                 let [lock, readers, writers, beats, timeout] = keys.of_rw(owner);
                 let all = (lock, readers, writers, beats, timeout, keys.token());
-                RW_ACQUIRE
-                    .call(all, (owner, ttl, keys.rw_channel(), publish, kind.to_string(), waits, token_ttl))
+                RW_ACQUIRE.call(
+                    all,
+                    (owner, ttl, keys.rw_channel(), publish, kind.to_string(), waits, token_ttl, deadline),
+                )
             }
             Kind::Permit => {
                 let [lock, queue, beats] = keys.of_permit();
                 let all = (lock, queue, beats, keys.token());
-                PERMIT_ACQUIRE
-                    .call(all, (self.record.field(), ttl, keys.channel(), publish, waits, token_ttl))
+                PERMIT_ACQUIRE.call(
+                    all,
+                    (self.record.field(), ttl, keys.channel(), publish, waits, token_ttl, deadline),
+                )
             }
             kind => return Err(self.client.info.unsupported(kind)),
         })
@@ -155,6 +175,73 @@ impl RedisClaim {
             },
             _ => Err(STORE.garbled("an attempt")),
         }
+    }
+
+    /// Gives the hold of `from` to `to`, which then lasts for the ttl of `to`. `None` if the hold is gone.
+    async fn hand_over(&self, from: &Record, to: &Record) -> Result<Option<HandedOver>> {
+        let (keys, lasting, publish) = (&to.keys, millis(to.ttl), self.client.connection.publish);
+        let call = |deadline: u64| {
+            Ok(match self.request.kind {
+                _ if self.is_plain() => {
+                    PLAIN_HAND_OVER.call(keys.lock(), (&from.owner, &to.owner, lasting, deadline))
+                }
+                Kind::Permit => {
+                    let args = (from.field(), lasting, keys.channel(), publish, to.field(), deadline);
+                    PERMIT_HAND_OVER.call(&keys.of_permit(), args)
+                }
+                Kind::Read => {
+                    let timeouts = (keys.read_timeout(&from.owner), keys.read_timeout(&to.owner));
+                    let args = (from.field(), to.field(), lasting, keys.tag(), deadline);
+                    HAND_OVER.call((keys.lock(), keys.token(), timeouts.0, timeouts.1), args)
+                }
+                _ => {
+                    let args = (from.field(), to.field(), lasting, keys.tag(), deadline);
+                    HAND_OVER.call((keys.lock(), keys.token(), keys.lock(), keys.lock()), args)
+                }
+            })
+        };
+        let answer = self.client.run_in_time(self.limit(), call).await?;
+        let Value::Array(parts) = &answer else { return Err(STORE.garbled("a hand-over")) };
+        let text = |part: &Value| match part {
+            Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse::<u64>().ok(),
+            Value::Int(number) => u64::try_from(*number).ok(),
+            _ => None,
+        };
+        match &parts[..] {
+            [Value::Int(0)] => Ok(None),
+            [Value::Int(1 | 2), token, rest @ ..] => {
+                let token = text(token).ok_or_else(|| STORE.garbled("a fencing token"))?;
+                let remaining = rest.first().and_then(text).map(Duration::from_millis);
+                Ok(Some(HandedOver { token: Token::new(token), remaining }))
+            }
+            _ => Err(STORE.garbled("a hand-over")),
+        }
+    }
+
+    async fn release_as(&self, record: &Record) -> Result<Release> {
+        let Record { keys, owner, ttl, .. } = record;
+        let (ttl, publish) = (millis(*ttl), self.client.connection.publish);
+        let call = match self.request.kind {
+            _ if self.is_plain() => PLAIN_RELEASE.call(keys.lock(), (owner, keys.channel(), publish)),
+            Kind::Mutex => RELEASE.call((keys.lock(), keys.queue()), (owner, keys.channel(), publish)),
+            Kind::Fair => {
+                FAIR_RELEASE.call(&keys.of_fair(), (owner, ttl, self.patience(), keys.channel(), publish))
+            }
+            Kind::Read | Kind::Write => {
+                RW_RELEASE.call(&keys.of_rw(owner), (owner, ttl, keys.rw_channel(), publish, keys.tag()))
+            }
+            Kind::Permit => {
+                let [lock, queue, beats] = keys.of_permit();
+                let all = (lock, queue, beats, keys.queue());
+                let args = (record.field(), ttl, keys.channel(), publish, keys.rw_channel());
+                PERMIT_RELEASE.call(all, args)
+            }
+            // The client does not have this kind, so no attempt has reached the server.
+            _ => return Ok(Release::Gone),
+        };
+        let (answer, again) = self.client.connection.run_and_tell(&call).await?;
+        // A release that was sent twice may find nothing because the first one removed it.
+        Ok(if answer == Value::Int(0) && !again { Release::Gone } else { Release::Done })
     }
 
     fn wrong_kind(&self, found: &str) -> dlock_core::Error {
@@ -261,47 +348,50 @@ impl Claim for RedisClaim {
         Ok(renewal(self.client.beside(&self.request, None, asked).await?, ttl))
     }
 
-    /// The hold is on the server for its ttl, whether its client lives or not: so this is a renewal with another ttl. It goes alone,
-    /// because the caller often ends after it. With `wait_replicas` a replica must have it, as it must have a grant: no renewal
-    /// follows.
-    async fn detach(&mut self, lasting: Duration, _ticket: ClaimId) -> Result<Renewal> {
-        let record = Record { ttl: lasting, ..Record::clone(&self.record) };
-        let renewals = self.client.renewals.batch();
-        let asked = async {
-            match self.client.config.replicas {
-                Some(wanted) => renewals.confirm(&record, wanted).await,
-                None => renewals.ask_one(&record).await,
-            }
+    /// The hold is on the server for its time, whether its client lives or not: so this gives it another owner and another time.
+    /// With `wait_replicas` a replica must have it, as it must have a grant: no renewal follows.
+    async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
+        let ticket = Record { owner: owner(ticket), ttl: lasting, ..Record::clone(&self.record) };
+        let handed_over = self.hand_over(&self.record, &ticket);
+        let answer = self.client.beside(&self.request, Some(lasting), handed_over).await;
+        let answer = match (answer, self.client.config.replicas) {
+            (Ok(Some(_)), Some(wanted)) => self.client.renewals.batch().confirm(&ticket, wanted).await,
+            (answer, _) => answer.map(|handed_over| handed_over.is_some()),
         };
-        Ok(renewal(self.client.beside(&self.request, Some(lasting), asked).await?, lasting))
+        self.ticket = Some(ticket);
+        Ok(renewal(answer?, lasting))
+    }
+
+    async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
+        // Before the server is asked: the claim was not granted to this client, so it has no seat yet.
+        self.watch();
+        self.clear_seats();
+        let ticket = Record { owner: owner(ticket), ..Record::clone(&self.record) };
+        let handed_over = self.hand_over(&ticket, &self.record);
+        let Some(HandedOver { token, remaining }) =
+            self.client.beside(&self.request, None, handed_over).await?
+        else {
+            return Ok(Resumption::Gone);
+        };
+        if let Some(wanted) = self.client.config.replicas
+            && !self.client.renewals.batch().confirm(&self.record, wanted).await?
+        {
+            return Ok(Resumption::Gone);
+        }
+        let grant = Grant { token, valid_for: self.request.ttl };
+        Ok(Resumption::Resumed { grant, remaining })
     }
 
     async fn release(&mut self) -> Result<Release> {
-        let Record { keys, owner, ttl, .. } = &*self.record;
-        let (ttl, publish) = (millis(*ttl), self.client.connection.publish);
-        let call = match self.request.kind {
-            _ if self.is_plain() => PLAIN_RELEASE.call(keys.lock(), (owner, keys.channel(), publish)),
-            Kind::Mutex => RELEASE.call((keys.lock(), keys.queue()), (owner, keys.channel(), publish)),
-            Kind::Fair => {
-                FAIR_RELEASE.call(&keys.of_fair(), (owner, ttl, self.patience(), keys.channel(), publish))
-            }
-            Kind::Read | Kind::Write => {
-                RW_RELEASE.call(&keys.of_rw(owner), (owner, ttl, keys.rw_channel(), publish, keys.tag()))
-            }
-            Kind::Permit => {
-                let [lock, queue, beats] = keys.of_permit();
-                let all = (lock, queue, beats, keys.queue());
-                let args = (self.record.field(), ttl, keys.channel(), publish, keys.rw_channel());
-                PERMIT_RELEASE.call(all, args)
-            }
-            // The client does not have this kind, so no attempt has reached the server.
-            _ => return Ok(Release::Gone),
-        };
-        let (answer, again) = self.client.connection.run_and_tell(&call).await?;
+        let mut release = self.release_as(&self.record).await?;
+        if let Some(ticket) = &self.ticket
+            && self.release_as(ticket).await? == Release::Done
+        {
+            release = Release::Done;
+        }
         // If this claim was woken and has not asked since, the wake-up goes to the client's next waiter.
         self.leave_seats();
-        // A release that was sent twice may find nothing because the first one removed it.
-        Ok(if answer == Value::Int(0) && !again { Release::Gone } else { Release::Done })
+        Ok(release)
     }
 
     async fn changed(&mut self) {

@@ -11,7 +11,7 @@ use std::{
 use async_trait::async_trait;
 use dlock_core::{
     ClaimId, Kind, Result, Token, Wait,
-    driver::{Attempt, Claim, Grant, Release, Renewal, Request},
+    driver::{Attempt, Claim, Grant, Release, Renewal, Request, Resumption},
 };
 use tokio::sync::Notify;
 
@@ -20,7 +20,7 @@ use crate::{
     client::{Client, NOBODY},
     connection::Access,
     error, keys,
-    queue::Stand,
+    queue::{Resumed, Stand},
 };
 
 /// How often a waiter looks into the file where nobody can ring it. A hand-off then takes half of this on average, and a
@@ -39,6 +39,8 @@ pub(crate) struct SqliteClaim {
     bell: Option<Arc<Notify>>,
     /// Tell when a client of a claim dies that this one waits for.
     ahead: Vec<Arc<Watch>>,
+    /// Id that the claim was detached as, or was to be.
+    ticket: Option<ClaimId>,
 }
 
 /// Whether a claim may be in the file, as far as its client knows.
@@ -54,7 +56,7 @@ enum Known {
 
 impl SqliteClaim {
     pub(crate) fn new(client: Arc<Client>, request: Request) -> Self {
-        Self { client, request, known: Known::Nothing, bell: None, ahead: Vec::new() }
+        Self { client, request, known: Known::Nothing, bell: None, ahead: Vec::new(), ticket: None }
     }
 
     /// Forgets the bells of this claim, which is no longer in the file.
@@ -127,13 +129,11 @@ impl Claim for SqliteClaim {
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        // This may take back a detached claim, which then is in the file for this client.
-        self.bell.get_or_insert_with(|| self.client.bells.enter(self.request.id));
         let (client, request) = (Arc::clone(&self.client), self.request.clone());
         let renewal = async move {
-            let (mut tx, mut bells) = (client.begin(Access::Write).await?, Vec::new());
-            let renewed = tx.renew(&request, &client.me, &mut bells).await?;
-            client.commit(tx, bells).await?;
+            let mut tx = client.begin(Access::Write).await?;
+            let renewed = tx.renew(&request, &client.me).await?;
+            client.commit(tx, Vec::new()).await?;
             Ok(renewed.then_some(request.ttl))
         };
         let renewed = self.client.thread.run(renewal).await?;
@@ -143,11 +143,12 @@ impl Claim for SqliteClaim {
         Ok(renewal_of(renewed))
     }
 
-    async fn detach(&mut self, lasting: Duration, _ticket: ClaimId) -> Result<Renewal> {
+    async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
+        self.ticket = Some(ticket);
         let (client, id) = (Arc::clone(&self.client), self.request.id);
         let detachment = async move {
             let (mut tx, mut bells) = (client.begin(Access::Write).await?, Vec::new());
-            let detached = tx.detach(id, lasting, &mut bells).await?;
+            let detached = tx.detach(id, ticket, lasting, &mut bells).await?;
             client.commit(tx, bells).await?;
             Ok(detached.then_some(lasting))
         };
@@ -157,20 +158,42 @@ impl Claim for SqliteClaim {
         Ok(renewal_of(detached))
     }
 
+    async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
+        // Before the claim is in the file for this client: from then on others may ring it.
+        self.bell.get_or_insert_with(|| self.client.bells.enter(self.request.id));
+        let (client, request) = (Arc::clone(&self.client), self.request.clone());
+        let ttl = request.ttl;
+        let resumption = async move {
+            let (mut tx, mut bells) = (client.begin(Access::Write).await?, Vec::new());
+            let resumed = tx.resume(&request, ticket, &client.me, &mut bells).await?;
+            client.commit(tx, bells).await?;
+            Ok(resumed)
+        };
+        let Some(Resumed { number, remaining }) = self.client.thread.run(resumption).await? else {
+            self.left();
+            return Ok(Resumption::Gone);
+        };
+        let grant = Grant { token: Token::new(number.unsigned_abs()), valid_for: ttl };
+        Ok(Resumption::Resumed { grant, remaining })
+    }
+
     async fn release(&mut self) -> Result<Release> {
         if self.known == Known::Outside {
             self.left();
             return Ok(Release::Gone);
         }
-        let (client, id) = (Arc::clone(&self.client), self.request.id);
+        let (client, ids) = (Arc::clone(&self.client), [Some(self.request.id), self.ticket]);
         let release = async move {
             let (mut tx, mut bells) = (client.begin(Access::Write).await?, Vec::new());
-            let place = tx.own(id).await?;
-            if let Some(place) = &place {
-                tx.remove(place, &mut bells).await?;
+            let mut release = Release::Gone;
+            for id in ids.into_iter().flatten() {
+                if let Some(place) = tx.own(id).await? {
+                    tx.remove(&place, &mut bells).await?;
+                    release = Release::Done;
+                }
             }
             client.commit(tx, bells).await?;
-            Ok(if place.is_some() { Release::Done } else { Release::Gone })
+            Ok(release)
         };
         let released = self.client.thread.run(release).await?;
         self.left();

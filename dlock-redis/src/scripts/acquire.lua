@@ -1,4 +1,4 @@
--- KEYS: lock, token. ARGV: owner, ttl in ms, token_ttl.
+-- KEYS: lock, token. ARGV: owner, ttl in ms, token_ttl, deadline.
 -- Answer: the token as text, if the owner holds the lock now; the ms until the other holder's ttl ends, -1 if it never does; or a
 -- status, the kind of lock that the name is in use for instead.
 if redis.call('EXISTS', KEYS[1]) == 1 then

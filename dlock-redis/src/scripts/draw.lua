@@ -1,9 +1,9 @@
 -- draw(key): the next fencing token, as text: the server's clock in µs, or the last token plus one if that is greater.
 -- The caller draws before it writes the hold: if the key is of another type, draw fails, and the lock is not taken.
 -- drawn(key): the token of a claim that holds already: the last token that was drawn.
--- The last ARGV is token_ttl: for how many ms the key stays after the clock has passed the token, or `never` for a key without a
+-- The last ARGV but one is token_ttl: for how many ms the key stays after the clock has passed the token, or `never` for a key without a
 -- ttl. It is `none` if nobody wants the claim's token: then the token is `0`, and the key is left alone.
-local token_ttl = ARGV[#ARGV]
+local token_ttl = ARGV[#ARGV - 1]
 local function draw(key)
     if token_ttl == 'none' then return '0' end
     local time = redis.call('TIME')

@@ -1,4 +1,4 @@
--- KEYS: those of fair.lua, token. ARGV: those of fair.lua, `try` or `wait`, token_ttl.
+-- KEYS: those of fair.lua, token. ARGV: those of fair.lua, `try` or `wait`, token_ttl, deadline.
 -- Answer: as acquire.lua; for a claim that is not granted {ms until it should ask again, 1 if no other waits before it, else 0}.
 if redis.call('HEXISTS', lock, owner) == 1 then
     redis.call('PEXPIRE', lock, ttl)

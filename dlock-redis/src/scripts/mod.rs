@@ -60,17 +60,20 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACQUIRE = "draw" "acquire";
+    ACQUIRE = "late" "draw" "acquire";
     RELEASE = "release";
-    FAIR_ACQUIRE = "draw" "fair" "fair_acquire" "fair_wait";
+    FAIR_ACQUIRE = "late" "draw" "fair" "fair_acquire" "fair_wait";
     FAIR_RELEASE = "fair" "fair_release";
-    RW_ACQUIRE = "draw" "rw" "rw_acquire" "rw_wait";
+    RW_ACQUIRE = "late" "draw" "rw" "rw_acquire" "rw_wait";
     RW_RELEASE = "readers" "rw" "rw_release";
-    RENEW = "readers" "permit_renew" "renew";
-    PLAIN_ACQUIRE = "plain_acquire";
+    RENEW = "permit_renew" "renew";
+    HAND_OVER = "late" "readers" "hand_over";
+    PLAIN_ACQUIRE = "late" "plain_acquire";
+    PLAIN_HAND_OVER = "late" "plain_hand_over";
     PLAIN_RELEASE = "plain_release";
     PLAIN_RENEW = "plain_renew";
-    PERMIT_ACQUIRE = "draw" "permit_first" "permit" "permit_bury" "permit_acquire";
+    PERMIT_HAND_OVER = "late" "permit" "permit_hand_over";
+    PERMIT_ACQUIRE = "late" "draw" "permit_first" "permit" "permit_bury" "permit_acquire";
     PERMIT_RELEASE = "permit_last" "permit" "permit_bury" "permit_release";
     PERMIT_BREAK = "permit" "permit_bury" "permit_break";
     INSPECT = "permit" "fields" "inspect_permits" "inspect";

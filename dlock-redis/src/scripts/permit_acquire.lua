@@ -1,4 +1,4 @@
--- KEYS: those of permit.lua, token. ARGV: those of permit.lua, `try` or `wait`, token_ttl.
+-- KEYS: those of permit.lua, token. ARGV: those of permit.lua, `try` or `wait`, token_ttl, deadline.
 -- Answer: as acquire.lua; for a claim that is not granted {ms until it should ask again, 0}.
 local mode = redis.call('HGET', lock, 'mode')
 local is_free = not mode and redis.call('EXISTS', lock) == 0

@@ -5,8 +5,9 @@ local function renew_permit(lock, beats, claim, ttl)
     local now = time[1] * 1000 + math.floor(time[2] / 1000)
     local ends = redis.pcall('HGET', lock, 'mode') == 'permit' and redis.call('ZSCORE', beats, claim)
     if not ends or tonumber(ends) < now then return false end
-    redis.call('ZADD', beats, now + ttl, claim)
-    -- The keys last as long as the longest claim. A detached one that was taken back may have been that.
+    -- Never shortens: a renewal may arrive late.
+    redis.call('ZADD', beats, string.format('%d', math.max(now + ttl, ends)), claim)
+    -- The keys last as long as the longest claim.
     local last = redis.call('ZRANGE', beats, -1, -1, 'WITHSCORES')[2]
     for _, key in ipairs({lock, beats, (string.gsub(beats, 'beats', 'queue', 1))}) do
         redis.call('PEXPIRE', key, last - now)

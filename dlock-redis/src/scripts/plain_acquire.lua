@@ -1,4 +1,4 @@
--- KEYS: key. ARGV: value, ttl in ms.
+-- KEYS: key. ARGV: value, ttl in ms, deadline.
 -- Answer: -2 if the caller holds it now, else the ms until the other holder's ttl ends, -1 if it never does.
 if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
     return -2

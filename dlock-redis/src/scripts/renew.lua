@@ -2,13 +2,15 @@
 -- else the lock again. ARGV: the field of each hold, of a permit `owner/limit`, then the ttl in ms of each.
 -- Answer: for each hold 1 if it is renewed, 0 if it is gone.
 local answer, holds = {}, #ARGV / 2
--- The lock lasts as long as its longest reader. The others are looked at only if this one's time gets shorter: it was detached.
-local function renew_read(lock, timeout, reader, ttl)
-    local before, left = redis.call('PTTL', timeout), redis.call('PTTL', lock)
-    if redis.call('PEXPIRE', timeout, ttl) == 0 then return false end
-    local tag = string.sub(timeout, 1, -#(':' .. reader .. ':rwlock_timeout:1') - 1)
-    local longest = before > ttl and longest_read(lock, tag) or math.max(left, ttl)
-    redis.call('PEXPIRE', lock, longest)
+-- Extends the time of a key, and never shortens it: a renewal may arrive late.
+local function keep(key, ttl)
+    if redis.call('PTTL', key) < ttl then redis.call('PEXPIRE', key, ttl) end
+end
+-- The lock lasts as long as its longest reader.
+local function renew_read(lock, timeout, ttl)
+    if redis.call('EXISTS', timeout) == 0 then return false end
+    keep(timeout, ttl)
+    keep(lock, ttl)
     return true
 end
 for i = 1, holds do
@@ -18,9 +20,9 @@ for i = 1, holds do
     if is_permit and not held then
         held = renew_permit(lock, beside, field, ttl)
     elseif held and not is_permit and string.sub(field, -6) ~= ':write' and beside ~= lock then
-        held = renew_read(lock, beside, field, ttl)
+        held = renew_read(lock, beside, ttl)
     elseif held then
-        redis.call('PEXPIRE', lock, ttl)
+        keep(lock, ttl)
         -- A downgrade is answered with the writer's token, so the token must not end before the hold.
         local left = not is_permit and beside ~= lock and redis.call('PTTL', beside) or -1
         if left >= 0 and left < 2 * ttl then redis.call('PEXPIRE', beside, 2 * ttl) end

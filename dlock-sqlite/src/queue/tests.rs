@@ -100,7 +100,8 @@ fn no_statement_walks_over_a_queue_to_find_one_place() {
         for (sql, index) in [
             (include_str!("../sql/own.sql"), "claim=?"),
             (include_str!("../sql/renew.sql"), "claim=?"),
-            (include_str!("../sql/take.sql"), "claim=?"),
+            (include_str!("../sql/resume.sql"), "claim=?"),
+            (include_str!("../sql/detach_again.sql"), "claim=?"),
             (include_str!("../sql/detach.sql"), "claim=?"),
             (include_str!("../sql/remove.sql"), "claim=?"),
             (include_str!("../sql/downgrade.sql"), "claim=?"),

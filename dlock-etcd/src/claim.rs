@@ -9,7 +9,7 @@ use std::{future::pending, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use dlock_core::{
     ClaimId, Error, Kind, Result, Token, Wait,
-    driver::{Attempt, Claim, Grant, Release, Renewal, Request, Seat},
+    driver::{Attempt, Claim, Grant, Release, Renewal, Request, Resumption, Seat},
 };
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp, TxnResponse};
 use futures_util::future::{select_all, try_join_all};
@@ -40,6 +40,12 @@ pub(crate) struct EtcdClaim {
     hold: Option<Hold>,
     /// The leases of its own that this object has made for the claim, and that may be left.
     made: Vec<i64>,
+    /// Key of a hold that was taken over: the id of another claim is in it.
+    inherited: Option<String>,
+    /// Id that the hold was detached as, or was to be.
+    ticket: Option<ClaimId>,
+    /// Whether this object has attempted the lock.
+    has_asked: bool,
 }
 
 /// What a single try has found.
@@ -70,11 +76,23 @@ impl EtcdClaim {
             seats: Vec::new(),
             hold: None,
             made: Vec::new(),
+            inherited: None,
+            ticket: None,
+            has_asked: false,
         }
     }
 
     fn keys(&self) -> Result<Keys> {
-        self.client.keys(&self.request.name, self.request.id)
+        let mut keys = self.client.keys(&self.request.name, self.request.id)?;
+        if let Some(own) = &self.inherited {
+            keys.own.clone_from(own);
+        }
+        Ok(keys)
+    }
+
+    /// The id of this claim, where its key has the id of another one.
+    fn heir(&self) -> Option<ClaimId> {
+        self.inherited.as_ref().map(|_| self.request.id)
     }
 
     /// The longest that a call may take.
@@ -175,7 +193,7 @@ impl EtcdClaim {
         let own = first.first().ok_or_else(|| STORE.garbled("an attempt"))?;
         // It is there already: the last answer was lost, or another kind of hold is to become this one.
         if (own.lease() != lease.id || Record::read(own.value()).kind != self.request.kind)
-            && !self.take_over(keys, own, self.request.kind, lease.id).await?
+            && !self.take_over(keys, own, self.request.kind, lease.id, self.heir()).await?
         {
             return Err(STORE.unavailable("the claim was deleted at this moment"));
         }
@@ -203,24 +221,50 @@ impl EtcdClaim {
     }
 
     fn put(&self, keys: &Keys, lease: i64) -> TxnOp {
-        Self::put_as(&self.request, keys, lease, None)
+        Self::put_as(&self.request, keys, lease, None, self.heir())
     }
 
-    fn put_as(request: &Request, keys: &Keys, lease: i64, own_lease: Option<i64>) -> TxnOp {
-        let value = keys::value(request, own_lease);
+    fn put_as(
+        request: &Request,
+        keys: &Keys,
+        lease: i64,
+        own_lease: Option<i64>,
+        heir: Option<ClaimId>,
+    ) -> TxnOp {
+        let value = keys::value(request, own_lease, heir);
         TxnOp::put(keys.own.as_str(), value, Some(PutOptions::new().with_lease(lease)))
     }
 
-    /// The key as it is now; `None` if it is gone.
-    async fn find(&self, keys: &Keys) -> Result<Option<KeyValue>> {
+    /// The key as it is now. `None` if it is gone, or was handed over to another claim than this one and its `ticket`.
+    async fn find(&self, keys: &Keys, ticket: Option<ClaimId>) -> Result<Option<KeyValue>> {
         let found =
             self.client.connection.get(keys.own.as_bytes(), GetOptions::new()).await?.take_kvs().pop();
-        Ok(found.filter(|own| self.place.is_none_or(|place| place.revision == own.create_revision())))
+        let found =
+            found.filter(|own| self.place.is_none_or(|place| place.revision == own.create_revision()));
+        Ok(found.filter(|own| {
+            let heir = Record::read(own.value()).heir;
+            heir == self.heir() || heir.is_some() && heir == ticket
+        }))
+    }
+
+    /// The key of the lock that was handed over to this ticket or to this claim. Reads the whole queue.
+    async fn find_inherited(&self, keys: &Keys, ticket: ClaimId) -> Result<Option<KeyValue>> {
+        let options = GetOptions::new().with_prefix();
+        let queue = self.client.connection.get(keys.folder.as_bytes(), options).await?.take_kvs();
+        let is_ours = |heir: Option<ClaimId>| heir == Some(ticket) || heir == Some(self.request.id);
+        Ok(queue.into_iter().find(|one| is_ours(Record::read(one.value()).heir)))
     }
 
     /// Moves the key to this lease, with this kind, if it is still as it was `before`: a request that comes late must not move a
     /// key that somebody has changed since. `false` if it is gone.
-    async fn take_over(&self, keys: &Keys, before: &KeyValue, kind: Kind, lease: i64) -> Result<bool> {
+    async fn take_over(
+        &self,
+        keys: &Keys,
+        before: &KeyValue,
+        kind: Kind,
+        lease: i64,
+        heir: Option<ClaimId>,
+    ) -> Result<bool> {
         let own_lease = self.made.contains(&lease).then_some(lease);
         // It may come late, and the session then has a key that nobody holds.
         let was_sure = own_lease.is_some() || self.client.session.note_unsure(self.request.id);
@@ -228,7 +272,7 @@ impl EtcdClaim {
         request.kind = kind;
         let is_same = Compare::mod_revision(keys.own.as_str(), CompareOp::Equal, before.mod_revision());
         let (get, put) =
-            (TxnOp::get(keys.own.as_str(), None), Self::put_as(&request, keys, lease, own_lease));
+            (TxnOp::get(keys.own.as_str(), None), Self::put_as(&request, keys, lease, own_lease, heir));
         let txn = Txn::new().when([is_same]).and_then([put]).or_else([get]);
         let answer = self.client.connection.txn(txn).await?;
         if own_lease.is_none() && was_sure && !answer.twice {
@@ -238,7 +282,8 @@ impl EtcdClaim {
             let now = ranges(&answer.told).pop().ok_or_else(|| STORE.garbled("a change of lease"))?;
             let Some(now) = now.first() else { return Ok(false) };
             // The first of two requests may have done it.
-            if now.lease() != lease || now.create_revision() != before.create_revision() {
+            let is_done = now.lease() == lease && Record::read(now.value()).heir == heir;
+            if !is_done || now.create_revision() != before.create_revision() {
                 return Err(STORE.unavailable("the claim was changed at this moment"));
             }
         }
@@ -324,11 +369,11 @@ impl EtcdClaim {
     /// Asks the cluster for the key, and moves it to the client's lease if it may have another. `false` if it is gone.
     async fn take_back(&mut self, keys: &Keys, lease: Lease) -> Result<bool> {
         let unseen = self.hold.as_ref().and_then(Hold::unseen);
-        let Some(own) = self.find(keys).await? else { return Ok(false) };
+        let Some(own) = self.find(keys, self.ticket).await? else { return Ok(false) };
         let is_known = self.place.is_some_and(|place| place.lease.is_some());
         // After a detachment that failed also if the lease is right: that request may come late, and is then refused.
         if (own.lease() != lease.id || !is_known)
-            && !self.take_over(keys, &own, Record::read(own.value()).kind, lease.id).await?
+            && !self.take_over(keys, &own, Record::read(own.value()).kind, lease.id, self.heir()).await?
         {
             return Ok(false);
         }
@@ -345,29 +390,80 @@ impl EtcdClaim {
         Ok(true)
     }
 
-    async fn leave_alone(&mut self, lasting: Duration) -> Result<Renewal> {
-        let keys = self.keys()?;
+    async fn leave_alone(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
+        self.ticket = Some(ticket);
+        let mut keys = self.keys()?;
         if !self.touch(&keys) {
             return self.overdue();
         }
-        let Some(own) = self.find(&keys).await? else { return Ok(Renewal::Lost) };
-        let lease = lease_id();
-        self.made.push(lease);
-        let granted = self.client.connection.grant(lease, lasting).await?;
-        // If no answer comes, the next renewal asks which lease the key has, and moves it back.
-        if let Some(place) = &mut self.place {
-            place.lease = None;
-        }
-        self.hold = None;
-        if !self.take_over(&keys, &own, Record::read(own.value()).kind, lease).await? {
-            self.end_made().await;
+        let own = match self.find(&keys, self.ticket).await? {
+            // A resumption whose reply was lost: the key has the id of another claim.
+            None if self.place.is_none() => self.find_inherited(&keys, ticket).await?,
+            found => found,
+        };
+        let Some(own) = own else {
+            self.client.session.leave(self.request.id);
             return Ok(Renewal::Lost);
+        };
+        keys.own = String::from_utf8_lossy(own.key()).into_owned();
+        // A hold that is detached already is never shortened.
+        let is_detached = Record::read(own.value()).heir == Some(ticket);
+        let left = if is_detached { self.client.connection.left(own.lease()).await? } else { None };
+        if left.is_none_or(|left| left < lasting) {
+            let lease = lease_id();
+            self.made.push(lease);
+            self.client.connection.grant(lease, lasting).await?;
+            // If no answer comes, the next resumption asks which lease the key has, and moves it back.
+            if let Some(place) = &mut self.place {
+                place.lease = None;
+            }
+            self.hold = None;
+            if !self.take_over(&keys, &own, Record::read(own.value()).kind, lease, Some(ticket)).await? {
+                self.end_made().await;
+                return Ok(Renewal::Lost);
+            }
+            self.made.retain(|made| *made != lease);
         }
-        self.place = None;
-        self.made.retain(|made| *made != lease);
+        (self.place, self.hold) = (None, None);
         self.end_made().await;
         self.client.session.leave(self.request.id);
-        Ok(Renewal::Renewed { valid_for: lasting.min(granted) })
+        Ok(Renewal::Renewed { valid_for: lasting })
+    }
+
+    async fn inherit(&mut self, ticket: ClaimId) -> Result<Resumption> {
+        let mut keys = self.keys()?;
+        self.client.keep_running();
+        let lease = self.client.session.lease().await?;
+        let own = if self.ticket.is_some() || self.inherited.is_some() {
+            self.find(&keys, Some(ticket)).await?
+        } else {
+            self.find_inherited(&keys, ticket).await?
+        };
+        let Some(own) = own else {
+            self.client.session.leave(self.request.id);
+            return Ok(Resumption::Gone);
+        };
+        let key = String::from_utf8_lossy(own.key()).into_owned();
+        if key != keys.own {
+            keys.own.clone_from(&key);
+            self.inherited = Some(key);
+        }
+        // Before the claim asks the cluster: a request to take it over may come late, and is deleted like any silent claim.
+        if !self.touch(&keys) {
+            return Err(being_deleted());
+        }
+        let record = Record::read(own.value());
+        let is_detached = record.heir == Some(ticket);
+        let left = if is_detached { self.client.connection.left(own.lease()).await? } else { None };
+        // Also if the lease is right: a late detachment is refused once the key has changed.
+        if !self.take_over(&keys, &own, record.kind, lease.id, self.heir()).await? {
+            self.client.session.leave(self.request.id);
+            return Ok(Resumption::Gone);
+        }
+        self.place = Some(Place { lease: Some(lease.id), revision: own.create_revision() });
+        let grant = self.granted(&keys, lease);
+        self.end_made().await;
+        Ok(Resumption::Resumed { grant, remaining: left })
     }
 
     /// Whether this client has asked for the claim, and this object was never told that its key is there.
@@ -375,8 +471,24 @@ impl EtcdClaim {
         self.place.is_none() && self.made.is_empty() && self.client.session.knows(self.request.id)
     }
 
+    /// Deletes the key of a hold that was handed over to this claim or to its ticket, if it is as it was seen.
+    async fn withdraw_inherited(&mut self, keys: &Keys) -> Result<Release> {
+        let ticket = self.ticket.unwrap_or(self.request.id);
+        let Some(own) = self.find_inherited(keys, ticket).await? else { return Ok(Release::Gone) };
+        let is_same = Compare::mod_revision(own.key(), CompareOp::Equal, own.mod_revision());
+        let txn = Txn::new().when([is_same]).and_then([TxnOp::delete(own.key(), None)]);
+        let answer = self.client.connection.txn(txn).await?;
+        if !answer.told.succeeded() && !answer.twice {
+            return Err(STORE.unavailable("the claim was changed at this moment"));
+        }
+        self.end_lease_of(&own, 0).await;
+        Ok(Release::Done)
+    }
+
     /// Deletes the key.
     async fn withdraw(&mut self, keys: &Keys) -> Result<Release> {
+        // An object that never asked for the lock releases by ticket. One whose resumption failed does not know the key.
+        let is_of_ticket = self.place.is_none() && (self.ticket.is_some() || !self.has_asked);
         let answer = match self.client.connection.delete(&keys.own).await {
             // Who may not delete the key could not make it either. If a request of somebody who could then is still under way, the
             // session deletes what it makes, or ends.
@@ -396,6 +508,9 @@ impl EtcdClaim {
             self.end_lease_of(before, 0).await;
         }
         self.end_made().await;
+        if answer.told.deleted() == 0 && is_of_ticket {
+            return self.withdraw_inherited(keys).await;
+        }
         let is_done = answer.told.deleted() > 0 || answer.twice;
         Ok(if is_done { Release::Done } else { Release::Gone })
     }
@@ -422,6 +537,7 @@ fn revision(answer: &TxnResponse) -> Result<i64> {
 #[async_trait]
 impl Claim for EtcdClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
+        self.has_asked = true;
         self.client.info.check_kind(self.request.kind)?;
         Self::bounded(self.bound(), self.ask()).await
     }
@@ -430,8 +546,12 @@ impl Claim for EtcdClaim {
         Self::bounded(self.bound(), self.extend()).await
     }
 
-    async fn detach(&mut self, lasting: Duration, _ticket: ClaimId) -> Result<Renewal> {
-        Self::bounded(self.bound(), self.leave_alone(lasting)).await
+    async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
+        Self::bounded(self.bound(), self.leave_alone(lasting, ticket)).await
+    }
+
+    async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
+        Self::bounded(self.bound(), self.inherit(ticket)).await
     }
 
     async fn release(&mut self) -> Result<Release> {

@@ -50,7 +50,8 @@ fn state(client: &Client, name: LockName, queue: &[KeyValue]) -> LockState {
         let key = String::from_utf8_lossy(row.key());
         let rest = keys::read(&client.config, &key).map_or(&*key, |(_, rest)| rest);
         let record = Record::read(row.value());
-        let mut one = Contender::new(rest, record.kind);
+        let heir = record.heir.map(|heir| heir.to_string());
+        let mut one = Contender::new(heir.as_deref().unwrap_or(rest), record.kind);
         one.who = record.who;
         match turn(&entries, entry.id) {
             Turn::Mine => {

@@ -3,7 +3,10 @@
 //! ```text
 //! key    PREFIX NAME / ID              as Go's `concurrency.Mutex` writes NAME / LEASE
 //! value  dlock/1 KIND LIMIT LEASE WHO  LEASE in hex for a detached claim, else `-`; empty if another program wrote it
+//!        dlock/1 KIND LIMIT LEASE@ID WHO  ID of the ticket or of the claim that the hold was handed over to
 //! ```
+//!
+//! The key of a hold that is handed over stays, because its create revision is the place in the queue and the token.
 //!
 //! All claims of a name are in one queue, in the order of their create revisions. A claim of another program counts as a
 //! mutex.
@@ -77,6 +80,8 @@ pub(crate) struct Record {
     pub(crate) limit: NonZeroU32,
     /// The lease of its own that a detached claim has.
     pub(crate) own_lease: Option<i64>,
+    /// Id that the hold was handed over to. `None` if it has the id in its key.
+    pub(crate) heir: Option<ClaimId>,
     /// `None` if another program wrote it.
     pub(crate) who: Option<String>,
 }
@@ -84,7 +89,13 @@ pub(crate) struct Record {
 impl Record {
     pub(crate) fn read(value: &[u8]) -> Self {
         let ours = std::str::from_utf8(value).ok().and_then(Self::parse);
-        ours.unwrap_or(Self { kind: Kind::Mutex, limit: NonZeroU32::MIN, own_lease: None, who: None })
+        ours.unwrap_or(Self {
+            kind: Kind::Mutex,
+            limit: NonZeroU32::MIN,
+            own_lease: None,
+            heir: None,
+            who: None,
+        })
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -93,16 +104,20 @@ impl Record {
         (word()? == MAGIC).then_some(())?;
         let kind = Kind::from_word(word()?)?;
         let limit = word()?.parse().ok()?;
-        let own_lease = word().map(|lease| i64::from_str_radix(lease, 16).ok())?;
-        Some(Self { kind, limit, own_lease, who: Some(word()?.to_owned()) })
+        let lease = word()?;
+        let (lease, heir) = lease.split_once('@').map_or((lease, None), |(lease, heir)| (lease, Some(heir)));
+        let own_lease = i64::from_str_radix(lease, 16).ok();
+        let heir = heir.and_then(|heir| heir.parse().ok());
+        Some(Self { kind, limit, own_lease, heir, who: Some(word()?.to_owned()) })
     }
 }
 
 /// The value of a claim.
-pub(crate) fn value(request: &Request, own_lease: Option<i64>) -> String {
+pub(crate) fn value(request: &Request, own_lease: Option<i64>, heir: Option<ClaimId>) -> String {
     let Request { kind, limit, who, .. } = request;
     let own_lease = own_lease.map_or_else(|| "-".to_owned(), |lease| format!("{lease:x}"));
-    format!("{MAGIC} {kind} {limit} {own_lease} {}", who.text())
+    let heir = heir.map_or_else(String::new, |heir| format!("@{heir}"));
+    format!("{MAGIC} {kind} {limit} {own_lease}{heir} {}", who.text())
 }
 
 /// Whether a key without dlock's value is a claim all the same: Go's `concurrency.Mutex` ends the key with its lease.
@@ -178,10 +193,15 @@ mod tests {
         let who = Who::new("anna@web-3 pid 4711 a b").unwrap();
         let request = Request::by(who, named("x"), Kind::Permit, Duration::from_secs(1));
         let request = request.limit(NonZeroU32::new(4).unwrap());
-        let record = Record::read(value(&request, Some(0xabc)).as_bytes());
+        let record = Record::read(value(&request, Some(0xabc), None).as_bytes());
         assert_eq!((record.kind, record.limit.get(), record.own_lease), (Kind::Permit, 4, Some(0xabc)));
         assert_eq!(record.who.as_deref(), Some("anna@web-3 pid 4711 a b"));
-        assert_eq!(Record::read(value(&request, None).as_bytes()).own_lease, None);
+        assert_eq!(record.heir, None);
+        assert_eq!(Record::read(value(&request, None, None).as_bytes()).own_lease, None);
+        let record = Record::read(value(&request, Some(0xabc), Some(ID)).as_bytes());
+        assert_eq!((record.own_lease, record.heir), (Some(0xabc), Some(ID)));
+        let record = Record::read(value(&request, None, Some(ID)).as_bytes());
+        assert_eq!((record.own_lease, record.heir), (None, Some(ID)));
         for foreign in ["", "dlock/2 read 1 - x", "dlock/1 read 0 - x", "dlock/1 read 1 x", "\u{0}"] {
             assert_eq!(Record::read(foreign.as_bytes()).kind, Kind::Mutex, "{foreign}");
             assert_eq!(Record::read(foreign.as_bytes()).who, None, "{foreign}");

@@ -9,8 +9,8 @@ use std::time::Duration;
 use common::{Bench, SOON, connect, soon, unique, until};
 use dlock_conformance::Proxy;
 use dlock_core::{
-    DistributedLock, Kind, LockName, LockOptions, Locks, LostReason, MultiLock, Wait,
-    driver::{Attempt, Claim, Release, Renewal, Request, Store},
+    ClaimId, DistributedLock, Kind, LockName, LockOptions, Locks, LostReason, MultiLock, Wait,
+    driver::{Attempt, Claim, Release, Renewal, Request, Resumption, Store},
 };
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
@@ -21,7 +21,7 @@ fn main() -> std::process::ExitCode {
         an_attempt_that_arrives_late_keeps_no_lock_taken_for_long,
         an_attempt_whose_answer_is_lost_is_sent_again_and_is_one_claim,
         several_locks_whose_answer_is_lost_are_asked_for_again_and_are_one_claim_each,
-        a_detachment_whose_answer_is_lost_is_taken_back_by_the_next_renewal,
+        a_detachment_whose_answer_is_lost_is_undone_by_a_resumption,
         a_hold_is_watched_again_when_the_runtime_of_the_watching_ends,
         claims_with_little_time_find_another_member_too,
         a_silent_claim_is_deleted_soon_after_an_outage,
@@ -65,16 +65,23 @@ async fn a_resumption_that_fails_leaves_the_detached_hold_as_it_was() {
     let Some(bench) = Bench::one().await else { return };
     let (a, name) = (connect(bench.running.url()).await.expect("there"), unique());
     let request = request(&name, TTL);
-    take(&a, &request).await.detach(LONG).await.expect("held until now");
+    let ticket = ClaimId::random();
+    take(&a, &request).await.detach(LONG, ticket).await.expect("held until now");
     let (b, proxy) = one_way(&bench, "session=20s").await;
     proxy.stall();
-    b.backend.claim(request.clone()).renew().await.expect_err("nobody answers");
+    b.backend.claim(self::request(&name, TTL)).resume(ticket).await.expect_err("nobody answers");
     proxy.pass();
     sleep(TTL + TTL / 2).await;
     assert_eq!(bench.queue(&name).await.len(), 1, "a hold that nobody has taken back is gone");
-    let mut claim = b.backend.claim(request);
-    until("it cannot be taken back", async || matches!(claim.renew().await, Ok(Renewal::Renewed { .. })))
-        .await;
+    let mut claim = b.backend.claim(self::request(&name, TTL));
+    until("it cannot be taken back", async || {
+        matches!(claim.resume(ticket).await, Ok(Resumption::Resumed { .. }))
+    })
+    .await;
+    let mut second = b.backend.claim(self::request(&name, TTL));
+    assert_eq!(second.resume(ticket).await.expect("an answer"), Resumption::Gone, "two hold it");
+    let mut forged = b.backend.claim(request.id(ticket));
+    assert_eq!(forged.release().await.expect("an answer"), Release::Gone, "released under its holder");
     assert!(matches!(claim.release().await, Ok(Release::Done)));
 }
 
@@ -108,8 +115,9 @@ async fn an_attempt_that_arrives_late_keeps_no_lock_taken_for_long() {
                 sleep(later).await;
             }
             After::Detach => {
-                take(&b, &request).await.detach(LONG).await.expect("held until now");
-                a.backend.claim(request).release().await.expect("an answer");
+                let ticket = ClaimId::random();
+                take(&b, &request).await.detach(LONG, ticket).await.expect("held until now");
+                a.backend.claim(request.id(ticket)).release().await.expect("an answer");
             }
             After::Downgrade => {
                 held_back.pass();
@@ -175,7 +183,7 @@ async fn several_locks_whose_answer_is_lost_are_asked_for_again_and_are_one_clai
     }
 }
 
-async fn a_detachment_whose_answer_is_lost_is_taken_back_by_the_next_renewal() {
+async fn a_detachment_whose_answer_is_lost_is_undone_by_a_resumption() {
     const DELAY: Duration = Duration::from_millis(400);
     let Some(bench) = Bench::one().await else { return };
     // The key is read, a lease is made, and the key is moved to it, which is answered late.
@@ -184,10 +192,13 @@ async fn a_detachment_whose_answer_is_lost_is_taken_back_by_the_next_renewal() {
     let mut claim = take(&store, &request(&name, Duration::from_secs(12))).await;
     let before = bench.queue(&name).await.remove(0);
     proxy.delay(DELAY);
-    claim.detach(LONG).await.expect_err("the answer takes too long");
+    let ticket = ClaimId::random();
+    claim.detach(LONG, ticket).await.expect_err("the answer takes too long");
     sleep(DELAY * 2).await;
     proxy.pass();
-    until("it is not renewed", async || matches!(claim.renew().await, Ok(Renewal::Renewed { .. }))).await;
+    until("it is not undone", async || matches!(claim.resume(ticket).await, Ok(Resumption::Resumed { .. })))
+        .await;
+    assert!(matches!(claim.renew().await, Ok(Renewal::Renewed { .. })), "not held as before");
     let now = bench.queue(&name).await.remove(0);
     assert_eq!((now.lease(), now.create_revision()), (before.lease(), before.create_revision()));
     assert_eq!(leases().await.leases().len(), 1, "a lease is left that nobody ends");

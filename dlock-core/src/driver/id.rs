@@ -3,11 +3,12 @@
 use std::{
     fmt,
     num::{NonZeroU64, TryFromIntError},
+    str::FromStr,
 };
 
 use uuid::{Builder, Uuid};
 
-use super::Who;
+use super::{Error, Who};
 
 /// Names one claim, never the client: every acquisition draws a new one from the operating system's random
 /// source, so that neither a stale guard nor a forked child can be taken for the holder.
@@ -59,6 +60,19 @@ impl fmt::Display for ClaimId {
     /// The id in the shape of a UUID, 36 characters.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Uuid::from_bytes(self.0).fmt(f)
+    }
+}
+
+/// Reads the text of an id, as [`Display`](fmt::Display) writes it.
+impl FromStr for ClaimId {
+    type Err = Error;
+
+    /// # Errors
+    /// [`Error::InvalidOptions`] for a text that is not a UUID.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let invalid =
+            |_| Error::InvalidOptions { reason: "not the id of a claim, which is a UUID".to_owned() };
+        Ok(Self(text.parse::<Uuid>().map_err(invalid)?.into_bytes()))
     }
 }
 
@@ -127,5 +141,7 @@ mod tests {
         assert_ne!(one, other);
         assert_eq!(ClaimId::from_bytes(*one.as_bytes()), one);
         assert_eq!(one.to_string().len(), 36);
+        assert_eq!(one.to_string().parse::<ClaimId>().expect("its own text"), one);
+        "4711".parse::<ClaimId>().expect_err("too short");
     }
 }

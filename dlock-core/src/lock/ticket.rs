@@ -4,7 +4,6 @@ use std::{fmt, num::NonZeroU32, str::FromStr, sync::Arc};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use tokio::sync::oneshot;
-use uuid::Uuid;
 
 use super::{Guard, Locks};
 use crate::driver::{ClaimId, Error, Kind, LockName, Request, Result, Token};
@@ -113,9 +112,9 @@ impl FromStr for Ticket {
         let limit = limit.parse().map_err(|_| wrong("its limit is no number"))?;
         let token: u64 = token.parse().map_err(|_| wrong("its token is no number"))?;
         let (id, mark) = id.split_once('+').map_or((id, None), |(id, mark)| (id, Some(mark.into())));
-        let id = id.parse::<Uuid>().map_err(|_| wrong("its id is damaged"))?;
+        let id = id.parse().map_err(|_| wrong("its id is damaged"))?;
         let name = percent_decode_str(name).decode_utf8().map_err(|_| wrong("its name is not UTF-8"))?;
-        let (name, id) = (LockName::new(name)?, ClaimId::from_bytes(id.into_bytes()));
+        let name = LockName::new(name)?;
         Ok(Self { name, kind, limit, id, token: Token::new(token), mark })
     }
 }

@@ -10,19 +10,24 @@ use std::{
 
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use rustix::{
-    process::{Pid, Signal, getpgrp, getpid, kill_process, kill_process_group, test_kill_process_group},
+    process::{
+        Pid, Signal, getpgid, getpgrp, getpid, kill_process, kill_process_group, test_kill_process_group,
+    },
     termios::tcgetpgrp,
 };
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::{
-    exec,
+    descendants, exec,
     exit::{self, Failure, Outcome},
     signals::Signals,
 };
 
 /// How often to look whether a process group that was told to stop has stopped.
 const GLANCE: Duration = Duration::from_millis(20);
+
+/// How often KILL is sent to what is left, with a [`GLANCE`] between.
+const KILLS: u32 = 100;
 
 /// The longest time that a clock can count without an overflow.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -32,6 +37,8 @@ pub(crate) struct Child {
     process: tokio::process::Child,
     pid: Pid,
     reach: Reach,
+    /// Whether dlock is the parent of the processes whose parents are gone.
+    adopts: bool,
 }
 
 /// Where signals are passed on to.
@@ -49,6 +56,7 @@ impl Child {
     /// Starts a command. From then on `signals` also listens to all signals that are passed on.
     pub(crate) fn spawn(mut command: Command, signals: &mut Signals) -> Outcome<Self> {
         signals.and_to(&[Signal::USR1, Signal::USR2])?;
+        let adopts = descendants::adopt() || is_first();
         let reach = if io::stdin().is_terminal() || is_in_foreground() { Reach::One } else { Reach::Group };
         if reach == Reach::Group {
             signals.and_to(&[Signal::WINCH, Signal::TSTP, Signal::CONT])?;
@@ -60,7 +68,7 @@ impl Child {
         let process = process.map_err(|error| exec::unspawned(command.as_std(), &error))?;
         let pid = process.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
         let pid = pid.ok_or_else(|| exec::unspawned(command.as_std(), &ErrorKind::NotFound.into()))?;
-        Ok(Self { process, pid, reach })
+        Ok(Self { process, pid, reach, adopts })
     }
 
     /// Waits until the command ends, and returns how it ended. Passes on signals meanwhile.
@@ -79,11 +87,11 @@ impl Child {
         }
     }
 
-    /// Reaps what has ended beside the command, if dlock is the first process of a container: it inherits the processes whose
-    /// parents are gone, and nobody else would reap them.
+    /// Reaps what has ended beside the command: dlock is the parent of the processes whose parents are gone, and nobody else
+    /// would reap them.
     fn reap_others(&self) {
         let ended = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG;
-        while is_first() {
+        while self.adopts {
             // Only looked at: how the command ended is for whoever waits for it.
             let found = waitid(Id::All, ended | WaitPidFlag::WNOWAIT).ok().and_then(|status| status.pid());
             match found {
@@ -95,26 +103,57 @@ impl Child {
         }
     }
 
-    /// Sends TERM, and KILL to the processes that are left after `grace`. Returns when the command has ended.
+    /// Sends TERM to the command and all that it has started.
+    pub(crate) fn terminate(&self) {
+        self.send_to_all(Signal::TERM);
+        // A stopped process would not react to TERM, so continue it.
+        self.send_to_all(Signal::CONT);
+    }
+
+    /// Waits for the end of the command and all that it has started, after [`terminate`](Self::terminate). Sends KILL to the
+    /// processes that are left after `grace`. Returns when all have ended, or cannot be killed.
     pub(crate) async fn stop(&mut self, grace: Duration, signals: &mut Signals) -> Outcome<ExitStatus> {
         let limit = Instant::now() + grace.min(FOR_EVER);
-        self.send(Signal::TERM);
-        // A stopped process would not react to TERM, so continue it.
-        self.send(Signal::CONT);
         let status = match timeout_at(limit, self.ended(signals)).await {
             Ok(status) => status,
             Err(_) => {
-                self.send(Signal::KILL);
+                self.send_to_all(Signal::KILL);
                 self.ended(signals).await
             }
         };
-        if self.reach == Reach::Group {
-            while test_kill_process_group(self.pid).is_ok() && Instant::now() < limit {
-                sleep(GLANCE).await;
+        while self.are_left() && Instant::now() < limit {
+            sleep(GLANCE).await;
+            self.reap_others();
+        }
+        // More than once: a process that is killed may just have started another one.
+        for _ in 0..KILLS {
+            if !self.are_left() {
+                break;
             }
-            self.send(Signal::KILL);
+            self.send_to_all(Signal::KILL);
+            sleep(GLANCE).await;
+            self.reap_others();
         }
         status
+    }
+
+    /// Whether processes are left that the command has started.
+    fn are_left(&self) -> bool {
+        let in_group = self.reach == Reach::Group && test_kill_process_group(self.pid).is_ok();
+        in_group || self.adopts && !descendants::all().is_empty()
+    }
+
+    /// Sends a signal to the command and all that it has started, also in process groups and sessions of their own.
+    fn send_to_all(&self, signal: Signal) {
+        if !self.adopts || self.reach == Reach::Group {
+            self.send(signal);
+        }
+        if self.adopts {
+            let has_it = |pid: &Pid| self.reach == Reach::Group && getpgid(Some(*pid)) == Ok(self.pid);
+            for pid in descendants::all().into_iter().filter(|pid| !has_it(pid)) {
+                kill_process(pid, signal).ok();
+            }
+        }
     }
 
     fn pass_on(&self, signal: Signal) {

@@ -33,7 +33,11 @@ pub(crate) fn tied(words: &[OsString]) -> Command {
 
 /// What a failure to spawn a [`tied`] command means.
 pub(crate) fn unspawned(command: &Command, error: &io::Error) -> Failure {
-    if cfg!(target_os = "linux") {
+    if error.kind() == io::ErrorKind::ArgumentListTooLong {
+        // The step before the command has one argument more than the command itself.
+        let program = command.get_args().nth(2).unwrap_or(command.get_program());
+        Failure::exec(&program.to_string_lossy(), error)
+    } else if cfg!(target_os = "linux") {
         Failure::internal("cannot start the command: no new process", error)
     } else {
         unexecuted(command, error)

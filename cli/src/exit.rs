@@ -96,6 +96,9 @@ impl Failure {
     /// The command could not be executed.
     pub(crate) fn exec(command: &str, error: &io::Error) -> Self {
         let (status, hint) = match error.kind() {
+            ErrorKind::ArgumentListTooLong => {
+                (NOT_EXECUTABLE, "its arguments and the environment are longer than the system allows")
+            }
             ErrorKind::NotFound => (NOT_FOUND, "is it installed, and in PATH?"),
             ErrorKind::PermissionDenied => (NOT_EXECUTABLE, "is it a program, and may you execute it?"),
             _ => (NOT_EXECUTABLE, "is it a program for this machine?"),
@@ -152,6 +155,7 @@ impl Failure {
     pub(crate) fn report(self) -> ExitCode {
         let Self { status, interrupted, .. } = self.said();
         if interrupted {
+            output::flush();
             signals::die_of_interrupt();
         }
         status.into()

@@ -1,11 +1,14 @@
 //! Which locks the parent processes hold. They say so in an environment variable, and the store must confirm it.
 
-use std::env;
+use std::{env, fs};
 
 use dlock::{Error, Guard, Kind, LockName, Locks, Token};
 use serde::{Deserialize, Serialize};
 
-use crate::exit::{Failure, Outcome};
+use crate::{
+    descendants::Status,
+    exit::{Failure, Outcome},
+};
 
 /// The variable in which a dlock tells child processes which locks it and its parents hold. Private: its form may change.
 pub(crate) const VARIABLE: &str = "DLOCK_HELD";
@@ -19,7 +22,40 @@ pub(crate) struct Held {
     token: Option<u64>,
     /// The id of the hold: somebody else's hold may be of the same kind.
     claim: String,
+    /// The dlock that holds it.
+    #[serde(default)]
+    run: Option<Run>,
 }
+
+/// A process of dlock. A process of the same number that was started later is another one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Run {
+    pid: i32,
+    started: u64,
+    /// Namespace of the process number.
+    namespace: String,
+}
+
+impl Run {
+    /// This process. `None` where the system does not tell when it was started.
+    fn here() -> Option<Self> {
+        let pid = i32::try_from(std::process::id()).ok()?;
+        Some(Self { pid, started: Status::of(pid)?.started, namespace: namespace()? })
+    }
+
+    /// Whether it has not ended yet, as far as this process can see.
+    fn lives(&self) -> bool {
+        let is_visible = namespace().is_some_and(|here| here == self.namespace);
+        !is_visible || Status::of(self.pid).is_some_and(|status| status.started == self.started)
+    }
+}
+
+fn namespace() -> Option<String> {
+    Some(fs::read_link("/proc/self/ns/pid").ok()?.to_string_lossy().into_owned())
+}
+
+/// Characters of a claim's id that are the same on all members of a RedLock, and unique all the same.
+const COMMON: usize = 30;
 
 /// All of them, from the outermost.
 #[derive(Debug)]
@@ -39,8 +75,10 @@ impl Above {
     /// If the store cannot tell who holds a lock, this trusts the environment.
     pub(crate) async fn enter(&self, locks: &Locks, name: &LockName, kind: Kind) -> Outcome<Option<&Held>> {
         let store = &locks.info().identity;
-        let Some(held) = self.0.iter().rfind(|held| held.store == *store && held.name == name.as_str())
-        else {
+        let is_above = |held: &&Held| held.store == *store && held.name == name.as_str();
+        // A process that the command has left running may come when the run around it is over.
+        let lives = |held: &&Held| held.run.as_ref().is_none_or(Run::lives);
+        let Some(held) = self.0.iter().rfind(is_above).filter(lives) else {
             return Ok(None);
         };
         let holders = match locks.inspect(name).await {
@@ -48,7 +86,8 @@ impl Above {
             Err(Error::Unsupported { .. }) => return held.admits(name, kind).map(Some),
             Err(error) => return Err(error.into()),
         };
-        if held.claim.is_empty() || !holders.iter().any(|holder| holder.id.starts_with(&held.claim)) {
+        let claim = held.claim.get(..COMMON).unwrap_or(&held.claim);
+        if claim.is_empty() || !holders.iter().any(|holder| holder.id.starts_with(claim)) {
             return Ok(None);
         }
         held.admits(name, kind).map(Some)
@@ -67,7 +106,7 @@ impl Held {
     pub(crate) fn new(locks: &Locks, kind: Kind, guard: &Guard) -> Self {
         let (store, name, kind) = (locks.info().identity.clone(), guard.name().to_string(), kind.to_string());
         let claim = guard.id().map(|id| id.to_string()).unwrap_or_default();
-        Self { store, name, kind, token: guard.token().map(Token::get), claim }
+        Self { store, name, kind, token: guard.token().map(Token::get), claim, run: Run::here() }
     }
 
     pub(crate) fn token(&self) -> Option<u64> {

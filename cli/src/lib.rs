@@ -9,6 +9,7 @@ mod args;
 mod child;
 mod choice;
 mod completion;
+mod descendants;
 mod exec;
 mod exit;
 mod held;
@@ -50,7 +51,9 @@ pub fn main(registry: Registry) -> ExitCode {
     let mut words = env::args_os().skip(1);
     // Handled before clap, because every `run` comes here, and because users never call it.
     if words.next().is_some_and(|word| word == exec::STEP) {
-        return exec::step(words).report();
+        let code = exec::step(words).report();
+        output::flush();
+        return code;
     }
     completion::answer(&registry);
     let parsed = Cli::with(&registry).try_get_matches().and_then(|matches| {
@@ -64,10 +67,12 @@ pub fn main(registry: Registry) -> ExitCode {
             return if message.use_stderr() { USAGE.into() } else { ExitCode::SUCCESS };
         }
     };
-    match obey(&stores, cli.command) {
+    let code = match obey(&stores, cli.command) {
         Ok(status) => status.into(),
         Err(failure) => failure.of_store(&stores.which()).report(),
-    }
+    };
+    output::flush();
+    code
 }
 
 fn obey(stores: &Stores<'_>, command: Command) -> Outcome {

@@ -27,6 +27,8 @@ struct Job {
     name: LockName,
     how: How,
     options: LockOptions,
+    /// Whether `options` has a ttl from the command line.
+    has_ttl: bool,
     patience: Patience,
     busy: BusyArgs,
     /// Whether the lock is to stay taken after the command.
@@ -94,6 +96,7 @@ async fn take(
         name,
         how,
         options: if at_least.is_zero() { options } else { options.at_least(at_least) },
+        has_ttl: args.ttl.is_some(),
         stays: !at_least.is_zero(),
         patience,
         busy: args.busy,
@@ -145,7 +148,11 @@ impl Job {
         let Self { name, options, .. } = &self;
         let guard = match &self.how {
             How::Ticket(ticket) => {
-                let locks = locks.clone().with_defaults(options.clone());
+                // Without --ttl, the store's: its configuration may say one.
+                let locks = match self.has_ttl {
+                    true => locks.clone().with_defaults(options.clone()),
+                    false => locks.clone(),
+                };
                 let resumed = async { locks.resume(ticket).await.map_err(ticket::used_up) };
                 signals.unless(resumed).await?
             }
@@ -196,6 +203,8 @@ impl Job {
                 child::likewise(status)
             }
             reason = guard.lost() => {
+                // First of all: nothing may keep the command running beside the next holder.
+                child.terminate();
                 let failure = Failure::lost(&self.name, reason, "stopping the command").said();
                 child.stop(self.kill_after, signals).await?;
                 Err(failure)

@@ -47,7 +47,13 @@ pub(crate) async fn connect_as(
     does: &str,
     patience: Patience,
 ) -> Outcome<(Locks, Who)> {
-    let told = who.who.as_ref().map(|who| values::utf8(who, "what --who or DLOCK_WHO says"));
+    // An empty variable is as good as none.
+    let is_unset = std::env::var_os("DLOCK_WHO").is_some_and(|who| who.is_empty());
+    let told = who
+        .who
+        .as_ref()
+        .filter(|who| !(is_unset && who.is_empty()))
+        .map(|who| values::utf8(who, "what --who or DLOCK_WHO says"));
     let told = told.transpose()?.map(Who::new).transpose()?;
     let locks = connect_within(stores.registry, chosen, patience).await?;
     let of_url = || chosen.url()?.param("who").map(Who::new)?.ok();

@@ -18,6 +18,11 @@ use crate::{
 /// Takes a lock that outlives this process, and prints its ticket.
 pub(crate) async fn acquire(stores: &Stores<'_>, args: Acquire) -> Outcome {
     let name = values::name(&args.name)?;
+    if output::stdout_is_closed() {
+        return Err(Failure::usage(
+            "stdout is closed, and the ticket is written there; only it gives the lock back",
+        ));
+    }
     let above = Above::from_env()?;
     let mut signals = Signals::listen()?;
     let does = format!("dlock acquire {name}");
@@ -27,7 +32,7 @@ pub(crate) async fn acquire(stores: &Stores<'_>, args: Acquire) -> Outcome {
     let connecting = store::connect_as(stores, &chosen, &args.who, &does, patience);
     let (locks, who) = signals.unless(connecting).await?;
     let outcome = match signals.unless(take(&locks, &who, &name, above, &args, patience)).await {
-        Ok((ticket, since)) => hand_over(&locks, &ticket, since, &args).await,
+        Ok((ticket, since)) => hand_over(&locks, &ticket, since, &args, &mut signals).await,
         Err(failure) => Err(args.busy.told(failure, wait)),
     };
     store::close(&locks).await;
@@ -61,10 +66,19 @@ async fn take(
 }
 
 /// Prints the ticket. If nobody gets it, nobody can give the lock back, so this does.
-async fn hand_over(locks: &Locks, ticket: &Ticket, since: SystemTime, args: &Acquire) -> Outcome {
+async fn hand_over(
+    locks: &Locks,
+    ticket: &Ticket,
+    since: SystemTime,
+    args: &Acquire,
+    signals: &mut Signals,
+) -> Outcome {
     let text =
         if args.json { json::acquired(ticket, args.lasting, since) } else { Ok(format!("{ticket}\n")) };
-    let printed = text.and_then(output::hand_over);
+    let printed = match text {
+        Ok(text) => signals.unless(output::hand_over(text)).await,
+        Err(error) => Err(error),
+    };
     if printed.is_err() {
         // The first failure is the one to tell.
         locks.release(ticket).await.ok();
@@ -89,7 +103,8 @@ pub(crate) async fn release(stores: &Stores<'_>, args: Release) -> Outcome {
 pub(crate) fn used_up(error: Error) -> Failure {
     let hint = match error {
         Error::Lost { .. } => {
-            "; the ticket's time is over, or it was used before, or somebody has unlocked the lock"
+            "; the ticket's time is over, another process uses or has used it, somebody has unlocked the lock, or the \
+             ticket is of another store than this one"
         }
         _ => "",
     };

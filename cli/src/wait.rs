@@ -3,7 +3,7 @@
 use std::{
     convert::Infallible,
     future::pending,
-    io::{self, IsTerminal, Write},
+    io::{self, IsTerminal},
     pin::pin,
     time::Duration,
 };
@@ -162,7 +162,7 @@ impl StatusLine {
         let width = tcgetwinsize(io::stderr()).map_or(0, |size| size.ws_col);
         let width = if width == 0 { UNTOLD_WIDTH } else { width };
         let text: String = format!("dlock: {text}").chars().take(usize::from(width) - 1).collect();
-        write!(io::stderr(), "\r\x1b[2K{text}").ok();
+        output::status(format!("\r\x1b[2K{text}"));
         self.0 = true;
     }
 }
@@ -170,7 +170,7 @@ impl StatusLine {
 impl Drop for StatusLine {
     fn drop(&mut self) {
         if self.0 {
-            write!(io::stderr(), "\r\x1b[2K").ok();
+            output::status("\r\x1b[2K".to_owned());
         }
     }
 }

@@ -1,6 +1,71 @@
 //! A lock that is lost while the command runs.
 
+use std::{
+    io::{PipeReader, PipeWriter, Write},
+    process::Stdio,
+};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::place::{Place, lives, until};
+
+/// A pipe that nobody reads and that takes no more.
+fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let flags = fcntl_getfl(&writer).unwrap();
+    fcntl_setfl(&writer, flags | OFlags::NONBLOCK).unwrap();
+    for piece in [&[b'x'; 4096][..], b"x"] {
+        while writer.write(piece).is_ok() {}
+    }
+    fcntl_setfl(&writer, flags).unwrap();
+    (reader, writer)
+}
+
+#[test]
+fn a_command_whose_lock_is_lost_is_stopped_though_nobody_reads_what_dlock_says() {
+    let place = Place::new();
+    let (_reader, writer) = full_pipe();
+    let text = "exec 2>/dev/null; echo $$ >pid; exec sleep 1000";
+    let mut run = place.dlock(["run", "--ttl", "2s", "x", "-c", text]);
+    let mut run = run.stderr(writer).stdout(Stdio::null()).spawn().unwrap();
+    until("the command runs", || !place.read("pid").is_empty());
+    assert_eq!(place.run(["unlock", "--force", "x"]).status, 0);
+    let command = place.read("pid").trim().to_owned();
+    until("the command is stopped", || !lives(&command));
+    until("dlock ends", || run.try_wait().unwrap().is_some());
+    assert_eq!(run.wait().unwrap().code(), Some(74));
+}
+
+#[test]
+fn a_process_of_a_lost_lock_is_stopped_in_whatever_session_it_is() {
+    let place = Place::new();
+    let run = place.start(&["--ttl", "2s", "x"], "setsid sleep 1000 >/dev/null 2>&1 & echo $!; wait");
+    let elsewhere = run.first.clone();
+    until("it has a session of its own", || {
+        let stat = std::fs::read_to_string(format!("/proc/{elsewhere}/stat")).unwrap_or_default();
+        stat.contains("(sleep)")
+    });
+    assert_eq!(place.run(["unlock", "--force", "x"]).status, 0);
+    until("it is stopped", || !lives(&elsewhere));
+    assert_eq!(run.end().status, 74);
+}
+
+#[test]
+fn a_lock_whose_ticket_nobody_can_read_is_given_back() {
+    let place = Place::new();
+    let (_reader, writer) = full_pipe();
+    let mut acquire = place.dlock(["acquire", "--for", "1h", "x"]).stdout(writer).spawn().unwrap();
+    until("the lock is held", || place.run(["inspect", "x"]).status == 0);
+    until("it reacts to TERM", || {
+        kill_process(Pid::from_child(&acquire), Signal::TERM).ok();
+        acquire.try_wait().unwrap().is_some()
+    });
+    assert_eq!(place.run(["inspect", "x"]).status, 1, "the lock stays taken, and nobody has its ticket");
+    let closed = place.run_shell(r#""$DLOCK" acquire --for 1h x >&-"#);
+    assert_eq!(closed.status, 64, "{}", closed.err);
+    assert_eq!(place.run(["inspect", "x"]).status, 1, "the lock stays taken, and nobody has its ticket");
+}
 
 #[test]
 fn a_command_whose_lock_is_lost_is_told_to_stop() {
@@ -12,7 +77,7 @@ fn a_command_whose_lock_is_lost_is_told_to_stop() {
     assert_eq!(place.run(["unlock", "--force", "x"]).status, 0);
     let ended = run.end();
     assert_eq!((ended.status, &*ended.out), (74, "TERM\n"), "{}", ended.err);
-    assert!(ended.err.starts_with("dlock: lost lock `x`: "), "{}", ended.err);
+    assert!(ended.err.contains("dlock: lost lock `x`: "), "{}", ended.err);
     // The shell may add messages about the processes that it had started.
     assert_eq!(ended.err.matches("dlock: ").count(), 1, "{}", ended.err);
 }

@@ -1,6 +1,6 @@
 //! A `dlock run` inside the command of another.
 
-use crate::place::{Ended, Place};
+use crate::place::{Ended, Place, until};
 
 const TOLD: &str = r#"echo "$DLOCK_NAME $DLOCK_TOKEN""#;
 
@@ -112,4 +112,17 @@ fn an_environment_that_cannot_be_read_is_an_error_and_not_a_deadlock() {
 fn a_try_inside_the_command_says_what_a_run_would_get() {
     let place = Place::new();
     assert_eq!(place.run(["run", "x", "-c", r#""$DLOCK" try x"#]).status, 0);
+}
+
+#[test]
+fn a_process_that_outlives_the_run_around_it_does_not_enter() {
+    let place = Place::new();
+    let left = r#"(while ! [ -e go ]; do sleep 0.05; done; "$DLOCK" run -n x -- touch entered; echo $? >status) >/dev/null 2>&1 &"#;
+    let ended = place.run(["run", "--at-least", "10m", "x", "-c", left]);
+    assert_eq!((ended.status, &*ended.err), (0, ""));
+    assert_eq!(place.run(["try", "x"]).status, 75, "the lock stays taken");
+    std::fs::write(place.path("go"), "").unwrap();
+    until("it has tried", || !place.read("status").is_empty());
+    assert_eq!(place.read("status").trim(), "75", "it entered without a lock");
+    assert!(!place.path("entered").exists());
 }

@@ -66,6 +66,19 @@ impl Place {
         Ended::of(&mut self.dlock(args))
     }
 
+    /// A shell with the variables of [`dlock`](Self::dlock).
+    pub(crate) fn run_shell(&self, text: &str) -> Ended {
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(text).current_dir(&self.0).stdin(Stdio::null()).process_group(0);
+        for (key, value) in self.dlock(["help"]).get_envs() {
+            match value {
+                Some(value) => shell.env(key, value),
+                None => shell.env_remove(key),
+            };
+        }
+        Ended::of(&mut shell)
+    }
+
     /// A running `dlock run NAME -- sh -c TEXT`, after it has printed its first line.
     pub(crate) fn start(&self, args: &[&str], text: &str) -> Started {
         let args = [&["run"], args, &["--", "sh", "-c", text]].concat();

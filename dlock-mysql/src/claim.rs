@@ -5,7 +5,7 @@ use std::{collections::HashMap, future::pending, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use dlock_core::{
     ClaimId, Kind, Result, Token, Wait,
-    driver::{Attempt, Claim, Entry, Grant, Moment, Release, Renewal, Request, Seat, watched},
+    driver::{Attempt, Claim, Entry, Grant, Moment, Release, Renewal, Request, Resumption, Seat, watched},
 };
 use futures_util::{
     FutureExt as _,
@@ -17,11 +17,11 @@ use tokio::time::Instant;
 use crate::{
     client::{Client, Mark, Record, micros},
     connection::{Acts, Answer, Call, Line},
-    error::STORE,
+    error::{self, STORE},
     inspect::Row,
     keys,
     sql::{
-        AGAIN, ATTEMPT, Batch, DETACH, NOTHING, RELEASE, RING_AGAIN, SWEEP, TAKE, TRY_CLEAN, TRY_CONDITION,
+        AGAIN, ATTEMPT, Batch, DETACH, NOTHING, RELEASE, RESUME, RING_AGAIN, SWEEP, TRY_CLEAN, TRY_CONDITION,
         literal,
     },
 };
@@ -34,9 +34,10 @@ const LONGEST_POLL: Duration = Duration::from_millis(200);
 /// How often a claim asks that waits for a doorbell. A lock that is broken rings none.
 const PATROL: Duration = Duration::from_secs(2);
 
-/// Which statement of `attempt.sql` puts the claim into the queue or keeps it alive. A try has one more before it.
-const ENTERS: usize = 2;
-const TRY_ENTERS: usize = 3;
+/// Statements of `attempt.sql`: the one that draws the claim's number, and the one that puts the claim into the queue or keeps it alive. A try has one more before it.
+const DRAWS: usize = 1;
+const ENTERS: usize = 3;
+const TRY_ENTERS: usize = 4;
 
 /// Which statement of `again.sql` keeps it alive.
 const STAYS: usize = 2;
@@ -52,8 +53,8 @@ pub(crate) struct MysqlClaim {
     is_queued: bool,
     /// While the claim is in the queue, or may be.
     mark: Option<Mark>,
-    /// Whether the next renewal takes the claim, which may be another client's, or detached.
-    takes: bool,
+    /// Id under which the store may know the hold, once `detach` was called.
+    ticket: Option<ClaimId>,
 }
 
 /// How the end of a claim ahead is heard of.
@@ -74,7 +75,7 @@ impl Awaited {
 
 impl MysqlClaim {
     pub(crate) fn new(client: Arc<Client>, request: Request) -> Self {
-        Self { client, request, waits: HashMap::new(), polls: 0, is_queued: false, mark: None, takes: true }
+        Self { client, request, waits: HashMap::new(), polls: 0, is_queued: false, mark: None, ticket: None }
     }
 
     /// A call about this claim, on the session that has the claim's doorbell. If no session has it, the call may take it.
@@ -170,6 +171,9 @@ impl MysqlClaim {
         }
         let ended = self.client.connection.sessions_ended();
         let answer = self.client.connection.call(call).await?;
+        if !self.is_queued && answer.changed_by(DRAWS) == 0 {
+            return Err(STORE.refused(error::FENCE));
+        }
         let mut rows = answer.rows.iter().map(Row::of_attempt).collect::<Result<Vec<_>>>()?;
         let own = rows.iter().position(|row| row.entry.id == id).map(|at| rows.remove(at));
         let was_queued = std::mem::replace(&mut self.is_queued, own.is_some());
@@ -238,32 +242,37 @@ impl MysqlClaim {
         self.mark = None;
     }
 
-    fn renewed(&mut self, is_there: bool, valid_for: Duration) -> Renewal {
-        if is_there {
-            return Renewal::Renewed { valid_for };
+    /// Sends a batch that changes the claim's id, and that the server ignores once the caller has given up. The last row begins with
+    /// whether the batch came in time.
+    async fn rename(&mut self, batch: String, home: Option<&Arc<Line>>) -> Result<Answer> {
+        let limit = self.client.connection.limit(self.request.ttl);
+        let mut call = self.about(batch, limit, home);
+        call.acts = Acts::InTime;
+        let answer = self.client.connection.call(call).await?;
+        if last_number::<i64>(&answer, 0)? == 0 {
+            answer.line.doubt_clock();
+            return Err(STORE.late(limit));
         }
-        self.left();
-        Renewal::Lost
+        Ok(answer)
     }
 
-    /// Renews the claim as this client's own, and takes its doorbell.
-    async fn take(&mut self) -> Result<bool> {
-        let (queue, home) = (&self.client.connection.tables.queue, self.client.here.home(self.request.id));
-        let batch = TAKE.with(&[
-            ("queue", queue),
-            ("claim", &keys::claim(self.request.id)),
-            ("who", &literal(self.request.who.text().as_bytes())),
-            ("ttl", &micros(self.request.ttl)),
-            ("bell", &self.bell_for(home.as_ref())),
-        ]);
-        let ended = self.client.connection.sessions_ended();
-        let limit = self.client.connection.limit(self.request.ttl);
-        let answer = self.call(batch, limit, home.as_ref()).await?;
-        let is_there = answer.changed() > 0;
-        if is_there {
-            self.note_home(home.as_ref(), &answer.line, ended);
+    /// Tells the store that the hold is alive. `None` if it is gone, else how long ago the server has confirmed it: another claim's
+    /// renewal may have carried it.
+    async fn keep_alive(&mut self) -> Result<Option<Duration>> {
+        let (client, id, ttl) = (Arc::clone(&self.client), self.request.id, self.request.ttl);
+        let connection = &client.connection;
+        let looks_at_bell =
+            connection.waits.are_on() && client.here.is_to_be_looked_at(id, connection.sessions_ended(), ttl);
+        self.mark.get_or_insert_with(|| client.mark(id));
+        let sent = Moment::now();
+        if !looks_at_bell && let Some(age) = client.standing.news(id, ttl).await {
+            return Ok(Some(age));
         }
-        Ok(is_there)
+        if client.renewals.ask(Arc::new(Record { id, ttl, looks_at_bell }), ttl).await? {
+            client.standing.note(id, ttl, sent);
+            return Ok(Some(sent.elapsed()));
+        }
+        Ok(None)
     }
 
     /// Rings with the session that has the doorbell, if that is not this one, which has rung: a renewal with others may have taken the
@@ -313,7 +322,6 @@ impl Claim for MysqlClaim {
         }
         if let (Some(own), true) = (&own, ahead.is_empty()) {
             self.waits.clear();
-            self.takes = false;
             let token = Token::new(own.number);
             return Ok(Attempt::Granted(Grant { token, valid_for: self.request.ttl }));
         }
@@ -334,55 +342,76 @@ impl Claim for MysqlClaim {
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        let (client, id, ttl) = (Arc::clone(&self.client), self.request.id, self.request.ttl);
-        let connection = &client.connection;
-        let looks_at_bell =
-            connection.waits.are_on() && client.here.is_to_be_looked_at(id, connection.sessions_ended(), ttl);
-        self.mark.get_or_insert_with(|| client.mark(id));
         let sent = Moment::now();
-        let takes = self.takes;
-        let is_there = if takes {
-            self.take().await
-        } else if !looks_at_bell && let Some(age) = client.standing.news(id, ttl).await {
-            return Ok(Renewal::Renewed { valid_for: ttl.saturating_sub(age) });
-        } else {
-            client.renewals.ask(Arc::new(Record { id, ttl, looks_at_bell }), ttl).await
-        };
-        if takes && is_there.is_ok() {
-            self.takes = false;
-            client.ring(id);
+        let confirmed = self.keep_alive().await?;
+        if let Some(age) = confirmed {
+            let valid_for = self.request.ttl.saturating_sub(age.saturating_sub(sent.elapsed()));
+            return Ok(Renewal::Renewed { valid_for });
         }
-        if let Ok(true) = is_there {
-            client.standing.note(id, ttl, sent);
-        }
-        is_there.map(|is_there| self.renewed(is_there, ttl))
+        self.left();
+        Ok(Renewal::Lost)
     }
 
-    async fn detach(&mut self, lasting: Duration, _ticket: ClaimId) -> Result<Renewal> {
+    async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
         let (client, id) = (Arc::clone(&self.client), self.request.id);
         let (home, ring) = (client.here.home(id), self.ring());
         let values = [
             ("queue", client.connection.tables.queue.as_str()),
+            ("name", &literal(self.request.name.as_str().as_bytes())),
             ("claim", &keys::claim(id)),
+            ("ticket", &keys::claim(ticket)),
             ("ttl", &micros(lasting)),
             ("ring", &ring),
         ];
-        let limit = client.connection.limit(self.request.ttl);
-        // A renewal with others would shorten its time.
         client.standing.forget(id);
-        self.takes = true;
-        let answer = self.call(DETACH.with(&values), limit, home.as_ref()).await?;
-        // The claim is nobody's now: this client neither rings for it nor wakes others when this object ends.
+        self.ticket = Some(ticket);
+        let answer = self.rename(DETACH.with(&values), home.as_ref()).await?;
+        // This client neither rings for the claim nor wakes others when this object ends: the claim is nobody's now.
         self.ring_elsewhere(&answer.line).await;
         self.left();
-        Ok(if answer.changed() > 0 { Renewal::Renewed { valid_for: lasting } } else { Renewal::Lost })
+        Ok(match last_number::<i64>(&answer, 1)? {
+            1 => Renewal::Renewed { valid_for: lasting },
+            _ => Renewal::Lost,
+        })
+    }
+
+    async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
+        let (client, id) = (Arc::clone(&self.client), self.request.id);
+        self.mark.get_or_insert_with(|| client.mark(id));
+        let home = client.here.home(id);
+        let values = [
+            ("queue", client.connection.tables.queue.as_str()),
+            ("name", &literal(self.request.name.as_str().as_bytes())),
+            ("claim", &keys::claim(id)),
+            ("ticket", &keys::claim(ticket)),
+            ("who", &literal(self.request.who.text().as_bytes())),
+            ("ttl", &micros(self.request.ttl)),
+            ("bell", &self.bell_for(home.as_ref())),
+        ];
+        let ended = client.connection.sessions_ended();
+        let answer = self.rename(RESUME.with(&values), home.as_ref()).await?;
+        if last_number::<i64>(&answer, 1)? != 1 {
+            self.left();
+            return Ok(Resumption::Gone);
+        }
+        self.ticket = None;
+        self.note_home(home.as_ref(), &answer.line, ended);
+        client.ring(ticket);
+        let token = Token::new(last_number(&answer, 2)?);
+        let had_own_id = last_number::<i64>(&answer, 3)? == 1;
+        let remaining = Duration::from_micros(last_number(&answer, 4)?);
+        Ok(Resumption::Resumed {
+            grant: Grant { token, valid_for: self.request.ttl },
+            remaining: (!had_own_id).then_some(remaining),
+        })
     }
 
     async fn release(&mut self) -> Result<Release> {
         let (client, id) = (Arc::clone(&self.client), self.request.id);
         let (home, ring) = (client.here.home(id), self.ring());
         let queue = client.connection.tables.queue.as_str();
-        let mut batch = RELEASE.with(&[("queue", queue), ("claim", &keys::claim(id)), ("ring", &ring)]);
+        let claims: Vec<_> = std::iter::once(id).chain(self.ticket).map(keys::claim).collect();
+        let mut batch = RELEASE.with(&[("queue", queue), ("claims", &claims.join(",")), ("ring", &ring)]);
         if client.sweeps() {
             batch.push(';');
             batch.push_str(&SWEEP.with(&[("queue", queue)]));
@@ -420,6 +449,15 @@ impl Claim for MysqlClaim {
             self.waits.insert(ahead, Awaited::silent());
         }
     }
+}
+
+/// A column of the last row of a batch that ends with one row of numbers.
+fn last_number<'a, T>(answer: &'a Answer, at: usize) -> Result<T>
+where
+    T: sqlx::Decode<'a, sqlx::MySql>,
+{
+    let row = answer.rows.last().ok_or_else(|| STORE.garbled("a detached claim"))?;
+    sqlx::Row::try_get_unchecked(row, at).map_err(error::explain)
 }
 
 /// A queue row that cannot be read.

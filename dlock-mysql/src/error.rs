@@ -23,6 +23,10 @@ pub(crate) const SWAPPED: &str = "a proxy gives the calls of one connection to s
 pub(crate) const SMALL_PACKET: &str =
     "`max_allowed_packet` of the server is too small for a call: set it to 64 KiB or more";
 
+/// Reason for a fence without the row of a name: its numbers would go back.
+pub(crate) const FENCE: &str = "the table `dlock_fence` lacks rows, so no token can be drawn; once no client holds a lock, \
+    drop the tables `dlock_%`: the next client makes them again";
+
 const CERTIFICATE: &str =
     "there is no TLS connection to the server: look at its certificate, and name its authority with `ca`";
 

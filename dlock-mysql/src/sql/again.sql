@@ -5,7 +5,7 @@
 :writable;
 DELETE FROM :queue
     WHERE name = :name AND expires <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
-UPDATE :queue SET expires = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :ttl WHERE claim = :claim;
+UPDATE :queue SET expires = GREATEST(expires, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :ttl) WHERE claim = :claim;
 DO IF(ROW_COUNT() > 0, :bell, 0);
 SELECT seq, claim, kind, slots, expires - LEAST(expires, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) AS time_left
     FROM :queue

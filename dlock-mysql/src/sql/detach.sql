@@ -1,6 +1,16 @@
--- Gives a claim that has not expired an end that nobody renews, and rings those who wait for it: its doorbell is gone.
--- In: queue: the table; claim; ttl: microseconds; ring: what rings the doorbell, or 0. Out: one changed row, or none if the claim is gone.
+-- Renames a hold to its ticket, with an end that needs no renewal, and wakes the waiters: its doorbell is released. A hold that has the
+-- ticket's id already is only extended. After @dlock_until the batch changes nothing, because its caller may have given up. The rows are
+-- locked first, so that the deadline is compared after any wait for another transaction.
+-- In: queue: the table; name, claim, ticket; ttl: microseconds; ring: SQL that releases the doorbell, or 0.
+-- Out: the locked rows; then a row with 1 if the deadline had not passed, and the number of changed rows.
 :writable;
-UPDATE :queue SET expires = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :ttl
-    WHERE claim = :claim AND expires > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
-DO :ring
+START TRANSACTION;
+SELECT claim FROM :queue WHERE claim IN (:claim, :ticket) FOR UPDATE;
+SET @dlock_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
+SET @dlock_in_time = @dlock_now < @dlock_until;
+UPDATE :queue SET expires = IF(claim = :ticket, GREATEST(expires, @dlock_now + :ttl), @dlock_now + :ttl), claim = :ticket
+    WHERE claim IN (:claim, :ticket) AND name = :name AND expires > @dlock_now AND @dlock_in_time;
+SET @dlock_changed = ROW_COUNT();
+COMMIT;
+DO IF(@dlock_in_time, :ring, 0);
+SELECT @dlock_in_time, @dlock_changed

@@ -1,6 +1,7 @@
--- Deletes a claim, and rings those who wait for it. In: queue: the table; claim; ring: what rings the doorbell, or 0.
+-- Deletes a claim, under its own id or that of the ticket it was detached as, and rings those who wait for it.
+-- In: queue: the table; claims: a list; ring: what rings the doorbell, or 0.
 -- Out: one changed row, or none if the claim was gone; and a row with the number of the session.
 :writable;
-DELETE FROM :queue WHERE claim = :claim;
+DELETE FROM :queue WHERE claim IN (:claims);
 DO :ring;
 SELECT CONNECTION_ID()

@@ -16,7 +16,7 @@ use crate::{
 /// `zk://`.
 pub const DRIVER: Driver = Driver { schemes: &["zk"], connect: |url| Box::pin(connect(url)) };
 
-/// A client of a ZooKeeper store. Its claims share a session. When that session is over or cut off, new claims get another.
+/// A client of a ZooKeeper store. Its claims share a session, and further ones when it is full. When that session is over or cut off, new claims get another.
 /// Clones are the same client. Its sessions end when the last clone and the last claim are dropped.
 #[derive(Clone)]
 pub struct ZooKeeperBackend {
@@ -87,6 +87,10 @@ const KINDS: &[Kind] = &[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind:
 const LEAST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
+/// Maximum number of attempts in flight. An attempt sends up to four small requests, so a heartbeat queues behind a thousand of
+/// them at most, which a server answers in a tenth of a second.
+const ATTEMPTS: usize = 256;
+
 fn info(config: &ZooKeeperConfig, session: Duration) -> Info {
     // A renewal promises two thirds of the session less the age of the last heartbeat, which is a sixth or less.
     Info::new(STORE.store(), config.identity())
@@ -94,6 +98,7 @@ fn info(config: &ZooKeeperConfig, session: Duration) -> Info {
         .tokens(true)
         // As in Curator. A mutex of Curator cannot be downgraded, so nobody looks for a read hold in its place.
         .downgrades(&[Kind::Write])
+        .attempts_in_flight(ATTEMPTS)
         .ttl(LEAST..=session / 2)
         .session(session, LEAST..=LONGEST)
 }

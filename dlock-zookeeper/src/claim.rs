@@ -7,21 +7,33 @@ use dlock_core::{
     Error, Kind, Result, Token, Wait,
     driver::{Attempt, Claim, Grant, Moment, Release, Renewal, Request},
 };
-use futures_util::future::{OptionFuture, join_all};
-use zookeeper_client::{Client as ZkClient, CreateMode, Error as ZkError, EventType, MultiWriteError};
+use futures_util::future::{BoxFuture, OptionFuture, join_all};
+use tokio::time::timeout;
+use zookeeper_client::{
+    Client as ZkClient, CreateMode, Error as ZkError, EventType, MultiWriteError, OneshotWatcher,
+};
 
 use self::watch::Watch;
 use crate::{
-    client::{Client, Place, Queue},
-    connection::{Record, Session},
+    client::{Client, Place, Queue, Source},
+    connection::{Record, Session, WatchedPath},
     error::{self, STORE},
     keys::{self, Node},
 };
 
 mod watch;
 
-/// How many nodes that are gone a claim steps over in one attempt. A claim that is not done then asks again at once.
+/// How many nodes a claim tries to watch in one attempt. A claim that is not done then asks again at once.
 const STEPS: usize = 32;
+
+/// How many nodes in a row may be gone before the claim lists the queue again: a whole client may have died.
+const MISSES: usize = 2;
+
+/// How soon a claim looks again that has no room to watch all nodes ahead of it.
+const POLL: Duration = Duration::from_secs(1);
+
+/// How long a renewal waits for a look at the claim's own node, in parts of the ttl. The heartbeats tell enough.
+const QUICK: u32 = 12;
 
 const ASK_AGAIN: Attempt = Attempt::Busy { retry_in: Duration::ZERO };
 
@@ -37,13 +49,29 @@ pub(crate) struct ZooKeeperClaim {
     queue: Option<Arc<Queue>>,
     /// The nodes ahead of which one must leave first.
     ahead: Vec<Watch>,
+    /// Whether the session had no room to watch all of them.
+    is_partly_blind: bool,
     /// The claim's own node, once it holds the lock.
     own: Option<Watch>,
+    /// A request of a renewal for the node of this name, which was under way when the renewal's time was over.
+    looking: Option<(String, BoxFuture<'static, Result<Look>>)>,
 }
+
+/// The claim's own node as a renewal found it. `None` if it is gone, `Some(None)` if the session has no room to watch it.
+type Look = Option<Option<(Vec<u8>, OneshotWatcher, WatchedPath)>>;
 
 impl ZooKeeperClaim {
     pub(crate) fn new(client: Arc<Client>, request: Request) -> Self {
-        Self { client, request, session: None, queue: None, ahead: Vec::new(), own: None }
+        Self {
+            client,
+            request,
+            session: None,
+            queue: None,
+            ahead: Vec::new(),
+            is_partly_blind: false,
+            own: None,
+            looking: None,
+        }
     }
 
     /// How long an attempt may take. A new connection may be under way, so the call does not give up early. But the next
@@ -55,7 +83,7 @@ impl ZooKeeperClaim {
     async fn ask(&mut self) -> Result<Attempt> {
         self.client.info.check_kind(self.request.kind)?;
         let directory = self.client.directory(&self.request.name)?;
-        let session = self.enter().await?;
+        let session = self.enter(&directory).await?;
         let Request { id, ttl, kind, wait, .. } = self.request;
         // Before anything that may take long: the keeper of the claim is alive, also while the session has no connection.
         if !session.touch(id, ttl) {
@@ -73,15 +101,16 @@ impl ZooKeeperClaim {
                     // Nobody ahead has left, so nothing has changed if the session lives.
                     return session.left().map(|_| UNTIL_WOKEN);
                 }
+                if self.is_partly_blind {
+                    queue.list_after(&zk, queue.lists(), Source::Server).await?;
+                    is_fresh = true;
+                }
                 known
             }
             None => {
                 if wait == Wait::Never {
                     // The client's server may be behind, and still show a lock that was released.
-                    let (sync, list) =
-                        tokio::join!(zk.sync(&directory), queue.list_after(&zk, queue.lists()));
-                    sync.map_err(error::explain)?;
-                    list?;
+                    queue.list_after(&zk, queue.lists(), Source::Leader).await?;
                     if queue.is_busy(self.request.entry()) {
                         session.forget(id);
                         return Ok(UNTIL_WOKEN);
@@ -92,6 +121,7 @@ impl ZooKeeperClaim {
                 made
             }
         };
+        let mut misses = 0;
         for _ in 0..STEPS {
             match queue.place(&node) {
                 Place::First if is_fresh || self.watch_own(&session, &zk, &node).await? => {
@@ -100,7 +130,7 @@ impl ZooKeeperClaim {
                     return Ok(Attempt::Granted(Grant { token: Token::new(token), valid_for }));
                 }
                 Place::Unknown if !is_fresh => {
-                    queue.list_after(&zk, queue.lists()).await?;
+                    queue.list_after(&zk, queue.lists(), Source::Server).await?;
                     is_fresh = true;
                 }
                 // Nobody here knows whether somebody has deleted the node. A try leaves nothing behind. Any other claim looks
@@ -120,10 +150,16 @@ impl ZooKeeperClaim {
                     return Ok(UNTIL_WOKEN);
                 }
                 Place::Behind(names) => {
-                    if self.park(&zk, &queue, names).await? {
-                        return session.left().map(|_| UNTIL_WOKEN);
+                    if self.park(&session, &zk, &queue, names).await? {
+                        let answer =
+                            if self.is_partly_blind { Attempt::Busy { retry_in: POLL } } else { UNTIL_WOKEN };
+                        return session.left().map(|_| answer);
                     }
-                    is_fresh = false;
+                    misses += 1;
+                    is_fresh = misses % MISSES == 0;
+                    if is_fresh {
+                        queue.list_after(&zk, queue.lists(), Source::Server).await?;
+                    }
                 }
             }
         }
@@ -132,20 +168,30 @@ impl ZooKeeperClaim {
 
     /// The session of the claim. A claim that waited in a session which is over begins anew in another. A read claim that is to
     /// take the place of a hold goes into the session of the hold.
-    async fn enter(&mut self) -> Result<Arc<Session>> {
+    async fn enter(&mut self, directory: &Arc<str>) -> Result<Arc<Session>> {
+        let id = self.request.id;
         if let Some(session) = self.session.take_if(|session| session.end_if_silent()) {
-            session.forget(self.request.id);
-            (self.queue, self.own) = (None, None);
-            self.ahead.clear();
+            session.forget(id);
+            self.leave_session();
         }
+        let bytes = self.client.path_bytes(directory, &self.request);
         if let Some(session) = &self.session {
-            return Ok(Arc::clone(session));
+            if session.paths.reserve(id, bytes) {
+                return Ok(Arc::clone(session));
+            }
+            // The claim has nothing there any more, and others have taken its room.
+            self.leave_session();
         }
-        let session = match self.client.connection.session_of(self.request.id) {
+        let session = match self.client.connection.session_of(id) {
             Some(session) => session,
-            None => self.client.connection.session(self.limit()).await?,
+            None => self.client.connection.session_for(id, bytes, self.limit()).await?,
         };
         Ok(Arc::clone(self.session.insert(session)))
+    }
+
+    fn leave_session(&mut self) {
+        self.stop_waiting();
+        (self.session, self.own, self.looking) = (None, None, None);
     }
 
     /// The claim's node and token. Looks for the node if nobody knows whether the servers have it: they may have acted on a
@@ -208,6 +254,12 @@ impl ZooKeeperClaim {
                     let node = Node { name, kind, limit, number: number.into_i64() };
                     let known = (node, stat.czxid.unsigned_abs());
                     session.set_record(id, Record { node: Some(known.clone()), ..record });
+                    if keys::is_used_up(known.0.number) {
+                        session.delete(zk, directory, &known.0.name).await?;
+                        session.drop_record(id);
+                        Self::renew_directory(zk, directory).await?;
+                        continue;
+                    }
                     return Ok((known, listed.is_some_and(|listed| listed.is_ok())));
                 }
                 Err(ZkError::NoNode) => {}
@@ -226,6 +278,20 @@ impl ZooKeeperClaim {
         }
         session.drop_record(id);
         Err(error::explain(ZkError::NoNode))
+    }
+
+    /// Deletes a directory whose counter is used up, so that the next one begins at zero. The server does the same with
+    /// containers that it finds empty, and refuses to delete a directory that is not empty. Curator makes a missing directory
+    /// again.
+    ///
+    /// # Errors
+    /// If other claims are there.
+    async fn renew_directory(zk: &ZkClient, directory: &str) -> Result<()> {
+        match zk.delete(directory, None).await {
+            Ok(()) | Err(ZkError::NoNode) => Ok(()),
+            Err(ZkError::NotEmpty) => Err(error::is_used_up(directory)),
+            Err(error) => Err(error::explain(error)),
+        }
     }
 
     /// Turns the claim's hold into a read hold with the same number, in one step.
@@ -262,17 +328,33 @@ impl ZooKeeperClaim {
     }
 
     /// Watches those ahead of whom one must leave first. `false` if one of them has left.
-    async fn park(&mut self, zk: &ZkClient, queue: &Queue, names: Vec<String>) -> Result<bool> {
+    async fn park(
+        &mut self,
+        session: &Session,
+        zk: &ZkClient,
+        queue: &Queue,
+        names: Vec<String>,
+    ) -> Result<bool> {
         self.ahead.retain(|watch| !watch.has_fired() && names.contains(&watch.name));
         let missing = names.into_iter().filter(|name| !self.ahead.iter().any(|watch| watch.name == *name));
+        let mut with_room = Vec::new();
+        self.is_partly_blind = false;
+        for name in missing {
+            let path = format!("{}/{name}", queue.directory);
+            match session.paths.watch(&path) {
+                Some(room) => with_room.push((name, path, room)),
+                None => self.is_partly_blind = true,
+            }
+        }
         // A permit watches many: in one round trip.
-        let look =
-            async |name: String| (zk.get_and_watch_data(&format!("{}/{name}", queue.directory)).await, name);
-        let found = join_all(missing.map(look)).await;
+        let look = async |(name, path, room): (String, String, WatchedPath)| {
+            (zk.get_and_watch_data(&path).await, name, room)
+        };
+        let found = join_all(with_room.into_iter().map(look)).await;
         let (mut are_there, mut failure) = (true, None);
-        for (found, name) in found {
+        for (found, name, room) in found {
             match found {
-                Ok((.., watcher)) => self.ahead.push(Watch::new(name, watcher)),
+                Ok((.., watcher)) => self.ahead.push(Watch::new(name, watcher, room)),
                 Err(ZkError::NoNode) => {
                     queue.note_gone(&name);
                     are_there = false;
@@ -286,7 +368,7 @@ impl ZooKeeperClaim {
     /// Whether the claim watches those ahead and all of them are still there.
     fn is_parked(&mut self) -> bool {
         let Some(queue) = self.queue.as_ref().filter(|_| !self.ahead.is_empty()) else { return false };
-        let mut is_parked = true;
+        let mut is_parked = !self.is_partly_blind;
         for watch in &mut self.ahead {
             if let Some(event) = watch.poll_now() {
                 is_parked = false;
@@ -304,9 +386,13 @@ impl ZooKeeperClaim {
             return Ok(true);
         }
         let Some(record) = session.record(self.request.id) else { return Ok(false) };
-        match zk.get_and_watch_data(&format!("{}/{}", record.directory, node.name)).await {
+        let path = format!("{}/{}", record.directory, node.name);
+        let Some(room) = session.paths.watch(&path) else {
+            return Ok(zk.check_stat(&path).await.map_err(error::explain)?.is_some());
+        };
+        match zk.get_and_watch_data(&path).await {
             Ok((data, _, watcher)) => {
-                self.own = Some(Watch::new(node.name.clone(), watcher));
+                self.own = Some(Watch::new(node.name.clone(), watcher, room));
                 if data == keys::REVOKE {
                     self.client.note_revocation(&self.request);
                 }
@@ -318,21 +404,30 @@ impl ZooKeeperClaim {
     }
 
     fn stop_waiting(&mut self) {
-        self.queue = None;
+        (self.queue, self.is_partly_blind) = (None, false);
         self.ahead.clear();
     }
 
     async fn check(&mut self, session: &Arc<Session>) -> Result<Renewal> {
-        let (valid_for, id) = (session.left()?.min(self.request.ttl), self.request.id);
-        if !session.touch(id, self.request.ttl) {
+        let Request { id, ttl, .. } = self.request;
+        let valid_for = session.left()?.min(ttl);
+        if !session.touch(id, ttl) {
             return Ok(Renewal::Lost);
         }
         let renewed = Renewal::Renewed { valid_for };
-        if let (Some(Record { node: Some((node, _)), .. }), Some(own)) =
-            (session.record(id), self.own.as_mut())
-            && own.name == node.name
-            && own.poll_now().is_none()
-        {
+        if let Some(Record { node: Some((node, _)), directory, .. }) = session.record(id) {
+            if self.own.as_mut().is_some_and(|own| own.name == node.name && own.poll_now().is_none()) {
+                return Ok(renewed);
+            }
+            if let Ok(is_there) = timeout(ttl / QUICK, self.look(session, &directory, &node)).await {
+                if is_there? {
+                    return Ok(renewed);
+                }
+                session.forget(id);
+                return Ok(Renewal::Lost);
+            }
+            // The node lives as long as its session unless somebody deletes it, and the heartbeats tell that the session lives.
+            // A later renewal gets the reply.
             return Ok(renewed);
         }
         let zk = session.client().await?;
@@ -343,6 +438,44 @@ impl ZooKeeperClaim {
         }
         session.forget(id);
         Ok(Renewal::Lost)
+    }
+
+    /// Watches the claim's own node. `false` if it is gone. If the future is dropped, the request stays under way, and the next
+    /// call waits for its reply.
+    async fn look(&mut self, session: &Arc<Session>, directory: &str, node: &Node) -> Result<bool> {
+        let path = format!("{directory}/{}", node.name);
+        if self.looking.as_ref().is_none_or(|(name, _)| *name != node.name) {
+            let room = session.paths.watch(&path);
+            let session = Arc::clone(session);
+            let look = async move {
+                let zk = session.client().await?;
+                let found = match room {
+                    None => zk.check_stat(&path).await.map(|stat| stat.map(|_| None)),
+                    Some(room) => match zk.get_and_watch_data(&path).await {
+                        Err(ZkError::NoNode) => Ok(None),
+                        found => found.map(|(data, _, watcher)| Some(Some((data, watcher, room)))),
+                    },
+                };
+                found.map_err(error::explain)
+            };
+            self.looking = Some((node.name.clone(), Box::pin(look)));
+        }
+        let found = match &mut self.looking {
+            Some((_, look)) => look.as_mut().await,
+            None => return Ok(false),
+        };
+        self.looking = None;
+        match found? {
+            None => return Ok(false),
+            Some(None) => {}
+            Some(Some((data, watcher, room))) => {
+                self.own = Some(Watch::new(node.name.clone(), watcher, room));
+                if data == keys::REVOKE {
+                    self.client.note_revocation(&self.request);
+                }
+            }
+        }
+        Ok(true)
     }
 }
 
@@ -382,8 +515,20 @@ impl Claim for ZooKeeperClaim {
         let Some(session) = self.session.clone().filter(|session| !session.end_if_silent()) else {
             return Ok(Renewal::Lost);
         };
+        let began = Moment::now();
         // The keeper asks again several times before the deadline.
-        STORE.in_time(self.client.config.timeout.min(self.request.ttl / 3), self.check(&session)).await
+        let checked =
+            STORE.in_time(self.client.config.timeout.min(self.request.ttl / 3), self.check(&session)).await;
+        match checked {
+            // The node could not be read, which says nothing about the hold.
+            Err(error) if error.is_transient() && session.has_node(self.request.id) => {
+                let left = session.left().map_err(|_| error)?;
+                // The caller counts from the beginning of the call.
+                let valid_for = (left + began.elapsed()).min(self.request.ttl);
+                Ok(Renewal::Renewed { valid_for })
+            }
+            checked => checked,
+        }
     }
 
     async fn release(&mut self) -> Result<Release> {
@@ -396,7 +541,7 @@ impl Claim for ZooKeeperClaim {
         // However short the ttl is: the keeper asks until a server has confirmed it.
         let was_there = STORE.in_time(self.client.config.timeout, session.remove(id)).await?;
         // Only now: a watch that is dropped before its node is gone costs a request.
-        self.own = None;
+        (self.own, self.looking) = (None, None);
         self.stop_waiting();
         Ok(if was_there || !is_sure { Release::Done } else { Release::Gone })
     }

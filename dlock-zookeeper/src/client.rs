@@ -16,7 +16,7 @@ use crate::{
     keys,
 };
 
-pub(crate) use queue::{Place, Queue};
+pub(crate) use queue::{Place, Queue, Source};
 
 /// One client: its settings and its connection.
 pub(crate) struct Client {
@@ -32,6 +32,14 @@ impl Client {
     /// For a name that the store cannot have.
     pub(crate) fn directory(&self, name: &LockName) -> Result<Arc<str>> {
         keys::directory(&self.config.base, self.config.names, name).map(Arc::from)
+    }
+
+    /// Maximum bytes of the path of a claim's node at the servers, and of the length in front of it.
+    pub(crate) fn path_bytes(&self, directory: &str, request: &Request) -> usize {
+        /// The digits of a number with a sign, a slash, and the length.
+        const REST: usize = 11 + 1 + 4;
+        let prefix = keys::prefix(request.id, request.kind, request.limit);
+        self.config.chroot.len() + directory.len() + prefix.len() + REST
     }
 
     /// Who may do what with the nodes of this client.

@@ -85,6 +85,11 @@ impl ZooKeeperConfig {
         if format!("{}{}/", config.chroot, config.base).starts_with("/zookeeper/") {
             return Err(url.invalid("leads into `/zookeeper`, which is the servers' own"));
         }
+        if config.chroot.contains(',') {
+            return Err(url.invalid(
+                "has a `chroot` with a comma, which `zookeeper-client` takes for the end of a host",
+            ));
+        }
         let has_own = config.tls.as_ref().is_some_and(|tls| tls.own.is_some());
         if config.acl == Acl::Creator && config.login.password.is_none() && !has_own {
             return Err(url.invalid(
@@ -95,6 +100,19 @@ impl ZooKeeperConfig {
             return Err(url.invalid("needs TLS, which this dlock lacks: build it with the feature `zk-tls`"));
         }
         Ok(config)
+    }
+
+    /// Time that a server has for opening a connection, and for its next sign of life on an open one, before the client turns
+    /// to another server. `None` for the client crate's default, two fifths of the session: with one server there is no
+    /// other to turn to.
+    ///
+    /// A client that has lost its server may try another silent one first. Even so it must find a live server, and get a
+    /// heartbeat confirmed, within two thirds of the session, a sixth of which may have passed since the last heartbeat. And a
+    /// call should have time for a second server.
+    pub(crate) fn connection_timeout(&self) -> Option<Duration> {
+        const LONGEST: Duration = Duration::from_secs(3);
+        let session = self.session.unwrap_or(SESSION);
+        (self.hosts.len() > 1).then(|| (self.timeout / 2).clamp(session / 20, session / 6).min(LONGEST))
     }
 
     /// A text that tells this store from others. It has no secrets in it.
@@ -153,6 +171,16 @@ mod tests {
     }
 
     #[test]
+    fn a_silent_server_is_left_for_another_long_before_the_session_ends() {
+        let after = |url: &str| config(url).unwrap().connection_timeout();
+        assert_eq!(after("zk://a,b,c"), Some(Duration::from_millis(1500)));
+        assert_eq!(after("zk://a,b?session=3s&timeout=10s"), Some(Duration::from_millis(500)));
+        assert_eq!(after("zk://a,b?session=60s&timeout=10s"), Some(Duration::from_secs(3)));
+        assert_eq!(after("zk://a,b?timeout=1ms"), Some(Duration::from_millis(1500)));
+        assert_eq!(after("zk://a"), None, "there is no other");
+    }
+
+    #[test]
     fn one_store_has_one_identity_however_its_url_is_written() {
         let one = config("zk://b:1,a:2181/x/y").unwrap().identity();
         assert_eq!(one, "zk://a:2181,b:1/x/y");
@@ -171,6 +199,7 @@ mod tests {
             ("zk://h/zookeeper", "`/zookeeper`"),
             ("zk://h/x?chroot=/zookeeper/y", "`/zookeeper`"),
             ("zk://h/x?chroot=y", "begin with a slash"),
+            ("zk://h/x?chroot=/a,b", "comma"),
             ("zk://h?acl=creator", "no login"),
             ("zk://h?ca=/ca", "`tls=on`"),
             ("zk://h?tls=on&acl=creator", "no login"),

@@ -10,6 +10,7 @@ mod tls;
 
 use std::{
     io,
+    pin::pin,
     sync::{Arc, LazyLock, Mutex, Weak},
     time::Duration,
 };
@@ -18,10 +19,10 @@ use dlock_core::{
     ClaimId, Error, Result,
     driver::{Connect, Link, Moment},
 };
-use futures_util::future::join_all;
+use futures_util::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use tokio::{
     runtime::{Builder, Runtime},
-    time::timeout,
+    time::{sleep, timeout},
 };
 use zookeeper_client::Client as ZkClient;
 
@@ -31,7 +32,7 @@ use crate::{
 };
 
 use session::lock;
-pub(crate) use session::{Record, Session};
+pub(crate) use session::{Record, Session, WatchedPath};
 
 /// The pumps of all sessions run here, on one thread of their own. So they go on when the runtime that opened a session ends, or
 /// is blocked.
@@ -42,8 +43,9 @@ static PUMPS: LazyLock<io::Result<Runtime>> = LazyLock::new(|| {
 /// How much longer or shorter a session's timeout may be than the one asked for: it travels in whole milliseconds.
 const ROUNDING: Duration = Duration::from_millis(1);
 
-/// How a client reaches its servers. All claims share a session. Those that come when it is over, or has had no connection for
-/// a while, share another. The first may come back: claims that it has stay with it.
+/// How a client reaches its servers. All claims share a session until it has no room for another path. Those that come when it
+/// is full or over, or has had no connection for a while, share another. The first may come back: claims that it has stay with
+/// it.
 pub(crate) struct Connection {
     link: Link<Opener>,
     opened: Sessions,
@@ -78,11 +80,36 @@ impl Connection {
 
     /// The session that has something of this claim in the store, if that session is not over.
     pub(crate) fn session_of(&self, id: ClaimId) -> Option<Arc<Session>> {
-        let mut opened = lock(&self.opened).iter().filter_map(Weak::upgrade).collect::<Vec<_>>().into_iter();
-        opened.find(|session| session.record(id).is_some() && !session.end_if_silent())
+        self.opened().into_iter().find(|session| session.record(id).is_some() && !session.end_if_silent())
     }
 
-    /// The session for a new claim. The caller has this much time for its whole call.
+    /// A session for a new claim whose node's path has so many bytes, with room for it. The caller has this much time for its
+    /// whole call.
+    pub(crate) async fn session_for(
+        &self,
+        id: ClaimId,
+        bytes: usize,
+        limit: Duration,
+    ) -> Result<Arc<Session>> {
+        loop {
+            let session = self.session(limit).await?;
+            if session.paths.reserve(id, bytes) {
+                return Ok(session);
+            }
+            let mut others = self.opened().into_iter().filter(|other| other.is_well());
+            if let Some(other) = others.find(|other| other.paths.reserve(id, bytes)) {
+                return Ok(other);
+            }
+            // Only the first of many callers gives up the full session. The others find the new one.
+            let live = self.link.live().await?;
+            if Arc::ptr_eq(&live.connection, &session) {
+                self.link.note_answer();
+                self.link.give_up(&live, error::session_is_over());
+            }
+        }
+    }
+
+    /// A session for requests that leave nothing at the servers. The caller has this much time for its whole call.
     pub(crate) async fn session(&self, limit: Duration) -> Result<Arc<Session>> {
         let live = self.link.live().await?;
         if !live.connection.end_if_silent() && live.connection.is_connected(limit).await {
@@ -94,6 +121,11 @@ impl Connection {
         Ok(live.connection)
     }
 
+    /// The sessions that somebody still has, the oldest first.
+    fn opened(&self) -> Vec<Arc<Session>> {
+        lock(&self.opened).iter().filter_map(Weak::upgrade).collect()
+    }
+
     /// Ends all sessions, and waits until the server has confirmed that.
     pub(crate) async fn close(&self) {
         let opened = std::mem::take(&mut *lock(&self.opened));
@@ -102,13 +134,44 @@ impl Connection {
     }
 }
 
-impl Connect for Opener {
-    type Connection = Arc<Session>;
+/// How many connections an opening session tries at once, if it has several servers, and when it tries the next, in parts of
+/// the time of a call. Each begins with another server at random, so it takes many silent ones to keep a client out.
+const AT_ONCE: u32 = 6;
+const STEP: u32 = 8;
 
-    async fn connect(&self) -> Result<Arc<Session>> {
-        let runtime = PUMPS.as_ref().map_err(|error| STORE.unavailable(error.to_string()))?;
+impl Opener {
+    /// Opens a session through the server that answers first, and tells whether the servers have containers.
+    async fn open_first(&self) -> Result<(ZkClient, bool)> {
+        let most = if self.config.hosts.len() > 1 { AT_ONCE } else { 1 };
+        let (mut opening, mut failure) = (FuturesUnordered::new(), None);
+        for number in 1..=most {
+            opening.push(self.open());
+            let pause = if number < most { self.config.timeout / STEP } else { self.config.timeout };
+            let next = sleep(pause);
+            let mut next = pin!(next);
+            loop {
+                let opened = tokio::select! {
+                    opened = opening.next() => opened,
+                    () = &mut next => break,
+                };
+                match opened {
+                    Some(Ok(opened)) => return Ok(opened),
+                    Some(Err(error)) if !error.is_transient() => return Err(error),
+                    Some(Err(error)) => failure = Some(error),
+                    None => break,
+                }
+            }
+        }
+        Err(failure.unwrap_or_else(|| STORE.late(self.config.timeout)))
+    }
+
+    /// Dropped unfinished, which ends the session, if nobody waits for it any more.
+    async fn open(&self) -> Result<(ZkClient, bool)> {
         let mut connector =
             ZkClient::connector().with_session_timeout(self.config.session.unwrap_or(SESSION));
+        if let Some(timeout) = self.config.connection_timeout() {
+            connector = connector.with_connection_timeout(timeout);
+        }
         if let Some(password) = &self.config.login.password {
             let user = self.config.login.user.as_deref().unwrap_or_default();
             let password = password.read().map_err(|error| STORE.not_now(&error))?;
@@ -119,14 +182,22 @@ impl Connect for Opener {
             let options = tls::options(tls, &self.config.hosts).map_err(|error| STORE.not_now(&error))?;
             connector = connector.with_tls(options);
         }
-        let (cluster, limit) = (self.config.cluster(), self.config.timeout);
-        let began = Moment::now();
-        // Dropped unfinished, which ends the session, if nobody waits for it any more.
-        let opening = thread::run(async move {
+        let cluster = self.config.cluster();
+        let opened = thread::run(async move {
             let client = connector.connect(&cluster).await?;
             let has_containers = session::has_containers(&client).await?;
             Ok((client, has_containers))
         });
+        opened.await?.map_err(error::explain)
+    }
+}
+
+impl Connect for Opener {
+    type Connection = Arc<Session>;
+
+    async fn connect(&self) -> Result<Arc<Session>> {
+        let runtime = PUMPS.as_ref().map_err(|error| STORE.unavailable(error.to_string()))?;
+        let (began, limit) = (Moment::now(), self.config.timeout);
         let late = |_| {
             match self.config.tls {
             None => STORE.late(limit),
@@ -135,8 +206,7 @@ impl Connect for Opener {
             )),
         }
         };
-        let opened = timeout(limit, opening).await.map_err(late)??;
-        let (client, has_containers) = opened.map_err(error::explain)?;
+        let (client, has_containers) = timeout(limit, self.open_first()).await.map_err(late)??;
         check_timeout(&self.config, client.session_timeout())?;
         let session = Arc::new(Session::new(client, has_containers, began));
         let pump = pump::run(Arc::downgrade(&session), session.states(), session.knock());

@@ -34,6 +34,15 @@ pub(crate) fn wrong_kind(name: &LockName, kind: Kind, found: &str) -> Error {
     Error::WrongKind { name: name.clone(), kind, reason }
 }
 
+/// The error for a directory whose counter is used up.
+pub(crate) fn is_used_up(directory: &str) -> Error {
+    STORE.refused(format!(
+        "the sequence number of the directory `{directory}` is near its end at 2147483647, where ZooKeeper numbers no more \
+         nodes and several claims could hold together; let its holders and waiters leave (the next claim then makes a new \
+         directory, which begins at zero), delete the directory by hand if the client lacks the right to do so, or use another name"
+    ))
+}
+
 /// Whether the server has refused the request, so that it has changed nothing. After other errors nobody knows.
 pub(crate) fn is_refusal(error: &ZkError) -> bool {
     matches!(
@@ -91,6 +100,9 @@ fn verdict(error: &ZkError) -> Verdict {
             "the server lacks a request that dlock needs, as ZooKeeper before 3.5 does; use a newer one"
                 .into(),
         ),
+        ZkError::UnexpectedErrorCode(code) => Verdict::Never(
+            format!("the server refused a request with the error code {code}, which `zookeeper-client` does not know").into(),
+        ),
         _ => Verdict::Never("the server refused a request".into()),
     }
 }
@@ -123,6 +135,13 @@ mod tests {
         for error in [ZkError::NoAuth, ZkError::AuthFailed, ZkError::InvalidAcl, ZkError::Unimplemented] {
             assert!(!explain(error.clone()).is_transient(), "{error}");
         }
+    }
+
+    #[test]
+    fn an_unknown_error_code_is_shown() {
+        let error = explain(ZkError::UnexpectedErrorCode(-4711));
+        let source = std::error::Error::source(&error).expect("the server's").to_string();
+        assert!(!error.is_transient() && source.contains("-4711"), "{source}");
     }
 
     #[test]

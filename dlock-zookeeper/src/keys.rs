@@ -212,9 +212,9 @@ impl Node {
         is_shared(self.kind) != is_shared(kind) && !self.is_own()
     }
 
-    /// Which of two nodes came first. The server's counter may have passed its end, and then goes on below zero.
+    /// Compares the places of two nodes in the queue. Names decide between nodes with one number, as in Curator.
     pub(crate) fn order(&self, other: &Self) -> Ordering {
-        distance(other.number, self.number).cmp(&0).then_with(|| self.name.cmp(&other.name))
+        self.number.cmp(&other.number).then_with(|| self.name.cmp(&other.name))
     }
 }
 
@@ -228,12 +228,15 @@ fn is_shared(kind: Kind) -> bool {
     matches!(kind, Kind::Read | Kind::Write)
 }
 
-/// How far `to` is behind `from`, around the end of 32 bits.
-pub(crate) fn distance(from: i64, to: i64) -> i64 {
-    match (i32::try_from(from), i32::try_from(to)) {
-        (Ok(from), Ok(to)) => to.wrapping_sub(from).into(),
-        _ => to.saturating_sub(from),
-    }
+/// Distance from the end of the server's counter at which dlock makes no more nodes in a directory.
+///
+/// The counter has 31 bits. At 2147483647 it stands still: all further nodes get that number, so several claims could hold
+/// together. The distance leaves room for other programs, and for all requests that are under way.
+const RESERVE: i64 = 1_000_000;
+
+/// Whether the counter of the directory in which the server gave this number is used up.
+pub(crate) fn is_used_up(number: i64) -> bool {
+    number < 0 || number >= i64::from(i32::MAX) - RESERVE
 }
 
 /// Whether Curator would let a node that is no numbered claim go before a claim of this kind and number. Curator sorts the
@@ -348,9 +351,13 @@ mod tests {
     }
 
     #[test]
-    fn the_counter_may_pass_its_end() {
-        let [before, after] = ["a-lock-2147483647", "a-lock--2147483648"].map(node);
-        assert_eq!(before.order(&after), Ordering::Less);
+    fn a_counter_near_its_end_is_used_up() {
+        for (number, is_near) in
+            [(0, false), (2_146_000_000, false), (2_147_000_000, true), (2_147_483_647, true)]
+        {
+            assert_eq!(is_used_up(number), is_near, "{number}");
+        }
+        assert!(is_used_up(-2_147_483_648), "an old server's counter has passed its end");
         assert_eq!(node("b-lock-0000000001").order(&node("a-lock-0000000002")), Ordering::Less);
     }
 

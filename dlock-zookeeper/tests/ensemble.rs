@@ -13,13 +13,16 @@ use dlock_conformance::{
         zookeeper::{Flavour, word},
     },
 };
-use tokio::time::sleep;
+use dlock_core::Locks;
+use futures_util::future::join_all;
+use tokio::time::{Instant, sleep};
 
 fn main() -> std::process::ExitCode {
     dlock_conformance::run_tests([dlock_conformance::tests! {
         a_holder_on_a_follower_that_freezes_knows_before_another_gets_the_lock on 2 threads,
         a_lock_outlives_the_leader_and_tokens_grow_on on 2 threads,
         a_server_that_waits_for_the_others_is_no_lasting_error on 2 threads,
+        a_leader_that_freezes_costs_no_lock on 2 threads,
     }])
 }
 
@@ -123,4 +126,38 @@ async fn a_server_that_waits_for_the_others_is_no_lasting_error() {
         }
     };
     drop(soon("two of three are a majority", connected).await);
+}
+
+async fn a_leader_that_freezes_costs_no_lock() {
+    const CLIENTS: usize = 12;
+    let Some(running) = store(Flavour::Ensemble).await else { return };
+    let hosts: Vec<_> = running.servers().iter().map(|server| server.address().to_string()).collect();
+    // The default settings.
+    let url = format!("zk://{}/test", hosts.join(","));
+    let clients = join_all((0..CLIENTS).map(|_| locks(&url))).await;
+    let hold = async |client: &Locks| client.mutex(unique()).lock().await.expect("free");
+    let guards = join_all(clients.iter().map(hold)).await;
+    let [leader] = some(&running, "Mode: leader").await;
+    leader.pause().await.expect("it runs");
+    let began = Instant::now();
+    // The others need some seconds to elect another. From then on all is as before.
+    let connected = async {
+        loop {
+            match connect(&url).await {
+                Ok(store) => break Locks::new(store),
+                Err(error) => assert!(error.is_transient(), "{error:?}"),
+            }
+        }
+    };
+    let newcomer = soon("nobody can connect", connected).await;
+    drop(soon("it is not granted", newcomer.mutex(unique()).lock().into_future()).await);
+    assert!(began.elapsed() < Duration::from_secs(30), "a newcomer has waited for {:?}", began.elapsed());
+    for number in 0..5 {
+        let client = connect(&url).await;
+        assert!(client.is_ok(), "connection {number}: {client:?}");
+    }
+    sleep(Duration::from_secs(25).saturating_sub(began.elapsed())).await;
+    let lost = guards.iter().filter(|guard| guard.is_lost()).count();
+    assert_eq!(lost, 0, "of {CLIENTS} locks are lost, and a majority was there all the time");
+    leader.resume().await.expect("it is there");
 }

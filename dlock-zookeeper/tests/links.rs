@@ -27,6 +27,8 @@ fn main() -> std::process::ExitCode {
         a_short_time_for_calls_leaves_time_for_another_session on 2 threads,
         a_waiter_keeps_its_place_while_its_link_is_cut_for_longer_than_its_ttl on 2 threads,
         heartbeats_that_are_answered_late_keep_a_hold on 2 threads,
+        heartbeats_that_are_answered_keep_a_hold_whose_node_cannot_be_read_in_time on 2 threads,
+        connecting_succeeds_though_half_of_the_hosts_are_silent on 2 threads,
         a_heartbeat_is_a_write_that_changes_no_node on 2 threads,
         a_busy_try_asks_the_leader_first on 2 threads,
         a_waiting_permit_sets_its_watches_together on 2 threads,
@@ -174,6 +176,33 @@ async fn heartbeats_that_are_answered_late_keep_a_hold() {
     proxy.delay(Duration::from_millis(800));
     sleep(Duration::from_millis(7500)).await;
     assert!(!held.is_lost(), "every heartbeat was answered");
+}
+
+async fn heartbeats_that_are_answered_keep_a_hold_whose_node_cannot_be_read_in_time() {
+    let Some(running) = server().await else { return };
+    let (client, proxy) = behind_proxy(running, "session=9s").await;
+    let held = client.mutex(unique()).lock().ttl(Duration::from_secs(3)).await.expect("free");
+    // It has not renewed yet. Each renewal has a third of the ttl, 1 s, and a round trip takes 1.6 s.
+    proxy.delay(Duration::from_millis(800));
+    sleep(Duration::from_millis(7500)).await;
+    assert!(!held.is_lost(), "every heartbeat was answered");
+}
+
+async fn connecting_succeeds_though_half_of_the_hosts_are_silent() {
+    let Some(running) = server().await else { return };
+    let address = running.servers()[0].address();
+    let silent = [
+        Proxy::to(address).await.expect("a port is free"),
+        Proxy::to(address).await.expect("a port is free"),
+    ];
+    silent.iter().for_each(Proxy::stall);
+    let hosts =
+        format!("{},{address},{},localhost:{}", silent[0].address(), silent[1].address(), address.port());
+    for number in 0..12 {
+        // With the default time for a call.
+        let client = common::connect(&format!("zk://{hosts}/test")).await;
+        assert!(client.is_ok(), "connection {number}: {client:?}");
+    }
 }
 
 /// The number of the last transaction that the servers have confirmed.

@@ -8,16 +8,20 @@ use std::{
 
 use zookeeper_client::{EventType, OneshotWatcher, WatchedEvent};
 
+use crate::connection::WatchedPath;
+
 /// Dropping a watch that has not fired tells the server to forget it.
 pub(super) struct Watch {
     pub(super) name: String,
     event: Pin<Box<dyn Future<Output = WatchedEvent> + Send>>,
     fired: Option<EventType>,
+    /// The last field: the watch is gone before its room is free.
+    _room: WatchedPath,
 }
 
 impl Watch {
-    pub(super) fn new(name: String, watcher: OneshotWatcher) -> Self {
-        Self { name, event: Box::pin(watcher.changed()), fired: None }
+    pub(super) fn new(name: String, watcher: OneshotWatcher, room: WatchedPath) -> Self {
+        Self { name, event: Box::pin(watcher.changed()), fired: None, _room: room }
     }
 
     /// What has happened to the node, or to the session. Wakes the context's task if nothing has.

@@ -1,5 +1,7 @@
-//! One session: its connection, and how long it may be relied on. What its claims have in the store is in `session/records.rs`.
+//! One session: its connection, and how long it may be relied on. What its claims have in the store is in `session/records.rs`,
+//! and how much of that a session can take in `session/paths.rs`.
 
+mod paths;
 mod records;
 
 use std::{
@@ -22,6 +24,7 @@ use crate::{
 };
 
 use super::answers::Answers;
+pub(crate) use paths::{Paths, WatchedPath};
 pub(crate) use records::Record;
 
 /// One session of a client. It may be over while claims still know it.
@@ -37,6 +40,7 @@ pub(crate) struct Session {
     /// When the pump looks for overdue claims next.
     look: Mutex<Moment>,
     records: Mutex<HashMap<ClaimId, Record>>,
+    pub(crate) paths: Arc<Paths>,
     /// How many requests were sent that may have made nodes.
     begun: AtomicU64,
     queues: Mutex<HashMap<Arc<str>, Weak<Queue>>>,
@@ -56,6 +60,7 @@ impl Session {
             knock: Arc::default(),
             look: Mutex::new(began),
             records: Mutex::default(),
+            paths: Arc::default(),
             begun: AtomicU64::default(),
             queues: Mutex::default(),
             has_containers,
@@ -114,7 +119,19 @@ impl Session {
 
     /// Whether the session has a connection, or gets one soon. The caller has this much time for its whole call.
     pub(super) async fn is_connected(&self, limit: Duration) -> bool {
-        timeout(SOON.min(limit / 4), self.client()).await.is_ok_and(|client| client.is_ok())
+        !self.is_stale()
+            && timeout(SOON.min(limit / 4), self.client()).await.is_ok_and(|client| client.is_ok())
+    }
+
+    /// Whether several heartbeats in a row were not answered. The connection may break again and again, or the server may
+    /// answer others only.
+    fn is_stale(&self) -> bool {
+        lock(&self.answers).age() > self.timeout / STALE
+    }
+
+    /// Whether a new claim may use the session now.
+    pub(super) fn is_well(&self) -> bool {
+        !self.end_if_silent() && !self.is_stale() && self.states.peek_state() == SessionState::SyncConnected
     }
 
     /// Notes that a majority of the servers has confirmed a request that was sent at this moment.
@@ -201,6 +218,10 @@ impl Session {
 /// How long a claim waits for a new connection of its session before it opens another session. With a short limit of its own
 /// it waits for a quarter of that, so that time is left for the other session.
 const SOON: Duration = Duration::from_millis(500);
+
+/// New claims get another session when no heartbeat was answered for this part of the timeout. Three heartbeats are sent in
+/// that time.
+const STALE: u32 = 2;
 
 /// How long a client waits until the server has confirmed the end of its session.
 const GOODBYE: Duration = Duration::from_secs(5);

@@ -47,6 +47,11 @@ impl Session {
         lock(&self.records).get(&id).cloned()
     }
 
+    /// Whether a claim is known to have a node, unless somebody has deleted it.
+    pub(crate) fn has_node(&self, id: ClaimId) -> bool {
+        lock(&self.records).get(&id).is_some_and(|record| record.node.is_some())
+    }
+
     /// Notes that a request is sent now that may make a node.
     pub(crate) fn begin_record(&self, id: ClaimId, directory: &Arc<str>) -> Record {
         let made_by = self.begun.fetch_add(1, Relaxed);
@@ -75,6 +80,7 @@ impl Session {
     pub(crate) fn forget(&self, id: ClaimId) {
         lock(&self.records).remove(&id);
         self.reaper.forget(id);
+        self.paths.free(id);
     }
 
     /// Forgets a claim that had nothing in the store when this was its record, unless it has sent another request since.
@@ -83,6 +89,7 @@ impl Session {
         if records.get(&id).map(|now| now.made_by) == seen.map(|seen| seen.made_by) {
             records.remove(&id);
             self.reaper.forget(id);
+            self.paths.free(id);
         }
     }
 
@@ -136,21 +143,14 @@ impl Session {
         Ok(was_there)
     }
 
-    /// The names of a claim's nodes, in the state that the leader has now: another server may be behind.
+    /// The names of a claim's nodes, in the state that the leader has now: another server may be behind. Claims that look into
+    /// one directory at the same time share the requests.
     pub(crate) async fn search(
         &self,
         client: &ZkClient,
         id: ClaimId,
-        directory: &str,
+        directory: &Arc<str>,
     ) -> Result<Vec<String>> {
-        let (sync, list) = (client.sync(directory), client.list_children(directory));
-        let (sync, list) = tokio::join!(sync, list);
-        sync.map_err(error::explain)?;
-        let stem = keys::stem(id);
-        match list {
-            Ok(nodes) => Ok(nodes.into_iter().filter(|node| node.starts_with(&stem)).collect()),
-            Err(ZkError::NoNode) => Ok(Vec::new()),
-            Err(error) => Err(error::explain(error)),
-        }
+        self.queue(directory).find(client, &keys::stem(id)).await
     }
 }

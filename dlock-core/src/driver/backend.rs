@@ -189,9 +189,9 @@ pub trait Claim: Send + 'static {
     /// keeps it for `lasting` from now, and needs no renewal for that. Neither the end of the client nor that of its session
     /// ends it. Returns `Lost` if the claim is gone, and never creates a hold.
     ///
-    /// Idempotent: if the store knows the hold as `ticket` already, the call sets `lasting` again. The change of the id makes
-    /// late requests harmless: a renewal or a release of the old holder that is executed later finds nothing. The request
-    /// itself needs a [condition](#late-requests) too.
+    /// Idempotent: if the store knows the hold as `ticket` already, the call extends its time to `lasting` from now, and never
+    /// shortens it. The change of the id makes late requests harmless: a renewal or a release of the old holder that is executed
+    /// later finds nothing. The request itself needs a [condition](#late-requests) too.
     ///
     /// After this call, whatever its outcome, `release` removes the hold under either id, and [`resume`](Self::resume) with the
     /// same `ticket` takes it back. The engine calls `detach` only if [`Info::detaches`] is true, with a time within
@@ -214,7 +214,8 @@ pub trait Claim: Send + 'static {
     /// [condition](#late-requests) against late execution.
     ///
     /// # Errors
-    /// Whether the hold was taken over is then unknown. The engine repeats the call, or hands the hold back with `detach`.
+    /// Whether the hold was taken over is then unknown. The engine repeats the call, or hands the hold back to its ticket with
+    /// `detach`, which must be right for a hold that was taken over and for one that was not.
     async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
         let what = format!("take back a lock that was detached as {ticket}");
         Err(Error::Unsupported { store: "this driver", what })

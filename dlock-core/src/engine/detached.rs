@@ -10,7 +10,9 @@ use super::{
     keeper::{FAILURES, pause, watched},
     observe,
 };
-use crate::driver::{Claim, Error, Grant, LostReason, Moment, Release, Renewal, Request, Result, Token};
+use crate::driver::{
+    Claim, ClaimId, Error, Grant, LostReason, Moment, Release, Renewal, Request, Result, Resumption, Token,
+};
 
 /// What a guard asks for that is to be detached.
 pub(crate) struct Detach {
@@ -50,9 +52,10 @@ impl Keeper {
         let until = Moment::now().after(lasting);
         hold.shorten(until);
         self.detached_until = Some(until);
-        match watched(hold, claim.detach(lasting, self.request.id)).await {
+        let ticket = *self.ticket.get_or_insert_with(|| ClaimId::of(&self.request.who));
+        match watched(hold, claim.detach(lasting, ticket)).await {
             Ok(Renewal::Renewed { .. }) if hold.loss().is_none() => {
-                Ok(hold.confirm_detach(self.request.clone().mark(claim.mark())).await)
+                Ok(hold.confirm_detach(self.request.clone().id(ticket).mark(claim.mark())).await)
             }
             // The hold was reported as lost before the answer came, so it must not go on. The release removes it.
             Ok(Renewal::Renewed { .. }) => Ok(false),
@@ -67,32 +70,69 @@ impl Keeper {
         }
     }
 
-    /// Takes a detached hold back, and keeps it for the caller. If the hold is gone, `reply` gets [`Error::Lost`]. After another
-    /// error nothing was released.
+    /// Takes over the hold that is detached as `ticket`, and keeps it for the caller. If the hold is gone, `reply` gets
+    /// [`Error::Lost`].
+    ///
+    /// A caller that gives up, and an error of the store, leave the hold to its ticket: the keeper hands back what the store
+    /// may have handed over.
     pub(super) async fn resume(
-        self: Box<Self>,
+        mut self: Box<Self>,
         mut claim: Box<dyn Claim>,
+        ticket: ClaimId,
         token: Option<Token>,
         reply: oneshot::Sender<Outcome>,
     ) {
+        self.resumed_from = Some(ticket);
         let mut failures = 0;
-        let told = loop {
-            let sent = Moment::now();
-            match self.caught(claim.renew()).await {
-                Ok(Renewal::Renewed { valid_for }) if !sent.after(valid_for).has_passed() => {
-                    return self.keep_for(claim, Grant { token, valid_for }, sent, reply).await;
+        let error = loop {
+            if reply.is_closed() {
+                if failures > 0 {
+                    self.hand_back(claim.as_mut(), ticket).await;
                 }
-                Ok(Renewal::Renewed { .. }) => break Err(self.too_late(sent)),
-                Ok(Renewal::Lost) => {
+                return;
+            }
+            let sent = Moment::now();
+            match self.caught(claim.resume(ticket)).await {
+                Ok(Resumption::Resumed { grant, remaining }) if !sent.after(grant.valid_for).has_passed() => {
+                    let grant = Grant { token: grant.token.or(token), ..grant };
+                    let (hold, stake) = self.begin_hold(grant, sent);
+                    hold.offer_until(sent.after(remaining.unwrap_or(self.request.ttl)));
+                    let keeping = self.keep(claim, hold);
+                    // If the caller has gone, this drops the stake, and the keeper hands the hold back to its ticket.
+                    reply.send(Ok(Some(stake))).ok();
+                    return keeping.await;
+                }
+                Ok(Resumption::Resumed { .. }) => break self.too_late(sent),
+                Ok(Resumption::Gone) => {
                     reply.send(Err(self.gone())).ok();
-                    // A store made of several may still have parts of it.
-                    return self.leave(claim.as_mut(), None, None).await;
+                    return;
                 }
                 Err(error) if may_pass(&error, &mut failures) => sleep(pause(failures)).await,
-                Err(error) => break Err(error),
+                Err(error) => break error,
             }
         };
-        reply.send(told).ok();
+        // A store that refuses the first request has not executed it.
+        let may_have_resumed = failures != 1 || error.is_transient();
+        reply.send(Err(error)).ok();
+        if may_have_resumed {
+            self.hand_back(claim.as_mut(), ticket).await;
+        }
+    }
+
+    /// Gives a hold that the store may have handed over back to its ticket, and repeats that for a ttl. After that the store has
+    /// forgotten what it had handed over.
+    async fn hand_back(&self, claim: &mut dyn Claim, ticket: ClaimId) {
+        let lasting = self.request.ttl.max(*self.info().leases.start());
+        let end = Moment::now().after(lasting);
+        let mut failures = 0;
+        while let Err(error) = self.caught(claim.detach(lasting, ticket)).await {
+            observe::failed(&self.request, self.info(), "hand-back", &error);
+            failures += 1;
+            if end.has_passed() {
+                return;
+            }
+            sleep(pause(failures)).await;
+        }
     }
 
     /// Releases a detached hold. If the hold is gone, `reply` gets [`Error::Lost`].

@@ -37,6 +37,9 @@ struct State {
     outlasts_end: bool,
     /// Until when the lock stays taken, although it is released before.
     stays_until: Option<Moment>,
+    /// Set while a hold that was taken over by ticket has not reached its caller: end of the time for which the hold goes back
+    /// to the ticket if the caller has given up.
+    offered_until: Option<Moment>,
     lost: Option<LostReason>,
     /// The MultiLock guards to tell of the loss. Weak, because such a guard may go before the hold does.
     audience: Vec<Weak<CancellationToken>>,
@@ -115,6 +118,7 @@ impl Hold {
             deadline,
             outlasts_end: false,
             stays_until: None,
+            offered_until: None,
             lost: None,
             audience: Vec::new(),
             exclusive,
@@ -324,6 +328,22 @@ impl Hold {
         if stays_until.is_none_or(|until| until.remaining() < least) {
             *stays_until = Some(Moment::now().after(least));
         }
+    }
+
+    /// Marks a hold that was taken over by ticket as not yet received by its caller.
+    pub(crate) fn offer_until(&self, until: Moment) {
+        self.state().offered_until = Some(until);
+    }
+
+    /// The caller has received the hold that it took over by ticket.
+    pub(crate) fn accept(&self) {
+        self.state().offered_until = None;
+    }
+
+    /// End of the time for which the hold goes back to its ticket. `None` if its caller has received it, or it was lost.
+    pub(crate) fn offered_until(&self) -> Option<Moment> {
+        let offered_until = self.state().offered_until;
+        offered_until.filter(|_| self.loss().is_none())
     }
 
     /// Until when the lock stays taken although it is released. `None` for a hold that was lost, which somebody else may have.

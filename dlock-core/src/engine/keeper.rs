@@ -34,7 +34,7 @@ use super::{
 };
 use crate::driver::{
     Attempt, Claim, ClaimId, Error, Grant, Info, Kind, LostReason, Moment, Release, Renewal, Request, Result,
-    Source, Token, Wait,
+    Resumption, Source, Token, Wait,
 };
 
 /// After this many failures in a row the caller gets the error. The pauses between them add up to about a second, and the
@@ -78,6 +78,10 @@ pub(crate) struct Keeper {
     failure: Option<LastFailure>,
     /// Until when the store may keep the claim because of a detachment, if it has not been renewed since.
     pub(super) detached_until: Option<Moment>,
+    /// Id that the hold is detached as, once a guard has asked for that.
+    pub(super) ticket: Option<ClaimId>,
+    /// Ticket from which the hold was taken over.
+    pub(super) resumed_from: Option<ClaimId>,
 }
 
 /// How a hold ended.
@@ -106,7 +110,15 @@ impl Keeper {
         terms: Terms,
         failure: Option<LastFailure>,
     ) -> Box<Self> {
-        Box::new(Self { client: Arc::clone(client), request, terms, failure, detached_until: None })
+        Box::new(Self {
+            client: Arc::clone(client),
+            request,
+            terms,
+            failure,
+            detached_until: None,
+            ticket: None,
+            resumed_from: None,
+        })
     }
 
     pub(super) fn info(&self) -> &Info {
@@ -119,8 +131,13 @@ impl Keeper {
     }
 
     /// Starts a task that takes a detached hold back and keeps it.
-    pub(crate) fn start_to_resume(self: Box<Self>, token: Option<Token>, reply: oneshot::Sender<Outcome>) {
-        self.spawn(|keeper, claim| keeper.resume(claim, token, reply));
+    pub(crate) fn start_to_resume(
+        self: Box<Self>,
+        ticket: ClaimId,
+        token: Option<Token>,
+        reply: oneshot::Sender<Outcome>,
+    ) {
+        self.spawn(move |keeper, claim| keeper.resume(claim, ticket, token, reply));
     }
 
     /// Starts a task that releases a detached hold.
@@ -206,7 +223,7 @@ impl Keeper {
         keeping.await;
     }
 
-    fn begin_hold(&self, grant: Grant, sent: Moment) -> (Arc<Hold>, Stake) {
+    pub(super) fn begin_hold(&self, grant: Grant, sent: Moment) -> (Arc<Hold>, Stake) {
         let deadline = sent.after(grant.valid_for);
         let end = self.terms.longest.map(|longest| sent.after(longest));
         let hold = Arc::new(Hold::new(&self.request, self.info(), grant.token, deadline, end));
@@ -288,7 +305,7 @@ impl Keeper {
     }
 
     /// Renews the hold until it ends, then releases the claim.
-    fn keep(
+    pub(super) fn keep(
         mut self: Box<Self>,
         mut claim: Box<dyn Claim>,
         hold: Arc<Hold>,
@@ -359,7 +376,14 @@ impl Keeper {
                         again = Some(Instant::now() + pause(failures));
                         renewal = renewal.min(self.next_renewal(hold));
                     }
-                    (Err(error), Wish::Detach(_)) => hold.refuse_detach(error),
+                    (Err(error), Wish::Detach(_)) => {
+                        if self.detached_until.is_some() {
+                            // Undoes what the store may have done before it refused, so that the guard holds as before.
+                            self.renew(claim.as_mut(), hold).await;
+                            renewal = self.next_renewal(hold);
+                        }
+                        hold.refuse_detach(error);
+                    }
                     (Err(error), _) => hold.refuse_downgrade(error),
                 }
             } else {
@@ -389,7 +413,18 @@ impl Keeper {
 
     async fn renew(&mut self, claim: &mut dyn Claim, hold: &Hold) {
         let sent = Moment::now();
-        match watched(hold, claim.renew()).await {
+        // After a detachment whose outcome is unknown, the store may know the hold by the id of its ticket.
+        let unsure = self.ticket.filter(|_| self.detached_until.is_some());
+        let renewal = async {
+            match unsure {
+                None => claim.renew().await,
+                Some(ticket) => claim.resume(ticket).await.map(|resumption| match resumption {
+                    Resumption::Resumed { grant, .. } => Renewal::Renewed { valid_for: grant.valid_for },
+                    Resumption::Gone => Renewal::Lost,
+                }),
+            }
+        };
+        match watched(hold, renewal).await {
             Ok(Renewal::Renewed { valid_for }) => {
                 self.detached_until = None;
                 hold.extend(sent.after(valid_for));
@@ -447,11 +482,15 @@ impl Keeper {
             }
         };
         let mut has_failed = false;
-        let stays_until = hold.and_then(Hold::stays_until);
+        let stay = hold.and_then(|hold| match hold.offered_until() {
+            Some(until) => Some((until, self.resumed_from?)),
+            None => {
+                Some((hold.stays_until()?, self.ticket.unwrap_or_else(|| ClaimId::of(&self.request.who))))
+            }
+        });
         // A detachment whose answer was lost keeps the claim in the store for longer than a ttl.
         let detached = self.detached_until.map(Moment::remaining).unwrap_or_default();
         let kept = self.request.ttl + detached;
-        let stay = stays_until.map(|until| (until, self.request.id));
         let release = release_until_forgotten(claim, self.info(), kept, stay, |error| {
             has_failed = true;
             observe::failed(&self.request, self.info(), "release", &error);

@@ -16,7 +16,8 @@ use crate::engine::Keeper;
 /// It is a text of one word, to be printed, stored and parsed again. It has no secret of the store; but whoever reads it can
 /// release the lock if they can reach the store.
 ///
-/// A ticket is for one taker. If two take the lock back with the same ticket, both hold it.
+/// A ticket is for one taker: the store hands the lock over to the first one, under a new id. Every other use of the ticket
+/// gets [`Error::Lost`], and does not disturb the holder.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
@@ -134,25 +135,30 @@ impl<'de> serde::Deserialize<'de> for Ticket {
 }
 
 impl Locks {
-    /// Takes back the lock that a ticket stands for. The guard is renewed, with the client's
-    /// [defaults](Self::with_defaults), and has the token of the first grant.
+    /// Takes over the lock that a ticket stands for. The guard is renewed, with the client's
+    /// [defaults](Self::with_defaults), and has a new id and the token of the first grant.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lock is not held by the ticket any more: its time is over, it was released, or somebody took it
-    /// by force. [`Error::Unsupported`] before any I/O where the store has no tickets, and the store's own: the ticket can
-    /// then be used again, for a ttl at least.
+    /// [`Error::Lost`] if no lock is detached under the ticket: its time is over, it was released or broken, or another
+    /// process has taken it over. [`Error::Unsupported`] before any I/O where the store has no tickets, and the store's own:
+    /// the ticket can then be used again, for a ttl at least.
     ///
     /// # Cancel safety
-    /// Dropping the future may release the lock: the ticket may then be used up.
+    /// Safe: after the future is dropped, a task hands the lock back to the ticket, for what was left of its time. Where the
+    /// store's reply was lost, that is one ttl.
     pub async fn resume(&self, ticket: &Ticket) -> Result<Guard> {
         let (locks, ticket) = (self.as_on_thread(), ticket.clone());
         let resumed = async move {
             let (reply, answer) = oneshot::channel();
-            locks.keeper_of(&ticket)?.start_to_resume(ticket.token, reply);
+            let heir = ClaimId::of(&locks.defaults().who(locks.who())?);
+            locks.keeper_of(&ticket, heir)?.start_to_resume(ticket.id, ticket.token, reply);
             let stake = answer.await.unwrap_or_else(|_| Err(locks.client().keeper_ended()))?;
             stake.ok_or_else(|| locks.client().keeper_ended())
         };
-        Ok(Guard::of(self.on_thread(resumed).await?, self))
+        let stake = self.on_thread(resumed).await?;
+        // Not before the caller has the hold: until then, giving up leaves it to the ticket.
+        stake.hold.accept();
+        Ok(Guard::of(stake, self))
     }
 
     /// Releases the lock that a ticket stands for. The next in the queue gets it.
@@ -166,7 +172,7 @@ impl Locks {
         let (locks, ticket) = (self.as_on_thread(), ticket.clone());
         let released = async move {
             let (reply, answer) = oneshot::channel();
-            locks.keeper_of(&ticket)?.start_to_give_back(reply);
+            locks.keeper_of(&ticket, ticket.id)?.start_to_give_back(reply);
             answer.await.unwrap_or_else(|_| Err(locks.client().keeper_ended()))
         };
         match self.thread() {
@@ -175,13 +181,13 @@ impl Locks {
         }
     }
 
-    fn keeper_of(&self, ticket: &Ticket) -> Result<Box<Keeper>> {
+    fn keeper_of(&self, ticket: &Ticket, id: ClaimId) -> Result<Box<Keeper>> {
         let (client, defaults, info) = (self.client(), self.defaults(), self.info());
         defaults.validate(info)?;
         info.check_kind(ticket.kind)?;
         info.check_detach(*info.leases.start())?;
         client.check(&ticket.name)?;
-        let Ticket { name, kind, limit, id, mark, .. } = ticket.clone();
+        let Ticket { name, kind, limit, mark, .. } = ticket.clone();
         let (terms, who) = (defaults.terms(info), defaults.who(self.who())?);
         let request = Request::by(who, name, kind, terms.ttl).limit(limit).id(id).mark(mark);
         Ok(Keeper::new(client, request, terms, None))
@@ -257,7 +263,8 @@ mod tests {
         let token = guard.token();
         let ticket = guard.detach(TEN).await.expect("memory can");
         let guard = locks.resume(&ticket).await.expect("still held");
-        assert_eq!((guard.token(), guard.id()), (token, Some(ticket.id())));
+        assert_eq!(guard.token(), token);
+        assert_ne!(guard.id(), Some(ticket.id()), "a second taker would find the hold");
         tokio::time::sleep(2 * TEN).await;
         assert!(!guard.is_lost(), "nobody renewed it");
         guard.release().await.expect("held until now");
@@ -271,6 +278,62 @@ mod tests {
         let ticket = locks.mutex("x").lock().await.expect("free").detach(TEN).await.expect("memory can");
         locks.release(&ticket).await.expect("held until now");
         assert!(locks.inspect("x").await.expect("no error").is_none(), "something is left");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_ticket_has_one_taker_and_nobody_disturbs_it() {
+        let locks = Locks::memory();
+        let ticket = locks.mutex("x").lock().await.expect("free").detach(TEN).await.expect("memory can");
+        let (first, second) = tokio::join!(locks.resume(&ticket), locks.resume(&ticket));
+        let (taken, refused): (Vec<_>, Vec<_>) = [first, second].into_iter().partition(|told| told.is_ok());
+        assert_eq!((taken.len(), refused.len()), (1, 1), "both hold it: {taken:?}");
+        let released = locks.release(&ticket).await;
+        assert!(matches!(released, Err(Error::Lost { .. })), "released under its holder: {released:?}");
+        tokio::time::sleep(TEN).await;
+        let guard = taken.into_iter().next().expect("counted above").expect("partitioned above");
+        assert!(!guard.is_lost());
+        guard.release().await.expect("held until now");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_ticket_that_is_given_up_can_be_used_again_for_the_rest_of_its_time() {
+        let locks = Locks::memory();
+        let ticket = locks.mutex("x").lock().await.expect("free").detach(TEN).await.expect("memory can");
+        for steps in 0..6 {
+            let mut resuming = Box::pin(locks.resume(&ticket));
+            for _ in 0..steps {
+                assert!(futures_util::poll!(&mut resuming).is_pending() || steps > 1);
+                tokio::task::yield_now().await;
+                if steps > 1 {
+                    break;
+                }
+            }
+            drop(resuming);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        let state = locks.inspect("x").await.expect("memory shows locks").expect("given back, not released");
+        let left = state.holders[0].ttl_left.expect("memory knows it");
+        assert!(left > TEN - Duration::from_secs(10), "shortened to {left:?}");
+        locks.resume(&ticket).await.expect("nobody has it").release().await.expect("held until now");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_id_that_was_not_detached_is_no_ticket() {
+        let locks = Locks::memory();
+        let held = locks.mutex("x").lock().await.expect("free");
+        let waiter = locks.fair("x");
+        let mut waiting = Box::pin(async move { waiter.lock().await });
+        assert!(futures_util::poll!(&mut waiting).is_pending());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let state = locks.inspect("x").await.expect("memory shows locks").expect("held");
+        for contender in state.holders.iter().chain(&state.queue) {
+            let forged: Ticket = format!("{FORM}:mutex:7:{}:x", contender.id).parse().expect("well formed");
+            let told = locks.resume(&forged).await;
+            assert!(matches!(told, Err(Error::Lost { .. })), "{told:?}");
+        }
+        assert!(!held.is_lost());
+        held.release().await.expect("held until now");
+        drop(waiting.await.expect("its turn"));
     }
 
     #[tokio::test(start_paused = true)]

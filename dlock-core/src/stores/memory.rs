@@ -14,8 +14,8 @@ use tokio::sync::Notify;
 
 use crate::driver::{
     Attempt, Backend, Claim, ClaimId, Contender, Driver, Entry, Error, Grant, Info, Inspect, Kind, LockName,
-    LockState, Moment, Release, Renewal, Request, Result, Store, StoreUrl, Together, Token, Turn, Wait, Who,
-    turn, watched, watchers,
+    LockState, Moment, Release, Renewal, Request, Result, Resumption, Store, StoreUrl, Together, Token, Turn,
+    Wait, Who, turn, watched, watchers,
 };
 
 /// `memory:` and `memory:NAME`: one store per name and process.
@@ -45,6 +45,8 @@ struct Place {
     number: u64,
     came: Moment,
     expires: Moment,
+    /// Whether the claim holds without a client. Only such a hold can be resumed.
+    is_detached: bool,
     who: Who,
     /// Rung when another attempt may have a different result.
     bell: Arc<Notify>,
@@ -124,27 +126,13 @@ struct MemoryClaim {
     space: Arc<Space>,
     request: Request,
     bell: Arc<Notify>,
+    /// Id that this claim was detached as, or was to be.
+    ticket: Option<ClaimId>,
 }
 
 impl MemoryClaim {
     fn new(space: &Arc<Space>, request: Request) -> Self {
-        Self { space: Arc::clone(space), request, bell: Arc::default() }
-    }
-
-    fn extend(&self, span: Duration) -> Renewal {
-        let Request { name, id, .. } = &self.request;
-        let now = Moment::now();
-        let mut shelf = shelf(&self.space);
-        shelf.bury(name, now);
-        match shelf.place(name, *id) {
-            Some(place) => {
-                place.expires = now.after(span);
-                // Whoever takes the claim back is another claim to the engine, and listens to another bell.
-                place.bell = Arc::clone(&self.bell);
-                Renewal::Renewed { valid_for: span }
-            }
-            None => Renewal::Lost,
-        }
+        Self { space: Arc::clone(space), request, bell: Arc::default(), ticket: None }
     }
 }
 
@@ -173,24 +161,76 @@ impl Claim for MemoryClaim {
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        Ok(self.extend(self.request.ttl))
+        let Request { name, id, ttl, .. } = &self.request;
+        let now = Moment::now();
+        let mut shelf = shelf(&self.space);
+        shelf.bury(name, now);
+        let Some(place) = shelf.place(name, *id) else { return Ok(Renewal::Lost) };
+        place.keep(now, *ttl);
+        Ok(Renewal::Renewed { valid_for: *ttl })
     }
 
-    /// A claim is in the store whether its client lives or not, so a detached claim is one with another ttl.
-    async fn detach(&mut self, lasting: Duration, _ticket: ClaimId) -> Result<Renewal> {
-        Ok(self.extend(lasting))
+    /// A claim is in the store whether its client lives or not, so a detached claim is one with another id and ttl.
+    async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
+        self.ticket = Some(ticket);
+        let Request { name, id, .. } = &self.request;
+        let now = Moment::now();
+        let mut shelf = shelf(&self.space);
+        shelf.bury(name, now);
+        let known_as = [*id, ticket].into_iter().find(|id| shelf.holds(name, *id));
+        let Some(place) = known_as.and_then(|id| shelf.place(name, id)) else { return Ok(Renewal::Lost) };
+        if place.entry.id == ticket {
+            place.keep(now, lasting);
+        } else {
+            (place.entry.id, place.expires) = (ticket, now.after(lasting));
+        }
+        place.is_detached = true;
+        Ok(Renewal::Renewed { valid_for: lasting })
+    }
+
+    async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
+        let Request { name, id, ttl, who, .. } = &self.request;
+        let now = Moment::now();
+        let mut shelf = shelf(&self.space);
+        shelf.bury(name, now);
+        let known_as = [*id, ticket].into_iter().find(|id| shelf.holds(name, *id));
+        let Some(place) = known_as.and_then(|id| shelf.place(name, id)) else { return Ok(Resumption::Gone) };
+        let remaining = if place.entry.id == *id {
+            place.keep(now, *ttl);
+            None
+        } else if place.is_detached {
+            let remaining = place.expires.since(now);
+            (place.entry.id, place.expires, place.is_detached) = (*id, now.after(*ttl), false);
+            place.who = who.clone();
+            Some(remaining)
+        } else {
+            return Ok(Resumption::Gone);
+        };
+        place.bell = Arc::clone(&self.bell);
+        let grant = Grant { token: Token::new(place.number), valid_for: *ttl };
+        Ok(Resumption::Resumed { grant, remaining })
     }
 
     async fn release(&mut self) -> Result<Release> {
         let Request { name, id, .. } = &self.request;
         let mut shelf = shelf(&self.space);
-        let was_there = shelf.place(name, *id).is_some();
-        shelf.remove(name, *id);
-        Ok(if was_there { Release::Done } else { Release::Gone })
+        let known_as = [Some(*id), self.ticket].into_iter().flatten();
+        let there: Vec<_> = known_as.filter(|id| shelf.place(name, *id).is_some()).collect();
+        there.iter().for_each(|id| shelf.remove(name, *id));
+        Ok(if there.is_empty() { Release::Gone } else { Release::Done })
     }
 
     async fn changed(&mut self) {
         self.bell.notified().await;
+    }
+}
+
+impl Place {
+    /// Extends the claim's time, and never shortens it: a renewal may arrive late.
+    fn keep(&mut self, now: Moment, ttl: Duration) {
+        if self.expires.since(now) < ttl {
+            self.expires = now.after(ttl);
+        }
     }
 }
 
@@ -203,6 +243,10 @@ impl Shelf {
         self.queues.get_mut(name)?.iter_mut().find(|place| place.entry.id == id)
     }
 
+    fn holds(&self, name: &LockName, id: ClaimId) -> bool {
+        turn(&self.queue(name), id) == Turn::Mine
+    }
+
     /// Puts a claim at the end of its queue. Returns the claim's number.
     fn enter(&mut self, request: &Request, bell: &Arc<Notify>, now: Moment) -> u64 {
         self.last += 1;
@@ -212,6 +256,7 @@ impl Shelf {
             number: self.last,
             came: now,
             expires: now.after(request.ttl),
+            is_detached: false,
             who: request.who.clone(),
             bell: Arc::clone(bell),
         });

@@ -62,14 +62,16 @@ impl RedLock {
     /// [`Error::InvalidConfig`] for fewer than three members, one that is given twice, or members that have no kind of
     /// lock in common.
     pub fn new(members: impl IntoIterator<Item = Store>) -> Result<Self> {
-        let members: Arc<[Store]> = members.into_iter().collect();
+        let mut members: Vec<Store> = members.into_iter().collect();
+        // A ticket names members by their place. So the place must not depend on the order in which a client lists them.
+        members.sort_by(|a, b| a.backend.info().identity.cmp(&b.backend.info().identity));
+        let members: Arc<[Store]> = members.into();
         let invalid = |reason| Err(Error::InvalidConfig { reason });
         if members.len() < 3 {
             return invalid(format!("a redlock needs at least three stores, not {}", members.len()));
         }
-        let mut identities: Vec<_> =
+        let identities: Vec<_> =
             members.iter().map(|member| member.backend.info().identity.as_str()).collect();
-        identities.sort_unstable();
         if let Some(twice) = identities.windows(2).find(|pair| pair[0] == pair[1]) {
             return invalid(format!("a redlock needs independent stores, and `{}` stands twice", twice[0]));
         }

@@ -10,7 +10,7 @@ use std::{
 use async_trait::async_trait;
 use dlock_core::{
     ClaimId, Error, Guard, Kind, Locks, Result,
-    driver::{Attempt, Backend, Claim, Grant, Info, Release, Renewal, Request, Store},
+    driver::{Attempt, Backend, Claim, Grant, Info, Release, Renewal, Request, Resumption, Store},
 };
 use tokio::time::{Instant, sleep};
 
@@ -49,6 +49,8 @@ pub(super) enum Hints {
 pub(super) enum Call {
     Attempt,
     Renew,
+    /// Answered as a renewal.
+    Resume,
     Detach,
     Release,
 }
@@ -66,6 +68,8 @@ pub(super) struct Script {
     pub(super) ids: Vec<ClaimId>,
     /// For how long the claim was to be detached, call by call.
     pub(super) spans: Vec<Duration>,
+    /// Ids that holds were detached as or resumed from.
+    pub(super) tickets: Vec<ClaimId>,
     /// What was called and when, and what is being called now.
     pub(super) calls: Vec<(Call, Instant)>,
     pub(super) running: Option<Call>,
@@ -102,6 +106,7 @@ impl Play {
             ttls: Vec::new(),
             ids: Vec::new(),
             spans: Vec::new(),
+            tickets: Vec::new(),
             calls: Vec::new(),
             running: None,
             broken: Vec::new(),
@@ -239,10 +244,23 @@ impl Claim for Play {
         self.play(Call::Renew, reply).await
     }
 
-    async fn detach(&mut self, lasting: Duration) -> Result<Renewal> {
+    async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
         let reply = next(&mut self.script().detach);
         self.script().spans.push(lasting);
+        self.script().tickets.push(ticket);
         self.play(Call::Detach, reply).await
+    }
+
+    /// Answers what the script has for a renewal.
+    async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
+        let reply = next(&mut self.script().renew);
+        self.script().tickets.push(ticket);
+        Ok(match self.play(Call::Resume, reply).await? {
+            Renewal::Renewed { valid_for } => {
+                Resumption::Resumed { grant: Grant { token: None, valid_for }, remaining: Some(TTL * 10) }
+            }
+            Renewal::Lost => Resumption::Gone,
+        })
     }
 
     async fn release(&mut self) -> Result<Release> {

@@ -22,7 +22,9 @@ use super::{
     RedLock,
     member::{Answer, Member, Question},
 };
-use crate::driver::{Attempt, Claim, ClaimId, Error, Grant, Moment, Release, Renewal, Request, Result, Wait};
+use crate::driver::{
+    Attempt, Claim, ClaimId, Error, Grant, Moment, Release, Renewal, Request, Result, Resumption, Wait,
+};
 
 /// How long a contender that holds some members, but no majority, waits before it first releases them. The time doubles
 /// with each release, up to a third of the ttl: while somebody else holds the majority, releasing does not help.
@@ -45,7 +47,7 @@ pub(super) struct RedLockClaim {
     /// When a member with a vote has disowned the hold, as far as we know. `None` once a majority of the votes has confirmed the
     /// hold by renewals that were sent since. An earlier renewal says nothing of the time after it.
     disowned: Option<Instant>,
-    /// Whether a detached hold is to be taken back, and no majority has confirmed yet that it still holds.
+    /// Whether the claim is to take a detached hold over, and no majority has confirmed that yet.
     resumes: bool,
 }
 
@@ -56,7 +58,8 @@ struct Tally {
     held: usize,
     /// Members with a vote that renewed.
     confirmed: usize,
-    /// Members with a vote that keep the claim without us. A late answer to an earlier renewal is none of these.
+    /// Members with a vote that keep the claim without us, or all members that do so while the claim takes a hold over. A late
+    /// answer to an earlier renewal is none of these.
     detached: usize,
     /// All members that renewed.
     renewed: usize,
@@ -70,6 +73,8 @@ struct Tally {
     /// Members whose error is not transient; counted in `unknown` too.
     refusals: usize,
     retry_in: Option<Duration>,
+    /// Shortest time for which a member would have kept the detached hold.
+    remaining: Option<Duration>,
     error: Option<Error>,
     refusal: Option<Error>,
 }
@@ -81,6 +86,12 @@ impl Tally {
             Answer::Renewed { .. } => {
                 self.held += 1;
                 self.renewed += 1;
+            }
+            Answer::Resumed { remaining, .. } => {
+                self.held += 1;
+                self.renewed += 1;
+                let known = [self.remaining, remaining].into_iter().flatten();
+                self.remaining = known.min();
             }
             Answer::Detached { .. } => self.held += 1,
             Answer::Busy(retry_in) => {
@@ -145,7 +156,7 @@ impl RedLockClaim {
         enough: impl Fn(&Tally) -> bool + Send + Sync,
     ) -> Tally {
         let end = Moment::now().after(self.limit).instant();
-        let drift = self.drift();
+        let (drift, resumes) = (self.drift(), self.resumes);
         let mut tally = Tally::default();
         let mut open: Vec<&mut Member> = Vec::with_capacity(self.members.len());
         for member in &mut self.members {
@@ -164,8 +175,11 @@ impl RedLockClaim {
                     *disowned = Some(Instant::now());
                 }
                 let has_vote = member.vote_until().is_some();
-                tally.confirmed += usize::from(has_vote && matches!(answer, Answer::Renewed { .. }));
-                tally.detached += usize::from(has_vote && matches!(answer, Answer::Detached { .. }));
+                let counts = has_vote || resumes;
+                tally.confirmed += usize::from(
+                    has_vote && matches!(answer, Answer::Renewed { .. } | Answer::Resumed { .. }),
+                );
+                tally.detached += usize::from(counts && matches!(answer, Answer::Detached { .. }));
                 tally.count(answer);
                 false
             });
@@ -264,22 +278,6 @@ impl RedLockClaim {
         true
     }
 
-    /// Takes a detached hold back: the members with a vote are those that renew their part of it. A member never renews what
-    /// it has forgotten, so they have held without a gap.
-    async fn resume(&mut self) -> Result<Renewal> {
-        let begun = Moment::now();
-        self.members.iter_mut().for_each(Member::take_late_answer);
-        let tally = self.round(|member| member.is_there().then_some(Question::Renew), |_| false).await;
-        self.members.iter_mut().for_each(Member::give_vote);
-        if let Some(valid_for) = self.validity(begun, Member::vote_until) {
-            self.resumes = false;
-            return Ok(Renewal::Renewed { valid_for });
-        }
-        // Those that have not answered may hold still.
-        let is_lost = tally.renewed + tally.unknown < self.quorum;
-        if is_lost { Ok(Renewal::Lost) } else { Err(self.too_few(tally)) }
-    }
-
     /// The error of a round with too few answers. It is not transient if so many members refused that the others are no
     /// majority.
     fn too_few(&self, tally: Tally) -> Error {
@@ -355,9 +353,6 @@ impl Claim for RedLockClaim {
     ///   vote, because only they have held without a gap.
     /// - `Lost` if too few members with a vote are left for a majority.
     async fn renew(&mut self) -> Result<Renewal> {
-        if self.resumes {
-            return self.resume().await;
-        }
         let begun = Moment::now();
         let (quorum, spare) = (self.quorum, self.spare());
         self.take_late_answers();
@@ -393,10 +388,20 @@ impl Claim for RedLockClaim {
     async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
         self.take_late_answers();
         let lasting = lasting + lasting / 100 + Duration::from_millis(2);
+        let resumes = self.resumes;
         let question = |member: &Member| {
-            (member.holds() || member.is_asked()).then_some(Question::Detach(lasting, ticket))
+            let is_asked = if resumes { member.is_there() } else { member.holds() || member.is_asked() };
+            is_asked.then(|| Question::Detach(lasting, member.ticket(ticket)))
         };
         let tally = self.round(question, |_| false).await;
+        if resumes {
+            // The hold goes back to its ticket: on members that have handed it over, and on those that have not.
+            return match tally.detached + tally.unknown {
+                _ if tally.detached >= self.quorum => Ok(Renewal::Renewed { valid_for: lasting }),
+                possible if possible < self.quorum => Ok(Renewal::Lost),
+                _ => Err(self.too_few(tally)),
+            };
+        }
         let votes = self.members.iter().filter_map(Member::vote_until).count();
         if tally.detached < self.quorum {
             return match votes < self.quorum {
@@ -413,6 +418,35 @@ impl Claim for RedLockClaim {
         let rest = self.members.iter_mut().filter(|member| member.vote_until().is_none());
         rest.for_each(Member::leave_in_background);
         Ok(Renewal::Renewed { valid_for: lasting })
+    }
+
+    /// Takes a detached hold over: the members with a vote are those that hand their part of it over. A member never hands
+    /// over what it has forgotten, so they have held without a gap.
+    ///
+    /// A claim whose own `detach` has failed asks the members with a vote, each of which has either kept the claim or
+    /// detached it.
+    async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
+        let begun = Moment::now();
+        let resumes = self.resumes;
+        self.members.iter_mut().for_each(Member::take_late_answer);
+        let question = |member: &Member| {
+            let is_asked = if resumes { member.is_there() } else { member.vote_until().is_some() };
+            is_asked.then(|| Question::Resume(member.ticket(ticket)))
+        };
+        let tally = self.round(question, |_| false).await;
+        if resumes {
+            self.members.iter_mut().for_each(Member::give_vote);
+        }
+        if let Some(valid_for) = self.validity(begun, Member::vote_until)
+            && tally.renewed >= self.quorum
+        {
+            self.resumes = false;
+            let grant = Grant { token: None, valid_for };
+            return Ok(Resumption::Resumed { grant, remaining: tally.remaining });
+        }
+        // Members that have not answered may hold still.
+        let is_gone = tally.renewed + tally.unknown < self.quorum;
+        if is_gone { Ok(Resumption::Gone) } else { Err(self.too_few(tally)) }
     }
 
     fn mark(&self) -> Option<Arc<str>> {

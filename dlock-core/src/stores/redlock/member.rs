@@ -17,7 +17,9 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    driver::{Attempt, Backend, Claim, ClaimId, Error, Grant, Moment, Release, Renewal, Request, Result},
+    driver::{
+        Attempt, Backend, Claim, ClaimId, Error, Grant, Moment, Release, Renewal, Request, Result, Resumption,
+    },
     engine,
 };
 
@@ -92,6 +94,8 @@ pub(super) enum Question {
     Renew,
     /// To keep the claim for so long without its client.
     Detach(Duration, ClaimId),
+    /// To take over the claim that was detached as this id.
+    Resume(ClaimId),
     Release,
 }
 
@@ -105,6 +109,9 @@ pub(super) enum Answer {
     /// The member keeps the claim without us. We count on no more time for that: the next renewal may shorten it again, even
     /// if its answer gets lost. The member had held without a gap when it was asked, at `sent`.
     Detached { sent: Moment },
+    /// The member has taken a detached claim over, at `sent`, and holds until `until`. Without us it would have kept the claim
+    /// for `remaining`.
+    Resumed { sent: Moment, until: Moment, remaining: Option<Duration> },
     /// Somebody else is ahead of us on this member. Ask again after this long.
     Busy(Duration),
     /// The member does not know the claim any more.
@@ -223,7 +230,9 @@ impl Member {
     pub(super) fn ask(&mut self, question: Question) {
         match question {
             Question::Release => self.ask_to_leave(),
-            Question::Attempt | Question::Renew | Question::Detach(..) => self.ask_to_hold(question),
+            Question::Attempt | Question::Renew | Question::Detach(..) | Question::Resume(_) => {
+                self.ask_to_hold(question)
+            }
         }
     }
 
@@ -326,35 +335,37 @@ impl Member {
 
     /// The request of its next claim, with an id that no claim has had, on this member or another.
     fn fresh_request(&mut self) -> Request {
-        let request = self.request_of(self.claims);
+        let request = self.request.clone().id(self.id_of(self.request.id, self.claims));
         self.claims = self.claims.wrapping_add(1);
         request
     }
 
-    fn request_of(&self, claim: u16) -> Request {
-        let mut id = *self.request.id.as_bytes();
+    fn id_of(&self, id: ClaimId, claim: u16) -> ClaimId {
+        let mut id = *id.as_bytes();
         let [high, low] = claim.to_be_bytes();
         for (byte, own) in id[COMMON..].iter_mut().zip([self.index, high, low]) {
             *byte ^= own;
         }
-        self.request.clone().id(ClaimId::from_bytes(id))
+        ClaimId::from_bytes(id)
     }
 
-    /// What another client needs to find the claim on this member: how many claims were made, and `v` if the hold rests on the
-    /// last of them.
-    pub(super) fn mark(&self) -> String {
-        format!("{}{}", self.claims, if self.has_vote { "v" } else { "" })
+    /// Whether a detached hold rests on this member, for another client that takes the hold over.
+    pub(super) fn mark(&self) -> &'static str {
+        if self.has_vote { "v" } else { "n" }
     }
 
-    /// Finds the claim that had this [`mark`](Self::mark), to take it back. Does nothing with a text that is not a mark.
+    /// Prepares a claim if the [`mark`](Self::mark) says that the detached hold rests on this member.
     pub(super) fn find(&mut self, mark: &str) {
-        let (claims, has_vote) = mark.strip_suffix('v').map_or((mark, false), |claims| (claims, true));
-        let Ok(claims) = claims.parse::<u16>() else { return };
-        self.claims = claims;
-        if has_vote {
-            // The number of the last claim: a claim is counted once it has its number.
-            self.state = State::Idle(self.backend.claim(self.request_of(claims.wrapping_sub(1))));
+        if mark == "v" {
+            let request = self.fresh_request();
+            self.state = State::Idle(self.backend.claim(request));
         }
+    }
+
+    /// Id under which this member keeps the hold that is detached as `ticket`. It is the id of the member's first claim for a
+    /// request with the ticket's id, so that a release by ticket finds it.
+    pub(super) fn ticket(&self, ticket: ClaimId) -> ClaimId {
+        self.id_of(ticket, 0)
     }
 
     /// Whether something of ours may be in the member's store.
@@ -389,7 +400,7 @@ impl Member {
                 self.held_until = Some(until);
                 self.granted_at.get_or_insert(at);
             }
-            Answer::Renewed { sent, until } => {
+            Answer::Renewed { sent, until } | Answer::Resumed { sent, until, .. } => {
                 self.detached_until = None;
                 (self.held_until, self.renewed_in_round) = (Some(until), true);
                 if self.granted_at.is_some() {
@@ -492,6 +503,12 @@ async fn ask(claim: &mut dyn Claim, question: Question, sent: Moment) -> Result<
                 Renewal::Lost => Answer::Lost,
             })
         }
+        Question::Resume(ticket) => claim.resume(ticket).await.map(|resumption| match resumption {
+            Resumption::Resumed { grant: Grant { valid_for, .. }, remaining } => {
+                Answer::Resumed { sent, until: sent.after(valid_for), remaining }
+            }
+            Resumption::Gone => Answer::Lost,
+        }),
         Question::Release => claim.release().await.map(Answer::Released),
     }
 }

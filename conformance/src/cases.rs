@@ -7,8 +7,10 @@ mod detached;
 mod downgrade;
 mod exclusive;
 mod fair;
+mod handover;
 mod hold;
 mod kinds;
+mod late;
 mod line;
 mod look;
 mod loss;
@@ -46,12 +48,14 @@ pub fn all() -> Vec<Case> {
         cancel::cases(),
         hold::cases(),
         detached::cases(),
+        handover::cases(),
         ticket::cases(),
         stay::cases(),
         loss::cases(),
         newcomer::cases(),
         outage::cases(),
         line::cases(),
+        late::cases(),
         restart::cases(),
         token::cases(),
         name::cases(),

@@ -30,8 +30,16 @@ use tokio::{
 pub struct Proxy {
     address: SocketAddr,
     line: watch::Sender<Traffic>,
-    accepted: Arc<AtomicUsize>,
+    count: Arc<Count>,
     task: JoinHandle<()>,
+}
+
+/// What the clients have sent so far.
+#[derive(Debug, Default)]
+struct Count {
+    connections: AtomicUsize,
+    /// Bytes, counted when the proxy reads them.
+    requested: AtomicUsize,
 }
 
 /// What becomes of bytes and connections.
@@ -41,6 +49,8 @@ struct Traffic {
     server: SocketAddr,
     requests: Flow,
     answers: Flow,
+    /// Number of the first connection whose requests are not held back. Connections are numbered from 1.
+    first_open: usize,
     /// Counts the cuts. A connection ends when this number is no longer the one that it began with.
     cuts: u64,
     hangs_up: bool,
@@ -57,7 +67,14 @@ enum Flow {
 
 impl Traffic {
     fn to(server: SocketAddr) -> Self {
-        Self { server, requests: Flow::Passes, answers: Flow::Passes, cuts: 0, hangs_up: false }
+        Self {
+            server,
+            requests: Flow::Passes,
+            answers: Flow::Passes,
+            first_open: 0,
+            cuts: 0,
+            hangs_up: false,
+        }
     }
 }
 
@@ -73,9 +90,9 @@ impl Proxy {
     pub async fn to(server: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let (line, accepted) = (watch::Sender::new(Traffic::to(server)), Arc::new(AtomicUsize::new(0)));
-        let task = tokio::spawn(accept(listener, line.clone(), Arc::clone(&accepted)));
-        Ok(Self { address, line, accepted, task })
+        let (line, count) = (watch::Sender::new(Traffic::to(server)), Arc::new(Count::default()));
+        let task = tokio::spawn(accept(listener, line.clone(), Arc::clone(&count)));
+        Ok(Self { address, line, count, task })
     }
 
     /// Where clients are to connect to.
@@ -85,7 +102,13 @@ impl Proxy {
 
     /// How many connections clients have made so far.
     pub fn connections(&self) -> usize {
-        self.accepted.load(Relaxed)
+        self.count.connections.load(Relaxed)
+    }
+
+    /// Number of bytes that clients have sent so far. Bytes that wait in a client's connection because the proxy holds
+    /// requests back are counted when they are delivered.
+    pub fn requested(&self) -> usize {
+        self.count.requested.load(Relaxed)
     }
 
     /// From now on everything passes. What was held back is delivered.
@@ -101,6 +124,13 @@ impl Proxy {
     /// From now on requests reach the server only when everything passes again, also if the client is gone by then.
     pub fn hold_requests(&self) {
         self.change(|line| line.requests = Flow::Stops);
+    }
+
+    /// From now on the requests of all connections that are open now reach the server only when everything passes again, also
+    /// if the client has closed the connection by then. Later connections pass.
+    pub fn hold_open_connections(&self) {
+        let last = self.connections();
+        self.change(|line| (line.requests, line.first_open) = (Flow::Passes, last + 1));
     }
 
     /// From now on the server acts, but its answers arrive only when everything passes again.
@@ -140,18 +170,23 @@ impl Drop for Proxy {
     }
 }
 
-async fn accept(listener: TcpListener, line: watch::Sender<Traffic>, accepted: Arc<AtomicUsize>) {
+async fn accept(listener: TcpListener, line: watch::Sender<Traffic>, count: Arc<Count>) {
     // Dropped, and so ended, with this task.
     let mut connections = JoinSet::new();
     while let Ok((client, _)) = listener.accept().await {
-        accepted.fetch_add(1, Relaxed);
+        let number = count.connections.fetch_add(1, Relaxed) + 1;
         while connections.try_join_next().is_some() {}
-        connections.spawn(serve(client, line.subscribe()));
+        connections.spawn(serve(client, number, line.subscribe(), Arc::clone(&count)));
     }
 }
 
 /// Passes bytes on until both sides have ended, or the connection is cut.
-async fn serve(client: TcpStream, mut line: watch::Receiver<Traffic>) -> io::Result<()> {
+async fn serve(
+    client: TcpStream,
+    number: usize,
+    mut line: watch::Receiver<Traffic>,
+    count: Arc<Count>,
+) -> io::Result<()> {
     let Traffic { server, cuts, hangs_up, .. } = *line.borrow();
     if hangs_up {
         return Ok(());
@@ -161,8 +196,12 @@ async fn serve(client: TcpStream, mut line: watch::Receiver<Traffic>) -> io::Res
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
-    let requests = pump(from_client, to_server, line.clone(), |line| line.requests);
-    let answers = pump(from_server, to_client, line.clone(), |line| line.answers);
+    let held = |line: &Traffic| if number < line.first_open { Flow::Stops } else { line.requests };
+    let requested = |bytes: usize| {
+        count.requested.fetch_add(bytes, Relaxed);
+    };
+    let requests = pump(from_client, to_server, line.clone(), held, requested);
+    let answers = pump(from_server, to_client, line.clone(), |line| line.answers, |_| {});
     tokio::select! {
         _ = async { tokio::join!(requests, answers) } => {}
         _ = line.wait_for(|line| line.cuts != cuts) => {}
@@ -175,12 +214,14 @@ async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     mut line: watch::Receiver<Traffic>,
-    flow: fn(&Traffic) -> Flow,
+    flow: impl Fn(&Traffic) -> Flow,
+    seen: impl Fn(usize),
 ) -> io::Result<()> {
     let mut chunk = vec![0; 16 * 1024];
     loop {
         let count = from.read(&mut chunk).await?;
         let came = Instant::now();
+        seen(count);
         let now = line.wait_for(|line| !matches!(flow(line), Flow::Stops)).await.map(|line| flow(&line));
         if let Ok(Flow::Takes(delay)) = now {
             sleep_until(came + delay).await;

@@ -93,6 +93,16 @@ pub enum Bug {
     DetachedForEver,
     /// A detachment puts a claim that is gone back into the store.
     DetachmentCreates,
+    /// A renewal sets the time of its hold, also if the hold had more.
+    RenewalShortens,
+    /// A detached hold keeps its id, so requests of its former holder still find it.
+    DetachedKeepsItsId,
+    /// A hold that is taken over keeps the id of its ticket, so another client can take it over too.
+    TicketForTwo,
+    /// A hold that was taken over and is handed back to its ticket is released.
+    HandingBackReleases,
+    /// A claim that only waits is taken over by a ticket with its id.
+    WaiterIsTakenOver,
     /// A release by a ticket whose claim is gone removes the next holder.
     TicketRemovesTheNext,
     /// A release by ticket wakes nobody.
@@ -110,7 +120,7 @@ pub enum Bug {
 
 impl Bug {
     /// All that are bugs.
-    pub const ALL: [Self; 43] = [
+    pub const ALL: [Self; 48] = [
         Self::ReleaseWithoutOwnerCheck,
         Self::ReleaseOfALostClaimRemovesTheNext,
         Self::RenewalCreates,
@@ -148,6 +158,11 @@ impl Bug {
         Self::DetachedDiesWithItsClient,
         Self::DetachedForEver,
         Self::DetachmentCreates,
+        Self::RenewalShortens,
+        Self::DetachedKeepsItsId,
+        Self::TicketForTwo,
+        Self::HandingBackReleases,
+        Self::WaiterIsTakenOver,
         Self::TicketRemovesTheNext,
         Self::TicketWakesNobody,
         Self::ResumedKeepsItsTime,

@@ -209,6 +209,36 @@ fn a_bug_that_drivers_had_is_named_by_its_case() {
             "nobody wakes the next",
         ),
         (
+            Bug::RenewalShortens,
+            "handover::a_renewal_never_shortens_a_hold".to_owned(),
+            "a renewal with a shorter ttl shortened the hold",
+        ),
+        (
+            Bug::DetachedKeepsItsId,
+            "handover_permit::a_detached_hold_is_known_by_its_ticket_only".to_owned(),
+            "still known by its former id",
+        ),
+        (
+            Bug::TicketForTwo,
+            "handover_read::of_two_takers_of_a_ticket_one_gets_the_hold".to_owned(),
+            "two clients took over one hold",
+        ),
+        (
+            Bug::HandingBackReleases,
+            "ticket::a_use_that_is_given_up_leaves_the_hold_to_the_ticket".to_owned(),
+            "free after cut",
+        ),
+        (
+            Bug::HandingBackReleases,
+            "handover_fair::a_hold_that_was_taken_over_is_handed_back_to_its_ticket".to_owned(),
+            "handing a hold back to its ticket released it",
+        ),
+        (
+            Bug::WaiterIsTakenOver,
+            "handover_write::a_waiting_claim_is_not_taken_over".to_owned(),
+            "a claim that only waits was taken over",
+        ),
+        (
             Bug::ResumedKeepsItsTime,
             "ticket_permit::what_it_took_back_dies_with_its_client".to_owned(),
             "its time goes on",

@@ -1,13 +1,13 @@
 //! A ticket stands for a detached hold: with it anybody takes the lock back or releases it, as long as the hold is the
 //! ticket's. After that it harms nobody.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use dlock_core::{Guard, Kind, Locks, Ticket};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    cancel::rival,
+    cancel::{CUTS, cut_off, rival},
     detached::{detach, detached, is_gone, span, take_at},
     loss::stays_undisturbed,
 };
@@ -29,6 +29,7 @@ pub(super) fn cases() -> Vec<Case> {
     let others = cases! {
         "ticket" (Kind::Mutex) [Need::Detach] { of_two_detachments_the_second_counts }
         "ticket" (Kind::Mutex) [Need::Detach, Need::Inspect] { it_is_worth_nothing_when_its_lock_was_broken }
+        "ticket" (Kind::Mutex) [Need::Detach] { a_ticket_of_another_lock_takes_nothing }
     };
     of_one_kind.into_iter().flatten().chain(others).collect()
 }
@@ -42,6 +43,8 @@ fn of(topic: &'static str, kind: Kind, needs: &'static [Need]) -> Vec<Case> {
             it_is_worth_nothing_when_its_time_is_over,
             it_is_worth_nothing_when_it_was_released,
             it_is_worth_nothing_when_it_was_used_up,
+            it_is_worth_nothing_while_it_is_in_use,
+            a_use_that_is_given_up_leaves_the_hold_to_the_ticket,
         }
     }
 }
@@ -65,12 +68,12 @@ pub(super) async fn it_releases_the_lock_and_wakes_the_next(arena: Arc<Arena>) {
 pub(super) async fn it_takes_the_lock_back_which_is_then_renewed(arena: Arc<Arena>) {
     let (a, b, c) = (arena.client().await, arena.client().await, arena.client().await);
     let held = arena.take_soon("nobody holds it", &a).await;
-    let (token, id, end) = (held.token(), held.id(), Instant::now() + arena.ttl());
+    let (token, end) = (held.token(), Instant::now() + arena.ttl());
     let ticket = detach(&arena, held, arena.ttl()).await;
     a.close().await;
     let held =
         arena.soon("it is never taken back", b.resume(&read(&ticket))).await.expect("its time is not over");
-    assert_eq!((held.token(), held.id()), (token, id), "another hold");
+    assert_eq!(held.token(), token, "another hold");
     assert!(held.remaining() <= arena.ttl(), "more remains than was asked for: {:?}", held.remaining());
     let renewed = || held.is_lost() || Instant::now() + held.remaining() > end + arena.ttl() / 4;
     arena.until("it was not renewed", renewed).await;
@@ -136,6 +139,52 @@ pub(super) async fn it_is_worth_nothing_when_it_was_used_up(arena: Arc<Arena>) {
     is_worth_nothing(&arena, &ticket, &b, &next).await;
 }
 
+pub(super) async fn it_is_worth_nothing_while_it_is_in_use(arena: Arc<Arena>) {
+    let (a, b) = (arena.client().await, arena.client().await);
+    let ticket = detached(&arena, &a, arena.long_ttl(&a)).await;
+    let held = arena.soon("it is never taken back", b.resume(&read(&ticket))).await.expect("in time");
+    is_worth_nothing(&arena, &ticket, &b, &held).await;
+    assert!(arena.try_take(&a, rival(&arena)).await.is_none(), "a second use of a ticket freed the lock");
+    held.release().await.expect("held until now");
+}
+
+pub(super) async fn a_use_that_is_given_up_leaves_the_hold_to_the_ticket(arena: Arc<Arena>) {
+    let (a, b) = (arena.client().await, arena.client().await);
+    let mut ticket = detached(&arena, &a, arena.long_ttl(&a)).await;
+    for cut in 0..CUTS {
+        let used = cut_off(b.resume(&ticket), cut).await;
+        if let Some(held) = used {
+            ticket = detach(&arena, held.expect("its time is not over"), arena.long_ttl(&a)).await;
+        }
+        assert!(arena.try_take(&a, rival(&arena)).await.is_none(), "free after cut {cut}");
+    }
+    // The last use that was given up may still be on its way, and holds until it hands the lock back.
+    let taken = async {
+        loop {
+            match a.resume(&ticket).await {
+                Ok(held) => return held,
+                told => assert!(is_gone(&told), "it was given up, and the ticket says {told:?}"),
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let what = "a use of the ticket that was given up used it up";
+    arena.soon(what, taken).await.release().await.expect("held until now");
+    drop(arena.soon("it was released", arena.take(&b, rival(&arena))).await);
+}
+
+pub(super) async fn a_ticket_of_another_lock_takes_nothing(arena: Arc<Arena>) {
+    let (a, b) = (arena.client().await, arena.client().await);
+    let (other, held) = (arena.name_with("-other"), arena.take_soon("nobody holds it", &a).await);
+    let ticket = a.of(arena.kind(), &other).lock(&arena.options()).await.expect("nobody holds it");
+    let ticket = detach(&arena, ticket, arena.long_ttl(&a)).await.to_string();
+    // The ticket of another lock, with this lock's name: its id holds nothing here.
+    let forged = ticket.replace(&other, arena.name()).parse::<Ticket>().expect("its own text");
+    is_worth_nothing(&arena, &forged, &b, &held).await;
+    held.release().await.expect("held until now");
+    b.release(&ticket.parse().expect("its own text")).await.expect("held until now");
+}
+
 pub(super) async fn it_is_worth_nothing_when_its_lock_was_broken(arena: Arc<Arena>) {
     let (a, b) = (arena.client().await, arena.client().await);
     let ticket = detached(&arena, &a, arena.long_ttl(&a)).await;
@@ -159,7 +208,8 @@ pub(super) async fn of_two_detachments_the_second_counts(arena: Arc<Arena>) {
         let held = arena.soon("it is never taken back", b.resume(&ticket)).await.expect("in time");
         let end = Instant::now() + second;
         let again = detach(&arena, held, second).await;
-        assert_eq!((again.id(), again.token()), (ticket.id(), ticket.token()), "another hold");
+        assert_eq!(again.token(), ticket.token(), "another hold");
+        assert_ne!(again.id(), ticket.id(), "the first ticket would still find the hold");
         drop(take_at(&arena, &a, end, again.token()).await);
     }
 }

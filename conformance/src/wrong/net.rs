@@ -126,7 +126,7 @@ fn answer(shelf: &mut WrongShelf, line: &str) -> String {
             Ok(token) => format!("granted {token}\n"),
             Err(_) => "busy\n".to_owned(),
         },
-        "renew" if shelf.renew(&request, None, 0, &Arc::default()) => "renewed\n".to_owned(),
+        "renew" if shelf.renew(&request, 0, &Arc::default()) => "renewed\n".to_owned(),
         "renew" => "lost\n".to_owned(),
         _ if shelf.release(&request.name, id, false) => "done\n".to_owned(),
         _ => "gone\n".to_owned(),

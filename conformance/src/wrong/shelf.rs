@@ -38,6 +38,8 @@ struct WrongPlace {
     number: u64,
     expires: Instant,
     detached: bool,
+    /// It was taken over with a ticket.
+    resumed: bool,
     bell: Arc<Notify>,
     /// It was told that it holds.
     told: bool,
@@ -140,6 +142,7 @@ impl WrongShelf {
             number,
             expires,
             detached: false,
+            resumed: false,
             bell: Arc::clone(bell),
             told: false,
             doomed: false,
@@ -150,34 +153,19 @@ impl WrongShelf {
         queue.insert(at, place);
     }
 
-    /// Whether it was there. `lasting`: it is detached for so long.
-    pub(super) fn renew(
-        &mut self,
-        request: &Request,
-        lasting: Option<Duration>,
-        client: u64,
-        bell: &Arc<Notify>,
-    ) -> bool {
+    /// Whether it was there.
+    pub(super) fn renew(&mut self, request: &Request, client: u64, bell: &Arc<Notify>) -> bool {
         let (now, bug) = (Instant::now(), self.bug);
         let Request { name, id, ttl, .. } = request;
         self.bury(name, now);
-        let span = match lasting {
-            Some(_) if bug == Bug::DetachedForEver => Duration::from_secs(365 * 86_400),
-            lasting => lasting.unwrap_or(*ttl),
-        };
-        let expires = self.expiry(now, span);
+        let expires = self.expiry(now, *ttl);
         if let Some(place) = self.place(name, *id) {
-            place.expires = match bug {
-                Bug::ResumedKeepsItsTime if place.detached => place.expires.max(expires),
-                _ => expires,
-            };
-            place.detached = lasting.is_some() || (place.detached && bug == Bug::ResumedKeepsItsTime);
+            place.expires = if bug == Bug::RenewalShortens { expires } else { place.expires.max(expires) };
             (place.client, place.bell) = (client, Arc::clone(bell));
             return !place.doomed;
         }
         match self.bug {
             Bug::RenewalCreates => self.enter(request, *ttl, client, bell),
-            Bug::DetachmentCreates if lasting.is_some() => self.enter(request, span, client, bell),
             Bug::RenewalExtendsAnybody => {
                 self.queues.get_mut(name).into_iter().flatten().for_each(|place| place.expires = expires);
             }
@@ -185,6 +173,65 @@ impl WrongShelf {
             _ => return false,
         }
         true
+    }
+
+    /// Gives the hold the id of its ticket. Whether it was there.
+    pub(super) fn detach(
+        &mut self,
+        request: &Request,
+        lasting: Duration,
+        ticket: ClaimId,
+        client: u64,
+    ) -> bool {
+        let (now, bug) = (Instant::now(), self.bug);
+        let Request { name, id, .. } = request;
+        self.bury(name, now);
+        let span = if bug == Bug::DetachedForEver { Duration::from_secs(365 * 86_400) } else { lasting };
+        let expires = self.expiry(now, span);
+        let known = if self.is_detached(name, ticket) { ticket } else { *id };
+        if bug == Bug::HandingBackReleases && self.place(name, known).is_some_and(|place| place.resumed) {
+            self.remove(name, known);
+            return true;
+        }
+        if let Some(place) = self.place(name, known) {
+            (place.expires, place.client, place.detached) = (expires, client, true);
+            place.entry.id = if bug == Bug::DetachedKeepsItsId { place.entry.id } else { ticket };
+            return !place.doomed;
+        }
+        if self.bug == Bug::DetachmentCreates {
+            self.enter(request, span, client, &Arc::default());
+        }
+        matches!(self.bug, Bug::DetachmentCreates | Bug::NeverLost)
+    }
+
+    /// Gives the hold of a ticket the id of the claim that takes it over. The number of its grant, and for how long it would
+    /// still have been kept. `None` if there is no such hold.
+    pub(super) fn resume(
+        &mut self,
+        request: &Request,
+        ticket: ClaimId,
+        client: u64,
+        bell: &Arc<Notify>,
+    ) -> Option<(u64, Option<Duration>)> {
+        let (now, bug) = (Instant::now(), self.bug);
+        let Request { name, id, ttl, .. } = request;
+        self.bury(name, now);
+        let known = [*id, ticket].into_iter().find(|id| self.turn(name, *id) == Turn::Mine);
+        let known = known.or_else(|| (bug == Bug::WaiterIsTakenOver).then_some(ticket))?;
+        let expires = self.expiry(now, *ttl);
+        let place = self.place(name, known)?;
+        let remaining = place.detached.then_some(place.expires - now);
+        let (keeps_time, keeps_id) = (bug == Bug::ResumedKeepsItsTime, bug == Bug::TicketForTwo);
+        place.expires = if keeps_time { place.expires.max(expires) } else { expires };
+        place.entry.id = if keeps_id { known } else { *id };
+        (place.client, place.detached, place.resumed) = (client, keeps_id, true);
+        place.bell = Arc::clone(bell);
+        Some((place.number, remaining))
+    }
+
+    /// Whether a detached hold is known by this id.
+    pub(super) fn is_detached(&mut self, name: &LockName, id: ClaimId) -> bool {
+        self.place(name, id).is_some_and(|place| place.detached)
     }
 
     /// The client is gone.

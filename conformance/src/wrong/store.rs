@@ -11,7 +11,9 @@ use std::{
 use async_trait::async_trait;
 use dlock_core::{
     ClaimId, Kind, LockName, LockState, Result, Token,
-    driver::{Attempt, Backend, Claim, Grant, Info, Inspect, Release, Renewal, Request, Store, Together},
+    driver::{
+        Attempt, Backend, Claim, Grant, Info, Inspect, Release, Renewal, Request, Resumption, Store, Together,
+    },
 };
 use tokio::{sync::Notify, task::yield_now, time::sleep};
 
@@ -74,7 +76,8 @@ impl WrongStore {
 
     fn wrong_claim(&self, mut request: Request) -> WrongClaim {
         request.name = self.key(&request.name);
-        WrongClaim { store: self.clone(), request, bell: Arc::default(), asked: false, known: false }
+        let (store, bell) = (self.clone(), Arc::default());
+        WrongClaim { store, request, bell, ticket: None, asked: false, known: false }
     }
 
     fn key(&self, name: &LockName) -> LockName {
@@ -128,6 +131,8 @@ struct WrongClaim {
     store: WrongStore,
     request: Request,
     bell: Arc<Notify>,
+    /// The other id under which the store may know its hold.
+    ticket: Option<ClaimId>,
     asked: bool,
     /// Whether it has ever asked for the lock: otherwise it is there to release by ticket.
     known: bool,
@@ -157,17 +162,32 @@ impl Claim for WrongClaim {
 
     async fn renew(&mut self) -> Result<Renewal> {
         self.known = true;
-        let renewed = self.store.shelf().renew(&self.request, None, self.store.client, &self.bell);
+        let renewed = self.store.shelf().renew(&self.request, self.store.client, &self.bell);
         Ok(if renewed { Renewal::Renewed { valid_for: self.request.ttl } } else { Renewal::Lost })
     }
 
-    async fn detach(&mut self, lasting: Duration, _ticket: ClaimId) -> Result<Renewal> {
-        let renewed = self.store.shelf().renew(&self.request, Some(lasting), self.store.client, &self.bell);
-        Ok(if renewed { Renewal::Renewed { valid_for: lasting } } else { Renewal::Lost })
+    async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
+        self.ticket = Some(ticket);
+        let detached = self.store.shelf().detach(&self.request, lasting, ticket, self.store.client);
+        Ok(if detached { Renewal::Renewed { valid_for: lasting } } else { Renewal::Lost })
+    }
+
+    async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
+        (self.known, self.ticket) = (true, Some(ticket));
+        let resumed = self.store.shelf().resume(&self.request, ticket, self.store.client, &self.bell);
+        if self.store.bug == Bug::TicketForTwo && resumed.is_some() {
+            self.request.id = ticket;
+        }
+        Ok(resumed.map_or(Resumption::Gone, |(number, remaining)| Resumption::Resumed {
+            grant: Grant { token: Token::new(number), valid_for: self.request.ttl },
+            remaining,
+        }))
     }
 
     async fn release(&mut self) -> Result<Release> {
-        let was_there = self.store.shelf().release(&self.request.name, self.request.id, !self.known);
+        let (mut shelf, name) = (self.store.shelf(), &self.request.name);
+        let by_ticket = self.ticket.filter(|ticket| shelf.is_detached(name, *ticket));
+        let was_there = shelf.release(name, by_ticket.unwrap_or(self.request.id), !self.known);
         Ok(if was_there { Release::Done } else { Release::Gone })
     }
 

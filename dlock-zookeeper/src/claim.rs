@@ -426,9 +426,9 @@ impl ZooKeeperClaim {
                 session.forget(id);
                 return Ok(Renewal::Lost);
             }
-            // The node lives as long as its session unless somebody deletes it, and the heartbeats tell that the session lives.
-            // A later renewal gets the reply.
-            return Ok(renewed);
+            // The node lives as long as its session unless somebody deletes it. Heartbeats that are answered tell that the
+            // session lives, and a later renewal gets the reply. Without a connection the servers may have lost their data.
+            return if session.is_well() { Ok(renewed) } else { Err(error::session_is_silent()) };
         }
         let zk = session.client().await?;
         if let Some((node, _)) = self.known(session, &zk).await?
@@ -521,7 +521,7 @@ impl Claim for ZooKeeperClaim {
             STORE.in_time(self.client.config.timeout.min(self.request.ttl / 3), self.check(&session)).await;
         match checked {
             // The node could not be read, which says nothing about the hold.
-            Err(error) if error.is_transient() && session.has_node(self.request.id) => {
+            Err(error) if error.is_transient() && session.is_well() && session.has_node(self.request.id) => {
                 let left = session.left().map_err(|_| error)?;
                 // The caller counts from the beginning of the call.
                 let valid_for = (left + began.elapsed()).min(self.request.ttl);

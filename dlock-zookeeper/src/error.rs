@@ -26,6 +26,11 @@ pub(crate) fn session_is_over() -> Error {
     )
 }
 
+/// The error of a call that needs a session whose heartbeats are answered.
+pub(crate) fn session_is_silent() -> Error {
+    STORE.unavailable("no server has answered a heartbeat of the session for too long")
+}
+
 /// The error for a directory that another recipe uses, with nodes that do not heed ours.
 pub(crate) fn wrong_kind(name: &LockName, kind: Kind, found: &str) -> Error {
     let reason = format!(

@@ -5,9 +5,9 @@ mod common;
 
 use std::time::Duration;
 
-use common::{connect, locks, soon, store, unique};
+use common::{connect, lasting_directory, locks, soon, store, unique};
 use dlock_conformance::{
-    Data,
+    Data, Proxy,
     stores::{
         Running, Server,
         zookeeper::{Flavour, word},
@@ -23,6 +23,7 @@ fn main() -> std::process::ExitCode {
         a_lock_outlives_the_leader_and_tokens_grow_on on 2 threads,
         a_server_that_waits_for_the_others_is_no_lasting_error on 2 threads,
         a_leader_that_freezes_costs_no_lock on 2 threads,
+        a_create_that_arrives_after_its_claim_was_released_leaves_no_node on 2 threads,
     }])
 }
 
@@ -160,4 +161,39 @@ async fn a_leader_that_freezes_costs_no_lock() {
     let lost = guards.iter().filter(|guard| guard.is_lost()).count();
     assert_eq!(lost, 0, "of {CLIENTS} locks are lost, and a majority was there all the time");
     leader.resume().await.expect("it is there");
+}
+
+/// The request waits on the path to one server, and the session goes on through another.
+async fn a_create_that_arrives_after_its_claim_was_released_leaves_no_node() {
+    let Some(running) = store(Flavour::Ensemble).await else { return };
+    let servers = running.servers();
+    let [first, second] = [Proxy::to(servers[0].address()).await, Proxy::to(servers[1].address()).await];
+    let (first, second) = (first.expect("a port is free"), second.expect("a port is free"));
+    second.hang_up();
+    let client =
+        locks(&format!("zk://{},{}/test?session=20s&timeout=4s", first.address(), second.address())).await;
+    let (name, raw) = (unique(), zookeeper_client::Client::connect(&servers[2].address().to_string()).await);
+    let raw = raw.expect("the server is there");
+    lasting_directory(&raw, &name).await;
+    // The client has a connection through the first proxy, and reads through it.
+    drop(soon("it is not granted", client.mutex(unique()).lock().into_future()).await.expect("free"));
+    first.hold_requests();
+    second.pass();
+    let given_up = client.mutex(&name).lock().wait(Duration::from_millis(500)).await;
+    assert!(given_up.is_err(), "no request has arrived: {given_up:?}");
+    // The release of the claim, and this lock, go through the second server.
+    drop(soon("it is not granted", client.mutex(unique()).lock().into_future()).await.expect("free"));
+    first.pass();
+    // The session lives: nothing but the refusal of the request, or the claim's own clean-up, keeps the node away.
+    let other = locks(&url(&servers[2..], "session=20s")).await;
+    drop(
+        soon("a late request has made a node", other.mutex(&name).lock().into_future())
+            .await
+            .expect("granted"),
+    );
+    sleep(Duration::from_secs(1)).await;
+    soon("it cannot be closed", other.close()).await;
+    let left = raw.list_children(&format!("/test/{name}")).await.expect("an answer");
+    assert_eq!(left, [""; 0], "a late request has made a node");
+    soon("it cannot be closed", client.close()).await;
 }

@@ -17,11 +17,7 @@ use dlock_core::{
 use tokio::{sync::Notify, time::timeout};
 use zookeeper_client::{Acls, Client as ZkClient, CreateMode, Error as ZkError, SessionState, StateWatcher};
 
-use crate::{
-    client::Queue,
-    error::{self, STORE},
-    keys,
-};
+use crate::{client::Queue, error, keys};
 
 use super::answers::Answers;
 pub(crate) use paths::{Paths, WatchedPath};
@@ -129,8 +125,8 @@ impl Session {
         lock(&self.answers).age() > self.timeout / STALE
     }
 
-    /// Whether a new claim may use the session now.
-    pub(super) fn is_well(&self) -> bool {
+    /// Whether the session has a connection on which heartbeats are answered.
+    pub(crate) fn is_well(&self) -> bool {
         !self.end_if_silent() && !self.is_stale() && self.states.peek_state() == SessionState::SyncConnected
     }
 
@@ -145,9 +141,7 @@ impl Session {
     /// If no heartbeat was answered for too long.
     pub(crate) fn left(&self) -> Result<Duration> {
         let left = lock(&self.answers).left(self.timeout);
-        left.ok_or_else(|| {
-            STORE.unavailable("no server has answered a heartbeat of the session for too long")
-        })
+        left.ok_or_else(error::session_is_silent)
     }
 
     /// What this client knows of the queue in a directory. All claims that wait there share it.

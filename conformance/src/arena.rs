@@ -2,6 +2,7 @@
 //! A few lines over the usual length: all that a case may ask of it.
 
 mod connect;
+mod line;
 
 use std::{
     fmt,
@@ -22,6 +23,8 @@ use crate::{
     steps::Steps,
     wrap::{Habit, Switch},
 };
+
+pub(crate) use line::Line;
 
 /// What a busy machine may need for one answer or wake-up. Below a third of any [`Arena::long_ttl`].
 const MOMENT: Duration = Duration::from_secs(5);

@@ -44,6 +44,8 @@ pub(crate) enum Need {
     Network,
     /// That the server can be restarted.
     Restart,
+    /// That a waiter sends no requests while nothing changes.
+    FreeWaiting,
 }
 
 /// What a store can do.
@@ -57,6 +59,8 @@ pub(crate) struct Able {
     has_network: bool,
     restarts: bool,
     skips_time: bool,
+    /// Reason why waiters send requests while nothing changes.
+    polls: Option<&'static str>,
 }
 
 impl Able {
@@ -85,6 +89,7 @@ impl Able {
             has_network: fixture.network().is_some(),
             restarts: fixture.network().is_some_and(|network| network.restart().is_some()),
             skips_time: fixture.clock() == Clock::Paused,
+            polls: fixture.polls(),
         }
     }
 
@@ -148,6 +153,7 @@ impl Case {
             Need::Allocated if !able.counts_bytes => Some("the fixture does not count bytes".to_owned()),
             Need::Session if info.session.is_none() => Some("the store has no sessions".to_owned()),
             Need::Restart if !able.restarts => Some("the fixture cannot restart the server".to_owned()),
+            Need::FreeWaiting => able.polls.map(str::to_owned),
             Need::Network if !able.has_network => Some("the fixture has no one server".to_owned()),
             _ => None,
         })

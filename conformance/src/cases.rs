@@ -3,6 +3,7 @@
 mod cancel;
 mod client;
 mod close;
+mod crowd;
 mod detached;
 mod downgrade;
 mod exclusive;
@@ -56,6 +57,7 @@ pub fn all() -> Vec<Case> {
         outage::cases(),
         line::cases(),
         late::cases(),
+        crowd::cases(),
         restart::cases(),
         token::cases(),
         name::cases(),

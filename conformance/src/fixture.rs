@@ -81,6 +81,12 @@ pub trait Fixture: Send + Sync + 'static {
         true
     }
 
+    /// Reason why a waiter of this store sends requests while nothing changes, as in `the plain dialect polls`. The cases that
+    /// count such requests are then ignored with this reason. Default `None`: a waiter waits for a notification.
+    fn polls(&self) -> Option<&'static str> {
+        None
+    }
+
     /// How many bytes this process has allocated, if the test binary counts them, with a global allocator such as
     /// `cap::Cap`. The case that looks for leaks is left out without it, and runs alone with it.
     fn allocated(&self) -> Option<usize> {

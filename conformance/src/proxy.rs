@@ -214,8 +214,8 @@ async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     mut line: watch::Receiver<Traffic>,
-    flow: impl Fn(&Traffic) -> Flow,
-    seen: impl Fn(usize),
+    flow: impl Fn(&Traffic) -> Flow + Send + Sync,
+    seen: impl Fn(usize) + Send + Sync,
 ) -> io::Result<()> {
     let mut chunk = vec![0; 16 * 1024];
     loop {

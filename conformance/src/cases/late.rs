@@ -146,8 +146,11 @@ impl<'a> Scene<'a> {
             loop {
                 match claim.detach(lasting, ticket).await {
                     Ok(told) => return told,
-                    Err(_) => sleep(Duration::from_millis(50)).await,
+                    Err(error) => {
+                        assert!(error.is_transient(), "new connections pass, and it says {error:?}")
+                    }
                 }
+                sleep(Duration::from_millis(50)).await;
             }
         };
         let told =
@@ -161,8 +164,11 @@ impl<'a> Scene<'a> {
             loop {
                 match claim.resume(ticket).await {
                     Ok(told) => return told,
-                    Err(_) => sleep(Duration::from_millis(50)).await,
+                    Err(error) => {
+                        assert!(error.is_transient(), "new connections pass, and it says {error:?}")
+                    }
                 }
+                sleep(Duration::from_millis(50)).await;
             }
         };
         let what = "new connections pass, and nothing is taken over";

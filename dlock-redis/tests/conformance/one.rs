@@ -47,6 +47,10 @@ impl Fixture for Redis {
         Some(HEAP.allocated())
     }
 
+    fn polls(&self) -> Option<&'static str> {
+        self.params.contains("dialect=plain").then_some("the plain dialect polls")
+    }
+
     fn network(&self) -> Option<&dyn Network> {
         // Other flavours cannot be put behind a proxy: the servers tell clients their own addresses, or a certificate names one.
         let is_alone = self.running.url().starts_with("redis://") && self.running.servers().len() == 1;

@@ -201,6 +201,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_hold_whose_keeper_does_not_ask_is_not_carried() {
+        let (standing, id) = (Standing::default(), ClaimId::random());
+        standing.note(id, TTL, Moment::now());
+        tokio::time::advance(TTL / 2).await;
+        assert_eq!(standing.due_with(&[], TTL, 9).ids, [id], "its keeper asked within its ttl");
+        standing.note_others(&[id], Moment::now());
+        tokio::time::advance(TTL / 2).await;
+        assert!(standing.due_with(&[], TTL, 9).ids.is_empty(), "it would never expire");
+        standing.take_news(id);
+        assert_eq!(standing.due_with(&[], TTL, 9).ids, [id], "its keeper has asked again");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_keeper_waits_for_the_call_that_renews_its_hold_with_others() {
         let (standing, id) = (Standing::default(), ClaimId::random());
         standing.note(id, TTL, Moment::now());

@@ -120,6 +120,8 @@ fn info(config: &MysqlConfig) -> Info {
         .kinds(KINDS)
         .tokens(true)
         .detaches(true)
+        // So that an attempt waits for few others, and none for longer than a call may take.
+        .attempts_in_flight(config.connections * 8)
         .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write])
         // With a shorter ttl, commits on a busy disk would often take longer than the ttl.
         .ttl(Duration::from_millis(10)..=Duration::from_secs(10 * 365 * 24 * 3600))

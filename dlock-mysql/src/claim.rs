@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::{
     client::{Client, Mark, Record, micros},
-    connection::{Acts, Answer, Call, Line},
+    connection::{Acts, Answer, Call, Line, Priority},
     error::{self, STORE},
     inspect::Row,
     keys,
@@ -26,13 +26,20 @@ use crate::{
     },
 };
 
-/// How soon a claim asks again that waits for one without a doorbell, such as a detached one. Each time in vain doubles it, up to
-/// the longest.
+/// Poll interval while a claim ahead has no doorbell, such as a detached one. Doubles with each poll that finds no change, up to the
+/// longest.
 const POLL: Duration = Duration::from_millis(50);
 const LONGEST_POLL: Duration = Duration::from_millis(200);
 
-/// How often a claim asks that waits for a doorbell. A lock that is broken rings none.
+/// Poll interval while another client rings for each claim ahead. A lock that is broken rings no doorbell.
 const PATROL: Duration = Duration::from_secs(2);
+
+/// Poll interval while all claims ahead are this client's: their own keepers notice their end, so a poll serves only for one whose
+/// runtime stands still.
+const OWN_PATROL: Duration = Duration::from_secs(10);
+
+/// A waiting claim is kept alive once this part of its ttl has passed since the server confirmed it. The engine asks every third.
+const KEEP_ALIVE: u32 = 4;
 
 /// Statements of `attempt.sql`: the one that draws the claim's number, and the one that puts the claim into the queue or keeps it alive. A try has one more before it.
 const DRAWS: usize = 1;
@@ -51,6 +58,12 @@ pub(crate) struct MysqlClaim {
     polls: u32,
     /// Whether the claim had its place in the queue when it asked last.
     is_queued: bool,
+    /// When the server last confirmed the place of the waiting claim.
+    confirmed: Instant,
+    /// When to look next for the claims ahead, if they are this client's.
+    poll_at: Instant,
+    /// Whether a doorbell or a seat was rung since the last request for the lock.
+    is_woken: bool,
     /// While the claim is in the queue, or may be.
     mark: Option<Mark>,
     /// Id under which the store may know the hold, once `detach` was called.
@@ -75,7 +88,21 @@ impl Awaited {
 
 impl MysqlClaim {
     pub(crate) fn new(client: Arc<Client>, request: Request) -> Self {
-        Self { client, request, waits: HashMap::new(), polls: 0, is_queued: false, mark: None, ticket: None }
+        let now = Instant::now();
+        let (waits, polls, is_queued, is_woken) = (HashMap::new(), 0, false, false);
+        let (confirmed, poll_at) = (now, now);
+        Self {
+            client,
+            request,
+            waits,
+            polls,
+            is_queued,
+            confirmed,
+            poll_at,
+            is_woken,
+            mark: None,
+            ticket: None,
+        }
     }
 
     /// A call about this claim, on the session that has the claim's doorbell. If no session has it, the call may take it.
@@ -165,6 +192,7 @@ impl MysqlClaim {
         let batch = batch.with(&[&values[..], &more].concat());
         let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         let mut call = self.about(batch, left, home.as_ref());
+        call.priority = Priority::Attempt;
         if !self.is_queued {
             // An attempt that acts behind a release would stay for a ttl.
             call.acts = Acts::InTime;
@@ -224,15 +252,61 @@ impl MysqlClaim {
         missed
     }
 
-    /// When to ask again without being woken.
-    fn retry_in(&mut self, ahead: &[Row]) -> Duration {
-        let left = ahead.iter().map(|row| row.time_left).min().unwrap_or_default();
-        if !self.waits.values().any(|awaited| matches!(awaited, Awaited::Silent(_))) {
-            return left.min(PATROL);
+    /// Returns when to look again for the claims ahead without being woken.
+    fn retry_in(&mut self) -> Duration {
+        let is = |like: fn(&Awaited) -> bool| self.waits.values().any(like);
+        let interval = if is(|awaited| matches!(awaited, Awaited::Silent(_))) {
+            self.polls += 1;
+            (POLL * 2_u32.saturating_pow((self.polls - 1).min(8))).min(LONGEST_POLL)
+        } else if is(|awaited| matches!(awaited, Awaited::Bell(_))) {
+            PATROL
+        } else {
+            OWN_PATROL
+        };
+        // Waiters of one client look at the same moments, so that one statement serves them all.
+        let ahead = self.client.until_next(interval);
+        self.poll_at = Instant::now() + ahead;
+        ahead
+    }
+
+    /// Whether a claim ahead may have left, as its doorbell or its client says.
+    fn was_woken(&mut self) -> bool {
+        for awaited in self.waits.values_mut() {
+            match awaited {
+                Awaited::Here(seat) => self.is_woken |= seat.rung().now_or_never().is_some(),
+                Awaited::Bell(bell) => {
+                    if bell.now_or_never().is_some() {
+                        *awaited = Awaited::silent();
+                        self.is_woken = true;
+                    }
+                }
+                Awaited::Silent(_) => {}
+            }
         }
-        let pause = POLL * 2_u32.saturating_pow(self.polls.min(8));
-        self.polls += 1;
-        left.min(pause.min(LONGEST_POLL))
+        let is_bell_due = |awaited: &Awaited| matches!(awaited, Awaited::Silent(at) if Instant::now() >= *at);
+        self.is_woken || (self.client.connection.waits.has_place() && self.waits.values().any(is_bell_due))
+    }
+
+    /// Keeps the place of a waiting claim, and looks for the claims ahead if a look is due. Both requests are sent together with those
+    /// of other waiters. Returns when to call again, or `None` if the claim must ask for the lock: it has lost its place, or a claim
+    /// ahead has left.
+    async fn stay(&mut self) -> Result<Option<Duration>> {
+        if self.confirmed.elapsed() >= self.request.ttl / KEEP_ALIVE {
+            let Some(age) = self.keep_alive().await? else { return Ok(None) };
+            self.confirmed = Instant::now().checked_sub(age).unwrap_or(self.confirmed);
+        }
+        // This client's own claims wake it without a request. All others are looked for whenever the engine asks.
+        let are_own = self.waits.values().all(|awaited| matches!(awaited, Awaited::Here(_)));
+        if are_own && Instant::now() < self.poll_at {
+            return Ok(Some(self.poll_at.saturating_duration_since(Instant::now())));
+        }
+        let client = Arc::clone(&self.client);
+        let looks = self.waits.keys().map(|(id, kind)| client.is_present(*id, *kind, self.request.ttl));
+        let present = futures_util::future::try_join_all(looks).await?;
+        if present.contains(&false) {
+            return Ok(None);
+        }
+        Ok(Some(self.retry_in()))
     }
 
     /// Nothing of the claim is in the store any more.
@@ -306,11 +380,21 @@ impl Claim for MysqlClaim {
         client.info.check_kind(self.request.kind)?;
         let may_downgrade = self.request.kind == Kind::Read && self.mark.is_none() && client.here.has(id);
         self.mark.get_or_insert_with(|| client.mark(id));
+        if self.is_queued
+            && self.request.wait != Wait::Never
+            && !self.waits.is_empty()
+            && !self.was_woken()
+            && let Some(retry_in) = self.stay().await?
+        {
+            return Ok(Attempt::Busy { retry_in });
+        }
+        self.is_woken = false;
         for awaited in self.waits.values() {
             if let Awaited::Here(seat) = awaited {
                 seat.clear();
             }
         }
+        self.confirmed = Instant::now();
         let (own, ahead) = self.ask().await?;
         if may_downgrade && let Some(home) = client.here.home(id) {
             // Readers behind the claim that was exclusive may hold now. That they are told a moment later does no harm.
@@ -338,7 +422,7 @@ impl Claim for MysqlClaim {
                 return Ok(Attempt::Busy { retry_in: Duration::ZERO });
             }
         }
-        Ok(Attempt::Busy { retry_in: self.retry_in(&ahead) })
+        Ok(Attempt::Busy { retry_in: self.retry_in() })
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
@@ -444,6 +528,7 @@ impl Claim for MysqlClaim {
             return pending().await;
         }
         let (rung, ..) = select_all(rung).await;
+        self.is_woken = true;
         if let Some(ahead) = rung {
             // Should that claim be there still, its doorbell is not to be had.
             self.waits.insert(ahead, Awaited::silent());

@@ -1,21 +1,27 @@
 //! What the claims of one client share.
 
 mod here;
+mod presence;
 mod renewals;
 mod standing;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 
 use dlock_core::{
-    ClaimId,
+    ClaimId, Kind, Result,
     driver::{Gathering, Info, Seats, Wake},
 };
+use tokio::time::Instant;
 
 use crate::{config::MysqlConfig, connection::Connection, error::STORE};
 use here::Here;
+use presence::Presence;
 use renewals::Renewals;
 pub(crate) use renewals::{Record, micros};
 use standing::Standing;
@@ -32,6 +38,8 @@ pub(crate) struct Client {
     /// The claims that wait for one of this client's. The event is the id of the claim that they wait for.
     pub(crate) seats: Seats,
     pub(crate) here: Arc<Here>,
+    presence: Gathering<Presence>,
+    begun: Instant,
     released: AtomicU32,
 }
 
@@ -43,7 +51,19 @@ impl Client {
             Renewals::new(Arc::clone(&connection), Arc::clone(&standing), Arc::clone(&here), config);
         let renewals = Gathering::new(STORE, renewals);
         let (seats, released) = (Seats::without_source(), AtomicU32::new(0));
-        Self { connection, renewals, standing, info, seats, here, released }
+        let presence = Gathering::new(STORE, Presence::new(Arc::clone(&connection)));
+        Self { connection, renewals, standing, info, seats, here, presence, begun: Instant::now(), released }
+    }
+
+    /// Whether another claim is in the queue with this kind. Sent together with the look-ups of other waiters.
+    pub(crate) async fn is_present(&self, id: ClaimId, kind: Kind, ttl: Duration) -> Result<bool> {
+        Ok(self.presence.ask(Arc::new(id), ttl).await? == Some(kind))
+    }
+
+    /// Time until the next of the moments that lie `interval` apart, and that all claims of this client share.
+    pub(crate) fn until_next(&self, interval: Duration) -> Duration {
+        let past = self.begun.elapsed().as_micros() % interval.as_micros().max(1);
+        interval.saturating_sub(Duration::from_micros(u64::try_from(past).unwrap_or_default()))
     }
 
     /// Counts a release, and tells whether it also deletes expired claims of other locks.

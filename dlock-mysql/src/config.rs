@@ -18,6 +18,8 @@ pub struct MysqlConfig {
     pub(crate) database: String,
     pub(crate) login: Login,
     pub(crate) tls: Option<Tls>,
+    /// With `tls=off` no connection is encrypted, whatever the server offers.
+    pub(crate) is_plain: bool,
     pub(crate) prefix: String,
     pub(crate) timeout: Duration,
     pub(crate) connections: usize,
@@ -109,6 +111,7 @@ impl MysqlConfig {
             database,
             login: url.login("password_file")?,
             tls,
+            is_plain: url.param("tls") == Some("off"),
             prefix,
             timeout: url.duration("timeout", TIMES)?.unwrap_or(Duration::from_secs(3)),
             connections: url.number("connections", 1..=100_usize)?.unwrap_or(4),

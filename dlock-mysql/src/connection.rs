@@ -11,7 +11,7 @@ mod waits;
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{
             AtomicBool, AtomicU64, AtomicUsize,
             Ordering::{Relaxed, SeqCst},
@@ -49,11 +49,21 @@ const TRIES: usize = 8;
 /// How long the server's clock is believed to go as ours does. Two clocks drift apart by some milliseconds in that time.
 const CLOCK_HOLDS: Duration = Duration::from_secs(60);
 
+/// Period in which a lane whose session could not be opened is used only if all lanes have failed.
+const LANE_BACK_OFF: Duration = Duration::from_secs(1);
+
+/// Number of calls that a lane without an open session counts as, so that urgent calls do not wait for a session to open.
+const OPENING: usize = 2;
+
 /// A session for calls.
 pub(crate) struct Line {
     /// The server's number of the session.
     id: u64,
     session: tokio::sync::Mutex<Option<Session>>,
+    /// Held by the attempt that is next. At most one attempt stands between an urgent call and the session.
+    attempts: tokio::sync::Mutex<()>,
+    /// Shortest round trip seen, in microseconds.
+    round_trip: AtomicU64,
     doubts_clock: AtomicBool,
     ends: AtomicBool,
     calls: Calls,
@@ -71,6 +81,8 @@ impl Line {
         Arc::new(Self {
             id,
             session,
+            attempts: tokio::sync::Mutex::default(),
+            round_trip: AtomicU64::new(u64::MAX),
             doubts_clock: AtomicBool::default(),
             ends: AtomicBool::default(),
             calls,
@@ -79,6 +91,17 @@ impl Line {
 
     pub(crate) fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Whether a call that must end at `until` has time for its answer. One that has not would cost the session.
+    fn has_time(&self, acts: Acts, until: Instant) -> bool {
+        let round_trip = match self.round_trip.load(Relaxed) {
+            u64::MAX => 0,
+            micros => micros,
+        };
+        // A batch with a deadline may act only in the first half of its time.
+        let least = Duration::from_micros(round_trip) * if acts == Acts::InTime { 3 } else { 1 };
+        Instant::now() + least < until
     }
 
     /// The server found a call late: perhaps its clock was set. The next call reads it again.
@@ -148,6 +171,17 @@ pub(crate) struct Call<'a> {
     /// What undoes a batch of which the server refused a part. The rest of the batch was not done.
     pub(crate) undo: String,
     pub(crate) acts: Acts,
+    pub(crate) priority: Priority,
+}
+
+/// Order in which calls get a session.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Priority {
+    /// Renewals, releases and all else that a hold depends on. One session is reserved for them, and on the others they wait for at
+    /// most two attempts.
+    Urgent,
+    /// Attempts and look-ups of waiters.
+    Attempt,
 }
 
 /// When the server may act on a batch.
@@ -161,7 +195,14 @@ pub(crate) enum Acts {
 
 impl Call<'_> {
     pub(crate) fn new(batch: String, limit: Duration) -> Self {
-        Self { batch, limit, home: None, undo: "ROLLBACK".to_owned(), acts: Acts::Whenever }
+        Self {
+            batch,
+            limit,
+            home: None,
+            undo: "ROLLBACK".to_owned(),
+            acts: Acts::Whenever,
+            priority: Priority::Urgent,
+        }
     }
 
     /// Whether a batch that met others is done again. One that waited for a locked row would wait for it again: it does so only to
@@ -173,10 +214,48 @@ impl Call<'_> {
     }
 }
 
+/// Place for one session.
+struct Lane {
+    calls: Calls,
+    link: Link<Dial>,
+    is_open: AtomicBool,
+    /// Time of the last failure to open the session, if it has not been opened since.
+    failed: Mutex<Option<Instant>>,
+}
+
+impl Lane {
+    fn new(config: &MysqlConfig) -> Result<Self> {
+        let dial = Dial::new(config.clone())?;
+        Ok(Self {
+            calls: dial.calls(),
+            link: Link::new(STORE, config.timeout, dial),
+            is_open: AtomicBool::default(),
+            failed: Mutex::default(),
+        })
+    }
+
+    fn note(&self, is_open: bool) {
+        self.is_open.store(is_open, Relaxed);
+        let failed = (!is_open).then(Instant::now);
+        *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = failed;
+    }
+
+    fn has_failed(&self) -> bool {
+        let failed = *self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.is_some_and(|at| at.elapsed() < LANE_BACK_OFF)
+    }
+
+    /// Gives up the session of a call that has failed.
+    fn give_up(&self, live: &Live<Arc<Line>>, error: Error) -> Error {
+        self.is_open.store(false, Relaxed);
+        self.link.give_up(live, error)
+    }
+}
+
 /// The sessions of one client.
 pub(crate) struct Connection {
-    /// Each with how many calls it has.
-    lines: Vec<(Calls, Link<Dial>)>,
+    /// If there are several, the first is reserved for urgent calls.
+    lanes: Vec<Lane>,
     /// How many sessions have ended before their time.
     ended: AtomicU64,
     pub(crate) waits: Waits,
@@ -188,12 +267,8 @@ impl Connection {
     /// Connects, and makes the tables if they are not there.
     pub(crate) async fn open(config: &MysqlConfig) -> Result<Self> {
         let dial = || Dial::new(config.clone());
-        let line = || {
-            let dial = dial()?;
-            Ok((dial.calls(), Link::new(STORE, config.timeout, dial)))
-        };
         let connection = Self {
-            lines: (0..config.connections).map(|_| line()).collect::<Result<_>>()?,
+            lanes: (0..config.connections).map(|_| Lane::new(config)).collect::<Result<_>>()?,
             ended: AtomicU64::default(),
             waits: Waits::new(Arc::new(dial()?)),
             tables: config.tables(),
@@ -240,7 +315,8 @@ impl Connection {
         self.do_it(&call).await
     }
 
-    async fn prepare(&self) -> Result<()> {
+    /// Makes the tables if they are not there, and checks their version.
+    pub(crate) async fn prepare(&self) -> Result<()> {
         let Tables { store, fence, queue } = &self.tables;
         let call = Call::new(VERSION.with(&[("store", store)]), self.limit);
         let version = match self.do_it(&call).await {
@@ -276,7 +352,7 @@ impl Connection {
     /// those that must not act behind their caller's back look at the clock.
     async fn do_it(&self, call: &Call<'_>) -> Result<Answer> {
         let (until, mut twice, mut breaks, mut conflicts) = (Instant::now() + call.limit, false, 0, 0);
-        let mut home = call.home;
+        let (mut home, mut unopened) = (call.home, 0);
         loop {
             let at_home = match home.take() {
                 Some(line) => {
@@ -288,23 +364,37 @@ impl Connection {
             let (line, live, outcome) = match at_home {
                 Some(outcome) => (call.home.map(Arc::clone), None, outcome),
                 None => {
-                    let (link, _counted) = self.least_busy();
-                    let live = match timeout_at(until, link.live()).await {
-                        Ok(live) => live?,
-                        Err(_) => return Err(STORE.late(call.limit)),
+                    let (lane, _counted) = self.least_busy(call.priority);
+                    let live = match timeout_at(until, lane.link.live()).await {
+                        Ok(Ok(live)) => live,
+                        // The server may allow fewer sessions than there are lanes.
+                        Ok(Err(error)) => {
+                            lane.note(false);
+                            unopened += 1;
+                            if unopened < self.lanes.len() && self.lanes.iter().any(|lane| !lane.has_failed())
+                            {
+                                continue;
+                            }
+                            return Err(error);
+                        }
+                        Err(_) => {
+                            lane.note(false);
+                            return Err(STORE.late(call.limit));
+                        }
                     };
+                    lane.note(true);
                     let outcome = on_line(&live.connection, call, until).await;
                     let Some(outcome) = outcome else {
-                        link.give_up(&live, STORE.unavailable("the session has ended"));
+                        lane.give_up(&live, STORE.unavailable("the session has ended"));
                         continue;
                     };
-                    (Some(Arc::clone(&live.connection)), Some((link, live)), outcome)
+                    (Some(Arc::clone(&live.connection)), Some((lane, live)), outcome)
                 }
             };
             let error = match outcome {
                 Outcome::Done(rows, changed) => {
-                    if let Some((link, _)) = &live {
-                        link.note_answer();
+                    if let Some((lane, _)) = &live {
+                        lane.link.note_answer();
                     }
                     let line = line.ok_or_else(|| STORE.garbled("a call"))?;
                     return Ok(Answer { rows, changed, line, twice });
@@ -337,11 +427,16 @@ impl Connection {
         }
     }
 
-    /// The session with the fewest calls, and the mark of one more.
-    fn least_busy(&self) -> (&Link<Dial>, Counted<'_>) {
-        let least = self.lines.iter().min_by_key(|(calls, _)| calls.load(Relaxed));
-        let (calls, link) = least.unwrap_or(&self.lines[0]);
-        (link, Counted::count(calls))
+    /// The lane with the fewest calls that can be used, and the count of one more.
+    fn least_busy(&self, priority: Priority) -> (&Lane, Counted<'_>) {
+        let rank = |(at, lane): &(usize, &Lane)| {
+            let is_reserved = *at == 0 && priority == Priority::Attempt;
+            let is_opening = priority == Priority::Urgent && !lane.is_open.load(Relaxed);
+            let calls = lane.calls.load(Relaxed) + if is_opening { OPENING } else { 0 };
+            (lane.has_failed(), is_reserved, calls)
+        };
+        let (_, lane) = self.lanes.iter().enumerate().min_by_key(rank).unwrap_or((0, &self.lanes[0]));
+        (lane, Counted::count(&lane.calls))
     }
 }
 
@@ -376,11 +471,26 @@ enum Outcome {
 /// Does a batch on one session; `None` if that session has ended. A session that may still be busy with the batch is ended, and
 /// so is one whose call is dropped.
 async fn on_line(line: &Line, call: &Call<'_>, until: Instant) -> Option<Outcome> {
+    let _next = match call.priority {
+        Priority::Urgent => None,
+        Priority::Attempt => match timeout_at(until, line.attempts.lock()).await {
+            Ok(next) => Some(next),
+            Err(_) => return Some(Outcome::NotBegun),
+        },
+    };
     let Ok(mut slot) = timeout_at(until, line.session.lock()).await else { return Some(Outcome::NotBegun) };
+    if !line.has_time(call.acts, until) {
+        return Some(Outcome::NotBegun);
+    }
+    let began = Instant::now();
     let mut session = slot.take().filter(|_| !line.ends.load(Relaxed))?;
     let outcome = match timeout_at(until, session.run(line, call, until)).await {
         Err(_) => return Some(Outcome::Late),
-        Ok(Ok((rows, changed))) => Outcome::Done(rows, changed),
+        Ok(Ok((rows, changed))) => {
+            let round_trip = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+            line.round_trip.fetch_min(round_trip, Relaxed);
+            Outcome::Done(rows, changed)
+        }
         Ok(Err(error)) if error::is_broken(&error) => return Some(Outcome::Failed(error)),
         Ok(Err(error)) => match timeout_at(until, run(&mut session.connection, &call.undo)).await {
             Ok(Ok(_)) => Outcome::Failed(error),
@@ -434,9 +544,9 @@ pub(crate) async fn run(session: &mut MySqlConnection, batch: &str) -> sqlx::Res
     Ok((rows, changed))
 }
 
-fn give_up(live: Option<&(&Link<Dial>, Live<Arc<Line>>)>, error: Error) -> Error {
+fn give_up(live: Option<&(&Lane, Live<Arc<Line>>)>, error: Error) -> Error {
     match live {
-        Some((link, live)) => link.give_up(live, error),
+        Some((lane, live)) => lane.give_up(live, error),
         None => error,
     }
 }

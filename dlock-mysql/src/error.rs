@@ -107,7 +107,11 @@ fn verdict(error: &sqlx::Error) -> Verdict {
     };
     match number {
         1020 | 1180 | 1205 | 1213 | 3101 => Later("other transactions were in the way each time".into()),
-        1040 | 1203 | 1226 => Later("the server has as many connections as it, or the user, may have".into()),
+        1040 | 1203 | 1226 => Later(
+            "the server has as many connections as it, or the user, may have: raise `max_connections`, or \
+            `max_user_connections` of the server and of the user"
+                .into(),
+        ),
         1047 | 1053 | 1077..=1079 | 1317 | 1637 | 1927 | 1969 | 2006 | 2013 | 3024 | 3032 | 3100 | 4031 => {
             Later("the server cannot answer now".into())
         }

@@ -50,6 +50,8 @@ struct One {
     place: u64,
     /// When the call was sent that renewed it.
     sent: Moment,
+    /// When its own keeper last asked for a renewal. A hold whose keeper cannot run must expire.
+    asked: Moment,
     /// Whether it was renewed with others, and its keeper has not been told yet.
     is_news: bool,
 }
@@ -63,15 +65,15 @@ const PATIENCE: u32 = 12;
 impl Standing {
     /// The keeper of a hold was told that it was renewed.
     pub(crate) fn note(&self, id: ClaimId, ttl: Duration, sent: Moment) {
-        self.inner().note(id, ttl, sent, false);
+        self.inner().note(id, ttl, sent, Moment::now(), false);
     }
 
     /// Holds were renewed with others. Those that have ended meanwhile stay forgotten.
     pub(super) fn note_others<'a>(&self, ids: impl IntoIterator<Item = &'a ClaimId>, sent: Moment) {
         let mut inner = self.inner();
         for id in ids {
-            if let Some(One { ttl, .. }) = inner.of.get(id).copied() {
-                inner.note(*id, ttl, sent, true);
+            if let Some(One { ttl, asked, .. }) = inner.of.get(id).copied() {
+                inner.note(*id, ttl, sent, asked, true);
             }
         }
     }
@@ -97,6 +99,7 @@ impl Standing {
     fn take_news(&self, id: ClaimId) -> Option<Duration> {
         let mut inner = self.inner();
         let one = inner.of.get_mut(&id)?;
+        one.asked = Moment::now();
         let age = one.sent.elapsed();
         (std::mem::take(&mut one.is_news) && age < one.ttl / FRESH).then_some(age)
     }
@@ -114,7 +117,9 @@ impl Standing {
         ids.iter().for_each(|id| inner.set_aside(*id));
         let Some(by_age) = inner.by_age.get(&ttl) else { return Vec::new() };
         let is_fresh = |id: &ClaimId| inner.of.get(id).is_none_or(|one| one.sent.elapsed() < ttl / FRESH);
-        let due: Vec<_> = by_age.values().copied().take_while(|id| !is_fresh(id)).take(count).collect();
+        let has_keeper = |id: &ClaimId| inner.of.get(id).is_some_and(|one| one.asked.elapsed() < ttl);
+        let stale = by_age.values().copied().take_while(|id| !is_fresh(id));
+        let due: Vec<_> = stale.filter(has_keeper).take(count).collect();
         for id in &due {
             inner.set_aside(*id);
             inner.carried.insert(*id, Arc::clone(call));
@@ -138,11 +143,11 @@ impl Standing {
 }
 
 impl Inner {
-    fn note(&mut self, id: ClaimId, ttl: Duration, sent: Moment, is_news: bool) {
+    fn note(&mut self, id: ClaimId, ttl: Duration, sent: Moment, asked: Moment, is_news: bool) {
         self.forget(id);
         self.renewals += 1;
         let place = self.renewals;
-        self.of.insert(id, One { ttl, place, sent, is_news });
+        self.of.insert(id, One { ttl, place, sent, asked, is_news });
         self.by_age.entry(ttl).or_default().insert(place, id);
     }
 
@@ -193,6 +198,19 @@ mod tests {
         assert!(standing.due_with(&[], TTL * 2, 9).ids.is_empty(), "another ttl");
         ids.iter().for_each(|id| standing.forget(*id));
         assert!(standing.inner().by_age.is_empty(), "something is left");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hold_whose_keeper_does_not_ask_is_not_carried() {
+        let (standing, id) = (Standing::default(), ClaimId::random());
+        standing.note(id, TTL, Moment::now());
+        tokio::time::advance(TTL / 2).await;
+        assert_eq!(standing.due_with(&[], TTL, 9).ids, [id], "its keeper asked within its ttl");
+        standing.note_others(&[id], Moment::now());
+        tokio::time::advance(TTL / 2).await;
+        assert!(standing.due_with(&[], TTL, 9).ids.is_empty(), "it would never expire");
+        standing.take_news(id);
+        assert_eq!(standing.due_with(&[], TTL, 9).ids, [id], "its keeper has asked again");
     }
 
     #[tokio::test(start_paused = true)]

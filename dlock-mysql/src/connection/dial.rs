@@ -116,7 +116,8 @@ impl Dial {
         }
         let Some(tls) = tls else {
             // Passwords of newer servers need TLS, whoever the server says that it is.
-            return Ok(options.ssl_mode(MySqlSslMode::Preferred));
+            let mode = if self.config.is_plain { MySqlSslMode::Disabled } else { MySqlSslMode::Preferred };
+            return Ok(options.ssl_mode(mode));
         };
         let pems = tls.read()?;
         options = options.ssl_mode(MySqlSslMode::VerifyIdentity);

@@ -41,6 +41,11 @@ impl Waits {
         !self.0.places.is_closed()
     }
 
+    /// Whether a session is left to wait for one more doorbell.
+    pub(crate) fn has_place(&self) -> bool {
+        self.are_on() && self.0.places.available_permits() > 0
+    }
+
     /// From now on nobody waits for a doorbell, and claims take none. Those who wait for one go on.
     pub(crate) fn give_up(&self) {
         self.0.places.close();

@@ -26,6 +26,13 @@ use crate::{
 /// How long the server lets a session wait, in seconds. Both servers take it.
 const FOR_EVER: u32 = 31_536_000;
 
+/// Longest time for which a session may be silent that has just got the lock it waited for. Its client answers at once; a session whose
+/// client has vanished holds up the next waiter for no longer.
+const FIRST_SILENCE: Duration = Duration::from_secs(2);
+
+/// Time for the answer of a session that the server has ended to arrive, before its connection counts as broken.
+const FAREWELL: Duration = Duration::from_millis(200);
+
 /// How long a session may take that was told to end what it is at.
 const STOP: Duration = Duration::from_millis(500);
 
@@ -70,13 +77,14 @@ impl NamedClaim {
     fn batch(&self, batch: &Batch, seconds: u32) -> Result<String> {
         let lock = keys::named_lock(&self.request.name, self.named.names)?;
         let name = literal(self.request.name.as_str().as_bytes());
+        let silence = if seconds > 0 { FIRST_SILENCE.min(self.request.ttl) } else { self.request.ttl };
         Ok(batch.with(&[
             ("lock", &keys::named_literal(&lock)),
             ("name", &name),
             ("fence", &self.named.fence),
             ("seconds", &seconds.to_string()),
             ("patience", &seconds.max(1).to_string()),
-            ("silence", &self.request.ttl.as_millis().div_ceil(1000).to_string()),
+            ("silence", &silence.as_millis().div_ceil(1000).to_string()),
             ("watch", &keys::bell(self.request.id)),
             ("mark", &Mark::of(&self.request).text()),
             ("session", &self.known.id.to_string()),
@@ -100,7 +108,14 @@ impl NamedClaim {
             }
         }
         let (session, known) = self.named.session().await?;
-        self.take_with(session, known).await
+        match self.take_with(session, known).await {
+            // The server has lost its data. The next attempt finds new tables.
+            Err(error) if error::lacks_tables(&error) => {
+                self.named.connection.prepare().await?;
+                Err(STORE.unavailable("the tables were not there, and have been made again"))
+            }
+            taken => taken,
+        }
     }
 
     async fn take_with(&mut self, session: MySqlConnection, known: Known) -> Result<Attempt> {
@@ -127,6 +142,10 @@ impl NamedClaim {
         let has_lock = number::<i64>(row.as_ref(), 0)?;
         self.state = State::Outside;
         match has_lock {
+            1 if number::<u64>(row.as_ref(), 1)? == 0 => {
+                self.let_go(session).await.ok();
+                Err(STORE.refused(error::FENCE))
+            }
             1 => {
                 let token = Token::new(number(row.as_ref(), 1)?);
                 self.state = State::Holds(Held::new(token, sent), session);
@@ -316,6 +335,18 @@ impl Claim for NamedClaim {
             State::Waits(mut waits) => match timeout(Duration::ZERO, &mut waits).await {
                 Ok(ended) => self.judge(ended, Moment::now()).await?,
                 Err(_) => {
+                    // A connection that breaks in silence never tells the end of its session.
+                    let is_over =
+                        matches!(timeout(limit, self.named.lives(&self.known)).await, Ok(Ok(false)));
+                    if is_over {
+                        return match timeout(FAREWELL, &mut waits).await {
+                            Ok(ended) => {
+                                self.state = State::Called(ended);
+                                Ok(Attempt::Busy { retry_in: Duration::ZERO })
+                            }
+                            Err(_) => Err(gone()),
+                        };
+                    }
                     self.state = State::Waits(waits);
                     return Ok(Attempt::Busy { retry_in: Duration::MAX });
                 }

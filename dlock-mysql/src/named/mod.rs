@@ -26,7 +26,7 @@ use crate::{
     connection::{self, Call, Connection, Dial},
     error::{self, STORE},
     keys,
-    sql::NAMED_OWNS,
+    sql::{NAMED_LIVES, NAMED_OWNS},
 };
 pub(crate) use claim::NamedClaim;
 
@@ -95,6 +95,13 @@ impl Named {
             Err(error) if error::number_of(&error) == Some(1094) => Ok(false),
             killed => killed.map(|_| true),
         }
+    }
+
+    /// Whether a session is still there, as the server says on another connection.
+    async fn lives(&self, known: &Known) -> Result<bool> {
+        let look = NAMED_LIVES.with(&[("tag", &known.tag), ("id", &known.id.to_string())]);
+        let answer = self.connection.call(Call::new(look, self.limit())).await?;
+        Ok(number::<i64>(answer.rows.first(), 0)? == 1)
     }
 
     /// Waits until a session that was ended has a lock no more, which is given as a literal. The server does that in its own time,

@@ -35,6 +35,7 @@ pub(crate) const NAMED_WATCH: Batch = Batch(include_str!("named_watch.sql"));
 pub(crate) const NAMED_KEEP: Batch = Batch(include_str!("named_keep.sql"));
 pub(crate) const NAMED_ASK: Batch = Batch(include_str!("named_ask.sql"));
 pub(crate) const NAMED_OWNS: Batch = Batch(include_str!("named_owns.sql"));
+pub(crate) const NAMED_LIVES: Batch = Batch(include_str!("named_lives.sql"));
 pub(crate) const NAMED_LOOK: Batch = Batch(include_str!("named_look.sql"));
 pub(crate) const NAMED_LIST_MARIADB: Batch = Batch(include_str!("named_list_mariadb.sql"));
 pub(crate) const NAMED_LIST_MYSQL: Batch = Batch(include_str!("named_list_mysql.sql"));

@@ -4,6 +4,8 @@
 #![expect(clippy::disallowed_methods, reason = "contenders of tests are tasks")]
 
 mod bad;
+mod crowd;
+mod late;
 mod named;
 mod pace;
 mod reach;
@@ -77,6 +79,14 @@ fn main() -> ExitCode {
         bad::locked_tables_collect_no_sessions,
         bad::a_call_that_fails_rings_no_doorbell,
         bad::a_hold_that_is_taken_back_late_has_its_own_ttl,
+        crowd::what_waiters_ask_for_does_not_grow_with_their_number,
+        crowd::a_hold_outlives_sessions_that_cannot_be_opened,
+        crowd::settings_of_the_server_cost_no_hold,
+        crowd::tables_without_their_version_are_completed,
+        crowd::a_fence_without_rows_refuses_locks,
+        crowd::a_ticket_has_one_taker_and_a_waiting_claim_is_none,
+        late::a_request_that_is_delivered_late_changes_nothing,
+        late::a_waiter_whose_connection_breaks_in_silence_gets_the_lock,
         reach::of_several_hosts_the_one_that_takes_writes_is_used,
         reach::a_socket_leads_to_the_server,
         reach::a_named_lock_is_lost_when_its_server_becomes_read_only,

@@ -10,7 +10,7 @@ use dlock_core::{
 
 use crate::{
     claim::{self, EtcdClaim},
-    client::{BEATS, Client, Session},
+    client::{ATTEMPTS_IN_FLIGHT, BEATS, Client, Session},
     config::EtcdConfig,
     connection::Connection,
     error::STORE,
@@ -58,6 +58,7 @@ impl EtcdBackend {
             .tokens(true)
             .detaches(true)
             .together(claim::MOST_TOGETHER)
+            .attempts_in_flight(ATTEMPTS_IN_FLIGHT)
             .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write])
             .ttl(LEAST_TTL..=granted - granted / BEATS)
             .session(granted, LEAST_TTL..=LONGEST);

@@ -13,6 +13,7 @@ use dlock_core::{
 };
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp, TxnResponse};
 use futures_util::future::{select_all, try_join_all};
+use tokio::time::Instant;
 
 use crate::{
     client::{Client, Hold, Lease},
@@ -46,6 +47,8 @@ pub(crate) struct EtcdClaim {
     ticket: Option<ClaimId>,
     /// Whether this object has attempted the lock.
     has_asked: bool,
+    /// Time of the last look into the queue that found the claim waiting, with all watches standing before it.
+    settled: Option<Instant>,
 }
 
 /// What a single try has found.
@@ -79,6 +82,7 @@ impl EtcdClaim {
             inherited: None,
             ticket: None,
             has_asked: false,
+            settled: None,
         }
     }
 
@@ -112,11 +116,15 @@ impl EtcdClaim {
     async fn ask(&mut self) -> Result<Attempt> {
         let keys = self.keys()?;
         self.client.keep_running();
-        self.seats.iter().for_each(|(_, seat)| seat.clear());
         let lease = self.client.session.lease().await?;
         if !self.touch(&keys) {
             return Err(being_deleted());
         }
+        if self.is_settled(lease) {
+            return Ok(Attempt::Busy { retry_in: Duration::MAX });
+        }
+        self.settled = None;
+        self.seats.iter().for_each(|(_, seat)| seat.clear());
         if self.request.wait == Wait::Never {
             match self.try_first(&keys, lease).await? {
                 Tried::Taken => return Ok(Attempt::Granted(self.granted(&keys, lease))),
@@ -137,10 +145,23 @@ impl EtcdClaim {
                 return Ok(Attempt::Busy { retry_in: Duration::MAX });
             }
             if !self.join(behind).await? {
+                self.settled = Some(Instant::now());
                 return Ok(Attempt::Busy { retry_in: Duration::MAX });
             }
         }
         Ok(Attempt::Busy { retry_in: Duration::ZERO })
+    }
+
+    /// Returns `true` if a look into the queue would tell nothing new: the claim waits under this lease, its watches stood
+    /// before the last look, and none has fired since. A watch does not tell that the claim's own key was deleted by hand,
+    /// so once in a ttl the claim looks all the same, if the client allows it.
+    fn is_settled(&self, lease: Lease) -> bool {
+        self.settled.is_some_and(|looked| {
+            self.place.is_some_and(|place| place.lease == Some(lease.id))
+                && !self.seats.is_empty()
+                && self.seats.iter().all(|(_, seat)| seat.is_quiet())
+                && (looked.elapsed() < self.request.ttl || !self.client.allows_check())
+        })
     }
 
     /// Takes a lock that nobody holds or waits for.
@@ -351,7 +372,10 @@ impl EtcdClaim {
         let is_held = match (known, &self.hold) {
             (Some(known), _) if known != lease.id => false,
             (Some(_), Some(hold)) if hold.is_sound() && self.made.is_empty() => true,
-            _ => self.take_back(&keys, lease).await?,
+            _ => {
+                let client = Arc::clone(&self.client);
+                client.in_lane(self.take_back(&keys, lease)).await?
+            }
         };
         if !is_held {
             self.client.session.leave(self.request.id);
@@ -547,11 +571,13 @@ impl Claim for EtcdClaim {
     }
 
     async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
-        Self::bounded(self.bound(), self.leave_alone(lasting, ticket)).await
+        let client = Arc::clone(&self.client);
+        Self::bounded(self.bound(), client.in_lane(self.leave_alone(lasting, ticket))).await
     }
 
     async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
-        Self::bounded(self.bound(), self.inherit(ticket)).await
+        let client = Arc::clone(&self.client);
+        Self::bounded(self.bound(), client.in_lane(self.inherit(ticket))).await
     }
 
     async fn release(&mut self) -> Result<Release> {
@@ -562,7 +588,8 @@ impl Claim for EtcdClaim {
             return Ok(Release::Gone);
         }
         // However short the ttl is: the keeper asks until the cluster has confirmed it.
-        Self::bounded(self.client.config.timeout, self.withdraw(&keys)).await
+        let client = Arc::clone(&self.client);
+        Self::bounded(client.config.timeout, client.in_lane(self.withdraw(&keys))).await
     }
 
     async fn changed(&mut self) {

@@ -14,7 +14,7 @@ use dlock_core::{
 };
 use etcd_client::{
     Client as Etcd, DeleteOptions, DeleteResponse, Error as EtcdError, GetOptions, GetResponse,
-    LeaseGrantOptions, Txn, TxnResponse,
+    LeaseGrantOptions, ResponseHeader, Txn, TxnResponse,
 };
 use tokio::sync::watch::channel;
 use tokio::time::{Instant, timeout};
@@ -36,8 +36,34 @@ pub(crate) struct Connection {
     limit: Duration,
     /// Since when requests are sent and nothing is answered.
     silent: Mutex<Option<Instant>>,
+    /// Time of the last response to a request.
+    answered: Mutex<Option<Instant>>,
     has_other_members: bool,
     moved: Moved,
+    probe: String,
+}
+
+/// The response to a keep-alive.
+pub(crate) struct Beat {
+    /// Whether the cluster knows the lease.
+    pub(crate) is_alive: bool,
+    /// `None` if the user may not read the key.
+    pub(crate) history: Option<History>,
+}
+
+/// Where a cluster stands in its history of changes. Linearizable reads never see it go back, unless the cluster was restored
+/// from a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct History {
+    cluster: u64,
+    revision: i64,
+}
+
+impl History {
+    /// Whether this cannot come after `before` in one history.
+    pub(crate) fn breaks_with(self, before: Self) -> bool {
+        self.cluster != before.cluster || self.revision < before.revision
+    }
 }
 
 /// What the server answered.
@@ -58,7 +84,15 @@ impl Connection {
         // With other members there must be time left to ask one of them.
         let limit = if has_other_members { config.timeout / 3 } else { config.timeout };
         let link = Link::new(STORE, config.timeout, Dial::new(config.clone(), sender)?);
-        Ok(Self { link, limit, silent: Mutex::new(None), has_other_members, moved })
+        Ok(Self {
+            link,
+            limit,
+            silent: Mutex::new(None),
+            answered: Mutex::new(None),
+            has_other_members,
+            moved,
+            probe: probe(config),
+        })
     }
 
     /// When the connection was begun that has replaced another.
@@ -107,7 +141,7 @@ impl Connection {
         let is_over = match error::fault(&error) {
             Fault::None => false,
             Fault::Member => self.has_other_members,
-            Fault::Broken => true,
+            Fault::Broken | Fault::Login => true,
         };
         let error = error::explain(error);
         if is_over {
@@ -117,29 +151,50 @@ impl Connection {
         error
     }
 
+    /// Notes a response to a request.
+    fn note_response(&self) {
+        *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        self.note_answer();
+    }
+
+    /// Whether another request got a response after this one was sent.
+    fn has_answered_since(&self, sent: Instant) -> bool {
+        let answered = *self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        answered.is_some_and(|answered| answered > sent)
+    }
+
     /// Sends a request, and a second time over another connection if the first one breaks. So all requests of this crate may be
     /// done twice.
+    ///
+    /// A response that is late while others arrive means load. Another connection, and a second request while the first may
+    /// still be executed, would add to it: the caller gets a transient error instead.
     async fn send<T, F>(&self, request: impl Fn(Etcd) -> F) -> Result<Answer<T>>
     where
         F: Future<Output = Result<T, EtcdError>>,
     {
-        let mut twice = false;
+        // Whether the request was sent before, and whether it may have been executed then.
+        let (mut again, mut twice) = (false, false);
         loop {
             let live = self.answering().await?;
+            let (sent, mut is_login) = (Instant::now(), false);
             let (error, is_over) = match timeout(self.limit, request(live.connection.clone())).await {
                 Ok(Ok(told)) => {
-                    self.note_answer();
+                    self.note_response();
                     return Ok(Answer { told, twice });
                 }
                 Ok(Err(error)) => {
                     let fault = error::fault(&error);
                     *self.silent() = None;
                     if fault == Fault::None {
-                        self.link.note_answer();
+                        self.note_response();
                     }
-                    let is_over = fault == Fault::Broken || fault == Fault::Member && self.has_other_members;
+                    is_login = fault == Fault::Login;
+                    let is_over = is_login
+                        || fault == Fault::Broken
+                        || fault == Fault::Member && self.has_other_members;
                     (self.judge(&live, error), is_over)
                 }
+                Err(_) if self.has_answered_since(sent) => (STORE.late(self.limit), false),
                 Err(_) => {
                     *self.silent() = None;
                     (self.link.give_up(&live, STORE.late(self.limit)), self.has_other_members)
@@ -148,10 +203,10 @@ impl Connection {
             if twice {
                 return Err(doubted(error));
             }
-            if !is_over {
+            if !is_over || again {
                 return Err(error);
             }
-            twice = true;
+            (again, twice) = (true, !is_login);
         }
     }
 
@@ -201,13 +256,23 @@ impl Connection {
     }
 
     /// Keeps a lease alive for another of its ttls; `false` if the cluster does not know it any more.
-    pub(crate) async fn beat(&self, lease: i64) -> Result<bool> {
+    ///
+    /// Servers before 3.5.13 let a leader answer a keep-alive without asking the other members. A leader whose disk hangs
+    /// therefore confirms leases that a newer leader has already expired. So a linearizable read goes first: it succeeds
+    /// only if the leader was confirmed by a majority after the read was sent, and a leader that is elected later gives the
+    /// lease its full ttl again. Both requests go to the same member. With a read at one member and the keep-alive at
+    /// another, the keep-alive could still reach the old leader.
+    pub(crate) async fn beat(&self, lease: i64) -> Result<Beat> {
         let beaten = self.send(|etcd| {
             let mut leases = etcd.lease_client();
             async move {
+                let history = match ask_majority(&etcd, &self.probe).await {
+                    Err(error) if error::is_denied(&error) => None,
+                    history => history?,
+                };
                 match leases.keep_alive(lease).await {
-                    Ok(_) => Ok(true),
-                    Err(error) if error::is_lease_gone(&error) => Ok(false),
+                    Ok(_) => Ok(Beat { is_alive: true, history }),
+                    Err(error) if error::is_lease_gone(&error) => Ok(Beat { is_alive: false, history }),
                     Err(error) => Err(error),
                 }
             }
@@ -237,6 +302,21 @@ impl Connection {
         });
         Ok(u64::try_from(told.await?.told.ttl()).ok().map(Duration::from_secs))
     }
+}
+
+/// Reads a key linearizably. The key itself does not matter, and the server checks the user's rights to it only after the
+/// majority has answered: "permission denied" confirms the majority too.
+async fn ask_majority(etcd: &Etcd, probe: &str) -> Result<Option<History>, EtcdError> {
+    let count_only = GetOptions::new().with_count_only();
+    let response = etcd.kv_client().get(probe, Some(count_only)).await?;
+    let history =
+        |header: &ResponseHeader| History { cluster: header.cluster_id(), revision: header.revision() };
+    Ok(response.header().map(history))
+}
+
+/// The key that [`ask_majority`] reads. With a prefix, the user has the right to read it, and the response tells the history.
+fn probe(config: &EtcdConfig) -> String {
+    format!("{}dlock", config.prefix)
 }
 
 /// A positive number that nobody else draws.

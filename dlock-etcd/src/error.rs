@@ -24,6 +24,9 @@ pub(crate) enum Fault {
     None,
     /// The member cannot serve now. Another may.
     Member,
+    /// The server does not accept the connection's login any more, and has executed nothing. A new connection reads the
+    /// password again and logs in.
+    Login,
     /// The connection is broken.
     Broken,
 }
@@ -32,8 +35,11 @@ pub(crate) fn fault(error: &EtcdError) -> Fault {
     match error {
         EtcdError::TransportError(_) | EtcdError::IoError(_) | EtcdError::WatchError(_) => Fault::Broken,
         EtcdError::GRpcStatus(status) if is_of_transport(status) => Fault::Broken,
+        EtcdError::GRpcStatus(status) if is_of_login(status) => Fault::Login,
         EtcdError::GRpcStatus(status) => match status.code() {
-            Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded => Fault::Member,
+            // The server reports internal failures as `Unknown`, such as "raft proposal dropped" while it has no leader, and
+            // "not a primary lessor" after it was the leader.
+            Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded | Code::Unknown => Fault::Member,
             _ => Fault::None,
         },
         _ => Fault::None,
@@ -45,6 +51,21 @@ pub(crate) fn fault(error: &EtcdError) -> Fault {
 fn is_of_transport(status: &Status) -> bool {
     status.source().is_some()
         || status.code() == Code::Unknown && status.message().starts_with("Service was not ready")
+}
+
+/// Whether the server wants a new login: the token has expired or belongs to another member, the users have changed since
+/// it was issued, or the client crate has renewed the token with a password that is no longer right.
+fn is_of_login(status: &Status) -> bool {
+    let message = status.message();
+    status.code() == Code::Unauthenticated
+        || ["invalid auth token", "revision of auth store is old", "invalid user ID or password"]
+            .iter()
+            .any(|words| message.contains(words))
+}
+
+/// Whether the user lacks the rights for a request. The server has answered it nevertheless.
+pub(crate) fn is_denied(error: &EtcdError) -> bool {
+    matches!(error, EtcdError::GRpcStatus(status) if status.code() == Code::PermissionDenied)
 }
 
 /// Whether the server says that it does not know the lease.
@@ -114,11 +135,12 @@ fn of_status(status: &Status) -> Verdict {
         _ if said("no leader") => Later("the cluster has no leader now".into()),
         _ if said("leader changed") => Later("the cluster has just changed its leader".into()),
         _ if said("request timed out") => Later("the cluster has not agreed in time".into()),
-        Code::Unauthenticated => Later("the server has forgotten the client's login".into()),
+        _ if is_of_login(status) => Later("the server has forgotten the client's login".into()),
         Code::Unavailable
         | Code::Cancelled
         | Code::DeadlineExceeded
         | Code::Aborted
+        | Code::Unknown
         | Code::ResourceExhausted => Later("the server cannot answer now".into()),
         _ => Never("the request failed".into()),
     }
@@ -142,6 +164,9 @@ mod tests {
             (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded"),
             (Code::NotFound, "etcdserver: requested lease not found"),
             (Code::Unauthenticated, "etcdserver: invalid auth token"),
+            (Code::InvalidArgument, "etcdserver: revision of auth store is old"),
+            (Code::Unknown, "raft proposal dropped"),
+            (Code::Unknown, "lease: not a primary lessor"),
             (Code::Cancelled, "Timeout expired"),
         ] {
             assert!(said(code, text).is_transient(), "{text}");
@@ -187,6 +212,9 @@ mod tests {
         assert_eq!(of(Code::Unavailable, "etcdserver: no leader"), Fault::Member);
         assert_eq!(of(Code::PermissionDenied, "etcdserver: permission denied"), Fault::None);
         assert_eq!(of(Code::Unknown, "Service was not ready: transport error"), Fault::Broken);
+        assert_eq!(of(Code::Unknown, "raft proposal dropped"), Fault::Member);
+        assert_eq!(of(Code::InvalidArgument, "etcdserver: revision of auth store is old"), Fault::Login);
+        assert_eq!(of(Code::Unauthenticated, "etcdserver: invalid auth token"), Fault::Login);
         let broken = Status::from_error(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into());
         assert_eq!(fault(&broken.into()), Fault::Broken);
     }

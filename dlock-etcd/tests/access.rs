@@ -22,6 +22,8 @@ fn main() -> std::process::ExitCode {
         of_several_locks_one_without_rights_is_refused_and_the_others_stay_free,
         a_refusal_of_several_locks_that_nobody_waits_for_any_more_ends,
         a_token_that_expires_costs_no_lock_and_no_wake_up,
+        a_changed_password_is_read_again_and_costs_no_lock,
+        a_right_that_is_revoked_concerns_no_other_lock,
         tls_needs_the_authority_and_the_clients_certificate,
     }])
 }
@@ -164,4 +166,51 @@ async fn tls_needs_the_authority_and_the_clients_certificate() {
         let told = connect(wrong).await;
         assert!(told.is_err(), "{wrong}");
     }
+}
+
+async fn a_changed_password_is_read_again_and_costs_no_lock() {
+    let Some(bench) = with_users().await else { return };
+    let file = std::env::temp_dir().join(unique());
+    std::fs::write(&file, "secret").expect("a directory for temporary files");
+    let url = format!("{}&password_file={}", url(&bench, "app@"), file.display());
+    let (locks, name) = (Locks::new(connect(&url).await.expect("it may")), format!("app.{}", unique()));
+    let held = locks.mutex(&name).lock().ttl(TTL).await.expect("free");
+    let root = etcd_client::ConnectOptions::new().with_user("root", "secret");
+    let server = bench.running.servers()[0].address().to_string();
+    let root = etcd_client::Client::connect([server], Some(root)).await.expect("it may");
+    root.auth_client().user_change_password("app", "other").await.expect("it may");
+    std::fs::write(&file, "other").expect("it is there");
+    let next = locks.mutex(format!("{name}.next")).lock().ttl(TTL).await.expect("the new password is right");
+    next.release().await.expect("held until now");
+    held.release().await.expect("held until now");
+    assert_eq!(locks.list("app.").await.expect("it may"), [], "a release was not done");
+    std::fs::remove_file(&file).expect("it is there");
+}
+
+async fn a_right_that_is_revoked_concerns_no_other_lock() {
+    let Some(bench) = with_users().await else { return };
+    let server = bench.running.servers()[0].address().to_string();
+    let root = etcd_client::ConnectOptions::new().with_user("root", "secret");
+    let root = etcd_client::Client::connect([server], Some(root)).await.expect("it may");
+    let rights = Permission::new(PermissionType::Readwrite, "other.").with_prefix();
+    root.auth_client().role_grant_permission("locks", rights).await.expect("it may");
+    let app = Locks::new(connect(&url(&bench, "app:secret@")).await.expect("it may"));
+    let rival = Locks::new(connect(&url(&bench, "root:secret@")).await.expect("it may"));
+    let (mine, theirs) = (format!("other.{}", unique()), format!("app.{}", unique()));
+    let held = app.mutex(&mine).lock().ttl(TTL).await.expect("free");
+    // Longer than the time after which a held key is watched.
+    sleep(Duration::from_secs(1)).await;
+    let range_end = Some(etcd_client::RoleRevokePermissionOptions::new().with_prefix());
+    root.auth_client().role_revoke_permission("locks", "other.", range_end).await.expect("it may");
+    for round in 0..3 {
+        let first = rival.mutex(&theirs).lock().ttl(TTL).await.expect("free");
+        let (name, app) = (theirs.clone(), app.clone());
+        let waiter = go(async move { app.mutex(name).lock().ttl(TTL).await });
+        sleep(Duration::from_secs(1)).await;
+        first.release().await.expect("held until now");
+        let next = soon("it is not woken", waiter).await.expect("no panic");
+        let next = next.unwrap_or_else(|error| panic!("a lock with every right, round {round}: {error:?}"));
+        next.release().await.expect("held until now");
+    }
+    drop(held);
 }

@@ -271,6 +271,17 @@ impl Seat {
         }
     }
 
+    /// Returns `true` if the subscription of the seat's event stands, nothing was missed, and the seat was not rung since
+    /// it was last [cleared](Self::clear). A waiter that asked the store after that subscription stood then need not ask
+    /// again.
+    pub fn is_quiet(&self) -> bool {
+        let events = self.open.0.events();
+        let stands = |event: &Event| *event.heard.borrow() && !event.is_missed;
+        events.refusal.is_none()
+            && events.open.get(&self.event).is_some_and(stands)
+            && !self.bell.is_rung.load(Relaxed)
+    }
+
     /// Forgets earlier wake-ups. To be called before the waiter asks the store: that request sees whatever the seat was
     /// rung for.
     pub fn clear(&self) {

@@ -19,13 +19,17 @@ use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use tokio::sync::Notify;
 
 use crate::{
-    connection::{Connection, lease_id},
+    connection::{Connection, History, lease_id},
     error::STORE,
 };
 
 /// How many signs of life a client sends in the time of its lease. Between two of them the rest of the lease is what claims may
 /// rely on, so it is the longest ttl.
 pub(crate) const BEATS: u32 = 5;
+
+/// How long a request that was given up is expected to arrive, counted from the first deletion of its key. TCP gives up
+/// retransmitting after about 15 minutes with the settings of Linux; other systems and proxies stay well below an hour.
+const EXPECTED: Duration = Duration::from_secs(3600);
 
 /// How many overdue claims are deleted in one request. A server allows 128.
 const MOST: usize = 100;
@@ -57,6 +61,8 @@ pub(crate) struct Session {
     /// How long a lease is asked for.
     lasting: Duration,
     lease: Mutex<Option<Lease>>,
+    /// What the last keep-alive has seen.
+    history: Mutex<Option<History>>,
     /// Held by the one who asks the server.
     gate: tokio::sync::Mutex<()>,
     /// How many requests to the server have failed, and the last failure.
@@ -81,6 +87,8 @@ struct Known {
     /// Whether a request may still be under way that makes the key, or puts it under the session's lease. It may come at any
     /// time while the session lives, so the key is then deleted more than once.
     is_unsure: bool,
+    /// Time after which such a request is no longer expected.
+    expected_until: Option<Moment>,
 }
 
 impl Session {
@@ -93,6 +101,7 @@ impl Session {
             connection,
             lasting,
             lease: Mutex::new(None),
+            history: Mutex::new(None),
             gate: tokio::sync::Mutex::new(()),
             failed: AtomicU64::new(0),
             last: Mutex::new(None),
@@ -148,7 +157,22 @@ impl Session {
         let lease = *lock(&self.lease);
         if let Some(lease) = lease {
             let beaten = Moment::now();
-            if self.connection.beat(lease.id).await? {
+            let beat = self.connection.beat(lease.id).await?;
+            let before = *lock(&self.history);
+            if let (Some(now), Some(before)) = (beat.history, before)
+                && now.breaks_with(before)
+            {
+                // The cluster was restored from a snapshot, and so was this lease, with claims that were released since. No
+                // claim of this session can be relied on.
+                self.connection.revoke(lease.id).await?;
+                self.note_end(lease.id);
+                *lock(&self.history) = Some(now);
+                return self.grant().await;
+            }
+            if beat.history.is_some() {
+                *lock(&self.history) = beat.history;
+            }
+            if beat.is_alive {
                 let lease = Lease { beaten, ..lease };
                 *lock(&self.lease) = Some(lease);
                 return Ok(lease);
@@ -201,7 +225,7 @@ impl Session {
         }
         {
             let mut known = lock(&self.known);
-            let new = || Known { key: key.to_owned(), pause: ttl, is_unsure: false };
+            let new = || Known { key: key.to_owned(), pause: ttl, is_unsure: false, expected_until: None };
             known.entry(id).or_insert_with(new).pause = ttl;
         }
         let end = Moment::now().after(ttl);
@@ -232,7 +256,8 @@ impl Session {
     }
 
     /// Forgets a claim that is no longer in the store, or that is there without this session. If a request may come late, the
-    /// key is deleted when the claim's ttl is over, and again after twice that time, and so on for as long as the session lasts.
+    /// key is deleted when the claim's ttl is over, and again after twice that time, and so on, and then once in the session's time for as long as the request
+    /// is [expected](EXPECTED).
     pub(crate) fn leave(&self, id: ClaimId) {
         let unsure = lock(&self.known).get(&id).filter(|known| known.is_unsure).map(|known| known.pause);
         if let Some(pause) = unsure {
@@ -248,7 +273,8 @@ impl Session {
     fn note_deleted(&self, id: ClaimId) {
         let session = self.granted();
         let next = lock(&self.known).get_mut(&id).and_then(|known| {
-            let is_last = !known.is_unsure || known.pause >= session;
+            let until = *known.expected_until.get_or_insert_with(|| Moment::now().after(EXPECTED));
+            let is_last = !known.is_unsure || until.has_passed();
             known.pause = (known.pause * 2).min(session);
             (!is_last).then_some(known.pause)
         });

@@ -9,9 +9,7 @@ use dlock_core::{
     ClaimId, Error, Result,
     driver::{Address, Connect},
 };
-use etcd_client::{
-    Certificate, Client as Etcd, ConnectOptions, Error as EtcdError, GetOptions, Identity, TlsOptions,
-};
+use etcd_client::{Certificate, Client as Etcd, ConnectOptions, Identity, TlsOptions};
 use tokio::{
     sync::watch::{Receiver, Sender},
     time::Instant,
@@ -19,7 +17,8 @@ use tokio::{
 
 use crate::{
     config::EtcdConfig,
-    error::{self, Fault, STORE},
+    connection::{ask_majority, probe},
+    error::{self, STORE},
 };
 
 /// How long a connection with a stream may be silent before HTTP/2 asks whether the other end is there. A server ends
@@ -86,21 +85,12 @@ impl Dial {
         let scheme = if self.config.tls.is_some() { "https" } else { "http" };
         let etcd = Etcd::connect([format!("{scheme}://{address}")], Some(options));
         let etcd = etcd.await.map_err(error::explain)?;
-        // The client crate connects with the first request. This one needs a majority, as locks do. What it asks for is of no
-        // matter, nor whether the user may ask.
-        let probe = Some(GetOptions::new().with_count_only());
-        match etcd.kv_client().get("dlock", probe).await {
-            Err(error) if is_no_answer(&error) => Err(error::explain(error)),
+        // The client crate connects with the first request. This one needs a majority, as locks do.
+        match ask_majority(&etcd, &probe(&self.config)).await {
+            Err(error) if !error::is_denied(&error) => Err(error::explain(error)),
             _ => Ok(etcd),
         }
     }
-}
-
-/// Whether the member cannot serve locks, or wants a login that the URL lacks.
-fn is_no_answer(error: &EtcdError) -> bool {
-    let is_denied =
-        matches!(error, EtcdError::GRpcStatus(status) if status.code() == tonic::Code::PermissionDenied);
-    error::fault(error) != Fault::None || !is_denied
 }
 
 impl Connect for Dial {

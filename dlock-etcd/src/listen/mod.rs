@@ -3,12 +3,12 @@
 mod alive;
 mod stream;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
     Error,
-    driver::{EventSource, Listener, Pace},
+    driver::{EventSource, Listener, Pace, Wake},
 };
 use tokio::time::{Instant, sleep_until};
 
@@ -17,7 +17,7 @@ use crate::{
     connection::{Connection, Moved},
     error::STORE,
 };
-use stream::Stream;
+use stream::{Stream, Target};
 
 /// How long a key must have been held before it is watched: most holds are over by then.
 const SETTLE: Duration = Duration::from_millis(20);
@@ -27,6 +27,9 @@ pub(crate) struct Listening {
     session: Arc<Session>,
     held: Arc<Held>,
     moved: Moved,
+    /// Watches that the server has refused once. An expired login is one reason, so the client logs in and asks again. A
+    /// second refusal means that the user lacks rights.
+    suspects: HashSet<Target>,
 }
 
 /// Why listening has ended.
@@ -40,7 +43,7 @@ enum End {
 impl Listening {
     pub(crate) fn new(connection: Arc<Connection>, session: Arc<Session>, held: Arc<Held>) -> Self {
         let moved = connection.moved();
-        Self { connection, session, held, moved }
+        Self { connection, session, held, moved, suspects: HashSet::new() }
     }
 
     async fn hear_of_keys(&mut self, seats: &Listener) {
@@ -104,9 +107,20 @@ impl Listening {
                 Ok(told) => {
                     pace.note_answer();
                     self.connection.note_answer();
-                    if let Err(error) = stream.hear(&told, seats, &self.held) {
+                    let Err(refused) = stream.hear(&told, seats, &self.held) else { continue };
+                    let Some(target) = refused.target.filter(|_| !refused.error.is_transient()) else {
                         stream.log_in().await;
-                        return End::Stream(Some(error));
+                        return End::Stream(Some(refused.error));
+                    };
+                    if self.suspects.insert(target.clone()) {
+                        stream.log_in().await;
+                        return End::Stream(None);
+                    }
+                    self.suspects.remove(&target);
+                    // A right that the user lacks on one lock does not concern the others. Whoever waits for this one asks the
+                    // server, and gets its refusal. A holder asks with each renewal.
+                    if let Target::Event(key) = target {
+                        seats.wake(&key, Wake::All);
                     }
                 }
                 Err(error) => return End::Stream(Some(error)),

@@ -6,7 +6,7 @@ use std::{
 };
 
 use dlock_core::{
-    Result,
+    Error, Result,
     driver::{Listener, Live, Wake},
 };
 use etcd_client::{
@@ -22,11 +22,18 @@ use crate::{
 
 /// What is watched.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Target {
+pub(super) enum Target {
     /// A key that somebody waits for.
     Event(String),
     /// A key that is held, by its number.
     Held(u64),
+}
+
+/// A watch that the server has refused.
+pub(super) struct RefusedWatch {
+    pub(super) error: Error,
+    /// `None` if the watch was left before the server answered.
+    pub(super) target: Option<Target>,
 }
 
 /// What is to be asked.
@@ -41,6 +48,8 @@ pub(super) struct Stream<'a> {
     /// Opened with the first watch.
     open: Option<(WatchRequestSender, WatchResponseStream)>,
     asks: VecDeque<Ask>,
+    /// Ids of the watches that were sent and not answered, in the order in which the server answers them.
+    sent: VecDeque<i64>,
     /// The last id of a watch. A server may lose events of watches whose ids it chooses.
     last: i64,
     targets: HashMap<i64, Target>,
@@ -51,7 +60,16 @@ impl<'a> Stream<'a> {
     pub(super) async fn new(connection: &'a Connection) -> Result<Self> {
         let live = connection.live().await?;
         let (targets, ids) = (HashMap::new(), HashMap::new());
-        Ok(Self { connection, live, open: None, asks: VecDeque::new(), last: 0, targets, ids })
+        Ok(Self {
+            connection,
+            live,
+            open: None,
+            asks: VecDeque::new(),
+            sent: VecDeque::new(),
+            last: 0,
+            targets,
+            ids,
+        })
     }
 
     /// Watches the keys that somebody has begun to wait for, and leaves those that nobody waits for any more.
@@ -103,12 +121,13 @@ impl<'a> Stream<'a> {
         }
         // Of a stream that is not open nothing need be cancelled.
         self.asks.retain(|ask| matches!(ask, Ask::Watch { .. }));
-        let Some(Ask::Watch { key, options, .. }) = self.asks.pop_front() else { return Ok(()) };
+        let Some(Ask::Watch { id, key, options }) = self.asks.pop_front() else { return Ok(()) };
         let mut etcd = self.live.connection.watch_client();
         let opening = async {
             etcd.watch(key, Some(options)).await.map_err(|error| self.connection.judge(&self.live, error))
         };
         self.open = Some(STORE.in_time(self.connection.limit(), opening).await?.split());
+        self.sent.push_back(id);
         Ok(())
     }
 
@@ -121,7 +140,11 @@ impl<'a> Stream<'a> {
         let told = loop {
             tokio::select! {
                 sent = send(sender, self.asks.front()) => match sent {
-                    Ok(()) => drop(self.asks.pop_front()),
+                    Ok(()) => {
+                        if let Some(Ask::Watch { id, .. }) = self.asks.pop_front() {
+                            self.sent.push_back(id);
+                        }
+                    }
                     Err(error) => break Err(error),
                 },
                 message = messages.message() => break message,
@@ -137,10 +160,20 @@ impl<'a> Stream<'a> {
     /// Passes a message on to those whom it concerns.
     ///
     /// # Errors
-    /// If the server has refused a watch. An old one does not say which.
-    pub(super) fn hear(&mut self, told: &WatchResponse, seats: &Listener, held: &Held) -> Result<()> {
+    /// If the server has refused a watch.
+    pub(super) fn hear(
+        &mut self,
+        told: &WatchResponse,
+        seats: &Listener,
+        held: &Held,
+    ) -> Result<(), RefusedWatch> {
+        let id = if told.created() { self.answered(told.watch_id()) } else { told.watch_id() };
         if told.created() && told.canceled() && told.compact_revision() == 0 {
-            return Err(error::watch_refused(told.cancel_reason()));
+            let target = self.targets.remove(&id);
+            if let Some(target) = &target {
+                self.ids.remove(target);
+            }
+            return Err(RefusedWatch { error: error::watch_refused(told.cancel_reason()), target });
         }
         let Some(target) = self.targets.get(&told.watch_id()).cloned() else { return Ok(()) };
         if told.canceled() {
@@ -172,11 +205,24 @@ impl<'a> Stream<'a> {
         Ok(())
     }
 
+    /// The id of the watch that a response answers. Servers since 3.5 do not say which watch they refuse, but they answer in
+    /// order.
+    fn answered(&mut self, id: i64) -> i64 {
+        let place = self.sent.iter().position(|sent| *sent == id).unwrap_or(0);
+        self.sent.remove(place).unwrap_or(id)
+    }
+
     /// Asks for another token: a watch is refused where the last one has expired, and the client crate notices that only for
     /// other requests.
     pub(super) async fn log_in(&self) {
-        let again = async { self.live.connection.refresh_token().await.map_err(error::explain) };
-        // If that fails, the next stream fails too, and says why.
+        let again = async {
+            self.live
+                .connection
+                .refresh_token()
+                .await
+                .map_err(|error| self.connection.judge(&self.live, error))
+        };
+        // If the password has changed, the connection is given up, and the next one reads the password again.
         let _ = STORE.in_time(self.connection.limit(), again).await;
     }
 }

@@ -4,8 +4,9 @@
 mod common;
 mod cost;
 mod keys;
+mod load;
 mod loss;
 
 fn main() -> std::process::ExitCode {
-    dlock_conformance::run_tests([cost::tests(), keys::tests(), loss::tests()])
+    dlock_conformance::run_tests([cost::tests(), keys::tests(), load::tests(), loss::tests()])
 }

@@ -1,0 +1,108 @@
+//! What a crowd of one client asks of the server, and that its load costs no lock.
+
+use std::{sync::Arc, time::Duration};
+
+use dlock_conformance::Proxy;
+use dlock_core::Locks;
+use futures_util::future::join_all;
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep},
+};
+
+use crate::common::{Bench, SOON, connect, go, soon, unique};
+
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
+    dlock_conformance::tests! {
+        a_sign_of_life_asks_the_majority_first,
+        waiters_whose_watches_stand_ask_nothing,
+        a_connection_that_answers_is_not_given_up_under_load,
+        a_burst_of_free_locks_is_granted_and_none_is_lost,
+    }
+}
+
+async fn a_sign_of_life_asks_the_majority_first() {
+    let Some(bench) = Bench::one().await else { return };
+    let locks = bench.locks_with(bench.running.url(), "session=5s").await;
+    let held = locks.mutex(unique()).lock().ttl(Duration::from_secs(4)).await.expect("free");
+    let (reads, beats) = (bench.requests("Range").await, bench.requests("LeaseKeepAlive").await);
+    sleep(Duration::from_secs(6)).await;
+    let (reads, beats) =
+        (bench.requests("Range").await - reads, bench.requests("LeaseKeepAlive").await - beats);
+    assert!(beats >= 2, "{beats} keep-alives in more than a session");
+    // The hold itself may be read once.
+    assert!(reads >= beats, "{reads} reads for {beats} keep-alives");
+    held.release().await.expect("held until now");
+}
+
+async fn waiters_whose_watches_stand_ask_nothing() {
+    const TTL: Duration = Duration::from_secs(6);
+    let Some(bench) = Bench::one().await else { return };
+    let requests = async || {
+        bench.requests("Txn").await + bench.requests("Range").await + bench.requests("LeaseKeepAlive").await
+    };
+    for waiters in [1, 300] {
+        let (holder, name) = (bench.locks("").await, unique());
+        let locks = bench.locks("").await;
+        let held = holder.mutex(&name).lock().await.expect("free");
+        let waiting: Vec<_> = (0..waiters).map(|_| go(locks.mutex(&name).lock().ttl(TTL))).collect();
+        bench.until_queued(&name, waiters + 1).await;
+        // Each waiter has looked once more when its watch stood.
+        sleep(TTL / 3).await;
+        let (before, began) = (requests().await, Instant::now());
+        sleep(TTL * 2).await;
+        let (made, took) = (requests().await - before, began.elapsed());
+        // Both clients: a keep-alive and its read each 4 s. The waiting one: a check each second.
+        let most = 4 * (took.as_secs() / 4 + 2) + took.as_secs() + 2;
+        assert!(made <= most, "{made} requests of {waiters} waiters in {took:?}, and at most {most} are due");
+        held.release().await.expect("held until now");
+        for next in waiting {
+            let next = soon("nobody is woken", next).await.expect("no panic").expect("its turn");
+            next.release().await.expect("held until now");
+        }
+    }
+}
+
+/// Takes this many locks of a name each, with as many attempts in flight as the engine allows, and releases them.
+async fn burst(locks: &Locks, count: usize) -> usize {
+    let (in_flight, name) = (Arc::new(Semaphore::new(128)), unique());
+    let taken = (0..count).map(|number| {
+        let (locks, in_flight, name) = (locks.clone(), Arc::clone(&in_flight), format!("{name}-{number}"));
+        go(async move {
+            let _permit = in_flight.acquire().await.expect("never closed");
+            locks.mutex(name).lock().await
+        })
+    });
+    let taken: Vec<_> = join_all(taken).await;
+    let held: Vec<_> = taken.into_iter().filter_map(|one| one.expect("no panic").ok()).collect();
+    let kept = held.iter().filter(|one| !one.is_lost()).count();
+    join_all(held.into_iter().map(|one| one.release())).await;
+    kept
+}
+
+async fn a_connection_that_answers_is_not_given_up_under_load() {
+    const LOCKS: usize = 3000;
+    let Some(bench) = Bench::one().await else { return };
+    let proxy = Proxy::to(bench.running.servers()[0].address()).await.expect("a port");
+    // Less than the whole burst takes, so the last answers are late.
+    let url = format!("etcd://{}?session=20s&timeout=400ms", proxy.address());
+    let locks = Locks::new(connect(&url).await.expect("there"));
+    let before = proxy.connections();
+    let name = unique();
+    let taken = (0..LOCKS).map(|number| go(locks.mutex(format!("{name}-{number}")).lock()));
+    let held: Vec<_> =
+        join_all(taken).await.into_iter().filter_map(|one| one.expect("no panic").ok()).collect();
+    assert_eq!(proxy.connections(), before, "a connection that answered was replaced");
+    assert!(held.iter().all(|one| !one.is_lost()), "a granted lock was lost");
+    join_all(held.into_iter().map(|one| one.release())).await;
+}
+
+async fn a_burst_of_free_locks_is_granted_and_none_is_lost() {
+    const LOCKS: usize = 4000;
+    let Some(bench) = Bench::one().await else { return };
+    let locks = bench.locks("").await;
+    let began = Instant::now();
+    assert_eq!(burst(&locks, LOCKS).await, LOCKS, "some were refused or lost");
+    assert!(began.elapsed() < SOON * 8, "it took {:?}", began.elapsed());
+}

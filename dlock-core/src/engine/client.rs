@@ -1,6 +1,9 @@
 //! What the keepers of one client share.
 
-use tokio::runtime::Handle;
+use tokio::{
+    runtime::Handle,
+    sync::{Semaphore, SemaphorePermit},
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::driver::{Error, LockName, Result, Store};
@@ -14,9 +17,32 @@ pub(crate) struct Client {
     /// Every keeper of this client.
     pub(crate) tasks: TaskTracker,
     pub(crate) closing: CancellationToken,
+    /// Bounds the attempts in flight: see [`Info::attempts_in_flight`](crate::driver::Info::attempts_in_flight).
+    attempts: Semaphore,
 }
 
 impl Client {
+    pub(crate) fn new(id: u64, store: Store) -> Self {
+        let most = store.backend.info().attempts_in_flight.clamp(1, Semaphore::MAX_PERMITS);
+        Self {
+            id,
+            store,
+            tasks: TaskTracker::new(),
+            closing: CancellationToken::new(),
+            attempts: Semaphore::new(most),
+        }
+    }
+
+    /// Waits for permission to send an attempt, in order of arrival. Only attempts need it: a request for a hold must not
+    /// queue behind those of waiters.
+    pub(super) async fn admit(&self) -> SemaphorePermit<'_> {
+        match self.attempts.try_acquire() {
+            Ok(permit) => permit,
+            // Boxed, because a keeper would otherwise reserve the memory of this future. The semaphore is never closed.
+            Err(_) => Box::pin(self.attempts.acquire()).await.expect("the semaphore is open"),
+        }
+    }
+
     /// See [`Locks::close`](crate::Locks::close).
     pub(crate) async fn close(&self) {
         self.closing.cancel();

@@ -38,7 +38,8 @@ use crate::driver::{
 };
 
 /// After this many failures in a row the caller gets the error. The pauses between them add up to about a second, and the
-/// store's own time-outs come on top: callers do not notice a short disturbance, and hear of an outage.
+/// store's own time-outs come on top: callers do not notice a short disturbance, and hear of an outage. A waiter that has
+/// been told that the lock is busy is more patient: see [`Row`].
 pub(super) const FAILURES: u32 = 5;
 
 /// The first pause after a failure; doubles up to [`LONGEST_PAUSE`].
@@ -174,7 +175,7 @@ impl Keeper {
             reply.send(Err(self.closed())).ok();
             return;
         }
-        self.compete(claim, reply).await;
+        self.compete(claim, reply, false).await;
     }
 
     /// As [`run`](Self::run), for a claim that may be in the store already: whoever does not ask any more must release it.
@@ -182,15 +183,22 @@ impl Keeper {
         if self.client.closing.is_cancelled() {
             reply.send(Err(self.closed())).ok();
         } else if !reply.is_closed() {
-            return self.compete(claim, reply).await;
+            return self.compete(claim, reply, true).await;
         }
         self.leave(claim.as_mut(), None, None).await;
     }
 
-    async fn compete(self: Box<Self>, mut claim: Box<dyn Claim>, mut reply: oneshot::Sender<Outcome>) {
+    /// `asked` tells whether the claim may be in the store already.
+    async fn compete(
+        self: Box<Self>,
+        mut claim: Box<dyn Claim>,
+        mut reply: oneshot::Sender<Outcome>,
+        mut asked: bool,
+    ) {
         let begun = Begun::now();
         // A driver that panics may have left something in the store, so a panic is a failure that ends with a release.
-        let contest = AssertUnwindSafe(self.contend(claim.as_mut(), &mut reply)).catch_unwind().await;
+        let contest = self.contend(claim.as_mut(), &mut reply, &mut asked);
+        let contest = AssertUnwindSafe(contest).catch_unwind().await;
         let contest = contest.unwrap_or_else(|_| Contest::Failed(self.panicked()));
         observe::contest_over(&self.request, self.info(), begun, contest.word());
         match contest {
@@ -200,10 +208,14 @@ impl Keeper {
             Contest::Refused => {
                 reply.send(Ok(None)).ok();
             }
-            Contest::Deserted => Box::pin(self.leave(claim.as_mut(), None, None)).await,
-            Contest::Failed(error) => {
-                reply.send(Err(error)).ok();
-                Box::pin(self.leave(claim.as_mut(), None, None)).await;
+            Contest::Deserted | Contest::Failed(_) => {
+                if let Contest::Failed(error) = contest {
+                    reply.send(Err(error)).ok();
+                }
+                // A claim that was never asked for is not in the store.
+                if asked {
+                    Box::pin(self.leave(claim.as_mut(), None, None)).await;
+                }
             }
         }
     }
@@ -231,41 +243,54 @@ impl Keeper {
         (hold, stake)
     }
 
-    async fn contend(&self, claim: &mut dyn Claim, reply: &mut oneshot::Sender<Outcome>) -> Contest {
-        let (mut failures, mut hints) = (0, 0);
+    async fn contend(
+        &self,
+        claim: &mut dyn Claim,
+        reply: &mut oneshot::Sender<Outcome>,
+        asked: &mut bool,
+    ) -> Contest {
+        let (mut row, mut hints) = (Row::default(), 0);
         loop {
+            let permit = tokio::select! {
+                biased;
+                permit = self.client.admit() => permit,
+                () = reply.closed() => return Contest::Deserted,
+                () = self.client.closing.cancelled() => return Contest::Failed(self.closed()),
+            };
+            // After the admission: the time that was spent in its queue is no part of the hold.
             let sent = Moment::now();
+            *asked = true;
             // This call is never dropped in flight, because its outcome decides what there is to release.
-            let retry_in = match claim.attempt().await {
+            let answer = claim.attempt().await;
+            drop(permit);
+            // At least three attempts in a ttl, because each attempt also keeps the waiting claim alive in the store.
+            let nap = match answer {
                 Ok(Attempt::Granted(grant)) if !sent.after(grant.valid_for).has_passed() => {
                     return Contest::Won(grant, sent);
                 }
                 Ok(Attempt::Busy { .. }) if self.request.wait == Wait::Never => return Contest::Refused,
                 Ok(Attempt::Busy { retry_in }) => {
-                    failures = 0;
-                    retry_in
+                    row = Row { queued: true, ..Row::default() };
+                    jittered(retry_in.min(self.request.ttl / 3))
                 }
                 failed => {
                     // An `Ok` here is a grant that had expired before its answer came. It counts as a failure: another
                     // attempt may be quicker.
                     let error = failed.err().unwrap_or_else(|| self.too_late(sent));
-                    let again = self.request.wait != Wait::Never && failures + 1 < FAILURES;
-                    if !again || !error.is_transient() {
+                    let may_pass = self.request.wait != Wait::Never && error.is_transient();
+                    if !may_pass || row.is_over(sent, self.request.ttl) {
                         return Contest::Failed(error);
                     }
-                    failures += 1;
                     observe::failed(&self.request, self.info(), "attempt", &error);
                     if let Some(failure) = &self.failure {
                         *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.into());
                     }
-                    pause(failures)
+                    spread(pause(row.failures)).min(self.request.ttl / 3).max(BREATH)
                 }
             };
-            // At least three attempts in a ttl, because each attempt also keeps the waiting claim alive in the store.
-            let nap = jittered(retry_in.min(self.request.ttl / 3));
             let hint = async {
                 // After a failure hints are ignored, so that they cannot make the waiter hammer a store that is down.
-                if failures > 0 {
+                if row.failures > 0 {
                     std::future::pending::<()>().await;
                 }
                 claim.changed().await;
@@ -568,6 +593,27 @@ pub(crate) async fn release_until_forgotten(
     }
 }
 
+/// The failures of a waiter since the store's last answer.
+#[derive(Default)]
+struct Row {
+    failures: u32,
+    /// When the first of the failed attempts was sent.
+    since: Option<Moment>,
+    /// Whether the store has answered this waiter before. The waiter then has a place in the queue, which a short outage must
+    /// not cost.
+    queued: bool,
+}
+
+impl Row {
+    /// Counts the failure of the attempt that was sent at `sent`. `true` if the caller is to hear of it: after [`FAILURES`], and
+    /// if the waiter is queued not before the store has been silent for a ttl.
+    fn is_over(&mut self, sent: Moment, ttl: Duration) -> bool {
+        self.failures = self.failures.saturating_add(1);
+        let silent = self.since.get_or_insert(sent).elapsed();
+        self.failures >= FAILURES && (!self.queued || silent >= ttl)
+    }
+}
+
 impl Contest {
     fn word(&self) -> &'static str {
         match self {
@@ -637,6 +683,12 @@ async fn in_time<T>(hold: &Hold, answer: impl Future<Output = T>, late: impl FnO
 
 pub(super) fn pause(failures: u32) -> Duration {
     PAUSE.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(LONGEST_PAUSE)
+}
+
+/// A pause after a failure. Up to half of it is added at random, because an outage hits all waiters of a store at the same
+/// moment, and they must not come back in step.
+fn spread(pause: Duration) -> Duration {
+    pause + (pause / 2).mul_f64(fastrand::f64())
 }
 
 fn jittered(nap: Duration) -> Duration {

@@ -30,7 +30,7 @@ impl Keeper {
     }
 }
 
-async fn ask_together(keepers: Vec<Keeper>, reply: oneshot::Sender<Joint>) {
+async fn ask_together(keepers: Vec<Keeper>, mut reply: oneshot::Sender<Joint>) {
     let first = &keepers[0];
     let client = Arc::clone(&first.client);
     // The client may have been closed between the call and the start of this task. Each keeper then says so.
@@ -38,10 +38,22 @@ async fn ask_together(keepers: Vec<Keeper>, reply: oneshot::Sender<Joint>) {
         reply.send(apart(keepers, Keeper::start)).ok();
         return;
     }
-    let (begun, sent) = (Begun::now(), Moment::now());
+    let begun = Begun::now();
+    // One request, and one admission.
+    let permit = tokio::select! {
+        biased;
+        permit = client.admit() => permit,
+        () = reply.closed() => return,
+        () = client.closing.cancelled() => {
+            reply.send(apart(keepers, Keeper::start)).ok();
+            return;
+        }
+    };
+    let sent = Moment::now();
     let requests = keepers.iter().map(|keeper| keeper.request.clone()).collect();
     // This call is never dropped in flight, because its outcome decides what there is to release.
     let asked = AssertUnwindSafe(client.store.backend.attempt_all(requests)).catch_unwind().await;
+    drop(permit);
     let joint = match asked.unwrap_or_else(|_| Err(first.panicked())) {
         Ok(Together::Busy(at)) => {
             let at = at.min(keepers.len() - 1);

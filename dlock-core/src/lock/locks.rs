@@ -8,8 +8,6 @@ use std::{
     },
 };
 
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
-
 use super::{DistributedLock, FairMutex, Lock, LockOptions, Mutex, RwPair, Semaphore};
 use crate::{
     driver::{Error, Info, Inspect, Kind, LockName, LockState, Result, Store, Who},
@@ -41,7 +39,7 @@ impl Locks {
     pub fn new(store: Store) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let client = Client { id, store, tasks: TaskTracker::new(), closing: CancellationToken::new() };
+        let client = Client::new(id, store);
         Self { client: Arc::new(client), defaults: LockOptions::new(), who: Who::here(), thread: None }
     }
 

@@ -90,6 +90,9 @@ impl RedLock {
         let identity = format!("redlock:{}", identities.join(","));
         let info = Info::new("redlock", identity).kinds(kinds).instead(INSTEAD).ttl(least..=most);
         let info = info.detaches(infos().all(|info| info.detaches));
+        // Each attempt asks every member once, so the tightest bound holds for all.
+        let attempts = infos().map(|info| info.attempts_in_flight).min().unwrap_or(1);
+        let info = info.attempts_in_flight(attempts);
         let info = match infos().filter_map(|info| info.session).max() {
             Some(session) => info.session(session, shortest_lease..=longest_lease),
             None => info,

@@ -119,6 +119,63 @@ async fn five_failures_in_a_row_are_reported_and_released() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_queued_waiter_outlasts_an_outage_that_is_shorter_than_its_ttl() {
+    let outage = [Fail; 12];
+    let play = Play::new().attempt([Say(BUSY)].into_iter().chain(outage).chain([Say(GRANTED)]));
+    let start = Instant::now();
+    drop(play.hold().await);
+    let times = play.times(Call::Attempt, start);
+    assert!(times[13] - times[1] < TTL, "the outage was meant to be short: {times:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queued_waiter_hears_of_an_outage_after_a_ttl_and_has_not_hammered() {
+    let play = Play::new().attempt([Say(BUSY), Fail]);
+    let client = play.client();
+    let start = Instant::now();
+    let told = client.mutex("x").lock().await;
+    assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
+    let times = play.times(Call::Attempt, start);
+    let silent = *times.last().expect("asked") - times[1];
+    assert!((TTL..TTL + 2 * S).contains(&silent), "it gave up after {silent:?}");
+    let late = times.windows(2).filter(|pair| pair[0] > times[1] + 2 * S);
+    let pauses: Vec<_> = late.map(|pair| pair[1] - pair[0]).collect();
+    assert!(pauses.iter().all(|pause| *pause >= S), "it asks more than once a second: {pauses:?}");
+    play.over(&client).await;
+    assert_eq!(play.count(Call::Release), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queued_waiter_with_a_short_ttl_survives_four_failures() {
+    let outage = [Say(BUSY), Fail, Fail, Fail, Fail, Say(GRANTED)];
+    let play = Play::new().attempt(outage);
+    let client = play.client();
+    drop(client.mutex("x").lock().ttl(30 * MS).await.expect("granted in the end"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_does_not_keep_a_queued_waiter_longer_than_its_wait() {
+    let play = Play::new().attempt([Say(Attempt::Busy { retry_in: MS }), Fail]);
+    let start = Instant::now();
+    let told = play.client().mutex("x").lock().wait(8 * S).await;
+    assert!(matches!(told, Err(Error::Timeout { source: Some(_), .. })), "{told:?}");
+    assert!(about(start.elapsed(), 8 * S), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_that_failed_together_do_not_come_back_in_step() {
+    let mut seconds = Vec::new();
+    for _ in 0..20 {
+        let play = Play::new().attempt([Fail, Say(GRANTED)]);
+        let start = Instant::now();
+        drop(play.hold().await);
+        seconds.push(play.times(Call::Attempt, start)[1]);
+    }
+    let spread = seconds.iter().max().expect("asked").saturating_sub(*seconds.iter().min().expect("asked"));
+    assert!(spread >= 5 * MS, "twenty waiters came back within {spread:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_refusal_is_reported_at_once_and_released() {
     let play = Play::new().attempt([Refuse]);
     let client = play.client();

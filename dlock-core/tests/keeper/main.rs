@@ -1,5 +1,6 @@
 //! The engine against a store that follows a script: what no real store shows on demand.
 
+mod admission;
 mod contend;
 mod detach;
 mod downgrade;

@@ -125,7 +125,8 @@ async fn a_hold_that_may_have_been_taken_over_goes_back_to_its_ticket() {
         let client = play.client();
         client.resume(&ticket).await.expect_err("the store does not answer");
         play.over(&client).await;
-        let (spans, tickets) = (play.script().spans.clone(), play.script().tickets.clone());
+        let spans = play.script().spans.clone();
+        let tickets = play.script().tickets.clone();
         assert_eq!(spans.len(), 1 + usize::from(handed_back), "{renew:?}: {spans:?}");
         assert!(tickets.iter().all(|id| *id == ticket.id()), "{renew:?}: handed to another ticket");
         assert_eq!(play.count(Call::Release), 0, "{renew:?}: the ticket is worth nothing now");

@@ -76,7 +76,7 @@ impl Backend for FolderBackend {
     }
 
     fn claim(&self, request: Request) -> Box<dyn Claim> {
-        Box::new(FolderClaim { client: Arc::clone(&self.0), request })
+        Box::new(FolderClaim { client: Arc::clone(&self.0), request, ticket: None })
     }
 }
 

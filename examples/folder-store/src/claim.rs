@@ -4,8 +4,8 @@ use std::{future::pending, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock::{
-    Kind, Result, Token, Wait,
-    driver::{Attempt, Claim, Entry, Grant, Moment, Release, Renewal, Request, Turn, turn},
+    ClaimId, Kind, Result, Token, Wait,
+    driver::{Attempt, Claim, Entry, Grant, Moment, Release, Renewal, Request, Resumption, Turn, turn},
 };
 
 use crate::{
@@ -20,6 +20,8 @@ const INTERVAL: Duration = Duration::from_millis(50);
 pub(crate) struct FolderClaim {
     pub(crate) client: Arc<Client>,
     pub(crate) request: Request,
+    /// Id that the hold was, or may have been, detached as.
+    pub(crate) ticket: Option<ClaimId>,
 }
 
 impl FolderClaim {
@@ -38,24 +40,6 @@ impl FolderClaim {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) | Err(_) => Err(error::late()),
         }
-    }
-
-    /// Makes the claim last for so long from now.
-    async fn extend(&self, span: Duration) -> Result<Renewal> {
-        self.step(move |table, Request { id, who, .. }| {
-            let expires = table.now + span;
-            // What has expired was buried before: it is not there any more, even if nobody took the lock meanwhile.
-            match table.row(*id) {
-                Some(row) => {
-                    row.expires = expires;
-                    // Somebody else may have taken a detached claim back.
-                    row.who = who.text().to_owned();
-                    (Renewal::Renewed { valid_for: span }, true)
-                }
-                None => (Renewal::Lost, false),
-            }
-        })
-        .await
     }
 }
 
@@ -95,22 +79,66 @@ impl Claim for FolderClaim {
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        self.extend(self.request.ttl).await
+        self.step(|table, Request { id, ttl, .. }| {
+            let expires = table.now + *ttl;
+            // What has expired was buried before: it is not there any more, even if nobody took the lock meanwhile.
+            let Some(row) = table.row(*id) else { return (Renewal::Lost, false) };
+            // The hold may have been given more time, and a renewal never shortens it.
+            row.expires = row.expires.max(expires);
+            (Renewal::Renewed { valid_for: *ttl }, true)
+        })
+        .await
     }
 
-    /// The table forgets a claim when its time is over, whether its client lives or not. So a detached claim is one with
-    /// another time.
-    async fn detach(&mut self, lasting: Duration, _ticket: ClaimId) -> Result<Renewal> {
-        self.extend(lasting).await
+    /// The table forgets a claim when its time is over, whether its client lives or not. So a detached hold is one with another
+    /// id and another time.
+    async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
+        self.ticket = Some(ticket);
+        self.step(move |table, Request { name, id, .. }| {
+            let expires = table.now + lasting;
+            if table.holds(name, *id) {
+                let Some(row) = table.row(*id) else { return (Renewal::Lost, false) };
+                (row.entry.id, row.expires) = (ticket, expires);
+            } else if ticket != *id && table.holds(name, ticket) {
+                // An earlier call whose answer was lost. A hold that is known by its ticket is never shortened.
+                let Some(row) = table.row(ticket) else { return (Renewal::Lost, false) };
+                row.expires = row.expires.max(expires);
+            } else {
+                return (Renewal::Lost, false);
+            }
+            (Renewal::Renewed { valid_for: lasting }, true)
+        })
+        .await
+    }
+
+    async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
+        self.step(move |table, Request { name, id, ttl, who, .. }| {
+            let (now, expires) = (table.now, table.now + *ttl);
+            let Some(known) = [*id, ticket].into_iter().find(|known| table.holds(name, *known)) else {
+                return (Resumption::Gone, false);
+            };
+            let Some(row) = table.row(known) else { return (Resumption::Gone, false) };
+            let mut remaining = None;
+            if known == *id {
+                // An earlier call whose answer was lost, or a hold that was never handed over.
+                row.expires = row.expires.max(expires);
+            } else {
+                remaining = Some(row.expires.saturating_sub(now));
+                (row.entry.id, row.expires, row.who) = (*id, expires, who.text().to_owned());
+            }
+            let grant = Grant { token: Token::new(row.number), valid_for: *ttl };
+            (Resumption::Resumed { grant, remaining }, true)
+        })
+        .await
     }
 
     async fn release(&mut self) -> Result<Release> {
-        self.step(|table, Request { id, .. }| match table.row(*id) {
-            Some(_) => {
-                table.rows.retain(|row| row.entry.id != *id);
-                (Release::Done, true)
-            }
-            None => (Release::Gone, false),
+        let ticket = self.ticket;
+        self.step(move |table, Request { id, .. }| {
+            let before = table.rows.len();
+            table.rows.retain(|row| row.entry.id != *id && Some(row.entry.id) != ticket);
+            let removed = table.rows.len() < before;
+            (if removed { Release::Done } else { Release::Gone }, removed)
         })
         .await
     }

@@ -15,7 +15,7 @@ use std::{
 
 use dlock::{
     ClaimId, Kind, LockName, Result,
-    driver::{Entry, Moment},
+    driver::{Entry, Moment, Turn, turn},
 };
 
 use crate::error;
@@ -142,6 +142,11 @@ impl Table {
     /// The queue of one lock.
     pub(crate) fn queue(&self, name: &LockName) -> Vec<Entry> {
         self.rows.iter().filter(|row| row.name == *name).map(|row| row.entry).collect()
+    }
+
+    /// Whether this claim holds the lock, and does not wait for it.
+    pub(crate) fn holds(&self, name: &LockName, id: ClaimId) -> bool {
+        turn(&self.queue(name), id) == Turn::Mine
     }
 
     pub(crate) fn row(&mut self, id: ClaimId) -> Option<&mut Row> {

@@ -91,15 +91,12 @@ impl Child {
     /// would reap them.
     fn reap_others(&self) {
         let ended = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG;
-        while self.adopts {
-            // Only looked at: how the command ended is for whoever waits for it.
-            let found = waitid(Id::All, ended | WaitPidFlag::WNOWAIT).ok().and_then(|status| status.pid());
-            match found {
-                Some(pid) if pid.as_raw() != self.pid.as_raw_nonzero().get() => {
-                    waitid(Id::Pid(pid), ended).ok();
-                }
-                _ => return,
-            }
+        // Only looked at: how the command ended is for whoever waits for it.
+        let next = || waitid(Id::All, ended | WaitPidFlag::WNOWAIT).ok().and_then(|status| status.pid());
+        let is_other =
+            |pid: &nix::unistd::Pid| self.adopts && pid.as_raw() != self.pid.as_raw_nonzero().get();
+        while let Some(pid) = next().filter(is_other) {
+            waitid(Id::Pid(pid), ended).ok();
         }
     }
 

@@ -19,7 +19,6 @@ fn main() -> std::process::ExitCode {
     dlock_conformance::run_tests([dlock_conformance::tests! {
         a_resumption_that_fails_leaves_the_detached_hold_as_it_was,
         an_attempt_that_arrives_late_keeps_no_lock_taken_for_long,
-        an_attempt_that_arrives_after_many_sessions_keeps_no_lock_taken,
         an_attempt_whose_answer_is_lost_is_sent_again_and_is_one_claim,
         several_locks_whose_answer_is_lost_are_asked_for_again_and_are_one_claim_each,
         a_detachment_whose_answer_is_lost_is_undone_by_a_resumption,
@@ -154,29 +153,6 @@ async fn an_attempt_that_arrives_late_keeps_no_lock_taken_for_long() {
     let came =
         join_all(all.into_iter().chain([After::Detach, After::Downgrade, After::Several]).map(one)).await;
     assert!(came.iter().sum::<usize>() > 0, "no attempt has arrived late, so this shows nothing");
-}
-
-async fn an_attempt_that_arrives_after_many_sessions_keeps_no_lock_taken() {
-    const SESSION: Duration = Duration::from_secs(3);
-    let Some(bench) = Bench::one().await else { return };
-    let server = bench.running.servers()[0].address();
-    let (a, b) = (Proxy::to(server).await.expect("a port"), Proxy::to(server).await.expect("a port"));
-    let url = format!("etcd://{},{}?session=3s&timeout=1500ms", a.address(), b.address());
-    let (store, name) = (connect(&url).await.expect("it is there"), unique());
-    let held_back = if a.connections() > 0 { &a } else { &b };
-    held_back.hold_requests();
-    let ttl = Duration::from_secs(2);
-    take(&store, &request(&name, ttl)).await.release().await.expect("held until now");
-    sleep(SESSION * 6).await;
-    held_back.pass();
-    until("it did not arrive late, so this shows nothing", async || bench.queue(&name).await.len() == 1)
-        .await;
-    let gone = async {
-        while !bench.queue(&name).await.is_empty() {
-            sleep(Duration::from_millis(100)).await;
-        }
-    };
-    timeout(SESSION * 3, gone).await.expect("nobody has it, and it stays");
 }
 
 async fn an_attempt_whose_answer_is_lost_is_sent_again_and_is_one_claim() {

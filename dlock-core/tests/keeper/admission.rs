@@ -1,4 +1,5 @@
 //! The bound on attempts in flight.
+#![expect(clippy::disallowed_methods, reason = "waiters are tasks; each test awaits its own")]
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},

@@ -15,7 +15,7 @@ mod trouble;
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
@@ -23,11 +23,15 @@ use std::{
 
 use dlock_core::{
     Locks, RedLock,
-    driver::{Store, pretend_clock},
+    driver::{Moment, Store, pretend_clock},
     memory::MemoryBackend,
 };
 use fastrand::Rng;
-use tokio::{runtime::Handle, task::JoinSet, time::timeout};
+use tokio::{
+    runtime::Handle,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 
 use crate::{
     history::{Counts, History, Rule, Violation},
@@ -92,6 +96,8 @@ struct World {
     clients: Vec<Client>,
     registers: [Register; NAMES.len()],
     tally: Tally,
+    /// Until when a member of a majority may keep its part of a hold that was handed over without it.
+    parts_until: Mutex<Option<Moment>>,
 }
 
 /// A client, and its lines: one to the store, or one to each member.
@@ -178,6 +184,7 @@ async fn play(clients: Vec<Client>, chaos: &[Chaos], store: &Store, mut dice: Rn
         clients,
         registers: Default::default(),
         tally: Tally::default(),
+        parts_until: Mutex::new(None),
     });
     let mut contenders = JoinSet::new();
     for _ in 0..dice.usize(6..=10) {
@@ -186,6 +193,10 @@ async fn play(clients: Vec<Client>, chaos: &[Chaos], store: &Store, mut dice: Rn
     if timeout(LIMIT, go_on(&world, contenders, dice, seed)).await.is_err() {
         world.history.note(Rule::Progress, format!("after {LIMIT:?} of virtual time"));
     } else {
+        let parts_until = world.parts_until.lock().expect("no contender panicked").take();
+        if let Some(until) = parts_until {
+            sleep(until.remaining()).await;
+        }
         residue(&world, store).await;
     }
     let World { history, tally, .. } = &*world;

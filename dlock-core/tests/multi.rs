@@ -16,7 +16,7 @@ use dlock_conformance::wrap::{Switch, wrap};
 use dlock_core::{
     DistributedLock, DistributedLockExt, Error, Kind, LockOptions, Locks, LostReason, MultiLock, Owner,
     Result,
-    driver::{Attempt, Claim, Release, Renewal},
+    driver::{Attempt, Backend, Claim, Info, Release, Renewal, Request, Store},
     memory::MemoryBackend,
 };
 use futures_util::future::join_all;
@@ -380,4 +380,54 @@ async fn random_multilocks_never_deadlock_and_leave_nothing() {
         let left = Locks::new(store.into_store()).list("").await.expect("memory can list");
         assert_eq!(left, [], "left behind");
     }
+}
+
+/// A memory store that cannot keep a lock without its holder, like a store with sessions.
+#[derive(Debug)]
+struct Session(Arc<dyn Backend>, Info);
+
+impl Session {
+    fn connect() -> Locks {
+        let info = Info::new("session", "session:1")
+            .kinds(&[Kind::Mutex])
+            .session(Duration::from_secs(30), Duration::from_millis(10)..=Duration::from_secs(86_400));
+        Locks::new(Store::new(Arc::new(Self(MemoryBackend::new().into_store().backend, info))))
+    }
+}
+
+impl Backend for Session {
+    fn info(&self) -> &Info {
+        &self.1
+    }
+
+    fn claim(&self, request: Request) -> Box<dyn Claim> {
+        self.0.claim(request)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_default_at_least_of_one_client_does_not_reach_the_members_of_another() {
+    let s = Duration::from_secs;
+    let staying = Locks::memory().with_defaults(LockOptions::new().at_least(s(20)));
+    let session = Session::connect();
+    let both = multi([staying.of(Kind::Mutex, "a"), session.of(Kind::Mutex, "b")]);
+    let began = Instant::now();
+    let guard = both.lock_within(s(5)).await.expect("free");
+    guard.release().await.expect("no member was asked for what its store cannot do");
+    assert!(is_free(&session, "b").await, "the member without `at_least` stays taken");
+    session.close().await;
+    assert!(began.elapsed() < s(1), "it took {:?}", began.elapsed());
+    assert!(!is_free(&staying, "a").await, "the member with `at_least` does not stay taken");
+    sleep(s(21)).await;
+    assert!(is_free(&staying, "a").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_explicit_at_least_is_refused_by_the_store_that_cannot_do_it_before_any_request() {
+    let (locks, session) = (Locks::memory(), Session::connect());
+    let both = multi([locks.of(Kind::Mutex, "a"), session.of(Kind::Mutex, "b")]);
+    let refused =
+        both.lock(&LockOptions::new().at_least(Duration::from_secs(20))).await.expect_err("it cannot");
+    assert!(matches!(refused, Error::Unsupported { store: "session", .. }), "{refused:?}");
+    assert!(is_free(&locks, "a").await && is_free(&session, "b").await);
 }

@@ -181,3 +181,36 @@ fn a_multilock_of_a_client_with_a_thread_lives_on_that_thread() {
     drop((runtime, all, locks));
     assert!(block_on(connect("memory:multi").list("")).unwrap().is_empty(), "left behind");
 }
+
+#[test]
+fn a_dropped_acquisition_with_at_least_leaves_the_lock_free() {
+    let locks = connect("memory:");
+    let mut context = Context::from_waker(Waker::noop());
+    let mut given_up = 0;
+    for round in 0.. {
+        let mutex = locks.mutex(format!("job/{round}"));
+        let mut acquiring = Box::pin(mutex.lock().at_least(Duration::from_secs(3600)));
+        // The client's thread may answer within the first poll. Then there is nothing to give up.
+        if acquiring.as_mut().poll(&mut context).is_ready() {
+            continue;
+        }
+        // The client's thread gets the grant, and the caller gives up before it learns of it.
+        let begun = Instant::now();
+        while block_on(locks.inspect(mutex.name())).unwrap().is_none_or(|state| state.holders.is_empty()) {
+            assert!(begun.elapsed() < Duration::from_secs(30), "the lock is free, so it is granted");
+        }
+        // One round trip through the client's thread: the acquisition's task has finished by then.
+        block_on(locks.list("")).unwrap();
+        drop(acquiring);
+        let free = block_on(mutex.lock().wait(Duration::from_secs(30)));
+        assert!(free.is_ok(), "round {round}: an acquisition that was given up keeps the lock");
+        given_up += 1;
+        if given_up == 20 {
+            break;
+        }
+    }
+    let kept = block_on(locks.mutex("kept").lock().at_least(Duration::from_secs(3600))).unwrap();
+    block_on(kept.release()).unwrap();
+    let taken = block_on(locks.mutex("kept").try_lock()).unwrap();
+    assert!(taken.is_none(), "a lock whose guard the caller got stays taken");
+}

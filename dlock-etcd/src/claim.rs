@@ -305,7 +305,7 @@ impl EtcdClaim {
             // The first of two requests may have done it.
             let is_done = now.lease() == lease && Record::read(now.value()).heir == heir;
             if !is_done || now.create_revision() != before.create_revision() {
-                return Err(STORE.unavailable("the claim was changed at this moment"));
+                return Err(STORE.unavailable(error::CHANGED));
             }
         }
         self.end_lease_of(before, lease).await;
@@ -360,6 +360,10 @@ impl EtcdClaim {
     async fn extend(&mut self) -> Result<Renewal> {
         let keys = self.keys()?;
         self.client.keep_running();
+        if self.place.is_none() && self.made.is_empty() && !self.has_asked {
+            // It neither attempted the lock nor took it over.
+            return Ok(Renewal::Lost);
+        }
         let lease = self.client.session.lease().await?;
         let known = self.place.and_then(|place| place.lease);
         // Before the claim asks the cluster: a request to take it back may come late, and is deleted like any silent claim.
@@ -454,7 +458,18 @@ impl EtcdClaim {
         Ok(Renewal::Renewed { valid_for: lasting })
     }
 
+    /// Takes the hold of a ticket over. If another client changes the key at that moment, looks again what became of it.
     async fn inherit(&mut self, ticket: ClaimId) -> Result<Resumption> {
+        for _ in 1..ROUNDS {
+            match self.try_to_inherit(ticket).await {
+                Err(error) if error::is_changed(&error) => {}
+                outcome => return outcome,
+            }
+        }
+        self.try_to_inherit(ticket).await
+    }
+
+    async fn try_to_inherit(&mut self, ticket: ClaimId) -> Result<Resumption> {
         let mut keys = self.keys()?;
         self.client.keep_running();
         let lease = self.client.session.lease().await?;
@@ -499,13 +514,18 @@ impl EtcdClaim {
     async fn withdraw_inherited(&mut self, keys: &Keys) -> Result<Release> {
         let ticket = self.ticket.unwrap_or(self.request.id);
         let Some(own) = self.find_inherited(keys, ticket).await? else { return Ok(Release::Gone) };
+        self.delete_as_seen(&own).await
+    }
+
+    /// Deletes a key if it is as it was seen.
+    async fn delete_as_seen(&self, own: &KeyValue) -> Result<Release> {
         let is_same = Compare::mod_revision(own.key(), CompareOp::Equal, own.mod_revision());
         let txn = Txn::new().when([is_same]).and_then([TxnOp::delete(own.key(), None)]);
         let answer = self.client.connection.txn(txn).await?;
         if !answer.told.succeeded() && !answer.twice {
-            return Err(STORE.unavailable("the claim was changed at this moment"));
+            return Err(STORE.unavailable(error::CHANGED));
         }
-        self.end_lease_of(&own, 0).await;
+        self.end_lease_of(own, 0).await;
         Ok(Release::Done)
     }
 
@@ -513,7 +533,12 @@ impl EtcdClaim {
     async fn withdraw(&mut self, keys: &Keys) -> Result<Release> {
         // An object that never asked for the lock releases by ticket. One whose resumption failed does not know the key.
         let is_of_ticket = self.place.is_none() && (self.ticket.is_some() || !self.has_asked);
-        let answer = match self.client.connection.delete(&keys.own).await {
+        // A key that was written more than once may have been handed over, and is looked at first.
+        let is_untouched = Compare::version(keys.own.as_str(), CompareOp::Equal, 1);
+        let delete = TxnOp::delete(keys.own.as_str(), None);
+        let txn = Txn::new().when([is_untouched]).and_then([delete]);
+        let txn = txn.or_else([TxnOp::get(keys.own.as_str(), None)]);
+        let answer = match self.client.connection.txn(txn).await {
             // Who may not delete the key could not make it either. If a request of somebody who could then is still under way, the
             // session deletes what it makes, or ends.
             Err(Error::Refused { .. }) if self.has_asked_in_vain() => {
@@ -528,15 +553,17 @@ impl EtcdClaim {
         (self.place, self.hold) = (None, None);
         // If a request may still make the key again, it is deleted once more when the ttl is over.
         self.client.session.leave(self.request.id);
-        for before in answer.told.prev_kvs() {
-            self.end_lease_of(before, 0).await;
+        let mut release = if answer.told.succeeded() || answer.twice { Release::Done } else { Release::Gone };
+        if let Some(own) = ranges(&answer.told).pop().and_then(|mut found| found.pop()) {
+            let heir = Record::read(own.value()).heir;
+            if heir == self.heir() || heir.is_some() && heir == self.ticket {
+                release = self.delete_as_seen(&own).await?;
+            }
+        } else if release == Release::Gone && is_of_ticket {
+            release = self.withdraw_inherited(keys).await?;
         }
         self.end_made().await;
-        if answer.told.deleted() == 0 && is_of_ticket {
-            return self.withdraw_inherited(keys).await;
-        }
-        let is_done = answer.told.deleted() > 0 || answer.twice;
-        Ok(if is_done { Release::Done } else { Release::Gone })
+        Ok(release)
     }
 }
 

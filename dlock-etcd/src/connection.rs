@@ -13,8 +13,8 @@ use dlock_core::{
     driver::{Link, Live},
 };
 use etcd_client::{
-    Client as Etcd, DeleteOptions, DeleteResponse, Error as EtcdError, GetOptions, GetResponse,
-    LeaseGrantOptions, ResponseHeader, Txn, TxnResponse,
+    Client as Etcd, Error as EtcdError, GetOptions, GetResponse, LeaseGrantOptions, ResponseHeader, Txn,
+    TxnResponse,
 };
 use tokio::sync::watch::channel;
 use tokio::time::{Instant, timeout};
@@ -37,7 +37,7 @@ pub(crate) struct Connection {
     /// Since when requests are sent and nothing is answered.
     silent: Mutex<Option<Instant>>,
     /// Time of the last response to a request.
-    answered: Mutex<Option<Instant>>,
+    answered: Mutex<Option<(u64, Instant)>>,
     has_other_members: bool,
     moved: Moved,
     probe: String,
@@ -152,15 +152,15 @@ impl Connection {
     }
 
     /// Notes a response to a request.
-    fn note_response(&self) {
-        *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    fn note_response(&self, live: &Live<Etcd>) {
+        *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = Some((live.number(), Instant::now()));
         self.note_answer();
     }
 
-    /// Whether another request got a response after this one was sent.
-    fn has_answered_since(&self, sent: Instant) -> bool {
+    /// Whether another request got a response over the same connection after this one was sent.
+    fn has_answered_since(&self, live: &Live<Etcd>, sent: Instant) -> bool {
         let answered = *self.answered.lock().unwrap_or_else(PoisonError::into_inner);
-        answered.is_some_and(|answered| answered > sent)
+        answered.is_some_and(|(number, answered)| number == live.number() && answered > sent)
     }
 
     /// Sends a request, and a second time over another connection if the first one breaks. So all requests of this crate may be
@@ -179,14 +179,14 @@ impl Connection {
             let (sent, mut is_login) = (Instant::now(), false);
             let (error, is_over) = match timeout(self.limit, request(live.connection.clone())).await {
                 Ok(Ok(told)) => {
-                    self.note_response();
+                    self.note_response(&live);
                     return Ok(Answer { told, twice });
                 }
                 Ok(Err(error)) => {
                     let fault = error::fault(&error);
                     *self.silent() = None;
                     if fault == Fault::None {
-                        self.note_response();
+                        self.note_response(&live);
                     }
                     is_login = fault == Fault::Login;
                     let is_over = is_login
@@ -194,7 +194,7 @@ impl Connection {
                         || fault == Fault::Member && self.has_other_members;
                     (self.judge(&live, error), is_over)
                 }
-                Err(_) if self.has_answered_since(sent) => (STORE.late(self.limit), false),
+                Err(_) if self.has_answered_since(&live, sent) => (STORE.late(self.limit), false),
                 Err(_) => {
                     *self.silent() = None;
                     (self.link.give_up(&live, STORE.late(self.limit)), self.has_other_members)
@@ -224,15 +224,6 @@ impl Connection {
             async move { kv.get(key, Some(options)).await }
         });
         Ok(answer.await?.told)
-    }
-
-    /// Deletes a key, and tells what it had.
-    pub(crate) async fn delete(&self, key: &str) -> Result<Answer<DeleteResponse>> {
-        self.send(|etcd| {
-            let mut kv = etcd.kv_client();
-            async move { kv.delete(key, Some(DeleteOptions::new().with_prev_key())).await }
-        })
-        .await
     }
 
     /// Makes a lease with this id. For how long the cluster has granted it.

@@ -146,6 +146,14 @@ fn of_status(status: &Status) -> Verdict {
     }
 }
 
+/// The text of a change that another one has forestalled.
+pub(crate) const CHANGED: &str = "the claim was changed at this moment";
+
+/// Whether another change of the claim's key came first.
+pub(crate) fn is_changed(error: &Error) -> bool {
+    std::error::Error::source(error).is_some_and(|source| source.to_string() == CHANGED)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -495,7 +495,9 @@ impl Claim for MysqlClaim {
         let (home, ring) = (client.here.home(id), self.ring());
         let queue = client.connection.tables.queue.as_str();
         let claims: Vec<_> = std::iter::once(id).chain(self.ticket).map(keys::claim).collect();
-        let mut batch = RELEASE.with(&[("queue", queue), ("claims", &claims.join(",")), ("ring", &ring)]);
+        let name = literal(self.request.name.as_str().as_bytes());
+        let parts = [("queue", queue), ("name", &name), ("claims", &claims.join(",")), ("ring", &ring)];
+        let mut batch = RELEASE.with(&parts);
         if client.sweeps() {
             batch.push(';');
             batch.push_str(&SWEEP.with(&[("queue", queue)]));

@@ -94,17 +94,6 @@ impl RedisClaim {
     }
 
     async fn send(&self) -> Result<Value> {
-        // `SET` takes a free lock for half of the server's time that the script needs. A claim that waits does not try it: the
-        // lock was not free.
-        if self.is_plain() && self.seat.is_none() {
-            let Record { keys, owner, ttl, .. } = &*self.record;
-            let mut set = redis::cmd("SET");
-            set.arg(keys.lock()).arg(owner).arg("NX").arg("PX").arg(millis(*ttl));
-            let answer = self.client.connection.query(&set).await?;
-            if answer == Value::Okay {
-                return Ok(answer);
-            }
-        }
         self.client.run_in_time(self.limit(), |deadline| self.call(deadline)).await
     }
 
@@ -160,7 +149,7 @@ impl RedisClaim {
             arrival: u64::try_from(arrival).ok().filter(|arrival| *arrival > 0),
         };
         match answer {
-            Value::Okay | Value::Int(-2) if self.is_plain() => Ok(Answer::Granted(None)),
+            Value::Int(-2) if self.is_plain() => Ok(Answer::Granted(None)),
             Value::Int(left) => Ok(busy(left, 0)),
             Value::BulkString(token) => {
                 let token = std::str::from_utf8(&token).ok().and_then(|token| token.parse().ok());

@@ -183,11 +183,13 @@ impl Claim for SqliteClaim {
             return Ok(Release::Gone);
         }
         let (client, ids) = (Arc::clone(&self.client), [Some(self.request.id), self.ticket]);
+        let name = self.request.name.clone();
         let release = async move {
             let (mut tx, mut bells) = (client.begin(Access::Write).await?, Vec::new());
             let mut release = Release::Gone;
             for id in ids.into_iter().flatten() {
-                if let Some(place) = tx.own(id).await? {
+                // A ticket may name another lock than the one that has its id.
+                if let Some(place) = tx.own(id).await?.filter(|place| place.name == name.as_str()) {
                     tx.remove(&place, &mut bells).await?;
                     release = Release::Done;
                 }

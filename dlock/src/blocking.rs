@@ -18,9 +18,11 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use dlock_core::{
-    DistributedLock, Kind, LockOptions, LockState, LostReason, Registry, Result, Ticket, Token, Wait,
+    ClaimId, DistributedLock, Kind, LockName, LockOptions, LockState, Owner, Registry, Result, Ticket, Token,
+    Wait,
 };
 use pollster::block_on;
+use tokio_util::sync::CancellationToken;
 
 /// Connects to the store that a URL names, with the stores that are compiled in.
 ///
@@ -65,11 +67,12 @@ impl Locks {
 
     /// One permit of a semaphore: at most `limit` hold it at once.
     pub fn semaphore(&self, name: impl AsRef<str>, limit: u32) -> Lock {
-        Lock { lock: Arc::new(self.0.semaphore(name, limit)), options: LockOptions::new() }
+        let lock = Arc::new(self.0.semaphore(name, limit));
+        Lock { locks: self.0.clone(), lock, options: LockOptions::new() }
     }
 
     fn of(&self, kind: Kind, name: impl AsRef<str>) -> Lock {
-        Lock { lock: self.0.of(kind, name), options: LockOptions::new() }
+        Lock { locks: self.0.clone(), lock: self.0.of(kind, name), options: LockOptions::new() }
     }
 
     /// Who holds a lock and who waits for it; `None` if nobody does either.
@@ -80,12 +83,36 @@ impl Locks {
         block_on(self.0.inspect(name))
     }
 
-    /// Takes back the lock that a ticket stands for.
+    /// Returns the locks in the store whose names begin with `prefix`, in order of their names. A snapshot; may be costly.
+    ///
+    /// # Errors
+    /// As [`dlock::Locks::list`](dlock_core::Locks::list).
+    pub fn list(&self, prefix: &str) -> Result<Vec<LockState>> {
+        block_on(self.0.list(prefix))
+    }
+
+    /// Takes a lock away from its holder, whose guard is then lost. Returns whether the lock was held.
+    ///
+    /// # Errors
+    /// As [`dlock::Locks::force_release`](dlock_core::Locks::force_release).
+    pub fn force_release(&self, name: impl AsRef<str> + Send) -> Result<bool> {
+        block_on(self.0.force_release(name))
+    }
+
+    /// Takes over the lock that a ticket stands for.
     ///
     /// # Errors
     /// As [`dlock::Locks::resume`](dlock_core::Locks::resume).
     pub fn resume(&self, ticket: &Ticket) -> Result<Guard> {
-        block_on(self.0.resume(ticket)).map(Guard)
+        block_on(self.0.resume(ticket)).map(Guard::new)
+    }
+
+    /// Releases the lock that a ticket stands for.
+    ///
+    /// # Errors
+    /// As [`dlock::Locks::release`](dlock_core::Locks::release).
+    pub fn release(&self, ticket: &Ticket) -> Result<()> {
+        block_on(self.0.release(ticket))
     }
 
     /// Closes the client, and waits until its guards are dropped and all that was let go has left the store.
@@ -104,6 +131,7 @@ impl Locks {
 #[derive(Clone)]
 #[must_use = "it holds nothing until `lock` is called"]
 pub struct Lock {
+    locks: dlock_core::Locks,
     lock: Arc<dyn DistributedLock>,
     options: LockOptions,
 }
@@ -128,12 +156,27 @@ impl Lock {
         self
     }
 
+    /// Returns the same lock for `owner`, who may take it again while holding it. A semaphore has no owners: its permits are
+    /// returned unchanged, and a second call takes a second permit.
+    pub fn owned_by(mut self, owner: &Owner) -> Self {
+        let (locks, name) = (&self.locks, self.lock.name());
+        let owned: Arc<dyn DistributedLock> = match self.lock.kind() {
+            Kind::Mutex => Arc::new(locks.mutex(name).owned_by(owner)),
+            Kind::Fair => Arc::new(locks.fair(name).owned_by(owner)),
+            Kind::Read => Arc::new(locks.rwlock(name).read().owned_by(owner)),
+            Kind::Write => Arc::new(locks.rwlock(name).write().owned_by(owner)),
+            _ => return self,
+        };
+        self.lock = owned;
+        self
+    }
+
     /// Waits for the lock.
     ///
     /// # Errors
     /// As [`DistributedLock::lock`].
     pub fn lock(&self) -> Result<Guard> {
-        block_on(self.lock.lock(&self.options)).map(Guard)
+        block_on(self.lock.lock(&self.options)).map(Guard::new)
     }
 
     /// Tries once; `None` if somebody else holds it.
@@ -141,7 +184,7 @@ impl Lock {
     /// # Errors
     /// As [`DistributedLock::try_lock`].
     pub fn try_lock(&self) -> Result<Option<Guard>> {
-        Ok(block_on(self.lock.try_lock(&self.options))?.map(Guard))
+        Ok(block_on(self.lock.try_lock(&self.options))?.map(Guard::new))
     }
 }
 
@@ -154,27 +197,87 @@ impl fmt::Debug for Lock {
 /// A held lock. Dropping it releases the lock in the background; [`release`](Self::release) waits for the answer.
 #[derive(Debug)]
 #[must_use = "dropping a guard releases its lock; bind it to a name, not to `_`"]
-pub struct Guard(dlock_core::Guard);
+pub struct Guard {
+    guard: dlock_core::Guard,
+    /// Cancelled when this guard is gone, which ends the waits of its signals.
+    over: Over,
+}
+
+/// Cancels its token when it is dropped.
+#[derive(Debug)]
+struct Over(CancellationToken);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
 
 impl Guard {
+    fn new(guard: dlock_core::Guard) -> Self {
+        Self { guard, over: Over(CancellationToken::new()) }
+    }
+
+    /// The lock's name.
+    pub fn name(&self) -> &LockName {
+        self.guard.name()
+    }
+
+    /// Id of this hold, which no other hold has.
+    pub fn id(&self) -> Option<ClaimId> {
+        self.guard.id()
+    }
+
+    /// Number of guards that share this hold: above 1 only where an [`Owner`] re-entered.
+    pub fn hold_count(&self) -> usize {
+        self.guard.hold_count()
+    }
+
     /// The fencing token of this hold, if the store has tokens.
     pub fn token(&self) -> Option<Token> {
-        self.0.token()
+        self.guard.token()
     }
 
     /// Whether the lock is no longer known to be ours. Ask before each step of the work: nothing else tells a thread that is busy.
     pub fn is_lost(&self) -> bool {
-        self.0.is_lost()
+        self.guard.is_lost()
     }
 
     /// How long the lock is ours without another renewal; zero if it is lost.
     pub fn remaining(&self) -> Duration {
-        self.0.remaining()
+        self.guard.remaining()
     }
 
-    /// Waits until the lock is lost, and says how: for a thread beside the work.
-    pub fn lost(&self) -> LostReason {
-        block_on(self.0.lost())
+    /// Returns a signal of the loss, for a thread beside the work: it needs no guard, and waiting for it ends with the guard too.
+    ///
+    /// ```
+    /// use std::thread;
+    ///
+    /// # fn main() -> dlock::Result<()> {
+    /// let locks = dlock::blocking::connect("memory:")?;
+    /// let guard = locks.mutex("invoice/42").lock()?;
+    /// let signal = guard.lost_signal();
+    /// let watching = thread::spawn(move || {
+    ///     if signal.wait() {
+    ///         // the lock is lost: stop the work
+    ///     }
+    /// });
+    /// // the work
+    /// guard.release()?;
+    /// watching.join().ok();
+    /// # Ok(()) }
+    /// ```
+    pub fn lost_signal(&self) -> LostSignal {
+        LostSignal { lost: self.guard.lost_signal(), over: self.over.0.clone() }
+    }
+
+    /// Turns an exclusive hold into a read hold, with no moment in which another writer could get the lock.
+    ///
+    /// # Errors
+    /// As [`dlock::Guard::downgrade`](dlock_core::Guard::downgrade); after an error the lock is released.
+    pub fn downgrade(self) -> Result<Self> {
+        let Self { guard, over } = self;
+        Ok(Self { guard: block_on(guard.downgrade())?, over })
     }
 
     /// Releases the lock and waits until the store has confirmed it.
@@ -182,7 +285,7 @@ impl Guard {
     /// # Errors
     /// As [`dlock::Guard::release`](dlock_core::Guard::release).
     pub fn release(self) -> Result<()> {
-        block_on(self.0.release())
+        block_on(self.guard.release())
     }
 
     /// Lets the lock go on without this guard for `lasting` from now.
@@ -190,7 +293,27 @@ impl Guard {
     /// # Errors
     /// As [`dlock::Guard::detach`](dlock_core::Guard::detach); after an error the lock is released.
     pub fn detach(self, lasting: Duration) -> Result<Ticket> {
-        Ok(block_on(self.0.detach(lasting))?)
+        Ok(block_on(self.guard.detach(lasting))?)
+    }
+}
+
+/// Tells a thread that has no guard when the lock is lost: [`Guard::lost_signal`]. Clones are the same signal.
+#[derive(Clone, Debug)]
+pub struct LostSignal {
+    lost: dlock_core::LostSignal,
+    over: CancellationToken,
+}
+
+impl LostSignal {
+    /// Whether the lock is lost, as far as its keeper or its guard has noticed.
+    pub fn is_lost(&self) -> bool {
+        self.lost.is_lost()
+    }
+
+    /// Blocks until the lock is lost, or until its guard is released, detached or dropped. Returns whether the lock was lost.
+    pub fn wait(&self) -> bool {
+        block_on(self.over.run_until_cancelled(self.lost.lost()));
+        self.is_lost()
     }
 }
 
@@ -227,6 +350,51 @@ mod tests {
         let readers = [locks.read("y").lock().unwrap(), locks.read("y").lock().unwrap()];
         assert!(locks.write("y").try_lock().unwrap().is_none());
         drop((permits, readers));
+        locks.close();
+    }
+
+    #[test]
+    fn a_thread_beside_the_work_learns_of_the_loss_and_of_the_release() {
+        let locks = connect("memory:").unwrap();
+        for is_lost in [false, true] {
+            let guard = locks.mutex("x").lock().unwrap();
+            let signal = guard.lost_signal();
+            let watching = thread::spawn({
+                let signal = signal.clone();
+                move || signal.wait()
+            });
+            assert!(!signal.is_lost());
+            if is_lost {
+                assert!(locks.force_release("x").unwrap());
+                assert!(signal.wait(), "the guard is still there, so only the loss can end the wait");
+                drop(guard);
+            } else {
+                guard.release().unwrap();
+            }
+            assert_eq!(watching.join().unwrap(), is_lost);
+        }
+    }
+
+    #[test]
+    fn tickets_lists_owners_and_downgrades_are_those_of_the_async_face() {
+        let locks = connect("memory:").unwrap();
+        let ticket = locks.mutex("a/1").lock().unwrap().detach(Duration::from_secs(600)).unwrap();
+        assert_eq!(locks.list("a/").unwrap().len(), 1);
+        locks.release(&ticket).unwrap();
+        assert!(matches!(locks.release(&ticket), Err(Error::Lost { .. })), "a ticket has one taker");
+        assert!(locks.list("a/").unwrap().is_empty());
+        assert!(!locks.force_release("a/1").unwrap());
+
+        let owner = Owner::new();
+        let mine = locks.write("b").owned_by(&owner);
+        let (outer, inner) = (mine.lock().unwrap(), mine.try_lock().unwrap().expect("the owner enters"));
+        assert_eq!((inner.hold_count(), inner.id()), (2, outer.id()));
+        assert!(locks.write("b").try_lock().unwrap().is_none());
+        inner.release().unwrap();
+        let reading = outer.downgrade().unwrap();
+        let beside = locks.read("b").try_lock().unwrap().expect("a reader beside a reader");
+        assert!(locks.write("b").try_lock().unwrap().is_none());
+        drop((reading, beside));
         locks.close();
     }
 }

@@ -317,9 +317,10 @@ pub(super) async fn a_late_attempt_does_not_change_a_detached_hold(arena: Arc<Ar
     scene.is_given_up(claim.attempt()).await;
     let granted = until_granted(claim.as_mut());
     arena.within(scene.patience(), "new connections pass, and nothing is granted", granted).await;
-    scene.until_detached(claim.as_mut(), scene.long(), ticket_of(&request)).await;
+    let ticket = ticket_of(&request);
+    scene.until_detached(claim.as_mut(), scene.long(), ticket).await;
     scene.deliver().await;
-    let mut taker = scene.taken_over(claim.mark(), ticket_of(&request)).await;
+    let mut taker = scene.taken_over(claim.mark(), ticket).await;
     scene.does_not_disturb(taker.as_mut()).await;
 }
 

@@ -194,6 +194,7 @@ impl WrongShelf {
             return true;
         }
         if let Some(place) = self.place(name, known) {
+            let expires = if place.detached { place.expires.max(expires) } else { expires };
             (place.expires, place.client, place.detached) = (expires, client, true);
             place.entry.id = if bug == Bug::DetachedKeepsItsId { place.entry.id } else { ticket };
             return !place.doomed;

@@ -155,7 +155,9 @@ impl fmt::Display for LostReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Expired => "its time ran out without a renewal",
-            Self::Taken => "the store no longer knows it as ours",
+            Self::Taken => {
+                "the store no longer knows it as ours: its time is over, it was released, or somebody else has taken it over"
+            }
             Self::Abandoned => "the task that renewed it has ended",
         })
     }

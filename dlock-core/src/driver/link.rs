@@ -97,6 +97,13 @@ pub struct Live<C> {
     pub connection: C,
 }
 
+impl<C> Live<C> {
+    /// Number of the connection: each that a link opens has another.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+}
+
 impl<C: Connect> Link<C> {
     /// A link that is opened when it is first needed. `limit` is how long a caller waits for the attempt of another caller;
     /// pass the time that a call may take.

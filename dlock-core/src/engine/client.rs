@@ -1,12 +1,17 @@
 //! What the keepers of one client share.
 
+use std::{
+    collections::HashSet,
+    sync::{Mutex, PoisonError},
+};
+
 use tokio::{
     runtime::Handle,
-    sync::{Semaphore, SemaphorePermit},
+    sync::{Notify, Semaphore, SemaphorePermit},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::driver::{Error, LockName, Result, Store};
+use crate::driver::{ClaimId, Error, LockName, Result, Store};
 
 /// The state of a client: its clones and all their keepers share one.
 #[derive(Debug)]
@@ -19,6 +24,38 @@ pub(crate) struct Client {
     pub(crate) closing: CancellationToken,
     /// Bounds the attempts in flight: see [`Info::attempts_in_flight`](crate::driver::Info::attempts_in_flight).
     attempts: Semaphore,
+    pub(crate) tickets: Tickets,
+}
+
+/// The tickets that one client is using: from the first request until the caller has the hold, or the ticket has it back.
+#[derive(Debug, Default)]
+pub(crate) struct Tickets {
+    used: Mutex<HashSet<ClaimId>>,
+    freed: Notify,
+}
+
+impl Tickets {
+    /// Waits until the client does not use this ticket, and begins to use it. A use that was given up may still have to hand
+    /// the hold back, and until then the store does not know the ticket.
+    ///
+    /// # Cancel safety
+    /// Safe: the use has not begun.
+    pub(super) async fn take(&self, ticket: ClaimId) {
+        loop {
+            let mut freed = std::pin::pin!(self.freed.notified());
+            freed.as_mut().enable();
+            if self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(ticket) {
+                return;
+            }
+            freed.await;
+        }
+    }
+
+    /// Ends the use of a ticket.
+    pub(crate) fn free(&self, ticket: ClaimId) {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).remove(&ticket);
+        self.freed.notify_waiters();
+    }
 }
 
 impl Client {
@@ -30,6 +67,7 @@ impl Client {
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
             attempts: Semaphore::new(most),
+            tickets: Tickets::default(),
         }
     }
 

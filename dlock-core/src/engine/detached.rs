@@ -1,12 +1,12 @@
 //! Holds that go on without a keeper, and taking them back.
 
-use std::{panic::AssertUnwindSafe, time::Duration};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
 use tokio::{sync::oneshot, time::sleep};
 
 use super::{
-    Hold, Keeper, Outcome,
+    Client, Hold, Keeper, Outcome,
     keeper::{FAILURES, pause, watched},
     observe,
 };
@@ -80,8 +80,19 @@ impl Keeper {
         mut claim: Box<dyn Claim>,
         ticket: ClaimId,
         token: Option<Token>,
-        reply: oneshot::Sender<Outcome>,
+        mut reply: oneshot::Sender<Outcome>,
     ) {
+        let client = Arc::clone(&self.client);
+        tokio::select! {
+            biased;
+            () = reply.closed() => return,
+            () = client.closing.cancelled() => {
+                reply.send(Err(self.closed())).ok();
+                return;
+            }
+            () = client.tickets.take(ticket) => {}
+        }
+        let mut used = UsedTicket { client, ticket, hold: None };
         self.resumed_from = Some(ticket);
         let mut failures = 0;
         let error = loop {
@@ -97,6 +108,7 @@ impl Keeper {
                     let grant = Grant { token: grant.token.or(token), ..grant };
                     let (hold, stake) = self.begin_hold(grant, sent);
                     hold.offer_until(sent.after(remaining.unwrap_or(self.request.ttl)));
+                    used.hold = Some(Arc::clone(&hold));
                     let keeping = self.keep(claim, hold);
                     // If the caller has gone, this drops the stake, and the keeper hands the hold back to its ticket.
                     reply.send(Ok(Some(stake))).ok();
@@ -105,7 +117,8 @@ impl Keeper {
                 Ok(Resumption::Resumed { .. }) => break self.too_late(sent),
                 Ok(Resumption::Gone) => {
                     reply.send(Err(self.gone())).ok();
-                    return;
+                    // A store made of several may have handed over parts of it.
+                    return self.leave(claim.as_mut(), None, None).await;
                 }
                 Err(error) if may_pass(&error, &mut failures) => sleep(pause(failures)).await,
                 Err(error) => break error,
@@ -125,7 +138,13 @@ impl Keeper {
         let lasting = self.request.ttl.max(*self.info().leases.start());
         let end = Moment::now().after(lasting);
         let mut failures = 0;
-        while let Err(error) = self.caught(claim.detach(lasting, ticket)).await {
+        loop {
+            let error = match self.caught(claim.detach(lasting, ticket)).await {
+                Ok(Renewal::Renewed { .. }) => return,
+                // A store made of several may have parts of it.
+                Ok(Renewal::Lost) => return self.leave(claim, None, None).await,
+                Err(error) => error,
+            };
             observe::failed(&self.request, self.info(), "hand-back", &error);
             failures += 1;
             if end.has_passed() {
@@ -160,6 +179,21 @@ impl Keeper {
 
     fn gone(&self) -> Error {
         Error::Lost { name: self.request.name.clone(), reason: LostReason::Taken }
+    }
+}
+
+/// A ticket that a keeper uses. Ends the use when dropped, unless the caller has the hold: the caller has ended it then.
+struct UsedTicket {
+    client: Arc<Client>,
+    ticket: ClaimId,
+    hold: Option<Arc<Hold>>,
+}
+
+impl Drop for UsedTicket {
+    fn drop(&mut self) {
+        if self.hold.as_ref().is_none_or(|hold| hold.is_offered()) {
+            self.client.tickets.free(self.ticket);
+        }
     }
 }
 

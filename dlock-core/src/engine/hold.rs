@@ -340,6 +340,11 @@ impl Hold {
         self.state().offered_until = None;
     }
 
+    /// Whether its caller has not received it.
+    pub(crate) fn is_offered(&self) -> bool {
+        self.state().offered_until.is_some()
+    }
+
     /// End of the time for which the hold goes back to its ticket. `None` if its caller has received it, or it was lost.
     pub(crate) fn offered_until(&self) -> Option<Moment> {
         let offered_until = self.state().offered_until;

@@ -313,7 +313,7 @@ impl Keeper {
         }
     }
 
-    fn closed(&self) -> Error {
+    pub(super) fn closed(&self) -> Error {
         Error::Closed { name: self.request.name.clone() }
     }
 

@@ -121,7 +121,13 @@ impl Asking {
             }
         };
         let running = running.get_or_insert_with(begin).as_mut();
-        running.poll(context).map_ok(|stake| stake.map(|stake| Guard::of(stake, &target.locks)))
+        let stake = ready!(running.poll(context))?;
+        // `at_least` begins in the poll that hands the guard over. A grant that reaches only the client's thread, because the
+        // caller has given up, is released at once.
+        if let (Some(taken), Some(least)) = (&stake, options.clone().or(&target.locks.defaults()).staying()) {
+            taken.hold.stay_for(least);
+        }
+        Poll::Ready(Ok(stake.map(|stake| Guard::of(stake, &target.locks))))
     }
 }
 
@@ -221,15 +227,10 @@ async fn acquire(target: Target, options: LockOptions) -> Outcome {
         Wait::Never | Wait::Forever => None,
     };
     let contest = async |until| contest(&target, &checked, until).await;
-    let stake = match &target.owner {
-        None => contest(until).await?,
-        Some(owner) => own(owner, &target, options, until, contest).await?,
-    };
-    // Only now, when the caller gets it: a grant that nobody takes must not stay.
-    if let (Some(taken), Some(least)) = (&stake, options.staying()) {
-        taken.hold.stay_for(least);
+    match &target.owner {
+        None => contest(until).await,
+        Some(owner) => own(owner, &target, options, until, contest).await,
     }
-    Ok(stake)
 }
 
 /// What a call asks for, checked without asking the store.

@@ -35,7 +35,8 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// A client of a connected store.
+    /// A client of a connected store. It lives on the caller's tokio runtime, which needs timers
+    /// ([`enable_time`](tokio::runtime::Builder::enable_time)); without them tokio panics, and says so.
     pub fn new(store: Store) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);

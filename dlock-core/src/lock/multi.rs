@@ -22,7 +22,9 @@ use crate::driver::{Error, Kind, LockName, Result, Wait};
 /// name). So two MultiLocks never deadlock, and nothing is held that need not be.
 ///
 /// Its guard has a [token](Guard::tokens) per member and is lost when any member is lost; the others stay held until
-/// it is released. The same lock given twice counts once: the exclusive side wins, and of two semaphores the smaller limit. So
+/// it is released. [`LockOptions::at_least`] of the call applies to every member, and a store that cannot keep a lock without
+/// its holder refuses it before any I/O; as a client's default it applies to the members of that client only.
+/// The same lock given twice counts once: the exclusive side wins, and of two semaphores the smaller limit. So
 /// a MultiLock takes one permit of a semaphore.
 ///
 /// ```
@@ -210,21 +212,21 @@ impl MultiLock {
                 // Asks for those that are still missing, if any are.
                 continue;
             }
-            let guard = Guard::all(self.name.clone(), std::mem::take(&mut held));
             // A member that was granted early may be lost by the time that the last is granted.
-            let Some(reason) = guard.loss() else {
-                let longest =
-                    self.members.iter().filter_map(|member| options.clone().or(&member.defaults()).staying());
-                if let Some(least) = longest.max() {
-                    guard.stay_for(least);
+            let Some(reason) = held.iter().find_map(Guard::loss) else {
+                for (member, guard) in self.members.iter().zip(&held) {
+                    // With the defaults of its own client, which `check` has compared with what its store can do.
+                    if let Some(least) = options.clone().or(&member.defaults()).staying() {
+                        guard.stay_for(least);
+                    }
                 }
-                return Ok(Some(guard));
+                return Ok(Some(Guard::all(self.name.clone(), held)));
             };
             lost_at_the_end += 1;
             if options.waiting() == Wait::Never || lost_at_the_end == ROUNDS {
                 return Err(Error::Lost { name: self.name.clone(), reason });
             }
-            guard.release().await.ok();
+            release_all(std::mem::take(&mut held)).await.ok();
         }
     }
 

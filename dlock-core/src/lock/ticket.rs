@@ -146,7 +146,7 @@ impl Locks {
     /// Safe: after the future is dropped, a task hands the lock back to the ticket, for what was left of its time. Where the
     /// store's reply was lost, that is one ttl.
     pub async fn resume(&self, ticket: &Ticket) -> Result<Guard> {
-        let (locks, ticket) = (self.as_on_thread(), ticket.clone());
+        let (locks, id, ticket) = (self.as_on_thread(), ticket.id, ticket.clone());
         let resumed = async move {
             let (reply, answer) = oneshot::channel();
             let heir = ClaimId::of(&locks.defaults().who(locks.who())?);
@@ -157,6 +157,7 @@ impl Locks {
         let stake = self.on_thread(resumed).await?;
         // Not before the caller has the hold: until then, giving up leaves it to the ticket.
         stake.hold.accept();
+        self.client().tickets.free(id);
         Ok(Guard::of(stake, self))
     }
 
@@ -288,6 +289,11 @@ mod tests {
         assert_eq!((taken.len(), refused.len()), (1, 1), "both hold it: {taken:?}");
         let released = locks.release(&ticket).await;
         assert!(matches!(released, Err(Error::Lost { .. })), "released under its holder: {released:?}");
+        for told in [released.unwrap_err(), refused.into_iter().next().unwrap().unwrap_err()] {
+            let text = told.to_string();
+            let causes = ["time is over", "was released", "taken it over"];
+            assert!(causes.iter().all(|cause| text.contains(cause)), "{text}");
+        }
         tokio::time::sleep(TEN).await;
         let guard = taken.into_iter().next().expect("counted above").expect("partitioned above");
         assert!(!guard.is_lost());

@@ -38,7 +38,8 @@ use claim::RedLockClaim;
 /// **A detached hold** rests on the majority that keeps it. Its ticket tells which claim each member has, so that it can be
 /// taken back there and nowhere else. A member that is away when the ticket is used to release the hold is asked again for
 /// another ttl, and then keeps its claim until the time of the ticket is over. Two of three members are enough for the next
-/// holder, but none of them may fail meanwhile.
+/// holder, but none of them may fail meanwhile. The same holds for a member that misses a detachment or a resumption: it
+/// keeps its part under the id that it knows until that part's time is over, unless its release reaches it before.
 ///
 /// The ids that the members show agree with [`Guard::id`](crate::Guard::id) in their first 30 characters. Each member sees
 /// a different id, and a new one after each release, so that a late request never touches a later claim.

@@ -1,5 +1,5 @@
 //! The bound on attempts in flight.
-#![expect(clippy::disallowed_methods, reason = "waiters are tasks; each test awaits its own")]
+#![expect(clippy::disallowed_methods, reason = "each caller is a task, as in a program")]
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},

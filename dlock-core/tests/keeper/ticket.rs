@@ -57,7 +57,11 @@ async fn what_is_gone_cannot_be_taken_back() {
     let told = client.resume(&ticket).await;
     assert!(is_lost(&told), "{told:?}");
     play.over(&client).await;
-    assert_eq!((play.count(Call::Attempt), play.count(Call::Release)), (1, 0), "another taker may hold it");
+    assert_eq!(
+        (play.count(Call::Attempt), play.count(Call::Release)),
+        (1, 1),
+        "a few members of the store may have handed it over"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,9 +3,9 @@
 local answer, holds = {}, #ARGV / 2
 for i = 1, holds do
     local held = redis.pcall('GET', KEYS[2 * i]) == ARGV[i]
-    -- Never shortens: a renewal may arrive late.
+    -- Never shortens: a renewal may arrive late. Always writes: replicas confirm only what is written.
     local ttl = tonumber(ARGV[holds + i])
-    if held and redis.call('PTTL', KEYS[2 * i]) < ttl then redis.call('PEXPIRE', KEYS[2 * i], ttl) end
+    if held then redis.call('PEXPIRE', KEYS[2 * i], math.max(redis.call('PTTL', KEYS[2 * i]), ttl)) end
     answer[i] = held and 1 or 0
 end
 return answer

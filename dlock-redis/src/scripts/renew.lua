@@ -2,9 +2,9 @@
 -- else the lock again. ARGV: the field of each hold, of a permit `owner/limit`, then the ttl in ms of each.
 -- Answer: for each hold 1 if it is renewed, 0 if it is gone.
 local answer, holds = {}, #ARGV / 2
--- Extends the time of a key, and never shortens it: a renewal may arrive late.
+-- Extends the time of a key, and never shortens it: a renewal may arrive late. Always writes: replicas confirm only what is written.
 local function keep(key, ttl)
-    if redis.call('PTTL', key) < ttl then redis.call('PEXPIRE', key, ttl) end
+    redis.call('PEXPIRE', key, math.max(redis.call('PTTL', key), ttl))
 end
 -- The lock lasts as long as its longest reader.
 local function renew_read(lock, timeout, ttl)

@@ -175,7 +175,9 @@ impl Tx<'_> {
             let own = self.own(request.id).await?;
             return Ok(own.map(|own| Resumed { number: own.number, remaining: None }));
         }
-        let Some(detached) = self.own(ticket).await? else { return Ok(None) };
+        // A ticket may name another lock than the one that has its id.
+        let detached = self.own(ticket).await?.filter(|place| place.name == request.name.as_str());
+        let Some(detached) = detached else { return Ok(None) };
         let resume = sqlx::query(include_str!("../sql/resume.sql"))
             .bind(id(&ticket))
             .bind(self.now)

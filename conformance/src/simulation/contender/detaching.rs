@@ -1,6 +1,6 @@
 //! How a contender lets a hold go on without it, and gets it back or gives it back.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
 use dlock_core::{Error, Guard, LostReason, Ticket, driver::Moment};
 use tokio::time::{Instant, sleep};
@@ -27,6 +27,15 @@ impl Contender {
             }
             Err(error) => return Some(error.into_guard()),
         };
+        if self.world.clients[0].lines.len() > 1 {
+            // Of a ttl longer: a member that missed the detachment has the last renewal.
+            let until = end.after(TTL * 2);
+            let mut parts_until = self.world.parts_until.lock().expect("no contender panicked");
+            *parts_until = Some(match *parts_until {
+                Some(other) if other.since(until) > Duration::ZERO => other,
+                _ => until,
+            });
+        }
         self.world.history.detached(stake, Instant::now() + end.remaining());
         self.world.tally.detached.fetch_add(1, Relaxed);
         sleep(up_to(&mut self.dice, lasting * 5 / 4)).await;

@@ -232,6 +232,9 @@ impl RedLockClaim {
         let asked = self.members.iter().filter(|member| member.is_there()).count();
         let tally = self.round(|member| member.is_there().then_some(Question::Release), |_| false).await;
         self.members.iter_mut().for_each(Member::leave_in_background);
+        if asked == 0 {
+            return Ok(Release::Gone);
+        }
         if tally.released < asked.saturating_sub(self.spare()) {
             return Err(self.too_few(tally));
         }
@@ -356,6 +359,9 @@ impl Claim for RedLockClaim {
         let begun = Moment::now();
         let (quorum, spare) = (self.quorum, self.spare());
         self.take_late_answers();
+        if self.members.iter().all(|member| member.vote_until().is_none()) {
+            return Ok(Renewal::Lost);
+        }
         let enough = |tally: &Tally| tally.confirmed >= quorum || tally.refused > spare;
         let tally = self.round(|member| Some(member.next_question()), enough).await;
         self.replace_expired();
@@ -393,13 +399,15 @@ impl Claim for RedLockClaim {
             let is_asked = if resumes { member.is_there() } else { member.holds() || member.is_asked() };
             is_asked.then(|| Question::Detach(lasting, member.ticket(ticket)))
         };
+        let asked = self.members.iter().filter(|member| member.is_there()).count();
         let tally = self.round(question, |_| false).await;
         if resumes {
-            // The hold goes back to its ticket: on members that have handed it over, and on those that have not.
-            return match tally.detached + tally.unknown {
+            // The hold goes back to its ticket: on members that have handed it over, and on those that have not. A member that
+            // has not confirmed that may keep a part under an id that nobody will ask for again.
+            return match tally.detached + tally.refused {
+                confirmed if confirmed < asked => Err(self.too_few(tally)),
                 _ if tally.detached >= self.quorum => Ok(Renewal::Renewed { valid_for: lasting }),
-                possible if possible < self.quorum => Ok(Renewal::Lost),
-                _ => Err(self.too_few(tally)),
+                _ => Ok(Renewal::Lost),
             };
         }
         let votes = self.members.iter().filter_map(Member::vote_until).count();
@@ -441,6 +449,12 @@ impl Claim for RedLockClaim {
             && tally.renewed >= self.quorum
         {
             self.resumes = false;
+            if let Some(remaining) = tally.remaining {
+                // The members drift apart by no more than this.
+                let until = begun.after(remaining + remaining / 50 + self.drift());
+                let missing = self.members.iter_mut().filter(|member| member.vote_until().is_none());
+                missing.for_each(|member| member.may_last_until(until));
+            }
             let grant = Grant { token: None, valid_for };
             return Ok(Resumption::Resumed { grant, remaining: tally.remaining });
         }

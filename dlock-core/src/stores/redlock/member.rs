@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use async_trait::async_trait;
 use futures_util::FutureExt as _;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -358,7 +359,7 @@ impl Member {
     pub(super) fn find(&mut self, mark: &str) {
         if mark == "v" {
             let request = self.fresh_request();
-            self.state = State::Idle(self.backend.claim(request));
+            self.state = State::Idle(Box::new(Taker { claim: self.backend.claim(request), unsure: None }));
         }
     }
 
@@ -366,6 +367,11 @@ impl Member {
     /// request with the ticket's id, so that a release by ticket finds it.
     pub(super) fn ticket(&self, ticket: ClaimId) -> ClaimId {
         self.id_of(ticket, 0)
+    }
+
+    /// Notes that the member may keep the hold for its ticket until then. Its release is repeated for as long.
+    pub(super) fn may_last_until(&mut self, until: Moment) {
+        self.detached_until = Some(until);
     }
 
     /// Whether something of ours may be in the member's store.
@@ -455,6 +461,55 @@ impl Member {
             }
             State::Asked { .. } | State::Ended(_) | State::Draining(_) | State::None => pending().await,
         }
+    }
+}
+
+/// A claim that takes a detached hold over on one member. The majority does not wait for this member: so the outcome may be
+/// unknown when the claim is released, and the member may know the hold by its ticket still.
+struct Taker {
+    claim: Box<dyn Claim>,
+    /// Ticket of a resumption whose outcome is unknown.
+    unsure: Option<ClaimId>,
+}
+
+#[async_trait]
+impl Claim for Taker {
+    async fn attempt(&mut self) -> Result<Attempt> {
+        self.claim.attempt().await
+    }
+
+    async fn renew(&mut self) -> Result<Renewal> {
+        self.claim.renew().await
+    }
+
+    async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
+        let detached = self.claim.detach(lasting, ticket).await;
+        if detached.is_ok() {
+            self.unsure = None;
+        }
+        detached
+    }
+
+    async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
+        self.unsure = Some(ticket);
+        let resumed = self.claim.resume(ticket).await?;
+        self.unsure = None;
+        Ok(resumed)
+    }
+
+    fn mark(&self) -> Option<Arc<str>> {
+        self.claim.mark()
+    }
+
+    async fn release(&mut self) -> Result<Release> {
+        if let Some(ticket) = self.unsure {
+            self.resume(ticket).await?;
+        }
+        self.claim.release().await
+    }
+
+    async fn changed(&mut self) {
+        self.claim.changed().await;
     }
 }
 

@@ -184,7 +184,7 @@ fn a_multilock_of_a_client_with_a_thread_lives_on_that_thread() {
 
 #[test]
 fn a_dropped_acquisition_with_at_least_leaves_the_lock_free() {
-    let locks = connect("memory:");
+    let locks = connect("memory:at-least");
     let mut context = Context::from_waker(Waker::noop());
     let mut given_up = 0;
     for round in 0.. {

@@ -39,6 +39,8 @@ pub(crate) struct Child {
     reach: Reach,
     /// Whether dlock is the parent of the processes whose parents are gone.
     adopts: bool,
+    /// Children that this process had before it was dlock, such as those of a shell that became dlock.
+    others: Vec<Pid>,
 }
 
 /// Where signals are passed on to.
@@ -56,6 +58,7 @@ impl Child {
     /// Starts a command. From then on `signals` also listens to all signals that are passed on.
     pub(crate) fn spawn(mut command: Command, signals: &mut Signals) -> Outcome<Self> {
         signals.and_to(&[Signal::USR1, Signal::USR2])?;
+        let others = descendants::all_but(&[]);
         let adopts = descendants::adopt() || is_first();
         let reach = if io::stdin().is_terminal() || is_in_foreground() { Reach::One } else { Reach::Group };
         if reach == Reach::Group {
@@ -68,7 +71,7 @@ impl Child {
         let process = process.map_err(|error| exec::unspawned(command.as_std(), &error))?;
         let pid = process.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
         let pid = pid.ok_or_else(|| exec::unspawned(command.as_std(), &ErrorKind::NotFound.into()))?;
-        Ok(Self { process, pid, reach, adopts })
+        Ok(Self { process, pid, reach, adopts, others })
     }
 
     /// Waits until the command ends, and returns how it ended. Passes on signals meanwhile.
@@ -137,7 +140,7 @@ impl Child {
     /// Whether processes are left that the command has started.
     fn are_left(&self) -> bool {
         let in_group = self.reach == Reach::Group && test_kill_process_group(self.pid).is_ok();
-        in_group || self.adopts && !descendants::all().is_empty()
+        in_group || self.adopts && !descendants::all_but(&self.others).is_empty()
     }
 
     /// Sends a signal to the command and all that it has started, also in process groups and sessions of their own.
@@ -147,7 +150,7 @@ impl Child {
         }
         if self.adopts {
             let has_it = |pid: &Pid| self.reach == Reach::Group && getpgid(Some(*pid)) == Ok(self.pid);
-            for pid in descendants::all().into_iter().filter(|pid| !has_it(pid)) {
+            for pid in descendants::all_but(&self.others).into_iter().filter(|pid| !has_it(pid)) {
                 kill_process(pid, signal).ok();
             }
         }

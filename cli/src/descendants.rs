@@ -13,13 +13,16 @@ pub(crate) fn adopt() -> bool {
     false
 }
 
-/// All descendants of this process that have not ended. None where the system does not tell.
-pub(crate) fn all() -> Vec<Pid> {
+/// All descendants of this process that have not ended, but for these and their own descendants. None where the system does not
+/// tell.
+pub(crate) fn all_but(others: &[Pid]) -> Vec<Pid> {
     let processes = table();
     let mut found = vec![rustix::process::getpid()];
     let mut at = 0;
     while let Some(parent) = found.get(at).copied() {
-        found.extend(processes.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
+        found.extend(
+            processes.iter().filter(|(pid, of)| *of == parent && !others.contains(pid)).map(|(pid, _)| *pid),
+        );
         at += 1;
     }
     found.split_off(1)
@@ -64,10 +67,11 @@ mod tests {
     fn a_child_is_a_descendant_until_it_has_ended() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = Pid::from_raw(child.id().try_into().unwrap()).unwrap();
-        assert!(all().contains(&pid));
+        assert!(all_but(&[]).contains(&pid));
+        assert!(!all_but(&[pid]).contains(&pid));
         assert!(Status::of(pid.as_raw_nonzero().get()).unwrap().started > 0);
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(!all().contains(&pid));
+        assert!(!all_but(&[]).contains(&pid));
     }
 }

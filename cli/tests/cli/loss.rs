@@ -118,3 +118,19 @@ fn the_end_of_a_command_that_lost_its_lock_does_not_free_the_next_holders_lock()
     );
     assert_eq!(next.let_go().status, 0);
 }
+
+#[test]
+fn a_process_that_is_older_than_dlock_goes_on_when_the_lock_is_lost() {
+    let place = Place::new();
+    let text = r#"sleep 1000 >/dev/null 2>&1 & echo $! >beside; exec "$DLOCK" run --ttl 2s x -c 'echo $$ >pid; exec sleep 1000'"#;
+    let ended = std::thread::scope(|scope| {
+        let run = scope.spawn(|| place.run_shell(text));
+        until("the command runs", || !place.read("pid").is_empty());
+        assert_eq!(place.run(["unlock", "--force", "x"]).status, 0);
+        run.join().unwrap()
+    });
+    let beside = place.read("beside").trim().to_owned();
+    let goes_on = lives(&beside);
+    kill_process(Pid::from_raw(beside.parse().unwrap()).unwrap(), Signal::KILL).unwrap();
+    assert_eq!((ended.status, goes_on), (74, true), "{}", ended.err);
+}

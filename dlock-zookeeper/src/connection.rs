@@ -10,7 +10,6 @@ mod tls;
 
 use std::{
     io,
-    pin::pin,
     sync::{Arc, LazyLock, Mutex, Weak},
     time::Duration,
 };
@@ -142,27 +141,42 @@ const STEP: u32 = 8;
 impl Opener {
     /// Opens a session through the server that answers first, and tells whether the servers have containers.
     async fn open_first(&self) -> Result<(ZkClient, bool)> {
+        let limit = self.config.timeout;
+        timeout(limit, self.race()).await.unwrap_or_else(|_| Err(self.no_session_within(limit)))
+    }
+
+    /// Races several attempts: the next starts when one fails, and at the latest after a `STEP`th of the time.
+    async fn race(&self) -> Result<(ZkClient, bool)> {
         let most = if self.config.hosts.len() > 1 { AT_ONCE } else { 1 };
-        let (mut opening, mut failure) = (FuturesUnordered::new(), None);
-        for number in 1..=most {
-            opening.push(self.open());
-            let pause = if number < most { self.config.timeout / STEP } else { self.config.timeout };
-            let next = sleep(pause);
-            let mut next = pin!(next);
-            loop {
-                let opened = tokio::select! {
-                    opened = opening.next() => opened,
-                    () = &mut next => break,
-                };
-                match opened {
-                    Some(Ok(opened)) => return Ok(opened),
-                    Some(Err(error)) if !error.is_transient() => return Err(error),
-                    Some(Err(error)) => failure = Some(error),
-                    None => break,
+        let (mut opening, mut started) = (FuturesUnordered::from_iter([self.open()]), 1);
+        loop {
+            let failed = tokio::select! {
+                Some(opened) = opening.next() => match opened {
+                    Ok(opened) => return Ok(opened),
+                    Err(error) => Some(error),
+                },
+                () = sleep(self.config.timeout / STEP), if started < most => None,
+            };
+            match failed {
+                Some(error) if !error.is_transient() || (opening.is_empty() && started == most) => {
+                    return Err(error);
                 }
+                _ if started < most => {
+                    opening.push(self.open());
+                    started += 1;
+                }
+                _ => {}
             }
         }
-        Err(failure.unwrap_or_else(|| STORE.late(self.config.timeout)))
+    }
+
+    fn no_session_within(&self, limit: Duration) -> Error {
+        match self.config.tls {
+            None => STORE.late(limit),
+            Some(_) => STORE.unavailable(format!(
+                "no session within {limit:?}; it is the same where the client or a server refuses the other's certificate"
+            )),
+        }
     }
 
     /// Dropped unfinished, which ends the session, if nobody waits for it any more.
@@ -197,16 +211,8 @@ impl Connect for Opener {
 
     async fn connect(&self) -> Result<Arc<Session>> {
         let runtime = PUMPS.as_ref().map_err(|error| STORE.unavailable(error.to_string()))?;
-        let (began, limit) = (Moment::now(), self.config.timeout);
-        let late = |_| {
-            match self.config.tls {
-            None => STORE.late(limit),
-            Some(_) => STORE.unavailable(format!(
-                "no session within {limit:?}; it is the same where the client or a server refuses the other's certificate"
-            )),
-        }
-        };
-        let (client, has_containers) = timeout(limit, self.open_first()).await.map_err(late)??;
+        let began = Moment::now();
+        let (client, has_containers) = self.open_first().await?;
         check_timeout(&self.config, client.session_timeout())?;
         let session = Arc::new(Session::new(client, has_containers, began));
         let pump = pump::run(Arc::downgrade(&session), session.states(), session.knock());

@@ -107,10 +107,18 @@ pub fn judge(fixture: Arc<dyn Fixture>, row: Row, case: Case) -> Result<(), Stri
     };
     let thread = thread::Builder::new().name(format!("{row}::{case}")).spawn(work);
     thread.map_err(|error| format!("no thread for the case: {error}"))?;
-    reported.recv_timeout(patience).unwrap_or_else(|_| {
+    wait_awake(&reported, patience).unwrap_or_else(|| {
         STUCK.fetch_add(1, Relaxed);
         Err(format!("did not end within {limit:?}, and blocks its thread or spins on it: {steps}"))
     })
+}
+
+/// Waits for a report, for `patience` at most. A virtual machine may stand still for seconds: of such a pause, no more than one
+/// step counts.
+fn wait_awake<T>(reports: &mpsc::Receiver<T>, patience: Duration) -> Option<T> {
+    const STEP: Duration = Duration::from_millis(100);
+    let steps = patience.div_duration_f64(STEP).ceil() as u64;
+    (0..steps).find_map(|_| reports.recv_timeout(STEP).ok())
 }
 
 fn run_case(fixture: Arc<dyn Fixture>, row: Row, case: Case, steps: &Steps) {

@@ -165,7 +165,10 @@ pub(super) async fn breaking_a_lock_leaves_those_who_wait_in_their_places(arena:
     let before: Vec<_> = state(&arena, &b).await.queue.iter().map(|one| claim_of(&b, one)).collect();
     assert!(b.force_release(arena.name()).await.expect("the store can be asked"), "somebody held it");
     let after = state(&arena, &b).await;
-    let ids: Vec<_> = after.holders.iter().chain(&after.queue).map(|one| claim_of(&b, one)).collect();
+    // A holder that renews on a RedLock at this moment asks the members for new grants.
+    let is_of_holder = |id: &String| held.id().is_some_and(|own| own.to_string().starts_with(id));
+    let ids = after.holders.iter().chain(&after.queue).map(|one| claim_of(&b, one));
+    let ids: Vec<_> = ids.filter(|id| !is_of_holder(id)).collect();
     assert_eq!(ids, before, "those who wait were sent away, or have changed places");
     let first = waiting.next().expect("two wait");
     let first = arena.soon("the first is not let in", first).await.expect("no panic").expect("it is first");

@@ -26,9 +26,11 @@ use crate::driver::{
     Attempt, Claim, ClaimId, Error, Grant, Moment, Release, Renewal, Request, Result, Resumption, Wait,
 };
 
-/// How long a contender that holds some members, but no majority, waits before it first releases them. The time doubles
-/// with each release, up to a third of the ttl: while somebody else holds the majority, releasing does not help.
+/// How long a contender that holds some members, but no majority, waits before it releases them: at first, and at most. The
+/// time doubles with each release, since while somebody else holds the majority, releasing does not help. It stays short
+/// enough for the contenders to agree soon once the majority is free.
 const PATIENCE: Duration = Duration::from_millis(20);
+const MOST_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The least and the most that one member may take by default. With less, a busy member would be taken for one that is
 /// down. With more, everybody would wait too long for a member that is down.
@@ -275,7 +277,7 @@ impl RedLockClaim {
             return false;
         }
         self.split_since = None;
-        self.patience = (self.patience * 2).min(self.request.ttl / 3);
+        self.patience = (self.patience * 2).min(MOST_PATIENCE).min(self.request.ttl / 3);
         let holding = self.members.iter_mut().filter(|member| member.holds());
         holding.for_each(Member::leave_in_background);
         true

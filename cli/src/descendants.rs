@@ -42,7 +42,8 @@ fn table() -> Vec<(Pid, Pid)> {
 /// What the system tells about a process.
 pub(crate) struct Status {
     parent: i32,
-    has_ended: bool,
+    /// Whether only its exit status is left, which its parent has not read.
+    pub(crate) has_ended: bool,
     /// Start time, in clock ticks since the system was booted. With it, a process is not taken for a later one of its number.
     pub(crate) started: u64,
 }

@@ -46,7 +46,8 @@ impl Run {
     /// Whether it has not ended yet, as far as this process can see.
     fn lives(&self) -> bool {
         let is_visible = namespace().is_some_and(|here| here == self.namespace);
-        !is_visible || Status::of(self.pid).is_some_and(|status| status.started == self.started)
+        !is_visible
+            || Status::of(self.pid).is_some_and(|status| !status.has_ended && status.started == self.started)
     }
 }
 

@@ -94,7 +94,8 @@ impl RedisClaim {
     }
 
     async fn send(&self) -> Result<Value> {
-        self.client.run_in_time(self.limit(), |deadline| self.call(deadline)).await
+        let key = self.record.keys.lock();
+        self.client.run_in_time(key, self.limit(), |deadline| self.call(deadline)).await
     }
 
     /// Time after which the keeper does not wait for a call any more, and the server must not execute it.
@@ -189,7 +190,7 @@ impl RedisClaim {
                 }
             })
         };
-        let answer = self.client.run_in_time(self.limit(), call).await?;
+        let answer = self.client.run_in_time(keys.lock(), self.limit(), call).await?;
         let Value::Array(parts) = &answer else { return Err(STORE.garbled("a hand-over")) };
         let text = |part: &Value| match part {
             Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse::<u64>().ok(),
@@ -287,6 +288,17 @@ impl RedisClaim {
         (self.seat, self.as_mutex, self.for_deletion) = (None, None, None);
     }
 
+    /// Whether another waiter of this client asks the server for this one too. A mutex has no queue on the server, so only the
+    /// client's first waiter of a name needs to look whether the holder is gone without a message. While the server does not
+    /// answer, each waiter asks for itself, and so gets the error.
+    fn is_represented(&self) -> bool {
+        self.request.kind == Kind::Mutex
+            && !self.is_plain()
+            && self.seat.as_ref().is_some_and(|seat| !seat.is_first_of_its_kind() && seat.is_quiet())
+            && self.for_deletion.as_ref().is_none_or(Seat::is_quiet)
+            && self.client.connection.has_answered_within(self.request.ttl / 2)
+    }
+
     /// Takes the seat of a holder.
     fn watch(&mut self) {
         if self.client.config.events && self.seat.is_none() {
@@ -310,11 +322,15 @@ fn renewal(held: bool, ttl: Duration) -> Renewal {
 #[async_trait]
 impl Claim for RedisClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
+        if self.is_represented() {
+            return Ok(Attempt::Busy { retry_in: FOR_EVER });
+        }
         self.clear_seats();
         let mut answer = self.ask().await?;
         if let Answer::Busy { arrival, .. } = answer
             && self.request.wait != Wait::Never
             && self.join(arrival).await?
+            && !self.is_represented()
         {
             // A holder that released before the subscription stood has woken nobody, so the claim asks once more.
             answer = self.ask().await?;

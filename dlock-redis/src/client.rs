@@ -4,13 +4,16 @@ mod clock;
 mod renewals;
 mod who;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use dlock_core::{
     LockName, Result,
     driver::{Gathering, Info, Moment},
 };
-use redis::Value;
+use redis::{Value, cluster_routing::Slot};
 
 use crate::{
     config::{Dialect, RedisConfig},
@@ -31,7 +34,7 @@ pub(crate) struct Client {
     pub(crate) connection: Arc<Connection>,
     pub(crate) renewals: Gathering<Renewals>,
     pub(crate) info: Info,
-    clock: ServerClock,
+    clock: OnceLock<ServerClock>,
     written: Written,
 }
 
@@ -40,47 +43,47 @@ impl Client {
         let script = if config.dialect == Dialect::Plain { &PLAIN_RENEW } else { &RENEW };
         let connection = Arc::new(connection);
         let renewals = Gathering::new(STORE, Renewals::new(Arc::clone(&connection), script));
-        Self { config, connection, renewals, info, clock: ServerClock::default(), written: Written::new() }
+        Self { config, connection, renewals, info, clock: OnceLock::new(), written: Written::new() }
     }
 
-    /// Runs a script whose last argument is its deadline, which `call` gets in microseconds since 1970. The script does nothing
-    /// once `limit` is over.
+    /// Runs a script for `key` whose last argument is its deadline, which `call` gets in microseconds since 1970. The script does
+    /// nothing once `limit` is over.
     ///
     /// # Errors
     /// As [`Connection::run`].
     pub(crate) async fn run_in_time(
         &self,
+        key: &str,
         limit: Duration,
         call: impl Fn(u64) -> Result<Call> + Send,
     ) -> Result<Value> {
         let begun = Moment::now();
-        let mut deadline = match self.clock.deadline(limit) {
-            Some(deadline) => deadline,
-            None => self.read_clock(limit).await?,
-        };
-        for _ in 0..2 {
-            let sent = Moment::now();
-            let answer = self.connection.run(&call(deadline)?).await?;
-            let Some(now) = late(&answer) else { return Ok(answer) };
-            // Either the request was late, or the server's clock was set forward.
-            self.clock.learn(sent, now);
-            match (limit.checked_sub(begun.elapsed()), self.clock.deadline(Duration::ZERO)) {
-                (Some(left), Some(now)) => {
-                    deadline = now.saturating_add(u64::try_from(left.as_micros()).unwrap_or(u64::MAX))
-                }
-                _ => break,
+        let clock = match self.clock.get() {
+            Some(clock) => clock,
+            // Callers do not wait for each other here: with a server that hangs, each would wait for all before it.
+            // Boxed: it is rare and deep, and a part of the future of every attempt.
+            None => {
+                let clock = Box::pin(self.read_clock(key)).await?;
+                self.clock.get_or_init(|| clock)
             }
+        };
+        let slot = self.connection.is_cluster().then(|| Slot::for_key(key));
+        for _ in 0..2 {
+            let Some(left) = limit.checked_sub(begun.elapsed()) else { break };
+            let answer = self.connection.run(&call(clock.deadline(slot, left))?).await?;
+            let Some(now) = late(&answer) else { return Ok(answer) };
+            // Either the request was late, or the server's clock is ahead of what the client knows.
+            clock.learn(slot, now);
         }
-        Err(STORE.unavailable("the server has executed the request too late"))
+        Err(STORE.unavailable("the server has received the request too late"))
     }
 
-    async fn read_clock(&self, limit: Duration) -> Result<u64> {
-        let sent = Moment::now();
-        let answer = self.connection.query(&redis::cmd("TIME")).await?;
+    /// Reads the clock of the server; on a cluster, of the node that has this key.
+    async fn read_clock(&self, key: &str) -> Result<ServerClock> {
+        let answer = self.connection.query_node_of(key, &redis::cmd("TIME")).await?;
         let (seconds, micros): (u64, u64) =
             redis::from_redis_value(answer).map_err(|_| STORE.garbled("TIME"))?;
-        self.clock.learn(sent, seconds.saturating_mul(1_000_000).saturating_add(micros));
-        Ok(self.clock.deadline(limit).unwrap_or_default())
+        Ok(ServerClock::new(seconds.saturating_mul(1_000_000).saturating_add(micros)))
     }
 
     pub(crate) fn keys(&self, name: &LockName) -> Keys {

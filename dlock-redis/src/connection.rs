@@ -10,7 +10,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -18,7 +18,7 @@ use std::{
 
 use dlock_core::{
     Error, Result,
-    driver::{Link, Live},
+    driver::{Link, Live, Moment},
 };
 use futures_util::future::{BoxFuture, FutureExt as _};
 use redis::{
@@ -48,6 +48,8 @@ pub(crate) struct Connection {
     confirmations: Link<Lines>,
     /// Whether the server had replicas when it was last asked.
     replicas: AtomicBool,
+    /// When a server last answered a command.
+    answered: Mutex<Option<Moment>>,
     /// How many connections to nodes of a cluster have broken. The client crate may then have sent a command again by itself.
     breaks: Arc<AtomicU64>,
     pub(crate) hub: Arc<Hub>,
@@ -95,6 +97,7 @@ impl Connection {
             confirmations: Lines::later(Arc::clone(&dial), None),
             dial,
             replicas: AtomicBool::new(false),
+            answered: Mutex::default(),
             breaks: Arc::default(),
             hub,
             publish: "PUBLISH",
@@ -157,7 +160,7 @@ impl Connection {
                 }
                 Err(error) if error::is_broken(&error) => error::explain(error),
                 outcome => {
-                    self.commands.note_answer();
+                    self.note_answer();
                     self.breaker.note_answer(cmd);
                     return outcome.map_err(error::explain);
                 }
@@ -236,9 +239,22 @@ impl Connection {
 
     /// Sends a command to the node of a cluster that has this slot; without a slot, to the server.
     pub(crate) async fn query_at(&self, cmd: &Cmd, slot: Option<u16>) -> Result<Value> {
+        match slot {
+            Some(slot) => self.query_node(cmd, master_of(slot)).await,
+            None => self.query(cmd).await,
+        }
+    }
+
+    /// Sends a command to the node of a cluster that has this key, or to the server.
+    pub(crate) async fn query_node_of(&self, key: &str, cmd: &Cmd) -> Result<Value> {
+        let route = Route::with_key(key, SlotAddr::Master);
+        self.query_node(cmd, SingleNodeRoutingInfo::SpecificNode(route)).await
+    }
+
+    async fn query_node(&self, cmd: &Cmd, node: SingleNodeRoutingInfo) -> Result<Value> {
         let line = self.commands.live().await?.connection;
-        let (Line::Cluster(mut cluster), Some(slot)) = (line, slot) else { return self.query(cmd).await };
-        let call = cluster.route_command(cmd.clone(), RoutingInfo::SingleNode(master_of(slot)));
+        let Line::Cluster(mut cluster) = line else { return self.query(cmd).await };
+        let call = cluster.route_command(cmd.clone(), RoutingInfo::SingleNode(node));
         let limit = self.dial.limit();
         let answer = timeout(limit, call).await.map_err(|_| STORE.late(limit))?;
         answer.and_then(Value::extract_error).map_err(error::explain)
@@ -251,6 +267,17 @@ impl Connection {
         let mut live = self.commands.live().await?;
         let answers = live.connection.send_all(all, slot.map(master_of), limit).await;
         answers.map_err(|error| given_up(&self.commands, &live, error, limit))
+    }
+
+    fn note_answer(&self) {
+        self.commands.note_answer();
+        *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Moment::now());
+    }
+
+    /// Whether the server has answered a command within this time. On a cluster that says nothing about a single node.
+    pub(crate) fn has_answered_within(&self, limit: Duration) -> bool {
+        let answered = *self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        !self.is_cluster() && answered.is_some_and(|at| at.elapsed() < limit)
     }
 
     pub(crate) fn is_cluster(&self) -> bool {

@@ -282,6 +282,15 @@ impl Seat {
             && !self.bell.is_rung.load(Relaxed)
     }
 
+    /// Returns `true` if no waiter of the same kind stands in front of this one. The waiters behind may leave it to this one
+    /// to ask the store now and then.
+    pub fn is_first_of_its_kind(&self) -> bool {
+        let events = self.open.0.events();
+        let mut seats = events.open.get(&self.event).into_iter().flat_map(|event| &event.seats);
+        let first = seats.find(|(_, bell)| bell.kind == self.bell.kind);
+        first.is_some_and(|(rank, _)| *rank == self.rank)
+    }
+
     /// Forgets earlier wake-ups. To be called before the waiter asks the store: that request sees whatever the seat was
     /// rung for.
     pub fn clear(&self) {

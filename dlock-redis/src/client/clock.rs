@@ -4,47 +4,71 @@
 //! therefore carry a deadline on the server's clock, and do nothing after it.
 
 use std::{
+    collections::HashMap,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
 
 use dlock_core::driver::Moment;
+use redis::cluster_routing::Slot;
 
-/// An upper bound of the server's time. A deadline is never too early, unless the server's clock is set forward: the server
-/// then refuses the next request as late, tells its time, and the request is sent again.
+/// A lower bound of the server's time, so that no deadline is too late. If a deadline is too early, because the reading of the
+/// clock took long or the clock was set forward, the server refuses the request and tells its time, and the request is sent again.
 ///
-/// While the server's clock is behind what it was, because somebody has set it back, deadlines are too late by as much.
-#[derive(Debug, Default)]
-pub(crate) struct ServerClock(Mutex<Option<Reading>>);
+/// After a clock was set back, deadlines are too late by as much, until the clock has caught up. For a node of a cluster whose
+/// clock is behind that of the node that was read, they are too late by the difference.
+#[derive(Debug)]
+pub(crate) struct ServerClock(Mutex<Readings>);
+
+#[derive(Debug)]
+struct Readings {
+    /// Of the server; on a cluster, of the first node that was asked.
+    common: Reading,
+    /// Of nodes that have refused a request for this slot, because their clocks are ahead.
+    of_slots: HashMap<Slot, Reading>,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Reading {
-    /// Before the request was sent whose reply had the time.
+    /// After the reply with the time was received.
     at: Moment,
     /// Microseconds since 1970 on the server's clock.
     micros: u64,
 }
 
 impl Reading {
+    fn of(micros: u64) -> Self {
+        Self { at: Moment::now(), micros }
+    }
+
     fn now(self) -> u64 {
         self.micros.saturating_add(micros(self.at.elapsed()))
     }
 }
 
 impl ServerClock {
-    /// The end of `limit` from now on the server's clock, in microseconds since 1970. `None` while the clock is unknown.
-    pub(crate) fn deadline(&self, limit: Duration) -> Option<u64> {
-        let reading = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        reading.map(|reading| reading.now().saturating_add(micros(limit)))
+    /// A clock that was just read, and showed this time in microseconds since 1970.
+    pub(crate) fn new(micros: u64) -> Self {
+        Self(Mutex::new(Readings { common: Reading::of(micros), of_slots: HashMap::new() }))
     }
 
-    /// Records a time that the server told in reply to a request that was sent at `sent`. Of the clocks of several servers,
-    /// the one that is most ahead counts.
-    pub(crate) fn learn(&self, sent: Moment, micros: u64) {
-        let mut reading = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = Reading { at: sent, micros };
-        if reading.is_none_or(|known| known.now() < told.now()) {
-            *reading = Some(told);
+    /// The end of `limit` from now in microseconds since 1970. On a cluster: on the clock of the node that has this slot.
+    pub(crate) fn deadline(&self, slot: Option<Slot>, limit: Duration) -> u64 {
+        let readings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_slot = slot.and_then(|slot| readings.of_slots.get(&slot));
+        of_slot.unwrap_or(&readings.common).now().saturating_add(micros(limit))
+    }
+
+    /// Records the time of a reply that was just received. An earlier reading that shows a later time counts instead.
+    pub(crate) fn learn(&self, slot: Option<Slot>, micros: u64) {
+        let mut readings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let latest = Reading::of(micros);
+        let known = match slot {
+            Some(slot) => readings.of_slots.entry(slot).or_insert(latest),
+            None => &mut readings.common,
+        };
+        if known.now() < latest.now() {
+            *known = latest;
         }
     }
 }
@@ -60,20 +84,27 @@ mod tests {
     const SECOND: u64 = 1_000_000;
 
     #[test]
-    fn a_deadline_is_counted_from_before_the_request_that_read_the_clock() {
-        let clock = ServerClock::default();
-        assert_eq!(clock.deadline(Duration::from_secs(1)), None);
-        clock.learn(Moment::now(), 1000 * SECOND);
-        let deadline = clock.deadline(Duration::from_secs(5)).expect("known");
+    fn a_deadline_is_a_limit_after_the_last_reading() {
+        let clock = ServerClock::new(1000 * SECOND);
+        let deadline = clock.deadline(None, Duration::from_secs(5));
         assert!((1005 * SECOND..1065 * SECOND).contains(&deadline), "{deadline}");
     }
 
     #[test]
-    fn a_clock_that_was_set_forward_moves_deadlines_and_one_that_is_behind_does_not() {
-        let clock = ServerClock::default();
-        clock.learn(Moment::now(), 1000 * SECOND);
-        clock.learn(Moment::now(), 5000 * SECOND);
-        clock.learn(Moment::now(), 2000 * SECOND);
-        assert!(clock.deadline(Duration::ZERO) >= Some(5000 * SECOND));
+    fn a_reading_that_took_long_is_corrected_by_the_next() {
+        let clock = ServerClock::new(1000 * SECOND);
+        clock.learn(None, 5000 * SECOND);
+        // The reply was delayed, and shows less than the client knows.
+        clock.learn(None, 2000 * SECOND);
+        assert!(clock.deadline(None, Duration::ZERO) >= 5000 * SECOND);
+    }
+
+    #[test]
+    fn a_node_that_is_ahead_moves_no_deadline_of_another() {
+        let clock = ServerClock::new(1000 * SECOND);
+        let (ahead, other) = (Slot::new(1), Slot::new(2));
+        clock.learn(ahead, 5000 * SECOND);
+        assert!(clock.deadline(ahead, Duration::ZERO) >= 5000 * SECOND);
+        assert!(clock.deadline(other, Duration::ZERO) < 2000 * SECOND);
     }
 }

@@ -10,6 +10,7 @@ mod multilock;
 mod permits;
 mod plain;
 mod unfit;
+mod waiting;
 #[cfg(feature = "tracing")]
 mod warnings;
 mod who;
@@ -23,6 +24,7 @@ fn main() -> std::process::ExitCode {
         permits::tests(),
         plain::tests(),
         unfit::tests(),
+        waiting::tests(),
         #[cfg(feature = "tracing")]
         warnings::tests(),
         who::tests(),

@@ -1,0 +1,78 @@
+//! What waiters send to the server while nothing changes.
+#![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
+
+use std::time::Duration;
+
+use tokio::{task::JoinSet, time::sleep};
+
+use crate::common::{Bench, soon};
+
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
+    dlock_conformance::tests! {
+        of_a_clients_waiters_for_a_mutex_only_the_first_asks_the_server,
+        the_next_waiter_asks_the_server_when_the_first_has_left,
+    }
+}
+
+impl Bench {
+    async fn attempts(&self) -> u64 {
+        self.calls("evalsha").await + self.calls("eval").await
+    }
+
+    async fn until_asked(&self, attempts: u64) {
+        let asked = async {
+            while self.attempts().await < attempts {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        soon("a waiter does not ask", asked).await;
+    }
+}
+
+/// The ttl of the waiters. One that asks for itself does so at least once in a third of it.
+const TTL: Duration = Duration::from_secs(12);
+
+async fn of_a_clients_waiters_for_a_mutex_only_the_first_asks_the_server() {
+    const WAITERS: usize = 20;
+    let Some(bench) = Bench::new().await else { return };
+    let (holder, client) = (bench.locks("").await, bench.locks("").await);
+    let held = holder.mutex("foo").lock().ttl(Duration::from_secs(300)).await.expect("free");
+    let mut waiters = JoinSet::new();
+    for _ in 0..WAITERS {
+        let lock = client.mutex("foo");
+        waiters.spawn(async move { lock.lock().ttl(TTL).await });
+    }
+    bench.until_asked(WAITERS as u64).await;
+    let before = bench.attempts().await;
+    sleep(TTL * 3 / 4).await;
+    let sent = bench.attempts().await - before;
+    // Each for itself would have asked at least twice.
+    assert!(sent < WAITERS as u64, "{WAITERS} waiters asked {sent} times");
+    held.release().await.expect("held until now");
+    for _ in 0..WAITERS {
+        let next = soon("a waiter is not woken", waiters.join_next()).await.expect("a waiter");
+        next.expect("no panic").expect("free").release().await.expect("held until now");
+    }
+}
+
+async fn the_next_waiter_asks_the_server_when_the_first_has_left() {
+    let Some(bench) = Bench::new().await else { return };
+    let client = bench.locks("").await;
+    let wait = || {
+        let lock = client.mutex("foo");
+        tokio::spawn(async move { lock.lock().ttl(Duration::from_secs(3)).await })
+    };
+    bench.tell("HSET foo somebody 1").await;
+    let first = wait();
+    bench.until_heard("redisson_lock__channel:{foo}").await;
+    let asked = bench.attempts().await;
+    let second = wait();
+    bench.until_asked(asked + 1).await;
+    first.abort();
+    assert!(first.await.is_err_and(|error| error.is_cancelled()), "somebody else holds the lock");
+    // No message tells of that.
+    bench.tell("DEL foo").await;
+    let guard = soon("the second waiter does not ask", second).await.expect("no panic").expect("free");
+    guard.release().await.expect("held until now");
+}

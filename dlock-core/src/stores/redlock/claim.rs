@@ -27,10 +27,11 @@ use crate::driver::{
 };
 
 /// How long a contender that holds some members, but no majority, waits before it releases them: at first, and at most. The
-/// time doubles with each release, since while somebody else holds the majority, releasing does not help. It stays short
-/// enough for the contenders to agree soon once the majority is free.
+/// time doubles with each release, because releasing does not help while another claim holds the majority. It stays short
+/// enough for the contenders to agree soon once the majority is free, which may take ten rounds and more. Members that a
+/// minority holds are fewer than half, so only as many contenders ask at this pace.
 const PATIENCE: Duration = Duration::from_millis(20);
-const MOST_PATIENCE: Duration = Duration::from_millis(500);
+const MOST_PATIENCE: Duration = Duration::from_millis(100);
 
 /// The least and the most that one member may take by default. With less, a busy member would be taken for one that is
 /// down. With more, everybody would wait too long for a member that is down.

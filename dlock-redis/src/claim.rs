@@ -290,9 +290,11 @@ impl RedisClaim {
 
     /// Whether another waiter of this client asks the server for this one too. A mutex has no queue on the server, so only the
     /// client's first waiter of a name needs to look whether the holder is gone without a message. While the server does not
-    /// answer, each waiter asks for itself, and so gets the error.
+    /// answer, each waiter asks for itself, and so gets the error. A waiter on a RedLock, which wants no token, asks for itself
+    /// too: another waiter may be the first on each member, and none of them would then see a majority that is free.
     fn is_represented(&self) -> bool {
         self.request.kind == Kind::Mutex
+            && self.request.wants_token
             && !self.is_plain()
             && self.seat.as_ref().is_some_and(|seat| !seat.is_first_of_its_kind() && seat.is_quiet())
             && self.for_deletion.as_ref().is_none_or(Seat::is_quiet)

@@ -1,4 +1,4 @@
-//! The command line: what clap is told, and what its help says. Over the usual length, so that all options are in one file.
+//! Command line arguments and their help texts, as definitions for clap.
 
 use std::{ffi::OsString, path::PathBuf, sync::Arc, time::Duration};
 
@@ -12,26 +12,26 @@ const EXAMPLES: &str = "\
 Examples:
 
   dlock run nightly -- ./report.sh                wait for the lock, run the script, release it
-  dlock run -n backup -- ./backup.sh              exit 75 at once if somebody has it
-  dlock run -w 30s -c 'wc -l <data' data          wait for 30 seconds at the longest; a shell's text
+  dlock run -n backup -- ./backup.sh              exit 75 at once if the lock is held
+  dlock run -w 30s -c 'wc -l <data' data          wait for at most 30 seconds; run a shell command
   dlock run -n --at-least 23h report -- ./r.sh    once a day, over all hosts that share the store
-  dlock run --slots 4 pool -- ./job.sh            four at once at most
-  dlock ls; dlock inspect nightly                 who holds, who waits
-  dlock info                                      which store is used, and why
+  dlock run --slots 4 pool -- ./job.sh            at most four at the same time
+  dlock ls; dlock inspect nightly                 holders and waiters
+  dlock info                                      the store in use, and the reason
 ";
 
-/// What a short help ends with.
-const MORE: &str = "`--help` says more: examples, stores, signals, exit statuses. `dlock man | man -l -` is the manual page.";
+/// Last lines of a short help.
+const MORE: &str = "`--help` adds examples, stores, signals and exit statuses. `dlock man | man -l -` shows the manual page.";
 
 const COMMANDS: &str = "\
-The command finds the lock in DLOCK_NAME and its fencing token in DLOCK_TOKEN. \
-A `run` of the same name from inside it enters at once. \
-Only a --read lets no --fair, --write or plain lock in, and --slots only --slots: the others would wait for themselves, which is an error (64).
+The environment of the command has the lock's name in DLOCK_NAME and its fencing token in DLOCK_TOKEN. \
+A `run` of the same name inside the command enters at once. \
+Inside `run --read` only --read may nest, inside --slots only --slots. Any other kind would deadlock and exits 64.
 
-HUP, INT, QUIT, TERM, USR1, USR2 and WINCH are passed on, and dlock waits for the command's end, however often they come. \
-Away from a terminal they go to all that the command has started, as its process group. \
-After a Ctrl-C that ended the waiting or the command, dlock dies of INT too, so that a shell script around it ends. \
-If dlock itself is killed, the kernel kills the command (on Linux; not what the command has started, nor a set-user-id program).";
+dlock forwards HUP, INT, QUIT, TERM, USR1, USR2 and WINCH to the command, and waits for its end, whatever the number of signals. \
+Without a terminal the signals go to the command's process group. \
+After a Ctrl-C that ended the wait or the command, dlock ends by INT too, so that an enclosing shell script ends. \
+If dlock itself is killed, the kernel kills the command (on Linux; neither the command's children nor a set-user-id program).";
 
 /// Runs commands one at a time, under locks that processes share through a store.
 #[derive(Parser)]
@@ -42,7 +42,7 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// The command for clap. Adds what attributes cannot express: the exit statuses, and the available stores.
+    /// The command for clap. Adds the exit statuses and the available stores, which attributes cannot express.
     pub(crate) fn with(registry: &Registry) -> clap::Command {
         let help = format!("{EXAMPLES}\n{}\n{COMMANDS}", exit::help());
         let schemes = registry.schemes().into_iter().filter(|scheme| *scheme != choice::MEMORY);
@@ -51,17 +51,17 @@ impl Cli {
         let own = choice::shown_default();
         for command in cli.get_subcommands_mut() {
             let is_store = |arg: &clap::Arg| arg.get_id() == "store";
-            let mut told = std::mem::take(command);
-            if told.get_arguments().any(is_store) {
-                told = told.mut_arg("store", |arg| {
+            let mut subcommand = std::mem::take(command);
+            if subcommand.get_arguments().any(is_store) {
+                subcommand = subcommand.mut_arg("store", |arg| {
                     let about = arg.get_long_help().map(ToString::to_string).unwrap_or_default();
                     arg.long_help(format!("{about}\n\nStores: {schemes}:\n\nThe default here is {own}."))
                 });
             }
-            if matches!(told.get_name(), "run" | "try") {
-                told = told.after_help(MORE).after_long_help(&help);
+            if matches!(subcommand.get_name(), "run" | "try") {
+                subcommand = subcommand.after_help(MORE).after_long_help(&help);
             }
-            *command = told;
+            *command = subcommand;
         }
         cli
     }
@@ -74,44 +74,44 @@ pub(crate) enum Command {
         override_usage = "dlock run [OPTIONS] <NAME> -- <CMD> [ARGS]...\n       dlock run [OPTIONS] <NAME> -c <TEXT>"
     )]
     Run(Run),
-    /// Runs a command if the lock is free; without a command, says whether it is: 0 free, 75 held.
+    /// Runs a command if the lock is free; without a command, only tests the lock: exit status 0 if free, 75 if held.
     #[command(
         override_usage = "dlock try [OPTIONS] <NAME> [-- <CMD> [ARGS]...]\n       dlock try [OPTIONS] <NAME> -c <TEXT>"
     )]
     Try(Try),
     /// Takes a lock that outlives this process, and prints a ticket for it.
     Acquire(Acquire),
-    /// Gives back the lock of a ticket.
+    /// Releases the lock of a ticket.
     Release(Release),
     /// Lists the locks that are held or waited for.
     ///
-    /// Where a configuration has several stores, those of the default one; `--store NAME` lists another.
+    /// If the configuration has several stores, lists the locks of the default store; `--store NAME` selects another.
     Ls(Ls),
-    /// Shows who holds a lock and who waits for it; exit status 1 if nobody does.
+    /// Shows the holders and waiters of a lock; exit status 1 if there are none.
     Inspect(Inspect),
-    /// Says which store is used, why, and what it can do.
+    /// Prints the store in use, the reason for it, and its capabilities.
     Info(Info),
-    /// Takes a lock from whoever holds it; exit status 1 if nobody did.
+    /// Takes a lock from its holder; exit status 1 if it was not held.
     Unlock(Unlock),
-    /// Makes a store in a file, and with --group one that the group's users share; prints its URL.
+    /// Creates a store in a file, with --group for the users of that group, and prints its URL.
     Init(Init),
-    /// There is no such command; says which there are.
+    /// Reports that there is no such command, and which to use.
     #[command(hide = true)]
     Lock {
-        /// Whatever was meant.
+        /// Ignored arguments.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<OsString>,
     },
     /// Prints the manual page: `dlock man | man -l -`.
     Man {
-        /// Of this command.
+        /// Subcommand of the page; without it the page of `dlock`.
         command: Option<String>,
     },
     /// Prints a completion script for a shell: `source <(dlock completions bash)`.
     ///
     /// It completes the names of locks too, as `dlock ls` lists them.
     Completions {
-        /// Which.
+        /// Shell of the script.
         shell: Shell,
     },
 }
@@ -124,22 +124,22 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) wait: WaitArgs,
 
-    /// Keeps the lock taken until so long after its grant
+    /// Keeps the lock held until this long after its grant
     ///
-    /// Also if the command ends or fails before. A daily job, once over all hosts: `dlock run -n --at-least 23h report --
+    /// Also if the command ends or fails before. Example for a daily job that runs once over all hosts: `dlock run -n --at-least 23h report --
     /// ./report.sh`
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = values::duration)]
     pub(crate) at_least: Option<Duration>,
 
-    /// Takes back the lock of a ticket that `acquire` has printed; it is released when the command has ended
+    /// Takes over the lock of a ticket that `acquire` has printed, and releases it when the command has ended
     #[arg(long, value_name = "TICKET", conflicts_with_all = ["WaitArgs", "KindArgs", "at_least"])]
     pub(crate) ticket: Option<OsString>,
 }
 
-/// How long to wait for a lock.
+/// Wait limit for a lock.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct WaitArgs {
-    /// Waits this long for the store and the lock, then exits 69 or 75; or `forever` [default: for the lock for ever]
+    /// Waits at most this long for the store and the lock, then exits 69 or 75; or `forever` [default: no limit for the lock]
     #[arg(short = 'w', long, alias = "timeout", value_name = "DURATION", allow_negative_numbers = true, value_parser = values::wait, conflicts_with = "no_wait")]
     wait: Option<Wait>,
 
@@ -154,14 +154,14 @@ impl WaitArgs {
     }
 }
 
-/// How much to say beside what the command prints.
+/// Amount of output of dlock itself.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct TellArgs {
-    /// Says nothing but errors: neither who is waited for, nor that the lock is held
+    /// Prints errors only, neither the current holder while waiting nor that the lock is held
     #[arg(short = 'q', long, conflicts_with = "verbose")]
     quiet: bool,
 
-    /// Says once a minute who is waited for, also away from a terminal
+    /// Prints the current holder once a minute while waiting, also without a terminal
     #[arg(short = 'v', long)]
     verbose: bool,
 }
@@ -176,7 +176,7 @@ impl TellArgs {
     }
 }
 
-/// How much to say.
+/// Amount of output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tell {
     Errors,
@@ -184,7 +184,7 @@ pub(crate) enum Tell {
     More,
 }
 
-/// What `flock` has and dlock does not need.
+/// Options of `flock` that dlock does not need.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct FlockArgs {
     /// The command never inherits the lock, so there is nothing to close.
@@ -200,7 +200,7 @@ pub(crate) struct FlockArgs {
 
 impl FlockArgs {
     /// # Errors
-    /// For an option that would mean something else here. Says what to use.
+    /// For an option without a meaning in dlock. The message names the replacement.
     pub(crate) fn check(self) -> exit::Outcome<()> {
         let Self { close: _, unlock, no_fork } = self;
         if unlock {
@@ -234,7 +234,7 @@ pub(crate) struct Acquire {
     /// The lock's name: up to 1024 bytes of UTF-8 without control characters
     pub(crate) name: OsString,
 
-    /// How long the lock is held from now on, unless the ticket gives it back before
+    /// Time for which the lock is held from now on, unless it is released by its ticket
     #[arg(long = "for", value_name = "DURATION", allow_negative_numbers = true, default_value = "10m", value_parser = values::duration)]
     pub(crate) lasting: Duration,
 
@@ -257,7 +257,7 @@ pub(crate) struct Release {
     #[command(flatten)]
     pub(crate) store: StoreArg,
 
-    /// What `acquire` has printed
+    /// Ticket that `acquire` has printed
     pub(crate) ticket: OsString,
 
     /// Prints a JSON object; docs/json.md explains its fields
@@ -265,10 +265,10 @@ pub(crate) struct Release {
     pub(crate) json: bool,
 }
 
-/// What to do if the lock was not had.
+/// Behaviour if the lock is busy.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct BusyArgs {
-    /// The exit status if the lock was not had; with -n nothing is said then [default: 75]
+    /// Exit status if the lock is busy; with -n no message is printed then [default: 75]
     #[arg(short = 'E', long, alias = "conflict-exit-code", value_name = "STATUS")]
     busy_status: Option<u8>,
 
@@ -281,16 +281,15 @@ impl BusyArgs {
         self.tell.tell()
     }
 
-    /// A failure as it is to be told: one that means that the lock is busy has another status, and is not worth a word if the
-    /// user has asked for that.
-    pub(crate) fn told(self, failure: exit::Failure, wait: Wait) -> exit::Failure {
+    /// Applies the options to a failure. A busy lock gets the status of `-E`, and no message if the user expects it.
+    pub(crate) fn apply(self, failure: exit::Failure, wait: Wait) -> exit::Failure {
         let is_expected = wait == Wait::Never && self.busy_status.is_some();
         let is_silent = is_expected || self.tell() == Tell::Errors;
         failure.busy_as(self.busy_status.unwrap_or(exit::BUSY), is_silent)
     }
 }
 
-/// How to hold a lock, and what to run meanwhile.
+/// Options of a hold, and the command that runs under it.
 #[derive(Args)]
 pub(crate) struct HoldArgs {
     #[command(flatten)]
@@ -302,7 +301,7 @@ pub(crate) struct HoldArgs {
     /// The lock's name: up to 1024 bytes of UTF-8 without control characters
     pub(crate) name: OsString,
 
-    /// How long the store remembers a dlock that falls silent; renewed while it runs [default: 30s, or the store's longest]
+    /// Time after which the store frees the lock of a dlock that no longer renews it [default: 30s, or the store's longest]
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = values::ttl)]
     pub(crate) ttl: Option<Duration>,
 
@@ -315,7 +314,7 @@ pub(crate) struct HoldArgs {
     #[command(flatten)]
     pub(crate) flock: FlockArgs,
 
-    /// How long the command may go on after TERM if the lock is lost; then it is killed
+    /// Time between TERM and KILL for the command of a lost lock
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "5s", value_parser = values::duration)]
     pub(crate) kill_after: Duration,
 
@@ -345,15 +344,15 @@ pub(crate) struct KindArgs {
     #[arg(long)]
     fair: bool,
 
-    /// Holds the lock together with others that read
+    /// Holds the lock together with other readers
     #[arg(short = 's', long, visible_alias = "shared")]
     read: bool,
 
-    /// Holds the lock alone, beside those that read
+    /// Holds the lock alone, as the writer beside readers
     #[arg(short = 'x', long, visible_alias = "exclusive", short_alias = 'e')]
     write: bool,
 
-    /// Holds one of N permits: at most N hold the lock at once, in order of arrival
+    /// Holds one of N permits, so at most N hold the lock at once, in order of arrival
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = value_parser!(u32).range(1..))]
     slots: Option<u32>,
 }
@@ -378,30 +377,30 @@ impl KindArgs {
     }
 }
 
-/// Where the locks are. [`choice`] reads the values, together with where they came from.
+/// Store of the locks. [`choice`] reads the values, together with their sources.
 #[derive(Args)]
 #[allow(dead_code, reason = "read by name")]
 pub(crate) struct StoreArg {
-    /// Where the locks are [default: see `dlock info`]
+    /// URL of the store [default: see `dlock info`]
     ///
-    /// Without it: the store that /etc/dlock.toml names, or else an SQLite file in the user's state directory. A URL with a password belongs into
-    /// the environment: everybody on the host can see a command line
+    /// Without it dlock uses the store that /etc/dlock.toml names, or else an SQLite file in the user's state directory. Pass a URL with a
+    /// password in the environment, because every user of the host can see a command line
     #[arg(long, value_name = "URL", env = "DLOCK_STORE", hide_env_values = true)]
     pub(crate) store: Option<OsString>,
 
-    /// A file of stores by name, in TOML
+    /// TOML file with named stores
     ///
-    /// It has rules that say which lock is in which store. --store may be the name of a store of it.
+    /// Its rules assign locks to stores. --store accepts the name of a store in this file.
     #[arg(long, value_name = "FILE", env = "DLOCK_CONFIG", hide_env_values = true)]
     pub(crate) config: Option<OsString>,
 }
 
-/// Who holds and who waits.
+/// Description of the holder or waiter.
 #[derive(Args)]
 pub(crate) struct WhoArg {
-    /// Says who holds or waits, as `ls` and `inspect` show it [default: user, host, process, command]
+    /// Description of this holder or waiter in `ls` and `inspect` [default: user, host, process, command]
     ///
-    /// Up to 200 bytes. The waiting line of others shows it too.
+    /// Up to 200 bytes. The status line of other waiters shows it too.
     #[arg(long, value_name = "TEXT", env = "DLOCK_WHO", hide_env_values = true)]
     pub(crate) who: Option<OsString>,
 }
@@ -411,7 +410,7 @@ pub(crate) struct Ls {
     #[command(flatten)]
     pub(crate) store: StoreArg,
 
-    /// Only names that begin like this
+    /// Lists only names with this prefix
     #[arg(default_value = "")]
     pub(crate) prefix: OsString,
 
@@ -438,7 +437,7 @@ pub(crate) struct Info {
     #[command(flatten)]
     pub(crate) store: StoreArg,
 
-    /// The name of a lock: a configuration may say that it is in another store
+    /// Name of a lock, since a configuration may assign it to another store
     pub(crate) name: Option<OsString>,
 
     /// Prints a JSON object; docs/json.md explains its fields
@@ -454,15 +453,15 @@ pub(crate) struct Unlock {
     /// The lock's name
     pub(crate) name: OsString,
 
-    /// Says that you know what you do: the holder may still be at work
+    /// Confirms that the holder may still be at work
     #[arg(long)]
     pub(crate) force: bool,
 }
 
 #[derive(Args)]
 pub(crate) struct Init {
-    /// The users who share the store: the group's name or number. The folder is the group's then, and made if there is
-    /// none
+    /// Name or number of the group whose users share the store. Its folder belongs to the group, and is created if it does not
+    /// exist
     #[arg(short = 'g', long)]
     pub(crate) group: Option<String>,
 

@@ -120,7 +120,7 @@ async fn take(
         Ok(End::Become(words, (name, token))) => {
             Err(exec::replace(&words, |command| tell(command, &name, token)))
         }
-        Err(failure) => Err(args.busy.told(failure, wait)),
+        Err(failure) => Err(args.busy.apply(failure, wait)),
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) async fn acquire(stores: &Stores<'_>, args: Acquire) -> Outcome {
     let (locks, who) = signals.unless(connecting).await?;
     let outcome = match signals.unless(take(&locks, &who, &name, above, &args, patience)).await {
         Ok((ticket, since)) => hand_over(&locks, &ticket, since, &args, &mut signals).await,
-        Err(failure) => Err(args.busy.told(failure, wait)),
+        Err(failure) => Err(args.busy.apply(failure, wait)),
     };
     store::close(&locks).await;
     outcome

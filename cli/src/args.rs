@@ -42,20 +42,21 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// The command for clap. Adds the exit statuses and the available stores, which attributes cannot express.
+    /// Returns the command for clap. Adds the exit statuses and the available stores, which
+    /// attributes cannot express.
     pub(crate) fn with(registry: &Registry) -> clap::Command {
         let help = format!("{EXAMPLES}\n{}\n{COMMANDS}", exit::help());
         let schemes = registry.schemes().into_iter().filter(|scheme| *scheme != choice::MEMORY);
         let schemes = schemes.collect::<Vec<_>>().join(":, ");
         let mut cli = Self::command().after_help(MORE).after_long_help(&help);
-        let own = choice::shown_default();
+        let default = choice::describe_default();
         for command in cli.get_subcommands_mut() {
             let is_store = |arg: &clap::Arg| arg.get_id() == "store";
             let mut subcommand = std::mem::take(command);
             if subcommand.get_arguments().any(is_store) {
                 subcommand = subcommand.mut_arg("store", |arg| {
                     let about = arg.get_long_help().map(ToString::to_string).unwrap_or_default();
-                    arg.long_help(format!("{about}\n\nStores: {schemes}:\n\nThe default here is {own}."))
+                    arg.long_help(format!("{about}\n\nStores: {schemes}:\n\nThe default is {default}."))
                 });
             }
             if matches!(subcommand.get_name(), "run" | "try") {
@@ -74,7 +75,8 @@ pub(crate) enum Command {
         override_usage = "dlock run [OPTIONS] <NAME> -- <CMD> [ARGS]...\n       dlock run [OPTIONS] <NAME> -c <TEXT>"
     )]
     Run(Run),
-    /// Runs a command if the lock is free; without a command, only tests the lock: exit status 0 if free, 75 if held.
+    /// Runs a command if the lock is free; without a command, only tests the lock: exit status 0 if
+    /// free, 75 if held.
     #[command(
         override_usage = "dlock try [OPTIONS] <NAME> [-- <CMD> [ARGS]...]\n       dlock try [OPTIONS] <NAME> -c <TEXT>"
     )]
@@ -85,7 +87,8 @@ pub(crate) enum Command {
     Release(Release),
     /// Lists the locks that are held or waited for.
     ///
-    /// If the configuration has several stores, lists the locks of the default store; `--store NAME` selects another.
+    /// If the configuration has several stores, lists the locks of the default store; `--store
+    /// NAME` selects another.
     Ls(Ls),
     /// Shows the holders and waiters of a lock; exit status 1 if there are none.
     Inspect(Inspect),
@@ -95,7 +98,7 @@ pub(crate) enum Command {
     Unlock(Unlock),
     /// Creates a store in a file, with --group for the users of that group, and prints its URL.
     Init(Init),
-    /// Reports that there is no such command, and which to use.
+    /// Fails with a message that names `run` and `acquire`.
     #[command(hide = true)]
     Lock {
         /// Ignored arguments.
@@ -126,12 +129,13 @@ pub(crate) struct Run {
 
     /// Keeps the lock held until this long after its grant
     ///
-    /// Also if the command ends or fails before. Example for a daily job that runs once over all hosts: `dlock run -n --at-least 23h report --
-    /// ./report.sh`
+    /// Also if the command ends or fails before. Example for a daily job that runs once over all
+    /// hosts: `dlock run -n --at-least 23h report -- ./report.sh`
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = values::duration)]
     pub(crate) at_least: Option<Duration>,
 
-    /// Takes over the lock of a ticket that `acquire` has printed, and releases it when the command has ended
+    /// Takes over the lock of a ticket that `acquire` has printed, and releases it when the command
+    /// has ended
     #[arg(long, value_name = "TICKET", conflicts_with_all = ["WaitArgs", "KindArgs", "at_least"])]
     pub(crate) ticket: Option<OsString>,
 }
@@ -139,7 +143,8 @@ pub(crate) struct Run {
 /// Wait limit for a lock.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct WaitArgs {
-    /// Waits at most this long for the store and the lock, then exits 69 or 75; or `forever` [default: no limit for the lock]
+    /// Waits at most this long for the store and the lock, then exits 69 or 75; or `forever`
+    /// [default: no limit for the lock]
     #[arg(short = 'w', long, alias = "timeout", value_name = "DURATION", allow_negative_numbers = true, value_parser = values::wait, conflicts_with = "no_wait")]
     wait: Option<Wait>,
 
@@ -156,8 +161,8 @@ impl WaitArgs {
 
 /// Amount of output of dlock itself.
 #[derive(Args, Clone, Copy)]
-pub(crate) struct TellArgs {
-    /// Prints errors only, neither the current holder while waiting nor that the lock is held
+pub(crate) struct OutputArgs {
+    /// Prints errors only, neither the current holder while waiting nor that the lock is busy
     #[arg(short = 'q', long, conflicts_with = "verbose")]
     quiet: bool,
 
@@ -166,22 +171,24 @@ pub(crate) struct TellArgs {
     verbose: bool,
 }
 
-impl TellArgs {
-    pub(crate) fn tell(self) -> Tell {
+impl OutputArgs {
+    pub(crate) fn verbosity(self) -> Verbosity {
         match self {
-            Self { quiet: true, .. } => Tell::Errors,
-            Self { verbose: true, .. } => Tell::More,
-            _ => Tell::Usual,
+            Self { quiet: true, .. } => Verbosity::Quiet,
+            Self { verbose: true, .. } => Verbosity::Verbose,
+            _ => Verbosity::Normal,
         }
     }
 }
 
-/// Amount of output.
+/// Amount of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tell {
-    Errors,
-    Usual,
-    More,
+pub(crate) enum Verbosity {
+    /// Errors only.
+    Quiet,
+    Normal,
+    /// The current holder once a minute, also without a terminal.
+    Verbose,
 }
 
 /// Options of `flock` that dlock does not need.
@@ -205,12 +212,12 @@ impl FlockArgs {
         let Self { close: _, unlock, no_fork } = self;
         if unlock {
             return Err(exit::Failure::usage(
-                "-u has no meaning here: a lock is released when its command has ended; to take one from its holder use `dlock unlock --force NAME`",
+                "dlock does not support -u: a lock is released when its command has ended; to take it from its holder use `dlock unlock --force NAME`",
             ));
         }
         if no_fork {
             return Err(exit::Failure::usage(
-                "-F has no meaning here: dlock stays beside the command to renew the lock; leave it out, signals are passed on",
+                "dlock does not support -F: it runs beside the command to renew the lock; leave it out, because dlock forwards signals",
             ));
         }
         Ok(())
@@ -273,18 +280,19 @@ pub(crate) struct BusyArgs {
     busy_status: Option<u8>,
 
     #[command(flatten)]
-    tell: TellArgs,
+    output: OutputArgs,
 }
 
 impl BusyArgs {
-    pub(crate) fn tell(self) -> Tell {
-        self.tell.tell()
+    pub(crate) fn verbosity(self) -> Verbosity {
+        self.output.verbosity()
     }
 
-    /// Applies the options to a failure. A busy lock gets the status of `-E`, and no message if the user expects it.
+    /// Applies the options to a failure. A busy lock gets the status of `-E`, and no message if the
+    /// user expects it.
     pub(crate) fn apply(self, failure: exit::Failure, wait: Wait) -> exit::Failure {
         let is_expected = wait == Wait::Never && self.busy_status.is_some();
-        let is_silent = is_expected || self.tell() == Tell::Errors;
+        let is_silent = is_expected || self.verbosity() == Verbosity::Quiet;
         failure.busy_as(self.busy_status.unwrap_or(exit::BUSY), is_silent)
     }
 }
@@ -301,7 +309,8 @@ pub(crate) struct HoldArgs {
     /// The lock's name: up to 1024 bytes of UTF-8 without control characters
     pub(crate) name: OsString,
 
-    /// Time after which the store frees the lock of a dlock that no longer renews it [default: 30s, or the store's longest]
+    /// Time after which the store frees the lock of a dlock that no longer renews it [default: 30s,
+    /// or the store's longest]
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = values::ttl)]
     pub(crate) ttl: Option<Duration>,
 
@@ -383,8 +392,9 @@ impl KindArgs {
 pub(crate) struct StoreArg {
     /// URL of the store [default: see `dlock info`]
     ///
-    /// Without it dlock uses the store that /etc/dlock.toml names, or else an SQLite file in the user's state directory. Pass a URL with a
-    /// password in the environment, because every user of the host can see a command line
+    /// Without it dlock uses the store that /etc/dlock.toml names, or else an SQLite file in the
+    /// user's state directory. Pass a URL with a password in the environment, because every user of
+    /// the host can see a command line
     #[arg(long, value_name = "URL", env = "DLOCK_STORE", hide_env_values = true)]
     pub(crate) store: Option<OsString>,
 
@@ -398,7 +408,8 @@ pub(crate) struct StoreArg {
 /// Description of the holder or waiter.
 #[derive(Args)]
 pub(crate) struct WhoArg {
-    /// Description of this holder or waiter in `ls` and `inspect` [default: user, host, process, command]
+    /// Description of this holder or waiter in `ls` and `inspect` [default: user, host, process,
+    /// command]
     ///
     /// Up to 200 bytes. The status line of other waiters shows it too.
     #[arg(long, value_name = "TEXT", env = "DLOCK_WHO", hide_env_values = true)]
@@ -453,15 +464,15 @@ pub(crate) struct Unlock {
     /// The lock's name
     pub(crate) name: OsString,
 
-    /// Confirms that the holder may still be at work
+    /// Confirms the risk that the holder may still be running
     #[arg(long)]
     pub(crate) force: bool,
 }
 
 #[derive(Args)]
 pub(crate) struct Init {
-    /// Name or number of the group whose users share the store. Its folder belongs to the group, and is created if it does not
-    /// exist
+    /// Name or number of the group whose users share the store. Its folder belongs to the group,
+    /// and is created if it does not exist
     #[arg(short = 'g', long)]
     pub(crate) group: Option<String>,
 

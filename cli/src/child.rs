@@ -1,4 +1,5 @@
-//! The command while it runs: signals to it, its end, and its stop when the lock is lost.
+//! The running command: forwards signals to it, waits for its end, and stops it when the lock is
+//! lost.
 
 use std::{
     fs::File,
@@ -23,59 +24,62 @@ use crate::{
     signals::Signals,
 };
 
-/// How often to look whether a process group that was told to stop has stopped.
-const GLANCE: Duration = Duration::from_millis(20);
+/// Interval at which the processes of a stopped command are checked.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How often KILL is sent to what is left, with a [`GLANCE`] between.
-const KILLS: u32 = 100;
+/// Maximum number of times that KILL is sent to the remaining processes, once per
+/// [`CHECK_INTERVAL`].
+const MAX_KILLS: u32 = 100;
 
-/// The longest time that a clock can count without an overflow.
-const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+/// Upper bound of the grace period. Prevents an overflow of the clock.
+const LONGEST_GRACE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// A running command.
 pub(crate) struct Child {
     process: tokio::process::Child,
     pid: Pid,
-    reach: Reach,
-    /// Whether dlock is the parent of the processes whose parents are gone.
+    target: Target,
+    /// Whether the orphans of the command become children of dlock.
     adopts: bool,
-    /// Children that this process had before it was dlock, such as those of a shell that became dlock.
+    /// Children of this process that are older than the command, such as those of a shell that
+    /// executed dlock in its place.
     others: Vec<Pid>,
 }
 
-/// Where signals are passed on to.
+/// Processes that forwarded signals are sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reach {
-    /// The command and all processes that it has started. They are a process group of their own.
+enum Target {
+    /// The process group of the command, which also contains the processes that it has started.
     Group,
-    /// The command only. It shares our group, so that it may read from the terminal. What the terminal sends (Ctrl-C)
-    /// reaches it without us. In another group the terminal would stop it when it reads from there, as it does for a
-    /// password, or as a pager, whatever its stdin is.
-    One,
+    /// The command only. It shares dlock's process group, so that it can read from the terminal,
+    /// as a pager and a password prompt do even if stdin is a file. The terminal would stop a
+    /// background group that reads. Signals of the terminal (Ctrl-C) reach the command directly.
+    Process,
 }
 
 impl Child {
-    /// Starts a command. From then on `signals` also listens to all signals that are passed on.
+    /// Starts a command. From then on `signals` also receives the signals that are only forwarded.
     pub(crate) fn spawn(mut command: Command, signals: &mut Signals) -> Outcome<Self> {
-        signals.and_to(&[Signal::USR1, Signal::USR2])?;
+        signals.listen_to(&[Signal::USR1, Signal::USR2])?;
         let others = descendants::all_but(&[]);
         let adopts = descendants::adopt() || is_first();
-        let reach = if io::stdin().is_terminal() || is_in_foreground() { Reach::One } else { Reach::Group };
-        if reach == Reach::Group {
-            signals.and_to(&[Signal::WINCH, Signal::TSTP, Signal::CONT])?;
+        let target =
+            if io::stdin().is_terminal() || is_in_foreground() { Target::Process } else { Target::Group };
+        if target == Target::Group {
+            signals.listen_to(&[Signal::WINCH, Signal::TSTP, Signal::CONT])?;
             command.process_group(0);
         }
-        // Kill the command on drop: if dlock panics, nobody renews the lock.
+        // Kill the command on drop, because a panicking dlock no longer renews the lock.
         let mut command = tokio::process::Command::from(command);
         let process = command.kill_on_drop(true).spawn();
-        let process = process.map_err(|error| exec::unspawned(command.as_std(), &error))?;
+        let process = process.map_err(|error| exec::spawn_failure(command.as_std(), &error))?;
         let pid = process.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
-        let pid = pid.ok_or_else(|| exec::unspawned(command.as_std(), &ErrorKind::NotFound.into()))?;
-        Ok(Self { process, pid, reach, adopts, others })
+        let pid = pid.ok_or_else(|| exec::spawn_failure(command.as_std(), &ErrorKind::NotFound.into()))?;
+        Ok(Self { process, pid, target, adopts, others })
     }
 
-    /// Waits until the command ends, and returns how it ended. Passes on signals meanwhile.
-    pub(crate) async fn ended(&mut self, signals: &mut Signals) -> Outcome<ExitStatus> {
+    /// Forwards signals to the command until it ends, and returns its exit status.
+    pub(crate) async fn wait(&mut self, signals: &mut Signals) -> Outcome<ExitStatus> {
         loop {
             tokio::select! {
                 biased;
@@ -83,18 +87,18 @@ impl Child {
                     return status.map_err(|error| Failure::internal("cannot wait for the command", &error));
                 }
                 event = signals.next_or_child() => match event {
-                    Some(signal) => self.pass_on(signal),
+                    Some(signal) => self.forward(signal),
                     None => self.reap_others(),
                 },
             }
         }
     }
 
-    /// Reaps what has ended beside the command: dlock is the parent of the processes whose parents are gone, and nobody else
+    /// Reaps the orphans of the command that have ended. dlock is their parent, so no other process
     /// would reap them.
     fn reap_others(&self) {
         let ended = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG;
-        // Only looked at: how the command ended is for whoever waits for it.
+        // `WNOWAIT` leaves the status of the command itself to `wait`.
         let next = || waitid(Id::All, ended | WaitPidFlag::WNOWAIT).ok().and_then(|status| status.pid());
         let is_other =
             |pid: &nix::unistd::Pid| self.adopts && pid.as_raw() != self.pid.as_raw_nonzero().get();
@@ -103,91 +107,94 @@ impl Child {
         }
     }
 
-    /// Sends TERM to the command and all that it has started.
+    /// Sends TERM to the command and all its descendants.
     pub(crate) fn terminate(&self) {
         self.send_to_all(Signal::TERM);
         // A stopped process would not react to TERM, so continue it.
         self.send_to_all(Signal::CONT);
     }
 
-    /// Waits for the end of the command and all that it has started, after [`terminate`](Self::terminate). Sends KILL to the
-    /// processes that are left after `grace`. Returns when all have ended, or cannot be killed.
+    /// Waits for the end of the command and its descendants after [`terminate`](Self::terminate).
+    /// Sends KILL to the processes that still run after `grace`. Returns when all have ended or
+    /// cannot be killed.
     pub(crate) async fn stop(&mut self, grace: Duration, signals: &mut Signals) -> Outcome<ExitStatus> {
-        let limit = Instant::now() + grace.min(FOR_EVER);
-        let status = match timeout_at(limit, self.ended(signals)).await {
+        let limit = Instant::now() + grace.min(LONGEST_GRACE);
+        let status = match timeout_at(limit, self.wait(signals)).await {
             Ok(status) => status,
             Err(_) => {
                 self.send_to_all(Signal::KILL);
-                self.ended(signals).await
+                self.wait(signals).await
             }
         };
-        while self.are_left() && Instant::now() < limit {
-            sleep(GLANCE).await;
+        while self.has_processes() && Instant::now() < limit {
+            sleep(CHECK_INTERVAL).await;
             self.reap_others();
         }
-        // More than once: a process that is killed may just have started another one.
-        for _ in 0..KILLS {
-            if !self.are_left() {
+        // More than once, because a killed process may have started another one just before.
+        for _ in 0..MAX_KILLS {
+            if !self.has_processes() {
                 break;
             }
             self.send_to_all(Signal::KILL);
-            sleep(GLANCE).await;
+            sleep(CHECK_INTERVAL).await;
             self.reap_others();
         }
         status
     }
 
-    /// Whether processes are left that the command has started.
-    fn are_left(&self) -> bool {
-        let in_group = self.reach == Reach::Group && test_kill_process_group(self.pid).is_ok();
+    /// Returns whether the command or a descendant of it still runs.
+    fn has_processes(&self) -> bool {
+        let in_group = self.target == Target::Group && test_kill_process_group(self.pid).is_ok();
         in_group || self.adopts && !descendants::all_but(&self.others).is_empty()
     }
 
-    /// Sends a signal to the command and all that it has started, also in process groups and sessions of their own.
+    /// Sends a signal to the command and its descendants, also to those in other process groups and
+    /// sessions.
     fn send_to_all(&self, signal: Signal) {
-        if !self.adopts || self.reach == Reach::Group {
+        if !self.adopts || self.target == Target::Group {
             self.send(signal);
         }
         if self.adopts {
-            let has_it = |pid: &Pid| self.reach == Reach::Group && getpgid(Some(*pid)) == Ok(self.pid);
-            for pid in descendants::all_but(&self.others).into_iter().filter(|pid| !has_it(pid)) {
+            let is_in_group = |pid: &Pid| self.target == Target::Group && getpgid(Some(*pid)) == Ok(self.pid);
+            for pid in descendants::all_but(&self.others).into_iter().filter(|pid| !is_in_group(pid)) {
                 kill_process(pid, signal).ok();
             }
         }
     }
 
-    fn pass_on(&self, signal: Signal) {
-        let by_itself = self.reach == Reach::One && [Signal::INT, Signal::QUIT].contains(&signal);
-        if !by_itself {
+    fn forward(&self, signal: Signal) {
+        let comes_from_terminal =
+            self.target == Target::Process && [Signal::INT, Signal::QUIT].contains(&signal);
+        if !comes_from_terminal {
             self.send(signal);
         }
         if signal == Signal::TSTP {
-            // dlock and the command stop together: otherwise the command would go on while nobody renews its lock. CONT
-            // comes through `signals`.
+            // dlock stops together with the command. Otherwise the command would continue without
+            // renewals of its lock. `signals` receives CONT.
             kill_process(getpid(), Signal::STOP).ok();
         }
     }
 
-    /// Failures are ignored: a process that is gone needs no signal.
+    /// Sends a signal. Ignores failures, because a process that has ended needs no signal.
     fn send(&self, signal: Signal) {
-        match self.reach {
-            Reach::Group => kill_process_group(self.pid, signal).ok(),
-            Reach::One => kill_process(self.pid, signal).ok(),
+        match self.target {
+            Target::Group => kill_process_group(self.pid, signal).ok(),
+            Target::Process => kill_process(self.pid, signal).ok(),
         };
     }
 }
 
-/// Whether dlock is the first process of a container.
+/// Returns whether dlock is the first process of a container.
 fn is_first() -> bool {
     std::process::id() == 1
 }
 
-/// Whether dlock runs in the foreground of a terminal.
+/// Returns whether dlock runs in the foreground of a terminal.
 fn is_in_foreground() -> bool {
     File::open("/dev/tty").is_ok_and(|terminal| tcgetpgrp(terminal) == Ok(getpgrp()))
 }
 
-/// An exit status as a shell would give it.
+/// Returns the status that a shell would report.
 pub(crate) fn code(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
@@ -195,8 +202,8 @@ pub(crate) fn code(status: ExitStatus) -> u8 {
     }
 }
 
-/// The end of dlock after a command that ended like this.
-pub(crate) fn likewise(status: ExitStatus) -> Outcome {
+/// Returns the outcome of dlock after a command with this status. After INT dlock ends by INT too.
+pub(crate) fn outcome_of(status: ExitStatus) -> Outcome {
     match status.signal() {
         Some(signal) if signal == Signal::INT.as_raw() => Err(Failure::stopped(Signal::INT)),
         _ => Ok(code(status)),

@@ -1,4 +1,4 @@
-//! Which store dlock uses, and why. Over the usual length, so that every way to choose one is in one file.
+//! The choice of the store: by options, environment, configuration file or default.
 
 use std::{
     env,
@@ -14,47 +14,48 @@ use dlock::{Locks, Registry, Result, Wait, config::Config, driver::StoreUrl};
 
 use crate::exit::{Failure, Outcome};
 
-/// The configuration for all users of the host.
+/// Configuration file for all users of the host.
 pub(crate) const SYSTEM: &str = "/etc/dlock.toml";
 
-/// The scheme of the store inside one process.
+/// URL scheme of the store inside one process, which is useless for the command.
 pub(crate) const MEMORY: &str = "memory";
 
-/// The stores that a command may use: who chose one, and which there are.
+/// The registered stores, and the user's choice among them.
 pub(crate) struct Stores<'a> {
     pub(crate) registry: &'a Registry,
     choice: Choice,
-    /// Which store was chosen, for an error.
-    told: OnceLock<String>,
+    /// Description of the chosen store, for errors.
+    description: OnceLock<String>,
 }
 
-/// What was said about the store, and by what.
+/// The user's choice of a store, and the option or variable that made it.
 enum Choice {
-    /// A URL, or the name of a store of the configuration.
+    /// A URL, or the name of a store in the configuration.
     Store {
         text: OsString,
-        by: &'static str,
+        source: &'static str,
         config: PathBuf,
     },
     Config {
         file: PathBuf,
-        by: &'static str,
+        source: &'static str,
     },
     Nothing,
 }
 
-/// One store.
+/// The chosen store, for one lock or for all.
 pub(crate) struct Chosen {
     place: Place,
-    /// The store without secrets, and why it is this one.
-    pub(crate) shown: String,
-    pub(crate) why: String,
+    /// The store without secrets.
+    pub(crate) display: String,
+    /// Reason for the choice of this store.
+    pub(crate) reason: String,
     lock: Option<String>,
 }
 
 enum Place {
     Url(String),
-    /// The user's own file, which is made with its folder.
+    /// The user's own file, which is created with its folder.
     Own(PathBuf),
     Named {
         config: Config,
@@ -63,16 +64,19 @@ enum Place {
 }
 
 impl<'a> Stores<'a> {
-    /// What the command line and the environment say.
+    /// Reads the choice from the command line and the environment.
     pub(crate) fn new(registry: &'a Registry, matches: &ArgMatches) -> Self {
-        let choice = matches.subcommand().map_or(Choice::Nothing, |(_, of)| choice(of));
-        Self { registry, choice, told: OnceLock::new() }
+        let choice = matches.subcommand().map_or(Choice::Nothing, |(_, arguments)| choice(arguments));
+        Self { registry, choice, description: OnceLock::new() }
     }
 
-    /// The store for a lock, or the one that no rule names.
+    /// Returns the store of a lock, or the default store.
+    ///
+    /// # Errors
+    /// If the configuration is invalid, or the store excludes no other process.
     pub(crate) fn chosen(&self, lock: Option<&str>) -> Outcome<Chosen> {
         let chosen = self.find(lock)?;
-        self.told.set(format!("the store is {}, {}", chosen.shown, chosen.why)).ok();
+        self.description.set(format!("the store is {}, {}", chosen.display, chosen.reason)).ok();
         match &chosen.place {
             Place::Url(url) => check(url)?,
             Place::Named { config, store } => {
@@ -80,7 +84,7 @@ impl<'a> Stores<'a> {
                     check(url)?;
                     if is_relative(url) {
                         return Err(Failure::config(format!(
-                            "store `{store}` is a file with a relative path, which would be another file in each folder; write an absolute one"
+                            "store `{store}` has a relative path, which would be a different file in each folder; write an absolute path"
                         )));
                     }
                 }
@@ -90,12 +94,12 @@ impl<'a> Stores<'a> {
         Ok(chosen)
     }
 
-    /// Which store it is, for an error that does not know it.
-    pub(crate) fn which(&self) -> String {
-        match (self.told.get(), &self.choice) {
-            (Some(told), _) => told.clone(),
-            (None, Choice::Store { by, .. } | Choice::Config { by, .. }) => {
-                format!("the store is what {by} says")
+    /// Describes the store, for errors that do not name it.
+    pub(crate) fn describe(&self) -> String {
+        match (self.description.get(), &self.choice) {
+            (Some(description), _) => description.clone(),
+            (None, Choice::Store { source, .. } | Choice::Config { source, .. }) => {
+                format!("the store is that of {source}")
             }
             (None, Choice::Nothing) => {
                 format!("neither --store, DLOCK_STORE, --config, DLOCK_CONFIG nor {SYSTEM} names a store")
@@ -104,47 +108,48 @@ impl<'a> Stores<'a> {
     }
 
     fn find(&self, lock: Option<&str>) -> Outcome<Chosen> {
-        let (place, shown, why) = match &self.choice {
-            Choice::Store { text, by, config } => match text.to_str() {
-                // The text is not shown, because it may hold a password.
+        let (place, display, reason) = match &self.choice {
+            Choice::Store { text, source, config } => match text.to_str() {
+                // The message omits the text, because it may contain a password.
                 None => {
                     return Err(Failure::config("the store's URL is not UTF-8; see --store and DLOCK_STORE"));
                 }
-                Some(name) if is_name(name) && is_there(config) => {
-                    let why = format!("as {by} says, in {}", config.display());
-                    named(config, Some(name), None, why)?
+                Some(name) if is_name(name) && exists(config) => {
+                    let reason = format!("as {source} says, in {}", config.display());
+                    named(config, Some(name), None, reason)?
                 }
                 Some(url) => {
-                    let shown = url.parse::<StoreUrl>().map_or("no URL".to_owned(), |url| format!("`{url}`"));
-                    (Place::Url(url.to_owned()), shown, format!("as {by} says"))
+                    let display =
+                        url.parse::<StoreUrl>().map_or("not a URL".to_owned(), |url| format!("`{url}`"));
+                    (Place::Url(url.to_owned()), display, format!("as {source} says"))
                 }
             },
-            Choice::Config { file, by } => {
-                named(file, None, lock, format!("in {}, as {by} says", file.display()))?
+            Choice::Config { file, source } => {
+                named(file, None, lock, format!("in {}, as {source} says", file.display()))?
             }
-            Choice::Nothing if is_there(Path::new(SYSTEM)) => {
+            Choice::Nothing if exists(Path::new(SYSTEM)) => {
                 named(Path::new(SYSTEM), None, lock, format!("in {SYSTEM}, for all users of this host"))?
             }
             Choice::Nothing => {
-                let file = own()?;
-                let shown = format!("the user's own file `{}`", file.display());
-                let why = format!(
+                let file = own_file()?;
+                let display = format!("the user's own file `{}`", file.display());
+                let reason = format!(
                     "because neither --store, DLOCK_STORE, --config, DLOCK_CONFIG nor {SYSTEM} names one; other users have files of their own"
                 );
-                (Place::Own(file), shown, why)
+                (Place::Own(file), display, reason)
             }
         };
-        Ok(Chosen { place, shown, why, lock: lock.map(str::to_owned) })
+        Ok(Chosen { place, display, reason, lock: lock.map(str::to_owned) })
     }
 }
 
 impl Chosen {
-    /// Connects. Makes the folder of the user's own file if need be.
+    /// Connects to the store. Creates the folder of the user's own file if it does not exist.
     pub(crate) async fn connect(&self, registry: &Registry) -> Result<Locks> {
         match (&self.place, &self.lock) {
             (Place::Url(url), _) => registry.connect(url).await,
             (Place::Own(file), _) => {
-                make_folder(file)?;
+                create_folder(file)?;
                 registry.connect(&url(file)?).await
             }
             (Place::Named { config, .. }, Some(lock)) => config.connect_for(registry, lock).await,
@@ -152,7 +157,7 @@ impl Chosen {
         }
     }
 
-    /// How long to wait, if the configuration says so.
+    /// Returns the wait limit of the configuration, if it sets one.
     pub(crate) fn wait(&self) -> Option<Wait> {
         match (&self.place, &self.lock) {
             (Place::Named { config, .. }, Some(lock)) => config.wait_of(lock),
@@ -160,7 +165,7 @@ impl Chosen {
         }
     }
 
-    /// The URL, if it is one.
+    /// Returns the URL of the store, if it has one.
     pub(crate) fn url(&self) -> Option<StoreUrl> {
         match &self.place {
             Place::Url(url) => url.parse().ok(),
@@ -172,47 +177,48 @@ impl Chosen {
         }
     }
 
-    /// Whether it is a file that is not made yet. Only somebody who takes a lock makes it.
-    pub(crate) fn is_unmade(&self) -> bool {
-        let is_unmade = |file: &Path| matches!(file.try_exists(), Ok(false));
+    /// Returns whether the store is a file that does not exist yet. Only an acquisition creates it.
+    pub(crate) fn is_missing(&self) -> bool {
+        let is_missing = |file: &Path| matches!(file.try_exists(), Ok(false));
         match (&self.place, self.url()) {
-            (Place::Own(file), _) => is_unmade(file),
-            // What else a URL has in it is a mistake, which the driver tells.
+            (Place::Own(file), _) => is_missing(file),
+            // The driver reports invalid parts of a URL.
             (_, Some(url))
                 if url.scheme() == "sqlite" && url.hosts().is_empty() && url.allow(&["who"]).is_ok() =>
             {
                 let file = Path::new(url.path());
-                // Where no folder is, nobody can make a file: that is a mistake, and the driver tells it.
+                // The driver reports a missing folder, in which no file can be created.
                 let folder = file.parent().filter(|folder| *folder != Path::new(""));
-                is_unmade(file) && folder.is_none_or(Path::is_dir)
+                is_missing(file) && folder.is_none_or(Path::is_dir)
             }
             _ => false,
         }
     }
 }
 
-/// What the arguments and the variables say. A command line goes before the environment.
+/// Reads the choice from arguments and variables. The command line has priority over the
+/// environment.
 fn choice(matches: &ArgMatches) -> Choice {
-    let told = |id: &str| {
-        // A command without a store does not know the argument.
+    let value = |id: &str| {
+        // Not all commands have the argument.
         let text = matches.try_get_one::<OsString>(id).ok()??;
         (!text.is_empty() || id == "store").then_some((text.clone(), matches.value_source(id)?))
     };
-    let config = told("config");
+    let config = value("config");
     let file = || config.as_ref().map_or(PathBuf::from(SYSTEM), |(file, _)| PathBuf::from(file));
     let is_typed = |source: ValueSource| source == ValueSource::CommandLine;
-    match (told("store"), &config) {
-        (Some((text, source)), config)
-            if is_typed(source)
+    match (value("store"), &config) {
+        (Some((text, value_source)), config)
+            if is_typed(value_source)
                 || is_name_of(&text)
                 || !config.as_ref().is_some_and(|(_, source)| is_typed(*source)) =>
         {
-            let by = if is_typed(source) { "--store" } else { "DLOCK_STORE" };
-            Choice::Store { text, by, config: file() }
+            let source = if is_typed(value_source) { "--store" } else { "DLOCK_STORE" };
+            Choice::Store { text, source, config: file() }
         }
-        (_, Some((_, source))) => {
-            let by = if is_typed(*source) { "--config" } else { "DLOCK_CONFIG" };
-            Choice::Config { file: file(), by }
+        (_, Some((_, value_source))) => {
+            let source = if is_typed(*value_source) { "--config" } else { "DLOCK_CONFIG" };
+            Choice::Config { file: file(), source }
         }
         _ => Choice::Nothing,
     }
@@ -222,21 +228,24 @@ fn is_name_of(text: &OsStr) -> bool {
     text.to_str().is_some_and(is_name)
 }
 
-/// Whether it may be the name of a store of a configuration: neither a URL nor a path.
+/// Returns whether a text may name a store of a configuration: it is neither a URL nor a path.
 fn is_name(text: &str) -> bool {
     !text.is_empty() && !text.contains([':', '/']) && !text.starts_with(['.', '~'])
 }
 
-/// Whether there is a file. One that cannot be looked at is there: it must not be passed over in silence.
-fn is_there(file: &Path) -> bool {
+/// Returns whether a file exists. An inaccessible file counts as existing, because it must not be
+/// ignored silently.
+fn exists(file: &Path) -> bool {
     file.try_exists().unwrap_or(true)
 }
 
+/// Reads a configuration. Returns the store with this name, the store of a lock, or the default
+/// store, with its description and the completed reason.
 fn named(
     file: &Path,
     name: Option<&str>,
     lock: Option<&str>,
-    why: String,
+    reason: String,
 ) -> Outcome<(Place, String, String)> {
     let config = Config::from_file(file)?;
     let store = match (name, lock) {
@@ -248,19 +257,18 @@ fn named(
         let known = config.stores().collect::<Vec<_>>().join(", ");
         Failure::config(format!("there is no store `{store}` in {}; there are: {known}", file.display()))
     };
-    let shown = format!("`{}`", config.shown(store).ok_or_else(unknown)?);
-    let why = format!("store `{store}` {why}");
-    // A store that is asked for by its name is not chosen by rules.
+    let display = format!("`{}`", config.shown(store).ok_or_else(unknown)?);
+    let reason = format!("store `{store}` {reason}");
     let store = store.to_owned();
-    Ok((Place::Named { config, store }, shown, why))
+    Ok((Place::Named { config, store }, display, reason))
 }
 
-/// Refuses what excludes nobody, and what a shell or another program would understand.
+/// Refuses `memory:`, which excludes no other process, and texts that only look like URLs.
 fn check(url: &str) -> Outcome<()> {
     if url.split_once(':').is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case(MEMORY)) {
         return Err(Failure::config(
-            "`memory:` is a store inside one process, so two commands would not exclude each other; leave --store out \
-             for the host's or the user's own, or give a store that processes share, for example `sqlite:/path/locks.db`",
+            "`memory:` is a store inside one process, so two commands would not exclude each other; omit --store to \
+             use the store of the host or the user, or name a store that processes share, for example `sqlite:/path/locks.db`",
         ));
     }
     advice(url).map_or(Ok(()), |advice| Err(Failure::config(advice)))
@@ -270,68 +278,68 @@ fn is_relative(url: &str) -> bool {
     url.parse::<StoreUrl>().is_ok_and(|url| url.scheme() == "sqlite" && Path::new(url.path()).is_relative())
 }
 
-/// What to write in place of a text that a shell, or another program, would understand.
+/// Returns the correction of a text that a shell or another program would accept in place of a URL.
 fn advice(url: &str) -> Option<&'static str> {
     let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
     let is_port = !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit());
     match scheme {
         _ if scheme.starts_with(['/', '.', '~']) => Some(
-            "the store is a path, and must be a URL: write `sqlite:` before the path of a file, for example `sqlite:/path/locks.db`",
+            "the store is a path, but must be a URL; write `sqlite:` before the path of a file, for example `sqlite:/path/locks.db`",
         ),
-        _ if rest.starts_with('~') => Some(
-            "`~` means nothing inside of a URL, since no shell replaces it there; write `sqlite:$HOME/…` in double quotes",
-        ),
+        _ if rest.starts_with('~') => {
+            Some("the shell does not expand `~` inside a URL; write `sqlite:$HOME/…` in double quotes")
+        }
         _ if is_port => Some(
-            "the store is a host and a port, and must be a URL: write its scheme before it, for example `redis://HOST:PORT`",
+            "the store is a host and a port, but must be a URL; write its scheme before it, for example `redis://HOST:PORT`",
         ),
         _ => None,
     }
 }
 
-/// The file of a user who chose no store.
-fn own() -> Outcome<PathBuf> {
+/// Returns the default store of a user, a file in the state folder.
+fn own_file() -> Outcome<PathBuf> {
     let set = |key| env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from);
-    // As the standard for these folders says, a relative one does not count.
+    // The XDG standard says to ignore relative paths.
     let state = set("XDG_STATE_HOME").filter(|path| path.is_absolute());
-    let place = match (state, set("HOME")) {
+    let state_dir = match (state, set("HOME")) {
         (Some(state), _) => state,
-        (None, Some(home)) if home.is_absolute() => home.join(".local/state"),
-        (None, home) => {
-            let home = home.map_or("HOME is not set".to_owned(), |home| {
-                format!("HOME is `{}`, which is no absolute path", home.display())
+        (None, Some(home_dir)) if home_dir.is_absolute() => home_dir.join(".local/state"),
+        (None, home_dir) => {
+            let problem = home_dir.map_or("HOME is not set".to_owned(), |home_dir| {
+                format!("HOME is `{}`, which is not an absolute path", home_dir.display())
             });
             return Err(Failure::config(format!(
-                "no store: {home}; set DLOCK_STORE, for a service for example to `sqlite:/var/lib/dlock/locks.db`, \
+                "no store: {problem}; set DLOCK_STORE, for a service for example to `sqlite:/var/lib/dlock/locks.db`, \
                  or name a store for all users of this host in {SYSTEM}"
             )));
         }
     };
-    Ok(place.join("dlock/locks.db"))
+    Ok(state_dir.join("dlock/locks.db"))
 }
 
-/// The default for people: what `--help` names.
-pub(crate) fn shown_default() -> String {
-    match own() {
-        _ if is_there(Path::new(SYSTEM)) => format!("what {SYSTEM} names"),
+/// Describes the default store for `--help`.
+pub(crate) fn describe_default() -> String {
+    match own_file() {
+        _ if exists(Path::new(SYSTEM)) => format!("the store of {SYSTEM}"),
         Ok(file) => format!("`{}`", file.display()),
-        Err(_) => "none, because there is no HOME".to_owned(),
+        Err(_) => "none, because HOME is not set".to_owned(),
     }
 }
 
-/// Makes the folder of the user's own file, for the user alone.
-fn make_folder(file: &Path) -> Result<()> {
+/// Creates the folder of the user's own file, with access for the user only.
+fn create_folder(file: &Path) -> Result<()> {
     let Some(folder) = file.parent() else { return Ok(()) };
     DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| {
-        let shown = folder.display();
+        let folder = folder.display();
         dlock::Error::InvalidConfig {
             reason: format!(
-                "cannot make the folder {shown} for the locks: {error}; set DLOCK_STORE to another store"
+                "cannot create the folder {folder} for the locks: {error}; set DLOCK_STORE to another store"
             ),
         }
     })
 }
 
-/// The URL of the store in a file.
+/// Returns the URL of the store in a file.
 pub(crate) fn url(file: &Path) -> Result<String> {
     let path = file.to_str().ok_or_else(|| dlock::Error::InvalidConfig {
         reason: format!("{} is not UTF-8, as a store's path must be; set DLOCK_STORE", file.display()),

@@ -1,4 +1,5 @@
-//! Completion of the command line. The script of a shell asks dlock itself, which also knows the names of the locks.
+//! Completion of the command line. The shell's script calls dlock, which also completes the names
+//! of locks.
 
 use std::{env, ffi::OsStr, io, time::Duration};
 
@@ -17,34 +18,34 @@ use crate::{
     output,
 };
 
-/// Set by the script when it asks: to the name of the shell.
-const ASKED: &str = "DLOCK_COMPLETE";
+/// Variable that the script sets to the name of the shell when it calls dlock.
+const VARIABLE: &str = "DLOCK_COMPLETE";
 
-/// How long somebody who presses a key waits for names.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Maximum time to list the names of locks after a key press.
+const LIST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Answers the script of a shell, if that has called, and ends the process.
-pub(crate) fn answer(registry: &Registry) {
-    CompleteEnv::with_factory(|| with_names(registry)).var(ASKED).complete();
+/// If a shell's script has called dlock, prints the completions and ends the process.
+pub(crate) fn complete(registry: &Registry) {
+    CompleteEnv::with_factory(|| with_names(registry)).var(VARIABLE).complete();
 }
 
-/// Prints the script of a shell.
+/// Prints the completion script of a shell.
 pub(crate) fn script(shell: Shell) -> Outcome {
     let mut script = Vec::new();
     let completer = Shells::builtins();
-    let written = match completer.completer(&shell.to_string()) {
-        Some(completer) => completer.write_registration(ASKED, "dlock", "dlock", "dlock", &mut script),
+    let result = match completer.completer(&shell.to_string()) {
+        Some(completer) => completer.write_registration(VARIABLE, "dlock", "dlock", "dlock", &mut script),
         None => Err(io::ErrorKind::Unsupported.into()),
     };
-    written.map_err(|error| Failure::internal("cannot write the script", &error))?;
+    result.map_err(|error| Failure::internal("cannot write the script", &error))?;
     output::print(&script).map(|()| OK)
 }
 
-/// The command for clap, which completes the names of locks too.
+/// Returns the command for clap, with completion of lock names.
 fn with_names(registry: &Registry) -> clap::Command {
     let stores = registry.clone();
-    let completer = ArgValueCompleter::new(move |begun: &OsStr| -> Vec<CompletionCandidate> {
-        names(&stores, begun).unwrap_or_default().into_iter().map(CompletionCandidate::new).collect()
+    let completer = ArgValueCompleter::new(move |prefix: &OsStr| -> Vec<CompletionCandidate> {
+        names(&stores, prefix).unwrap_or_default().into_iter().map(CompletionCandidate::new).collect()
     });
     let mut cli = Cli::with(registry);
     for command in cli.get_subcommands_mut().filter(|command| has(command, "store")) {
@@ -59,20 +60,21 @@ fn has(command: &clap::Command, id: &str) -> bool {
     command.get_arguments().any(|arg| arg.get_id() == id)
 }
 
-/// The names that begin like this, of the store that the words on the command line so far and the environment choose. Nothing is
-/// said of an error, since somebody is typing; and no store is made.
-fn names(registry: &Registry, begun: &OsStr) -> Option<Vec<String>> {
+/// Returns the names with this prefix in the store that the unfinished command line and the
+/// environment choose. `None` after any error, because a message would disturb the user's input.
+/// Creates no store.
+fn names(registry: &Registry, prefix: &OsStr) -> Option<Vec<String>> {
     let words = env::args_os().skip_while(|word| word != "--").skip(1);
     let matches = Cli::with(registry).ignore_errors(true).try_get_matches_from(words).ok()?;
     let stores = Stores::new(registry, &matches);
-    let chosen = stores.chosen(None).ok().filter(|chosen| !chosen.is_unmade())?;
+    let chosen = stores.chosen(None).ok().filter(|chosen| !chosen.is_missing())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
-    let asked = async {
+    let listing = async {
         let locks = chosen.connect(registry).await?;
-        locks.list(begun.to_str().unwrap_or_default()).await
+        locks.list(prefix.to_str().unwrap_or_default()).await
     };
-    let states = runtime.block_on(async { timeout(PATIENCE, asked).await });
-    // A store that hangs must not keep the shell waiting.
+    let states = runtime.block_on(async { timeout(LIST_TIMEOUT, listing).await });
+    // A store that hangs must not block the shell.
     runtime.shutdown_background();
     Some(states.ok()?.ok()?.into_iter().map(|state| state.name.to_string()).collect())
 }

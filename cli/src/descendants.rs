@@ -1,8 +1,9 @@
-//! The processes that a command has started, and those that they have started.
+//! The descendants of the command: its children, their children, and so on.
 
 use rustix::process::Pid;
 
-/// Makes dlock the parent of descendants whose own parents have ended, so that it finds them all. Returns whether it has.
+/// Makes orphaned descendants children of dlock, so that it finds all of them. Returns whether this
+/// succeeded.
 #[cfg(target_os = "linux")]
 pub(crate) fn adopt() -> bool {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).is_ok()
@@ -13,22 +14,25 @@ pub(crate) fn adopt() -> bool {
     false
 }
 
-/// All descendants of this process that have not ended, but for these and their own descendants. None where the system does not
-/// tell.
+/// Returns the running descendants of this process, except `others` and their descendants. Empty if
+/// the system does not list processes.
 pub(crate) fn all_but(others: &[Pid]) -> Vec<Pid> {
     let processes = table();
     let mut found = vec![rustix::process::getpid()];
     let mut at = 0;
     while let Some(parent) = found.get(at).copied() {
         found.extend(
-            processes.iter().filter(|(pid, of)| *of == parent && !others.contains(pid)).map(|(pid, _)| *pid),
+            processes
+                .iter()
+                .filter(|(pid, its_parent)| *its_parent == parent && !others.contains(pid))
+                .map(|(pid, _)| *pid),
         );
         at += 1;
     }
     found.split_off(1)
 }
 
-/// All processes that have not ended, each with its parent.
+/// Returns all running processes, each with its parent.
 fn table() -> Vec<(Pid, Pid)> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
@@ -39,20 +43,21 @@ fn table() -> Vec<(Pid, Pid)> {
     .collect()
 }
 
-/// What the system tells about a process.
+/// Status of a process, from `/proc`.
 pub(crate) struct Status {
     parent: i32,
-    /// Whether only its exit status is left, which its parent has not read.
+    /// Whether the process is a zombie: it has ended, and its parent has not read the exit status.
     pub(crate) has_ended: bool,
-    /// Start time, in clock ticks since the system was booted. With it, a process is not taken for a later one of its number.
+    /// Start time in clock ticks since boot. It distinguishes a process from a later process with
+    /// the same number.
     pub(crate) started: u64,
 }
 
 impl Status {
-    /// `None` if there is no such process, or the system does not tell.
+    /// Reads the status. `None` if the process does not exist, or if the system has no `/proc`.
     pub(crate) fn of(pid: i32) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name of the program is in parentheses, and may contain some itself.
+        // The name of the program is in parentheses, and may contain parentheses itself.
         let fields: Vec<_> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
         let has_ended = matches!(*fields.first()?, "Z" | "X");

@@ -1,8 +1,9 @@
-//! The exec step: a second dlock process asks to be killed with the first, and then becomes the command.
+//! The exec step: a second dlock process requests to be killed with the first, and then executes
+//! the command in its place.
 //!
-//! A command must not outlive the dlock that renews its lock. Only the command's own process can ask the kernel to be
-//! killed with its parent. So dlock starts itself once more; the new process asks for that, and then executes the command
-//! in its place.
+//! A command must not outlive the dlock that renews its lock. Only the process of the command
+//! itself can request from the kernel to be killed with its parent. Therefore dlock starts its own
+//! program again, and the new process makes this request before it executes the command.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -13,53 +14,54 @@ use std::{
 
 use crate::exit::Failure;
 
-/// The first argument that selects this step.
+/// First argument that selects this step.
 pub(crate) const STEP: &str = "__exec";
 
-/// A command that is about to be spawned.
+/// Returns the command to spawn, which the kernel kills when this process ends.
 #[cfg(target_os = "linux")]
 pub(crate) fn tied(words: &[OsString]) -> Command {
-    // Not the path of the program: a new version may have replaced dlock while it waited.
+    // Not the path of the program, because a new version may have replaced dlock during the wait.
     let mut step = Command::new("/proc/self/exe");
     step.arg0("dlock").arg(STEP).arg(std::process::id().to_string()).args(words);
     step
 }
 
-/// A command that is about to be spawned. Nothing ties it to us here.
+/// Returns the command to spawn. On this system it may outlive dlock.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn tied(words: &[OsString]) -> Command {
-    bare(words)
+    untied(words)
 }
 
-/// What a failure to spawn a [`tied`] command means.
-pub(crate) fn unspawned(command: &Command, error: &io::Error) -> Failure {
+/// Converts an error of spawning a [`tied`] command into a failure.
+pub(crate) fn spawn_failure(command: &Command, error: &io::Error) -> Failure {
     if error.kind() == io::ErrorKind::ArgumentListTooLong {
-        // The step before the command has one argument more than the command itself.
+        // The exec step has more arguments than the command itself.
         let program = command.get_args().nth(2).unwrap_or(command.get_program());
         Failure::exec(&program.to_string_lossy(), error)
     } else if cfg!(target_os = "linux") {
-        Failure::internal("cannot start the command: no new process", error)
+        Failure::internal("cannot create a process for the command", error)
     } else {
-        unexecuted(command, error)
+        exec_failure(command, error)
     }
 }
 
-/// The step itself, with the words that [`tied`] gave it. Returns only if the command cannot be executed.
+/// Runs the exec step with the arguments from [`tied`]. Returns only if the command cannot be
+/// executed.
 pub(crate) fn step(mut words: impl Iterator<Item = OsString>) -> Failure {
     let parent = words.next().and_then(|word| word.to_str()?.parse().ok());
     let words: Vec<_> = words.collect();
     let (Some(parent), false) = (parent, words.is_empty()) else {
-        return Failure::usage(format!("`{STEP}` is for dlock itself; write `dlock run NAME -- CMD ARGS…`"));
+        return Failure::usage(format!("`{STEP}` is internal to dlock; write `dlock run NAME -- CMD ARGS…`"));
     };
     match tie(parent) {
-        Ok(true) => become_it(bare(&words)),
-        // The dlock that started us is dead, so nobody renews its lock any more.
+        Ok(true) => execute(untied(&words)),
+        // The parent dlock has ended and no longer renews the lock.
         Ok(false) => Failure::orphaned(),
-        Err(error) => Failure::internal("cannot tie the command to its lock", &error),
+        Err(error) => Failure::internal("cannot bind the command to the life of dlock", &error),
     }
 }
 
-/// Asks to be killed with the parent. `false` if the expected parent is gone already.
+/// Requests to be killed with the parent. Returns `false` if the expected parent has already ended.
 #[cfg(target_os = "linux")]
 fn tie(parent: i32) -> io::Result<bool> {
     use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
@@ -72,19 +74,19 @@ fn tie(_parent: i32) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Turns this process into the command. Returns only if it cannot.
+/// Executes the command in place of this process. Returns only if that fails.
 pub(crate) fn replace(words: &[OsString], prepare: impl FnOnce(&mut Command)) -> Failure {
-    let mut command = bare(words);
+    let mut command = untied(words);
     prepare(&mut command);
-    become_it(command)
+    execute(command)
 }
 
-fn become_it(mut command: Command) -> Failure {
+fn execute(mut command: Command) -> Failure {
     let error = command.exec();
-    unexecuted(&command, &error)
+    exec_failure(&command, &error)
 }
 
-fn bare(words: &[OsString]) -> Command {
+fn untied(words: &[OsString]) -> Command {
     let (program, arguments) =
         words.split_first().map_or((OsStr::new(""), words), |(word, rest)| (word, rest));
     let mut command = Command::new(program);
@@ -92,6 +94,6 @@ fn bare(words: &[OsString]) -> Command {
     command
 }
 
-fn unexecuted(command: &Command, error: &io::Error) -> Failure {
+fn exec_failure(command: &Command, error: &io::Error) -> Failure {
     Failure::exec(&command.get_program().to_string_lossy(), error)
 }

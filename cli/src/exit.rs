@@ -1,4 +1,5 @@
-//! Exit statuses, and which one an error has. The numbers are those of `sysexits.h` and of the shells.
+//! Exit statuses, and the mapping of errors to them. The numbers are those of `sysexits.h` and of
+//! the shells.
 
 use std::{
     error::Error as StdError,
@@ -12,7 +13,7 @@ use rustix::process::Signal;
 use crate::{output, signals};
 
 pub(crate) const OK: u8 = 0;
-/// The status of a command that asks a question, if the answer is no.
+/// Negative result of a command that tests something, such as `inspect` of a free lock.
 pub(crate) const NO: u8 = 1;
 pub(crate) const USAGE: u8 = 64;
 const UNREACHABLE: u8 = 69;
@@ -23,31 +24,31 @@ const CONFIG: u8 = 78;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-/// What the statuses of `run` and `try` mean, beside the command's own.
+/// Statuses of `run` and `try` in addition to the command's own, with their meanings.
 const OF_A_RUN: [(u8, &str); 4] = [
-    (BUSY, "the lock was not had in time (or what -E says); of `acquire` too"),
-    (LOST, "the lock was lost while the command ran, which was stopped; or a ticket has lost its lock"),
+    (BUSY, "the lock was not free within the wait limit (or the status of -E); of `acquire` too"),
+    (LOST, "the lock was lost, and dlock stopped the command; or the lock of the ticket was lost"),
     (NOT_EXECUTABLE, "the command cannot be executed"),
     (NOT_FOUND, "the command was not found"),
 ];
 
-/// What the statuses of every command mean.
+/// Statuses that every command may return, with their meanings.
 const OF_ALL: [(u8, &str); 5] = [
-    (USAGE, "usage: an option, a name, or a kind of lock that cannot be had"),
-    (UNREACHABLE, "the store cannot be reached, or cannot write for now (a full disk, for example)"),
+    (USAGE, "usage: an invalid option or name, or a kind of lock that the store does not support"),
+    (UNREACHABLE, "the store cannot be reached, or cannot write at present (a full disk, for example)"),
     (INTERNAL, "an error inside dlock"),
-    (CONFIG, "configuration: the URL, an unknown scheme, a store that refuses (rights, damage)"),
-    (NO, "of `inspect` and `unlock`: nobody has the lock"),
+    (CONFIG, "configuration: the URL, an unknown scheme, or a store that refuses (rights, damage)"),
+    (NO, "of `inspect` and `unlock`: the lock is not held"),
 ];
 
-/// The statuses as `--help` tells them.
+/// Returns the section of `--help` about exit statuses.
 pub(crate) fn help() -> String {
     let rows = |rows: &[(u8, &str)]| -> String {
         rows.iter().map(|(status, meaning)| format!("{status:>4}   {meaning}\n")).collect()
     };
     format!(
         "Exit status of `run` and `try` with a command: the command's own, 128+N if signal N killed it, or\n\n{}\n\
-         and of every command\n\n{}128+N  signal N ended the waiting\n",
+         and of every command\n\n{}128+N  signal N ended the wait\n",
         rows(&OF_A_RUN),
         rows(&OF_ALL),
     )
@@ -56,14 +57,14 @@ pub(crate) fn help() -> String {
 /// The result of a command.
 pub(crate) type Outcome<T = u8> = Result<T, Failure>;
 
-/// Why a command ends early: its exit status, and what to say about it, if anything.
+/// The reason why a command ends early: its exit status, and a message unless it is silent.
 #[derive(Debug)]
 pub(crate) struct Failure {
     status: u8,
     message: Option<String>,
-    /// The message is about the store, and does not know which it is.
+    /// Whether the message is about the store but does not name it.
     about_store: bool,
-    /// Somebody pressed Ctrl-C.
+    /// Whether the user pressed Ctrl-C.
     interrupted: bool,
 }
 
@@ -93,7 +94,7 @@ impl Failure {
         Self::new(LOST, format!("{error}; {then}"))
     }
 
-    /// The command could not be executed.
+    /// Creates the failure of a command that could not be executed.
     pub(crate) fn exec(command: &str, error: &io::Error) -> Self {
         let (status, hint) = match error.kind() {
             ErrorKind::ArgumentListTooLong => {
@@ -106,18 +107,19 @@ impl Failure {
         Self::new(status, format!("cannot run `{}`: {error}; {hint}", command.escape_debug()))
     }
 
-    /// A signal ended the waiting, or the command: everybody knows why.
+    /// Creates the silent failure after a signal that ended the wait or the command.
     pub(crate) fn stopped(signal: Signal) -> Self {
         let interrupted = signal == Signal::INT;
         Self { status: killed(signal.as_raw()), message: None, about_store: false, interrupted }
     }
 
-    /// No message, for a process that nobody waits for any more.
+    /// Creates the silent failure of a process whose parent has ended.
     pub(crate) fn orphaned() -> Self {
         Self { status: LOST, message: None, about_store: false, interrupted: false }
     }
 
-    /// Replaces the status that means that the lock is busy, and says nothing of it if that is what is wanted.
+    /// Replaces the status of a busy lock, and removes the message if `is_silent`. Does not change
+    /// other failures.
     pub(crate) fn busy_as(self, status: u8, is_silent: bool) -> Self {
         if self.status != BUSY {
             return self;
@@ -125,12 +127,12 @@ impl Failure {
         Self { status, message: self.message.filter(|_| !is_silent), ..self }
     }
 
-    /// Whether the lock was lost: then nothing is left to be released.
+    /// Returns whether the lock was lost, so that there is nothing to release.
     pub(crate) fn is_loss(&self) -> bool {
         self.status == LOST
     }
 
-    /// Adds to the message.
+    /// Appends a text to the message.
     pub(crate) fn and(mut self, more: &str) -> Self {
         if let Some(message) = &mut self.message {
             message.push_str(more);
@@ -138,22 +140,22 @@ impl Failure {
         self
     }
 
-    /// Says which store it is, where the message is about that.
-    pub(crate) fn of_store(self, which: &str) -> Self {
-        if self.about_store { self.and(&format!("; {which}")) } else { self }
+    /// Appends the name of the store, if the message is about the store.
+    pub(crate) fn of_store(self, store: &str) -> Self {
+        if self.about_store { self.and(&format!("; {store}")) } else { self }
     }
 
-    /// Prints the message now, and not again at the end.
-    pub(crate) fn said(mut self) -> Self {
+    /// Prints the message at once, and removes it so that it is not printed again at the end.
+    pub(crate) fn printed(mut self) -> Self {
         if let Some(message) = self.message.take() {
             output::say(&message);
         }
         self
     }
 
-    /// Prints the message if it was not printed yet, and returns the exit code.
+    /// Prints the message, unless that was done before, and returns the exit code.
     pub(crate) fn report(self) -> ExitCode {
-        let Self { status, interrupted, .. } = self.said();
+        let Self { status, interrupted, .. } = self.printed();
         if interrupted {
             output::flush();
             signals::die_of_interrupt();
@@ -169,18 +171,19 @@ impl From<Error> for Failure {
             Error::Lost { .. } => (LOST, ""),
             Error::WrongKind { .. } => (
                 USAGE,
-                "; the kind is chosen by --read, --write, --fair or --slots, or by none of them for a plain lock",
+                "; select another kind with --read, --write, --fair or --slots, or a plain lock without them",
             ),
             Error::Unsupported { .. } => (
                 USAGE,
-                "; choose another store, or if it is about the kind of lock: --read, --write, --fair, --slots, or none of them",
+                "; use another store, or select another kind with --read, --write, --fair or --slots, or a plain lock without them",
             ),
             Error::Deadlock { .. } | Error::InvalidName { .. } | Error::InvalidOptions { .. } => (USAGE, ""),
             Error::InvalidConfig { .. } => (CONFIG, ""),
             Error::Unavailable { .. } | Error::Unwritable { .. } => (UNREACHABLE, ""),
-            // Rights, corruption, a version: trying again does not help, because somebody must repair the store.
+            // Rights, corruption or a version. A retry does not help, because a person must repair
+            // the store.
             Error::Refused { .. } => (CONFIG, ""),
-            // No command closes its client and goes on.
+            // No command uses a client after it has closed it.
             Error::Closed { .. } => (INTERNAL, ""),
             _ => (INTERNAL, ""),
         };
@@ -189,7 +192,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// An error and its causes.
+/// Returns the messages of an error and its causes in one line.
 pub(crate) fn chain(error: &dyn StdError) -> String {
     let mut message = error.to_string();
     let mut source = error.source();
@@ -204,7 +207,7 @@ pub(crate) fn chain(error: &dyn StdError) -> String {
     message
 }
 
-/// The status of a process that a signal killed, as shells give it.
+/// Returns the status that shells report for a process that a signal has killed.
 pub(crate) fn killed(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }
@@ -234,8 +237,8 @@ mod tests {
             (Error::Refused { store, source: "why".into() }, 78),
             (Error::NoRuntime { name: name() }, 70),
         ] {
-            let shown = format!("{error:?}");
-            assert_eq!(Failure::from(error).status, status, "{shown}");
+            let text = format!("{error:?}");
+            assert_eq!(Failure::from(error).status, status, "{text}");
         }
     }
 
@@ -263,6 +266,6 @@ mod tests {
         assert_eq!(Failure::busy("x").busy_as(9, false).status, 9);
         assert_eq!(Failure::usage("x").busy_as(9, true).status, 64);
         assert_eq!(Failure::busy("x").busy_as(9, true).message, None);
-        assert!(Failure::usage("x").busy_as(9, true).message.is_some(), "an error is told");
+        assert!(Failure::usage("x").busy_as(9, true).message.is_some(), "a usage error has no message");
     }
 }

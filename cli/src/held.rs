@@ -1,4 +1,5 @@
-//! Which locks the parent processes hold. They say so in an environment variable, and the store must confirm it.
+//! Locks that outer dlock processes hold. An environment variable lists them, and the store must
+//! confirm each one.
 
 use std::{env, fs};
 
@@ -10,24 +11,25 @@ use crate::{
     exit::{Failure, Outcome},
 };
 
-/// The variable in which a dlock tells child processes which locks it and its parents hold. Private: its form may change.
+/// Variable with the locks that a dlock and its outer dlocks hold, for nested dlocks. Its format is
+/// private and may change.
 pub(crate) const VARIABLE: &str = "DLOCK_HELD";
 
-/// One lock that a dlock among the parent processes holds, unless it has lost it.
+/// A lock that an outer dlock holds, unless it has lost it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Held {
     store: String,
     name: String,
     kind: String,
     token: Option<u64>,
-    /// The id of the hold: somebody else's hold may be of the same kind.
+    /// Id of the hold. Another holder's hold may have the same name and kind.
     claim: String,
-    /// The dlock that holds it.
+    /// Process that holds the lock.
     #[serde(default)]
     run: Option<Run>,
 }
 
-/// A process of dlock. A process of the same number that was started later is another one.
+/// A dlock process. The start time distinguishes it from a later process with the same number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Run {
     pid: i32,
@@ -37,15 +39,16 @@ struct Run {
 }
 
 impl Run {
-    /// This process. `None` where the system does not tell when it was started.
-    fn here() -> Option<Self> {
+    /// Returns this process. `None` if the system does not report its start time.
+    fn this_process() -> Option<Self> {
         let pid = i32::try_from(std::process::id()).ok()?;
         Some(Self { pid, started: Status::of(pid)?.started, namespace: namespace()? })
     }
 
-    /// Whether it has not ended yet, as far as this process can see.
-    fn lives(&self) -> bool {
-        let is_visible = namespace().is_some_and(|here| here == self.namespace);
+    /// Returns whether the process still runs. A process in another namespace cannot be checked and
+    /// counts as running.
+    fn is_running(&self) -> bool {
+        let is_visible = namespace().is_some_and(|own| own == self.namespace);
         !is_visible
             || Status::of(self.pid).is_some_and(|status| !status.has_ended && status.started == self.started)
     }
@@ -55,31 +58,33 @@ fn namespace() -> Option<String> {
     Some(fs::read_link("/proc/self/ns/pid").ok()?.to_string_lossy().into_owned())
 }
 
-/// Characters of a claim's id that are the same on all members of a RedLock, and unique all the same.
-const COMMON: usize = 30;
+/// Length of the part of a claim's id that is equal on all members of a RedLock. It is unique.
+const COMMON_ID_LEN: usize = 30;
 
-/// All of them, from the outermost.
+/// Locks of all outer dlocks, from the outermost.
 #[derive(Debug)]
-pub(crate) struct Above(Vec<Held>);
+pub(crate) struct OuterHolds(Vec<Held>);
 
-impl Above {
+impl OuterHolds {
     pub(crate) fn from_env() -> Outcome<Self> {
         let Some(value) = env::var_os(VARIABLE) else { return Ok(Self(Vec::new())) };
         let held = value.to_str().and_then(|value| serde_json::from_str(value).ok());
-        // An error, not ignored: dlock would wait for ever for a lock that its own parent holds.
-        held.map(Self)
-            .ok_or_else(|| Failure::config(format!("{VARIABLE} was not set by this dlock; unset it")))
+        // Not ignored, because dlock could otherwise wait forever for a lock of an outer dlock.
+        held.map(Self).ok_or_else(|| {
+            Failure::config(format!("{VARIABLE} has an invalid value that dlock has not set; unset it"))
+        })
     }
 
-    /// The hold of `name` that `kind` may share, if the store confirms it. `None` if there is none (any more).
+    /// Returns the outer hold of `name` that a nested hold of `kind` may share. `None` if there is
+    /// none, or if the store no longer confirms it.
     ///
-    /// If the store cannot tell who holds a lock, this trusts the environment.
+    /// If the store cannot list holders, the environment is trusted.
     pub(crate) async fn enter(&self, locks: &Locks, name: &LockName, kind: Kind) -> Outcome<Option<&Held>> {
         let store = &locks.info().identity;
-        let is_above = |held: &&Held| held.store == *store && held.name == name.as_str();
-        // A process that the command has left running may come when the run around it is over.
-        let lives = |held: &&Held| held.run.as_ref().is_none_or(Run::lives);
-        let Some(held) = self.0.iter().rfind(is_above).filter(lives) else {
+        let is_outer = |held: &&Held| held.store == *store && held.name == name.as_str();
+        // A background process of the command may outlive the outer run.
+        let is_running = |held: &&Held| held.run.as_ref().is_none_or(Run::is_running);
+        let Some(held) = self.0.iter().rfind(is_outer).filter(is_running) else {
             return Ok(None);
         };
         let holders = match locks.inspect(name).await {
@@ -87,19 +92,19 @@ impl Above {
             Err(Error::Unsupported { .. }) => return held.admits(name, kind).map(Some),
             Err(error) => return Err(error.into()),
         };
-        let claim = held.claim.get(..COMMON).unwrap_or(&held.claim);
+        let claim = held.claim.get(..COMMON_ID_LEN).unwrap_or(&held.claim);
         if claim.is_empty() || !holders.iter().any(|holder| holder.id.starts_with(claim)) {
             return Ok(None);
         }
         held.admits(name, kind).map(Some)
     }
 
-    /// With one more, as the value of [`VARIABLE`].
+    /// Returns the value of [`VARIABLE`] with one more hold.
     pub(crate) fn with(mut self, held: Held) -> Outcome<String> {
         self.0.retain(|old| (&old.store, &old.name) != (&held.store, &held.name));
         self.0.push(held);
         serde_json::to_string(&self.0)
-            .map_err(|error| Failure::internal("cannot tell the command what is held", &error))
+            .map_err(|error| Failure::internal("cannot encode the held locks for the command", &error))
     }
 }
 
@@ -107,7 +112,7 @@ impl Held {
     pub(crate) fn new(locks: &Locks, kind: Kind, guard: &Guard) -> Self {
         let (store, name, kind) = (locks.info().identity.clone(), guard.name().to_string(), kind.to_string());
         let claim = guard.id().map(|id| id.to_string()).unwrap_or_default();
-        Self { store, name, kind, token: guard.token().map(Token::get), claim, run: Run::here() }
+        Self { store, name, kind, token: guard.token().map(Token::get), claim, run: Run::this_process() }
     }
 
     pub(crate) fn token(&self) -> Option<u64> {
@@ -120,7 +125,7 @@ impl Held {
         }
         if self.kind == Kind::Permit.to_string() && kind != Kind::Permit {
             return Err(Failure::usage(format!(
-                "lock `{name}` is held with --slots by a dlock around this one; {kind} would wait for that for ever"
+                "lock `{name}` is held with --slots by an outer dlock; {kind} would deadlock; use --slots here too"
             )));
         }
         Ok(self)
@@ -131,30 +136,36 @@ impl Held {
 mod tests {
     use super::*;
 
-    fn above(kind: Kind, guard: &Guard, locks: &Locks) -> Above {
-        Above(vec![Held::new(locks, kind, guard)])
+    fn outer(kind: Kind, guard: &Guard, locks: &Locks) -> OuterHolds {
+        OuterHolds(vec![Held::new(locks, kind, guard)])
     }
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_lock_that_is_no_longer_held_is_not_entered() {
         let (locks, name) = (Locks::memory(), LockName::new("x").unwrap());
         let guard = locks.mutex(&name).lock().await.unwrap();
-        let above = above(Kind::Mutex, &guard, &locks);
-        assert!(above.enter(&locks, &name, Kind::Fair).await.unwrap().is_some(), "it is held");
+        let outer = outer(Kind::Mutex, &guard, &locks);
+        assert!(
+            outer.enter(&locks, &name, Kind::Fair).await.unwrap().is_some(),
+            "the outer hold was not entered"
+        );
         guard.release().await.unwrap();
-        assert!(above.enter(&locks, &name, Kind::Fair).await.unwrap().is_none(), "it is free");
+        assert!(outer.enter(&locks, &name, Kind::Fair).await.unwrap().is_none(), "a free lock was entered");
         let _other = locks.mutex(&name).lock().await.unwrap();
-        assert!(above.enter(&locks, &name, Kind::Fair).await.unwrap().is_none(), "it is another's");
+        assert!(
+            outer.enter(&locks, &name, Kind::Fair).await.unwrap().is_none(),
+            "the lock of another holder was entered"
+        );
     }
 
     #[tokio::test(flavor = "current_thread")]
     async fn only_readers_enter_where_a_reader_holds() {
         let (locks, name) = (Locks::memory(), LockName::new("x").unwrap());
         let guard = locks.rwlock(&name).read().lock().await.unwrap();
-        let above = above(Kind::Read, &guard, &locks);
-        assert!(above.enter(&locks, &name, Kind::Read).await.unwrap().is_some());
+        let outer = outer(Kind::Read, &guard, &locks);
+        assert!(outer.enter(&locks, &name, Kind::Read).await.unwrap().is_some());
         for kind in [Kind::Mutex, Kind::Fair, Kind::Write] {
-            above.enter(&locks, &name, kind).await.expect_err("would wait for itself");
+            outer.enter(&locks, &name, kind).await.expect_err("would deadlock");
         }
     }
 
@@ -162,10 +173,10 @@ mod tests {
     async fn only_a_permit_enters_where_a_permit_is_held() {
         let (locks, name) = (Locks::memory(), LockName::new("x").unwrap());
         let guard = locks.semaphore(&name, 2).acquire().await.unwrap();
-        let above = above(Kind::Permit, &guard, &locks);
-        assert!(above.enter(&locks, &name, Kind::Permit).await.unwrap().is_some());
+        let outer = outer(Kind::Permit, &guard, &locks);
+        assert!(outer.enter(&locks, &name, Kind::Permit).await.unwrap().is_some());
         for kind in [Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write] {
-            above.enter(&locks, &name, kind).await.expect_err("would wait for itself");
+            outer.enter(&locks, &name, kind).await.expect_err("would deadlock");
         }
     }
 
@@ -173,7 +184,7 @@ mod tests {
     async fn another_store_is_another_lock() {
         let (locks, other, name) = (Locks::memory(), Locks::memory(), LockName::new("x").unwrap());
         let guard = locks.mutex(&name).lock().await.unwrap();
-        let above = above(Kind::Mutex, &guard, &locks);
-        assert!(above.enter(&other, &name, Kind::Mutex).await.unwrap().is_none());
+        let outer = outer(Kind::Mutex, &guard, &locks);
+        assert!(outer.enter(&other, &name, Kind::Mutex).await.unwrap().is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! `dlock info`: which store is used, why, and what it can do.
+//! `dlock info`: the store in use, the reason for it, and its capabilities.
 
 use std::fmt::Write;
 
@@ -12,45 +12,45 @@ use crate::{
     json, output, store, values,
 };
 
-/// What `--json` prints. `docs/json.md` explains each field.
+/// Output of `--json`. `docs/json.md` describes the fields.
 #[derive(Serialize)]
 struct Report {
     store: String,
     why: String,
-    /// Absent if the store was not asked, because it is not made yet.
+    /// `None`, as the next two, if the store does not exist yet or cannot be reached.
     kinds: Option<Vec<String>>,
     tokens: Option<bool>,
     detaches: Option<bool>,
 }
 
-/// Tells which store it is, and asks the store what it can do. Makes none.
+/// Prints the store and its capabilities. Creates no store.
 pub(crate) async fn info(stores: &Stores<'_>, args: args::Info) -> Outcome {
     let name = args.name.as_deref().map(values::name).transpose()?;
     let chosen = stores.chosen(name.as_ref().map(|name| name.as_str()))?;
-    let connected = if chosen.is_unmade() { None } else { Some(chosen.connect(stores.registry).await) };
+    let connected = if chosen.is_missing() { None } else { Some(chosen.connect(stores.registry).await) };
     let (locks, failure) = match connected {
         None => (None, None),
         Some(Ok(locks)) => (Some(locks), None),
         Some(Err(error)) => (None, Some(Failure::from(error))),
     };
-    let asked = locks.as_ref().map(Locks::info);
+    let capabilities = locks.as_ref().map(Locks::info);
     output::print(if args.json {
         json::text(Report {
-            store: chosen.shown.clone(),
-            why: chosen.why,
-            kinds: asked.map(kinds),
-            tokens: asked.map(|info| info.tokens),
-            detaches: asked.map(|info| info.detaches),
+            store: chosen.display.clone(),
+            why: chosen.reason,
+            kinds: capabilities.map(kinds),
+            tokens: capabilities.map(|info| info.tokens),
+            detaches: capabilities.map(|info| info.detaches),
         })?
     } else {
-        let mut text = format!("store   {}\nwhy     {}\n", chosen.shown, chosen.why);
-        let state = match (asked, &failure) {
+        let mut text = format!("store   {}\nwhy     {}\n", chosen.display, chosen.reason);
+        let state = match (capabilities, &failure) {
             (Some(info), _) => {
                 let tokens = if info.tokens { "with tokens" } else { "without tokens" };
                 format!("locks   {}; {tokens}", kinds(info).join(", "))
             }
-            (None, Some(_)) => "locks   the store cannot be asked".to_owned(),
-            (None, None) => "locks   none yet; the first one makes the file".to_owned(),
+            (None, Some(_)) => "locks   unknown, because the store cannot be reached".to_owned(),
+            (None, None) => "locks   none yet; the first one creates the file".to_owned(),
         };
         // Writing to a String cannot fail.
         writeln!(text, "{state}").ok();

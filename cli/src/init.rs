@@ -1,4 +1,4 @@
-//! `dlock init`: makes a store in a file, for one user or for a group's.
+//! `dlock init`: creates a store in a file, for one user or for the users of a group.
 
 use std::{
     fs::{self, DirBuilder, File, Permissions},
@@ -17,17 +17,17 @@ use crate::{
     output, store,
 };
 
-/// The folder's mode. The group may use the folder, and files that are made in it belong to the group too.
-const SHARED: u32 = 0o2770;
+/// Mode of a shared folder. The group may use the folder, and new files in it belong to the group.
+const SHARED_FOLDER: u32 = 0o2770;
 
-/// Makes a store and prints its URL.
+/// Creates a store and prints its URL.
 pub(crate) async fn init(stores: &Stores<'_>, args: Init) -> Outcome {
-    let file = path::absolute(&args.path).map_err(|error| unmade(&args.path, &error))?;
+    let file = path::absolute(&args.path).map_err(|error| create_failure(&args.path, &error))?;
     let (Some(folder), Some(_)) = (file.parent(), file.file_name()) else {
         return Err(Failure::usage("name the file, for example `/srv/locks/locks.db`"));
     };
     let group = args.group.as_deref().map(group).transpose()?;
-    make_folder(folder, group.as_ref())?;
+    create_folder(folder, group.as_ref())?;
     let url = choice::url(&file)?;
     let locks = stores.registry.connect(&url).await?;
     store::close(&locks).await;
@@ -38,7 +38,7 @@ pub(crate) async fn init(stores: &Stores<'_>, args: Init) -> Outcome {
     Ok(OK)
 }
 
-/// A group by its name or number.
+/// Finds a group by its name or number.
 fn group(text: &str) -> Outcome<Group> {
     let found = match text.parse::<u32>() {
         Ok(number) => Group::from_gid(number.into()),
@@ -53,47 +53,50 @@ fn group(text: &str) -> Outcome<Group> {
     }
 }
 
-/// Makes the folder if there is none. Does not change an existing folder, because somebody may have chosen its rights.
-fn make_folder(folder: &Path, group: Option<&Group>) -> Outcome<()> {
+/// Creates the folder if it does not exist. Does not change an existing folder, because its rights
+/// may be intended.
+fn create_folder(folder: &Path, group: Option<&Group>) -> Outcome<()> {
     let mode = if group.is_some() { 0o700 } else { 0o777 };
     match (DirBuilder::new().mode(mode).create(folder), group) {
         (Ok(()), Some(group)) => share(folder, group).inspect_err(|_| {
             fs::remove_dir(folder).ok();
         }),
         (Ok(()), None) => Ok(()),
-        (Err(error), _) if error.kind() != ErrorKind::AlreadyExists => Err(unmade(folder, &error)),
-        (Err(_), Some(group)) => check_shared(folder, group, SHARED),
+        (Err(error), _) if error.kind() != ErrorKind::AlreadyExists => Err(create_failure(folder, &error)),
+        (Err(_), Some(group)) => check_shared(folder, group, SHARED_FOLDER),
         (Err(_), None) => Ok(()),
     }
 }
 
-/// Gives a folder that was just made to a group.
+/// Gives a new folder to a group.
 fn share(folder: &Path, group: &Group) -> Outcome<()> {
     let flags = (OFlags::DIRECTORY | OFlags::NOFOLLOW).bits().cast_signed();
     let open = File::options().read(true).custom_flags(flags).open(folder);
-    let handle = open.map_err(|error| unmade(folder, &error))?;
+    let handle = open.map_err(|error| create_failure(folder, &error))?;
     fchown(&handle, None, Some(group.gid.as_raw())).map_err(|error| {
-        let (shown, name) = (folder.display(), &group.name);
+        let (folder, name) = (folder.display(), &group.name);
         Failure::config(format!(
-            "cannot give `{shown}` to group `{name}`: {error}; a user can do so only for groups of which it is a member"
+            "cannot give `{folder}` to group `{name}`: {error}; a user can only use groups of which it is a member"
         ))
     })?;
-    handle.set_permissions(Permissions::from_mode(SHARED)).map_err(|error| unmade(folder, &error))
+    handle
+        .set_permissions(Permissions::from_mode(SHARED_FOLDER))
+        .map_err(|error| create_failure(folder, &error))
 }
 
-/// Refuses what the group could not use.
+/// Refuses a file or folder that the group cannot use.
 fn check_shared(path: &Path, group: &Group, mode: u32) -> Outcome<()> {
-    let found = fs::metadata(path).map_err(|error| unmade(path, &error))?;
+    let found = fs::metadata(path).map_err(|error| create_failure(path, &error))?;
     if found.gid() == group.gid.as_raw() && found.mode() & mode == mode {
         return Ok(());
     }
-    let (shown, name) = (path.display(), &group.name);
+    let (path, name) = (path.display(), &group.name);
     Err(Failure::config(format!(
-        "`{shown}` is there already and not shared with group `{name}`: name another, or share it with \
-         `chgrp {name} {shown} && chmod {mode:o} {shown}`"
+        "`{path}` exists already and is not shared with group `{name}`; use another path, or share it with \
+         `chgrp {name} {path} && chmod {mode:o} {path}`"
     )))
 }
 
-fn unmade(path: &Path, error: &io::Error) -> Failure {
-    Failure::config(format!("cannot make `{}`: {error}", path.display()))
+fn create_failure(path: &Path, error: &io::Error) -> Failure {
+    Failure::config(format!("cannot create `{}`: {error}", path.display()))
 }

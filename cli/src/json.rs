@@ -1,4 +1,5 @@
-//! Locks and tickets in JSON. `docs/json.md` explains each field, and a test compares that page with what is printed.
+//! JSON output of locks and tickets. `docs/json.md` describes each field, and a test compares that
+//! page with the output.
 
 use std::{
     fmt::Write,
@@ -13,10 +14,11 @@ use crate::{
     show,
 };
 
-/// Grows when a field changes its meaning or goes. New fields do not change it.
+/// Version of the format. Grows when a field changes its meaning or is removed. New fields do not
+/// change it.
 const VERSION: u32 = 1;
 
-/// The answer of `ls`.
+/// Returns the output of `ls`.
 pub(crate) fn locks(states: &[LockState]) -> Outcome<String> {
     let now = now();
     let locks: Vec<_> = states.iter().map(|state| Lock::new(&state.name, Some(state), now)).collect();
@@ -27,12 +29,12 @@ pub(crate) fn locks(states: &[LockState]) -> Outcome<String> {
     text(Locks { locks })
 }
 
-/// The answer of `inspect`.
+/// Returns the output of `inspect`.
 pub(crate) fn lock(name: &LockName, state: Option<&LockState>) -> Outcome<String> {
     text(Lock::new(name, state, now()))
 }
 
-/// The answer of `acquire`. `since` is a moment before the hold was detached.
+/// Returns the output of `acquire`. `since` is a time before the hold was detached.
 pub(crate) fn acquired(ticket: &Ticket, lasting: Duration, since: SystemTime) -> Outcome<String> {
     #[derive(Serialize)]
     struct Acquired<'a> {
@@ -51,7 +53,7 @@ pub(crate) fn acquired(ticket: &Ticket, lasting: Duration, since: SystemTime) ->
     })
 }
 
-/// The answer of `release`: whether the ticket had its lock until now.
+/// Returns the output of `release`. `released` says whether the ticket held its lock until now.
 pub(crate) fn released(ticket: &Ticket, released: bool) -> Outcome<String> {
     #[derive(Serialize)]
     struct Released<'a> {
@@ -62,7 +64,7 @@ pub(crate) fn released(ticket: &Ticket, released: bool) -> Outcome<String> {
     text(Released { released, hold: Hold::new(ticket) })
 }
 
-/// What a ticket stands for.
+/// The hold of a ticket.
 #[derive(Serialize)]
 struct Hold<'a> {
     name: &'a str,
@@ -81,13 +83,13 @@ impl<'a> Hold<'a> {
 #[derive(Serialize)]
 struct Lock<'a> {
     name: &'a str,
-    holders: Vec<Stake<'a>>,
-    queue: Vec<Stake<'a>>,
+    holders: Vec<ContenderFields<'a>>,
+    queue: Vec<ContenderFields<'a>>,
 }
 
-/// A holder or a waiter. What the store does not tell is null.
+/// A holder or a waiter. Values that the store does not provide are null.
 #[derive(Serialize)]
-struct Stake<'a> {
+struct ContenderFields<'a> {
     position: Option<usize>,
     id: &'a str,
     kind: String,
@@ -101,40 +103,38 @@ struct Stake<'a> {
 
 impl<'a> Lock<'a> {
     fn new(name: &'a LockName, state: Option<&'a LockState>, now: SystemTime) -> Self {
-        let stakes = |held: bool| {
+        let contenders = |are_holders: bool| {
             let places = state.into_iter().flat_map(show::places);
-            let places = places.filter(|(place, _)| place.is_none() == held);
-            places.map(|(place, of)| Stake::new(place, of, now)).collect()
+            let places = places.filter(|(place, _)| place.is_none() == are_holders);
+            places.map(|(place, contender)| ContenderFields::new(place, contender, now)).collect()
         };
-        Self { name: name.as_str(), holders: stakes(true), queue: stakes(false) }
+        Self { name: name.as_str(), holders: contenders(true), queue: contenders(false) }
     }
 }
 
-impl<'a> Stake<'a> {
-    fn new(position: Option<usize>, of: &'a Contender, now: SystemTime) -> Self {
+impl<'a> ContenderFields<'a> {
+    fn new(position: Option<usize>, contender: &'a Contender, now: SystemTime) -> Self {
         Self {
             position,
-            id: &of.id,
-            kind: of.kind.to_string(),
-            token: of.token.map(Token::get),
-            who: of.who.as_deref(),
-            since: of.since.map(|since| since.as_secs_f64()),
-            since_at: rfc3339(of.since.and_then(|since| now.checked_sub(since))),
-            ttl_left: of.ttl_left.map(|left| left.as_secs_f64()),
-            expires_at: rfc3339(of.ttl_left.and_then(|left| now.checked_add(left))),
+            id: &contender.id,
+            kind: contender.kind.to_string(),
+            token: contender.token.map(Token::get),
+            who: contender.who.as_deref(),
+            since: contender.since.map(|since| since.as_secs_f64()),
+            since_at: rfc3339(contender.since.and_then(|since| now.checked_sub(since))),
+            ttl_left: contender.ttl_left.map(|left| left.as_secs_f64()),
+            expires_at: rfc3339(contender.ttl_left.and_then(|left| now.checked_add(left))),
         }
     }
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "people and their tools read times; no lock is decided by them"
-)]
+#[expect(clippy::disallowed_methods, reason = "only for output; no decision about a lock depends on it")]
 pub(crate) fn now() -> SystemTime {
     SystemTime::now()
 }
 
-/// `None` also for a time that the format cannot say: before 1970, or after 9999.
+/// Formats a time. `None` also for a time before 1970 or after 9999, which the format cannot
+/// express.
 fn rfc3339(time: Option<SystemTime>) -> Option<String> {
     let time = time.filter(|time| *time >= SystemTime::UNIX_EPOCH)?;
     let mut text = String::new();
@@ -142,31 +142,31 @@ fn rfc3339(time: Option<SystemTime>) -> Option<String> {
     Some(text)
 }
 
-/// The answer with its version, as text.
-pub(crate) fn text(answer: impl Serialize) -> Outcome<String> {
+/// Returns a result with the version, as JSON text.
+pub(crate) fn text(result: impl Serialize) -> Outcome<String> {
     #[derive(Serialize)]
-    struct Answer<T> {
+    struct Versioned<T> {
         version: u32,
         #[serde(flatten)]
-        answer: T,
+        result: T,
     }
-    let text = serde_json::to_string_pretty(&Answer { version: VERSION, answer });
-    let text = text.map_err(|error| Failure::internal("cannot write the answer as JSON", &error))?;
+    let text = serde_json::to_string_pretty(&Versioned { version: VERSION, result });
+    let text = text.map_err(|error| Failure::internal("cannot write the result as JSON", &error))?;
     Ok(escaped(&text) + "\n")
 }
 
-/// The same JSON, in which no text can fool a terminal. Only strings have characters beyond ASCII, and the ASCII ones that could
-/// are escaped already, but for one.
+/// Escapes the characters of a JSON text that could mislead the reader of a terminal. Only strings
+/// have characters beyond ASCII, and JSON escapes all ASCII control characters except DEL.
 fn escaped(json: &str) -> String {
-    let mut shown = String::new();
+    let mut escaped = String::new();
     for c in json.chars() {
-        if c >= '\u{7f}' && show::fools(c) {
-            shown.extend(c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")));
+        if c >= '\u{7f}' && show::is_misleading(c) {
+            escaped.extend(c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")));
         } else {
-            shown.push(c);
+            escaped.push(c);
         }
     }
-    shown
+    escaped
 }
 
 #[cfg(test)]
@@ -180,7 +180,7 @@ mod tests {
         let who = "a\u{1b}[2J \u{9b}31m \u{7f} \u{e0001} J\u{fc}rgen";
         state.holders.push(Contender::new("1", Kind::Mutex).who(who));
         let text = lock(&state.name.clone(), Some(&state)).unwrap();
-        assert!(!text.chars().any(|c| c != '\n' && show::fools(c)), "{text:?}");
+        assert!(!text.chars().any(|c| c != '\n' && show::is_misleading(c)), "{text:?}");
         let read: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!((&read["name"], &read["holders"][0]["who"]), (&state.name.as_str().into(), &who.into()));
     }
@@ -191,14 +191,18 @@ mod tests {
         let contender = Contender::new("1", Kind::Mutex)
             .since(Duration::from_millis(1500))
             .ttl_left(Duration::from_secs(30));
-        let stake = Stake::new(None, &contender, now);
-        assert_eq!((stake.since, stake.since_at.as_deref()), (Some(1.5), Some("2027-01-15T07:59:58.500Z")));
+        let fields = ContenderFields::new(None, &contender, now);
+        assert_eq!((fields.since, fields.since_at.as_deref()), (Some(1.5), Some("2027-01-15T07:59:58.500Z")));
         assert_eq!(
-            (stake.ttl_left, stake.expires_at.as_deref()),
+            (fields.ttl_left, fields.expires_at.as_deref()),
             (Some(30.0), Some("2027-01-15T08:00:30.000Z"))
         );
         let ages = contender.since(Duration::MAX / 4).ttl_left(Duration::MAX / 4);
-        let stake = Stake::new(None, &ages, now);
-        assert_eq!((stake.since_at, stake.expires_at), (None, None), "a time that has no text");
+        let fields = ContenderFields::new(None, &ages, now);
+        assert_eq!(
+            (fields.since_at, fields.expires_at),
+            (None, None),
+            "a time outside of the format has a text"
+        );
     }
 }

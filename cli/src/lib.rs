@@ -1,4 +1,5 @@
-//! The command `dlock`: from the command line to an exit status. A library, for a program of your own that adds a store to it.
+//! The command `dlock`, from the command line to the exit status. A library, so that another
+//! program can add its own store to the command.
 
 #[cfg(not(unix))]
 compile_error!(
@@ -38,24 +39,24 @@ use self::{
     exit::{Failure, Outcome, USAGE},
 };
 
-/// The whole command `dlock`, over the stores of a registry: reads the command line, does what it says, and tells the exit
-/// status.
+/// Runs the command `dlock` with the stores of a registry: reads the command line, executes it, and
+/// returns the exit status.
 ///
-/// The `main` of a program that adds a store of its own is `dlock_cli::main(dlock::registry().with(DRIVER))`;
-/// `examples/folder-store` is such a program.
+/// The `main` of a program that adds its own store is
+/// `dlock_cli::main(dlock::registry().with(DRIVER))`; `examples/folder-store` is such a program.
 ///
-/// It must be the first thing that the program does, on the main thread. To run a command under a lock, `dlock` starts its own
-/// program once more, and that must come here with the command line unchanged. On Linux the command is killed when the thread
-/// ends that called this.
+/// The program must call this function first, on its main thread. To run a command under a lock,
+/// `dlock` starts its own program again, which must call this function with the command line
+/// unchanged. On Linux the kernel kills the command when the calling thread ends.
 pub fn main(registry: Registry) -> ExitCode {
     let mut words = env::args_os().skip(1);
-    // Handled before clap, because every `run` comes here, and because users never call it.
+    // Handled before clap, because every `run` uses it and users never call it.
     if words.next().is_some_and(|word| word == exec::STEP) {
         let code = exec::step(words).report();
         output::flush();
         return code;
     }
-    completion::answer(&registry);
+    completion::complete(&registry);
     let parsed = Cli::with(&registry).try_get_matches().and_then(|matches| {
         let cli = Cli::from_arg_matches(&matches)?;
         Ok((cli, Stores::new(&registry, &matches)))
@@ -67,15 +68,15 @@ pub fn main(registry: Registry) -> ExitCode {
             return if message.use_stderr() { USAGE.into() } else { ExitCode::SUCCESS };
         }
     };
-    let code = match obey(&stores, cli.command) {
+    let code = match execute(&stores, cli.command) {
         Ok(status) => status.into(),
-        Err(failure) => failure.of_store(&stores.which()).report(),
+        Err(failure) => failure.of_store(&stores.describe()).report(),
     };
     output::flush();
     code
 }
 
-fn obey(stores: &Stores<'_>, command: Command) -> Outcome {
+fn execute(stores: &Stores<'_>, command: Command) -> Outcome {
     if let Command::Completions { shell } = command {
         return completion::script(shell);
     }
@@ -84,10 +85,11 @@ fn obey(stores: &Stores<'_>, command: Command) -> Outcome {
     }
     if let Command::Lock { .. } = command {
         return Err(Failure::usage(
-            "there is no `dlock lock`: write `dlock run NAME -- CMD` to hold the lock while a command runs, or `dlock acquire NAME` for a lock that outlives dlock",
+            "there is no `dlock lock`; write `dlock run NAME -- CMD` to hold the lock while a command runs, or `dlock acquire NAME` for a lock that outlives dlock",
         ));
     }
-    // A runtime on the main thread only: the kernel kills the command when the *thread* that spawned it ends.
+    // A runtime on the main thread, because the kernel kills the command when the *thread* that has
+    // spawned it ends.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::internal("cannot start", &error))?;
     let outcome = runtime.block_on(async {
@@ -104,12 +106,12 @@ fn obey(stores: &Stores<'_>, command: Command) -> Outcome {
             Command::Lock { .. } | Command::Completions { .. } | Command::Man { .. } => Ok(exit::OK),
         }
     });
-    // A thread of a store that hangs must not keep dlock from ending.
+    // A blocked thread of a store must not delay the end of dlock.
     runtime.shutdown_background();
     outcome
 }
 
-/// Prints the manual page of dlock, or of one of its commands.
+/// Prints the manual page of dlock or of one of its commands.
 fn man(mut cli: clap::Command, command: Option<&str>) -> Outcome {
     cli.build();
     let page = match command {
@@ -118,7 +120,7 @@ fn man(mut cli: clap::Command, command: Option<&str>) -> Outcome {
     };
     let page = page.ok_or_else(|| Failure::usage("there is no such command; `dlock --help` lists them"))?;
     let mut text = Vec::new();
-    let rendered = clap_mangen::Man::new(page).render(&mut text);
-    rendered.map_err(|error| Failure::internal("cannot write the page", &error))?;
+    let result = clap_mangen::Man::new(page).render(&mut text);
+    result.map_err(|error| Failure::internal("cannot write the page", &error))?;
     output::print(&text).map(|()| exit::OK)
 }

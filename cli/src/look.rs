@@ -1,4 +1,4 @@
-//! `dlock ls` and `dlock inspect`: what the store says.
+//! `dlock ls` and `dlock inspect`: list the locks in a store.
 
 use crate::{
     args::{Inspect, Ls},
@@ -9,8 +9,8 @@ use crate::{
 
 /// Lists locks.
 pub(crate) async fn ls(stores: &Stores<'_>, args: Ls) -> Outcome {
-    let prefix = values::utf8(&args.prefix, "the beginning of a lock's name")?;
-    let states = match store::look(stores, None).await? {
+    let prefix = values::utf8(&args.prefix, "the prefix of a lock's name")?;
+    let states = match store::connect_to_inspect(stores, None).await? {
         Some(locks) => {
             let states = locks.list(prefix).await?;
             store::close(&locks).await;
@@ -22,10 +22,10 @@ pub(crate) async fn ls(stores: &Stores<'_>, args: Ls) -> Outcome {
     Ok(OK)
 }
 
-/// Shows one lock; says no if it is free.
+/// Shows one lock. Returns [`NO`] if it is free.
 pub(crate) async fn inspect(stores: &Stores<'_>, args: Inspect) -> Outcome {
     let name = values::name(&args.name)?;
-    let state = match store::look(stores, Some(name.as_str())).await? {
+    let state = match store::connect_to_inspect(stores, Some(name.as_str())).await? {
         Some(locks) => {
             let state = locks.inspect(&name).await?;
             store::close(&locks).await;

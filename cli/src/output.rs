@@ -1,7 +1,8 @@
-//! What goes to stdout and stderr.
+//! Output to stdout and stderr.
 //!
-//! A pipe that is full and a terminal after Ctrl-S block whoever writes. dlock must go on meanwhile: it renews locks, passes on
-//! signals and stops the command of a lost lock. So threads write, and dlock waits for them for a bounded time only.
+//! A full pipe, or a terminal after Ctrl-S, blocks the writer. dlock must not block, because it
+//! renews locks, forwards signals and stops the command of a lost lock. Therefore threads write,
+//! and dlock waits for them for a bounded time.
 
 use std::{
     fs::File,
@@ -20,24 +21,25 @@ use tokio::sync::oneshot;
 
 use crate::exit::{Failure, Outcome};
 
-/// Number of messages that wait for a blocked stderr. Further ones are dropped.
-const BACKLOG: usize = 64;
+/// Maximum number of messages that wait for a blocked stderr. Further messages are discarded.
+const MAX_PENDING: usize = 64;
 
-/// Time that the end of dlock waits for a blocked stderr.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Maximum time that dlock waits at its end for a blocked stderr.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 enum Message {
     Text(Vec<u8>),
-    /// Answered once everything before it is written.
+    /// Answered when all messages before it have been written.
     Flush(SyncSender<()>),
 }
 
-/// The thread that writes to stderr, once there is something to write. `None` if it cannot be started.
+/// Channel to the thread that writes to stderr, which starts with the first message. `None` if the
+/// thread cannot be started.
 static STDERR: OnceLock<Option<SyncSender<Message>>> = OnceLock::new();
 
 fn stderr() -> Option<&'static SyncSender<Message>> {
     let start = || {
-        let (sender, messages) = sync_channel(BACKLOG);
+        let (sender, messages) = sync_channel(MAX_PENDING);
         let writer = thread::Builder::new().name("dlock-stderr".to_owned());
         writer.spawn(move || write_all(&messages)).ok().map(|_| sender)
     };
@@ -47,37 +49,39 @@ fn stderr() -> Option<&'static SyncSender<Message>> {
 fn write_all(messages: &Receiver<Message>) {
     for message in messages {
         match message {
-            // A failure is ignored: there is no other place to report it.
+            // A failure is ignored, because there is no other place to report it.
             Message::Text(text) => io::stderr().write_all(&text).unwrap_or_default(),
             Message::Flush(done) => done.send(()).unwrap_or_default(),
         }
     }
 }
 
-/// Writes one line to stderr, and does not wait until it is written.
+/// Queues one line for stderr.
 pub(crate) fn say(message: &str) {
-    // Written in one piece, so that it is not mixed with the output of the command.
+    // One write, so that the line is not mixed with the output of the command.
     status(format!("dlock: {message}\n"));
 }
 
-/// Writes text without a line end to stderr, and does not wait until it is written.
+/// Queues text without a line end for stderr.
 pub(crate) fn status(text: String) {
     if let Some(stderr) = stderr() {
         stderr.try_send(Message::Text(text.into_bytes())).ok();
     }
 }
 
-/// Waits until stderr has all messages, for a bounded time. The last thing that dlock does.
+/// Waits until all messages have been written to stderr, for at most [`FLUSH_TIMEOUT`]. dlock calls
+/// it last.
 pub(crate) fn flush() {
-    // Without a thread nothing was said.
+    // Without a thread there was no message.
     let Some(Some(stderr)) = STDERR.get() else { return };
-    let (done, is_done) = sync_channel(1);
+    let (done, flushed) = sync_channel(1);
     if stderr.try_send(Message::Flush(done)).is_ok() {
-        is_done.recv_timeout(LAST_WORDS).ok();
+        flushed.recv_timeout(FLUSH_TIMEOUT).ok();
     }
 }
 
-/// Whether stdout was closed when dlock started. Rust then opens the null device in its place, for reading too.
+/// Returns whether stdout was closed when dlock started. Rust then opens the null device in its
+/// place, for reading and writing.
 pub(crate) fn stdout_is_closed() -> bool {
     let stdout = io::stdout();
     let is_null = |file: File| -> io::Result<bool> {
@@ -85,36 +89,37 @@ pub(crate) fn stdout_is_closed() -> bool {
         let id = |stat: &rustix::fs::Stat| (major(stat.st_rdev), minor(stat.st_rdev), stat.st_mode);
         Ok(id(&null) == id(&own))
     };
-    let reads = fcntl_getfl(stdout.as_fd()).is_ok_and(|flags| flags.contains(OFlags::RDWR));
-    reads && File::open("/dev/null").and_then(is_null).unwrap_or(false)
+    let is_readable = fcntl_getfl(stdout.as_fd()).is_ok_and(|flags| flags.contains(OFlags::RDWR));
+    is_readable && File::open("/dev/null").and_then(is_null).unwrap_or(false)
 }
 
-/// Writes to stdout what somebody must get: a closed pipe is a failure too.
+/// Writes a result to stdout that must not be lost. A closed pipe is a failure too.
 ///
 /// # Cancel safety
 /// The text may still be written after the future was dropped.
-pub(crate) async fn hand_over(answer: String) -> Outcome<()> {
-    let (reply, written) = oneshot::channel();
+pub(crate) async fn print_all(text: String) -> Outcome<()> {
+    let (reply, result) = oneshot::channel();
     let writer = thread::Builder::new().name("dlock-stdout".to_owned());
-    let started = writer.spawn(move || reply.send(write(answer.as_bytes())).unwrap_or_default());
-    let written = match started {
-        Ok(_) => written.await.unwrap_or_else(|_| Err(ErrorKind::BrokenPipe.into())),
+    let started = writer.spawn(move || reply.send(write(text.as_bytes())).unwrap_or_default());
+    let result = match started {
+        Ok(_) => result.await.unwrap_or_else(|_| Err(ErrorKind::BrokenPipe.into())),
         Err(error) => Err(error),
     };
-    written.map_err(|error| Failure::internal("cannot write the answer", &error))
+    result.map_err(|error| Failure::internal("cannot write to stdout", &error))
 }
 
-/// Writes the answer to stdout. A reader that closes the pipe early (`dlock ls | head -1`) is no failure.
-pub(crate) fn print(answer: impl AsRef<[u8]>) -> Outcome<()> {
-    match write(answer.as_ref()) {
+/// Writes a result to stdout. A reader that closes the pipe early (`dlock ls | head -1`) is not a
+/// failure.
+pub(crate) fn print(text: impl AsRef<[u8]>) -> Outcome<()> {
+    match write(text.as_ref()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Failure::internal("cannot write the answer", &error))
+            Err(Failure::internal("cannot write to stdout", &error))
         }
         _ => Ok(()),
     }
 }
 
-fn write(answer: &[u8]) -> io::Result<()> {
+fn write(text: &[u8]) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
-    stdout.write_all(answer).and_then(|()| stdout.flush())
+    stdout.write_all(text).and_then(|()| stdout.flush())
 }

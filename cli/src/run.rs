@@ -12,43 +12,43 @@ use crate::{
     choice::Stores,
     exec,
     exit::{self, Failure, Outcome, chain},
-    held::{self, Above, Held},
+    held::{self, Held, OuterHolds},
     output,
     signals::Signals,
     store, ticket, values,
-    wait::{self, Patience},
+    wait::{self, WaitLimit},
 };
 
-/// How long the store may take to confirm a release.
-const RELEASE: Duration = Duration::from_secs(5);
+/// Maximum time to wait for the store's confirmation of a release.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The checked arguments.
+/// A checked command line of `run` or `try`.
 struct Job {
     name: LockName,
-    how: How,
+    source: LockSource,
     options: LockOptions,
     /// Whether `options` has a ttl from the command line.
     has_ttl: bool,
-    patience: Patience,
+    wait_limit: WaitLimit,
     busy: BusyArgs,
-    /// Whether the lock is to stay taken after the command.
-    stays: bool,
-    above: Above,
+    /// Whether `--at-least` keeps the lock held after the command.
+    keeps_lock: bool,
+    outer: OuterHolds,
     words: Vec<OsString>,
     kill_after: Duration,
 }
 
-/// How to come by the lock.
-enum How {
-    Wait(Option<Wait>, KindArgs),
-    /// It is held already.
+/// Origin of the lock.
+enum LockSource {
+    Acquire(Option<Wait>, KindArgs),
+    /// A detached hold.
     Ticket(Ticket),
 }
 
-impl How {
+impl LockSource {
     fn kind(&self) -> Kind {
         match self {
-            Self::Wait(_, kind) => kind.kind(),
+            Self::Acquire(_, kind) => kind.kind(),
             Self::Ticket(ticket) => ticket.kind(),
         }
     }
@@ -62,55 +62,55 @@ pub(crate) async fn run(stores: &Stores<'_>, args: Run) -> Outcome {
             "no command; write `dlock run NAME -- CMD ARGS…` or `dlock run NAME -c 'shell text'`",
         ));
     }
-    let how = match ticket {
-        Some(ticket) => How::Ticket(values::ticket(&ticket)?),
-        None => How::Wait(wait.wait(), hold.kind),
+    let source = match ticket {
+        Some(ticket) => LockSource::Ticket(values::ticket(&ticket)?),
+        None => LockSource::Acquire(wait.wait(), hold.kind),
     };
-    take(stores, "run", how, at_least, hold).await
+    take(stores, "run", source, at_least, hold).await
 }
 
-/// Runs a command if the lock is free, or only says whether it is.
+/// Runs a command if the lock is free. Without a command, only tests the lock.
 pub(crate) async fn attempt(stores: &Stores<'_>, args: HoldArgs) -> Outcome {
-    take(stores, "try", How::Wait(Some(Wait::Never), args.kind), None, args).await
+    take(stores, "try", LockSource::Acquire(Some(Wait::Never), args.kind), None, args).await
 }
 
 async fn take(
     stores: &Stores<'_>,
     verb: &str,
-    how: How,
+    source: LockSource,
     at_least: Option<Duration>,
     args: HoldArgs,
 ) -> Outcome {
     args.flock.check()?;
     let name = values::name(&args.name)?;
     let chosen = stores.chosen(Some(name.as_str()))?;
-    let wait = match &how {
-        How::Wait(wait, _) => wait.or(chosen.wait()).unwrap_or(Wait::Forever),
-        How::Ticket(_) => Wait::Never,
+    let wait = match &source {
+        LockSource::Acquire(wait, _) => wait.or(chosen.wait()).unwrap_or(Wait::Forever),
+        LockSource::Ticket(_) => Wait::Never,
     };
-    let patience = Patience::new(wait);
-    // Without one, the store's: it may keep less than the default.
+    let wait_limit = WaitLimit::new(wait);
+    // Without --ttl the ttl is the store's default, because its maximum may be less than 30 s.
     let options = args.ttl.map_or_else(LockOptions::new, |ttl| LockOptions::new().ttl(ttl));
     let at_least = at_least.unwrap_or_default();
     let job = Job {
         name,
-        how,
+        source,
         options: if at_least.is_zero() { options } else { options.at_least(at_least) },
         has_ttl: args.ttl.is_some(),
-        stays: !at_least.is_zero(),
-        patience,
+        keeps_lock: !at_least.is_zero(),
+        wait_limit,
         busy: args.busy,
-        above: Above::from_env()?,
+        outer: OuterHolds::from_env()?,
         words: args.command(),
         kill_after: args.kill_after,
     };
     job.check()?;
     let mut signals = Signals::listen()?;
-    let does = format!("dlock {verb} {}", job.name);
-    let connecting = store::connect_as(stores, &chosen, &args.who, &does, patience);
+    let activity = format!("dlock {verb} {}", job.name);
+    let connecting = store::connect_as(stores, &chosen, &args.who, &activity, wait_limit);
     let (locks, who) = signals.unless(connecting).await?;
     let outcome = job.run(&locks, &who, &mut signals).await;
-    // Of a lock that was lost nothing is left to be released, and its store may not answer for long.
+    // A lost lock needs no release, and its store may be unreachable for a long time.
     if !outcome.as_ref().is_err_and(Failure::is_loss) {
         store::close(&locks).await;
     }
@@ -118,24 +118,24 @@ async fn take(
     match outcome {
         Ok(End::Status(status)) => Ok(status),
         Ok(End::Become(words, (name, token))) => {
-            Err(exec::replace(&words, |command| tell(command, &name, token)))
+            Err(exec::replace(&words, |command| set_environment(command, &name, token)))
         }
         Err(failure) => Err(args.busy.apply(failure, wait)),
     }
 }
 
-/// How a job ends.
+/// Result of a job.
 enum End {
     Status(u8),
-    /// A dlock among the parent processes holds the lock, and holds it until the command has ended. So this process only
-    /// has to become the command.
+    /// An outer dlock holds the lock until the command has ended. This process is replaced by the
+    /// command.
     Become(Vec<OsString>, (LockName, Option<u64>)),
 }
 
 impl Job {
     fn check(&self) -> Outcome<()> {
-        match &self.how {
-            How::Ticket(ticket) if *ticket.name() != self.name => Err(Failure::usage(format!(
+        match &self.source {
+            LockSource::Ticket(ticket) if *ticket.name() != self.name => Err(Failure::usage(format!(
                 "the ticket is for lock `{}`, not `{}`",
                 ticket.name(),
                 self.name
@@ -146,66 +146,73 @@ impl Job {
 
     async fn run(self, locks: &Locks, who: &Who, signals: &mut Signals) -> Outcome<End> {
         let Self { name, options, .. } = &self;
-        let guard = match &self.how {
-            How::Ticket(ticket) => {
-                // Without --ttl, the store's: its configuration may say one.
+        let guard = match &self.source {
+            LockSource::Ticket(ticket) => {
+                // Without --ttl the store's configuration may set a ttl.
                 let locks = match self.has_ttl {
                     true => locks.clone().with_defaults(options.clone()),
                     false => locks.clone(),
                 };
-                let resumed = async { locks.resume(ticket).await.map_err(ticket::used_up) };
+                let resumed = async { locks.resume(ticket).await.map_err(ticket::unusable) };
                 signals.unless(resumed).await?
             }
-            How::Wait(_, kind) => {
-                if let Some(held) = signals.unless(self.above.enter(locks, name, kind.kind())).await? {
-                    if self.stays {
+            LockSource::Acquire(_, kind) => {
+                if let Some(held) = signals.unless(self.outer.enter(locks, name, kind.kind())).await? {
+                    if self.keeps_lock {
                         return Err(Failure::usage(format!(
-                            "lock `{name}` is held by a dlock around this one, which releases it; give --at-least to that one"
+                            "lock `{name}` is held by an outer dlock, which releases it; use --at-least with the outer one"
                         )));
                     }
-                    let told = (name.clone(), held.token());
+                    let lock = (name.clone(), held.token());
                     return Ok(if self.words.is_empty() {
                         End::Status(exit::OK)
                     } else {
-                        End::Become(self.words, told)
+                        End::Become(self.words, lock)
                     });
                 }
                 let lock = kind.of(locks, name);
-                let acquiring =
-                    wait::acquire(locks, who, &*lock, options.clone(), self.patience, self.busy.tell());
+                let acquiring = wait::acquire(
+                    locks,
+                    who,
+                    &*lock,
+                    options.clone(),
+                    self.wait_limit,
+                    self.busy.verbosity(),
+                );
                 signals.unless(acquiring).await?
             }
         };
         if self.words.is_empty() {
-            release(guard, self.stays).await;
+            release(guard, self.keeps_lock).await;
             return Ok(End::Status(exit::OK));
         }
-        self.under(guard, locks, signals).await.map(End::Status)
+        self.run_under(guard, locks, signals).await.map(End::Status)
     }
 
-    /// Runs the command; the lock is released when it has ended, not before.
-    async fn under(self, guard: Guard, locks: &Locks, signals: &mut Signals) -> Outcome {
+    /// Runs the command under the lock, and releases the lock after the command has ended.
+    async fn run_under(self, guard: Guard, locks: &Locks, signals: &mut Signals) -> Outcome {
         let token = guard.token();
         let mut command = exec::tied(&self.words);
-        tell(&mut command, &self.name, token.map(dlock::Token::get));
-        command.env(held::VARIABLE, self.above.with(Held::new(locks, self.how.kind(), &guard))?);
+        set_environment(&mut command, &self.name, token.map(dlock::Token::get));
+        command.env(held::VARIABLE, self.outer.with(Held::new(locks, self.source.kind(), &guard))?);
         let mut child = Child::spawn(command, signals)?;
         tokio::select! {
             biased;
-            status = child.ended(signals) => {
+            status = child.wait(signals) => {
                 let status = status?;
-                // After a suspend of the machine the command may end before the keeper has noticed the loss.
-                let lost = if guard.is_lost() { Some(guard.lost().await) } else { release(guard, self.stays).await };
+                // After a suspend of the machine the command may end before the keeper detects the
+                // loss.
+                let lost = if guard.is_lost() { Some(guard.lost().await) } else { release(guard, self.keeps_lock).await };
                 if let Some(reason) = lost {
-                    let then = format!("the command had ended by itself, with status {}, when that was noticed", child::code(status));
+                    let then = format!("the command had ended with status {} before the loss was detected", child::code(status));
                     return Err(Failure::lost(&self.name, reason, &then));
                 }
-                child::likewise(status)
+                child::outcome_of(status)
             }
             reason = guard.lost() => {
-                // First of all: nothing may keep the command running beside the next holder.
+                // Before any output, because the command must not run beside the next holder.
                 child.terminate();
-                let failure = Failure::lost(&self.name, reason, "stopping the command").said();
+                let failure = Failure::lost(&self.name, reason, "stopping the command").printed();
                 child.stop(self.kill_after, signals).await?;
                 Err(failure)
             }
@@ -213,31 +220,32 @@ impl Job {
     }
 }
 
-/// Tells the command which lock it runs under.
-fn tell(command: &mut Command, name: &LockName, token: Option<u64>) {
+/// Sets the variables with the name and the token of the lock.
+fn set_environment(command: &mut Command, name: &LockName, token: Option<u64>) {
     command.env("DLOCK_NAME", name.as_str());
     match token {
         Some(token) => command.env("DLOCK_TOKEN", token.to_string()),
-        // Without a token of its own, the command must not see that of another lock that a parent holds.
+        // The command must not inherit the token of an outer lock.
         None => command.env_remove("DLOCK_TOKEN"),
     };
 }
 
-/// Why the lock was lost, if the release finds that it was. Other failures of the release do not change the status of the
-/// command, which has ended.
-async fn release(guard: Guard, stays: bool) -> Option<LostReason> {
-    match timeout(RELEASE, guard.release()).await {
+/// Releases the lock. Returns the reason of a loss that the release detects. Prints other failures,
+/// which do not change the status of the ended command.
+async fn release(guard: Guard, keeps_lock: bool) -> Option<LostReason> {
+    match timeout(RELEASE_TIMEOUT, guard.release()).await {
         Ok(Ok(())) => {}
         Ok(Err(Error::Lost { reason, .. })) => return Some(reason),
         Ok(Err(error)) => {
-            let what = if stays {
-                "the lock may be free when its ttl ends, before the time of --at-least is over"
+            let message = if keeps_lock {
+                "the lock may be free after its ttl, before the time of --at-least"
             } else {
-                "the lock may not be released before its ttl ends"
+                "the lock may stay held until its ttl ends"
             };
-            output::say(&format!("{what}: {}", chain(&error)));
+            output::say(&format!("{message}: {}", chain(&error)));
         }
-        Err(_) => {} // What goes on in the background is waited for, and told, by `store::close`.
+        // `store::close` waits for the release in the background, and reports a failure.
+        Err(_) => {}
     }
     None
 }

@@ -1,10 +1,11 @@
-//! Locks in words and as tables.
+//! Text output of locks: phrases and tables.
 
 use std::{fmt::Write, time::Duration};
 
 use dlock::{Contender, LockName, LockState};
 
-/// `held by anna@web-3 pid 4711 dlock run report for 12s`; `None` if nobody holds it.
+/// Describes the holders: `held by anna@web-3 pid 4711 dlock run report for 12s`. `None` if the
+/// lock is free.
 pub(crate) fn holders(state: &LockState) -> Option<String> {
     let (first, rest) = state.holders.split_first()?;
     let since = first.since.map(|since| format!(" for {}", rough(since))).unwrap_or_default();
@@ -16,7 +17,7 @@ pub(crate) fn holders(state: &LockState) -> Option<String> {
     Some(format!("held by {}{since}{others}", who(first)))
 }
 
-/// A headline and one line for each lock. Empty if there are no locks.
+/// Returns a header and one line for each lock. Empty if there are no locks.
 pub(crate) fn table(states: &[LockState]) -> String {
     let row = |state: &LockState| {
         let first = state.holders.first();
@@ -32,7 +33,7 @@ pub(crate) fn table(states: &[LockState]) -> String {
     aligned(["NAME", "KIND", "HOLDERS", "WAITING", "SINCE", "WHO"], states.iter().map(row).collect())
 }
 
-/// All about one lock.
+/// Returns all information about one lock.
 pub(crate) fn page(name: &LockName, state: Option<&LockState>) -> String {
     let name = printable(name.as_str());
     let Some(state) = state else { return format!("{name} is free\n") };
@@ -50,30 +51,32 @@ pub(crate) fn page(name: &LockName, state: Option<&LockState>) -> String {
     format!("{name}\n{table}")
 }
 
-/// The holders, then those who wait with their places.
+/// Returns the holders, and then the waiters with their queue positions.
 pub(crate) fn places(state: &LockState) -> impl Iterator<Item = (Option<usize>, &Contender)> {
     let holders = state.holders.iter().map(|holder| (None, holder));
     holders.chain((1..).map(Some).zip(&state.queue))
 }
 
-/// Who it is.
+/// Returns the label of a contender, or else its id.
 fn who(contender: &Contender) -> String {
     printable(contender.who.as_deref().unwrap_or(&contender.id))
 }
 
-/// A text that another program may have written, so that it cannot fool whoever reads it on a terminal.
+/// Escapes the characters of a text from another program that could mislead the reader of a
+/// terminal.
 fn printable(text: &str) -> String {
-    let mut shown = String::new();
+    let mut escaped = String::new();
     for c in text.chars() {
-        if fools(c) { shown.extend(c.escape_unicode()) } else { shown.push(c) }
+        if is_misleading(c) { escaped.extend(c.escape_unicode()) } else { escaped.push(c) }
     }
-    shown
+    escaped
 }
 
-/// Whether a character moves the cursor, changes the direction of the text, or is not to be seen.
-pub(crate) fn fools(c: char) -> bool {
-    // Rust's escapes know which characters these are. They escape quotes and backslashes too, and a combining mark that has no
-    // letter before it.
+/// Returns whether a character moves the cursor, changes the direction of the text, or is
+/// invisible.
+pub(crate) fn is_misleading(c: char) -> bool {
+    // `escape_debug` escapes these characters. It also escapes quotes, backslashes, and a combining
+    // mark without a letter before it.
     !matches!(c, '"' | '\'' | '\\') && format!("a{c}").escape_debug().nth(2).is_some()
 }
 
@@ -81,17 +84,17 @@ fn optional(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-/// A duration for people: whole seconds are enough.
+/// Formats a duration in whole seconds.
 fn rough(duration: Duration) -> String {
     humantime::format_duration(Duration::from_secs(duration.as_secs())).to_string()
 }
 
-/// Columns as wide as they need to be.
-fn aligned<const N: usize>(headline: [&str; N], rows: Vec<[String; N]>) -> String {
+/// Formats a table with aligned columns. Empty if there are no rows.
+fn aligned<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let rows: Vec<_> = std::iter::once(headline.map(str::to_owned)).chain(rows).collect();
+    let rows: Vec<_> = std::iter::once(header.map(str::to_owned)).chain(rows).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
     let widths: Vec<_> = (0..N).map(width).collect();
     let mut table = String::new();
@@ -113,21 +116,21 @@ mod tests {
 
     #[test]
     fn a_text_that_could_fool_a_terminal_is_escaped_and_others_are_not() {
-        for honest in [
+        for harmless in [
             "anna@web-3 pid 4711 dlock run report",
             "\"it's\" C:\\x",
             "J\u{fc}rgen e\u{301}",
             "हिन्दी 日本 🦀",
         ] {
-            assert_eq!(printable(honest), honest);
+            assert_eq!(printable(harmless), harmless);
         }
-        for (text, shown) in [
+        for (text, escaped) in [
             ("a\u{1b}[2J\n", "a\\u{1b}[2J\\u{a}"),
             ("\u{9b}31m\u{7f}", "\\u{9b}31m\\u{7f}"),
             ("gnp.\u{202e}evil\u{2066}", "gnp.\\u{202e}evil\\u{2066}"),
             ("a\u{200b}b\u{feff}\u{2028}", "a\\u{200b}b\\u{feff}\\u{2028}"),
         ] {
-            assert_eq!(printable(text), shown);
+            assert_eq!(printable(text), escaped);
         }
     }
 }

@@ -8,28 +8,31 @@ use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
 use crate::exit::{Failure, Outcome};
 
-/// The signals that end the waiting for a lock. Later dlock passes them on to the command.
+/// Signals that end the wait for a lock. Once the command runs, dlock forwards them to it.
 const ENDING: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
 
-/// The signals that are listened to.
+/// Receives signals of this process.
 pub(crate) struct Signals {
     streams: Vec<(Signal, Stream)>,
+    /// Signals that were ignored when dlock started, as bits.
     ignored: u64,
-    /// Also because a parent may have ignored CHLD, and dlock would then not learn how the command ended.
+    /// CHLD. A handler is also necessary because a parent may have ignored CHLD, and the system
+    /// would then not report the command's exit status.
     child: Stream,
 }
 
 impl Signals {
-    /// Listens to those that end the waiting.
+    /// Starts to receive the signals that end the wait.
     pub(crate) fn listen() -> Outcome<Self> {
         let child = signal(SignalKind::child()).map_err(failed)?;
         let mut signals = Self { streams: Vec::new(), ignored: ignored(), child };
-        signals.and_to(&ENDING)?;
+        signals.listen_to(&ENDING)?;
         Ok(signals)
     }
 
-    /// Listens to more signals. Signals that the parent ignores, as `nohup` does, stay ignored, for the command too.
-    pub(crate) fn and_to(&mut self, more: &[Signal]) -> Outcome<()> {
+    /// Starts to receive more signals. Signals that the parent ignores, as `nohup` does, stay
+    /// ignored, for the command too.
+    pub(crate) fn listen_to(&mut self, more: &[Signal]) -> Outcome<()> {
         for &each in more {
             let number = each.as_raw();
             if self.ignored & (1 << (number - 1)) == 0 {
@@ -39,7 +42,7 @@ impl Signals {
         Ok(())
     }
 
-    /// The next one, or `None` when some child has ended. Dropping it loses none.
+    /// Returns the next signal, or `None` when a child has ended. Cancel safe: no signal is lost.
     pub(crate) async fn next_or_child(&mut self) -> Option<Signal> {
         poll_fn(|context| {
             for (signal, stream) in &mut self.streams {
@@ -52,7 +55,7 @@ impl Signals {
         .await
     }
 
-    /// The next one. Dropping it loses none.
+    /// Returns the next signal. Cancel safe: no signal is lost.
     pub(crate) async fn next(&mut self) -> Signal {
         poll_fn(|context| {
             for (signal, stream) in &mut self.streams {
@@ -65,18 +68,19 @@ impl Signals {
         .await
     }
 
-    /// Does `work`. If a signal comes first, drops the work.
+    /// Returns the result of `work`. If a signal arrives first, drops `work` and returns a failure.
     pub(crate) async fn unless<T>(&mut self, work: impl Future<Output = Outcome<T>>) -> Outcome<T> {
         tokio::select! {
             biased;
             signal = self.next() => Err(Failure::stopped(signal)),
-            done = work => done,
+            result = work => result,
         }
     }
 }
 
-/// Ends this process by the signal INT. A shell then stops its script after Ctrl-C; if dlock merely exited, the script
-/// would go on. Returns if the signal cannot end the process, as in the first process of a container.
+/// Ends this process by the signal INT. A shell then stops its script after Ctrl-C. If dlock only
+/// exited, the script would continue. Returns if the signal cannot end the process, as in the first
+/// process of a container.
 pub(crate) fn die_of_interrupt() {
     if process::id() != 1 {
         low_level::emulate_default_handler(Signal::INT.as_raw()).ok();
@@ -87,7 +91,7 @@ fn failed(error: io::Error) -> Failure {
     Failure::internal("cannot listen to signals", &error)
 }
 
-/// The signals that were ignored when dlock started, as bits. None if the system does not tell.
+/// Returns the signals that are ignored, as bits. Zero if the system does not report them.
 fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

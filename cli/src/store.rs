@@ -10,80 +10,84 @@ use crate::{
     choice::{Chosen, Stores},
     exit::Outcome,
     output, values,
-    wait::Patience,
+    wait::WaitLimit,
 };
 
-/// How long dlock waits at its end for releases to reach the store. The store forgets by itself what was not released.
-const FAREWELL: Duration = Duration::from_secs(5);
+/// Maximum time that dlock waits at its end for outstanding releases. The store deletes unreleased
+/// claims after their ttl.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How soon a store that cannot be reached is tried again, while there is time.
-const AGAIN: Duration = Duration::from_millis(250);
+/// Interval between attempts to connect to an unreachable store.
+const RECONNECT_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Connects to the store of a lock.
 pub(crate) async fn connect(stores: &Stores<'_>, lock: &str) -> Outcome<Locks> {
     Ok(stores.chosen(Some(lock))?.connect(stores.registry).await?)
 }
 
-/// Connects to the store of a lock, or to the one that no rule names, to look into it. `None`, and a line that says so, if it is a
-/// file that nobody has made yet: looking makes none.
-pub(crate) async fn look(stores: &Stores<'_>, lock: Option<&str>) -> Outcome<Option<Locks>> {
+/// Connects to the store of a lock, or to the default store, to inspect it. If the store is a file
+/// that does not exist yet, prints a message and returns `None`, because an inspection creates no
+/// store.
+pub(crate) async fn connect_to_inspect(stores: &Stores<'_>, lock: Option<&str>) -> Outcome<Option<Locks>> {
     let chosen = stores.chosen(lock)?;
-    if chosen.is_unmade() {
+    if chosen.is_missing() {
         output::say(&format!(
-            "there is no store yet: it is {}, {}; the first lock makes it",
-            chosen.shown, chosen.why
+            "the store does not exist yet: it is {}, {}; the first lock creates it",
+            chosen.display, chosen.reason
         ));
         return Ok(None);
     }
     Ok(Some(chosen.connect(stores.registry).await?))
 }
 
-/// Connects a command that holds locks or waits for them, and says under which name. That is what `--who` or `DLOCK_WHO` says,
-/// or else the store's URL. Without them it is this process, and what it does.
+/// Connects a command that acquires locks, and returns its label: the text of `--who` or
+/// `DLOCK_WHO`, or `who=` of the store's URL, or else this process and its `activity`.
 pub(crate) async fn connect_as(
     stores: &Stores<'_>,
     chosen: &Chosen,
     who: &WhoArg,
-    does: &str,
-    patience: Patience,
+    activity: &str,
+    wait_limit: WaitLimit,
 ) -> Outcome<(Locks, Who)> {
-    // An empty variable is as good as none.
+    // An empty variable counts as unset.
     let is_unset = std::env::var_os("DLOCK_WHO").is_some_and(|who| who.is_empty());
-    let told = who
+    let label = who
         .who
         .as_ref()
         .filter(|who| !(is_unset && who.is_empty()))
-        .map(|who| values::utf8(who, "what --who or DLOCK_WHO says"));
-    let told = told.transpose()?.map(Who::new).transpose()?;
-    let locks = connect_within(stores.registry, chosen, patience).await?;
+        .map(|who| values::utf8(who, "the text of --who or DLOCK_WHO"));
+    let label = label.transpose()?.map(Who::new).transpose()?;
+    let locks = connect_within(stores.registry, chosen, wait_limit).await?;
     let of_url = || chosen.url()?.param("who").map(Who::new)?.ok();
-    let who = told.or_else(of_url).unwrap_or_else(|| Who::doing(does));
+    let who = label.or_else(of_url).unwrap_or_else(|| Who::doing(activity));
     Ok((locks.with_who(who.clone()), who))
 }
 
-/// Connects. A store that cannot be reached is tried again while there is time, as a store is that goes away later.
-async fn connect_within(registry: &Registry, chosen: &Chosen, patience: Patience) -> Result<Locks> {
-    let Some(end) = patience.end() else { return chosen.connect(registry).await };
-    let mut last = None;
+/// Connects to the store. Retries until the end of the wait limit while the store is unreachable.
+async fn connect_within(registry: &Registry, chosen: &Chosen, wait_limit: WaitLimit) -> Result<Locks> {
+    let Some(deadline) = wait_limit.deadline() else { return chosen.connect(registry).await };
+    let mut last_error = None;
     loop {
-        match timeout_at(end, chosen.connect(registry)).await {
-            Ok(Err(error)) if error.is_transient() && Instant::now() + AGAIN < end => last = Some(error),
-            Ok(connected) => return connected,
+        match timeout_at(deadline, chosen.connect(registry)).await {
+            Ok(Err(error)) if error.is_transient() && Instant::now() + RECONNECT_INTERVAL < deadline => {
+                last_error = Some(error)
+            }
+            Ok(result) => return result,
             Err(_) => {
-                let late = || Error::Unavailable {
+                let timed_out = || Error::Unavailable {
                     store: "the store",
-                    source: "no answer in the time of --wait".into(),
+                    source: "no reply within the time of --wait".into(),
                 };
-                return Err(last.unwrap_or_else(late));
+                return Err(last_error.unwrap_or_else(timed_out));
             }
         }
-        sleep_until(Instant::now() + AGAIN).await;
+        sleep_until(Instant::now() + RECONNECT_INTERVAL).await;
     }
 }
 
-/// Waits until all released locks have left the store, but not for ever.
+/// Waits until the store has confirmed all releases, for at most [`CLOSE_TIMEOUT`].
 pub(crate) async fn close(locks: &Locks) {
-    if timeout(FAREWELL, locks.close()).await.is_err() {
+    if timeout(CLOSE_TIMEOUT, locks.close()).await.is_err() {
         output::say("the store did not confirm the release in time; it frees the lock when its ttl ends");
     }
 }

@@ -1,4 +1,4 @@
-//! `dlock acquire` and `dlock release`: a lock that is held between two processes.
+//! `dlock acquire` and `dlock release`: a lock that outlives its process.
 
 use std::time::SystemTime;
 
@@ -8,65 +8,67 @@ use crate::{
     args::{Acquire, Release},
     choice::Stores,
     exit::{Failure, OK, Outcome},
-    held::Above,
+    held::OuterHolds,
     json, output,
     signals::Signals,
     store, values,
-    wait::{self, Patience},
+    wait::{self, WaitLimit},
 };
 
-/// Takes a lock that outlives this process, and prints its ticket.
+/// Acquires a lock that outlives this process, and prints its ticket.
 pub(crate) async fn acquire(stores: &Stores<'_>, args: Acquire) -> Outcome {
     let name = values::name(&args.name)?;
     if output::stdout_is_closed() {
         return Err(Failure::usage(
-            "stdout is closed, and the ticket is written there; only it gives the lock back",
+            "stdout is closed, so the ticket cannot be written; without the ticket the lock cannot be released",
         ));
     }
-    let above = Above::from_env()?;
+    let outer = OuterHolds::from_env()?;
     let mut signals = Signals::listen()?;
-    let does = format!("dlock acquire {name}");
+    let activity = format!("dlock acquire {name}");
     let chosen = stores.chosen(Some(name.as_str()))?;
     let wait = args.wait.wait().or(chosen.wait()).unwrap_or(Wait::Forever);
-    let patience = Patience::new(wait);
-    let connecting = store::connect_as(stores, &chosen, &args.who, &does, patience);
+    let wait_limit = WaitLimit::new(wait);
+    let connecting = store::connect_as(stores, &chosen, &args.who, &activity, wait_limit);
     let (locks, who) = signals.unless(connecting).await?;
-    let outcome = match signals.unless(take(&locks, &who, &name, above, &args, patience)).await {
-        Ok((ticket, since)) => hand_over(&locks, &ticket, since, &args, &mut signals).await,
+    let outcome = match signals.unless(take(&locks, &who, &name, outer, &args, wait_limit)).await {
+        Ok((ticket, since)) => print_ticket(&locks, &ticket, since, &args, &mut signals).await,
         Err(failure) => Err(args.busy.apply(failure, wait)),
     };
     store::close(&locks).await;
     outcome
 }
 
-/// Takes the lock and detaches it. Also tells a moment before the time of the ticket began.
+/// Acquires the lock and detaches it. Returns the ticket, and a time before the detachment, from
+/// which the ticket's time can be counted.
 ///
 /// # Cancel safety
-/// Dropping the future leaves the queue, or releases the lock.
+/// Safe: dropping the future leaves the queue, or releases the lock.
 async fn take(
     locks: &Locks,
     who: &Who,
     name: &LockName,
-    above: Above,
+    outer: OuterHolds,
     args: &Acquire,
-    patience: Patience,
+    wait_limit: WaitLimit,
 ) -> Outcome<(Ticket, SystemTime)> {
-    // Not only when the lock is had, after a long wait perhaps.
+    // Checked before the wait, which may be long.
     locks.info().check_detach(args.lasting)?;
-    if above.enter(locks, name, args.kind.kind()).await?.is_some() {
+    if outer.enter(locks, name, args.kind.kind()).await?.is_some() {
         return Err(Failure::usage(format!(
-            "lock `{name}` is held by a dlock around this one; `acquire` would wait for that, and that for `acquire`"
+            "lock `{name}` is held by an outer dlock, which waits for this command; `acquire` would deadlock"
         )));
     }
     let lock = args.kind.of(locks, name);
-    let guard = wait::acquire(locks, who, &*lock, LockOptions::new(), patience, args.busy.tell()).await?;
+    let guard =
+        wait::acquire(locks, who, &*lock, LockOptions::new(), wait_limit, args.busy.verbosity()).await?;
     let since = json::now();
     let ticket = guard.detach(args.lasting).await.map_err(Error::from)?;
     Ok((ticket, since))
 }
 
-/// Prints the ticket. If nobody gets it, nobody can give the lock back, so this does.
-async fn hand_over(
+/// Prints the ticket. If that fails, releases the lock, because no other process could.
+async fn print_ticket(
     locks: &Locks,
     ticket: &Ticket,
     since: SystemTime,
@@ -76,35 +78,35 @@ async fn hand_over(
     let text =
         if args.json { json::acquired(ticket, args.lasting, since) } else { Ok(format!("{ticket}\n")) };
     let printed = match text {
-        Ok(text) => signals.unless(output::hand_over(text)).await,
+        Ok(text) => signals.unless(output::print_all(text)).await,
         Err(error) => Err(error),
     };
     if printed.is_err() {
-        // The first failure is the one to tell.
+        // The first failure is reported, not one of the release.
         locks.release(ticket).await.ok();
     }
     printed.map(|()| OK)
 }
 
-/// Gives back the lock of a ticket.
+/// Releases the lock of a ticket.
 pub(crate) async fn release(stores: &Stores<'_>, args: Release) -> Outcome {
     let ticket = values::ticket(&args.ticket)?;
     let locks = store::connect(stores, ticket.name().as_str()).await?;
-    let released = locks.release(&ticket).await;
+    let result = locks.release(&ticket).await;
     store::close(&locks).await;
-    if args.json && matches!(released, Ok(()) | Err(Error::Lost { .. })) {
-        output::print(json::released(&ticket, released.is_ok())?)?;
+    if args.json && matches!(result, Ok(()) | Err(Error::Lost { .. })) {
+        output::print(json::released(&ticket, result.is_ok())?)?;
     }
-    released.map_err(used_up)?;
+    result.map_err(unusable)?;
     Ok(OK)
 }
 
-/// Why a ticket cannot be used.
-pub(crate) fn used_up(error: Error) -> Failure {
+/// Converts an error of a ticket into a failure with a list of possible causes.
+pub(crate) fn unusable(error: Error) -> Failure {
     let hint = match error {
         Error::Lost { .. } => {
-            "; the ticket's time is over, another process uses or has used it, somebody has unlocked the lock, or the \
-             ticket is of another store than this one"
+            "; the ticket's time is over, another process has used it, the lock was unlocked by force, or the \
+             ticket belongs to another store"
         }
         _ => "",
     };

@@ -1,4 +1,4 @@
-//! `dlock unlock`: takes a lock from whoever holds it.
+//! `dlock unlock`: takes a lock from its holder.
 
 use crate::{
     args::Unlock,
@@ -7,18 +7,18 @@ use crate::{
     output, store, values,
 };
 
-/// Breaks a lock; says no if nobody held it.
+/// Breaks a lock. Returns [`NO`] if it was not held.
 pub(crate) async fn unlock(stores: &Stores<'_>, args: Unlock) -> Outcome {
     let name = values::name(&args.name)?;
     if !args.force {
-        let why = "`unlock` takes the lock from a holder that may still be at work; if you know that it is not, add --force";
-        return Err(Failure::usage(why));
+        let message = "`unlock` takes the lock from a holder that may still be running; if you know that it is not, add --force";
+        return Err(Failure::usage(message));
     }
-    let Some(locks) = store::look(stores, Some(name.as_str())).await? else { return Ok(NO) };
+    let Some(locks) = store::connect_to_inspect(stores, Some(name.as_str())).await? else { return Ok(NO) };
     let held = locks.force_release(&name).await?;
     store::close(&locks).await;
     if !held {
-        output::say(&format!("nobody holds lock `{name}`"));
+        output::say(&format!("lock `{name}` is not held"));
     }
     Ok(if held { OK } else { NO })
 }

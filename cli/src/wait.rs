@@ -1,4 +1,4 @@
-//! Waits for a lock, and shows who holds it meanwhile.
+//! Waits for a lock, and shows its holder during the wait.
 
 use std::{
     convert::Infallible,
@@ -13,46 +13,46 @@ use rustix::termios::tcgetwinsize;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    args::Tell,
+    args::Verbosity,
     exit::{Failure, Outcome},
     output, show,
 };
 
-/// A shorter wait shows no line.
-const PATIENCE: Duration = Duration::from_millis(300);
+/// Time before the first status line. A shorter wait prints none.
+const STATUS_DELAY: Duration = Duration::from_millis(300);
 
-/// How often the line is written anew.
-const REFRESH: Duration = Duration::from_secs(1);
+/// Refresh interval of the status line on a terminal.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often a line is written where lines stay.
-const MINUTE: Duration = Duration::from_secs(60);
+/// Interval of status lines without a terminal, where each line stays in the log.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The width of a terminal that does not tell its width.
-const UNTOLD_WIDTH: u16 = 80;
+/// Width of a terminal that does not report its width.
+const DEFAULT_WIDTH: u16 = 80;
 
-/// How long to wait for the store and the lock, from a moment on.
+/// Wait limit for the store and the lock together.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct WaitLimit {
     wait: Wait,
     began: Instant,
 }
 
-impl Patience {
-    /// From now on.
+impl WaitLimit {
+    /// Creates a limit that counts from now.
     pub(crate) fn new(wait: Wait) -> Self {
         Self { wait, began: Instant::now() }
     }
 
-    /// When it is over, if it ever is.
-    pub(crate) fn end(self) -> Option<Instant> {
+    /// Returns the deadline, if the wait is limited.
+    pub(crate) fn deadline(self) -> Option<Instant> {
         match self.wait {
             Wait::For(limit) => self.began.checked_add(limit),
             _ => None,
         }
     }
 
-    /// How long may still be waited.
-    pub(crate) fn left(self) -> Wait {
+    /// Returns the rest of the wait limit.
+    pub(crate) fn remaining(self) -> Wait {
         match self.wait {
             Wait::For(limit) => match limit.saturating_sub(self.began.elapsed()) {
                 Duration::ZERO => Wait::Never,
@@ -63,32 +63,32 @@ impl Patience {
     }
 }
 
-/// Takes the lock as `who`. On a terminal, a line shows meanwhile who holds it.
+/// Acquires the lock as `who`. A status line on the terminal shows the holder during the wait.
 ///
 /// # Cancel safety
-/// Dropping the future leaves the queue.
+/// Safe: dropping the future leaves the queue.
 pub(crate) async fn acquire(
     locks: &Locks,
     who: &Who,
     lock: &dyn DistributedLock,
     options: LockOptions,
-    patience: Patience,
-    how_much: Tell,
+    wait_limit: WaitLimit,
+    verbosity: Verbosity,
 ) -> Outcome<Guard> {
-    let (name, wait) = (lock.name(), patience.left());
+    let (name, wait) = (lock.name(), wait_limit.remaining());
     let options = &options.wait(wait);
-    let mut taken = pin!(async {
+    let mut acquiring = pin!(async {
         match wait {
             Wait::Never => lock.try_lock(options).await,
             _ => lock.lock(options).await.map(Some),
         }
     });
-    let taken = tokio::select! {
+    let result = tokio::select! {
         biased;
-        taken = &mut taken => taken,
-        never = tell(locks, who, name, how_much) => match never {},
+        result = &mut acquiring => result,
+        never = show_status(locks, who, name, verbosity) => match never {},
     };
-    match taken {
+    match result {
         Ok(Some(guard)) => Ok(guard),
         Ok(None) => {
             let holders = holders(locks, name).await;
@@ -102,29 +102,32 @@ pub(crate) async fn acquire(
     }
 }
 
-/// Who holds the lock that we did not get. `None` if the store cannot tell, or nobody holds it any more.
+/// Describes the holders of the busy lock. `None` if the store cannot list them, or if the lock is
+/// free by now.
 async fn holders(locks: &Locks, name: &LockName) -> Option<String> {
     let state = locks.inspect(name).await.ok()??;
     show::holders(&state)
 }
 
-/// Keeps a line on the terminal up to date until this future is dropped. Away from a terminal it may write a line a minute.
-async fn tell(locks: &Locks, me: &Who, name: &LockName, how_much: Tell) -> Infallible {
+/// Keeps the status line up to date until the future is dropped. With [`Verbosity::Verbose`] and
+/// without a terminal, prints a line per [`LOG_INTERVAL`].
+async fn show_status(locks: &Locks, me: &Who, name: &LockName, verbosity: Verbosity) -> Infallible {
     let is_terminal = io::stderr().is_terminal();
-    let refresh = match how_much {
-        Tell::Usual | Tell::More if is_terminal => REFRESH,
-        Tell::More => MINUTE,
-        Tell::Usual | Tell::Errors => return pending().await,
+    let interval = match verbosity {
+        Verbosity::Normal | Verbosity::Verbose if is_terminal => REFRESH_INTERVAL,
+        Verbosity::Verbose => LOG_INTERVAL,
+        Verbosity::Normal | Verbosity::Quiet => return pending().await,
     };
-    let came = Instant::now();
-    let mut line = StatusLine(false);
-    let mut pause = PATIENCE;
+    let began = Instant::now();
+    let mut line = StatusLine { is_shown: false };
+    let mut pause = STATUS_DELAY;
     loop {
         sleep(pause).await;
-        pause = refresh;
+        pause = interval;
         let state = locks.inspect(name).await.ok().flatten();
-        let situation = state.as_ref().map(|state| situation(state, me, came.elapsed())).unwrap_or_default();
-        let text = format!("waiting for lock `{name}`{situation}");
+        let details =
+            state.as_ref().map(|state| queue_details(state, me, began.elapsed())).unwrap_or_default();
+        let text = format!("waiting for lock `{name}`{details}");
         if is_terminal {
             line.write(&text);
         } else {
@@ -133,43 +136,49 @@ async fn tell(locks: &Locks, me: &Who, name: &LockName, how_much: Tell) -> Infal
     }
 }
 
-/// How many are ahead, and who holds. In this order, because a narrow terminal cuts the end off.
-fn situation(state: &LockState, me: &Who, waited: Duration) -> String {
-    let ahead = place(&state.queue, me, waited).filter(|ahead| *ahead > 0);
+/// Describes the number of waiters ahead and the holders, in this order, because a narrow terminal
+/// cuts off the end.
+fn queue_details(state: &LockState, me: &Who, waited: Duration) -> String {
+    let ahead = waiters_ahead(&state.queue, me, waited).filter(|ahead| *ahead > 0);
     let ahead = ahead.map(|ahead| format!(" ({ahead} ahead)")).unwrap_or_default();
     let holders = show::holders(state).map(|holders| format!(", {holders}")).unwrap_or_default();
     format!("{ahead}{holders}")
 }
 
-/// How many wait before us, who have waited for so long. Several may wait under one `--who`: we are the one that came when we did,
-/// as near as the store tells. `None` if the store does not tell it.
-fn place(queue: &[Contender], me: &Who, waited: Duration) -> Option<usize> {
+/// Returns the number of waiters ahead of this process, which has waited for `waited`.
+///
+/// Several waiters may have the label of this process. The one whose age is nearest to `waited` is
+/// then taken for this process. `None` if there is no such waiter, or if there are several and the
+/// store does not report ages.
+fn waiters_ahead(queue: &[Contender], me: &Who, waited: Duration) -> Option<usize> {
     let is_me = |waiter: &Contender| waiter.who.as_deref() == Some(me.text());
-    let namesakes: Vec<_> = queue.iter().enumerate().filter(|(_, waiter)| is_me(waiter)).collect();
-    if let [(place, _)] = namesakes[..] {
+    let candidates: Vec<_> = queue.iter().enumerate().filter(|(_, waiter)| is_me(waiter)).collect();
+    if let [(place, _)] = candidates[..] {
         return Some(place);
     }
-    let apart = |(place, waiter): (usize, &Contender)| Some((waiter.since?.abs_diff(waited), place));
-    namesakes.into_iter().filter_map(apart).min().map(|(_, place)| place)
+    let age_difference = |(place, waiter): (usize, &Contender)| Some((waiter.since?.abs_diff(waited), place));
+    candidates.into_iter().filter_map(age_difference).min().map(|(_, place)| place)
 }
 
-/// A line that is written in place, and wiped when it is dropped.
-struct StatusLine(bool);
+/// A line that is overwritten in place, and erased on drop.
+struct StatusLine {
+    is_shown: bool,
+}
 
 impl StatusLine {
     fn write(&mut self, text: &str) {
-        // A line that wraps could not be wiped, so cut it.
+        // A line that wraps could not be erased, so it is cut.
         let width = tcgetwinsize(io::stderr()).map_or(0, |size| size.ws_col);
-        let width = if width == 0 { UNTOLD_WIDTH } else { width };
+        let width = if width == 0 { DEFAULT_WIDTH } else { width };
         let text: String = format!("dlock: {text}").chars().take(usize::from(width) - 1).collect();
         output::status(format!("\r\x1b[2K{text}"));
-        self.0 = true;
+        self.is_shown = true;
     }
 }
 
 impl Drop for StatusLine {
     fn drop(&mut self) {
-        if self.0 {
+        if self.is_shown {
             output::status("\r\x1b[2K".to_owned());
         }
     }
@@ -187,15 +196,19 @@ mod tests {
         let waiter =
             |who: &str, since: Option<Duration>| Contender::new("1", Kind::Mutex).who(who).since(since);
         let others = [waiter("worker pid 4711", Some(s(90))), Contender::new("2", Kind::Mutex)];
-        assert_eq!(place(&others, &me, s(9)), None, "a name that begins alike is another's");
+        assert_eq!(
+            waiters_ahead(&others, &me, s(9)),
+            None,
+            "a label that only begins with `me` was taken for it"
+        );
         let one = [others.as_slice(), &[waiter(me.text(), None)]].concat();
-        assert_eq!(place(&one, &me, s(9)), Some(2));
+        assert_eq!(waiters_ahead(&one, &me, s(9)), Some(2));
         let three = [s(60), s(9), s(1)].map(|since| waiter(me.text(), Some(since)));
         let three = [others.as_slice(), &three].concat();
         for (waited, ahead) in [(s(61), 2), (s(10), 3), (s(0), 4)] {
-            assert_eq!(place(&three, &me, waited), Some(ahead));
+            assert_eq!(waiters_ahead(&three, &me, waited), Some(ahead));
         }
-        let untold = [waiter(me.text(), None), waiter(me.text(), None)];
-        assert_eq!(place(&untold, &me, s(9)), None);
+        let without_age = [waiter(me.text(), None), waiter(me.text(), None)];
+        assert_eq!(waiters_ahead(&without_age, &me, s(9)), None);
     }
 }

@@ -1,12 +1,12 @@
-//! The command `dlock` on an etcd, beside `etcdctl lock`.
+//! The command `dlock` on etcd, together with `etcdctl lock`.
 #![cfg(unix)]
-#![allow(clippy::disallowed_methods, reason = "these tests are made of processes, not of tasks")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::disallowed_methods, reason = "the tests start processes, not tasks")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
-#[allow(dead_code, reason = "a part of it is used here")]
+#[allow(dead_code, reason = "each test binary uses a part of it")]
 #[path = "cli/place.rs"]
 mod place;
-#[allow(dead_code, reason = "a part of it is used here")]
+#[allow(dead_code, reason = "each test binary uses a part of it")]
 #[path = "cli/server.rs"]
 mod server;
 
@@ -39,7 +39,7 @@ struct OnEtcd {
 }
 
 impl OnEtcd {
-    /// `None` where there is no etcd, unless it is required.
+    /// Returns `None` if etcd is not available and not required.
     async fn new() -> Option<Self> {
         Self::on(Flavour::Standalone).await
     }
@@ -64,10 +64,10 @@ impl OnEtcd {
         command
     }
 
-    /// What all keys of the cluster are.
+    /// Returns all keys of the cluster. `None` if `etcdctl` is not installed.
     fn keys(&self) -> Option<String> {
-        let told = self.etcdctl(&["get", "", "--prefix", "--keys-only"]).output().ok()?;
-        Some(String::from_utf8(told.stdout).unwrap().trim().to_owned())
+        let output = self.etcdctl(&["get", "", "--prefix", "--keys-only"]).output().ok()?;
+        Some(String::from_utf8(output.stdout).unwrap().trim().to_owned())
     }
 }
 
@@ -75,7 +75,7 @@ async fn a_command_runs_under_a_lock_that_is_gone_when_it_ends() {
     let Some(etcd) = OnEtcd::new().await else { return };
     let run = Started::of(&mut etcd.dlock("run", &["job/a", "-c", "echo $DLOCK_TOKEN; read _; exit 7"]));
     assert!(run.first.parse::<u64>().is_ok(), "no token: `{}`", run.first);
-    assert_eq!(etcd.run("try", &["job/a"]).status, 75, "two hold it");
+    assert_eq!(etcd.run("try", &["job/a"]).status, 75, "the lock was granted twice");
     let all: Value = serde_json::from_str(&etcd.run("ls", &["--json", "job/"]).out).unwrap();
     assert_eq!(all["locks"][0]["name"], "job/a", "{all}");
     assert!(all["locks"][0]["holders"][0]["who"].as_str().unwrap().contains("dlock run job/a"), "{all}");
@@ -91,7 +91,7 @@ async fn a_ticket_outlives_its_process() {
     let ticket = etcd.run("acquire", &["--for", "10m", "deploy"]);
     assert_eq!(ticket.status, 0, "{}", ticket.err);
     let ticket = ticket.out.trim();
-    assert_eq!(etcd.run("try", &["deploy"]).status, 75, "two hold it");
+    assert_eq!(etcd.run("try", &["deploy"]).status, 75, "the lock was granted twice");
     assert_eq!(etcd.run("run", &["--ticket", ticket, "deploy", "--", "true"]).status, 0);
     assert_eq!(etcd.run("try", &["deploy"]).status, 0);
 }
@@ -103,21 +103,25 @@ async fn what_etcdctl_holds_is_shown_waited_for_and_broken() {
     }
     let held = Started::of(&mut etcd.etcdctl(&["lock", "stock"]));
     assert!(held.first.starts_with("stock/"), "{}", held.first);
-    assert_eq!(etcd.run("run", &["-n", "stock", "--", "true"]).status, 75, "two hold it");
+    assert_eq!(etcd.run("run", &["-n", "stock", "--", "true"]).status, 75, "the lock was granted twice");
     let state: Value = serde_json::from_str(&etcd.run("inspect", &["--json", "stock"]).out).unwrap();
     assert_eq!(state["holders"][0]["kind"], "mutex", "{state}");
     assert!(etcd.run("ls", &[]).out.contains("stock"));
     assert_eq!(etcd.run("unlock", &["--force", "stock"]).status, 0);
-    assert_eq!(etcd.run("run", &["-n", "stock", "--", "true"]).status, 0, "it was broken");
+    assert_eq!(
+        etcd.run("run", &["-n", "stock", "--", "true"]).status,
+        0,
+        "the lock is not free after unlock"
+    );
     drop(held);
-    // The other way round, with etcdctl under the lock of dlock.
+    // The other direction: etcdctl waits for a lock that dlock holds.
     let run = Started::of(&mut etcd.dlock("run", &["stock", "-c", "echo held; read _"]));
     let etcdctl =
         etcd.etcdctl(&["lock", "stock", "echo", "mine"]).stdout(std::process::Stdio::piped()).spawn();
     let etcdctl = etcdctl.unwrap();
     run.let_go();
-    let told = etcdctl.wait_with_output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&told.stdout), "mine\n");
+    let output = etcdctl.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "mine\n");
 }
 
 async fn a_lock_is_broken_and_its_command_is_stopped() {
@@ -126,7 +130,7 @@ async fn a_lock_is_broken_and_its_command_is_stopped() {
     assert_eq!(etcd.run("unlock", &["--force", "job/b"]).status, 0);
     let ended = run.end();
     assert_eq!(ended.status, 74, "{ended:?}");
-    assert_eq!(etcd.run("try", &["job/b"]).status, 0, "it was broken");
+    assert_eq!(etcd.run("try", &["job/b"]).status, 0, "the lock is not free after unlock");
 }
 
 async fn names_with_slashes_and_dots_are_locks_of_their_own() {
@@ -135,7 +139,7 @@ async fn names_with_slashes_and_dots_are_locks_of_their_own() {
     for other in ["a", "b", "a/..", "..", "a/../b/c"] {
         assert_eq!(etcd.run("try", &[other]).status, 0, "`a/../b` blocks `{other}`");
     }
-    assert_eq!(etcd.run("try", &["a/../b"]).status, 75, "two hold it");
+    assert_eq!(etcd.run("try", &["a/../b"]).status, 75, "the lock was granted twice");
     assert!(etcd.run("ls", &[]).out.contains("a/../b"));
     assert_eq!(run.let_go().status, 0);
 }
@@ -148,8 +152,8 @@ async fn a_cluster_without_a_majority_is_69_in_bounded_time() {
     for (verb, args) in [("run", &["x", "--", "true"][..]), ("try", &["x"]), ("ls", &[]), ("inspect", &["x"])]
     {
         let began = Instant::now();
-        let told = etcd.run(verb, args);
-        assert_eq!(told.status, 69, "{verb}: {told:?}");
+        let ended = etcd.run(verb, args);
+        assert_eq!(ended.status, 69, "{verb}: {ended:?}");
         assert!(began.elapsed() < Duration::from_secs(30), "{verb} took {:?}", began.elapsed());
     }
 }

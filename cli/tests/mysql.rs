@@ -1,12 +1,13 @@
-//! The command `dlock` on MariaDB: on its queue, and beside other programs on the server's named locks.
+//! The command `dlock` on MariaDB: with the queue in a table, and together with other programs on
+//! the server's named locks.
 #![cfg(unix)]
-#![allow(clippy::disallowed_methods, reason = "these tests are made of processes, not of tasks")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::disallowed_methods, reason = "the tests start processes, not tasks")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
-#[allow(dead_code, reason = "a part of it is used here")]
+#[allow(dead_code, reason = "each test binary uses a part of it")]
 #[path = "cli/place.rs"]
 mod place;
-#[allow(dead_code, reason = "a part of it is used here")]
+#[allow(dead_code, reason = "each test binary uses a part of it")]
 #[path = "cli/server.rs"]
 mod server;
 
@@ -31,12 +32,12 @@ fn main() -> std::process::ExitCode {
 struct OnMariadb {
     place: Place,
     running: Running,
-    /// The store, in one mode.
+    /// URL of the store, with its mode.
     store: String,
 }
 
 impl OnMariadb {
-    /// `None` where there is no MariaDB, unless it is required.
+    /// Returns `None` if MariaDB is not available and not required.
     async fn new(params: &str) -> Option<Self> {
         let running = server::own(start(Brand::Mariadb, Flavour::Standalone).await)?;
         let store = format!("{}{params}", running.url());
@@ -55,13 +56,13 @@ impl OnMariadb {
         serde_json::from_str(&self.run(verb, &[&["--json"], args].concat()).out).unwrap()
     }
 
-    /// A program that is not dlock.
-    async fn stranger(&self) -> MySqlConnection {
+    /// Returns a connection of another program.
+    async fn other_program(&self) -> MySqlConnection {
         MySqlConnection::connect(self.running.url()).await.unwrap()
     }
 }
 
-async fn ask(session: &mut MySqlConnection, sql: &str) -> i64 {
+async fn query(session: &mut MySqlConnection, sql: &str) -> i64 {
     let row = sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).fetch_one(session).await.unwrap();
     row.try_get_unchecked(0).unwrap()
 }
@@ -72,8 +73,8 @@ async fn a_command_runs_under_a_lock_that_is_gone_when_it_ends() {
         let run =
             Started::of(&mut mariadb.dlock("run", &["job/a", "-c", "echo $DLOCK_TOKEN; read _; exit 7"]));
         assert!(run.first.parse::<u64>().is_ok(), "no token: `{}`", run.first);
-        assert_eq!(mariadb.run("try", &["job/a"]).status, 75, "two hold it");
-        place::until("it is shown whose it is", || {
+        assert_eq!(mariadb.run("try", &["job/a"]).status, 75, "the lock was granted twice");
+        place::until("the label of the holder is shown", || {
             let all = mariadb.json("ls", &["job/"]);
             let who = all["locks"][0]["holders"][0]["who"].as_str().unwrap_or_default();
             all["locks"][0]["name"] == "job/a" && who.contains("dlock run job/a")
@@ -82,8 +83,8 @@ async fn a_command_runs_under_a_lock_that_is_gone_when_it_ends() {
         assert_eq!((ended.status, &*ended.err), (7, ""));
         let free = mariadb.run("inspect", &["job/a"]);
         assert_eq!((free.status, &*free.out), (1, "job/a is free\n"));
-        let mut other = mariadb.stranger().await;
-        assert_eq!(ask(&mut other, "SELECT COUNT(*) FROM dlock_queue").await, 0, "a row is left");
+        let mut other = mariadb.other_program().await;
+        assert_eq!(query(&mut other, "SELECT COUNT(*) FROM dlock_queue").await, 0, "a row is left");
     }
 }
 
@@ -92,27 +93,31 @@ async fn a_ticket_outlives_its_process() {
     let ticket = mariadb.run("acquire", &["--for", "10m", "deploy"]);
     assert_eq!(ticket.status, 0, "{}", ticket.err);
     let ticket = ticket.out.trim();
-    assert_eq!(mariadb.run("try", &["deploy"]).status, 75, "two hold it");
+    assert_eq!(mariadb.run("try", &["deploy"]).status, 75, "the lock was granted twice");
     assert_eq!(mariadb.run("run", &["--ticket", ticket, "deploy", "--", "true"]).status, 0);
     assert_eq!(mariadb.run("try", &["deploy"]).status, 0);
 }
 
 async fn what_get_lock_holds_is_shown_waited_for_and_broken() {
     let Some(mariadb) = OnMariadb::new("?mode=session").await else { return };
-    let mut other = mariadb.stranger().await;
-    assert_eq!(ask(&mut other, "SELECT GET_LOCK('stock', 0)").await, 1);
-    let id = ask(&mut other, "SELECT CONNECTION_ID()").await;
-    assert_eq!(mariadb.run("run", &["-n", "stock", "--", "true"]).status, 75, "two hold it");
+    let mut other = mariadb.other_program().await;
+    assert_eq!(query(&mut other, "SELECT GET_LOCK('stock', 0)").await, 1);
+    let id = query(&mut other, "SELECT CONNECTION_ID()").await;
+    assert_eq!(mariadb.run("run", &["-n", "stock", "--", "true"]).status, 75, "the lock was granted twice");
     let state = mariadb.json("inspect", &["stock"]);
     assert_eq!(state["holders"][0]["id"], format!("connection {id}"), "{state}");
     assert!(mariadb.run("ls", &[]).out.contains("stock"));
     assert_eq!(mariadb.run("unlock", &["--force", "stock"]).status, 0);
-    assert_eq!(mariadb.run("run", &["-n", "stock", "--", "true"]).status, 0, "it was broken");
-    // The other way round.
-    let mut other = mariadb.stranger().await;
+    assert_eq!(
+        mariadb.run("run", &["-n", "stock", "--", "true"]).status,
+        0,
+        "the lock is not free after unlock"
+    );
+    // The other direction: another program waits for a lock that dlock holds.
+    let mut other = mariadb.other_program().await;
     let run = Started::of(&mut mariadb.dlock("run", &["stock", "-c", "echo held; read _; exit 0"]));
-    assert_eq!(ask(&mut other, "SELECT GET_LOCK('stock', 0)").await, 0, "dlock has it");
-    let waits = tokio::spawn(async move { ask(&mut other, "SELECT GET_LOCK('stock', 60)").await });
+    assert_eq!(query(&mut other, "SELECT GET_LOCK('stock', 0)").await, 0, "the lock was granted twice");
+    let waits = tokio::spawn(async move { query(&mut other, "SELECT GET_LOCK('stock', 60)").await });
     assert_eq!(run.let_go().status, 0);
     assert_eq!(waits.await.unwrap(), 1);
 }

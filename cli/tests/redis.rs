@@ -1,12 +1,13 @@
-//! The command `dlock` on a Redis, beside Redisson's locks. The tests write those locks by hand, as Redisson would.
+//! The command `dlock` on Redis, together with Redisson's locks. The tests write the keys of these
+//! locks themselves, as Redisson would.
 #![cfg(unix)]
-#![allow(clippy::disallowed_methods, reason = "these tests are made of processes, not of tasks")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::disallowed_methods, reason = "the tests start processes, not tasks")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
-#[allow(dead_code, reason = "a part of it is used here")]
+#[allow(dead_code, reason = "each test binary uses a part of it")]
 #[path = "cli/place.rs"]
 mod place;
-#[allow(dead_code, reason = "a part of it is used here")]
+#[allow(dead_code, reason = "each test binary uses a part of it")]
 #[path = "cli/server.rs"]
 mod server;
 
@@ -40,7 +41,7 @@ fn main() -> std::process::ExitCode {
     }])
 }
 
-/// As Redisson names its clients and threads.
+/// Id of a client and thread, in Redisson's format.
 const REDISSON: &str = "2f6c1b1e-9a3d-4a52-8c1f-0b6f9f0f7d11:42";
 
 struct OnRedis {
@@ -49,7 +50,7 @@ struct OnRedis {
 }
 
 impl OnRedis {
-    /// `None` where there is no Redis, unless it is required.
+    /// Returns `None` if Redis is not available and not required.
     async fn new() -> Option<Self> {
         let running = server::own(start(Brand::Redis, Flavour::Standalone).await)?;
         Some(Self { place: Place::new(), running })
@@ -67,25 +68,25 @@ impl OnRedis {
         Ended::of(&mut self.dlock(verb, args))
     }
 
-    /// What dlock shows of a lock.
+    /// Returns the output of `dlock inspect`.
     fn state(&self, name: &str) -> Value {
         serde_json::from_str(&self.run("inspect", &["--json", name]).out).expect("JSON")
     }
 
-    /// Sends a command as one types it; the first line of the answer.
-    fn tell(&self, command: &str) -> String {
+    /// Sends an inline command. Returns the first line of the reply.
+    fn command(&self, command: &str) -> String {
         let mut server = TcpStream::connect(self.running.servers()[0].address()).unwrap();
         server.write_all(format!("{command}\r\n").as_bytes()).unwrap();
-        let mut answer = String::new();
-        BufReader::new(server).read_line(&mut answer).unwrap();
-        assert!(!answer.starts_with('-'), "{command}: {answer}");
-        answer.trim_end().to_owned()
+        let mut reply = String::new();
+        BufReader::new(server).read_line(&mut reply).unwrap();
+        assert!(!reply.starts_with('-'), "{command}: {reply}");
+        reply.trim_end().to_owned()
     }
 
-    /// Takes a lock as Redisson does.
+    /// Acquires a lock as Redisson does.
     fn hold_as_redisson(&self, name: &str) {
-        self.tell(&format!("HSET {name} {REDISSON} 1"));
-        self.tell(&format!("PEXPIRE {name} 600000"));
+        self.command(&format!("HSET {name} {REDISSON} 1"));
+        self.command(&format!("PEXPIRE {name} 600000"));
     }
 }
 
@@ -94,15 +95,15 @@ async fn a_command_runs_under_a_lock_that_is_gone_when_it_ends() {
     let text = "echo $DLOCK_TOKEN; read _; exit 7";
     let run = Started::of(&mut redis.dlock("run", &["job/a", "--", "sh", "-c", text]));
     assert!(run.first.parse::<u64>().is_ok(), "no token: `{}`", run.first);
-    assert_eq!(redis.tell("EXISTS job/a"), ":1", "the lock is not in Redis while the command runs");
-    assert_eq!(redis.run("try", &["job/a"]).status, 75, "two hold it");
+    assert_eq!(redis.command("EXISTS job/a"), ":1", "the lock is not in Redis while the command runs");
+    assert_eq!(redis.run("try", &["job/a"]).status, 75, "the lock was granted twice");
     let state = redis.state("job/a");
     assert_eq!(state["holders"].as_array().unwrap().len(), 1, "{state}");
     let all: Value = serde_json::from_str(&redis.run("ls", &["--json", "job/"]).out).unwrap();
     assert_eq!(all["locks"].as_array().unwrap().len(), 1, "{all}");
     let ended = run.let_go();
     assert_eq!((ended.status, &*ended.err), (7, ""));
-    assert_eq!(redis.tell("EXISTS job/a"), ":0", "the lock is left behind in Redis");
+    assert_eq!(redis.command("EXISTS job/a"), ":0", "the lock is left behind in Redis");
     let free = redis.run("inspect", &["job/a"]);
     assert_eq!((free.status, &*free.out), (1, "job/a is free\n"));
 }
@@ -133,19 +134,21 @@ async fn a_ticket_holds_until_another_process_gives_it_back_and_wakes_the_next_o
     assert!((3000.0..=3600.0).contains(&left), "{state}");
     let args = ["--ttl", "600s", "deploy", "--", "echo", "ran"];
     let waiting = redis.dlock("run", &args).stdout(Stdio::piped()).spawn().unwrap();
-    until("it listens", || redis.tell("PUBLISH redisson_lock__channel:{deploy} 9") == ":1");
+    until("dlock subscribes to the channel", || {
+        redis.command("PUBLISH redisson_lock__channel:{deploy} 9") == ":1"
+    });
     assert_eq!(redis.run("release", &[acquired.out.trim_end()]).status, 0);
-    // A waiter that nobody wakes asks again after minutes.
+    // A waiter that is not woken polls again only after minutes.
     let ended = Ended::from(waiting.wait_with_output().unwrap());
     assert_eq!((ended.status, &*ended.out), (0, "ran\n"));
     assert_eq!(redis.run("release", &[acquired.out.trim_end()]).status, 74, "the ticket was used before");
-    assert_eq!(redis.tell("EXISTS deploy"), ":0", "the lock is left behind in Redis");
+    assert_eq!(redis.command("EXISTS deploy"), ":0", "the lock is left behind in Redis");
 }
 
 async fn a_lock_of_redisson_is_listed_shown_and_broken() {
     let Some(redis) = OnRedis::new().await else { return };
     redis.hold_as_redisson("job/b");
-    assert_eq!(redis.run("try", &["job/b"]).status, 75, "two hold it");
+    assert_eq!(redis.run("try", &["job/b"]).status, 75, "the lock was granted twice");
     let listed = redis.run("ls", &[]);
     assert!(listed.status == 0 && listed.out.contains("job/b"), "{listed:?}");
     let shown = redis.run("inspect", &["job/b"]);
@@ -155,11 +158,11 @@ async fn a_lock_of_redisson_is_listed_shown_and_broken() {
     assert!((1.0..=600.0).contains(&left), "{state}");
 
     assert_eq!(redis.run("unlock", &["job/b"]).status, 64, "unlocked without --force");
-    assert_eq!(redis.tell("EXISTS job/b"), ":1", "the refused command has removed the lock");
+    assert_eq!(redis.command("EXISTS job/b"), ":1", "the refused command has removed the lock");
     let broken = redis.run("unlock", &["--force", "job/b"]);
     assert_eq!((broken.status, &*broken.err), (0, ""));
-    assert_eq!(redis.tell("EXISTS job/b"), ":0", "the lock is still there");
-    assert_eq!(redis.run("unlock", &["--force", "job/b"]).status, 1, "nobody holds it");
+    assert_eq!(redis.command("EXISTS job/b"), ":0", "the lock is still there");
+    assert_eq!(redis.run("unlock", &["--force", "job/b"]).status, 1, "the lock is still held");
 }
 
 async fn a_run_that_waits_for_redisson_is_woken_when_it_lets_go_and_when_it_is_broken() {
@@ -169,14 +172,14 @@ async fn a_run_that_waits_for_redisson_is_woken_when_it_lets_go_and_when_it_is_b
         let args = ["--ttl", "600s", name, "--", "echo", "ran"];
         let waiting = redis.dlock("run", &args).stdout(Stdio::piped()).spawn().unwrap();
         let channel = format!("redisson_lock__channel:{{{name}}}");
-        until("it listens", || redis.tell(&format!("PUBLISH {channel} 9")) == ":1");
+        until("dlock subscribes to the channel", || redis.command(&format!("PUBLISH {channel} 9")) == ":1");
         if name == "broken" {
             assert_eq!(redis.run("unlock", &["--force", name]).status, 0);
         } else {
-            redis.tell(&format!("DEL {name}"));
-            redis.tell(&format!("PUBLISH {channel} 0"));
+            redis.command(&format!("DEL {name}"));
+            redis.command(&format!("PUBLISH {channel} 0"));
         }
-        // A waiter that nobody wakes asks again after minutes.
+        // A waiter that is not woken polls again only after minutes.
         let ended = Ended::from(waiting.wait_with_output().unwrap());
         assert_eq!((ended.status, &*ended.out), (0, "ran\n"));
     }
@@ -184,17 +187,17 @@ async fn a_run_that_waits_for_redisson_is_woken_when_it_lets_go_and_when_it_is_b
 
 async fn a_key_that_is_no_lock_is_refused_and_not_touched() {
     let Some(redis) = OnRedis::new().await else { return };
-    redis.tell("SET page hello");
+    redis.command("SET page hello");
     let refused = redis.run("run", &["page", "--", "echo", "ran"]);
     assert_eq!((refused.status, &*refused.out), (64, ""), "{}", refused.err);
     assert!(refused.err.contains("`page`") && refused.err.contains("other data"), "{}", refused.err);
-    assert_eq!(redis.tell("STRLEN page"), ":5", "the key that is no lock was changed");
+    assert_eq!(redis.command("STRLEN page"), ":5", "the key that is no lock was changed");
 }
 
 async fn a_server_that_is_not_there_is_69_and_its_password_is_not_shown() {
     let Some(redis) = OnRedis::new().await else { return };
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let url = format!("redis://app:hunter2@{nobody}");
+    let closed_port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let url = format!("redis://app:hunter2@{closed_port}");
     for (verb, args) in [
         ("run", &["x", "--", "echo", "ran"][..]),
         ("try", &["x"]),
@@ -213,7 +216,7 @@ async fn a_server_that_is_not_there_is_69_and_its_password_is_not_shown() {
 async fn a_wrong_password_is_78_and_is_not_shown() {
     let Some(redis) = OnRedis::new().await else { return };
     let address = redis.running.servers()[0].address();
-    redis.tell("ACL SETUSER app on >right ~* &* +@all");
+    redis.command("ACL SETUSER app on >right ~* &* +@all");
     let right = format!("redis://app:right@{address}");
     assert_eq!(Ended::of(&mut redis.dlock_at(&right, "ls", &[])).status, 0, "the right one is refused");
     for user in ["app", "nobody", ""] {
@@ -231,7 +234,7 @@ async fn a_server_that_is_away_while_dlock_starts_is_waited_for_as_long_as_for_t
     server.pause().await.unwrap();
     let mut run = on.dlock("run", &["-w", "60s", "late", "--", "echo", "ran"]);
     let run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // Longer than one attempt to connect may take.
+    // Longer than the timeout of one attempt to connect.
     std::thread::sleep(Duration::from_secs(4));
     server.resume().await.unwrap();
     let ended = Ended::from(run.wait_with_output().unwrap());

@@ -1,9 +1,8 @@
-//! One store, several users and containers. The tests need root, who may become each of these users.
-//!
-//! Over the usual length, because all cases use the same few helpers.
+//! One store with several users and containers. The tests need root, which can switch to each of
+//! these users.
 #![cfg(target_os = "linux")]
-#![allow(clippy::disallowed_methods, reason = "these tests are made of processes, not of tasks")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::disallowed_methods, reason = "the tests start processes, not tasks")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::{
     fs::{self, Permissions},
@@ -18,16 +17,17 @@ use dlock_conformance::Unreachable;
 use libtest_mimic::{Arguments, Trial};
 use tempfile::TempDir;
 
-/// Far shorter than a third of the ttl. After that time a waiter that nobody woke asks by itself.
+/// Maximum time of a hand-over to a waiter that is woken. A waiter that is not woken polls only
+/// after a third of the ttl, which is much longer.
 const SOON: Duration = Duration::from_secs(6);
 
-/// Two users who need no account.
+/// Two users without an account.
 const ANNA: u32 = 54_321;
 const BERT: u32 = 54_322;
 
 fn main() -> ExitCode {
     let args = Arguments::from_args();
-    let trials = match able() {
+    let trials = match check_rights() {
         Ok(()) => CASES.iter().map(|(name, case)| trial(name, *case)).collect(),
         Err(reason) => vec![Unreachable { name: "users".to_owned(), reason }.trial("users")],
     };
@@ -57,8 +57,8 @@ const CASES: [(&str, fn()); 13] = [
     ("a_full_disk_is_told_and_over_when_there_is_space", a_full_disk_is_told_and_over_when_there_is_space),
 ];
 
-/// Whether this process may do what the cases do.
-fn able() -> Result<(), String> {
+/// Checks that this process has the rights that the cases need.
+fn check_rights() -> Result<(), String> {
     let mut mount = Command::new("unshare");
     let mount =
         mount.args(["-m", "-T", "setpriv", "--reuid=1", "--regid=1", "--clear-groups", "true"]).output();
@@ -75,8 +75,9 @@ impl Commons {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
-        // Another process makes the copy. If this process had the copy open for writing, a child that another test starts at
-        // that moment would keep the copy open, and nobody could execute it.
+        // Another process writes the copy. If this process had the copy open for writing, a child
+        // that another test starts at the same time would inherit the descriptor, and the copy
+        // could not be executed.
         let mut copy = Command::new("cp");
         assert!(copy.arg(env!("CARGO_BIN_EXE_dlock")).arg(dir.path()).status().unwrap().success());
         Self(dir)
@@ -86,7 +87,7 @@ impl Commons {
         self.0.path().join(name)
     }
 
-    /// A folder inside this folder.
+    /// Creates a folder inside this folder.
     fn folder(&self, name: &str, mode: u32) -> PathBuf {
         let path = self.path(name);
         fs::create_dir(&path).unwrap();
@@ -94,7 +95,7 @@ impl Commons {
         path
     }
 
-    /// A shell's text with `$DLOCK`, as this user, with the store in `store`.
+    /// Returns a shell command with `$DLOCK`, for this user and the store in `store`.
     fn shell(&self, user: u32, group: u32, store: &Path, text: &str) -> Command {
         let mut command = Command::new("setpriv");
         command
@@ -114,7 +115,7 @@ impl Commons {
         self.shell(user, group, store, text).output().unwrap()
     }
 
-    /// A process that holds lock `x`, and its command's process id.
+    /// Starts a process that holds lock `x`.
     fn holder(&self, user: u32, group: u32, store: &Path, umask: &str) -> Holder {
         let text = format!("umask {umask}; exec $DLOCK run x -- sh -c 'echo held; exec sleep 60'");
         let mut process = self.shell(user, group, store, &text).stdout(Stdio::piped()).spawn().unwrap();
@@ -124,7 +125,8 @@ impl Commons {
         Holder(process)
     }
 
-    /// How long a waiter takes to get lock `x` after `free` has ended the holder.
+    /// Returns the time from a call of `free`, which ends the holder, until a waiter has got lock
+    /// `x`.
     fn handed_over(&self, user: u32, group: u32, store: &Path, free: impl FnOnce()) -> Duration {
         let mut waiter =
             self.shell(user, group, store, "umask 022; exec $DLOCK run x -- true").spawn().unwrap();
@@ -154,7 +156,7 @@ impl Drop for Holder {
     }
 }
 
-/// Some group that has a name.
+/// Returns the name and the number of a group.
 fn group() -> (String, u32) {
     let groups = fs::read_to_string("/etc/group").unwrap();
     let named = groups.lines().find_map(|line| {
@@ -165,7 +167,7 @@ fn group() -> (String, u32) {
     named.expect("a group other than root's")
 }
 
-/// A store that `dlock init` made for a group.
+/// Creates a store for a group with `dlock init`. Returns the file and the group's number.
 fn shared(commons: &Commons) -> (PathBuf, u32) {
     let (name, number) = group();
     let store = commons.path("shared/locks.db");
@@ -188,7 +190,7 @@ fn a_group_shares_a_store_and_wakes_its_waiters() {
     for (holder, waiter) in [(ANNA, BERT), (BERT, ANNA), (0, ANNA), (ANNA, 0)] {
         let holder = commons.holder(holder, group, &store, "077");
         let took = commons.handed_over(waiter, group, &store, || holder.signal("-TERM"));
-        assert!(took < SOON, "the waiter was not rung, and asked by itself after {took:?}");
+        assert!(took < SOON, "the waiter was not woken, and polled after {took:?}");
     }
     for path in [store.clone(), store.with_extension("db-wal"), store.with_extension("db-shm")] {
         let Ok(found) = fs::metadata(&path) else { continue };
@@ -221,7 +223,7 @@ fn root_is_rung_by_the_user_whose_store_it_uses() {
     assert!(took < SOON, "{took:?}");
 }
 
-/// Somebody gave all users rights on the file, and forgot the doorbells.
+/// All users have rights on the file, but not on the doorbells.
 fn a_user_who_cannot_use_the_doorbells_asks_by_time() {
     let commons = Commons::new();
     let store = commons.folder("open", 0o777).join("locks.db");
@@ -246,7 +248,8 @@ fn a_user_without_rights_is_told_how_to_share() {
     refused(&commons.ended(BERT, BERT, &store, "exec $DLOCK try y"), "dlock init --group");
 }
 
-/// In a folder where everybody may create files, somebody has laid out doorbells, or a link, before the store was made.
+/// In a folder where all users may create files, another user has created doorbells, or a link,
+/// before the store existed.
 fn a_strangers_doorbells_are_refused() {
     let commons = Commons::new();
     let folder = commons.folder("tmp", 0o1777);
@@ -259,18 +262,14 @@ fn a_strangers_doorbells_are_refused() {
     assert_eq!(
         fs::read_dir(&bells).unwrap().count(),
         0,
-        "dlock has put something into the stranger's folder"
+        "dlock has created a file in the other user's folder"
     );
     fs::remove_dir(&bells).unwrap();
     let elsewhere = commons.folder("elsewhere", 0o755);
     fs::write(elsewhere.join("0123456789abcdef0123456789abcdef.new"), "").unwrap();
     symlink(&elsewhere, &bells).unwrap();
     refused(&try_it(), "is not a folder");
-    assert_eq!(
-        fs::read_dir(&elsewhere).unwrap().count(),
-        1,
-        "dlock has put something into the folder behind the link, or removed something"
-    );
+    assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 1, "dlock has changed the folder behind the link");
     fs::remove_file(&bells).unwrap();
     assert!(try_it().status.success());
 }
@@ -295,7 +294,7 @@ fn a_strangers_file_or_log_is_refused() {
     }
 }
 
-/// Runs a shell's text as root, in a mount namespace of its own.
+/// Runs a shell command as root, in a new mount namespace.
 fn with_mounts(commons: &Commons, store: &Path, text: &str) -> Output {
     commons.ended(0, 0, store, &format!("exec unshare -m sh -c '{text}'"))
 }
@@ -315,13 +314,10 @@ fn another_boot_is_refused_while_a_holder_lives() {
     refused(&hidden, "cannot tell which boot");
     drop(holder);
     let output = with_mounts(&commons, &store, &another);
-    assert!(
-        output.status.success(),
-        "nobody holds the lock any more, so the store must not be refused: {output:?}"
-    );
+    assert!(output.status.success(), "the store was refused although the lock is free: {output:?}");
 }
 
-/// The clock of a time namespace, as a container may have one, is ahead by a day.
+/// The clock of a time namespace, which a container may have, is ahead by a day.
 fn another_clock_is_refused_while_a_holder_lives() {
     let commons = Commons::new();
     let store = commons.folder("own", 0o700).join("locks.db");
@@ -334,10 +330,7 @@ fn another_clock_is_refused_while_a_holder_lives() {
     assert_eq!(output.status.code(), Some(75), "the other clock has freed the lock: {output:?}");
     drop(holder);
     let output = commons.ended(0, 0, &store, ahead);
-    assert!(
-        output.status.success(),
-        "nobody holds the lock any more, so the store must not be refused: {output:?}"
-    );
+    assert!(output.status.success(), "the store was refused although the lock is free: {output:?}");
 }
 
 fn a_file_that_is_mounted_alone_is_refused() {
@@ -351,11 +344,15 @@ fn a_file_that_is_mounted_alone_is_refused() {
     refused(&output, "mount its whole folder instead");
     let mount = "mount --bind own inside && exec $DLOCK try x -- echo second";
     let output = with_mounts(&commons, &inside, mount);
-    assert_eq!(output.status.code(), Some(75), "the same store, and the lock is held: {output:?}");
+    assert_eq!(
+        output.status.code(),
+        Some(75),
+        "it is not the same store, or the lock is not held: {output:?}"
+    );
     drop(holder);
 }
 
-/// An orphan of the command ends, and is no zombie in the container's first process.
+/// An orphan of the command ends, and does not stay a zombie of the container's first process.
 fn as_the_first_process_it_reaps_what_it_inherits() {
     let commons = Commons::new();
     let store = commons.folder("own", 0o700).join("locks.db");
@@ -365,10 +362,10 @@ fn as_the_first_process_it_reaps_what_it_inherits() {
     let text = format!("exec unshare -pf --mount-proc $DLOCK run x -- sh -c '{orphan}'");
     let output = commons.ended(0, 0, &store, &text);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "reaped\n", "{output:?}");
-    assert_eq!(output.status.code(), Some(7), "the command's own status: {output:?}");
+    assert_eq!(output.status.code(), Some(7), "not the status of the command: {output:?}");
 }
 
-/// `/etc/dlock.toml`, in an `/etc` of the test's own.
+/// Reads `/etc/dlock.toml` from an `/etc` in a new mount namespace.
 fn one_file_names_the_store_of_all_users() {
     let commons = Commons::new();
     let (store, group) = shared(&commons);
@@ -387,7 +384,7 @@ fn one_file_names_the_store_of_all_users() {
     assert!(out.contains("\n75\n"), "a user does not see what root holds: {out}{err}");
     assert!(
         out.ends_with("\n78\n") && err.contains("cannot read `/etc/dlock.toml`"),
-        "passed over in silence: {out}{err}"
+        "an unreadable configuration was ignored: {out}{err}"
     );
 }
 
@@ -398,9 +395,10 @@ fn a_full_disk_is_told_and_over_when_there_is_space() {
                 $DLOCK try x; echo $?; rm small/fill; exec $DLOCK try x";
     let output = with_mounts(&commons, &store, text);
     let err = String::from_utf8_lossy(&output.stderr);
-    // The page size of the system decides whether the file or the shared memory beside it meets the end of the disk first.
-    let told = ["its disk is full", "its disk or the memory is full"];
-    assert!(told.iter().any(|text| err.contains(text)), "{err}");
+    // The page size of the system decides whether the file or its shared memory fills the disk
+    // first.
+    let messages = ["its disk is full", "its disk or the memory is full"];
+    assert!(messages.iter().any(|text| err.contains(text)), "{err}");
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "69", "{err}");
     assert!(output.status.success(), "{err}");
 }

@@ -1,12 +1,12 @@
 //! The command `dlock` on ZooKeeper.
 #![cfg(unix)]
-#![allow(clippy::disallowed_methods, reason = "these tests are made of processes, not of tasks")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::disallowed_methods, reason = "the tests start processes, not tasks")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
-#[allow(dead_code, reason = "a part of it is used here")]
+#[allow(dead_code, reason = "each test binary uses a part of it")]
 #[path = "cli/place.rs"]
 mod place;
-#[allow(dead_code, reason = "a part of it is used here")]
+#[allow(dead_code, reason = "each test binary uses a part of it")]
 #[path = "cli/server.rs"]
 mod server;
 
@@ -37,7 +37,7 @@ struct OnZooKeeper {
 }
 
 impl OnZooKeeper {
-    /// `None` where there is no ZooKeeper, unless it is required.
+    /// Returns `None` if ZooKeeper is not available and not required.
     async fn new() -> Option<Self> {
         let running = server::own(start(Flavour::Standalone).await)?;
         Some(Self { place: Place::new(), running })
@@ -57,10 +57,10 @@ async fn a_command_runs_under_a_lock_that_is_gone_when_it_ends() {
     let Some(zookeeper) = OnZooKeeper::new().await else { return };
     let text = "echo $DLOCK_TOKEN; read _; exit 7";
     let args = ["--who", "the nightly job", "job/a", "--", "sh", "-c", text];
-    // The longest ttl of such a session is 10 s. Nothing says so here, and the default is 30 s elsewhere.
+    // The longest ttl of this session is 10 s, which is less than the usual default of 30 s.
     let run = Started::of(&mut zookeeper.dlock("?session=20s", "run", &args));
     assert!(run.first.parse::<u64>().is_ok(), "no token: `{}`", run.first);
-    assert_eq!(zookeeper.run("try", &["job/a"]).status, 75, "two hold it");
+    assert_eq!(zookeeper.run("try", &["job/a"]).status, 75, "the lock was granted twice");
     let state: Value = serde_json::from_str(&zookeeper.run("inspect", &["--json", "job/a"]).out).unwrap();
     assert_eq!(state["holders"][0]["who"], "the nightly job", "{state}");
     assert_eq!(state["holders"][0]["token"].to_string(), run.first, "{state}");
@@ -92,7 +92,7 @@ async fn what_needs_a_hold_without_its_holder_is_refused_with_the_reason() {
     }
 }
 
-/// Curator on the same server. `None` where it cannot be had, unless it is required.
+/// Starts Curator on the same server. Returns `None` if it is not available and not required.
 fn curator(zookeeper: &OnZooKeeper) -> Option<Peer> {
     let built = dlock_conformance::or_ignore(Program::CURATOR.build())?;
     Some(built.start(zookeeper.running.url(), Duration::from_secs(20)))
@@ -104,10 +104,14 @@ async fn what_curator_holds_is_refused_shown_listed_and_broken() {
     let [holder, waiter] = [curator.contender(), curator.contender()];
     let long = Duration::from_secs(60);
     holder.lock(PeerKind::Mutex, "stock", long).await.unwrap().unwrap();
-    // Where the peer has its locks.
+    // The path of the peer's locks.
     let run = |verb, args: &[&str]| Ended::of(&mut zookeeper.dlock("/it", verb, args));
-    assert_eq!(run("try", &["stock"]).status, 75, "two hold it");
-    assert_eq!(run("run", &["--wait", "100ms", "stock", "--", "true"]).status, 75, "two hold it");
+    assert_eq!(run("try", &["stock"]).status, 75, "the lock was granted twice");
+    assert_eq!(
+        run("run", &["--wait", "100ms", "stock", "--", "true"]).status,
+        75,
+        "the lock was granted twice"
+    );
 
     let waits = tokio::spawn(async move { waiter.lock(PeerKind::Mutex, "stock", long).await });
     let state = loop {
@@ -126,9 +130,9 @@ async fn what_curator_holds_is_refused_shown_listed_and_broken() {
     assert!(listed.status == 0 && listed.out.contains("stock"), "{listed:?}");
 
     assert_eq!(run("unlock", &["--force", "stock"]).status, 0);
-    assert!(waits.await.unwrap().unwrap().is_some(), "the next of Curator's gets it");
+    assert!(waits.await.unwrap().unwrap().is_some(), "Curator's waiter did not get the lock");
     assert_eq!(run("unlock", &["--force", "stock"]).status, 0);
     let ran = run("run", &["stock", "--", "sh", "-c", "exit 7"]);
     assert_eq!((ran.status, &*ran.err), (7, ""));
-    assert_eq!(run("inspect", &["stock"]).status, 1, "it is free");
+    assert_eq!(run("inspect", &["stock"]).status, 1, "the lock is not free");
 }

@@ -1,4 +1,4 @@
-//! Locks for code that is not async: the same locks, whose calls block the thread. A little over the usual length with its tests.
+//! Locks for code that is not async: the same locks, with calls that block the thread.
 //!
 //! ```
 //! use std::time::Duration;
@@ -6,14 +6,15 @@
 //! # fn main() -> dlock::Result<()> {
 //! let locks = dlock::blocking::connect("memory:")?;
 //! let guard = locks.mutex("invoice/42").wait(Duration::from_secs(5)).lock()?;
-//! println!("mine, with token {:?}", guard.token());
+//! println!("lock held, token {:?}", guard.token());
 //! guard.release()?;
 //! # Ok(()) }
 //! ```
 //!
-//! A client lives [on a thread of its own](dlock_core::Locks::on_own_thread), which renews its locks whatever the program does.
-//! Whoever drops the last clone of the client, or its last guard, waits for up to two seconds until the store has confirmed what
-//! was let go. Calls may be made from any thread. In an async task they block its executor, as any blocking call does.
+//! A client runs [on a thread of its own](dlock_core::Locks::on_own_thread), which renews its locks
+//! while the other threads are busy. Dropping the last clone of the client, or its last guard,
+//! blocks for up to two seconds until the store has confirmed the releases. Calls may be made from
+//! any thread. In an async task they block the executor, as any blocking call does.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -24,10 +25,11 @@ use dlock_core::{
 use pollster::block_on;
 use tokio_util::sync::CancellationToken;
 
-/// Connects to the store that a URL names, with the stores that are compiled in.
+/// Connects to the store of a URL. Supports the stores that are compiled in.
 ///
 /// # Errors
-/// As [`dlock::connect`](crate::connect), and [`Error::Unavailable`](crate::Error::Unavailable) if there is no thread to be had.
+/// As [`dlock::connect`](crate::connect), and [`Error::Unavailable`](crate::Error::Unavailable) if
+/// the client's thread cannot be started.
 pub fn connect(url: &str) -> Result<Locks> {
     Locks::connect(&crate::registry(), url)
 }
@@ -45,27 +47,27 @@ impl Locks {
         block_on(registry.connect_on_own_thread(url)).map(Self)
     }
 
-    /// An exclusive lock. Who comes next is the store's choice: the cheapest kind.
+    /// Returns an exclusive lock. The store chooses the next holder. This is the cheapest kind.
     pub fn mutex(&self, name: impl AsRef<str>) -> Lock {
         self.of(Kind::Mutex, name)
     }
 
-    /// An exclusive lock, granted in order of arrival.
+    /// Returns an exclusive lock that is granted in order of arrival.
     pub fn fair(&self, name: impl AsRef<str>) -> Lock {
         self.of(Kind::Fair, name)
     }
 
-    /// The shared side of a read/write lock.
+    /// Returns the shared side of a read/write lock.
     pub fn read(&self, name: impl AsRef<str>) -> Lock {
         self.of(Kind::Read, name)
     }
 
-    /// The exclusive side of a read/write lock.
+    /// Returns the exclusive side of a read/write lock.
     pub fn write(&self, name: impl AsRef<str>) -> Lock {
         self.of(Kind::Write, name)
     }
 
-    /// One permit of a semaphore: at most `limit` hold it at once.
+    /// Returns a semaphore, of which at most `limit` holders have a permit at once.
     pub fn semaphore(&self, name: impl AsRef<str>, limit: u32) -> Lock {
         let lock = Arc::new(self.0.semaphore(name, limit));
         Lock { locks: self.0.clone(), lock, options: LockOptions::new() }
@@ -75,7 +77,7 @@ impl Locks {
         Lock { locks: self.0.clone(), lock: self.0.of(kind, name), options: LockOptions::new() }
     }
 
-    /// Who holds a lock and who waits for it; `None` if nobody does either.
+    /// Returns the holders and the waiters of a lock. `None` if there are neither.
     ///
     /// # Errors
     /// As [`dlock::Locks::inspect`](dlock_core::Locks::inspect).
@@ -83,7 +85,8 @@ impl Locks {
         block_on(self.0.inspect(name))
     }
 
-    /// Returns the locks in the store whose names begin with `prefix`, in order of their names. A snapshot; may be costly.
+    /// Returns the locks in the store whose names begin with `prefix`, sorted by name. The result
+    /// is a snapshot, and the call may be expensive.
     ///
     /// # Errors
     /// As [`dlock::Locks::list`](dlock_core::Locks::list).
@@ -91,7 +94,8 @@ impl Locks {
         block_on(self.0.list(prefix))
     }
 
-    /// Takes a lock away from its holder, whose guard is then lost. Returns whether the lock was held.
+    /// Takes a lock away from its holder, whose guard is then lost. Returns whether the lock was
+    /// held.
     ///
     /// # Errors
     /// As [`dlock::Locks::force_release`](dlock_core::Locks::force_release).
@@ -99,7 +103,7 @@ impl Locks {
         block_on(self.0.force_release(name))
     }
 
-    /// Takes over the lock that a ticket stands for.
+    /// Takes over the lock of a ticket.
     ///
     /// # Errors
     /// As [`dlock::Locks::resume`](dlock_core::Locks::resume).
@@ -107,7 +111,7 @@ impl Locks {
         block_on(self.0.resume(ticket)).map(Guard::new)
     }
 
-    /// Releases the lock that a ticket stands for.
+    /// Releases the lock of a ticket.
     ///
     /// # Errors
     /// As [`dlock::Locks::release`](dlock_core::Locks::release).
@@ -115,21 +119,22 @@ impl Locks {
         block_on(self.0.release(ticket))
     }
 
-    /// Closes the client, and waits until its guards are dropped and all that was let go has left the store.
+    /// Closes the client. Waits until its guards have been dropped and the store has confirmed all
+    /// releases.
     pub fn close(&self) {
         block_on(self.0.close());
     }
 
-    /// The same client, for async code on any executor.
+    /// Returns the same client for async code on any executor.
     pub fn as_async(&self) -> &dlock_core::Locks {
         &self.0
     }
 }
 
-/// A lock of one name and kind, with the options with which it is taken. Cheap to clone; holds nothing until
-/// [`lock`](Self::lock) is called.
+/// A lock of one name and kind, with the options for its acquisition. Cheap to clone. It is not
+/// held until [`lock`](Self::lock) is called.
 #[derive(Clone)]
-#[must_use = "it holds nothing until `lock` is called"]
+#[must_use = "the lock is not held until `lock` is called"]
 pub struct Lock {
     locks: dlock_core::Locks,
     lock: Arc<dyn DistributedLock>,
@@ -137,27 +142,27 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// How long to wait, from the call. Default: for ever.
+    /// Sets the wait limit, which counts from the call of [`lock`](Self::lock). Default: no limit.
     pub fn wait(mut self, wait: impl Into<Wait>) -> Self {
         self.options = self.options.wait(wait);
         self
     }
 
-    /// How long the store remembers the lock after it last heard of it; renewed meanwhile. Default 30 s, or the store's longest
-    /// if that is less.
+    /// Sets the time after which the store deletes a claim that is not renewed. A held lock is
+    /// renewed. Default: 30 s, or the store's longest ttl if that is less.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.options = self.options.ttl(ttl);
         self
     }
 
-    /// All options at once, in place of those that were set before.
+    /// Sets all options, and replaces those that were set before.
     pub fn options(mut self, options: LockOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// Returns the same lock for `owner`, who may take it again while holding it. A semaphore has no owners: its permits are
-    /// returned unchanged, and a second call takes a second permit.
+    /// Returns the same lock for `owner`, which may acquire it again while it holds it. A semaphore
+    /// has no owners: it is returned unchanged, and a second call takes a second permit.
     pub fn owned_by(mut self, owner: &Owner) -> Self {
         let (locks, name) = (&self.locks, self.lock.name());
         let owned: Arc<dyn DistributedLock> = match self.lock.kind() {
@@ -171,7 +176,7 @@ impl Lock {
         self
     }
 
-    /// Waits for the lock.
+    /// Waits for the lock and returns its guard.
     ///
     /// # Errors
     /// As [`DistributedLock::lock`].
@@ -179,7 +184,7 @@ impl Lock {
         block_on(self.lock.lock(&self.options)).map(Guard::new)
     }
 
-    /// Tries once; `None` if somebody else holds it.
+    /// Acquires the lock only if it is free. Returns `None` if it is busy.
     ///
     /// # Errors
     /// As [`DistributedLock::try_lock`].
@@ -194,20 +199,21 @@ impl fmt::Debug for Lock {
     }
 }
 
-/// A held lock. Dropping it releases the lock in the background; [`release`](Self::release) waits for the answer.
+/// A held lock. Dropping it releases the lock in the background. [`release`](Self::release) waits
+/// for the store's reply.
 #[derive(Debug)]
 #[must_use = "dropping a guard releases its lock; bind it to a name, not to `_`"]
 pub struct Guard {
     guard: dlock_core::Guard,
-    /// Cancelled when this guard is gone, which ends the waits of its signals.
-    over: Over,
+    /// Cancelled when this guard is dropped, which ends the waits of its signals.
+    dropped: CancelOnDrop,
 }
 
 /// Cancels its token when it is dropped.
 #[derive(Debug)]
-struct Over(CancellationToken);
+struct CancelOnDrop(CancellationToken);
 
-impl Drop for Over {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.cancel();
     }
@@ -215,40 +221,43 @@ impl Drop for Over {
 
 impl Guard {
     fn new(guard: dlock_core::Guard) -> Self {
-        Self { guard, over: Over(CancellationToken::new()) }
+        Self { guard, dropped: CancelOnDrop(CancellationToken::new()) }
     }
 
-    /// The lock's name.
+    /// Returns the lock's name.
     pub fn name(&self) -> &LockName {
         self.guard.name()
     }
 
-    /// Id of this hold, which no other hold has.
+    /// Returns the unique id of this hold.
     pub fn id(&self) -> Option<ClaimId> {
         self.guard.id()
     }
 
-    /// Number of guards that share this hold: above 1 only where an [`Owner`] re-entered.
+    /// Returns the number of guards that share this hold. Above 1 only if an [`Owner`] has
+    /// re-entered.
     pub fn hold_count(&self) -> usize {
         self.guard.hold_count()
     }
 
-    /// The fencing token of this hold, if the store has tokens.
+    /// Returns the fencing token of this hold, if the store has tokens.
     pub fn token(&self) -> Option<Token> {
         self.guard.token()
     }
 
-    /// Whether the lock is no longer known to be ours. Ask before each step of the work: nothing else tells a thread that is busy.
+    /// Returns whether the lock is lost. Call it before each step of the work, because a busy
+    /// thread is not notified of a loss.
     pub fn is_lost(&self) -> bool {
         self.guard.is_lost()
     }
 
-    /// How long the lock is ours without another renewal; zero if it is lost.
+    /// Returns the time for which the lock is held without another renewal. Zero if it is lost.
     pub fn remaining(&self) -> Duration {
         self.guard.remaining()
     }
 
-    /// Returns a signal of the loss, for a thread beside the work: it needs no guard, and waiting for it ends with the guard too.
+    /// Returns a signal of the loss for another thread. That thread needs no guard, and its wait
+    /// also ends when the guard is dropped.
     ///
     /// ```
     /// use std::thread;
@@ -268,16 +277,17 @@ impl Guard {
     /// # Ok(()) }
     /// ```
     pub fn lost_signal(&self) -> LostSignal {
-        LostSignal { lost: self.guard.lost_signal(), over: self.over.0.clone() }
+        LostSignal { lost: self.guard.lost_signal(), dropped: self.dropped.0.clone() }
     }
 
-    /// Turns an exclusive hold into a read hold, with no moment in which another writer could get the lock.
+    /// Turns an exclusive hold into a read hold. No other writer can acquire the lock in between.
     ///
     /// # Errors
-    /// As [`dlock::Guard::downgrade`](dlock_core::Guard::downgrade); after an error the lock is released.
+    /// As [`dlock::Guard::downgrade`](dlock_core::Guard::downgrade); after an error the lock is
+    /// released.
     pub fn downgrade(self) -> Result<Self> {
-        let Self { guard, over } = self;
-        Ok(Self { guard: block_on(guard.downgrade())?, over })
+        let Self { guard, dropped } = self;
+        Ok(Self { guard: block_on(guard.downgrade())?, dropped })
     }
 
     /// Releases the lock and waits until the store has confirmed it.
@@ -288,7 +298,8 @@ impl Guard {
         block_on(self.guard.release())
     }
 
-    /// Lets the lock go on without this guard for `lasting` from now.
+    /// Keeps the lock held without this guard for `lasting` from now. Returns the ticket that
+    /// resumes or releases it.
     ///
     /// # Errors
     /// As [`dlock::Guard::detach`](dlock_core::Guard::detach); after an error the lock is released.
@@ -297,22 +308,24 @@ impl Guard {
     }
 }
 
-/// Tells a thread that has no guard when the lock is lost: [`Guard::lost_signal`]. Clones are the same signal.
+/// Reports the loss of a lock to a thread without its guard, see [`Guard::lost_signal`]. Clones are
+/// the same signal.
 #[derive(Clone, Debug)]
 pub struct LostSignal {
     lost: dlock_core::LostSignal,
-    over: CancellationToken,
+    dropped: CancellationToken,
 }
 
 impl LostSignal {
-    /// Whether the lock is lost, as far as its keeper or its guard has noticed.
+    /// Returns whether the keeper or the guard has detected a loss.
     pub fn is_lost(&self) -> bool {
         self.lost.is_lost()
     }
 
-    /// Blocks until the lock is lost, or until its guard is released, detached or dropped. Returns whether the lock was lost.
+    /// Blocks until the lock is lost, or until its guard is released, detached or dropped. Returns
+    /// whether the lock was lost.
     pub fn wait(&self) -> bool {
-        block_on(self.over.run_until_cancelled(self.lost.lost()));
+        block_on(self.dropped.run_until_cancelled(self.lost.lost()));
         self.is_lost()
     }
 }
@@ -329,13 +342,13 @@ mod tests {
         let locks = connect("memory:").unwrap();
         let held = locks.mutex("x").lock().unwrap();
         assert!(locks.mutex("x").try_lock().unwrap().is_none());
-        let late = locks.mutex("x").wait(Duration::from_millis(20)).lock().unwrap_err();
-        assert!(matches!(late, Error::Timeout { .. }), "{late:?}");
+        let error = locks.mutex("x").wait(Duration::from_millis(20)).lock().unwrap_err();
+        assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
         let other = locks.clone();
         let waiting = thread::spawn(move || other.mutex("x").lock().unwrap().token());
         let first = held.token();
         held.release().unwrap();
-        assert!(waiting.join().unwrap() > first, "the second holder has a greater token");
+        assert!(waiting.join().unwrap() > first, "the second holder's token is not greater");
     }
 
     #[test]
@@ -366,7 +379,7 @@ mod tests {
             assert!(!signal.is_lost());
             if is_lost {
                 assert!(locks.force_release("x").unwrap());
-                assert!(signal.wait(), "the guard is still there, so only the loss can end the wait");
+                assert!(signal.wait(), "the wait ended without a loss, although the guard exists");
                 drop(guard);
             } else {
                 guard.release().unwrap();
@@ -381,18 +394,19 @@ mod tests {
         let ticket = locks.mutex("a/1").lock().unwrap().detach(Duration::from_secs(600)).unwrap();
         assert_eq!(locks.list("a/").unwrap().len(), 1);
         locks.release(&ticket).unwrap();
-        assert!(matches!(locks.release(&ticket), Err(Error::Lost { .. })), "a ticket has one taker");
+        assert!(matches!(locks.release(&ticket), Err(Error::Lost { .. })), "the ticket was used twice");
         assert!(locks.list("a/").unwrap().is_empty());
         assert!(!locks.force_release("a/1").unwrap());
 
         let owner = Owner::new();
         let mine = locks.write("b").owned_by(&owner);
-        let (outer, inner) = (mine.lock().unwrap(), mine.try_lock().unwrap().expect("the owner enters"));
+        let (outer, inner) =
+            (mine.lock().unwrap(), mine.try_lock().unwrap().expect("the owner may re-enter"));
         assert_eq!((inner.hold_count(), inner.id()), (2, outer.id()));
         assert!(locks.write("b").try_lock().unwrap().is_none());
         inner.release().unwrap();
         let reading = outer.downgrade().unwrap();
-        let beside = locks.read("b").try_lock().unwrap().expect("a reader beside a reader");
+        let beside = locks.read("b").try_lock().unwrap().expect("readers share the lock");
         assert!(locks.write("b").try_lock().unwrap().is_none());
         drop((reading, beside));
         locks.close();

@@ -1,27 +1,27 @@
-//! Configuration by TOML: several named stores, and rules that say which lock is in which store. Feature `config`. The command
-//! `dlock` reads the same text. Over the usual length with its tests.
+//! Configuration in TOML: several named stores, and rules that assign locks to stores. Feature
+//! `config`. The command `dlock` reads the same format.
 //!
 //! ```toml
-//! default = "main"                    # the store of locks that no rule names; may be left out if there is one store
+//! default = "main"         # store of locks without a rule; optional with one store
 //!
 //! [stores.main]
-//! url = "redis://app:${REDIS_PASSWORD}@localhost"   # `${…}`: from the environment, in any text
-//! ttl = 20                            # defaults for all locks in it: ttl, lease, renew_every, wait
+//! url = "redis://app:${REDIS_PASSWORD}@localhost"   # `${…}`: environment variable, in any string
+//! ttl = 20                 # options of all its locks: ttl, lease, renew_every, wait
 //!
 //! [stores.local]
 //! url = "sqlite:locks.db"
 //!
 //! [stores.quorum]
-//! redlock = ["main", "local", "memory-of-this-process"]   # a majority of other stores of this file
+//! redlock = ["main", "local", "memory"]   # a majority of other stores of this file
 //! member_timeout = "200ms"
 //!
-//! [stores.memory-of-this-process]
+//! [stores.memory]
 //! url = "memory:"
 //!
-//! [[rules]]                           # the first that matches counts
-//! lock = "billing/*"                  # `*` any text, `?` one character
+//! [[rules]]                # the first rule that matches a lock applies
+//! lock = "billing/*"       # `*` is any text, `?` is one character
 //! store = "quorum"
-//! wait = "5s"                         # or a number of seconds, or "forever"
+//! wait = "5s"              # or a number of seconds, or "forever"
 //! ```
 
 mod duration;
@@ -38,7 +38,7 @@ use wildmatch::WildMatch;
 pub use duration::{duration, wait};
 use read::Text;
 
-/// What a TOML text says. `Debug` shows no password.
+/// A configuration: stores and rules. `Debug` shows no password.
 #[derive(Clone, Debug)]
 pub struct Config {
     default: String,
@@ -46,16 +46,16 @@ pub struct Config {
     rules: Vec<Rule>,
 }
 
-/// A store, and how locks in it are held.
+/// A store and the options of its locks.
 #[derive(Clone, Debug)]
 struct NamedStore {
-    /// Where the text says so: file, line, column, and the store's name.
+    /// Place in the text, for errors: file, line, column and the store's name.
     place: String,
     source: Source,
     options: Options,
 }
 
-/// What a store is made of.
+/// Source of a store.
 #[derive(Clone)]
 enum Source {
     Url(String),
@@ -66,7 +66,7 @@ enum Source {
     },
 }
 
-/// Which locks are where, and how they are held.
+/// A rule: the store and the options of the locks whose names match.
 #[derive(Clone, Debug)]
 struct Rule {
     place: String,
@@ -75,7 +75,7 @@ struct Rule {
     options: Options,
 }
 
-/// What is said about how to hold and to wait.
+/// Options of locks; `None` where the text sets none.
 #[derive(Clone, Copy, Debug)]
 struct Options {
     ttl: Option<Duration>,
@@ -85,7 +85,7 @@ struct Options {
 }
 
 impl Options {
-    /// Puts these options over others.
+    /// Returns `options`, overridden by these options.
     fn over(self, options: LockOptions) -> LockOptions {
         let options = self.ttl.into_iter().fold(options, LockOptions::ttl);
         let options = self.lease.into_iter().fold(options, LockOptions::lease);
@@ -103,48 +103,50 @@ pub struct Stores {
 }
 
 impl Config {
-    /// Reads a text, with `${…}` taken from the environment.
+    /// Reads a text, and replaces `${…}` by environment variables.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`], with the line and column, the store and key, what is wrong, and what there is to choose from.
+    /// [`Error::InvalidConfig`], with the line and column, the store and key, the mistake, and the
+    /// valid values.
     pub fn from_toml(text: &str) -> Result<Self> {
         Text { text, file: None }.read()
     }
 
-    /// Reads a file, as [`from_toml`](Self::from_toml) does. Its errors begin with `FILE:LINE:COLUMN`.
+    /// Reads a file, as [`from_toml`](Self::from_toml) does. Its errors begin with
+    /// `FILE:LINE:COLUMN`.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`], also if the file cannot be read.
     pub fn from_file(file: impl AsRef<Path>) -> Result<Self> {
         let file = file.as_ref();
-        let unread =
+        let unreadable =
             |error| Error::InvalidConfig { reason: format!("cannot read `{}`: {error}", file.display()) };
-        Text { text: &std::fs::read_to_string(file).map_err(unread)?, file: Some(file) }.read()
+        Text { text: &std::fs::read_to_string(file).map_err(unreadable)?, file: Some(file) }.read()
     }
 
-    /// The names of the stores, in alphabetical order.
+    /// Returns the names of the stores, in alphabetical order.
     pub fn stores(&self) -> impl Iterator<Item = &str> {
         self.stores.keys().map(String::as_str)
     }
 
-    /// The name of the store in which a lock is. The first rule that matches counts.
+    /// Returns the name of a lock's store. The first rule that matches applies.
     pub fn store_of(&self, lock: &str) -> &str {
         self.rule(lock).map_or(&self.default, |rule| &rule.store)
     }
 
-    /// The name of the store of locks that no rule names.
+    /// Returns the name of the store of the locks without a rule.
     pub fn default_store(&self) -> &str {
         &self.default
     }
 
-    /// How long to wait for a lock, if its rule or its store says so.
+    /// Returns the wait limit of a lock, if its rule or its store sets one.
     pub fn wait_of(&self, lock: &str) -> Option<Wait> {
         let of_store = || self.stores[self.store_of(lock)].options.wait;
         self.rule(lock).and_then(|rule| rule.options.wait).or_else(of_store)
     }
 
-    /// The URL of a store, or the URLs of the members of a redlock; none if there is no such store. They hold the passwords:
-    /// for messages there is [`shown`](Self::shown).
+    /// Returns the URL of a store, or the URLs of the members of a redlock. Empty if there is no
+    /// such store. The URLs contain passwords; [`shown`](Self::shown) is for messages.
     pub fn urls(&self, store: &str) -> Vec<&str> {
         match self.stores.get(store).map(|store| &store.source) {
             Some(Source::Url(url)) => vec![url],
@@ -155,7 +157,7 @@ impl Config {
         }
     }
 
-    /// What a store is, without secrets: its URL, or of which others it is a majority.
+    /// Describes a store without secrets: its URL, or the members of a redlock.
     pub fn shown(&self, store: &str) -> Option<String> {
         self.stores.get(store).map(|store| store.source.to_string())
     }
@@ -164,10 +166,11 @@ impl Config {
         self.rules.iter().find(|rule| rule.glob.matches(lock))
     }
 
-    /// Connects to every store. The members of a redlock must all be there.
+    /// Connects to every store. All members of a redlock must be reachable.
     ///
     /// # Errors
-    /// Those of [`Registry::connect`], and [`Error::InvalidConfig`] for options that clash.
+    /// Those of [`Registry::connect`], and [`Error::InvalidConfig`] for options that contradict
+    /// each other.
     ///
     /// # Cancel safety
     /// Safe: dropping the future ends the attempt.
@@ -180,13 +183,13 @@ impl Config {
         };
         for (name, store) in &self.stores {
             if let Source::Url(url) = &store.source {
-                // A member is one client, for itself and for the majority.
+                // A member shares one client with the redlock.
                 let locks = if is_member(name) {
-                    let member = store.told(registry.open(url).await)?;
+                    let member = store.with_place(registry.open(url).await)?;
                     opened.insert(name, member.clone());
                     Locks::new(member)
                 } else {
-                    store.told(registry.connect(url).await)?
+                    store.with_place(registry.connect(url).await)?
                 };
                 stores.insert(name.clone(), store.with_options(locks)?);
             }
@@ -207,7 +210,7 @@ impl Config {
         Ok(Stores { default: self.default.clone(), stores, rules })
     }
 
-    /// Connects to the store of one lock only, with the options of its rule.
+    /// Connects only to the store of one lock, with the options of its rule.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
@@ -222,8 +225,10 @@ impl Config {
         }
     }
 
-    /// Connects to one store only. [`Locks::on_own_thread`] runs this, as well as [`connect_for`](Self::connect_for), on a thread
-    /// of its own; the members of a redlock then share that thread:
+    /// Connects only to one store.
+    ///
+    /// [`Locks::on_own_thread`] runs this method and [`connect_for`](Self::connect_for) on a thread
+    /// of their own. The members of a redlock then share that thread:
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock::Result<()> {
@@ -253,12 +258,12 @@ impl Config {
         };
         let store = self.stores.get(name).ok_or_else(unknown)?;
         let locks = match &store.source {
-            Source::Url(url) => store.told(registry.connect(url).await)?,
+            Source::Url(url) => store.with_place(registry.connect(url).await)?,
             Source::Majority { members, member_timeout } => {
                 let mut opened = Vec::new();
                 for member in members {
                     if let NamedStore { source: Source::Url(url), .. } = &self.stores[member] {
-                        opened.push(self.stores[member].told(registry.open(url).await)?);
+                        opened.push(self.stores[member].with_place(registry.open(url).await)?);
                     }
                 }
                 store.majority(opened, *member_timeout)?
@@ -270,32 +275,33 @@ impl Config {
 
 impl NamedStore {
     fn majority(&self, members: impl IntoIterator<Item = Store>, limit: Option<Duration>) -> Result<Locks> {
-        let lock = self.told(RedLock::new(members))?;
+        let lock = self.with_place(RedLock::new(members))?;
         Ok(Locks::new(limit.into_iter().fold(lock, RedLock::member_timeout).into_store()))
     }
 
     fn with_options(&self, locks: Locks) -> Result<(Locks, LockOptions)> {
         let options = self.options.over(LockOptions::new());
-        self.told(options.validate(locks.info()))?;
+        self.with_place(options.validate(locks.info()))?;
         Ok((locks.with_defaults(options.clone()), options))
     }
 
-    fn told<T>(&self, result: Result<T>) -> Result<T> {
-        result.map_err(|error| told(&self.place, error))
+    fn with_place<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| with_place(&self.place, error))
     }
 }
 
 impl Rule {
-    /// The client with the options of its store and, over these, of the rule.
+    /// Returns the client with the options of its store, overridden by those of the rule.
     fn with_options(&self, locks: &Locks, options: &LockOptions) -> Result<Locks> {
         let options = self.options.over(options.clone());
-        options.validate(locks.info()).map_err(|error| told(&self.place, error))?;
+        options.validate(locks.info()).map_err(|error| with_place(&self.place, error))?;
         Ok(locks.clone().with_defaults(options))
     }
 }
 
-/// Says where in the text what is wrong stands. Of a server that does not answer the text says nothing wrong.
-fn told(place: &str, error: Error) -> Error {
+/// Adds the place in the text to an error of the configuration. Other errors, such as an
+/// unreachable server, are not caused by the text.
+fn with_place(place: &str, error: Error) -> Error {
     match error {
         Error::InvalidConfig { reason } | Error::InvalidOptions { reason } => {
             Error::InvalidConfig { reason: format!("{place}: {reason}") }
@@ -309,7 +315,7 @@ impl fmt::Display for Source {
         match self {
             Self::Url(url) => match url.parse::<StoreUrl>() {
                 Ok(url) => write!(f, "{url}"),
-                // A text that is no URL may be a password.
+                // An invalid URL may be a password.
                 Err(_) => f.write_str("***"),
             },
             Self::Majority { members, .. } => write!(f, "a majority of {}", members.join(", ")),
@@ -324,14 +330,14 @@ impl fmt::Debug for Source {
 }
 
 impl Stores {
-    /// The client for the lock `name`, with the options of its rule. The first rule that matches counts; without one it is
-    /// the default store.
+    /// Returns the client for the lock `name`, with the options of its rule. The first rule that
+    /// matches applies. A lock without a rule is in the default store.
     pub fn of(&self, name: &str) -> &Locks {
-        let ruled = self.rules.iter().find(|(glob, _)| glob.matches(name)).map(|(_, locks)| locks);
-        ruled.unwrap_or_else(|| &self.stores[&self.default])
+        let by_rule = self.rules.iter().find(|(glob, _)| glob.matches(name)).map(|(_, locks)| locks);
+        by_rule.unwrap_or_else(|| &self.stores[&self.default])
     }
 
-    /// The client of a store, by the name that the configuration gives it.
+    /// Returns the client of the store with this name in the configuration.
     pub fn store(&self, name: &str) -> Option<&Locks> {
         self.stores.get(name)
     }
@@ -339,7 +345,7 @@ impl Stores {
     /// Closes every client; see [`Locks::close`].
     ///
     /// # Cancel safety
-    /// Safe: the clients stay closed, the waiting can be taken up again.
+    /// Safe: the clients stay closed. Another call continues to wait.
     pub async fn close(&self) {
         for locks in self.stores.values() {
             locks.close().await;
@@ -419,7 +425,10 @@ mod tests {
                 "[stores.a]\nurl='${DLOCK_TEST_NOT_SET}'",
                 &["line 2, column 5", "`url`", "DLOCK_TEST_NOT_SET", "not set"],
             ),
-            ("[stores.a]\nurl='memory:'\n[stores.b]\nurl='memory:'", &["not one store", "`default`"]),
+            (
+                "[stores.a]\nurl='memory:'\n[stores.b]\nurl='memory:'",
+                &["`default` must name", "there are: a, b"],
+            ),
             ("# nothing", &["stores.main.url"]),
             ("[stores.a]\nurl=hunter2", &["line 2, column 5"]),
         ] {
@@ -442,7 +451,7 @@ mod tests {
         assert!(clash.starts_with(&place) && clash.contains(words), "{clash}");
         let unknown = config.connect(&registry).await.unwrap_err().to_string();
         assert!(unknown.starts_with(&format!("{}:8:9: store `b`", file.display())), "{unknown}");
-        config.connect_for(&registry, "other").await.expect("the other store is not asked");
+        config.connect_for(&registry, "other").await.expect("the store of another lock was contacted");
         let absent = Config::from_file(&file).unwrap_err().to_string();
         assert!(absent.contains(&file.display().to_string()), "{absent}");
     }

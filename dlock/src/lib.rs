@@ -5,27 +5,34 @@
 //! use std::time::Duration;
 //! let locks = dlock::connect("memory:").await?;
 //! let guard = locks.mutex("invoice/42").lock().wait(Duration::from_secs(5)).await?;
-//! let token = guard.token(); // grows with every grant: let what the lock protects refuse a smaller one
+//! let token = guard.token(); // the protected resource refuses smaller tokens
 //! if !guard.is_lost() {
-//!     // the work; `guard.lost()` ends at once if the lock is lost meanwhile
+//!     // the work; `guard.lost()` completes as soon as the lock is lost
 //! }
 //! guard.release().await?;
 //! # let _ = token; Ok(()) }
 //! ```
 //!
-//! The store is chosen by its URL. `memory:` is always there, for tests; `sqlite:PATH`, feature `sqlite`, is one file
-//! for many processes of one host; `redis://HOST` and its kin, feature `redis`, are shared by hosts, and with Redisson;
-//! `redis+redlock://A,B,C`, of the same feature, is a majority of servers, without a token; `zk://HOST`, feature `zk`,
-//! is ZooKeeper, shared with Curator, and feature `zk-tls` reaches it through TLS; `etcd://A,B,C`, feature `etcd`, is a
-//! cluster, shared with `etcdctl lock`; `mysql://HOST/DATABASE` and `mariadb://…`, feature `mysql`, are a queue in a
-//! table, or the server's own named locks. What all stores promise, and where that ends, is in `docs/semantics.md`;
-//! what is one store's own is in the README of its crate.
+//! The URL selects the store:
 //!
-//! [`MultiLock`] takes several locks as one; [`RedLock`] makes one store of several.
+//! - `memory:`, for tests. It needs no feature.
+//! - `sqlite:PATH`, feature `sqlite`: one file for many processes of one host.
+//! - `redis://HOST` and related schemes, feature `redis`: shared by hosts, and with Redisson.
+//! - `redis+redlock://A,B,C`, feature `redis`: a majority of servers, without tokens.
+//! - `zk://HOST`, feature `zk`: ZooKeeper, shared with Curator. The feature `zk-tls` adds TLS.
+//! - `etcd://A,B,C`, feature `etcd`: a cluster, shared with `etcdctl lock`.
+//! - `mysql://HOST/DATABASE` and `mariadb://…`, feature `mysql`: a queue in a table, or the
+//!   server's named locks.
 //!
-//! To bring a store of your own, see [`driver`], and add it to the [`registry`].
+//! `docs/semantics.md` describes the guarantees of all stores and their limits. The README of each
+//! store's crate describes the properties of that store.
 //!
-//! The command `dlock` is a package of its own, `dlock-cli`: `dlock run NAME -- CMD` runs a command under a lock.
+//! [`MultiLock`] takes several locks as one. [`RedLock`] makes one store of several stores.
+//!
+//! To use a store of your own, implement a [`driver`] and add it to the [`registry`].
+//!
+//! The command `dlock` is in the package `dlock-cli`: `dlock run NAME -- CMD` runs a command under
+//! a lock.
 
 pub mod blocking;
 #[cfg(feature = "config")]
@@ -38,15 +45,16 @@ pub use dlock_core::{
     TryAcquire, Wait, Who, WriteLock, driver,
 };
 
-/// Connects to the store that a URL names, with the stores that are compiled in.
+/// Connects to the store of a URL. Supports the stores that are compiled in.
 ///
-/// The client lives on the caller's tokio runtime: a call that blocks the runtime for a ttl loses every lock. A client on a
-/// thread of its own is not the default, because dropping it may block a thread of your executor for up to two seconds; see
-/// [`connect_on_own_thread`].
+/// The client runs on the caller's tokio runtime. A call that blocks the runtime for a ttl
+/// therefore loses every lock. A client on a thread of its own does not have this problem, but is
+/// not the default, because dropping it may block a thread of the executor for up to two seconds;
+/// see [`connect_on_own_thread`].
 ///
 /// # Errors
-/// [`Error::InvalidConfig`] for a URL, scheme or parameter that is not known; [`Error::Unavailable`] and
-/// [`Error::Refused`] from the store. None shows a password.
+/// [`Error::InvalidConfig`] for an invalid URL and for an unknown scheme or parameter.
+/// [`Error::Unavailable`] and [`Error::Refused`] from the store. No error contains a password.
 ///
 /// # Cancel safety
 /// Safe: dropping the future ends the attempt.
@@ -54,17 +62,20 @@ pub async fn connect(url: &str) -> Result<Locks> {
     registry().connect(url).await
 }
 
-/// Connects as [`connect`] does, with the client on a thread of its own: its locks are renewed while the caller's runtime is
-/// blocked, it works on any executor, and nothing stays locked when the program ends. [`Locks::on_own_thread`] does the same for
-/// other ways to connect, such as a store of a configuration.
+/// Connects as [`connect`] does, with the client on a thread of its own.
 ///
-/// It costs a thread. At a round trip of 0.2 ms, the measured times are within a tenth of those of [`connect`], for taking and
-/// releasing a lock as for handing it to a waiter. It is not the default for another reason: whoever drops the last clone of
-/// the client, or its last guard, waits for up to two seconds until the store has confirmed the release. In an async task that
-/// blocks a thread of the executor. [`Locks::close`] waits without blocking.
+/// The client renews its locks while the caller's runtime is blocked, works on any executor, and
+/// leaves no lock held at the end of the program. [`Locks::on_own_thread`] does the same for other
+/// ways to connect, such as a store of a configuration.
+///
+/// It costs one thread. At a round trip of 0.2 ms, the measured times to acquire and release a
+/// lock, and to hand it to a waiter, are within a tenth of those of [`connect`]. It is not the
+/// default, because dropping the last clone of the client, or its last guard, blocks for up to two
+/// seconds until the store has confirmed the release. In an async task this blocks a thread of the
+/// executor. [`Locks::close`] waits without blocking.
 ///
 /// # Errors
-/// As [`connect`], and [`Error::Unavailable`] if there is no thread to be had.
+/// As [`connect`], and [`Error::Unavailable`] if the thread cannot be started.
 ///
 /// # Cancel safety
 /// Safe: dropping the future ends the attempt and the thread.
@@ -72,10 +83,11 @@ pub async fn connect_on_own_thread(url: &str) -> Result<Locks> {
     registry().connect_on_own_thread(url).await
 }
 
-/// The stores that are compiled in, to add your own with [`Registry::with`].
+/// Returns the stores that are compiled in. [`Registry::with`] adds another store.
 ///
-/// It also knows the schemes of the stores that are not compiled in, and refuses their URLs with the feature that brings
-/// the store. [`Registry::schemes`] lists those that it can connect.
+/// The registry also knows the schemes of the other stores of dlock. It refuses their URLs with an
+/// error that names the missing feature. [`Registry::schemes`] lists the schemes that it can
+/// connect.
 pub fn registry() -> Registry {
     STORES.into_iter().fold(Registry::new(), |registry, (feature, schemes, driver)| match driver {
         Some(driver) => registry.with(driver),
@@ -83,7 +95,7 @@ pub fn registry() -> Registry {
     })
 }
 
-/// All stores: for each its feature, the schemes of its URLs, and its driver if it is compiled in.
+/// All stores: feature, URL schemes, and the driver if it is compiled in.
 const STORES: [(&str, &[&str], Option<driver::Driver>); 5] = [
     ("sqlite", &["sqlite"], SQLITE),
     ("etcd", &["etcd", "etcds"], ETCD),
@@ -108,7 +120,7 @@ const REDIS: Option<driver::Driver> = Some(dlock_redis::DRIVER);
 const REDIS: Option<driver::Driver> = None;
 
 #[cfg(feature = "zk")]
-const ZOOKEEPER: Option<driver::Driver> = Some(dlock_zookeeper::DRIVER);
+const ZOOKEEPER: Option<driver::Driver> = Some(dlock_zk::DRIVER);
 #[cfg(not(feature = "zk"))]
 const ZOOKEEPER: Option<driver::Driver> = None;
 
@@ -119,6 +131,8 @@ const MYSQL: Option<driver::Driver> = None;
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -138,7 +152,8 @@ mod tests {
         let registry = registry();
         for (feature, schemes, driver) in STORES {
             for scheme in schemes {
-                // A URL without path and host: a compiled-in driver refuses it without asking any server.
+                // A compiled-in driver refuses this URL without I/O, because it has neither path
+                // nor host.
                 let error =
                     registry.connect(&format!("{scheme}:?no=such")).await.expect_err("refused").to_string();
                 let hint = format!("build with feature `{feature}`");
@@ -146,9 +161,51 @@ mod tests {
             }
         }
     }
+
+    /// Returns the label of a store in metrics and events. A store that cannot be reached names it
+    /// in its error.
+    async fn label(url: &str) -> &'static str {
+        match connect(url).await {
+            Ok(locks) => locks.info().store,
+            Err(Error::Unavailable { store, .. }) => store,
+            Err(error) => panic!("{url}: {error}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn the_page_of_metrics_lists_the_labels_of_all_stores() {
+        let page = include_str!("../../docs/metrics.md");
+        let line = page.lines().find_map(|line| line.strip_prefix("- `store` is the store's name: "));
+        let documented = line.expect("a line with the labels").split('`').skip(1).step_by(2);
+        let documented: BTreeSet<_> = documented.collect();
+
+        let file = std::env::temp_dir().join(format!("dlock-labels-{}.db", std::process::id()));
+        let sqlite = format!("sqlite:{}", file.display());
+        let registry = registry();
+        let mut members = Vec::new();
+        for name in ["a", "b", "c"] {
+            members.push(registry.open(&format!("memory:labels-{name}")).await.unwrap());
+        }
+        let redlock = Locks::new(RedLock::new(members).unwrap().into_store());
+        let mut labels = BTreeSet::from([label("memory:").await, redlock.info().store]);
+        for (feature, _, driver) in STORES {
+            // No server listens on this port.
+            let url = match feature {
+                "sqlite" => sqlite.clone(),
+                "mysql" => "mysql://user:password@127.0.0.1:1/database".to_owned(),
+                scheme => format!("{scheme}://127.0.0.1:1"),
+            };
+            labels.insert(if driver.is_some() { label(&url).await } else { feature });
+        }
+        for end in ["", "-wal", "-shm"] {
+            std::fs::remove_file(format!("{}{end}", file.display())).ok();
+        }
+        std::fs::remove_dir(format!("{}-bells", file.display())).ok();
+        assert_eq!(documented, labels);
+    }
 }
 
-/// The examples of the front page and of the package's page, compiled and run.
+/// Compiles and runs the examples of the front page and of the package's page.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 #[doc = include_str!("../README.md")]

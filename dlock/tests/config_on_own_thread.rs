@@ -1,6 +1,6 @@
-//! The stores of a configuration on a thread of dlock's own.
+//! Stores of a configuration whose client runs on a thread of its own.
 #![cfg(feature = "config")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const STORES: &str = "
     stores.most.redlock = ['a', 'b', 'c']
 ";
 
-/// No runtime runs here, so all members must live on the client's thread.
+/// There is no runtime in this test, so all members must run on the client's thread.
 #[test]
 fn a_redlock_of_a_configuration_works_on_a_thread_of_its_own() {
     let config = Config::from_toml(STORES).unwrap();
@@ -25,7 +25,8 @@ fn a_redlock_of_a_configuration_works_on_a_thread_of_its_own() {
     let member = block_on(dlock::connect_on_own_thread("memory:own-thread-c")).unwrap();
     let free = block_on(member.mutex("x").try_lock()).unwrap();
     assert!(free.is_none(), "the member does not hold the lock");
-    // Nobody calls `release`: the last drop waits until the members have confirmed it.
+    // Without a call of `release`, the last drop waits until the members have confirmed the
+    // release.
     drop(held);
     drop(locks);
     let mutex = member.mutex("x");

@@ -1,4 +1,5 @@
-//! Bad input: one clear message, a documented status, nothing left behind.
+//! Invalid input: dlock prints one clear message, exits with the documented status, and leaves no
+//! files behind.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -15,7 +16,7 @@ fn refused(ended: &Ended, status: i32, words: &[&str]) {
     }
 }
 
-/// As [`refused`], with a message of one line that begins with `dlock: `.
+/// Checks as [`refused`] does, and that the message is one line that begins with `dlock: `.
 fn refused_in_a_line(ended: &Ended, status: i32, words: &[&str]) {
     refused(ended, status, words);
     assert!(ended.err.starts_with("dlock: "), "{}", ended.err);
@@ -55,7 +56,7 @@ fn an_illegal_name_is_refused() {
             );
         }
     }
-    assert!(!place.path("locks.db").exists(), "a store was made for a call that was refused");
+    assert!(!place.path("locks.db").exists(), "a refused call has created a store");
 }
 
 #[test]
@@ -141,7 +142,7 @@ fn the_help_names_the_stores_that_there_are() {
             !is_there("memory:"),
             "it excludes no other process, and is in the help of {command}: {help}"
         );
-        // A build without Redis refuses such a URL, and names the feature that brings Redis.
+        // A build without Redis refuses such a URL and names the missing feature.
         let absent = !words.iter().any(|word| word.trim_end_matches(',') == "redis:");
         let refused = Ended::of(place.dlock(["ls"]).env("DLOCK_STORE", "redis:?no=such"));
         assert_eq!(absent, refused.err.contains("build with feature `redis`"), "{}", refused.err);
@@ -204,7 +205,7 @@ fn a_store_file_of_a_later_schema_is_refused() {
     for journal in ["locks.db-wal", "locks.db-shm"] {
         std::fs::remove_file(place.path(journal)).ok();
     }
-    // These bytes of SQLite's header say which application made the file, and with which version.
+    // These bytes of SQLite's header contain the ids of the application and of its version.
     let file = std::fs::File::options().write(true).open(place.path("locks.db")).unwrap();
     file.write_all_at(b"dlck", 68).unwrap();
     file.write_all_at(&9999_u32.to_be_bytes(), 60).unwrap();
@@ -214,7 +215,7 @@ fn a_store_file_of_a_later_schema_is_refused() {
 #[test]
 fn a_store_file_that_may_not_be_written_is_refused() {
     let place = Place::new();
-    // Nobody may create files in this folder, not even root.
+    // No user can create files in this folder, not even root.
     let ended = Ended::of(
         place.dlock(["run", "x", "--", "echo", "ran"]).env("DLOCK_STORE", "sqlite:/proc/self/locks.db"),
     );
@@ -266,7 +267,7 @@ fn a_host_that_refuses_the_connection_is_named() {
         let ended = place.run(["try", "x", "--store", &url]);
         if !ended.err.contains("build with feature") {
             refused_in_a_line(&ended, 69, &["; the store is"]);
-            let (error, _) = ended.err.split_once("; the store is").expect("it is in the line");
+            let (error, _) = ended.err.split_once("; the store is").expect("the store is named");
             assert!(error.contains(host), "{url}: {error}");
         }
     }

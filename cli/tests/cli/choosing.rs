@@ -1,4 +1,5 @@
-//! Which store it is: `--store`, `--config`, their variables, the file for all users, and the user's own.
+//! The choice of the store: `--store`, `--config`, their variables, the file for all users, and the
+//! user's own file.
 
 use std::{fs, process::Command};
 
@@ -6,14 +7,14 @@ use serde_json::Value;
 
 use crate::place::{Ended, Place};
 
-/// dlock with the user's own file in this place, and nothing that names another.
+/// Returns a dlock without a configured store, so that it uses the user's own file in this place.
 fn bare(place: &Place, args: &[&str]) -> Command {
     let mut command = place.dlock(args);
     command.env_remove("DLOCK_STORE").env("XDG_STATE_HOME", place.path("state"));
     command
 }
 
-/// A configuration with two stores, in `dlock.toml` of this place.
+/// Writes a configuration with two stores to `dlock.toml` in this place. Returns its path.
 fn configured(place: &Place, more: &str) -> String {
     let (a, b) = (place.path("a.db"), place.path("b.db"));
     let text = format!(
@@ -38,11 +39,11 @@ fn looking_makes_no_store() {
     ] {
         let ended = Ended::of(&mut bare(&place, args));
         assert_eq!(ended.status, status, "{args:?}: {}", ended.err);
-        assert!((ended.out + &ended.err).contains("state/dlock/locks.db"), "{args:?} does not say where");
-        assert!(!place.path("state").exists(), "{args:?} has made a store");
+        assert!((ended.out + &ended.err).contains("state/dlock/locks.db"), "{args:?} does not name the file");
+        assert!(!place.path("state").exists(), "{args:?} has created a store");
         let ended = place.run(args);
         assert_eq!(ended.status, status, "{args:?}: {}", ended.err);
-        assert!(!place.path("locks.db").exists(), "{args:?} has made a store");
+        assert!(!place.path("locks.db").exists(), "{args:?} has created a store");
     }
     assert_eq!(Ended::of(&mut bare(&place, &["run", "x", "true"])).status, 0);
     let listed = Ended::of(&mut bare(&place, &["ls"]));
@@ -64,11 +65,11 @@ fn info_says_which_store_it_is_and_why() {
     let file = configured(&place, "[[rules]]\nlock = 'job/*'\nstore = 'b'\n");
     for (args, store) in [(&["info", "--json"][..], "a"), (&["info", "--json", "job/1"], "b")] {
         let text = Ended::of(bare(&place, args).env("DLOCK_CONFIG", &file)).out;
-        let told: Value = serde_json::from_str(&text).unwrap();
-        assert!(told["store"].as_str().unwrap().ends_with(&format!("/{store}.db`")), "{told}");
-        let why = told["why"].as_str().unwrap();
-        assert!(why.contains(&format!("store `{store}`")) && why.contains("DLOCK_CONFIG"), "{told}");
-        assert_eq!(told["kinds"], Value::Null, "a store that is not made has no kinds");
+        let info: Value = serde_json::from_str(&text).unwrap();
+        assert!(info["store"].as_str().unwrap().ends_with(&format!("/{store}.db`")), "{info}");
+        let why = info["why"].as_str().unwrap();
+        assert!(why.contains(&format!("store `{store}`")) && why.contains("DLOCK_CONFIG"), "{info}");
+        assert_eq!(info["kinds"], Value::Null, "a store that does not exist has kinds");
     }
     let away = place.run(["info", "--store", "sqlite:/nowhere/at/all/locks.db"]);
     assert_eq!(away.status, 78, "{}", away.err);
@@ -83,13 +84,13 @@ fn a_configuration_says_in_which_store_a_lock_is_and_how_it_is_held() {
     let text = "$DLOCK inspect --json --store b --config $F job/1; $DLOCK try --config $F job/1; echo $?";
     let held = Ended::of(bare(&place, &["run", "--config", &file, "job/1", "-c", text]).env("F", &file));
     assert!(held.out.contains("\"ttl_left\": 1") || held.out.contains("\"ttl_left\": 20"), "{}", held.out);
-    assert!(held.out.ends_with("0\n"), "a nested try enters: {}", held.out);
-    assert!(!place.path("a.db").exists(), "the rule's store is b");
+    assert!(held.out.ends_with("0\n"), "a nested try did not enter: {}", held.out);
+    assert!(!place.path("a.db").exists(), "the rule's store was not used");
     let waits = "env -u DLOCK_HELD $DLOCK run --config $F job/1 true; echo $?";
     let waits = Ended::of(bare(&place, &["run", "--config", &file, "job/1", "-c", waits]).env("F", &file));
-    assert_eq!(waits.out, "75\n", "the rule says not to wait: {}", waits.err);
+    assert_eq!(waits.out, "75\n", "the wait limit of the rule was not used: {}", waits.err);
     assert_eq!(run(&["run", "--config", &file, "x", "true"]).status, 0);
-    assert!(place.path("a.db").exists(), "the default is a");
+    assert!(place.path("a.db").exists(), "the default store was not used");
 }
 
 #[test]
@@ -141,7 +142,7 @@ fn a_mistake_in_a_configuration_is_told_with_its_place() {
 fn a_user_without_a_home_is_told_what_to_set() {
     let place = Place::new();
     for (home, words) in
-        [(None, "HOME is not set"), (Some("here"), "HOME is `here`, which is no absolute path")]
+        [(None, "HOME is not set"), (Some("here"), "HOME is `here`, which is not an absolute path")]
     {
         for args in [&["ls"][..], &["info"], &["run", "x", "true"]] {
             let mut command = bare(&place, args);

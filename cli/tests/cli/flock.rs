@@ -1,4 +1,4 @@
-//! The options of `flock`, for whoever writes them from memory.
+//! The options of `flock`, which dlock accepts for compatibility.
 
 use crate::place::Place;
 

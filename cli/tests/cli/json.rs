@@ -1,4 +1,4 @@
-//! The JSON that dlock prints, beside the page that explains it.
+//! The JSON output of dlock, compared with the page that describes it.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -8,10 +8,10 @@ use crate::place::{Ended, Place};
 
 const PAGE: &str = include_str!("../../../docs/json.md");
 
-/// The fields that the page lists under a headline.
-fn documented(headline: &str) -> BTreeSet<&'static str> {
-    let headline = format!("## {headline}\n");
-    let (_, rest) = PAGE.split_once(&headline).unwrap_or_else(|| panic!("no {headline}"));
+/// Returns the fields that the page lists in a section.
+fn documented(section: &str) -> BTreeSet<&'static str> {
+    let heading = format!("## {section}\n");
+    let (_, rest) = PAGE.split_once(&heading).unwrap_or_else(|| panic!("no {heading}"));
     let section = rest.split("\n## ").next().unwrap();
     section
         .lines()
@@ -42,8 +42,8 @@ fn the_page_lists_the_fields_of_locks() {
     let one = json(&place.run(["inspect", "--json", "x"]));
     assert_eq!(fields(&one), documented("`dlock inspect --json`"));
     for of in [&all["locks"][0], &one] {
-        for stake in [&of["holders"][0], &of["queue"][0]] {
-            assert_eq!(fields(stake), documented("A holder or a waiter"));
+        for contender in [&of["holders"][0], &of["queue"][0]] {
+            assert_eq!(fields(contender), documented("A holder or a waiter"));
         }
     }
     assert_eq!(
@@ -92,7 +92,7 @@ fn times_are_on_the_clock_of_this_host() {
     let before = now();
     let acquired = json(&place.run(["acquire", "--json", "--for", "1h", "x"]));
     let held = place.state("x")["holders"][0].clone();
-    // What is printed is cut to milliseconds, and this clock to seconds.
+    // The output is truncated to milliseconds, and this clock to seconds.
     let after = now() + Duration::from_secs(1);
     let since_1970 = |value| time(value).duration_since(std::time::UNIX_EPOCH).unwrap();
     let hour = Duration::from_secs(3600);

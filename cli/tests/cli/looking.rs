@@ -64,10 +64,10 @@ fn unlock_says_whether_somebody_held_the_lock() {
     let place = Place::new();
     assert_eq!(place.run(["run", "x", "true"]).status, 0);
     let free = place.run(["unlock", "--force", "x"]);
-    assert_eq!((free.status, &*free.err), (1, "dlock: nobody holds lock `x`\n"));
+    assert_eq!((free.status, &*free.err), (1, "dlock: lock `x` is not held\n"));
     let holder = place.hold(&["x"]);
     assert_eq!(place.run(["unlock", "x"]).status, 64, "unlocked without --force");
-    assert_eq!(place.run(["try", "x"]).status, 75, "the refused command has freed the lock");
+    assert_eq!(place.run(["try", "x"]).status, 75, "the refused command has released the lock");
     assert_eq!(place.run(["unlock", "--force", "x"]).status, 0);
     holder.end();
 }
@@ -97,7 +97,7 @@ fn the_short_help_is_short_and_the_long_one_has_examples_and_the_default() {
     let mut help = place.dlock(["run", "--help"]);
     let help = Ended::of(help.env("XDG_STATE_HOME", "/my/state")).out;
     assert!(
-        help.contains("/my/state/dlock/locks.db") || help.contains("what /etc/dlock.toml names"),
+        help.contains("/my/state/dlock/locks.db") || help.contains("the store of /etc/dlock.toml"),
         "{help}"
     );
 }
@@ -123,7 +123,7 @@ fn there_are_completions_for_the_usual_shells() {
     }
 }
 
-/// What bash proposes for the last of these words.
+/// Returns the completions of bash for the last of these words.
 fn proposed(place: &Place, words: &[&str]) -> Vec<String> {
     let folder = Path::new(env!("CARGO_BIN_EXE_dlock")).parent().expect("a folder").display().to_string();
     let script = "source <(dlock completions bash); COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); \
@@ -143,7 +143,7 @@ fn a_shell_completes_commands_options_and_the_names_of_locks() {
     assert_eq!(proposed(&place, &["insp"]), ["inspect"]);
     assert!(proposed(&place, &["run", "--no-w"]).contains(&"--no-wait".to_owned()));
     assert_eq!(proposed(&place, &["inspect", "ni"]), [""; 0]);
-    assert!(!place.path("locks.db").exists(), "looking for names has made a store");
+    assert!(!place.path("locks.db").exists(), "the completion has created a store");
     let taken = place.run(["acquire", "nightly", "--for", "1m"]);
     assert_eq!(taken.status, 0, "{}", taken.err);
     for words in
@@ -152,5 +152,5 @@ fn a_shell_completes_commands_options_and_the_names_of_locks() {
         assert!(proposed(&place, words).contains(&"nightly".to_owned()), "{words:?}");
     }
     let other = format!("--store=sqlite:{}", place.path("other.db").display());
-    assert_eq!(proposed(&place, &["inspect", &other, "ni"]), [""; 0], "the names are those of another store");
+    assert_eq!(proposed(&place, &["inspect", &other, "ni"]), [""; 0], "the completion used another store");
 }

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::place::{Place, lives, until};
 
-/// A pipe that nobody reads and that takes no more.
+/// Returns a full pipe without a reader.
 fn full_pipe() -> (PipeReader, PipeWriter) {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let flags = fcntl_getfl(&writer).unwrap();
@@ -61,10 +61,18 @@ fn a_lock_whose_ticket_nobody_can_read_is_given_back() {
         kill_process(Pid::from_child(&acquire), Signal::TERM).ok();
         acquire.try_wait().unwrap().is_some()
     });
-    assert_eq!(place.run(["inspect", "x"]).status, 1, "the lock stays taken, and nobody has its ticket");
+    assert_eq!(
+        place.run(["inspect", "x"]).status,
+        1,
+        "the lock is still held, although its ticket was not printed"
+    );
     let closed = place.run_shell(r#""$DLOCK" acquire --for 1h x >&-"#);
     assert_eq!(closed.status, 64, "{}", closed.err);
-    assert_eq!(place.run(["inspect", "x"]).status, 1, "the lock stays taken, and nobody has its ticket");
+    assert_eq!(
+        place.run(["inspect", "x"]).status,
+        1,
+        "the lock is still held, although its ticket was not printed"
+    );
 }
 
 #[test]
@@ -78,7 +86,7 @@ fn a_command_whose_lock_is_lost_is_told_to_stop() {
     let ended = run.end();
     assert_eq!((ended.status, &*ended.out), (74, "TERM\n"), "{}", ended.err);
     assert!(ended.err.contains("dlock: lost lock `x`: "), "{}", ended.err);
-    // The shell may add messages about the processes that it had started.
+    // The shell may add messages about its child processes.
     assert_eq!(ended.err.matches("dlock: ").count(), 1, "{}", ended.err);
 }
 
@@ -114,7 +122,7 @@ fn the_end_of_a_command_that_lost_its_lock_does_not_free_the_next_holders_lock()
     assert_eq!(
         place.run(["try", "x"]).status,
         75,
-        "the end of the first command has freed the lock of the next"
+        "the end of the first command has released the next holder's lock"
     );
     assert_eq!(next.let_go().status, 0);
 }
@@ -130,7 +138,7 @@ fn a_process_that_is_older_than_dlock_goes_on_when_the_lock_is_lost() {
         run.join().unwrap()
     });
     let beside = place.read("beside").trim().to_owned();
-    let goes_on = lives(&beside);
+    let is_alive = lives(&beside);
     kill_process(Pid::from_raw(beside.parse().unwrap()).unwrap(), Signal::KILL).unwrap();
-    assert_eq!((ended.status, goes_on), (74, true), "{}", ended.err);
+    assert_eq!((ended.status, is_alive), (74, true), "{}", ended.err);
 }

@@ -1,7 +1,7 @@
-//! The command `dlock` as its users have it: processes, exit statuses, signals, terminals.
+//! The command `dlock` as a user sees it: processes, exit statuses, signals, terminals.
 #![cfg(unix)]
-#![allow(clippy::disallowed_methods, reason = "these tests are made of processes, not of tasks")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::disallowed_methods, reason = "the tests start processes, not tasks")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod bad_input;
 mod choosing;

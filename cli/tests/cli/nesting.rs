@@ -1,13 +1,18 @@
-//! A `dlock run` inside the command of another.
+//! A `dlock run` inside the command of another `dlock run`.
 
 use crate::place::{Ended, Place, until};
 
-const TOLD: &str = r#"echo "$DLOCK_NAME $DLOCK_TOKEN""#;
+const PRINT_LOCK: &str = r#"echo "$DLOCK_NAME $DLOCK_TOKEN""#;
 
 #[test]
 fn a_run_of_the_same_name_inside_the_command_enters_at_once() {
     let place = Place::new();
-    let ended = place.run(["run", "x", "-c", &format!(r#"{TOLD}; "$DLOCK" run -n x -c '{TOLD}; exit 7'"#)]);
+    let ended = place.run([
+        "run",
+        "x",
+        "-c",
+        &format!(r#"{PRINT_LOCK}; "$DLOCK" run -n x -c '{PRINT_LOCK}; exit 7'"#),
+    ]);
     assert_eq!((ended.status, &*ended.err), (7, ""));
     let lines: Vec<_> = ended.out.lines().collect();
     assert_eq!(lines[0], lines[1], "the inner command has another hold than the outer one");
@@ -25,9 +30,14 @@ fn the_outer_command_still_holds_when_the_inner_one_has_ended() {
 #[test]
 fn all_locks_above_are_entered_whatever_lies_between() {
     let place = Place::new();
-    let inner = format!(r#""$DLOCK" run -n a -c '{TOLD}'; "$DLOCK" run -n b -c '{TOLD}'"#);
+    let inner = format!(r#""$DLOCK" run -n a -c '{PRINT_LOCK}'; "$DLOCK" run -n b -c '{PRINT_LOCK}'"#);
     std::fs::write(place.path("inner"), inner).unwrap();
-    let ended = place.run(["run", "a", "-c", &format!(r#"{TOLD}; "$DLOCK" run b -c '{TOLD}; sh inner'"#)]);
+    let ended = place.run([
+        "run",
+        "a",
+        "-c",
+        &format!(r#"{PRINT_LOCK}; "$DLOCK" run b -c '{PRINT_LOCK}; sh inner'"#),
+    ]);
     assert_eq!((ended.status, &*ended.err), (0, ""));
     let lines: Vec<_> = ended.out.lines().collect();
     assert_eq!((lines.len(), lines[0], lines[1]), (4, lines[2], lines[3]), "{lines:?}");
@@ -47,7 +57,7 @@ fn a_reader_enters_a_writer_but_not_the_reverse() {
     }
     for inner in ["--write", "--fair", "--no-wait"] {
         let ended = nested("--read", inner);
-        assert_eq!((ended.status, &*ended.out), (64, ""), "{inner} would wait for itself");
+        assert_eq!((ended.status, &*ended.out), (64, ""), "{inner} was not refused");
         assert!(ended.err.contains("held for reading"), "{}", ended.err);
     }
 }
@@ -62,16 +72,16 @@ fn a_slot_inside_a_slot_is_the_same_and_nothing_else_enters() {
             "1",
             "x",
             "-c",
-            &format!(r#"{TOLD}; "$DLOCK" run {inner} x -c '{TOLD}'"#),
+            &format!(r#"{PRINT_LOCK}; "$DLOCK" run {inner} x -c '{PRINT_LOCK}'"#),
         ])
     };
     let ended = nested("--slots 1");
     assert_eq!((ended.status, &*ended.err), (0, ""));
     let lines: Vec<_> = ended.out.lines().collect();
-    assert_eq!(lines[0], lines[1], "it is the same hold");
+    assert_eq!(lines[0], lines[1], "the inner command has another slot");
     for inner in ["--write", "--fair", "--read", "--no-wait"] {
         let ended = nested(inner);
-        assert_eq!((ended.status, ended.out.lines().count()), (64, 1), "{inner} would wait for itself");
+        assert_eq!((ended.status, ended.out.lines().count()), (64, 1), "{inner} was not refused");
         assert!(ended.err.contains("--slots"), "{}", ended.err);
     }
 }
@@ -79,8 +89,8 @@ fn a_slot_inside_a_slot_is_the_same_and_nothing_else_enters() {
 #[test]
 fn a_free_lock_is_not_entered_on_the_word_of_the_environment() {
     let place = Place::new();
-    let told = place.run(["run", "x", "-c", "echo $DLOCK_HELD"]).out;
-    let left_over = |args: &[&str]| Ended::of(place.dlock(args).env("DLOCK_HELD", told.trim_end()));
+    let held = place.run(["run", "x", "-c", "echo $DLOCK_HELD"]).out;
+    let left_over = |args: &[&str]| Ended::of(place.dlock(args).env("DLOCK_HELD", held.trim_end()));
     let tokens = ["run", "x", "-c", "echo $DLOCK_TOKEN"];
     assert_ne!(left_over(&tokens).out, "", "a run with a left-over environment has no token of its own");
     let other = place.hold(&["x"]);
@@ -120,9 +130,9 @@ fn a_process_that_outlives_the_run_around_it_does_not_enter() {
     let left = r#"(while ! [ -e go ]; do sleep 0.05; done; "$DLOCK" run -n x -- touch entered; echo $? >status) >/dev/null 2>&1 &"#;
     let ended = place.run(["run", "--at-least", "10m", "x", "-c", left]);
     assert_eq!((ended.status, &*ended.err), (0, ""));
-    assert_eq!(place.run(["try", "x"]).status, 75, "the lock stays taken");
+    assert_eq!(place.run(["try", "x"]).status, 75, "the lock is not held");
     std::fs::write(place.path("go"), "").unwrap();
-    until("it has tried", || !place.read("status").is_empty());
-    assert_eq!(place.read("status").trim(), "75", "it entered without a lock");
+    until("the process has tried", || !place.read("status").is_empty());
+    assert_eq!(place.read("status").trim(), "75", "the process entered without a lock");
     assert!(!place.path("entered").exists());
 }

@@ -16,16 +16,18 @@ use serde_json::Value;
 use signal_hook::flag;
 use tempfile::TempDir;
 
-/// Longer than anything here takes, also on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of [`until`]. Longer than any step takes on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Place(TempDir);
 
-/// Whether this process handles the signals that a person or a shell may send.
+/// Installs the handlers for signals that a user or a shell may send.
 static LISTENING: Once = Once::new();
 
-/// A shell makes processes in the background ignore some signals, and their children inherit that. So the tests handle these
-/// signals: the children of a process that handles a signal begin with the default.
+/// Handles signals that a shell may have disabled for this process.
+///
+/// A shell makes background processes ignore some signals, and their children inherit this. A child
+/// of a process with a handler starts with the default action instead.
 fn listen() {
     for signal in [Signal::HUP, Signal::INT, Signal::QUIT] {
         let always = Arc::new(AtomicBool::new(true));
@@ -47,14 +49,15 @@ impl Place {
         std::fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// `dlock` with the store of this place, and without the variables that the tests may have in their environment.
+    /// Returns a `dlock` with the store of this place, and without variables from the environment
+    /// of the tests.
     pub(crate) fn dlock<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dlock"));
         command.args(args).current_dir(&self.0).stdin(Stdio::null());
-        // In a process group of its own, so that it is not in the foreground of the tests' terminal.
+        // A new process group, so that dlock is not in the foreground of the tests' terminal.
         command.process_group(0);
         command.env("DLOCK_STORE", format!("sqlite:{}", self.path("locks.db").display()));
-        // So that a command may say `dlock` too.
+        // For commands that call dlock.
         command.env("DLOCK", env!("CARGO_BIN_EXE_dlock"));
         for variable in ["DLOCK_NAME", "DLOCK_TOKEN", "DLOCK_HELD", "DLOCK_WHO", "DLOCK_CONFIG"] {
             command.env_remove(variable);
@@ -66,7 +69,7 @@ impl Place {
         Ended::of(&mut self.dlock(args))
     }
 
-    /// A shell with the variables of [`dlock`](Self::dlock).
+    /// Runs a shell with the variables of [`dlock`](Self::dlock).
     pub(crate) fn run_shell(&self, text: &str) -> Ended {
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(text).current_dir(&self.0).stdin(Stdio::null()).process_group(0);
@@ -79,23 +82,23 @@ impl Place {
         Ended::of(&mut shell)
     }
 
-    /// A running `dlock run NAME -- sh -c TEXT`, after it has printed its first line.
+    /// Starts `dlock run NAME -- sh -c TEXT`, and waits for its first line.
     pub(crate) fn start(&self, args: &[&str], text: &str) -> Started {
         let args = [&["run"], args, &["--", "sh", "-c", text]].concat();
         Started::of(&mut self.dlock(args))
     }
 
-    /// A running `dlock run NAME` that ends when its stdin is closed.
+    /// Starts a `dlock run NAME` that ends when its stdin is closed.
     pub(crate) fn hold(&self, args: &[&str]) -> Started {
         self.start(args, "echo held; read _; true")
     }
 
-    /// What the store says about a lock.
+    /// Returns the output of `dlock inspect`.
     pub(crate) fn state(&self, name: &str) -> Value {
         serde_json::from_str(&self.run(["inspect", "--json", name]).out).expect("JSON")
     }
 
-    /// Waits until so many wait for a lock.
+    /// Waits until a lock has `count` waiters.
     pub(crate) fn until_queued(&self, name: &str, count: usize) {
         until(&format!("{count} wait for {name}"), || {
             self.state(name)["queue"].as_array().unwrap().len() == count
@@ -103,7 +106,7 @@ impl Place {
     }
 }
 
-/// How a process ended.
+/// Status and output of a process that has ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) status: i32,
@@ -124,12 +127,12 @@ impl From<Output> for Ended {
     }
 }
 
-/// The exit status. Less than zero: the signal that killed dlock itself.
+/// Returns the exit status, or the negative number of the signal that killed dlock.
 fn status(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| -status.signal().unwrap_or_default())
 }
 
-/// A process that runs, and its first line.
+/// A running process, with the first line of its output.
 pub(crate) struct Started {
     process: Child,
     out: BufReader<ChildStdout>,
@@ -150,7 +153,7 @@ impl Started {
         started
     }
 
-    /// The next line that the process prints; empty if the process ends.
+    /// Returns the next line of output. Empty if the process has ended.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.out.read_line(&mut line).unwrap();
@@ -165,13 +168,13 @@ impl Started {
         kill_process(Pid::from_child(&self.process), signal).unwrap();
     }
 
-    /// Closes its stdin, and waits for its end.
+    /// Closes stdin, and waits for the end of the process.
     pub(crate) fn let_go(mut self) -> Ended {
         drop(self.process.stdin.take());
         self.end()
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the process.
     pub(crate) fn end(mut self) -> Ended {
         let (mut out, mut err) = (String::new(), String::new());
         self.out.read_to_string(&mut out).unwrap();
@@ -181,23 +184,23 @@ impl Started {
 }
 
 impl Drop for Started {
-    /// A test that has failed leaves nothing running.
+    /// Kills the process, so that a failed test leaves no process behind.
     fn drop(&mut self) {
         self.process.kill().ok();
         self.process.wait().ok();
     }
 }
 
-/// Waits for something to become true.
+/// Waits until `is_true` returns `true`. Panics after [`TIMEOUT`].
 pub(crate) fn until(what: &str, mut is_true: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_true() {
-        assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        assert!(began.elapsed() < TIMEOUT, "not within {TIMEOUT:?}: {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Whether a process runs: it exists, and is no zombie.
+/// Returns whether a process exists and is not a zombie.
 pub(crate) fn lives(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')')

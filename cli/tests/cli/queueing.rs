@@ -28,7 +28,7 @@ fn sixteen_processes_never_run_more_commands_at_once_than_there_are_slots() {
     const PROCESSES: usize = 16;
     const RUNS: usize = 10;
     let place = Place::new();
-    // Each makes a directory of its own, counts them, and takes it away again.
+    // Each command creates a directory, counts all such directories, and removes its own.
     let text = "mkdir in-$$; echo in-* | wc -w >>counts; rmdir in-$$";
     thread::scope(|scope| {
         for _ in 0..PROCESSES {
@@ -43,7 +43,7 @@ fn sixteen_processes_never_run_more_commands_at_once_than_there_are_slots() {
     let counts: Vec<usize> = place.read("counts").lines().map(|line| line.trim().parse().unwrap()).collect();
     assert_eq!(counts.len(), PROCESSES * RUNS);
     assert!(counts.iter().all(|count| (1..=3).contains(count)), "{counts:?}");
-    assert!(counts.contains(&2) || counts.contains(&3), "nobody ever ran beside another");
+    assert!(counts.contains(&2) || counts.contains(&3), "no two commands ever ran at the same time");
 }
 
 #[test]
@@ -77,7 +77,8 @@ fn the_lock_is_held_until_the_command_has_ended() {
     assert_eq!(place.read("order"), "end\nnext\n");
 }
 
-/// All processes write one file at once. With so many, retries without a queue would make some of them give up.
+/// All processes write to one file at the same time. Without a queue of writers, some of them would
+/// exhaust their retries.
 #[test]
 fn three_hundred_processes_at_once_all_run_their_commands() {
     const PROCESSES: usize = 300;

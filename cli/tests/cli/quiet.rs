@@ -1,4 +1,4 @@
-//! How much is said.
+//! The amount of output: `--quiet`, `--verbose` and `-E`.
 
 use std::{
     io::{BufRead, BufReader},
@@ -11,7 +11,7 @@ use crate::place::Place;
 fn a_busy_lock_is_told_unless_nobody_wants_to_hear_of_it() {
     let place = Place::new();
     let held = place.hold(&["x"]);
-    for (options, status, tells) in [
+    for (options, status, has_message) in [
         (&["run", "-n"][..], 75, true),
         (&["run", "-n", "-E", "0"], 0, false),
         (&["run", "-w", "0.1", "-E", "9"], 9, true),
@@ -28,8 +28,8 @@ fn a_busy_lock_is_told_unless_nobody_wants_to_hear_of_it() {
             _ => vec![],
         }));
         assert_eq!(ended.status, status, "{options:?}: {}", ended.err);
-        assert_eq!(ended.err.contains("lock `x`"), tells, "{options:?}: {}", ended.err);
-        assert!(tells || ended.err.is_empty(), "{options:?}: {}", ended.err);
+        assert_eq!(ended.err.contains("lock `x`"), has_message, "{options:?}: {}", ended.err);
+        assert!(has_message || ended.err.is_empty(), "{options:?}: {}", ended.err);
     }
     held.let_go();
 }
@@ -40,7 +40,11 @@ fn an_error_is_told_however_quiet_one_wants_it() {
     let ended = place.run(["run", "-q", "x", "--", "/nowhere/at/all"]);
     assert_eq!(ended.status, 127);
     assert!(ended.err.contains("cannot run"), "{}", ended.err);
-    assert_eq!(place.run(["run", "-q", "-v", "x", "--", "true"]).status, 64, "both at once");
+    assert_eq!(
+        place.run(["run", "-q", "-v", "x", "--", "true"]).status,
+        64,
+        "-q and -v were accepted together"
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The examples of the front page, as a reader pastes them.
+//! Runs the examples of the front page.
 
 use std::process::Command;
 
@@ -6,12 +6,12 @@ use crate::place::{Ended, Place};
 
 const FRONT_PAGE: &str = include_str!("../../../README.md");
 
-/// The example with these words, as a shell runs it with dlock in its path.
-fn pasted(place: &Place, words: &str) -> Ended {
+/// Runs the example that contains these words in a shell, with dlock in its path.
+fn run_example(place: &Place, words: &str) -> Ended {
     let examples = FRONT_PAGE.split("```sh\n").skip(1).filter_map(|rest| rest.split_once("```"));
     let found: Vec<_> =
         examples.map(|(example, _)| example).filter(|example| example.contains(words)).collect();
-    let [example] = found[..] else { panic!("not one example has `{words}`: {found:?}") };
+    let [example] = found[..] else { panic!("`{words}` is not in exactly one example: {found:?}") };
     let mut shell = Command::new("bash");
     shell
         .args(["-e", "-c", example])
@@ -26,7 +26,7 @@ fn pasted(place: &Place, words: &str) -> Ended {
 #[test]
 fn the_worker_pool_has_four_at_once_at_most() {
     let place = Place::new();
-    let ended = pasted(&place, "--slots 4");
+    let ended = run_example(&place, "--slots 4");
     assert_eq!((ended.status, &*ended.err), (0, ""));
     let mut inside = 0;
     for line in ended.out.lines() {
@@ -40,17 +40,17 @@ fn the_worker_pool_has_four_at_once_at_most() {
 fn the_daily_report_is_made_once() {
     let place = Place::new();
     for times in [1, 0] {
-        let ended = pasted(&place, "--at-least");
+        let ended = run_example(&place, "--at-least");
         assert_eq!(ended.status, 0, "{}", ended.err);
         assert_eq!(ended.out.lines().count(), times, "{}", ended.out);
-        assert_eq!(ended.err, "", "a job that has nothing to do says nothing to cron");
+        assert_eq!(ended.err, "", "a job without work prints a message, which cron would mail");
     }
 }
 
 #[test]
 fn a_ticket_goes_from_one_step_to_the_next() {
     let place = Place::new();
-    let ended = pasted(&place, "dlock acquire");
+    let ended = run_example(&place, "dlock acquire");
     assert_eq!((ended.status, &*ended.err), (0, ""));
-    assert_eq!(place.run(["ls"]).out, "", "something is left");
+    assert_eq!(place.run(["ls"]).out, "", "a lock is still held");
 }

@@ -1,4 +1,4 @@
-//! What `dlock run` and `dlock try` pass to the command, and which exit status they take from the command.
+//! `dlock run` and `dlock try`: the environment and arguments of the command, and its exit status.
 
 use std::process::{Command, Stdio};
 
@@ -62,12 +62,12 @@ fn the_command_finds_the_name_and_a_token_that_grows() {
     let place = Place::new();
     let token = |name: &str| {
         let out = place.run(["run", name, "-c", "echo \"$DLOCK_NAME|$DLOCK_TOKEN\""]).out;
-        let (told, token) = out.trim_end().split_once('|').expect("two words");
-        assert_eq!(told, name);
+        let (found, token) = out.trim_end().split_once('|').expect("two words");
+        assert_eq!(found, name);
         token.parse::<u64>().expect("a number")
     };
     let first = token("invoice/42 ü");
-    assert!(token("invoice/42 ü") > first, "a later grant has a greater token");
+    assert!(token("invoice/42 ü") > first, "the token of the later grant is not greater");
 }
 
 #[test]
@@ -103,13 +103,13 @@ fn a_held_lock_is_75_or_what_the_caller_wants() {
         assert_eq!(ended.status, status, "{args:?}: {}", ended.err);
         assert!(
             ended.err.contains("held by ") && ended.err.contains(" pid "),
-            "does not say who holds the lock: {}",
+            "the holder is not named: {}",
             ended.err
         );
         assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
     }
     assert_eq!(holder.let_go().status, 0);
-    assert!(place.state("x")["queue"].as_array().unwrap().is_empty(), "nobody is left in the queue");
+    assert!(place.state("x")["queue"].as_array().unwrap().is_empty(), "a waiter is still in the queue");
 }
 
 #[test]
@@ -126,10 +126,10 @@ fn a_try_of_a_free_lock_leaves_nothing_behind() {
 fn readers_hold_together_and_a_writer_alone() {
     let place = Place::new();
     let reader = place.hold(&["--shared", "x"]);
-    assert_eq!(place.run(["try", "-s", "x", "true"]).status, 0, "readers share");
+    assert_eq!(place.run(["try", "-s", "x", "true"]).status, 0, "readers do not share the lock");
     for kind in [&["--write"][..], &["-x"], &["--exclusive"], &["--fair"], &[]] {
         let args = [&["try"], kind, &["x", "true"]].concat();
-        assert_eq!(place.run(args).status, 75, "{kind:?} is not shared");
+        assert_eq!(place.run(args).status, 75, "{kind:?} was granted beside a reader");
     }
     reader.let_go();
 }
@@ -144,29 +144,29 @@ fn as_many_hold_at_once_as_there_are_slots() {
         &["try", "x", "true"],
     ] {
         let ended = place.run(args);
-        assert_eq!(ended.status, 75, "{args:?}: two hold it who know of two");
+        assert_eq!(ended.status, 75, "{args:?}: granted beside two holders of two slots");
         assert!(ended.err.contains("and another"), "{}", ended.err);
     }
     assert_eq!(place.state("x")["holders"][1]["kind"], "permit");
     let [one, other] = holders;
     one.let_go();
-    assert_eq!(place.run(["try", "--slots", "2", "x", "true"]).status, 0, "a slot is free");
+    assert_eq!(place.run(["try", "--slots", "2", "x", "true"]).status, 0, "the returned slot is not free");
     other.let_go();
-    assert_eq!(place.run(["try", "x", "true"]).status, 0, "all slots are free");
+    assert_eq!(place.run(["try", "x", "true"]).status, 0, "the returned slots are not free");
 }
 
 #[test]
 fn the_users_own_store_is_for_the_user_alone() {
     use std::os::unix::fs::PermissionsExt;
     let place = Place::new();
-    let home = |key: &str, path: &str| {
+    let run_with = |key: &str, path: &str| {
         let mut command = place.dlock(["run", "x", "true"]);
         Ended::of(command.env_remove("DLOCK_STORE").env_remove("XDG_STATE_HOME").env(key, place.path(path)))
     };
     for (key, path, directory) in
         [("HOME", "home", "home/.local/state/dlock"), ("XDG_STATE_HOME", "state%20?", "state%20?/dlock")]
     {
-        let ended = home(key, path);
+        let ended = run_with(key, path);
         assert_eq!((ended.status, &*ended.err), (0, ""));
         let mode = place.path(directory).metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);

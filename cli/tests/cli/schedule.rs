@@ -1,4 +1,4 @@
-//! `dlock run --at-least`: a job that must not run again too soon.
+//! `dlock run --at-least`: a job that must not run again before a given time.
 
 use std::thread;
 
@@ -65,5 +65,5 @@ fn a_run_inside_another_cannot_say_how_long_that_ones_lock_stays() {
     let place = Place::new();
     let ended = place.run(["run", "x", "-c", "$DLOCK run --at-least 1h x -- echo ran"]);
     assert_eq!((ended.status, &*ended.out), (64, ""));
-    assert!(ended.err.contains("give --at-least to that one"), "{}", ended.err);
+    assert!(ended.err.contains("use --at-least with the outer one"), "{}", ended.err);
 }

@@ -1,4 +1,4 @@
-//! Who may use a new store: the umask of its user and its folder decide.
+//! Access to a new store, which depends on the umask of its creator and on its folder.
 
 use std::{
     fs::{self, Permissions},
@@ -8,7 +8,8 @@ use std::{
 
 use crate::place::Place;
 
-/// The modes of the store in `folder` and of its doorbells, once a lock was taken there with this umask.
+/// Acquires a lock in `folder` with this umask. Returns the modes of the store and of its
+/// doorbells.
 fn modes(place: &Place, folder: &Path, umask: &str) -> (u32, u32) {
     fs::create_dir_all(folder).unwrap();
     let store = folder.join("locks.db");
@@ -61,5 +62,5 @@ fn init_makes_a_store_and_says_its_url() {
     assert_eq!((again.status, again.out), (0, ended.out));
     let ended = place.run(["init", "--group", "no such group", "other/locks.db"]);
     assert_eq!(ended.status, 64, "{}", ended.err);
-    assert!(!place.path("other").exists(), "a store was made for a group that does not exist");
+    assert!(!place.path("other").exists(), "a store was created for a group that does not exist");
 }

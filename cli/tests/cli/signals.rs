@@ -1,4 +1,4 @@
-//! Signals to dlock: passed on to the command, or the end of the waiting.
+//! Signals to dlock: it forwards them to the command, or ends the wait.
 
 use std::process::{Command, Stdio};
 
@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::place::{Ended, Place, Started, lives, until};
 
-/// Says what it gets, and ends with 5 on TERM.
+/// Prints the signals that it receives, and exits with 5 on TERM.
 const LISTENER: &str = r#"
     for s in HUP INT QUIT USR1 USR2 WINCH; do trap "echo $s" $s; done
     trap 'echo TERM; exit 5' TERM
@@ -27,7 +27,7 @@ fn signals_are_passed_on_and_the_commands_end_is_waited_for() {
         run.signal(signal);
         assert_eq!(run.line(), name);
     }
-    assert_eq!(place.run(["try", "x"]).status, 75, "the lock is held all the while");
+    assert_eq!(place.run(["try", "x"]).status, 75, "the lock was released before the end of the command");
     run.signal(Signal::TERM);
     let ended = run.end();
     assert_eq!((ended.status, &*ended.out), (5, "TERM\n"));
@@ -57,7 +57,7 @@ fn a_signal_ends_the_waiting_and_leaves_the_queue() {
         kill_process(Pid::from_child(&waiter), signal).unwrap();
         let ended = Ended::from(waiter.wait_with_output().unwrap());
         assert_eq!((ended.status, &*ended.out), (status, ""));
-        assert!(place.state("x")["queue"].as_array().unwrap().is_empty(), "it has left the queue");
+        assert!(place.state("x")["queue"].as_array().unwrap().is_empty(), "the waiter is still in the queue");
     }
     assert_eq!(holder.let_go().status, 0);
 }
@@ -70,7 +70,11 @@ fn a_killed_dlock_takes_its_command_with_it() {
     run.signal(Signal::KILL);
     until("the command has ended", || !lives(&command));
     assert_eq!(run.end().status, -9);
-    assert_eq!(place.run(["run", "--wait", "60", "x", "true"]).status, 0, "the next one gets the lock");
+    assert_eq!(
+        place.run(["run", "--wait", "60", "x", "true"]).status,
+        0,
+        "the next waiter did not get the lock"
+    );
 }
 
 #[test]
@@ -84,7 +88,7 @@ fn what_the_parent_ignores_is_ignored() {
     run.signal(Signal::HUP);
     run.signal(Signal::TERM);
     let ended = run.end();
-    assert_eq!((ended.status, &*ended.out), (0, "end\n"), "HUP reached neither dlock nor the command");
+    assert_eq!((ended.status, &*ended.out), (0, "end\n"), "HUP has ended dlock or the command");
 }
 
 #[test]
@@ -92,7 +96,7 @@ fn the_command_ignores_and_blocks_no_signal_of_its_own() {
     let grep = ["grep", "-E", "Sig(Ign|Blk)", "/proc/self/status"];
     let under_a_lock = Place::new().run(["run", "x", "--"].iter().chain(&grep));
     let alone = Ended::of(Command::new(grep[0]).args(&grep[1..]));
-    assert_eq!(under_a_lock.out, alone.out, "it has what dlock was given");
+    assert_eq!(under_a_lock.out, alone.out, "the command has other signal masks than dlock");
 }
 
 #[test]
@@ -103,7 +107,7 @@ fn a_stopped_dlock_stops_its_command_until_both_go_on() {
     run.signal(Signal::TSTP);
     until("the command is stopped", || state().contains(") T "));
     run.signal(Signal::CONT);
-    until("the command goes on", || !state().contains(") T "));
+    until("the command continues", || !state().contains(") T "));
     run.signal(Signal::TERM);
     assert_eq!(run.end().status, 143);
 }

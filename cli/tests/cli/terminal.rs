@@ -1,4 +1,4 @@
-//! dlock at a terminal.
+//! dlock on a terminal.
 
 use std::{
     fs::File,
@@ -13,7 +13,7 @@ use rustix::{
 
 use crate::place::{Place, Started, until};
 
-/// A terminal: the side of the person, and that of the programs.
+/// Opens a pseudo-terminal. Returns the user's side and the programs' side.
 fn terminal() -> (File, File) {
     let person = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&person).unwrap();
@@ -24,17 +24,17 @@ fn terminal() -> (File, File) {
     (person.into(), programs.into())
 }
 
-/// Reads until `words` have come.
+/// Reads until the output contains `words`. Returns the output.
 fn read_until(person: &mut File, words: &str) -> String {
     let mut text = Vec::new();
     let mut buffer = [0; 1024];
     loop {
-        let shown = String::from_utf8_lossy(&text).into_owned();
-        if shown.contains(words) {
-            return shown;
+        let output = String::from_utf8_lossy(&text).into_owned();
+        if output.contains(words) {
+            return output;
         }
         let count =
-            person.read(&mut buffer).unwrap_or_else(|error| panic!("{error}: no {words:?} in {shown:?}"));
+            person.read(&mut buffer).unwrap_or_else(|error| panic!("{error}: no {words:?} in {output:?}"));
         text.extend_from_slice(&buffer[..count]);
     }
 }
@@ -49,14 +49,14 @@ fn a_person_is_told_whom_the_waiting_is_for_until_it_is_over() {
     let waiter = place.dlock(["run", "x", "--", "true"]).stderr(programs).spawn().unwrap();
     let line = read_until(&mut person, "(1 ahead), held by ");
     assert!(line.contains("dlock: waiting for lock `x` (1 ahead), held by "), "{line:?}");
-    // In place: it begins anew before it is wiped.
+    // The line is overwritten in place before it is erased.
     read_until(&mut person, "\r\u{1b}[2Kdlock: waiting");
     holder.let_go();
     for process in [first, waiter] {
         assert!(process.wait_with_output().unwrap().status.success());
     }
     let mut rest = Vec::new();
-    // The other side is closed: what is left ends with an error on Linux.
+    // The programs' side is closed, so on Linux the read ends with an error.
     person.read_to_end(&mut rest).ok();
     assert!(rest.ends_with(b"\r\x1b[2K"), "{:?}", String::from_utf8_lossy(&rest));
 }
@@ -66,11 +66,11 @@ fn nobody_is_told_where_there_is_no_terminal() {
     let place = Place::new();
     let holder = place.hold(&["x"]);
     let ended = place.run(["run", "--wait", "1", "x", "--", "true"]);
-    assert_eq!(ended.err.lines().count(), 1, "only that it was in vain: {}", ended.err);
+    assert_eq!(ended.err.lines().count(), 1, "more than the final message: {}", ended.err);
     holder.let_go();
 }
 
-/// A command line in a session of its own, at a terminal.
+/// Returns a command in a new session on the terminal.
 fn at_a_terminal(place: &Place, programs: File, words: &[&str]) -> Command {
     let mut command = Command::new("setsid");
     command.args(["--ctty", "--wait"]).args(words).stdin(Stdio::from(programs)).current_dir(place.path("."));
@@ -82,10 +82,10 @@ fn at_a_terminal(place: &Place, programs: File, words: &[&str]) -> Command {
 fn a_command_may_ask_at_the_terminal_though_its_stdin_is_a_file() {
     let place = Place::new();
     let (mut person, programs) = terminal();
-    let text = r#""$DLOCK" run x -- sh -c 'echo ready; read word </dev/tty; echo "$word" > told' </dev/null"#;
+    let text = r#""$DLOCK" run x -- sh -c 'echo ready; read word </dev/tty; echo "$word" > word' </dev/null"#;
     let run = Started::with_its_stdin(&mut at_a_terminal(&place, programs, &["sh", "-c", text]));
     person.write_all(b"hello\n").unwrap();
-    until("the command has read from the terminal", || place.read("told") == "hello\n");
+    until("the command has read from the terminal", || place.read("word") == "hello\n");
     assert_eq!(run.end().status, 0);
 }
 
@@ -93,12 +93,12 @@ fn a_command_may_ask_at_the_terminal_though_its_stdin_is_a_file() {
 fn ctrl_c_ends_the_script_around_it_too() {
     let place = Place::new();
     let (mut person, programs) = terminal();
-    // A shell goes on if what it has started ends by itself, whatever its status.
+    // A shell continues after a child that exits, whatever its status.
     let text = r#""$DLOCK" run x -- sh -c 'echo ready; exec sleep 1000'; echo after"#;
     let run = Started::with_its_stdin(&mut at_a_terminal(&place, programs, &["bash", "-c", text]));
     person.write_all(b"\x03").unwrap();
-    assert_eq!(run.end().out, "", "the script went on");
-    assert_eq!(place.run(["inspect", "x"]).status, 1, "the lock is released");
+    assert_eq!(run.end().out, "", "the script continued");
+    assert_eq!(place.run(["inspect", "x"]).status, 1, "the lock is still held");
 }
 
 #[test]
@@ -114,5 +114,5 @@ fn ctrl_c_reaches_the_command_once() {
     let dlock = rustix::process::Pid::from_raw(run.first.parse().unwrap()).unwrap();
     rustix::process::kill_process(dlock, rustix::process::Signal::USR1).unwrap();
     let ended = run.end();
-    assert_eq!((ended.status, &*ended.out), (3, "end\n"), "and dlock itself lives on");
+    assert_eq!((ended.status, &*ended.out), (3, "end\n"), "dlock has ended by Ctrl-C");
 }

@@ -1,4 +1,4 @@
-//! `dlock acquire` and `dlock release`: one process takes a lock, another one gives it back.
+//! `dlock acquire` and `dlock release`: one process acquires a lock, another one releases it.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use crate::place::{Ended, Place, Started, until};
 
-/// Takes a lock; the ticket.
+/// Acquires a lock and returns its ticket.
 fn acquired(place: &Place, args: &[&str]) -> String {
     let ended = place.run([&["acquire"], args].concat());
     assert_eq!((ended.status, &*ended.err), (0, ""));
@@ -24,24 +24,24 @@ fn a_ticket_holds_until_another_process_gives_it_back() {
     let ticket = acquired(&place, &["deploy/web"]);
     assert_eq!(ticket.split_whitespace().count(), 1, "a ticket is one word: {ticket}");
     let busy = place.run(["try", "deploy/web"]);
-    assert_eq!(busy.status, 75, "the lock went with the process that took it");
+    assert_eq!(busy.status, 75, "the lock was released at the end of its process");
     assert!(busy.err.contains("dlock acquire deploy/web"), "{}", busy.err);
-    let given_back = place.run(["release", &ticket]);
-    assert_eq!((given_back.status, &*given_back.out, &*given_back.err), (0, "", ""));
-    assert_eq!(place.run(["inspect", "deploy/web"]).status, 1, "something is left");
+    let released = place.run(["release", &ticket]);
+    assert_eq!((released.status, &*released.out, &*released.err), (0, "", ""));
+    assert_eq!(place.run(["inspect", "deploy/web"]).status, 1, "the lock is still held");
 }
 
 #[test]
 fn a_ticket_that_is_given_back_wakes_the_next_one() {
     let place = Place::new();
     let ticket = acquired(&place, &["x"]);
-    // A waiter that nobody wakes asks again after minutes.
+    // A waiter that is not woken polls again only after minutes.
     let waiter = place.dlock(["run", "--ttl", "900s", "x", "true"]).spawn().unwrap();
     place.until_queued("x", 1);
     let began = Instant::now();
     assert_eq!(place.run(["release", &ticket]).status, 0);
     assert!(waiter.wait_with_output().unwrap().status.success());
-    assert!(began.elapsed() < Duration::from_secs(120), "nobody woke the waiter");
+    assert!(began.elapsed() < Duration::from_secs(120), "the waiter was not woken");
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn a_ticket_ends_with_its_time_and_not_before() {
     let began = Instant::now();
     let ticket = acquired(&place, &["--for", "1s", "x"]);
     assert_eq!(place.run(["run", "x", "true"]).status, 0);
-    assert!(began.elapsed() >= Duration::from_secs(1), "the lock was free before its time");
+    assert!(began.elapsed() >= Duration::from_secs(1), "the lock was free too early");
     for args in [&["release", &ticket][..], &["run", "--ticket", &ticket, "x", "--", "echo", "ran"]] {
         let late = place.run(args);
         assert_eq!((late.status, &*late.out), (74, ""), "{args:?}");
@@ -67,7 +67,7 @@ fn a_ticket_is_used_once() {
     assert_eq!(place.run(["release", &ticket]).status, 0);
     let holder = place.hold(&["x"]);
     assert_eq!(place.run(["release", &ticket]).status, 74);
-    assert_eq!(place.run(["try", "x"]).status, 75, "the ticket has freed the next holder's lock");
+    assert_eq!(place.run(["try", "x"]).status, 75, "the ticket has released the next holder's lock");
     holder.let_go();
 }
 
@@ -85,8 +85,8 @@ fn a_command_runs_under_the_lock_of_a_ticket() {
     assert_eq!(place.run(["try", "x"]).status, 75);
     let ended = run.let_go();
     assert_eq!((ended.status, &*ended.err), (7, ""));
-    assert_eq!(place.run(["inspect", "x"]).status, 1, "the lock is left behind");
-    assert_eq!(place.run(["release", &ticket]).status, 74, "it was released when the command ended");
+    assert_eq!(place.run(["inspect", "x"]).status, 1, "the lock is still held");
+    assert_eq!(place.run(["release", &ticket]).status, 74, "the ticket is still valid after its use");
 }
 
 #[test]
@@ -115,12 +115,13 @@ fn acquire_waits_and_gives_up_as_run_does() {
     for (signal, status) in [(Signal::TERM, 143), (Signal::KILL, -9)] {
         let args = ["sh", "-c", "echo begun; exec $DLOCK acquire x"];
         let waiter = Started::of(&mut place.dlock(["run", "other", "--"].iter().chain(&args)));
-        until("it waits", || queued(&place, "x") == 1);
-        // It has the place in the queue. The dlock around it passes the signal on, or ends with its parent.
+        until("acquire waits", || queued(&place, "x") == 1);
+        // The inner dlock is in the queue. The outer dlock forwards the signal, and if it is
+        // killed, the kernel kills the inner one.
         waiter.signal(signal);
         let ended = waiter.end();
         assert_eq!((ended.status, &*ended.out), (status, ""), "{}", ended.err);
-        until("it has left the queue", || queued(&place, "x") == 0);
+        until("acquire has left the queue", || queued(&place, "x") == 0);
     }
     let waiter = place.dlock(["acquire", "x"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
     place.until_queued("x", 1);
@@ -134,9 +135,9 @@ fn acquire_waits_and_gives_up_as_run_does() {
 fn a_ticket_may_be_for_a_slot() {
     let place = Place::new();
     let tickets = [1, 2].map(|_| acquired(&place, &["--slots", "2", "pool"]));
-    assert_eq!(place.run(["acquire", "-n", "--slots", "2", "pool"]).status, 75, "there are two slots");
+    assert_eq!(place.run(["acquire", "-n", "--slots", "2", "pool"]).status, 75, "a third slot was granted");
     assert_eq!(place.run(["release", &tickets[0]]).status, 0);
-    assert_eq!(place.run(["try", "--slots", "2", "pool"]).status, 0, "no slot was given back");
+    assert_eq!(place.run(["try", "--slots", "2", "pool"]).status, 0, "the slot was not released");
     assert_eq!(place.run(["release", &tickets[1]]).status, 0);
 }
 
@@ -152,7 +153,7 @@ fn a_lock_whose_ticket_nobody_gets_is_released() {
         assert_eq!(
             place.run(["inspect", "x"]).status,
             1,
-            "{args:?}: it is held, and nobody can give it back"
+            "{args:?}: the lock is still held, although its ticket was not printed"
         );
     }
 }
@@ -162,7 +163,7 @@ fn acquire_inside_a_run_of_the_same_name_does_not_wait_for_itself() {
     let place = Place::new();
     let ended = place.run(["run", "x", "-c", "$DLOCK acquire x"]);
     assert_eq!((ended.status, &*ended.out), (64, ""));
-    assert!(ended.err.contains("held by a dlock around this one"), "{}", ended.err);
+    assert!(ended.err.contains("held by an outer dlock"), "{}", ended.err);
 }
 
 #[test]

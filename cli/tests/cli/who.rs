@@ -1,4 +1,4 @@
-//! Who holds and who waits, in words.
+//! The descriptions of holders and waiters.
 
 use serde_json::Value;
 
@@ -62,7 +62,7 @@ fn a_name_that_could_fool_a_terminal_is_shown_escaped_and_one_that_no_store_coul
             let ended = place.run([&[verb, "--who", who, "y"], command].concat());
             assert_eq!((ended.status, &*ended.out), (64, ""), "{verb}");
             assert!(ended.err.contains(word), "{}", ended.err);
-            // An empty variable is as good as none, and `acquire` would keep the lock.
+            // An empty variable counts as unset, so `acquire` would succeed and keep the lock.
             if who.is_empty() {
                 continue;
             }

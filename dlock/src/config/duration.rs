@@ -1,16 +1,16 @@
-//! Durations as people write them, in the configuration and on the command line.
+//! Parsers for durations in the configuration and on the command line.
 
 use std::time::Duration;
 
 use dlock_core::Wait;
 
-/// What [`duration`] takes, for messages.
+/// Hint in error messages: the formats that [`duration`] accepts.
 const EXAMPLES: &str = "write for example `30s`, `1m`, `250ms`, or a number of seconds";
 
-/// Reads `30s`, `1m 30s`, `250ms`, or a number of seconds.
+/// Reads a duration: `30s`, `1m 30s`, `250ms`, or a number of seconds.
 ///
 /// # Errors
-/// What to write instead.
+/// A hint with the accepted formats.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let seconds = text.strip_suffix('s').unwrap_or(text).parse::<f64>();
     let parsed = match seconds {
@@ -20,10 +20,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     parsed.ok_or_else(|| EXAMPLES.to_owned())
 }
 
-/// Reads how long to wait: `forever`, or what [`duration`] reads. Zero is one try.
+/// Reads a wait limit: `forever`, or a [`duration`]. Zero means [`Wait::Never`].
 ///
 /// # Errors
-/// What to write instead.
+/// A hint with the accepted formats.
 pub fn wait(text: &str) -> Result<Wait, String> {
     if text == "forever" {
         return Ok(Wait::Forever);

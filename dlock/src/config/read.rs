@@ -1,4 +1,4 @@
-//! From TOML to a [`Config`]. Each mistake is told with its place: file, line, column, store and key.
+//! Reads a [`Config`] from TOML. Errors name the place: file, line, column, store and key.
 
 use std::{collections::BTreeMap, ops::Range, path::Path, time::Duration};
 
@@ -11,19 +11,20 @@ use wildmatch::WildMatch;
 
 use super::{Config, NamedStore, Options, Rule, Source, duration, wait};
 
-/// The keys with which stores and rules say how locks are held.
+/// Keys of lock options, in stores and in rules.
 const OPTIONS: [&str; 4] = ["ttl", "lease", "renew_every", "wait"];
 
-/// A text, and the file that it came from.
+/// A TOML text and its file.
 #[derive(Clone, Copy)]
 pub(super) struct Text<'a> {
     pub(super) text: &'a str,
     pub(super) file: Option<&'a Path>,
 }
 
-/// A table in it, and what it is about.
+/// A table of the text.
 struct Table<'a> {
     text: Text<'a>,
+    /// Subject of the table for errors, such as `store `a``. Empty for the whole text.
     about: String,
     span: Range<usize>,
     entries: &'a DeTable<'a>,
@@ -32,7 +33,7 @@ struct Table<'a> {
 impl<'a> Text<'a> {
     pub(super) fn read(self) -> Result<Config> {
         let parsed = DeTable::parse(self.text).map_err(|error| {
-            // The error's own text shows the line, which may have a password in it.
+            // `Display` of the error prints the line, which may contain a password.
             let what = error.message().trim_end().replace('\n', " ");
             self.invalid(error.span().unwrap_or_default(), &what)
         })?;
@@ -44,7 +45,7 @@ impl<'a> Text<'a> {
         Ok(Config { default, stores, rules })
     }
 
-    /// `FILE:LINE:COLUMN`.
+    /// Returns the start of the span as `FILE:LINE:COLUMN`.
     fn place(self, span: &Range<usize>) -> String {
         let before = &self.text.as_bytes()[..span.start.min(self.text.len())];
         let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
@@ -64,7 +65,9 @@ impl<'a> Text<'a> {
 impl<'a> Table<'a> {
     fn stores(&self) -> Result<BTreeMap<String, NamedStore>> {
         let Some(stores) = self.entries.get("stores") else {
-            return Err(self.text.invalid(0..0, "it names no store: write `stores.main.url = \"…\"`"));
+            return Err(self
+                .text
+                .invalid(0..0, "the configuration has no store; write `stores.main.url = \"…\"`"));
         };
         let entries = self.table("stores", stores)?;
         let mut found = BTreeMap::new();
@@ -95,25 +98,25 @@ impl<'a> Table<'a> {
         let member_timeout = self.duration("member_timeout")?;
         let source = match (self.string("url")?, self.strings("redlock")?) {
             (Some(_), None) if member_timeout.is_some() => {
-                return Err(self.at("member_timeout", "it is for a `redlock`, and this is none"));
+                return Err(self.at(
+                    "member_timeout",
+                    "only a `redlock` has a member timeout, and this store is a `url`",
+                ));
             }
             (Some(url), None) => Source::Url(url),
             (None, Some(members)) => Source::Majority { members, member_timeout },
-            _ => return Err(self.invalid("it must have either `url` or `redlock`")),
+            _ => return Err(self.invalid("a store must have either `url` or `redlock`")),
         };
         Ok(NamedStore { place: self.place(), source, options: self.options()? })
     }
 
-    /// The store of locks that no rule names.
+    /// Returns the store of the locks without a rule.
     fn default(&self, stores: &BTreeMap<String, NamedStore>) -> Result<String> {
         let default = match self.string("default")? {
             Some(default) => default,
             None if stores.len() == 1 => known(stores),
             None => {
-                let what = format!(
-                    "there is not one store: say which of them is the `default`; there are: {}",
-                    known(stores)
-                );
+                let what = format!("`default` must name one of the stores; there are: {}", known(stores));
                 return Err(self.text.invalid(0..0, &what));
             }
         };
@@ -124,7 +127,8 @@ impl<'a> Table<'a> {
     fn rules(&self, stores: &BTreeMap<String, NamedStore>, default: &str) -> Result<Vec<Rule>> {
         let Some(rules) = self.entries.get("rules") else { return Ok(Vec::new()) };
         let array = rules.get_ref().as_array();
-        let array = array.ok_or_else(|| self.at("rules", "rules are written as `[[rules]]`"))?;
+        let array =
+            array.ok_or_else(|| self.at("rules", "it must be an array of tables; write `[[rules]]`"))?;
         let read = |value: &'a Spanned<DeValue<'a>>| {
             let entries = self.table("a rule", value)?;
             let lock = entries.get("lock").and_then(|lock| lock.get_ref().as_str());
@@ -132,8 +136,9 @@ impl<'a> Table<'a> {
             let table = Table { text: self.text, about, span: value.span(), entries };
             table.allow(&[&["lock", "store"], &OPTIONS[..]].concat())?;
             let lock = table.string("lock")?;
-            let lock =
-                lock.ok_or_else(|| table.invalid("it must say which locks: `lock = \"billing/*\"`"))?;
+            let lock = lock.ok_or_else(|| {
+                table.invalid("a rule must name its locks; write for example `lock = \"billing/*\"`")
+            })?;
             let store = table.string("store")?.unwrap_or_else(|| default.to_owned());
             table.exists("store", stores, &store)?;
             let options = table.options()?;
@@ -144,7 +149,7 @@ impl<'a> Table<'a> {
 
     fn options(&self) -> Result<Options> {
         let text = self.value("wait")?;
-        let wait = text.map(|text| wait(&text).map_err(|hint| self.unread("wait", &text, &hint)));
+        let wait = text.map(|text| wait(&text).map_err(|hint| self.invalid_duration("wait", &text, &hint)));
         Ok(Options {
             ttl: self.duration("ttl")?,
             lease: self.duration("lease")?,
@@ -155,14 +160,14 @@ impl<'a> Table<'a> {
 
     fn duration(&self, key: &str) -> Result<Option<Duration>> {
         let text = self.value(key)?;
-        text.map(|text| duration(&text).map_err(|hint| self.unread(key, &text, &hint))).transpose()
+        text.map(|text| duration(&text).map_err(|hint| self.invalid_duration(key, &text, &hint))).transpose()
     }
 
-    fn unread(&self, key: &str, text: &str, hint: &str) -> Error {
-        self.at(key, &format!("`{}` is no duration; {hint}", text.escape_debug()))
+    fn invalid_duration(&self, key: &str, text: &str, hint: &str) -> Error {
+        self.at(key, &format!("`{}` is not a duration; {hint}", text.escape_debug()))
     }
 
-    /// A text or a number, as text.
+    /// Returns the value of a key that is a string or a number, as text.
     fn value(&self, key: &str) -> Result<Option<String>> {
         match self.entries.get(key).map(Spanned::get_ref) {
             Some(DeValue::Integer(number)) if number.radix() == 10 => Ok(Some(number.as_str().to_owned())),
@@ -178,14 +183,15 @@ impl<'a> Table<'a> {
     fn strings(&self, key: &str) -> Result<Option<Vec<String>>> {
         let Some(value) = self.entries.get(key) else { return Ok(None) };
         let array = value.get_ref().as_array();
-        let array =
-            array.ok_or_else(|| self.at(key, "it must be a list of names: `[\"a\", \"b\", \"c\"]`"))?;
+        let array = array.ok_or_else(|| {
+            self.at(key, "it must be an array of names, for example `[\"a\", \"b\", \"c\"]`")
+        })?;
         array.iter().map(|value| self.text_of(key, value.get_ref())).collect::<Result<_>>().map(Some)
     }
 
     fn text_of(&self, key: &str, value: &DeValue<'_>) -> Result<String> {
         let wrong =
-            || self.at(key, &format!("it must be a text in quotes, and is of type {}", value.type_str()));
+            || self.at(key, &format!("it must be a string in quotes, but is of type {}", value.type_str()));
         substitute(value.as_str().ok_or_else(wrong)?).map_err(|what| self.at(key, &what))
     }
 
@@ -194,13 +200,13 @@ impl<'a> Table<'a> {
         value.get_ref().as_table().ok_or_else(wrong)
     }
 
-    /// Refuses keys that are not among `known`.
+    /// Refuses keys that are not in `known`.
     fn allow(&self, known: &[&str]) -> Result<()> {
         match self.entries.keys().find(|key| !known.contains(&key.get_ref().as_ref())) {
             None => Ok(()),
             Some(key) => {
                 let what = format!("there is no key `{}`; there are: {}", key.get_ref(), known.join(", "));
-                Err(self.text.invalid(key.span(), &self.told(&what)))
+                Err(self.text.invalid(key.span(), &self.with_subject(&what)))
             }
         }
     }
@@ -212,17 +218,17 @@ impl<'a> Table<'a> {
         Err(self.at(key, &format!("there is no store `{name}`; there are: {}", known(stores))))
     }
 
-    /// Where the table is, and what it is about, for what is found out later.
+    /// Returns the place and the subject of the table, for errors that are detected later.
     fn place(&self) -> String {
         format!("{}: {}", self.text.place(&self.span), self.about)
     }
 
-    fn told(&self, what: &str) -> String {
+    fn with_subject(&self, what: &str) -> String {
         if self.about.is_empty() { what.to_owned() } else { format!("{}: {what}", self.about) }
     }
 
     fn invalid(&self, what: &str) -> Error {
-        self.text.invalid(self.span.clone(), &self.told(what))
+        self.text.invalid(self.span.clone(), &self.with_subject(what))
     }
 
     fn at(&self, key: &str, what: &str) -> Error {
@@ -232,14 +238,14 @@ impl<'a> Table<'a> {
     }
 }
 
-/// The names to choose from.
+/// Returns the names of the stores, for errors.
 fn known(stores: &BTreeMap<String, NamedStore>) -> String {
     stores.keys().cloned().collect::<Vec<_>>().join(", ")
 }
 
-/// Puts the environment's values in place of `${…}`.
+/// Replaces each `${…}` by the value of that environment variable.
 pub(super) fn substitute(text: &str) -> Result<String, String> {
-    // The value of a variable is not expanded again, because it may contain a `${` itself.
+    // A value is not expanded again, although it may contain `${`.
     let (mut done, mut rest) = (String::new(), text);
     while let Some((before, after)) = rest.split_once("${") {
         let (variable, after) = after.split_once('}').ok_or("a `${` has no `}`")?;

@@ -27,7 +27,7 @@ use crate::{
 pub(crate) use line::Line;
 
 /// What a busy machine may need for one answer or wake-up. Below a third of any [`Arena::long_ttl`].
-const MOMENT: Duration = Duration::from_secs(5);
+const MOMENT: Duration = Duration::from_secs(8);
 
 /// What a case works with. Every case has its own.
 pub struct Arena {

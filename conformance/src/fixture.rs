@@ -101,9 +101,9 @@ pub trait Fixture: Send + Sync + 'static {
 
     /// The longest that one case may take by the wall's clock. A case that takes longer fails, and the message says which
     /// step it waited in. Default 60 s: ten times what the longest case takes, for a machine that is busy. With a
-    /// [paused clock](Clock::Paused) 10 s, since a case that waits for nothing takes milliseconds.
+    /// [paused clock](Clock::Paused) 30 s, since a case that waits for nothing takes milliseconds.
     fn limit(&self) -> Duration {
-        Duration::from_secs(if self.clock() == Clock::Paused { 10 } else { 60 })
+        Duration::from_secs(if self.clock() == Clock::Paused { 30 } else { 60 })
     }
 
     /// How many cases run at once, unless the command line says otherwise. Each may connect some ten clients. Default 32 on

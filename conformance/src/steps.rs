@@ -143,8 +143,8 @@ impl Claim for Watched {
         noted!(self.resume(ticket))
     }
 
-    fn mark(&self) -> Option<Arc<str>> {
-        self.claim.mark()
+    fn locator(&self) -> Option<Arc<str>> {
+        self.claim.locator()
     }
 
     async fn release(&mut self) -> Result<Release> {

@@ -15,7 +15,7 @@ use std::{fmt, sync::Arc};
 use async_trait::async_trait;
 use dlock_core::{
     Result,
-    driver::{Backend, Claim, Info, Request, Store, Together},
+    driver::{AttemptAll, Backend, Claim, Info, Request, Store},
 };
 
 pub use chaos::Chaos;
@@ -96,7 +96,7 @@ where
         (self.wrapper)(self.inner.claim(request.clone()), request)
     }
 
-    async fn attempt_all(&self, requests: Vec<Request>) -> Result<Together> {
+    async fn attempt_all(&self, requests: Vec<Request>) -> Result<AttemptAll> {
         joint::attempt_all(&self.inner, &self.wrapper, requests).await
     }
 

@@ -1,41 +1,41 @@
 //! Distributed locks over any store: the traits, the engine, and the in-memory reference store.
 //!
-//! Four rooms, each a folder; each knows only those below it. There are two doors: users find their names here, at the root,
-//! and writers of stores find theirs in [`driver`].
+//! The folders are layers. Each layer uses only the layers below it. Users find their names at the
+//! root of the crate, and writers of drivers find theirs in [`driver`].
 //!
 //! ```text
-//! lock/      you ── Locks ── mutex(name) ── lock() ──► Guard        locks, guard, options, owners, several locks as one
-//!                                            │          │
-//! stores/    memory, the model; redlock, a majority of other stores
-//!                                            │          │
-//! engine/                                  keeper: one task a claim  waiting, renewing, loss, release
-//!                                            │
-//! driver/                       Backend ── Claim ──► the store      the contract, and what every driver needs
+//! lock/      caller ── Locks ── mutex(name) ── lock() ──► Guard    locks, guards, options, owners
+//!                                                │          │
+//! stores/    memory, the reference model; redlock, a majority of other stores
+//!                                                │          │
+//! engine/                                     keeper: one task     waiting, renewal, loss, release
+//!                                             for each claim
+//! kit/                                           │                 parts for network drivers
+//! contract/                        Backend ── Claim ──► the store  what a store must do
+//! model/     names, kinds, tokens, errors                          terms of users and drivers
 //! ```
 //!
-//! A [`Guard`] carries a fencing [`Token`], is renewed while it lives, and says at once when it is lost. Dropping a
-//! guard or a future at any point leaves nothing behind. What a lock cannot promise is in `docs/semantics.md`.
+//! A [`Guard`] carries a fencing [`Token`]. Its lock is renewed while the guard lives, and the
+//! guard reports a lost lock at once. Dropping a guard or a future at any point leaves nothing
+//! behind in the store. `docs/semantics.md` lists what a lock cannot promise.
 //!
-//! To lock, take [`Locks`] from a [`Registry`] or from the `dlock-rs` crate. To bring a store, implement
-//! [`Backend`](driver::Backend) and [`Claim`](driver::Claim), and let `dlock-conformance` judge it.
+//! To lock, take [`Locks`] from a [`Registry`] or from the `dlock-rs` crate. To add a store,
+//! implement [`Backend`](driver::Backend) and [`Claim`](driver::Claim), and test them with
+//! `dlock-conformance`.
 
+mod contract;
 pub mod driver;
 mod engine;
+mod kit;
 mod lock;
+mod model;
 mod stores;
 
-pub use driver::{
-    error::{Error, LostReason, Result},
-    id::{ClaimId, Token},
-    inspect::{Contender, LockState},
-    kind::Kind,
-    name::LockName,
-    wait::Wait,
-    who::Who,
-};
+pub use contract::{Contender, LockState};
 pub use lock::{
     Acquire, DistributedLock, DistributedLockExt, FairLock, FairMutex, Guard, GuardError, Lock, LockOptions,
     Locks, LostSignal, Member, MultiLock, Mutex, Owner, ReadLock, Registry, RwLock, RwPair, Semaphore,
     Ticket, TryAcquire, WriteLock, kind,
 };
+pub use model::{ClaimId, Error, Kind, LockName, LostReason, Result, Token, Wait, Who};
 pub use stores::{RedLock, memory};

@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use dlock_conformance::wrap::Switch;
 use dlock_core::{
     DistributedLock, Error, Guard, Kind, LockOptions, Locks, MultiLock, Owner, Result,
-    driver::{Backend, Claim, Info, Request, Store, Together},
+    driver::{AttemptAll, Backend, Claim, Info, Request, Store},
     memory::MemoryBackend,
 };
 use tokio::time::{sleep, timeout};
@@ -66,7 +66,7 @@ impl Counting {
 
     /// The same, with fewer locks for each request.
     fn with_most(mut self, most: usize) -> Self {
-        self.info = self.info.together(most);
+        self.info = self.info.locks_per_step(most);
         self
     }
 
@@ -97,7 +97,7 @@ impl Backend for Counting {
         self.memory.claim(request)
     }
 
-    async fn attempt_all(&self, requests: Vec<Request>) -> Result<Together> {
+    async fn attempt_all(&self, requests: Vec<Request>) -> Result<AttemptAll> {
         let names = requests.iter().map(|request| request.name.to_string()).collect();
         self.together.lock().expect("no panic").push(names);
         let fate = self.fates.lock().expect("no panic").pop_front().unwrap_or(Fate::Answer);
@@ -115,8 +115,8 @@ impl Backend for Counting {
             Fate::LatePanic => panic!("as the test says"),
             Fate::TooFew => {
                 return answer.map(|told| match told {
-                    Together::Granted(claims) => Together::Granted(claims.into_iter().skip(1).collect()),
-                    busy @ Together::Busy(_) => busy,
+                    AttemptAll::Granted(claims) => AttemptAll::Granted(claims.into_iter().skip(1).collect()),
+                    busy @ AttemptAll::Busy(_) => busy,
                 });
             }
             _ => {}

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use dlock_core::{
     Kind, LockName, LockState, Result,
-    driver::{Backend, Claim, Driver, Info, Inspect, Request, Store, StoreUrl, Together},
+    driver::{AttemptAll, Backend, Claim, Driver, Info, Inspect, Request, Store, StoreUrl},
 };
 
 use crate::{
@@ -51,13 +51,13 @@ impl EtcdBackend {
     pub async fn connect(config: EtcdConfig) -> Result<Self> {
         let connection = Arc::new(Connection::new(&config)?);
         let open = Session::open(Arc::clone(&connection), config.session);
-        let session = Arc::new(STORE.in_time(config.timeout, open).await?);
+        let session = Arc::new(STORE.with_timeout(config.timeout, open).await?);
         let granted = session.granted();
         let info = Info::new(STORE.store(), config.identity())
             .kinds(KINDS)
             .tokens(true)
             .detaches(true)
-            .together(claim::MOST_TOGETHER)
+            .locks_per_step(claim::MOST_TOGETHER)
             .attempts_in_flight(ATTEMPTS_IN_FLIGHT)
             .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write])
             .ttl(LEAST_TTL..=granted - granted / BEATS)
@@ -87,13 +87,13 @@ impl Backend for EtcdBackend {
         Box::new(EtcdClaim::new(Arc::clone(&self.client), request))
     }
 
-    async fn attempt_all(&self, requests: Vec<Request>) -> Result<Together> {
+    async fn attempt_all(&self, requests: Vec<Request>) -> Result<AttemptAll> {
         claim::attempt_all(&self.client, requests).await
     }
 
     async fn close(&self) {
         // If nobody answers, the lease ends by itself.
-        let _ = STORE.in_time(self.client.config.timeout, self.client.session.close()).await;
+        let _ = STORE.with_timeout(self.client.config.timeout, self.client.session.close()).await;
     }
 }
 

@@ -105,7 +105,7 @@ impl EtcdClaim {
     }
 
     async fn bounded<T>(bound: Duration, call: impl Future<Output = Result<T>>) -> Result<T> {
-        STORE.in_time(bound, call).await
+        STORE.with_timeout(bound, call).await
     }
 
     /// Begins the claim's ttl anew; `false` if it is being deleted.
@@ -177,7 +177,7 @@ impl EtcdClaim {
             self.place = Some(Place { lease: Some(lease.id), revision: revision(&answer)? });
             return Ok(Tried::Taken);
         }
-        let [own, queue] = &ranges(&answer)[..] else { return Err(STORE.garbled("a try")) };
+        let [own, queue] = &ranges(&answer)[..] else { return Err(STORE.unexpected_reply("a try")) };
         // A claim that is there already holds: its last answer was lost, or it is to be downgraded.
         let is_free = !own.is_empty() || standing(&self.request, i64::MAX, queue) == Standing::First;
         Ok(if is_free { Tried::InQueue } else { Tried::Busy })
@@ -190,7 +190,8 @@ impl EtcdClaim {
             let look = look(keys, self.request.kind, Some(place.revision));
             let answer = self.client.connection.txn(Txn::new().when([is_there]).and_then([look])).await?.told;
             if answer.succeeded() {
-                let queue = ranges(&answer).pop().ok_or_else(|| STORE.garbled("a look into the queue"))?;
+                let queue =
+                    ranges(&answer).pop().ok_or_else(|| STORE.unexpected_reply("a look into the queue"))?;
                 return Ok(standing(&self.request, place.revision, &queue));
             }
             // Somebody has deleted the key while the claim waited. It joins again, at the end.
@@ -205,13 +206,13 @@ impl EtcdClaim {
         let txn =
             Txn::new().when([is_new]).and_then([put, look]).or_else([TxnOp::get(keys.own.as_str(), None)]);
         let Some(answer) = self.enter(txn, lease).await? else { return Err(without_lease()) };
-        let first = ranges(&answer).pop().ok_or_else(|| STORE.garbled("an attempt"))?;
+        let first = ranges(&answer).pop().ok_or_else(|| STORE.unexpected_reply("an attempt"))?;
         if answer.succeeded() {
             let place = Place { lease: Some(lease.id), revision: revision(&answer)? };
             self.place = Some(place);
             return Ok(standing(&self.request, place.revision, &first));
         }
-        let own = first.first().ok_or_else(|| STORE.garbled("an attempt"))?;
+        let own = first.first().ok_or_else(|| STORE.unexpected_reply("an attempt"))?;
         // It is there already: the last answer was lost, or another kind of hold is to become this one.
         if (own.lease() != lease.id || Record::read(own.value()).kind != self.request.kind)
             && !self.take_over(keys, own, self.request.kind, lease.id, self.heir()).await?
@@ -300,7 +301,8 @@ impl EtcdClaim {
             self.client.session.note_sure(self.request.id);
         }
         if !answer.told.succeeded() {
-            let now = ranges(&answer.told).pop().ok_or_else(|| STORE.garbled("a change of lease"))?;
+            let now =
+                ranges(&answer.told).pop().ok_or_else(|| STORE.unexpected_reply("a change of lease"))?;
             let Some(now) = now.first() else { return Ok(false) };
             // The first of two requests may have done it.
             let is_done = now.lease() == lease && Record::read(now.value()).heir == heir;
@@ -582,7 +584,10 @@ fn nobody(keys: &Keys) -> Compare {
 
 /// The create revision of the keys that this transaction has made.
 fn revision(answer: &TxnResponse) -> Result<i64> {
-    answer.header().map(etcd_client::ResponseHeader::revision).ok_or_else(|| STORE.garbled("an attempt"))
+    answer
+        .header()
+        .map(etcd_client::ResponseHeader::revision)
+        .ok_or_else(|| STORE.unexpected_reply("an attempt"))
 }
 
 #[async_trait]
@@ -623,7 +628,7 @@ impl Claim for EtcdClaim {
         match &self.hold {
             Some(hold) => hold.changed().await,
             None if self.seats.is_empty() => pending().await,
-            None => drop(select_all(self.seats.iter().map(|(_, seat)| Box::pin(seat.rung()))).await),
+            None => drop(select_all(self.seats.iter().map(|(_, seat)| Box::pin(seat.notified()))).await),
         }
     }
 }

@@ -82,6 +82,6 @@ impl Client {
     /// Makes sure that the client's one task runs: it keeps the session alive, deletes overdue claims, and listens. It may have
     /// ended with the runtime that it ran on.
     pub(crate) fn keep_running(&self) {
-        drop(self.seats.sit(String::new(), None, Kind::Mutex));
+        drop(self.seats.join_without_subscription(String::new(), None, Kind::Mutex));
     }
 }

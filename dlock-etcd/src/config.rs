@@ -197,7 +197,7 @@ mod tests {
             ("etcd://anna@a", "a user and no password"),
             ("etcd://:secret@a", "a password and no user"),
             ("etcd://a?ca=x", "need TLS"),
-            ("etcd://a:x", "a port that is none"),
+            ("etcd://a:x", "an invalid host or port"),
         ] {
             let told = refused(url);
             assert!(told.contains(words) && !told.contains("secret"), "{url}: {told}");

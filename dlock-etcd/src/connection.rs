@@ -10,7 +10,7 @@ use std::{
 
 use dlock_core::{
     Error, Result,
-    driver::{Link, Live},
+    driver::{Link, LiveConnection},
 };
 use etcd_client::{
     Client as Etcd, Error as EtcdError, GetOptions, GetResponse, LeaseGrantOptions, ResponseHeader, Txn,
@@ -106,7 +106,7 @@ impl Connection {
     }
 
     /// The connection of the moment, for a stream.
-    pub(crate) async fn live(&self) -> Result<Live<Etcd>> {
+    pub(crate) async fn live(&self) -> Result<LiveConnection<Etcd>> {
         self.link.live().await
     }
 
@@ -122,14 +122,14 @@ impl Connection {
 
     /// The connection to send a request through. A caller with little time stops waiting for its request before the `limit`. So
     /// if there was no answer for that long, whoever asks next gives the connection up.
-    async fn answering(&self) -> Result<Live<Etcd>> {
+    async fn answering(&self) -> Result<LiveConnection<Etcd>> {
         let live = self.link.live().await?;
         let is_dead = self.silent().get_or_insert_with(Instant::now).elapsed() >= self.limit;
         if !is_dead {
             return Ok(live);
         }
         *self.silent() = None;
-        let _ = self.link.give_up(&live, STORE.late(self.limit));
+        let _ = self.link.give_up(&live, STORE.timed_out(self.limit));
         let live = self.link.live().await?;
         self.silent().get_or_insert_with(Instant::now);
         Ok(live)
@@ -137,7 +137,7 @@ impl Connection {
 
     /// An error of the client crate as one of ours. If the connection or its member is the cause, the next request goes to
     /// another one.
-    pub(crate) fn judge(&self, live: &Live<Etcd>, error: EtcdError) -> Error {
+    pub(crate) fn judge(&self, live: &LiveConnection<Etcd>, error: EtcdError) -> Error {
         let is_over = match error::fault(&error) {
             Fault::None => false,
             Fault::Member => self.has_other_members,
@@ -152,13 +152,13 @@ impl Connection {
     }
 
     /// Notes a response to a request.
-    fn note_response(&self, live: &Live<Etcd>) {
+    fn note_response(&self, live: &LiveConnection<Etcd>) {
         *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = Some((live.number(), Instant::now()));
         self.note_answer();
     }
 
     /// Whether another request got a response over the same connection after this one was sent.
-    fn has_answered_since(&self, live: &Live<Etcd>, sent: Instant) -> bool {
+    fn has_answered_since(&self, live: &LiveConnection<Etcd>, sent: Instant) -> bool {
         let answered = *self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         answered.is_some_and(|(number, answered)| number == live.number() && answered > sent)
     }
@@ -194,10 +194,10 @@ impl Connection {
                         || fault == Fault::Member && self.has_other_members;
                     (self.judge(&live, error), is_over)
                 }
-                Err(_) if self.has_answered_since(&live, sent) => (STORE.late(self.limit), false),
+                Err(_) if self.has_answered_since(&live, sent) => (STORE.timed_out(self.limit), false),
                 Err(_) => {
                     *self.silent() = None;
-                    (self.link.give_up(&live, STORE.late(self.limit)), self.has_other_members)
+                    (self.link.give_up(&live, STORE.timed_out(self.limit)), self.has_other_members)
                 }
             };
             if twice {
@@ -242,7 +242,7 @@ impl Connection {
                 }
             }
         });
-        let granted = u64::try_from(answer.await?.told).map_err(|_| STORE.garbled("a lease"))?;
+        let granted = u64::try_from(answer.await?.told).map_err(|_| STORE.unexpected_reply("a lease"))?;
         Ok(Duration::from_secs(granted))
     }
 
@@ -328,7 +328,7 @@ impl fmt::Debug for Connection {
 fn doubted(error: Error) -> Error {
     match error {
         Error::Refused { .. } if !error::is_without_lease(&error) => {
-            STORE.unavailable(STORE.retell(&error).to_string())
+            STORE.unavailable(STORE.share(&error).to_string())
         }
         error => error,
     }

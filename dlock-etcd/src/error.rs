@@ -4,13 +4,13 @@ use std::error::Error as _;
 
 use dlock_core::{
     Error,
-    driver::{Failures, Verdict, client_error},
+    driver::{StoreErrors, Verdict, client_error},
 };
 use etcd_client::Error as EtcdError;
 use tonic::{Code, Status};
 
 /// The store's name in messages, and the scheme of its URLs.
-pub(crate) const STORE: Failures = Failures::of("etcd");
+pub(crate) const STORE: StoreErrors = StoreErrors::new("etcd");
 
 /// The client crate's own error as one of ours.
 pub(crate) fn explain(error: EtcdError) -> Error {
@@ -101,48 +101,48 @@ const ROLE: &str = "the user lacks rights; give it a role that may read and writ
                     etcdctl role grant-permission ROLE --prefix=true readwrite PREFIX";
 
 fn verdict(error: &EtcdError) -> Verdict {
-    use Verdict::{Later, Never};
+    use Verdict::{Permanent, Transient};
     match error {
         EtcdError::GRpcStatus(status) => of_status(status),
         EtcdError::TransportError(_) | EtcdError::IoError(_) | EtcdError::WatchError(_) => {
-            Later("the connection failed".into())
+            Transient("the connection failed".into())
         }
-        EtcdError::LeaseKeepAliveError(_) => Later("the client's lease is gone".into()),
-        EtcdError::InvalidUri(_) | EtcdError::InvalidArgs(_) => Never("the URL cannot be used".into()),
-        _ => Never("the request failed".into()),
+        EtcdError::LeaseKeepAliveError(_) => Transient("the client's lease is gone".into()),
+        EtcdError::InvalidUri(_) | EtcdError::InvalidArgs(_) => Permanent("the URL cannot be used".into()),
+        _ => Permanent("the request failed".into()),
     }
 }
 
 fn of_status(status: &Status) -> Verdict {
-    use Verdict::{Later, Never, Unwritable};
+    use Verdict::{Permanent, Transient, Unwritable};
     let said = |words: &str| status.message().contains(words);
     match status.code() {
-        _ if is_of_transport(status) => Later("the connection failed".into()),
-        Code::PermissionDenied => Never(ROLE.into()),
+        _ if is_of_transport(status) => Transient("the connection failed".into()),
+        Code::PermissionDenied => Permanent(ROLE.into()),
         _ if said("user name is empty") => {
-            Never("the server wants a user and a password; put them into the URL".into())
+            Permanent("the server wants a user and a password; put them into the URL".into())
         }
         _ if said("invalid user ID or password") => {
-            Never("the server knows no such user and password".into())
+            Permanent("the server knows no such user and password".into())
         }
         _ if said("authentication is not enabled") => {
-            Never("the server knows no users; leave the user out of the URL".into())
+            Permanent("the server knows no users; leave the user out of the URL".into())
         }
         _ if said("database space exceeded") => Unwritable(
             "the server's database is full; compact and defragment it, then disarm the alarm".into(),
         ),
-        _ if said("lease not found") => Later("the client's lease is gone".into()),
-        _ if said("no leader") => Later("the cluster has no leader now".into()),
-        _ if said("leader changed") => Later("the cluster has just changed its leader".into()),
-        _ if said("request timed out") => Later("the cluster has not agreed in time".into()),
-        _ if is_of_login(status) => Later("the server has forgotten the client's login".into()),
+        _ if said("lease not found") => Transient("the client's lease is gone".into()),
+        _ if said("no leader") => Transient("the cluster has no leader now".into()),
+        _ if said("leader changed") => Transient("the cluster has just changed its leader".into()),
+        _ if said("request timed out") => Transient("the cluster has not agreed in time".into()),
+        _ if is_of_login(status) => Transient("the server has forgotten the client's login".into()),
         Code::Unavailable
         | Code::Cancelled
         | Code::DeadlineExceeded
         | Code::Aborted
         | Code::Unknown
-        | Code::ResourceExhausted => Later("the server cannot answer now".into()),
-        _ => Never("the request failed".into()),
+        | Code::ResourceExhausted => Transient("the server cannot answer now".into()),
+        _ => Permanent("the request failed".into()),
     }
 }
 

@@ -102,7 +102,7 @@ impl Record {
         let mut words = text.splitn(5, ' ');
         let mut word = || words.next();
         (word()? == MAGIC).then_some(())?;
-        let kind = Kind::from_word(word()?)?;
+        let kind = Kind::from_name(word()?)?;
         let limit = word()?.parse().ok()?;
         let lease = word()?;
         let (lease, heir) = lease.split_once('@').map_or((lease, None), |(lease, heir)| (lease, Some(heir)));

@@ -1,4 +1,4 @@
-//! Which server and database, how to reach them, and how locks are kept there.
+//! The server, the database and the mode of a store, as a URL names them.
 
 use std::{fmt, path::PathBuf, time::Duration};
 
@@ -9,45 +9,51 @@ use dlock_core::{
 
 use crate::keys::Tables;
 
-/// Where the locks are: made of a URL, by [`from_url`](Self::from_url).
+/// The address and the options of a store. Read from a URL by [`from_url`](Self::from_url).
 #[derive(Clone, PartialEq, Eq)]
 pub struct MysqlConfig {
-    /// Host and port of each server. Empty for a socket.
+    /// Host and port of each server. Empty if there is a socket.
     pub(crate) hosts: Vec<Address>,
     pub(crate) socket: Option<PathBuf>,
     pub(crate) database: String,
     pub(crate) login: Login,
     pub(crate) tls: Option<Tls>,
-    /// With `tls=off` no connection is encrypted, whatever the server offers.
+    /// Whether connections are never encrypted, even if the server offers TLS.
     pub(crate) is_plain: bool,
     pub(crate) prefix: String,
+    /// Time limit of a call.
     pub(crate) timeout: Duration,
+    /// Maximum number of sessions that execute the calls of one client.
     pub(crate) connections: usize,
-    /// How many sessions may wait for doorbells of other clients. None where waiters poll.
+    /// Maximum number of sessions that wait for doorbells of other clients. With 0 all waiters
+    /// poll.
     pub(crate) waits: usize,
     pub(crate) mode: Mode,
 }
 
-/// How locks are kept.
+/// The way in which the server keeps the locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// In a queue in a table: all kinds.
+    /// In a queue in a table, for all kinds of locks.
     Queue,
-    /// As named locks of the server, each held by a session: a mutex that other programs take with `GET_LOCK`.
+    /// As named locks of the server, each owned by a session. They exclude programs that call
+    /// `GET_LOCK`.
     Session(Names),
 }
 
-/// Which named lock a lock's name stands for.
+/// The rule by which a lock's name becomes a named lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Names {
-    /// The name itself where both servers take it; else its beginning and a hash.
+    /// The name itself if both servers accept it, otherwise its beginning and a hash.
     Hashed,
-    /// The name itself, or the lock is refused.
+    /// The name itself. A lock whose name the servers do not accept is refused.
     Exact,
 }
 
-/// The shortest and the longest time for a call. The server's own limit for a locked row is at least a second.
-const TIMES: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(24 * 3600);
+/// Range of the time limit of a call. The server itself waits for a locked row for at least one
+/// second.
+const TIMEOUTS: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(1)..=Duration::from_secs(24 * 3600);
 
 const PARAMS: &[&str] = &[
     "prefix",
@@ -65,15 +71,18 @@ const PARAMS: &[&str] = &[
     "key",
 ];
 
-/// The longest prefix of a table's name. The server allows 64 characters in all.
+/// Maximum length of the prefix of a table's name. The server allows 64 characters for the whole
+/// name.
 const LONGEST_PREFIX: usize = 48;
 
 impl MysqlConfig {
-    /// The store that a URL names: `mysql://user:password@host:port/database`, `mysql://host,host/database`, or
-    /// `mysql:///database?socket=PATH`. `mariadb://` means the same. The README lists the parameters.
+    /// Reads a URL: `mysql://user:password@host:port/database`, `mysql://host,host/database`, or
+    /// `mysql:///database?socket=PATH`. `mariadb://` means the same. The README lists the
+    /// parameters.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`](dlock_core::Error::InvalidConfig) for a host, database or parameter that cannot be used.
+    /// [`Error::InvalidConfig`](dlock_core::Error::InvalidConfig) for a host, database or parameter
+    /// that cannot be used.
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
         url.allow(PARAMS)?;
         let socket = url.param("socket").map(PathBuf::from);
@@ -88,20 +97,20 @@ impl MysqlConfig {
         let prefix = url.param("prefix").unwrap_or("dlock_").to_owned();
         let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
         if prefix.len() > LONGEST_PREFIX || !prefix.chars().all(is_word) {
-            return Err(
-                url.invalid("has a `prefix` that is no beginning of a table's name: letters, digits and `_`")
-            );
+            return Err(url.invalid(
+                "has a `prefix` that cannot begin a table's name: use up to 48 letters, digits and `_`",
+            ));
         }
         let tls = url.tls(None)?;
         if tls.is_some() && socket.is_some() {
-            return Err(url.invalid("has `tls`, which is not for sockets"));
+            return Err(url.invalid("has `tls`, which a socket does not support: leave it out"));
         }
-        let has_bells = url.choice("doorbell", &[("on", true), ("off", false)])?;
+        let uses_doorbells = url.choice("doorbell", &[("on", true), ("off", false)])?;
         let names = url.choice("names", &[("hashed", Names::Hashed), ("exact", Names::Exact)])?;
         let mode = url.choice("mode", &[("queue", Mode::Queue), ("session", Mode::Session(names))])?;
-        let of_queue = ["doorbell", "waits", "connections"];
-        let foreign = if mode == Mode::Queue { &["names"][..] } else { &of_queue };
-        if let Some(foreign) = foreign.iter().find(|key| url.param(key).is_some()) {
+        let queue_params = ["doorbell", "waits", "connections"];
+        let foreign_params = if mode == Mode::Queue { &["names"][..] } else { &queue_params };
+        if let Some(foreign) = foreign_params.iter().find(|key| url.param(key).is_some()) {
             return Err(url.invalid(format_args!("has `{foreign}`, which is for the other `mode`")));
         }
         let waits = url.number("waits", 1..=1000_usize)?.unwrap_or(16);
@@ -113,14 +122,14 @@ impl MysqlConfig {
             tls,
             is_plain: url.param("tls") == Some("off"),
             prefix,
-            timeout: url.duration("timeout", TIMES)?.unwrap_or(Duration::from_secs(3)),
+            timeout: url.duration("timeout", TIMEOUTS)?.unwrap_or(Duration::from_secs(3)),
             connections: url.number("connections", 1..=100_usize)?.unwrap_or(4),
-            waits: if has_bells { waits } else { 0 },
+            waits: if uses_doorbells { waits } else { 0 },
             mode,
         })
     }
 
-    /// A text that tells this store from others. It has no secrets in it.
+    /// Returns the text that identifies the store. It contains no secret.
     pub(crate) fn identity(&self) -> String {
         let mut hosts: Vec<_> = self.hosts.iter().map(ToString::to_string).collect();
         hosts.sort_unstable();
@@ -128,7 +137,7 @@ impl MysqlConfig {
         let servers = format!("mysql://{}{socket}", hosts.join(","));
         match self.mode {
             Mode::Queue => format!("{servers}/{}[{}]", self.database, self.prefix),
-            // Named locks are the server's, whatever the database.
+            // Named locks belong to the server and not to a database.
             Mode::Session(_) => format!("{servers}[GET_LOCK]"),
         }
     }
@@ -139,7 +148,7 @@ impl MysqlConfig {
 }
 
 impl fmt::Debug for MysqlConfig {
-    /// Without the login.
+    /// Shows no login.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("MysqlConfig").field(&self.identity()).finish()
     }
@@ -154,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_may_be_short() {
+    fn a_short_url_gets_the_defaults() {
         let config = config("mysql://localhost/app").unwrap();
         assert_eq!(config.hosts, [Address { host: "localhost".to_owned(), port: 3306 }]);
         assert_eq!((config.database.as_str(), config.prefix.as_str()), ("app", "dlock_"));
@@ -170,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_refused() {
+    fn a_url_that_cannot_be_used_is_refused() {
         for (url, word) in [
             ("mysql://localhost", "database"),
             ("mysql:///app", "no server"),

@@ -1,17 +1,17 @@
-//! How names and kinds are written in the tables, and what the tables and doorbells are called.
+//! Encoding of names, kinds and ids for the tables and for named locks.
 
 use dlock_core::{ClaimId, Error, Kind, LockName, Result};
 use sha2::{Digest as _, Sha512};
 
 use crate::{config::Names, error::STORE, sql::literal};
 
-/// The kinds that the queue can hold.
+/// The kinds of locks that the queue supports.
 pub(crate) const KINDS: &[Kind] = &[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind::Permit];
 
-/// How many rows the fence has. Names that fall on one row wait for each other's commits.
-const BUCKETS: u16 = 1024;
+/// Number of rows of the fence. Attempts for names that share a row wait for each other's commits.
+const FENCE_ROWS: u16 = 1024;
 
-/// The names of the tables, quoted.
+/// The names of the tables, in back-quotes.
 #[derive(Debug)]
 pub(crate) struct Tables {
     pub(crate) store: String,
@@ -26,17 +26,17 @@ impl Tables {
     }
 }
 
-/// The rows of the fence, as `schema.sql` wants them.
-pub(crate) fn buckets() -> String {
-    let rows: Vec<_> = (0..BUCKETS).map(|bucket| format!("({bucket},0)")).collect();
+/// Returns the rows of the fence for the `INSERT` of `schema.sql`.
+pub(crate) fn fence_rows() -> String {
+    let rows: Vec<_> = (0..FENCE_ROWS).map(|bucket| format!("({bucket},0)")).collect();
     rows.join(",")
 }
 
-/// The kind's word in the table, as a literal.
+/// Returns the kind as an SQL literal.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for a kind that the table cannot hold.
-pub(crate) fn word(kind: Kind) -> Result<&'static str> {
+/// [`Error::Unsupported`] for a kind that the queue does not support.
+pub(crate) fn kind_literal(kind: Kind) -> Result<&'static str> {
     Ok(match kind {
         Kind::Mutex => "'mutex'",
         Kind::Fair => "'fair'",
@@ -47,41 +47,47 @@ pub(crate) fn word(kind: Kind) -> Result<&'static str> {
     })
 }
 
-/// The kind of a word in the table.
-pub(crate) fn kind(text: &str) -> Option<Kind> {
-    KINDS.iter().copied().find(|kind| word(*kind).is_ok_and(|word| word.trim_matches('\'') == text))
+/// Returns the kind that a row of the queue names.
+pub(crate) fn parse_kind(text: &str) -> Option<Kind> {
+    let is_named = |kind: &Kind| kind_literal(*kind).is_ok_and(|literal| literal.trim_matches('\'') == text);
+    KINDS.iter().copied().find(is_named)
 }
 
-/// The claim's id as a literal.
-pub(crate) fn claim(id: ClaimId) -> String {
+/// Returns the claim's id as an SQL literal.
+pub(crate) fn claim_literal(id: ClaimId) -> String {
     literal(id.as_bytes())
 }
 
-/// What the named locks begin with that are no user's.
-pub(crate) const BELL: &str = "dlock:";
+/// The beginning of all named locks that dlock uses for itself.
+pub(crate) const RESERVED: &str = "dlock:";
 
-/// The named lock that a claim's client has while the claim is in the queue, as a literal. Named locks are the server's, not the
-/// database's; the id tells this one from all others.
-pub(crate) fn bell(id: ClaimId) -> String {
-    format!("'{BELL}{id}'")
+/// Returns the name of the claim's doorbell as an SQL literal. The doorbell is a named lock that
+/// the claim's client owns while the claim is in the queue. In session mode it is the anchor of the
+/// claim's watch.
+///
+/// Named locks belong to the server and not to a database. The id makes the name unique.
+pub(crate) fn bell_literal(id: ClaimId) -> String {
+    format!("'{RESERVED}{id}'")
 }
 
-/// The same of the claim in a row of the queue: the server makes it of the column.
+/// Returns the SQL expression for the doorbell of the claim in a row of the queue. The server
+/// computes the name from the column `claim`.
 pub(crate) fn bell_of_row() -> String {
-    // The id has the shape of a UUID. The hyphens are put from behind.
+    // The id has the form of a UUID. The hyphens are inserted from the end to the beginning.
     let id =
         [21, 17, 13, 9].iter().fold("HEX(claim)".to_owned(), |id, at| format!("INSERT({id}, {at}, 0, '-')"));
-    format!("CONCAT('{BELL}', LOWER({id}))")
+    format!("CONCAT('{RESERVED}', LOWER({id}))")
 }
 
-/// A named lock that tells a session from all others, those before a restart of the server too, as a literal.
-pub(crate) fn tag() -> String {
-    format!("'{BELL}session:{}'", ClaimId::random())
+/// Returns a new name, as an SQL literal, of a named lock that identifies a session. No session has
+/// the same one, and no session before a restart of the server had it.
+pub(crate) fn session_tag() -> String {
+    format!("'{RESERVED}session:{}'", ClaimId::random())
 }
 
-/// The least name that is greater than all names with `prefix`, in the order of bytes, as a literal. UTF-8 has no byte as great as
-/// the one that stands for the end.
-pub(crate) fn beyond(prefix: &str) -> String {
+/// Returns the least name, in the order of bytes, that is greater than all names with `prefix`, as
+/// an SQL literal. For an empty prefix that is a byte greater than any byte of UTF-8.
+pub(crate) fn upper_bound(prefix: &str) -> String {
     let mut bytes = prefix.as_bytes().to_vec();
     match bytes.last_mut() {
         Some(last) => *last += 1,
@@ -90,19 +96,20 @@ pub(crate) fn beyond(prefix: &str) -> String {
     literal(&bytes)
 }
 
-/// The longest named lock that both servers take, in characters.
-const LONGEST_LOCK: usize = 64;
+/// Maximum length of a named lock that both servers accept, in characters.
+const LONGEST_NAMED_LOCK: usize = 64;
 
-/// The named lock that a name stands for: the name itself where both servers take it, and take no other name for it. For other
-/// names the beginning in lower case, and 160 bits of a hash: the rule of the .NET library `DistributedLock`, here also for names
-/// that are not ASCII.
+/// Returns the named lock for a lock's name.
 ///
-/// # Errors
-/// With [`Names::Exact`], for a name that would have to be changed.
+/// A name that both servers accept, and that they distinguish from all other names, is its own
+/// named lock. Other names are cut, written in lower case, and followed by 160 bits of a hash. The
+/// .NET library `DistributedLock` uses the same rule for ASCII names.
+///
+/// # Errors With [`Names::Exact`], for a name that would have to be changed.
 pub(crate) fn named_lock(name: &LockName, names: Names) -> Result<String> {
     let text = name.as_str();
     let is_same_everywhere = |c: char| c.is_ascii_graphic() && !c.is_ascii_uppercase();
-    if text.len() <= LONGEST_LOCK && text.chars().all(is_same_everywhere) {
+    if text.len() <= LONGEST_NAMED_LOCK && text.chars().all(is_same_everywhere) {
         return Ok(text.to_owned());
     }
     if names == Names::Exact {
@@ -112,26 +119,26 @@ pub(crate) fn named_lock(name: &LockName, names: Names) -> Result<String> {
         return Err(Error::InvalidName { name: text.to_owned(), reason });
     }
     let hash = base32(&Sha512::digest(text.as_bytes())[..20]);
-    let room = LONGEST_LOCK - hash.len();
+    let room = LONGEST_NAMED_LOCK - hash.len();
     let beginning: String =
         text.to_lowercase().chars().map(|c| if is_same_everywhere(c) { c } else { '_' }).take(room).collect();
     Ok(beginning + &hash)
 }
 
-/// The named lock as a text. One that could end its quotes, or looks like a doorbell, stands in hexadecimal digits, which the server
-/// takes longer to read.
+/// Returns a named lock as an SQL literal. A lock that could end its quotes, or that begins like a
+/// doorbell, is written in hexadecimal digits, which the server takes longer to parse.
 pub(crate) fn named_literal(lock: &str) -> String {
-    if lock.contains(['\'', '\\']) || lock.starts_with(BELL) {
+    if lock.contains(['\'', '\\']) || lock.starts_with(RESERVED) {
         return format!("CONVERT({} USING utf8mb3)", literal(lock.as_bytes()));
     }
     format!("'{lock}'")
 }
 
-/// Five bits a letter, the lowest bits of each byte first.
+/// Encodes five bits as one letter. The lowest bits of each byte come first.
 fn base32(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
     let bit = |at: usize| bytes.get(at / 8).map_or(0, |byte| usize::from(byte >> (at % 8) & 1));
-    let letter = |at: usize| (0..5).fold(0, |letter, of| letter | bit(at * 5 + of) << of);
+    let letter = |at: usize| (0..5).fold(0, |letter, shift| letter | bit(at * 5 + shift) << shift);
     (0..(bytes.len() * 8).div_ceil(5)).map(|at| char::from(LETTERS[letter(at)])).collect()
 }
 
@@ -142,16 +149,19 @@ mod tests {
     #[test]
     fn a_kind_is_read_as_it_was_written() {
         for &each in KINDS {
-            assert_eq!(kind(word(each).expect("the table can hold it").trim_matches('\'')), Some(each));
+            assert_eq!(
+                parse_kind(kind_literal(each).expect("the queue supports it").trim_matches('\'')),
+                Some(each)
+            );
         }
-        assert_eq!(kind("exclusive"), None);
+        assert_eq!(parse_kind("exclusive"), None);
     }
 
     #[test]
-    fn the_name_beyond_a_prefix_is_the_next_that_does_not_begin_with_it() {
-        assert_eq!(beyond("a/%_"), literal(b"a/%`"));
-        assert_eq!(beyond("\u{10ffff}"), literal(&[0xf4, 0x8f, 0xbf, 0xc0]));
-        assert_eq!(beyond(""), literal(&[0xff]));
+    fn the_upper_bound_of_a_prefix_is_the_next_name_that_does_not_begin_with_it() {
+        assert_eq!(upper_bound("a/%_"), literal(b"a/%`"));
+        assert_eq!(upper_bound("\u{10ffff}"), literal(&[0xf4, 0x8f, 0xbf, 0xc0]));
+        assert_eq!(upper_bound(""), literal(&[0xff]));
     }
 
     #[test]
@@ -171,14 +181,14 @@ mod tests {
             &"a".repeat(193),
         ];
         let locks: std::collections::HashSet<_> = names.map(lock).into_iter().collect();
-        assert_eq!(locks.len(), names.len(), "two names are one lock");
+        assert_eq!(locks.len(), names.len(), "two names have the same named lock");
         assert!(locks.iter().all(|lock| lock.len() <= 64 && lock.is_ascii()));
         let exact = named_lock(&LockName::new("ABC").unwrap(), Names::Exact);
         assert!(matches!(exact, Err(Error::InvalidName { .. })), "{exact:?}");
     }
 
     #[test]
-    fn nothing_of_a_named_lock_ends_its_quotes() {
+    fn no_part_of_a_named_lock_ends_its_quotes() {
         assert_eq!(named_literal("a/b"), "'a/b'");
         for lock in ["a'b", "a\\", "dlock:job"] {
             assert_eq!(named_literal(lock), format!("CONVERT({} USING utf8mb3)", literal(lock.as_bytes())));
@@ -187,8 +197,8 @@ mod tests {
 
     #[test]
     fn doorbells_and_tags_fit_into_the_shortest_named_lock() {
-        for lock in [bell(ClaimId::random()), tag()] {
-            assert!(lock.trim_matches('\'').len() <= LONGEST_LOCK, "MySQL allows no more: {lock}");
+        for lock in [bell_literal(ClaimId::random()), session_tag()] {
+            assert!(lock.trim_matches('\'').len() <= LONGEST_NAMED_LOCK, "longer than MySQL allows: {lock}");
         }
     }
 }

@@ -154,16 +154,16 @@ impl RedisClaim {
             Value::Int(left) => Ok(busy(left, 0)),
             Value::BulkString(token) => {
                 let token = std::str::from_utf8(&token).ok().and_then(|token| token.parse().ok());
-                let token: u64 = token.ok_or_else(|| STORE.garbled("a fencing token"))?;
+                let token: u64 = token.ok_or_else(|| STORE.unexpected_reply("a fencing token"))?;
                 // `0` stands for no token.
                 Ok(Answer::Granted(Token::new(token)))
             }
             Value::SimpleString(found) => Err(self.wrong_kind(&found)),
             Value::Array(parts) => match parts[..] {
                 [Value::Int(left), Value::Int(arrival)] => Ok(busy(left, arrival)),
-                _ => Err(STORE.garbled("an attempt")),
+                _ => Err(STORE.unexpected_reply("an attempt")),
             },
-            _ => Err(STORE.garbled("an attempt")),
+            _ => Err(STORE.unexpected_reply("an attempt")),
         }
     }
 
@@ -191,7 +191,7 @@ impl RedisClaim {
             })
         };
         let answer = self.client.run_in_time(keys.lock(), self.limit(), call).await?;
-        let Value::Array(parts) = &answer else { return Err(STORE.garbled("a hand-over")) };
+        let Value::Array(parts) = &answer else { return Err(STORE.unexpected_reply("a hand-over")) };
         let text = |part: &Value| match part {
             Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse::<u64>().ok(),
             Value::Int(number) => u64::try_from(*number).ok(),
@@ -200,11 +200,11 @@ impl RedisClaim {
         match &parts[..] {
             [Value::Int(0)] => Ok(None),
             [Value::Int(1 | 2), token, rest @ ..] => {
-                let token = text(token).ok_or_else(|| STORE.garbled("a fencing token"))?;
+                let token = text(token).ok_or_else(|| STORE.unexpected_reply("a fencing token"))?;
                 let remaining = rest.first().and_then(text).map(Duration::from_millis);
                 Ok(Some(HandedOver { token: Token::new(token), remaining }))
             }
-            _ => Err(STORE.garbled("a hand-over")),
+            _ => Err(STORE.unexpected_reply("a hand-over")),
         }
     }
 
@@ -351,7 +351,7 @@ impl Claim for RedisClaim {
         self.watch();
         self.clear_seats();
         let (ttl, record) = (self.request.ttl, Arc::clone(&self.record));
-        let asked = self.client.renewals.ask(record, ttl);
+        let asked = self.client.renewals.submit(record, ttl);
         Ok(renewal(self.client.beside(&self.request, None, asked).await?, ttl))
     }
 
@@ -405,6 +405,6 @@ impl Claim for RedisClaim {
         if self.seat.is_none() {
             return pending().await;
         }
-        select_all(self.seats().map(|seat| Box::pin(seat.rung()))).await;
+        select_all(self.seats().map(|seat| Box::pin(seat.notified()))).await;
     }
 }

@@ -11,7 +11,7 @@ use std::{
 
 use dlock_core::{
     LockName, Result,
-    driver::{Gathering, Info, Moment},
+    driver::{Batcher, Info, Moment},
 };
 use redis::{Value, cluster_routing::Slot};
 
@@ -32,7 +32,7 @@ use who::Written;
 pub(crate) struct Client {
     pub(crate) config: RedisConfig,
     pub(crate) connection: Arc<Connection>,
-    pub(crate) renewals: Gathering<Renewals>,
+    pub(crate) renewals: Batcher<Renewals>,
     pub(crate) info: Info,
     clock: OnceLock<ServerClock>,
     written: Written,
@@ -42,7 +42,7 @@ impl Client {
     pub(crate) fn new(connection: Connection, config: RedisConfig, info: Info) -> Self {
         let script = if config.dialect == Dialect::Plain { &PLAIN_RENEW } else { &RENEW };
         let connection = Arc::new(connection);
-        let renewals = Gathering::new(STORE, Renewals::new(Arc::clone(&connection), script));
+        let renewals = Batcher::new(STORE, Renewals::new(Arc::clone(&connection), script));
         Self { config, connection, renewals, info, clock: OnceLock::new(), written: Written::new() }
     }
 
@@ -82,7 +82,7 @@ impl Client {
     async fn read_clock(&self, key: &str) -> Result<ServerClock> {
         let answer = self.connection.query_node_of(key, &redis::cmd("TIME")).await?;
         let (seconds, micros): (u64, u64) =
-            redis::from_redis_value(answer).map_err(|_| STORE.garbled("TIME"))?;
+            redis::from_redis_value(answer).map_err(|_| STORE.unexpected_reply("TIME"))?;
         Ok(ServerClock::new(seconds.saturating_mul(1_000_000).saturating_add(micros)))
     }
 

@@ -18,7 +18,7 @@ use std::{
 
 use dlock_core::{
     Error, Result,
-    driver::{Link, Live, Moment},
+    driver::{Link, LiveConnection, Moment},
 };
 use futures_util::future::{BoxFuture, FutureExt as _};
 use redis::{
@@ -156,7 +156,7 @@ impl Connection {
                 }
                 Err(error) if error.is_timeout() => {
                     again = false;
-                    STORE.late(limit)
+                    STORE.timed_out(limit)
                 }
                 Err(error) if error::is_broken(&error) => error::explain(error),
                 outcome => {
@@ -201,7 +201,7 @@ impl Connection {
                 Err(error) => return Err(given_up(&self.confirmations, &live, error, limit)),
             };
             self.confirmations.note_answer();
-            let answers = redis::from_redis_value(answers).map_err(|_| STORE.garbled("WAIT"))?;
+            let answers = redis::from_redis_value(answers).map_err(|_| STORE.unexpected_reply("WAIT"))?;
             let (answer, acknowledged, about): (Value, u32, String) = answers;
             let are_there = server::has_replicas(&about);
             self.replicas.store(are_there, Relaxed);
@@ -223,14 +223,14 @@ impl Connection {
             return Ok(vec![None]);
         }
         let slots = self.query(redis::cmd("CLUSTER").arg("SLOTS")).await?;
-        let garbled = |_| STORE.garbled("CLUSTER SLOTS");
+        let garbled = |_| STORE.unexpected_reply("CLUSTER SLOTS");
         let slots: Vec<Vec<Value>> = redis::from_redis_value(slots).map_err(garbled)?;
         let mut masters = BTreeMap::new();
         for range in slots {
             let [first, _, Value::Array(master), ..] = &range[..] else {
-                return Err(STORE.garbled("CLUSTER SLOTS"));
+                return Err(STORE.unexpected_reply("CLUSTER SLOTS"));
             };
-            let id = master.get(2).ok_or_else(|| STORE.garbled("CLUSTER SLOTS"))?;
+            let id = master.get(2).ok_or_else(|| STORE.unexpected_reply("CLUSTER SLOTS"))?;
             let id: String = redis::from_redis_value_ref(id).map_err(garbled)?;
             masters.entry(id).or_insert(redis::from_redis_value_ref::<u16>(first).map_err(garbled)?);
         }
@@ -256,7 +256,7 @@ impl Connection {
         let Line::Cluster(mut cluster) = line else { return self.query(cmd).await };
         let call = cluster.route_command(cmd.clone(), RoutingInfo::SingleNode(node));
         let limit = self.dial.limit();
-        let answer = timeout(limit, call).await.map_err(|_| STORE.late(limit))?;
+        let answer = timeout(limit, call).await.map_err(|_| STORE.timed_out(limit))?;
         answer.and_then(Value::extract_error).map_err(error::explain)
     }
 
@@ -290,9 +290,9 @@ fn master_of(slot: u16) -> SingleNodeRoutingInfo {
 }
 
 /// The error of a call. If the connection broke or the answer is late, the connection is not used again.
-fn given_up(link: &Link<Lines>, live: &Live<Line>, error: RedisError, limit: Duration) -> Error {
+fn given_up(link: &Link<Lines>, live: &LiveConnection<Line>, error: RedisError, limit: Duration) -> Error {
     let (late, broken) = (error.is_timeout(), error::is_broken(&error));
-    let error = if late { STORE.late(limit) } else { error::explain(error) };
+    let error = if late { STORE.timed_out(limit) } else { error::explain(error) };
     if late || broken { link.give_up(live, error) } else { error }
 }
 

@@ -2,12 +2,12 @@
 
 use dlock_core::{
     Error, Kind, LockName,
-    driver::{Address, Failures, Verdict, client_error},
+    driver::{Address, StoreErrors, Verdict, client_error},
 };
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 /// Makes errors that call the store `redis`, as the URL's scheme does.
-pub(crate) const STORE: Failures = Failures::of("redis");
+pub(crate) const STORE: StoreErrors = StoreErrors::new("redis");
 
 /// The rights that a user needs on a server with ACLs. `~*` allows all keys.
 const RIGHTS: &str = "~* &redisson_lock__channel:* &redisson_rwlock:* &__keyevent@* +@read +@write +@scripting \
@@ -36,9 +36,9 @@ pub(crate) fn explain_sentinel(sentinel: &Address, source: RedisError) -> Error 
     } else if source.detail().is_some_and(|detail| detail.starts_with("unknown command")) {
         "is no Sentinel but a server; its Sentinel has another port, 26379 as a rule".to_owned()
     } else {
-        return STORE.at(format_args!("Sentinel `{sentinel}`"), explain(source));
+        return STORE.at_host(format_args!("Sentinel `{sentinel}`"), explain(source));
     };
-    STORE.explain(Verdict::Never(format!("Sentinel `{sentinel}` {does}").into()), source)
+    STORE.explain(Verdict::Permanent(format!("Sentinel `{sentinel}` {does}").into()), source)
 }
 
 /// The error for a name that another kind of lock, or something else, uses.
@@ -113,13 +113,13 @@ fn has_code(error: &RedisError, code: &str) -> bool {
 }
 
 fn verdict(error: &RedisError) -> Verdict {
-    use Verdict::{Later, Never, Unwritable};
+    use Verdict::{Permanent, Transient, Unwritable};
     // Codes for which the client crate has no kind of error, and codes within the text of another error: the client crate puts
     // some there, and old servers those of scripts.
     for (code, verdict) in [
         (
             "NOPERM",
-            Never(
+            Permanent(
                 format!(
                     "the user lacks rights; give it, before Redis 6.2 without what begins with `&`: \
                  ACL SETUSER name {RIGHTS}"
@@ -127,32 +127,32 @@ fn verdict(error: &RedisError) -> Verdict {
                 .into(),
             ),
         ),
-        ("NOAUTH", Never("the server wants a password; put it into the URL".into())),
-        ("WRONGPASS", Never("the server knows no such user and password".into())),
+        ("NOAUTH", Permanent("the server wants a password; put it into the URL".into())),
+        ("WRONGPASS", Permanent("the server knows no such user and password".into())),
         (
             "unknown command",
-            Never("the server lacks a command that locks need; Redis 5 or later has all".into()),
+            Permanent("the server lacks a command that locks need; Redis 5 or later has all".into()),
         ),
         // A client of a cluster says this only within the text of another error.
-        ("RESP3NotSupported", Never("a cluster needs Redis 6 or later".into())),
+        ("RESP3NotSupported", Permanent("a cluster needs Redis 6 or later".into())),
         ("OOM", Unwritable("the server is out of memory; raise its maxmemory".into())),
         ("MISCONF", Unwritable("the server cannot persist and refuses writes; look into its log".into())),
         (
             "NOREPLICAS",
             Unwritable("the server has fewer replicas than it is configured to write with".into()),
         ),
-        ("READONLY", Later("the server is a replica; its master is looked for".into())),
-        ("LOADING", Later("the server is loading its data".into())),
-        ("MASTERDOWN", Later("the server has lost its master".into())),
-        ("CLUSTERDOWN", Later("the cluster is down".into())),
-        ("MOVED", Later(OTHER_NODE.into())),
-        ("TRYAGAIN", Later("the cluster is moving the keys".into())),
-        ("BUSY", Later("the server is busy with a script".into())),
-        ("UNBLOCKED", Later("the server has changed its role".into())),
-        ("NOGOODSLAVE", Later("no replica is fit to be the master".into())),
+        ("READONLY", Transient("the server is a replica; its master is looked for".into())),
+        ("LOADING", Transient("the server is loading its data".into())),
+        ("MASTERDOWN", Transient("the server has lost its master".into())),
+        ("CLUSTERDOWN", Transient("the cluster is down".into())),
+        ("MOVED", Transient(OTHER_NODE.into())),
+        ("TRYAGAIN", Transient("the cluster is moving the keys".into())),
+        ("BUSY", Transient("the server is busy with a script".into())),
+        ("UNBLOCKED", Transient("the server has changed its role".into())),
+        ("NOGOODSLAVE", Transient("no replica is fit to be the master".into())),
         (
             "max number of clients",
-            Later("the server has as many clients as it takes; raise its maxclients".into()),
+            Transient("the server has as many clients as it takes; raise its maxclients".into()),
         ),
     ] {
         if has_code(error, code) {
@@ -160,13 +160,13 @@ fn verdict(error: &RedisError) -> Verdict {
         }
     }
     match error.kind() {
-        ErrorKind::Io | ErrorKind::ClusterConnectionNotFound => Later("the connection failed".into()),
-        ErrorKind::AuthenticationFailed => Never("the server knows no such user and password".into()),
-        ErrorKind::MasterNameNotFoundBySentinel => Never("Sentinel knows no such master".into()),
+        ErrorKind::Io | ErrorKind::ClusterConnectionNotFound => Transient("the connection failed".into()),
+        ErrorKind::AuthenticationFailed => Permanent("the server knows no such user and password".into()),
+        ErrorKind::MasterNameNotFoundBySentinel => Permanent("Sentinel knows no such master".into()),
         ErrorKind::NoValidReplicasFoundBySentinel | ErrorKind::EmptySentinelList => {
-            Never("Sentinel knows no such server".into())
+            Permanent("Sentinel knows no such server".into())
         }
-        ErrorKind::InvalidClientConfig => Never("the URL cannot be used".into()),
+        ErrorKind::InvalidClientConfig => Permanent("the URL cannot be used".into()),
         ErrorKind::Server(kind) => match kind {
             ServerErrorKind::BusyLoading
             | ServerErrorKind::TryAgain
@@ -174,11 +174,11 @@ fn verdict(error: &RedisError) -> Verdict {
             | ServerErrorKind::MasterDown
             | ServerErrorKind::ReadOnly
             | ServerErrorKind::Moved
-            | ServerErrorKind::Ask => Later("the server cannot answer now".into()),
-            ServerErrorKind::CrossSlot => Never("the lock's keys are in several slots; a cluster's name has no brace, or `{` before `}` and text between".into()),
-            _ => Never("the command failed".into()),
+            | ServerErrorKind::Ask => Transient("the server cannot answer now".into()),
+            ServerErrorKind::CrossSlot => Permanent("the lock's keys are in several slots; a cluster's name has no brace, or `{` before `}` and text between".into()),
+            _ => Permanent("the command failed".into()),
         },
-        _ => Never("the command failed".into()),
+        _ => Permanent("the command failed".into()),
     }
 }
 

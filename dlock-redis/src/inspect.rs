@@ -60,7 +60,7 @@ fn call(client: &Client, name: &LockName) -> Call {
 }
 
 fn parse<T: FromRedisValue>(answer: Value) -> Result<T> {
-    redis::from_redis_value(answer).map_err(|_| STORE.garbled("a look into the store"))
+    redis::from_redis_value(answer).map_err(|_| STORE.unexpected_reply("a look into the store"))
 }
 
 fn state(name: &LockName, (ttl, fields, waits): Seen) -> Option<LockState> {
@@ -84,7 +84,7 @@ fn state(name: &LockName, (ttl, fields, waits): Seen) -> Option<LockState> {
     holders.sort_by(|a, b| (a.token, &a.id).cmp(&(b.token, &b.id)));
     let queue: Vec<_> = waits
         .iter()
-        .map(|(kind, owner, left)| contender(&owner.0, Kind::from_word(&kind.0).unwrap_or(Kind::Fair), *left))
+        .map(|(kind, owner, left)| contender(&owner.0, Kind::from_name(&kind.0).unwrap_or(Kind::Fair), *left))
         .collect();
     let mut state = LockState::new(name.clone());
     (state.holders, state.queue) = (holders, queue);
@@ -154,7 +154,7 @@ async fn look_into(
     }
     let answers = client.connection.query_all_at(all, node).await?;
     if answers.len() != names.len() {
-        return Err(STORE.garbled("a look into the store"));
+        return Err(STORE.unexpected_reply("a look into the store"));
     }
     for (name, answer) in names.iter().zip(answers) {
         // A lock that this node refuses may have moved to another, so it is asked for by its key.
@@ -247,7 +247,7 @@ pub(crate) async fn force_release(client: &Client, name: &LockName) -> Result<bo
         Value::Int(broken) => Ok(broken == 1),
         Value::SimpleString(found) if found == "permit" => break_permits(client, &of, &latch).await,
         Value::SimpleString(_) => Err(error::wrong_kind(name, Kind::Mutex, "other")),
-        _ => Err(STORE.garbled("a forced release")),
+        _ => Err(STORE.unexpected_reply("a forced release")),
     }
 }
 
@@ -256,7 +256,7 @@ async fn break_permits(client: &Client, of: &Keys, latch: &str) -> Result<bool> 
     let args = ("", millis(LATCH), of.channel(), client.connection.publish, millis(LATCH));
     match client.connection.run(&PERMIT_BREAK.call((lock, queue, beats, latch), args)).await? {
         Value::Int(broken) => Ok(broken == 1),
-        _ => Err(STORE.garbled("a forced release")),
+        _ => Err(STORE.unexpected_reply("a forced release")),
     }
 }
 

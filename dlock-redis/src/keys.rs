@@ -20,7 +20,7 @@ pub(crate) struct Name<'a>([&'a str; 7]);
 
 impl Keys {
     pub(crate) fn new(prefix: &str, name: &LockName) -> Self {
-        Self::of(if prefix.is_empty() { name.shared() } else { format!("{prefix}{name}").into() })
+        Self::of(if prefix.is_empty() { name.to_arc() } else { format!("{prefix}{name}").into() })
     }
 
     /// The names on a cluster, where all keys of a lock must be in one slot. If they would not be, the lock's name is odd, and
@@ -208,16 +208,16 @@ pub(crate) fn owner(id: ClaimId) -> String {
 
 /// The key of the text that says who has the claims whose ids begin with `key`. It is of no lock, so on a cluster it may be in any
 /// slot.
-pub(crate) fn who(prefix: &str, key: [u8; Who::KEY]) -> String {
+pub(crate) fn who(prefix: &str, key: [u8; Who::KEY_LEN]) -> String {
     let digits: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{prefix}dlock_who:{digits}")
 }
 
 /// With what the id of a claim begins; `None` for a claim that dlock did not make.
-pub(crate) fn who_key(owner: &str) -> Option<[u8; Who::KEY]> {
+pub(crate) fn who_key(owner: &str) -> Option<[u8; Who::KEY_LEN]> {
     let id = owner.strip_suffix(":0").filter(|id| id.len() == 36)?;
     let mut digits = id.bytes().filter(|byte| *byte != b'-').map(|byte| (byte as char).to_digit(16));
-    let mut key = [0; Who::KEY];
+    let mut key = [0; Who::KEY_LEN];
     for byte in &mut key {
         *byte = u8::try_from(digits.next()?? * 16 + digits.next()??).ok()?;
     }
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn the_id_of_a_claim_of_dlock_leads_to_the_text_that_says_who_has_it() {
         let anna = Who::new("anna").expect("legal");
-        let ours = owner(ClaimId::of(&anna));
+        let ours = owner(ClaimId::random_for(&anna));
         assert_eq!(who_key(&ours), Some(anna.key()));
         assert_eq!(who("app:", [0, 1, 0xab, 0xcd, 0xff]), "app:dlock_who:0001abcdff");
         let of_redisson = ours.replace(":0", ":31");

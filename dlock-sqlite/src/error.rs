@@ -4,13 +4,13 @@ use std::path::Path;
 
 use dlock_core::{
     Error,
-    driver::{Failures, Verdict},
+    driver::{StoreErrors, Verdict},
 };
 
 use crate::{files, host};
 
 /// Makes errors that call the store `sqlite`, as the URL's scheme does.
-pub(crate) const STORE: Failures = Failures::of("sqlite");
+pub(crate) const STORE: StoreErrors = StoreErrors::new("sqlite");
 
 /// Other clients kept the file locked. Nothing of the call has happened.
 #[derive(Debug, thiserror::Error)]
@@ -57,9 +57,9 @@ fn code(error: &sqlx::Error) -> Option<i32> {
 
 fn verdict(path: &Path, error: &sqlx::Error) -> Verdict {
     let told = |advice: &str| format!("`{}` {advice}", path.display()).into();
-    let later = |advice| Verdict::Later(told(advice));
+    let later = |advice| Verdict::Transient(told(advice));
     let unwritable = |advice| Verdict::Unwritable(told(advice));
-    let never = |advice| Verdict::Never(told(advice));
+    let never = |advice| Verdict::Permanent(told(advice));
     if matches!(error, sqlx::Error::WorkerCrashed) {
         return later("lost its worker thread; it is opened again");
     }

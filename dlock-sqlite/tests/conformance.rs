@@ -1,6 +1,6 @@
 //! The SQLite store passes the suite. Every client has a connection of its own, as a client in another process has.
 
-use std::{alloc::System, process::ExitCode};
+use std::{alloc::System, process::ExitCode, time::Duration};
 
 use async_trait::async_trait;
 use cap::Cap;
@@ -29,6 +29,11 @@ impl Fixture for Sqlite {
     // All cases share one file, which has one writer at a time. With twice as many cases, a busy machine loses locks.
     fn at_once(&self) -> usize {
         4
+    }
+
+    // Twice the default, because a busy disk may delay a write for seconds.
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(10)
     }
 
     fn allocated(&self) -> Option<usize> {

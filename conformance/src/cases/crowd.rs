@@ -145,7 +145,7 @@ impl<'a> Crowd<'a> {
 
     /// The guard of the waiter that is granted next.
     async fn next(&mut self, size: usize) -> Guard {
-        let limit = self.limit(size);
+        let limit = self.limit(size) + PATIENCE;
         let next = self.arena.within(limit, "the lock is free, and no waiter gets it", self.waiters.next());
         let told = next.await.expect("as many waiters as grants").expect("no panic");
         told.expect("a waiter fails though it would wait for ever")

@@ -54,7 +54,7 @@ pub(super) fn request(arena: &Arena, kind: Kind, ttl: Duration) -> Request {
 
 /// The next id of the client that makes the request.
 pub(super) fn ticket_of(request: &Request) -> ClaimId {
-    ClaimId::of(&request.who)
+    ClaimId::random_for(&request.who)
 }
 
 /// Asks until the claim holds.
@@ -89,7 +89,7 @@ fn long(arena: &Arena, store: &Store) -> Duration {
 
 /// A claim that is to take over the hold that `detached` has left behind.
 fn taker(arena: &Arena, store: &Store, detached: &dyn Claim) -> Box<dyn Claim> {
-    let request = request(arena, arena.kind(), long(arena, store)).mark(detached.mark());
+    let request = request(arena, arena.kind(), long(arena, store)).locator(detached.locator());
     store.backend.claim(request)
 }
 
@@ -227,7 +227,7 @@ pub(super) async fn a_release_by_ticket_does_not_disturb_its_taker(arena: Arc<Ar
     let (_, claim, ticket) = detached(&arena, &a).await;
     let mut taker = taker(&arena, &b, claim.as_ref());
     assert!(takes_over(&arena, taker.as_mut(), ticket).await, "nobody has used the ticket, and it is gone");
-    let by_ticket = request(&arena, arena.kind(), arena.ttl()).id(ticket).mark(claim.mark());
+    let by_ticket = request(&arena, arena.kind(), arena.ttl()).id(ticket).locator(claim.locator());
     let told = released(&arena, a.backend.claim(by_ticket).as_mut()).await;
     assert_eq!(
         told,

@@ -193,8 +193,8 @@ impl<'a> Scene<'a> {
     }
 
     /// Takes a detached hold over as the other client.
-    async fn taken_over(&self, mark: Option<Arc<str>>, ticket: ClaimId) -> Box<dyn Claim> {
-        let mut taker = self.other.backend.claim(self.request(self.long()).mark(mark));
+    async fn taken_over(&self, locator: Option<Arc<str>>, ticket: ClaimId) -> Box<dyn Claim> {
+        let mut taker = self.other.backend.claim(self.request(self.long()).locator(locator));
         let told = self.until_resumed(taker.as_mut(), ticket).await;
         assert!(matches!(told, Resumption::Resumed { .. }), "nobody has used the ticket, and it is gone");
         taker
@@ -320,7 +320,7 @@ pub(super) async fn a_late_attempt_does_not_change_a_detached_hold(arena: Arc<Ar
     let ticket = ticket_of(&request);
     scene.until_detached(claim.as_mut(), scene.long(), ticket).await;
     scene.deliver().await;
-    let mut taker = scene.taken_over(claim.mark(), ticket).await;
+    let mut taker = scene.taken_over(claim.locator(), ticket).await;
     scene.does_not_disturb(taker.as_mut()).await;
 }
 
@@ -333,7 +333,7 @@ async fn renewed_late(arena: &Arena, times: impl FnOnce(&Scene<'_>) -> (Duration
     scene.give_up(claim.renew()).await.ok();
     scene.until_detached(claim.as_mut(), lasting, ticket).await;
     scene.deliver().await;
-    let mut taker = scene.taken_over(claim.mark(), ticket).await;
+    let mut taker = scene.taken_over(claim.locator(), ticket).await;
     scene.does_not_disturb(taker.as_mut()).await;
 }
 
@@ -351,16 +351,16 @@ pub(super) async fn a_late_renewal_does_not_disturb_who_took_the_hold_over(arena
     let ticket = ticket_of(&request);
     scene.give_up(claim.renew()).await.ok();
     scene.until_detached(claim.as_mut(), scene.middle(), ticket).await;
-    let mut taker = scene.taken_over(claim.mark(), ticket).await;
+    let mut taker = scene.taken_over(claim.locator(), ticket).await;
     scene.does_not_disturb(taker.as_mut()).await;
 }
 
 pub(super) async fn a_late_release_by_ticket_does_not_disturb_who_took_the_hold_over(arena: Arc<Arena>) {
     let scene = Scene::of(&arena).await;
     let (detached, ticket) = scene.ticket().await;
-    let by_ticket = scene.request(scene.long()).id(ticket).mark(detached.mark());
+    let by_ticket = scene.request(scene.long()).id(ticket).locator(detached.locator());
     scene.is_given_up(scene.late.backend.claim(by_ticket).release()).await;
-    let mut taker = scene.taken_over(detached.mark(), ticket).await;
+    let mut taker = scene.taken_over(detached.locator(), ticket).await;
     scene.does_not_disturb(taker.as_mut()).await;
 }
 
@@ -389,13 +389,13 @@ pub(super) async fn a_late_detachment_does_not_disturb_who_took_the_hold_over(ar
     let ticket = ticket_of(&request);
     scene.is_given_up(claim.detach(scene.long(), ticket)).await;
     scene.until_detached(claim.as_mut(), scene.middle(), ticket).await;
-    let mut taker = scene.taken_over(claim.mark(), ticket).await;
+    let mut taker = scene.taken_over(claim.locator(), ticket).await;
     scene.does_not_disturb(taker.as_mut()).await;
 }
 
 /// A claim of the late client whose request to take the hold over is held back.
-async fn resumed_late(scene: &Scene<'_>, mark: Option<Arc<str>>, ticket: ClaimId) -> Box<dyn Claim> {
-    let mut claim = scene.late.backend.claim(scene.request(scene.middle()).mark(mark));
+async fn resumed_late(scene: &Scene<'_>, locator: Option<Arc<str>>, ticket: ClaimId) -> Box<dyn Claim> {
+    let mut claim = scene.late.backend.claim(scene.request(scene.middle()).locator(locator));
     scene.is_given_up(claim.resume(ticket)).await;
     claim
 }
@@ -404,27 +404,27 @@ async fn resumed_late(scene: &Scene<'_>, mark: Option<Arc<str>>, ticket: ClaimId
 pub(super) async fn a_late_resumption_does_not_take_the_hold_over(arena: Arc<Arena>) {
     let scene = Scene::of(&arena).await;
     let (detached, ticket) = scene.ticket().await;
-    drop(resumed_late(&scene, detached.mark(), ticket).await);
+    drop(resumed_late(&scene, detached.locator(), ticket).await);
     scene.deliver().await;
-    let mut taker = scene.taken_over(detached.mark(), ticket).await;
+    let mut taker = scene.taken_over(detached.locator(), ticket).await;
     scene.does_not_disturb(taker.as_mut()).await;
 }
 
 pub(super) async fn a_late_resumption_does_not_undo_a_hand_back(arena: Arc<Arena>) {
     let scene = Scene::of(&arena).await;
     let (detached, ticket) = scene.ticket().await;
-    let mut claim = resumed_late(&scene, detached.mark(), ticket).await;
+    let mut claim = resumed_late(&scene, detached.locator(), ticket).await;
     scene.until_detached(claim.as_mut(), scene.long(), ticket).await;
     scene.deliver().await;
-    let mut taker = scene.taken_over(detached.mark(), ticket).await;
+    let mut taker = scene.taken_over(detached.locator(), ticket).await;
     scene.does_not_disturb(taker.as_mut()).await;
 }
 
 pub(super) async fn a_late_resumption_does_not_disturb_who_took_the_hold_over(arena: Arc<Arena>) {
     let scene = Scene::of(&arena).await;
     let (detached, ticket) = scene.ticket().await;
-    let claim = resumed_late(&scene, detached.mark(), ticket).await;
-    let mut taker = scene.taken_over(detached.mark(), ticket).await;
+    let claim = resumed_late(&scene, detached.locator(), ticket).await;
+    let mut taker = scene.taken_over(detached.locator(), ticket).await;
     scene.does_not_disturb(taker.as_mut()).await;
     drop(claim);
 }
@@ -432,7 +432,7 @@ pub(super) async fn a_late_resumption_does_not_disturb_who_took_the_hold_over(ar
 pub(super) async fn a_late_resumption_does_not_disturb_the_next_holder(arena: Arc<Arena>) {
     let scene = Scene::of(&arena).await;
     let (mut detached, ticket) = scene.ticket().await;
-    let claim = resumed_late(&scene, detached.mark(), ticket).await;
+    let claim = resumed_late(&scene, detached.locator(), ticket).await;
     let told = detached.release().await.expect("the store answers");
     assert_eq!(told, Release::Done, "a detached hold is gone");
     let mut next = scene.next_holder().await;

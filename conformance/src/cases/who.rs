@@ -57,7 +57,7 @@ pub(super) async fn a_holder_is_shown_by_its_client(arena: Arc<Arena>) {
     let (a, b) = (arena.client().await, arena.client().await);
     let held = arena.take_soon("nobody holds it", &a).await;
     for state in shown(&arena, &b).await {
-        assert_eq!(words(&state.holders), [Who::here().text()], "not this process");
+        assert_eq!(words(&state.holders), [Who::this_process().text()], "not this process");
     }
     held.release().await.expect("held until now");
     let held = arena.take_soon("it was released", &named(&a, "the night shift")).await;

@@ -28,7 +28,7 @@ pub enum Flavour {
     /// Three servers that elect a leader: `zk://host:port,host:port,host:port`.
     Ensemble,
     /// One server that speaks TLS there: `zk://host:port`. Its clients need [`tls_params`] and, in the feature set of
-    /// `dlock-zookeeper`, `tls`.
+    /// `dlock-zk`, `tls`.
     Tls,
 }
 

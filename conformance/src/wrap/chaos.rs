@@ -126,8 +126,8 @@ impl Claim for Chaotic {
         pass(&mut self.luck, &self.done, self.claim.resume(ticket)).await
     }
 
-    fn mark(&self) -> Option<Arc<str>> {
-        self.claim.mark()
+    fn locator(&self) -> Option<Arc<str>> {
+        self.claim.locator()
     }
 
     async fn release(&mut self) -> Result<Release> {

@@ -34,8 +34,8 @@ impl Claim for Deaf {
         self.0.resume(ticket).await
     }
 
-    fn mark(&self) -> Option<Arc<str>> {
-        self.0.mark()
+    fn locator(&self) -> Option<Arc<str>> {
+        self.0.locator()
     }
 
     async fn release(&mut self) -> Result<Release> {

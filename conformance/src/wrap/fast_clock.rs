@@ -5,7 +5,9 @@ use std::{fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use dlock_core::{
     ClaimId, Result,
-    driver::{Attempt, Backend, Claim, Grant, Info, Release, Renewal, Request, Resumption, Store, Together},
+    driver::{
+        Attempt, AttemptAll, Backend, Claim, Grant, Info, Release, Renewal, Request, Resumption, Store,
+    },
 };
 
 /// The store, which forgets a claim sooner than it says: its clock is fast by this many thousandths.
@@ -38,21 +40,21 @@ impl Backend for Fast {
         Box::new(FastClaim { claim: self.0.claim(request.ttl(kept)), promised, thousandths: self.1 })
     }
 
-    async fn attempt_all(&self, requests: Vec<Request>) -> Result<Together> {
+    async fn attempt_all(&self, requests: Vec<Request>) -> Result<AttemptAll> {
         let promised: Vec<_> = requests.iter().map(|request| request.ttl).collect();
         let kept = requests.into_iter().map(|request| {
             let kept = self.kept(request.ttl);
             request.ttl(kept)
         });
         Ok(match self.0.attempt_all(kept.collect()).await? {
-            Together::Granted(claims) => {
+            AttemptAll::Granted(claims) => {
                 let slow = claims.into_iter().zip(promised).map(|((claim, grant), promised)| {
                     let claim = FastClaim { claim, promised, thousandths: self.1 };
                     (Box::new(claim) as Box<dyn Claim>, Grant { valid_for: promised, ..grant })
                 });
-                Together::Granted(slow.collect())
+                AttemptAll::Granted(slow.collect())
             }
-            busy @ Together::Busy(_) => busy,
+            busy @ AttemptAll::Busy(_) => busy,
         })
     }
 
@@ -100,8 +102,8 @@ impl Claim for FastClaim {
         })
     }
 
-    fn mark(&self) -> Option<Arc<str>> {
-        self.claim.mark()
+    fn locator(&self) -> Option<Arc<str>> {
+        self.claim.locator()
     }
 
     async fn release(&mut self) -> Result<Release> {

@@ -56,8 +56,8 @@ impl Claim for Flaky {
         self.lose(answer)
     }
 
-    fn mark(&self) -> Option<Arc<str>> {
-        self.claim.mark()
+    fn locator(&self) -> Option<Arc<str>> {
+        self.claim.locator()
     }
 
     async fn release(&mut self) -> Result<Release> {

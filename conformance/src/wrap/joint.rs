@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use dlock_core::{
     Error, Result, Wait,
-    driver::{Attempt, Backend, Claim, Grant, Release, Renewal, Request, Together},
+    driver::{Attempt, AttemptAll, Backend, Claim, Grant, Release, Renewal, Request},
 };
 
 /// What the store said, if it was asked.
-type Told = Arc<Mutex<Option<Together>>>;
+type Told = Arc<Mutex<Option<AttemptAll>>>;
 
 /// Stands for all claims of the request.
 struct Joint {
@@ -24,7 +24,7 @@ pub(super) async fn attempt_all(
     backend: &Arc<dyn Backend>,
     wrapper: impl Fn(Box<dyn Claim>, Request) -> Box<dyn Claim>,
     requests: Vec<Request>,
-) -> Result<Together> {
+) -> Result<AttemptAll> {
     let Some(first) = requests.first() else { return backend.attempt_all(requests).await };
     // `Flaky` spares single tries, because a case could not tell a busy lock from a lost answer. This request is made again for
     // each lock, so its answer may be lost.
@@ -34,11 +34,11 @@ pub(super) async fn attempt_all(
     wrapper(Box::new(joint), first).attempt().await?;
     let told = told.lock().unwrap_or_else(PoisonError::into_inner).take();
     Ok(match told.ok_or_else(unasked)? {
-        Together::Granted(claims) => {
+        AttemptAll::Granted(claims) => {
             let wrapped = claims.into_iter().zip(requests);
-            Together::Granted(wrapped.map(|((claim, grant), of)| (wrapper(claim, of), grant)).collect())
+            AttemptAll::Granted(wrapped.map(|((claim, grant), of)| (wrapper(claim, of), grant)).collect())
         }
-        busy @ Together::Busy(_) => busy,
+        busy @ AttemptAll::Busy(_) => busy,
     })
 }
 
@@ -52,8 +52,8 @@ impl Claim for Joint {
         let told = self.backend.attempt_all(self.requests.clone()).await?;
         let ttl = self.requests[0].ttl;
         let answer = match &told {
-            Together::Granted(_) => Attempt::Granted(Grant { token: None, valid_for: ttl }),
-            Together::Busy(_) => Attempt::Busy { retry_in: ttl },
+            AttemptAll::Granted(_) => Attempt::Granted(Grant { token: None, valid_for: ttl }),
+            AttemptAll::Busy(_) => Attempt::Busy { retry_in: ttl },
         };
         *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
         Ok(answer)

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use async_trait::async_trait;
 use dlock_core::{
     Result, Wait,
-    driver::{Backend, Claim, Info, Request, Store, Together},
+    driver::{AttemptAll, Backend, Claim, Info, Request, Store},
 };
 
 /// The store, in which a refused attempt leaves nothing.
@@ -31,7 +31,7 @@ impl Backend for Queueless {
         self.0.claim(request.wait(Wait::Never))
     }
 
-    async fn attempt_all(&self, requests: Vec<Request>) -> Result<Together> {
+    async fn attempt_all(&self, requests: Vec<Request>) -> Result<AttemptAll> {
         self.0.attempt_all(requests).await
     }
 

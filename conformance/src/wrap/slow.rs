@@ -31,8 +31,8 @@ impl Claim for Slow {
         there_and_back(self.0.resume(ticket)).await
     }
 
-    fn mark(&self) -> Option<Arc<str>> {
-        self.0.mark()
+    fn locator(&self) -> Option<Arc<str>> {
+        self.0.locator()
     }
 
     async fn release(&mut self) -> Result<Release> {

@@ -137,8 +137,8 @@ impl Claim for Switched {
         pass(&mut self.line, self.claim.resume(ticket)).await
     }
 
-    fn mark(&self) -> Option<Arc<str>> {
-        self.claim.mark()
+    fn locator(&self) -> Option<Arc<str>> {
+        self.claim.locator()
     }
 
     async fn release(&mut self) -> Result<Release> {

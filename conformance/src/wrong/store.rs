@@ -12,7 +12,8 @@ use async_trait::async_trait;
 use dlock_core::{
     ClaimId, Kind, LockName, LockState, Result, Token,
     driver::{
-        Attempt, Backend, Claim, Grant, Info, Inspect, Release, Renewal, Request, Resumption, Store, Together,
+        Attempt, AttemptAll, Backend, Claim, Grant, Info, Inspect, Release, Renewal, Request, Resumption,
+        Store,
     },
 };
 use tokio::{sync::Notify, task::yield_now, time::sleep};
@@ -43,7 +44,7 @@ impl WrongStore {
             .kinds(&[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind::Permit])
             .tokens(true)
             .detaches(true)
-            .together(MOST_TOGETHER)
+            .locks_per_step(MOST_TOGETHER)
             .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write]);
         Self { bug, shelf: Arc::new(Mutex::new(WrongShelf::new(bug))), info, client: 0 }
     }
@@ -97,7 +98,7 @@ impl Backend for WrongStore {
         Box::new(self.wrong_claim(request))
     }
 
-    async fn attempt_all(&self, requests: Vec<Request>) -> Result<Together> {
+    async fn attempt_all(&self, requests: Vec<Request>) -> Result<AttemptAll> {
         let mut claims: Vec<_> = requests.into_iter().map(|request| self.wrong_claim(request)).collect();
         let asked: Vec<_> = claims.iter().map(|claim| claim.request.clone()).collect();
         let pairs = claims.iter().map(|claim| (claim.request.clone(), Arc::clone(&claim.bell)));
@@ -107,7 +108,7 @@ impl Backend for WrongStore {
             if self.bug == Bug::TogetherKeepsSome {
                 self.shelf().take_all(&pairs[..busy], self.client);
             }
-            return Ok(Together::Busy(busy));
+            return Ok(AttemptAll::Busy(busy));
         }
         // Without a pause this is one step, because the clock of these tests has one thread.
         if self.bug == Bug::TogetherInTwoSteps {
@@ -119,7 +120,7 @@ impl Backend for WrongStore {
             let grant = Grant { token: Token::new(number), valid_for: claim.request.ttl };
             (Box::new(claim) as Box<dyn Claim>, grant)
         });
-        Ok(Together::Granted(granted.collect()))
+        Ok(AttemptAll::Granted(granted.collect()))
     }
 
     async fn close(&self) {

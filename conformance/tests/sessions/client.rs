@@ -120,7 +120,7 @@ impl Client {
                 }
                 self.forget(id);
             }
-            let next = self.reaper.next().map_or(next_beat, |overdue| overdue.min(next_beat));
+            let next = self.reaper.next_deadline().map_or(next_beat, |overdue| overdue.min(next_beat));
             tokio::select! {
                 () = self.knock.notified() => {}
                 () = sleep(next.remaining().max(Duration::from_millis(1))) => {}

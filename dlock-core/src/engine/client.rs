@@ -11,7 +11,10 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::driver::{ClaimId, Error, LockName, Result, Store};
+use crate::{
+    contract::Store,
+    model::{ClaimId, Error, LockName, Result},
+};
 
 /// The state of a client: its clones and all their keepers share one.
 #[derive(Debug)]

@@ -10,8 +10,10 @@ use super::{
     keeper::{FAILURES, pause, watched},
     observe,
 };
-use crate::driver::{
-    Claim, ClaimId, Error, Grant, LostReason, Moment, Release, Renewal, Request, Result, Resumption, Token,
+use crate::{
+    contract::{Claim, Grant, Release, Renewal, Request, Resumption},
+    kit::Moment,
+    model::{ClaimId, Error, LostReason, Result, Token},
 };
 
 /// What a guard asks for that is to be detached.
@@ -22,7 +24,7 @@ pub(crate) struct Detach {
 
 /// A detached hold. If this is dropped before it was [taken](Self::take), the keeper releases the hold.
 pub(crate) struct Detached {
-    /// What the hold is asked for with: its id, its kind as the store has it, its mark.
+    /// What the hold is asked for with: its id, its kind as the store has it, its locator.
     pub(super) request: Request,
     pub(super) taken: oneshot::Sender<()>,
 }
@@ -52,10 +54,10 @@ impl Keeper {
         let until = Moment::now().after(lasting);
         hold.shorten(until);
         self.detached_until = Some(until);
-        let ticket = *self.ticket.get_or_insert_with(|| ClaimId::of(&self.request.who));
+        let ticket = *self.ticket.get_or_insert_with(|| ClaimId::random_for(&self.request.who));
         match watched(hold, claim.detach(lasting, ticket)).await {
             Ok(Renewal::Renewed { .. }) if hold.loss().is_none() => {
-                Ok(hold.confirm_detach(self.request.clone().id(ticket).mark(claim.mark())).await)
+                Ok(hold.confirm_detach(self.request.clone().id(ticket).locator(claim.locator())).await)
             }
             // The hold was reported as lost before the answer came, so it must not go on. The release removes it.
             Ok(Renewal::Renewed { .. }) => Ok(false),

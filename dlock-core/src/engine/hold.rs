@@ -10,7 +10,11 @@ use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::detached::{Detach, Detached};
-use crate::driver::{ClaimId, Error, Info, Kind, LockName, LostReason, Moment, Request, Result, Token};
+use crate::{
+    contract::{Info, Request},
+    kit::Moment,
+    model::{ClaimId, Error, Kind, LockName, LostReason, Result, Token},
+};
 
 /// A hold as its guards and its keeper share it.
 pub(crate) struct Hold {

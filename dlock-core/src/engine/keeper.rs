@@ -32,9 +32,10 @@ use super::{
     hold::{Side, Wish},
     observe::{self, Begun},
 };
-use crate::driver::{
-    Attempt, Claim, ClaimId, Error, Grant, Info, Kind, LostReason, Moment, Release, Renewal, Request, Result,
-    Resumption, Source, Token, Wait,
+use crate::{
+    contract::{Attempt, Claim, Grant, Info, Release, Renewal, Request, Resumption},
+    kit::Moment,
+    model::{BoxError, ClaimId, Error, Kind, LostReason, Result, Token, Wait},
 };
 
 /// After this many failures in a row the caller gets the error. The pauses between them add up to about a second, and the
@@ -68,7 +69,7 @@ const JITTER: Duration = Duration::from_millis(20);
 pub(crate) type Outcome = Result<Option<Stake>>;
 
 /// The last failure while waiting, for the error of a caller whose time ran out.
-pub(crate) type LastFailure = Arc<Mutex<Option<Source>>>;
+pub(crate) type LastFailure = Arc<Mutex<Option<BoxError>>>;
 
 /// What the task needs to keep one claim.
 pub(crate) struct Keeper {
@@ -509,9 +510,10 @@ impl Keeper {
         let mut has_failed = false;
         let stay = hold.and_then(|hold| match hold.offered_until() {
             Some(until) => Some((until, self.resumed_from?)),
-            None => {
-                Some((hold.stays_until()?, self.ticket.unwrap_or_else(|| ClaimId::of(&self.request.who))))
-            }
+            None => Some((
+                hold.stays_until()?,
+                self.ticket.unwrap_or_else(|| ClaimId::random_for(&self.request.who)),
+            )),
         });
         // A detachment whose answer was lost keeps the claim in the store for longer than a ttl.
         let detached = self.detached_until.map(Moment::remaining).unwrap_or_default();

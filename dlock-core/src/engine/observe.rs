@@ -18,7 +18,10 @@
 #[cfg(any(feature = "tracing", feature = "metrics"))]
 use tokio::time::Instant;
 
-use crate::driver::{Error, Info, LostReason, Request};
+use crate::{
+    contract::{Info, Request},
+    model::{Error, LostReason},
+};
 
 /// When something began. Reads the clock only if somebody listens.
 #[derive(Clone, Copy)]

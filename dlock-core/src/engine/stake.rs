@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::oneshot;
 
 use super::{Hold, Thread, hold::Side};
-use crate::driver::{Error, Request, Result};
+use crate::{
+    contract::Request,
+    model::{Error, Result},
+};
 
 /// One guard's part in a hold.
 pub(crate) struct Stake {

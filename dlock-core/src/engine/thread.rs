@@ -17,7 +17,7 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Client;
-use crate::driver::{Error, Result};
+use crate::model::{Error, Result};
 
 /// How long whoever drops the client's last handle, or its last guard, waits for what was let go to leave the store. Longer
 /// than a store that answers takes; what it has not heard of by then, it forgets by itself after a ttl.

@@ -6,7 +6,7 @@ use futures_util::FutureExt as _;
 use tokio::sync::oneshot;
 
 use super::{Keeper, Outcome, Stake, keeper::start, observe, observe::Begun};
-use crate::driver::{Moment, Together};
+use crate::{contract::AttemptAll, kit::Moment};
 
 /// What became of claims that were asked for together.
 pub(crate) enum Joint {
@@ -55,12 +55,12 @@ async fn ask_together(keepers: Vec<Keeper>, mut reply: oneshot::Sender<Joint>) {
     let asked = AssertUnwindSafe(client.store.backend.attempt_all(requests)).catch_unwind().await;
     drop(permit);
     let joint = match asked.unwrap_or_else(|_| Err(first.panicked())) {
-        Ok(Together::Busy(at)) => {
+        Ok(AttemptAll::Busy(at)) => {
             let at = at.min(keepers.len() - 1);
             observe::contest_over(&keepers[at].request, keepers[at].info(), begun, "busy");
             Joint::Busy(at)
         }
-        Ok(Together::Granted(claims))
+        Ok(AttemptAll::Granted(claims))
             if claims.len() == keepers.len()
                 && claims.iter().all(|(_, grant)| !sent.after(grant.valid_for).has_passed()) =>
         {

@@ -17,8 +17,10 @@ use tokio::{
 
 use super::{Guard, LockOptions, Locks, Owner, contract, owner::Slot};
 use crate::{
-    driver::{Error, Kind, LockName, Moment, Request, Result, Wait, Who},
+    contract::Request,
     engine::{Keeper, LastFailure, Outcome, Reentry, Stake},
+    kit::Moment,
+    model::{Error, Kind, LockName, Result, Wait, Who},
 };
 
 /// The lock to acquire: everything about it but the options.

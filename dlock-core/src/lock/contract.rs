@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::{Guard, LockOptions, Member};
-use crate::driver::{Error, Kind, LockName, Result};
+use crate::model::{Error, Kind, LockName, Result};
 
 /// A lock, of any kind and on any store. Object-safe, so that configuration can choose.
 #[async_trait]

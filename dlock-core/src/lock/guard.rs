@@ -7,8 +7,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Locks, LostSignal, Ticket};
 use crate::{
-    driver::{ClaimId, Error, LockName, LostReason, Result, Token},
     engine::{Hold, Stake},
+    model::{ClaimId, Error, LockName, LostReason, Result, Token},
 };
 
 /// A held lock. Dropping it releases the lock in the background; [`release`](Self::release) waits for the answer.

@@ -8,7 +8,7 @@ use super::{
     Acquire, DistributedLock, FairLock, Guard, LockOptions, Locks, Member, Owner, RwLock, TryAcquire,
     acquire::Target,
 };
-use crate::driver::{Kind, LockName, Result};
+use crate::model::{Kind, LockName, Result};
 
 /// The kinds as types, so that a lock's kind stands in its type.
 pub mod kind {

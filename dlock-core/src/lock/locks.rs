@@ -10,8 +10,9 @@ use std::{
 
 use super::{DistributedLock, FairMutex, Lock, LockOptions, Mutex, RwPair, Semaphore};
 use crate::{
-    driver::{Error, Info, Inspect, Kind, LockName, LockState, Result, Store, Who},
+    contract::{Info, Inspect, LockState, Store},
     engine::{Client, Thread},
+    model::{Error, Kind, LockName, Result, Who},
     stores::memory,
 };
 
@@ -41,7 +42,12 @@ impl Locks {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let client = Client::new(id, store);
-        Self { client: Arc::new(client), defaults: LockOptions::new(), who: Who::here(), thread: None }
+        Self {
+            client: Arc::new(client),
+            defaults: LockOptions::new(),
+            who: Who::this_process(),
+            thread: None,
+        }
     }
 
     /// A client on a thread of its own: it is connected there, and its connection and its keepers live there.
@@ -92,7 +98,7 @@ impl Locks {
         self
     }
 
-    /// The same client under another name than [this process](Who::here): what `inspect` shows of those who hold or wait.
+    /// The same client under another name than [this process](Who::this_process): what `inspect` shows of those who hold or wait.
     #[must_use]
     pub fn with_who(mut self, who: Who) -> Self {
         self.who = who;

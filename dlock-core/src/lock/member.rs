@@ -5,8 +5,8 @@ use tokio::sync::oneshot;
 
 use super::{Guard, LockOptions, acquire::Target};
 use crate::{
-    driver::{Kind, Result, Wait},
     engine::{Joint, Keeper, Outcome, Stake},
+    model::{Kind, Result, Wait},
 };
 
 /// What a [`MultiLock`](crate::MultiLock) must know of a member to take it together with others of the same client, in one
@@ -27,14 +27,14 @@ impl Member {
     /// beside others, or it has an owner, who may hold it already.
     pub(super) fn of(target: &Target) -> Option<Self> {
         let waits_for_everybody = matches!(target.kind, Kind::Mutex | Kind::Fair | Kind::Write);
-        let is_able = target.locks.info().together > 1 && waits_for_everybody && target.owner.is_none();
+        let is_able = target.locks.info().locks_per_step > 1 && waits_for_everybody && target.owner.is_none();
         is_able.then(|| Self(target.clone()))
     }
 
     /// Whether a request for these members may ask for this one as well: it is of the same client, and its name is another.
     pub(super) fn fits(&self, members: &[&Self]) -> bool {
         let client = |member: &Self| member.0.locks.client().id;
-        members.len() < self.0.locks.info().together
+        members.len() < self.0.locks.info().locks_per_step
             && members.iter().all(|member| client(member) == client(self) && member.0.name != self.0.name)
     }
 

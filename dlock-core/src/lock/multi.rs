@@ -11,12 +11,12 @@ use tokio::{
 };
 
 use super::{DistributedLock, Guard, LockOptions, Member, guard::release_all, member::Tried};
-use crate::driver::{Error, Kind, LockName, Result, Wait};
+use crate::model::{Error, Kind, LockName, Result, Wait};
 
 /// Several locks as one: of any names, kinds and stores. A call gets all of them or none, with one deadline.
 ///
 /// First it asks all members at once; on one connection that takes one round trip. The exclusive members of one client are
-/// one request if the store can grant several locks in one step ([`Info::together`](crate::driver::Info::together)), as etcd
+/// one request if the store can grant several locks in one step ([`Info::locks_per_step`](crate::driver::Info::locks_per_step)), as etcd
 /// can; members with an [`Owner`](crate::Owner) are always asked one by one. If a member is busy, it waits for that one.
 /// Meanwhile it holds only members that come before the busy one in an order that all MultiLocks share (store, then
 /// name). So two MultiLocks never deadlock, and nothing is held that need not be.

@@ -3,8 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    driver::{Error, Info, Result, Wait, Who, duration::text},
+    contract::Info,
     engine::{Cadence, Terms},
+    model::{Error, Result, Wait, Who, duration::text},
 };
 
 /// How to hold a lock and how long to wait for it. What is not set here is taken from the client's

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::sync::Mutex;
 
-use crate::{driver::LockName, engine::Hold};
+use crate::{engine::Hold, model::LockName};
 
 /// Who may re-enter: the analogue of a thread id, as a value you pass on.
 ///

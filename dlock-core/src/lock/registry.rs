@@ -2,7 +2,9 @@
 
 use super::Locks;
 use crate::{
-    driver::{Connecting, Driver, Error, Result, Store, StoreUrl, Who},
+    contract::Store,
+    kit::{ConnectFuture, Driver, StoreUrl},
+    model::{Error, Result, Who},
     stores::memory,
 };
 
@@ -101,7 +103,7 @@ impl Registry {
         self.driver(&url)?(url).await
     }
 
-    fn driver(&self, url: &StoreUrl) -> Result<fn(StoreUrl) -> Connecting> {
+    fn driver(&self, url: &StoreUrl) -> Result<fn(StoreUrl) -> ConnectFuture> {
         let knows = |driver: &&Driver| driver.schemes.contains(&url.scheme());
         if let Some(driver) = self.drivers.iter().find(knows) {
             return Ok(driver.connect);

@@ -6,8 +6,11 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 use tokio::sync::oneshot;
 
 use super::{Guard, Locks};
-use crate::driver::{ClaimId, Error, Kind, LockName, Request, Result, Token};
 use crate::engine::Keeper;
+use crate::{
+    contract::Request,
+    model::{ClaimId, Error, Kind, LockName, Result, Token},
+};
 
 /// A hold without a guard: who has the ticket can [take the lock back](Locks::resume) or [release](Locks::release) it, also
 /// in another process and on another host.
@@ -38,13 +41,13 @@ pub struct Ticket {
     limit: NonZeroU32,
     id: ClaimId,
     token: Option<Token>,
-    mark: Option<Arc<str>>,
+    locator: Option<Arc<str>>,
 }
 
 impl Ticket {
     pub(super) fn new(request: Request, token: Option<Token>) -> Self {
-        let Request { name, kind, limit, id, mark, .. } = request;
-        Self { name, kind, limit, id, token, mark }
+        let Request { name, kind, limit, id, locator, .. } = request;
+        Self { name, kind, limit, id, token, locator }
     }
 
     /// The lock's name.
@@ -76,16 +79,16 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'
 
 impl fmt::Display for Ticket {
     /// One word: `dlock1:mutex:1795263356424233:6d5e…:invoice/42`. A permit has its limit behind the kind, and the id may have
-    /// a mark behind it.
+    /// a locator behind it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, kind, limit, id, token, mark } = self;
+        let Self { name, kind, limit, id, token, locator } = self;
         write!(f, "{FORM}:{kind}")?;
         if *kind == Kind::Permit {
             write!(f, "/{limit}")?;
         }
         write!(f, ":{}:{id}", token.map_or(0, Token::get))?;
-        if let Some(mark) = mark {
-            write!(f, "+{mark}")?;
+        if let Some(locator) = locator {
+            write!(f, "+{locator}")?;
         }
         write!(f, ":{}", utf8_percent_encode(name.as_str(), ESCAPED))
     }
@@ -108,14 +111,14 @@ impl FromStr for Ticket {
             return Err(wrong("it is of another version of dlock, or of something else"));
         }
         let (kind, limit) = kind.split_once('/').unwrap_or((kind, "1"));
-        let kind = Kind::from_word(kind).ok_or_else(|| wrong("its kind of lock is not known"))?;
+        let kind = Kind::from_name(kind).ok_or_else(|| wrong("its kind of lock is not known"))?;
         let limit = limit.parse().map_err(|_| wrong("its limit is no number"))?;
         let token: u64 = token.parse().map_err(|_| wrong("its token is no number"))?;
-        let (id, mark) = id.split_once('+').map_or((id, None), |(id, mark)| (id, Some(mark.into())));
+        let (id, locator) = id.split_once('+').map_or((id, None), |(id, locator)| (id, Some(locator.into())));
         let id = id.parse().map_err(|_| wrong("its id is damaged"))?;
         let name = percent_decode_str(name).decode_utf8().map_err(|_| wrong("its name is not UTF-8"))?;
         let name = LockName::new(name)?;
-        Ok(Self { name, kind, limit, id, token: Token::new(token), mark })
+        Ok(Self { name, kind, limit, id, token: Token::new(token), locator })
     }
 }
 
@@ -149,7 +152,7 @@ impl Locks {
         let (locks, id, ticket) = (self.as_on_thread(), ticket.id, ticket.clone());
         let resumed = async move {
             let (reply, answer) = oneshot::channel();
-            let heir = ClaimId::of(&locks.defaults().who(locks.who())?);
+            let heir = ClaimId::random_for(&locks.defaults().who(locks.who())?);
             locks.keeper_of(&ticket, heir)?.start_to_resume(ticket.id, ticket.token, reply);
             let stake = answer.await.unwrap_or_else(|_| Err(locks.client().keeper_ended()))?;
             stake.ok_or_else(|| locks.client().keeper_ended())
@@ -187,9 +190,9 @@ impl Locks {
         info.check_kind(ticket.kind)?;
         info.check_detach(*info.leases.start())?;
         client.check(&ticket.name)?;
-        let Ticket { name, kind, limit, mark, .. } = ticket.clone();
+        let Ticket { name, kind, limit, locator, .. } = ticket.clone();
         let (terms, who) = (defaults.terms(info), defaults.who(self.who())?);
-        let request = Request::by(who, name, kind, terms.ttl).limit(limit).id(id).mark(mark);
+        let request = Request::by(who, name, kind, terms.ttl).limit(limit).id(id).locator(locator);
         Ok(Keeper::new(client, request, terms, None))
     }
 }
@@ -212,12 +215,12 @@ mod tests {
             kind in prop::sample::select(Kind::ALL),
             limit in 1u32..,
             token: u64,
-            mark in prop::option::of("[0-9a-z.]{1,9}"),
+            locator in prop::option::of("[0-9a-z.]{1,9}"),
         ) {
             let name = LockName::new(name).expect("legal");
             let limit = if kind == Kind::Permit { NonZeroU32::new(limit).expect("not zero") } else { NonZeroU32::MIN };
-            let mark = mark.map(Into::into);
-            let ticket = Ticket { name, kind, limit, id: ClaimId::random(), token: Token::new(token), mark };
+            let locator = locator.map(Into::into);
+            let ticket = Ticket { name, kind, limit, id: ClaimId::random(), token: Token::new(token), locator };
             let text = ticket.to_string();
             prop_assert!(text.chars().all(|c| c.is_ascii_graphic() && !"'\"$`\\;&|<>*?()[]{}".contains(c)), "{text}");
             prop_assert_eq!(text.parse::<Ticket>().expect("its own text"), ticket);
@@ -291,7 +294,7 @@ mod tests {
         assert!(matches!(released, Err(Error::Lost { .. })), "released under its holder: {released:?}");
         for told in [released.unwrap_err(), refused.into_iter().next().unwrap().unwrap_err()] {
             let text = told.to_string();
-            let causes = ["time is over", "was released", "taken it over"];
+            let causes = ["expired", "was released", "taken over"];
             assert!(causes.iter().all(|cause| text.contains(cause)), "{text}");
         }
         tokio::time::sleep(TEN).await;

@@ -12,10 +12,13 @@ use std::{
 use async_trait::async_trait;
 use tokio::sync::Notify;
 
-use crate::driver::{
-    Attempt, Backend, Claim, ClaimId, Contender, Driver, Entry, Error, Grant, Info, Inspect, Kind, LockName,
-    LockState, Moment, Release, Renewal, Request, Result, Resumption, Store, StoreUrl, Together, Token, Turn,
-    Wait, Who, turn, watched, watchers,
+use crate::{
+    contract::{
+        Attempt, AttemptAll, Backend, Claim, Contender, Entry, Grant, Info, Inspect, LockState, Release,
+        Renewal, Request, Resumption, Store, Turn, turn, watched, watchers,
+    },
+    kit::{Driver, Moment, StoreUrl},
+    model::{ClaimId, Error, Kind, LockName, Result, Token, Wait, Who},
 };
 
 /// `memory:` and `memory:NAME`: one store per name and process.
@@ -63,7 +66,7 @@ impl MemoryBackend {
             .kinds(&[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind::Permit])
             .tokens(true)
             .detaches(true)
-            .together(usize::MAX)
+            .locks_per_step(usize::MAX)
             .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write]);
         Self { space: Arc::new(Mutex::new(Shelf { last: floor(), queues: BTreeMap::new() })), info }
     }
@@ -104,12 +107,12 @@ impl Backend for MemoryBackend {
         Box::new(MemoryClaim::new(&self.space, request))
     }
 
-    async fn attempt_all(&self, requests: Vec<Request>) -> Result<Together> {
+    async fn attempt_all(&self, requests: Vec<Request>) -> Result<AttemptAll> {
         let (mut shelf, now) = (self.shelf(), Moment::now());
         for (at, request) in requests.iter().enumerate() {
             shelf.bury(&request.name, now);
             if shelf.blocks(&request.name, request.entry()) {
-                return Ok(Together::Busy(at));
+                return Ok(AttemptAll::Busy(at));
             }
         }
         let granted = requests.into_iter().map(|request| {
@@ -118,7 +121,7 @@ impl Backend for MemoryBackend {
             let grant = Grant { token, valid_for: claim.request.ttl };
             (Box::new(claim) as Box<dyn Claim>, grant)
         });
-        Ok(Together::Granted(granted.collect()))
+        Ok(AttemptAll::Granted(granted.collect()))
     }
 }
 

@@ -10,7 +10,10 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use tokio_util::task::TaskTracker;
 
-use crate::driver::{Backend, Claim, Error, Info, Kind, Request, Result, Store};
+use crate::{
+    contract::{Backend, Claim, Info, Request, Store},
+    model::{Error, Kind, Result},
+};
 use claim::RedLockClaim;
 
 /// Several independent stores as one backend: a lock is held if a majority of them holds it. Survives the loss of a
@@ -89,7 +92,7 @@ impl RedLock {
         let shortest_lease = infos().map(|info| *info.leases.start()).max().unwrap_or_default();
         let longest_lease = infos().map(|info| *info.leases.end()).min().unwrap_or_default();
         let identity = format!("redlock:{}", identities.join(","));
-        let info = Info::new("redlock", identity).kinds(kinds).instead(INSTEAD).ttl(least..=most);
+        let info = Info::new("redlock", identity).kinds(kinds).alternatives(INSTEAD).ttl(least..=most);
         let info = info.detaches(infos().all(|info| info.detaches));
         // Each attempt asks every member once, so the tightest bound holds for all.
         let attempts = infos().map(|info| info.attempts_in_flight).min().unwrap_or(1);

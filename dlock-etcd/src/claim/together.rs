@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dlock_core::{
     ClaimId, Error, Result,
-    driver::{Claim, Request, Together},
+    driver::{AttemptAll, Claim, Request},
 };
 use etcd_client::{Txn, TxnResponse};
 
@@ -23,14 +23,14 @@ pub(crate) const MOST_TOGETHER: usize = 64;
 ///
 /// # Errors
 /// What became of them is unknown. A claim with the same id then finds its key, or deletes it.
-pub(crate) async fn attempt_all(client: &Arc<Client>, requests: Vec<Request>) -> Result<Together> {
+pub(crate) async fn attempt_all(client: &Arc<Client>, requests: Vec<Request>) -> Result<AttemptAll> {
     let claims = requests.into_iter().map(|request| EtcdClaim::new(Arc::clone(client), request));
     let claims = claims.map(|claim| Ok((claim.keys()?, claim))).collect::<Result<Vec<_>>>()?;
     let bound = claims.iter().map(|(_, claim)| claim.bound()).min().unwrap_or_default();
     EtcdClaim::bounded(bound, ask(client, claims)).await
 }
 
-async fn ask(client: &Client, claims: Vec<(Keys, EtcdClaim)>) -> Result<Together> {
+async fn ask(client: &Client, claims: Vec<(Keys, EtcdClaim)>) -> Result<AttemptAll> {
     client.keep_running();
     let lease = client.session.lease().await?;
     if !claims.iter().all(|(keys, claim)| claim.touch(keys)) {
@@ -48,7 +48,7 @@ async fn ask(client: &Client, claims: Vec<(Keys, EtcdClaim)>) -> Result<Together
     }
     let firsts: Vec<_> = queue::ranges(&answer).into_iter().map(|mut range| range.pop()).collect();
     if firsts.len() != claims.len() {
-        return Err(STORE.garbled("an attempt at several locks"));
+        return Err(STORE.unexpected_reply("an attempt at several locks"));
     }
     // The keys are there if the request was sent twice, and the first one did it. Each key is then the first of its lock, because
     // there was no other when it was made.
@@ -60,7 +60,7 @@ async fn ask(client: &Client, claims: Vec<(Keys, EtcdClaim)>) -> Result<Together
     match firsts.iter().position(Option::is_some) {
         Some(busy) if ours.is_empty() => {
             ids.iter().for_each(|id| client.session.leave(*id));
-            Ok(Together::Busy(busy))
+            Ok(AttemptAll::Busy(busy))
         }
         _ if ours.len() == claims.len() && ours.iter().all(|own| own.lease() == lease.id) => {
             Ok(granted(claims, lease, |at| ours[at].create_revision()))
@@ -92,11 +92,11 @@ async fn enter(client: &Client, ids: &[ClaimId], txn: Txn, lease: Lease) -> Resu
 }
 
 /// The claims hold. `revision` tells the create revision of the key at this place.
-fn granted(claims: Vec<(Keys, EtcdClaim)>, lease: Lease, revision: impl Fn(usize) -> i64) -> Together {
+fn granted(claims: Vec<(Keys, EtcdClaim)>, lease: Lease, revision: impl Fn(usize) -> i64) -> AttemptAll {
     let holds = claims.into_iter().enumerate().map(|(at, (keys, mut claim))| {
         claim.place = Some(Place { lease: Some(lease.id), revision: revision(at) });
         let grant = claim.granted(&keys, lease);
         (Box::new(claim) as Box<dyn Claim>, grant)
     });
-    Together::Granted(holds.collect())
+    AttemptAll::Granted(holds.collect())
 }

@@ -87,7 +87,7 @@ impl Held {
         if is_first {
             self.stirred.notify_one();
         }
-        let seat = seats.sit(event(number), None, Kind::Mutex);
+        let seat = seats.join_without_subscription(event(number), None, Kind::Mutex);
         Hold { held: Arc::clone(self), number, seat }
     }
 
@@ -174,7 +174,7 @@ pub(crate) fn event(number: u64) -> String {
 impl Hold {
     /// Ends when the key may be gone.
     pub(crate) async fn changed(&self) {
-        self.seat.rung().await;
+        self.seat.notified().await;
     }
 
     /// Whether the key is certainly there without asking the server.

@@ -13,7 +13,7 @@ use std::{
 
 use dlock_core::{
     ClaimId, Error, Result,
-    driver::{Moment, Reaper, Retold},
+    driver::{Moment, Reaper, SharedError},
 };
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use tokio::sync::Notify;
@@ -67,7 +67,7 @@ pub(crate) struct Session {
     gate: tokio::sync::Mutex<()>,
     /// How many requests to the server have failed, and the last failure.
     failed: AtomicU64,
-    last: Mutex<Option<Retold>>,
+    last: Mutex<Option<SharedError>>,
     reaper: Reaper,
     /// The claims that may have to be deleted.
     known: Mutex<HashMap<ClaimId, Known>>,
@@ -147,7 +147,7 @@ impl Session {
         }
         let asked = self.ask().await;
         if let Err(error) = &asked {
-            *lock(&self.last) = Some(STORE.retell(error));
+            *lock(&self.last) = Some(STORE.share(error));
             self.failed.fetch_add(1, Relaxed);
         }
         asked
@@ -296,7 +296,7 @@ impl Session {
     /// have changed. `is_late` if the last time failed: the reaper names no time for a claim that is overdue already.
     pub(crate) fn plan(&self, is_late: bool) -> Option<Moment> {
         let due = lock(&self.lease).filter(|_| !self.is_closed.load(Relaxed)).map(|lease| lease.due());
-        let next = match (due, self.reaper.next()) {
+        let next = match (due, self.reaper.next_deadline()) {
             (Some(due), Some(overdue)) => Some(due.min(overdue)),
             (due, overdue) => due.or(overdue),
         };

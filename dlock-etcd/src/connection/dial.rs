@@ -66,7 +66,7 @@ impl Dial {
                 Some(ca) => tls.ca_certificate(Certificate::from_pem(ca)),
                 None => tls.with_native_roots(),
             };
-            if let Some((certificate, key)) = pems.own {
+            if let Some((certificate, key)) = pems.client_cert {
                 tls = tls.identity(Identity::from_pem(certificate, key));
             }
             options = options.with_tls(tls);
@@ -81,7 +81,7 @@ impl Dial {
     }
 
     async fn member(&self, address: &Address) -> Result<Etcd> {
-        let options = self.options().map_err(|error| STORE.not_now(&error))?;
+        let options = self.options().map_err(|error| STORE.as_transient(&error))?;
         let scheme = if self.config.tls.is_some() { "https" } else { "http" };
         let etcd = Etcd::connect([format!("{scheme}://{address}")], Some(options));
         let etcd = etcd.await.map_err(error::explain)?;
@@ -102,11 +102,11 @@ impl Connect for Dial {
         let mut last = None;
         for _ in hosts {
             let host = &hosts[self.next.fetch_add(1, Relaxed) % hosts.len()];
-            match STORE.in_time(share, self.member(host)).await {
+            match STORE.with_timeout(share, self.member(host)).await {
                 Ok(etcd) => return Ok(etcd),
                 // Another member would refuse, too.
-                Err(error @ Error::Refused { .. }) => return Err(STORE.at(host, error)),
-                Err(error) => last = Some(STORE.at(host, error)),
+                Err(error @ Error::Refused { .. }) => return Err(STORE.at_host(host, error)),
+                Err(error) => last = Some(STORE.at_host(host, error)),
             }
         }
         Err(last.unwrap_or_else(|| STORE.refused("the URL names no member")))

@@ -2,20 +2,20 @@
 
 use std::future::pending;
 
-use dlock_core::{Error, driver::Pace};
+use dlock_core::{Error, driver::Backoff};
 use tokio::time::sleep_until;
 
 use crate::client::Session;
 
 /// Does them without an end.
 pub(super) async fn stay_alive(session: &Session) {
-    let mut pace = Pace::calm();
+    let mut backoff = Backoff::background();
     let mut is_late = false;
     loop {
         let next = session.plan(is_late);
         let wait = async {
             match next {
-                Some(next) => sleep_until(next.instant().max(pace.next())).await,
+                Some(next) => sleep_until(next.instant().max(backoff.next_attempt())).await,
                 None => pending().await,
             }
         };
@@ -23,12 +23,12 @@ pub(super) async fn stay_alive(session: &Session) {
             () = session.knocked() => continue,
             () = wait => {}
         }
-        pace.note_attempt();
+        backoff.note_attempt();
         let told = session.do_duties().await;
         // After a refusal it is time enough with the next sign of life.
         is_late = told.as_ref().is_err_and(Error::is_transient);
         if told.is_ok() {
-            pace.note_answer();
+            backoff.note_answer();
         }
     }
 }

@@ -8,7 +8,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use dlock_core::{
     Error,
-    driver::{EventSource, Listener, Pace, Wake},
+    driver::{Backoff, EventSource, Listener, Wake},
 };
 use tokio::time::{Instant, sleep_until};
 
@@ -47,28 +47,28 @@ impl Listening {
     }
 
     async fn hear_of_keys(&mut self, seats: &Listener) {
-        let mut pace = Pace::calm();
+        let mut backoff = Backoff::background();
         loop {
-            while !seats.is_stirred() && !self.held.is_stirred() {
+            while !seats.has_changes() && !self.held.is_stirred() {
                 tokio::select! {
-                    is_open = seats.stirred() => if !is_open { return },
+                    is_open = seats.has_work() => if !is_open { return },
                     () = self.held.stirred() => {}
                 }
             }
-            sleep_until(pace.next()).await;
-            pace.note_attempt();
-            let End::Stream(error) = self.hear_on_one_stream(seats, &mut pace).await else { return };
-            seats.mark_all_ended();
+            sleep_until(backoff.next_attempt()).await;
+            backoff.note_attempt();
+            let End::Stream(error) = self.hear_on_one_stream(seats, &mut backoff).await else { return };
+            seats.mark_disconnected();
             self.held.mark_all_missed();
-            // After `mark_all_ended`, or a waiter that waits for its watch would not see the refusal.
+            // After `mark_disconnected`, or a waiter that waits for its watch would not see the refusal.
             if let Some(error) = error.filter(|error| !error.is_transient()) {
-                seats.refuse(STORE.retell(&error));
+                seats.refuse(STORE.share(&error));
             }
         }
     }
 
     /// Opens a stream, and listens until it breaks or requests go through a newer connection.
-    async fn hear_on_one_stream(&mut self, seats: &Listener, pace: &mut Pace) -> End {
+    async fn hear_on_one_stream(&mut self, seats: &Listener, backoff: &mut Backoff) -> End {
         let mut stream = match Stream::new(&self.connection).await {
             Ok(stream) => stream,
             Err(error) => return End::Stream(Some(error)),
@@ -83,7 +83,7 @@ impl Listening {
                 return End::Stream(Some(error));
             }
             let told = tokio::select! {
-                is_open = seats.stirred() => {
+                is_open = seats.has_work() => {
                     if !is_open {
                         return End::Client;
                     }
@@ -105,7 +105,7 @@ impl Listening {
             };
             match told {
                 Ok(told) => {
-                    pace.note_answer();
+                    backoff.note_answer();
                     self.connection.note_answer();
                     let Err(refused) = stream.hear(&told, seats, &self.held) else { continue };
                     let Some(target) = refused.target.filter(|_| !refused.error.is_transient()) else {

@@ -7,7 +7,7 @@ use std::{
 
 use dlock_core::{
     Error, Result,
-    driver::{Listener, Live, Wake},
+    driver::{Listener, LiveConnection, Wake},
 };
 use etcd_client::{
     Client as Etcd, Error as EtcdError, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse,
@@ -44,7 +44,7 @@ enum Ask {
 
 pub(super) struct Stream<'a> {
     connection: &'a Connection,
-    live: Live<Etcd>,
+    live: LiveConnection<Etcd>,
     /// Opened with the first watch.
     open: Option<(WatchRequestSender, WatchResponseStream)>,
     asks: VecDeque<Ask>,
@@ -74,7 +74,7 @@ impl<'a> Stream<'a> {
 
     /// Watches the keys that somebody has begun to wait for, and leaves those that nobody waits for any more.
     pub(super) fn order_events(&mut self, seats: &Listener) {
-        let (come, gone) = seats.take(usize::MAX, &HashSet::new());
+        let (come, gone) = seats.take_changes(usize::MAX, &HashSet::new());
         gone.into_iter().for_each(|key| self.leave(Target::Event(key)));
         for key in come {
             self.leave(Target::Event(key.clone()));
@@ -126,7 +126,7 @@ impl<'a> Stream<'a> {
         let opening = async {
             etcd.watch(key, Some(options)).await.map_err(|error| self.connection.judge(&self.live, error))
         };
-        self.open = Some(STORE.in_time(self.connection.limit(), opening).await?.split());
+        self.open = Some(STORE.with_timeout(self.connection.limit(), opening).await?.split());
         self.sent.push_back(id);
         Ok(())
     }
@@ -180,13 +180,13 @@ impl<'a> Stream<'a> {
             self.targets.remove(&told.watch_id());
             self.ids.remove(&target);
             match target {
-                Target::Event(key) => seats.mark_missed(&key),
+                Target::Event(key) => seats.mark_interrupted(&key),
                 Target::Held(number) => held.mark_missed(number),
             }
             return Ok(());
         }
         match &target {
-            Target::Event(key) if told.created() => seats.mark_heard(std::slice::from_ref(key)),
+            Target::Event(key) if told.created() => seats.mark_subscribed(std::slice::from_ref(key)),
             Target::Held(number) if told.created() => {
                 let revision = told.header().map_or(0, etcd_client::ResponseHeader::revision);
                 held.mark_heard(*number, revision);
@@ -223,7 +223,7 @@ impl<'a> Stream<'a> {
                 .map_err(|error| self.connection.judge(&self.live, error))
         };
         // If the password has changed, the connection is given up, and the next one reads the password again.
-        let _ = STORE.in_time(self.connection.limit(), again).await;
+        let _ = STORE.with_timeout(self.connection.limit(), again).await;
     }
 }
 

@@ -1,4 +1,4 @@
-//! Makes sessions, to the first of the hosts that takes writes.
+//! Opens sessions, on the first of the hosts that accepts writes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,89 +7,93 @@ use dlock_core::{
     driver::{Address, Connect},
 };
 use sqlx::{
-    AssertSqlSafe, ConnectOptions as _, Row as _,
+    AssertSqlSafe, ConnectOptions as _,
     mysql::{MySqlConnectOptions, MySqlConnection, MySqlSslMode},
 };
 
-use super::{Calls, Line};
 use crate::{
     config::MysqlConfig,
     error::{self, STORE},
-    sql::{NOTHING, PREPARE},
+    session::{CallCount, Session},
+    sql::{NO_LOCK, PREPARE, column, flag},
 };
 
-/// No call has more bytes: renewals of 500 claims have 38 000, and an attempt of the longest name 20 000.
+/// Maximum size of a call in bytes. Renewals of 500 claims have 38 000 bytes, and an attempt with
+/// the longest name has 20 000.
 const LONGEST_CALL: u64 = 64 * 1024;
 
-/// Knows how to reach a server that takes writes. Files of certificates and passwords are read for each session, because they are
-/// replaced before they expire.
+/// Connects to a server that accepts writes. Reads the files of certificates and passwords for
+/// each session, because they are replaced before they expire.
 pub(crate) struct Dial {
-    pub(super) config: MysqlConfig,
-    calls: Calls,
+    config: MysqlConfig,
+    calls: CallCount,
 }
 
 impl Dial {
     /// # Errors
-    /// For a file that cannot be read now. If a file cannot be read later, perhaps because it is just being replaced, the store is
-    /// unavailable for that long.
+    /// For a file that cannot be read now. If a file cannot be read later, perhaps because it is
+    /// being replaced, the store is unavailable until it can.
     pub(crate) fn new(config: MysqlConfig) -> Result<Self> {
-        let dial = Self { config, calls: Calls::default() };
+        let dial = Self { config, calls: CallCount::default() };
         dial.options(None)?;
         Ok(dial)
     }
 
-    /// How many calls the sessions have that were made for calls.
-    pub(super) fn calls(&self) -> Calls {
+    /// Returns the count of calls that use the sessions of this dial, shared by all of them.
+    pub(super) fn calls(&self) -> CallCount {
         Arc::clone(&self.calls)
     }
 
-    /// How long a call may take.
-    pub(crate) fn limit(&self) -> Duration {
+    /// Returns the time limit of a call.
+    pub(crate) fn timeout(&self) -> Duration {
         self.config.timeout
     }
 
-    /// A new session, and the server's number of it. With a tag it has the named lock of that name, as a literal, for its life.
+    /// Opens a session, and returns it with the server's connection id. With a `tag`, the session
+    /// owns the named lock of that name for its whole life. The tag is an SQL literal.
     ///
     /// # Errors
-    /// Those of the last host, if none takes writes.
+    /// If no host accepts writes, returns the error of the last host that refused for good or is
+    /// read-only. If there is no such host, returns the error of the first host.
     pub(crate) async fn session(&self, tag: Option<&str>) -> Result<(MySqlConnection, u64)> {
-        let prepare =
-            PREPARE.with(&[("tag", &tag.map_or(NOTHING.to_owned(), |tag| format!("GET_LOCK({tag}, 0)")))]);
+        let take_tag = tag.map_or(NO_LOCK.to_owned(), |tag| format!("GET_LOCK({tag}, 0)"));
+        let prepare = PREPARE.with(&[("tag", &take_tag)]);
         let hosts: Vec<_> = self.config.hosts.iter().map(Some).collect();
         let hosts = if hosts.is_empty() { vec![None] } else { hosts };
-        let share = self.config.timeout / u32::try_from(hosts.len()).unwrap_or(u32::MAX);
-        let mut failed = None;
+        let time_for_each = self.config.timeout / u32::try_from(hosts.len()).unwrap_or(u32::MAX);
+        let mut failure = None;
         for host in hosts {
-            match STORE.in_time(share, self.session_of(host, &prepare)).await {
+            match STORE.with_timeout(time_for_each, self.session_on(host, &prepare)).await {
                 Ok(session) => return Ok(session),
-                // A host that says what is wrong with the URL or the user tells more than one that is away.
+                // A host that names a fault of the URL or the user says more than an unreachable
+                // one.
                 Err(error) => {
                     let error = match host {
-                        Some(host) => STORE.at(host, error),
+                        Some(host) => STORE.at_host(host, error),
                         None => error,
                     };
-                    if failed.as_ref().is_none_or(|_| !error.is_transient() || error::is_read_only(&error)) {
-                        failed = Some(error);
+                    if failure.as_ref().is_none_or(|_| !error.is_transient() || error::is_read_only(&error)) {
+                        failure = Some(error);
                     }
                 }
             }
         }
-        Err(failed.unwrap_or_else(|| STORE.unavailable("the URL names no host")))
+        Err(failure.unwrap_or_else(|| STORE.unavailable("the URL names no host")))
     }
 
-    async fn session_of(&self, host: Option<&Address>, prepare: &str) -> Result<(MySqlConnection, u64)> {
-        let options = self.options(host).map_err(|error| STORE.not_now(&error))?;
-        let mut session = options.connect().await.map_err(error::explain)?;
-        let prepared = sqlx::raw_sql(AssertSqlSafe(prepare.to_owned())).fetch_one(&mut session).await;
+    async fn session_on(&self, host: Option<&Address>, prepare: &str) -> Result<(MySqlConnection, u64)> {
+        let options = self.options(host).map_err(|error| STORE.as_transient(&error))?;
+        let mut connection = options.connect().await.map_err(error::explain)?;
+        let prepared = sqlx::raw_sql(AssertSqlSafe(prepare.to_owned())).fetch_one(&mut connection).await;
         let row = prepared.map_err(error::explain)?;
-        if row.try_get_unchecked::<u64, _>(1).map_err(error::explain)? < LONGEST_CALL {
+        if column::<u64>(&row, "max_packet")? < LONGEST_CALL {
             return Err(STORE.refused(error::SMALL_PACKET));
         }
-        if row.try_get_unchecked::<i64, _>(0).map_err(error::explain)? != 0 {
-            return Err(STORE.unwritable("the server is read-only: a replica, or one that somebody made so"));
+        if flag(&row, "is_read_only")? {
+            return Err(STORE.unwritable(error::READ_ONLY));
         }
-        let id = row.try_get_unchecked(2).map_err(error::explain)?;
-        Ok((session, id))
+        let id = column(&row, "session")?;
+        Ok((connection, id))
     }
 
     fn options(&self, host: Option<&Address>) -> Result<MySqlConnectOptions> {
@@ -109,13 +113,13 @@ impl Dial {
         }
         if let Some(password) = &login.password {
             let password = password.read()?;
-            // An empty one would be sent as a password, and the server wants none of a user without one.
+            // An empty password would be sent, and the server refuses it for a user who has none.
             if !password.is_empty() {
                 options = options.password(&password);
             }
         }
         let Some(tls) = tls else {
-            // Passwords of newer servers need TLS, whoever the server says that it is.
+            // The password methods of newer servers need TLS, even without a checked certificate.
             let mode = if self.config.is_plain { MySqlSslMode::Disabled } else { MySqlSslMode::Preferred };
             return Ok(options.ssl_mode(mode));
         };
@@ -124,7 +128,7 @@ impl Dial {
         if let Some(ca) = pems.ca {
             options = options.ssl_ca_from_pem(ca);
         }
-        if let Some((cert, key)) = pems.own {
+        if let Some((cert, key)) = pems.client_cert {
             options = options.ssl_client_cert_from_pem(cert).ssl_client_key_from_pem(key);
         }
         Ok(options)
@@ -132,9 +136,9 @@ impl Dial {
 }
 
 impl Connect for Dial {
-    type Connection = Arc<Line>;
+    type Connection = Arc<Session>;
 
-    async fn connect(&self) -> Result<Arc<Line>> {
-        self.session(None).await.map(|(session, id)| Line::new(session, id, self.calls()))
+    async fn connect(&self) -> Result<Arc<Session>> {
+        self.session(None).await.map(|(connection, id)| Session::new(connection, id, self.calls()))
     }
 }

@@ -1,6 +1,6 @@
-//! One claim to a named lock. Over the usual length, so that all calls of a claim are in one file.
+//! One claim to a named lock.
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{future::pending, mem, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
@@ -12,436 +12,479 @@ use sqlx::mysql::MySqlConnection;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
-    Calling, Ended, Known, Named, call,
-    mark::Mark,
-    number,
-    watch::{Asked, Held, rhythm},
+    client::{NamedClient, PendingStatement, SessionId, SessionReply, execute},
+    comment::ClaimComment,
+    watch::{Check, Hold, watch_seconds},
 };
 use crate::{
     error::{self, STORE},
     keys,
-    sql::{Batch, NAMED_KILL, NAMED_RELEASE, NAMED_RENEW, NAMED_STOP, NAMED_TAKE, NAMED_WATCH, literal},
+    sql::{
+        Batch, NAMED_KILL, NAMED_RELEASE, NAMED_RENEW, NAMED_STOP, NAMED_TAKE, NAMED_WATCH, column, expect,
+        flag, literal,
+    },
 };
 
-/// How long the server lets a session wait, in seconds. Both servers take it.
-const FOR_EVER: u32 = 31_536_000;
+/// Time for which the server lets a session wait, in seconds: one year. Both servers accept it.
+const LONGEST_WAIT: u32 = 31_536_000;
 
-/// Longest time for which a session may be silent that has just got the lock it waited for. Its client answers at once; a session whose
-/// client has vanished holds up the next waiter for no longer.
+/// Maximum silence of a session that has just been granted the lock it waited for. Its client sends
+/// the next statement at once. A session whose client has vanished delays the next waiter for no
+/// longer than this.
 const FIRST_SILENCE: Duration = Duration::from_secs(2);
 
-/// Time for the answer of a session that the server has ended to arrive, before its connection counts as broken.
-const FAREWELL: Duration = Duration::from_millis(200);
+/// Time for the last reply of a session that the server has ended to arrive. Afterwards its
+/// connection counts as broken.
+const LAST_REPLY: Duration = Duration::from_millis(200);
 
-/// How long a session may take that was told to end what it is at.
-const STOP: Duration = Duration::from_millis(500);
+/// Time limit for a session to reply after its statement was killed.
+const STOP_TIMEOUT: Duration = Duration::from_millis(500);
 
-pub(crate) struct NamedClaim {
-    named: Arc<Named>,
+pub(super) struct NamedClaim {
+    client: Arc<NamedClient>,
     request: Request,
     state: State,
-    /// What is known of the session that it was with last.
-    known: Known,
+    /// Identifies the session that the claim used last.
+    session: SessionId,
 }
 
+#[derive(Default)]
 enum State {
-    /// Nothing is on the server.
-    Outside,
+    /// The server knows nothing of the claim.
+    #[default]
+    Idle,
     /// The session waits for the lock.
-    Waits(Calling),
-    /// The wait has ended.
-    Called(Ended),
-    /// The session has the lock, and does nothing.
-    Holds(Held, MySqlConnection),
-    /// The session has the lock, and is watched, or has not answered yet whether it lives.
-    Asked(Held, Asked),
-    /// The session had the lock, and has answered. With when it was asked.
-    Told(Held, Ended, Moment),
-    /// The session may have the lock, and nobody has it here: it was given up, or whoever had it is gone.
-    GivenUp,
-    /// The session has lost the lock. Its anchor may be left.
-    Lost(Held),
+    Waiting(PendingStatement),
+    /// The wait has ended, and its reply was not read yet.
+    WaitEnded(SessionReply),
+    /// The session owns the lock, and executes no statement.
+    Acquired(Hold, MySqlConnection),
+    /// The session owns the lock, and executes a watch or a renewal.
+    Checking(Hold, Check),
+    /// The watch or the renewal, which was sent at this time, has ended. Its reply was not read
+    /// yet.
+    Checked(Hold, SessionReply, Moment),
+    /// The claim has no connection to its session. The session may be alive and own the lock.
+    Abandoned,
+    /// The session has lost the lock. The client may still own the anchor.
+    Lost(Hold),
+}
+
+/// The end of a check.
+struct CheckEnd {
+    hold: Hold,
+    reply: SessionReply,
+    sent: Moment,
+    /// Time before the release of the anchor, if the watch waited until then.
+    released: Option<Moment>,
 }
 
 impl NamedClaim {
-    pub(crate) fn new(named: Arc<Named>, request: Request) -> Self {
-        Self { named, request, state: State::Outside, known: Known::default() }
+    pub(super) fn new(client: Arc<NamedClient>, request: Request) -> Self {
+        Self { client, request, state: State::Idle, session: SessionId::default() }
     }
 
-    /// How long one call may take.
-    fn limit(&self) -> Duration {
-        self.named.limit().min(self.request.ttl / 3)
+    /// Returns the time limit of a call about this claim.
+    fn timeout(&self) -> Duration {
+        self.client.timeout().min(self.request.ttl / 3)
     }
 
-    /// The text of a batch about the lock, which waits for so many seconds.
-    fn batch(&self, batch: &Batch, seconds: u32) -> Result<String> {
-        let lock = keys::named_lock(&self.request.name, self.named.names)?;
-        let name = literal(self.request.name.as_str().as_bytes());
+    fn lock_literal(&self) -> Result<String> {
+        Ok(keys::named_literal(&keys::named_lock(&self.request.name, self.client.names)?))
+    }
+
+    /// Returns the text of a batch about the lock. `seconds` is the time for which it waits.
+    fn sql(&self, batch: &Batch, seconds: u32) -> Result<String> {
         let silence = if seconds > 0 { FIRST_SILENCE.min(self.request.ttl) } else { self.request.ttl };
         Ok(batch.with(&[
-            ("lock", &keys::named_literal(&lock)),
-            ("name", &name),
-            ("fence", &self.named.fence),
+            ("lock", &self.lock_literal()?),
+            ("name", &literal(self.request.name.as_str().as_bytes())),
+            ("fence", &self.client.fence),
             ("seconds", &seconds.to_string()),
-            ("patience", &seconds.max(1).to_string()),
+            ("table_wait", &seconds.max(1).to_string()),
             ("silence", &silence.as_millis().div_ceil(1000).to_string()),
-            ("watch", &keys::bell(self.request.id)),
-            ("mark", &Mark::of(&self.request).text()),
-            ("session", &self.known.id.to_string()),
+            ("anchor", &keys::bell_literal(self.request.id)),
+            ("comment", &ClaimComment::of(&self.request).text()),
+            ("session", &self.session.connection_id.to_string()),
         ]))
     }
 
-    /// Asks with a session whether the lock is free. The session is silent for the claim's ttl at most from now on.
-    async fn take(&mut self) -> Result<Attempt> {
-        if let State::GivenUp = self.state {
-            self.give_up().await?;
+    /// Tries to take the lock on an idle session, or on a new one. From then on the session may be
+    /// silent for at most the claim's ttl.
+    async fn take_lock(&mut self) -> Result<Attempt> {
+        if let State::Abandoned = self.state {
+            self.end_session().await?;
         }
-        if let Some((session, known)) = self.named.kept() {
-            match self.take_with(session, known).await {
-                // The server may have ended it while it was kept.
+        if let Some((session, id)) = self.client.take_idle() {
+            match self.take_lock_on(session, id).await {
+                // The server may have ended the session while it was idle.
                 Err(error) if error::ended_session(&error) => {
-                    if let State::GivenUp = self.state {
-                        self.give_up().await?;
+                    if let State::Abandoned = self.state {
+                        self.end_session().await?;
                     }
                 }
-                taken => return taken,
+                result => return result,
             }
         }
-        let (session, known) = self.named.session().await?;
-        match self.take_with(session, known).await {
+        let (session, id) = self.client.open().await?;
+        match self.take_lock_on(session, id).await {
             // The server has lost its data. The next attempt finds new tables.
             Err(error) if error::lacks_tables(&error) => {
-                self.named.connection.prepare().await?;
-                Err(STORE.unavailable("the tables were not there, and have been made again"))
+                self.client.connection.create_tables().await?;
+                Err(STORE.unavailable("the tables were missing, and have been created again"))
             }
-            taken => taken,
+            result => result,
         }
     }
 
-    async fn take_with(&mut self, session: MySqlConnection, known: Known) -> Result<Attempt> {
-        self.known = known;
-        let (batch, sent) = (self.batch(&NAMED_TAKE, 0)?, Moment::now());
-        // Until there is an answer, the session may have the lock.
-        self.state = State::GivenUp;
-        let ended = call(session, batch).await;
-        self.judge(ended, sent).await
+    async fn take_lock_on(&mut self, session: MySqlConnection, id: SessionId) -> Result<Attempt> {
+        self.session = id;
+        let batch = self.sql(&NAMED_TAKE, 0)?;
+        // Until the reply arrives, the session may own the lock.
+        self.state = State::Abandoned;
+        let reply = execute(session, batch).await;
+        self.read_take(reply).await
     }
 
-    /// What a session that asked for the lock was told. One that was told an error may have the lock, and releases it.
-    async fn judge(&mut self, (session, row): Ended, sent: Moment) -> Result<Attempt> {
-        self.state = State::GivenUp;
+    /// Reads the reply to a request for the lock. After an error of the server the session may own
+    /// the lock, and releases it.
+    async fn read_take(&mut self, (session, row): SessionReply) -> Result<Attempt> {
+        self.state = State::Abandoned;
         let (session, row) = match (session, row) {
             (Some(session), Ok(row)) => (session, row),
             (Some(session), Err(error)) => {
-                // If that fails, the session is given up.
-                self.let_go(session).await.ok();
+                // If the release fails, `release_on` ends the session.
+                self.release_on(session).await.ok();
                 return Err(error);
             }
-            (None, row) => return Err(row.err().unwrap_or_else(gone)),
+            (None, row) => return Err(row.err().unwrap_or_else(session_has_ended)),
         };
-        let has_lock = number::<i64>(row.as_ref(), 0)?;
-        self.state = State::Outside;
-        match has_lock {
-            1 if number::<u64>(row.as_ref(), 1)? == 0 => {
-                self.let_go(session).await.ok();
-                Err(STORE.refused(error::FENCE))
-            }
+        let row = expect(row.as_ref(), "a named lock")?;
+        let result: i64 = column(row, "result")?;
+        self.state = State::Idle;
+        match result {
             1 => {
-                let token = Token::new(number(row.as_ref(), 1)?);
-                self.state = State::Holds(Held::new(token, sent), session);
+                let number: u64 = column(row, "token")?;
+                if number == 0 {
+                    self.release_on(session).await.ok();
+                    return Err(STORE.refused(error::INCOMPLETE_FENCE));
+                }
+                let token = Token::new(number);
+                self.state = State::Acquired(Hold::new(token), session);
                 Ok(Attempt::Granted(Grant { token, valid_for: self.request.ttl }))
             }
             0 if self.request.wait == Wait::Never => {
-                self.named.keep(session, self.known.clone());
+                self.client.keep_idle(session, self.session.clone());
                 Ok(Attempt::Busy { retry_in: self.request.ttl })
             }
             0 => {
-                self.state = State::Waits(Box::pin(call(session, self.batch(&NAMED_TAKE, FOR_EVER)?)));
+                let wait = self.sql(&NAMED_TAKE, LONGEST_WAIT)?;
+                self.state = State::Waiting(Box::pin(execute(session, wait)));
                 Ok(Attempt::Busy { retry_in: Duration::MAX })
             }
-            -2 => Err(STORE.refused(error::SWAPPED)),
+            -2 => Err(STORE.refused(error::SWAPPED_SESSIONS)),
             _ => {
-                self.let_go(session).await.ok();
+                self.release_on(session).await.ok();
                 Err(STORE.unavailable("the server ended the wait"))
             }
         }
     }
 
-    /// Asks the session of a holder whether it has the lock still: for how long from now, or `None`. A question whose answer is
-    /// late is waited for again.
-    async fn has_lock(&mut self) -> Result<Option<Duration>> {
-        let until = Instant::now() + self.limit();
+    /// Asks the session of a hold whether it still owns the lock. Returns the time for which the
+    /// hold is valid from now on, or `None` if the lock is lost. A check whose reply is late stays
+    /// in flight, and the next call waits for it.
+    async fn check(&mut self) -> Result<Option<Duration>> {
+        let deadline = Instant::now() + self.timeout();
         loop {
-            let heard = match self.hear(until).await {
-                // Somebody ended what the session was at, and perhaps the session: it is asked again.
-                Err(error) if error::was_interrupted(&error) && Instant::now() < until => continue,
-                heard => heard?,
+            let confirmed = match self.next_confirmation(deadline).await {
+                // A `KILL` ended the statement, and perhaps the session. So the session is asked
+                // again.
+                Err(error) if error::was_interrupted(&error) && Instant::now() < deadline => continue,
+                result => result?,
             };
-            let Some(heard) = heard else { return Ok(None) };
-            // A watch that went on for long tells little of the session's future.
-            if heard.elapsed() <= self.request.ttl / 3 {
-                return Ok(Some(self.request.ttl.saturating_sub(heard.elapsed())));
+            let Some(confirmed) = confirmed else { return Ok(None) };
+            // The end of a watch that was sent long ago leaves little of the ttl. Then the session
+            // is asked again.
+            if confirmed.elapsed() <= self.request.ttl / 3 {
+                return Ok(Some(self.request.ttl.saturating_sub(confirmed.elapsed())));
             }
         }
     }
 
-    /// Waits for the next answer of the session that has the lock: from when on the server counts its silence. `None` if the
-    /// session has ended or is to be ended, or has not got the lock.
-    async fn hear(&mut self, until: Instant) -> Result<Option<Moment>> {
-        let (mut held, (session, row), sent, released) =
-            match std::mem::replace(&mut self.state, State::Outside) {
-                State::Told(held, ended, sent) => (held, ended, sent, None),
-                State::Holds(held, session) => {
-                    let asked = Asked::new(session, self.batch(&NAMED_RENEW, 0)?);
-                    self.answer(held, asked, until).await?
-                }
-                State::Asked(held, asked) => self.answer(held, asked, until).await?,
-                state => {
-                    self.state = state;
-                    return Ok(None);
-                }
-            };
-        // With its session a claim has lost its lock, whatever the server knows of it yet.
+    /// Waits for the next reply of the session that owns the lock. Returns the time from which the
+    /// server counts the session's silence, or `None` if the session has ended or does not own the
+    /// lock.
+    async fn next_confirmation(&mut self, deadline: Instant) -> Result<Option<Moment>> {
+        let end = match mem::take(&mut self.state) {
+            State::Checked(hold, reply, sent) => CheckEnd { hold, reply, sent, released: None },
+            State::Acquired(hold, session) => {
+                let check = Check::new(session, self.sql(&NAMED_RENEW, 0)?);
+                self.finish_check(hold, check, deadline).await?
+            }
+            State::Checking(hold, check) => self.finish_check(hold, check, deadline).await?,
+            state => {
+                self.state = state;
+                return Ok(None);
+            }
+        };
+        let CheckEnd { mut hold, reply: (session, row), sent, released } = end;
+        // A claim without its session has lost the lock, even if the server has not noticed yet.
         let Some(session) = session else {
-            self.state = State::Lost(held);
+            self.state = State::Lost(hold);
             return Ok(None);
         };
         let row = match row {
             Ok(row) => row,
             Err(error) if error::was_interrupted(&error) || !error::ended_session(&error) => {
-                self.state = State::Holds(held, session);
+                self.state = State::Acquired(hold, session);
                 return Err(error);
             }
             Err(_) => {
-                self.state = State::Lost(held);
+                self.state = State::Lost(hold);
                 return Ok(None);
             }
         };
-        if number::<i64>(row.as_ref(), 0)? != 1 {
-            self.state = State::Lost(held);
+        let row = expect(row.as_ref(), "a named lock")?;
+        if !flag(row, "has_lock")? {
+            self.state = State::Lost(hold);
             return Ok(None);
         }
-        let was_asked = number::<i64>(row.as_ref(), 1)? == 1;
-        if was_asked {
-            held.lose_anchor();
+        let got_anchor = flag(row, "got_anchor")?;
+        if got_anchor {
+            hold.clear_anchor();
         }
-        // A watch that was let go has waited until then.
-        let heard = released.filter(|_| was_asked).unwrap_or(sent);
-        held.hear(heard);
-        self.state = State::Holds(held, session);
-        Ok(Some(heard))
+        // A watch that ended because its anchor was released has waited until then.
+        let confirmed = released.filter(|_| got_anchor).unwrap_or(sent);
+        hold.record_confirmation();
+        self.state = State::Acquired(hold, session);
+        Ok(Some(confirmed))
     }
 
-    /// Lets a watch go, and waits for what the session answers. With when it was asked, and when the watch was let go.
-    async fn answer(
+    /// Releases the anchor of a watch, and waits for the reply of the check.
+    async fn finish_check(
         &mut self,
-        mut held: Held,
-        mut asked: Asked,
-        until: Instant,
-    ) -> Result<(Held, Ended, Moment, Option<Moment>)> {
+        mut hold: Hold,
+        mut check: Check,
+        deadline: Instant,
+    ) -> Result<CheckEnd> {
         let now = Moment::now();
-        let answered = timeout_at(until, async {
-            let released = held.ask(&self.named, self.request.id).await;
-            (released, (&mut asked.calling).await)
+        let finished = timeout_at(deadline, async {
+            let was_released = hold.release_anchor(&self.client, self.request.id).await;
+            (was_released, (&mut check.statement).await)
         });
-        match answered.await {
-            Ok((released, ended)) => Ok((held, ended, asked.sent, released.then_some(now))),
+        match finished.await {
+            Ok((was_released, reply)) => {
+                Ok(CheckEnd { hold, reply, sent: check.sent, released: was_released.then_some(now) })
+            }
             Err(_) => {
-                self.state = State::Asked(held, asked);
-                Err(STORE.late(self.limit()))
+                self.state = State::Checking(hold, check);
+                Err(STORE.timed_out(self.timeout()))
             }
         }
     }
 
-    /// Releases the lock of a session that does nothing.
-    async fn let_go(&mut self, session: MySqlConnection) -> Result<Release> {
-        let batch = self.batch(&NAMED_RELEASE, 0)?;
-        self.state = State::GivenUp;
-        let released = timeout(self.named.limit(), async {
-            match call(session, batch.clone()).await {
-                // What was to end its wait may have come late.
-                (Some(session), Err(_)) => call(session, batch).await,
-                ended => ended,
+    /// Releases the lock on a session that executes no statement.
+    async fn release_on(&mut self, session: MySqlConnection) -> Result<Release> {
+        let batch = self.sql(&NAMED_RELEASE, 0)?;
+        self.state = State::Abandoned;
+        let released = timeout(self.client.timeout(), async {
+            match execute(session, batch.clone()).await {
+                // A `KILL QUERY` that was to end the wait may have ended this statement.
+                (Some(session), Err(_)) => execute(session, batch).await,
+                reply => reply,
             }
         });
         match released.await {
             Ok((Some(session), Ok(row))) => {
-                let had_lock = number::<i64>(row.as_ref(), 0)? == 1;
-                self.named.keep(session, self.known.clone());
-                self.state = State::Outside;
+                let had_lock = flag(expect(row.as_ref(), "a named lock")?, "had_lock")?;
+                self.client.keep_idle(session, self.session.clone());
+                self.state = State::Idle;
                 Ok(if had_lock { Release::Done } else { Release::Gone })
             }
             // The connection had ended, and the lock with it.
             Ok((None, _)) => {
-                self.state = State::Outside;
+                self.state = State::Idle;
                 Ok(Release::Gone)
             }
-            Ok((Some(_), Err(_))) | Err(_) => self.give_up().await,
+            Ok((Some(_), Err(_))) | Err(_) => self.end_session().await,
         }
     }
 
-    /// Ends what a session is at, and releases the lock should it have it. A session that does not answer is ended: MySQL 8.0 may
-    /// let a session that was killed keep its lock until its time is over, so that is the last resort.
-    async fn end(&mut self, mut calling: Calling) -> Result<Release> {
-        self.state = State::GivenUp;
-        let stop = self.named.kill(NAMED_STOP.with(&[("tag", &self.known.tag)]));
-        let stopped = timeout(STOP.min(self.named.limit()), join(stop, &mut calling));
+    /// Ends the statement of the session, and releases the lock if the session owns it.
+    ///
+    /// A session that does not reply is ended, as a last resort, because MySQL 8.0 may let a killed
+    /// session keep its lock until its time is over.
+    async fn stop(&mut self, mut statement: PendingStatement) -> Result<Release> {
+        self.state = State::Abandoned;
+        let kill = self.client.kill(NAMED_STOP.with(&[("tag", &self.session.tag)]));
+        let stopped = timeout(STOP_TIMEOUT.min(self.client.timeout()), join(kill, &mut statement));
         match stopped.await {
-            Ok((_, (Some(session), _))) => self.let_go(session).await.map(|_| Release::Done),
-            Ok((_, (None, _))) => self.give_up().await,
+            Ok((_, (Some(session), _))) => self.release_on(session).await.map(|_| Release::Done),
+            Ok((_, (None, _))) => self.end_session().await,
             Err(_) => {
-                drop(calling);
-                self.give_up().await
+                drop(statement);
+                self.end_session().await
             }
         }
     }
 
-    /// Ends a session whose connection is closed here, and waits until it has not got the lock.
+    /// Ends a session to which the claim has no connection, and waits until the session does not
+    /// own the lock.
     ///
     /// # Errors
-    /// If the server does not say so. The session is still given up, and may keep the lock until its ttl is over.
-    async fn give_up(&mut self) -> Result<Release> {
-        self.state = State::GivenUp;
-        let kill = NAMED_KILL.with(&[("tag", &self.known.tag)]);
+    /// If the server does not confirm that. The claim stays abandoned, and the session may keep
+    /// the lock until the ttl has passed.
+    async fn end_session(&mut self) -> Result<Release> {
+        self.state = State::Abandoned;
+        let (kill, lock) = (NAMED_KILL.with(&[("tag", &self.session.tag)]), self.lock_literal()?);
         let ended = async {
-            if self.named.kill(kill).await? {
-                let lock = keys::named_lock(&self.request.name, self.named.names)?;
-                self.named.until_freed(&keys::named_literal(&lock), self.known.id).await?;
+            if self.client.kill(kill).await? {
+                self.client.until_freed(&lock, self.session.connection_id).await?;
             }
             Ok(())
         };
-        STORE.in_time(self.named.limit(), ended).await?;
-        self.state = State::Outside;
+        STORE.with_timeout(self.client.timeout(), ended).await?;
+        self.state = State::Idle;
         Ok(Release::Done)
+    }
+
+    /// Takes the lock, or begins to wait for it.
+    async fn begin(&mut self) -> Result<Attempt> {
+        let limit = self.timeout();
+        let attempt =
+            timeout(limit, self.take_lock()).await.unwrap_or_else(|_| Err(STORE.timed_out(limit)))?;
+        // The lock may have been released between the two statements.
+        if let State::Waiting(statement) = &mut self.state
+            && let Ok(reply) = timeout(Duration::ZERO, statement).await
+        {
+            self.state = State::WaitEnded(reply);
+            return Ok(Attempt::Busy { retry_in: Duration::ZERO });
+        }
+        Ok(attempt)
+    }
+
+    /// Handles a wait that has not ended. The end of a connection that breaks in silence is never
+    /// received, so the server is asked on another session whether this one is alive.
+    async fn continue_waiting(&mut self, mut statement: PendingStatement) -> Result<Attempt> {
+        let is_alive = timeout(self.timeout(), self.client.is_alive(&self.session)).await;
+        if !matches!(is_alive, Ok(Ok(false))) {
+            self.state = State::Waiting(statement);
+            return Ok(Attempt::Busy { retry_in: Duration::MAX });
+        }
+        match timeout(LAST_REPLY, &mut statement).await {
+            Ok(reply) => {
+                self.state = State::WaitEnded(reply);
+                Ok(Attempt::Busy { retry_in: Duration::ZERO })
+            }
+            Err(_) => Err(session_has_ended()),
+        }
     }
 }
 
 #[async_trait]
 impl Claim for NamedClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
-        let limit = self.limit();
-        match std::mem::replace(&mut self.state, State::Outside) {
-            state @ (State::Outside | State::Lost(_) | State::GivenUp) => {
+        let attempt = match mem::take(&mut self.state) {
+            state @ (State::Idle | State::Lost(_) | State::Abandoned) => {
                 self.state = state;
-                let busy = timeout(limit, self.take()).await.unwrap_or_else(|_| Err(STORE.late(limit)))?;
-                if let State::Waits(waits) = &mut self.state
-                    && let Ok(ended) = timeout(Duration::ZERO, waits).await
-                {
-                    self.state = State::Called(ended);
-                    return Ok(Attempt::Busy { retry_in: Duration::ZERO });
-                }
-                return Ok(busy);
+                return self.begin().await;
             }
-            State::Waits(mut waits) => match timeout(Duration::ZERO, &mut waits).await {
-                Ok(ended) => self.judge(ended, Moment::now()).await?,
-                Err(_) => {
-                    // A connection that breaks in silence never tells the end of its session.
-                    let is_over =
-                        matches!(timeout(limit, self.named.lives(&self.known)).await, Ok(Ok(false)));
-                    if is_over {
-                        return match timeout(FAREWELL, &mut waits).await {
-                            Ok(ended) => {
-                                self.state = State::Called(ended);
-                                Ok(Attempt::Busy { retry_in: Duration::ZERO })
-                            }
-                            Err(_) => Err(gone()),
-                        };
-                    }
-                    self.state = State::Waits(waits);
-                    return Ok(Attempt::Busy { retry_in: Duration::MAX });
-                }
+            State::Waiting(mut statement) => match timeout(Duration::ZERO, &mut statement).await {
+                Ok(reply) => self.read_take(reply).await?,
+                Err(_) => return self.continue_waiting(statement).await,
             },
-            State::Called(ended) => self.judge(ended, Moment::now()).await?,
-            holds => {
-                self.state = holds;
+            State::WaitEnded(reply) => self.read_take(reply).await?,
+            state => {
+                self.state = state;
                 Attempt::Busy { retry_in: Duration::ZERO }
             }
         };
         let token = match &self.state {
-            State::Holds(held, _) | State::Asked(held, _) | State::Told(held, ..) => held.token,
-            _ => return Ok(Attempt::Busy { retry_in: Duration::MAX }),
+            State::Acquired(hold, _) | State::Checking(hold, _) | State::Checked(hold, ..) => hold.token,
+            _ => return Ok(attempt),
         };
-        // The server may have given the lock long ago. What counts begins now.
-        match self.has_lock().await? {
+        // The server may have granted the lock long ago. The hold is valid from this check on.
+        match self.check().await? {
             Some(valid_for) => Ok(Attempt::Granted(Grant { token, valid_for })),
-            None => Err(gone()),
+            None => Err(session_has_ended()),
         }
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        let has_lock = self.has_lock().await?;
-        Ok(has_lock.map_or(Renewal::Lost, |valid_for| Renewal::Renewed { valid_for }))
+        let valid_for = self.check().await?;
+        Ok(valid_for.map_or(Renewal::Lost, |valid_for| Renewal::Renewed { valid_for }))
     }
 
     async fn release(&mut self) -> Result<Release> {
-        match std::mem::replace(&mut self.state, State::Outside) {
-            State::Outside => Ok(Release::Gone),
-            State::Called((Some(session), _)) => self.let_go(session).await,
-            State::Waits(calling) => self.end(calling).await,
-            State::Called((None, _)) | State::GivenUp => self.give_up().await,
-            State::Lost(mut held) => {
-                held.ask(&self.named, self.request.id).await;
+        match mem::take(&mut self.state) {
+            State::Idle => Ok(Release::Gone),
+            State::WaitEnded((Some(session), _)) => self.release_on(session).await,
+            State::Waiting(statement) => self.stop(statement).await,
+            State::WaitEnded((None, _)) | State::Abandoned => self.end_session().await,
+            State::Lost(mut hold) => {
+                hold.release_anchor(&self.client, self.request.id).await;
                 Ok(Release::Gone)
             }
-            State::Holds(mut held, session) => {
-                let (named, id) = (Arc::clone(&self.named), self.request.id);
-                join(self.let_go(session), held.ask(&named, id)).await.0
+            State::Acquired(mut hold, session) => {
+                let (client, id) = (Arc::clone(&self.client), self.request.id);
+                join(self.release_on(session), hold.release_anchor(&client, id)).await.0
             }
-            State::Told(mut held, (session, _), _) => {
-                held.ask(&self.named, self.request.id).await;
+            State::Checked(mut hold, (session, _), _) => {
+                hold.release_anchor(&self.client, self.request.id).await;
                 match session {
-                    Some(session) => self.let_go(session).await,
+                    Some(session) => self.release_on(session).await,
                     None => Ok(Release::Gone),
                 }
             }
-            State::Asked(mut held, mut asked) => {
-                let answered = timeout(self.named.limit(), async {
-                    held.ask(&self.named, self.request.id).await;
-                    (&mut asked.calling).await
+            State::Checking(mut hold, mut check) => {
+                let finished = timeout(self.client.timeout(), async {
+                    hold.release_anchor(&self.client, self.request.id).await;
+                    (&mut check.statement).await
                 });
-                match answered.await {
-                    Ok((Some(session), _)) => self.let_go(session).await,
+                match finished.await {
+                    Ok((Some(session), _)) => self.release_on(session).await,
                     Ok((None, _)) => Ok(Release::Gone),
-                    Err(_) => self.end(asked.calling).await,
+                    Err(_) => self.stop(check.statement).await,
                 }
             }
         }
     }
 
-    /// Ends also when the session that has the lock has answered, or has ended: `renew` then tells which.
+    /// Also returns when the session that owns the lock has replied or has ended. `renew` then
+    /// tells which of the two.
     async fn changed(&mut self) {
         loop {
             match &mut self.state {
-                State::Waits(waits) => {
-                    let ended = waits.await;
-                    self.state = State::Called(ended);
+                State::Waiting(statement) => {
+                    let reply = statement.await;
+                    self.state = State::WaitEnded(reply);
                 }
-                State::Called(_) | State::Told(..) => return,
-                State::Holds(held, _) => {
-                    held.settle(&self.named, self.request.id).await;
-                    let Ok(watch) = self.batch(&NAMED_WATCH, rhythm(self.request.ttl)) else { return };
-                    self.state = match std::mem::replace(&mut self.state, State::Outside) {
-                        State::Holds(held, session) => State::Asked(held, Asked::new(session, watch)),
+                State::WaitEnded(_) | State::Checked(..) => return,
+                State::Acquired(hold, _) => {
+                    hold.until_watchable(&self.client, self.request.id).await;
+                    let Ok(watch) = self.sql(&NAMED_WATCH, watch_seconds(self.request.ttl)) else { return };
+                    self.state = match mem::take(&mut self.state) {
+                        State::Acquired(hold, session) => State::Checking(hold, Check::new(session, watch)),
                         state => state,
                     };
                 }
-                State::Asked(held, asked) => {
-                    // An anchor that is being taken keeps others from their calls until it is.
-                    let ended = tokio::select! {
-                        ended = &mut asked.calling => ended,
-                        () = held.anchored() => continue,
+                State::Checking(hold, check) => {
+                    // A request for the anchor occupies a shared session until its reply is read.
+                    let reply = tokio::select! {
+                        reply = &mut check.statement => reply,
+                        () = hold.until_anchored() => continue,
                     };
-                    self.state = match std::mem::replace(&mut self.state, State::Outside) {
-                        State::Asked(held, asked) => State::Told(held, ended, asked.sent),
+                    self.state = match mem::take(&mut self.state) {
+                        State::Checking(hold, check) => State::Checked(hold, reply, check.sent),
                         state => state,
                     };
                 }
-                State::Outside | State::GivenUp | State::Lost(_) => pending().await,
+                State::Idle | State::Abandoned | State::Lost(_) => pending().await,
             }
         }
     }
 }
 
-fn gone() -> Error {
+fn session_has_ended() -> Error {
     STORE.unavailable("the session that waited has ended")
 }

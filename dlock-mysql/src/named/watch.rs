@@ -1,8 +1,10 @@
-//! A session that has a lock, and is watched: its end is heard of at once, not only at the next renewal.
+//! The watch of a session that owns a lock. The watch reports the end of the session at once, and
+//! not only at the next renewal.
 //!
-//! The session is at a statement that waits: for a named lock that the client keeps with another session, the anchor. When the
-//! session ends, the client reads the end of its connection. When the client wants an answer, it releases the anchor. When the
-//! client dies, its anchors go with it, the statements end, and so do their sessions.
+//! A watched session executes a statement that waits for another named lock, the anchor, which the
+//! client owns on one of its shared sessions. When the watched session ends, the client reads the
+//! end of its connection. When the client needs a reply, it releases the anchor. When the client
+//! dies, the server releases its anchors, the waiting statements end, and so do their sessions.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,136 +13,139 @@ use futures_util::future::BoxFuture;
 use sqlx::mysql::MySqlConnection;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Calling, Named, call, number};
+use super::client::{NamedClient, PendingStatement, execute};
 use crate::{
-    connection::{Call, Line},
+    connection::Call,
     keys,
-    sql::{NAMED_ASK, NAMED_KEEP},
+    session::Session,
+    sql::{NAMED_RELEASE_ANCHOR, NAMED_TAKE_ANCHOR, flag},
 };
 
-/// How long a hold is not watched at first. A watch costs two calls at its beginning and another at its end, which a short hold
-/// shall not pay.
-const SETTLE: Duration = Duration::from_millis(20);
+/// Time before a new hold is watched. A watch costs two calls at its beginning and one at its end,
+/// which a short hold should not pay.
+const UNWATCHED: Duration = Duration::from_millis(20);
 
-/// A hold, and how its session is watched.
-pub(super) struct Held {
+/// A hold, and the watch of its session.
+pub(super) struct Hold {
     pub(super) token: Option<Token>,
-    /// When the last statement was sent that the server has answered. It counts the session's silence from then on at the earliest.
-    pub(super) heard: Moment,
-    begun: Instant,
+    granted_at: Instant,
     anchor: Anchor,
 }
 
 enum Anchor {
     None,
-    Taking(BoxFuture<'static, Option<Arc<Line>>>),
-    Taken(Arc<Line>),
-    /// It was not to be had. The next renewal tries again.
+    Taking(BoxFuture<'static, Option<Arc<Session>>>),
+    Taken(Arc<Session>),
+    /// The server did not grant the anchor. The next renewal tries again.
     Refused,
 }
 
-impl Held {
-    pub(super) fn new(token: Option<Token>, heard: Moment) -> Self {
-        Self { token, heard, begun: Instant::now(), anchor: Anchor::None }
+impl Hold {
+    pub(super) fn new(token: Option<Token>) -> Self {
+        Self { token, granted_at: Instant::now(), anchor: Anchor::None }
     }
 
-    /// Waits until the session can be watched, which then has an anchor.
+    /// Waits until the client owns the anchor, so that the session can be watched.
     ///
     /// # Cancel safety
-    /// Goes on where it was.
-    pub(super) async fn settle(&mut self, named: &Arc<Named>, id: ClaimId) {
+    /// Safe. The next call continues where this one was dropped.
+    pub(super) async fn until_watchable(&mut self, client: &Arc<NamedClient>, id: ClaimId) {
         loop {
             match &mut self.anchor {
-                Anchor::Taken(line) if !line.is_over() => return,
+                Anchor::Taken(session) if !session.has_ended() => return,
                 Anchor::None | Anchor::Taken(_) => {
-                    sleep_until(self.begun + SETTLE).await;
-                    self.anchor = Anchor::Taking(Box::pin(take(Arc::clone(named), id)));
+                    sleep_until(self.granted_at + UNWATCHED).await;
+                    self.anchor = Anchor::Taking(Box::pin(take_anchor(Arc::clone(client), id)));
                 }
-                Anchor::Taking(_) => self.anchored().await,
+                Anchor::Taking(_) => self.until_anchored().await,
                 Anchor::Refused => std::future::pending().await,
             }
         }
     }
 
-    /// Waits until an anchor that is being taken is taken, or refused. For ever if none is.
+    /// Waits for the reply to a request for the anchor. Never returns if there is no such request.
     ///
     /// # Cancel safety
-    /// Goes on where it was.
-    pub(super) async fn anchored(&mut self) {
+    /// Safe. The next call continues where this one was dropped.
+    pub(super) async fn until_anchored(&mut self) {
         match &mut self.anchor {
             Anchor::Taking(taking) => self.anchor = taking.await.map_or(Anchor::Refused, Anchor::Taken),
             _ => std::future::pending().await,
         }
     }
 
-    /// Notes that the server has answered.
-    pub(super) fn hear(&mut self, sent: Moment) {
-        self.heard = sent;
+    /// Records that the server has confirmed the hold. An anchor that was refused is requested
+    /// again.
+    pub(super) fn record_confirmation(&mut self) {
         if matches!(self.anchor, Anchor::Refused) {
             self.anchor = Anchor::None;
         }
     }
 
-    /// The anchor was released, or is gone with its session.
-    pub(super) fn lose_anchor(&mut self) {
+    /// Records that the anchor was released, or that its session has ended.
+    pub(super) fn clear_anchor(&mut self) {
         self.anchor = Anchor::None;
     }
 
-    /// Releases the anchor, if there is one: a watch then answers. `true` if the watch did wait until now.
+    /// Releases the anchor, if the client owns it, so that the watch replies. Returns `true` if the
+    /// watch waited until the release.
     ///
     /// # Cancel safety
-    /// Goes on where it was.
-    pub(super) async fn ask(&mut self, named: &Named, id: ClaimId) -> bool {
+    /// Safe. The next call continues where this one was dropped.
+    pub(super) async fn release_anchor(&mut self, client: &NamedClient, id: ClaimId) -> bool {
         if let Anchor::Taking(taking) = &mut self.anchor {
             self.anchor = taking.await.map_or(Anchor::None, Anchor::Taken);
         }
-        let Anchor::Taken(line) = &self.anchor else { return false };
-        let mut call = Call::new(NAMED_ASK.with(&[("watch", &keys::bell(id))]), named.limit());
-        call.home = Some(line);
-        let Ok(answer) = named.connection.call(call).await else {
-            self.anchor.end();
+        let Anchor::Taken(session) = &self.anchor else { return false };
+        let batch = NAMED_RELEASE_ANCHOR.with(&[("anchor", &keys::bell_literal(id))]);
+        let mut call = Call::new(batch, client.timeout());
+        call.session = Some(session);
+        let Ok(reply) = client.connection.call(call).await else {
+            self.anchor.end_session();
             return false;
         };
         self.anchor = Anchor::None;
-        number::<i64>(answer.rows.first(), 0).is_ok_and(|released| released == 1)
+        reply.rows.first().is_some_and(|row| flag(row, "is_released").unwrap_or(false))
     }
 }
 
-impl Drop for Held {
+impl Drop for Hold {
     fn drop(&mut self) {
-        self.anchor.end();
+        self.anchor.end_session();
     }
 }
 
 impl Anchor {
-    /// Ends the session that has the anchor, if it was not released: nothing else would free it.
-    fn end(&mut self) {
-        if let Self::Taken(line) = std::mem::replace(self, Self::None) {
-            line.end();
+    /// Ends the session that owns the anchor, if the anchor was not released. Otherwise the anchor
+    /// would stay taken.
+    fn end_session(&mut self) {
+        if let Self::Taken(session) = std::mem::replace(self, Self::None) {
+            session.end();
         }
     }
 }
 
-async fn take(named: Arc<Named>, id: ClaimId) -> Option<Arc<Line>> {
-    let call = Call::new(NAMED_KEEP.with(&[("watch", &keys::bell(id))]), named.limit());
-    let answer = named.connection.call(call).await.ok()?;
-    let is_taken = number::<i64>(answer.rows.first(), 0).is_ok_and(|taken| taken == 1);
-    is_taken.then_some(answer.line)
+async fn take_anchor(client: Arc<NamedClient>, id: ClaimId) -> Option<Arc<Session>> {
+    let batch = NAMED_TAKE_ANCHOR.with(&[("anchor", &keys::bell_literal(id))]);
+    let reply = client.connection.call(Call::new(batch, client.timeout())).await.ok()?;
+    let is_taken = reply.rows.first().is_some_and(|row| flag(row, "is_taken").unwrap_or(false));
+    is_taken.then_some(reply.session)
 }
 
-/// A call under way of a session that has the lock.
-pub(super) struct Asked {
-    pub(super) calling: Calling,
+/// A statement in flight that checks whether its session owns the lock: a watch or a renewal.
+pub(super) struct Check {
+    pub(super) statement: PendingStatement,
     pub(super) sent: Moment,
 }
 
-impl Asked {
+impl Check {
     pub(super) fn new(session: MySqlConnection, batch: String) -> Self {
-        Self { sent: Moment::now(), calling: Box::pin(call(session, batch)) }
+        Self { sent: Moment::now(), statement: Box::pin(execute(session, batch)) }
     }
 }
 
-/// How long a watch goes on until the session gives a sign of life by itself. In whole seconds, since MySQL counts no others.
-pub(super) fn rhythm(ttl: Duration) -> u32 {
+/// Returns the time after which a watch ends by itself, so that the server does not count the
+/// session as silent. In whole seconds, because MySQL counts no others.
+pub(super) fn watch_seconds(ttl: Duration) -> u32 {
     u32::try_from(ttl.as_secs() / 4).unwrap_or(u32::MAX).clamp(1, 3600)
 }

@@ -1,9 +1,14 @@
-//! What the server is asked: statements with names in place of values.
+//! The SQL statements, with placeholders for values.
 
-use std::fmt::Write as _;
+mod row;
 
-/// Several statements, sent in one call. A value stands as `:name` in the text, and is filled in as a literal: the text
-/// protocol takes many statements in one round trip, and binds none.
+use std::{fmt::Write as _, time::Duration};
+
+pub(crate) use row::{bad_row, claim_id, column, expect, flag, text};
+
+/// Several statements that are sent in one call. A placeholder `:name` is replaced by a value as a
+/// literal, because the text protocol executes several statements in one round trip but does not
+/// bind values.
 pub(crate) struct Batch(&'static str);
 
 pub(crate) const SCHEMA: Batch = Batch(include_str!("schema.sql"));
@@ -13,44 +18,45 @@ const READ_ONLY: Batch = Batch(include_str!("read_only.sql"));
 const REFUSAL: Batch = Batch(include_str!("refusal.sql"));
 const WRITABLE: Batch = Batch(include_str!("writable.sql"));
 pub(crate) const CLOCK: Batch = Batch(include_str!("clock.sql"));
-pub(crate) const ATTEMPT: Batch = Batch(include_str!("attempt.sql"));
-pub(crate) const TRY_CLEAN: Batch = Batch(include_str!("try_clean.sql"));
-pub(crate) const TRY_CONDITION: Batch = Batch(include_str!("try_condition.sql"));
-pub(crate) const AGAIN: Batch = Batch(include_str!("again.sql"));
-pub(crate) const RENEW: Batch = Batch(include_str!("renew.sql"));
-pub(crate) const TAKE_BELLS: Batch = Batch(include_str!("take_bells.sql"));
-pub(crate) const RESUME: Batch = Batch(include_str!("resume.sql"));
-pub(crate) const PRESENT: Batch = Batch(include_str!("present.sql"));
-pub(crate) const DETACH: Batch = Batch(include_str!("detach.sql"));
-pub(crate) const RELEASE: Batch = Batch(include_str!("release.sql"));
-pub(crate) const SWEEP: Batch = Batch(include_str!("sweep.sql"));
-pub(crate) const RING_AGAIN: Batch = Batch(include_str!("ring_again.sql"));
-pub(crate) const AWAIT_BELL: Batch = Batch(include_str!("await_bell.sql"));
-pub(crate) const LOOK: Batch = Batch(include_str!("look.sql"));
-pub(crate) const BREAK: Batch = Batch(include_str!("break.sql"));
-pub(crate) const NAMED_TAKE: Batch = Batch(include_str!("named_take.sql"));
-pub(crate) const NAMED_RENEW: Batch = Batch(include_str!("named_renew.sql"));
-pub(crate) const NAMED_RELEASE: Batch = Batch(include_str!("named_release.sql"));
-pub(crate) const NAMED_WATCH: Batch = Batch(include_str!("named_watch.sql"));
-pub(crate) const NAMED_KEEP: Batch = Batch(include_str!("named_keep.sql"));
-pub(crate) const NAMED_ASK: Batch = Batch(include_str!("named_ask.sql"));
-pub(crate) const NAMED_OWNS: Batch = Batch(include_str!("named_owns.sql"));
-pub(crate) const NAMED_LIVES: Batch = Batch(include_str!("named_lives.sql"));
-pub(crate) const NAMED_LOOK: Batch = Batch(include_str!("named_look.sql"));
-pub(crate) const NAMED_LIST_MARIADB: Batch = Batch(include_str!("named_list_mariadb.sql"));
-pub(crate) const NAMED_LIST_MYSQL: Batch = Batch(include_str!("named_list_mysql.sql"));
-pub(crate) const NAMED_STOP: Batch = Batch(include_str!("named_stop.sql"));
-pub(crate) const NAMED_KILL: Batch = Batch(include_str!("named_kill.sql"));
-pub(crate) const NAMED_BREAK: Batch = Batch(include_str!("named_break.sql"));
+pub(crate) const ATTEMPT: Batch = Batch(include_str!("queue/attempt.sql"));
+pub(crate) const TRY_CLEAN: Batch = Batch(include_str!("queue/try_clean.sql"));
+pub(crate) const TRY_CONDITION: Batch = Batch(include_str!("queue/try_condition.sql"));
+pub(crate) const AGAIN: Batch = Batch(include_str!("queue/again.sql"));
+pub(crate) const RENEW: Batch = Batch(include_str!("queue/renew.sql"));
+pub(crate) const TAKE_BELLS: Batch = Batch(include_str!("queue/take_bells.sql"));
+pub(crate) const RESUME: Batch = Batch(include_str!("queue/resume.sql"));
+pub(crate) const PRESENT: Batch = Batch(include_str!("queue/present.sql"));
+pub(crate) const DETACH: Batch = Batch(include_str!("queue/detach.sql"));
+pub(crate) const RELEASE: Batch = Batch(include_str!("queue/release.sql"));
+pub(crate) const SWEEP: Batch = Batch(include_str!("queue/sweep.sql"));
+pub(crate) const RING_AGAIN: Batch = Batch(include_str!("queue/ring_again.sql"));
+pub(crate) const AWAIT_BELL: Batch = Batch(include_str!("queue/await_bell.sql"));
+pub(crate) const LOOK: Batch = Batch(include_str!("queue/look.sql"));
+pub(crate) const BREAK: Batch = Batch(include_str!("queue/break.sql"));
+pub(crate) const NAMED_TAKE: Batch = Batch(include_str!("named/take.sql"));
+pub(crate) const NAMED_RENEW: Batch = Batch(include_str!("named/renew.sql"));
+pub(crate) const NAMED_RELEASE: Batch = Batch(include_str!("named/release.sql"));
+pub(crate) const NAMED_WATCH: Batch = Batch(include_str!("named/watch.sql"));
+pub(crate) const NAMED_TAKE_ANCHOR: Batch = Batch(include_str!("named/take_anchor.sql"));
+pub(crate) const NAMED_RELEASE_ANCHOR: Batch = Batch(include_str!("named/release_anchor.sql"));
+pub(crate) const NAMED_OWNS: Batch = Batch(include_str!("named/owns.sql"));
+pub(crate) const NAMED_IS_ALIVE: Batch = Batch(include_str!("named/is_alive.sql"));
+pub(crate) const NAMED_LOOK: Batch = Batch(include_str!("named/look.sql"));
+pub(crate) const NAMED_LIST_MARIADB: Batch = Batch(include_str!("named/list_mariadb.sql"));
+pub(crate) const NAMED_LIST_MYSQL: Batch = Batch(include_str!("named/list_mysql.sql"));
+pub(crate) const NAMED_STOP: Batch = Batch(include_str!("named/stop.sql"));
+pub(crate) const NAMED_KILL: Batch = Batch(include_str!("named/kill.sql"));
+pub(crate) const NAMED_BREAK: Batch = Batch(include_str!("named/break.sql"));
 
-/// What takes or rings no named lock.
-pub(crate) const NOTHING: &str = "0";
+/// The SQL expression that takes and releases no named lock.
+pub(crate) const NO_LOCK: &str = "0";
 
-/// Stands in a batch for the time until which it may act, by the server's clock: known only once a session is free for the batch.
-pub(crate) const UNTIL: &str = "@dlock_until";
+/// Placeholder for the time on the server's clock after which a batch must change nothing. The time
+/// is known only when a session is free for the batch.
+pub(crate) const DEADLINE: &str = "@dlock_deadline";
 
 impl Batch {
-    /// What stands for the same text in every batch.
+    /// Returns the text of a placeholder that means the same in every batch.
     fn part(name: &str) -> Option<Self> {
         match name {
             "read_only" => Some(READ_ONLY),
@@ -60,10 +66,12 @@ impl Batch {
         }
     }
 
-    /// The text with these values: literals, numbers and identifiers that this crate made.
+    /// Returns the text with these values, which are literals, numbers and identifiers made by this
+    /// crate. Removes the comments.
     ///
     /// # Panics
-    /// For a name without a value: a mistake of this crate, which each test of the batch would show.
+    /// If a placeholder has no value, which is a bug of this crate. Any test of the batch detects
+    /// it.
     pub(crate) fn with(&self, values: &[(&str, &str)]) -> String {
         let mut text = String::with_capacity(self.0.len() * 2);
         for line in self.0.lines().filter(|line| !line.starts_with("--")) {
@@ -85,16 +93,21 @@ impl Batch {
     }
 }
 
-/// Bytes as a literal, whatever they are: nothing of a user's text can end it.
+/// Returns bytes as a literal. It is hexadecimal, so no text of a user can end it.
 pub(crate) fn literal(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len() * 2 + 3);
     text.push_str("x'");
     for byte in bytes {
-        // Writing into a text cannot fail.
+        // Writing to a `String` cannot fail.
         let _ = write!(text, "{byte:02x}");
     }
     text.push('\'');
     text
+}
+
+/// Returns a duration in microseconds.
+pub(crate) fn micros(duration: Duration) -> String {
+    duration.as_micros().to_string()
 }
 
 #[cfg(test)]
@@ -102,8 +115,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_stand_where_their_names_stood_and_comments_are_left_out() {
-        assert!(WRITABLE.with(&[]).contains("(~0 + (CAST(@@global.read_only"), "parts have parts");
+    fn values_replace_their_placeholders_and_comments_are_removed() {
+        assert!(WRITABLE.with(&[]).contains("(~0 + (CAST(@@global.read_only"), "parts may contain parts");
         let text = RING_AGAIN.with(&[("bell", "'b'")]);
         assert_eq!(text, "DO RELEASE_LOCK('b');\nDO GET_LOCK('b', 1)\n");
     }

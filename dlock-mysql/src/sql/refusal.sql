@@ -1,3 +1,4 @@
--- A part of statements: an error on a server that is read-only, since no number is greater, else of no use. So it refuses also what a
--- user with more rights may do there: others look for a server that takes writes, and so must this session. In: nothing.
+-- Part of statements. Raises an error on a read-only server, because the sum exceeds the largest
+-- number. On other servers the value has no meaning. Also refuses users whose rights let them write
+-- on a read-only server, because other clients look for a server that accepts writes. In: nothing.
 (~0 + :read_only)

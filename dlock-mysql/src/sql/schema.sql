@@ -1,15 +1,18 @@
--- Makes the tables. Two clients may do so at the same time: one waits for the other, longer than for tables that somebody locks.
+-- Creates the tables. If two clients do so at once, one waits for the other, for longer than a
+-- statement otherwise waits for a locked table.
 -- In: store, fence, queue: the tables; buckets: the rows of the fence. Out: nothing.
 SET SESSION lock_wait_timeout = 60;
 
--- The fence: its rows draw the numbers of all names, each row those of the names that fall on it. Who changes a queue locks
--- that row first. The rows are as many for ten names as for a million.
+-- The fence draws the numbers of all names. Each row draws the numbers of the names with its hash.
+-- An attempt locks the row of its name first. The number of rows does not depend on the number of
+-- names.
 CREATE TABLE IF NOT EXISTS :fence (
     bucket SMALLINT UNSIGNED NOT NULL PRIMARY KEY,
     last BIGINT UNSIGNED NOT NULL COMMENT 'the number drawn last'
 ) ENGINE = InnoDB;
 
--- Who holds and who waits, in order of arrival. Times are microseconds since 1970 on the clock of the server.
+-- The queue has the claims that hold or wait, in order of arrival. Times are microseconds since
+-- 1970 on the server's clock.
 CREATE TABLE IF NOT EXISTS :queue (
     name VARBINARY(1024) NOT NULL,
     seq BIGINT UNSIGNED NOT NULL COMMENT 'drawn from the fence, place in the queue and fencing token',
@@ -27,7 +30,7 @@ CREATE TABLE IF NOT EXISTS :queue (
 
 INSERT IGNORE INTO :fence (bucket, last) VALUES :buckets;
 
--- Last, because a client that finds the version uses the tables.
+-- The version is inserted last, because a client that finds it uses the tables.
 CREATE TABLE IF NOT EXISTS :store (
     one TINYINT NOT NULL PRIMARY KEY,
     version INT UNSIGNED NOT NULL

@@ -1,2 +1,2 @@
--- In: store: the table. Out: a row with the version of the tables.
+-- Reads the version of the tables. In: store: the table. Out: a row with `version`.
 SELECT version FROM :store WHERE one = 1

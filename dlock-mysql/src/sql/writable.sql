@@ -1,2 +1,2 @@
--- A part of batches, at the beginning of a SET: refuses on a server that is read-only. In: nothing.
+-- Part of batches, at the beginning of a SET: raises an error on a read-only server. In: nothing.
 SET @dlock_writable = :refusal

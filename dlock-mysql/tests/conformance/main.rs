@@ -22,11 +22,12 @@ use dlock_core::{
 use dlock_mysql::DRIVER;
 use tokio::time::{Instant, sleep};
 
-/// Counts bytes for the case that looks for leaks.
+/// Counts the allocated bytes for the case that looks for leaks.
 #[global_allocator]
 static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 
-/// The queue in all rows. Other ways to wait, and another server, in one: wrappers tell little more of them.
+/// Runs the queue behind all wrappers, and the other modes and MySQL without wrappers, which would
+/// add little there.
 fn main() -> ExitCode {
     let plain = [Row::Plain];
     run_suites([
@@ -45,7 +46,7 @@ fn suite(name: &'static str, brand: Brand, flavour: Flavour, params: &'static st
 struct Server {
     brand: Brand,
     running: Running,
-    /// The parameters that are added to the URL, each with the `?` or `&` before it.
+    /// Parameters that are appended to the URL, with their `?` or `&`.
     params: String,
 }
 
@@ -70,24 +71,26 @@ async fn connect(url: &str) -> Result<Store> {
     (DRIVER.connect)(url.parse()?).await
 }
 
-/// Looks at named locks when their holders can be seen. The server tells of a hold whose it is only once it is watched, which it is
-/// not for its first 20 ms.
+/// Inspects named locks once their holders are visible. The server shows the claim of a hold only
+/// while the hold is watched, which it is not for its first 20 ms.
 #[derive(Debug)]
 struct Patient(Arc<dyn Inspect>);
 
 impl Patient {
-    /// Looks again, for half a second, while a holder that `of` tells is not watched yet. One whose answers are lost is never.
+    /// Repeats the inspection for up to half a second while a holder of the states that `of`
+    /// returns is not watched. A hold whose replies are lost is never watched.
     async fn until_watched<T, F>(&self, look: impl Fn() -> F, of: impl Fn(&T) -> Vec<&LockState>) -> Result<T>
     where
         F: Future<Output = Result<T>>,
     {
         let until = Instant::now() + Duration::from_millis(500);
         loop {
-            let seen = look().await?;
-            let is_stranger = |one: &Contender| one.id.starts_with("connection ");
-            if !of(&seen).iter().any(|state| state.holders.iter().any(is_stranger)) || Instant::now() > until
+            let inspected = look().await?;
+            let is_unwatched = |holder: &Contender| holder.id.starts_with("connection ");
+            if !of(&inspected).iter().any(|state| state.holders.iter().any(is_unwatched))
+                || Instant::now() > until
             {
-                return Ok(seen);
+                return Ok(inspected);
             }
             sleep(Duration::from_millis(10)).await;
         }
@@ -101,7 +104,8 @@ impl Inspect for Patient {
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockState>> {
-        // Of a hold that is not watched yet only the named lock is known, which begins as the names of this case do.
+        // A hold that is not watched is listed under its named lock, which begins like the names of
+        // this case.
         let own: String = prefix.chars().take(30).collect();
         let is_own = |state: &&LockState| state.name.as_str().starts_with(&own);
         let all = self.until_watched(|| self.0.list(""), |all| all.iter().filter(is_own).collect()).await?;
@@ -127,7 +131,8 @@ impl Fixture for Server {
         Ok(store)
     }
 
-    /// All cases share one server, whose commits of one name are one after the other; and named locks have a session each.
+    /// All cases share one server, whose commits of one name are serialized, and each named lock
+    /// has a session.
     fn at_once(&self) -> usize {
         12
     }
@@ -141,8 +146,8 @@ impl Fixture for Server {
     }
 
     fn network(&self) -> Option<&dyn Network> {
-        // A named lock is gone with its connection, and its holder learns of it at the next renewal. So the cases in which a hold
-        // survives its connection are not for them, nor those in which a connection that is cut tells of a crash.
+        // A named lock is lost with its connection. So session mode leaves out the cases in which a
+        // hold survives its connection, and those in which a cut connection stands for a crash.
         (self.running.servers().len() == 1 && !self.is_session()).then_some(self)
     }
 }

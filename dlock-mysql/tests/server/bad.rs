@@ -1,4 +1,4 @@
-//! Servers, users and databases that are not as they should be.
+//! Tests on misconfigured servers, users and databases, and with locked rows and tables.
 
 use std::time::Duration;
 
@@ -7,24 +7,25 @@ use dlock_core::{Error, Locks, Registry, Result};
 use dlock_mysql::DRIVER;
 use tokio::time::sleep;
 
-use crate::{SOON, ask, connect, named::WAITING, named_locks, status, stranger, tell, until};
+use crate::{SOON, connect, execute, named::WAITING, named_locks, plain_session, query, status, until};
 
 async fn connect_as(server: &Running, user: &str, database: &str) -> Result<Locks> {
     let address = server.servers()[0].address();
     Registry::new().with(DRIVER).connect(&format!("mysql://{user}@{address}/{database}")).await
 }
 
-fn is_refused(told: Result<Locks>, word: &str) {
-    let error = told.expect_err("it cannot be used");
+/// Asserts that a connection is refused, with an error that contains `word`.
+fn is_refused(result: Result<Locks>, word: &str) {
+    let error = result.expect_err("the store cannot be used");
     assert!(matches!(error, Error::Refused { .. }), "{error:?}");
-    let mut told = error.to_string();
+    let mut message = error.to_string();
     let mut source = std::error::Error::source(&error);
-    while let Some(one) = source {
-        told.push_str(&format!(": {one}"));
-        source = one.source();
+    while let Some(cause) = source {
+        message.push_str(&format!(": {cause}"));
+        source = cause.source();
     }
-    assert!(told.contains(word), "it does not say what to do: {told}");
-    assert!(!told.contains("s3cret"), "a password is shown: {told}");
+    assert!(message.contains(word), "the error does not say how to fix the problem: {message}");
+    assert!(!message.contains("s3cret"), "the error shows a password: {message}");
 }
 
 pub(crate) async fn a_database_that_is_not_there_is_refused(server: &Running) {
@@ -34,193 +35,237 @@ pub(crate) async fn a_database_that_is_not_there_is_refused(server: &Running) {
 }
 
 pub(crate) async fn few_rights_are_enough_once_the_tables_are_there(server: &Running) {
-    let mut other = stranger(server).await;
+    let mut other = plain_session(server).await;
     for right in
         ["CREATE USER app@'127.0.0.1' IDENTIFIED BY 'x'", "GRANT SELECT ON dlock.* TO app@'127.0.0.1'"]
     {
-        tell(&mut other, right).await;
+        execute(&mut other, right).await;
     }
     is_refused(connect_as(server, "app:x", "dlock").await, "GRANT");
-    drop(connect(server, "").await.expect("it may make the tables"));
-    tell(&mut other, "REVOKE SELECT ON dlock.* FROM app@'127.0.0.1'").await;
+    drop(connect(server, "").await.expect("the user may create the tables"));
+    execute(&mut other, "REVOKE SELECT ON dlock.* FROM app@'127.0.0.1'").await;
     for table in ["store", "fence", "queue"] {
         let grant = format!("GRANT SELECT, INSERT, UPDATE, DELETE ON dlock.dlock_{table} TO app@'127.0.0.1'");
-        tell(&mut other, &grant).await;
+        execute(&mut other, &grant).await;
     }
     let locks = connect_as(server, "app:x", "dlock").await.expect("these rights are enough");
-    let held = locks.mutex("job").lock().await.expect("nobody holds it");
-    assert!(locks.inspect("job").await.expect("it may look").is_some());
-    held.release().await.expect("held until now");
+    let held = locks.mutex("job").lock().await.expect("the lock is free");
+    assert!(locks.inspect("job").await.expect("the user may read the queue").is_some());
+    held.release().await.expect("the lock is still held");
 }
 
 pub(crate) async fn a_tiny_packet_is_refused(server: &Running) {
-    let mut other = stranger(server).await;
-    drop(connect(server, "").await.expect("it runs"));
-    tell(&mut other, "SET GLOBAL max_allowed_packet = 1024").await;
+    let mut other = plain_session(server).await;
+    drop(connect(server, "").await.expect("the server runs"));
+    execute(&mut other, "SET GLOBAL max_allowed_packet = 1024").await;
     is_refused(connect(server, "").await, "max_allowed_packet");
-    tell(&mut other, "SET GLOBAL max_allowed_packet = 16777216").await;
-    drop(connect(server, "").await.expect("it takes calls again"));
+    execute(&mut other, "SET GLOBAL max_allowed_packet = 16777216").await;
+    drop(connect(server, "").await.expect("the server accepts calls again"));
 }
 
 pub(crate) async fn sessions_that_end_when_idle_lose_no_lock(server: &Running) {
-    let mut other = stranger(server).await;
-    tell(&mut other, "SET GLOBAL wait_timeout = 1").await;
-    let locks = connect(server, "").await.expect("it runs");
-    let held = locks.mutex("job").lock().ttl(Duration::from_secs(30)).await.expect("nobody holds it");
-    // Nothing renews in this time, so the server ends all sessions.
+    let mut other = plain_session(server).await;
+    execute(&mut other, "SET GLOBAL wait_timeout = 1").await;
+    let locks = connect(server, "").await.expect("the server runs");
+    let held = locks.mutex("job").lock().ttl(Duration::from_secs(30)).await.expect("the lock is free");
+    // No renewal is due in this time, so the server ends all sessions.
     sleep(Duration::from_secs(3)).await;
-    assert!(locks.mutex("job").try_lock().await.expect("another session asks").is_none(), "two hold it");
-    held.release().await.expect("held until now");
-    tell(&mut other, "SET GLOBAL wait_timeout = 28800").await;
+    assert!(
+        locks.mutex("job").try_lock().await.expect("the client opens another session").is_none(),
+        "two clients hold the lock"
+    );
+    held.release().await.expect("the lock is still held");
+    execute(&mut other, "SET GLOBAL wait_timeout = 28800").await;
 }
 
 pub(crate) async fn names_leave_no_rows(server: &Running) {
     for params in ["", "?mode=session"] {
-        let locks = connect(server, params).await.expect("it runs");
+        let locks = connect(server, params).await.expect("the server runs");
         for number in 0..50 {
             let name = format!("{}\u{1f512} É {number}", "n".repeat(number * 4));
-            locks.mutex(name).lock().await.expect("nobody holds it").release().await.expect("held until now");
+            locks
+                .mutex(name)
+                .lock()
+                .await
+                .expect("the lock is free")
+                .release()
+                .await
+                .expect("the lock is still held");
         }
         locks.close().await;
     }
-    let mut other = stranger(server).await;
-    assert_eq!(ask(&mut other, "SELECT COUNT(*) FROM dlock_queue").await, 0, "a claim is left");
-    assert_eq!(ask(&mut other, "SELECT COUNT(*) FROM dlock_fence").await, 1024, "the fence has grown");
-    assert_eq!(named_locks(&mut other).await, 0, "a named lock is left");
+    let mut other = plain_session(server).await;
+    assert_eq!(
+        query(&mut other, "SELECT COUNT(*) FROM dlock_queue").await,
+        0,
+        "a claim is left in the queue"
+    );
+    assert_eq!(
+        query(&mut other, "SELECT COUNT(*) FROM dlock_fence").await,
+        1024,
+        "rows were added to the fence"
+    );
+    assert_eq!(named_locks(&mut other).await, 0, "a session still owns a named lock");
 }
 
 pub(crate) async fn a_row_that_somebody_locks_costs_no_other_lock(server: &Running) {
-    let (locks, mut other) = (connect(server, "").await.expect("it runs"), stranger(server).await);
-    let (mut watcher, mut held) = (stranger(server).await, Vec::new());
+    let (locks, mut other) =
+        (connect(server, "").await.expect("the server runs"), plain_session(server).await);
+    let (mut watcher, mut held) = (plain_session(server).await, Vec::new());
     for number in 0..20 {
         let lock = locks.mutex(format!("job {number}"));
-        held.push(lock.lock().ttl(Duration::from_secs(15)).await.expect("nobody holds it"));
+        held.push(lock.lock().ttl(Duration::from_secs(15)).await.expect("the lock is free"));
     }
-    let last = ask(&mut watcher, "SELECT MAX(expires) FROM dlock_queue").await;
-    tell(&mut other, "START TRANSACTION; SELECT * FROM dlock_queue WHERE name = 'job 7' FOR UPDATE").await;
+    let last = query(&mut watcher, "SELECT MAX(expires) FROM dlock_queue").await;
+    execute(&mut other, "START TRANSACTION; SELECT * FROM dlock_queue WHERE name = 'job 7' FOR UPDATE").await;
     let renewed = format!("SELECT COUNT(*) FROM dlock_queue WHERE expires > {last}");
     until(&mut watcher, &renewed, 19).await;
     let waits = status(&mut watcher, &["Innodb_row_lock_waits"]).await;
     assert_eq!(waits, 0, "a renewal waited for the locked row");
-    tell(&mut other, "COMMIT").await;
+    execute(&mut other, "COMMIT").await;
     until(&mut watcher, &renewed, 20).await;
     for (number, held) in held.into_iter().enumerate() {
         assert!(!held.is_lost(), "job {number} is lost");
     }
 }
 
-/// Rows of dead clients are deleted with the releases of others.
+/// A release also deletes expired rows of dead clients.
 pub(crate) async fn an_expired_row_that_somebody_locks_delays_no_release(server: &Running) {
-    let (locks, mut other, mut watcher) =
-        (connect(server, "").await.expect("it runs"), stranger(server).await, stranger(server).await);
-    let expired = "INSERT INTO dlock_queue SELECT 'dead', 1, REPEAT('x', 16), 'mutex', 1, 1, 1, 'a dead one'";
-    tell(&mut other, expired).await;
-    // It locks the row, and no gap where others would be.
-    tell(&mut other, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").await;
-    tell(&mut other, "START TRANSACTION; SELECT * FROM dlock_queue WHERE name = 'dead' FOR UPDATE").await;
+    let (locks, mut other, mut watcher) = (
+        connect(server, "").await.expect("the server runs"),
+        plain_session(server).await,
+        plain_session(server).await,
+    );
+    let expired =
+        "INSERT INTO dlock_queue SELECT 'dead', 1, REPEAT('x', 16), 'mutex', 1, 1, 1, 'a dead client'";
+    execute(&mut other, expired).await;
+    // This isolation level locks the row, but no gap for rows of other claims.
+    execute(&mut other, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").await;
+    execute(&mut other, "START TRANSACTION; SELECT * FROM dlock_queue WHERE name = 'dead' FOR UPDATE").await;
     for _ in 0..20 {
-        locks.mutex("job").lock().await.expect("nobody holds it").release().await.expect("held until now");
+        locks
+            .mutex("job")
+            .lock()
+            .await
+            .expect("the lock is free")
+            .release()
+            .await
+            .expect("the lock is still held");
     }
     let waits = status(&mut watcher, &["Innodb_row_lock_waits"]).await;
     assert_eq!(waits, 0, "a release waited for the locked row");
-    tell(&mut other, "COMMIT").await;
+    execute(&mut other, "COMMIT").await;
     for _ in 0..20 {
-        locks.mutex("job").lock().await.expect("nobody holds it").release().await.expect("held until now");
+        locks
+            .mutex("job")
+            .lock()
+            .await
+            .expect("the lock is free")
+            .release()
+            .await
+            .expect("the lock is still held");
     }
-    assert_eq!(ask(&mut other, "SELECT COUNT(*) FROM dlock_queue").await, 0, "it stays for ever");
+    assert_eq!(
+        query(&mut other, "SELECT COUNT(*) FROM dlock_queue").await,
+        0,
+        "the expired row is never deleted"
+    );
 }
 
-/// Who gives up while the tables are locked leaves a session that waits at the server, and these must not become many.
+/// A caller that gives up while the tables are locked leaves a session that waits at the server.
+/// The number of these sessions must stay small.
 pub(crate) async fn locked_tables_collect_no_sessions(server: &Running) {
-    const LEFT: &str = "SELECT COUNT(*) FROM information_schema.processlist
+    const WAITING_FOR_TABLES: &str = "SELECT COUNT(*) FROM information_schema.processlist
         WHERE state LIKE 'Waiting for table%' AND time >= 5";
-    let (locks, mut other) = (connect(server, "").await.expect("it runs"), stranger(server).await);
-    tell(&mut other, "LOCK TABLES dlock_queue WRITE, dlock_fence WRITE, dlock_store WRITE").await;
+    let (locks, mut other) =
+        (connect(server, "").await.expect("the server runs"), plain_session(server).await);
+    execute(&mut other, "LOCK TABLES dlock_queue WRITE, dlock_fence WRITE, dlock_store WRITE").await;
     let lockers = (0..8).map(|number| {
         let lock = locks.mutex(format!("job {number}"));
         tokio::spawn(async move {
             loop {
                 match lock.lock().ttl(Duration::from_secs(60)).await {
                     Err(error) => assert!(error.is_transient(), "{error:?}"),
-                    Ok(held) => return held.release().await.expect("held until now"),
+                    Ok(held) => return held.release().await.expect("the lock is still held"),
                 }
             }
         })
     });
     let lockers: Vec<_> = lockers.collect();
     sleep(SOON * 2).await;
-    // A statement waits for a second, and no call for more than three.
-    let left = ask(&mut other, LEFT).await;
-    tell(&mut other, "UNLOCK TABLES").await;
+    // A statement waits for one second, and a call for at most three.
+    let left = query(&mut other, WAITING_FOR_TABLES).await;
+    execute(&mut other, "UNLOCK TABLES").await;
     for locker in lockers {
-        locker.await.expect("no panic");
+        locker.await.expect("the task does not panic");
     }
-    assert_eq!(left, 0, "sessions wait whose callers have given up");
+    assert_eq!(left, 0, "sessions of callers that have given up are still waiting");
 }
 
 pub(crate) async fn a_call_that_fails_rings_no_doorbell(server: &Running) {
-    let mut other = stranger(server).await;
+    let mut other = plain_session(server).await;
     let ttl = Duration::from_secs(60);
-    let first = connect(server, "").await.expect("it runs");
-    let held = first.mutex("job").lock().ttl(ttl).await.expect("nobody holds it");
+    let first = connect(server, "").await.expect("the server runs");
+    let held = first.mutex("job").lock().ttl(ttl).await.expect("the lock is free");
     let mut waiting = Vec::new();
     for behind in 1..=2 {
-        let locks = connect(server, "").await.expect("it runs");
+        let locks = connect(server, "").await.expect("the server runs");
         waiting.push(tokio::spawn(async move {
             let held = locks.mutex("job").lock().ttl(ttl).await;
-            held.expect("its turn comes").release().await.expect("held until now");
+            held.expect("the waiter gets the lock").release().await.expect("the lock is still held");
         }));
         until(&mut other, WAITING, behind).await;
     }
-    tell(&mut other, "LOCK TABLES dlock_queue WRITE").await;
-    // Those who wait look every two seconds, in vain.
+    execute(&mut other, "LOCK TABLES dlock_queue WRITE").await;
+    // The waiters poll every two seconds, and find no change.
     sleep(SOON).await;
-    let listening = ask(&mut other, WAITING).await;
-    tell(&mut other, "UNLOCK TABLES").await;
-    assert_eq!(listening, 2, "one was rung, and has to poll from now on");
-    held.release().await.expect("held until now");
+    let listening = query(&mut other, WAITING).await;
+    execute(&mut other, "UNLOCK TABLES").await;
+    assert_eq!(listening, 2, "a doorbell was rung, and its waiter has to poll from now on");
+    held.release().await.expect("the lock is still held");
     for waiting in waiting {
-        waiting.await.expect("no panic");
+        waiting.await.expect("the task does not panic");
     }
 }
 
 pub(crate) async fn a_hold_that_is_taken_back_late_has_its_own_ttl(server: &Running) {
-    let (locks, mut other) = (connect(server, "").await.expect("it runs"), stranger(server).await);
+    let (locks, mut other) =
+        (connect(server, "").await.expect("the server runs"), plain_session(server).await);
     let job = locks.mutex("job");
-    let held = job.lock().await.expect("nobody holds it");
-    let ticket = held.detach(Duration::from_secs(24 * 3600)).await.expect("held until now");
-    tell(&mut other, "LOCK TABLES dlock_queue WRITE").await;
+    let held = job.lock().await.expect("the lock is free");
+    let ticket = held.detach(Duration::from_secs(24 * 3600)).await.expect("the lock is still held");
+    execute(&mut other, "LOCK TABLES dlock_queue WRITE").await;
     let resumed = tokio::spawn({
         let locks = locks.clone();
         async move { locks.resume(&ticket).await }
     });
-    // The first calls are in vain.
+    // The first calls fail.
     sleep(SOON / 2).await;
-    tell(&mut other, "UNLOCK TABLES").await;
-    let held = resumed.await.expect("no panic").expect("it was kept");
+    execute(&mut other, "UNLOCK TABLES").await;
+    let held = resumed.await.expect("the task does not panic").expect("the store kept the detached hold");
     let left = "SELECT (MAX(expires) - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) DIV 1000000 FROM dlock_queue";
-    let left = ask(&mut other, left).await;
-    assert!(left < 3600, "if its client dies now, it stays for {left} s");
-    held.release().await.expect("held until now");
+    let left = query(&mut other, left).await;
+    assert!(left < 3600, "if the client dies now, the hold stays for {left} s");
+    held.release().await.expect("the lock is still held");
 }
 
-pub(crate) async fn a_server_that_commits_nothing_by_itself_is_told_to(server: &Running) {
-    let mut other = stranger(server).await;
-    // A commit would end the session.
-    tell(&mut other, "SET GLOBAL autocommit = 0, GLOBAL completion_type = 'RELEASE'").await;
+pub(crate) async fn a_server_without_autocommit_holds_no_transaction_open(server: &Running) {
+    let mut other = plain_session(server).await;
+    // With RELEASE a commit would end the session.
+    execute(&mut other, "SET GLOBAL autocommit = 0, GLOBAL completion_type = 'RELEASE'").await;
     for mode in ["", "?mode=session"] {
-        let locks = connect(server, mode).await.expect("it runs");
-        let held = locks.mutex("job").lock().await.expect("nobody holds it");
-        let open = ask(&mut other, "SELECT COUNT(*) FROM information_schema.innodb_trx").await;
-        assert_eq!(open, 0, "{mode}: a transaction stays open, and keeps others from writing");
-        held.release().await.expect("held until now");
+        let locks = connect(server, mode).await.expect("the server runs");
+        let held = locks.mutex("job").lock().await.expect("the lock is free");
+        let open = query(&mut other, "SELECT COUNT(*) FROM information_schema.innodb_trx").await;
+        assert_eq!(open, 0, "{mode}: a transaction stays open, and keeps other clients from writing");
+        held.release().await.expect("the lock is still held");
         let sessions = status(&mut other, &["Connections"]).await;
         for _ in 0..2 {
-            let held = locks.mutex("job").lock().await.expect("it was released");
-            held.release().await.expect("held until now");
+            let held = locks.mutex("job").lock().await.expect("the lock was released");
+            held.release().await.expect("the lock is still held");
         }
         assert_eq!(status(&mut other, &["Connections"]).await, sessions, "{mode}: a session has ended");
-        let next = connect(server, mode).await.expect("it runs");
-        drop(next.mutex("job").try_lock().await.expect("it answers").expect("it was released"));
+        let next = connect(server, mode).await.expect("the server runs");
+        drop(next.mutex("job").try_lock().await.expect("the store replies").expect("the lock was released"));
     }
 }

@@ -1,4 +1,4 @@
-//! Many waiters of one client, and settings of the server that leave little room.
+//! Tests with many waiters of one client, and with restrictive settings of the server.
 
 use std::time::Duration;
 
@@ -10,20 +10,22 @@ use dlock_core::{
 use dlock_mysql::DRIVER;
 use tokio::time::{sleep, timeout};
 
-use crate::{SOON, ask, connect, status, stranger, tell, until};
+use crate::{SOON, connect, execute, plain_session, query, status, until};
 
 const TTL: Duration = Duration::from_secs(30);
 
-/// Statements a second that the server counts while `waiters` wait.
+/// Returns the number of statements a second that the server counts while `waiters` claims wait.
 async fn statements(server: &Running, waiters: usize, detached: bool) -> i64 {
-    let (holder, waiting) =
-        (connect(server, "").await.expect("it runs"), connect(server, "").await.expect("it runs"));
+    let (holder, waiting) = (
+        connect(server, "").await.expect("the server runs"),
+        connect(server, "").await.expect("the server runs"),
+    );
     let name = format!("job {waiters} {detached}");
-    let held = holder.fair(&name).lock().ttl(TTL).await.expect("nobody holds it");
-    let mut other = stranger(server).await;
+    let held = holder.fair(&name).lock().ttl(TTL).await.expect("the lock is free");
+    let mut other = plain_session(server).await;
     let (mut guard, mut ticket) = (None, None);
     if detached {
-        ticket = Some(held.detach(TTL * 10).await.expect("held until now"));
+        ticket = Some(held.detach(TTL * 10).await.expect("the lock is still held"));
     } else {
         guard = Some(held);
     }
@@ -33,7 +35,7 @@ async fn statements(server: &Running, waiters: usize, detached: bool) -> i64 {
             tokio::spawn(async move { lock.lock().ttl(TTL).await.map(drop) })
         })
         .collect();
-    let queued = i64::try_from(waiters + 1).expect("few");
+    let queued = i64::try_from(waiters + 1).expect("the number is small");
     until(&mut other, &format!("SELECT COUNT(*) FROM dlock_queue WHERE name = '{name}'"), queued).await;
     sleep(Duration::from_secs(2)).await;
     let before = status(&mut other, &["Questions"]).await;
@@ -41,16 +43,16 @@ async fn statements(server: &Running, waiters: usize, detached: bool) -> i64 {
     let counted = status(&mut other, &["Questions"]).await - before;
     tasks.iter().for_each(tokio::task::JoinHandle::abort);
     if let Some(guard) = guard {
-        assert!(!guard.is_lost(), "the waiters cost a hold");
+        assert!(!guard.is_lost(), "a hold was lost because of the waiters");
     }
     if let Some(ticket) = ticket {
-        holder.release(&ticket).await.expect("kept until now");
+        holder.release(&ticket).await.expect("the store kept the detached hold");
     }
     counted / 6
 }
 
-#[expect(clippy::print_stdout, reason = "figures for those who look")]
-pub(crate) async fn what_waiters_ask_for_does_not_grow_with_their_number(server: &Running) {
+#[expect(clippy::print_stdout, reason = "prints the measured rates")]
+pub(crate) async fn the_number_of_statements_does_not_grow_with_the_number_of_waiters(server: &Running) {
     for detached in [false, true] {
         for waiters in [1, 100, 1000] {
             let rate = statements(server, waiters, detached).await;
@@ -61,116 +63,154 @@ pub(crate) async fn what_waiters_ask_for_does_not_grow_with_their_number(server:
 }
 
 pub(crate) async fn a_hold_outlives_sessions_that_cannot_be_opened(server: &Running) {
-    let mut other = stranger(server).await;
-    tell(&mut other, "CREATE USER few@'127.0.0.1' IDENTIFIED BY 'x' WITH MAX_USER_CONNECTIONS 2").await;
-    tell(&mut other, "GRANT ALL ON dlock.* TO few@'127.0.0.1'").await;
+    let mut other = plain_session(server).await;
+    execute(&mut other, "CREATE USER few@'127.0.0.1' IDENTIFIED BY 'x' WITH MAX_USER_CONNECTIONS 2").await;
+    execute(&mut other, "GRANT ALL ON dlock.* TO few@'127.0.0.1'").await;
     let address = server.servers()[0].address();
     let url = format!("mysql://few:x@{address}/dlock");
     let locks = dlock_core::Registry::new().with(DRIVER).connect(&url).await.expect("one session is enough");
     let ttl = Duration::from_secs(3);
-    let held = locks.mutex("precious").lock().ttl(ttl).await.expect("nobody holds it");
+    let held = locks.mutex("precious").lock().ttl(ttl).await.expect("the lock is free");
     let tasks = (0..8).map(|number| {
         let lock = locks.mutex(format!("other {number}"));
         tokio::spawn(async move {
             for _ in 0..50 {
-                let held = lock.try_lock().await.expect("two sessions work").expect("nobody holds it");
-                held.release().await.expect("held until now");
+                let held =
+                    lock.try_lock().await.expect("two sessions can be opened").expect("the lock is free");
+                held.release().await.expect("the lock is still held");
                 sleep(Duration::from_millis(50)).await;
             }
         })
     });
     for task in tasks.collect::<Vec<_>>() {
-        task.await.expect("no panic");
+        task.await.expect("the task does not panic");
     }
     assert!(!held.is_lost(), "the hold is lost");
-    held.release().await.expect("held until now");
+    held.release().await.expect("the lock is still held");
 }
 
 pub(crate) async fn settings_of_the_server_cost_no_hold(server: &Running) {
-    let mut other = stranger(server).await;
-    drop(connect(server, "").await.expect("it makes the tables"));
+    let mut other = plain_session(server).await;
+    drop(connect(server, "").await.expect("the client creates the tables"));
     for (setting, default) in [
         ("sql_safe_updates = 1", "sql_safe_updates = 0"),
         ("sql_select_limit = 1", "sql_select_limit = DEFAULT"),
         ("max_join_size = 1", "max_join_size = DEFAULT"),
         ("sql_mode = 'ORACLE'", "sql_mode = DEFAULT"),
     ] {
-        tell(&mut other, &format!("SET GLOBAL {setting}")).await;
+        execute(&mut other, &format!("SET GLOBAL {setting}")).await;
         let ttl = Duration::from_secs(4);
-        let locks = connect(server, "").await.expect("it runs");
+        let locks = connect(server, "").await.expect("the server runs");
         let mut held = Vec::new();
         for number in 0..3 {
             let lock = locks.mutex(format!("job {number}"));
             held.push(lock.lock().ttl(ttl).await.unwrap_or_else(|error| panic!("{setting}: {error:?}")));
         }
         sleep(ttl * 3 / 2).await;
-        tell(&mut other, &format!("SET GLOBAL {default}")).await;
+        execute(&mut other, &format!("SET GLOBAL {default}")).await;
         for held in held {
-            assert!(!held.is_lost(), "{setting}: a renewal did not work");
-            held.release().await.expect("held until now");
+            assert!(!held.is_lost(), "{setting}: a renewal failed");
+            held.release().await.expect("the lock is still held");
         }
     }
 }
 
 pub(crate) async fn tables_without_their_version_are_completed(server: &Running) {
-    let mut other = stranger(server).await;
-    drop(connect(server, "").await.expect("it makes the tables"));
-    tell(&mut other, "DELETE FROM dlock_store").await;
-    let locks = connect(server, "").await.expect("a client ended while it made the tables");
-    locks.mutex("job").lock().await.expect("nobody holds it").release().await.expect("held until now");
-    assert_eq!(ask(&mut other, "SELECT version FROM dlock_store").await, 1);
+    let mut other = plain_session(server).await;
+    drop(connect(server, "").await.expect("the client creates the tables"));
+    execute(&mut other, "DELETE FROM dlock_store").await;
+    let locks = connect(server, "").await.expect("the client completes the tables");
+    locks
+        .mutex("job")
+        .lock()
+        .await
+        .expect("the lock is free")
+        .release()
+        .await
+        .expect("the lock is still held");
+    assert_eq!(query(&mut other, "SELECT version FROM dlock_store").await, 1);
 }
 
 pub(crate) async fn a_fence_without_rows_refuses_locks(server: &Running) {
-    let (first, second) =
-        (connect(server, "").await.expect("it runs"), connect(server, "").await.expect("it runs"));
-    first.mutex("job").lock().await.expect("nobody holds it").release().await.expect("held until now");
-    let mut other = stranger(server).await;
-    tell(&mut other, "TRUNCATE dlock_fence").await;
+    let (first, second) = (
+        connect(server, "").await.expect("the server runs"),
+        connect(server, "").await.expect("the server runs"),
+    );
+    first
+        .mutex("job")
+        .lock()
+        .await
+        .expect("the lock is free")
+        .release()
+        .await
+        .expect("the lock is still held");
+    let mut other = plain_session(server).await;
+    execute(&mut other, "TRUNCATE dlock_fence").await;
     for locks in [&first, &second] {
-        let error =
-            timeout(SOON, locks.mutex("job").lock()).await.expect("it answers").expect_err("no token");
+        let error = timeout(SOON, locks.mutex("job").lock())
+            .await
+            .expect("the store replies")
+            .expect_err("no token can be drawn");
         assert!(matches!(error, Error::Refused { .. }), "{error:?}");
     }
-    let named = connect(server, "?mode=session").await.expect("it runs");
-    let error = timeout(SOON, named.mutex("job").lock()).await.expect("it answers").expect_err("no token");
+    let named = connect(server, "?mode=session").await.expect("the server runs");
+    let error = timeout(SOON, named.mutex("job").lock())
+        .await
+        .expect("the store replies")
+        .expect_err("no token can be drawn");
     assert!(matches!(error, Error::Refused { .. }), "{error:?}");
-    assert_eq!(ask(&mut other, "SELECT COUNT(*) FROM dlock_queue").await, 0, "a claim is left");
+    assert_eq!(
+        query(&mut other, "SELECT COUNT(*) FROM dlock_queue").await,
+        0,
+        "a claim is left in the queue"
+    );
 }
 
 pub(crate) async fn a_ticket_has_one_taker_and_a_waiting_claim_is_none(server: &Running) {
-    let store = (DRIVER.connect)(server.url().parse().expect("a URL")).await.expect("it runs");
+    let store = (DRIVER.connect)(server.url().parse().expect("a URL")).await.expect("the server runs");
     let request = || Request::new(LockName::new("job").expect("a name"), Kind::Mutex, TTL);
     let [mut held, mut waits, mut taker, mut late] = [(); 4].map(|()| store.backend.claim(request()));
     let (ticket, waiter) = (ClaimId::random(), ClaimId::random());
-    let Attempt::Granted(first) = held.attempt().await.expect("it answers") else {
-        panic!("nobody holds it")
+    let Attempt::Granted(first) = held.attempt().await.expect("the store replies") else {
+        panic!("the lock is free")
     };
     let mut named = store.backend.claim(request().id(waiter));
-    assert!(matches!(named.attempt().await, Ok(Attempt::Busy { .. })), "two hold");
+    assert!(matches!(named.attempt().await, Ok(Attempt::Busy { .. })), "two clients hold the lock");
     assert_eq!(
-        late.resume(waiter).await.expect("it answers"),
+        late.resume(waiter).await.expect("the store replies"),
         Resumption::Gone,
-        "a waiting claim is no hold"
+        "a waiting claim is taken for a detached hold"
     );
-    named.release().await.expect("it answers");
+    named.release().await.expect("the store replies");
     let lasting = TTL * 4;
     for _ in 0..2 {
-        let kept = held.detach(lasting, ticket).await.expect("it answers");
+        let kept = held.detach(lasting, ticket).await.expect("the store replies");
         assert_eq!(kept, Renewal::Renewed { valid_for: lasting });
     }
-    assert_eq!(held.renew().await.expect("it answers"), Renewal::Lost, "the old id finds something");
-    assert!(matches!(waits.attempt().await, Ok(Attempt::Busy { .. })), "two hold");
+    assert_eq!(
+        held.renew().await.expect("the store replies"),
+        Renewal::Lost,
+        "the old id still finds the hold"
+    );
+    assert!(matches!(waits.attempt().await, Ok(Attempt::Busy { .. })), "two clients hold the lock");
     for round in 0..2 {
-        let resumed = taker.resume(ticket).await.expect("it answers");
-        let Resumption::Resumed { grant, remaining } = resumed else { panic!("the ticket has no hold") };
-        assert_eq!(grant.token, first.token, "the place has changed");
+        let resumed = taker.resume(ticket).await.expect("the store replies");
+        let Resumption::Resumed { grant, remaining } = resumed else { panic!("the ticket finds no hold") };
+        assert_eq!(grant.token, first.token, "the hold has another place in the queue");
         assert_eq!(remaining.is_some(), round == 0, "{remaining:?}");
     }
-    assert_eq!(late.resume(ticket).await.expect("it answers"), Resumption::Gone, "a ticket has two takers");
-    assert_eq!(held.release().await.expect("it answers"), Release::Gone, "the old holder frees it");
-    assert!(matches!(waits.attempt().await, Ok(Attempt::Busy { .. })), "two hold");
-    assert_eq!(taker.release().await.expect("it answers"), Release::Done);
-    assert!(matches!(waits.attempt().await, Ok(Attempt::Granted(_))), "it is free");
-    waits.release().await.expect("it answers");
+    assert_eq!(
+        late.resume(ticket).await.expect("the store replies"),
+        Resumption::Gone,
+        "a ticket has two takers"
+    );
+    assert_eq!(
+        held.release().await.expect("the store replies"),
+        Release::Gone,
+        "the old holder releases the lock"
+    );
+    assert!(matches!(waits.attempt().await, Ok(Attempt::Busy { .. })), "two clients hold the lock");
+    assert_eq!(taker.release().await.expect("the store replies"), Release::Done);
+    assert!(matches!(waits.attempt().await, Ok(Attempt::Granted(_))), "the lock is granted");
+    waits.release().await.expect("the store replies");
 }

@@ -1,5 +1,5 @@
-//! What only these servers can do wrong: killed sessions, late commits, pauses; and other programs' named locks. Each test has a
-//! server of its own.
+//! Tests of faults that only these servers can have, such as killed sessions and late commits, and
+//! of named locks of other programs. Each test has a server of its own.
 
 #![expect(clippy::disallowed_methods, reason = "contenders of tests are tasks")]
 
@@ -33,10 +33,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// The longest that anything takes that needs no ttl to end.
+/// Maximum time of an operation that waits for no ttl.
 const SOON: Duration = Duration::from_secs(5);
 
-/// A list of cases, each with its name.
+/// Makes a list of cases, each with its name.
 macro_rules! cases {
     ($($($part:ident)::+),+ $(,)?) => {
         vec![$((stringify!($($part)::+).replace(' ', ""), (|on, server| on.block_on($($part)::+(server))) as Case)),+]
@@ -72,14 +72,14 @@ fn main() -> ExitCode {
         bad::few_rights_are_enough_once_the_tables_are_there,
         bad::a_tiny_packet_is_refused,
         bad::sessions_that_end_when_idle_lose_no_lock,
-        bad::a_server_that_commits_nothing_by_itself_is_told_to,
+        bad::a_server_without_autocommit_holds_no_transaction_open,
         bad::names_leave_no_rows,
         bad::a_row_that_somebody_locks_costs_no_other_lock,
         bad::an_expired_row_that_somebody_locks_delays_no_release,
         bad::locked_tables_collect_no_sessions,
         bad::a_call_that_fails_rings_no_doorbell,
         bad::a_hold_that_is_taken_back_late_has_its_own_ttl,
-        crowd::what_waiters_ask_for_does_not_grow_with_their_number,
+        crowd::the_number_of_statements_does_not_grow_with_the_number_of_waiters,
         crowd::a_hold_outlives_sessions_that_cannot_be_opened,
         crowd::settings_of_the_server_cost_no_hold,
         crowd::tables_without_their_version_are_completed,
@@ -102,24 +102,25 @@ fn main() -> ExitCode {
     };
     let trials = [Brand::Mariadb, Brand::Mysql].into_iter().flat_map(|brand| {
         match runtime.block_on(start(brand, Flavour::Standalone)) {
-            // It was a look whether there is one: each case kills and pauses its own.
+            // This server only shows that servers can be started. Each case starts its own, which
+            // it may kill and pause.
             Ok(_) => trials(brand, &cases),
-            Err(gone) => vec![gone.trial(brand.name())],
+            Err(unreachable) => vec![unreachable.trial(brand.name())],
         }
     });
     let trials = trials.collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// Each case on this brand.
+/// Returns the trials of one brand of server.
 fn trials(brand: Brand, cases: &[(String, Case)]) -> Vec<Trial> {
     let named = |name: &str| format!("{}::{name}", brand.name());
     let plain = cases.iter().map(|(name, case)| {
         let case = *case;
         Trial::test(named(name), move || run(brand, case))
     });
-    let tls = Trial::test(named("a_certificate_is_looked_at"), move || {
-        Runtime::new()?.block_on(a_certificate_is_looked_at(brand))
+    let tls = Trial::test(named("a_certificate_is_verified"), move || {
+        Runtime::new()?.block_on(a_certificate_is_verified(brand))
     });
     plain.chain([tls]).collect()
 }
@@ -138,33 +139,34 @@ async fn connect(server: &Running, params: &str) -> Result<Locks> {
     Registry::new().with(DRIVER).connect(&format!("{}{params}", server.url())).await
 }
 
-/// A program that is not dlock.
-async fn stranger(server: &Running) -> MySqlConnection {
+/// Connects as a program other than dlock.
+async fn plain_session(server: &Running) -> MySqlConnection {
     let address = server.servers()[0].address();
     let options = MySqlConnectOptions::new().host("127.0.0.1").port(address.port());
     let options = options.username("dlock").password("s3cret:/").database("dlock");
     options.connect().await.expect("the server runs")
 }
 
-/// The first column of the first row, as a number.
-async fn ask(session: &mut MySqlConnection, sql: &str) -> i64 {
+/// Returns the first column of the first row, as a number.
+async fn query(session: &mut MySqlConnection, sql: &str) -> i64 {
     let row = sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).fetch_one(session).await.expect("a row");
     row.try_get_unchecked(0).expect("a number")
 }
 
-/// Ends all other sessions of clients.
+/// Kills all other sessions of clients.
 async fn end_sessions(session: &mut MySqlConnection) {
     let ids = "SELECT id FROM information_schema.processlist WHERE user = 'dlock' AND id <> CONNECTION_ID()";
     let ids = sqlx::raw_sql(ids).fetch_all(&mut *session).await.expect("rows");
     for id in ids {
         let id: i64 = id.try_get_unchecked(0).expect("a number");
-        // It may have ended meanwhile.
+        // The session may have ended since the list was read.
         sqlx::raw_sql(AssertSqlSafe(format!("KILL {id}"))).execute(&mut *session).await.ok();
     }
 }
 
-/// How many named locks somebody has. MySQL 8.0 may wait for the next call of a session with TLS that was killed at the wrong moment,
-/// on a socket that it has closed; such a session keeps its locks.
+/// Returns the number of named locks that sessions own. Does not count killed sessions of MySQL
+/// 8.0, which may keep their locks: the server waits for their next call on a socket that it has
+/// closed.
 async fn named_locks(session: &mut MySqlConnection) -> i64 {
     let list = match brand(session).await {
         Brand::Mariadb => "information_schema.metadata_lock_info WHERE lock_type = 'User lock'",
@@ -173,10 +175,10 @@ async fn named_locks(session: &mut MySqlConnection) -> i64 {
             WHERE object_type = 'USER LEVEL LOCK' AND processlist_command <> 'Killed'"
         }
     };
-    ask(session, &format!("SELECT COUNT(*) FROM {list}")).await
+    query(session, &format!("SELECT COUNT(*) FROM {list}")).await
 }
 
-/// The sum of what the server has counted under these names.
+/// Returns the sum of these status counters of the server.
 async fn status(session: &mut MySqlConnection, names: &[&str]) -> i64 {
     let names = names.join("', '");
     let counted = AssertSqlSafe(format!("SHOW GLOBAL STATUS WHERE variable_name IN ('{names}')"));
@@ -185,112 +187,126 @@ async fn status(session: &mut MySqlConnection, names: &[&str]) -> i64 {
 }
 
 async fn brand(session: &mut MySqlConnection) -> Brand {
-    match ask(session, "SELECT VERSION() LIKE '%MariaDB%'").await {
+    match query(session, "SELECT VERSION() LIKE '%MariaDB%'").await {
         0 => Brand::Mysql,
         _ => Brand::Mariadb,
     }
 }
 
-async fn tell(session: &mut MySqlConnection, sql: &str) {
-    sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(session).await.expect("it does that");
+async fn execute(session: &mut MySqlConnection, sql: &str) {
+    sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(session).await.expect("the server executes it");
 }
 
-/// Waits until a question has this answer. Renewals may be what it waits for.
-async fn until(session: &mut MySqlConnection, sql: &str, answer: i64) {
-    let answered = async {
-        while ask(session, sql).await != answer {
+/// Waits until a query returns this number. It waits long enough for a renewal to happen.
+async fn until(session: &mut MySqlConnection, sql: &str, number: i64) {
+    let reached = async {
+        while query(session, sql).await != number {
             sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(SOON * 4, answered).await.unwrap_or_else(|_| panic!("never {answer}: {sql}"));
+    timeout(SOON * 4, reached).await.unwrap_or_else(|_| panic!("the number never became {number}: {sql}"));
 }
 
 async fn a_killed_session_loses_no_lock(server: &Running) {
-    let (locks, mut other) = (connect(server, "").await.expect("it runs"), stranger(server).await);
-    let held = locks.mutex("job").lock().ttl(Duration::from_secs(3)).await.expect("nobody holds it");
-    let behind = connect(server, "").await.expect("it runs");
+    let (locks, mut other) =
+        (connect(server, "").await.expect("the server runs"), plain_session(server).await);
+    let held = locks.mutex("job").lock().ttl(Duration::from_secs(3)).await.expect("the lock is free");
+    let behind = connect(server, "").await.expect("the server runs");
     let waits = tokio::spawn(async move { behind.mutex("job").lock().await });
     for _ in 0..5 {
         sleep(Duration::from_millis(300)).await;
         end_sessions(&mut other).await;
     }
-    assert!(!held.is_lost(), "the row is there, whatever sessions there are");
-    assert!(!waits.is_finished(), "two hold it");
-    held.release().await.expect("held until now");
+    assert!(!held.is_lost(), "the hold does not depend on sessions");
+    assert!(!waits.is_finished(), "two clients hold the lock");
+    held.release().await.expect("the lock is still held");
     timeout(SOON, waits)
         .await
-        .expect("it looks by itself")
-        .expect("no panic")
-        .expect("it is free")
+        .expect("a waiter without a doorbell polls")
+        .expect("the task does not panic")
+        .expect("the lock is granted")
         .release()
         .await
-        .expect("held");
+        .expect("the lock is still held");
 }
 
 async fn orders_of_arrival_wait_for_the_commit_ahead(server: &Running) {
-    let (locks, mut other) = (connect(server, "").await.expect("it runs"), stranger(server).await);
+    let (locks, mut other) =
+        (connect(server, "").await.expect("the server runs"), plain_session(server).await);
     let enqueue = "START TRANSACTION;
         UPDATE dlock_fence SET last = LAST_INSERT_ID(last + 1) WHERE bucket = CRC32('job') % 1024;
         INSERT INTO dlock_queue SELECT 'job', LAST_INSERT_ID(), REPEAT('x', 16), 'mutex', 1, 1,
             TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + 1500000, 'a slow one'";
-    tell(&mut other, enqueue).await;
+    execute(&mut other, enqueue).await;
     let job = locks.mutex("job");
     let (tried, ()) = tokio::join!(job.try_lock(), async {
         sleep(Duration::from_millis(200)).await;
-        tell(&mut other, "COMMIT").await;
+        execute(&mut other, "COMMIT").await;
     });
-    assert!(tried.expect("the server answers").is_none(), "it overtook a claim that came first");
-    let held = timeout(SOON, job.lock()).await.expect("the other expires").expect("it is free");
     assert!(
-        locks.inspect("job").await.expect("the server answers").is_some_and(|state| state.queue.is_empty())
+        tried.expect("the server replies").is_none(),
+        "the claim overtook a claim that arrived before it"
     );
-    held.release().await.expect("held until now");
-    assert_eq!(ask(&mut other, "SELECT COUNT(*) FROM dlock_queue").await, 0, "something is left");
+    let held =
+        timeout(SOON, job.lock()).await.expect("the other claim expires").expect("the lock is granted");
+    assert!(
+        locks.inspect("job").await.expect("the server replies").is_some_and(|state| state.queue.is_empty())
+    );
+    held.release().await.expect("the lock is still held");
+    assert_eq!(
+        query(&mut other, "SELECT COUNT(*) FROM dlock_queue").await,
+        0,
+        "a claim is left in the queue"
+    );
 }
 
 async fn an_attempt_that_a_paused_server_does_late_leaves_nothing(server: &Running) {
-    let locks = connect(server, "?timeout=500ms").await.expect("it runs");
+    let locks = connect(server, "?timeout=500ms").await.expect("the server runs");
     let job = locks.mutex("job");
-    job.lock().await.expect("nobody holds it").release().await.expect("held until now");
+    job.lock().await.expect("the lock is free").release().await.expect("the lock is still held");
     let machine = &server.servers()[0];
-    machine.pause().await.expect("it runs");
-    let told = job.lock().wait(Duration::from_secs(1)).await;
-    assert!(told.is_err(), "the server answers nothing, and the lock is granted");
-    machine.resume().await.expect("it is paused");
+    machine.pause().await.expect("the server runs");
+    let result = job.lock().wait(Duration::from_secs(1)).await;
+    assert!(result.is_err(), "the lock is granted without a reply of the server");
+    machine.resume().await.expect("the server is paused");
     locks.close().await;
-    let mut other = stranger(server).await;
+    let mut other = plain_session(server).await;
     sleep(Duration::from_millis(300)).await;
-    assert_eq!(
-        ask(&mut other, "SELECT COUNT(*) FROM dlock_queue").await,
-        0,
-        "a late attempt was carried out"
-    );
+    assert_eq!(query(&mut other, "SELECT COUNT(*) FROM dlock_queue").await, 0, "a late attempt was executed");
 }
 
-/// Takes a lock with TLS, with the right authority and with none.
-async fn a_certificate_is_looked_at(brand: Brand) -> std::result::Result<(), libtest_mimic::Failed> {
+/// Connects with TLS, with the certificate's authority and without it.
+async fn a_certificate_is_verified(brand: Brand) -> std::result::Result<(), libtest_mimic::Failed> {
     let server = start(brand, Flavour::Tls).await.map_err(|Unreachable { reason, .. }| reason)?;
-    let ca = server.ca().expect("the recipe has one");
-    let locks = connect(&server, &format!("&ca={}", ca.display())).await.expect("the certificate is right");
-    locks.mutex("job").lock().await.expect("nobody holds it").release().await.expect("held until now");
-    let told = connect(&server, "").await.expect_err("nobody knows the authority");
-    assert!(matches!(told, Error::Refused { .. }), "{told:?}");
+    let ca = server.ca().expect("the server has a certificate");
+    let locks = connect(&server, &format!("&ca={}", ca.display())).await.expect("the certificate is valid");
+    locks
+        .mutex("job")
+        .lock()
+        .await
+        .expect("the lock is free")
+        .release()
+        .await
+        .expect("the lock is still held");
+    let error = connect(&server, "").await.expect_err("the authority is unknown");
+    assert!(matches!(error, Error::Refused { .. }), "{error:?}");
     Ok(())
 }
 
 async fn a_later_version_is_refused(server: &Running) {
-    let (locks, mut other) = (connect(server, "").await.expect("it runs"), stranger(server).await);
-    tell(&mut other, "UPDATE dlock_store SET version = 2").await;
-    let told = connect(server, "").await.expect_err("a later version");
-    assert!(matches!(told, Error::Refused { .. }), "{told:?}");
+    let (locks, mut other) =
+        (connect(server, "").await.expect("the server runs"), plain_session(server).await);
+    execute(&mut other, "UPDATE dlock_store SET version = 2").await;
+    let error = connect(server, "").await.expect_err("the tables have a later version");
+    assert!(matches!(error, Error::Refused { .. }), "{error:?}");
     drop(locks);
 }
 
 async fn a_read_only_server_is_refused(server: &Running) {
-    let mut other = stranger(server).await;
-    tell(&mut other, "SET GLOBAL read_only = 1").await;
-    let told = connect(server, "").await.expect_err("it takes no writes");
-    assert!(matches!(told, Error::Unwritable { .. }), "{told:?}");
-    tell(&mut other, "SET GLOBAL read_only = 0").await;
-    connect(server, "").await.expect("it takes writes again");
+    let mut other = plain_session(server).await;
+    execute(&mut other, "SET GLOBAL read_only = 1").await;
+    let error = connect(server, "").await.expect_err("the server is read-only");
+    assert!(matches!(error, Error::Unwritable { .. }), "{error:?}");
+    execute(&mut other, "SET GLOBAL read_only = 0").await;
+    connect(server, "").await.expect("the server accepts writes again");
 }

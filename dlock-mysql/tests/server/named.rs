@@ -1,4 +1,4 @@
-//! Named locks: whose they are, when they are lost, and when they are free.
+//! Tests of the owners of named locks, and of their loss and release.
 
 use std::{thread, time::Duration};
 
@@ -10,48 +10,48 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{SOON, ask, brand, connect, status, stranger, tell, until};
+use crate::{SOON, brand, connect, execute, plain_session, query, status, until};
 
-/// So long that nothing happens because of it.
+/// A ttl that no test waits for.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// Sessions that wait for a named lock.
+/// Counts the sessions that wait for a named lock.
 pub(crate) const WAITING: &str =
     "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User lock'";
 
-/// Those of them that wait for the lock `job`, and not the watch of its holder.
+/// Counts the sessions that wait for the lock `job`, without the watch of its holder.
 const WAITING_FOR_JOB: &str = "SELECT COUNT(*) FROM information_schema.processlist
     WHERE state = 'User lock' AND info LIKE '%GET_LOCK(''job''%'";
 
 async fn session_mode(server: &Running) -> Locks {
-    connect(server, "?mode=session").await.expect("it runs")
+    connect(server, "?mode=session").await.expect("the server runs")
 }
 
-/// Waits until the session of a holder is watched: then its words are shown.
+/// Waits until the session of a holder is watched. Its claim is then shown.
 pub(crate) async fn until_watched(locks: &Locks, name: &str) {
     let watched = async {
         loop {
-            let state = locks.inspect(name).await.expect("the server answers").expect("it is held");
+            let state = locks.inspect(name).await.expect("the server replies").expect("the lock is held");
             if state.holders[0].ttl_left.is_some() {
                 break;
             }
             sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(SOON, watched).await.expect("it is watched from its first moments on");
+    timeout(SOON, watched).await.expect("a hold is watched soon after its grant");
 }
 
 pub(crate) async fn a_killed_session_has_lost_its_lock_at_once(server: &Running) {
-    let (locks, mut other) = (session_mode(server).await, stranger(server).await);
-    let held = locks.mutex("job").lock().ttl(LONG).await.expect("nobody holds it");
-    let beside = locks.mutex("other").lock().ttl(LONG).await.expect("nobody holds it");
+    let (locks, mut other) = (session_mode(server).await, plain_session(server).await);
+    let held = locks.mutex("job").lock().ttl(LONG).await.expect("the lock is free");
+    let beside = locks.mutex("other").lock().ttl(LONG).await.expect("the lock is free");
     until_watched(&locks, "job").await;
-    let id = ask(&mut other, "SELECT IS_USED_LOCK('job')").await;
-    tell(&mut other, &format!("KILL {id}")).await;
-    timeout(SOON, held.lost()).await.expect("its connection has ended, long before its next renewal");
-    assert!(!beside.is_lost(), "another session has it");
-    drop(locks.mutex("job").lock().wait(SOON).await.expect("it is free"));
-    beside.release().await.expect("held until now");
+    let id = query(&mut other, "SELECT IS_USED_LOCK('job')").await;
+    execute(&mut other, &format!("KILL {id}")).await;
+    timeout(SOON, held.lost()).await.expect("the holder is notified long before the next renewal");
+    assert!(!beside.is_lost(), "the lock of another session is lost");
+    drop(locks.mutex("job").lock().wait(SOON).await.expect("the lock is granted"));
+    beside.release().await.expect("the lock is still held");
     drop(held);
     let anchors = match brand(&mut other).await {
         Brand::Mariadb => {
@@ -66,85 +66,96 @@ pub(crate) async fn a_killed_session_has_lost_its_lock_at_once(server: &Running)
     until(&mut other, &format!("SELECT COUNT(*) FROM {anchors}"), 0).await;
 }
 
-/// A backup locks all tables, so the next holder cannot draw its number. It waits for that, and keeps its place.
+/// A backup locks all tables, so the next holder cannot draw its number. The holder waits for that,
+/// and keeps its place.
 pub(crate) async fn waiters_keep_their_order_while_tables_are_locked(server: &Running) {
-    let (locks, mut other) = (session_mode(server).await, stranger(server).await);
-    let held = locks.mutex("job").lock().ttl(LONG).await.expect("nobody holds it");
+    let (locks, mut other) = (session_mode(server).await, plain_session(server).await);
+    let held = locks.mutex("job").lock().ttl(LONG).await.expect("the lock is free");
     let mut waiting = Vec::new();
     for place in 1..=3 {
         let job = locks.mutex("job");
         waiting.push(tokio::spawn(async move {
-            let held = job.lock().ttl(LONG).await.expect("its turn comes");
-            let token = held.token().expect("each hold has one").get();
-            held.release().await.expect("held until now");
+            let held = job.lock().ttl(LONG).await.expect("the waiter gets the lock");
+            let token = held.token().expect("each hold has a token").get();
+            held.release().await.expect("the lock is still held");
             token
         }));
         until(&mut other, WAITING_FOR_JOB, place).await;
     }
-    tell(&mut other, "FLUSH TABLES WITH READ LOCK").await;
-    held.release().await.expect("no table is needed");
+    execute(&mut other, "FLUSH TABLES WITH READ LOCK").await;
+    held.release().await.expect("a release needs no table");
     sleep(SOON).await;
-    tell(&mut other, "UNLOCK TABLES").await;
+    execute(&mut other, "UNLOCK TABLES").await;
     let mut last = 0;
     for waiting in waiting {
-        let token = waiting.await.expect("no panic");
-        assert!(token > last, "one has lost its place");
+        let token = waiting.await.expect("the task does not panic");
+        assert!(token > last, "a waiter has lost its place");
         last = token;
     }
 }
 
-/// Somebody ends what the session of a holder is at: that is its watch, and no part of its hold.
+/// `KILL QUERY` of a holder's session ends the watch, and not the hold.
 pub(crate) async fn a_hold_outlives_the_end_of_its_watch(server: &Running) {
-    let (locks, mut other) = (session_mode(server).await, stranger(server).await);
-    let held = locks.mutex("job").lock().ttl(LONG).await.expect("nobody holds it");
+    let (locks, mut other) = (session_mode(server).await, plain_session(server).await);
+    let held = locks.mutex("job").lock().ttl(LONG).await.expect("the lock is free");
     until_watched(&locks, "job").await;
-    let owner = ask(&mut other, "SELECT IS_USED_LOCK('job')").await;
+    let owner = query(&mut other, "SELECT IS_USED_LOCK('job')").await;
     for _ in 0..3 {
-        tell(&mut other, &format!("KILL QUERY {owner}")).await;
+        execute(&mut other, &format!("KILL QUERY {owner}")).await;
         until_watched(&locks, "job").await;
     }
-    assert!(!held.is_lost(), "its session is there");
-    assert_eq!(ask(&mut other, "SELECT IS_USED_LOCK('job')").await, owner, "another session has it");
-    held.release().await.expect("held until now");
+    assert!(!held.is_lost(), "the hold is lost although its session lives");
+    assert_eq!(
+        query(&mut other, "SELECT IS_USED_LOCK('job')").await,
+        owner,
+        "the lock of another session is lost"
+    );
+    held.release().await.expect("the lock is still held");
 }
 
-/// A backup locks all tables. A hold has no need of them.
+/// A backup locks all tables. A renewal needs none of them.
 pub(crate) async fn a_hold_outlives_locked_tables(server: &Running) {
-    let (locks, mut other) = (session_mode(server).await, stranger(server).await);
-    let held = locks.mutex("job").lock().ttl(Duration::from_secs(3)).await.expect("nobody holds it");
-    tell(&mut other, "FLUSH TABLES WITH READ LOCK").await;
-    // It is renewed every second.
+    let (locks, mut other) = (session_mode(server).await, plain_session(server).await);
+    let held = locks.mutex("job").lock().ttl(Duration::from_secs(3)).await.expect("the lock is free");
+    execute(&mut other, "FLUSH TABLES WITH READ LOCK").await;
+    // The hold is renewed every second.
     sleep(SOON).await;
-    assert!(!held.is_lost(), "its session is there");
-    tell(&mut other, "UNLOCK TABLES").await;
-    held.release().await.expect("held until now");
+    assert!(!held.is_lost(), "the hold is lost although its session lives");
+    execute(&mut other, "UNLOCK TABLES").await;
+    held.release().await.expect("the lock is still held");
 }
 
 pub(crate) async fn statements_may_take_as_long_as_they_wait(server: &Running) {
-    let mut other = stranger(server).await;
+    let mut other = plain_session(server).await;
     let limit = match brand(&mut other).await {
         Brand::Mariadb => "max_statement_time = 1",
         Brand::Mysql => "max_execution_time = 1000",
     };
-    tell(&mut other, &format!("SET GLOBAL {limit}")).await;
+    execute(&mut other, &format!("SET GLOBAL {limit}")).await;
     let locks = session_mode(server).await;
-    let held = locks.mutex("job").lock().ttl(LONG).await.expect("nobody holds it");
+    let held = locks.mutex("job").lock().ttl(LONG).await.expect("the lock is free");
     until_watched(&locks, "job").await;
     let job = locks.mutex("job");
     let waits = tokio::spawn(async move { job.lock().ttl(LONG).await });
     until(&mut other, WAITING, 2).await;
     let (of_waiting, ids) =
         ("FROM information_schema.processlist WHERE state = 'User lock'", "SELECT SUM(id)");
-    let before = ask(&mut other, &format!("{ids} {of_waiting} AND time >= 0")).await;
+    let before = query(&mut other, &format!("{ids} {of_waiting} AND time >= 0")).await;
     until(&mut other, &format!("SELECT COUNT(*) {of_waiting} AND time > 2"), 2).await;
-    assert_eq!(ask(&mut other, &format!("{ids} {of_waiting}")).await, before, "other sessions than before");
-    held.release().await.expect("held until now");
-    waits.await.expect("no panic").expect("it is free").release().await.expect("held until now");
+    assert_eq!(query(&mut other, &format!("{ids} {of_waiting}")).await, before, "the sessions were replaced");
+    held.release().await.expect("the lock is still held");
+    waits
+        .await
+        .expect("the task does not panic")
+        .expect("the lock is granted")
+        .release()
+        .await
+        .expect("the lock is still held");
 }
 
 pub(crate) async fn a_hold_outlives_the_sessions_beside_it(server: &Running) {
-    let (locks, mut other) = (session_mode(server).await, stranger(server).await);
-    let held = locks.mutex("job").lock().ttl(Duration::from_secs(2)).await.expect("nobody holds it");
+    let (locks, mut other) = (session_mode(server).await, plain_session(server).await);
+    let held = locks.mutex("job").lock().ttl(Duration::from_secs(2)).await.expect("the lock is free");
     for _ in 0..8 {
         until_watched(&locks, "job").await;
         let ids = "SELECT id FROM information_schema.processlist
@@ -152,39 +163,43 @@ pub(crate) async fn a_hold_outlives_the_sessions_beside_it(server: &Running) {
         let ids = sqlx::raw_sql(ids).fetch_all(&mut other).await.expect("rows");
         for id in ids {
             let id: i64 = sqlx::Row::try_get_unchecked(&id, 0).expect("a number");
-            // It may have ended meanwhile.
+            // The session may have ended since the list was read.
             sqlx::raw_sql(sqlx::AssertSqlSafe(format!("KILL {id}"))).execute(&mut other).await.ok();
         }
         sleep(Duration::from_millis(400)).await;
-        assert!(!held.is_lost(), "its own session was not killed");
+        assert!(!held.is_lost(), "the hold is lost although its session was not killed");
     }
-    held.release().await.expect("held until now");
-    assert_eq!(ask(&mut other, "SELECT COALESCE(IS_USED_LOCK('job'), 0)").await, 0, "it was not released");
+    held.release().await.expect("the lock is still held");
+    assert_eq!(
+        query(&mut other, "SELECT COALESCE(IS_USED_LOCK('job'), 0)").await,
+        0,
+        "the lock was not released"
+    );
 }
 
 pub(crate) async fn a_dead_client_holds_nothing(server: &Running) {
     let (locks, url) = (session_mode(server).await, format!("{}?mode=session", server.url()));
-    // What its runtime drops is closed by the kernel, as that of a process that was killed.
+    // The sockets close with the runtime, as those of a process that is killed.
     let dead = thread::spawn(move || {
         let runtime = Runtime::new().expect("a runtime");
         let held = runtime.block_on(async {
             let locks = dlock_core::Registry::new().with(dlock_mysql::DRIVER).connect(&url).await;
-            let locks = locks.expect("it runs");
-            let held = locks.mutex("job").lock().ttl(LONG).await.expect("nobody holds it");
+            let locks = locks.expect("the server runs");
+            let held = locks.mutex("job").lock().ttl(LONG).await.expect("the lock is free");
             until_watched(&locks, "job").await;
             (locks, held)
         });
         runtime.shutdown_background();
         std::mem::forget(held);
     });
-    dead.join().expect("no panic");
+    dead.join().expect("the task does not panic");
     let held = timeout(SOON, locks.mutex("job").lock().ttl(LONG)).await;
-    drop(held.expect("the server frees it long before its ttl").expect("it is free"));
+    drop(held.expect("the server releases the lock long before its ttl").expect("the lock is granted"));
 }
 
 pub(crate) async fn a_wait_that_is_given_up_leaves_no_session_waiting(server: &Running) {
-    let (locks, mut other) = (session_mode(server).await, stranger(server).await);
-    assert_eq!(ask(&mut other, "SELECT GET_LOCK('job', 0)").await, 1);
+    let (locks, mut other) = (session_mode(server).await, plain_session(server).await);
+    assert_eq!(query(&mut other, "SELECT GET_LOCK('job', 0)").await, 1);
     for _ in 0..5 {
         let job = locks.mutex("job");
         let waits = tokio::spawn(async move { job.lock().ttl(LONG).await });
@@ -192,19 +207,17 @@ pub(crate) async fn a_wait_that_is_given_up_leaves_no_session_waiting(server: &R
         waits.abort();
         until(&mut other, WAITING, 0).await;
     }
-    assert_eq!(ask(&mut other, "SELECT RELEASE_LOCK('job')").await, 1);
-    drop(
-        locks.mutex("job").try_lock().await.expect("the server answers").expect("nobody is left to have it"),
-    );
+    assert_eq!(query(&mut other, "SELECT RELEASE_LOCK('job')").await, 1);
+    drop(locks.mutex("job").try_lock().await.expect("the server replies").expect("the lock is free"));
 }
 
-/// The server gives the lock while it is told to end the wait.
+/// The server grants the lock while the client ends the wait.
 pub(crate) async fn a_wait_that_is_given_up_as_it_is_granted_leaves_no_lock(server: &Running) {
-    let (mut holder, mut other) = (stranger(server).await, stranger(server).await);
+    let (mut holder, mut other) = (plain_session(server).await, plain_session(server).await);
     let mut rng = fastrand::Rng::with_seed(0);
     for round in 0..100 {
         let locks = session_mode(server).await;
-        assert_eq!(ask(&mut holder, "SELECT GET_LOCK('job', 0)").await, 1);
+        assert_eq!(query(&mut holder, "SELECT GET_LOCK('job', 0)").await, 1);
         let job = locks.mutex("job");
         let waits = tokio::spawn(async move { job.lock().ttl(LONG).await });
         until(&mut other, WAITING_FOR_JOB, 1).await;
@@ -215,54 +228,60 @@ pub(crate) async fn a_wait_that_is_given_up_as_it_is_granted_leaves_no_lock(serv
         };
         let release = async {
             sleep(Duration::from_micros(then)).await;
-            assert_eq!(ask(&mut holder, "SELECT RELEASE_LOCK('job')").await, 1);
+            assert_eq!(query(&mut holder, "SELECT RELEASE_LOCK('job')").await, 1);
         };
         join(give_up, release).await;
         drop(waits.await);
         locks.close().await;
-        assert_eq!(ask(&mut other, "SELECT IS_FREE_LOCK('job')").await, 1, "left in round {round}");
+        assert_eq!(
+            query(&mut other, "SELECT IS_FREE_LOCK('job')").await,
+            1,
+            "the lock stays taken in round {round}"
+        );
     }
 }
 
-/// `GET_LOCK` of a wait that was ended says `NULL`, or fails: neither that the lock is busy, nor that it is had.
+/// `GET_LOCK` of a wait that was ended returns `NULL` or an error. It means neither that the lock
+/// is taken nor that it is granted.
 pub(crate) async fn a_wait_that_the_server_ends_is_no_answer(server: &Running) {
     let (locks, mut holder, mut other) =
-        (session_mode(server).await, stranger(server).await, stranger(server).await);
-    assert_eq!(ask(&mut holder, "SELECT GET_LOCK('job', 0)").await, 1);
+        (session_mode(server).await, plain_session(server).await, plain_session(server).await);
+    assert_eq!(query(&mut holder, "SELECT GET_LOCK('job', 0)").await, 1);
     let job = locks.mutex("job");
     let waits = tokio::spawn(async move { job.lock().ttl(LONG).await });
     for _ in 0..3 {
         until(&mut other, WAITING, 1).await;
         let id = "SELECT id FROM information_schema.processlist WHERE state = 'User lock'";
-        let id = ask(&mut other, id).await;
-        let asked = status(&mut other, &["Com_set_option"]).await;
-        tell(&mut other, &format!("KILL QUERY {id}")).await;
+        let id = query(&mut other, id).await;
+        let sets_before = status(&mut other, &["Com_set_option"]).await;
+        execute(&mut other, &format!("KILL QUERY {id}")).await;
         let asks_again = async {
-            // Each question begins with one: whether it is free, and the wait.
-            while status(&mut other, &["Com_set_option"]).await < asked + 2 {
+            // The client sends two batches, a try and a wait. Each begins with a SET.
+            while status(&mut other, &["Com_set_option"]).await < sets_before + 2 {
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(SOON, asks_again).await.expect("it wants the lock still");
-        assert!(!waits.is_finished(), "it was told something: {:?}", waits.await);
+        timeout(SOON, asks_again).await.expect("the client asks for the lock again");
+        assert!(!waits.is_finished(), "the wait of the caller ended: {:?}", waits.await);
     }
-    assert_eq!(ask(&mut holder, "SELECT RELEASE_LOCK('job')").await, 1);
-    let held = timeout(SOON, waits).await.expect("the server wakes it").expect("no panic");
-    held.expect("it is free").release().await.expect("held until now");
+    assert_eq!(query(&mut holder, "SELECT RELEASE_LOCK('job')").await, 1);
+    let held =
+        timeout(SOON, waits).await.expect("the server wakes the waiter").expect("the task does not panic");
+    held.expect("the lock is granted").release().await.expect("the lock is still held");
 }
 
 pub(crate) async fn a_hundred_locks_leave_no_connection(server: &Running) {
     let (mut other, sessions) =
-        (stranger(server).await, "FROM information_schema.processlist WHERE user = 'dlock'");
-    // The stranger's is one of them.
+        (plain_session(server).await, "FROM information_schema.processlist WHERE user = 'dlock'");
+    // The plain session is one of them.
     for (params, most, kept) in [("", 5, 5), ("?mode=session", 105, 21)] {
-        let locks = connect(server, params).await.expect("it runs");
+        let locks = connect(server, params).await.expect("the server runs");
         let all = (0..100).map(|number| locks.mutex(format!("hundred/{number}")));
         let held = join_all(all.map(|lock| async move { lock.lock().ttl(LONG).await })).await;
-        let count = ask(&mut other, &format!("SELECT COUNT(*) {sessions}")).await;
+        let count = query(&mut other, &format!("SELECT COUNT(*) {sessions}")).await;
         assert!(count <= most, "{params}: {count} sessions for a hundred locks");
-        for held in join_all(held.into_iter().map(|held| held.expect("nobody holds it").release())).await {
-            held.expect("held until now");
+        for held in join_all(held.into_iter().map(|held| held.expect("the lock is free").release())).await {
+            held.expect("the lock is still held");
         }
         until(&mut other, &format!("SELECT COUNT(*) <= {kept} {sessions}"), 1).await;
         locks.close().await;
@@ -272,14 +291,21 @@ pub(crate) async fn a_hundred_locks_leave_no_connection(server: &Running) {
 }
 
 pub(crate) async fn a_watched_lock_is_released_at_once(server: &Running) {
-    let (locks, mut other) = (session_mode(server).await, stranger(server).await);
+    let (locks, mut other) = (session_mode(server).await, plain_session(server).await);
     for _ in 0..5 {
-        let held = locks.mutex("job").lock().ttl(LONG).await.expect("nobody holds it");
+        let held = locks.mutex("job").lock().ttl(LONG).await.expect("the lock is free");
         until_watched(&locks, "job").await;
-        timeout(SOON, held.release()).await.expect("no watch keeps it").expect("held until now");
-        assert_eq!(ask(&mut other, "SELECT COALESCE(IS_USED_LOCK('job'), 0)").await, 0, "it is held");
+        timeout(SOON, held.release())
+            .await
+            .expect("a watch does not delay the release")
+            .expect("the lock is still held");
+        assert_eq!(
+            query(&mut other, "SELECT COALESCE(IS_USED_LOCK('job'), 0)").await,
+            0,
+            "the lock is still owned"
+        );
     }
-    assert_eq!(ask(&mut other, WAITING).await, 0, "a watch goes on");
+    assert_eq!(query(&mut other, WAITING).await, 0, "a watch was not ended");
 }
 
 pub(crate) async fn a_short_ttl_is_renewed_and_a_long_one_is(server: &Running) {
@@ -287,71 +313,87 @@ pub(crate) async fn a_short_ttl_is_renewed_and_a_long_one_is(server: &Running) {
     let mut held = Vec::new();
     for ttl in [1, 2, 5] {
         let name = format!("job of {ttl} s");
-        held.push(locks.mutex(name).lock().ttl(Duration::from_secs(ttl)).await.expect("nobody holds it"));
+        held.push(locks.mutex(name).lock().ttl(Duration::from_secs(ttl)).await.expect("the lock is free"));
     }
     sleep(Duration::from_secs(7)).await;
     for held in held {
-        held.release().await.expect("held until now");
+        held.release().await.expect("the lock is still held");
     }
 }
 
 pub(crate) async fn other_programs_are_shown_and_their_locks_are_broken(server: &Running) {
     let (locks, mut holder, mut other) =
-        (session_mode(server).await, stranger(server).await, stranger(server).await);
-    assert_eq!(ask(&mut holder, "SELECT GET_LOCK('app/job', 0)").await, 1);
-    let id = ask(&mut holder, "SELECT CONNECTION_ID()").await;
-    let mut waiter = stranger(server).await;
-    let waits = tokio::spawn(async move { ask(&mut waiter, "SELECT GET_LOCK('app/job', 60)").await });
+        (session_mode(server).await, plain_session(server).await, plain_session(server).await);
+    assert_eq!(query(&mut holder, "SELECT GET_LOCK('app/job', 0)").await, 1);
+    let id = query(&mut holder, "SELECT CONNECTION_ID()").await;
+    let mut waiter = plain_session(server).await;
+    let waits = tokio::spawn(async move { query(&mut waiter, "SELECT GET_LOCK('app/job', 60)").await });
     until(&mut other, WAITING, 1).await;
-    let state = locks.inspect("app/job").await.expect("the server answers").expect("it is held");
+    let state = locks.inspect("app/job").await.expect("the server replies").expect("the lock is held");
     assert_eq!(state.holders[0].id, format!("connection {id}"));
     assert!(state.holders[0].who.as_deref().is_some_and(|who| who.starts_with("dlock@")), "{state:?}");
     assert_eq!((state.holders.len(), state.queue.len()), (1, 1));
     let names = |states: Vec<dlock_core::LockState>| -> Vec<String> {
         states.into_iter().map(|state| state.name.as_str().to_owned()).collect()
     };
-    assert_eq!(names(locks.list("app/").await.expect("the server answers")), ["app/job"]);
-    assert!(names(locks.list("apps/").await.expect("the server answers")).is_empty());
-    assert!(locks.force_release("app/job").await.expect("it may"), "somebody held it");
-    assert_eq!(timeout(SOON, waits).await.expect("it is next").expect("no panic"), 1);
+    assert_eq!(names(locks.list("app/").await.expect("the server replies")), ["app/job"]);
+    assert!(names(locks.list("apps/").await.expect("the server replies")).is_empty());
+    assert!(locks.force_release("app/job").await.expect("the user may end the session"), "the lock was held");
+    assert_eq!(timeout(SOON, waits).await.expect("the waiter is next").expect("the task does not panic"), 1);
 }
 
 pub(crate) async fn get_lock_and_dlock_exclude_each_other(server: &Running) {
-    let (locks, mut other) = (session_mode(server).await, stranger(server).await);
+    let (locks, mut other) = (session_mode(server).await, plain_session(server).await);
     let job = locks.mutex("job");
-    assert_eq!(ask(&mut other, "SELECT GET_LOCK('job', 0)").await, 1);
-    assert!(job.try_lock().await.expect("the server answers").is_none(), "the other program has it");
+    assert_eq!(query(&mut other, "SELECT GET_LOCK('job', 0)").await, 1);
+    assert!(
+        job.try_lock().await.expect("the server replies").is_none(),
+        "dlock took a lock that another program holds"
+    );
     let waits = tokio::spawn({
         let job = job.clone();
         async move { job.lock().await }
     });
-    let mut third = stranger(server).await;
-    // Not before dlock waits.
+    let mut third = plain_session(server).await;
+    // The third session must wait behind dlock.
     let waiting = "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User lock'";
-    while ask(&mut third, waiting).await < 1 {
+    while query(&mut third, waiting).await < 1 {
         sleep(Duration::from_millis(10)).await;
     }
-    let behind = tokio::spawn(async move { ask(&mut third, "SELECT GET_LOCK('job', 20)").await });
-    assert_eq!(ask(&mut other, "SELECT RELEASE_LOCK('job')").await, 1);
-    let held =
-        timeout(SOON, waits).await.expect("the server wakes it").expect("no panic").expect("it is free");
-    assert_eq!(ask(&mut other, "SELECT GET_LOCK('job', 0)").await, 0, "dlock has it");
+    let behind = tokio::spawn(async move { query(&mut third, "SELECT GET_LOCK('job', 20)").await });
+    assert_eq!(query(&mut other, "SELECT RELEASE_LOCK('job')").await, 1);
+    let held = timeout(SOON, waits)
+        .await
+        .expect("the server wakes the waiter")
+        .expect("the task does not panic")
+        .expect("the lock is granted");
+    assert_eq!(
+        query(&mut other, "SELECT GET_LOCK('job', 0)").await,
+        0,
+        "another program took a lock that dlock holds"
+    );
     assert!(held.token().is_some());
-    held.release().await.expect("held until now");
-    assert_eq!(timeout(SOON, behind).await.expect("dlock has released it").expect("no panic"), 1);
+    held.release().await.expect("the lock is still held");
+    assert_eq!(
+        timeout(SOON, behind).await.expect("dlock has released the lock").expect("the task does not panic"),
+        1
+    );
     locks.close().await;
 }
 
 pub(crate) async fn a_release_that_the_server_does_late_is_no_loss(server: &Running) {
-    let locks = connect(server, "?mode=session&timeout=500ms").await.expect("it runs");
-    let held = locks.mutex("job").lock().ttl(LONG).await.expect("nobody holds it");
+    let locks = connect(server, "?mode=session&timeout=500ms").await.expect("the server runs");
+    let held = locks.mutex("job").lock().ttl(LONG).await.expect("the lock is free");
     let machine = &server.servers()[0];
-    machine.pause().await.expect("it runs");
+    machine.pause().await.expect("the server runs");
     let released = tokio::spawn(held.release());
-    // Some tries to release meanwhile.
+    // The client tries to release the lock several times in this time.
     sleep(Duration::from_secs(3)).await;
-    machine.resume().await.expect("it is paused");
-    released.await.expect("no panic").expect("the server has freed it, and nobody took it away");
+    machine.resume().await.expect("the server is paused");
+    released
+        .await
+        .expect("the task does not panic")
+        .expect("the server has released the lock, and no other client took it");
     let next = session_mode(server).await;
-    drop(next.mutex("job").try_lock().await.expect("it answers").expect("it was released"));
+    drop(next.mutex("job").try_lock().await.expect("the store replies").expect("the lock was released"));
 }

@@ -1,4 +1,4 @@
-//! Ways to a server: several hosts, and a Unix socket.
+//! Tests with several hosts, and with a Unix socket.
 
 use dlock_conformance::{
     Data, Proxy,
@@ -17,9 +17,9 @@ use tokio::{
 };
 
 use crate::{
-    SOON, ask, brand, connect, end_sessions,
+    SOON, brand, connect, end_sessions, execute,
     named::{LONG, WAITING, until_watched},
-    stranger, tell, until,
+    plain_session, query, until,
 };
 
 const CLAIMS: &str = "SELECT COUNT(*) FROM dlock_queue";
@@ -29,33 +29,33 @@ async fn connect_at(servers: &str) -> Result<Locks> {
 }
 
 pub(crate) async fn of_several_hosts_the_one_that_takes_writes_is_used(server: &Running) {
-    let mut one = stranger(server).await;
-    let beside = start(brand(&mut one).await, Flavour::Standalone).await.expect("another one runs");
-    let mut other = stranger(&beside).await;
-    tell(&mut one, "SET GLOBAL read_only = 1").await;
+    let mut one = plain_session(server).await;
+    let beside = start(brand(&mut one).await, Flavour::Standalone).await.expect("a second server runs");
+    let mut other = plain_session(&beside).await;
+    execute(&mut one, "SET GLOBAL read_only = 1").await;
     let hosts = format!("{},{}/dlock", server.servers()[0].address(), beside.servers()[0].address());
-    let locks = connect_at(&hosts).await.expect("one of them takes writes");
-    let held = locks.mutex("job").lock().await.expect("nobody holds it");
-    assert_eq!(ask(&mut other, CLAIMS).await, 1, "the lock is not where writes are taken");
-    held.release().await.expect("held until now");
-    // They change places, which ends the sessions of clients.
-    tell(&mut other, "SET GLOBAL read_only = 1").await;
+    let locks = connect_at(&hosts).await.expect("one of the hosts accepts writes");
+    let held = locks.mutex("job").lock().await.expect("the lock is free");
+    assert_eq!(query(&mut other, CLAIMS).await, 1, "the claim is not on the server that accepts writes");
+    held.release().await.expect("the lock is still held");
+    // The servers change roles, which ends the sessions of clients.
+    execute(&mut other, "SET GLOBAL read_only = 1").await;
     end_sessions(&mut other).await;
-    tell(&mut one, "SET GLOBAL read_only = 0").await;
-    let held = locks.mutex("job").lock().await.expect("the other takes writes now");
-    assert_eq!(ask(&mut one, CLAIMS).await, 1, "the lock is not where writes are taken");
-    held.release().await.expect("held until now");
-    tell(&mut one, "SET GLOBAL read_only = 1").await;
-    let told = connect_at(&hosts).await.expect_err("neither takes writes");
-    assert!(matches!(told, Error::Unwritable { .. }), "{told:?}");
+    execute(&mut one, "SET GLOBAL read_only = 0").await;
+    let held = locks.mutex("job").lock().await.expect("the other server accepts writes now");
+    assert_eq!(query(&mut one, CLAIMS).await, 1, "the claim is not on the server that accepts writes");
+    held.release().await.expect("the lock is still held");
+    execute(&mut one, "SET GLOBAL read_only = 1").await;
+    let error = connect_at(&hosts).await.expect_err("no host accepts writes");
+    assert!(matches!(error, Error::Unwritable { .. }), "{error:?}");
 }
 
-/// A user whom a read-only server refuses, and one with all rights, who may write there.
+/// A user that a read-only server refuses, and a user with all rights, who may write there.
 const USERS: [&str; 2] = ["app:x", "dlock:s3cret%3A%2F"];
 
-/// A server that takes writes and one that does not, both with the tables and the users.
+/// Two servers with the tables and the users. `one` accepts writes, and `other` is read-only.
 struct Pair {
-    /// What keeps the second server.
+    /// Keeps the second server running.
     _beside: Running,
     one: MySqlConnection,
     other: MySqlConnection,
@@ -64,29 +64,29 @@ struct Pair {
 
 impl Pair {
     async fn with(server: &Running) -> Self {
-        let mut one = stranger(server).await;
-        let beside = start(brand(&mut one).await, Flavour::Standalone).await.expect("another one runs");
-        let mut other = stranger(&beside).await;
+        let mut one = plain_session(server).await;
+        let beside = start(brand(&mut one).await, Flavour::Standalone).await.expect("a second server runs");
+        let mut other = plain_session(&beside).await;
         for (server, session) in [(server, &mut one), (&beside, &mut other)] {
-            connect(server, "").await.expect("it makes the tables").close().await;
+            connect(server, "").await.expect("the client creates the tables").close().await;
             let user = "CREATE USER app@'127.0.0.1' IDENTIFIED BY 'x';
                 GRANT SELECT, INSERT, UPDATE, DELETE ON dlock.* TO app@'127.0.0.1'";
-            tell(session, user).await;
+            execute(session, user).await;
         }
-        tell(&mut other, "SET GLOBAL read_only = 1").await;
+        execute(&mut other, "SET GLOBAL read_only = 1").await;
         let hosts = [server, &beside].map(|server| server.servers()[0].address().to_string()).join(",");
         Self { _beside: beside, one, other, hosts }
     }
 
     async fn connect(&self, user: &str, params: &str) -> Locks {
         let url = format!("mysql://{user}@{}/dlock{params}", self.hosts);
-        Registry::new().with(DRIVER).connect(&url).await.expect("one of them takes writes")
+        Registry::new().with(DRIVER).connect(&url).await.expect("one of the hosts accepts writes")
     }
 
-    /// They change places, and no session ends.
+    /// Makes the servers change roles. No session ends.
     async fn switch(&mut self) {
-        tell(&mut self.one, "SET GLOBAL read_only = 1").await;
-        tell(&mut self.other, "SET GLOBAL read_only = 0").await;
+        execute(&mut self.one, "SET GLOBAL read_only = 1").await;
+        execute(&mut self.other, "SET GLOBAL read_only = 0").await;
         std::mem::swap(&mut self.one, &mut self.other);
     }
 }
@@ -95,30 +95,37 @@ pub(crate) async fn a_named_lock_is_lost_when_its_server_becomes_read_only(serve
     let mut pair = Pair::with(server).await;
     for user in USERS {
         let locks = pair.connect(user, "?mode=session").await;
-        let held = locks.mutex("job").lock().ttl(SOON).await.expect("nobody holds it");
+        let held = locks.mutex("job").lock().ttl(SOON).await.expect("the lock is free");
         until_watched(&locks, "job").await;
         pair.switch().await;
-        timeout(SOON * 2, held.lost()).await.expect("others take it on the other server from now on");
-        let next = locks.mutex("job").lock().await.expect("the other server takes writes");
-        let is_free = ask(&mut pair.one, "SELECT IS_FREE_LOCK('job')").await;
-        assert_eq!(is_free, 0, "{user}: it is not where writes are taken");
-        // The sessions for watches and looks are there too.
+        timeout(SOON * 2, held.lost())
+            .await
+            .expect("other clients take the lock on the other server from now on");
+        let next = locks.mutex("job").lock().await.expect("the other server accepts writes");
+        let is_free = query(&mut pair.one, "SELECT IS_FREE_LOCK('job')").await;
+        assert_eq!(is_free, 0, "{user}: the lock is not on the server that accepts writes");
+        // The shared sessions are on the new server, too.
         until_watched(&locks, "job").await;
-        next.release().await.expect("held until now");
+        next.release().await.expect("the lock is still held");
     }
 }
 
-/// The test's servers have no rows in common. A replica would have the hold's, and it would go on there.
+/// The servers of the test do not replicate, so the hold is lost. On a replica the hold would
+/// continue.
 pub(crate) async fn a_hold_goes_on_where_writes_are_taken(server: &Running) {
     let mut pair = Pair::with(server).await;
     for user in USERS {
         let locks = pair.connect(user, "").await;
-        let held = locks.mutex("job").lock().ttl(SOON).await.expect("nobody holds it");
+        let held = locks.mutex("job").lock().ttl(SOON).await.expect("the lock is free");
         pair.switch().await;
-        timeout(SOON * 2, held.lost()).await.expect("its row is not there");
-        let next = locks.mutex("job").lock().await.expect("the other server takes writes");
-        assert_eq!(ask(&mut pair.one, CLAIMS).await, 1, "{user}: the lock is not where writes are taken");
-        next.release().await.expect("held until now");
+        timeout(SOON * 2, held.lost()).await.expect("the new server has no row of the hold");
+        let next = locks.mutex("job").lock().await.expect("the other server accepts writes");
+        assert_eq!(
+            query(&mut pair.one, CLAIMS).await,
+            1,
+            "{user}: the claim is not on the server that accepts writes"
+        );
+        next.release().await.expect("the lock is still held");
         drop(held);
     }
 }
@@ -127,60 +134,73 @@ pub(crate) async fn a_waiter_listens_at_the_server_that_takes_writes(server: &Ru
     let mut pair = Pair::with(server).await;
     let (a, b) = (pair.connect(USERS[0], "").await, pair.connect(USERS[1], "").await);
     for _ in 0..2 {
-        let held = a.mutex("job").lock().ttl(LONG).await.expect("nobody holds it");
+        let held = a.mutex("job").lock().ttl(LONG).await.expect("the lock is free");
         let waits = tokio::spawn({
             let job = b.mutex("job");
             async move { job.lock().ttl(LONG).await }
         });
         until(&mut pair.one, WAITING, 1).await;
-        held.release().await.expect("held until now");
-        waits.await.expect("no panic").expect("it is free").release().await.expect("held until now");
+        held.release().await.expect("the lock is still held");
+        waits
+            .await
+            .expect("the task does not panic")
+            .expect("the lock is granted")
+            .release()
+            .await
+            .expect("the lock is still held");
         pair.switch().await;
     }
 }
 
-/// Sessions have numbers, which a server that was started again gives to others.
+/// A server that was restarted gives the connection ids of old sessions to new ones.
 pub(crate) async fn a_session_from_before_a_restart_is_not_taken_for_another(server: &Running) {
     let proxy = Proxy::to(server.servers()[0].address()).await.expect("a port is free");
     let url = format!("{}/dlock?mode=session&timeout=500ms", proxy.address());
-    let locks = connect_at(&url).await.expect("it runs");
-    // The next sessions have numbers that the server does not need for itself.
+    let locks = connect_at(&url).await.expect("the server runs");
+    // The server itself uses the first connection ids after its start.
     for _ in 0..50 {
-        stranger(server).await;
+        plain_session(server).await;
     }
-    let held = locks.mutex("job").lock().ttl(LONG).await.expect("nobody holds it");
-    let id = ask(&mut stranger(server).await, "SELECT IS_USED_LOCK('job')").await;
+    let held = locks.mutex("job").lock().ttl(LONG).await.expect("the lock is free");
+    let id = query(&mut plain_session(server).await, "SELECT IS_USED_LOCK('job')").await;
     proxy.stall();
     let released = tokio::spawn(held.release());
-    // The session does not answer, and is to be ended.
+    // The session does not reply, so the client tries to end it.
     sleep(SOON / 2).await;
     let machine = &server.servers()[0];
-    machine.kill().await.expect("it runs");
-    machine.start(Data::Kept).await.expect("it was killed");
-    let mut bystander = stranger(server).await;
-    while ask(&mut bystander, "SELECT CONNECTION_ID()").await < id {
-        bystander = stranger(server).await;
+    machine.kill().await.expect("the server runs");
+    machine.start(Data::Kept).await.expect("the server was killed");
+    let mut bystander = plain_session(server).await;
+    while query(&mut bystander, "SELECT CONNECTION_ID()").await < id {
+        bystander = plain_session(server).await;
     }
-    assert_eq!(ask(&mut bystander, "SELECT CONNECTION_ID()").await, id, "a number was left out");
+    assert_eq!(
+        query(&mut bystander, "SELECT CONNECTION_ID()").await,
+        id,
+        "the server skipped the connection id"
+    );
     proxy.pass();
-    released.await.expect("no panic").ok();
-    assert_eq!(ask(&mut bystander, "SELECT 1").await, 1, "another session was ended");
+    released.await.expect("the task does not panic").ok();
+    assert_eq!(query(&mut bystander, "SELECT 1").await, 1, "the session of another program was ended");
 }
 
-/// The server may run where its socket cannot be seen. So the socket is the test's, and leads to the server's port.
+/// The server may run in a container, where its socket is not visible. So the test has a socket of
+/// its own that leads to the server's port.
 pub(crate) async fn a_socket_leads_to_the_server(server: &Running) {
-    let (folder, address) = (tempfile::tempdir().expect("a folder"), server.servers()[0].address());
+    let (folder, address) = (tempfile::tempdir().expect("a temporary folder"), server.servers()[0].address());
     let path = folder.path().join("mysqld.sock");
     let listener = UnixListener::bind(&path).expect("a socket");
     let passes = tokio::spawn(async move {
         while let Ok((mut client, _)) = listener.accept().await {
-            let mut server = TcpStream::connect(address).await.expect("it runs");
+            let mut server = TcpStream::connect(address).await.expect("the server runs");
             tokio::spawn(async move { copy_bidirectional(&mut client, &mut server).await });
         }
     });
-    let locks = connect_at(&format!("/dlock?socket={}", path.display())).await.expect("it leads to a server");
-    let held = locks.mutex("job").lock().await.expect("nobody holds it");
-    assert_eq!(ask(&mut stranger(server).await, CLAIMS).await, 1, "it led elsewhere");
-    held.release().await.expect("held until now");
+    let locks = connect_at(&format!("/dlock?socket={}", path.display()))
+        .await
+        .expect("the socket leads to the server");
+    let held = locks.mutex("job").lock().await.expect("the lock is free");
+    assert_eq!(query(&mut plain_session(server).await, CLAIMS).await, 1, "the claim is not on the server");
+    held.release().await.expect("the lock is still held");
     passes.abort();
 }

@@ -37,7 +37,7 @@ pub(crate) async fn connect(mut url: StoreUrl) -> Result<Store> {
 /// The configuration of each member. All are checked before any is connected to: a host that is not valid may be a part of a
 /// password.
 pub(crate) fn configs(url: &StoreUrl) -> Result<Vec<RedisConfig>> {
-    url.hosts().iter().map(|host| RedisConfig::from_url(&url.of_host("redis", host))).collect()
+    url.hosts().iter().map(|host| RedisConfig::from_url(&url.with_host("redis", host))).collect()
 }
 
 /// A member, and the error if it does not answer now.

@@ -88,22 +88,22 @@ impl Renewals {
 
 impl Batch for Renewals {
     type Request = Record;
-    type Answer = bool;
+    type Reply = bool;
     type Group = Option<Slot>;
 
     fn group(&self, record: &Record) -> Option<Slot> {
         self.connection.is_cluster().then(|| Slot::for_key(record.keys.lock()))
     }
 
-    fn most(&self) -> usize {
+    fn max_size(&self) -> usize {
         if self.takes_one_key.load(Relaxed) { 1 } else { MOST }
     }
 
-    async fn ask_one(&self, record: &Record) -> Result<bool> {
+    async fn send_one(&self, record: &Record) -> Result<bool> {
         Ok(answers(&self.connection.run(&self.call(&[record])).await?, 1)?[0])
     }
 
-    async fn ask_all(&self, records: &[Arc<Record>]) -> Result<Vec<Option<bool>>> {
+    async fn send_many(&self, records: &[Arc<Record>]) -> Result<Vec<Option<bool>>> {
         let all: Vec<_> = records.iter().map(|record| &**record).collect();
         match self.connection.run(&self.call(&all)).await {
             // Some proxies send the whole call to the server of the first key, which does not know the other keys. So a hold that
@@ -125,6 +125,6 @@ impl Batch for Renewals {
 fn answers(answer: &Value, count: usize) -> Result<Vec<bool>> {
     match answer {
         Value::Array(all) if all.len() == count => Ok(all.iter().map(|one| *one == Value::Int(1)).collect()),
-        _ => Err(STORE.garbled("a renewal")),
+        _ => Err(STORE.unexpected_reply("a renewal")),
     }
 }

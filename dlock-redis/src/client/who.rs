@@ -40,7 +40,7 @@ const MOMENT: Duration = Duration::from_millis(200);
 pub(crate) struct Written(Mutex<State>);
 
 struct State {
-    texts: HashMap<[u8; Who::KEY], Text>,
+    texts: HashMap<[u8; Who::KEY_LEN], Text>,
     /// When texts that have ended are forgotten.
     sweep: Moment,
 }
@@ -59,7 +59,7 @@ impl Written {
 
     /// For how long to write the text of a claim that lasts so long, if it must be written now. Then nobody else is told so
     /// for a while. `is_last` if no renewal of the claim follows.
-    fn due(&self, key: [u8; Who::KEY], lasting: Duration, is_last: bool) -> Option<Duration> {
+    fn due(&self, key: [u8; Who::KEY_LEN], lasting: Duration, is_last: bool) -> Option<Duration> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Moment::now();
         let again = now.after(PAUSE);
@@ -80,7 +80,7 @@ impl Written {
         Some(lasting + if is_last || text.ends.is_none() { AT_FIRST } else { LATER })
     }
 
-    fn confirm(&self, key: [u8; Who::KEY], ends: Moment) {
+    fn confirm(&self, key: [u8; Who::KEY_LEN], ends: Moment) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(text) = state.texts.get_mut(&key) {
             text.ends = Some(ends);
@@ -98,7 +98,7 @@ impl Client {
         call: impl Future<Output = T>,
     ) -> T {
         let lasting = detached.unwrap_or(request.ttl);
-        let Some(ttl) = self.written.due(request.id.key(), lasting, detached.is_some()) else {
+        let Some(ttl) = self.written.due(request.id.who_key(), lasting, detached.is_some()) else {
             return call.await;
         };
         // Polled first, so that one server answers it first. A node of a cluster may answer the call sooner: then the other node
@@ -114,7 +114,7 @@ impl Client {
     }
 
     async fn write(&self, request: &Request, ttl: Duration) {
-        let (key, sent) = (request.id.key(), Moment::now());
+        let (key, sent) = (request.id.who_key(), Moment::now());
         // A detached claim that was taken back has the key of the client that made it. Its text is not known here, and stays.
         let text = if key == request.who.key() { request.who.text() } else { "" };
         let call = WHO.call(keys::who(&self.config.prefix, key), (text, millis(ttl)));

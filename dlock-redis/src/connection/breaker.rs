@@ -11,7 +11,7 @@ use std::{
 
 use dlock_core::{
     Error, Result,
-    driver::{Pace, Retold},
+    driver::{Backoff, SharedError},
 };
 use redis::{Arg, Cmd, cluster_routing::Slot};
 use tokio::time::Instant;
@@ -27,13 +27,13 @@ pub(crate) struct Breaker {
 struct State {
     /// The slots whose last command failed because of its connection.
     failing: HashSet<Slot>,
-    pace: Pace,
-    last: Option<Retold>,
+    backoff: Backoff,
+    last: Option<SharedError>,
 }
 
 impl Breaker {
     pub(crate) fn new() -> Self {
-        let state = State { failing: HashSet::new(), pace: Pace::quick(), last: None };
+        let state = State { failing: HashSet::new(), backoff: Backoff::foreground(), last: None };
         Self { is_tripped: AtomicBool::new(false), state: Mutex::new(state) }
     }
 
@@ -50,9 +50,9 @@ impl Breaker {
             return Ok(());
         }
         match &state.last {
-            Some(told) if state.pace.next() > Instant::now() => Err(told.error()),
+            Some(told) if state.backoff.next_attempt() > Instant::now() => Err(told.error()),
             _ => {
-                state.pace.note_attempt();
+                state.backoff.note_attempt();
                 Ok(())
             }
         }
@@ -66,7 +66,7 @@ impl Breaker {
         let mut state = self.state();
         if slot(cmd).is_some_and(|slot| state.failing.contains(&slot)) {
             state.failing.clear();
-            state.pace.note_answer();
+            state.backoff.note_answer();
             state.last = None;
             self.is_tripped.store(false, Relaxed);
         }
@@ -75,10 +75,10 @@ impl Breaker {
     /// Notes that a command failed because of its connection.
     pub(crate) fn note_failure(&self, cmd: &Cmd, error: Error) -> Error {
         let Some(slot) = slot(cmd) else { return error };
-        let told = STORE.retell(&error);
+        let told = STORE.share(&error);
         let mut state = self.state();
         if state.failing.is_empty() {
-            state.pace.note_attempt();
+            state.backoff.note_attempt();
         }
         state.failing.insert(slot);
         state.last = Some(told);

@@ -128,7 +128,7 @@ impl Dial {
     }
 
     async fn bounded<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
-        STORE.in_time(self.limit(), call).await
+        STORE.with_timeout(self.limit(), call).await
     }
 
     async fn server(&self) -> Result<Client> {
@@ -142,7 +142,7 @@ impl Dial {
     }
 
     fn login(&self) -> Result<RedisConnectionInfo> {
-        settings(&self.config.login).map_err(|error| STORE.not_now(&error))
+        settings(&self.config.login).map_err(|error| STORE.as_transient(&error))
     }
 
     /// Asks each host in turn whether it is the master. The first that says so is taken.
@@ -172,7 +172,7 @@ impl Dial {
     /// Bounds a request to one of several hosts: a host that is down must not use up the time of the others.
     async fn in_share<T>(&self, host: &Address, asked: impl Future<Output = Result<T>>) -> Result<T> {
         let share = self.limit() / u32::try_from(self.config.hosts.len() + 1).unwrap_or(u32::MAX);
-        timeout(share, asked).await.unwrap_or_else(|_| Err(STORE.at(host, STORE.late(share))))
+        timeout(share, asked).await.unwrap_or_else(|_| Err(STORE.at_host(host, STORE.timed_out(share))))
     }
 
     /// Asks the Sentinels in turn for the master. The first that names one is believed.
@@ -181,7 +181,7 @@ impl Dial {
         for host in &self.config.hosts {
             let asked = async {
                 let login = settings(&self.config.sentinel_login);
-                let login = login.map_err(|error| STORE.not_now(&error))?;
+                let login = login.map_err(|error| STORE.as_transient(&error))?;
                 let client = self.client(self.address(host), login)?;
                 let explain = |error| error::explain_sentinel(host, error);
                 let sentinel = client.get_multiplexed_async_connection_with_config(&unbounded()).await;
@@ -208,7 +208,7 @@ impl Dial {
         let info = info.set_redis_settings(settings).set_tcp_settings(self.tcp());
         match &self.config.tls {
             Some(tls) => {
-                let now = certificates(tls).map_err(|error| STORE.not_now(&error))?;
+                let now = certificates(tls).map_err(|error| STORE.as_transient(&error))?;
                 Client::build_with_tls(info, now)
             }
             None => Client::open(info),
@@ -241,7 +241,7 @@ impl Dial {
 
 /// The error of a server that the client connects to.
 fn explain_of(client: &Client, error: RedisError) -> Error {
-    STORE.at(client.get_connection_info().addr(), error::explain(error))
+    STORE.at_host(client.get_connection_info().addr(), error::explain(error))
 }
 
 /// No time-outs by the client crate, whose defaults are shorter than ours. The caller bounds the call.
@@ -265,7 +265,7 @@ fn certificates(tls: &Tls) -> Result<TlsCertificates> {
         // Fails only if another thread has installed one first, which is as good.
         rustls::crypto::ring::default_provider().install_default().ok();
     }
-    let Pems { ca, own } = tls.read()?;
+    let Pems { ca, client_cert: own } = tls.read()?;
     let own = own.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
     Ok(TlsCertificates { client_tls: own, root_cert: ca })
 }

@@ -39,7 +39,7 @@ impl Lines {
 
     /// A line to a cluster that is connected already.
     pub(crate) fn of_cluster(dial: Arc<Dial>, cluster: ClusterConnection) -> Link<Self> {
-        Link::open(STORE, dial.limit(), Self { dial, listeners: None }, Line::Cluster(cluster))
+        Link::with_connection(STORE, dial.limit(), Self { dial, listeners: None }, Line::Cluster(cluster))
     }
 }
 
@@ -57,7 +57,7 @@ impl Connect for Lines {
         }
     }
 
-    fn mends_itself(&self, line: &Line) -> bool {
+    fn reconnects_itself(&self, line: &Line) -> bool {
         matches!(line, Line::Cluster(_))
     }
 }

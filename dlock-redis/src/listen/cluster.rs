@@ -28,14 +28,14 @@ impl EventSource for Messages {
         // Channels are in different slots, so each has a call of its own. A node that is away holds up no channel of another.
         let (mut doing, mut busy) = (FuturesUnordered::new(), HashSet::new());
         loop {
-            let (come, gone) = seats.take(MOST.saturating_sub(doing.len()) / 2, &busy);
+            let (come, gone) = seats.take_changes(MOST.saturating_sub(doing.len()) / 2, &busy);
             let gone = gone.into_iter().map(|channel| (channel, false));
             for (channel, come) in gone.chain(come.into_iter().map(|channel| (channel, true))) {
                 busy.insert(channel.clone());
                 doing.push(subscribe(self.cluster.clone(), self.sharded, channel, come));
             }
             tokio::select! {
-                is_open = seats.stirred() => if !is_open { return },
+                is_open = seats.has_work() => if !is_open { return },
                 push = self.messages.recv() => match push {
                     None => return,
                     Some(push) => hear(seats, push),
@@ -43,16 +43,16 @@ impl EventSource for Messages {
                 Some((channel, come, outcome)) = doing.next(), if !doing.is_empty() => {
                     busy.remove(&channel);
                     match outcome {
-                        Ok(()) if come => seats.mark_heard(&[channel]),
+                        Ok(()) if come => seats.mark_subscribed(&[channel]),
                         Ok(()) => {}
                         Err(error) => {
                             let error = error::explain(error);
                             if come {
-                                seats.mark_missed(&channel);
+                                seats.mark_interrupted(&channel);
                             }
-                            // After `mark_missed`, or a waiter that waits for its subscription would not see the refusal.
+                            // After `mark_interrupted`, or a waiter that waits for its subscription would not see the refusal.
                             if !error.is_transient() {
-                                seats.refuse(STORE.retell(&error));
+                                seats.refuse(STORE.share(&error));
                             }
                         }
                     }
@@ -64,11 +64,11 @@ impl EventSource for Messages {
 
 fn hear(seats: &Listener, push: PushInfo) {
     match push {
-        PushInfo { kind: PushKind::Disconnection, .. } => seats.mark_all_missed(),
+        PushInfo { kind: PushKind::Disconnection, .. } => seats.mark_all_interrupted(),
         // The server also sends this unasked, when a slot moves to another node. The channel is then subscribed to again there.
         PushInfo { kind: PushKind::SUnsubscribe, data } => {
             let left = data.into_iter().next().and_then(|name| redis::from_redis_value::<String>(name).ok());
-            left.iter().for_each(|channel| seats.mark_missed(channel));
+            left.iter().for_each(|channel| seats.mark_interrupted(channel));
         }
         push => {
             if let Some(message) = Msg::from_push_info(push) {

@@ -60,12 +60,12 @@ impl Hub {
 
     /// A seat for a holder, which is rung when the lock's key is gone.
     pub(crate) fn watch(&self, key: &str, kind: Kind) -> Seat {
-        self.seats.sit(held(key), None, kind)
+        self.seats.join_without_subscription(held(key), None, kind)
     }
 
     /// A seat for a waiter, which is rung when the lock's key is gone, whoever deletes it. It is behind seats of earlier arrival.
     pub(crate) fn await_deletion(&self, key: &str, arrival: Option<u64>, kind: Kind) -> Seat {
-        self.seats.sit(wanted(key), arrival, kind)
+        self.seats.join_without_subscription(wanted(key), arrival, kind)
     }
 
     /// Tells that commands now go through a connection that was begun at `since`. A connection for messages that is older is
@@ -89,7 +89,7 @@ fn wanted(key: &str) -> String {
 /// ignores anything else.
 fn deliver(seats: &Listener, channel: &str, payload: &[u8]) {
     match payload {
-        b"0" => seats.wake(channel, Wake::One),
+        b"0" => seats.wake(channel, Wake::First),
         b"1" => seats.wake(channel, Wake::Sharers),
         _ => {}
     }
@@ -98,5 +98,5 @@ fn deliver(seats: &Listener, channel: &str, payload: &[u8]) {
 /// Wakes holders and a waiter when a key has been deleted, has expired or was evicted.
 fn deliver_deletion(seats: &Listener, key: &str) {
     seats.wake(&held(key), Wake::All);
-    seats.wake(&wanted(key), Wake::One);
+    seats.wake(&wanted(key), Wake::First);
 }

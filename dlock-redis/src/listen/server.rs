@@ -5,7 +5,7 @@ use std::{collections::HashSet, future::pending, io, pin::Pin, sync::Arc};
 use async_trait::async_trait;
 use dlock_core::{
     Error,
-    driver::{EventSource, Listener, Pace},
+    driver::{Backoff, EventSource, Listener},
 };
 use futures_util::StreamExt;
 use redis::{Msg, RedisError, RedisResult};
@@ -32,15 +32,15 @@ pub(super) struct Messages {
 #[async_trait]
 impl EventSource for Messages {
     async fn listen(&mut self, seats: &Listener) {
-        let mut pace = Pace::calm();
+        let mut backoff = Backoff::background();
         loop {
-            sleep_until(pace.next()).await;
-            pace.note_attempt();
-            let End::Line(error) = self.listen_once(seats, &mut pace).await else { return };
-            seats.mark_all_ended();
-            // After `mark_all_ended`, or a waiter that waits for its subscription would not see the refusal.
+            sleep_until(backoff.next_attempt()).await;
+            backoff.note_attempt();
+            let End::Line(error) = self.listen_once(seats, &mut backoff).await else { return };
+            seats.mark_disconnected();
+            // After `mark_disconnected`, or a waiter that waits for its subscription would not see the refusal.
             if let Some(error) = error.filter(|error| !error.is_transient()) {
-                seats.refuse(STORE.retell(&error));
+                seats.refuse(STORE.share(&error));
             }
         }
     }
@@ -58,7 +58,7 @@ type Doing<'a> = Pin<Box<dyn Future<Output = RedisResult<Vec<String>>> + Send + 
 
 impl Messages {
     /// Opens a connection, and listens until it breaks or commands go through a newer connection.
-    async fn listen_once(&mut self, seats: &Listener, pace: &mut Pace) -> End {
+    async fn listen_once(&mut self, seats: &Listener, backoff: &mut Backoff) -> End {
         let began = Instant::now();
         let (sink, mut messages) = match self.dial.messages().await {
             Ok(connection) => connection.split(),
@@ -70,7 +70,7 @@ impl Messages {
         let mut doing: Option<Doing<'_>> = None;
         loop {
             if doing.is_none() {
-                let (mut come, gone) = seats.take(MOST, &HashSet::new());
+                let (mut come, gone) = seats.take_changes(MOST, &HashSet::new());
                 come.append(&mut of_keys);
                 if !come.is_empty() || !gone.is_empty() {
                     let (mut sink, limit) = (sink.clone(), self.dial.limit());
@@ -91,7 +91,7 @@ impl Messages {
                 }
             }
             tokio::select! {
-                is_open = seats.stirred() => if !is_open { return End::Client },
+                is_open = seats.has_work() => if !is_open { return End::Client },
                 is_open = moved_after(&mut self.moved, began) => {
                     return if is_open { End::Line(None) } else { End::Client };
                 }
@@ -103,8 +103,8 @@ impl Messages {
                     doing = None;
                     match done {
                         Ok(heard) => {
-                            pace.note_answer();
-                            seats.mark_heard(&heard);
+                            backoff.note_answer();
+                            seats.mark_subscribed(&heard);
                         }
                         Err(error) => return End::Line(Some(error::explain(error))),
                     }

@@ -44,7 +44,7 @@ impl Thread {
         limit: Duration,
         call: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
-        let call = self.handle().spawn(STORE.in_time(limit, call));
+        let call = self.handle().spawn(STORE.with_timeout(limit, call));
         call.await.unwrap_or_else(|error| Err(STORE.unavailable(error)))
     }
 

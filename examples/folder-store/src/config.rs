@@ -37,7 +37,7 @@ impl FolderConfig {
                 Ok(millis) if millis > 0 => Duration::from_millis(millis),
                 _ => {
                     return invalid(format!(
-                        "`timeout={text}` is no time; write for example `timeout=500ms`"
+                        "`timeout={text}` is not a duration; write for example `timeout=500ms`"
                     ));
                 }
             },

@@ -22,8 +22,10 @@ use super::{
     RedLock,
     member::{Answer, Member, Question},
 };
-use crate::driver::{
-    Attempt, Claim, ClaimId, Error, Grant, Moment, Release, Renewal, Request, Result, Resumption, Wait,
+use crate::{
+    contract::{Attempt, Claim, Grant, Release, Renewal, Request, Resumption},
+    kit::Moment,
+    model::{ClaimId, Error, Result, Wait},
 };
 
 /// How long a contender that holds some members, but no majority, waits before it releases them: at first, and at most. The
@@ -127,11 +129,11 @@ impl RedLockClaim {
             Member::new(index, Arc::clone(&store.backend), request.clone(), lock.tasks.clone())
         });
         let mut members: Vec<_> = members.collect();
-        let resumes = request.mark.is_some();
-        let marks: Vec<_> = request.mark.iter().flat_map(|mark| mark.split('.')).collect();
-        // With the mark of another RedLock, no member finds its claim, and the hold is lost.
-        if marks.len() == members.len() {
-            members.iter_mut().zip(marks).for_each(|(member, mark)| member.find(mark));
+        let resumes = request.locator.is_some();
+        let locators: Vec<_> = request.locator.iter().flat_map(|locator| locator.split('.')).collect();
+        // With the locator of another RedLock, no member finds its claim, and the hold is lost.
+        if locators.len() == members.len() {
+            members.iter_mut().zip(locators).for_each(|(member, locator)| member.find(locator));
         }
         let limit = lock.member_timeout.unwrap_or((request.ttl / 10).clamp(LEAST, MOST));
         Self {
@@ -466,9 +468,9 @@ impl Claim for RedLockClaim {
         if is_gone { Ok(Resumption::Gone) } else { Err(self.too_few(tally)) }
     }
 
-    fn mark(&self) -> Option<Arc<str>> {
-        let marks: Vec<_> = self.members.iter().map(Member::mark).collect();
-        Some(marks.join(".").into())
+    fn locator(&self) -> Option<Arc<str>> {
+        let locators: Vec<_> = self.members.iter().map(Member::locator).collect();
+        Some(locators.join(".").into())
     }
 
     async fn changed(&mut self) {

@@ -4,7 +4,10 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 
 use super::{RedLock, member::is_same_claim};
-use crate::driver::{Contender, Error, Inspect, LockName, LockState, Result};
+use crate::{
+    contract::{Contender, Inspect, LockState},
+    model::{Error, LockName, Result},
+};
 
 #[async_trait]
 impl Inspect for RedLock {

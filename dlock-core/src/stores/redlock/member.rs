@@ -18,10 +18,10 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    driver::{
-        Attempt, Backend, Claim, ClaimId, Error, Grant, Moment, Release, Renewal, Request, Result, Resumption,
-    },
+    contract::{Attempt, Backend, Claim, Grant, Release, Renewal, Request, Resumption},
     engine,
+    kit::Moment,
+    model::{ClaimId, Error, Result},
 };
 
 /// How many bytes of the id are common to all claims that one claim on the majority makes on its members. The other three
@@ -351,13 +351,13 @@ impl Member {
     }
 
     /// Whether a detached hold rests on this member, for another client that takes the hold over.
-    pub(super) fn mark(&self) -> &'static str {
+    pub(super) fn locator(&self) -> &'static str {
         if self.has_vote { "v" } else { "n" }
     }
 
-    /// Prepares a claim if the [`mark`](Self::mark) says that the detached hold rests on this member.
-    pub(super) fn find(&mut self, mark: &str) {
-        if mark == "v" {
+    /// Prepares a claim if the [`locator`](Self::locator) says that the detached hold rests on this member.
+    pub(super) fn find(&mut self, locator: &str) {
+        if locator == "v" {
             let request = self.fresh_request();
             self.state = State::Idle(Box::new(Taker { claim: self.backend.claim(request), unsure: None }));
         }
@@ -497,8 +497,8 @@ impl Claim for Taker {
         Ok(resumed)
     }
 
-    fn mark(&self) -> Option<Arc<str>> {
-        self.claim.mark()
+    fn locator(&self) -> Option<Arc<str>> {
+        self.claim.locator()
     }
 
     async fn release(&mut self) -> Result<Release> {
@@ -576,7 +576,7 @@ fn ended() -> Error {
 mod tests {
     use super::*;
     use crate::{
-        driver::{Kind, LockName},
+        model::{Kind, LockName},
         stores::memory::MemoryBackend,
     };
 

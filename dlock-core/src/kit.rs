@@ -1,0 +1,26 @@
+//! Building blocks for drivers of network stores: URL parameters, errors, connections, batches of
+//! requests, waking of waiters, expiry of claims, clocks.
+
+mod backoff;
+mod batch;
+mod clock;
+mod driver;
+mod errors;
+mod link;
+mod params;
+mod reaper;
+mod seats;
+mod url;
+
+pub use backoff::Backoff;
+pub use batch::{Batch, Batcher};
+pub use clock::Moment;
+#[cfg(feature = "test-util")]
+pub use clock::{pretend_clock, pretend_suspend};
+pub use driver::{ConnectFuture, Driver};
+pub use errors::{SharedError, StoreErrors, Verdict, client_error};
+pub use link::{Connect, Link, LiveConnection};
+pub use params::{Address, Login, Pems, Secret, Tls};
+pub use reaper::Reaper;
+pub use seats::{EventSource, Listener, Seat, Seats, Wake};
+pub use url::StoreUrl;

@@ -1,0 +1,118 @@
+//! Back-off between attempts to connect, with jitter, so that clients of a restarted server do not
+//! reconnect at the same time.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Minimum pause between two attempts. A client makes at most five attempts a second for each
+/// connection.
+const MIN_PAUSE: Duration = Duration::from_millis(200);
+
+/// Maximum pause, without jitter. Each failed attempt in a row doubles the pause up to this value.
+const MAX_PAUSE: Duration = Duration::from_secs(1);
+
+/// Times the attempts to open one connection. An attempt counts as failed until the server has
+/// replied to a request. Each failure in a row doubles the pause, from 0.2 s up to 1 s. Jitter adds
+/// up to a quarter.
+///
+/// ```
+/// use dlock_core::driver::Backoff;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let mut backoff = Backoff::foreground();
+/// for replied in [false, true] {
+///     tokio::time::sleep_until(backoff.next_attempt()).await;
+///     backoff.note_attempt(); // … connect, and send a request
+///     if replied {
+///         backoff.note_answer();
+///     }
+/// }
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Backoff {
+    /// Start of the last attempt.
+    last_attempt: Option<Instant>,
+    /// Pause after the last attempt.
+    pause: Duration,
+    /// Pause after the first failure in a row.
+    first_pause: Duration,
+    /// Whether the server has sent no reply since the last attempt.
+    is_failing: bool,
+}
+
+impl Backoff {
+    /// Creates the back-off of a connection that callers wait for. The pause after the first
+    /// failure is 0.2 s.
+    pub fn foreground() -> Self {
+        Self { last_attempt: None, pause: MIN_PAUSE, first_pause: MIN_PAUSE, is_failing: false }
+    }
+
+    /// Creates the back-off of a connection that the client opens in addition to one that callers
+    /// wait for, such as a connection for notifications. The pause after the first failure is 0.4
+    /// s.
+    pub fn background() -> Self {
+        Self { last_attempt: None, pause: MIN_PAUSE, first_pause: MIN_PAUSE * 2, is_failing: false }
+    }
+
+    /// Returns the earliest time of the next attempt.
+    pub fn next_attempt(&self) -> Instant {
+        self.last_attempt.map_or_else(Instant::now, |last| last + self.pause)
+    }
+
+    /// Records the start of an attempt.
+    pub fn note_attempt(&mut self) {
+        let pause = if self.is_failing { (self.pause * 2).min(MAX_PAUSE) } else { self.first_pause };
+        self.pause = pause.mul_f64(1.0 + f64::from(jitter()) / 1024.0);
+        (self.last_attempt, self.is_failing) = (Some(Instant::now()), true);
+    }
+
+    /// Records that the server has replied to a request.
+    pub fn note_answer(&mut self) {
+        (self.pause, self.is_failing) = (MIN_PAUSE, false);
+    }
+}
+
+/// Returns a number from 0 to 255 from the operating system's random source, which also supplies
+/// the ids of claims.
+fn jitter() -> u8 {
+    crate::model::ClaimId::random().as_bytes()[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn attempts_become_rarer_with_each_failure() {
+        let (mut backoff, start) = (Backoff::foreground(), Instant::now());
+        let mut count = 0;
+        while start.elapsed() < Duration::from_secs(20) {
+            tokio::time::sleep_until(backoff.next_attempt()).await;
+            backoff.note_attempt();
+            count += 1;
+            assert!(f64::from(count) <= 3.0 + start.elapsed().as_secs_f64(), "{count} attempts");
+        }
+        assert!(count >= 16, "{count} attempts in 20 s: a restarted server must be found within two seconds");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn even_working_connections_are_not_reopened_more_than_five_times_a_second() {
+        let (mut backoff, start) = (Backoff::foreground(), Instant::now());
+        for _ in 0..20 {
+            tokio::time::sleep_until(backoff.next_attempt()).await;
+            backoff.note_attempt();
+            backoff.note_answer();
+        }
+        assert!(start.elapsed() >= MIN_PAUSE * 19);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_breaks_after_it_worked_is_reopened_at_once() {
+        let mut backoff = Backoff::background();
+        backoff.note_attempt();
+        backoff.note_answer();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(backoff.next_attempt() <= Instant::now());
+    }
+}

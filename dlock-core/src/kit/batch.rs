@@ -1,0 +1,474 @@
+//! The batcher: combines the requests of many callers into few calls to the store.
+//!
+//! The first caller is the leader. It waits up to 20 ms for other callers, divides all requests
+//! into chunks, and chooses one caller of each chunk as its sender. The sender makes the call for
+//! the whole chunk. There is no background task. A caller waits for another only for a limited
+//! time. If the leader or a sender is suspended or ends with its runtime, the other callers send
+//! their own requests.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    hash::Hash,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep, timeout},
+};
+
+use super::StoreErrors;
+use crate::model::Result;
+
+/// Time that the leader waits for more callers.
+const COLLECT_TIME: Duration = Duration::from_millis(20);
+
+/// Minimum ttl of a batched request. [`COLLECT_TIME`] is one percent of it.
+const MIN_TTL: Duration = Duration::from_secs(2);
+
+/// Maximum time that the other callers wait for the leader before each sends its own request. The
+/// leader's runtime may be blocked or may have ended.
+const LEADER_TIMEOUT: Duration = Duration::from_millis(60);
+
+/// Requests of which the store can answer many in one call.
+pub trait Batch: Send + Sync {
+    /// Request of one caller, such as the record of a held claim.
+    type Request: Send + Sync;
+    /// Reply to one caller, such as whether the claim was renewed.
+    type Reply: Send;
+    /// Requests of different groups never share a call. The group is the slot of a cluster, for
+    /// example, or `()`.
+    type Group: Eq + Hash + Send;
+
+    /// Returns the group of a request.
+    fn group(&self, request: &Self::Request) -> Self::Group;
+
+    /// Returns the maximum number of requests in one call. A call of this size must not delay the
+    /// store's other clients.
+    fn max_size(&self) -> usize;
+
+    /// Sends one request alone. Must bound its own I/O.
+    fn send_one(&self, request: &Self::Request) -> impl Future<Output = Result<Self::Reply>> + Send;
+
+    /// Sends several requests in one call. Must bound its own I/O. Returns a reply to each request,
+    /// in the same order.
+    ///
+    /// `None` stands for a request that this call could not answer; its caller then sends the
+    /// request alone. If one bad request may have made the store reject the whole call, return
+    /// `None` for all.
+    fn send_many(
+        &self,
+        requests: &[Arc<Self::Request>],
+    ) -> impl Future<Output = Result<Vec<Option<Self::Reply>>>> + Send;
+}
+
+/// Combines the requests of one client's claims into few calls.
+///
+/// ```
+/// use dlock_core::{Result, driver::{Batch, Batcher, StoreErrors}};
+/// use std::{sync::Arc, time::Duration};
+///
+/// struct Renewals; // and a connection
+///
+/// impl Batch for Renewals {
+///     type Request = u64;
+///     type Reply = bool;
+///     type Group = ();
+///
+///     fn group(&self, _: &u64) {}
+///     fn max_size(&self) -> usize { 200 }
+///     async fn send_one(&self, row: &u64) -> Result<bool> {
+///         Ok(*row > 0) // UPDATE … WHERE row = ?
+///     }
+///     async fn send_many(&self, rows: &[Arc<u64>]) -> Result<Vec<Option<bool>>> {
+///         Ok(rows.iter().map(|row| Some(**row > 0)).collect()) // UPDATE … WHERE row IN (?, ?, …)
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<()> {
+/// let renewals = Batcher::new(StoreErrors::new("table"), Renewals);
+/// assert!(renewals.submit(Arc::new(7), Duration::from_secs(30)).await?);
+/// # Ok(()) }
+/// ```
+pub struct Batcher<B: Batch> {
+    errors: StoreErrors,
+    batch: B,
+    round: Mutex<Round<B>>,
+}
+
+/// The callers that wait for the leader to divide their requests.
+struct Round<B: Batch> {
+    /// Callers of the current round, the leader first. `None` if there is no leader.
+    callers: Option<Vec<Caller<B>>>,
+    /// Number of the next caller.
+    next_number: u64,
+}
+
+struct Caller<B: Batch> {
+    number: u64,
+    request: Arc<B::Request>,
+    ttl: Duration,
+    arrived: Instant,
+    channel: oneshot::Sender<Message<B>>,
+}
+
+/// A message of the leader or of a sender to a caller.
+enum Message<B: Batch> {
+    /// The reply to the caller's request.
+    Reply(Result<B::Reply>),
+    /// Makes the caller the sender of this chunk, which includes its own request. Its own reply
+    /// then arrives on the receiver.
+    Send(Vec<Caller<B>>, oneshot::Receiver<Self>),
+}
+
+impl<B: Batch> Batcher<B> {
+    /// Creates the batcher of one client.
+    pub fn new(errors: StoreErrors, batch: B) -> Self {
+        Self { errors, batch, round: Mutex::new(Round { callers: None, next_number: 0 }) }
+    }
+
+    /// Returns the implementation that sends the requests to the store.
+    pub fn batch(&self) -> &B {
+        &self.batch
+    }
+
+    /// Sends a request in one call with those of other callers, and returns the reply.
+    ///
+    /// `ttl` is the time after which the reply is worthless. Batching delays the reply by up to 20
+    /// ms, so a request with a ttl below 2 s is sent alone. A caller waits at most a quarter of
+    /// `ttl` for the sender of its chunk, and then sends its own request.
+    ///
+    /// # Errors
+    /// Those of the store's call. If a call for several requests fails, each of its callers gets
+    /// the error.
+    ///
+    /// # Cancel safety
+    /// Safe. If this caller is the leader or a sender, the others time out as if it were suspended,
+    /// and send their own requests. The request of this caller may have been sent.
+    pub async fn submit(&self, request: Arc<B::Request>, ttl: Duration) -> Result<B::Reply> {
+        if ttl < MIN_TTL {
+            return self.batch.send_one(&request).await;
+        }
+        let (number, is_leader, mut inbox) = self.enter(&request, ttl);
+        let mut next = if is_leader {
+            sleep(COLLECT_TIME).await;
+            let callers = self.round().callers.take();
+            self.distribute(callers.unwrap_or_default());
+            receive(ttl, inbox).await
+        } else {
+            match timeout(LEADER_TIMEOUT, &mut inbox).await {
+                Ok(message) => message.ok(),
+                Err(_) if self.withdraw(number) => None,
+                Err(_) => receive(ttl, inbox).await,
+            }
+        };
+        loop {
+            match next {
+                Some(Message::Reply(result)) => return result,
+                Some(Message::Send(chunk, inbox)) => {
+                    self.send_chunk(chunk).await;
+                    next = inbox.await.ok();
+                }
+                // The sender of the chunk is suspended or has ended with its runtime, or its call
+                // could not answer this request.
+                None => return self.batch.send_one(&request).await,
+            }
+        }
+    }
+
+    /// Joins the current round. Returns the caller's number, and whether it is the first and so the
+    /// leader.
+    fn enter(&self, request: &Arc<B::Request>, ttl: Duration) -> (u64, bool, oneshot::Receiver<Message<B>>) {
+        let (sender, receiver) = oneshot::channel();
+        let arrived = Instant::now();
+        let mut round = self.round();
+        let number = round.next_number;
+        round.next_number += 1;
+        let caller = Caller { number, request: Arc::clone(request), ttl, arrived, channel: sender };
+        let is_leader = match &mut round.callers {
+            Some(callers)
+                if callers.first().is_some_and(|leader| arrived < leader.arrived + LEADER_TIMEOUT) =>
+            {
+                callers.push(caller);
+                false
+            }
+            // A leader that has not made chunks by now never will. Dropping the senders notifies
+            // the callers that wait for it.
+            callers => {
+                *callers = Some(vec![caller]);
+                true
+            }
+        };
+        (number, is_leader, receiver)
+    }
+
+    /// Leaves the current round. Returns `false` if the leader has made the chunks already.
+    fn withdraw(&self, number: u64) -> bool {
+        let mut round = self.round();
+        let Some(callers) = &mut round.callers else { return false };
+        let index = callers.iter().position(|caller| caller.number == number);
+        index.map(|index| callers.remove(index)).is_some()
+    }
+
+    fn round(&self) -> MutexGuard<'_, Round<B>> {
+        self.round.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Divides the requests into chunks, and makes one caller of each chunk its sender.
+    fn distribute(&self, mut callers: Vec<Caller<B>>) {
+        // The caller with the least time left becomes the sender, and its request is the first.
+        callers.sort_by_key(|caller| caller.arrived + caller.ttl);
+        let mut groups: HashMap<B::Group, Vec<Caller<B>>> = HashMap::new();
+        for caller in callers {
+            groups.entry(self.batch.group(&caller.request)).or_default().push(caller);
+        }
+        for mut group in groups.into_values() {
+            while !group.is_empty() {
+                let rest = group.split_off(group.len().min(self.batch.max_size().max(1)));
+                let mut chunk = std::mem::replace(&mut group, rest);
+                let (sender, receiver) = oneshot::channel();
+                let first = std::mem::replace(&mut chunk[0].channel, sender);
+                first.send(Message::Send(chunk, receiver)).ok();
+            }
+        }
+    }
+
+    /// Makes the call for a chunk, and sends each caller its reply.
+    async fn send_chunk(&self, chunk: Vec<Caller<B>>) {
+        let (requests, mut channels): (Vec<_>, Vec<_>) =
+            chunk.into_iter().map(|caller| (caller.request, caller.channel)).unzip();
+        if let ([request], Some(channel)) = (&requests[..], channels.pop_if(|_| requests.len() == 1)) {
+            channel.send(Message::Reply(self.batch.send_one(request).await)).ok();
+            return;
+        }
+        match self.batch.send_many(&requests).await {
+            Ok(replies) => {
+                // Without a reply, the channel is dropped, and the caller sends its own request.
+                // The sender does not do that for it, because the sender's own reply would be
+                // delayed.
+                for (reply, channel) in replies.into_iter().zip(channels) {
+                    if let Some(reply) = reply {
+                        channel.send(Message::Reply(Ok(reply))).ok();
+                    }
+                }
+            }
+            Err(error) => {
+                let error = self.errors.share(&error);
+                channels
+                    .into_iter()
+                    .for_each(|channel| drop(channel.send(Message::Reply(Err(error.error())))));
+            }
+        }
+    }
+}
+
+/// Waits at most a quarter of `ttl` for a message. The sender of the chunk may be suspended, and
+/// this caller needs time to send its own request.
+async fn receive<B: Batch>(ttl: Duration, inbox: oneshot::Receiver<Message<B>>) -> Option<Message<B>> {
+    timeout(ttl / 4, inbox).await.ok()?.ok()
+}
+
+impl<B: Batch> fmt::Debug for Batcher<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let callers = self.round().callers.as_ref().map_or(0, Vec::len);
+        write!(f, "Batcher({} with {callers} callers)", self.errors.store())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::{
+        future::{BoxFuture, join_all},
+        poll,
+    };
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    const TTL: Duration = Duration::from_secs(30);
+    const STORE: StoreErrors = StoreErrors::new("table");
+
+    /// Replies to each number with that number. Records how many numbers were in each call.
+    #[derive(Default)]
+    struct Echo {
+        calls: Mutex<Vec<usize>>,
+        max_size: AtomicUsize,
+        /// Numbers for which a call for several replies `None`.
+        unanswered: Vec<u64>,
+        /// Duration of a call for one number.
+        single_call_time: Duration,
+        is_down: bool,
+    }
+
+    impl Echo {
+        fn record(&self, count: usize) {
+            self.calls.lock().unwrap().push(count);
+        }
+    }
+
+    impl Batch for Echo {
+        type Request = u64;
+        type Reply = u64;
+        type Group = u64;
+
+        fn group(&self, request: &u64) -> u64 {
+            request / 1000
+        }
+
+        fn max_size(&self) -> usize {
+            self.max_size.load(Relaxed)
+        }
+
+        async fn send_one(&self, request: &u64) -> Result<u64> {
+            self.record(1);
+            if !self.single_call_time.is_zero() {
+                sleep(self.single_call_time).await;
+            }
+            if self.is_down { Err(STORE.unavailable("down")) } else { Ok(*request) }
+        }
+
+        async fn send_many(&self, requests: &[Arc<u64>]) -> Result<Vec<Option<u64>>> {
+            self.record(requests.len());
+            if self.is_down {
+                return Err(STORE.unavailable("down"));
+            }
+            let reply = |number: u64| Some(number).filter(|number| !self.unanswered.contains(number));
+            Ok(requests.iter().map(|request| reply(**request)).collect())
+        }
+    }
+
+    fn batcher(max_size: usize, echo: Echo) -> Batcher<Echo> {
+        echo.max_size.store(max_size, Relaxed);
+        Batcher::new(STORE, echo)
+    }
+
+    impl Batcher<Echo> {
+        fn submit_boxed(&self, request: u64, ttl: Duration) -> BoxFuture<'_, Result<u64>> {
+            Box::pin(self.submit(Arc::new(request), ttl))
+        }
+
+        /// Sizes of all calls until now, the largest first.
+        fn calls(&self) -> Vec<usize> {
+            let mut calls = self.batch.calls.lock().unwrap().clone();
+            calls.sort_unstable_by(|a, b| b.cmp(a));
+            calls
+        }
+
+        async fn submit_all(&self, requests: impl Iterator<Item = u64>) -> Vec<Result<u64>> {
+            join_all(requests.map(|request| self.submit_boxed(request, TTL))).await
+        }
+
+        fn is_empty(&self) -> bool {
+            self.round().callers.is_none()
+        }
+    }
+
+    fn replies(results: Vec<Result<u64>>) -> Vec<u64> {
+        results.into_iter().map(|result| result.expect("a reply")).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_of_many_become_few_calls_and_each_gets_its_own_answer() {
+        let (batcher, start) = (batcher(4, Echo::default()), Instant::now());
+        assert_eq!(replies(batcher.submit_all(0..10).await), Vec::from_iter(0..10));
+        assert_eq!(batcher.calls(), [4, 4, 2]);
+        assert!(start.elapsed() < LEADER_TIMEOUT, "{:?}", start.elapsed());
+        assert!(batcher.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_of_two_groups_are_never_in_one_call() {
+        let batcher = batcher(100, Echo::default());
+        let requests = [1, 2, 3, 1001, 1002, 2001];
+        assert_eq!(replies(batcher.submit_all(requests.into_iter()).await), requests);
+        assert_eq!(batcher.calls(), [3, 2, 1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_with_little_time_sends_its_request_alone_at_once() {
+        let (batcher, start) = (batcher(100, Echo::default()), Instant::now());
+        let short = MIN_TTL - Duration::from_millis(1);
+        assert_eq!(batcher.submit_boxed(7, short).await.unwrap(), 7);
+        assert_eq!(start.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn if_the_leader_is_suspended_the_others_send_their_own_requests() {
+        let (batcher, start) = (batcher(100, Echo::default()), Instant::now());
+        let mut leader = batcher.submit_boxed(0, TTL);
+        assert!(poll!(&mut leader).is_pending());
+        assert_eq!(replies(batcher.submit_all(1..4).await), [1, 2, 3]);
+        assert_eq!(batcher.calls(), [1, 1, 1]);
+        assert!(start.elapsed() < TTL / 10, "{:?}", start.elapsed());
+        assert_eq!(leader.await.unwrap(), 0, "the leader gets no reply when it continues");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_the_leader_was_dropped_the_next_caller_leads() {
+        let batcher = batcher(100, Echo::default());
+        let mut leader = batcher.submit_boxed(0, TTL);
+        assert!(poll!(&mut leader).is_pending());
+        drop(leader);
+        assert_eq!(replies(batcher.submit_all(1..3).await), [1, 2]);
+        assert_eq!(replies(batcher.submit_all(3..6).await), [3, 4, 5]);
+        assert_eq!(batcher.calls(), [3, 1, 1]);
+        assert!(batcher.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn callers_of_a_leader_that_was_replaced_send_their_own_requests() {
+        let batcher = batcher(100, Echo::default());
+        let (mut leader, mut waiting) = (batcher.submit_boxed(0, TTL), batcher.submit_boxed(1, TTL));
+        assert!(poll!(&mut leader).is_pending() && poll!(&mut waiting).is_pending());
+        tokio::time::advance(LEADER_TIMEOUT).await;
+        let mut next = batcher.submit_boxed(2, TTL);
+        assert!(poll!(&mut next).is_pending(), "the next caller does not lead");
+        assert_eq!(waiting.await.unwrap(), 1);
+        assert_eq!(next.await.unwrap(), 2);
+        assert_eq!(leader.await.unwrap(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn if_the_sender_of_a_chunk_is_suspended_the_others_send_in_time() {
+        let (batcher, start) = (batcher(100, Echo::default()), Instant::now());
+        // The caller with the least time left is the sender of a chunk. In this test that is not
+        // the leader.
+        let (mut leader, mut sender) = (batcher.submit_boxed(0, TTL * 2), batcher.submit_boxed(1, TTL));
+        assert!(poll!(&mut leader).is_pending() && poll!(&mut sender).is_pending());
+        let waiting = batcher.submit_boxed(2, TTL * 2);
+        let (first, second) = tokio::join!(leader, waiting);
+        assert_eq!((first.unwrap(), second.unwrap()), (0, 2));
+        assert_eq!(batcher.calls(), [1, 1]);
+        assert!(start.elapsed() < TTL, "{:?}", start.elapsed());
+        assert_eq!(sender.await.unwrap(), 1, "the sender gets no reply when it continues");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_a_shared_call_cannot_answer_is_sent_alone() {
+        let batcher = batcher(100, Echo { unanswered: vec![1, 3], ..Echo::default() });
+        assert_eq!(replies(batcher.submit_all(0..4).await), [0, 1, 2, 3]);
+        assert_eq!(batcher.calls(), [4, 1, 1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_sender_of_a_chunk_does_not_wait_for_requests_that_are_sent_alone() {
+        let batcher = batcher(100, Echo { unanswered: vec![1], single_call_time: TTL, ..Echo::default() });
+        let start = Instant::now();
+        // The caller with less time left is the sender.
+        let sender = async { (batcher.submit_boxed(0, TTL).await.unwrap(), start.elapsed()) };
+        let ((reply, elapsed), alone) = tokio::join!(sender, batcher.submit_boxed(1, TTL * 2));
+        assert_eq!((reply, alone.unwrap()), (0, 1));
+        assert!(elapsed < TTL / 10, "{elapsed:?}");
+        assert_eq!(batcher.calls(), [2, 1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn every_caller_gets_the_error_of_a_shared_call() {
+        let batcher = batcher(100, Echo { is_down: true, ..Echo::default() });
+        for result in batcher.submit_all(0..3).await {
+            assert!(result.expect_err("down").is_transient());
+        }
+        assert_eq!(batcher.calls(), [3]);
+    }
+}

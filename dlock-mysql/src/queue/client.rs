@@ -1,0 +1,103 @@
+//! State that the claims of one client share.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use dlock_core::{
+    ClaimId, Kind, Result,
+    driver::{Batcher, Info, Seats, Wake},
+};
+use tokio::time::Instant;
+
+use super::{doorbells::Doorbells, local_claims::LocalClaims, presence::Presence, renewals::Renewals};
+use crate::{
+    config::MysqlConfig,
+    connection::{Connection, Dial},
+    error::STORE,
+};
+
+/// One release in this many also deletes expired claims of other locks.
+const SWEEP_EVERY: u32 = 8;
+
+/// The sessions, batches and claims of one client. Claims of one client wake each other without the
+/// server.
+pub(super) struct QueueClient {
+    pub(super) connection: Arc<Connection>,
+    pub(super) doorbells: Doorbells,
+    pub(super) renewals: Batcher<Renewals>,
+    pub(super) info: Info,
+    /// Waiters for claims of this client. The event is the id of the claim that the waiter waits
+    /// for.
+    pub(super) seats: Seats,
+    pub(super) local_claims: Arc<LocalClaims>,
+    presence: Batcher<Presence>,
+    created_at: Instant,
+    releases: AtomicU32,
+}
+
+impl QueueClient {
+    pub(super) fn new(connection: Arc<Connection>, config: &MysqlConfig, info: Info) -> Result<Self> {
+        let local_claims = Arc::<LocalClaims>::default();
+        let renewals = Renewals::new(Arc::clone(&connection), Arc::clone(&local_claims));
+        let presence = Presence::new(Arc::clone(&connection));
+        Ok(Self {
+            doorbells: Doorbells::new(Dial::new(config.clone())?, config.waits),
+            connection,
+            renewals: Batcher::new(STORE, renewals),
+            info,
+            seats: Seats::without_source(),
+            local_claims,
+            presence: Batcher::new(STORE, presence),
+            created_at: Instant::now(),
+            releases: AtomicU32::new(0),
+        })
+    }
+
+    /// Returns whether the queue has a claim with this id and kind. The request is sent together
+    /// with those of other waiters.
+    pub(super) async fn is_present(&self, id: ClaimId, kind: Kind, ttl: Duration) -> Result<bool> {
+        Ok(self.presence.submit(Arc::new(id), ttl).await? == Some(kind))
+    }
+
+    /// Returns the time until the next multiple of `interval` since the client was created. All
+    /// claims of the client have these moments in common.
+    pub(super) fn until_next(&self, interval: Duration) -> Duration {
+        let past = self.created_at.elapsed().as_micros() % interval.as_micros().max(1);
+        interval.saturating_sub(Duration::from_micros(u64::try_from(past).unwrap_or_default()))
+    }
+
+    /// Counts a release, and returns whether it also deletes expired claims of other locks.
+    pub(super) fn must_sweep(&self) -> bool {
+        self.releases.fetch_add(1, Relaxed).is_multiple_of(SWEEP_EVERY)
+    }
+
+    /// Registers a handle of a local claim, until the registration is dropped.
+    pub(super) fn register(self: &Arc<Self>, id: ClaimId) -> Registration {
+        self.local_claims.add_handle(id);
+        Registration { client: Arc::clone(self), id }
+    }
+
+    /// Wakes the claims of this client that wait for this claim.
+    pub(super) fn wake_local_waiters(&self, id: ClaimId) {
+        self.seats.wake(&id.to_string(), Wake::All);
+    }
+}
+
+/// The registration of a local claim. Dropping it wakes the waiters for the claim, which then look
+/// for the claim in the store.
+pub(super) struct Registration {
+    client: Arc<QueueClient>,
+    id: ClaimId,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.client.local_claims.remove_handle(self.id);
+        self.client.wake_local_waiters(self.id);
+    }
+}

@@ -1,0 +1,212 @@
+//! One session of the server, and the execution of a batch on it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool, AtomicU64, AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+        },
+    },
+    time::Duration,
+};
+
+use sqlx::{
+    AssertSqlSafe, Row as _,
+    mysql::{MySqlConnection, MySqlRow},
+};
+use tokio::time::{Instant, timeout_at};
+
+use crate::{
+    connection::{Call, LateExecution, Priority},
+    error,
+    sql::{CLOCK, DEADLINE},
+};
+
+/// Period for which a reading of the server's clock is used. Two clocks drift apart by some
+/// milliseconds in that time.
+const CLOCK_VALIDITY: Duration = Duration::from_secs(60);
+
+/// A session that executes one batch at a time.
+pub(crate) struct Session {
+    /// The server's connection id of the session.
+    id: u64,
+    /// The connection. `None` once the session has ended.
+    state: tokio::sync::Mutex<Option<Connected>>,
+    /// Held by the attempt that is next. At most one attempt stands between an urgent call and the
+    /// connection.
+    attempts: tokio::sync::Mutex<()>,
+    /// Shortest round trip seen, in microseconds. `u64::MAX` before the first.
+    round_trip: AtomicU64,
+    /// Whether the server's clock may have been set since it was read.
+    is_clock_doubtful: AtomicBool,
+    /// Whether the session has to end as soon as it is idle.
+    must_end: AtomicBool,
+    calls: CallCount,
+}
+
+struct Connected {
+    connection: MySqlConnection,
+    clock: Option<ClockReading>,
+}
+
+/// The server's clock at one moment of the client's clock.
+#[derive(Clone, Copy)]
+struct ClockReading {
+    /// Microseconds since 1970 on the server's clock.
+    server: u64,
+    read_at: Instant,
+}
+
+/// Number of calls that run in one lane or wait for it.
+pub(crate) type CallCount = Arc<AtomicUsize>;
+
+/// The result of sending a batch to a session.
+pub(crate) enum Outcome {
+    /// The rows of all statements.
+    Done(Vec<MySqlRow>),
+    Failed(sqlx::Error),
+    /// The batch was not sent: other calls occupied the session until the deadline.
+    NotSent,
+    /// No reply arrived before the deadline. The session has ended.
+    NoReply,
+}
+
+impl Session {
+    pub(crate) fn new(connection: MySqlConnection, id: u64, calls: CallCount) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            state: tokio::sync::Mutex::new(Some(Connected { connection, clock: None })),
+            attempts: tokio::sync::Mutex::default(),
+            round_trip: AtomicU64::new(u64::MAX),
+            is_clock_doubtful: AtomicBool::default(),
+            must_end: AtomicBool::default(),
+            calls,
+        })
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(crate) fn calls(&self) -> &CallCount {
+        &self.calls
+    }
+
+    /// Makes the next call with a deadline read the server's clock again. The server found a call
+    /// late, so its clock may have been set.
+    pub(crate) fn doubt_clock(&self) {
+        self.is_clock_doubtful.store(true, Relaxed);
+    }
+
+    /// Returns whether the session has ended. The server has then released its doorbells.
+    pub(crate) fn has_ended(&self) -> bool {
+        let has_ended = self.state.try_lock().is_ok_and(|state| state.is_none());
+        // `end` may have been called while a call used the session.
+        self.end_if_idle() || has_ended
+    }
+
+    /// Ends the session after the calls that use it. The server then releases all its named locks.
+    pub(crate) fn end(&self) {
+        self.must_end.store(true, SeqCst);
+        self.end_if_idle();
+    }
+
+    /// Ends the session if [`end`](Self::end) was called and no call uses the session. Otherwise
+    /// the call that uses the session ends it. Returns whether `end` was called.
+    fn end_if_idle(&self) -> bool {
+        let must_end = self.must_end.load(SeqCst);
+        if must_end && let Ok(mut state) = self.state.try_lock() {
+            state.take();
+        }
+        must_end
+    }
+
+    /// Returns whether a reply can be expected before `deadline`. Sending a call that has too
+    /// little time would cost the session.
+    fn has_time(&self, late_execution: LateExecution, deadline: Instant) -> bool {
+        let round_trip = match self.round_trip.load(Relaxed) {
+            u64::MAX => 0,
+            micros => micros,
+        };
+        // The server may execute a batch with a deadline only in the first half of its time.
+        let trips = if late_execution == LateExecution::Refused { 3 } else { 1 };
+        Instant::now() + Duration::from_micros(round_trip) * trips < deadline
+    }
+
+    /// Executes a batch. Returns `None` if the session has ended.
+    ///
+    /// The session ends if no reply arrives before `deadline`, or if this future is dropped while
+    /// the batch runs.
+    pub(crate) async fn execute(&self, call: &Call<'_>, deadline: Instant) -> Option<Outcome> {
+        let _next = match call.priority {
+            Priority::Urgent => None,
+            Priority::Attempt => match timeout_at(deadline, self.attempts.lock()).await {
+                Ok(next) => Some(next),
+                Err(_) => return Some(Outcome::NotSent),
+            },
+        };
+        let Ok(mut state) = timeout_at(deadline, self.state.lock()).await else {
+            return Some(Outcome::NotSent);
+        };
+        if !self.has_time(call.late_execution, deadline) {
+            return Some(Outcome::NotSent);
+        }
+        let sent = Instant::now();
+        let mut connected = state.take().filter(|_| !self.must_end.load(Relaxed))?;
+        let outcome = match timeout_at(deadline, self.run(&mut connected, call, deadline)).await {
+            Err(_) => return Some(Outcome::NoReply),
+            Ok(Ok(rows)) => {
+                let round_trip = u64::try_from(sent.elapsed().as_micros()).unwrap_or(u64::MAX);
+                self.round_trip.fetch_min(round_trip, Relaxed);
+                Outcome::Done(rows)
+            }
+            Ok(Err(error)) if error::ends_session(&error) => return Some(Outcome::Failed(error)),
+            Ok(Err(error)) => match timeout_at(deadline, run(&mut connected.connection, &call.undo)).await {
+                Ok(Ok(_)) => Outcome::Failed(error),
+                Err(_) | Ok(Err(_)) => return Some(Outcome::Failed(error)),
+            },
+        };
+        *state = Some(connected);
+        drop(state);
+        self.end_if_idle();
+        Some(outcome)
+    }
+
+    /// Sends the batch. A batch that must not be executed late may start in the first half of the
+    /// time that is left. The second half is for its commit and for the reply.
+    async fn run(
+        &self,
+        connected: &mut Connected,
+        call: &Call<'_>,
+        deadline: Instant,
+    ) -> sqlx::Result<Vec<MySqlRow>> {
+        if call.late_execution != LateExecution::Refused {
+            return run(&mut connected.connection, &call.batch).await;
+        }
+        let is_doubtful = self.is_clock_doubtful.swap(false, Relaxed);
+        let known = connected.clock.filter(|clock| !is_doubtful && clock.read_at.elapsed() < CLOCK_VALIDITY);
+        let clock = match known {
+            Some(clock) => clock,
+            None => connected.read_clock().await?,
+        };
+        let half_of_the_time = deadline.saturating_duration_since(Instant::now()) / 2;
+        let server_deadline =
+            u128::from(clock.server) + (clock.read_at.elapsed() + half_of_the_time).as_micros();
+        let batch = call.batch.replace(DEADLINE, &server_deadline.to_string());
+        run(&mut connected.connection, &batch).await
+    }
+}
+
+impl Connected {
+    async fn read_clock(&mut self) -> sqlx::Result<ClockReading> {
+        let rows = run(&mut self.connection, &CLOCK.with(&[])).await?;
+        let server = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get_unchecked("clock")?;
+        Ok(*self.clock.insert(ClockReading { server, read_at: Instant::now() }))
+    }
+}
+
+/// Sends a batch and reads the rows of all its statements.
+pub(crate) async fn run(connection: &mut MySqlConnection, batch: &str) -> sqlx::Result<Vec<MySqlRow>> {
+    sqlx::raw_sql(AssertSqlSafe(batch)).fetch_all(connection).await
+}

@@ -1,0 +1,4 @@
+-- Ends a session. In: tag: the named lock that only this session owns. Out: nothing. If the session
+-- has ended, no session owns the tag, and the server replies with an error.
+:writable;
+KILL CONNECTION IS_USED_LOCK(:tag)

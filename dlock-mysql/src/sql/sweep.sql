@@ -1,7 +1,0 @@
--- Deletes claims of any name that nobody renewed, the oldest first. Leaves out those whose rows another transaction keeps locked, on
--- servers that can, as renew.sql does. In: queue: the table. Out: nothing.
-DELETE own FROM
-    (SELECT claim FROM :queue FORCE INDEX (expires)
-        WHERE expires <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
-        ORDER BY expires LIMIT 16 /*!80001 FOR UPDATE SKIP LOCKED */ /*M!100600 FOR UPDATE SKIP LOCKED */) AS free
-    STRAIGHT_JOIN :queue AS own FORCE INDEX (claim) ON own.claim = free.claim

@@ -1,0 +1,16 @@
+#![doc = include_str!("../README.md")]
+
+mod backend;
+mod claim;
+mod client;
+mod config;
+mod connection;
+mod error;
+mod inspect;
+mod keys;
+mod queue;
+mod session;
+mod wake;
+
+pub use backend::{DRIVER, ZooKeeperBackend};
+pub use config::ZooKeeperConfig;

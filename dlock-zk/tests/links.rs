@@ -1,0 +1,307 @@
+//! Failures that only this store can have: links that break, are restored late or are slow, and
+//! nodes of other programs.
+#![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{lasting_directory, locks, soon, store, unique};
+use dlock_conformance::{
+    Proxy, Unreachable, or_ignore,
+    stores::{
+        Running,
+        zookeeper::{Flavour, start, word},
+    },
+};
+use dlock_core::{Guard, Locks};
+use futures_util::future::join_all;
+use tokio::{
+    sync::OnceCell,
+    time::{Instant, sleep},
+};
+use zookeeper_client::{Acls, Client, CreateMode, Error as ZkError};
+
+fn main() -> std::process::ExitCode {
+    dlock_conformance::run_tests([dlock_conformance::tests! {
+        a_hold_is_downgraded_in_its_own_session_though_new_claims_have_another on 2 threads,
+        a_short_time_for_calls_leaves_time_for_another_session on 2 threads,
+        a_waiter_keeps_its_place_while_its_link_is_cut_for_longer_than_its_ttl on 2 threads,
+        heartbeats_that_are_answered_late_keep_a_hold on 2 threads,
+        heartbeats_that_are_answered_keep_a_hold_whose_node_cannot_be_read_in_time on 2 threads,
+        connecting_succeeds_though_half_of_the_hosts_are_silent on 2 threads,
+        a_heartbeat_is_a_write_that_changes_no_node on 2 threads,
+        a_busy_try_asks_the_leader_first on 2 threads,
+        a_waiting_permit_sets_its_watches_together on 2 threads,
+        a_claim_that_a_stray_node_keeps_out_is_shown_as_waiting_and_not_broken on 2 threads,
+    }])
+}
+
+/// Server that the tests of this file share. It is stopped with the process.
+static SERVER: OnceCell<Result<Running, Unreachable>> = OnceCell::const_new();
+
+async fn server() -> Option<&'static Running> {
+    or_ignore(SERVER.get_or_init(|| start(Flavour::Standalone)).await.as_ref().map_err(Clone::clone))
+}
+
+async fn direct(running: &Running) -> Locks {
+    locks(&format!("{}/test?timeout=10s&session=30s", running.url())).await
+}
+
+/// Connects through a proxy. Calls have a long time limit for busy machines, unless `params` has
+/// another one.
+async fn behind_proxy(running: &Running, params: &str) -> (Locks, Proxy) {
+    let patient = if params.contains("timeout=") { "" } else { "&timeout=10s" };
+    let proxy = Proxy::to(running.servers()[0].address()).await.expect("a port is free");
+    (locks(&format!("zk://{}/test?{params}{patient}", proxy.address())).await, proxy)
+}
+
+/// Opens a client of `zookeeper-client`, for direct access to nodes.
+async fn raw(running: &Running) -> Client {
+    Client::connect(running.url().trim_start_matches("zk://")).await.expect("the server is running")
+}
+
+/// Returns the nodes in a lock's directory, in order of their names.
+async fn nodes(raw: &Client, name: &str) -> Vec<String> {
+    let mut nodes = match raw.list_children(&format!("/test/{name}")).await {
+        Err(ZkError::NoNode) => Vec::new(),
+        nodes => nodes.expect("the server replies"),
+    };
+    nodes.sort_unstable();
+    nodes
+}
+
+/// Returns the session of the only claim in a lock's directory.
+async fn owner(raw: &Client, name: &str) -> i64 {
+    let node = nodes(raw, name).await.concat();
+    let stat = raw.check_stat(&format!("/test/{name}/{node}")).await.expect("the server replies");
+    stat.expect("the server is running").ephemeral_owner
+}
+
+async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    soon(what, async {
+        while !condition().await {
+            sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+/// Returns a counter from the server's reply to `mntr`.
+async fn counter(running: &Running, key: &str) -> u64 {
+    let reply = word(running.servers()[0].address(), "mntr").await.expect("the server replies");
+    let line = reply.lines().find_map(|line| line.strip_prefix(key));
+    line.expect("the server reports the counter").trim().parse().expect("a number")
+}
+
+/// Cuts the client's link and restores it. Returns a hold from before the cut, and a hold whose
+/// attempt began during the cut.
+async fn after_a_cut(client: &Locks, proxy: &Proxy, names: [&str; 2]) -> [Guard; 2] {
+    let held = client.rwlock(names[0]).write().lock().await.expect("the lock is free");
+    proxy.hang_up();
+    // By then the session has noticed the cut.
+    sleep(Duration::from_millis(200)).await;
+    let locking = tokio::spawn(client.mutex(names[1]).lock().into_future());
+    // By then the claim has given up its session.
+    sleep(Duration::from_millis(2500)).await;
+    proxy.pass();
+    let mut next = soon("the call does not end", locking).await.expect("the task does not panic");
+    let again = async {
+        loop {
+            match next {
+                Ok(guard) => break guard,
+                // No server could be reached in time.
+                Err(error) => assert!(error.is_transient(), "{error:?}"),
+            }
+            next = client.mutex(names[1]).lock().await;
+        }
+    };
+    let next = soon("the link is restored, and the lock is not granted", again).await;
+    // The first session has a connection again, and a heartbeat was confirmed.
+    until("the first session does not reconnect", async || {
+        assert!(!held.is_lost(), "the link was restored in time");
+        held.remaining() > Duration::from_secs(8)
+    })
+    .await;
+    [held, next]
+}
+
+async fn a_hold_is_downgraded_in_its_own_session_though_new_claims_have_another() {
+    let Some(running) = server().await else { return };
+    let (raw, names) = (raw(running).await, [unique(), unique()]);
+    let (client, proxy) = behind_proxy(running, "session=20s").await;
+    let [held, _next] = after_a_cut(&client, &proxy, [&names[0], &names[1]]).await;
+    let first = owner(&raw, &names[0]).await;
+    assert_ne!(first, owner(&raw, &names[1]).await, "new claims use a session without a connection");
+    let token = held.token();
+    let read = held.downgrade().await.expect("the session is alive");
+    assert_eq!((read.token(), owner(&raw, &names[0]).await), (token, first));
+    read.release().await.expect("the claim holds the lock");
+    assert_eq!(nodes(&raw, &names[0]).await, [""; 0]);
+}
+
+async fn a_short_time_for_calls_leaves_time_for_another_session() {
+    let Some(running) = server().await else { return };
+    let (raw, names) = (raw(running).await, [unique(), unique()]);
+    let (client, proxy) = behind_proxy(running, "session=20s&timeout=400ms").await;
+    let _held = after_a_cut(&client, &proxy, [&names[0], &names[1]]).await;
+    let owners = join_all(names.iter().map(|name| owner(&raw, name))).await;
+    assert_ne!(owners[0], owners[1], "new claims use a session without a connection");
+}
+
+async fn a_waiter_keeps_its_place_while_its_link_is_cut_for_longer_than_its_ttl() {
+    let Some(running) = server().await else { return };
+    let (raw, name) = (raw(running).await, unique());
+    let held = direct(running).await.mutex(&name).lock().await.expect("the lock is free");
+    let (client, proxy) = behind_proxy(running, "session=20s").await;
+    let waiting = tokio::spawn(client.mutex(&name).lock().ttl(Duration::from_secs(4)).into_future());
+    until("the claim does not join the queue", async || nodes(&raw, &name).await.len() == 2).await;
+    let before = nodes(&raw, &name).await;
+    proxy.hang_up();
+    sleep(Duration::from_millis(4800)).await;
+    proxy.pass();
+    held.release().await.expect("the claim holds the lock");
+    let next = soon("the lock is not granted", waiting)
+        .await
+        .expect("the task does not panic")
+        .expect("the link was restored in time");
+    assert!(
+        before.contains(&nodes(&raw, &name).await.concat()),
+        "the claim was deleted, and joined the queue again at the end"
+    );
+    drop(next);
+}
+
+async fn heartbeats_that_are_answered_late_keep_a_hold() {
+    let Some(running) = server().await else { return };
+    let name = unique();
+    // The client sends a heartbeat every 1.5 s. A hold is lost after 6 s without a confirmed
+    // heartbeat.
+    let (client, proxy) = behind_proxy(running, "session=9s").await;
+    let held =
+        client.mutex(&name).lock().renew_every(Duration::from_millis(50)).await.expect("the lock is free");
+    // By then the hold was renewed, and its node is watched.
+    sleep(Duration::from_millis(300)).await;
+    // A round trip takes longer than the interval between two heartbeats, and far less than the
+    // session timeout.
+    proxy.delay(Duration::from_millis(800));
+    sleep(Duration::from_millis(7500)).await;
+    assert!(!held.is_lost(), "every heartbeat was confirmed");
+}
+
+async fn heartbeats_that_are_answered_keep_a_hold_whose_node_cannot_be_read_in_time() {
+    let Some(running) = server().await else { return };
+    let (client, proxy) = behind_proxy(running, "session=9s").await;
+    let held = client.mutex(unique()).lock().ttl(Duration::from_secs(3)).await.expect("the lock is free");
+    // The hold was not renewed yet. A renewal has a third of the ttl, 1 s, and a round trip takes
+    // 1.6 s.
+    proxy.delay(Duration::from_millis(800));
+    sleep(Duration::from_millis(7500)).await;
+    assert!(!held.is_lost(), "every heartbeat was confirmed");
+}
+
+async fn connecting_succeeds_though_half_of_the_hosts_are_silent() {
+    let Some(running) = server().await else { return };
+    let address = running.servers()[0].address();
+    let silent = [
+        Proxy::to(address).await.expect("a port is free"),
+        Proxy::to(address).await.expect("a port is free"),
+    ];
+    silent.iter().for_each(Proxy::stall);
+    let hosts =
+        format!("{},{address},{},localhost:{}", silent[0].address(), silent[1].address(), address.port());
+    for number in 0..12 {
+        // Uses the default time limit of a call.
+        let client = common::connect(&format!("zk://{hosts}/test")).await;
+        assert!(client.is_ok(), "connection {number}: {client:?}");
+    }
+}
+
+/// Returns the number of the last transaction that the servers have confirmed.
+async fn transaction(running: &Running) -> u64 {
+    let reply = word(running.servers()[0].address(), "srvr").await.expect("the server replies");
+    let line = reply
+        .lines()
+        .find_map(|line| line.strip_prefix("Zxid: 0x"))
+        .expect("the server reports the transaction");
+    u64::from_str_radix(line.trim(), 16).expect("a number")
+}
+
+async fn a_heartbeat_is_a_write_that_changes_no_node() {
+    // The test has its own server, so that no other client writes.
+    let Some(running) = store(Flavour::Standalone).await else { return };
+    let (client, _proxy) = behind_proxy(&running, "session=10s").await;
+    let held = client.mutex(unique()).lock().await.expect("the lock is free");
+    let (before, nodes_before) = (transaction(&running).await, counter(&running, "zk_znode_count").await);
+    until("the heartbeats are no writes", async || transaction(&running).await >= before + 2).await;
+    assert_eq!(counter(&running, "zk_znode_count").await, nodes_before, "heartbeats leave a node");
+    assert!(!held.is_lost());
+}
+
+async fn a_busy_try_asks_the_leader_first() {
+    const TRIES: u64 = 50;
+    // The test has its own server, so that no other client is counted.
+    let Some(running) = store(Flavour::Standalone).await else { return };
+    let (client, name) = (direct(&running).await, unique());
+    let _held = client.mutex(&name).lock().await.expect("the lock is free");
+    let before = counter(&running, "zk_packets_received").await;
+    for _ in 0..TRIES {
+        assert!(client.mutex(&name).try_lock().await.expect("the server replies").is_none());
+    }
+    let made = counter(&running, "zk_packets_received").await - before;
+    assert!(
+        (2 * TRIES..2 * TRIES + 20).contains(&made),
+        "{made} requests, although each try needs `sync` and a listing"
+    );
+}
+
+async fn a_waiting_permit_sets_its_watches_together() {
+    const PERMITS: u32 = 40;
+    let Some(running) = store(Flavour::Standalone).await else { return };
+    let (other, name) = (direct(&running).await, unique());
+    let semaphore = other.semaphore(&name, PERMITS);
+    let held = join_all((0..PERMITS).map(|_| semaphore.acquire().into_future())).await;
+    assert!(held.iter().all(Result::is_ok), "each claim has a permit");
+    let (client, proxy) = behind_proxy(&running, "session=20s").await;
+    let before = counter(&running, "zk_watch_count").await;
+    proxy.delay(Duration::from_millis(200));
+    let began = Instant::now();
+    let waiting = tokio::spawn(client.semaphore(&name, PERMITS).acquire().into_future());
+    until("the claim does not set its watches", async || {
+        counter(&running, "zk_watch_count").await >= before + u64::from(PERMITS)
+    })
+    .await;
+    // Consecutive round trips would take at least 16 s.
+    assert!(began.elapsed() < Duration::from_secs(10), "it took {:?}", began.elapsed());
+    drop(held);
+    proxy.pass();
+    drop(
+        soon("the waiter is not woken", waiting)
+            .await
+            .expect("the task does not panic")
+            .expect("the lock is free"),
+    );
+}
+
+async fn a_claim_that_a_stray_node_keeps_out_is_shown_as_waiting_and_not_broken() {
+    let Some(running) = server().await else { return };
+    let (raw, client, name) = (raw(running).await, direct(running).await, unique());
+    lasting_directory(&raw, &name).await;
+    let stray = format!("/test/{name}/0");
+    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    raw.create(&stray, b"by hand", &options).await.expect("all clients may create nodes");
+    let waiting = tokio::spawn(client.mutex(&name).lock().into_future());
+    until("the claim does not join the queue", async || nodes(&raw, &name).await.len() == 2).await;
+    let state = client.inspect(&name).await.expect("the server replies").expect("a claim is waiting");
+    assert!(state.holders.is_empty(), "a blocked claim is shown as a holder: {state:?}");
+    assert_eq!((state.queue.len(), state.queue[0].id.as_str()), (2, "0"), "the node that blocks the claim");
+    assert!(!client.force_release(&name).await.expect("the server replies"), "the lock had no holder");
+    assert_eq!(nodes(&raw, &name).await.len(), 2, "a waiting claim was deleted");
+    raw.delete(&stray, None).await.expect("all clients may delete nodes");
+    drop(
+        soon("the waiter is not woken", waiting)
+            .await
+            .expect("the task does not panic")
+            .expect("the lock is granted"),
+    );
+}

@@ -1,0 +1,66 @@
+//! TLS: certificates that the other side does not trust, and certificates as logins.
+
+mod common;
+
+use std::{error::Error as _, time::Duration};
+
+use common::{connect, locks, soon, store, unique};
+use dlock_conformance::stores::zookeeper::{Flavour, tls_params};
+use dlock_core::Error;
+
+fn main() -> std::process::ExitCode {
+    dlock_conformance::run_tests([dlock_conformance::tests! {
+        an_untrusted_certificate_is_named_as_a_possible_cause,
+        a_certificate_is_a_login,
+    }])
+}
+
+async fn an_untrusted_certificate_is_named_as_a_possible_cause() {
+    let Some(running) = store(Flavour::Tls).await else { return };
+    let Some(server) = running.own_server() else { return };
+    let all = tls_params(server);
+    let own = all.find("&cert=").expect("a certificate of the client");
+    // The machine does not trust the authority of this server.
+    for params in [&all[..own], &format!("tls=on{}", &all[own..])] {
+        let connected = connect(&format!("{}?timeout=2s&{params}", running.url())).await.map(drop);
+        let error = connected.expect_err("one side does not trust the other");
+        let text = format!("{error}: {}", error.source().map(ToString::to_string).unwrap_or_default());
+        // A machine may trust no authority at all.
+        let is_expected = matches!(error, Error::Unavailable { .. } | Error::InvalidConfig { .. });
+        assert!(is_expected && text.contains("certificate"), "{params}: {text}");
+    }
+    let url = format!("{}?timeout=10s&{all}", running.url());
+    let client = soon("the server does not reply", locks(&url)).await;
+    client
+        .mutex(unique())
+        .lock()
+        .await
+        .expect("the lock is free")
+        .release()
+        .await
+        .expect("the claim holds the lock");
+    client.close().await;
+}
+
+async fn a_certificate_is_a_login() {
+    let Some(running) = store(Flavour::Tls).await else { return };
+    let Some(server) = running.own_server() else { return };
+    let (base, name) = (unique(), "a");
+    let url = format!("{}/{base}?acl=creator&session=10s&timeout=10s&{}", running.url(), tls_params(server));
+    let [owner, friend] = [locks(&url).await, locks(&url).await];
+    let held = owner.mutex(name).lock().await.expect("the lock is free");
+    // The server's other port requires no certificate.
+    let stranger = locks(&format!("zk://{}/{base}?session=10s&timeout=10s", server.address())).await;
+    let refused = stranger.mutex(name).try_lock().await.map(drop).expect_err("only the owner has the rights");
+    assert!(matches!(refused, Error::Refused { .. }), "{refused:?}");
+    assert!(
+        friend.mutex(name).try_lock().await.expect("the server replies").is_none(),
+        "two claims hold the lock"
+    );
+    held.release().await.expect("the claim holds the lock");
+    let held = friend.mutex(name).lock().wait(Duration::from_secs(30)).await.expect("the lock was released");
+    held.release().await.expect("the claim holds the lock");
+    for client in [owner, friend, stranger] {
+        soon("the client cannot be closed", client.close()).await;
+    }
+}

@@ -5,9 +5,12 @@ mod watchdog;
 
 use std::time::Duration;
 
-use dlock_conformance::wrap::{Habit, Switch, fast_clock, queueless};
+use async_trait::async_trait;
+use dlock_conformance::wrap::{Habit, Switch, fast_clock, queueless, wrap};
 use dlock_core::{
-    Error, LockOptions, Locks, LostReason, RedLock, Ticket, driver::Store, memory::MemoryBackend,
+    ClaimId, Error, LockOptions, Locks, LostReason, RedLock, Result, Ticket,
+    driver::{Attempt, Claim, Release, Renewal, Resumption, Store},
+    memory::MemoryBackend,
 };
 use tokio::time::{Instant, advance, sleep};
 
@@ -200,4 +203,48 @@ async fn a_released_lock_stays_taken_on_a_majority_for_as_long_as_was_asked_for(
     assert!(!three.is_free().await, "it is free {:?} after its grant", granted.elapsed());
     advance(TEN / 50).await;
     assert!(three.is_free().await, "it does not end");
+}
+
+/// A claim whose detachments reach the member half a ttl late.
+struct DetachesLate(Box<dyn Claim>);
+
+#[async_trait]
+impl Claim for DetachesLate {
+    async fn attempt(&mut self) -> Result<Attempt> {
+        self.0.attempt().await
+    }
+
+    async fn renew(&mut self) -> Result<Renewal> {
+        self.0.renew().await
+    }
+
+    async fn release(&mut self) -> Result<Release> {
+        self.0.release().await
+    }
+
+    async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
+        sleep(TTL / 2).await;
+        self.0.detach(lasting, ticket).await
+    }
+
+    async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
+        self.0.resume(ticket).await
+    }
+
+    async fn changed(&mut self) {
+        self.0.changed().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_that_detaches_after_the_release_by_ticket_keeps_nothing() {
+    let three = Three::new();
+    let late = |index, member| match index {
+        2 => wrap(member, |claim, _| Box::new(DetachesLate(claim))),
+        _ => member,
+    };
+    let ticket = detached(&three.client(late)).await;
+    three.plain().release(&ticket).await.expect("two of three members keep it");
+    sleep(TTL).await;
+    assert!(three.is_empty().await, "the member keeps a part that no ticket leads to");
 }

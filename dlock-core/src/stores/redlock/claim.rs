@@ -427,8 +427,9 @@ impl Claim for RedLockClaim {
             self.round(question, |_| false).await;
         }
         self.admit_newcomers();
-        // Nobody would find the rest by the ticket: claims that were granted late, or whose answer was lost.
-        let rest = self.members.iter_mut().filter(|member| member.vote_until().is_none());
+        // The ticket does not lead to the other members: those that granted late, and those whose reply to the detachment
+        // is late or lost. A late detachment would otherwise keep its part after a release by ticket.
+        let rest = self.members.iter_mut().filter(|member| !member.keeps_detached());
         rest.for_each(Member::leave_in_background);
         Ok(Renewal::Renewed { valid_for: lasting })
     }

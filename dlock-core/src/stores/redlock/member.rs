@@ -59,6 +59,8 @@ pub(super) struct Member {
     /// Set when the member disowns the hold while it has a vote: the end of the time that it had granted. Kept until the
     /// claim reads it, with [`take_disowned`](Self::take_disowned) or [`take_expired_vote`](Self::take_expired_vote).
     disowned_until: Option<Moment>,
+    /// Whether the member has confirmed a detachment, and no renewal or release was requested since.
+    is_detached: bool,
     /// Until when the member may keep the claim because of a detachment, if it has not been renewed since.
     detached_until: Option<Moment>,
     /// Earlier claims on this member that are being released in the background. The tracker is closed, so that waiting for
@@ -139,6 +141,7 @@ impl Member {
             renewal_sent: None,
             renewed_in_round: false,
             disowned_until: None,
+            is_detached: false,
             detached_until: None,
             leaving,
             tasks,
@@ -184,6 +187,11 @@ impl Member {
     /// Whether it is a newcomer that has confirmed nothing since its grant.
     pub(super) fn is_newly_granted(&self) -> bool {
         self.holds() && !self.has_vote && self.renewal_sent.is_none()
+    }
+
+    /// Whether the hold rests on it, and it has confirmed the detachment of its part.
+    pub(super) fn keeps_detached(&self) -> bool {
+        self.vote_until().is_some() && self.is_detached
     }
 
     /// Whether it was renewed in the current round.
@@ -330,7 +338,7 @@ impl Member {
     }
 
     fn clear_hold(&mut self) {
-        (self.held_until, self.has_vote) = (None, false);
+        (self.held_until, self.has_vote, self.is_detached) = (None, false, false);
         (self.granted_at, self.renewal_sent, self.renewed_in_round) = (None, None, false);
     }
 
@@ -407,7 +415,7 @@ impl Member {
                 self.granted_at.get_or_insert(at);
             }
             Answer::Renewed { sent, until } | Answer::Resumed { sent, until, .. } => {
-                self.detached_until = None;
+                (self.is_detached, self.detached_until) = (false, None);
                 (self.held_until, self.renewed_in_round) = (Some(until), true);
                 if self.granted_at.is_some() {
                     self.renewal_sent = Some(sent.instant());
@@ -418,6 +426,7 @@ impl Member {
             }
             Answer::Busy(_) | Answer::Lost | Answer::Released(_) => self.clear_hold(),
             Answer::Detached { sent } => {
+                self.is_detached = true;
                 self.renewal_sent = self.granted_at.and(Some(sent.instant()));
             }
             Answer::Unknown(_) => {}

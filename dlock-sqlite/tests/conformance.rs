@@ -26,9 +26,9 @@ impl Fixture for Sqlite {
         SqliteBackend::connect(config).await.map(SqliteBackend::into_store)
     }
 
-    // All cases share one file, which has one writer at a time. With twice as many cases, a busy machine loses locks.
+    // All cases share one file, which has one writer at a time.
     fn at_once(&self) -> usize {
-        4
+        8
     }
 
     // Twice the default, because a busy disk may delay a write for seconds.

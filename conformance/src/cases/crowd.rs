@@ -42,7 +42,7 @@ fn of(topic: &'static str, kind: Kind) -> Vec<Case> {
 
 /// Numbers of waiters: `DLOCK_CROWD`, such as `1000,5000`. The default takes a few seconds.
 fn sizes() -> Vec<usize> {
-    let listed = env::var("DLOCK_CROWD").unwrap_or_else(|_| "10,200".to_owned());
+    let listed = env::var("DLOCK_CROWD").unwrap_or_else(|_| "10,100".to_owned());
     listed.split(',').map(|size| size.trim().parse().expect("DLOCK_CROWD lists numbers")).collect()
 }
 
@@ -156,7 +156,7 @@ impl<'a> Crowd<'a> {
     }
 }
 
-/// Every number of waiters with every round trip, at once.
+/// Every number of waiters with every round trip, concurrently.
 async fn for_all<F: Future<Output = ()>>(row: impl Fn(usize, Duration) -> F) {
     let sizes = sizes();
     let row = &row;
@@ -167,7 +167,7 @@ async fn for_all<F: Future<Output = ()>>(row: impl Fn(usize, Duration) -> F) {
 async fn outlives_a_silence(arena: &Arena, size: usize, round_trip: Duration, names: Names) {
     let label = format!("{size}-{}", round_trip.as_millis());
     let mut crowd = Crowd::new(arena, size, &label, names).await;
-    let ttl = (SILENCE * 4).min(*crowd.client.info().ttl.end());
+    let ttl = (SILENCE * 6).min(*crowd.client.info().ttl.end());
     let own = crowd.client.mutex(arena.name_with(&format!("-own-{label}"))).lock().ttl(ttl);
     let own = arena.soon("nobody holds it", own).await.expect("nobody holds it");
     let busy = crowd.take_all().await;

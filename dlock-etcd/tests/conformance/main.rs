@@ -23,9 +23,9 @@ use common::connect;
 #[global_allocator]
 static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 
-/// Of clients that nothing happens to: so long a session that a lock's ttl can be the 15 s that the suite needs at least, and so long
-/// a time-out that a hundred clients can connect at once on a busy machine.
-const LONG: &str = "session=20s&timeout=6s";
+/// Parameters of clients that are not killed. The session allows the longest ttl of the suite's cases on a busy machine, and
+/// the timeout allows dozens of clients to connect at the same time.
+const LONG: &str = "session=40s&timeout=6s";
 
 /// Of clients that die. The cases wait for their sessions to end, of several one after the other.
 const MORTAL: &str = "session=10s&timeout=5s";

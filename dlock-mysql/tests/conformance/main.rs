@@ -137,6 +137,11 @@ impl Fixture for Server {
         12
     }
 
+    /// A call may take a third of it, and a busy server answers late.
+    fn short_ttl(&self) -> Duration {
+        Duration::from_secs(2)
+    }
+
     fn limit(&self) -> Duration {
         Duration::from_secs(120)
     }

@@ -28,7 +28,7 @@ impl Fixture for Sqlite {
 
     // All cases share one file, which has one writer at a time.
     fn at_once(&self) -> usize {
-        8
+        12
     }
 
     // Twice the default, because a busy disk may delay a write for seconds.

@@ -17,8 +17,12 @@ impl Fixture for FolderFixture {
     }
 
     async fn connect(&self) -> Result<Store> {
-        let config = FolderConfig { folder: self.0.path().join("locks"), timeout: Duration::from_secs(2) };
+        let config = FolderConfig { folder: self.0.path().join("locks"), timeout: Duration::from_secs(6) };
         Ok(FolderBackend::connect(&config)?.into_store())
+    }
+
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(10)
     }
 
     // A third of it is what a step may take, on a busy machine too.

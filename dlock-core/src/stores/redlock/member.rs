@@ -319,7 +319,7 @@ impl Member {
                 },
             };
             if let Some(mut claim) = claim {
-                engine::release_until_forgotten(claim.as_mut(), backend.info(), kept, None, drop).await;
+                engine::release_until_forgotten(claim.as_mut(), backend.info(), kept, drop).await;
             }
             // The release above failed before it waited for the earlier claims, so wait for them now.
             if let Some(others) = others {

@@ -1,4 +1,4 @@
-//! A stake: one guard's part in a hold.
+//! A reference to a hold: the part of one guard in it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,23 +10,26 @@ use crate::{
     model::{Error, Result},
 };
 
-/// One guard's part in a hold.
-pub(crate) struct Stake {
+/// A guard's reference to its hold. The hold counts these references, and dropping the last one
+/// releases the lock.
+pub(crate) struct HoldRef {
     pub(crate) hold: Arc<Hold>,
     side: Side,
-    departed: bool,
-    /// The thread of the client, which must not end before the stake has departed: so this field is the last.
+    /// Whether the hold no longer counts this reference.
+    has_left: bool,
+    /// Thread of the client, if it has one. Declared last so that it drops last: the thread must
+    /// run until the hold no longer counts this reference.
     thread: Option<Arc<Thread>>,
 }
 
-impl Stake {
-    /// Makes the stake of a guard that the hold counts on this side already.
+impl HoldRef {
+    /// Creates the reference of a guard that the hold already counts on this side.
     pub(crate) fn new(hold: Arc<Hold>, side: Side) -> Self {
-        Self { hold, side, departed: false, thread: None }
+        Self { hold, side, has_left: false, thread: None }
     }
 
-    /// The same stake in the hands of a caller, on whose side the client's thread is kept alive.
-    pub(crate) fn held_with(mut self, thread: Option<Arc<Thread>>) -> Self {
+    /// Keeps the client's thread alive until this reference is dropped.
+    pub(crate) fn with_thread(mut self, thread: Option<Arc<Thread>>) -> Self {
         self.thread = thread;
         self
     }
@@ -36,12 +39,12 @@ impl Stake {
         if self.hold.loss().is_some() {
             return Err(self.hold.lost_error());
         }
-        let (reply, answer) = oneshot::channel();
-        self.departed = true;
-        if !self.hold.depart(self.side, Some(reply)) {
+        let (reply, result) = oneshot::channel();
+        self.has_left = true;
+        if !self.hold.remove_guard(self.side, Some(reply)) {
             return Ok(());
         }
-        answer.await.unwrap_or_else(|_| Err(self.hold.lost_error()))
+        result.await.unwrap_or_else(|_| Err(self.hold.lost_error()))
     }
 
     /// See [`Guard::downgrade`](crate::Guard::downgrade).
@@ -60,11 +63,11 @@ impl Stake {
             return Err((self, error));
         }
         self.side = Side::Shared;
-        let Some(answer) = self.hold.change_sides() else { return Ok(self) };
-        match answer.await {
+        let Some(result) = self.hold.begin_downgrade() else { return Ok(self) };
+        match result.await {
             Ok(Ok(())) => Ok(self),
             Ok(Err(error)) => {
-                self.hold.change_back();
+                self.hold.undo_downgrade();
                 self.side = Side::Exclusive;
                 Err((self, error))
             }
@@ -81,7 +84,7 @@ impl Stake {
             let lost = self.hold.lost_error();
             return Err((self, lost));
         }
-        let Some(answer) = self.hold.ask_to_detach(lasting) else {
+        let Some(result) = self.hold.request_detach(lasting) else {
             let Hold { name, store, .. } = &*self.hold;
             let what = format!(
                 "detach lock `{name}` while other guards of its owner share the hold; release them first"
@@ -89,9 +92,9 @@ impl Stake {
             let error = Error::Unsupported { store, what };
             return Err((self, error));
         };
-        match answer.await {
+        match result.await {
             Ok(Ok(detached)) => {
-                self.departed = true;
+                self.has_left = true;
                 Ok(detached.take())
             }
             Ok(Err(error)) => Err((self, error)),
@@ -103,10 +106,10 @@ impl Stake {
     }
 }
 
-impl Drop for Stake {
+impl Drop for HoldRef {
     fn drop(&mut self) {
-        if !self.departed {
-            self.hold.depart(self.side, None);
+        if !self.has_left {
+            self.hold.remove_guard(self.side, None);
         }
     }
 }

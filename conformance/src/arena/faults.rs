@@ -1,4 +1,5 @@
-//! What a case may disturb between a client and its store: the network, or the client's calls where there is none.
+//! Injects faults between a client and its store. A store without a network has faults in the
+//! client's calls instead.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,16 +8,16 @@ use dlock_core::Locks;
 use super::Arena;
 use crate::{Proxy, wrap::Switch};
 
-/// The line between a client and its store.
-pub(crate) enum Line {
-    /// A proxy before the server of a network store.
+/// Injects faults between a client and its store.
+pub(crate) enum Faults {
+    /// Proxy in front of the server of a network store.
     Network(Arc<Proxy>),
-    /// A switch before the driver of any other store.
+    /// Switch in front of the driver of any other store.
     Calls(Switch),
 }
 
-impl Line {
-    /// From now on the store does not answer.
+impl Faults {
+    /// Stops all replies from now on.
     pub(crate) fn stall(&self) {
         match self {
             Self::Network(proxy) => proxy.stall(),
@@ -24,7 +25,7 @@ impl Line {
         }
     }
 
-    /// From now on everything passes at once. What was held back is delivered.
+    /// Lets everything through from now on, and delivers what was held back.
     pub(crate) fn pass(&self) {
         match self {
             Self::Network(proxy) => proxy.pass(),
@@ -32,7 +33,7 @@ impl Line {
         }
     }
 
-    /// From now on everything arrives this much later, in each direction of a network.
+    /// Delays everything by `by` in each direction of a network. No effect without a network.
     pub(crate) fn delay(&self, by: Duration) {
         if let Self::Network(proxy) = self
             && !by.is_zero()
@@ -41,7 +42,7 @@ impl Line {
         }
     }
 
-    /// Number of bytes that the client has sent over the network so far.
+    /// Returns the number of bytes that the client has sent over the network. 0 without a network.
     pub(crate) fn requested(&self) -> usize {
         match self {
             Self::Network(proxy) => proxy.requested(),
@@ -51,14 +52,14 @@ impl Line {
 }
 
 impl Arena {
-    /// A new client whose line to the store can be disturbed.
-    pub(crate) async fn client_with_line(&self) -> (Locks, Line) {
+    /// Connects a new client with fault injection.
+    pub(crate) async fn client_with_faults(&self) -> (Locks, Faults) {
         if self.fixture.network().is_some() {
             let (client, proxy) = self.client_behind_proxy().await;
-            (client, Line::Network(proxy))
+            (client, Faults::Network(proxy))
         } else {
             let (client, switch) = self.client_with_switch().await;
-            (client, Line::Calls(switch))
+            (client, Faults::Calls(switch))
         }
     }
 }

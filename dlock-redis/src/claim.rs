@@ -26,8 +26,9 @@ use crate::{
 /// wakes it.
 const PLAIN_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Time until the next attempt for a lock without a ttl. The engine makes its next attempt earlier.
-const NO_RETRY: Duration = Duration::from_secs(24 * 3600);
+/// Time until the next attempt of a waiter that need not poll: the lock has no ttl, or another
+/// waiter polls for it. The engine makes the next attempt earlier.
+const MAX_RETRY_IN: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) struct RedisClaim {
     client: Arc<Client>,
@@ -38,7 +39,7 @@ pub(crate) struct RedisClaim {
     /// holder for the deletion of the lock's key.
     seat: Option<Seat>,
     /// Second seat of the first waiter of a fair lock, among the waiters of the mutex of that name.
-    /// If Redisson holds the name as a mutex, its release wakes only these.
+    /// If Redisson holds the name as a mutex, its release wakes only those waiters.
     mutex_seat: Option<Seat>,
     /// The claim as the server knows it once it was detached, or may have been.
     ticket: Option<Record>,
@@ -158,7 +159,7 @@ impl RedisClaim {
     /// Parses the reply to an attempt.
     fn parse(&self, reply: Value) -> Result<AttemptReply> {
         let busy = |left: i64, arrival: i64| AttemptReply::Busy {
-            retry_in: u64::try_from(left).map_or(NO_RETRY, Duration::from_millis),
+            retry_in: u64::try_from(left).map_or(MAX_RETRY_IN, Duration::from_millis),
             arrival: u64::try_from(arrival).ok().filter(|arrival| *arrival > 0),
         };
         match reply {
@@ -221,7 +222,7 @@ impl RedisClaim {
         }
     }
 
-    /// Releases the claim under the owner of `record`.
+    /// Releases the claim under the id of `record`.
     async fn release_as(&self, record: &Record) -> Result<Release> {
         let Record { keys, owner, ttl, .. } = record;
         let (ttl, publish) = (millis(*ttl), self.client.connection.publish);
@@ -349,7 +350,7 @@ fn renewal(held: bool, ttl: Duration) -> Renewal {
 impl Claim for RedisClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
         if self.is_represented() {
-            return Ok(Attempt::Busy { retry_in: NO_RETRY });
+            return Ok(Attempt::Busy { retry_in: MAX_RETRY_IN });
         }
         self.clear_seats();
         let mut reply = self.send_attempt().await?;

@@ -20,7 +20,7 @@ const SENTINEL_RIGHTS: &str = "+sentinel|get-master-addr-by-name";
 const OTHER_NODE: &str =
     "the server is a node of a cluster, and another node has this name; write `redis-cluster://`";
 
-/// Converts the error of a command.
+/// Converts the client crate's error of a command.
 pub(crate) fn explain(source: RedisError) -> Error {
     STORE.explain(verdict(&source), source)
 }

@@ -37,6 +37,13 @@ type RawState = (i64, Vec<(Text, i64, Text)>, Vec<(Text, Text, i64)>);
 /// Text that another program may have written. Bytes that are not UTF-8 are replaced.
 struct Text(String);
 
+impl FromRedisValue for Text {
+    fn from_redis_value(value: Value) -> std::result::Result<Self, ParsingError> {
+        let bytes = Vec::<u8>::from_redis_value(value)?;
+        Ok(Self(String::from_utf8_lossy(&bytes).into_owned()))
+    }
+}
+
 #[async_trait]
 impl Inspect for RedisBackend {
     async fn inspect(&self, name: &LockName) -> Result<Option<LockState>> {
@@ -51,13 +58,6 @@ impl Inspect for RedisBackend {
 
     async fn force_release(&self, name: &LockName) -> Result<bool> {
         force_release(&self.client, name).await
-    }
-}
-
-impl FromRedisValue for Text {
-    fn from_redis_value(value: Value) -> std::result::Result<Self, ParsingError> {
-        let bytes = Vec::<u8>::from_redis_value(value)?;
-        Ok(Self(String::from_utf8_lossy(&bytes).into_owned()))
     }
 }
 
@@ -247,7 +247,7 @@ async fn scan(
     }
 }
 
-/// Returns those of many hashes that look like locks, with one call. Not for a cluster, where the
+/// Returns the keys of hashes that look like locks, with one call. Not for a cluster, where the
 /// keys are in several slots.
 async fn keep_locks(client: &Client, keys: Vec<String>) -> Result<Vec<String>> {
     let positions = match client.connection.run(&PEEK.call(&keys, &[""; 0][..])).await {

@@ -254,7 +254,7 @@ async fn query_new<T: FromRedisValue>(client: &Client, cmd: &Cmd) -> RedisResult
 }
 
 /// Returns the error to report after requests to two hosts have failed: a permanent error takes
-/// precedence, because the user has to act on it. Otherwise the newer error is returned.
+/// precedence, because an operator has to act on it. Otherwise the newer error is returned.
 fn permanent_or_newer(older: Option<Error>, newer: Error) -> Error {
     older.filter(|error| !error.is_transient()).unwrap_or(newer)
 }

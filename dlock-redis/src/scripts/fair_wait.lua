@@ -5,8 +5,9 @@ if ARGV[6] == 'wait' then
     local last_deadline = last and tonumber(redis.call('ZSCORE', deadlines, last)) or now
     -- Each grant by Redisson moves all deadlines one wait timeout earlier. One wait timeout for
     -- each waiter, including this one, is enough.
-    local longest = now + redis.call('LLEN', queue) * wait_timeout
-    local deadline = own_deadline and math.min(tonumber(own_deadline), longest) or last_deadline + wait_timeout
+    local deadline = own_deadline
+        and math.min(tonumber(own_deadline), now + redis.call('LLEN', queue) * wait_timeout)
+        or last_deadline + wait_timeout
     deadline = math.max(deadline, now + wait_timeout)
     if redis.call('ZADD', deadlines, deadline, owner) == 1 then redis.call('RPUSH', queue, owner) end
     redis.call('ZADD', heartbeats, now + ttl, owner)

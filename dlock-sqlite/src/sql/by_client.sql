@@ -1,3 +1,3 @@
--- Binds: 1 claim. Answer: the row of the claim, if it is in the file.
+-- Reads all claims of a client. In: 1 client. Out: their rows.
 SELECT name, seq, claim, kind, slots, client, pid, host, who, since, expires FROM dlock_queue
-WHERE claim = ?1
+WHERE client = ?1

@@ -1,3 +1,3 @@
--- Binds: 1 client. Answer: all claims of the client.
+-- Reads a claim. In: 1 claim. Out: its row, if it is in the file.
 SELECT name, seq, claim, kind, slots, client, pid, host, who, since, expires FROM dlock_queue
-WHERE client = ?1
+WHERE claim = ?1

@@ -1,4 +1,4 @@
-//! How a contender asks for a lock.
+//! The ways in which a contender requests a lock.
 
 use std::{future::poll_fn, pin::pin, sync::atomic::Ordering::Relaxed, task::Poll, time::Duration};
 
@@ -9,7 +9,7 @@ use super::{Contender, Round};
 use crate::simulation::{NAMES, TTL, up_to};
 
 impl Contender {
-    /// Random valid options, and the ttl or lease that they lead to.
+    /// Draws valid options. Returns them with the ttl or lease of the hold.
     pub(super) fn options(&mut self) -> (LockOptions, Duration) {
         let options = LockOptions::new().wait(up_to(&mut self.dice, TTL * 4));
         let lease = Duration::from_secs(1) + up_to(&mut self.dice, TTL);
@@ -22,12 +22,12 @@ impl Contender {
     }
 
     pub(super) fn lock(&self, round: &Round, kind: Kind) -> Box<dyn DistributedLock> {
-        let locks = &self.world.clients[round.client].locks;
-        let (name, me) = (NAMES[round.name], Some(&self.me).filter(|_| round.owned));
+        let locks = &self.run.clients[round.client].locks;
+        let (name, owner) = (NAMES[round.name], Some(&self.owner).filter(|_| round.owned));
         macro_rules! owned {
             ($lock:expr) => {
-                match me {
-                    Some(me) => Box::new($lock.owned_by(me)),
+                match owner {
+                    Some(owner) => Box::new($lock.owned_by(owner)),
                     None => Box::new($lock),
                 }
             };
@@ -42,7 +42,7 @@ impl Contender {
         }
     }
 
-    /// Asks in one of many ways, and sometimes drops the request.
+    /// Requests the lock in one of several ways, and sometimes drops the request.
     pub(super) async fn acquire(
         &mut self,
         lock: &dyn DistributedLock,
@@ -55,8 +55,8 @@ impl Contender {
                 self.unless_dropped(polled(lock.lock(options), times).await)?.map(Some)
             }
             2 => {
-                let patience = up_to(&mut self.dice, TTL);
-                self.unless_dropped(timeout(patience, lock.lock(options)).await.ok())?.map(Some)
+                let drop_after = up_to(&mut self.dice, TTL);
+                self.unless_dropped(timeout(drop_after, lock.lock(options)).await.ok())?.map(Some)
             }
             3 => lock.lock(&options.clone().wait(Wait::Forever)).await.map(Some),
             _ => lock.lock(options).await.map(Some),
@@ -66,13 +66,13 @@ impl Contender {
 
     fn unless_dropped<T>(&self, outcome: Option<T>) -> Option<T> {
         if outcome.is_none() {
-            self.world.tally.cancelled.fetch_add(1, Relaxed);
+            self.run.tally.cancelled.fetch_add(1, Relaxed);
         }
         outcome
     }
 }
 
-/// Polls a future so many times, then drops it.
+/// Polls a future at most `times` times, then drops it.
 async fn polled<F: Future>(future: F, times: usize) -> Option<F::Output> {
     let (mut future, mut left) = (pin!(future), times);
     poll_fn(|context| {

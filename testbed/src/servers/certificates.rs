@@ -1,23 +1,25 @@
-//! Certificates for a server that speaks TLS.
+//! Certificates for servers with TLS.
 
 use std::io;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
-/// The file of the authority's certificate, in a server's folder.
+/// File of the certificate authority, in a server's folder.
 pub(super) const CA: &str = "ca.pem";
-/// The file of the server's certificate.
+/// File of the server's certificate.
 pub(super) const CERTIFICATE: &str = "server.pem";
-/// The file of the server's key.
+/// File of the server's private key.
 pub(super) const KEY: &str = "server.key";
 
-/// An authority's certificate, that of a server on this machine, and the server's key, each with its file, in PEM.
+/// Returns a new authority, a certificate for servers on this machine, and its private key.
+///
+/// Each is PEM, with the name of its file.
 pub(super) fn new() -> io::Result<[(&'static str, String); 3]> {
-    let (ca, certificate, key) = made().map_err(io::Error::other)?;
+    let (ca, certificate, key) = generate().map_err(io::Error::other)?;
     Ok([(CA, ca), (CERTIFICATE, certificate), (KEY, key)])
 }
 
-fn made() -> Result<(String, String, String), rcgen::Error> {
+fn generate() -> Result<(String, String, String), rcgen::Error> {
     let mut params = CertificateParams::new([])?;
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let key = KeyPair::generate()?;

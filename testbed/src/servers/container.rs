@@ -1,5 +1,5 @@
-//! A server in a container, on the host's network, so that clients can reach the addresses that a cluster or a Sentinel
-//! announces.
+//! A server in a container. It uses the host's network, so that clients can connect to the
+//! addresses that a cluster or a Sentinel announces.
 
 use std::{
     env, fs, io,
@@ -18,29 +18,37 @@ use testcontainers::{
 
 use super::recipe::Member;
 
-/// Where the server's files are, in the container.
+/// Folder of the server's files in the container.
 const HOME: &str = "/dlock";
 
-/// The share of the processors that a server competes with: twice what a process outside of containers has. Servers do little, and
-/// clients give up a call after a third of a ttl. With more, some servers that start leave nothing to the tests of stores without one.
-const SHARES: i64 = 2048;
+/// CPU shares of a server, twice those of a process outside of containers.
+///
+/// Servers use little CPU time, and clients abandon a call after a third of a ttl. With more
+/// shares, a few servers that start would starve the tests of stores without a server.
+const CPU_SHARES: i64 = 2048;
 
-/// Whether a container may have a control group of its own under the root. Otherwise Docker puts all containers into one group, and
-/// the kernel gives to all of them together only what it gives to one process outside: beside busy programs servers then answer
-/// after seconds. Where systemd keeps the groups, their names are its own.
+/// Whether each container can have its own control group below the root.
+///
+/// By default Docker puts all containers into one group, and the kernel gives that group as much
+/// CPU time as a single process outside. On a busy machine the servers then reply only after
+/// seconds. This is not possible if systemd manages the groups, because it has other names for
+/// them.
 static HAS_CGROUPFS: LazyLock<bool> = LazyLock::new(|| {
     let driver = Command::new("docker").args(["info", "--format", "{{.CgroupDriver}}"]).output();
-    driver.is_ok_and(|told| told.stdout.trim_ascii() == b"cgroupfs")
+    driver.is_ok_and(|output| output.stdout.trim_ascii() == b"cgroupfs")
 });
 
-/// Whether servers keep their files in the fixture's folder, so that they are on the disk, or in the memory, where the tests have
-/// theirs. The engine must see that folder, and what a server leaves there belongs to root.
+/// Whether the servers' files are in the fixture's folder, and therefore on the disk, or in the
+/// memory, of the tests' own files.
+///
+/// This requires an engine that can mount the folder, and a test binary that runs as root, because
+/// the files belong to root.
 static SHARES_FILES: LazyLock<bool> = LazyLock::new(|| {
-    let is_here = env::var("DOCKER_HOST").map_or(true, |host| host == "unix:///var/run/docker.sock");
-    is_here && rustix::process::geteuid().is_root()
+    let is_local = env::var("DOCKER_HOST").map_or(true, |host| host == "unix:///var/run/docker.sock");
+    is_local && rustix::process::geteuid().is_root()
 });
 
-/// An image to run servers from. Docker has it already.
+/// An image that Docker has already.
 #[derive(Clone, Debug)]
 pub(super) struct ServerImage {
     name: String,
@@ -49,20 +57,22 @@ pub(super) struct ServerImage {
 
 impl ServerImage {
     /// # Errors
-    /// If Docker does not have it.
-    pub(super) fn here(image: &str) -> io::Result<Self> {
+    /// If Docker does not have the image.
+    pub(super) fn local(image: &str) -> io::Result<Self> {
         let (name, tag) =
             image.rsplit_once(':').ok_or_else(|| io::Error::other(format!("image {image} has no tag")))?;
         docker(&["image", "inspect", image])?;
         Ok(Self { name: name.to_owned(), tag: tag.to_owned() })
     }
 
+    /// Pulls the image unless Docker has it.
+    ///
     /// # Errors
-    /// If Docker neither has it nor can pull it.
+    /// If Docker cannot pull the image.
     pub(super) fn pulled(image: &str) -> io::Result<Self> {
-        Self::here(image).or_else(|_| {
+        Self::local(image).or_else(|_| {
             docker(&["pull", "--quiet", image])?;
-            Self::here(image)
+            Self::local(image)
         })
     }
 }
@@ -77,12 +87,12 @@ impl Image for ServerImage {
     }
 
     fn ready_conditions(&self) -> Vec<WaitFor> {
-        // The recipe's probe asks the servers.
+        // The recipe probes the servers.
         Vec::new()
     }
 
     fn entrypoint(&self) -> Option<&str> {
-        // The official entrypoint changes the user, who then cannot write to the files that the server was given.
+        // The official entrypoint changes to a user who cannot write to the files of the recipe.
         Some("sh")
     }
 }
@@ -91,7 +101,8 @@ impl Image for ServerImage {
 pub(super) struct Container {
     name: String,
     folder: PathBuf,
-    // Its own end needs the runtime it was made on; the folder's watch removes the container without.
+    // Not dropped, because that needs the runtime on which it was created. The folder's shell
+    // removes the container.
     inner: ManuallyDrop<ContainerAsync<ServerImage>>,
 }
 
@@ -99,7 +110,8 @@ impl Container {
     pub(super) async fn start(image: &ServerImage, folder: &Path, member: &Member) -> io::Result<Self> {
         let owner = std::process::id().to_string();
         let name = format!("dlock-test-{owner}-{}", member.ports[0].number());
-        // Write this first, so that the folder's shell can end the container from its beginning.
+        // Written before the start, so that the folder's shell can remove the container at any
+        // time.
         fs::write(folder.join("container"), &name)?;
         let mut command = vec!["-c", include_str!("serve.sh"), "serve.sh", member.data];
         command.extend(member.command.iter().map(String::as_str));
@@ -112,7 +124,7 @@ impl Container {
             .with_cmd(command)
             .with_host_config_modifier(|config| {
                 if *HAS_CGROUPFS {
-                    (config.cgroup_parent, config.cpu_shares) = (Some("/".to_owned()), Some(SHARES));
+                    (config.cgroup_parent, config.cpu_shares) = (Some("/".to_owned()), Some(CPU_SHARES));
                 }
             });
         if *SHARES_FILES {
@@ -141,20 +153,22 @@ impl Container {
     }
 
     pub(super) fn kill(&self) -> io::Result<()> {
-        // Not the library's `stop`, which lets the server shut down in order.
+        // The library's `stop` would let the server shut down in order.
         docker(&["kill", "--signal", "KILL", &self.name])?;
         docker(&["wait", &self.name])
     }
 
-    /// Docker gives up where the kernel cannot freeze the process at that moment, for example because it forks to write its
-    /// data to disk. It is then asked again.
+    /// Suspends the server.
+    ///
+    /// Docker fails if the kernel cannot freeze the process, for example while it forks to write
+    /// its data to disk. The request is then repeated.
     pub(super) async fn pause(&self) -> io::Result<()> {
-        let mut tries = 1..=5;
+        let mut retries = 1..=5;
         loop {
             match self.inner.pause().await {
-                Err(error) if tries.next().is_some() && format!("{error:?}").contains("unable to freeze") => {
-                }
-                paused => return paused.map_err(io::Error::other),
+                Err(error)
+                    if retries.next().is_some() && format!("{error:?}").contains("unable to freeze") => {}
+                result => return result.map_err(io::Error::other),
             }
         }
     }
@@ -163,7 +177,7 @@ impl Container {
         self.inner.unpause().await.map_err(io::Error::other)
     }
 
-    /// Whether the server has ended by itself.
+    /// Returns whether the server has ended.
     pub(super) async fn has_ended(&self) -> io::Result<bool> {
         Ok(!self.inner.is_running().await.map_err(io::Error::other)?)
     }
@@ -174,13 +188,13 @@ impl Container {
     }
 }
 
-/// Runs Docker's command.
+/// Runs a `docker` command.
 pub(super) fn docker(arguments: &[&str]) -> io::Result<()> {
-    let done = Command::new("docker").args(arguments).output();
-    let done = done.map_err(|error| io::Error::other(format!("docker: {error}")))?;
-    if done.status.success() {
+    let output = Command::new("docker").args(arguments).output();
+    let output = output.map_err(|error| io::Error::other(format!("docker: {error}")))?;
+    if output.status.success() {
         return Ok(());
     }
-    let told = String::from_utf8_lossy(&done.stderr);
-    Err(io::Error::other(format!("docker {}: {}", arguments[0], told.trim().replace('\n', " "))))
+    let message = String::from_utf8_lossy(&output.stderr);
+    Err(io::Error::other(format!("docker {}: {}", arguments[0], message.trim().replace('\n', " "))))
 }

@@ -1,4 +1,4 @@
-//! etcd, alone, with TLS, or as a cluster of three: one recipe, and what only etcd's servers can be asked.
+//! etcd servers, with one recipe for all flavours, and requests that only etcd's servers answer.
 
 mod http;
 mod lines;
@@ -17,35 +17,36 @@ use super::{
 };
 pub use lines::Lines;
 
-/// How many members there are.
+/// Number and configuration of the members, with the form of the URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavour {
-    /// One: `etcd://host:port`.
+    /// One member: `etcd://host:port`.
     Standalone,
-    /// One that speaks TLS, has a [certificate authority](Running::ca) of its own, and wants a certificate of that
-    /// authority from its clients, which is [`client`]: `etcds://host:port`.
+    /// One member with TLS: `etcds://host:port`. It has its own [certificate
+    /// authority](Running::ca). Clients must present a certificate of that authority, such as
+    /// [`client`].
     Tls,
-    /// Three: `etcd://host:port,host:port,host:port`.
+    /// Three members: `etcd://host:port,host:port,host:port`.
     Cluster,
-    /// One with a snapshot: when it starts with its data, it keeps a copy of them, and when it starts without, it is restored from
-    /// that copy.
+    /// One member with a snapshot. A start with the data updates the snapshot, and a start without
+    /// the data restores it.
     Restored,
-    /// The same, restored with a revision that is far ahead of that of the snapshot.
+    /// As [`Restored`](Self::Restored), with a restored revision far ahead of that of the snapshot.
     RestoredAhead,
 }
 
-/// Finds or starts etcd. One is meant to serve all cases of a suite.
+/// Finds or starts etcd. All cases of a suite can share it.
 ///
 /// # Errors
-/// [`Unreachable`] by the name `etcd`, with everything that was tried.
+/// [`Unreachable`] with the name `etcd`, and a reason that lists every attempt.
 ///
 /// # Cancel safety
-/// Dropping the future ends in the background the servers that it started.
+/// Dropping the future stops the servers that it has started, in the background.
 pub async fn start(flavour: Flavour) -> Result<Running, Unreachable> {
     super::start(Etcd { flavour, lines: None }).await
 }
 
-/// The same for three members, and the lines between them, which can be cut.
+/// Finds or starts three members, and returns the connections between them, which a test can cut.
 ///
 /// # Errors
 /// As [`start`].
@@ -58,15 +59,16 @@ pub async fn start_with_lines() -> Result<(Running, Lines), Unreachable> {
     super::start(recipe).await.map(|running| (running, lines))
 }
 
-/// What a member of a cluster says of itself at one of its paths, such as `/metrics`.
+/// Returns a member's reply to a GET request for a path such as `/metrics`.
 ///
 /// # Errors
-/// If it does not answer.
+/// If the member does not reply, or replies with an error.
 pub async fn ask(server: &Server, path: &str) -> io::Result<String> {
     http::get(server.address(), path).await
 }
 
-/// The certificate and the key that the server of [`Flavour::Tls`] takes from a client: its own.
+/// Returns the files of a certificate and key that the server of [`Flavour::Tls`] accepts from
+/// clients. They are the server's own.
 pub fn client(server: &Server) -> [PathBuf; 2] {
     [server.file(CERTIFICATE), server.file(KEY)]
 }
@@ -77,8 +79,8 @@ struct Etcd {
     lines: Option<Lines>,
 }
 
-/// The ports of a member: where it answers clients, where it answers other members, and where clients speak TLS, or where the
-/// [`Lines`] begin that lead to it.
+/// Number of ports of a member. The first is for clients, the second for other members. The third
+/// is for clients with TLS, or for the proxy of [`Lines`] in front of the second.
 const PORTS: usize = 3;
 
 #[async_trait]
@@ -102,14 +104,17 @@ impl Recipe for Etcd {
         let count = if self.flavour == Flavour::Cluster { 3 } else { 1 };
         let ports = (0..count).map(|_| (0..PORTS).map(|_| Port::claim()).collect());
         let ports: Vec<Vec<_>> = ports.collect::<io::Result<_>>()?;
-        // Where the others reach a member.
-        let reached = if self.lines.is_some() { 2 } else { 1 };
-        for (place, ports) in ports.iter().enumerate() {
+        // Index of the port through which the other members connect.
+        let peer_port = if self.lines.is_some() { 2 } else { 1 };
+        for (index, ports) in ports.iter().enumerate() {
             let Some(lines) = &self.lines else { break };
-            lines.lead(place, ports[reached].number(), ports[1].number())?;
+            lines.forward(index, ports[peer_port].number(), ports[1].number())?;
         }
-        let peers: Vec<_> =
-            ports.iter().zip(0..).map(|(ports, at)| format!("m{at}={}", url(&ports[reached]))).collect();
+        let peers: Vec<_> = ports
+            .iter()
+            .zip(0..)
+            .map(|(ports, index)| format!("m{index}={}", url(&ports[peer_port])))
+            .collect();
         let peers = peers.join(",");
         let script = match self.flavour {
             Flavour::Restored => format!("{RESTORE}{UNSYNCED}"),
@@ -121,20 +126,20 @@ impl Recipe for Etcd {
         let members = ports
             .into_iter()
             .zip(0..)
-            .map(|(ports, at)| member(program, &script, at, ports, reached, &peers));
+            .map(|(ports, index)| member(program, &script, index, ports, peer_port, &peers));
         let mut members: Vec<_> = members.collect();
         if self.flavour == Flavour::Tls {
-            members.iter_mut().try_for_each(speak_tls)?;
+            members.iter_mut().try_for_each(enable_tls)?;
         }
         Ok(members)
     }
 
     async fn probe(&self, server: &Server) -> io::Result<()> {
-        // Whether it is healthy, the others decide too.
+        // Not `/health`, which depends on the other members.
         http::get(server.address(), "/version").await.map(drop)
     }
 
-    /// Good when every member has a leader and can write.
+    /// Succeeds when every member has a leader and can write.
     async fn health(&self, servers: &[Server]) -> io::Result<()> {
         for server in servers {
             let health = http::get(server.address(), "/health").await?;
@@ -158,10 +163,12 @@ fn url(port: &Port) -> String {
     format!("http://127.0.0.1:{}", port.number())
 }
 
-/// Runs etcd without waiting for the disk, if it can (from 3.5 on). No test cuts the power.
+/// Runs etcd without waiting for the disk, which is possible from version 3.5 on. No test cuts the
+/// power.
 const UNSYNCED: &str = r#"exec "$0" $("$0" --help 2>&1 | grep -o -m 1 -e --unsafe-no-fsync) "$@""#;
 
-/// Keeps a copy of the data, or restores them from it with those options of the server that say who it is.
+/// Saves a copy of the data, or restores it. A restore needs those options of the server that
+/// identify the member.
 const RESTORE: &str = r#"
 if [ -e data ]; then
     cp data/member/snap/db saved
@@ -176,19 +183,26 @@ elif [ -e saved ]; then
 fi
 "#;
 
-fn member(program: &str, script: &str, at: usize, ports: Vec<Port>, reached: usize, peers: &str) -> Member {
-    let (clients, others) = (url(&ports[0]), url(&ports[1]));
-    let name = format!("m{at}");
+fn member(
+    program: &str,
+    script: &str,
+    index: usize,
+    ports: Vec<Port>,
+    peer_port: usize,
+    peers: &str,
+) -> Member {
+    let (client_url, peer_url) = (url(&ports[0]), url(&ports[1]));
+    let name = format!("m{index}");
     let options = [
         ("name", name.as_str()),
         ("data-dir", "data"),
-        ("listen-client-urls", &clients),
-        ("advertise-client-urls", &clients),
-        ("listen-peer-urls", &others),
-        ("initial-advertise-peer-urls", &url(&ports[reached])),
+        ("listen-client-urls", &client_url),
+        ("advertise-client-urls", &client_url),
+        ("listen-peer-urls", &peer_url),
+        ("initial-advertise-peer-urls", &url(&ports[peer_port])),
         ("initial-cluster", peers),
         ("initial-cluster-token", "dlock"),
-        // Tokens that expire during a test.
+        // Login tokens expire after three seconds, within the length of a test.
         ("auth-token-ttl", "3"),
         ("log-level", "warn"),
     ];
@@ -203,8 +217,8 @@ fn member(program: &str, script: &str, at: usize, ports: Vec<Port>, reached: usi
     }
 }
 
-/// Lets a member speak TLS at its third port.
-fn speak_tls(member: &mut Member) -> io::Result<()> {
+/// Adds TLS at the member's third port.
+fn enable_tls(member: &mut Member) -> io::Result<()> {
     let url = format!("https://127.0.0.1:{}", member.ports[2].number());
     for option in &mut member.command {
         if option.starts_with("--listen-client-urls") {

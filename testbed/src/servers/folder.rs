@@ -1,4 +1,4 @@
-//! The folder of the servers' files, and the shell that ends the servers.
+//! The folder of all files of a store's servers, and the shell that stops the servers.
 
 use std::{
     fs, io,
@@ -8,29 +8,29 @@ use std::{
 
 use tempfile::TempDir;
 
-/// A folder with a folder for each server. Dropping it ends the servers and removes the folder.
+/// A folder with a subfolder for each server. Dropping it stops the servers and removes the folder.
 ///
-/// A separate shell does that, so that it also happens when the test binary is killed.
+/// A separate shell does both, so that they also happen when the test binary is killed.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
-    watch: Child,
+    sweeper: Child,
 }
 
 impl Folder {
     pub(super) fn new() -> io::Result<Self> {
         let folder = TempDir::with_prefix("dlock-test-")?;
-        let watch = Command::new("sh")
+        let sweeper = Command::new("sh")
             .args(["-c", include_str!("sweep.sh"), "sweep.sh"])
             .arg(folder.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        Ok(Self { path: folder.keep(), watch })
+        Ok(Self { path: folder.keep(), sweeper })
     }
 
-    /// Makes the folder of a server.
+    /// Creates the subfolder of a server.
     pub(super) fn server(&self, name: &str) -> io::Result<PathBuf> {
         let path = self.path.join(name);
         fs::create_dir(&path)?;
@@ -40,8 +40,8 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        drop(self.watch.stdin.take());
-        // A failure is ignored: nobody could be told, and nothing could be done.
-        let _ = self.watch.wait();
+        drop(self.sweeper.stdin.take());
+        // A failure is ignored, because `drop` cannot report it.
+        let _ = self.sweeper.wait();
     }
 }

@@ -1,4 +1,4 @@
-//! MariaDB and MySQL.
+//! MariaDB and MySQL servers.
 
 use std::io;
 
@@ -19,35 +19,37 @@ use super::{
 pub enum Brand {
     /// MariaDB.
     Mariadb,
-    /// MySQL, which Debian does not have: from its image, or from Ubuntu's package in an image.
+    /// MySQL, which Debian does not have. It runs from its official image, or from an image with
+    /// Ubuntu's package.
     Mysql,
 }
 
-/// How the server is set up.
+/// Configuration of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavour {
     /// One server: `mysql://user:password@host:port/database`.
     Standalone,
-    /// The same, but each commit waits for the disk, as where nobody has changed the settings: for benchmarks, with
-    /// `TMPDIR` on a disk.
+    /// The same with the default settings for durability, so each commit waits for the disk. For
+    /// benchmarks, with `TMPDIR` on a disk.
     Durable,
-    /// One server that takes only connections with TLS, with a [certificate authority](Running::ca) of its own.
+    /// One server that accepts only connections with TLS. It has its own [certificate
+    /// authority](Running::ca).
     Tls,
 }
 
 /// Finds or starts a server.
 ///
 /// # Errors
-/// [`Unreachable`] by the brand's name, with everything that was tried.
+/// [`Unreachable`] with the brand's name, and a reason that lists every attempt.
 ///
 /// # Cancel safety
-/// Dropping the future ends in the background the server that it started.
+/// Dropping the future stops the server that it has started, in the background.
 pub async fn start(brand: Brand, flavour: Flavour) -> Result<Running, Unreachable> {
-    super::start(One { brand, flavour }).await
+    super::start(Mysql { brand, flavour }).await
 }
 
 impl Brand {
-    /// In lower case, as `DLOCK_REQUIRE` says it.
+    /// Name in lower case, as in `DLOCK_REQUIRE`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Mariadb => "mariadb",
@@ -55,7 +57,7 @@ impl Brand {
         }
     }
 
-    /// What makes an empty data directory, in the shell.
+    /// Returns the shell command that creates an empty data directory.
     fn install(self, program: &str) -> String {
         let config = "--defaults-file=\"$PWD/install.cnf\" --user=\"$(id -un)\" --datadir=\"$PWD/data\"";
         match self {
@@ -66,8 +68,9 @@ impl Brand {
         }
     }
 
-    /// Settings with which the server waits for no disk, busy as that may be with other tests. What the kernel has received of a
-    /// commit survives `kill -9`, and no test cuts the power.
+    /// Settings that let commits return before the disk has the data, because other tests may keep
+    /// the disk busy. The data of a commit survives `kill -9` in the kernel's cache, and no test
+    /// cuts the power.
     fn unsynced(self) -> &'static str {
         match self {
             Self::Mariadb => "debug_no_sync=on\ninnodb_flush_method=fsync\ninnodb_log_file_size=16M\n",
@@ -77,7 +80,7 @@ impl Brand {
         }
     }
 
-    /// Settings with which the server keeps a list of its named locks, and of little else.
+    /// Settings that make the server keep a list of its named locks, and of little else.
     fn list_of_locks(self) -> &'static str {
         match self {
             Self::Mariadb => "performance_schema=off\nplugin_load_add=metadata_lock_info\n",
@@ -90,18 +93,19 @@ impl Brand {
 }
 
 #[derive(Debug)]
-struct One {
+struct Mysql {
     brand: Brand,
     flavour: Flavour,
 }
 
-/// The tests make their own tables, so the user may.
+/// Statements that create the database and its user. The user has all rights, because tests create
+/// tables.
 const INIT: &str = "CREATE DATABASE IF NOT EXISTS dlock;\n\
     CREATE USER IF NOT EXISTS 'dlock'@'127.0.0.1' IDENTIFIED BY 's3cret:/';\n\
     GRANT ALL ON *.* TO 'dlock'@'127.0.0.1' WITH GRANT OPTION;\n";
 
 #[async_trait]
-impl Recipe for One {
+impl Recipe for Mysql {
     fn package(&self) -> &'static str {
         self.brand.name()
     }
@@ -116,13 +120,13 @@ impl Recipe for One {
 
     fn members(&self, program: &str) -> io::Result<Vec<Member>> {
         let port = Port::claim()?;
-        // The kernel has room for few servers with its own asynchronous I/O.
-        let little = "[mysqld]\ninnodb_use_native_aio=off\ninnodb_buffer_pool_size=32M\n";
+        // The kernel limits the number of servers that use its asynchronous I/O.
+        let small = "[mysqld]\ninnodb_use_native_aio=off\ninnodb_buffer_pool_size=32M\n";
         let unsynced = format!(
-            "{little}innodb_flush_log_at_trx_commit=2\ninnodb_doublewrite=off\n{}",
+            "{small}innodb_flush_log_at_trx_commit=2\ninnodb_doublewrite=off\n{}",
             self.brand.unsynced()
         );
-        let disk = if self.flavour == Flavour::Durable { little } else { &unsynced };
+        let disk = if self.flavour == Flavour::Durable { small } else { &unsynced };
         let mut config = format!(
             "{disk}port={}\nbind-address=127.0.0.1\nskip-name-resolve\nmax_connections=4000\ntable_open_cache=400\n\
              {}",
@@ -137,12 +141,15 @@ impl Recipe for One {
             }
             files.extend(certificates::new()?);
         } else if self.brand == Brand::Mariadb {
-            // It would make a certificate of its own, and a handshake costs ten times what a connection costs without.
+            // MariaDB would create a certificate, and a connection with a TLS handshake costs ten
+            // times as much as one without.
             config.push_str("skip_ssl\n");
         }
         files.push(("server.cnf", config));
         let install = self.brand.install(program);
-        // A relative path of the server is one in its data directory. Temporary tables of two servers may have one name.
+        // The certificates are copied because the server resolves relative paths in its data
+        // directory. `TMPDIR` is set because temporary tables of two servers may have the same
+        // name.
         let command = format!(
             "export TMPDIR=\"$PWD\"\n[ -e data/installed ] || {{ rm -rf data; {install} >install.log 2>&1 && touch data/installed; }} || \
              {{ grep -iE 'error|space' install.log | tail -n 3 | grep . || tail -n 3 install.log; exit 1; }}\nfor file in *.pem *.key; do [ -e \"$file\" ] && cp \"$file\" data; done\n\
@@ -158,7 +165,8 @@ impl Recipe for One {
         }])
     }
 
-    /// A server that is up greets before it is asked, with the version of its protocol.
+    /// Checks the greeting, with which a server that is up begins each connection. It contains the
+    /// version of the protocol.
     async fn probe(&self, server: &Server) -> io::Result<()> {
         let mut stream = TcpStream::connect(server.address()).await?;
         let mut greeting = [0; 5];

@@ -1,4 +1,4 @@
-//! What servers are run from: an image, or a program of this machine.
+//! The image or the local program from which servers run.
 
 use std::{
     collections::BTreeMap,
@@ -9,25 +9,26 @@ use std::{
 
 use super::container::{self, ServerImage};
 
-/// A line of `images/official`, which `scripts/stores` reads, too.
+/// A line of `images/official`, which `scripts/stores` also reads.
 #[derive(Debug)]
 pub(super) struct Package {
     pub(super) name: &'static str,
-    /// The name of the server's program, in the image and on this machine.
+    /// Name of the server's program in the image and on this machine.
     pub(super) program: &'static str,
     image: &'static str,
-    /// Whether it is a version that this machine's package is not, or has no package. The program of this machine is then not used.
+    /// Whether no package of this machine has the required version. The local program is then not
+    /// used.
     is_foreign: bool,
 }
 
-/// What runs a server.
+/// Way to run a server.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Host {
     Container,
     Process,
 }
 
-/// Where servers can be run.
+/// A [`Host`] that is available, with what it needs.
 #[derive(Debug)]
 pub(super) enum Site {
     Container(ServerImage),
@@ -35,8 +36,10 @@ pub(super) enum Site {
 }
 
 impl Package {
+    /// Returns the line with this name.
+    ///
     /// # Panics
-    /// If no line has this name.
+    /// If there is none.
     pub(super) fn named(name: &str) -> &'static Self {
         static ALL: LazyLock<Vec<Package>> =
             LazyLock::new(|| include_str!("../../images/official").lines().map(Package::of).collect());
@@ -51,7 +54,8 @@ impl Package {
         Self { name, program, image, is_foreign: !old.is_empty() || *debian == "-" }
     }
 
-    /// What may run its servers, the best first. Without the program of this machine if another version is asked for.
+    /// Returns the possible hosts, the preferred one first. The local program is omitted if it
+    /// would have the wrong version.
     pub(super) fn hosts(&self) -> &'static [Host] {
         if self.is_foreign || env::var_os(self.image_variable()).is_some() {
             &[Host::Container]
@@ -60,10 +64,10 @@ impl Package {
         }
     }
 
-    /// Prepares to run its servers.
+    /// Prepares a host for the servers.
     ///
     /// # Errors
-    /// If they cannot be run; the error says what is missing.
+    /// If servers cannot run there. The error says what is missing.
     pub(super) fn site(&self, host: Host) -> io::Result<Site> {
         match host {
             Host::Container => self.image().map(Site::Container),
@@ -77,18 +81,19 @@ impl Package {
         }
     }
 
-    /// The environment variable with the image to run its servers from.
+    /// Returns the name of the environment variable with an image for the servers.
     fn image_variable(&self) -> String {
         format!("DLOCK_TEST_{}_IMAGE", self.name.to_uppercase())
     }
 
-    /// The image that the environment names, else the one that `scripts/stores` built, else the official one. They are
-    /// pulled if need be.
+    /// Returns the image that the environment names. Without one, returns the image that
+    /// `scripts/stores` has built, or else the official one. Pulls a named or official image if
+    /// Docker does not have it.
     ///
     /// # Errors
-    /// If Docker does not answer. That there is a `docker` command proves nothing, because it is only the client.
+    /// If Docker does not respond, or the image cannot be pulled.
     fn image(&self) -> io::Result<ServerImage> {
-        // Search once for each process: without a registry the search takes a while to fail.
+        // Once for each process, because the search fails slowly if the registry is unreachable.
         static FOUND: Mutex<BTreeMap<&'static str, Result<ServerImage, String>>> =
             Mutex::new(BTreeMap::new());
         let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,11 +102,12 @@ impl Package {
     }
 
     fn search(&self) -> io::Result<ServerImage> {
+        // A `docker` command may be only a client without an engine.
         container::docker(&["info"])?;
         if let Ok(named) = env::var(self.image_variable()) {
             return ServerImage::pulled(&named);
         }
         let built = format!("localhost/dlock-test-{}:built", self.name);
-        ServerImage::here(&built).or_else(|_| ServerImage::pulled(self.image))
+        ServerImage::local(&built).or_else(|_| ServerImage::pulled(self.image))
     }
 }

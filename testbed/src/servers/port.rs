@@ -1,4 +1,4 @@
-//! A port of 127.0.0.1 that stays reserved for a server while the server is killed and started again.
+//! A port of 127.0.0.1 that stays reserved while its server is killed and restarted.
 
 use std::{
     io,
@@ -6,29 +6,30 @@ use std::{
     ops::Range,
 };
 
-/// From this number on the kernel uses ports for outgoing connections. Such a connection could take the port while the
-/// server is down.
-const END: u16 = 32_000;
+/// First port that the kernel may use for outgoing connections. Such a connection could take a
+/// server's port while the server is stopped.
+const FIRST_EPHEMERAL_PORT: u16 = 32_000;
 
-/// A TCP port that no other test takes as long as this lives.
+/// A TCP port that no other test takes while this value exists.
 #[derive(Debug)]
 pub(super) struct Port {
     number: u16,
-    /// The UDP port of the same number marks the TCP port as taken. The kernel frees it when the process ends.
+    /// UDP port with the same number, which marks the TCP port as taken. The kernel closes it when
+    /// the process ends.
     _claim: UdpSocket,
 }
 
 impl Port {
     pub(super) fn claim() -> io::Result<Self> {
-        search(15_000..END, Self::claim_this)
+        search(15_000..FIRST_EPHEMERAL_PORT, Self::claim_this)
     }
 
-    /// Two ports for a node of a cluster: one for clients, and one for other nodes. Before Redis 7 the distance between the
-    /// two is fixed.
+    /// Claims the two ports of a node of a Redis cluster, for clients and for the cluster bus.
+    /// Before Redis 7 the difference between the two is fixed.
     pub(super) fn claim_with_bus() -> io::Result<(Self, Self)> {
-        const ABOVE: u16 = 10_000;
-        search(15_000..END - ABOVE, |number| {
-            Some((Self::claim_this(number)?, Self::claim_this(number + ABOVE)?))
+        const BUS_OFFSET: u16 = 10_000;
+        search(15_000..FIRST_EPHEMERAL_PORT - BUS_OFFSET, |number| {
+            Some((Self::claim_this(number)?, Self::claim_this(number + BUS_OFFSET)?))
         })
     }
 
@@ -44,7 +45,7 @@ impl Port {
 }
 
 fn search<T>(range: Range<u16>, claim: impl Fn(u16) -> Option<T>) -> io::Result<T> {
-    const TRIES: usize = 200;
-    let found = (0..TRIES).find_map(|_| claim(fastrand::u16(range.clone())));
+    const ATTEMPTS: usize = 200;
+    let found = (0..ATTEMPTS).find_map(|_| claim(fastrand::u16(range.clone())));
     found.ok_or_else(|| io::Error::other(format!("no free port among {range:?}")))
 }

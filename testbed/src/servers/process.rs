@@ -1,4 +1,4 @@
-//! A server as a child of the test binary.
+//! A server as a child process of the test binary.
 
 use std::{
     fs::{self, File},
@@ -53,25 +53,25 @@ impl Process {
     }
 
     pub(super) fn kill(&self) -> io::Result<()> {
-        let mut child = self.child().take().ok_or_else(gone)?;
+        let mut child = self.child().take().ok_or_else(not_running)?;
         child.kill()?;
-        // Do this before waiting for the process: after that, its number may belong to another process.
+        // Before `wait`, because afterwards the id may belong to another process.
         fs::remove_file(self.folder.join("pid"))?;
         child.wait()?;
         Ok(())
     }
 
     pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
-        let pid = self.child().as_ref().map(Pid::from_child).ok_or_else(gone)?;
+        let pid = self.child().as_ref().map(Pid::from_child).ok_or_else(not_running)?;
         Ok(kill_process(pid, signal)?)
     }
 
-    /// Whether the server has ended by itself.
+    /// Returns whether the server has ended without `kill`.
     pub(super) fn has_ended(&self) -> io::Result<bool> {
         let mut child = self.child();
         let ended = child.as_mut().map(Child::try_wait).transpose()?.flatten().is_some();
         if ended {
-            // From now on its number may belong to another process.
+            // From now on the id may belong to another process.
             fs::remove_file(self.folder.join("pid"))?;
             *child = None;
         }
@@ -87,14 +87,14 @@ impl Process {
     }
 }
 
-fn gone() -> io::Error {
+fn not_running() -> io::Error {
     io::Error::other("the server does not run")
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
         if let Some(mut child) = self.child().take() {
-            // An error is ignored: either the process is dead already, or it cannot be killed.
+            // An error means that the process has ended already, or that it cannot be killed.
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -1,4 +1,4 @@
-//! What must be known about a store so that its servers can be run. The shortest example is `redis/standalone.rs`.
+//! The description of a store's servers. `redis/standalone.rs` is the shortest one.
 
 use std::{fmt::Debug, io};
 
@@ -6,73 +6,79 @@ use async_trait::async_trait;
 
 use super::{port::Port, server::Server};
 
-/// A store in one of its flavours: one server, several that belong together, or one that speaks TLS.
+/// A store in one of its flavours: a single server, several servers that belong together, or a
+/// server with TLS.
 ///
-/// All members are started at once. When each answers the [`probe`](Self::probe), they are [joined](Self::join). The store
-/// is ready when its [`health`](Self::health) is good.
+/// All servers are started concurrently. After every server has answered the
+/// [`probe`](Self::probe), the servers are [joined](Self::join). The store is ready when
+/// [`health`](Self::health) succeeds.
 #[async_trait]
 pub(super) trait Recipe: Debug + Send + Sync + 'static {
-    /// What its servers are run from: a name in `testbed/images/official`. `DLOCK_REQUIRE` and the environment
-    /// variables use this name for the store.
+    /// Name of the store in `testbed/images/official`, in `DLOCK_REQUIRE` and in the environment
+    /// variables.
     fn package(&self) -> &'static str;
 
-    /// The flavour's name in lower case, for messages and environment variables. The simplest flavour is [`STANDALONE`].
+    /// Name of the flavour in lower case, for messages and environment variables. The simplest
+    /// flavour is [`STANDALONE`].
     fn flavour(&self) -> &'static str;
 
-    /// The servers, with a port or more for each. All ports are claimed before the first server starts, so a member's files can
-    /// name the others'.
+    /// Returns the servers, each with at least one port. All ports are claimed before the first
+    /// server starts, so the files of one server can contain the ports of the others.
     ///
     /// # Errors
-    /// When no port is free.
+    /// If no port is free.
     fn members(&self, program: &str) -> io::Result<Vec<Member>>;
 
-    /// Asks one server whether it is up. Called again until it says so.
+    /// Checks whether one server accepts requests. Repeated until it succeeds.
     ///
     /// # Errors
-    /// The server's answer, if it is not up.
+    /// The failure or the server's reply, if the server does not accept requests yet.
     async fn probe(&self, server: &Server) -> io::Result<()>;
 
-    /// Joins the servers, which all answer, to one store. Called once.
+    /// Makes one store of the servers, all of which accept requests. Called once.
     ///
     /// # Errors
-    /// If the servers refuse.
+    /// If a server refuses.
     async fn join(&self, _servers: &[Server]) -> io::Result<()> {
         Ok(())
     }
 
-    /// Asks the servers whether the store as a whole is well. Called again until it is; also after a fault.
+    /// Checks whether the store as a whole works, at first and after a fault. Repeated until it
+    /// succeeds.
     ///
     /// # Errors
-    /// What is not well.
+    /// The reason why the store does not work yet.
     async fn health(&self, _servers: &[Server]) -> io::Result<()> {
         Ok(())
     }
 
-    /// The URL of the store for a dlock client.
+    /// Returns the URL of the store for dlock clients.
     fn url(&self, servers: &[Server]) -> String;
 }
 
-/// The flavour that the names of environment variables leave out.
+/// The flavour that is omitted in the names of environment variables.
 pub(super) const STANDALONE: &str = "standalone";
 
-/// The environment variable with the address of a store that somebody else runs.
+/// Returns the name of the environment variable with the URL of an external store.
 pub(super) fn variable(package: &str, flavour: &str) -> String {
     let infix = if flavour == STANDALONE { String::new() } else { format!("_{flavour}") };
     format!("DLOCK_TEST_{package}{infix}_URL").to_uppercase()
 }
 
-/// One server of a store. It runs in a folder of its own, on 127.0.0.1.
+/// One server of a store. It listens on 127.0.0.1 and runs in a folder of its own.
 #[derive(Debug)]
 pub(super) struct Member {
-    /// Unique among the members: the name of its folder.
+    /// Name of the server's folder, unique among the members.
     pub(super) name: String,
-    /// The program and its arguments. A server that must be prepared first is a `sh -c` that ends with `exec`.
+    /// Program and arguments. If preparations are necessary, this is a `sh -c` that ends with
+    /// `exec`.
     pub(super) command: Vec<String>,
-    /// Written into the folder before the first start.
+    /// Names and contents of the files that are written into the folder before the first start.
     pub(super) files: Vec<(&'static str, String)>,
-    /// Shell patterns for the files that it writes into its folder. They are removed when it is to lose its data.
+    /// Shell patterns of the files that the server writes into its folder. They are deleted when a
+    /// test makes the server lose its data.
     pub(super) data: &'static str,
-    /// Its ports. It answers the probe at the first.
+    /// Ports of the server. The first one is probed.
     pub(super) ports: Vec<Port>,
 }
 

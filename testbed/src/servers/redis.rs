@@ -1,4 +1,4 @@
-//! Redis and Valkey, each in four [flavours](Flavour): one recipe each.
+//! Redis and Valkey servers, with a recipe for each of the four [flavours](Flavour).
 
 mod cluster;
 mod resp;
@@ -21,19 +21,19 @@ use super::{
 pub enum Brand {
     /// Redis.
     Redis,
-    /// Redis 5, which knows no TLS.
+    /// Redis 5, which has no TLS.
     Redis5,
-    /// Redis 6.0, which cannot have the user of [`Flavour::Tls`].
+    /// Redis 6.0, which cannot create the user of [`Flavour::Tls`].
     Redis6,
-    /// Valkey, its fork.
+    /// Valkey, the fork of Redis.
     Valkey,
 }
 
 impl Brand {
-    /// All four.
+    /// All brands.
     pub const ALL: [Self; 4] = [Self::Redis, Self::Redis5, Self::Redis6, Self::Valkey];
 
-    /// In lower case, as `DLOCK_REQUIRE` says it.
+    /// Name in lower case, as in `DLOCK_REQUIRE`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Redis => "redis",
@@ -44,13 +44,13 @@ impl Brand {
     }
 }
 
-/// How servers are set up, and the URL that names them.
+/// Set of servers, with the form of its URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavour {
     /// One server: `redis://host:port`.
     Standalone,
-    /// One server that speaks TLS and knows one user: `rediss://user:password@host:port`, with a
-    /// [certificate authority](Running::ca) of its own.
+    /// One server with TLS and one user: `rediss://user:password@host:port`. It has its own
+    /// [certificate authority](Running::ca).
     Tls,
     /// A primary, its replica and one Sentinel, in this order: `redis+sentinel://host:port/dlock`.
     Sentinel,
@@ -59,10 +59,10 @@ pub enum Flavour {
 }
 
 impl Flavour {
-    /// All four.
+    /// All flavours.
     pub const ALL: [Self; 4] = [Self::Standalone, Self::Tls, Self::Sentinel, Self::Cluster];
 
-    /// In lower case.
+    /// Name in lower case.
     pub fn name(self) -> &'static str {
         match self {
             Self::Standalone => STANDALONE,
@@ -72,19 +72,19 @@ impl Flavour {
         }
     }
 
-    /// The environment variable with the address of such a store.
+    /// Returns the name of the environment variable with the URL of an external store of this kind.
     pub fn variable(self, brand: Brand) -> String {
         recipe::variable(brand.name(), self.name())
     }
 }
 
-/// Finds or starts a store. One is meant to serve all cases of a suite.
+/// Finds or starts a store. All cases of a suite can share it.
 ///
 /// # Errors
-/// [`Unreachable`] by the brand's name, with everything that was tried.
+/// [`Unreachable`] with the brand's name, and a reason that lists every attempt.
 ///
 /// # Cancel safety
-/// Dropping the future ends in the background the servers that it started.
+/// Dropping the future stops the servers that it has started, in the background.
 pub async fn start(brand: Brand, flavour: Flavour) -> Result<Running, Unreachable> {
     match flavour {
         Flavour::Standalone => super::start(standalone::Standalone(brand)).await,
@@ -94,9 +94,9 @@ pub async fn start(brand: Brand, flavour: Flavour) -> Result<Running, Unreachabl
     }
 }
 
-/// A server that keeps data, with these lines in its configuration beside those that all have.
+/// Returns a server with the configuration that all servers with data share, and the lines `more`.
 fn member(program: &str, name: &str, ports: Vec<Port>, more: &str) -> Member {
-    // Appending to a file without syncing is enough: what the kernel has received survives `kill -9`.
+    // The file is not synced, because data in the kernel's cache survives `kill -9`.
     const COMMON: &str = "bind 127.0.0.1\ndir .\nsave \"\"\nappendonly yes\nrepl-diskless-sync-delay 0\n";
     let config = format!("port {}\n{COMMON}{more}", ports[0].number());
     Member {
@@ -108,7 +108,11 @@ fn member(program: &str, name: &str, ports: Vec<Port>, more: &str) -> Member {
     }
 }
 
-/// An error with the server's answer, unless the server agrees.
-fn agreed(agreed: bool, told: &str) -> io::Result<()> {
-    if agreed { Ok(()) } else { Err(io::Error::other(told.split_whitespace().collect::<Vec<_>>().join(" "))) }
+/// Returns an error with the server's reply, unless the reply is the expected one.
+fn expect_reply(is_expected: bool, reply: &str) -> io::Result<()> {
+    if is_expected {
+        Ok(())
+    } else {
+        Err(io::Error::other(reply.split_whitespace().collect::<Vec<_>>().join(" ")))
+    }
 }

@@ -1,7 +1,7 @@
-# Becomes a server, in its folder. $1: what it writes, as patterns; then the program and its arguments. If there is a file
-# `lost`, removes first what the server had written. Its configuration and its name in a cluster stay.
+# Runs a server in the current folder. $1: patterns of the files that the server writes. Then the program and its arguments.
+# If there is a file `lost`, first deletes what the server has written, without its configuration and its name in a cluster.
 if [ -e lost ]; then
-    # Not in quotes: patterns.
+    # Not quoted, so that the shell expands the patterns.
     rm -rf $1 lost
 fi
 shift

@@ -1,4 +1,4 @@
-//! One server, and the faults that tests can cause in it.
+//! One server, and the faults that tests can inject into it.
 
 use std::{
     fs, io,
@@ -21,10 +21,10 @@ use super::{
     recipe::{Member, Recipe},
 };
 
-/// A server that tests may kill or pause. [`Running`](super::Running) ends it.
+/// A server that tests may kill or pause. [`Running`](super::Running) stops it.
 ///
 /// # Cancel safety
-/// Once begun, a fault is carried out even if its future is dropped.
+/// A fault that has begun is completed even if its future is dropped.
 #[derive(Clone, Debug)]
 pub struct Server {
     inner: Arc<Inner>,
@@ -35,17 +35,17 @@ struct Inner {
     recipe: Arc<dyn Recipe>,
     folder: PathBuf,
     ports: Vec<Port>,
-    body: Body,
+    instance: Instance,
 }
 
 #[derive(Debug)]
-enum Body {
+enum Instance {
     Container(Box<Container>),
     Process(Process),
 }
 
 impl Server {
-    /// Starts a server. It does not answer yet.
+    /// Starts a server, without waiting until it accepts requests.
     pub(super) async fn new(
         site: &Site,
         folder: &Folder,
@@ -53,122 +53,129 @@ impl Server {
         recipe: &Arc<dyn Recipe>,
     ) -> io::Result<Self> {
         let folder = folder.server(&member.name)?;
-        // Of a container, too: who runs the tests may want to read them.
+        // Also for a container that gets copies of the files, for people who examine a failure.
         for (name, content) in &member.files {
             fs::write(folder.join(name), content)?;
         }
-        let body = match site {
+        let instance = match site {
             Site::Container(image) => {
-                Body::Container(Box::new(Container::start(image, &folder, &member).await?))
+                Instance::Container(Box::new(Container::start(image, &folder, &member).await?))
             }
-            Site::Process => Body::Process(Process::start(&folder, &member)?),
+            Site::Process => Instance::Process(Process::start(&folder, &member)?),
         };
         let recipe = Arc::clone(recipe);
-        Ok(Self { inner: Arc::new(Inner { recipe, folder, ports: member.ports, body }) })
+        Ok(Self { inner: Arc::new(Inner { recipe, folder, ports: member.ports, instance }) })
     }
 
-    /// The address at which it answers without TLS, even if it has another port with TLS.
+    /// Address for connections without TLS. A server with TLS has a second port for TLS.
     pub fn address(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port(0)))
     }
 
-    /// One of its ports, in the order of the recipe.
+    /// Returns a port of the server, by its index in the recipe.
     pub(super) fn port(&self, number: usize) -> u16 {
         self.inner.ports[number].number()
     }
 
-    /// A file of the recipe, as it was given to the server.
+    /// Returns the path of one of the recipe's files.
     pub(super) fn file(&self, name: &str) -> PathBuf {
         self.inner.folder.join(name)
     }
 
-    /// Ends it as `kill -9` does.
+    /// Kills the server, as `kill -9` does.
     ///
     /// # Errors
-    /// When it does not run.
+    /// If the server is not running.
     pub async fn kill(&self) -> io::Result<()> {
         let server = self.clone();
         on_own_runtime(async move {
-            match &server.inner.body {
-                Body::Container(container) => container.kill(),
-                Body::Process(process) => process.kill(),
+            match &server.inner.instance {
+                Instance::Container(container) => container.kill(),
+                Instance::Process(process) => process.kill(),
             }
         })
         .await
     }
 
-    /// Starts it after [`kill`](Self::kill), on the same ports, and waits until it answers.
+    /// Restarts the server on the same ports after [`kill`](Self::kill), and waits until it accepts
+    /// requests.
     ///
     /// # Errors
-    /// When it runs, or does not answer within a minute.
+    /// If the server is running, or does not accept requests within a minute.
     pub async fn start(&self, data: Data) -> io::Result<()> {
         let server = self.clone();
         on_own_runtime(async move {
-            match &server.inner.body {
-                Body::Container(container) => container.start_again(data).await?,
-                Body::Process(process) => process.start_again(data)?,
+            match &server.inner.instance {
+                Instance::Container(container) => container.start_again(data).await?,
+                Instance::Process(process) => process.start_again(data)?,
             }
-            server.answers().await
+            server.wait_until_up().await
         })
         .await
     }
 
-    /// Freezes it: its connections stay open, and it answers nothing.
+    /// Suspends the server. Its connections stay open, and it does not reply.
     ///
     /// # Errors
-    /// When it does not run.
+    /// If the server is not running.
     pub async fn pause(&self) -> io::Result<()> {
         let server = self.clone();
         on_own_runtime(async move {
-            match &server.inner.body {
-                Body::Container(container) => container.pause().await,
-                Body::Process(process) => process.signal(Signal::STOP),
+            match &server.inner.instance {
+                Instance::Container(container) => container.pause().await,
+                Instance::Process(process) => process.signal(Signal::STOP),
             }
         })
         .await
     }
 
-    /// Lets it go on after [`pause`](Self::pause).
+    /// Lets the server continue after [`pause`](Self::pause).
     ///
     /// # Errors
-    /// When it does not run.
+    /// If the server is not running.
     pub async fn resume(&self) -> io::Result<()> {
         let server = self.clone();
         on_own_runtime(async move {
-            match &server.inner.body {
-                Body::Container(container) => container.resume().await,
-                Body::Process(process) => process.signal(Signal::CONT),
+            match &server.inner.instance {
+                Instance::Container(container) => container.resume().await,
+                Instance::Process(process) => process.signal(Signal::CONT),
             }
         })
         .await
     }
 
-    /// Waits until it answers.
-    pub(super) async fn answers(&self) -> io::Result<()> {
-        poll(|| self.answer_or_end()).await
+    /// Waits until the server accepts requests.
+    ///
+    /// # Errors
+    /// If the server ends, or does not accept requests within a minute.
+    pub(super) async fn wait_until_up(&self) -> io::Result<()> {
+        poll(|| self.probe()).await
     }
 
+    /// Probes the server once.
+    ///
     /// # Errors
-    /// `BrokenPipe` if the server has ended, with the last lines that it printed.
-    async fn answer_or_end(&self) -> io::Result<()> {
+    /// `BrokenPipe` with the last lines of the server's log, if the server has ended. Otherwise the
+    /// error of the probe.
+    async fn probe(&self) -> io::Result<()> {
         match self.inner.recipe.probe(self).await {
             Ok(()) => return Ok(()),
             Err(error) if !self.has_ended().await? => return Err(error),
             Err(_) => {}
         }
-        let log = match &self.inner.body {
-            Body::Container(container) => container.log().await?,
-            Body::Process(process) => process.log()?,
+        let log = match &self.inner.instance {
+            Instance::Container(container) => container.log().await?,
+            Instance::Process(process) => process.log()?,
         };
         let tail: Vec<_> = log.lines().rev().take(3).collect();
-        let told = tail.into_iter().rev().collect::<Vec<_>>().join(" | ");
-        Err(io::Error::new(io::ErrorKind::BrokenPipe, format!("the server ended and said: {told}")))
+        let last_lines = tail.into_iter().rev().collect::<Vec<_>>().join(" | ");
+        Err(io::Error::new(io::ErrorKind::BrokenPipe, format!("the server ended and said: {last_lines}")))
     }
 
     async fn has_ended(&self) -> io::Result<bool> {
-        match &self.inner.body {
-            Body::Container(container) => container.has_ended().await,
-            Body::Process(process) => process.has_ended(),
+        match &self.inner.instance {
+            Instance::Container(container) => container.has_ended().await,
+            Instance::Process(process) => process.has_ended(),
         }
     }
 }

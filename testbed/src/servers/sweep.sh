@@ -1,5 +1,5 @@
-# Waits until the test binary closes our input, as also its death does, then ends the servers of a folder.
-# $1: the folder. It has a folder for each server, with its `pid` or the name of its `container`.
+# Waits for the end of its input, which also ends when the test binary is killed. Then stops the servers of a folder.
+# $1: the folder. It has a subfolder for each server, with a file `pid`, or `container` with the name of the container.
 trap '' HUP INT TERM
 read -r _
 cd "$1" || exit

@@ -1,4 +1,4 @@
-//! ZooKeeper, in three [flavours](Flavour): one recipe each.
+//! ZooKeeper servers, with a recipe for each of the three [flavours](Flavour).
 
 mod ensemble;
 mod standalone;
@@ -18,26 +18,26 @@ use super::{
 
 pub use words::word;
 
-/// The name of the store in `DLOCK_REQUIRE`, and of its package.
+/// Name of the store in `DLOCK_REQUIRE` and in `images/official`.
 pub const NAME: &str = "zookeeper";
 
-/// How servers are set up, and the URL that names them.
+/// Set of servers, with the form of its URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavour {
     /// One server: `zk://host:port`.
     Standalone,
     /// Three servers that elect a leader: `zk://host:port,host:port,host:port`.
     Ensemble,
-    /// One server that speaks TLS there: `zk://host:port`. Its clients need [`tls_params`] and, in the feature set of
-    /// `dlock-zk`, `tls`.
+    /// One server with TLS: `zk://host:port`. Its clients need [`tls_params`], and the feature
+    /// `tls` of `dlock-zk`.
     Tls,
 }
 
 impl Flavour {
-    /// All three.
+    /// All flavours.
     pub const ALL: [Self; 3] = [Self::Standalone, Self::Ensemble, Self::Tls];
 
-    /// In lower case.
+    /// Name in lower case.
     pub fn name(self) -> &'static str {
         match self {
             Self::Standalone => STANDALONE,
@@ -46,19 +46,20 @@ impl Flavour {
         }
     }
 
-    /// The environment variable with the address of such a store.
+    /// Returns the name of the environment variable with the URL of an external store of this
+    /// flavour.
     pub fn variable(self) -> String {
         recipe::variable(NAME, self.name())
     }
 }
 
-/// Finds or starts a store. One is meant to serve all cases of a suite.
+/// Finds or starts a store. All cases of a suite can share it.
 ///
 /// # Errors
-/// [`Unreachable`], with everything that was tried.
+/// [`Unreachable`], with a reason that lists every attempt.
 ///
 /// # Cancel safety
-/// Dropping the future ends in the background the servers that it started.
+/// Dropping the future stops the servers that it has started, in the background.
 pub async fn start(flavour: Flavour) -> Result<Running, Unreachable> {
     match flavour {
         Flavour::Standalone => super::start(standalone::Standalone).await,
@@ -67,13 +68,16 @@ pub async fn start(flavour: Flavour) -> Result<Running, Unreachable> {
     }
 }
 
-/// The parameters for the URL of a client of [`Flavour::Tls`]: the authority, and a certificate that the server takes.
+/// Returns the URL parameters for a client of [`Flavour::Tls`]: the certificate authority, and a
+/// certificate that the server accepts.
 pub fn tls_params(server: &Server) -> String {
     tls::params(server)
 }
 
-/// Finds or starts an ensemble. If this starts one, the first server reaches the second and the third through these proxies when it
-/// follows one of them. Where the proxies led before is of no importance.
+/// Finds or starts an ensemble whose first server is behind proxies.
+///
+/// In an ensemble that this starts, the first server connects through `links` when it follows the
+/// second or the third server. The previous targets of the proxies are replaced.
 ///
 /// # Errors
 /// As [`start`].
@@ -84,9 +88,10 @@ pub async fn start_behind(links: [Arc<Proxy>; 2]) -> Result<Running, Unreachable
     super::start(ensemble::Ensemble { links: Some(links) }).await
 }
 
-/// A server that keeps data, with these lines in its configuration beside those that all have.
+/// Returns a server with the configuration that all servers share, and the lines `more`.
 fn member(name: &str, ports: Vec<Port>, more: &str) -> Member {
-    // A session may be short, so that a test need not wait long for its end, or a minute long. One machine has all clients.
+    // Short sessions keep the tests short, and one test needs a session of a minute. The number of
+    // connections per address is unlimited, because all clients run on one machine.
     const COMMON: &str = "dataDir=./data\ntickTime=200\ninitLimit=100\nsyncLimit=50\nminSessionTimeout=1000\nmaxSessionTimeout=60000\n\
         maxClientCnxns=0\n4lw.commands.whitelist=*\nautopurge.purgeInterval=0\nclientPortAddress=127.0.0.1\n";
     let config = format!("{COMMON}clientPort={}\n{more}", ports[0].number());

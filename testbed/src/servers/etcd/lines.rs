@@ -1,4 +1,5 @@
-//! The lines between the members of a cluster, which a test cuts. Clients have other lines.
+//! The connections between the members of a cluster, which a test can cut. Connections of clients
+//! are not affected.
 
 use std::{
     io,
@@ -12,41 +13,46 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Stands in each request from one member to another, before the number of the member that sends it.
+/// Header of each request from one member to another. Its value is the sender's member id.
 const SENDER: &[u8] = b"X-Server-From: ";
 
-/// The lines between the members of a cluster: a proxy before each member, through which the others reach it.
+/// The connections between the members of a cluster. Each member is behind a proxy, through which
+/// the other members connect to it.
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
-    alone: watch::Sender<Option<Alone>>,
+    isolated: watch::Sender<Option<Isolated>>,
 }
 
-/// The member that no other can reach, and that can reach no other.
+/// The member that is cut off from all others, in both directions.
 #[derive(Clone, Copy, Debug)]
-struct Alone {
-    /// Its place among the servers.
-    place: usize,
-    /// What it calls itself.
-    number: u64,
+struct Isolated {
+    /// Index of the member's server.
+    index: usize,
+    /// Member id, as in the header [`SENDER`].
+    id: u64,
 }
 
 impl Lines {
-    /// Cuts a member off from the others: the server at this place, which calls itself by this number.
-    pub fn cut_off(&self, place: usize, number: u64) {
-        self.alone.send_replace(Some(Alone { place, number }));
+    /// Cuts a member off from the others.
+    ///
+    /// `index` is that of the member's server, and `id` its member id. An earlier isolated member
+    /// is connected again.
+    pub fn cut_off(&self, index: usize, id: u64) {
+        self.isolated.send_replace(Some(Isolated { index, id }));
     }
 
-    /// From now on all members reach each other.
+    /// Connects all members again.
     pub fn mend(&self) {
-        self.alone.send_replace(None);
+        self.isolated.send_replace(None);
     }
 
-    /// Leads from one port to another, until the process ends: the way to the server at this place.
+    /// Starts the proxy of the server with this index, which forwards connections from one port to
+    /// another until the process ends.
     ///
     /// # Errors
-    /// When the port is taken.
-    #[expect(clippy::disallowed_methods, reason = "what accepts connections is a task")]
-    pub(super) fn lead(&self, place: usize, from: u16, to: u16) -> io::Result<()> {
+    /// If the port is taken.
+    #[expect(clippy::disallowed_methods, reason = "a task accepts the connections")]
+    pub(super) fn forward(&self, index: usize, from: u16, to: u16) -> io::Result<()> {
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, from))?;
         listener.set_nonblocking(true)?;
         let listener = TcpListener::from_std(listener)?;
@@ -55,34 +61,36 @@ impl Lines {
             let mut connections = JoinSet::new();
             while let Ok((sender, _)) = listener.accept().await {
                 while connections.try_join_next().is_some() {}
-                connections.spawn(serve(sender, to, place, lines.alone.subscribe()));
+                connections.spawn(serve(sender, to, index, lines.isolated.subscribe()));
             }
         });
         Ok(())
     }
 }
 
-impl Alone {
-    /// Whether it cuts a connection to the server at this place. One whose sender is not known is cut, too: members make another.
-    fn cuts(self, place: usize, sender: Option<u64>) -> bool {
-        self.place == place || sender.is_none_or(|sender| sender == self.number)
+impl Isolated {
+    /// Returns whether a connection to the server with this index must be cut. A connection with an
+    /// unknown sender is cut too, because members reconnect.
+    fn cuts(self, index: usize, sender: Option<u64>) -> bool {
+        self.index == index || sender.is_none_or(|sender| sender == self.id)
     }
 }
 
+/// Forwards one connection to the server with this index, until either side or the test ends it.
 async fn serve(
     mut sender: TcpStream,
     to: SocketAddr,
-    place: usize,
-    mut alone: watch::Receiver<Option<Alone>>,
+    index: usize,
+    mut isolated: watch::Receiver<Option<Isolated>>,
 ) -> io::Result<()> {
-    let (mut request, mut answer) = (vec![0; 16 * 1024], vec![0; 16 * 1024]);
-    // A connection belongs to one member for as long as it lives.
-    let mut number = None;
+    let (mut request, mut reply) = (vec![0; 16 * 1024], vec![0; 16 * 1024]);
+    // All requests of a connection have the same sender.
+    let mut sender_id = None;
     let mut count = sender.read(&mut request).await?;
     let mut member: Option<TcpStream> = None;
     while count > 0 {
-        number = number.or_else(|| sender_in(&request[..count]));
-        if alone.borrow_and_update().is_some_and(|alone| alone.cuts(place, number)) {
+        sender_id = sender_id.or_else(|| sender_in(&request[..count]));
+        if isolated.borrow_and_update().is_some_and(|isolated| isolated.cuts(index, sender_id)) {
             return Ok(());
         }
         if member.is_none() {
@@ -96,13 +104,14 @@ async fn serve(
         count = loop {
             tokio::select! {
                 count = sender.read(&mut request) => break count?,
-                count = member.read(&mut answer) => match count? {
+                count = member.read(&mut reply) => match count? {
                     0 => return Ok(()),
-                    count => sender.write_all(&answer[..count]).await?,
+                    count => sender.write_all(&reply[..count]).await?,
                 },
-                is_over = alone.changed() => {
-                    let is_cut = alone.borrow_and_update().is_some_and(|alone| alone.cuts(place, number));
-                    if is_over.is_err() || is_cut {
+                changed = isolated.changed() => {
+                    let is_cut =
+                        isolated.borrow_and_update().is_some_and(|isolated| isolated.cuts(index, sender_id));
+                    if changed.is_err() || is_cut {
                         return Ok(());
                     }
                 }
@@ -112,7 +121,7 @@ async fn serve(
     Ok(())
 }
 
-/// The number of the member that sends a request, if it stands in these bytes.
+/// Returns the sender's member id, if these bytes of a request contain the header.
 fn sender_in(bytes: &[u8]) -> Option<u64> {
     let at = bytes.windows(SENDER.len()).position(|some| some == SENDER)? + SENDER.len();
     let digits = bytes[at..].split(|byte| !byte.is_ascii_hexdigit()).next()?;
@@ -133,8 +142,8 @@ mod tests {
 
     #[test]
     fn a_member_that_is_alone_neither_reaches_others_nor_is_reached() {
-        let alone = Alone { place: 1, number: 7 };
-        assert!(alone.cuts(1, Some(8)) && alone.cuts(0, Some(7)) && alone.cuts(0, None));
-        assert!(!alone.cuts(0, Some(8)), "the others reach each other");
+        let isolated = Isolated { index: 1, id: 7 };
+        assert!(isolated.cuts(1, Some(8)) && isolated.cuts(0, Some(7)) && isolated.cuts(0, None));
+        assert!(!isolated.cuts(0, Some(8)), "a connection between two other members is cut");
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 
 use async_trait::async_trait;
 
-use super::{Brand, agreed, member, resp};
+use super::{Brand, expect_reply, member, resp};
 use crate::servers::{
     port::Port,
     recipe::{Member, Recipe},
@@ -42,14 +42,15 @@ impl Recipe for Cluster {
         resp::ping(server).await
     }
 
-    /// Gives each node its third of the slots, and makes the nodes known to the first.
+    /// Assigns a third of the slots to each node, and introduces the nodes to the first one.
     async fn join(&self, servers: &[Server]) -> io::Result<()> {
         for (server, node) in servers.iter().zip(0..) {
             let slots = (0..SLOTS).filter(|slot| slot * NODES / SLOTS == node).map(|slot| slot.to_string());
             let slots: Vec<_> = slots.collect();
             let mut add = vec!["CLUSTER", "ADDSLOTS"];
             add.extend(slots.iter().map(String::as_str));
-            // Each node gets an epoch of its own. With equal epochs the nodes take a while to agree.
+            // Each node gets a different epoch. Nodes with equal epochs need time to resolve the
+            // conflict.
             let epoch = (node + 1).to_string();
             resp::ask(server, &[&add, &["CLUSTER", "SET-CONFIG-EPOCH", &epoch]]).await?;
             let port = server.address().port().to_string();
@@ -58,12 +59,12 @@ impl Recipe for Cluster {
         Ok(())
     }
 
-    /// Good when every node says that it knows all nodes and that all slots are served.
+    /// Succeeds when every node reports that it knows all nodes and that all slots are served.
     async fn health(&self, servers: &[Server]) -> io::Result<()> {
         for server in servers {
             let info = resp::ask(server, &[&["CLUSTER", "INFO"]]).await?.concat();
             let whole = ["cluster_state:ok\r", "cluster_slots_ok:16384\r", "cluster_known_nodes:3\r"];
-            agreed(whole.iter().all(|line| info.contains(line)), &info)?;
+            expect_reply(whole.iter().all(|line| info.contains(line)), &info)?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The part of Redis's protocol that is needed to ask a server for its state.
+//! The part of Redis's protocol that the recipes need.
 
 use std::{io, time::Duration};
 
@@ -9,35 +9,35 @@ use tokio::{
 
 use crate::servers::server::Server;
 
-/// The longest that one answer may take. A server that is paused gives none.
-const ANSWER: Duration = Duration::from_secs(5);
+/// Maximum time for the replies to a list of commands. A paused server does not reply.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Whether a server answers. Only for servers that need no password.
+/// Checks whether a server replies. Only for servers without a password.
 pub(super) async fn ping(server: &Server) -> io::Result<()> {
     ask(server, &[&["PING"]]).await.map(drop)
 }
 
-/// Sends commands over a connection of its own. Returns the last answer, nested lists made flat.
+/// Sends commands over a new connection. Returns the last reply, with nested lists flattened.
 pub(super) async fn ask(server: &Server, commands: &[&[&str]]) -> io::Result<Vec<String>> {
-    tokio::time::timeout(ANSWER, asked(server, commands)).await?
+    tokio::time::timeout(REPLY_TIMEOUT, exchange(server, commands)).await?
 }
 
-async fn asked(server: &Server, commands: &[&[&str]]) -> io::Result<Vec<String>> {
+async fn exchange(server: &Server, commands: &[&[&str]]) -> io::Result<Vec<String>> {
     let stream = TcpStream::connect(server.address()).await?;
     let mut stream = BufReader::new(stream);
-    let mut answer = Vec::new();
+    let mut reply = Vec::new();
     for command in commands {
         let mut request = format!("*{}\r\n", command.len());
         for word in *command {
             request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
         }
         stream.write_all(request.as_bytes()).await?;
-        answer = read(&mut stream).await?;
+        reply = read(&mut stream).await?;
     }
-    Ok(answer)
+    Ok(reply)
 }
 
-/// Reads one answer; a server's error becomes ours.
+/// Reads one reply. An error reply of the server becomes an error.
 async fn read(stream: &mut BufReader<TcpStream>) -> io::Result<Vec<String>> {
     let mut values = Vec::new();
     let mut missing = 1;
@@ -48,11 +48,11 @@ async fn read(stream: &mut BufReader<TcpStream>) -> io::Result<Vec<String>> {
         let Some((kind, rest)) = line.trim_end().split_at_checked(1) else {
             return Err(io::ErrorKind::UnexpectedEof.into());
         };
-        let invalid = || io::Error::other(format!("not an answer: {kind}{rest}"));
+        let invalid = || io::Error::other(format!("not a reply: {kind}{rest}"));
         match kind {
             "+" | ":" => values.push(rest.to_owned()),
             "-" => return Err(io::Error::other(rest)),
-            // No list and no text, both "nothing", count as an empty answer.
+            // A null list or null string counts as an empty reply.
             "*" | "$" if rest == "-1" => {}
             "*" => missing += rest.parse::<usize>().map_err(|_| invalid())?,
             "$" => {

@@ -1,10 +1,10 @@
-//! A primary, its replica, and a Sentinel that watches them.
+//! A primary, its replica, and a Sentinel that monitors them.
 
 use std::io;
 
 use async_trait::async_trait;
 
-use super::{Brand, agreed, member, resp};
+use super::{Brand, expect_reply, member, resp};
 use crate::servers::{
     poll,
     port::Port,
@@ -14,7 +14,7 @@ use crate::servers::{
 
 pub(super) const FLAVOUR: &str = "sentinel";
 
-/// What Sentinel calls the primary.
+/// Name of the primary at the Sentinel.
 const PRIMARY: &str = "dlock";
 
 #[derive(Debug)]
@@ -52,30 +52,30 @@ impl Recipe for Sentinel {
         resp::ping(server).await
     }
 
-    /// Tells the Sentinel to watch the primary, but only once the primary has a replica: Sentinel asks for replicas at
-    /// once, and then only every ten seconds.
+    /// Makes the Sentinel monitor the primary, after the replica has connected to the primary. The
+    /// Sentinel queries the primary for replicas at once, and then only every ten seconds.
     async fn join(&self, servers: &[Server]) -> io::Result<()> {
         let (primary, sentinel) = (&servers[0], &servers[2]);
         poll(async || {
             let replication = resp::ask(primary, &[&["INFO", "replication"]]).await?.concat();
-            agreed(replication.contains("state=online"), &replication)
+            expect_reply(replication.contains("state=online"), &replication)
         })
         .await?;
         let port = primary.address().port().to_string();
-        let watch = ["SENTINEL", "MONITOR", PRIMARY, "127.0.0.1", &port, "1"];
-        let down = ["SENTINEL", "SET", PRIMARY, "down-after-milliseconds", "2000"];
-        let again = ["SENTINEL", "SET", PRIMARY, "failover-timeout", "5000"];
-        resp::ask(sentinel, &[&watch, &down, &again]).await.map(drop)
+        let monitor = ["SENTINEL", "MONITOR", PRIMARY, "127.0.0.1", &port, "1"];
+        let down_after = ["SENTINEL", "SET", PRIMARY, "down-after-milliseconds", "2000"];
+        let failover_timeout = ["SENTINEL", "SET", PRIMARY, "failover-timeout", "5000"];
+        resp::ask(sentinel, &[&monitor, &down_after, &failover_timeout]).await.map(drop)
     }
 
-    /// Good when the Sentinel sees a primary, and a replica that it may promote.
+    /// Succeeds when the Sentinel reports a primary, and a replica that it may promote.
     async fn health(&self, servers: &[Server]) -> io::Result<()> {
         let sentinel = &servers[2];
         let master = resp::ask(sentinel, &[&["INFO", "sentinel"]]).await?.concat();
-        agreed(master.contains("status=ok,"), &master)?;
+        expect_reply(master.contains("status=ok,"), &master)?;
         let replicas = resp::ask(sentinel, &[&["SENTINEL", "REPLICAS", PRIMARY]]).await?;
-        let is = |key, value| replicas.chunks(2).any(|pair| pair[0] == key && pair[1] == value);
-        agreed(is("flags", "slave") && is("master-link-status", "ok"), &replicas.join(" "))
+        let has = |key, value| replicas.chunks(2).any(|pair| pair[0] == key && pair[1] == value);
+        expect_reply(has("flags", "slave") && has("master-link-status", "ok"), &replicas.join(" "))
     }
 
     fn url(&self, servers: &[Server]) -> String {

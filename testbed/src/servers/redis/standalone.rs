@@ -1,4 +1,4 @@
-//! One server.
+//! A single server.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! One server with TLS and one user. A second port is without TLS, for the probe.
+//! A single server with TLS and one user. A second port without TLS is for the probe.
 
 use std::io;
 
@@ -15,7 +15,7 @@ use crate::servers::{
 pub(super) const FLAVOUR: &str = "tls";
 
 const USER: &str = "dlock";
-/// A password with characters that a URL must escape.
+/// Password with characters that must be escaped in a URL.
 const PASSWORD: &str = "s3cret:/with@odd#signs";
 const PASSWORD_IN_URL: &str = "s3cret%3A%2Fwith%40odd%23signs";
 

@@ -18,7 +18,8 @@ const SERVERS: usize = 3;
 
 #[derive(Debug, Default)]
 pub(super) struct Ensemble {
-    /// Through which the first server reaches a leader: the second server, and the third.
+    /// Proxies through which the first server connects to the second and to the third server when
+    /// it follows them.
     pub(super) links: Option<[Arc<Proxy>; SERVERS - 1]>,
 }
 
@@ -33,7 +34,7 @@ impl Recipe for Ensemble {
     }
 
     fn members(&self, _program: &str) -> io::Result<Vec<Member>> {
-        // For clients, for followers, and for elections.
+        // Ports for clients, followers and elections.
         let ports =
             || [Port::claim(), Port::claim(), Port::claim()].into_iter().collect::<io::Result<Vec<_>>>();
         let all = (0..SERVERS).map(|_| ports()).collect::<io::Result<Vec<_>>>()?;
@@ -58,7 +59,8 @@ impl Recipe for Ensemble {
         Ok(members.collect())
     }
 
-    /// A server says its part once the servers have elected a leader.
+    /// Succeeds after the servers have elected a leader, because a server reports its mode only
+    /// then.
     async fn probe(&self, server: &Server) -> io::Result<()> {
         words::mode(server.address()).await.map(drop)
     }

@@ -1,4 +1,4 @@
-# Becomes a ZooKeeper server, in its folder, with the Java libraries of the official image or of Debian's package.
+# Runs a ZooKeeper server in the current folder, with the Java libraries of the official image or of Debian's package.
 set -- /apache-zookeeper-*/lib
 if [ -d "$1" ]; then
     path="$1/*"
@@ -13,7 +13,8 @@ fi
 mkdir -p data
 # The server's number in an ensemble.
 [ ! -e myid ] || cp myid data/
-# Without syncing: what the kernel has received survives `kill -9`. Empty directories are to go at once, not in a minute.
+# Data is not synced, because data in the kernel's cache survives `kill -9`. Empty containers are deleted after 0.5 s instead
+# of a minute.
 exec java -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xmx768m -cp "$path" \
     -Dorg.slf4j.simpleLogger.defaultLogLevel=warn -Dzookeeper.forceSync=no -Dzookeeper.extendedTypesEnabled=true \
     -Dznode.container.checkIntervalMs=500 -Dznode.container.maxPerMinute=1000000 -Dzookeeper.admin.enableServer=false \

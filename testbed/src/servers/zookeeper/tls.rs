@@ -1,4 +1,4 @@
-//! One server that speaks TLS at a port of its own, and wants a certificate from its clients.
+//! A single server with TLS at a second port. Clients must present a certificate.
 
 use std::io;
 
@@ -14,7 +14,7 @@ use crate::servers::{
 
 pub(super) const FLAVOUR: &str = "tls";
 
-/// The server's key and its certificate, in one file, as the server wants them.
+/// File with the server's private key and certificate, the format that the server expects.
 const STORE: &str = "store.pem";
 
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Recipe for Tls {
     }
 }
 
-/// The certificates for a client of such a server, as parameters of its URL. The client has the server's own.
+/// Returns the URL parameters of a client: the authority, and the server's own certificate and key.
 pub(super) fn params(server: &Server) -> String {
     let file = |name| server.file(name).display().to_string();
     format!("tls=on&ca={}&cert={}&key={}", file(CA), file(CERTIFICATE), file(KEY))

@@ -1,4 +1,4 @@
-//! The short words that a server answers beside its protocol: `srvr`, `mntr`, `wchs`.
+//! Four-letter commands, to which a server replies in text: `srvr`, `mntr`, `wchs`.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -8,27 +8,27 @@ use tokio::{
     time::timeout,
 };
 
-/// What a server answers to a word.
+/// Sends a four-letter command, and returns the reply.
 ///
 /// # Errors
-/// If it does not answer in time.
+/// If the server does not reply within two seconds.
 pub async fn word(server: SocketAddr, word: &str) -> io::Result<String> {
-    let asking = async {
+    let exchange = async {
         let mut stream = TcpStream::connect(server).await?;
         stream.write_all(word.as_bytes()).await?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await?;
-        Ok(answer)
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).await?;
+        Ok(reply)
     };
-    timeout(Duration::from_secs(2), asking).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    timeout(Duration::from_secs(2), exchange).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// The server's part in the ensemble, if it serves clients.
+/// Returns the server's mode, such as `leader`, if it serves clients.
 ///
 /// # Errors
-/// What it says in place of that.
+/// The server's reply, if it reports no mode.
 pub(super) async fn mode(server: SocketAddr) -> io::Result<String> {
-    let told = word(server, "srvr").await?;
-    let mode = told.lines().find_map(|line| line.strip_prefix("Mode: "));
-    mode.map(str::to_owned).ok_or_else(|| io::Error::other(told.trim().to_owned()))
+    let reply = word(server, "srvr").await?;
+    let mode = reply.lines().find_map(|line| line.strip_prefix("Mode: "));
+    mode.map(str::to_owned).ok_or_else(|| io::Error::other(reply.trim().to_owned()))
 }

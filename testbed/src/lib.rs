@@ -1,7 +1,8 @@
 //! Servers and programs for the tests of dlock's stores.
 //!
-//! [`servers`] starts the servers of a store, and kills, pauses and restarts them. [`peer`] runs the locks of other programs
-//! beside dlock's. The suite itself is `dlock-conformance`, which needs neither.
+//! [`servers`] starts the servers of a store, and kills, pauses and restarts them. [`peer`] runs
+//! the locks of other programs beside dlock's. The suite itself is `dlock-conformance`, which needs
+//! neither.
 
 pub mod peer;
 pub mod servers;

@@ -1,14 +1,14 @@
-//! Clients of other programs, for tests whether they and dlock's clients exclude, wake and understand each other.
+//! Clients of other programs, which share locks with dlock's clients in tests.
 //!
-//! A peer is a program that is driven by lines of text. `peers/README.md` documents the lines; the folders beside it hold
-//! the programs. One process may have any number of contenders.
+//! A peer is a program that tests control with lines of text, described in `peers/README.md`. The
+//! folders beside that file contain the programs. One process can have any number of contenders.
 //!
 //! ```no_run
 //! use std::time::Duration;
 //! use dlock_testbed::peer::{PeerKind, Program};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let program = Program::REDISSON.build().map_err(|gone| gone.reason)?;
+//! let program = Program::REDISSON.build().map_err(|unreachable| unreachable.reason)?;
 //! let redisson = program.start("redis://127.0.0.1:6379", Duration::from_secs(30));
 //! let one = redisson.contender();
 //! if one.try_lock(PeerKind::Mutex, "stock").await?.is_some() {
@@ -46,10 +46,10 @@ pub use measure::Contest;
 pub use program::{Built, Program};
 pub use report::Report;
 
-/// The longest that an answer may take beside the wait that was asked for.
-const ANSWER: Duration = Duration::from_secs(30);
+/// Maximum time for a reply, in addition to the wait limit of the request.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How a peer's contender holds a lock.
+/// Kind of a peer's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerKind {
     /// As [`Kind::Mutex`], without a token.
@@ -62,9 +62,10 @@ pub enum PeerKind {
     Write,
     /// As [`Kind::Mutex`], with a token.
     Fenced,
-    /// Several of [`Mutex`](Self::Mutex) as one, of the names between the commas of a name.
+    /// Several of [`Mutex`](Self::Mutex) as one. A name is a list of names with commas.
     Multi,
-    /// A majority of several of [`Mutex`](Self::Mutex) as one, of the names between the commas of a name.
+    /// A majority of several of [`Mutex`](Self::Mutex) as one. A name is a list of names with
+    /// commas.
     Redlock,
 }
 
@@ -72,7 +73,7 @@ impl PeerKind {
     const ALL: [Self; 7] =
         [Self::Mutex, Self::Fair, Self::Read, Self::Write, Self::Fenced, Self::Multi, Self::Redlock];
 
-    /// The same kind of dlock's.
+    /// Returns the equivalent kind of dlock.
     pub fn kind(self) -> Kind {
         match self {
             Self::Mutex | Self::Fenced | Self::Multi | Self::Redlock => Kind::Mutex,
@@ -97,7 +98,7 @@ impl fmt::Display for PeerKind {
     }
 }
 
-/// A running peer. Dropping it kills it; what it holds stays held until its ttl ends.
+/// A running peer. Dropping it kills the process, and its locks stay held until their ttl ends.
 #[derive(Debug)]
 pub struct Peer {
     name: String,
@@ -108,17 +109,17 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Its name and version, for people: `redisson 4.7.0`.
+    /// Name and version, for messages: `redisson 4.7.0`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether it has locks of this kind.
+    /// Returns whether the peer has locks of this kind.
     pub fn can(&self, kind: PeerKind) -> bool {
         self.kinds.contains(&kind)
     }
 
-    /// One more contender in the same process: a stranger to the others.
+    /// Adds a contender to the process. It shares no hold with the other contenders.
     pub fn contender(&self) -> Contender {
         let number = self.contenders.fetch_add(1, Relaxed);
         Contender { name: format!("{} #{number}", self.name), number, lines: Arc::clone(&self.lines) }
@@ -127,17 +128,17 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // Either fails only for one that has ended already.
+        // Both fail only if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Who contends for locks in a [`Peer`]. Does one thing at a time.
+/// A contender in a [`Peer`]. It has at most one request at a time.
 ///
 /// # Cancel safety
-/// Dropping a call does not undo it. The contender must not be used any more after that: its next answer would be the one
-/// to the dropped call.
+/// Dropping a call does not cancel the request. The contender must not be used afterwards, because
+/// its next reply would be that of the dropped call.
 #[derive(Debug)]
 pub struct Contender {
     name: String,
@@ -145,83 +146,84 @@ pub struct Contender {
     lines: Arc<Lines>,
 }
 
-/// What a peer's contender holds.
+/// A lock that a peer's contender holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// Its fencing token, if it asked for one.
+    /// Fencing token, if the kind has tokens.
     pub token: Option<Token>,
 }
 
 impl Contender {
-    /// Waits for a lock; `None` when the wait is over.
+    /// Waits for a lock. Returns `None` at the end of `wait`.
     ///
     /// # Errors
-    /// The peer's, and those of a peer that has ended or does not answer.
+    /// If the peer reports an error, has ended, or does not reply.
     pub async fn lock(&self, kind: PeerKind, name: &str, wait: Duration) -> io::Result<Option<Taken>> {
-        let asked = format!("lock {kind} {name} {}", wait.as_millis());
-        let answer = self.ask(&asked, wait + ANSWER).await?;
-        self.taken(&asked, &answer)
+        let request = format!("lock {kind} {name} {}", wait.as_millis());
+        let reply = self.request(&request, wait + REPLY_TIMEOUT).await?;
+        self.taken(&request, &reply)
     }
 
-    /// Tries once.
+    /// Tries to take a lock, without waiting.
     ///
     /// # Errors
     /// As [`lock`](Self::lock).
     pub async fn try_lock(&self, kind: PeerKind, name: &str) -> io::Result<Option<Taken>> {
-        let asked = format!("try {kind} {name}");
-        let answer = self.ask(&asked, ANSWER).await?;
-        self.taken(&asked, &answer)
+        let request = format!("try {kind} {name}");
+        let reply = self.request(&request, REPLY_TIMEOUT).await?;
+        self.taken(&request, &reply)
     }
 
-    /// Lets go.
+    /// Releases a lock.
     ///
     /// # Errors
-    /// As [`lock`](Self::lock), and if it does not hold it.
+    /// As [`lock`](Self::lock), and if the contender does not hold the lock.
     pub async fn unlock(&self, kind: PeerKind, name: &str) -> io::Result<()> {
-        let asked = format!("unlock {kind} {name}");
-        match self.ask(&asked, ANSWER).await?.as_str() {
+        let request = format!("unlock {kind} {name}");
+        match self.request(&request, REPLY_TIMEOUT).await?.as_str() {
             "free" => Ok(()),
-            answer => Err(self.strange(&asked, answer)),
+            reply => Err(self.unexpected_reply(&request, reply)),
         }
     }
 
-    /// How long the lock is held without another renewal, by whom ever; `None` if nobody holds it.
+    /// Returns the remaining ttl of the lock's holder, whether of this peer or not. `None` if the
+    /// lock is free.
     ///
     /// # Errors
     /// As [`lock`](Self::lock).
     pub async fn state(&self, kind: PeerKind, name: &str) -> io::Result<Option<Duration>> {
-        let asked = format!("state {kind} {name}");
-        let answer = self.ask(&asked, ANSWER).await?;
-        match answer.strip_prefix("held ").map(str::parse) {
+        let request = format!("state {kind} {name}");
+        let reply = self.request(&request, REPLY_TIMEOUT).await?;
+        match reply.strip_prefix("held ").map(str::parse) {
             Some(Ok(ttl)) => Ok(Some(Duration::from_millis(ttl))),
-            None if answer == "free" => Ok(None),
-            _ => Err(self.strange(&asked, &answer)),
+            None if reply == "free" => Ok(None),
+            _ => Err(self.unexpected_reply(&request, &reply)),
         }
     }
 
-    fn taken(&self, asked: &str, answer: &str) -> io::Result<Option<Taken>> {
+    fn taken(&self, request: &str, reply: &str) -> io::Result<Option<Taken>> {
         let token = |text: &str| text.parse().ok().and_then(Token::new);
-        match answer.split_once(' ') {
-            None if answer == "busy" => Ok(None),
-            None if answer == "held" => Ok(Some(Taken { token: None })),
+        match reply.split_once(' ') {
+            None if reply == "busy" => Ok(None),
+            None if reply == "held" => Ok(Some(Taken { token: None })),
             Some(("held", text)) if token(text).is_some() => Ok(Some(Taken { token: token(text) })),
-            _ => Err(self.strange(asked, answer)),
+            _ => Err(self.unexpected_reply(request, reply)),
         }
     }
 
-    async fn ask(&self, words: &str, limit: Duration) -> io::Result<String> {
-        let answer = tokio::time::timeout(limit, self.lines.ask(self.number, words)).await;
-        let error = |what: fmt::Arguments<'_>| {
-            io::Error::other(format!("{}, asked for `{words}`, {what}", self.name))
+    async fn request(&self, request: &str, limit: Duration) -> io::Result<String> {
+        let reply = tokio::time::timeout(limit, self.lines.request(self.number, request)).await;
+        let error = |failure: fmt::Arguments<'_>| {
+            io::Error::other(format!("{}, asked for `{request}`, {failure}", self.name))
         };
-        match answer {
-            Ok(Ok(answer)) => Ok(answer),
+        match reply {
+            Ok(Ok(reply)) => Ok(reply),
             Ok(Err(ended)) => Err(error(format_args!("has ended: {ended}"))),
-            Err(_) => Err(error(format_args!("does not answer within {limit:?}"))),
+            Err(_) => Err(error(format_args!("does not reply within {limit:?}"))),
         }
     }
 
-    fn strange(&self, asked: &str, answer: &str) -> io::Error {
-        io::Error::other(format!("{}, asked for `{asked}`, says `{answer}`", self.name))
+    fn unexpected_reply(&self, request: &str, reply: &str) -> io::Error {
+        io::Error::other(format!("{}, asked for `{request}`, replied `{reply}`", self.name))
     }
 }

@@ -1,4 +1,5 @@
-//! The names that the suite accepts in `DLOCK_REQUIRE` are those of this folder's servers and programs.
+//! The names that the suite accepts in `DLOCK_REQUIRE` are those of this folder's servers and
+//! programs.
 
 use std::{collections::BTreeSet, fs, io};
 

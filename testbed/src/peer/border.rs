@@ -1,4 +1,4 @@
-//! A peer and dlock on one store.
+//! A peer and dlock's clients on one store.
 
 use std::{
     fmt,
@@ -14,21 +14,21 @@ use tokio::time::sleep;
 
 use super::{Built, Contender, Peer, PeerKind, Program};
 
-/// What is dlock's of a [`Border`], on one store.
+/// dlock's part of a [`Border`], on one store.
 #[async_trait]
 pub trait Side: Send + Sync + 'static {
-    /// The ttl of dlock's locks. A waiter that waits until it ends was not woken.
+    /// Ttl of dlock's locks. A hand-off that takes as long means that a waiter was not woken.
     fn ttl(&self) -> Duration;
 
-    /// A new client, whose locks have this ttl.
+    /// Connects a new client, whose locks have this ttl.
     async fn locks(&self) -> Locks;
 
-    /// How often each contender of a mixed fleet takes its lock, if `DLOCK_FLEET` does not say it.
+    /// Number of acquisitions by each contender of a mixed fleet, unless `DLOCK_FLEET` sets it.
     fn acquisitions(&self) -> usize {
         50
     }
 
-    /// Waits until somebody waits for a lock that is held.
+    /// Waits until the lock has a waiter.
     async fn until_somebody_waits(&self, locks: &Locks, name: &str) {
         loop {
             let state = locks.inspect(name).await.expect("an answer");
@@ -40,10 +40,10 @@ pub trait Side: Send + Sync + 'static {
     }
 }
 
-/// A peer and dlock on one store.
+/// A peer and dlock's clients on one store.
 #[derive(Debug)]
 pub struct Border<S> {
-    /// dlock's side.
+    /// dlock's part.
     pub side: S,
     url: String,
     ttl: Duration,
@@ -52,10 +52,12 @@ pub struct Border<S> {
 }
 
 impl<S: Side> Border<S> {
-    /// Builds the peer. It reaches the store at this URL, and its locks, or its session, have this ttl.
+    /// Builds the peer. It connects to the store at this URL. `ttl` is that of its locks or its
+    /// session.
     ///
     /// # Errors
-    /// [`Unreachable`] by the peer's word for `DLOCK_REQUIRE`, if it cannot be built, or without a store.
+    /// [`Unreachable`] with the peer's name in `DLOCK_REQUIRE`, if there is no store, or if the
+    /// peer cannot be built.
     pub fn new(
         program: Program,
         store: Result<(&str, S), Unreachable>,
@@ -65,46 +67,47 @@ impl<S: Side> Border<S> {
         Ok(Arc::new(Self { side, url: url.to_owned(), ttl, built: program.build()?, peer: OnceLock::new() }))
     }
 
-    /// What the peer is, for people: `redisson 4.7.0`.
+    /// Name and version of the peer, for messages: `redisson 4.7.0`.
     pub fn name(&self) -> &str {
         self.built.name()
     }
 
-    /// The URL at which the peer reaches the store.
+    /// URL at which the peer connects to the store.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The peer: one process for all cases.
+    /// The peer's process that all cases share. Started at the first call.
     pub fn peer(&self) -> &Peer {
         self.peer.get_or_init(|| self.start(self.ttl))
     }
 
-    /// One more process of the peer, which may be killed. Its locks, or its session, have this ttl.
+    /// Starts another process of the peer, which a case may kill. `ttl` is that of its locks or its
+    /// session.
     pub fn start(&self, ttl: Duration) -> Peer {
         self.start_at(&self.url, ttl)
     }
 
-    /// One on another store.
+    /// Starts another process of the peer, on another store.
     pub fn start_at(&self, url: &str, ttl: Duration) -> Peer {
         self.built.start(url, ttl)
     }
 
-    /// One more contender of the peer.
+    /// Adds a contender to the shared process.
     ///
     /// # Panics
-    /// If the peer has no such kind.
+    /// If the peer has no locks of this kind.
     pub fn contender(&self, kind: PeerKind) -> Contender {
         assert!(self.peer().can(kind), "{} has no kind {kind}", self.name());
         self.peer().contender()
     }
 
-    /// A new client of dlock's.
+    /// Connects a new client of dlock.
     pub async fn locks(&self) -> Locks {
         self.side.locks().await
     }
 
-    /// A trial of this border, named by the path of its case and by what the case is given.
+    /// Returns a trial. Its name consists of the peer, the case and the case's arguments.
     #[doc(hidden)]
     pub fn trial(
         &self,
@@ -121,8 +124,9 @@ impl<S: Side> Border<S> {
     }
 }
 
-/// Makes trials of cases of a [`Border`], each an `async` function that takes the border, and what else stands
-/// behind it.
+/// Makes trials of cases of a [`Border`].
+///
+/// Each case is an `async` function, whose arguments are the border and the arguments in the list.
 #[macro_export]
 macro_rules! border_trials {
     ($border:expr; $($($case:ident)::+($($given:expr),*);)*) => {

@@ -1,5 +1,6 @@
-//! Sends lines to a peer, and gives each answer to the caller that asked. Bound to no runtime: one peer serves the cases of
-//! a whole test binary.
+//! The lines between a test and a peer. Each reply goes to the caller of its request.
+//!
+//! This code does not depend on a runtime, because one peer serves all cases of a test binary.
 
 use std::{
     collections::HashMap,
@@ -14,44 +15,48 @@ use tokio::sync::oneshot;
 #[derive(Debug)]
 pub(super) struct Lines {
     input: Mutex<ChildStdin>,
-    /// The callers that wait for an answer. `None` once there can be no more answers.
-    asked: Mutex<Option<HashMap<usize, oneshot::Sender<String>>>>,
+    /// Callers that wait for a reply, by contender. `None` after the output has ended.
+    waiting: Mutex<Option<HashMap<usize, oneshot::Sender<String>>>>,
 }
 
 impl Lines {
     pub(super) fn new(input: ChildStdin, output: impl BufRead + Send + 'static) -> Arc<Self> {
-        let lines = Arc::new(Self { input: Mutex::new(input), asked: Mutex::new(Some(HashMap::new())) });
+        let lines = Arc::new(Self { input: Mutex::new(input), waiting: Mutex::new(Some(HashMap::new())) });
         let weak = Arc::downgrade(&lines);
-        thread::spawn(move || hand_out(&weak, output));
+        thread::spawn(move || deliver(&weak, output));
         lines
     }
 
-    /// What is answered to `number`.
-    pub(super) async fn ask(&self, number: usize, words: &str) -> io::Result<String> {
-        let (sender, answer) = oneshot::channel();
+    /// Sends a request of the contender `number`, and returns the reply.
+    ///
+    /// # Errors
+    /// If the peer has ended.
+    pub(super) async fn request(&self, number: usize, request: &str) -> io::Result<String> {
+        let (sender, reply) = oneshot::channel();
         let ended = || io::Error::from(io::ErrorKind::UnexpectedEof);
-        lock(&self.asked).as_mut().ok_or_else(ended)?.insert(number, sender);
-        // One write, or a peer that reads slowly would see half a line of one contender in another's.
-        let line = format!("{number} {words}\n");
+        lock(&self.waiting).as_mut().ok_or_else(ended)?.insert(number, sender);
+        // A single write, so that the lines of several contenders never mix.
+        let line = format!("{number} {request}\n");
         lock(&self.input).write_all(line.as_bytes())?;
-        answer.await.map_err(|_| ended())
+        reply.await.map_err(|_| ended())
     }
 }
 
-fn hand_out(lines: &Weak<Lines>, output: impl BufRead) {
+/// Delivers each line of the peer's output to the caller that waits for it.
+fn deliver(lines: &Weak<Lines>, output: impl BufRead) {
     for line in output.lines().map_while(Result::ok) {
         let Some(lines) = lines.upgrade() else { return };
-        let Some((number, answer)) = line.split_once(' ') else { continue };
-        let mut asked = lock(&lines.asked);
-        let sender = number.parse().ok().and_then(|number: usize| asked.as_mut()?.remove(&number));
+        let Some((number, reply)) = line.split_once(' ') else { continue };
+        let mut waiting = lock(&lines.waiting);
+        let sender = number.parse().ok().and_then(|number: usize| waiting.as_mut()?.remove(&number));
         if let Some(sender) = sender {
-            // Nobody may wait for it any more.
-            let _ = sender.send(answer.to_owned());
+            // Fails if the caller has dropped its request.
+            let _ = sender.send(reply.to_owned());
         }
     }
     if let Some(lines) = lines.upgrade() {
-        // This tells all callers that the peer has ended.
-        *lock(&lines.asked) = None;
+        // Drops the senders, so that every waiting caller receives an error.
+        *lock(&lines.waiting) = None;
     }
 }
 

@@ -1,4 +1,4 @@
-//! The programs that can be peers: what there is, how it is built, and how it is started.
+//! The programs that can be peers, and how they are built and started.
 
 use std::{
     env,
@@ -15,13 +15,13 @@ use dlock_conformance::Unreachable;
 
 use super::{Peer, PeerKind, lines::Lines};
 
-/// The exit status of a `build` that lacks a tool.
-const MISSING: i32 = 75;
+/// Exit status of a `build` script that lacks a tool.
+const TOOL_MISSING: i32 = 75;
 
-/// The longest that a peer may take until it is connected, a busy machine included.
-const READY: Duration = Duration::from_secs(60);
+/// Maximum time until a peer has connected, on a busy machine.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A peer's source, and its version if there may be several.
+/// Source of a peer, and its version if several can be built.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
     folder: &'static str,
@@ -29,18 +29,18 @@ pub struct Program {
 }
 
 impl Program {
-    /// The newest Redisson.
+    /// The newest supported Redisson.
     pub const REDISSON: Self = Self { folder: "redisson", version: Some("4.7.0") };
-    /// An old Redisson, which publishes to the same channels as the newest.
+    /// An old Redisson with the same channels as the newest.
     pub const REDISSON_3: Self = Self { folder: "redisson", version: Some("3.13.6") };
-    /// redis-py's `Lock`: the plain dialect, in Python.
+    /// redis-py's `Lock`, which uses the plain dialect, in Python.
     pub const REDIS_PY: Self = Self { folder: "redis-py", version: None };
-    /// Redsync: the plain dialect, in Go.
+    /// Redsync, which uses the plain dialect, in Go.
     pub const REDSYNC: Self = Self { folder: "redsync", version: None };
 
     /// Curator's locks on ZooKeeper.
     pub const CURATOR: Self = Self { folder: "curator", version: Some("5.9.0") };
-    /// kazoo's locks on ZooKeeper, with the names of Curator's nodes.
+    /// kazoo's locks on ZooKeeper, with node names as in Curator.
     pub const KAZOO: Self = Self { folder: "kazoo", version: None };
     /// The locks of etcd's Go client.
     pub const ETCD_GO: Self = Self { folder: "etcd-go", version: None };
@@ -52,60 +52,66 @@ impl Program {
         Self { folder: "redisson", version: Some(version) }
     }
 
-    /// What it is, for people: `redisson 4.7.0`.
+    /// Returns name and version, for messages: `redisson 4.7.0`.
     pub fn name(&self) -> String {
         [self.folder].into_iter().chain(self.version).collect::<Vec<_>>().join(" ")
     }
 
-    /// The word of `DLOCK_REQUIRE` that makes it one that must be there.
+    /// Name in `DLOCK_REQUIRE`.
     pub fn word(&self) -> &'static str {
         self.folder
     }
 
-    /// Builds it, or finds it built: into `peers` in cargo's target folder.
+    /// Builds the program below `peers` in cargo's target folder, unless an earlier run has built
+    /// it.
     ///
     /// # Errors
-    /// [`Unreachable`] if a tool or the network is missing, by its [`word`](Self::word).
+    /// [`Unreachable`] with the program's [`word`](Self::word), if a tool or the network is
+    /// missing.
     ///
     /// # Panics
-    /// If everything is there and it does not build.
+    /// If the build fails for another reason.
     pub fn build(&self) -> Result<Built, Unreachable> {
         let name = self.name();
         let target = env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
         let target = target.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"));
         let peers = target.join("peers");
         let out = peers.join(name.replace(' ', "-"));
-        let output = alone(&peers, &out, || {
+        let output = exclusively(&peers, &out, || {
             let build = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(self.folder).join("build");
             Command::new(build).arg(out.canonicalize()?).args(self.version).stdin(Stdio::null()).output()
         });
-        // A shell that is missing, too.
+        // For example because there is no shell.
         let output = output.map_err(|error| self.unreachable(&error.to_string()))?;
-        let said = String::from_utf8_lossy(&output.stderr);
+        let message = String::from_utf8_lossy(&output.stderr);
         match output {
             Output { status, .. } if status.success() => Ok(Built { name, run: out.join("run") }),
-            Output { status, .. } if status.code() == Some(MISSING) => {
-                Err(self.unreachable(said.lines().last().unwrap_or_default()))
+            Output { status, .. } if status.code() == Some(TOOL_MISSING) => {
+                Err(self.unreachable(message.lines().last().unwrap_or_default()))
             }
-            Output { status, .. } => panic!("the peer {name} does not build ({status}): {said}"),
+            Output { status, .. } => panic!("the peer {name} does not build ({status}): {message}"),
         }
     }
 
-    fn unreachable(&self, why: &str) -> Unreachable {
-        Unreachable { name: self.folder.to_owned(), reason: format!("there is no {}: {why}", self.name()) }
+    fn unreachable(&self, reason: &str) -> Unreachable {
+        Unreachable { name: self.folder.to_owned(), reason: format!("there is no {}: {reason}", self.name()) }
     }
 }
 
-/// Does something to a folder while no other process does.
-fn alone<T>(peers: &Path, out: &Path, act: impl FnOnce() -> std::io::Result<T>) -> std::io::Result<T> {
+/// Runs `build` while no other process builds a peer. Creates the folder `out`.
+fn exclusively<T>(
+    peers: &Path,
+    out: &Path,
+    build: impl FnOnce() -> std::io::Result<T>,
+) -> std::io::Result<T> {
     fs::create_dir_all(out)?;
     let file = File::create(peers.join("lock"))?;
     file.lock()?;
-    // Unlocked by closing it.
-    act()
+    // Closing the file unlocks it.
+    build()
 }
 
-/// A peer that can be started.
+/// A peer that has been built.
 #[derive(Clone, Debug)]
 pub struct Built {
     name: String,
@@ -113,19 +119,20 @@ pub struct Built {
 }
 
 impl Built {
-    /// What it is, for people: `redisson 4.7.0`.
+    /// Name and version, for messages: `redisson 4.7.0`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Starts it as one process, as a client of a store. `ttl` is how long its locks stay when it dies.
+    /// Starts a process that connects to a store. `ttl` is the time after which its locks expire if
+    /// the process is killed.
     ///
     /// # Panics
-    /// If it does not connect.
+    /// If the process does not connect.
     pub fn start(&self, url: &str, ttl: Duration) -> Peer {
         let mut command = Command::new(&self.run);
         command.args([url, &ttl.as_millis().to_string()]);
-        // Libraries talk to people there.
+        // Client libraries log to standard error.
         let log = File::options().create(true).append(true).open(self.run.with_file_name("log"));
         if let Ok(log) = log {
             command.stderr(log);
@@ -141,22 +148,22 @@ impl Peer {
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             unreachable!("both are pipes");
         };
-        let (sender, first) = mpsc::channel();
+        let (sender, first_line) = mpsc::channel();
         thread::spawn(move || {
             let mut output = BufReader::new(output);
             let mut line = String::new();
             let read = output.read_line(&mut line);
-            // Nobody waits for it once that was too long.
+            // Fails if the receiver has timed out.
             let _ = sender.send(read.map(|_| (line, output)));
         });
-        let (line, output) = match first.recv_timeout(READY) {
+        let (line, output) = match first_line.recv_timeout(READY_TIMEOUT) {
             Ok(Ok((line, output))) if line.starts_with("ready") => (line, output),
             other => {
-                // It may have ended already.
+                // Fails if the process has ended already.
                 let _ = child.kill();
-                let said = other.map(|read| read.map(|(line, _)| line));
+                let output = other.map(|read| read.map(|(line, _)| line));
                 panic!(
-                    "the peer {name} does not connect within {READY:?}, but says {said:?}; its log may say more"
+                    "the peer {name} does not connect within {READY_TIMEOUT:?}, but says {output:?}; its log may say more"
                 );
             }
         };

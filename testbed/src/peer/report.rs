@@ -1,22 +1,24 @@
-//! What became of a mixed fleet.
+//! The result of a mixed fleet.
 
 use std::{fmt, time::Duration};
 
 use dlock_conformance::history::{Counts, Violation};
 
-/// What happened to a [`Fleet`](super::Fleet).
+/// The result of a [`Fleet`](super::Fleet).
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Report {
-    /// What should not have happened.
+    /// Violations of the history's rules.
     pub violations: Vec<Violation>,
-    /// What did happen.
+    /// Number of events.
     pub counts: Counts,
-    /// From dlock's release to the peer's grant, for a lock that the peer waited for, shortest first.
+    /// Times from a release by dlock to the grant of a contender of the peer that waited for it, in
+    /// ascending order.
     pub to_peer: Vec<Duration>,
-    /// The other way round.
+    /// Times from a release by the peer to the grant of a waiting contender of dlock, in ascending
+    /// order.
     pub to_dlock: Vec<Duration>,
-    /// How long all of it took.
+    /// Duration of the run.
     pub took: Duration,
 }
 
@@ -27,17 +29,13 @@ impl fmt::Display for Report {
         if counts.shared_reads > 0 {
             write!(f, ", {} of them reads beside others", counts.shared_reads)?;
         }
-        for (whom, hand_offs) in [("the peer", to_peer), ("dlock", to_dlock)] {
-            let of = |share: f64| {
-                let at = (hand_offs.len() as f64 * share) as usize;
-                hand_offs.get(at).or(hand_offs.last()).copied().unwrap_or_default()
+        for (side, hand_offs) in [("the peer", to_peer), ("dlock", to_dlock)] {
+            let percentile = |share: f64| {
+                let index = (hand_offs.len() as f64 * share) as usize;
+                hand_offs.get(index).or(hand_offs.last()).copied().unwrap_or_default()
             };
-            let (half, most, all) = (of(0.5), of(0.99), of(1.0));
-            write!(
-                f,
-                "; {} times to {whom}: p50 {half:.1?}, p99 {most:.1?}, max {all:.1?}",
-                hand_offs.len()
-            )?;
+            let (p50, p99, max) = (percentile(0.5), percentile(0.99), percentile(1.0));
+            write!(f, "; {} times to {side}: p50 {p50:.1?}, p99 {p99:.1?}, max {max:.1?}", hand_offs.len())?;
         }
         Ok(())
     }

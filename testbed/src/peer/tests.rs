@@ -1,4 +1,4 @@
-//! Tests whether the harness understands its peers and catches wrong ones. The peers here are a few lines of shell.
+//! Tests of the harness with peers of a few lines of shell, some of which are wrong.
 
 use std::{process::Command, time::Duration};
 
@@ -16,7 +16,7 @@ fn peer(script: &str) -> Peer {
 }
 
 #[tokio::test]
-async fn an_answer_goes_to_who_asked() {
+async fn a_reply_goes_to_the_contender_of_its_request() {
     let peer = peer(
         "echo ready mutex fenced; read a; read b; echo noise; echo \"${b%% *} held 7\"; echo \"${a%% *} busy\"; read c",
     );
@@ -32,35 +32,41 @@ async fn an_answer_goes_to_who_asked() {
 async fn a_peer_that_ends_is_an_error_at_once() {
     let peer = peer("echo ready mutex; read a");
     let (one, other) = (peer.contender(), peer.contender());
-    one.lock(PeerKind::Mutex, "x", LONG).await.expect_err("it ended");
-    other.try_lock(PeerKind::Mutex, "x").await.expect_err("it has ended");
+    one.lock(PeerKind::Mutex, "x", LONG).await.expect_err("the peer ended");
+    other.try_lock(PeerKind::Mutex, "x").await.expect_err("the peer has ended");
 }
 
 #[tokio::test]
-async fn what_a_peer_cannot_do_is_told() {
+async fn an_error_of_a_peer_is_reported() {
     let peer = peer("echo ready mutex; read n rest; echo \"$n error no such kind\"; read a");
-    let error = peer.contender().try_lock(PeerKind::Fair, "x").await.expect_err("it says so").to_string();
-    assert_eq!(error, "shell #1, asked for `try fair x`, says `error no such kind`");
+    let error = peer
+        .contender()
+        .try_lock(PeerKind::Fair, "x")
+        .await
+        .expect_err("the peer replied with an error")
+        .to_string();
+    assert_eq!(error, "shell #1, asked for `try fair x`, replied `error no such kind`");
 }
 
 #[tokio::test]
-async fn what_a_peer_measures_is_heard_to_the_last_figure() {
+async fn every_figure_that_a_peer_measures_is_returned() {
     let peer = peer(
         "echo ready mutex; while read n verb rest; do
              case $verb in time) echo \"$n took 1500 2\" ;; handoff) echo \"$n took\" ;; *) echo \"$n took 1 x\" ;; esac
          done",
     );
     let one = peer.contender();
-    let took = one.time(PeerKind::Mutex, "x", 2).await.unwrap();
-    assert_eq!(took, [1500, 2].map(Duration::from_nanos));
+    let durations = one.time(PeerKind::Mutex, "x", 2).await.unwrap();
+    assert_eq!(durations, [1500, 2].map(Duration::from_nanos));
     assert_eq!(one.handoff(PeerKind::Mutex, "x", 0, LONG).await.unwrap().len(), 0);
     let contest = Contest { clients: 1, tasks: 2, turns: 1, hold: Duration::from_millis(1) };
-    let error = one.contend(PeerKind::Mutex, "x", &contest).await.expect_err("`x` is no figure").to_string();
-    assert_eq!(error, "shell #1, asked for `contend mutex x 1 2 1 1`, says `took 1 x`");
+    let error =
+        one.contend(PeerKind::Mutex, "x", &contest).await.expect_err("`x` is not a number").to_string();
+    assert_eq!(error, "shell #1, asked for `contend mutex x 1 2 1 1`, replied `took 1 x`");
 }
 
 #[tokio::test]
-async fn a_fleet_catches_a_peer_that_excludes_nobody() {
+async fn a_fleet_catches_a_peer_that_excludes_no_contender() {
     let peer = peer(
         "echo ready mutex; while read n verb rest; do
              case $verb in unlock) echo \"$n free\" ;; *) echo \"$n held\" ;; esac
@@ -71,7 +77,7 @@ async fn a_fleet_catches_a_peer_that_excludes_nobody() {
     let fleet =
         Fleet { locks: &locks, peer: &peer, name: "x", kinds, contenders: 2, acquisitions: 50, ttl: LONG };
     let report = fleet.run().await;
-    let met = |violation: &Violation| violation.rule == Rule::Exclusive;
-    assert!(report.violations.iter().any(met), "{report}: {:?}", report.violations);
+    let is_expected = |violation: &Violation| violation.rule == Rule::Exclusive;
+    assert!(report.violations.iter().any(is_expected), "{report}: {:?}", report.violations);
     assert_eq!(report.counts.grants, 200);
 }

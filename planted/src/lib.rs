@@ -1,173 +1,175 @@
-//! Stores with one planted bug each, which a suite worth its name catches: the test of the tests.
+//! Stores with one planted bug each, which the suite has to detect.
 //!
-//! All are one copy of the memory store. For a bug that an engine could have, this has the nearest form that a driver can
-//! have.
+//! [`BuggyStore`] is a copy of the memory store. A bug of the engine is planted as the most similar
+//! bug of a driver. [`BuggyServer`] is a network store.
 
 mod net;
-mod shelf;
+mod queues;
 mod store;
 
-pub use net::{LineBug, WrongServer};
-pub use store::WrongStore;
+pub use net::{BuggyServer, LineBug};
+pub use store::BuggyStore;
 
-/// What is wrong with a [`WrongStore`].
+/// The bug of a [`BuggyStore`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Bug {
-    /// Nothing: it must pass.
+    /// No bug. The suite must pass.
     None,
-    /// A release frees the lock, whoever holds it.
+    /// A release frees the lock without a check of the holder's id.
     ReleaseWithoutOwnerCheck,
-    /// The release of a claim that is gone removes the next holder.
+    /// The release of a deleted claim removes the next holder.
     ReleaseOfALostClaimRemovesTheNext,
-    /// A renewal puts a claim that is gone back into the store.
+    /// A renewal creates a deleted claim again.
     RenewalCreates,
-    /// A renewal of a claim that is gone extends the present holder's claim, and says that all is well.
-    RenewalExtendsAnybody,
-    /// Silent claims are never forgotten.
+    /// A renewal of a deleted claim extends the claim of the present holder, and reports success.
+    RenewalExtendsAnyHolder,
+    /// Claims never expire.
     ExpiryIgnored,
-    /// Silent claims are forgotten after half of what was promised.
+    /// Claims expire after half of their ttl.
     ExpiryEarly,
     /// Every grant has the same token.
-    TokenStandsStill,
-    /// A claim that asks again gets another token, also in a downgrade.
-    TokenGrowsOnAsking,
-    /// The token of a holder that was forgotten is given to a newcomer.
+    TokenNeverGrows,
+    /// A repeated attempt of a claim returns a new token, also in a downgrade.
+    TokenGrowsOnRepeatedAttempt,
+    /// The token of an expired holder is given to another claim.
     TokenReusedAfterExpiry,
-    /// Tokens begin anew when nobody is left.
+    /// Tokens start again at 1 when the queue is empty.
     TokenRestarts,
-    /// A reader is let in beside a writer.
+    /// A reader is granted beside a writer.
     ReaderBesideWriter,
-    /// A writer is let in beside readers.
+    /// A writer is granted beside readers.
     WriterBesideReaders,
     /// A reader joins other readers although a writer waits.
     ReaderPassesWriter,
-    /// The waiter that came last is next.
-    LastComeFirst,
-    /// A silent claim is forgotten only if it held.
-    DeadWaiterStays,
-    /// When a silent claim is forgotten, the last in the queue takes its place.
-    BurialShiftsOrder,
-    /// A release removes only what holds.
+    /// The waiter that joined last is next.
+    LastInFirstOut,
+    /// Only granted claims expire. Waiting ones stay.
+    SilentWaiterStays,
+    /// When a claim expires, the last claim of the queue takes its position.
+    ExpiryReordersQueue,
+    /// A release removes only a claim whose turn it is.
     WaiterStaysOnCancel,
-    /// A release does not remove a claim whose turn has come, if the claim was not told of its turn yet.
+    /// A release does not remove a claim whose turn it is before the claim has received its grant.
     HoldStaysOnCancel,
-    /// Of several claims whose turn has come only one is woken.
+    /// Of several claims whose turn comes at once, only the first is woken.
     SecondWaiterNotWoken,
-    /// Lost on release: when a reader leaves, the others are told that they are gone.
+    /// The release of a reader makes the other readers' renewals report a loss.
     LostOnRelease,
-    /// A release of a claim that is gone says that it was there.
-    ReleaseSeesNoLoss,
-    /// Lost never: a renewal always says that all is well, even if the claim is gone.
+    /// The release of a deleted claim reports that the claim was there.
+    ReleaseHidesLoss,
+    /// A renewal always succeeds, even if the claim was deleted.
     NeverLost,
-    /// Valid from receipt: the first answer to a claim takes a while, and the driver counts the validity from that answer,
-    /// not from before the request.
+    /// The first reply to a claim is slow, and the driver counts the validity from that reply, not
+    /// from before the request.
     ValidFromReceipt,
-    /// A claim that asks again gets a second place in the queue.
-    AskingTwiceEntersTwice,
-    /// Names that differ in case only are one lock.
+    /// A repeated attempt of a claim adds a second entry to the queue.
+    RepeatedAttemptEntersTwice,
+    /// Names that differ only in case are the same lock.
     NamesIgnoreCase,
-    /// A claim for a name that nobody used before looks whether it is free, and enters the queue in a second step: there is
-    /// no row to lock yet.
+    /// The first claim of a new name checks whether the lock is free, and enters the queue in a
+    /// second step, because there is no row to lock.
     NoRowLock,
-    /// Tokens begin at 1, not at the clock.
+    /// Tokens start at 1 instead of the clock.
     NoTokenFloor,
-    /// Every client has an identity of its own.
+    /// Every client has a different identity of the store.
     IdentityPerClient,
-    /// A claim that was downgraded gets no hints: there is one bell for each id, and it went with the claim that was
-    /// replaced.
-    DeafDowngrade,
+    /// A downgraded claim receives no hints. There is one bell for each id, and it belongs to the
+    /// claim object that was replaced.
+    DowngradeLosesHints,
     /// The store keeps a bell for each name that was ever used.
-    BellsStay,
+    BellsAreKept,
     /// One permit too many is granted.
     PermitOffByOne,
-    /// A permit is granted if the limit that it names itself allows it, whatever limits the others named.
+    /// A permit is granted if its own limit allows it, without regard to the limits of the other
+    /// permits.
     PermitSeesOwnLimitOnly,
-    /// A dead holder's permit is lost: a silent claim that holds a permit is never forgotten.
+    /// The permit of a dead holder is lost, because granted permits never expire.
     DeadPermitLost,
-    /// A permit that is given back wakes all who wait.
+    /// The release of a permit wakes all waiters.
     PermitWakesAll,
-    /// A detached hold ends with its client: when that is killed or closed.
+    /// A detached hold ends when its client is killed or closed.
     DetachedDiesWithItsClient,
-    /// A detached hold never ends by itself, although nobody renews it.
-    DetachedForEver,
-    /// A detachment puts a claim that is gone back into the store.
+    /// A detached hold never expires, although nothing renews it.
+    DetachedNeverExpires,
+    /// A detachment creates a deleted claim again.
     DetachmentCreates,
-    /// A renewal sets the time of its hold, also if the hold had more.
+    /// A renewal sets the remaining time of its hold, even if that shortens it.
     RenewalShortens,
     /// A detached hold keeps its id, so requests of its former holder still find it.
     DetachedKeepsItsId,
-    /// A hold that is taken over keeps the id of its ticket, so another client can take it over too.
-    TicketForTwo,
-    /// A hold that was taken over and is handed back to its ticket is released.
+    /// A resumed hold keeps the id of its ticket, so another client can resume it again.
+    TicketWorksTwice,
+    /// The hand-back of a resumed hold to its ticket releases it.
     HandingBackReleases,
-    /// A claim that only waits is taken over by a ticket with its id.
+    /// A ticket with the id of a waiting claim takes that claim over.
     WaiterIsTakenOver,
-    /// A release by a ticket whose claim is gone removes the next holder.
-    TicketRemovesTheNext,
-    /// A release by ticket wakes nobody.
-    TicketWakesNobody,
-    /// A hold that was taken back keeps the time for which it was detached: no renewal shortens it, so it outlives its
-    /// holder's crash.
+    /// The release by ticket of a deleted claim removes the next holder.
+    TicketReleaseRemovesTheNext,
+    /// A release by ticket wakes no waiter.
+    TicketReleaseWakesNoWaiter,
+    /// A resumed hold keeps the time for which it was detached. No renewal shortens it, so it
+    /// outlives a crash of its holder.
     ResumedKeepsItsTime,
-    /// Several locks in one step: if one is busy, those before it stay taken.
-    TogetherKeepsSome,
-    /// Several locks in one step: they are taken if nobody holds them, whoever waits.
-    TogetherPassesWaiters,
-    /// Several locks in one step: that is two steps. The first looks whether they are free, the second takes them.
-    TogetherInTwoSteps,
+    /// A joint attempt for several locks of which one is busy keeps those before the busy one.
+    JointAttemptKeepsSome,
+    /// A joint attempt takes locks that have no holder, even if they have waiters.
+    JointAttemptPassesWaiters,
+    /// A joint attempt checks in a first step whether the locks are free, and takes them in a
+    /// second.
+    JointAttemptInTwoSteps,
 }
 
 impl Bug {
-    /// All that are bugs.
+    /// All bugs, without [`None`](Self::None).
     pub const ALL: [Self; 48] = [
         Self::ReleaseWithoutOwnerCheck,
         Self::ReleaseOfALostClaimRemovesTheNext,
         Self::RenewalCreates,
-        Self::RenewalExtendsAnybody,
+        Self::RenewalExtendsAnyHolder,
         Self::ExpiryIgnored,
         Self::ExpiryEarly,
-        Self::TokenStandsStill,
-        Self::TokenGrowsOnAsking,
+        Self::TokenNeverGrows,
+        Self::TokenGrowsOnRepeatedAttempt,
         Self::TokenReusedAfterExpiry,
         Self::TokenRestarts,
         Self::ReaderBesideWriter,
         Self::WriterBesideReaders,
         Self::ReaderPassesWriter,
-        Self::LastComeFirst,
-        Self::DeadWaiterStays,
-        Self::BurialShiftsOrder,
+        Self::LastInFirstOut,
+        Self::SilentWaiterStays,
+        Self::ExpiryReordersQueue,
         Self::WaiterStaysOnCancel,
         Self::HoldStaysOnCancel,
         Self::SecondWaiterNotWoken,
         Self::LostOnRelease,
-        Self::ReleaseSeesNoLoss,
+        Self::ReleaseHidesLoss,
         Self::NeverLost,
         Self::ValidFromReceipt,
-        Self::AskingTwiceEntersTwice,
+        Self::RepeatedAttemptEntersTwice,
         Self::NamesIgnoreCase,
         Self::NoRowLock,
         Self::NoTokenFloor,
         Self::IdentityPerClient,
-        Self::DeafDowngrade,
-        Self::BellsStay,
+        Self::DowngradeLosesHints,
+        Self::BellsAreKept,
         Self::PermitOffByOne,
         Self::PermitSeesOwnLimitOnly,
         Self::DeadPermitLost,
         Self::PermitWakesAll,
         Self::DetachedDiesWithItsClient,
-        Self::DetachedForEver,
+        Self::DetachedNeverExpires,
         Self::DetachmentCreates,
         Self::RenewalShortens,
         Self::DetachedKeepsItsId,
-        Self::TicketForTwo,
+        Self::TicketWorksTwice,
         Self::HandingBackReleases,
         Self::WaiterIsTakenOver,
-        Self::TicketRemovesTheNext,
-        Self::TicketWakesNobody,
+        Self::TicketReleaseRemovesTheNext,
+        Self::TicketReleaseWakesNoWaiter,
         Self::ResumedKeepsItsTime,
-        Self::TogetherKeepsSome,
-        Self::TogetherPassesWaiters,
-        Self::TogetherInTwoSteps,
+        Self::JointAttemptKeepsSome,
+        Self::JointAttemptPassesWaiters,
+        Self::JointAttemptInTwoSteps,
     ];
 }

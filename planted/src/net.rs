@@ -1,7 +1,8 @@
-//! A small network store, correct or with one bug that shows only when the line fails. It tests the cases about the line.
+//! A small network store, correct or with a bug that shows only when a connection fails. It tests
+//! the cases of the group `line`.
 //!
-//! A server keeps the queues of the memory store; a client has one connection, and sends one line for each call.
-//! A few lines over the usual length: both ends of one line.
+//! The server has the queues of a correct [`BuggyStore`](crate::BuggyStore). A client has one
+//! connection, and sends one line for each call.
 
 use std::{net::SocketAddr, sync::Arc, thread, time::Duration};
 
@@ -18,93 +19,94 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::{Bug, shelf::WrongShelf};
+use crate::{Bug, queues::BuggyQueues};
 
-/// The longest that a call takes; a third of its ttl, if that is less.
-const BOUND: Duration = Duration::from_secs(1);
+/// Maximum time of a call, unless a third of its ttl is less.
+const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a client waits after a failed connection before it connects again.
-const PAUSE: Duration = Duration::from_millis(200);
+/// Pause of a client between a failure of the connection and the next attempt to connect.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 
-/// What is wrong with the clients of a [`WrongServer`].
+/// The bug of the clients of a [`BuggyServer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LineBug {
-    /// Nothing: it must pass.
+    /// No bug. The cases must pass.
     None,
-    /// A call waits for its answer for as long as that takes.
-    CallsWithoutBound,
-    /// Connecting waits for its answer for as long as that takes.
-    ConnectsWithoutBound,
-    /// After a call that took too long its connection is used again, so the next call reads the answer to the call before.
-    LateAnswerTaken,
-    /// A connection that broke is never made again.
-    NeverDialsAgain,
-    /// A renewal that gets no answer says that the lock is lost.
+    /// A call has no timeout.
+    CallsWithoutTimeout,
+    /// Connecting has no timeout.
+    ConnectsWithoutTimeout,
+    /// The connection of a call that has timed out is used again, so the next call reads the late
+    /// reply.
+    LateReplyIsUsed,
+    /// A client never replaces a broken connection.
+    NeverReconnects,
+    /// A renewal without a reply reports the loss of the lock.
     BreakIsLoss,
-    /// Every call connects if there is no connection, without a pause after failures.
-    DialsWithoutPause,
+    /// Every call reconnects if there is no connection, without a pause after a failure.
+    ReconnectsWithoutPause,
 }
 
-/// A server on 127.0.0.1, on a thread of its own that ends when this is dropped.
+/// A server on 127.0.0.1, on its own thread. Dropping this value stops it.
 #[derive(Debug)]
-pub struct WrongServer {
+pub struct BuggyServer {
     address: SocketAddr,
     bug: LineBug,
-    _ends: oneshot::Sender<()>,
+    _stop: oneshot::Sender<()>,
 }
 
-impl WrongServer {
+impl BuggyServer {
     /// Starts a server whose clients have this bug.
     ///
     /// # Panics
-    /// Where no port is free.
+    /// If no port is free.
     pub fn start(bug: LineBug) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
-        let address = listener.local_addr().expect("it is bound");
-        listener.set_nonblocking(true).expect("tokio needs it");
-        let (ends, end) = oneshot::channel();
+        let address = listener.local_addr().expect("the listener is bound");
+        listener.set_nonblocking(true).expect("the socket can be non-blocking");
+        let (stop, stopped) = oneshot::channel();
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime can be built").block_on(async {
                 tokio::select! {
-                    () = accept(TcpListener::from_std(listener).expect("it listens")) => {}
-                    _ = end => {}
+                    () = accept(TcpListener::from_std(listener).expect("the listener is valid")) => {}
+                    _ = stopped => {}
                 }
             });
         });
-        Self { address, bug, _ends: ends }
+        Self { address, bug, _stop: stop }
     }
 
-    /// Where it listens.
+    /// Address on which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Connects a client to this address, which may be that of a proxy to the server.
+    /// Connects a client through this address, which may be that of a proxy.
     ///
     /// # Errors
-    /// When the server does not answer in time.
+    /// If the server does not reply in time.
     pub async fn connect(&self, address: SocketAddr) -> Result<Store> {
         let info = Info::new("wrong", format!("wrong:{}", self.address)).tokens(true);
         let client = Client { address, bug: self.bug, info, link: Mutex::default() };
-        let bound = (self.bug != LineBug::ConnectsWithoutBound).then_some(BOUND);
-        client.ask("hello", bound).await?;
-        Ok(Store::new(Arc::new(Wire(Arc::new(client)))))
+        let limit = (self.bug != LineBug::ConnectsWithoutTimeout).then_some(CALL_TIMEOUT);
+        client.request("hello", limit).await?;
+        Ok(Store::new(Arc::new(BuggyBackend(Arc::new(client)))))
     }
 }
 
 async fn accept(listener: TcpListener) {
-    let shelf = Arc::new(std::sync::Mutex::new(WrongShelf::new(Bug::None)));
+    let queues = Arc::new(std::sync::Mutex::new(BuggyQueues::new(Bug::None)));
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
-        let shelf = Arc::clone(&shelf);
+        let queues = Arc::clone(&queues);
         connections.spawn(async move {
             let mut stream = BufReader::new(stream);
             let mut line = String::new();
             while stream.read_line(&mut line).await.is_ok_and(|count| count > 0) {
-                let answer = answer(&mut shelf.lock().expect("no answer panics"), &line);
-                if stream.write_all(answer.as_bytes()).await.is_err() {
+                let reply = execute(&mut queues.lock().expect("no call panics"), &line);
+                if stream.write_all(reply.as_bytes()).await.is_err() {
                     return;
                 }
                 line.clear();
@@ -113,8 +115,8 @@ async fn accept(listener: TcpListener) {
     }
 }
 
-/// What the server says to a line of a client.
-fn answer(shelf: &mut WrongShelf, line: &str) -> String {
+/// Executes a line of a client, and returns the reply.
+fn execute(queues: &mut BuggyQueues, line: &str) -> String {
     let words: Vec<_> = line.trim_end().splitn(5, ' ').collect();
     let [call, id, ttl, wait, name] = words[..] else { return "hello\n".to_owned() };
     let id = ClaimId::from_bytes(u128::from_str_radix(id, 16).expect("in hexadecimal").to_be_bytes());
@@ -122,18 +124,18 @@ fn answer(shelf: &mut WrongShelf, line: &str) -> String {
     let wait = if wait == "try" { Wait::Never } else { Wait::Forever };
     let request = Request::new(LockName::new(name).expect("a name"), Kind::Mutex, ttl).id(id).wait(wait);
     match call {
-        "attempt" => match shelf.attempt(&request, 0, &Arc::new(Notify::new()), false) {
+        "attempt" => match queues.attempt(&request, 0, &Arc::new(Notify::new()), false) {
             Ok(token) => format!("granted {token}\n"),
             Err(_) => "busy\n".to_owned(),
         },
-        "renew" if shelf.renew(&request, 0, &Arc::default()) => "renewed\n".to_owned(),
+        "renew" if queues.renew(&request, 0, &Arc::default()) => "renewed\n".to_owned(),
         "renew" => "lost\n".to_owned(),
-        _ if shelf.release(&request.name, id, false) => "done\n".to_owned(),
+        _ if queues.release(&request.name, id, false) => "done\n".to_owned(),
         _ => "gone\n".to_owned(),
     }
 }
 
-/// A client and its one connection.
+/// A client with one connection.
 #[derive(Debug)]
 struct Client {
     address: SocketAddr,
@@ -145,22 +147,22 @@ struct Client {
 #[derive(Debug, Default)]
 struct Link {
     stream: Option<BufReader<TcpStream>>,
-    /// When the last attempt to connect failed.
-    failed: Option<Instant>,
-    has_dialled: bool,
+    /// Time of the last failure of the connection.
+    failed_at: Option<Instant>,
+    has_connected: bool,
 }
 
-fn unanswered(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-    Error::Unavailable { store: "wrong", source: why.into() }
+fn unavailable(reason: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    Error::Unavailable { store: "wrong", source: reason.into() }
 }
 
 impl Client {
-    /// The answer to a line.
-    async fn ask(&self, line: &str, bound: Option<Duration>) -> Result<String> {
-        let call = async { self.link.lock().await.ask(self, line).await };
-        match bound {
-            Some(bound) => {
-                timeout(bound, call).await.unwrap_or_else(|_| Err(unanswered("no answer in time")))
+    /// Sends a line, and returns the reply.
+    async fn request(&self, line: &str, limit: Option<Duration>) -> Result<String> {
+        let call = async { self.link.lock().await.request(self, line).await };
+        match limit {
+            Some(limit) => {
+                timeout(limit, call).await.unwrap_or_else(|_| Err(unavailable("no reply in time")))
             }
             None => call.await,
         }
@@ -168,81 +170,83 @@ impl Client {
 }
 
 impl Link {
-    async fn ask(&mut self, client: &Client, line: &str) -> Result<String> {
-        // Taken out while a call uses it. If the call is dropped, the connection is closed, and nobody can read the late
-        // answer.
+    async fn request(&mut self, client: &Client, line: &str) -> Result<String> {
+        // Taken out during a call. Dropping the call closes the connection, so no later call reads
+        // the late reply.
         let mut stream = match self.stream.take() {
             Some(stream) => stream,
-            None => self.dial(client).await?,
+            None => self.connect(client).await?,
         };
-        let mut answer = String::new();
-        let exchanged = if client.bug == LineBug::LateAnswerTaken {
-            let kept = self.stream.insert(stream);
-            return exchange(kept, line, &mut answer).await.map(|()| answer);
+        let mut reply = String::new();
+        let result = if client.bug == LineBug::LateReplyIsUsed {
+            let stream = self.stream.insert(stream);
+            return exchange(stream, line, &mut reply).await.map(|()| reply);
         } else {
-            exchange(&mut stream, line, &mut answer).await
+            exchange(&mut stream, line, &mut reply).await
         };
-        match exchanged {
+        match result {
             Ok(()) => self.stream = Some(stream),
-            Err(_) => self.failed = Some(Instant::now()),
+            Err(_) => self.failed_at = Some(Instant::now()),
         }
-        exchanged.map(|()| answer)
+        result.map(|()| reply)
     }
 
-    async fn dial(&mut self, client: &Client) -> Result<BufReader<TcpStream>> {
-        if client.bug == LineBug::NeverDialsAgain && self.has_dialled {
-            return Err(unanswered("the connection is broken"));
+    async fn connect(&mut self, client: &Client) -> Result<BufReader<TcpStream>> {
+        if client.bug == LineBug::NeverReconnects && self.has_connected {
+            return Err(unavailable("the connection is broken"));
         }
-        if client.bug != LineBug::DialsWithoutPause && self.failed.is_some_and(|at| at.elapsed() < PAUSE) {
-            return Err(unanswered("the last connection came to nothing"));
+        if client.bug != LineBug::ReconnectsWithoutPause
+            && self.failed_at.is_some_and(|at| at.elapsed() < RECONNECT_PAUSE)
+        {
+            return Err(unavailable("the last attempt to connect has failed"));
         }
-        self.has_dialled = true;
-        let stream = TcpStream::connect(client.address).await.map_err(unanswered);
-        self.failed = stream.is_err().then(Instant::now);
+        self.has_connected = true;
+        let stream = TcpStream::connect(client.address).await.map_err(unavailable);
+        self.failed_at = stream.is_err().then(Instant::now);
         stream.map(BufReader::new)
     }
 }
 
-async fn exchange(stream: &mut BufReader<TcpStream>, line: &str, answer: &mut String) -> Result<()> {
-    stream.write_all(format!("{line}\n").as_bytes()).await.map_err(unanswered)?;
-    match stream.read_line(answer).await.map_err(unanswered)? {
-        0 => Err(unanswered("the server hung up")),
+async fn exchange(stream: &mut BufReader<TcpStream>, line: &str, reply: &mut String) -> Result<()> {
+    stream.write_all(format!("{line}\n").as_bytes()).await.map_err(unavailable)?;
+    match stream.read_line(reply).await.map_err(unavailable)? {
+        0 => Err(unavailable("the server hung up")),
         _ => Ok(()),
     }
 }
 
 #[derive(Debug)]
-struct Wire(Arc<Client>);
+struct BuggyBackend(Arc<Client>);
 
-impl Backend for Wire {
+impl Backend for BuggyBackend {
     fn info(&self) -> &Info {
         &self.0.info
     }
 
     fn claim(&self, request: Request) -> Box<dyn Claim> {
-        Box::new(WireClaim { client: Arc::clone(&self.0), request })
+        Box::new(BuggyClaim { client: Arc::clone(&self.0), request })
     }
 }
 
-struct WireClaim {
+struct BuggyClaim {
     client: Arc<Client>,
     request: Request,
 }
 
-impl WireClaim {
+impl BuggyClaim {
     async fn call(&self, call: &str) -> Result<Vec<String>> {
         let Request { name, id, ttl, wait, .. } = &self.request;
         let wait = if *wait == Wait::Never { "try" } else { "wait" };
         let line =
             format!("{call} {:032x} {} {wait} {name}", u128::from_be_bytes(*id.as_bytes()), ttl.as_millis());
-        let bound = (self.client.bug != LineBug::CallsWithoutBound).then(|| BOUND.min(*ttl / 3));
-        let answer = self.client.ask(&line, bound).await?;
-        Ok(answer.split_whitespace().map(str::to_owned).collect())
+        let limit = (self.client.bug != LineBug::CallsWithoutTimeout).then(|| CALL_TIMEOUT.min(*ttl / 3));
+        let reply = self.client.request(&line, limit).await?;
+        Ok(reply.split_whitespace().map(str::to_owned).collect())
     }
 }
 
 #[async_trait]
-impl Claim for WireClaim {
+impl Claim for BuggyClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
         let words = self.call("attempt").await?;
         let token = words.get(1).and_then(|token| token.parse().ok()).and_then(Token::new);

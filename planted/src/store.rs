@@ -1,4 +1,4 @@
-//! A copy of the memory store that asks everywhere which bug it has.
+//! A copy of the memory store with a choice of bugs.
 
 use std::{
     sync::{
@@ -19,51 +19,53 @@ use dlock_core::{
 };
 use tokio::{sync::Notify, task::yield_now, time::sleep};
 
-use crate::{Bug, shelf::WrongShelf};
+use crate::{Bug, queues::BuggyQueues};
 
-/// How long a claim's first answer takes where that matters.
-const FIRST_ANSWER: Duration = Duration::from_millis(200);
+/// Delay of a claim's first reply, for [`Bug::ValidFromReceipt`].
+const FIRST_REPLY_DELAY: Duration = Duration::from_millis(200);
 
-/// So few that a request for several locks is sometimes one for some of them.
-const MOST_TOGETHER: usize = 4;
+/// Maximum number of locks in a joint attempt. So small that some requests of the suite contain
+/// only a part of their locks.
+const MAX_LOCKS_PER_STEP: usize = 4;
 
-/// A store in memory with one bug, for tests with a paused clock. Clones are clients of the same store.
+/// A store in memory with one bug, for tests with a paused clock. Clones are clients of the same
+/// store.
 #[derive(Clone, Debug)]
-pub struct WrongStore {
+pub struct BuggyStore {
     bug: Bug,
-    shelf: Arc<Mutex<WrongShelf>>,
+    queues: Arc<Mutex<BuggyQueues>>,
     info: Info,
-    /// Which client this is.
+    /// Number of this client.
     client: u64,
 }
 
-impl WrongStore {
-    /// A new, empty store with this bug.
+impl BuggyStore {
+    /// Creates an empty store with this bug.
     pub fn new(bug: Bug) -> Self {
         let info = Info::new("wrong", format!("wrong:{}", ClaimId::random()))
             .kinds(&[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind::Permit])
             .tokens(true)
             .detaches(true)
-            .locks_per_step(MOST_TOGETHER)
+            .locks_per_step(MAX_LOCKS_PER_STEP)
             .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write]);
-        Self { bug, shelf: Arc::new(Mutex::new(WrongShelf::new(bug))), info, client: 0 }
+        Self { bug, queues: Arc::new(Mutex::new(BuggyQueues::new(bug))), info, client: 0 }
     }
 
-    /// The store with all its abilities: a client of its own.
+    /// Returns a new client, with [`Inspect`].
     pub fn into_store(self) -> Store {
         self.into_killable_store().0
     }
 
-    /// The same with a way to kill the client.
+    /// Returns a new client, and a function that kills it.
     pub fn into_killable_store(mut self) -> (Store, Kill) {
-        self.become_a_client();
-        let victim = self.clone();
+        self.become_new_client();
+        let killed = self.clone();
         let store = Store::new(Arc::new(self.clone())).with_inspect(Arc::new(self));
-        (store, Box::new(move || victim.shelf().client_died(victim.client)))
+        (store, Box::new(move || killed.queues().client_died(killed.client)))
     }
 
-    /// Makes it a client of its own.
-    fn become_a_client(&mut self) {
+    /// Gives this value the number of a new client.
+    fn become_new_client(&mut self) {
         static CLIENTS: AtomicU64 = AtomicU64::new(1);
         self.client = CLIENTS.fetch_add(1, Relaxed);
         if self.bug == Bug::IdentityPerClient {
@@ -71,14 +73,14 @@ impl WrongStore {
         }
     }
 
-    fn shelf(&self) -> MutexGuard<'_, WrongShelf> {
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queues(&self) -> MutexGuard<'_, BuggyQueues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wrong_claim(&self, mut request: Request) -> WrongClaim {
+    fn buggy_claim(&self, mut request: Request) -> BuggyClaim {
         request.name = self.key(&request.name);
         let (store, bell) = (self.clone(), Arc::default());
-        WrongClaim { store, request, bell, ticket: None, asked: false, known: false }
+        BuggyClaim { store, request, bell, ticket: None, has_replied: false, has_called: false }
     }
 
     fn key(&self, name: &LockName) -> LockName {
@@ -89,33 +91,33 @@ impl WrongStore {
 }
 
 #[async_trait]
-impl Backend for WrongStore {
+impl Backend for BuggyStore {
     fn info(&self) -> &Info {
         &self.info
     }
 
     fn claim(&self, request: Request) -> Box<dyn Claim> {
-        Box::new(self.wrong_claim(request))
+        Box::new(self.buggy_claim(request))
     }
 
     async fn attempt_all(&self, requests: Vec<Request>) -> Result<AttemptAll> {
-        let mut claims: Vec<_> = requests.into_iter().map(|request| self.wrong_claim(request)).collect();
-        let asked: Vec<_> = claims.iter().map(|claim| claim.request.clone()).collect();
+        let mut claims: Vec<_> = requests.into_iter().map(|request| self.buggy_claim(request)).collect();
+        let requests: Vec<_> = claims.iter().map(|claim| claim.request.clone()).collect();
         let pairs = claims.iter().map(|claim| (claim.request.clone(), Arc::clone(&claim.bell)));
         let pairs: Vec<_> = pairs.collect();
-        let busy = self.shelf().first_busy(&asked);
+        let busy = self.queues().first_busy(&requests);
         if let Some(busy) = busy {
-            if self.bug == Bug::TogetherKeepsSome {
-                self.shelf().take_all(&pairs[..busy], self.client);
+            if self.bug == Bug::JointAttemptKeepsSome {
+                self.queues().take_all(&pairs[..busy], self.client);
             }
             return Ok(AttemptAll::Busy(busy));
         }
-        // Without a pause this is one step, because the clock of these tests has one thread.
-        if self.bug == Bug::TogetherInTwoSteps {
+        // Without a pause this is a single step, because tests with a paused clock have one thread.
+        if self.bug == Bug::JointAttemptInTwoSteps {
             yield_now().await;
         }
-        let numbers = self.shelf().take_all(&pairs, self.client);
-        claims.iter_mut().for_each(|claim| claim.known = true);
+        let numbers = self.queues().take_all(&pairs, self.client);
+        claims.iter_mut().for_each(|claim| claim.has_called = true);
         let granted = claims.into_iter().zip(numbers).map(|(claim, number)| {
             let grant = Grant { token: Token::new(number), valid_for: claim.request.ttl };
             (Box::new(claim) as Box<dyn Claim>, grant)
@@ -124,59 +126,60 @@ impl Backend for WrongStore {
     }
 
     async fn close(&self) {
-        self.shelf().client_died(self.client);
+        self.queues().client_died(self.client);
     }
 }
 
-struct WrongClaim {
-    store: WrongStore,
+struct BuggyClaim {
+    store: BuggyStore,
     request: Request,
     bell: Arc<Notify>,
-    /// The other id under which the store may know its hold.
+    /// Other id that the store may have for the hold.
     ticket: Option<ClaimId>,
-    asked: bool,
-    /// Whether it has ever asked for the lock: otherwise it is there to release by ticket.
-    known: bool,
+    /// Whether the store has replied to an attempt, for [`Bug::ValidFromReceipt`].
+    has_replied: bool,
+    /// Whether the claim has attempted, renewed or resumed. Otherwise it only releases by ticket.
+    has_called: bool,
 }
 
 #[async_trait]
-impl Claim for WrongClaim {
+impl Claim for BuggyClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
         let Request { name, ttl, .. } = &self.request;
-        self.known = true;
-        let saw_nobody = self.store.shelf().has_no_row(name);
-        if saw_nobody {
+        self.has_called = true;
+        let passes_queue = self.store.queues().has_no_row(name);
+        if passes_queue {
             yield_now().await;
         }
-        let answer = self.store.shelf().attempt(&self.request, self.store.client, &self.bell, saw_nobody);
+        let result = self.store.queues().attempt(&self.request, self.store.client, &self.bell, passes_queue);
         let mut valid_for = *ttl;
-        if self.store.bug == Bug::ValidFromReceipt && !self.asked {
-            self.asked = true;
-            sleep(FIRST_ANSWER).await;
-            valid_for += FIRST_ANSWER;
+        if self.store.bug == Bug::ValidFromReceipt && !self.has_replied {
+            self.has_replied = true;
+            sleep(FIRST_REPLY_DELAY).await;
+            valid_for += FIRST_REPLY_DELAY;
         }
-        Ok(answer.map_or_else(
+        Ok(result.map_or_else(
             |retry_in| Attempt::Busy { retry_in },
             |number| Attempt::Granted(Grant { token: Token::new(number), valid_for }),
         ))
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        self.known = true;
-        let renewed = self.store.shelf().renew(&self.request, self.store.client, &self.bell);
+        self.has_called = true;
+        let renewed = self.store.queues().renew(&self.request, self.store.client, &self.bell);
         Ok(if renewed { Renewal::Renewed { valid_for: self.request.ttl } } else { Renewal::Lost })
     }
 
     async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
         self.ticket = Some(ticket);
-        let detached = self.store.shelf().detach(&self.request, lasting, ticket, self.store.client);
+        let detached = self.store.queues().detach(&self.request, lasting, ticket, self.store.client);
         Ok(if detached { Renewal::Renewed { valid_for: lasting } } else { Renewal::Lost })
     }
 
     async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
-        (self.known, self.ticket) = (true, Some(ticket));
-        let resumed = self.store.shelf().resume(&self.request, ticket, self.store.client, &self.bell);
-        if self.store.bug == Bug::TicketForTwo && resumed.is_some() {
+        (self.has_called, self.ticket) = (true, Some(ticket));
+        let resumed = self.store.queues().resume(&self.request, ticket, self.store.client, &self.bell);
+        if self.store.bug == Bug::TicketWorksTwice && resumed.is_some() {
             self.request.id = ticket;
         }
         Ok(resumed.map_or(Resumption::Gone, |(number, remaining)| Resumption::Resumed {
@@ -186,9 +189,9 @@ impl Claim for WrongClaim {
     }
 
     async fn release(&mut self) -> Result<Release> {
-        let (mut shelf, name) = (self.store.shelf(), &self.request.name);
-        let by_ticket = self.ticket.filter(|ticket| shelf.is_detached(name, *ticket));
-        let was_there = shelf.release(name, by_ticket.unwrap_or(self.request.id), !self.known);
+        let (mut queues, name) = (self.store.queues(), &self.request.name);
+        let by_ticket = self.ticket.filter(|ticket| queues.is_detached(name, *ticket));
+        let was_there = queues.release(name, by_ticket.unwrap_or(self.request.id), !self.has_called);
         Ok(if was_there { Release::Done } else { Release::Gone })
     }
 
@@ -198,16 +201,16 @@ impl Claim for WrongClaim {
 }
 
 #[async_trait]
-impl Inspect for WrongStore {
+impl Inspect for BuggyStore {
     async fn inspect(&self, name: &LockName) -> Result<Option<LockState>> {
-        Ok(self.shelf().look(&self.key(name)))
+        Ok(self.queues().inspect(&self.key(name)))
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockState>> {
-        Ok(self.shelf().states().filter(|state| state.name.as_str().starts_with(prefix)).collect())
+        Ok(self.queues().states().filter(|state| state.name.as_str().starts_with(prefix)).collect())
     }
 
     async fn force_release(&self, name: &LockName) -> Result<bool> {
-        Ok(self.shelf().rob(&self.key(name)))
+        Ok(self.queues().force_release(&self.key(name)))
     }
 }

@@ -1,4 +1,4 @@
-//! The test of the tests. Each store here has one planted bug, and the cases or the simulation must catch it.
+//! Tests of the suite: its cases and its simulation must detect the bug of each store.
 
 use std::{
     any::Any,
@@ -14,10 +14,10 @@ use dlock_conformance::{
     Clock, Fixture, Kill, Row, cases::Case, judge, simulation::simulate, table, wrap::Habit,
 };
 use dlock_core::{Result, driver::Store};
-use dlock_planted::{Bug, WrongStore};
+use dlock_planted::{Bug, BuggyStore};
 
 /// A store with a bug.
-struct Planted(WrongStore);
+struct Planted(BuggyStore);
 
 #[async_trait]
 impl Fixture for Planted {
@@ -36,75 +36,78 @@ impl Fixture for Planted {
 }
 
 fn planted(bug: Bug) -> impl Fixture {
-    Planted(WrongStore::new(bug))
+    Planted(BuggyStore::new(bug))
 }
 
-/// Which case or seed caught a bug, and its message.
+/// The detection of a bug.
 struct Catch {
-    who: String,
-    said: String,
+    /// The failed case, or the seed of the simulation.
+    detector: String,
+    message: String,
 }
 
 impl fmt::Display for Catch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let said: String = self.said.lines().next().unwrap_or_default().chars().take(80).collect();
-        write!(f, "{}: {said}", self.who)
+        let message: String = self.message.lines().next().unwrap_or_default().chars().take(80).collect();
+        write!(f, "{}: {message}", self.detector)
     }
 }
 
-/// The message of a case that fails on a store with this bug. `None` if the case passes.
-fn said_by(bug: Bug, row: Row, case: Case) -> Option<String> {
+/// Runs a case on a store with this bug. Returns the message of its failure.
+fn failure_of(bug: Bug, row: Row, case: Case) -> Option<String> {
     let fixture = Arc::new(planted(bug));
     quietly(|| judge(fixture, row, case)).unwrap_or_else(Err).err()
 }
 
-/// The first case that fails: on the plain store, or through the wrappers if every case passes on the plain store.
+/// Returns the first case that fails. The cases run on the plain store first, and then through the
+/// wrappers.
 fn caught_by_a_case(bug: Bug) -> Option<Catch> {
     let mut table = table(&planted(Bug::None)).into_iter();
     table.find_map(|(row, case)| {
-        let said = said_by(bug, row, case)?;
-        Some(Catch { who: format!("{row}::{case}"), said })
+        let message = failure_of(bug, row, case)?;
+        Some(Catch { detector: format!("{row}::{case}"), message })
     })
 }
 
-/// The first seed of the simulation that finds a violation.
+/// Returns the first seed with which the simulation finds a violation.
 fn caught_by_simulation(bug: Bug, seeds: u64) -> Option<Catch> {
     (0..seeds).find_map(|seed| {
-        let found = quietly(|| simulate(WrongStore::new(bug).into_store(), seed));
-        let said = found.map_or_else(Some, |report| Some(report.violations.first()?.to_string()))?;
-        Some(Catch { who: format!("seed {seed}"), said })
+        let result = quietly(|| simulate(BuggyStore::new(bug).into_store(), seed));
+        let message = result.map_or_else(Some, |report| Some(report.violations.first()?.to_string()))?;
+        Some(Catch { detector: format!("seed {seed}"), message })
     })
 }
 
-/// Runs `work`. `Err` has the message of its panic. Neither `work` nor the threads of cases print a panic meanwhile.
+/// Runs `work`, and returns the message of its panic as an error. Suppresses the output of panics
+/// of this thread and of the threads of cases.
 fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     thread_local!(static QUIET: Cell<bool> = const { Cell::new(false) });
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
-        let loud = panic::take_hook();
+        let default_hook = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            let of_a_case = thread::current().name().is_some_and(|name| name.contains("::"));
-            if !QUIET.get() && !of_a_case {
-                loud(info);
+            let is_case = thread::current().name().is_some_and(|name| name.contains("::"));
+            if !QUIET.get() && !is_case {
+                default_hook(info);
             }
         }));
     });
     QUIET.set(true);
-    let done = catch_unwind(AssertUnwindSafe(work));
+    let result = catch_unwind(AssertUnwindSafe(work));
     QUIET.set(false);
-    done.map_err(|panic| words(&*panic))
+    result.map_err(|panic| message_of(&*panic))
 }
 
-fn words(panic: &(dyn Any + Send)) -> String {
+fn message_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
 }
 
-/// Each bug, with what caught it.
+/// Returns each bug with its detection, and prints them.
 #[expect(clippy::print_stdout, reason = "libtest shows it with --nocapture")]
 fn hunt(catch: impl Fn(Bug) -> Option<Catch>) -> Vec<(Bug, Option<Catch>)> {
-    // Only `leaks.rs` counts bytes, so only that test can see a leak.
-    let bugs = Bug::ALL.into_iter().filter(|bug| *bug != Bug::BellsStay);
+    // Only the binary `leaks` counts bytes, so only that one can detect a leak.
+    let bugs = Bug::ALL.into_iter().filter(|bug| *bug != Bug::BellsAreKept);
     let caught: Vec<_> = bugs.map(|bug| (bug, catch(bug))).collect();
     for (bug, catch) in &caught {
         println!("{bug:?}\n    {}", catch.as_ref().map_or("not caught".to_owned(), ToString::to_string));
@@ -119,7 +122,7 @@ fn every_planted_bug_is_caught_by_a_case() {
     assert!(missed.is_empty(), "no case catches {missed:?}");
 }
 
-/// The other bugs show too seldom for twenty seeds, or only in steps that take too long for the simulation.
+/// The other bugs need more than twenty seeds, or steps that take too long for the simulation.
 #[test]
 fn the_simulation_catches_most_of_the_planted_bugs() {
     let caught = hunt(|bug| caught_by_simulation(bug, 20));
@@ -133,11 +136,12 @@ fn a_store_without_a_planted_bug_passes() {
     assert!(caught.is_none(), "{}", caught.map_or_else(String::new, |catch| catch.to_string()));
 }
 
-/// Drivers have had these bugs, and the suite let them pass. Now each bug has a case, whose message says what is wrong.
+/// Drivers have had these bugs, which the suite did not detect. Now each bug has a case whose
+/// message names it.
 #[test]
 fn a_bug_that_drivers_had_is_named_by_its_case() {
     let theft = "a_downgraded_holder_is_told_of_a_theft_as_soon_as_any_other";
-    for (bug, case, word) in [
+    for (bug, case, text) in [
         (
             Bug::NoRowLock,
             "mutex::of_many_racing_for_a_name_never_used_one_gets_it".to_owned(),
@@ -184,7 +188,7 @@ fn a_bug_that_drivers_had_is_named_by_its_case() {
             "was free",
         ),
         (
-            Bug::DetachedForEver,
+            Bug::DetachedNeverExpires,
             "detached_permit::it_stays_for_its_time_though_nobody_renews_it".to_owned(),
             "it goes on for ever",
         ),
@@ -194,12 +198,12 @@ fn a_bug_that_drivers_had_is_named_by_its_case() {
             "the lock was taken from it",
         ),
         (
-            Bug::TicketRemovesTheNext,
+            Bug::TicketReleaseRemovesTheNext,
             "ticket_fair::it_is_worth_nothing_when_its_time_is_over".to_owned(),
             "a stale guard",
         ),
         (
-            Bug::TicketWakesNobody,
+            Bug::TicketReleaseWakesNoWaiter,
             "ticket::it_releases_the_lock_and_wakes_the_next".to_owned(),
             "nobody wakes the next",
         ),
@@ -214,7 +218,7 @@ fn a_bug_that_drivers_had_is_named_by_its_case() {
             "still known by its former id",
         ),
         (
-            Bug::TicketForTwo,
+            Bug::TicketWorksTwice,
             "handover_read::of_two_takers_of_a_ticket_one_gets_the_hold".to_owned(),
             "two clients took over one hold",
         ),
@@ -238,20 +242,20 @@ fn a_bug_that_drivers_had_is_named_by_its_case() {
             "ticket_permit::what_it_took_back_dies_with_its_client".to_owned(),
             "its time goes on",
         ),
-        (Bug::DeafDowngrade, format!("downgrade_mutex::{theft}"), "it is deaf"),
-        (Bug::DeafDowngrade, format!("downgrade_fair::{theft}"), "it is deaf"),
-        (Bug::DeafDowngrade, format!("downgrade_write::{theft}"), "it is deaf"),
+        (Bug::DowngradeLosesHints, format!("downgrade_mutex::{theft}"), "it is deaf"),
+        (Bug::DowngradeLosesHints, format!("downgrade_fair::{theft}"), "it is deaf"),
+        (Bug::DowngradeLosesHints, format!("downgrade_write::{theft}"), "it is deaf"),
     ] {
         let table = table(&planted(bug));
         let (row, found) =
-            table.into_iter().find(|(_, one)| one.to_string() == case).expect("the case is in the table");
-        let said =
-            said_by(bug, row, found).unwrap_or_else(|| panic!("{case} passes on a store with {bug:?}"));
-        assert!(said.contains(word), "the message of {case} does not name {bug:?}: {said}");
+            table.into_iter().find(|(_, found)| found.to_string() == case).expect("the case is in the table");
+        let message =
+            failure_of(bug, row, found).unwrap_or_else(|| panic!("{case} passes on a store with {bug:?}"));
+        assert!(message.contains(text), "the message of {case} does not name {bug:?}: {message}");
     }
 }
 
-/// A store of several members that is right as long as no member misbehaves.
+/// A composite store that is correct while no member misbehaves.
 struct Composite;
 
 #[async_trait]
@@ -260,10 +264,10 @@ impl Fixture for Composite {
         "composite"
     }
     async fn connect(&self) -> Result<Store> {
-        Ok(WrongStore::new(Bug::None).into_store())
+        Ok(BuggyStore::new(Bug::None).into_store())
     }
     async fn connect_with_member(&self, _: Habit) -> Option<Result<Store>> {
-        Some(Ok(WrongStore::new(Bug::ReleaseSeesNoLoss).into_store()))
+        Some(Ok(BuggyStore::new(Bug::ReleaseHidesLoss).into_store()))
     }
     fn clock(&self) -> Clock {
         Clock::Paused
@@ -272,15 +276,19 @@ impl Fixture for Composite {
 
 #[test]
 fn a_composite_that_fails_only_with_a_bad_member_is_caught() {
-    let of = |row: Row| table(&Composite).into_iter().filter(move |(one, _)| *one == row);
+    let cases_in = |row: Row| table(&Composite).into_iter().filter(move |(found, _)| *found == row);
     let fails = |(row, case)| quietly(|| judge(Arc::new(Composite), row, case)).unwrap_or_else(Err).is_err();
     for habit in Habit::ALL {
-        let one = |(_, case): &(Row, Case)| case.to_string() == "mutex::a_free_lock_is_granted";
-        assert!(of(Row::Member(habit)).any(|row| one(&row)), "no case runs with a {habit} member");
+        let is_chosen = |(_, case): &(Row, Case)| case.to_string() == "mutex::a_free_lock_is_granted";
+        assert!(
+            cases_in(Row::Member(habit)).any(|row| is_chosen(&row)),
+            "no case runs with a {habit} member"
+        );
     }
-    let tells = |(_, case): &(Row, Case)| case.to_string() == "loss::whoever_releases_what_was_taken_is_told";
+    let reports_loss =
+        |(_, case): &(Row, Case)| case.to_string() == "loss::whoever_releases_what_was_taken_is_told";
     assert!(
-        of(Row::Member(Habit::Slow)).filter(tells).any(fails),
-        "no case fails, though a member misbehaves"
+        cases_in(Row::Member(Habit::Slow)).filter(reports_loss).any(fails),
+        "no case fails, although a member misbehaves"
     );
 }

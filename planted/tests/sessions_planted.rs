@@ -1,4 +1,5 @@
-//! Some bugs only a store with sessions can have. For each there is a case that catches it and says what is wrong.
+//! Bugs that only a store with sessions can have. For each there is a case whose message names the
+//! bug.
 
 #[path = "sessions/client.rs"]
 mod client;
@@ -30,18 +31,18 @@ impl Fixture for Immortal {
     }
 }
 
-/// What a case says about clients with this bug.
-fn judged(bug: Bug, case: &str) -> std::result::Result<(), String> {
+/// Runs a case on clients with this bug. An error is the case's message.
+fn run_case(bug: Bug, case: &str) -> std::result::Result<(), String> {
     let mut table = table(&Sessions(bug)).into_iter();
-    let (row, case) = table.find(|(_, one)| one.to_string() == case).expect("the case is in the table");
+    let (row, case) = table.find(|(_, found)| found.to_string() == case).expect("the case is in the table");
     judge(Arc::new(Sessions(bug)), row, case)
 }
 
 #[track_caller]
-fn is_caught(bug: Bug, case: &str, word: &str) {
-    assert_eq!(judged(Bug::None, case), Ok(()), "the case fails on a client without a bug");
-    let said = judged(bug, case).expect_err("the case passed on a client with the bug");
-    assert!(said.contains(word), "the message does not name {bug:?}: {said}");
+fn is_caught(bug: Bug, case: &str, text: &str) {
+    assert_eq!(run_case(Bug::None, case), Ok(()), "the case fails on a client without a bug");
+    let message = run_case(bug, case).expect_err("the case passed on a client with the bug");
+    assert!(message.contains(text), "the message does not name {bug:?}: {message}");
 }
 
 #[test]

@@ -1,8 +1,6 @@
-//! Tests of the fixtures for servers: a server starts, answers, and comes back after each fault that its fixture can cause.
-#![expect(
-    clippy::print_stdout,
-    reason = "the binary that is to be killed tells its test where its server is"
-)]
+//! Tests of the Redis and Valkey fixtures. A server starts, accepts requests, and recovers after
+//! each fault.
+#![expect(clippy::print_stdout, reason = "the binary that a test kills prints the address of its server")]
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -20,8 +18,8 @@ use tokio::runtime::{Builder, Runtime};
 
 type Case = Result<(), Failed>;
 
-/// If this variable names a brand, this binary starts a standalone server of the brand, prints its address, and waits to be
-/// killed.
+/// Environment variable with the name of a brand. This binary then starts a standalone server of
+/// the brand, prints its address, and waits until it is killed.
 const VICTIM: &str = "DLOCK_TEST_STORES_VICTIM";
 
 fn main() -> ExitCode {
@@ -32,20 +30,20 @@ fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let mut trials = Vec::new();
     let all = |brand| Flavour::ALL.map(|flavour| (brand, flavour));
-    // Of the old versions, only the flavours that other tests run on.
+    // Only those flavours of the old versions that other tests use.
     let old = [(Brand::Redis5, Flavour::Standalone), (Brand::Redis6, Flavour::Cluster)];
     for (brand, flavour) in all(Brand::Redis).into_iter().chain(all(Brand::Valkey)).chain(old) {
         let name = format!("{}_{}", brand.name(), flavour.name());
         match runtime().block_on(start(brand, flavour)) {
-            Ok(store) => trials.extend(of(&name, brand, flavour, store)),
+            Ok(store) => trials.extend(trials_of(&name, brand, flavour, store)),
             Err(unreachable) => trials.push(unreachable.trial(&name)),
         }
     }
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// The cases of one store. There are none if somebody else started its servers: the tests must not harm those.
-fn of(name: &str, brand: Brand, flavour: Flavour, store: Running) -> Vec<Trial> {
+/// Returns the trials of one store. There are none for external servers, which tests must not harm.
+fn trials_of(name: &str, brand: Brand, flavour: Flavour, store: Running) -> Vec<Trial> {
     if store.servers().is_empty() {
         return Vec::new();
     }
@@ -62,7 +60,7 @@ fn of(name: &str, brand: Brand, flavour: Flavour, store: Running) -> Vec<Trial> 
     let ends = Trial::test(format!("{name}_ends_with_a_binary_that_is_killed"), move || {
         runtime().block_on(servers_end_with_a_killed_binary(brand))
     });
-    // The servers of all flavours end in the same way, so one flavour is enough.
+    // One flavour is sufficient, because the servers of all flavours end in the same way.
     if flavour == Flavour::Standalone { vec![case, ends] } else { vec![case] }
 }
 
@@ -70,54 +68,58 @@ async fn faults_are_survived(store: &Running) -> Case {
     let server = &store.servers()[0];
     let address = server.address();
     assert_eq!(store.url(), format!("redis://{address}"), "the URL does not name the server");
-    assert_eq!(tell(address, "SET kept 1")?, "+OK");
+    assert_eq!(request(address, "SET kept 1")?, "+OK");
 
     server.pause().await?;
-    assert!(tell(address, "PING").is_err(), "a paused server answered");
+    assert!(request(address, "PING").is_err(), "a paused server replied");
     server.resume().await?;
-    assert_eq!(tell(address, "PING")?, "+PONG", "a resumed server does not answer");
+    assert_eq!(request(address, "PING")?, "+PONG", "a resumed server does not reply");
 
     server.kill().await?;
-    assert!(tell(address, "PING").is_err(), "a killed server answered");
+    assert!(request(address, "PING").is_err(), "a killed server replied");
     server.start(Data::Kept).await?;
-    assert_eq!(tell(address, "EXISTS kept")?, ":1", "the server lost a write that it had acknowledged");
+    assert_eq!(request(address, "EXISTS kept")?, ":1", "the server lost a write that it had acknowledged");
 
     server.kill().await?;
     server.start(Data::Lost).await?;
-    assert_eq!(tell(address, "EXISTS kept")?, ":0", "the server kept its data");
+    assert_eq!(request(address, "EXISTS kept")?, ":0", "the server kept its data");
     Ok(())
 }
 
 fn only_the_user_is_let_in(store: &Running) -> Case {
     assert!(store.url().starts_with("rediss://dlock:"), "the URL does not name the user");
-    let ca = std::fs::read_to_string(store.ca().ok_or("there is no authority")?)?;
+    let ca = std::fs::read_to_string(store.ca().ok_or("there is no certificate authority")?)?;
     assert!(ca.starts_with("-----BEGIN CERTIFICATE-----"), "the certificate of the authority is not in PEM");
-    let told = tell(store.servers()[0].address(), "PING")?;
-    assert!(told.starts_with("-NOAUTH"), "a client without a user was let in: {told}");
+    let reply = request(store.servers()[0].address(), "PING")?;
+    assert!(reply.starts_with("-NOAUTH"), "a client without a user was let in: {reply}");
     let port = store.url().rsplit(':').next().ok_or("there is no port")?.parse()?;
-    let told = tell(SocketAddr::from(([127, 0, 0, 1], port)), "PING");
-    assert!(told.is_err(), "a client without TLS was let in: {told:?}");
+    let reply = request(SocketAddr::from(([127, 0, 0, 1], port)), "PING");
+    assert!(reply.is_err(), "a client without TLS was let in: {reply:?}");
     Ok(())
 }
 
 async fn a_replica_takes_over(store: &Running) -> Case {
     let [primary, replica, sentinel] = store.servers() else { return Err("there should be three".into()) };
     assert_eq!(store.url(), format!("redis+sentinel://{}/dlock", sentinel.address()));
-    assert_eq!(tell(primary.address(), "SET kept 1")?, "+OK");
+    assert_eq!(request(primary.address(), "SET kept 1")?, "+OK");
     until("the replica has the key", || {
-        tell(replica.address(), "EXISTS kept").is_ok_and(|told| told == ":1")
+        request(replica.address(), "EXISTS kept").is_ok_and(|reply| reply == ":1")
     })
     .await?;
     primary.kill().await?;
     until("the replica is promoted", || {
-        tell(replica.address(), "SET more 1").is_ok_and(|told| told == "+OK")
+        request(replica.address(), "SET more 1").is_ok_and(|reply| reply == "+OK")
     })
     .await?;
-    assert_eq!(tell(replica.address(), "EXISTS kept")?, ":1", "the promoted replica lost a key that it had");
+    assert_eq!(
+        request(replica.address(), "EXISTS kept")?,
+        ":1",
+        "the promoted replica lost a key that it had"
+    );
     primary.start(Data::Kept).await?;
     store.ready().await?;
     until("the old primary follows", || {
-        tell(primary.address(), "SET more 1").is_ok_and(|told| told.starts_with("-READONLY"))
+        request(primary.address(), "SET more 1").is_ok_and(|reply| reply.starts_with("-READONLY"))
     })
     .await?;
     Ok(())
@@ -128,10 +130,10 @@ async fn a_node_that_forgot_comes_back_empty(store: &Running) -> Case {
     assert_eq!(store.url(), format!("redis-cluster://{}", addresses.join(",")));
     // The slot of `foo` is 12182: the last third.
     let [.., last] = store.servers() else { return Err("there should be three".into()) };
-    assert_eq!(tell(last.address(), "SET foo 1")?, "+OK");
-    let told = tell(store.servers()[0].address(), "GET foo")?;
+    assert_eq!(request(last.address(), "SET foo 1")?, "+OK");
+    let reply = request(store.servers()[0].address(), "GET foo")?;
     assert_eq!(
-        told,
+        reply,
         format!("-MOVED 12182 {}", last.address()),
         "the node sends clients to the wrong address"
     );
@@ -139,7 +141,7 @@ async fn a_node_that_forgot_comes_back_empty(store: &Running) -> Case {
     last.start(Data::Lost).await?;
     store.ready().await?;
     until("the node has its slots again", || {
-        tell(last.address(), "EXISTS foo").is_ok_and(|told| told == ":0")
+        request(last.address(), "EXISTS foo").is_ok_and(|reply| reply == ":0")
     })
     .await?;
     Ok(())
@@ -154,10 +156,10 @@ async fn servers_end_with_a_killed_binary(brand: Brand) -> Case {
     let mut address = String::new();
     BufReader::new(victim.stdout.take().ok_or("the binary has no output")?).read_line(&mut address)?;
     let address = address.trim().parse()?;
-    let told = tell(address, "PING");
+    let reply = request(address, "PING");
     victim.kill()?;
     victim.wait()?;
-    assert_eq!(told?, "+PONG", "the server did not live as long as the binary");
+    assert_eq!(reply?, "+PONG", "the server ended before the binary");
     until("the server ends", || TcpStream::connect(address).is_err()).await
 }
 
@@ -166,25 +168,25 @@ fn wait_to_be_killed(brand: Brand) -> ExitCode {
         return ExitCode::FAILURE;
     };
     println!("{}", store.servers()[0].address());
-    // If the test that should kill this binary is dead, standard input ends, and so does this binary.
+    // Standard input ends with the test that should kill this binary.
     let _ = io::stdin().read(&mut [0]);
     ExitCode::SUCCESS
 }
 
-/// Waits until `is_so` answers `true`. Fails with `what` if that takes too long.
-async fn until(what: &str, is_so: impl Fn() -> bool + Send + Sync) -> Case {
-    let asking = async {
-        while !is_so() {
+/// Waits until the condition is true. Fails after a minute.
+async fn until(event: &str, condition: impl Fn() -> bool + Send + Sync) -> Case {
+    let checks = async {
+        while !condition() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), asking)
+    tokio::time::timeout(Duration::from_secs(60), checks)
         .await
-        .map_err(|_| format!("this never happened: {what}").into())
+        .map_err(|_| format!("this never happened: {event}").into())
 }
 
-/// Sends one command, and returns the first line of the answer.
-fn tell(address: SocketAddr, command: &str) -> io::Result<String> {
+/// Sends one command, and returns the first line of the reply.
+fn request(address: SocketAddr, command: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_millis(if command == "PING" { 500 } else { 10_000 })))?;
     stream.write_all(format!("{command}\r\n").as_bytes())?;
@@ -197,7 +199,8 @@ fn tell(address: SocketAddr, command: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
 }
 
-/// A new runtime. Each case has its own, because a fixture must not depend on the runtime that started it.
+/// Returns a new runtime. Each case has its own, because a fixture must not depend on the runtime
+/// on which it was started.
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().expect("a runtime can be built")
 }

@@ -1,5 +1,5 @@
-//! A client of the session store: one session with a heartbeat, and a reaper that gives each claim a ttl of its own.
-//! A few lines over the usual length: a whole driver.
+//! A client of the session store. It has one session with a heartbeat, and a reaper that deletes
+//! each claim after its ttl.
 
 use std::{
     collections::HashMap,
@@ -21,21 +21,22 @@ use tokio::{sync::Notify, time::sleep};
 
 use super::server::{Server, SessionIsOver, TIMEOUT, Watch};
 
-/// How often a client sends a heartbeat.
-const BEAT: Duration = Duration::from_secs(TIMEOUT.as_secs() / 3);
+/// Interval of a client's heartbeats.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(TIMEOUT.as_secs() / 3);
 
-/// How long after a heartbeat a client may rely on its session. The last third of the timeout is kept back: the clocks may
-/// differ, and a heartbeat takes time to arrive.
-const CLAIMABLE: Duration = Duration::from_secs(TIMEOUT.as_secs() * 2 / 3);
+/// Time after a heartbeat for which a client may rely on its session. The last third of the timeout
+/// is a reserve for different clock rates and for the way of the heartbeat.
+const SESSION_VALIDITY: Duration = Duration::from_secs(TIMEOUT.as_secs() * 2 / 3);
 
-/// What is wrong with a client.
+/// The bug of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
-    /// Nothing: the suite must pass.
+    /// No bug. The suite must pass.
     None,
-    /// Nobody deletes a claim whose keeper is silent, so the claim stays as long as the session lives.
+    /// A claim that is not renewed is never deleted, so it stays until the end of the session.
     NoReaper,
-    /// The client accepts any ttl, and promises a holder the whole ttl, however soon the session may end.
+    /// The client accepts any ttl, and promises the whole ttl to a holder, even if the session may
+    /// end before.
     BeyondTheSession,
 }
 
@@ -47,22 +48,22 @@ pub(crate) struct Client {
     info: Info,
     session: Mutex<Session>,
     reaper: Reaper,
-    /// The names of the claims that the reaper may have to delete.
+    /// Names of the claims that the reaper may have to delete.
     names: Mutex<HashMap<ClaimId, LockName>>,
-    /// Wakes the pump. Either a claim may be overdue before the pump would next look, or the client is dead.
-    knock: Notify,
+    /// Wakes the pump, because an earlier claim may be overdue, or because the client is dead.
+    wake: Notify,
     dead: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Session {
     id: u64,
-    /// When the client sent the last heartbeat that the server answered.
-    beaten: Moment,
+    /// Send time of the last acknowledged heartbeat.
+    last_heartbeat_at: Moment,
 }
 
-fn unavailable(why: &str) -> Error {
-    Error::Unavailable { store: "sessions", source: why.into() }
+fn unavailable(reason: &str) -> Error {
+    Error::Unavailable { store: "sessions", source: reason.into() }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -70,7 +71,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Client {
-    /// A client whose pump runs until it is dead.
+    /// Connects a client, whose pump runs until the client is dead.
     #[expect(clippy::disallowed_methods, reason = "the pump of the client's one session")]
     pub(crate) fn connect(server: &Arc<Mutex<Server>>, bug: Bug) -> Arc<Self> {
         let longest = if bug == Bug::BeyondTheSession { TIMEOUT * 100 } else { TIMEOUT / 2 };
@@ -80,7 +81,7 @@ impl Client {
             .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write])
             .ttl(Duration::from_millis(1)..=longest)
             .session(TIMEOUT, Duration::from_millis(1)..=Duration::from_secs(365 * 24 * 3600));
-        let session = Session { beaten: Moment::now(), id: lock(server).open_session() };
+        let session = Session { last_heartbeat_at: Moment::now(), id: lock(server).open_session() };
         let client = Arc::new(Self {
             bug,
             server: Arc::clone(server),
@@ -88,7 +89,7 @@ impl Client {
             session: Mutex::new(session),
             reaper: Reaper::new(),
             names: Mutex::default(),
-            knock: Notify::new(),
+            wake: Notify::new(),
             dead: AtomicBool::new(false),
         });
         tokio::spawn(Arc::clone(&client).pump());
@@ -99,19 +100,19 @@ impl Client {
         Store::new(Arc::new(Handle(Arc::clone(&self)))).with_inspect(Arc::new(Handle(self)))
     }
 
-    /// From now on the client sends nothing: no call, no heartbeat, no deletion.
+    /// Stops all requests of the client: calls, heartbeats and deletions.
     pub(crate) fn kill(&self) {
         self.dead.store(true, Relaxed);
-        self.knock.notify_one();
+        self.wake.notify_one();
     }
 
-    /// Sends heartbeats, and deletes the claims that are overdue.
+    /// Sends heartbeats, and deletes overdue claims.
     async fn pump(self: Arc<Self>) {
-        let mut next_beat = Moment::now();
+        let mut next_heartbeat = Moment::now();
         while !self.dead.load(Relaxed) {
-            if next_beat.has_passed() {
-                next_beat = Moment::now().after(BEAT);
-                self.beat();
+            if next_heartbeat.has_passed() {
+                next_heartbeat = Moment::now().after(HEARTBEAT_INTERVAL);
+                self.send_heartbeat();
             }
             for id in self.reaper.overdue() {
                 let name = lock(&self.names).get(&id).cloned();
@@ -120,24 +121,26 @@ impl Client {
                 }
                 self.forget(id);
             }
-            let next = self.reaper.next_deadline().map_or(next_beat, |overdue| overdue.min(next_beat));
+            let next =
+                self.reaper.next_deadline().map_or(next_heartbeat, |overdue| overdue.min(next_heartbeat));
             tokio::select! {
-                () = self.knock.notified() => {}
+                () = self.wake.notified() => {}
                 () = sleep(next.remaining().max(Duration::from_millis(1))) => {}
             }
         }
     }
 
-    fn beat(&self) {
-        let (beaten, mut session) = (Moment::now(), lock(&self.session));
+    fn send_heartbeat(&self) {
+        let (sent_at, mut session) = (Moment::now(), lock(&self.session));
         let mut server = lock(&self.server);
-        if !server.beat(session.id) {
-            // Every claim of the old session is gone. Each claim finds that out at its next call.
+        if !server.heartbeat(session.id) {
+            // The server has deleted the claims of the old session. Each claim detects that at its
+            // next call.
             session.id = server.open_session();
             self.reaper.forget_all();
             lock(&self.names).clear();
         }
-        session.beaten = beaten;
+        session.last_heartbeat_at = sent_at;
     }
 
     fn forget(&self, id: ClaimId) {
@@ -145,27 +148,28 @@ impl Client {
         lock(&self.names).remove(&id);
     }
 
-    /// The session, and how long the client may still rely on it.
+    /// Returns the session, and the time for which the client may still rely on it.
     fn session(&self) -> Result<(u64, Duration)> {
         if self.dead.load(Relaxed) {
             return Err(unavailable("the client is dead"));
         }
         let session = *lock(&self.session);
-        match CLAIMABLE.checked_sub(session.beaten.elapsed()) {
+        match SESSION_VALIDITY.checked_sub(session.last_heartbeat_at.elapsed()) {
             Some(_) if self.bug == Bug::BeyondTheSession => Ok((session.id, Duration::MAX)),
             Some(left) if !left.is_zero() => Ok((session.id, left)),
-            _ => Err(unavailable("no heartbeat was answered for too long")),
+            _ => Err(unavailable("no heartbeat was acknowledged in time")),
         }
     }
 }
 
-/// The client, as the engine owns it.
+/// The client as the engine owns it.
 #[derive(Debug)]
 struct Handle(Arc<Client>);
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // A store has two handles; dropping either of them kills the client. If nobody closed it before, its session times out.
+        // A store has two handles, and dropping either of them kills the client. The session of a
+        // client that was not closed times out.
         self.0.kill();
     }
 }
@@ -193,17 +197,17 @@ impl Backend for Handle {
 struct SessionClaim {
     client: Arc<Client>,
     request: Request,
-    /// The session in which the claim made its node.
+    /// Session in which the claim has created its node.
     session: Option<u64>,
     watch: Arc<Watch>,
 }
 
 impl SessionClaim {
-    /// Begins the claim's ttl anew; `false` if it is being deleted.
+    /// Restarts the claim's ttl. Returns `false` if the claim is being deleted.
     fn touch(&self) -> bool {
-        let known = self.client.reaper.touch(self.request.id, self.request.ttl);
-        self.client.knock.notify_one();
-        known
+        let is_kept = self.client.reaper.touch(self.request.id, self.request.ttl);
+        self.client.wake.notify_one();
+        is_kept
     }
 }
 
@@ -217,11 +221,11 @@ impl Claim for SessionClaim {
         let Request { name, id, ttl, wait, who, .. } = &self.request;
         lock(&self.client.names).insert(*id, name.clone());
         let stays = *wait != Wait::Never;
-        // A claim that only waits joins again with a new session.
+        // A waiting claim joins again with a new session.
         self.session = Some(session);
         let entry = self.request.entry();
-        let answer = lock(&self.client.server).attempt(session, name, (entry, who), stays, &self.watch);
-        let token = answer.map_err(|SessionIsOver| unavailable("the session is over"))?;
+        let result = lock(&self.client.server).attempt(session, name, (entry, who), stays, &self.watch);
+        let token = result.map_err(|SessionIsOver| unavailable("the session is over"))?;
         if token.is_none() && !stays {
             self.client.forget(*id);
         }
@@ -233,8 +237,8 @@ impl Claim for SessionClaim {
 
     async fn renew(&mut self) -> Result<Renewal> {
         let (session, left) = self.client.session()?;
-        let is_there = self.session == Some(session) && !self.watch.deleted.load(Relaxed);
-        Ok(if is_there && self.touch() {
+        let is_held = self.session == Some(session) && !self.watch.deleted.load(Relaxed);
+        Ok(if is_held && self.touch() {
             Renewal::Renewed { valid_for: left.min(self.request.ttl) }
         } else {
             Renewal::Lost
@@ -244,7 +248,7 @@ impl Claim for SessionClaim {
     async fn release(&mut self) -> Result<Release> {
         let (session, _) = self.client.session()?;
         let Request { name, id, .. } = &self.request;
-        // If the claim's session is over, its end has removed the node.
+        // The end of the claim's session has deleted the node.
         let was_there = self.session == Some(session) && lock(&self.client.server).delete(name, *id);
         self.client.forget(*id);
         Ok(if was_there { Release::Done } else { Release::Gone })
@@ -259,16 +263,16 @@ impl Claim for SessionClaim {
 impl Inspect for Handle {
     async fn inspect(&self, name: &LockName) -> Result<Option<LockState>> {
         self.0.session()?;
-        Ok(lock(&self.0.server).look(name.as_str(), true).pop())
+        Ok(lock(&self.0.server).inspect(name.as_str(), true).pop())
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockState>> {
         self.0.session()?;
-        Ok(lock(&self.0.server).look(prefix, false))
+        Ok(lock(&self.0.server).inspect(prefix, false))
     }
 
     async fn force_release(&self, name: &LockName) -> Result<bool> {
         self.0.session()?;
-        Ok(lock(&self.0.server).rob(name))
+        Ok(lock(&self.0.server).force_release(name))
     }
 }

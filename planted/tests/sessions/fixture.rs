@@ -17,7 +17,7 @@ use crate::{
 /// A session store whose clients have this bug.
 pub(crate) struct Sessions(pub(crate) Bug);
 
-// Each case has a thread and a paused clock of its own, so it has a server of its own.
+// Each case has its own thread and paused clock, and therefore its own server.
 thread_local!(static SERVER: Arc<Mutex<Server>> = Arc::new(Mutex::new(Server::new())));
 
 impl Sessions {

@@ -1,5 +1,6 @@
-//! A store with sessions, in memory, passes the suite. Each client has one session, as on ZooKeeper or etcd: the store forgets
-//! a client, not a claim.
+//! The suite on a store with sessions, in memory. Each client has one session, as on ZooKeeper and
+//! etcd. The store deletes the claims of a client whose session ends, and knows no ttl of a single
+//! claim.
 
 mod client;
 mod fixture;

@@ -1,5 +1,5 @@
-//! The server of the session store. A node lives until a client deletes the node or its session ends, as an ephemeral node of
-//! ZooKeeper does.
+//! The server of the session store. A node exists until a client deletes it or its session ends, as
+//! an ephemeral node of ZooKeeper.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -16,22 +16,23 @@ use dlock_core::{
 };
 use tokio::{sync::Notify, time::Instant};
 
-/// How long after its last heartbeat a session ends.
+/// Time from the last_number heartbeat of a session to its end.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(40);
 
-/// What the server tells a claim unasked: whether the claim's node was deleted, and a bell that rings when another attempt may
-/// pay.
+/// Notifications of the server to a claim.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
+    /// Notified when another attempt may have a new result.
     pub(crate) bell: Notify,
+    /// Whether the claim's node was deleted.
     pub(crate) deleted: AtomicBool,
 }
 
 #[derive(Debug)]
 pub(crate) struct Server {
-    /// The last number drawn, for a session or a node.
-    last: u64,
-    /// When each session ends if nothing is heard of it.
+    /// Last number of a session or a node.
+    last_number: u64,
+    /// End of each session, unless a heartbeat arrives before.
     sessions: HashMap<u64, Instant>,
     queues: BTreeMap<LockName, Vec<Node>>,
 }
@@ -42,28 +43,28 @@ struct Node {
     number: u64,
     session: u64,
     who: Who,
-    /// The watches of every claim object that asked for this node. During a downgrade there are two.
+    /// Watches of all claim objects for this node. During a downgrade there are two.
     watches: Vec<Weak<Watch>>,
 }
 
 impl Server {
     pub(crate) fn new() -> Self {
-        Self { last: floor(), sessions: HashMap::new(), queues: BTreeMap::new() }
+        Self { last_number: token_floor(), sessions: HashMap::new(), queues: BTreeMap::new() }
     }
 
-    fn draw(&mut self) -> u64 {
-        self.last += 1;
-        self.last
+    fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
     }
 
     pub(crate) fn open_session(&mut self) -> u64 {
-        let session = self.draw();
+        let session = self.next_number();
         self.sessions.insert(session, Instant::now() + TIMEOUT);
         session
     }
 
-    /// A heartbeat; `false` if the session is over.
-    pub(crate) fn beat(&mut self, session: u64) -> bool {
+    /// Extends a session. Returns `false` if the session has ended.
+    pub(crate) fn heartbeat(&mut self, session: u64) -> bool {
         self.end_silent_sessions();
         self.sessions.get_mut(&session).is_some_and(|end| {
             *end = Instant::now() + TIMEOUT;
@@ -76,7 +77,7 @@ impl Server {
         self.delete_orphans();
     }
 
-    /// Called before anything else is read: nobody may see the nodes of a session that is over.
+    /// Called before each read, because the nodes of an ended session must not be visible.
     fn end_silent_sessions(&mut self) {
         let (now, before) = (Instant::now(), self.sessions.len());
         self.sessions.retain(|_, end| *end > now);
@@ -94,8 +95,12 @@ impl Server {
         }
     }
 
-    /// Makes the claim's node, or finds it, and grants the lock if it is the claim's turn. `None` if another claim must go
-    /// first: then the claim keeps its node only if `stays`. If the session is over, no node is made.
+    /// Creates the claim's node unless it exists, and grants the lock if it is the claim's turn.
+    ///
+    /// Returns `None` if it is not the claim's turn. The node is then kept only if `stays` is true.
+    ///
+    /// # Errors
+    /// If the session has ended. No node is created.
     pub(crate) fn attempt(
         &mut self,
         session: u64,
@@ -109,14 +114,14 @@ impl Server {
             return Err(SessionIsOver);
         }
         if let Some(node) = self.node(name, entry.id) {
-            node.watches.retain(|known| known.strong_count() > 0 && !known.ptr_eq(&Arc::downgrade(watch)));
+            node.watches.retain(|other| other.strong_count() > 0 && !other.ptr_eq(&Arc::downgrade(watch)));
             node.watches.push(Arc::downgrade(watch));
             if entry.kind == Kind::Read && node.entry.kind != Kind::Read {
-                self.ring_watchers(name, entry.id);
+                self.notify_watchers(name, entry.id);
                 self.node(name, entry.id).expect("found above").entry.kind = Kind::Read;
             }
         } else {
-            let number = self.draw();
+            let number = self.next_number();
             let watches = vec![Arc::downgrade(watch)];
             let node = Node { entry, number, session, who: who.clone(), watches };
             self.queues.entry(name.clone()).or_default().push(node);
@@ -130,9 +135,9 @@ impl Server {
         Ok(None)
     }
 
-    /// Deletes a node. `false` if there was none.
+    /// Deletes a node. Returns `false` if it did not exist.
     pub(crate) fn delete(&mut self, name: &LockName, id: ClaimId) -> bool {
-        self.ring_watchers(name, id);
+        self.notify_watchers(name, id);
         let Some(queue) = self.queues.get_mut(name) else { return false };
         let deleted = queue.iter().position(|node| node.entry.id == id).map(|at| queue.remove(at));
         if queue.is_empty() {
@@ -145,7 +150,7 @@ impl Server {
         deleted.is_some()
     }
 
-    fn ring_watchers(&mut self, name: &LockName, id: ClaimId) {
+    fn notify_watchers(&mut self, name: &LockName, id: ClaimId) {
         for watcher in watchers(&self.entries(name), id) {
             let node = self.node(name, watcher.id).expect("a watcher is in the queue");
             node.watches.iter().filter_map(Weak::upgrade).for_each(|watch| watch.bell.notify_one());
@@ -160,7 +165,7 @@ impl Server {
         self.queues.get(name).into_iter().flatten().map(|node| node.entry).collect()
     }
 
-    pub(crate) fn look(&mut self, prefix: &str, whole: bool) -> Vec<LockState> {
+    pub(crate) fn inspect(&mut self, prefix: &str, whole: bool) -> Vec<LockState> {
         self.end_silent_sessions();
         let fits = |name: &str| if whole { name == prefix } else { name.starts_with(prefix) };
         self.queues.keys().filter(|name| fits(name.as_str())).map(|name| self.state(name)).collect()
@@ -172,17 +177,18 @@ impl Server {
         for Node { entry: Entry { id, kind, .. }, number, who, .. } in
             self.queues.get(name).into_iter().flatten()
         {
-            // No ttl is shown: only a claim's own client knows when its keeper last called.
-            let waits = Contender::new(id.to_string(), *kind).who(who.text());
+            // Without a ttl, because only the claim's own client knows the last_number call of its
+            // keeper.
+            let contender = Contender::new(id.to_string(), *kind).who(who.text());
             match turn(&entries, *id) {
-                Turn::Mine => state.holders.push(waits.token(Token::new(*number))),
-                _ => state.queue.push(waits),
+                Turn::Mine => state.holders.push(contender.token(Token::new(*number))),
+                _ => state.queue.push(contender),
             }
         }
         state
     }
 
-    pub(crate) fn rob(&mut self, name: &LockName) -> bool {
+    pub(crate) fn force_release(&mut self, name: &LockName) -> bool {
         self.end_silent_sessions();
         let entries = self.entries(name);
         let holders: Vec<_> = entries.iter().filter(|entry| turn(&entries, entry.id) == Turn::Mine).collect();
@@ -193,12 +199,12 @@ impl Server {
     }
 }
 
-/// The server does not know the session any more.
+/// The session has ended.
 pub(crate) struct SessionIsOver;
 
-/// Where tokens begin.
-#[expect(clippy::disallowed_methods, reason = "the floor of tokens is by the wall clock")]
-fn floor() -> u64 {
+/// Returns the number with which tokens start, the microseconds since 1970.
+#[expect(clippy::disallowed_methods, reason = "tokens start at the wall clock")]
+fn token_floor() -> u64 {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since_1970.as_micros()).expect("before the year 500000")
 }

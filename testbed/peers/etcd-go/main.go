@@ -1,5 +1,5 @@
-// The locks of etcd's Go client as a peer: one client for all contenders, and a session and a goroutine for each, because a
-// session has one key for a name.
+// The locks of etcd's Go client as a peer, with one client for all contenders, and a session and a goroutine for each of them,
+// because a session has one key for a name.
 package main
 
 import (
@@ -50,14 +50,14 @@ func main() {
 		}
 		contenders[number] <- words[1:]
 	}
-	// Like a crash: what is held stays held.
+	// As in a crash, no lock is released.
 }
 
 func (p *peer) connected() (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{Endpoints: p.endpoints, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
 }
 
-// A contender: its session, which is opened again when it has ended, and what it holds.
+// A contender with its locks, and with a session that is opened again after its end.
 type contender struct {
 	session *concurrency.Session
 	held    map[string]*concurrency.Mutex
@@ -108,7 +108,7 @@ func (p *peer) answer(me *contender, words []string) (string, error) {
 		if kind == "mutex" {
 			return "held", nil
 		}
-		limited, cancel := context.WithTimeout(ctx, patience)
+		limited, cancel := context.WithTimeout(ctx, electionTimeout)
 		defer cancel()
 		var found *clientv3.GetResponse
 		err = again(limited, me.session, func() error {
@@ -127,7 +127,7 @@ func (p *peer) answer(me *contender, words []string) (string, error) {
 			return "", errors.New("not held")
 		}
 		delete(me.held, name)
-		limited, cancel := context.WithTimeout(ctx, patience)
+		limited, cancel := context.WithTimeout(ctx, electionTimeout)
 		defer cancel()
 		err := again(limited, me.session, func() error {
 			once, cancel := context.WithTimeout(limited, 3*time.Second)
@@ -157,11 +157,11 @@ func (p *peer) answer(me *contender, words []string) (string, error) {
 	return "", errors.New("unknown verb " + verb)
 }
 
-// How long a cluster may need for another leader, on a busy machine.
-const patience = 25 * time.Second
+// Maximum time in which a cluster elects another leader, on a busy machine.
+const electionTimeout = 25 * time.Second
 
-// Does again what failed because a member or its leader died, or what it has not answered: a session has one key for a name, so
-// both calls may be repeated.
+// Repeats a call that failed because a member or the leader died, or that got no reply. Both calls may be repeated, because a
+// session has one key for a name.
 func again(ctx context.Context, session *concurrency.Session, call func() error) error {
 	for {
 		err := call()

@@ -1,4 +1,4 @@
-// What the Go client's lock costs, measured here, so that the lines to this program are not measured too.
+// Measurements by this program itself, so that they do not include the pipes.
 package main
 
 import (
@@ -40,7 +40,7 @@ func (p *peer) measure(verb, name string, words []string) (string, error) {
 	return strings.Join(answer, " "), nil
 }
 
-// How long each pair of lock and unlock takes, with nobody else there.
+// Returns the duration of each pair of lock and unlock, without contention.
 func (p *peer) time(name string, pairs int) ([]time.Duration, error) {
 	session, err := concurrency.NewSession(p.client, concurrency.WithTTL(p.ttl))
 	if err != nil {
@@ -63,7 +63,7 @@ func (p *peer) time(name string, pairs int) ([]time.Duration, error) {
 	return took, nil
 }
 
-// How long it takes from when one of two clients lets go until the other has it, who waited meanwhile.
+// Returns the times from the release of one client to the grant of the other, which waits for it.
 func (p *peer) handoff(name string, turns int, hold time.Duration) ([]time.Duration, error) {
 	asks := []chan bool{make(chan bool, 1), make(chan bool, 1)}
 	asks[0] <- true

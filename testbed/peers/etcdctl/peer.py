@@ -13,7 +13,7 @@ import threading
 URL, TTL = sys.argv[1], max(1, (int(sys.argv[2]) + 999) // 1000)
 ETCDCTL = ["etcdctl", "--endpoints", URL.removeprefix("etcd://")]
 ENV = {**os.environ, "ETCDCTL_API": "3"}
-# A lock that is free is taken within this time, also on a busy machine.
+# Maximum time in seconds to take a free lock, on a busy machine.
 TRY = 20.0
 
 speaking = threading.Lock()
@@ -59,7 +59,7 @@ def answer(held, verb, kind, name, *rest):
     if verb == "lock":
         return lock(held, kind, name, int(rest[0]) / 1000)
     if verb == "try":
-        # etcdctl has no try: it would wait behind whoever is there.
+        # etcdctl has no try, and would wait behind the other contenders.
         return "busy" if contenders_of(name) else lock(held, kind, name, TRY)
     if verb == "unlock":
         leave(held.pop(name))
@@ -89,5 +89,5 @@ for line in sys.stdin:
         contenders[number] = queue.Queue()
         threading.Thread(target=serve, args=(number, contenders[number]), daemon=True).start()
     contenders[number].put(words)
-# Like a crash: what is held stays held.
+# As in a crash, no lock is released.
 os._exit(0)

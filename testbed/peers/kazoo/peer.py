@@ -24,7 +24,7 @@ class CuratorRead(ReadLock):
     _EXCLUDE_NAMES = ["__WRIT__"]
 
 
-# The node above the locks.
+# Parent node of the locks.
 BASE = "/it/"
 KINDS = {"mutex": CuratorMutex, "read": CuratorRead, "write": CuratorWrite}
 client = KazooClient(sys.argv[1].removeprefix("zk://"), timeout=int(sys.argv[2]) / 1000)
@@ -45,8 +45,8 @@ def acquire(kind, name, blocking, wait):
         except LockTimeout:
             return None
         except NoNodeError:
-            # The directory is a container, and the server removed it, empty, between two requests of kazoo, which makes
-            # it once only. Another lock object makes it anew.
+            # The server has deleted the empty directory, which is a container, between two requests of kazoo. A lock
+            # object creates the directory only once, so a new object is needed.
             continue
 
 
@@ -82,6 +82,6 @@ for line in sys.stdin:
     number, *words = line.split()
     if number not in contenders:
         contenders[number] = queue.Queue()
-        # A daemon ends with the program, like a crash: what is held stays held until the session ends.
+        # A daemon thread ends with the program. As in a crash, locks are held until the session ends.
         threading.Thread(target=contend, args=(number, contenders[number]), daemon=True).start()
     contenders[number].put(words)

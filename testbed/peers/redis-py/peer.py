@@ -21,7 +21,7 @@ def answer(held, verb, kind, name, wait=None):
     if kind != "mutex":
         return f"error unknown kind {kind}"
     if verb in ("lock", "try"):
-        # Whoever waits asks again and again: nothing wakes it.
+        # A waiter polls, because it receives no notification.
         lock = Lock(client, name, timeout=ttl, sleep=0.01, thread_local=False)
         wait = None if wait is None else int(wait) / 1000
         if not lock.acquire(blocking=verb == "lock", blocking_timeout=wait):
@@ -54,6 +54,6 @@ for line in sys.stdin:
     number, *words = line.split()
     if number not in contenders:
         contenders[number] = queue.Queue()
-        # A daemon ends with the program, like a crash: what is held stays held.
+        # A daemon thread ends with the program. As in a crash, no lock is released.
         threading.Thread(target=contend, args=(number, contenders[number]), daemon=True).start()
     contenders[number].put(words)

@@ -1,4 +1,4 @@
-// Redsync as a peer: one client for all contenders, and a goroutine for each.
+// Redsync as a peer, with one client for all contenders, and a goroutine for each of them.
 package main
 
 import (
@@ -21,15 +21,15 @@ import (
 type peer struct {
 	urls string
 	ttl  time.Duration
-	// For all contenders.
+	// Client of all contenders.
 	first *client
-	// Guards clients: the first one, and those that contests have wanted.
+	// Guards clients, which are the first one and those of contests.
 	mutex   sync.Mutex
 	clients []*client
 }
 
 type client struct {
-	// Of the last server; there are several for a RedLock.
+	// Connection to the last server. A RedLock has several.
 	last *redis.Client
 	sync *redsync.Redsync
 }
@@ -59,10 +59,10 @@ func main() {
 		}
 		contenders[number] <- words[1:]
 	}
-	// Like a crash: what is held stays held.
+	// As in a crash, no lock is released.
 }
 
-// So many clients.
+// Returns this number of clients, and connects them if needed.
 func (p *peer) connected(count int) ([]*client, error) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
@@ -129,7 +129,7 @@ func (p *peer) answer(held map[string]*redsync.Mutex, words []string) (string, e
 		if err != nil {
 			return "", err
 		}
-		// -2 without a unit: there is no such key.
+		// -2, which the client returns without a unit, means that the key does not exist.
 		if left == -2 {
 			return "free", nil
 		}
@@ -139,7 +139,7 @@ func (p *peer) answer(held map[string]*redsync.Mutex, words []string) (string, e
 }
 
 func (p *peer) lock(held map[string]*redsync.Mutex, name string, wait time.Duration) (string, error) {
-	// Whoever waits asks again and again: nothing wakes it.
+	// A waiter polls, because it receives no notification.
 	const pause = 10 * time.Millisecond
 	tries := 1 + int(wait/pause)
 	mutex := p.first.sync.NewMutex(name, redsync.WithExpiry(p.ttl), redsync.WithTries(tries), redsync.WithRetryDelay(pause))

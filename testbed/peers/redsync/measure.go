@@ -1,5 +1,5 @@
-// What redsync measures of itself, so that the lines to it are not measured too. Whoever waits asks again as often as
-// redsync does unless it is told otherwise.
+// Measurements by redsync itself, so that they do not include the pipes. Waiters poll at redsync's
+// default interval.
 package main
 
 import (
@@ -44,7 +44,7 @@ func (p *peer) measure(verb, name string, words []string) (string, error) {
 	return strings.Join(answer, " "), nil
 }
 
-// How long each pair of lock and unlock takes, with nobody else there.
+// Returns the duration of each pair of lock and unlock, without contention.
 func (p *peer) time(name string, pairs int) ([]time.Duration, error) {
 	mutex := p.mutexOf(p.first, name)
 	took := make([]time.Duration, pairs)
@@ -61,9 +61,9 @@ func (p *peer) time(name string, pairs int) ([]time.Duration, error) {
 	return took, nil
 }
 
-// How long it takes from when one of two clients lets go until the other has it, who waited meanwhile.
+// Returns the times from the release of one client to the grant of the other, which waits for it.
 func (p *peer) handoff(name string, turns int, hold time.Duration) ([]time.Duration, error) {
-	// Whose turn it is to ask: as soon as the other one has the lock.
+	// A client may request the lock as soon as the other one holds it.
 	asks := []chan bool{make(chan bool, 1), make(chan bool, 1)}
 	asks[0] <- true
 	released := make(chan time.Time, 1)
@@ -89,7 +89,7 @@ func (p *peer) handoff(name string, turns int, hold time.Duration) ([]time.Durat
 	})
 }
 
-// How long each of several tasks waits each time.
+// Returns the duration of each wait of several tasks.
 func (p *peer) contend(name string, clients, tasks, turns int, hold time.Duration) ([]time.Duration, error) {
 	return p.together(clients, tasks, func(_ int, client *client) ([]time.Duration, error) {
 		var waits []time.Duration

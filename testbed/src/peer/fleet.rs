@@ -20,8 +20,8 @@ use super::{Contender, Peer, PeerKind, Report, Taken};
 /// Wait limit that no contender reaches unless it is never woken.
 const WAIT_LIMIT: Duration = Duration::from_secs(300);
 
-/// A mixed fleet: the same number of contenders of dlock and of a peer, which take and release one
-/// lock repeatedly.
+/// Contenders of dlock and the same number of contenders of a peer, which take and release one lock
+/// repeatedly.
 ///
 /// A side with more grants waits for the other, so that both sides contend until the end.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Tests of the harness with peers of a few lines of shell, some of which are wrong.
+//! Tests of the harness with correct and faulty peers, each a few lines of shell.
 
 use std::{process::Command, time::Duration};
 

@@ -6,8 +6,7 @@ use async_trait::async_trait;
 
 use super::{port::Port, server::Server};
 
-/// A store in one of its flavours: a single server, several servers that belong together, or a
-/// server with TLS.
+/// A store in one of its flavours, such as a single server, a cluster, or a server with TLS.
 ///
 /// All servers are started concurrently. After every server has answered the
 /// [`probe`](Self::probe), the servers are [joined](Self::join). The store is ready when

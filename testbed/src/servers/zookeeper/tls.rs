@@ -56,7 +56,8 @@ impl Recipe for Tls {
     }
 }
 
-/// Returns the URL parameters of a client: the authority, and the server's own certificate and key.
+/// Returns the URL parameters of a client. They contain the authority, and the server's own
+/// certificate and key.
 pub(super) fn params(server: &Server) -> String {
     let file = |name| server.file(name).display().to_string();
     format!("tls=on&ca={}&cert={}&key={}", file(CA), file(CERTIFICATE), file(KEY))

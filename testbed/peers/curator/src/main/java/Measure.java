@@ -8,11 +8,11 @@ import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.curator.framework.recipes.locks.InterProcessLock;
 
-/** What Curator measures of itself, so that the lines to it are not measured too. All times are nanoseconds. */
+/** Measurements by Curator itself, so that they do not include the pipes. All times are in nanoseconds. */
 final class Measure {
     private Measure() {}
 
-    /** How long each pair of lock and unlock takes, with nobody else there. */
+    /** Returns the duration of each pair of lock and unlock, without contention. */
     static List<Long> time(InterProcessLock lock, int pairs) throws Exception {
         List<Long> took = new ArrayList<>(pairs);
         for (int i = 0; i < pairs; i++) {
@@ -24,9 +24,9 @@ final class Measure {
         return took;
     }
 
-    /** How long it takes from when one of two clients lets go until the other has it, who waited meanwhile. */
+    /** Returns the times from the release of one client to the grant of the other, which waits for it. */
     static List<Long> handoff(List<InterProcessLock> locks, int turns, long hold) throws Exception {
-        // Whose turn it is to ask: as soon as the other one has the lock.
+        // A client may request the lock as soon as the other one holds it.
         Semaphore[] asks = {new Semaphore(1), new Semaphore(0)};
         AtomicLong released = new AtomicLong();
         ExecutorService executor = Executors.newFixedThreadPool(2);

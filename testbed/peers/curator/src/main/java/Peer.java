@@ -15,18 +15,18 @@ import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
 import org.apache.curator.retry.RetryNTimes;
 
-/** Curator as a peer: one client for all contenders, and a thread for each, as its locks belong to threads. */
+/** Curator as a peer, with one client for all contenders, and a thread for each, because its locks belong to threads. */
 public final class Peer {
-    /** The node above the locks. */
+    /** Parent node of the locks. */
     private static final String BASE = "/it/";
 
     private final CuratorFramework client;
     private final String servers;
     private final int session;
-    /** Started when two clients are to hand a lock over. */
+    /** Second client of hand-offs, started when needed. */
     private CuratorFramework second;
     private final Map<String, ExecutorService> contenders = new HashMap<>();
-    /** By contender, kind and name. A lock object belongs to its contender, so that all are strangers. */
+    /** Lock objects by contender, kind and name, so that contenders share none. */
     private final Map<String, InterProcessLock> locks = new ConcurrentHashMap<>();
 
     private Peer(String servers, int session) {
@@ -43,7 +43,7 @@ public final class Peer {
     }
 
     private static CuratorFramework started(String servers, int session) {
-        // So long that an election in the ensemble is no failure.
+        // Retries long enough for an election of the ensemble.
         CuratorFramework client =
             CuratorFrameworkFactory.newClient(servers, session, session, new RetryNTimes(600, 100));
         client.start();
@@ -63,7 +63,7 @@ public final class Peer {
                 .computeIfAbsent(words[0], number -> Executors.newSingleThreadExecutor())
                 .execute(() -> say(words[0] + " " + peer.answer(words)));
         }
-        // Like a crash: what is held stays held until the session ends.
+        // As in a crash, locks are held until the session ends.
         Runtime.getRuntime().halt(0);
     }
 
@@ -101,7 +101,7 @@ public final class Peer {
         return "took " + nanos.stream().map(String::valueOf).collect(Collectors.joining(" "));
     }
 
-    /** The locks of two clients with a connection each. */
+    /** Returns the same lock of two clients with a connection each. */
     private List<InterProcessLock> ofTwoClients(String kind, String path) {
         return List.of(lock(client, kind, path), lock(second(), kind, path));
     }

@@ -8,11 +8,11 @@ import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicLong;
 import org.redisson.api.RLock;
 
-/** What Redisson measures of itself, so that the lines to it are not measured too. All times are nanoseconds. */
+/** Measurements by Redisson itself, so that they do not include the pipes. All times are in nanoseconds. */
 final class Measure {
     private Measure() {}
 
-    /** How long each pair of lock and unlock takes, with nobody else there. */
+    /** Returns the duration of each pair of lock and unlock, without contention. */
     static List<Long> time(RLock lock, int pairs) {
         List<Long> took = new ArrayList<>(pairs);
         for (int i = 0; i < pairs; i++) {
@@ -24,9 +24,9 @@ final class Measure {
         return took;
     }
 
-    /** How long it takes from when one of two clients lets go until the other has it, who waited meanwhile. */
+    /** Returns the times from the release of one client to the grant of the other, which waits for it. */
     static List<Long> handoff(List<RLock> locks, int turns, long hold) throws Exception {
-        // Whose turn it is to ask: as soon as the other one has the lock.
+        // A client may request the lock as soon as the other one holds it.
         Semaphore[] asks = {new Semaphore(1), new Semaphore(0)};
         AtomicLong released = new AtomicLong();
         return together(2, me -> {
@@ -47,7 +47,7 @@ final class Measure {
         });
     }
 
-    /** How long each of several threads waits each time, where one lock is of one client. */
+    /** Returns the duration of each wait of several threads. Each lock object belongs to one client. */
     static List<Long> contend(List<RLock> locks, int threads, int turns, long hold) throws Exception {
         return together(threads, me -> {
             RLock lock = locks.get(me % locks.size());

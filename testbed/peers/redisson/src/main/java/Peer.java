@@ -18,11 +18,11 @@ import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
 import org.redisson.config.Config;
 
-/** Redisson as a peer: one client for all contenders, and a thread for each, as its locks belong to threads. */
+/** Redisson as a peer, with one client for all contenders, and a thread for each, because its locks belong to threads. */
 public final class Peer {
     private final String url;
     private final long ttl;
-    /** The first is for all contenders; the others are there once a contest has wanted them. */
+    /** The first client is that of all contenders. The others are connected for contests. */
     private final List<RedissonClient> clients = new CopyOnWriteArrayList<>();
     private final Map<String, ExecutorService> contenders = new HashMap<>();
 
@@ -54,7 +54,7 @@ public final class Peer {
                 .computeIfAbsent(words[0], number -> Executors.newSingleThreadExecutor())
                 .execute(() -> say(words[0] + " " + peer.answer(words)));
         }
-        // Like a crash: what is held stays held.
+        // As in a crash, no lock is released.
         Runtime.getRuntime().halt(0);
     }
 
@@ -73,7 +73,7 @@ public final class Peer {
                     return fenced ? fenced(lock, wait) : taken(lock.tryLock(wait, TimeUnit.MILLISECONDS));
                 }
                 case "try":
-                    // Its method without a wait waits for ever.
+                    // The method of fenced locks without a wait limit waits forever.
                     return fenced ? fenced(lock, 0) : taken(lock.tryLock());
                 case "unlock":
                     lock.unlock();
@@ -97,7 +97,7 @@ public final class Peer {
         }
     }
 
-    /** The lock as so many clients have it. */
+    /** Returns the same lock of this number of clients. */
     private synchronized List<RLock> locks(int count, String[] words) throws ReflectiveOperationException {
         List<RLock> locks = new ArrayList<>();
         for (int i = 0; i < count; i++) {
@@ -130,7 +130,7 @@ public final class Peer {
         }
     }
 
-    /** The locks whose names have commas between them. */
+    /** Returns the locks of a list of names with commas. */
     private static RLock[] each(RedissonClient client, String names) {
         return Stream.of(names.split(",")).map(client::getLock).toArray(RLock[]::new);
     }
@@ -147,7 +147,7 @@ public final class Peer {
         return taken ? "held" : "busy";
     }
 
-    // By reflection, so that one source fits versions before fenced locks too.
+    // By reflection, because old versions have no fenced locks.
     private static String fenced(RLock lock, long wait) throws ReflectiveOperationException {
         Class<?> type = Class.forName("org.redisson.api.RFencedLock");
         Object token = type.getMethod("tryLockAndGetToken", long.class, TimeUnit.class)

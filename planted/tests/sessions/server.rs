@@ -16,7 +16,7 @@ use dlock_core::{
 };
 use tokio::{sync::Notify, time::Instant};
 
-/// Time from the last_number heartbeat of a session to its end.
+/// Time from the last heartbeat of a session to its end.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(40);
 
 /// Notifications of the server to a claim.
@@ -177,8 +177,7 @@ impl Server {
         for Node { entry: Entry { id, kind, .. }, number, who, .. } in
             self.queues.get(name).into_iter().flatten()
         {
-            // Without a ttl, because only the claim's own client knows the last_number call of its
-            // keeper.
+            // Without a ttl, because only the claim's own client knows the last call of its keeper.
             let contender = Contender::new(id.to_string(), *kind).who(who.text());
             match turn(&entries, *id) {
                 Turn::Mine => state.holders.push(contender.token(Token::new(*number))),

@@ -10,7 +10,7 @@ mod there;
 use std::{error::Error, time::Duration};
 
 use async_trait::async_trait;
-use dlock_conformance::peer::Contest;
+use dlock_testbed::peer::Contest;
 
 pub(crate) use dlock::Dlock;
 pub(crate) use here::{Client, Here};

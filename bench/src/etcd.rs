@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dlock::Kind;
-use dlock_conformance::{
+use dlock_testbed::{
     peer::{PeerKind, Program},
-    stores::{
+    servers::{
         Server,
         etcd::{Flavour, ask, start},
     },

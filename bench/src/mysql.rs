@@ -10,7 +10,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use async_trait::async_trait;
 use dlock::Kind;
-use dlock_conformance::stores::mysql::{Brand, Flavour, start};
+use dlock_testbed::servers::mysql::{Brand, Flavour, start};
 use sqlx::{
     AssertSqlSafe, ConnectOptions as _, Row as _,
     mysql::{MySqlConnectOptions, MySqlConnection},

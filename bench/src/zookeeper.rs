@@ -8,9 +8,9 @@ use std::{cell::Cell, net::SocketAddr, rc::Rc, time::Duration};
 
 use async_trait::async_trait;
 use dlock::Kind;
-use dlock_conformance::{
+use dlock_testbed::{
     peer::{Peer, PeerKind, Program},
-    stores::zookeeper::{Flavour, start, word},
+    servers::zookeeper::{Flavour, start, word},
 };
 use tokio::time::sleep;
 use zookeeper_client::{Acls, CreateMode, LockOptions, LockPrefix, OwnedLockClient};

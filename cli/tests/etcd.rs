@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use dlock_conformance::stores::{
+use dlock_testbed::servers::{
     Running,
     etcd::{Flavour, start},
 };

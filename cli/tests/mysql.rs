@@ -13,7 +13,7 @@ mod server;
 
 use std::process::Command;
 
-use dlock_conformance::stores::{
+use dlock_testbed::servers::{
     Running,
     mysql::{Brand, Flavour, start},
 };

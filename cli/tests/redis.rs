@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use dlock_conformance::stores::{
+use dlock_testbed::servers::{
     Running,
     redis::{Brand, Flavour, start},
 };

@@ -12,9 +12,9 @@ mod server;
 
 use std::{process::Command, time::Duration};
 
-use dlock_conformance::{
+use dlock_testbed::{
     peer::{Peer, PeerKind, Program},
-    stores::{
+    servers::{
         Running,
         zookeeper::{Flavour, start},
     },

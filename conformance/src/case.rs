@@ -1,12 +1,12 @@
-//! One case of the table, what a store must have for it, and how a file of cases lists its own.
+//! One case of the table, the requirements of a case, and the macro that lists the cases of a file.
 
 use std::{fmt, pin::Pin, sync::Arc};
 
 use dlock_core::{Kind, driver::Info};
 
-use crate::{Arena, Clock, Fixture, Row, runner::told, wrap::Habit};
+use crate::{Arena, Clock, Fixture, Row, runner::error_chain, wrap::Habit};
 
-/// One case: a behaviour, and what a store must have for it.
+/// A statement about locks, with the function that checks it and its requirements.
 #[derive(Clone, Copy)]
 pub struct Case {
     pub(crate) topic: &'static str,
@@ -18,38 +18,38 @@ pub struct Case {
 
 type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What a store must have for a case.
+/// A requirement of a case. The case is ignored for stores and fixtures that lack it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
     Kind(Kind),
     Tokens,
     /// Tokens that keep growing when the store has lost its data.
     TokenFloor,
-    /// That locks are granted strictly in order of arrival.
+    /// Locks are granted strictly in order of arrival.
     Order,
-    /// That the kind of the case can be turned into a read hold.
+    /// The store can downgrade the kind of the case to a read hold.
     Downgrade,
     Inspect,
-    /// That the store can keep a lock without its holder.
+    /// The store can keep a hold without its client.
     Detach,
-    /// That it cannot.
+    /// The store cannot keep a hold without its client.
     NoDetach,
-    /// That allocated bytes are counted.
+    /// The fixture counts allocated bytes.
     Allocated,
-    /// That claims live as long as their client's session.
+    /// Claims live as long as the session of their client.
     Session,
-    /// That nothing stands between the case and the driver.
+    /// The case drives the claims of the plain driver, without a wrapper.
     Driver,
-    /// That a proxy can stand before the server.
+    /// A proxy can be put in front of the server.
     Network,
-    /// That the server can be restarted.
+    /// The server can be restarted.
     Restart,
-    /// That a waiter sends no requests while nothing changes.
+    /// A waiter sends no requests while nothing changes.
     FreeWaiting,
 }
 
-/// What a store can do.
-pub(crate) struct Able {
+/// Capabilities of a store and its fixture.
+pub(crate) struct Capabilities {
     info: Info,
     inspects: bool,
     has_members: bool,
@@ -63,16 +63,17 @@ pub(crate) struct Able {
     polls: Option<&'static str>,
 }
 
-impl Able {
-    /// Finds out by a client of the store.
+impl Capabilities {
+    /// Connects a client and reads the capabilities.
     ///
     /// # Panics
-    /// If no client can connect. Also if the store has sessions but its clients cannot be killed: the cases about crashes
-    /// would then not test what a crash does.
+    /// If no client can connect. Also if the store has sessions but the fixture cannot kill a
+    /// client, because the cases about crashes would then not test a crash.
     pub(crate) async fn of(fixture: &dyn Fixture) -> Self {
         let connected = fixture.connect().await;
-        let store = connected
-            .unwrap_or_else(|error| panic!("no client of {} can connect: {}", fixture.name(), told(&error)));
+        let store = connected.unwrap_or_else(|error| {
+            panic!("no client of {} can connect: {}", fixture.name(), error_chain(&error))
+        });
         assert!(
             store.backend.info().session.is_none() || fixture.connect_killable().await.is_some(),
             "{} has sessions, so its fixture must be able to kill a client: see `Fixture::connect_killable`",
@@ -93,7 +94,7 @@ impl Able {
         }
     }
 
-    /// Whether the cases are to run in this row.
+    /// Returns whether the store has this row.
     pub(crate) fn has_row(&self, row: Row) -> bool {
         self.has_members || !matches!(row, Row::Member(_))
     }
@@ -108,27 +109,28 @@ impl Case {
         (self.run)(arena).await;
     }
 
-    /// Whether no other case of the process may run at the same time.
+    /// Returns whether the case must run while no other case of the process runs.
     pub(crate) fn runs_alone(&self) -> bool {
         self.needs.iter().any(|need| matches!(need, Need::Allocated | Need::Restart))
     }
 
-    /// Whether the case is in this row. Some cases do themselves what the rows do, or test something that the rows do not
-    /// change. They are not repeated in each row. Detached holds end by themselves, so on the wall's clock their cases take
-    /// seconds: there only lost answers are tried beside the plain store, since only these change what a driver must do.
-    pub(crate) fn is_in(&self, row: Row, able: &Able) -> bool {
+    /// Returns whether the case belongs to this row. A case that misbehaves itself, or tests
+    /// something that the rows do not change, runs on the plain store only. Detached holds end by
+    /// themselves, so on the real clock their cases take seconds. There they run on the plain store
+    /// and with lost replies only, because only lost replies change what a driver must do.
+    pub(crate) fn is_in(&self, row: Row, capabilities: &Capabilities) -> bool {
         let only_plain = [Need::Allocated, Need::Driver, Need::Network, Need::Restart];
         match row {
             Row::Plain => true,
             _ if self.needs.iter().any(|need| only_plain.contains(need)) => false,
             Row::Habit(Habit::Flaky) | Row::Member(Habit::Flaky) => true,
-            Row::Habit(_) | Row::Member(_) => able.skips_time || !self.needs.contains(&Need::Detach),
+            Row::Habit(_) | Row::Member(_) => capabilities.skips_time || !self.needs.contains(&Need::Detach),
         }
     }
 
-    /// What the store lacks for the case.
-    pub(crate) fn missing(&self, able: &Able) -> Option<String> {
-        let Able { info, inspects, .. } = able;
+    /// Returns the reason why the store or its fixture cannot run the case. `None` if it can.
+    pub(crate) fn missing(&self, capabilities: &Capabilities) -> Option<String> {
+        let Capabilities { info, inspects, .. } = capabilities;
         let has = |kind| info.kinds.contains(&kind);
         if !has(self.kind) {
             return Some(format!("the store has no {}", self.kind));
@@ -136,25 +138,29 @@ impl Case {
         self.needs.iter().find_map(|need| match need {
             Need::Kind(kind) if !has(*kind) => Some(format!("the store has no {kind}")),
             Need::Tokens if !info.tokens => Some("the store has no tokens".to_owned()),
-            Need::TokenFloor if !able.tokens_outlive_data => {
-                Some("the store's tokens begin anew when it lost its data".to_owned())
+            Need::TokenFloor if !capabilities.tokens_outlive_data => {
+                Some("the store's tokens start again after a loss of its data".to_owned())
             }
-            Need::Order if !able.keeps_order => Some("the store may grant out of order".to_owned()),
+            Need::Order if !capabilities.keeps_order => Some("the store may grant out of order".to_owned()),
             Need::Downgrade if !info.downgrades.contains(&self.kind) => {
                 Some(format!("the store cannot downgrade a {}", self.kind))
             }
-            Need::Inspect if !inspects => Some("the store cannot be looked into".to_owned()),
+            Need::Inspect if !inspects => Some("the store cannot be inspected".to_owned()),
             Need::Detach if !info.detaches => {
-                Some("the store cannot keep a lock without its holder".to_owned())
+                Some("the store cannot keep a lock without its client".to_owned())
             }
             Need::NoDetach if info.detaches => {
-                Some("the store can keep a lock without its holder".to_owned())
+                Some("the store can keep a lock without its client".to_owned())
             }
-            Need::Allocated if !able.counts_bytes => Some("the fixture does not count bytes".to_owned()),
+            Need::Allocated if !capabilities.counts_bytes => {
+                Some("the fixture does not count bytes".to_owned())
+            }
             Need::Session if info.session.is_none() => Some("the store has no sessions".to_owned()),
-            Need::Restart if !able.restarts => Some("the fixture cannot restart the server".to_owned()),
-            Need::FreeWaiting => able.polls.map(str::to_owned),
-            Need::Network if !able.has_network => Some("the fixture has no one server".to_owned()),
+            Need::Restart if !capabilities.restarts => {
+                Some("the fixture cannot restart the server".to_owned())
+            }
+            Need::FreeWaiting => capabilities.polls.map(str::to_owned),
+            Need::Network if !capabilities.has_network => Some("the fixture has no single server".to_owned()),
             _ => None,
         })
     }
@@ -172,8 +178,8 @@ impl fmt::Display for Case {
     }
 }
 
-/// A list of cases: `topic (kind of the locks) [needs] { functions }`, as often as need be. The name of a case is that of
-/// its function.
+/// Lists cases, as any number of `topic (kind of the locks) [requirements] { functions }`. The
+/// function's name is the name of the case.
 macro_rules! cases {
     ($($topic:tt ($kind:expr) $needs:tt { $($case:ident),+ $(,)? })+) => {
         [$(cases!(@of $topic $kind, $needs $($case)+)),+].concat()

@@ -1,4 +1,5 @@
-//! The table of cases. Each case is named by a sentence that can be false. Each file has one topic, and lists its cases.
+//! The table of cases. Each file has one topic and lists its cases. The name of a case is a
+//! sentence that can be false.
 
 mod cancel;
 mod client;
@@ -34,7 +35,7 @@ mod who;
 
 pub use crate::case::Case;
 
-/// All cases, in the order in which they run.
+/// Returns all cases, in the order in which they run.
 pub fn all() -> Vec<Case> {
     [
         exclusive::cases(),

@@ -156,21 +156,40 @@ impl Unreachable {
     }
 }
 
+/// Names that `DLOCK_REQUIRE` may contain, beside that of the store under test.
+///
+/// First those that need no server, then the servers of `testbed/images/official`, then the programs of `testbed/peers`. A
+/// test of `dlock-testbed` compares the list with these two.
+pub const REQUIRABLE: [&str; 19] = [
+    "all",
+    "sqlite",
+    "redlock",
+    "users",
+    // Servers.
+    "etcd",
+    "mariadb",
+    "mysql",
+    "redis",
+    "redis5",
+    "redis6",
+    "valkey",
+    "zookeeper",
+    // Programs.
+    "curator",
+    "etcd-go",
+    "etcdctl",
+    "kazoo",
+    "redis-py",
+    "redisson",
+    "redsync",
+];
+
 /// What to say about a word of the list that names nothing. `own` is the store that asks: it may be a third party's.
 fn unknown(list: &str, own: &str) -> Option<String> {
-    let known = known();
     let words = list.split(',').map(str::trim).filter(|word| !word.is_empty());
-    let unknown = words.into_iter().find(|word| *word != own && !known.iter().any(|name| name == word))?;
-    Some(format!("DLOCK_REQUIRE names `{unknown}`, which no test needs; there are: {}", known.join(", ")))
-}
-
-/// All that `DLOCK_REQUIRE` may name: what needs no server, the servers, and the other programs.
-fn known() -> Vec<String> {
-    let servers = include_str!("../images/official").lines().filter_map(|line| line.split(' ').next());
-    let programs = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/peers")).into_iter().flatten();
-    let programs = programs.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let rest = ["all", "sqlite", "redlock", "users"].map(str::to_owned);
-    rest.into_iter().chain(servers.map(str::to_owned)).chain(programs).collect()
+    let unknown = words.into_iter().find(|word| *word != own && !REQUIRABLE.contains(word))?;
+    let names = REQUIRABLE.join(", ");
+    Some(format!("DLOCK_REQUIRE names `{unknown}`, which no test needs; there are: {names}"))
 }
 
 /// Whether a list like `sqlite,redis` or `all` names a store.

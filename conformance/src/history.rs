@@ -1,8 +1,10 @@
-//! Records what happens to some locks, and judges whether it was allowed; for runs without a script.
+//! Records what happens to some locks, and checks afterwards whether it was allowed. For runs
+//! without a script.
 //!
-//! Contenders of one process record what they see, in the order in which they see it; [`History::check`] then judges all of
-//! it. It needs no model of the store: what a guard claims is an interval of time, so it only looks for intervals that
-//! overlap although they must not.
+//! The contenders of one process record events in the order in which they observe them.
+//! [`History::check`] then checks the complete record. It needs no model of the store. The record
+//! of a hold is an interval of time during which its guard claims the lock, and the check looks for
+//! intervals that overlap although their kinds exclude each other.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
@@ -10,12 +12,12 @@
 //! use dlock_core::{Kind, Locks};
 //! let (history, locks) = (History::new(), Locks::memory());
 //! let ttl = std::time::Duration::from_secs(30);
-//! let stake = history.invokes("stock", Kind::Mutex, ttl);
+//! let acquisition = history.invokes("stock", Kind::Mutex, ttl);
 //! let guard = locks.mutex("stock").lock().ttl(ttl).await?;
-//! history.granted(stake, guard.token(), tokio::time::Instant::now() + guard.remaining());
-//! history.releases(stake);
+//! history.granted(acquisition, guard.token(), tokio::time::Instant::now() + guard.remaining());
+//! history.releases(acquisition);
 //! guard.release().await?;
-//! history.released(stake);
+//! history.released(acquisition);
 //! assert_eq!(history.check(&Counts { grants: 1, ..Counts::default() }), []);
 //! # Ok(()) }
 //! ```
@@ -36,56 +38,61 @@ use tokio::time::Instant;
 
 pub use rule::{Counts, Rule, Violation};
 
-/// Records what contenders see of their locks. Share it by reference or in an `Arc`.
+/// A record of what contenders observe of their locks. Share it by reference or in an `Arc`.
+///
+/// The methods update a verb in the present tense, such as [`invokes`](Self::invokes) and
+/// [`releases`](Self::releases), are called before the operation. The methods update a participle,
+/// such as [`granted`](Self::granted) and [`released`](Self::released), are called after it.
 #[derive(Debug, Default)]
 pub struct History(Mutex<Log>);
 
-/// One acquisition in a [`History`]; meaningless in another. An owner's re-entry has no stake of its own: use that of the
-/// hold that was entered.
+/// Identifies one acquisition in a [`History`]. It has no meaning in another history. The re-entry
+/// of an owner has no acquisition of its own: use that of the hold that was re-entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stake(usize);
+pub struct AcquisitionId(usize);
 
-/// One time that a lock was taken by force.
+/// Identifies one forced release of a lock in a [`History`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Break(usize);
 
 #[derive(Debug, Default)]
 struct Log {
     events: u64,
-    lives: Vec<Life>,
+    acquisitions: Vec<Acquisition>,
     writes: Vec<Write>,
     breaks: Vec<Broken>,
-    noted: Vec<Violation>,
+    violations: Vec<Violation>,
 }
 
-/// A time, and the number of the event. On a paused clock many events have the same time, so only the number orders them.
+/// Time and number of an event. On a paused clock many events have the same time, so only the
+/// number orders them.
 type Stamp = (Instant, u64);
 
 #[derive(Debug)]
-struct Life {
+struct Acquisition {
     name: String,
     kind: Kind,
-    /// How many permits there are, as this contender says. 1 for the other kinds.
+    /// Number of permits according to this contender. 1 for the other kinds.
     limit: u32,
     ttl: Duration,
     invoked: Stamp,
     granted: Option<Stamp>,
     token: Option<Token>,
-    /// The latest deadline that was promised. Meaningless before the grant.
+    /// Latest deadline that the guard promised. No meaning before the grant.
     valid_until: Instant,
     downgrades: Option<Stamp>,
-    /// It went on without a guard for a time, in which nobody could be told of a loss.
+    /// The hold continued without a guard for a time, in which no loss could be reported.
     detached: bool,
     releases: Option<Stamp>,
     released: Option<Stamp>,
     lost: Option<(Stamp, LostReason)>,
-    /// Said to hold after it was lost.
-    revived: Option<Stamp>,
+    /// Event in which the guard claimed the lock after it was lost.
+    claimed_after_loss: Option<Stamp>,
 }
 
 #[derive(Debug)]
 struct Write {
-    stake: usize,
+    acquisition: usize,
     at: Stamp,
     base: u64,
     accepted: bool,
@@ -96,29 +103,31 @@ struct Broken {
     name: String,
     from: Stamp,
     until: Option<Stamp>,
-    robbed: bool,
+    had_holder: bool,
 }
 
 impl History {
-    /// An empty one.
+    /// Creates an empty history.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Before a lock is asked for, with the ttl or lease that it would be held with. A permit has a limit of one.
-    pub fn invokes(&self, name: &str, kind: Kind, ttl: Duration) -> Stake {
+    /// Records that a lock is about to be requested, update the ttl or lease of the hold. A permit
+    /// has a limit of one.
+    pub fn invokes(&self, name: &str, kind: Kind, ttl: Duration) -> AcquisitionId {
         self.begins(name, kind, 1, ttl)
     }
 
-    /// Before a permit of a semaphore with this limit is asked for, with the ttl or lease that it would be held with.
-    pub fn invokes_permit(&self, name: &str, limit: u32, ttl: Duration) -> Stake {
+    /// Records that a permit of a semaphore update this limit is about to be requested, update the
+    /// ttl or lease of the hold.
+    pub fn invokes_permit(&self, name: &str, limit: u32, ttl: Duration) -> AcquisitionId {
         self.begins(name, Kind::Permit, limit, ttl)
     }
 
-    fn begins(&self, name: &str, kind: Kind, limit: u32, ttl: Duration) -> Stake {
+    fn begins(&self, name: &str, kind: Kind, limit: u32, ttl: Duration) -> AcquisitionId {
         let mut log = self.log();
         let invoked = log.stamp();
-        log.lives.push(Life {
+        log.acquisitions.push(Acquisition {
             name: name.to_owned(),
             kind,
             limit,
@@ -132,122 +141,129 @@ impl History {
             releases: None,
             released: None,
             lost: None,
-            revived: None,
+            claimed_after_loss: None,
         });
-        Stake(log.lives.len() - 1)
+        AcquisitionId(log.acquisitions.len() - 1)
     }
 
-    /// After it was granted, with what the guard promises now. A stake that is refused, or given up, records nothing.
-    pub fn granted(&self, stake: Stake, token: Option<Token>, valid_until: Instant) {
-        self.with(stake, |life, now| {
-            (life.granted, life.token, life.valid_until) = (Some(now), token, valid_until);
+    /// Records that the acquisition was granted, update the guard's token and current deadline.
+    /// Nothing is recorded for an acquisition that is refused or abandoned.
+    pub fn granted(&self, acquisition: AcquisitionId, token: Option<Token>, valid_until: Instant) {
+        self.update(acquisition, |record, now| {
+            (record.granted, record.token, record.valid_until) = (Some(now), token, valid_until);
         });
     }
 
-    /// The guard says that it holds, and until when without another renewal. The more often this is recorded, the more
-    /// of what the guard claims is checked.
-    pub fn holds(&self, stake: Stake, valid_until: Instant) {
-        self.with(stake, |life, now| {
-            life.valid_until = life.valid_until.max(valid_until);
-            if life.lost.is_some() {
-                life.revived = Some(now);
+    /// Records that the guard claims the lock, and its deadline without a further renewal. The more
+    /// often this is recorded, the more of the guard's claims are checked.
+    pub fn holds(&self, acquisition: AcquisitionId, valid_until: Instant) {
+        self.update(acquisition, |record, now| {
+            record.valid_until = record.valid_until.max(valid_until);
+            if record.lost.is_some() {
+                record.claimed_after_loss = Some(now);
             }
         });
     }
 
-    /// Before an exclusive hold is turned into a read hold.
-    pub fn downgrades(&self, stake: Stake) {
-        self.with(stake, |life, now| life.downgrades = Some(now));
+    /// Records that an exclusive hold is about to be downgraded to a read hold.
+    pub fn downgrades(&self, acquisition: AcquisitionId) {
+        self.update(acquisition, |record, now| record.downgrades = Some(now));
     }
 
-    /// After the store has confirmed that the hold goes on without a guard, until `valid_until`.
-    pub fn detached(&self, stake: Stake, valid_until: Instant) {
-        self.with(stake, |life, _| (life.detached, life.valid_until) = (true, valid_until));
+    /// Records that the store has confirmed a detachment. The hold continues without a guard until
+    /// `valid_until`.
+    pub fn detached(&self, acquisition: AcquisitionId, valid_until: Instant) {
+        self.update(acquisition, |record, _| (record.detached, record.valid_until) = (true, valid_until));
     }
 
-    /// Before a hold is detached or taken back, which may make its time shorter. It claims nothing until
-    /// [`detached`](Self::detached) or [`holds`](Self::holds) is recorded.
-    pub fn changes(&self, stake: Stake) {
-        self.with(stake, |life, now| life.valid_until = life.valid_until.min(now.0));
+    /// Records that a hold is about to be detached or resumed, which may shorten its time. It
+    /// claims nothing until [`detached`](Self::detached) or [`holds`](Self::holds) is recorded.
+    pub fn changes(&self, acquisition: AcquisitionId) {
+        self.update(acquisition, |record, now| record.valid_until = record.valid_until.min(now.0));
     }
 
-    /// Before the last guard is released or dropped, or a ticket is given back.
-    pub fn releases(&self, stake: Stake) {
-        self.with(stake, |life, now| life.releases = Some(now));
+    /// Records that the last guard is about to be released or dropped, or that a ticket is about to
+    /// be used for a release.
+    pub fn releases(&self, acquisition: AcquisitionId) {
+        self.update(acquisition, |record, now| record.releases = Some(now));
     }
 
-    /// After the release was confirmed.
-    pub fn released(&self, stake: Stake) {
-        self.with(stake, |life, now| life.released = Some(now));
+    /// Records that the release was confirmed.
+    pub fn released(&self, acquisition: AcquisitionId) {
+        self.update(acquisition, |record, now| record.released = Some(now));
     }
 
-    /// The guard says that it is lost. Only the first report counts.
-    pub fn lost(&self, stake: Stake, reason: LostReason) {
-        self.with(stake, |life, now| life.lost = life.lost.or(Some((now, reason))));
+    /// Records that the guard reports a loss. Only the first report counts.
+    pub fn lost(&self, acquisition: AcquisitionId, reason: LostReason) {
+        self.update(acquisition, |record, now| record.lost = record.lost.or(Some((now, reason))));
     }
 
-    /// After a write to what the exclusive lock protects, which must be a counter of its own writes, one per lock name.
-    /// `base` is what this holder had read. A write that was `accepted` adds one. The holder reads with its token, so that
-    /// the counter can refuse older tokens from then on.
-    pub fn wrote(&self, stake: Stake, base: u64, accepted: bool) {
+    /// Records a write to the resource that the exclusive lock protects. The resource must be a
+    /// counter of its own writes, one for each lock name.
+    ///
+    /// `base` is the value that this holder had read. A write that was `accepted` adds one. The
+    /// holder reads update its token, so that the counter can refuse older tokens from then on.
+    pub fn wrote(&self, acquisition: AcquisitionId, base: u64, accepted: bool) {
         let mut log = self.log();
         let at = log.stamp();
-        if stake.0 < log.lives.len() {
-            log.writes.push(Write { stake: stake.0, at, base, accepted });
+        if acquisition.0 < log.acquisitions.len() {
+            log.writes.push(Write { acquisition: acquisition.0, at, base, accepted });
         }
     }
 
-    /// Before a lock is taken by force, or the store is made to forget it in another way. Guards that held the lock, or
-    /// asked for it, before [`broken`](Self::broken) may be lost. Until they are told, they claim no exclusiveness.
+    /// Records that a lock is about to be force-released, or deleted from the store in another way.
+    /// Guards that held or requested the lock before [`broken`](Self::broken) may be lost. They
+    /// claim no exclusiveness until the loss is reported.
     pub fn breaks(&self, name: &str) -> Break {
         let mut log = self.log();
         let from = log.stamp();
-        log.breaks.push(Broken { name: name.to_owned(), from, until: None, robbed: false });
+        log.breaks.push(Broken { name: name.to_owned(), from, until: None, had_holder: false });
         Break(log.breaks.len() - 1)
     }
 
-    /// After it was taken by force. `robbed` if it is known that somebody held it. Do not call this if the attempt failed.
-    pub fn broken(&self, one: Break, robbed: bool) {
+    /// Records that the lock was force-released. `had_holder` is true if it is known that a
+    /// contender held the lock. Do not call this method if the attempt failed.
+    pub fn broken(&self, forced: Break, had_holder: bool) {
         let mut log = self.log();
         let now = log.stamp();
-        if let Some(broken) = log.breaks.get_mut(one.0) {
-            (broken.until, broken.robbed) = (Some(now), robbed);
+        if let Some(broken) = log.breaks.get_mut(forced.0) {
+            (broken.until, broken.had_holder) = (Some(now), had_holder);
         }
     }
 
-    /// The machine was suspended for `span`. Tokio's clock stood still meanwhile, so on it every promise ends sooner by
-    /// `span`.
+    /// Records that the machine was suspended for `span`. Tokio's clock stood still during the
+    /// suspension, so by that clock every promise ends earlier by `span`.
     pub fn suspended(&self, span: Duration) {
         let mut log = self.log();
         let now = Instant::now();
-        for life in &mut log.lives {
-            if life.valid_until > now {
-                life.valid_until = life.valid_until.checked_sub(span).map_or(now, |until| until.max(now));
+        for record in &mut log.acquisitions {
+            if record.valid_until > now {
+                record.valid_until = record.valid_until.checked_sub(span).map_or(now, |until| until.max(now));
             }
         }
     }
 
     /// Records a violation that was found by other means. [`check`](Self::check) reports it too.
-    pub fn note(&self, rule: Rule, what: impl Into<String>) {
-        self.log().noted.push(Violation { rule, what: what.into() });
+    pub fn note(&self, rule: Rule, detail: impl Into<String>) {
+        self.log().violations.push(Violation { rule, what: detail.into() });
     }
 
-    /// Every rule that was violated, and how; also [`Rule::Potency`] and [`Rule::SharedReads`] if less than `least`
-    /// happened. Takes about as long as sorting what was recorded.
+    /// Returns every violation. Also reports [`Rule::Potency`] and [`Rule::SharedReads`] if less
+    /// than `least` happened. Takes about as long as sorting the record.
     pub fn check(&self, least: &Counts) -> Vec<Violation> {
         check::all(&self.log(), least)
     }
 
-    /// How much happened.
+    /// Returns how often each kind of event was recorded.
     pub fn counts(&self) -> Counts {
         check::counts(&self.log())
     }
 
-    fn with(&self, stake: Stake, change: impl FnOnce(&mut Life, Stamp)) {
+    fn update(&self, acquisition: AcquisitionId, change: impl FnOnce(&mut Acquisition, Stamp)) {
         let mut log = self.log();
         let now = log.stamp();
-        if let Some(life) = log.lives.get_mut(stake.0) {
-            change(life, now);
+        if let Some(record) = log.acquisitions.get_mut(acquisition.0) {
+            change(record, now);
         }
     }
 
@@ -263,15 +279,15 @@ impl Log {
     }
 }
 
-impl Life {
-    /// When its guard stops claiming the lock.
+impl Acquisition {
+    /// Returns the time at which the guard stops claiming the lock.
     fn end(&self) -> Stamp {
         let ends = [self.releases, self.lost.map(|(at, _)| at)];
         ends.into_iter().flatten().fold((self.valid_until, 0), Stamp::min)
     }
 }
 
-impl fmt::Display for Life {
+impl fmt::Display for Acquisition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, kind, token, invoked, .. } = self;
         let token = token.map_or("none".to_owned(), |token| token.to_string());

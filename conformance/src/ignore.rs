@@ -1,4 +1,4 @@
-//! Tests beside the suite that need a store: they are ignored, with the reason, where there is none.
+//! Tests outside the suite that need a store. Without the store they are ignored, with the reason.
 
 use std::{cell::RefCell, process::ExitCode};
 
@@ -8,15 +8,16 @@ use tokio::runtime::Builder;
 use crate::Unreachable;
 
 thread_local! {
-    /// Why the test that runs on this thread cannot go on.
+    /// Reason why the test on this thread cannot continue.
     static MISSING: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// What a test needs. `None` if it is missing: then the test returns, and is reported as ignored with the reason. Call this
-/// on the test's own thread, not in a task that the test spawns.
+/// Unwraps a prerequisite of a test. Returns `None` if it is missing. The test must then return,
+/// and is reported as ignored with the reason. Call this function on the test's own thread, not in
+/// a task that the test spawns.
 ///
 /// # Panics
-/// If it is missing, and `DLOCK_REQUIRE` names it: then the test fails.
+/// Fails the test if the prerequisite is missing and `DLOCK_REQUIRE` lists it.
 pub fn or_ignore<T>(found: Result<T, Unreachable>) -> Option<T> {
     let unreachable = match found {
         Ok(found) => return Some(found),
@@ -27,21 +28,22 @@ pub fn or_ignore<T>(found: Result<T, Unreachable>) -> Option<T> {
     None
 }
 
-/// The running test cannot go on for this reason. It returns next, and is reported as ignored. Call this on the test's own
-/// thread.
+/// Reports the running test as ignored, for this reason. The test must then return. Call this
+/// function on the test's own thread.
 pub fn ignore(reason: &str) {
     MISSING.set(Some(reason.to_owned()));
 }
 
-/// Runs these tests, with the command line of a test binary: filters, `--list`, `--test-threads`. [`tests!`](crate::tests)
-/// makes such lists.
+/// Runs tests with the command line of a test binary: filters, `--list`, `--test-threads`.
+/// [`tests!`](crate::tests) creates the lists of tests.
 pub fn run_tests(tests: impl IntoIterator<Item = Vec<Trial>>) -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), tests.into_iter().flatten().collect()).exit_code()
 }
 
-/// Makes tests of the functions that it names, for [`run_tests`]. Each is called as its module and function are. `async`
-/// functions run on a runtime of one thread; those that are marked `on 2 threads` on one of so many, and those marked `on
-/// no runtime` are not `async`. A function that is in no list is reported by the compiler as never used.
+/// Creates a list of tests for [`run_tests`] from the names of functions. The name of a test is the
+/// path of its module and function. An `async` function runs on a runtime with one thread. With
+/// `on 2 threads` it runs on a runtime with that number of threads, and with `on no runtime` the
+/// function is not `async`. The compiler reports a function that is in no list as never used.
 ///
 /// ```
 /// async fn a_free_lock_is_granted() {}
@@ -67,13 +69,13 @@ macro_rules! tests {
     (@run $test:ident on $count:literal threads) => { $crate::hidden::block_on(Some($count), $test()) };
 }
 
-/// What [`tests!`](crate::tests) calls in the crate that uses it.
+/// Functions that [`tests!`](crate::tests) calls in the crate that uses it.
 #[doc(hidden)]
 pub mod hidden {
     use super::*;
 
     pub fn test(path: &str, body: fn()) -> Trial {
-        // Without the name of the test binary, as Rust's own tests are called.
+        // Without the name of the test binary, like the names of Rust's own tests.
         let name = path.split_once("::").map_or(path, |(_, name)| name).to_owned();
         Trial::ignorable_test(name, move || {
             // The thread may have run other tests before.
@@ -111,7 +113,8 @@ mod tests {
 
     #[test]
     fn a_test_without_its_store_is_ignored_and_those_beside_it_count_as_they_end() {
-        // On one thread: what one test lacks must not stick to the next one. Silent, since it is no run of tests.
+        // One thread, because the missing prerequisite of one test must not affect the next test.
+        // No output, because this is not a run of the binary's own tests.
         let silent = Some("/dev/null".to_owned());
         let arguments = Arguments { test_threads: Some(1), logfile: silent, ..Arguments::default() };
         let ended =

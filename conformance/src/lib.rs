@@ -35,7 +35,7 @@
 //! it, some cases put a [`Proxy`] between a network driver and its server. After each case the store must be empty.
 //!
 //! For runs without a script there are a [history], which records what happens and checks rules, and a [simulation] of all
-//! troubles at once. A suite can be wrong too, so there are [stores with planted bugs](wrong) that it must catch.
+//! troubles at once. The crate `dlock-planted` tests the suite itself, with stores that have one bug each.
 
 mod arena;
 mod case;
@@ -46,21 +46,17 @@ pub mod history;
 mod ignore;
 mod in_process;
 mod network;
-pub mod peer;
 mod proxy;
 mod row;
 mod runner;
 pub mod simulation;
 mod steps;
-#[cfg(feature = "stores")]
-pub mod stores;
 mod suite;
 pub mod wrap;
-pub mod wrong;
 
 pub use arena::Arena;
 pub use crash::killable;
-pub use fixture::{Clock, Fixture, Unreachable};
+pub use fixture::{Clock, Fixture, REQUIRABLE, Unreachable};
 pub use ignore::{hidden, ignore, or_ignore, run_tests};
 pub use in_process::InProcess;
 pub use network::{Data, Network, Restart};

@@ -1,5 +1,5 @@
-//! A TCP proxy between a network client and its server that does what networks do: cuts, stalls, delays, delivers late,
-//! hangs up.
+//! A TCP proxy between a network client and its server. It injects the faults of networks: it cuts,
+//! stalls, delays, delivers late and hangs up.
 
 use std::{
     io,
@@ -22,19 +22,20 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// A TCP proxy on 127.0.0.1. Everything passes until a method changes that. Each method concerns all connections, also
-/// future ones, unless it says otherwise.
+/// A TCP proxy on 127.0.0.1. Everything passes until a method changes that. Unless it says
+/// otherwise, a method applies to all connections, including future ones.
 ///
-/// It belongs to the runtime in which it was made, and ends with it or when it is dropped.
+/// The proxy belongs to the runtime in which it was created. It ends with that runtime, or when it
+/// is dropped.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
-    line: watch::Sender<Traffic>,
+    traffic: watch::Sender<Traffic>,
     count: Arc<Count>,
     task: JoinHandle<()>,
 }
 
-/// What the clients have sent so far.
+/// Numbers of connections and bytes from the clients so far.
 #[derive(Debug, Default)]
 struct Count {
     connections: AtomicUsize,
@@ -42,125 +43,123 @@ struct Count {
     requested: AtomicUsize,
 }
 
-/// What becomes of bytes and connections.
+/// Treatment of connections and their bytes.
 #[derive(Clone, Copy, Debug)]
 struct Traffic {
-    /// Where new connections lead.
+    /// Target of new connections.
     server: SocketAddr,
     requests: Flow,
-    answers: Flow,
-    /// Number of the first connection whose requests are not held back. Connections are numbered from 1.
+    replies: Flow,
+    /// Number of the first connection whose requests are not held back. Connections are numbered
+    /// from 1.
     first_open: usize,
-    /// Counts the cuts. A connection ends when this number is no longer the one that it began with.
+    /// Number of cuts. A connection ends when this number differs from its value at the start of
+    /// the connection.
     cuts: u64,
     hangs_up: bool,
 }
 
-/// What becomes of the bytes of one direction.
+/// Treatment of the bytes of one direction.
 #[derive(Clone, Copy, Debug)]
 enum Flow {
-    Passes,
-    /// They arrive when the flow changes.
-    Stops,
-    Takes(Duration),
+    Open,
+    /// The bytes arrive when the flow changes.
+    Held,
+    Delayed(Duration),
 }
 
 impl Traffic {
     fn to(server: SocketAddr) -> Self {
-        Self {
-            server,
-            requests: Flow::Passes,
-            answers: Flow::Passes,
-            first_open: 0,
-            cuts: 0,
-            hangs_up: false,
-        }
+        Self { server, requests: Flow::Open, replies: Flow::Open, first_open: 0, cuts: 0, hangs_up: false }
     }
 }
 
 impl Proxy {
-    /// A proxy to this server.
+    /// Starts a proxy to this server.
     ///
     /// # Errors
-    /// When no port is free.
+    /// If no port is free.
     #[expect(
         clippy::disallowed_methods,
-        reason = "what accepts connections is a task, and ends with the proxy"
+        reason = "connections are accepted by a task, which ends with the proxy"
     )]
     pub async fn to(server: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let (line, count) = (watch::Sender::new(Traffic::to(server)), Arc::new(Count::default()));
-        let task = tokio::spawn(accept(listener, line.clone(), Arc::clone(&count)));
-        Ok(Self { address, line, count, task })
+        let (traffic, count) = (watch::Sender::new(Traffic::to(server)), Arc::new(Count::default()));
+        let task = tokio::spawn(accept(listener, traffic.clone(), Arc::clone(&count)));
+        Ok(Self { address, traffic, count, task })
     }
 
-    /// Where clients are to connect to.
+    /// Returns the address to which clients connect.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How many connections clients have made so far.
+    /// Returns the number of connections that clients have made so far.
     pub fn connections(&self) -> usize {
         self.count.connections.load(Relaxed)
     }
 
-    /// Number of bytes that clients have sent so far. Bytes that wait in a client's connection because the proxy holds
-    /// requests back are counted when they are delivered.
+    /// Returns the number of bytes that clients have sent so far. Bytes that wait in a client's
+    /// connection because the proxy holds requests back are counted when they are delivered.
     pub fn requested(&self) -> usize {
         self.count.requested.load(Relaxed)
     }
 
-    /// From now on everything passes. What was held back is delivered.
+    /// Lets everything pass from now on, and delivers what was held back.
     pub fn pass(&self) {
-        self.change(|line| *line = Traffic { cuts: line.cuts, ..Traffic::to(line.server) });
+        self.change(|traffic| *traffic = Traffic { cuts: traffic.cuts, ..Traffic::to(traffic.server) });
     }
 
-    /// From now on nothing passes, in either direction: the server seems to accept connections and to say nothing.
+    /// Holds back both directions from now on. The server seems to accept connections and to send
+    /// nothing.
     pub fn stall(&self) {
-        self.change(|line| (line.requests, line.answers) = (Flow::Stops, Flow::Stops));
+        self.change(|traffic| (traffic.requests, traffic.replies) = (Flow::Held, Flow::Held));
     }
 
-    /// From now on requests reach the server only when everything passes again, also if the client is gone by then.
+    /// Holds requests back from now on, until everything passes again. They are delivered then even
+    /// if the client has disconnected.
     pub fn hold_requests(&self) {
-        self.change(|line| line.requests = Flow::Stops);
+        self.change(|traffic| traffic.requests = Flow::Held);
     }
 
-    /// From now on the requests of all connections that are open now reach the server only when everything passes again, also
-    /// if the client has closed the connection by then. Later connections pass.
+    /// Holds back the requests of all connections that are open now, until everything passes again.
+    /// They are delivered then even if the client has closed the connection. Later connections
+    /// pass.
     pub fn hold_open_connections(&self) {
         let last = self.connections();
-        self.change(|line| (line.requests, line.first_open) = (Flow::Passes, last + 1));
+        self.change(|traffic| (traffic.requests, traffic.first_open) = (Flow::Open, last + 1));
     }
 
-    /// From now on the server acts, but its answers arrive only when everything passes again.
+    /// Holds replies back from now on, until everything passes again. Requests reach the server.
     pub fn hold_answers(&self) {
-        self.change(|line| line.answers = Flow::Stops);
+        self.change(|traffic| traffic.replies = Flow::Held);
     }
 
-    /// From now on everything arrives this much later, in each direction.
+    /// Delays both directions by `by` each from now on.
     pub fn delay(&self, by: Duration) {
-        self.change(|line| (line.requests, line.answers) = (Flow::Takes(by), Flow::Takes(by)));
+        self.change(|traffic| (traffic.requests, traffic.replies) = (Flow::Delayed(by), Flow::Delayed(by)));
     }
 
-    /// Breaks every connection, once. New ones are not concerned.
+    /// Breaks every open connection once. Later connections are not affected.
     pub fn cut(&self) {
-        self.change(|line| line.cuts += 1);
+        self.change(|traffic| traffic.cuts += 1);
     }
 
-    /// From now on new connections lead to this server, as after a change of an address or a name. Existing connections
-    /// stay.
+    /// Leads new connections to this server from now on, as after a change of an address or a name.
+    /// Open connections are not affected.
     pub fn lead_to(&self, server: SocketAddr) {
-        self.change(|line| line.server = server);
+        self.change(|traffic| traffic.server = server);
     }
 
-    /// Breaks every connection, and from now on each new one as soon as it is made.
+    /// Breaks every open connection, and from now on each new connection as soon as it is made.
     pub fn hang_up(&self) {
-        self.change(|line| (line.cuts, line.hangs_up) = (line.cuts + 1, true));
+        self.change(|traffic| (traffic.cuts, traffic.hangs_up) = (traffic.cuts + 1, true));
     }
 
     fn change(&self, change: impl FnOnce(&mut Traffic)) {
-        self.line.send_modify(change);
+        self.traffic.send_modify(change);
     }
 }
 
@@ -170,61 +169,65 @@ impl Drop for Proxy {
     }
 }
 
-async fn accept(listener: TcpListener, line: watch::Sender<Traffic>, count: Arc<Count>) {
-    // Dropped, and so ended, with this task.
+async fn accept(listener: TcpListener, traffic: watch::Sender<Traffic>, count: Arc<Count>) {
+    // Dropping the set with this task ends the connections.
     let mut connections = JoinSet::new();
     while let Ok((client, _)) = listener.accept().await {
         let number = count.connections.fetch_add(1, Relaxed) + 1;
         while connections.try_join_next().is_some() {}
-        connections.spawn(serve(client, number, line.subscribe(), Arc::clone(&count)));
+        connections.spawn(serve(client, number, traffic.subscribe(), Arc::clone(&count)));
     }
 }
 
-/// Passes bytes on until both sides have ended, or the connection is cut.
+/// Forwards bytes in both directions until both sides have ended, or the connection is cut.
 async fn serve(
     client: TcpStream,
     number: usize,
-    mut line: watch::Receiver<Traffic>,
+    mut traffic: watch::Receiver<Traffic>,
     count: Arc<Count>,
 ) -> io::Result<()> {
-    let Traffic { server, cuts, hangs_up, .. } = *line.borrow();
+    let Traffic { server, cuts, hangs_up, .. } = *traffic.borrow();
     if hangs_up {
         return Ok(());
     }
     let server = TcpStream::connect(server).await?;
-    // Otherwise the kernel would add delays of its own.
+    // Without this option the kernel would add delays of its own.
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
-    let held = |line: &Traffic| if number < line.first_open { Flow::Stops } else { line.requests };
-    let requested = |bytes: usize| {
+    let request_flow =
+        |traffic: &Traffic| if number < traffic.first_open { Flow::Held } else { traffic.requests };
+    let count_requested = |bytes: usize| {
         count.requested.fetch_add(bytes, Relaxed);
     };
-    let requests = pump(from_client, to_server, line.clone(), held, requested);
-    let answers = pump(from_server, to_client, line.clone(), |line| line.answers, |_| {});
+    let requests = pump(from_client, to_server, traffic.clone(), request_flow, count_requested);
+    let replies = pump(from_server, to_client, traffic.clone(), |traffic| traffic.replies, |_| {});
     tokio::select! {
-        _ = async { tokio::join!(requests, answers) } => {}
-        _ = line.wait_for(|line| line.cuts != cuts) => {}
+        _ = async { tokio::join!(requests, replies) } => {}
+        _ = traffic.wait_for(|traffic| traffic.cuts != cuts) => {}
     }
     Ok(())
 }
 
-/// Passes on what one side sends until it ends; what it sent before is delivered.
+/// Forwards the bytes of one side until that side ends. Bytes sent before the end are delivered.
 async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
-    mut line: watch::Receiver<Traffic>,
+    mut traffic: watch::Receiver<Traffic>,
     flow: impl Fn(&Traffic) -> Flow + Send + Sync,
-    seen: impl Fn(usize) + Send + Sync,
+    count_bytes: impl Fn(usize) + Send + Sync,
 ) -> io::Result<()> {
     let mut chunk = vec![0; 16 * 1024];
     loop {
         let count = from.read(&mut chunk).await?;
-        let came = Instant::now();
-        seen(count);
-        let now = line.wait_for(|line| !matches!(flow(line), Flow::Stops)).await.map(|line| flow(&line));
-        if let Ok(Flow::Takes(delay)) = now {
-            sleep_until(came + delay).await;
+        let arrived = Instant::now();
+        count_bytes(count);
+        let current = traffic
+            .wait_for(|traffic| !matches!(flow(traffic), Flow::Held))
+            .await
+            .map(|traffic| flow(&traffic));
+        if let Ok(Flow::Delayed(delay)) = current {
+            sleep_until(arrived + delay).await;
         }
         if count == 0 {
             return to.shutdown().await;

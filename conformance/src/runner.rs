@@ -1,4 +1,4 @@
-//! From the table of cases to trials, each of which ends by itself.
+//! Turns the table of cases into trials. Each trial ends by itself, even if its case hangs.
 
 use std::{
     any::Any,
@@ -18,106 +18,121 @@ use tokio::time::timeout;
 
 use crate::{
     Arena, Clock, Fixture, Row,
-    case::{Able, Case},
+    case::{Capabilities, Case},
     cases,
     steps::Steps,
 };
 
-/// The longest that a case may take on the paused clock. No case needs nearly as much.
+/// Limit of virtual time for a case on the paused clock. No case needs nearly as much.
 const PAUSED_LIMIT: Duration = Duration::from_secs(24 * 3600);
 
-/// How much longer than its limit a case on the wall's clock may take to fail by itself, before its thread is taken to be
-/// stuck.
+/// Extra time in which a case on the real clock may report its own timeout, before the runner
+/// concludes that the thread of the case is stuck.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// The suite ends at once when this many cases have left their threads behind. Such a thread may keep a core busy, so
-/// correct cases would become slow, and each would take its whole limit.
-const MOST_STUCK: usize = 3;
+/// Number of stuck cases after which no further case is started. The thread of a stuck case may
+/// keep a core busy, which would slow down correct cases until each of them reaches its limit.
+const MAX_STUCK: usize = 3;
 
-/// The cases of this process that have left a thread behind.
+/// Number of cases of this process whose threads are stuck.
 static STUCK: AtomicUsize = AtomicUsize::new(0);
 
-/// Every case in each of these rows; ignored, with the reason, if the store cannot do it.
+/// Returns a trial for every case in each of the rows. Cases that the store cannot run are ignored,
+/// with the reason in their names.
 ///
 /// # Panics
 /// If no client can connect.
 pub(crate) fn trials(prefix: &str, fixture: &Arc<dyn Fixture>, rows: &[Row]) -> Vec<Trial> {
-    let able = able(fixture.as_ref());
-    cases_in(rows.iter().copied(), &able)
-        .map(|(row, case)| trial(prefix, Arc::clone(fixture), &able, row, case))
+    let capabilities = capabilities(fixture.as_ref());
+    cases_in(rows.iter().copied(), &capabilities)
+        .map(|(row, case)| trial(prefix, Arc::clone(fixture), &capabilities, row, case))
         .collect()
 }
 
-/// The cases that [`run`](crate::run) would run against a store, each with its row, in order. [`judge`] runs one of them.
+/// Returns the cases that [`run`](crate::run) would run against a store, in order, each with its
+/// row. [`judge`] runs one of them.
 ///
 /// # Panics
-/// If no client can connect; inside of another runtime.
+/// If no client can connect, or if called inside another runtime.
 pub fn table(fixture: &dyn Fixture) -> Vec<(Row, Case)> {
-    let able = able(fixture);
-    cases_in(Row::all(), &able).filter(|(_, case)| case.missing(&able).is_none()).collect()
+    let capabilities = capabilities(fixture);
+    cases_in(Row::all(), &capabilities).filter(|(_, case)| case.missing(&capabilities).is_none()).collect()
 }
 
-fn cases_in(rows: impl Iterator<Item = Row>, able: &Able) -> impl Iterator<Item = (Row, Case)> {
+fn cases_in(
+    rows: impl Iterator<Item = Row>,
+    capabilities: &Capabilities,
+) -> impl Iterator<Item = (Row, Case)> {
     let of_row = move |row| {
-        cases::all().into_iter().filter(move |case| case.is_in(row, able)).map(move |case| (row, case))
+        cases::all()
+            .into_iter()
+            .filter(move |case| case.is_in(row, capabilities))
+            .map(move |case| (row, case))
     };
-    rows.filter(|row| able.has_row(*row)).flat_map(of_row)
+    rows.filter(|row| capabilities.has_row(*row)).flat_map(of_row)
 }
 
-fn able(fixture: &dyn Fixture) -> Able {
+fn capabilities(fixture: &dyn Fixture) -> Capabilities {
     block_on(Clock::Real, async {
-        let connecting = timeout(fixture.limit(), Able::of(fixture));
+        let connecting = timeout(fixture.limit(), Capabilities::of(fixture));
         connecting.await.unwrap_or_else(|_| panic!("connecting to {} does not end", fixture.name()))
     })
 }
 
-fn trial(prefix: &str, fixture: Arc<dyn Fixture>, able: &Able, row: Row, case: Case) -> Trial {
+fn trial(
+    prefix: &str,
+    fixture: Arc<dyn Fixture>,
+    capabilities: &Capabilities,
+    row: Row,
+    case: Case,
+) -> Trial {
     let name = format!("{prefix}{row}::{case}");
-    match case.missing(able) {
+    match case.missing(capabilities) {
         Some(reason) => Trial::test(format!("{name}: ignored, {reason}"), || Ok(())).with_ignored_flag(true),
         None => Trial::test(name, move || {
             let stuck = STUCK.load(Relaxed);
-            if stuck >= MOST_STUCK {
-                return Err(Failed::from(format!("not run, because {stuck} cases before it did not end")));
+            if stuck >= MAX_STUCK {
+                return Err(Failed::from(format!("not run, because {stuck} earlier cases did not end")));
             }
             judge(fixture, row, case).map_err(Failed::from)
         }),
     }
 }
 
-/// Runs one case of the table, as one of the trials of [`run`](crate::run) does: on a thread of its own, which has the case's name and
-/// is left behind if the case blocks it for ever.
+/// Runs one case of the table as [`run`](crate::run) does. The case has a thread of its own with
+/// the case's name. The thread is left behind if the case blocks it forever.
 ///
 /// # Errors
-/// What the case failed with. A case that takes longer than the [limit](Fixture::limit) of its fixture fails, too: the
-/// message then says which step it waits in.
+/// The message with which the case failed. A case that takes longer than the
+/// [limit](Fixture::limit) of its fixture fails too, and its message names the step in which it
+/// hangs.
 pub fn judge(fixture: Arc<dyn Fixture>, row: Row, case: Case) -> Result<(), String> {
-    /// Each running case holds a part of this. A case that must run alone waits until it gets all of it.
+    /// Each running case holds a read guard. A case that must run alone holds the write guard.
     static RUNNING: RwLock<()> = RwLock::new(());
-    let running = || RUNNING.read().unwrap_or_else(PoisonError::into_inner);
+    let read_guard = || RUNNING.read().unwrap_or_else(PoisonError::into_inner);
     let _alone = case.runs_alone().then(|| RUNNING.write().unwrap_or_else(PoisonError::into_inner));
-    let _beside = (!case.runs_alone()).then(running);
+    let _beside = (!case.runs_alone()).then(read_guard);
     let (steps, limit) = (Steps::default(), fixture.limit());
-    let patience = limit + if fixture.clock() == Clock::Paused { Duration::ZERO } else { GRACE };
+    let timeout_with_grace = limit + if fixture.clock() == Clock::Paused { Duration::ZERO } else { GRACE };
     let (report, reported) = mpsc::channel();
-    let theirs = steps.clone();
+    let steps_of_case = steps.clone();
     let work = move || {
-        let ran = catch_unwind(AssertUnwindSafe(|| run_case(fixture, row, case, &theirs)));
-        report.send(ran.map_err(|panic| words(&*panic))).ok();
+        let ran = catch_unwind(AssertUnwindSafe(|| run_case(fixture, row, case, &steps_of_case)));
+        report.send(ran.map_err(|panic| panic_message(&*panic))).ok();
     };
     let thread = thread::Builder::new().name(format!("{row}::{case}")).spawn(work);
-    thread.map_err(|error| format!("no thread for the case: {error}"))?;
-    wait_awake(&reported, patience).unwrap_or_else(|| {
+    thread.map_err(|error| format!("cannot start a thread for the case: {error}"))?;
+    wait_awake(&reported, timeout_with_grace).unwrap_or_else(|| {
         STUCK.fetch_add(1, Relaxed);
         Err(format!("did not end within {limit:?}, and blocks its thread or spins on it: {steps}"))
     })
 }
 
-/// Waits for a report, for `patience` at most. A virtual machine may stand still for seconds: of such a pause, no more than one
-/// step counts.
-fn wait_awake<T>(reports: &mpsc::Receiver<T>, patience: Duration) -> Option<T> {
+/// Waits at most `limit` for a report. A virtual machine may pause for seconds, so a pause counts
+/// as one step at most.
+fn wait_awake<T>(reports: &mpsc::Receiver<T>, limit: Duration) -> Option<T> {
     const STEP: Duration = Duration::from_millis(100);
-    let steps = patience.div_duration_f64(STEP).ceil() as u64;
+    let steps = limit.div_duration_f64(STEP).ceil() as u64;
     (0..steps).find_map(|_| reports.recv_timeout(STEP).ok())
 }
 
@@ -128,7 +143,7 @@ fn run_case(fixture: Arc<dyn Fixture>, row: Row, case: Case, steps: &Steps) {
         let arena = Arc::new(Arena::new(fixture, row, case.kind(), steps.clone()));
         let whole = async {
             case.run(Arc::clone(&arena)).await;
-            let arena = Arc::into_inner(arena).expect("a case keeps nothing of its arena");
+            let arena = Arc::into_inner(arena).expect("a case keeps no reference to its arena");
             arena.check_nothing_is_left().await;
         };
         let whole = std::pin::pin!(whole);
@@ -147,17 +162,17 @@ pub(crate) fn block_on<T>(clock: Clock, future: impl Future<Output = T>) -> T {
     builder.build().expect("a runtime can be built").block_on(future)
 }
 
-/// What a panic said.
-pub(crate) fn words(panic: &(dyn Any + Send)) -> String {
+/// Returns the message of a panic.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "panicked without a word".into())
+        .unwrap_or_else(|| "panicked without a message".into())
 }
 
-/// An error and its sources, in one line.
-pub(crate) fn told(error: &dyn Error) -> String {
+/// Formats an error and its sources in one line.
+pub(crate) fn error_chain(error: &dyn Error) -> String {
     match error.source() {
-        Some(source) => format!("{error}: {}", told(source)),
+        Some(source) => format!("{error}: {}", error_chain(source)),
         None => error.to_string(),
     }
 }

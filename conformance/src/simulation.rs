@@ -1,16 +1,18 @@
-//! A store under clients that do anything at any time, over lines that do anything wrong, in virtual time.
+//! A store under contenders with random behaviour, over connections with random faults, in virtual
+//! time.
 //!
-//! Some contenders of random kinds, on three clients, ask for two locks: they wait, try, give up, re-enter, hold too long,
-//! write with tokens that went stale. Meanwhile lines are cut, frozen and deaf, the process stalls, the machine is
-//! suspended, locks are broken. All of it follows from one seed, so a failure can be replayed. Works only with stores that
-//! wait for nothing but tokio's timers.
+//! Contenders of random kinds use three clients to request two locks. They wait, try, abandon
+//! acquisitions, re-enter, hold for too long, and write with stale tokens. At the same time
+//! connections are cut, frozen or lose replies, the process stalls, the machine is suspended, and
+//! locks are force-released. Everything follows from one seed, so a failure can be replayed. Works
+//! only with stores that wait for nothing but tokio's timers.
 //!
-//! [`simulate`] disturbs the lines between clients and one store. [`simulate_majority`] disturbs the lines inside of a
-//! RedLock: those from each client to each member.
+//! [`simulate`] disturbs the connections between the clients and one store. [`simulate_majority`]
+//! disturbs the connections inside a RedLock, from each client to each member.
 
 mod contender;
+mod fault;
 mod register;
-mod trouble;
 
 use std::{
     fmt,
@@ -41,45 +43,46 @@ use crate::{
 use contender::Contender;
 use register::Register;
 
-/// Long beside what a debug build needs, as the engine's other clock is not paused.
+/// Long compared with the time that a debug build needs, because the engine's other clock is not
+/// paused.
 const TTL: Duration = Duration::from_secs(30);
 
-/// The longest that a line stays frozen or cut.
-const LONGEST_TROUBLE: Duration = Duration::from_secs(75);
+/// Maximum time for which a connection stays frozen or cut.
+const LONGEST_FAULT: Duration = Duration::from_secs(75);
 
-/// The longest virtual time that a run may take. No run needs as much.
+/// Limit of virtual time for a run. No run needs as much.
 const LIMIT: Duration = Duration::from_secs(6 * 3600);
 
 const CLIENTS: usize = 3;
 const NAMES: [&str; 2] = ["a", "b"];
 
-/// The largest limit of a semaphore.
+/// Greatest limit of a semaphore.
 const PERMITS: u32 = 4;
 
-/// By how many thousandths a member's clock may run faster than a client's: RedLock allows for ten.
+/// Greatest drift of a member's clock, in thousandths faster than the client's. RedLock allows ten.
 const DRIFT: u32 = 9;
 
-/// The result of one run.
+/// Result of one run.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Report {
-    /// The seed of the run.
+    /// Seed of the run.
     pub seed: u64,
-    /// The rules that were violated.
+    /// Violations of the rules.
     pub violations: Vec<Violation>,
-    /// How much happened.
+    /// Numbers of events.
     pub counts: Counts,
-    /// Acquisitions that were dropped before they ended.
+    /// Number of acquisitions that were dropped before they ended.
     pub cancelled: usize,
-    /// Guards that an owner got by entering again.
+    /// Number of guards from re-entry.
     pub reentered: usize,
-    /// Holds that were turned into read holds.
+    /// Number of downgraded holds.
     pub downgraded: usize,
-    /// Holds that went on without a guard.
+    /// Number of detached holds.
     pub detached: usize,
-    /// Answers that were lost after the store acted.
+    /// Number of replies that were lost after the store had executed the request.
     pub lost_answers: usize,
-    /// Locks that were taken by force.
+    /// Number of locks that were force-released.
     pub broken: usize,
 }
 
@@ -90,20 +93,21 @@ impl fmt::Display for Report {
     }
 }
 
-/// What everybody in a run shares.
-struct World {
+/// State that all tasks of a run share.
+struct Run {
     history: History,
     clients: Vec<Client>,
     registers: [Register; NAMES.len()],
     tally: Tally,
-    /// Until when a member of a majority may keep its part of a hold that was handed over without it.
+    /// Time up to which a member of a majority may keep its part of a hold that was detached
+    /// without this member.
     parts_until: Mutex<Option<Moment>>,
 }
 
-/// A client, and its lines: one to the store, or one to each member.
+/// A client, with the switch of its connection to the store or to each member.
 struct Client {
     locks: Locks,
-    lines: Vec<Switch>,
+    switches: Vec<Switch>,
 }
 
 #[derive(Default)]
@@ -115,31 +119,33 @@ struct Tally {
     broken: AtomicUsize,
 }
 
-/// Runs the troubles and contenders that follow from `seed` on an empty store. Every fourth seed also takes locks by force.
+/// Runs the faults and contenders that follow from `seed` on an empty store. Every fourth seed also
+/// force-releases locks.
 ///
 /// # Panics
-/// If a contender panics, or if called inside of another runtime.
+/// If a contender panics, or if called inside another runtime.
 pub fn simulate(store: Store, seed: u64) -> Report {
-    run(seed, |dice| {
+    run_seed(seed, |dice| {
         let chaos = Chaos::new(dice.u64(..), TTL);
         let client = |_| {
-            let line = Switch::default();
-            let locks = Locks::new(line.wrap(chaos.wrap(store.clone())));
-            Client { locks, lines: vec![line] }
+            let switch = Switch::default();
+            let locks = Locks::new(switch.wrap(chaos.wrap(store.clone())));
+            Client { locks, switches: vec![switch] }
         };
         let clients = (0..CLIENTS).map(client).collect();
         (clients, vec![chaos], store)
     })
 }
 
-/// Runs what follows from `seed` on a RedLock of so many empty memory stores. Each client's line to each member misbehaves
-/// by itself. The members' clocks run faster than the clients', within what RedLock allows for. In half of the seeds the
-/// members keep no queues, like a mutex on Redis.
+/// Runs the faults and contenders that follow from `seed` on a RedLock of `members` empty memory
+/// stores. The connection from each client to each member misbehaves by itself. The members' clocks
+/// run faster than the clients' clocks, within the drift that RedLock allows. In half of the seeds
+/// the members keep no queues, like a mutex on Redis.
 ///
 /// # Panics
-/// If a contender panics, or if called inside of another runtime.
+/// If a contender panics, or if called inside another runtime.
 pub fn simulate_majority(members: usize, seed: u64) -> Report {
-    run(seed, |dice| {
+    run_seed(seed, |dice| {
         let queues = dice.bool();
         let members: Vec<_> = (0..members)
             .map(|_| {
@@ -150,24 +156,25 @@ pub fn simulate_majority(members: usize, seed: u64) -> Report {
         let majority = |members: Vec<Store>| RedLock::new(members).expect("independent members").into_store();
         let mut chaos = Vec::new();
         let mut client = |_| {
-            let lines: Vec<_> = members.iter().map(|_| Switch::default()).collect();
-            let wrapped = members.iter().zip(&lines).map(|(member, line)| {
-                let noise = Chaos::new(dice.u64(..), TTL);
-                let member = line.wrap(noise.wrap(member.clone()));
-                chaos.push(noise);
+            let switches: Vec<_> = members.iter().map(|_| Switch::default()).collect();
+            let wrapped = members.iter().zip(&switches).map(|(member, switch)| {
+                let chaos_of_member = Chaos::new(dice.u64(..), TTL);
+                let member = switch.wrap(chaos_of_member.wrap(member.clone()));
+                chaos.push(chaos_of_member);
                 member
             });
-            Client { locks: Locks::new(majority(wrapped.collect())), lines }
+            Client { locks: Locks::new(majority(wrapped.collect())), switches }
         };
         let clients = (0..CLIENTS).map(&mut client).collect();
         (clients, chaos, majority(members))
     })
 }
 
-/// Runs one seed. `make` draws the clients, the lines between them and the store, and the store to look into at the end.
-fn run(seed: u64, make: impl FnOnce(&mut Rng) -> (Vec<Client>, Vec<Chaos>, Store)) -> Report {
+/// Runs one seed. `make` draws the clients, their connections, and the store that is inspected at
+/// the end.
+fn run_seed(seed: u64, make: impl FnOnce(&mut Rng) -> (Vec<Client>, Vec<Chaos>, Store)) -> Report {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    // Makes the keepers' jitter follow from the seed.
+    // The keepers' jitter then follows from the seed.
     fastrand::seed(seed);
     let whole = async {
         pretend_clock();
@@ -179,7 +186,7 @@ fn run(seed: u64, make: impl FnOnce(&mut Rng) -> (Vec<Client>, Vec<Chaos>, Store
 }
 
 async fn play(clients: Vec<Client>, chaos: &[Chaos], store: &Store, mut dice: Rng, seed: u64) -> Report {
-    let world = Arc::new(World {
+    let run = Arc::new(Run {
         history: History::new(),
         clients,
         registers: Default::default(),
@@ -188,18 +195,18 @@ async fn play(clients: Vec<Client>, chaos: &[Chaos], store: &Store, mut dice: Rn
     });
     let mut contenders = JoinSet::new();
     for _ in 0..dice.usize(6..=10) {
-        contenders.spawn(Contender::new(Arc::clone(&world), dice.fork()).live());
+        contenders.spawn(Contender::new(Arc::clone(&run), dice.fork()).run_rounds());
     }
-    if timeout(LIMIT, go_on(&world, contenders, dice, seed)).await.is_err() {
-        world.history.note(Rule::Progress, format!("after {LIMIT:?} of virtual time"));
+    if timeout(LIMIT, run_to_the_end(&run, contenders, dice, seed)).await.is_err() {
+        run.history.note(Rule::Progress, format!("after {LIMIT:?} of virtual time"));
     } else {
-        let parts_until = world.parts_until.lock().expect("no contender panicked").take();
+        let parts_until = run.parts_until.lock().expect("no contender panicked").take();
         if let Some(until) = parts_until {
             sleep(until.remaining()).await;
         }
-        residue(&world, store).await;
+        check_residue(&run, store).await;
     }
-    let World { history, tally, .. } = &*world;
+    let Run { history, tally, .. } = &*run;
     Report {
         seed,
         violations: history.check(&Counts::default()),
@@ -213,38 +220,39 @@ async fn play(clients: Vec<Client>, chaos: &[Chaos], store: &Store, mut dice: Rn
     }
 }
 
-/// Runs until the last contender has gone and every client is closed.
-async fn go_on(world: &World, mut contenders: JoinSet<()>, dice: Rng, seed: u64) {
-    let all_gone = async {
-        while let Some(ended) = contenders.join_next().await {
-            ended.expect("a contender panicked");
+/// Runs until the last contender has ended and every client is closed.
+async fn run_to_the_end(run: &Run, mut contenders: JoinSet<()>, dice: Rng, seed: u64) {
+    let all_ended = async {
+        while let Some(result) = contenders.join_next().await {
+            result.expect("a contender panicked");
         }
     };
     tokio::select! {
         biased;
-        () = all_gone => {}
-        () = trouble::make(world, dice, seed.is_multiple_of(4)) => {}
+        () = all_ended => {}
+        () = fault::inject(run, dice, seed.is_multiple_of(4)) => {}
     }
-    for client in &world.clients {
-        client.lines.iter().for_each(Switch::connect);
+    for client in &run.clients {
+        client.switches.iter().for_each(Switch::connect);
         client.locks.close().await;
     }
 }
 
-async fn residue(world: &World, store: &Store) {
+async fn check_residue(run: &Run, store: &Store) {
     if let Some(inspect) = &store.inspect {
         let left = inspect.list("").await;
         if !left.as_ref().is_ok_and(Vec::is_empty) {
-            world.history.note(Rule::Residue, format!("in the store: {left:?}"));
+            run.history.note(Rule::Residue, format!("in the store: {left:?}"));
         }
     }
     let alive = Handle::current().metrics().num_alive_tasks();
     if alive > 0 {
-        world.history.note(Rule::Residue, format!("{alive} tasks"));
+        run.history.note(Rule::Residue, format!("{alive} tasks"));
     }
 }
 
-/// Whole milliseconds, as tokio's timers count them. So the result does not depend on when in a millisecond the run began.
-fn up_to(dice: &mut Rng, most: Duration) -> Duration {
-    Duration::from_millis(dice.u64(0..=u64::try_from(most.as_millis()).unwrap_or(u64::MAX)))
+/// Draws a duration of whole milliseconds, as tokio's timers count them, so that the result does
+/// not depend on the fraction of a millisecond at which the run began.
+fn up_to(dice: &mut Rng, longest: Duration) -> Duration {
+    Duration::from_millis(dice.u64(0..=u64::try_from(longest.as_millis()).unwrap_or(u64::MAX)))
 }

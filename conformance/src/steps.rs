@@ -1,5 +1,5 @@
-//! What a case is doing. If a case does not end, its message says which step it waits in, and the last answers to its
-//! claims.
+//! Records the open steps of a case and the last reply to each of its claims, for the message of a
+//! case that does not end.
 
 use std::{
     collections::BTreeMap,
@@ -17,23 +17,31 @@ use dlock_core::{
 
 use crate::wrap::wrap;
 
-/// The steps and the claims of one case. Clones show the same.
+/// The steps and the claims of one case. Clones share one log.
 #[derive(Clone, Default)]
 pub(crate) struct Steps(Arc<Mutex<Log>>);
 
 #[derive(Default)]
 struct Log {
-    /// The number of the next entry of either map.
-    next: u64,
-    /// The steps that have begun and not ended.
+    /// Number of the last entry, in either map.
+    last_number: u64,
+    /// Steps that have begun and not ended.
     open: BTreeMap<u64, String>,
-    /// The claims that their keepers have, and what each was told last.
-    claims: BTreeMap<u64, (String, String)>,
+    /// Claims that exist, by number.
+    claims: BTreeMap<u64, ClaimEntry>,
     /// The step that ended last.
-    ended: Option<String>,
+    last_ended: Option<String>,
 }
 
-/// A step that has begun. It ends when this is dropped.
+/// A claim as the message shows it.
+struct ClaimEntry {
+    /// Kind and name of its lock.
+    lock: String,
+    /// State of its last call.
+    last_call: String,
+}
+
+/// An open step. Dropping it ends the step.
 pub(crate) struct Step {
     steps: Steps,
     number: u64,
@@ -44,15 +52,15 @@ impl Steps {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a step begins, and where in the code.
-    pub(crate) fn begin(&self, what: &str, at: &Location<'_>) -> Step {
+    /// Begins a step, and records its place in the code.
+    pub(crate) fn begin(&self, description: &str, at: &Location<'_>) -> Step {
         let mut log = self.log();
-        let number = log.number();
-        log.open.insert(number, format!("\"{what}\" ({}:{})", at.file(), at.line()));
+        let number = log.next_number();
+        log.open.insert(number, format!("\"{description}\" ({}:{})", at.file(), at.line()));
         Step { steps: self.clone(), number }
     }
 
-    /// The store, whose claims note each call and each answer.
+    /// Wraps a store so that its claims record each call and each reply.
     pub(crate) fn watch(&self, store: Store) -> Store {
         let steps = self.clone();
         wrap(store, move |claim, request| Box::new(Watched::new(steps.clone(), claim, &request)))
@@ -60,25 +68,25 @@ impl Steps {
 }
 
 impl Log {
-    fn number(&mut self) -> u64 {
-        self.next += 1;
-        self.next
+    fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
     }
 }
 
 impl fmt::Display for Steps {
-    /// As the end of a sentence: `it waits in …`.
+    /// Formats the steps as the end of a sentence: `it waits in …`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let log = self.log();
         let open: Vec<_> = log.open.values().map(String::as_str).collect();
-        match (open.as_slice(), &log.ended) {
-            ([], None) => write!(f, "it has not come to its first step")?,
-            ([], Some(ended)) => write!(f, "it waits after {ended}")?,
+        match (open.as_slice(), &log.last_ended) {
+            ([], None) => write!(f, "it has not reached its first step")?,
+            ([], Some(last_ended)) => write!(f, "it waits after {last_ended}")?,
             (open, _) => write!(f, "it waits in {}", open.join(", and in "))?,
         }
         // More entries would not help the reader.
-        for (claim, told) in log.claims.values().take(10) {
-            write!(f, "; claim for {claim}: {told}")?;
+        for ClaimEntry { lock, last_call } in log.claims.values().take(10) {
+            write!(f, "; claim for {lock}: {last_call}")?;
         }
         Ok(())
     }
@@ -87,11 +95,11 @@ impl fmt::Display for Steps {
 impl Drop for Step {
     fn drop(&mut self) {
         let mut log = self.steps.log();
-        log.ended = log.open.remove(&self.number);
+        log.last_ended = log.open.remove(&self.number);
     }
 }
 
-/// A claim that notes each call and each answer.
+/// A claim that records each call and each reply.
 struct Watched {
     steps: Steps,
     number: u64,
@@ -101,46 +109,46 @@ struct Watched {
 impl Watched {
     fn new(steps: Steps, claim: Box<dyn Claim>, request: &Request) -> Self {
         let mut log = steps.log();
-        let number = log.number();
-        let about = format!("{} `{}`", request.kind, request.name);
-        log.claims.insert(number, (about, "it has not asked yet".to_owned()));
+        let number = log.next_number();
+        let lock = format!("{} `{}`", request.kind, request.name);
+        log.claims.insert(number, ClaimEntry { lock, last_call: "no request yet".to_owned() });
         drop(log);
         Self { steps, number, claim }
     }
 
-    fn note(&self, told: impl FnOnce() -> String) {
-        if let Some((_, note)) = self.steps.log().claims.get_mut(&self.number) {
-            *note = told();
+    fn record(&self, last_call: impl FnOnce() -> String) {
+        if let Some(entry) = self.steps.log().claims.get_mut(&self.number) {
+            entry.last_call = last_call();
         }
     }
 }
 
-/// Makes a call; notes that it is under way, and then what it was answered.
-macro_rules! noted {
+/// Makes a call. Records that the call is in flight, and then its reply.
+macro_rules! recorded {
     ($self:ident.$method:ident($($argument:ident),*)) => {{
-        $self.note(|| concat!("`", stringify!($method), "` does not return").to_owned());
-        let answer = $self.claim.$method($($argument),*).await;
-        $self.note(|| format!(concat!("the last answer to `", stringify!($method), "` was {:?}"), answer));
-        answer
+        $self.record(|| concat!("`", stringify!($method), "` does not return").to_owned());
+        let reply = $self.claim.$method($($argument),*).await;
+        $self.record(|| format!(concat!("the last reply to `", stringify!($method), "` was {:?}"), reply));
+        reply
     }};
 }
 
 #[async_trait]
 impl Claim for Watched {
     async fn attempt(&mut self) -> Result<Attempt> {
-        noted!(self.attempt())
+        recorded!(self.attempt())
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        noted!(self.renew())
+        recorded!(self.renew())
     }
 
     async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
-        noted!(self.detach(lasting, ticket))
+        recorded!(self.detach(lasting, ticket))
     }
 
     async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
-        noted!(self.resume(ticket))
+        recorded!(self.resume(ticket))
     }
 
     fn locator(&self) -> Option<Arc<str>> {
@@ -148,7 +156,7 @@ impl Claim for Watched {
     }
 
     async fn release(&mut self) -> Result<Release> {
-        noted!(self.release())
+        recorded!(self.release())
     }
 
     async fn changed(&mut self) {

@@ -23,24 +23,24 @@ pub use fast_clock::fast_clock;
 pub use queueless::queueless;
 pub use switch::{Kill, Switch};
 
-/// A way to misbehave within the driver contract: every case passes all the same.
+/// A way to misbehave within the driver contract. Every case must still pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Habit {
-    /// Hints never come: messages are lost, watches drop.
+    /// No hint arrives, as with lost messages and disconnected watches.
     Deaf,
-    /// Hints come without end and without cause.
+    /// Hints arrive without end and without a cause.
     Chatty,
-    /// Every answer takes its time.
+    /// Every reply is slow.
     Slow,
-    /// Answers are lost after the store acted.
+    /// Replies are lost after the store has executed the request.
     Flaky,
 }
 
 impl Habit {
-    /// All of them.
+    /// All habits.
     pub const ALL: [Self; 4] = [Self::Deaf, Self::Chatty, Self::Slow, Self::Flaky];
 
-    /// The store with this habit.
+    /// Wraps a store so that it has this habit.
     pub fn wrap(self, store: Store) -> Store {
         wrap(store, move |claim, request| match self {
             Self::Deaf => Box::new(deaf::Deaf(claim)),
@@ -52,7 +52,7 @@ impl Habit {
 }
 
 impl fmt::Display for Habit {
-    /// Its name in lower case, with which the names of trials begin.
+    /// Formats the habit in lower case, as the names of trials begin.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Deaf => "deaf",
@@ -63,8 +63,8 @@ impl fmt::Display for Habit {
     }
 }
 
-/// A store whose claims are wrapped; its other abilities are as they were. A request for several locks in one step goes through
-/// the wrapper as the attempt of one claim.
+/// Wraps the claims of a store. Its other capabilities are unchanged. A request for several locks
+/// in one step passes through `wrapper` as the attempt of one claim.
 pub fn wrap(
     store: Store,
     wrapper: impl Fn(Box<dyn Claim>, Request) -> Box<dyn Claim> + Send + Sync + 'static,

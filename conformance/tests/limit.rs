@@ -1,4 +1,5 @@
-//! A case that hangs fails, in whatever way its driver hangs. The message says where the case hangs.
+//! A case whose driver hangs fails, whether the driver waits, blocks or spins. The message names
+//! the step.
 
 use std::{
     future::pending,
@@ -18,14 +19,14 @@ use dlock_core::{
     memory::MemoryBackend,
 };
 
-/// How the first attempt of a claim hangs.
+/// Way in which the attempts of a claim hang.
 #[derive(Clone)]
 enum Hang {
     /// The future of the attempt is never ready.
     Pending,
     /// The attempt blocks its thread until the sender is dropped.
     Blocks(Arc<Mutex<mpsc::Receiver<()>>>),
-    /// The attempt keeps its thread busy until this is true.
+    /// The attempt spins on its thread until this is true.
     Spins(Arc<AtomicBool>),
 }
 
@@ -62,7 +63,7 @@ impl Claim for HangingClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
         match &self.1 {
             Hang::Pending => pending().await,
-            Hang::Blocks(until) => drop(until.lock().expect("nobody panics").recv()),
+            Hang::Blocks(receiver) => drop(receiver.lock().expect("the other threads do not panic").recv()),
             Hang::Spins(over) => {
                 while !over.load(Relaxed) {
                     std::hint::spin_loop();
@@ -85,7 +86,7 @@ impl Claim for HangingClaim {
     }
 }
 
-/// The message of a case that takes a lock and sets no limit to the wait.
+/// Returns the message of a case that takes a lock without a wait limit.
 fn message(hang: Hang, clock: Clock) -> String {
     let case = cases::all()
         .into_iter()
@@ -94,32 +95,32 @@ fn message(hang: Hang, clock: Clock) -> String {
         .expect_err("a case passed on a store that never answers")
 }
 
-fn names_the_step(message: &str) {
-    for word in ["did not end within", "claim for mutex `case-", "`attempt` does not return"] {
-        assert!(message.contains(word), "the message does not say `{word}`: {message}");
+fn assert_names_the_step(message: &str) {
+    for text in ["did not end within", "claim for mutex `case-", "`attempt` does not return"] {
+        assert!(message.contains(text), "the message does not contain `{text}`: {message}");
     }
 }
 
 #[test]
 fn a_case_whose_store_never_answers_fails_and_names_the_call() {
     for clock in [Clock::Paused, Clock::Real] {
-        names_the_step(&message(Hang::Pending, clock));
+        assert_names_the_step(&message(Hang::Pending, clock));
     }
 }
 
 #[test]
 fn a_case_whose_thread_is_blocked_fails_and_names_the_call() {
     for clock in [Clock::Paused, Clock::Real] {
-        let (over, until) = mpsc::channel();
-        names_the_step(&message(Hang::Blocks(Arc::new(Mutex::new(until))), clock));
-        drop(over);
+        let (sender, receiver) = mpsc::channel();
+        assert_names_the_step(&message(Hang::Blocks(Arc::new(Mutex::new(receiver))), clock));
+        drop(sender);
     }
 }
 
 #[test]
 fn a_case_whose_thread_spins_fails_and_names_the_call() {
     let over = Arc::new(AtomicBool::new(false));
-    names_the_step(&message(Hang::Spins(Arc::clone(&over)), Clock::Paused));
+    assert_names_the_step(&message(Hang::Spins(Arc::clone(&over)), Clock::Paused));
     over.store(true, Relaxed);
 }
 
@@ -127,15 +128,15 @@ fn a_case_whose_thread_spins_fails_and_names_the_call() {
 fn a_step_that_takes_too_long_is_named_with_its_line_of_code() {
     let case =
         cases::all().into_iter().find(|case| case.to_string() == "close::closing_waits_for_what_is_held");
-    let told = judge(
+    let result = judge(
         Arc::new(Hanging(Hang::Pending, Clock::Paused)),
         Row::Plain,
         case.expect("the case is in the table"),
     );
-    let told = told.expect_err("a case passed on a store that never answers");
+    let message = result.expect_err("a case passed on a store that never answers");
     assert!(
-        told.contains("nobody holds it") && told.contains("cases/close.rs:"),
-        "the outer step is not named: {told}"
+        message.contains("nobody holds it") && message.contains("cases/close.rs:"),
+        "the outer step is not named: {message}"
     );
-    assert!(told.contains("take the lock as mutex"), "the inner step is not named: {told}");
+    assert!(message.contains("take the lock as mutex"), "the inner step is not named: {message}");
 }

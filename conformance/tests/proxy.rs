@@ -1,4 +1,4 @@
-//! Each fault of the proxy does to a connection what the name of the fault says, and nothing else.
+//! Each fault of the proxy has the effect that its name describes, and no other.
 
 use std::{
     io,
@@ -19,12 +19,12 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// Long enough for anything that the proxy does not hold back.
-const AMPLE: Duration = Duration::from_secs(20);
-/// How long a test waits to see that something does not happen.
-const MOMENT: Duration = Duration::from_millis(100);
+/// Timeout for events that the proxy does not hold back.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// Time without data after which a connection counts as silent.
+const QUIET_PERIOD: Duration = Duration::from_millis(100);
 
-/// A proxy to a server that sends back every byte. The server ends when the set is dropped.
+/// Starts a proxy to a server that returns every byte. Dropping the set stops the server.
 async fn echo() -> (Proxy, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let address = listener.local_addr().expect("it is bound");
@@ -45,18 +45,18 @@ async fn connect(proxy: &Proxy) -> TcpStream {
     TcpStream::connect(proxy.address()).await.expect("the proxy listens")
 }
 
-/// The next byte, or `None` at the end of the connection, whether closed or broken.
+/// Returns the next byte, or `None` if the connection is closed or broken.
 async fn next(stream: &mut TcpStream) -> Option<u8> {
     let mut byte = [0];
-    let read = timeout(AMPLE, stream.read(&mut byte)).await.expect("the connection hangs");
-    read.ok().filter(|count| *count == 1).map(|_| byte[0])
+    let result = timeout(TIMEOUT, stream.read(&mut byte)).await.expect("the connection hangs");
+    result.ok().filter(|count| *count == 1).map(|_| byte[0])
 }
 
 async fn is_silent(stream: &mut TcpStream) -> bool {
-    timeout(MOMENT, stream.read(&mut [0])).await.is_err()
+    timeout(QUIET_PERIOD, stream.read(&mut [0])).await.is_err()
 }
 
-async fn say(stream: &mut TcpStream, byte: u8) -> io::Result<()> {
+async fn send(stream: &mut TcpStream, byte: u8) -> io::Result<()> {
     stream.write_all(&[byte]).await
 }
 
@@ -65,10 +65,10 @@ async fn bytes_that_the_proxy_holds_back_are_delivered_later() {
     let (proxy, _server) = echo().await;
     for hold in [Proxy::stall, Proxy::hold_requests, Proxy::hold_answers] {
         let mut stream = connect(&proxy).await;
-        say(&mut stream, 1).await.expect("connected");
-        assert_eq!(next(&mut stream).await, Some(1), "the proxy held back a byte before it was told to");
+        send(&mut stream, 1).await.expect("connected");
+        assert_eq!(next(&mut stream).await, Some(1), "the proxy held back a byte without a fault");
         hold(&proxy);
-        say(&mut stream, 2).await.expect("still connected");
+        send(&mut stream, 2).await.expect("still connected");
         assert!(is_silent(&mut stream).await, "a byte passed that the proxy was to hold back");
         proxy.pass();
         assert_eq!(next(&mut stream).await, Some(2), "a byte that was held back is lost");
@@ -79,18 +79,18 @@ async fn bytes_that_the_proxy_holds_back_are_delivered_later() {
 async fn a_cut_ends_the_open_connections_and_no_later_ones() {
     let (proxy, _server) = echo().await;
     let mut stream = connect(&proxy).await;
-    say(&mut stream, 1).await.expect("connected");
+    send(&mut stream, 1).await.expect("connected");
     assert_eq!(next(&mut stream).await, Some(1));
     proxy.cut();
-    assert_eq!(next(&mut stream).await, None, "the connection goes on after the cut");
+    assert_eq!(next(&mut stream).await, None, "the connection still works after the cut");
     let mut stream = connect(&proxy).await;
-    say(&mut stream, 2).await.expect("connected");
+    send(&mut stream, 2).await.expect("connected");
     assert_eq!(next(&mut stream).await, Some(2), "a new connection is cut too");
     assert_eq!(proxy.connections(), 2);
 }
 
 #[tokio::test]
-async fn a_proxy_that_hangs_up_does_so_until_it_is_told_to_pass() {
+async fn a_proxy_hangs_up_until_pass_is_called() {
     let (proxy, _server) = echo().await;
     proxy.hang_up();
     for _ in 0..3 {
@@ -99,7 +99,7 @@ async fn a_proxy_that_hangs_up_does_so_until_it_is_told_to_pass() {
     }
     proxy.pass();
     let mut stream = connect(&proxy).await;
-    say(&mut stream, 1).await.expect("connected");
+    send(&mut stream, 1).await.expect("connected");
     assert_eq!(next(&mut stream).await, Some(1), "the proxy still hangs up");
 }
 
@@ -107,20 +107,20 @@ async fn a_proxy_that_hangs_up_does_so_until_it_is_told_to_pass() {
 async fn a_delay_holds_up_requests_and_answers() {
     let (proxy, _server) = echo().await;
     let mut stream = connect(&proxy).await;
-    proxy.delay(MOMENT);
+    proxy.delay(QUIET_PERIOD);
     let began = Instant::now();
-    say(&mut stream, 1).await.expect("connected");
+    send(&mut stream, 1).await.expect("connected");
     assert_eq!(next(&mut stream).await, Some(1));
-    assert!(began.elapsed() >= MOMENT * 2, "there and back took {:?}", began.elapsed());
+    assert!(began.elapsed() >= QUIET_PERIOD * 2, "the round trip took {:?}", began.elapsed());
 }
 
 #[tokio::test]
-async fn a_request_that_is_held_back_reaches_the_server_after_its_client_is_gone() {
+async fn a_request_that_is_held_back_reaches_the_server_after_its_client_has_disconnected() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let proxy = Proxy::to(listener.local_addr().expect("it is bound")).await.expect("a port is free");
     proxy.hold_requests();
     let mut stream = connect(&proxy).await;
-    say(&mut stream, 7).await.expect("connected");
+    send(&mut stream, 7).await.expect("connected");
     let (mut server, _) = listener.accept().await.expect("the proxy connects");
     assert!(is_silent(&mut server).await, "a byte passed that the proxy was to hold back");
     drop(stream);
@@ -130,24 +130,25 @@ async fn a_request_that_is_held_back_reaches_the_server_after_its_client_is_gone
 
 #[tokio::test]
 async fn after_lead_to_new_connections_reach_the_other_server() {
-    let ((proxy, _server), (other, heard, _other)) = (echo().await, counting().await);
+    let ((proxy, _server), (other, received, _other)) = (echo().await, counting().await);
     let mut before = connect(&proxy).await;
-    say(&mut before, 1).await.expect("connected");
+    send(&mut before, 1).await.expect("connected");
     assert_eq!(next(&mut before).await, Some(1));
     proxy.lead_to(other);
-    say(&mut before, 2).await.expect("still connected");
+    send(&mut before, 2).await.expect("still connected");
     assert_eq!(next(&mut before).await, Some(2), "a connection that was open is moved");
     proxy.pass();
     let mut after = connect(&proxy).await;
-    say(&mut after, 3).await.expect("connected");
-    until("a byte reaches the other server", || heard.load(SeqCst) == 1).await;
+    send(&mut after, 3).await.expect("connected");
+    until("a byte reaches the other server", || received.load(SeqCst) == 1).await;
 }
 
-/// A server that counts the bytes it receives, and never ends a connection. The server ends when the set is dropped.
+/// Starts a server that counts the received bytes, and never ends a connection. Dropping the set
+/// stops the server.
 async fn counting() -> (SocketAddr, Arc<AtomicUsize>, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
-    let (address, heard) = (listener.local_addr().expect("it is bound"), Arc::new(AtomicUsize::new(0)));
-    let (mut server, counter) = (JoinSet::new(), Arc::clone(&heard));
+    let (address, received) = (listener.local_addr().expect("it is bound"), Arc::new(AtomicUsize::new(0)));
+    let (mut server, counter) = (JoinSet::new(), Arc::clone(&received));
     server.spawn(async move {
         let mut connections = JoinSet::new();
         while let Ok((mut stream, _)) = listener.accept().await {
@@ -159,11 +160,12 @@ async fn counting() -> (SocketAddr, Arc<AtomicUsize>, JoinSet<()>) {
             });
         }
     });
-    (address, heard, server)
+    (address, received, server)
 }
 
-/// Sends heartbeats for ever: to one server until the connection breaks, then to the next. Counts its connections.
-async fn beat(servers: Vec<SocketAddr>, connected: Arc<AtomicUsize>) {
+/// Sends heartbeats to one server until the connection breaks, then to the next, without end.
+/// Counts the connections.
+async fn send_heartbeats(servers: Vec<SocketAddr>, connected: Arc<AtomicUsize>) {
     loop {
         for server in &servers {
             let Ok(mut stream) = TcpStream::connect(server).await else { continue };
@@ -175,33 +177,35 @@ async fn beat(servers: Vec<SocketAddr>, connected: Arc<AtomicUsize>) {
     }
 }
 
-async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let asking = async {
-        while !is_so() {
+/// Waits until the condition is true.
+async fn until(event: &str, mut condition: impl FnMut() -> bool) {
+    let checks = async {
+        while !condition() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(AMPLE, asking).await.unwrap_or_else(|_| panic!("this never happened: {what}"));
+    timeout(TIMEOUT, checks).await.unwrap_or_else(|_| panic!("this never happened: {event}"));
 }
 
 #[tokio::test]
 async fn a_client_that_was_killed_reaches_none_of_its_servers_however_it_tries() {
-    let ((first, heard, _server), (second, also_heard, _other)) = (counting().await, counting().await);
+    let ((first, received, _server), (second, received_by_other, _other)) =
+        (counting().await, counting().await);
     let (connected, mut client) = (Arc::new(AtomicUsize::new(0)), JoinSet::new());
     let counter = Arc::clone(&connected);
     let (_store, kill) = killable(&[first, second], async |proxies| {
-        client.spawn(beat(proxies, counter));
+        client.spawn(send_heartbeats(proxies, counter));
         Ok(MemoryBackend::new().into_store())
     })
     .await
     .expect("the client connects");
-    until("a heartbeat arrives", || heard.load(SeqCst) > 0).await;
+    until("a heartbeat arrives", || received.load(SeqCst) > 0).await;
     kill();
     let before = connected.load(SeqCst);
     until("the killed client connects again", || connected.load(SeqCst) > before + 2).await;
-    // The heartbeats that were on the way at the kill have arrived by now.
-    let last = heard.load(SeqCst);
-    until("the killed client goes on connecting", || connected.load(SeqCst) > before + 50).await;
-    assert_eq!(heard.load(SeqCst), last, "heartbeats of the killed client still arrive");
-    assert_eq!(also_heard.load(SeqCst), 0, "the killed client reached the other server");
+    // Heartbeats that were in transit at the kill have arrived by now.
+    let before_more = received.load(SeqCst);
+    until("the killed client continues to connect", || connected.load(SeqCst) > before + 50).await;
+    assert_eq!(received.load(SeqCst), before_more, "heartbeats of the killed client still arrive");
+    assert_eq!(received_by_other.load(SeqCst), 0, "the killed client reached the other server");
 }

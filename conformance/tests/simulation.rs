@@ -1,5 +1,7 @@
-//! Runs the simulation: a thousand seeds on the memory store, two thousand on a RedLock of three members, and two thousand on
-//! one of five. `DLOCK_SEED=n` runs only that seed. `DLOCK_SEEDS=n` sets how many seeds run on each RedLock.
+//! The simulation, with 1,000 seeds on the memory store and 2,000 on RedLocks of three and five
+//! members.
+//!
+//! `DLOCK_SEED=n` runs only that seed. `DLOCK_SEEDS=n` sets the number of seeds for each RedLock.
 
 use std::thread;
 
@@ -16,7 +18,7 @@ fn on_memory(seed: u64) -> Report {
     report
 }
 
-/// The reports of this many seeds, or of the one that `DLOCK_SEED` names.
+/// Returns the reports of this number of seeds, or of the seed in `DLOCK_SEED`.
 fn all(seeds: u64, simulate: impl Fn(u64) -> Report + Copy + Send) -> Vec<Report> {
     if let Ok(seed) = std::env::var("DLOCK_SEED") {
         return vec![simulate(seed.parse().expect("DLOCK_SEED is a number"))];
@@ -39,7 +41,7 @@ fn a_thousand_seeds_keep_every_rule() {
         return println!("{report:?}");
     }
     let sum = |count: fn(&Report) -> usize| reports.iter().map(count).sum::<usize>();
-    for (least, what, happened) in [
+    for (least, event, count) in [
         (10_000, "grants", sum(|report| report.counts.grants)),
         (1000, "losses", sum(|report| report.counts.losses)),
         (500, "shared reads", sum(|report| report.counts.shared_reads)),
@@ -53,8 +55,8 @@ fn a_thousand_seeds_keep_every_rule() {
         (5000, "lost answers", sum(|report| report.lost_answers)),
         (100, "broken locks", sum(|report| report.broken)),
     ] {
-        println!("{happened} {what}");
-        assert!(happened >= least, "too few {what} to prove anything: {happened}, and {least} are needed");
+        println!("{count} {event}");
+        assert!(count >= least, "too few {event} to prove anything: {count}, and {least} are needed");
     }
 }
 
@@ -63,7 +65,7 @@ fn majority(members: usize) {
     let seeds =
         std::env::var("DLOCK_SEEDS").ok().map_or(MAJORITY_SEEDS, |seeds| seeds.parse().expect("a number"));
     let reports = all(seeds, |seed| simulate_majority(members, seed));
-    let bad: Vec<_> = reports.iter().filter(|report| !report.violations.is_empty()).collect();
+    let failed: Vec<_> = reports.iter().filter(|report| !report.violations.is_empty()).collect();
     let sum = |count: fn(&Report) -> usize| reports.iter().map(count).sum::<usize>();
     println!(
         "of {members}: {} seeds, {} grants, {} losses, {} shared reads, {} detached, {} lost answers, {} broken",
@@ -75,11 +77,11 @@ fn majority(members: usize) {
         sum(|report| report.lost_answers),
         sum(|report| report.broken),
     );
-    let shown: String = bad.iter().take(5).map(ToString::to_string).collect();
+    let examples: String = failed.iter().take(5).map(ToString::to_string).collect();
     assert!(
-        bad.is_empty(),
-        "{} of {} seeds break a rule; replay one with DLOCK_SEED:\n{shown}",
-        bad.len(),
+        failed.is_empty(),
+        "{} of {} seeds break a rule; replay one with DLOCK_SEED:\n{examples}",
+        failed.len(),
         reports.len()
     );
     let grants = sum(|report| report.counts.grants);

@@ -1,6 +1,6 @@
-//! A test binary with several suites: which suites it starts, and what it reports for a suite whose store is not there.
+//! A test binary with several suites starts only the selected ones, and reports unavailable stores.
 //!
-//! Each trial runs this binary again, as a test binary with three suites.
+//! Each trial runs this binary again, as a test binary with four suites.
 
 use std::{
     env,
@@ -12,13 +12,13 @@ use dlock_conformance::{Fixture, InProcess, Row, Suite, Unreachable, run_suites,
 use dlock_core::{Error, Result, driver::Store, memory::MemoryBackend};
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// If this variable is set, this binary is a test binary with several suites.
+/// Environment variable that makes this binary one with several suites.
 const SUITES: &str = "DLOCK_TEST_SUITES";
 
-/// A case that every store has.
+/// A case that runs on every store.
 const CASE: &str = "plain::mutex::a_free_lock_is_granted";
 
-/// A store that answers, but refuses every client.
+/// A store that is available, but refuses every client.
 struct Closed;
 
 #[async_trait]
@@ -45,22 +45,22 @@ fn several() -> ExitCode {
     ])
 }
 
-/// Runs this binary as one with several suites, with these arguments, and with `required` and `suites` in `DLOCK_REQUIRE` and
-/// `DLOCK_SUITES`. Returns all that it printed, and whether it succeeded.
-fn ran(arguments: &[&str], required: &str, suites: Option<&str>) -> std::io::Result<(String, bool)> {
+/// Runs this binary with several suites. `required` and `suites` are the values of `DLOCK_REQUIRE`
+/// and `DLOCK_SUITES`. Returns its output, and whether it succeeded.
+fn run(arguments: &[&str], required: &str, suites: Option<&str>) -> std::io::Result<(String, bool)> {
     let mut command = Command::new(env::current_exe()?);
     command.args(arguments).env(SUITES, "1").env("DLOCK_REQUIRE", required).env_remove("DLOCK_SUITES");
     command.envs(suites.map(|suites| ("DLOCK_SUITES", suites)));
     let Output { status, stdout, stderr } = command.output()?;
-    let said = [stdout, stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-    Ok((said, status.success()))
+    let output = [stdout, stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    Ok((output, status.success()))
 }
 
 fn a_store_that_is_not_there_is_ignored_with_the_reason() -> std::result::Result<(), Failed> {
     for arguments in [vec!["gone"], vec!["gone::plain::mutex"], vec!["--exact", &format!("gone::{CASE}")]] {
-        let (said, passed) = ran(&arguments, "redis", None)?;
-        assert!(passed && said.contains("gone: ignored, nobody has started it"), "{arguments:?}: {said}");
-        assert!(said.contains("0 passed; 0 failed; 1 ignored"), "{arguments:?}: {said}");
+        let (output, passed) = run(&arguments, "redis", None)?;
+        assert!(passed && output.contains("gone: ignored, nobody has started it"), "{arguments:?}: {output}");
+        assert!(output.contains("0 passed; 0 failed; 1 ignored"), "{arguments:?}: {output}");
     }
     Ok(())
 }
@@ -70,27 +70,28 @@ fn a_store_that_is_required_and_not_there_fails_whatever_is_chosen_of_its_suite(
     for required in ["goner", "all", "redis,goner"] {
         for arguments in [vec!["gone"], vec!["gone::plain::mutex"], vec!["--exact", &format!("gone::{CASE}")]]
         {
-            let (said, passed) = ran(&arguments, required, None)?;
-            assert!(!passed, "{required} {arguments:?}: {said}");
-            assert!(said.contains("goner is required, but nobody has started it"), "{required}: {said}");
+            let (output, passed) = run(&arguments, required, None)?;
+            assert!(!passed, "{required} {arguments:?}: {output}");
+            assert!(output.contains("goner is required, but nobody has started it"), "{required}: {output}");
         }
     }
-    let (said, passed) = ran(&["gone"], "redis,gonner", None)?;
+    let (output, passed) = run(&["gone"], "redis,gonner", None)?;
     assert!(
-        !passed && said.contains("DLOCK_REQUIRE names `gonner`"),
-        "a misspelt word requires nothing: {said}"
+        !passed && output.contains("DLOCK_REQUIRE names `gonner`"),
+        "a misspelt name was not refused: {output}"
     );
     Ok(())
 }
 
 fn a_store_that_nobody_can_connect_to_fails_and_the_next_suite_runs() -> std::result::Result<(), Failed> {
-    let (said, passed) = ran(&[CASE], "", None)?;
-    assert!(!passed, "{said}");
+    let (output, passed) = run(&[CASE], "", None)?;
+    assert!(!passed, "{output}");
     assert!(
-        said.contains("no client of closed can connect") && said.contains("the store refuses every client"),
-        "{said}"
+        output.contains("no client of closed can connect")
+            && output.contains("the store refuses every client"),
+        "{output}"
     );
-    assert!(said.contains(&format!("there::{CASE}")), "the last suite did not run: {said}");
+    assert!(output.contains(&format!("there::{CASE}")), "the last suite did not run: {output}");
     Ok(())
 }
 
@@ -104,12 +105,12 @@ fn a_suite_that_is_not_chosen_is_not_started() -> std::result::Result<(), Failed
         (vec![CASE], Some("others, there")),
     ];
     for (arguments, suites) in by_name {
-        let (said, passed) = ran(&arguments, "all", suites)?;
-        assert!(passed && said.contains("1 passed; 0 failed"), "{arguments:?}: {said}");
-        assert!(!said.contains("gone") && !said.contains("closed"), "{arguments:?}: {said}");
+        let (output, passed) = run(&arguments, "all", suites)?;
+        assert!(passed && output.contains("1 passed; 0 failed"), "{arguments:?}: {output}");
+        assert!(!output.contains("gone") && !output.contains("closed"), "{arguments:?}: {output}");
     }
-    let (said, passed) = ran(&["no such case"], "all", None)?;
-    assert!(passed && said.contains("running 0 tests"), "{said}");
+    let (output, passed) = run(&["no such case"], "all", None)?;
+    assert!(passed && output.contains("running 0 tests"), "{output}");
     Ok(())
 }
 
@@ -122,16 +123,16 @@ fn a_suite_runs_in_the_rows_it_is_given() -> std::result::Result<(), Failed> {
         (vec!["mutex::a_free_lock_is_granted".to_owned()], 2),
     ] {
         let arguments = arguments.iter().map(String::as_str).collect::<Vec<_>>();
-        let (said, passed) = ran(&arguments, "", Some("short"))?;
-        assert!(passed && said.contains(&format!("running {runs} test")), "{arguments:?}: {said}");
+        let (output, passed) = run(&arguments, "", Some("short"))?;
+        assert!(passed && output.contains(&format!("running {runs} test")), "{arguments:?}: {output}");
     }
     Ok(())
 }
 
 fn a_suite_runs_in_all_rows_if_that_is_asked_for() -> std::result::Result<(), Failed> {
     let case = format!("short::{}", CASE.replace("plain", "flaky"));
-    let (said, passed) = ran(&["--exact", &case], "", Some("there, short:all"))?;
-    assert!(passed && said.contains("1 passed; 0 failed"), "{said}");
+    let (output, passed) = run(&["--exact", &case], "", Some("there, short:all"))?;
+    assert!(passed && output.contains("1 passed; 0 failed"), "{output}");
     Ok(())
 }
 

@@ -1,5 +1,5 @@
-//! The API for writers of drivers: the contract between a store and the engine, and a kit of parts
-//! that drivers share.
+//! The API for writers of drivers. It consists of the contract between a store and the engine, and
+//! of a kit of parts that drivers share.
 //!
 //! Implement [`Backend`] and [`Claim`], and [`Inspect`] if the contents of the store can be listed.
 //! Return a [`Store`] from a [`Driver`]. Names that users need as well, such as

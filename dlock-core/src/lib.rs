@@ -1,4 +1,5 @@
-//! Distributed locks over any store: the traits, the engine, and the in-memory reference store.
+//! Distributed locks over any store, with the traits, the engine, and the in-memory reference
+//! store.
 //!
 //! The folders are layers. Each layer uses only the layers below it. Users find their names at the
 //! root of the crate, and writers of drivers find theirs in [`driver`].

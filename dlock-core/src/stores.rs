@@ -1,5 +1,5 @@
-//! Stores that need no other crate: the memory store, which is the reference model, and RedLock, a majority of other
-//! stores.
+//! Stores that need no other crate. The memory store is the reference model, and RedLock combines a
+//! majority of other stores.
 
 pub mod memory;
 mod redlock;

@@ -6,11 +6,9 @@ mod common;
 use std::{error::Error as _, time::Duration};
 
 use common::{Bench, SOON, TTL, connect, go, soon, unique};
-use dlock_conformance::{
-    Proxy,
-    stores::etcd::{Flavour, client, start},
-};
+use dlock_conformance::Proxy;
 use dlock_core::{DistributedLock, Error, Kind, LockOptions, Locks, MultiLock};
+use dlock_testbed::servers::etcd::{Flavour, client, start};
 use etcd_client::{Permission, PermissionType};
 use tokio::time::sleep;
 

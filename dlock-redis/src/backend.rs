@@ -1,13 +1,12 @@
-//! The store as its users and the engine see it.
+//! The backend of a Redis or Valkey store, and its driver.
 
 pub(crate) mod redlock;
 
 use std::{fmt, sync::Arc};
 
-use async_trait::async_trait;
 use dlock_core::{
-    Kind, LockName, LockState, Result,
-    driver::{Backend, Claim, Driver, Info, Inspect, Request, Store, StoreUrl},
+    Kind, Result,
+    driver::{Backend, Claim, Driver, Info, Request, Store, StoreUrl},
 };
 
 use crate::{
@@ -16,49 +15,51 @@ use crate::{
     config::{Dialect, RedisConfig},
     connection::{Connection, server},
     error::STORE,
-    inspect,
 };
 
-/// `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://`, `redis-cluster://` and `redis+redlock://`.
+/// `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://`, `redis-cluster://` and
+/// `redis+redlock://`.
 pub const DRIVER: Driver = Driver {
     schemes: &["redis", "rediss", "redis+unix", "redis+sentinel", "redis-cluster", "redis+redlock"],
     connect: |url| Box::pin(connect(url)),
 };
 
-/// A client of a Redis or Valkey store. Clones are the same client. Its connections close when the last clone and the last
-/// claim are dropped.
+/// A client of a Redis or Valkey store. Clones share one client, whose connections close when the
+/// last clone and the last claim are dropped.
 #[derive(Clone)]
 pub struct RedisBackend {
-    client: Arc<Client>,
+    pub(crate) client: Arc<Client>,
 }
 
 impl RedisBackend {
-    /// Connects, and checks whether the server is fit for locks.
+    /// Connects, and checks whether the server is suitable for locks.
     ///
     /// # Errors
-    /// [`InvalidConfig`](dlock_core::Error::InvalidConfig) for a certificate that cannot be read;
-    /// [`Refused`](dlock_core::Error::Refused) for a password that is wrong, or a server that is too old or one node of a cluster;
-    /// [`Unavailable`](dlock_core::Error::Unavailable) if it cannot be reached within the time of a command.
+    /// - [`InvalidConfig`](dlock_core::Error::InvalidConfig) for a certificate that cannot be read.
+    /// - [`Refused`](dlock_core::Error::Refused) for a wrong password, for a server that is too
+    ///   old, and for a single node of a cluster.
+    /// - [`Unavailable`](dlock_core::Error::Unavailable) if the server cannot be reached within the
+    ///   time limit of a command.
     ///
     /// # Cancel safety
-    /// Safe: dropping the future ends the attempt.
+    /// Safe. Dropping the future ends the attempt.
     pub async fn connect(config: RedisConfig) -> Result<Self> {
         let connection = Connection::open(&config).await?;
         server::check(&connection).await?;
-        Ok(Self::on(connection, config))
+        Ok(Self::with_connection(connection, config))
     }
 
-    /// A client that connects when it is first used. Not for a cluster.
-    pub(crate) fn later(config: RedisConfig) -> Result<Self> {
-        Ok(Self::on(Connection::later(&config)?, config))
+    /// Creates a client that connects when it is first used. Not for a cluster.
+    pub(crate) fn lazy(config: RedisConfig) -> Result<Self> {
+        Ok(Self::with_connection(Connection::lazy(&config)?, config))
     }
 
-    fn on(connection: Connection, config: RedisConfig) -> Self {
+    fn with_connection(connection: Connection, config: RedisConfig) -> Self {
         let info = info(&config);
         Self { client: Arc::new(Client::new(connection, config, info)) }
     }
 
-    /// The store with all its abilities.
+    /// Returns the store with all its capabilities.
     pub fn into_store(self) -> Store {
         Store::new(Arc::new(self.clone())).with_inspect(Arc::new(self))
     }
@@ -80,31 +81,16 @@ impl Backend for RedisBackend {
     }
 }
 
-#[async_trait]
-impl Inspect for RedisBackend {
-    async fn inspect(&self, name: &LockName) -> Result<Option<LockState>> {
-        inspect::inspect(&self.client, name).await
-    }
-
-    async fn list(&self, prefix: &str) -> Result<Vec<LockState>> {
-        inspect::list(&self.client, prefix).await
-    }
-
-    async fn force_release(&self, name: &LockName) -> Result<bool> {
-        inspect::force_release(&self.client, name).await
-    }
-}
-
-/// The kinds of Redisson's dialect, and permits, which only dlock knows.
+/// The kinds of Redisson's dialect, and permits, which only dlock has.
 const KINDS: &[Kind] = &[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind::Permit];
 
 fn info(config: &RedisConfig) -> Info {
-    let plain = config.dialect == Dialect::Plain;
     let info = Info::new(STORE.store(), config.identity()).detaches(true);
-    if plain {
+    if config.dialect == Dialect::Plain {
         return info;
     }
-    // A mutex cannot be downgraded: its hash is that of Redisson's mutex, and cannot become that of a read lock.
+    // A mutex cannot be downgraded. Its hash has the format of Redisson's mutex, and cannot become
+    // the hash of a read lock.
     info.kinds(KINDS).tokens(true).downgrades(&[Kind::Write])
 }
 

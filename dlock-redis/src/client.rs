@@ -1,4 +1,4 @@
-//! What the claims of one client share.
+//! State that the claims of one client share.
 
 mod clock;
 mod renewals;
@@ -26,16 +26,16 @@ use crate::{
 use clock::ServerClock;
 pub(crate) use renewals::Record;
 use renewals::Renewals;
-use who::Written;
+use who::WrittenLabels;
 
-/// One client: its settings, its connections, its renewals, and what it has told of who asks.
+/// One client: its configuration, its connections, its renewals and its labels.
 pub(crate) struct Client {
     pub(crate) config: RedisConfig,
     pub(crate) connection: Arc<Connection>,
     pub(crate) renewals: Batcher<Renewals>,
     pub(crate) info: Info,
     clock: OnceLock<ServerClock>,
-    written: Written,
+    labels: WrittenLabels,
 }
 
 impl Client {
@@ -43,11 +43,11 @@ impl Client {
         let script = if config.dialect == Dialect::Plain { &PLAIN_RENEW } else { &RENEW };
         let connection = Arc::new(connection);
         let renewals = Batcher::new(STORE, Renewals::new(Arc::clone(&connection), script));
-        Self { config, connection, renewals, info, clock: OnceLock::new(), written: Written::new() }
+        Self { config, connection, renewals, info, clock: OnceLock::new(), labels: WrittenLabels::new() }
     }
 
-    /// Runs a script for `key` whose last argument is its deadline, which `call` gets in microseconds since 1970. The script does
-    /// nothing once `limit` is over.
+    /// Runs a script for `key` that does nothing once `limit` is over. The last argument of the
+    /// script is its deadline. `call` receives the deadline in microseconds since 1970.
     ///
     /// # Errors
     /// As [`Connection::run`].
@@ -57,11 +57,12 @@ impl Client {
         limit: Duration,
         call: impl Fn(u64) -> Result<Call> + Send,
     ) -> Result<Value> {
-        let begun = Moment::now();
+        let started = Moment::now();
         let clock = match self.clock.get() {
             Some(clock) => clock,
-            // Callers do not wait for each other here: with a server that hangs, each would wait for all before it.
-            // Boxed: it is rare and deep, and a part of the future of every attempt.
+            // Callers do not share one reading. While the server does not reply, each caller would
+            // wait for all callers before it. Boxed because this future is large, is needed rarely,
+            // and is a part of the future of every attempt.
             None => {
                 let clock = Box::pin(self.read_clock(key)).await?;
                 self.clock.get_or_init(|| clock)
@@ -69,31 +70,32 @@ impl Client {
         };
         let slot = self.connection.is_cluster().then(|| Slot::for_key(key));
         for _ in 0..2 {
-            let Some(left) = limit.checked_sub(begun.elapsed()) else { break };
-            let answer = self.connection.run(&call(clock.deadline(slot, left))?).await?;
-            let Some(now) = late(&answer) else { return Ok(answer) };
-            // Either the request was late, or the server's clock is ahead of what the client knows.
+            let Some(left) = limit.checked_sub(started.elapsed()) else { break };
+            let reply = self.connection.run(&call(clock.deadline(slot, left))?).await?;
+            let Some(now) = time_of_refusal(&reply) else { return Ok(reply) };
+            // Either the request was late, or the server's clock is ahead of the client's reading.
             clock.learn(slot, now);
         }
-        Err(STORE.unavailable("the server has received the request too late"))
+        Err(STORE.unavailable("the request reached the server after its deadline"))
     }
 
-    /// Reads the clock of the server; on a cluster, of the node that has this key.
+    /// Reads the clock of the server. On a cluster, reads the clock of the node that has this key.
     async fn read_clock(&self, key: &str) -> Result<ServerClock> {
-        let answer = self.connection.query_node_of(key, &redis::cmd("TIME")).await?;
+        let reply = self.connection.query_node_of(key, &redis::cmd("TIME")).await?;
         let (seconds, micros): (u64, u64) =
-            redis::from_redis_value(answer).map_err(|_| STORE.unexpected_reply("TIME"))?;
+            redis::from_redis_value(reply).map_err(|_| STORE.unexpected_reply("TIME"))?;
         Ok(ServerClock::new(seconds.saturating_mul(1_000_000).saturating_add(micros)))
     }
 
     pub(crate) fn keys(&self, name: &LockName) -> Keys {
-        let of = if self.connection.is_cluster() { Keys::on_cluster } else { Keys::new };
-        of(&self.config.prefix, name)
+        let keys = if self.connection.is_cluster() { Keys::on_cluster } else { Keys::new };
+        keys(&self.config.prefix, name)
     }
 }
 
-/// The server's time in microseconds since 1970, if this is the answer of `late.lua`.
-fn late(answer: &Value) -> Option<u64> {
-    let Value::SimpleString(status) = answer else { return None };
+/// Returns the server's time in microseconds since 1970 if this is the reply with which `late.lua`
+/// refuses a request.
+fn time_of_refusal(reply: &Value) -> Option<u64> {
+    let Value::SimpleString(status) = reply else { return None };
     status.strip_prefix("late ")?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! Which server, how to reach it, and which protocol to speak. Over the usual length with its tests.
+//! The configuration: the servers, the logins, the protocol and its parameters.
 
 use std::{fmt, ops::RangeInclusive, path::PathBuf, time::Duration};
 
@@ -9,39 +9,42 @@ use dlock_core::{
 
 use crate::keys;
 
-/// Where the locks are: made of a URL, by [`from_url`](Self::from_url).
+/// The configuration of a store, created from a URL by [`from_url`](Self::from_url).
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisConfig {
     pub(crate) topology: Topology,
     /// Host and port of each server, Sentinel or node. Empty for a socket.
     pub(crate) hosts: Vec<Address>,
     pub(crate) login: Login,
-    /// The login for Sentinels. The servers' own login is never sent to a Sentinel.
+    /// Login for Sentinels. The servers' login is never sent to a Sentinel.
     pub(crate) sentinel_login: Login,
     pub(crate) db: i64,
     pub(crate) tls: Option<Tls>,
     pub(crate) prefix: String,
     pub(crate) dialect: Dialect,
     pub(crate) timeout: Duration,
-    pub(crate) patience: Duration,
-    /// How long the key of a name's token outlives the last use of the name; `None` for ever.
+    /// Redisson's `fairLockWaitTimeout`: the time after which Redisson removes a fair waiter that
+    /// has not renewed its place.
+    pub(crate) fair_wait_timeout: Duration,
+    /// Time for which the key of a name's token outlives the last use of the name. `None` means
+    /// forever.
     pub(crate) token_ttl: Option<Duration>,
     pub(crate) replicas: Option<Replicas>,
     pub(crate) events: bool,
     pub(crate) pubsub: PubSub,
-    /// The name of the connection for commands in `CLIENT LIST`.
+    /// Name of the connection for commands in `CLIENT LIST`.
     pub(crate) client_name: String,
 }
 
-/// How the servers belong together.
+/// The relation of the servers to each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Topology {
     Single,
-    /// One server, at a Unix socket.
+    /// One server, reached through a Unix socket.
     Socket {
         path: PathBuf,
     },
-    /// Several servers, of which one is the master. Each is asked whether it is.
+    /// Several servers, of which one is the master. Each is queried for its role.
     Listed,
     Sentinel {
         master: String,
@@ -49,45 +52,49 @@ pub(crate) enum Topology {
     Cluster,
 }
 
-/// How messages are published in a cluster.
+/// The way in which messages are published in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PubSub {
-    /// As Redisson does: sharded where the servers can.
+    /// As Redisson does by default: sharded if the servers support it.
     Auto,
     Sharded,
     Classic,
 }
 
-/// How many replicas must have a grant before it counts, and how long they may take.
+/// Confirmation of a grant by replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Replicas {
+    /// Number of replicas to wait for.
     pub(crate) count: u32,
-    pub(crate) within: Duration,
+    /// Maximum time to wait for them.
+    pub(crate) timeout: Duration,
 }
 
-/// The protocol of the locks, and so the programs that dlock shares them with.
+/// The protocol of the locks. It decides with which other programs dlock shares them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dialect {
-    /// Redisson's: mutex, fair, read and write, each with a fencing token. Waiters are woken.
+    /// Redisson's protocol: mutex, fair, read and write locks, each with a fencing token. Waiters
+    /// are notified.
     #[default]
     Redisson,
-    /// `SET key value NX PX`, as redsync, redis-py's `Lock`, node-redlock and rslock do: a mutex without a token.
+    /// `SET key value NX PX`, the protocol of redsync, redis-py's `Lock`, node-redlock and rslock:
+    /// a mutex without a token.
     Plain,
 }
 
-/// How long a name's token is kept unless the URL says otherwise. A clock that somebody looks after is not set back by more than
-/// a week, and names that are used only once do not stay for longer.
-const TOKEN_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Default of `token_ttl`. An administered clock is not set back by more than a week, and the token
+/// of a name that was used only once does not stay for longer.
+const DEFAULT_TOKEN_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// The least `token_ttl`. A clock that is kept by NTP is set back by less.
-const LEAST_TOKEN_TTL: Duration = Duration::from_secs(1);
+/// Minimum of `token_ttl`. NTP sets a clock back by less.
+const MIN_TOKEN_TTL: Duration = Duration::from_secs(1);
 
-/// The shortest time that a parameter may have, unless it has its own minimum.
-pub(crate) const LEAST_TIME: Duration = Duration::from_millis(1);
+/// Minimum of a parameter that is a duration, unless it has its own minimum.
+pub(crate) const MIN_DURATION: Duration = Duration::from_millis(1);
 
-/// The time-outs that a URL may set for an answer. A day, because no answer takes that long, and the sum of two such times does
-/// not overflow.
-const ANSWER_TIMES: RangeInclusive<Duration> = LEAST_TIME..=Duration::from_secs(24 * 3600);
+/// Timeouts that a URL may set for a reply. The maximum is a day, because no reply takes longer,
+/// and the sum of two such timeouts does not overflow.
+const REPLY_TIMEOUTS: RangeInclusive<Duration> = MIN_DURATION..=Duration::from_secs(24 * 3600);
 
 const PARAMS: &[&str] = &[
     "prefix",
@@ -113,18 +120,21 @@ const PARAMS: &[&str] = &[
 ];
 
 impl RedisConfig {
-    /// The store that a URL names: `redis://user:password@host:port/db`, `rediss://` with TLS, `redis+unix:///path`,
-    /// `redis://host,host?role=master`, `redis+sentinel://host,host/master?db=0`, `redis-cluster://host,host`. The README lists the
-    /// parameters. User and password are sent to the servers. Sentinels are sent `sentinel_username` and `sentinel_password`, if
-    /// the URL has them.
+    /// Creates the configuration of a URL: `redis://user:password@host:port/db`, `rediss://` with
+    /// TLS, `redis+unix:///path`, `redis://host,host?role=master`,
+    /// `redis+sentinel://host,host/master?db=0` or `redis-cluster://host,host`.
+    ///
+    /// The README lists the parameters. User and password are for the servers. Sentinels get
+    /// `sentinel_username` and `sentinel_password`, if the URL has them.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] for a host, path or parameter that cannot be used.
+    /// [`Error::InvalidConfig`] for an invalid host, path or parameter.
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
         if url.scheme() == "redis+unix" {
-            return Self::of_socket(url);
+            return Self::for_socket(url);
         }
-        // Without `//` one cannot tell a host from a password, so the error does not show the URL.
+        // Without `//`, a host cannot be distinguished from a password, so the error does not show
+        // the URL.
         if url.hosts().is_empty() {
             let scheme = url.scheme();
             let reason =
@@ -144,7 +154,9 @@ impl RedisConfig {
                 return Err(invalid("names no master: write `redis+sentinel://host,host/master?db=0`"));
             }
             "redis+sentinel" => (Topology::Sentinel { master: path.to_owned() }, 26379),
-            scheme => return Err(invalid(&format!("has the scheme `{scheme}`, which is not Redis's"))),
+            scheme => {
+                return Err(invalid(&format!("has the scheme `{scheme}`, which is not a scheme of Redis")));
+            }
         };
         let hosts = url.addresses(port)?;
         if topology == Topology::Single && hosts.len() > 1 {
@@ -160,16 +172,19 @@ impl RedisConfig {
             (Topology::Single | Topology::Listed, "", Some(db))
             | (Topology::Sentinel { .. }, _, Some(db)) => db,
             (Topology::Single | Topology::Listed, db, None) => db,
-            (Topology::Cluster, ..) => return Err(invalid("names a database, and a cluster has none but 0")),
+            (Topology::Cluster, ..) => {
+                return Err(invalid("names a database, but a cluster has only database 0"));
+            }
             _ => return Err(invalid("names the database twice")),
         };
-        let db = db.parse::<u32>().map_err(|_| invalid("names a database that is no number"))?.into();
+        let db = db.parse::<u32>().map_err(|_| invalid("names a database that is not a number"))?.into();
         Self::with(url, topology, hosts, db)
     }
 
-    /// The store of `redis+unix://user:password@/path?db=0`. If the URL names no socket, the error does not show it: what looks
-    /// like a path may be a password.
-    fn of_socket(url: &StoreUrl) -> Result<Self> {
+    /// Creates the configuration of `redis+unix://user:password@/path?db=0`. If the URL names no
+    /// socket, the error does not show the URL, because a password may have been parsed as the
+    /// path.
+    fn for_socket(url: &StoreUrl) -> Result<Self> {
         let invalid = |what: &str| Error::InvalidConfig { reason: format!("the `redis+unix:` URL {what}") };
         let path = url.path();
         if !url.hosts().is_empty() || !path.starts_with('/') || path.contains('@') || path.ends_with('/') {
@@ -179,10 +194,10 @@ impl RedisConfig {
         }
         url.allow(PARAMS)?;
         if url.param("tls").is_some() || url.param("role").is_some() {
-            return Err(invalid("has `tls` or `role`, which are not for sockets"));
+            return Err(invalid("has `tls` or `role`, which do not apply to a socket"));
         }
         let db = url.param("db").unwrap_or("0").parse::<u32>();
-        let db = db.map_err(|_| invalid("names a database that is no number"))?.into();
+        let db = db.map_err(|_| invalid("names a database that is not a number"))?.into();
         Self::with(url, Topology::Socket { path: path.into() }, Vec::new(), db)
     }
 
@@ -201,8 +216,8 @@ impl RedisConfig {
             tls: url.tls(Some("rediss"))?,
             prefix: url.param("prefix").unwrap_or_default().to_owned(),
             dialect: url.choice("dialect", &[("redisson", Dialect::Redisson), ("plain", Dialect::Plain)])?,
-            timeout: url.duration("timeout", ANSWER_TIMES)?.unwrap_or(Duration::from_secs(3)),
-            patience: url.duration("patience", LEAST_TIME..)?.unwrap_or(Duration::from_secs(300)),
+            timeout: url.duration("timeout", REPLY_TIMEOUTS)?.unwrap_or(Duration::from_secs(3)),
+            fair_wait_timeout: url.duration("patience", MIN_DURATION..)?.unwrap_or(Duration::from_secs(300)),
             token_ttl: token_ttl(url)?,
             replicas: replicas(url)?,
             events: url.choice("keyspace_events", &[("off", false), ("on", true)])?,
@@ -219,14 +234,16 @@ impl RedisConfig {
             return Err(invalid("has `role`, which is for `redis://` and `rediss://`"));
         }
         if url.param("token_ttl").is_some() && config.dialect == Dialect::Plain {
-            return Err(invalid("has `token_ttl`, and the plain dialect has no tokens"));
+            return Err(invalid("has `token_ttl`, but the plain dialect has no tokens"));
         }
         if config.client_name.is_empty() || !config.client_name.chars().all(|c| c.is_ascii_graphic()) {
-            return Err(invalid("has a `client_name` that is empty or not of visible ASCII letters"));
+            return Err(invalid(
+                "has a `client_name` that is empty or has other characters than visible ASCII",
+            ));
         }
         if config.sentinel_login.password.is_some() && !matches!(config.topology, Topology::Sentinel { .. }) {
             return Err(invalid(
-                "has a `sentinel_password`, which is for `redis+sentinel://`; a server's stands before its host",
+                "has a `sentinel_password`, which is for `redis+sentinel://`; write a server's password before its host",
             ));
         }
         if config.prefix.chars().any(char::is_control) {
@@ -234,16 +251,18 @@ impl RedisConfig {
         }
         if config.topology == Topology::Cluster && !keys::is_regular(&config.prefix) {
             return Err(invalid(
-                "has a prefix that a cluster would spread: no brace, or a pair `{…}` with text between",
+                "has a prefix that puts a lock's keys into several slots: write no brace, or a pair `{…}` with text between",
             ));
         }
         if config.events && config.topology == Topology::Cluster {
-            return Err(invalid("asks for keyspace events, which a cluster's nodes each keep to themselves"));
+            return Err(invalid(
+                "requests keyspace events, which each node of a cluster sends only to its own clients",
+            ));
         }
         Ok(config)
     }
 
-    /// A text that tells this store from others. It has no secrets in it.
+    /// Returns a text that identifies this store. Contains no secrets.
     pub(crate) fn identity(&self) -> String {
         let mut hosts: Vec<_> =
             self.hosts.iter().map(|Address { host, port }| format!("{host}:{port}")).collect();
@@ -261,26 +280,26 @@ impl RedisConfig {
 }
 
 impl fmt::Debug for RedisConfig {
-    /// Without the logins.
+    /// Omits the logins.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("RedisConfig").field(&self.identity()).field(&self.dialect).finish()
     }
 }
 
 fn replicas(url: &StoreUrl) -> Result<Option<Replicas>> {
-    let within = url.duration("replicas_timeout", ANSWER_TIMES)?.unwrap_or(Duration::from_secs(1));
-    Ok(url.number("wait_replicas", 1_u32..)?.map(|count| Replicas { count, within }))
+    let timeout = url.duration("replicas_timeout", REPLY_TIMEOUTS)?.unwrap_or(Duration::from_secs(1));
+    Ok(url.number("wait_replicas", 1_u32..)?.map(|count| Replicas { count, timeout }))
 }
 
-/// How long tokens are kept; `None` for ever.
+/// Returns the time for which tokens are kept. `None` means forever.
 fn token_ttl(url: &StoreUrl) -> Result<Option<Duration>> {
     if url.param("token_ttl") == Some("never") {
         return Ok(None);
     }
     let ttl = url
-        .duration("token_ttl", LEAST_TOKEN_TTL..)
+        .duration("token_ttl", MIN_TOKEN_TTL..)
         .map_err(|error| Error::InvalidConfig { reason: format!("{error}, or `token_ttl=never`") })?;
-    Ok(Some(ttl.unwrap_or(TOKEN_TTL)))
+    Ok(Some(ttl.unwrap_or(DEFAULT_TOKEN_TTL)))
 }
 
 #[cfg(test)]
@@ -313,19 +332,19 @@ mod tests {
     }
 
     #[test]
-    fn a_url_may_say_everything() {
+    fn a_url_may_have_all_parts() {
         let config =
             config("rediss://app:p%40ss@[::1]:7000/2?prefix=a:&dialect=plain&timeout=500ms&wait_replicas=2")
                 .unwrap();
         assert_eq!(config.hosts, [address("::1", 7000)]);
         assert!(config.login == login("app", "p%40ss"));
         assert_eq!((config.db, config.prefix.as_str(), config.dialect), (2, "a:", Dialect::Plain));
-        assert_eq!(config.replicas, Some(Replicas { count: 2, within: Duration::from_secs(1) }));
+        assert_eq!(config.replicas, Some(Replicas { count: 2, timeout: Duration::from_secs(1) }));
         assert!(config.tls.is_some());
     }
 
     #[test]
-    fn tokens_are_kept_for_a_week_or_for_as_long_as_the_url_says() {
+    fn tokens_are_kept_for_a_week_unless_the_url_sets_another_time() {
         for (url, kept) in [
             ("redis://a", Some(Duration::from_secs(7 * 24 * 3600))),
             ("redis://a?token_ttl=1s", Some(Duration::from_secs(1))),
@@ -359,32 +378,32 @@ mod tests {
         assert!(both.login == login("app", "pass"));
         assert!(both.sentinel_login == login("watch", "w%26rd"));
         let one = config("redis+sentinel://app:pass@s1/main").unwrap();
-        assert!(one.sentinel_login == Login::default(), "Sentinels are told the servers' password");
+        assert!(one.sentinel_login == Login::default(), "Sentinels get the servers' password");
     }
 
     #[test]
-    fn what_cannot_be_used_is_refused_with_what_to_write() {
+    fn an_invalid_url_is_refused_with_advice() {
         for (url, words) in [
             ("redis://", "names no host"),
             ("redis://a,b", "role=master"),
             ("redis-cluster://a,b?role=master", "is for `redis://`"),
             ("redis://a?pubsub=classic", "is for `redis-cluster://`"),
             ("redis://u:p@a?password_file=/x", "both a password and a file"),
-            ("redis://u@a/zero?password_file=/x", "no number"),
+            ("redis://u@a/zero?password_file=/x", "not a number"),
             ("redis+unix://a/x.sock", "names no socket"),
             ("redis+unix:x.sock", "names no socket"),
-            ("redis+unix:///x.sock?db=x", "no number"),
+            ("redis+unix:///x.sock?db=x", "not a number"),
             ("redis://a?client_name=a%20b", "visible ASCII"),
             ("redis:a", "names no host"),
             ("redis://a:port", "an invalid host or port"),
             ("redis://:secret:6379", "an invalid host or port"),
             ("redis://::1", "[::1]"),
             ("redis://[::1]6379", "[::1]"),
-            ("redis://a/zero", "no number"),
+            ("redis://a/zero", "not a number"),
             ("redis://a/1?db=2", "twice"),
-            ("redis-cluster://a/1", "none but 0"),
-            ("redis-cluster://a?keyspace_events=on", "keep to themselves"),
-            ("redis-cluster://a?prefix=x%7By", "would spread"),
+            ("redis-cluster://a/1", "only database 0"),
+            ("redis-cluster://a?keyspace_events=on", "only to its own clients"),
+            ("redis-cluster://a?prefix=x%7By", "several slots"),
             ("redis+sentinel://a", "names no master"),
             ("redis://a?dialect=redlock", "redisson, plain"),
             ("redis://a?timeout=soon", "timeout=3s"),
@@ -412,7 +431,7 @@ mod tests {
         }
     }
 
-    /// The configuration that a URL gives; of a `redis+redlock://` URL one for each host.
+    /// Returns the configuration of a URL. For a `redis+redlock://` URL, returns one for each host.
     fn configs(url: &StoreUrl) -> Vec<Result<RedisConfig>> {
         if url.scheme() == "redis+redlock" {
             redlock::configs(url)
@@ -435,12 +454,13 @@ mod tests {
                 0 => format!("{scheme}://:{secret}@h/0"),
                 1 => format!("{scheme}://u:{secret}@h:1/0?db=1"),
                 2 => format!("{scheme}://u:{secret}@h1,h2:x?dialect=x"),
-                // A URL without a host. The secret has no `@`, because what follows an `@` would be the host.
+                // A URL without a host. The secret has no `@`, because the text after an `@` would
+                // be the host.
                 3 => format!("{scheme}://u:{}", secret.replace('@', "")),
                 4 => format!("{scheme}:u:{secret}@h/0"),
                 5 => format!("{scheme}:///:{secret}@h"),
                 6 => format!("{scheme}://h/main?{word}={secret}&db=x"),
-                // A secret with a colon would be a user and a password, and users are shown.
+                // A secret with a colon would be parsed as user and password, and users are shown.
                 7 => format!("{scheme}://{}@h/0", secret.replace(':', "")),
                 8 => format!("{scheme}:{secret}@h/0"),
                 _ => format!("{scheme}://u:{secret}@h?{word}={secret}&retries=3"),

@@ -1,9 +1,9 @@
-//! The connections that all claims of a client share: one for commands, one to wait for replicas, one for messages in the hub.
-//! A few lines over the usual length: only this file knows whether a command was sent twice, and what replicas have.
+//! The connections that all claims of a client share. One is for commands, one waits for replicas,
+//! and one is for messages.
 
 mod breaker;
+mod commands;
 mod dial;
-mod line;
 pub(crate) mod server;
 
 use std::{
@@ -30,38 +30,68 @@ use tokio::{sync::mpsc, time::timeout};
 use crate::{
     config::{PubSub, RedisConfig, Replicas},
     error::{self, STORE},
-    listen::Hub,
     scripts::{Call, millis},
+    wake::Notifications,
 };
 
 use breaker::Breaker;
-pub(crate) use dial::Dial;
-use line::{Line, Lines};
+use commands::{CommandConnection, CommandConnector};
+pub(crate) use dial::Dialer;
 
-/// A client's connections. On a cluster, one of each to a node.
+/// A client's connections. On a cluster, one of each for every node.
 pub(crate) struct Connection {
-    dial: Arc<Dial>,
-    commands: Link<Lines>,
+    dialer: Arc<Dialer>,
+    commands: Link<CommandConnector>,
     /// For a cluster, whose connections the client crate makes.
     breaker: Breaker,
-    /// For `WAIT`, which holds up every later command on its connection. Renewals must not be held up.
-    confirmations: Link<Lines>,
-    /// Whether the server had replicas when it was last asked.
-    replicas: AtomicBool,
-    /// When a server last answered a command.
-    answered: Mutex<Option<Moment>>,
-    /// How many connections to nodes of a cluster have broken. The client crate may then have sent a command again by itself.
+    /// For `WAIT`, which blocks every later command on its connection. Renewals must not be
+    /// blocked.
+    confirmations: Link<CommandConnector>,
+    /// Whether the server had replicas according to its last reply.
+    has_replicas: AtomicBool,
+    /// Time of the last reply to a command.
+    last_reply_at: Mutex<Option<Moment>>,
+    /// Number of connections to nodes of a cluster that have broken. The client crate may have sent
+    /// a command again by itself after such a break.
     breaks: Arc<AtomicU64>,
-    pub(crate) hub: Arc<Hub>,
-    /// The command that publishes wake-ups. It is `SPUBLISH` where Redisson uses that: on a cluster of servers from 7 on.
+    pub(crate) notifications: Arc<Notifications>,
+    /// The command that publishes wake-ups. `SPUBLISH` where Redisson uses it, which is on a
+    /// cluster of servers of version 7 or later.
     pub(crate) publish: &'static str,
+}
+
+/// The reply to a script.
+pub(crate) struct ScriptReply {
+    pub(crate) value: Value,
+    /// Whether the script may have run twice. `value` is then the result of the second run.
+    pub(crate) may_have_run_twice: bool,
+}
+
+/// The result of a command that is sent at most twice.
+struct Sent {
+    result: Result<Value>,
+    /// Whether the command was sent a second time.
+    is_repeated: bool,
+}
+
+/// A command that failed because of its connection.
+struct Failure {
+    error: Error,
+    /// Whether the command should be sent once more.
+    may_repeat: bool,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self { error, may_repeat: false }
+    }
 }
 
 impl Connection {
     pub(crate) async fn open(config: &RedisConfig) -> Result<Self> {
-        let connection = Self::later(config)?;
-        let dial = Arc::clone(&connection.dial);
-        if !dial.is_cluster() {
+        let connection = Self::lazy(config)?;
+        let dialer = Arc::clone(&connection.dialer);
+        if !dialer.is_cluster() {
             connection.commands.live().await?;
             return Ok(connection);
         }
@@ -73,33 +103,34 @@ impl Connection {
             }
             sender.send(push)
         };
-        let mut cluster = dial.cluster(push).await?;
-        let sharded = match dial.pubsub() {
+        let mut cluster = dialer.cluster(push).await?;
+        let sharded = match dialer.pubsub() {
             PubSub::Auto => {
                 let probe = redis::cmd("PUBSUB").arg("SHARDNUMSUB").to_owned();
                 let anywhere = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
                 cluster.route_command(probe, anywhere).await.and_then(Value::extract_error).is_ok()
             }
-            given => given == PubSub::Sharded,
+            configured => configured == PubSub::Sharded,
         };
         let publish = if sharded { "SPUBLISH" } else { "PUBLISH" };
-        let hub = Hub::of_cluster(cluster.clone(), messages, sharded, dial.limit());
-        Ok(Self { commands: Lines::of_cluster(dial, cluster), hub, publish, ..connection })
+        let notifications = Notifications::of_cluster(cluster.clone(), messages, sharded, dialer.limit());
+        let commands = CommandConnector::of_cluster(dialer, cluster);
+        Ok(Self { commands, notifications, publish, ..connection })
     }
 
-    /// A connection to one server that is opened when it is first needed.
-    pub(crate) fn later(config: &RedisConfig) -> Result<Self> {
-        let dial = Arc::new(Dial::new(config.clone())?);
-        let hub = Hub::of_server(Arc::clone(&dial), config.events);
+    /// Creates a connection to one server that is opened when it is first needed.
+    pub(crate) fn lazy(config: &RedisConfig) -> Result<Self> {
+        let dialer = Arc::new(Dialer::new(config.clone())?);
+        let notifications = Notifications::of_server(Arc::clone(&dialer), config.events);
         Ok(Self {
             breaker: Breaker::new(),
-            commands: Lines::later(Arc::clone(&dial), Some(Arc::clone(&hub))),
-            confirmations: Lines::later(Arc::clone(&dial), None),
-            dial,
-            replicas: AtomicBool::new(false),
-            answered: Mutex::default(),
+            commands: CommandConnector::lazy(Arc::clone(&dialer), Some(Arc::clone(&notifications))),
+            confirmations: CommandConnector::lazy(Arc::clone(&dialer), None),
+            dialer,
+            has_replicas: AtomicBool::new(false),
+            last_reply_at: Mutex::default(),
             breaks: Arc::default(),
-            hub,
+            notifications,
             publish: "PUBLISH",
         })
     }
@@ -107,107 +138,116 @@ impl Connection {
     /// Runs a script.
     ///
     /// # Errors
-    /// After any error but the server's refusal, the script may or may not have run.
+    /// Unless the server has refused the script, it may or may not have run.
     pub(crate) async fn run(&self, call: &Call) -> Result<Value> {
-        self.run_and_tell(call).await.map(|(answer, _)| answer)
+        self.run_tracked(call).await.map(|reply| reply.value)
     }
 
-    /// Runs a script, and tells whether it may have run twice. The answer is then that of the second run.
+    /// Runs a script, and reports whether it may have run twice.
     ///
     /// # Errors
     /// As [`run`](Self::run).
-    pub(crate) async fn run_and_tell(&self, call: &Call) -> Result<(Value, bool)> {
-        let (before, mut twice) = (self.breaks.load(Relaxed), false);
-        let answer = match self.send(call.by_hash(), &mut twice).await {
-            Err(error) if error::is_no_script(&error) => self.send(&call.in_full(), &mut twice).await?,
-            outcome => outcome?,
-        };
-        Ok((answer, twice || self.breaks.load(Relaxed) != before))
+    pub(crate) async fn run_tracked(&self, call: &Call) -> Result<ScriptReply> {
+        let breaks = self.breaks.load(Relaxed);
+        let mut sent = self.send(call.by_hash()).await;
+        if matches!(&sent.result, Err(error) if error::is_no_script(error)) {
+            let in_full = self.send(&call.in_full()).await;
+            sent = Sent { is_repeated: sent.is_repeated || in_full.is_repeated, ..in_full };
+        }
+        let may_have_run_twice = sent.is_repeated || self.breaks.load(Relaxed) != breaks;
+        Ok(ScriptReply { value: sent.result?, may_have_run_twice })
     }
 
     /// Sends a command.
     ///
     /// # Errors
-    /// After any error but the server's refusal, the command may or may not have been done.
+    /// Unless the server has refused the command, it may or may not have been executed.
     pub(crate) async fn query(&self, cmd: &Cmd) -> Result<Value> {
-        self.send(cmd, &mut false).await
+        self.send(cmd).await.result
     }
 
-    /// Sends a command once. `None` if there is no answer, or an error. That is noted nowhere, and no other command is affected.
-    /// Boxed, because the futures of the client crate are deep, and this one is a part of others.
+    /// Sends a command once. Returns `None` after an error or without a reply. A failure is not
+    /// recorded, and affects no other command.
+    ///
+    /// Boxed because the futures of the client crate are large, and this one is a part of others.
     pub(crate) fn query_once(&self, cmd: Cmd) -> BoxFuture<'_, Option<Value>> {
-        let sent = async move {
+        let reply = async move {
             let mut live = self.commands.live().await.ok()?;
-            live.connection.send(&cmd, self.dial.limit()).await.ok()
+            live.connection.send(&cmd, self.dialer.limit()).await.ok()
         };
-        sent.boxed()
+        reply.boxed()
     }
 
-    /// Sends a command, and sets `twice` if it was sent a second time.
-    async fn send(&self, cmd: &Cmd, twice: &mut bool) -> Result<Value> {
-        let limit = self.dial.limit();
-        let mut again = true;
+    /// Sends a command, and once more if the connection breaks. Often only the next command notices
+    /// that an idle connection has ended. All commands of this crate may be executed twice.
+    async fn send(&self, cmd: &Cmd) -> Sent {
+        let mut is_repeated = false;
         loop {
-            let mut live = self.commands.live().await?;
-            self.breaker.admit(cmd)?;
-            let error = match live.connection.send(cmd, limit).await {
-                Err(error) if self.is_cluster() && !error.is_timeout() && error::is_unreachable(&error) => {
-                    self.breaker.note_failure(cmd, error::explain(error))
-                }
-                Err(error) if error.is_timeout() => {
-                    again = false;
-                    STORE.timed_out(limit)
-                }
-                Err(error) if error::is_broken(&error) => error::explain(error),
+            match self.try_send(cmd).await {
+                Err(failure) if failure.may_repeat && !is_repeated => is_repeated = true,
                 outcome => {
-                    self.note_answer();
-                    self.breaker.note_answer(cmd);
-                    return outcome.map_err(error::explain);
+                    let result = outcome.unwrap_or_else(|failure| Err(failure.error));
+                    return Sent { result, is_repeated };
                 }
-            };
-            let error = self.commands.give_up(&live, error);
-            // The command is sent once more, because often only the next command notices that an idle connection has ended.
-            // All commands of this crate may be done twice.
-            if !std::mem::take(&mut again) {
-                return Err(error);
             }
-            *twice = true;
         }
     }
 
-    /// Renews the hold that was just granted, and waits until a replica has the renewal, and so the grant. Where there is no
-    /// replica, none is waited for.
+    /// Sends a command once. `Ok` is the server's reply, which may be an error.
+    async fn try_send(&self, cmd: &Cmd) -> std::result::Result<Result<Value>, Failure> {
+        let limit = self.dialer.limit();
+        let mut live = self.commands.live().await?;
+        self.breaker.admit(cmd)?;
+        let (error, may_repeat) = match live.connection.send(cmd, limit).await {
+            Err(error) if error.is_timeout() => (STORE.timed_out(limit), false),
+            Err(error) if self.is_cluster() && error::is_unreachable(&error) => {
+                (self.breaker.note_failure(cmd, error::explain(error)), true)
+            }
+            Err(error) if error::is_broken(&error) => (error::explain(error), true),
+            reply => {
+                self.note_reply();
+                self.breaker.note_reply(cmd);
+                return Ok(reply.map_err(error::explain));
+            }
+        };
+        Err(Failure { error: self.commands.give_up(&live, error), may_repeat })
+    }
+
+    /// Renews a hold that was just granted, and waits until a replica has the renewal and therefore
+    /// the grant. Returns at once if the server has no replica.
     ///
-    /// One pipeline on one connection: `WAIT` counts only that connection's writes, and after a failover another server answers.
-    /// A renewal, because it creates nothing if it arrives late, behind a release.
+    /// The call is one pipeline on one connection, because `WAIT` counts only the writes of its
+    /// connection, and a new connection may lead to another server after a failover. It writes a
+    /// renewal because a renewal that is executed late, after a release, creates nothing.
     ///
     /// # Errors
-    /// When no replica answers in time: the lock is then not granted.
+    /// If no replica confirms in time. The lock is then not granted.
     pub(crate) async fn confirm(&self, renewal: &Call, key: &str, wanted: Replicas) -> Result<Value> {
-        let limit = self.dial.limit() + wanted.within;
-        // Unless replicas are known of, the first round waits for none, and only learns whether there are any: `WAIT` for replicas
-        // that do not exist takes its full time. On a cluster each node has its own, so that nothing is known beforehand.
-        let are_known = !self.is_cluster() && self.replicas.load(Relaxed);
-        let mut count = if are_known { wanted.count } else { 0 };
+        let limit = self.dialer.limit() + wanted.timeout;
+        // `WAIT` for replicas that do not exist takes its full time. Unless the server is known to
+        // have replicas, the first round therefore waits for none, and only queries whether there
+        // are any. On a cluster each node has its own replicas, so this is never known beforehand.
+        let is_known = !self.is_cluster() && self.has_replicas.load(Relaxed);
+        let mut count = if is_known { wanted.count } else { 0 };
         loop {
             let mut all = redis::pipe();
             all.add_command(renewal.in_full());
-            all.cmd("WAIT").arg(count).arg(millis(wanted.within)).cmd("INFO").arg("replication");
+            all.cmd("WAIT").arg(count).arg(millis(wanted.timeout)).cmd("INFO").arg("replication");
             let mut live = self.confirmations.live().await?;
             let node = SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master));
-            let answers = live.connection.send_all(all, Some(node), limit).await;
-            let answers = match answers.and_then(|answers| Value::Array(answers).extract_error()) {
-                Ok(answers) => answers,
-                Err(error) => return Err(given_up(&self.confirmations, &live, error, limit)),
+            let replies = live.connection.send_all(all, Some(node), limit).await;
+            let replies = match replies.and_then(|replies| Value::Array(replies).extract_error()) {
+                Ok(replies) => replies,
+                Err(error) => return Err(give_up(&self.confirmations, &live, error, limit)),
             };
             self.confirmations.note_answer();
-            let answers = redis::from_redis_value(answers).map_err(|_| STORE.unexpected_reply("WAIT"))?;
-            let (answer, acknowledged, about): (Value, u32, String) = answers;
-            let are_there = server::has_replicas(&about);
-            self.replicas.store(are_there, Relaxed);
+            let replies = redis::from_redis_value(replies).map_err(|_| STORE.unexpected_reply("WAIT"))?;
+            let (renewed, acknowledged, info): (Value, u32, String) = replies;
+            let has_replicas = server::has_replicas(&info);
+            self.has_replicas.store(has_replicas, Relaxed);
             // One replica is enough, as for Redisson.
-            if acknowledged > 0 || !are_there {
-                return Ok(answer);
+            if acknowledged > 0 || !has_replicas {
+                return Ok(renewed);
             }
             if count > 0 {
                 return Err(STORE.unavailable("no replica has confirmed the lock in time; it is not granted"));
@@ -216,28 +256,30 @@ impl Connection {
         }
     }
 
-    /// One entry for each server that may have keys: a slot of each master of a cluster, or `None` for the one server. Slots and
-    /// not addresses, because a cluster may not tell its nodes' addresses.
+    /// Returns an entry for each server that may have keys. The entry is a slot of each master of a
+    /// cluster, or `None` for a single server. It is not an address, because a cluster may not
+    /// report the addresses of its nodes.
     pub(crate) async fn masters(&self) -> Result<Vec<Option<u16>>> {
         if !self.is_cluster() {
             return Ok(vec![None]);
         }
         let slots = self.query(redis::cmd("CLUSTER").arg("SLOTS")).await?;
-        let garbled = |_| STORE.unexpected_reply("CLUSTER SLOTS");
-        let slots: Vec<Vec<Value>> = redis::from_redis_value(slots).map_err(garbled)?;
+        let unexpected = |_| STORE.unexpected_reply("CLUSTER SLOTS");
+        let slots: Vec<Vec<Value>> = redis::from_redis_value(slots).map_err(unexpected)?;
         let mut masters = BTreeMap::new();
         for range in slots {
             let [first, _, Value::Array(master), ..] = &range[..] else {
                 return Err(STORE.unexpected_reply("CLUSTER SLOTS"));
             };
             let id = master.get(2).ok_or_else(|| STORE.unexpected_reply("CLUSTER SLOTS"))?;
-            let id: String = redis::from_redis_value_ref(id).map_err(garbled)?;
-            masters.entry(id).or_insert(redis::from_redis_value_ref::<u16>(first).map_err(garbled)?);
+            let id: String = redis::from_redis_value_ref(id).map_err(unexpected)?;
+            masters.entry(id).or_insert(redis::from_redis_value_ref::<u16>(first).map_err(unexpected)?);
         }
         Ok(masters.into_values().map(Some).collect())
     }
 
-    /// Sends a command to the node of a cluster that has this slot; without a slot, to the server.
+    /// Sends a command to the node of a cluster that has this slot. Without a slot, sends it to the
+    /// server.
     pub(crate) async fn query_at(&self, cmd: &Cmd, slot: Option<u16>) -> Result<Value> {
         match slot {
             Some(slot) => self.query_node(cmd, master_of(slot)).await,
@@ -252,36 +294,37 @@ impl Connection {
     }
 
     async fn query_node(&self, cmd: &Cmd, node: SingleNodeRoutingInfo) -> Result<Value> {
-        let line = self.commands.live().await?.connection;
-        let Line::Cluster(mut cluster) = line else { return self.query(cmd).await };
+        let connection = self.commands.live().await?.connection;
+        let CommandConnection::Cluster(mut cluster) = connection else { return self.query(cmd).await };
         let call = cluster.route_command(cmd.clone(), RoutingInfo::SingleNode(node));
-        let limit = self.dial.limit();
-        let answer = timeout(limit, call).await.map_err(|_| STORE.timed_out(limit))?;
-        answer.and_then(Value::extract_error).map_err(error::explain)
+        let limit = self.dialer.limit();
+        let reply = timeout(limit, call).await.map_err(|_| STORE.timed_out(limit))?;
+        reply.and_then(Value::extract_error).map_err(error::explain)
     }
 
-    /// Sends commands to the node of a cluster that has this slot; without a slot, to the server. If the server refuses a command,
-    /// its error is among the answers.
+    /// Sends commands to the node of a cluster that has this slot. Without a slot, sends them to
+    /// the server. The replies include the server's errors.
     pub(crate) async fn query_all_at(&self, all: Pipeline, slot: Option<u16>) -> Result<Vec<Value>> {
-        let limit = self.dial.limit();
+        let limit = self.dialer.limit();
         let mut live = self.commands.live().await?;
-        let answers = live.connection.send_all(all, slot.map(master_of), limit).await;
-        answers.map_err(|error| given_up(&self.commands, &live, error, limit))
+        let replies = live.connection.send_all(all, slot.map(master_of), limit).await;
+        replies.map_err(|error| give_up(&self.commands, &live, error, limit))
     }
 
-    fn note_answer(&self) {
+    fn note_reply(&self) {
         self.commands.note_answer();
-        *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Moment::now());
+        *self.last_reply_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Moment::now());
     }
 
-    /// Whether the server has answered a command within this time. On a cluster that says nothing about a single node.
-    pub(crate) fn has_answered_within(&self, limit: Duration) -> bool {
-        let answered = *self.answered.lock().unwrap_or_else(PoisonError::into_inner);
-        !self.is_cluster() && answered.is_some_and(|at| at.elapsed() < limit)
+    /// Returns whether the server has replied to a command within this time. Always `false` on a
+    /// cluster, where the reply of one node proves nothing about the others.
+    pub(crate) fn has_replied_within(&self, limit: Duration) -> bool {
+        let last_reply_at = *self.last_reply_at.lock().unwrap_or_else(PoisonError::into_inner);
+        !self.is_cluster() && last_reply_at.is_some_and(|at| at.elapsed() < limit)
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
-        self.dial.is_cluster()
+        self.dialer.is_cluster()
     }
 }
 
@@ -289,11 +332,16 @@ fn master_of(slot: u16) -> SingleNodeRoutingInfo {
     SingleNodeRoutingInfo::SpecificNode(Route::new(slot, SlotAddr::Master))
 }
 
-/// The error of a call. If the connection broke or the answer is late, the connection is not used again.
-fn given_up(link: &Link<Lines>, live: &LiveConnection<Line>, error: RedisError, limit: Duration) -> Error {
-    let (late, broken) = (error.is_timeout(), error::is_broken(&error));
-    let error = if late { STORE.timed_out(limit) } else { error::explain(error) };
-    if late || broken { link.give_up(live, error) } else { error }
+/// Converts the error of a call. Gives the connection up if it broke or the reply is late.
+fn give_up(
+    link: &Link<CommandConnector>,
+    live: &LiveConnection<CommandConnection>,
+    error: RedisError,
+    limit: Duration,
+) -> Error {
+    let (is_late, is_broken) = (error.is_timeout(), error::is_broken(&error));
+    let error = if is_late { STORE.timed_out(limit) } else { error::explain(error) };
+    if is_late || is_broken { link.give_up(live, error) } else { error }
 }
 
 impl fmt::Debug for Connection {

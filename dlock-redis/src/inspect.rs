@@ -1,4 +1,4 @@
-//! Looks up the locks on a server, and breaks them: those of other programs too.
+//! Inspects the locks on a server and breaks them, including those of other programs.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -6,11 +6,13 @@ use std::{
     time::Duration,
 };
 
-use dlock_core::{ClaimId, Contender, Kind, LockName, LockState, Result, Token, Who};
+use async_trait::async_trait;
+use dlock_core::{ClaimId, Contender, Kind, LockName, LockState, Result, Token, Who, driver::Inspect};
 use futures_util::{StreamExt as _, stream};
 use redis::{FromRedisValue, ParsingError, Value};
 
 use crate::{
+    backend::RedisBackend,
     client::Client,
     config::Dialect,
     error::{self, STORE},
@@ -18,19 +20,21 @@ use crate::{
     scripts::{Call, FORCE_RELEASE, INSPECT, PEEK, PERMIT_BREAK, millis},
 };
 
-/// How many keys the server looks at in one call: some 0.3 ms of its time.
-const STEP: usize = 1000;
+/// Number of keys that the server visits in one call, which takes about 0.3 ms of its time.
+const SCAN_COUNT: usize = 1000;
 
-/// How many locks are looked into in one pipeline.
-const BATCH: usize = 200;
+/// Maximum number of locks that are inspected in one pipeline.
+const MAX_PIPELINE: usize = 200;
 
-/// How long the server remembers the answer to a forced release. The client does not send the same call again after so long.
-const LATCH: Duration = Duration::from_secs(60);
+/// Time for which the server keeps its reply to a forced release. The client does not repeat a call
+/// after a longer time.
+const SAVED_REPLY_TTL: Duration = Duration::from_secs(60);
 
-/// The answer of `inspect.lua`: the ttl of the key, its fields with their ms and tokens as read holds, and the waiters.
-type Seen = (i64, Vec<(Text, i64, Text)>, Vec<(Text, Text, i64)>);
+/// The reply of `inspect.lua`: the ttl of the key in ms, its fields with their ttl in ms and token
+/// as read holds or permits, and the waiters with their kind, owner and ttl in ms.
+type RawState = (i64, Vec<(Text, i64, Text)>, Vec<(Text, Text, i64)>);
 
-/// Text that another program may have written, and that is not always UTF-8.
+/// Text that another program may have written. Bytes that are not UTF-8 are replaced.
 struct Text(String);
 
 impl FromRedisValue for Text {
@@ -40,107 +44,120 @@ impl FromRedisValue for Text {
     }
 }
 
-pub(crate) async fn inspect(client: &Client, name: &LockName) -> Result<Option<LockState>> {
-    let mut found = see(client, name).await?;
-    tell_who(client, found.as_mut_slice()).await;
-    Ok(found)
+#[async_trait]
+impl Inspect for RedisBackend {
+    async fn inspect(&self, name: &LockName) -> Result<Option<LockState>> {
+        let mut found = read_state(&self.client, name).await?;
+        add_labels(&self.client, found.as_mut_slice()).await;
+        Ok(found)
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockState>> {
+        list(&self.client, prefix).await
+    }
+
+    async fn force_release(&self, name: &LockName) -> Result<bool> {
+        force_release(&self.client, name).await
+    }
 }
 
-async fn see(client: &Client, name: &LockName) -> Result<Option<LockState>> {
+/// Returns the state of one lock without labels. Returns `None` if the lock is free.
+async fn read_state(client: &Client, name: &LockName) -> Result<Option<LockState>> {
     Ok(state(name, parse(client.connection.run(&call(client, name)).await?)?))
 }
 
 fn call(client: &Client, name: &LockName) -> Call {
-    let of = client.keys(name);
-    let [lock, permits, permit_beats] = of.of_permit();
-    let [readers, writers, beats] = [of.readers(), of.writers(), of.rw_beats()];
-    let queues = [of.queue(), of.deadlines(), of.fair_beats(), readers, writers, beats];
-    let keys: Vec<_> = [lock, permits, permit_beats].into_iter().chain(queues).collect();
-    INSPECT.call(keys, (of.tag(), shape(client.config.dialect)))
+    let names = client.keys(name);
+    let [readers, writers, rw_heartbeats] = [names.readers(), names.writers(), names.rw_heartbeats()];
+    let queues = [names.queue(), names.deadlines(), names.fair_heartbeats(), readers, writers, rw_heartbeats];
+    let keys: Vec<_> = names.for_permit().into_iter().chain(queues).collect();
+    INSPECT.call(keys, (names.tag(), key_type(client.config.dialect)))
 }
 
-fn parse<T: FromRedisValue>(answer: Value) -> Result<T> {
-    redis::from_redis_value(answer).map_err(|_| STORE.unexpected_reply("a look into the store"))
+fn parse<T: FromRedisValue>(reply: Value) -> Result<T> {
+    redis::from_redis_value(reply).map_err(|_| STORE.unexpected_reply("an inspection"))
 }
 
-fn state(name: &LockName, (ttl, fields, waits): Seen) -> Option<LockState> {
+fn state(name: &LockName, (ttl, fields, waiters): RawState) -> Option<LockState> {
     let mode = fields.iter().find(|(field, ..)| field.0 == "mode").map(|(.., mode)| mode.0.as_str());
     let (is_rwlock, is_permit) = (mode.is_some(), mode == Some("permit"));
     let mut holders = Vec::new();
-    for (Text(field), left, Text(token)) in fields.iter().filter(|(field, ..)| field.0 != "mode") {
+    for (Text(field), ttl_left, Text(token)) in fields.iter().filter(|(field, ..)| field.0 != "mode") {
         holders.push(match field.strip_suffix(":write") {
             _ if is_permit => {
-                contender(field, Kind::Permit, *left).token(token.parse().ok().and_then(Token::new))
+                contender(field, Kind::Permit, *ttl_left).token(token.parse().ok().and_then(Token::new))
             }
             Some(owner) if is_rwlock => contender(owner, Kind::Write, ttl),
             None if is_rwlock => {
-                // The timeout key of a read hold has the hold's token if dlock wrote it, and `1` if Redisson did.
+                // The timeout key of a read hold contains the hold's token if dlock wrote it, and
+                // `1` if Redisson wrote it.
                 let token = token.parse().ok().filter(|token| *token > 1).and_then(Token::new);
-                contender(field, Kind::Read, *left).token(token)
+                contender(field, Kind::Read, *ttl_left).token(token)
             }
             _ => contender(field, Kind::Mutex, ttl),
         });
     }
     holders.sort_by(|a, b| (a.token, &a.id).cmp(&(b.token, &b.id)));
-    let queue: Vec<_> = waits
-        .iter()
-        .map(|(kind, owner, left)| contender(&owner.0, Kind::from_name(&kind.0).unwrap_or(Kind::Fair), *left))
-        .collect();
+    let waiter = |(kind, owner, ttl_left): &(Text, Text, i64)| {
+        contender(&owner.0, Kind::from_name(&kind.0).unwrap_or(Kind::Fair), *ttl_left)
+    };
+    let queue = waiters.iter().map(waiter).collect();
     let mut state = LockState::new(name.clone());
     (state.holders, state.queue) = (holders, queue);
     Some(state).filter(|state| !state.is_free())
 }
 
-fn contender(owner: &str, kind: Kind, left: i64) -> Contender {
-    Contender::new(owner, kind).ttl_left(u64::try_from(left).ok().map(Duration::from_millis))
+/// Returns the contender of a claim. `ttl_left` is in ms, and negative if the claim has no ttl.
+fn contender(owner: &str, kind: Kind, ttl_left: i64) -> Contender {
+    Contender::new(owner, kind).ttl_left(u64::try_from(ttl_left).ok().map(Duration::from_millis))
 }
 
-pub(crate) async fn list(client: &Client, prefix: &str) -> Result<Vec<LockState>> {
+async fn list(client: &Client, prefix: &str) -> Result<Vec<LockState>> {
     let mut states = Vec::new();
     for node in client.connection.masters().await? {
         let mut names = BTreeSet::new();
-        find(client, node, prefix, &mut names).await?;
+        find_names(client, node, prefix, &mut names).await?;
         if node.is_some() {
-            find(client, node, &keys::odd(prefix), &mut names).await?;
+            find_names(client, node, &keys::escape(prefix), &mut names).await?;
         }
         let names = names.into_iter().filter(|name| name.starts_with(prefix));
         let names: Vec<_> = names.filter_map(|name| LockName::new(name).ok()).collect();
-        for batch in names.chunks(BATCH) {
-            look_into(client, node, batch, &mut states).await?;
+        for batch in names.chunks(MAX_PIPELINE) {
+            inspect_batch(client, node, batch, &mut states).await?;
         }
     }
     states.sort_by(|a, b| a.name.cmp(&b.name));
-    // If a lock moves from one node to another meanwhile, both may tell of it.
+    // If a lock moves to another node during the listing, both nodes may report it.
     states.dedup_by(|a, b| a.name == b.name);
-    tell_who(client, &mut states).await;
+    add_labels(client, &mut states).await;
     Ok(states)
 }
 
-/// Adds who has each claim, in words, where that is known: it is looked up once for all claims of one text. Whoever may not look,
-/// or cannot, is shown the ids only.
-async fn tell_who(client: &Client, states: &mut [LockState]) {
+/// Adds the label of each claim where it is known. Each label is read once for all its claims. A
+/// label that cannot be read, also for lack of rights, is left out.
+async fn add_labels(client: &Client, states: &mut [LockState]) {
     let keys: BTreeSet<_> = states
         .iter()
         .flat_map(|state| state.holders.iter().chain(&state.queue))
         .filter_map(|contender| keys::who_key(&contender.id))
         .collect();
-    let look_up = async |key| {
-        let key_of_text = keys::who(&client.config.prefix, key);
-        let found =
-            client.connection.query_once(redis::cmd("LINDEX").arg(key_of_text).arg(0).to_owned()).await?;
-        let text = redis::from_redis_value::<String>(found).ok()?;
-        // Another program may have written anything.
-        Some((key, Who::new(text).ok()?))
+    let read = async |key| {
+        let label_key = keys::label_key(&client.config.prefix, key);
+        let query = redis::cmd("LINDEX").arg(label_key).arg(0).to_owned();
+        let label = redis::from_redis_value::<String>(client.connection.query_once(query).await?).ok()?;
+        // Another program may have written an invalid label.
+        Some((key, Who::new(label).ok()?))
     };
-    let texts: HashMap<_, _> =
-        stream::iter(keys).map(look_up).buffer_unordered(BATCH).filter_map(ready).collect().await;
+    let labels: HashMap<_, _> =
+        stream::iter(keys).map(read).buffer_unordered(MAX_PIPELINE).filter_map(ready).collect().await;
     for contender in states.iter_mut().flat_map(|state| state.holders.iter_mut().chain(&mut state.queue)) {
-        contender.who = keys::who_key(&contender.id).and_then(|key| Some(texts.get(&key)?.text().to_owned()));
+        let label = keys::who_key(&contender.id).and_then(|key| labels.get(&key));
+        contender.who = label.map(|label| label.text().to_owned());
     }
 }
 
-/// Looks into several locks of one node.
-async fn look_into(
+/// Inspects several locks of one node in one pipeline.
+async fn inspect_batch(
     client: &Client,
     node: Option<u16>,
     names: &[LockName],
@@ -149,37 +166,39 @@ async fn look_into(
     let mut all = redis::pipe();
     for (i, name) in names.iter().enumerate() {
         let call = call(client, name);
-        // The first call has the script's text, so the server knows the hash in the others.
+        // The first call contains the script's text, so the server knows the hash in the other
+        // calls.
         all.add_command(if i == 0 { call.in_full() } else { call.by_hash().clone() });
     }
-    let answers = client.connection.query_all_at(all, node).await?;
-    if answers.len() != names.len() {
-        return Err(STORE.unexpected_reply("a look into the store"));
+    let replies = client.connection.query_all_at(all, node).await?;
+    if replies.len() != names.len() {
+        return Err(STORE.unexpected_reply("an inspection"));
     }
-    for (name, answer) in names.iter().zip(answers) {
-        // A lock that this node refuses may have moved to another, so it is asked for by its key.
-        let found = match answer {
-            Value::ServerError(_) => see(client, name).await?,
-            answer => state(name, parse(answer)?),
+    for (name, reply) in names.iter().zip(replies) {
+        // A lock that this node refuses may have moved to another node. The next call is routed by
+        // the lock's key.
+        let found = match reply {
+            Value::ServerError(_) => read_state(client, name).await?,
+            reply => state(name, parse(reply)?),
         };
         states.extend(found);
     }
     Ok(())
 }
 
-/// Adds the names of a node that begin with `beginning` and that somebody may hold or wait for. The server itself leaves out keys
-/// of other types, so that a large database of other programs costs little.
-async fn find(
+/// Adds the names on a node that begin with `beginning` and that may have holders or waiters. The
+/// server leaves out keys of other types, so a large database of other programs costs little.
+async fn find_names(
     client: &Client,
     node: Option<u16>,
     beginning: &str,
     names: &mut BTreeSet<String>,
 ) -> Result<()> {
     let beginning = format!("{}{beginning}", client.config.prefix);
-    let held = [(shape(client.config.dialect), "")];
-    let waited_for = if client.config.dialect == Dialect::Plain { &[][..] } else { &keys::WAITED_FOR };
-    for (kind, before) in held.iter().chain(waited_for) {
-        scan(client, node, kind, &keys::pattern(before, &beginning), names).await?;
+    let locks = [(key_type(client.config.dialect), "")];
+    let waiters = if client.config.dialect == Dialect::Plain { &[][..] } else { &keys::WAITER_KEYS };
+    for (key_type, before) in locks.iter().chain(waiters) {
+        scan(client, node, key_type, &keys::pattern(before, &beginning), names).await?;
     }
     Ok(())
 }
@@ -187,81 +206,86 @@ async fn find(
 async fn scan(
     client: &Client,
     node: Option<u16>,
-    kind: &str,
+    key_type: &str,
     pattern: &str,
     names: &mut BTreeSet<String>,
 ) -> Result<()> {
     let (mut cursor, mut knows_type) = ("0".to_owned(), true);
     loop {
         let mut scan = redis::cmd("SCAN");
-        scan.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(STEP);
+        scan.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_COUNT);
         if knows_type {
-            scan.arg("TYPE").arg(kind);
+            scan.arg("TYPE").arg(key_type);
         }
-        let answer = match client.connection.query_at(&scan, node).await {
-            // Before Redis 6, `SCAN` does not know `TYPE`. The script then sorts out keys of other types.
+        let reply = match client.connection.query_at(&scan, node).await {
+            // Before Redis 6, `SCAN` does not know `TYPE`. The script then filters out keys of
+            // other types.
             Err(error) if knows_type && error::is_syntax(&error) => {
                 knows_type = false;
                 continue;
             }
-            answer => answer?,
+            reply => reply?,
         };
-        let found: (String, Vec<Value>) = parse(answer)?;
+        let (next_cursor, found): (String, Vec<Value>) = parse(reply)?;
         // A key that is not UTF-8 belongs to no lock.
-        let found_keys = found.1.into_iter().filter_map(|key| redis::from_redis_value::<String>(key).ok());
+        let found_keys = found.into_iter().filter_map(|key| redis::from_redis_value::<String>(key).ok());
         let mut found_keys: Vec<_> = found_keys.collect();
-        if kind == "hash" && node.is_none() && !found_keys.is_empty() {
-            found_keys = peek(client, found_keys).await?;
+        if key_type == "hash" && node.is_none() && !found_keys.is_empty() {
+            found_keys = keep_locks(client, found_keys).await?;
         }
         for key in found_keys {
-            if let Some(name) = keys::waited_for(&key).unwrap_or(&key).strip_prefix(&client.config.prefix) {
+            if let Some(name) =
+                keys::lock_of_waiter_key(&key).unwrap_or(&key).strip_prefix(&client.config.prefix)
+            {
                 names.insert(if node.is_some() { keys::name_on_cluster(name) } else { name.to_owned() });
             }
         }
-        if found.0 == "0" {
+        if next_cursor == "0" {
             return Ok(());
         }
-        cursor = found.0;
+        cursor = next_cursor;
     }
 }
 
-/// Tells which of many hashes look like locks, in one call. Not for a cluster, where the keys are in several slots.
-async fn peek(client: &Client, keys: Vec<String>) -> Result<Vec<String>> {
-    let answer = match client.connection.run(&PEEK.call(&keys, &[""; 0][..])).await {
-        // A proxy before several servers refuses the call: any of the keys may then be a lock.
+/// Returns the keys of hashes that look like locks, with one call. Not for a cluster, where the
+/// keys are in several slots.
+async fn keep_locks(client: &Client, keys: Vec<String>) -> Result<Vec<String>> {
+    let positions = match client.connection.run(&PEEK.call(&keys, &[""; 0][..])).await {
+        // A proxy of several servers refuses the call. Any of the keys may then be a lock.
         Err(error) if error::is_cross_slot(&error) => return Ok(keys),
-        answer => parse::<Vec<usize>>(answer?)?,
+        reply => parse::<Vec<usize>>(reply?)?,
     };
-    let mut places = answer.into_iter().peekable();
-    let is_found = |(i, _): &(usize, String)| places.next_if_eq(&(i + 1)).is_some();
+    let mut positions = positions.into_iter().peekable();
+    let is_found = |(i, _): &(usize, String)| positions.next_if_eq(&(i + 1)).is_some();
     Ok(keys.into_iter().enumerate().filter(is_found).map(|(_, key)| key).collect())
 }
 
-pub(crate) async fn force_release(client: &Client, name: &LockName) -> Result<bool> {
-    let of = client.keys(name);
-    let latch = format!("dlock_forced:{}:{}", of.tag(), ClaimId::random());
-    let shape = shape(client.config.dialect);
-    let args = (of.channel(), of.rw_channel(), client.connection.publish, shape, millis(LATCH));
-    let call = FORCE_RELEASE.call((of.lock(), of.queue(), &latch), args);
+async fn force_release(client: &Client, name: &LockName) -> Result<bool> {
+    let keys = client.keys(name);
+    let saved_reply = format!("dlock_forced:{}:{}", keys.tag(), ClaimId::random());
+    let (publish, key_type) = (client.connection.publish, key_type(client.config.dialect));
+    let args = (keys.channel(), keys.rw_channel(), publish, key_type, millis(SAVED_REPLY_TTL));
+    let call = FORCE_RELEASE.call((keys.lock(), keys.queue(), &saved_reply), args);
     match client.connection.run(&call).await? {
         Value::Int(broken) => Ok(broken == 1),
-        Value::SimpleString(found) if found == "permit" => break_permits(client, &of, &latch).await,
+        Value::SimpleString(found) if found == "permit" => break_permits(client, &keys, &saved_reply).await,
         Value::SimpleString(_) => Err(error::wrong_kind(name, Kind::Mutex, "other")),
         _ => Err(STORE.unexpected_reply("a forced release")),
     }
 }
 
-async fn break_permits(client: &Client, of: &Keys, latch: &str) -> Result<bool> {
-    let [lock, queue, beats] = of.of_permit();
-    let args = ("", millis(LATCH), of.channel(), client.connection.publish, millis(LATCH));
-    match client.connection.run(&PERMIT_BREAK.call((lock, queue, beats, latch), args)).await? {
+async fn break_permits(client: &Client, keys: &Keys, saved_reply: &str) -> Result<bool> {
+    let [lock, queue, heartbeats] = keys.for_permit();
+    let ttl = millis(SAVED_REPLY_TTL);
+    let args = ("", ttl, keys.channel(), client.connection.publish, ttl);
+    match client.connection.run(&PERMIT_BREAK.call((lock, queue, heartbeats, saved_reply), args)).await? {
         Value::Int(broken) => Ok(broken == 1),
         _ => Err(STORE.unexpected_reply("a forced release")),
     }
 }
 
-/// The type of a lock's key.
-fn shape(dialect: Dialect) -> &'static str {
+/// Returns the type of a lock's key.
+fn key_type(dialect: Dialect) -> &'static str {
     match dialect {
         Dialect::Redisson => "hash",
         Dialect::Plain => "string",

@@ -1,20 +1,20 @@
-//! The names of keys and channels, as Redisson forms them. No other file forms names. With its tests a few lines over the usual
-//! length.
+//! The names of keys and channels, in Redisson's format. No other file of Rust code builds names.
 
 use std::{fmt, io::Write, sync::Arc};
 
 use dlock_core::{ClaimId, LockName, Who};
 use redis::{RedisWrite, ToRedisArgs};
 
-/// The names of one lock's keys and channels.
+/// The names of the keys and channels of one lock.
 #[derive(Clone)]
 pub(crate) struct Keys {
     lock: Arc<str>,
-    /// Whether the lock's name has a `{`. It is then taken to have a hash tag, and stands without further braces in other names.
-    tagged: bool,
+    /// Whether the lock's name contains a `{`. Such a name counts as one with a hash tag, and is
+    /// part of the other names without further braces.
+    is_tagged: bool,
 }
 
-/// The name of a key or a channel, in parts that are put together when the command is written.
+/// The name of a key or a channel, in parts that are joined when the command is written.
 #[derive(Clone, Copy)]
 pub(crate) struct Name<'a>([&'a str; 7]);
 
@@ -23,118 +23,127 @@ impl Keys {
         Self::of(if prefix.is_empty() { name.to_arc() } else { format!("{prefix}{name}").into() })
     }
 
-    /// The names on a cluster, where all keys of a lock must be in one slot. If they would not be, the lock's name is odd, and
-    /// dlock gives its key another name. That excludes nobody: Redisson can take a lock with an odd name, but cannot release it.
+    /// Creates the names for a cluster, where all keys of a lock must be in one slot.
+    ///
+    /// A name whose keys would be in several slots is irregular, and dlock escapes it. No Redisson
+    /// client is excluded by that, because Redisson can acquire a lock with an irregular name, but
+    /// cannot release it.
     pub(crate) fn on_cluster(prefix: &str, name: &LockName) -> Self {
         let keys = Self::new(prefix, name);
-        if is_regular(&keys.lock) && !name.as_str().starts_with(ODD) {
+        if is_regular(&keys.lock) && !name.as_str().starts_with(ESCAPED) {
             return keys;
         }
-        Self::of(format!("{prefix}{}", odd(name.as_str())).into())
+        Self::of(format!("{prefix}{}", escape(name.as_str())).into())
     }
 
     fn of(lock: Arc<str>) -> Self {
-        let tagged = lock.contains('{');
-        Self { lock, tagged }
+        let is_tagged = lock.contains('{');
+        Self { lock, is_tagged }
     }
 
     fn name<'a>(&'a self, before: &'a str, [colon, owner, after]: [&'a str; 3]) -> Name<'a> {
-        let [open, close] = if self.tagged { ["", ""] } else { ["{", "}"] };
+        let [open, close] = if self.is_tagged { ["", ""] } else { ["{", "}"] };
         Name([before, open, &self.lock, close, colon, owner, after])
     }
 
-    fn named<'a>(&'a self, before: &'a str) -> Name<'a> {
+    fn with_prefix<'a>(&'a self, before: &'a str) -> Name<'a> {
         self.name(before, [""; 3])
     }
 
-    /// The lock itself: a hash, or in the plain dialect a string.
+    /// Key of the lock itself: a hash, or a string in the plain dialect.
     pub(crate) fn lock(&self) -> &str {
         &self.lock
     }
 
-    /// The keys of `fair.lua`.
-    pub(crate) fn of_fair(&self) -> [Name<'_>; 4] {
-        [Name::whole(&self.lock), self.queue(), self.deadlines(), self.fair_beats()]
+    /// Keys of `fair.lua`.
+    pub(crate) fn for_fair(&self) -> [Name<'_>; 4] {
+        [Name::whole(&self.lock), self.queue(), self.deadlines(), self.fair_heartbeats()]
     }
 
-    /// The keys of `rw.lua`.
-    pub(crate) fn of_rw<'a>(&'a self, owner: &'a str) -> [Name<'a>; 5] {
-        [Name::whole(&self.lock), self.readers(), self.writers(), self.rw_beats(), self.read_timeout(owner)]
+    /// Keys of `rw.lua`.
+    pub(crate) fn for_rw<'a>(&'a self, owner: &'a str) -> [Name<'a>; 5] {
+        let timeout = self.read_timeout(owner);
+        [Name::whole(&self.lock), self.readers(), self.writers(), self.rw_heartbeats(), timeout]
     }
 
-    /// The keys of `permit.lua`.
-    pub(crate) fn of_permit(&self) -> [Name<'_>; 3] {
-        [Name::whole(&self.lock), self.permits(), self.permit_beats()]
+    /// Keys of `permit.lua`.
+    pub(crate) fn for_permit(&self) -> [Name<'_>; 3] {
+        [Name::whole(&self.lock), self.permits(), self.permit_heartbeats()]
     }
 
-    /// The lock's name as it stands in other names: in braces, unless it has a `{`. Scripts form the names of timeout keys with it.
+    /// The lock's name as a part of other names: in braces, unless it contains a `{`. Scripts build
+    /// the names of timeout keys from it.
     pub(crate) fn tag(&self) -> Name<'_> {
-        self.named("")
+        self.with_prefix("")
     }
 
-    /// The last fencing token.
+    /// Key of the last fencing token.
     pub(crate) fn token(&self) -> Name<'_> {
-        self.named("redisson_lock_token:")
+        self.with_prefix("redisson_lock_token:")
     }
 
-    /// The list of those who wait for the fair lock.
+    /// List of the fair lock's waiters.
     pub(crate) fn queue(&self) -> Name<'_> {
-        self.named(QUEUE)
+        self.with_prefix(QUEUE)
     }
 
-    /// A sorted set: when each waiter of the fair lock is discarded.
+    /// Sorted set of the fair lock's waiters, by the time at which Redisson removes each of them.
     pub(crate) fn deadlines(&self) -> Name<'_> {
-        self.named("redisson_lock_timeout:")
+        self.with_prefix("redisson_lock_timeout:")
     }
 
-    /// A sorted set: from when each of dlock's fair waiters counts as dead. Redisson does not know it.
-    pub(crate) fn fair_beats(&self) -> Name<'_> {
-        self.named("dlock_fair_beats:")
+    /// Sorted set of dlock's fair waiters, by the time at which each of them expires. Not known to
+    /// Redisson.
+    pub(crate) fn fair_heartbeats(&self) -> Name<'_> {
+        self.with_prefix("dlock_fair_beats:")
     }
 
-    /// A sorted set: dlock's waiting readers, by arrival. Redisson does not know it.
+    /// Sorted set of dlock's waiting readers, by arrival. Not known to Redisson.
     pub(crate) fn readers(&self) -> Name<'_> {
-        self.named(READERS)
+        self.with_prefix(READERS)
     }
 
-    /// A sorted set: dlock's waiting writers, by arrival. Redisson does not know it.
+    /// Sorted set of dlock's waiting writers, by arrival. Not known to Redisson.
     pub(crate) fn writers(&self) -> Name<'_> {
-        self.named(WRITERS)
+        self.with_prefix(WRITERS)
     }
 
-    /// A sorted set: from when each of dlock's waiting readers and writers counts as dead. Redisson does not know it.
-    pub(crate) fn rw_beats(&self) -> Name<'_> {
-        self.named("dlock_rw_beats:")
+    /// Sorted set of dlock's waiting readers and writers, by the time at which each of them
+    /// expires. Not known to Redisson.
+    pub(crate) fn rw_heartbeats(&self) -> Name<'_> {
+        self.with_prefix("dlock_rw_beats:")
     }
 
-    /// A sorted set: who holds a permit or waits for one, by arrival. Redisson does not know it.
+    /// Sorted set of the claims that hold a permit or wait for one, by arrival. Not known to
+    /// Redisson.
     fn permits(&self) -> Name<'_> {
-        self.named("dlock_permit_queue:")
+        self.with_prefix("dlock_permit_queue:")
     }
 
-    /// A sorted set: from when each of those counts as dead. `renew.lua` makes the name of the queue of this one.
-    pub(crate) fn permit_beats(&self) -> Name<'_> {
-        self.named("dlock_permit_beats:")
+    /// Sorted set of the same claims, by the time at which each of them expires. `renew.lua` builds
+    /// the name of the queue from this name.
+    pub(crate) fn permit_heartbeats(&self) -> Name<'_> {
+        self.with_prefix("dlock_permit_beats:")
     }
 
-    /// The timeout key of a read hold, which lives as long as the hold.
+    /// Timeout key of a read hold, which exists as long as the hold.
     pub(crate) fn read_timeout<'a>(&'a self, owner: &'a str) -> Name<'a> {
         self.name("", [":", owner, ":rwlock_timeout:1"])
     }
 
-    /// The channel that wakes the waiters of a mutex.
+    /// Channel that wakes the waiters of a mutex.
     pub(crate) fn channel(&self) -> Name<'_> {
-        self.named(CHANNEL)
+        self.with_prefix(CHANNEL)
     }
 
-    /// The channel that wakes this one waiter of a fair lock or of a permit.
-    pub(crate) fn fair_channel<'a>(&'a self, owner: &'a str) -> Name<'a> {
+    /// Channel that wakes one waiter of a fair lock or of a permit.
+    pub(crate) fn waiter_channel<'a>(&'a self, owner: &'a str) -> Name<'a> {
         self.name(CHANNEL, [":", owner, ""])
     }
 
-    /// The channel that wakes readers and writers.
+    /// Channel that wakes readers and writers.
     pub(crate) fn rw_channel(&self) -> Name<'_> {
-        self.named("redisson_rwlock:")
+        self.with_prefix("redisson_rwlock:")
     }
 }
 
@@ -154,13 +163,14 @@ impl ToRedisArgs for Name<'_> {
     fn write_redis_args<W: RedisWrite + ?Sized>(&self, out: &mut W) {
         let mut out = out.writer_for_next_arg();
         for part in self.0 {
-            // Cannot fail: the writer writes into memory.
+            // Cannot fail, because the writer writes into memory.
             out.write_all(part.as_bytes()).ok();
         }
     }
 }
 
-/// Whether a lock's key and all its other keys are in one slot of a cluster. A name for which they are not is odd.
+/// Returns whether all keys of a lock are in one slot of a cluster. Otherwise the name is
+/// irregular.
 pub(crate) fn is_regular(lock: &str) -> bool {
     match lock.find('{') {
         None => !lock.contains('}'),
@@ -168,23 +178,25 @@ pub(crate) fn is_regular(lock: &str) -> bool {
     }
 }
 
-/// The keys of waiters: their type, and a pattern of how they begin. `list` finds locks by them that have waiters but no holder.
-pub(crate) const WAITED_FOR: [(&str, &str); 2] = [("list", "redisson_lock_queue:*"), ("zset", "dlock_rw_*")];
+/// Type of the keys of waiters, and pattern of the beginning of their names. `list` uses them to
+/// find locks with waiters but without a holder.
+pub(crate) const WAITER_KEYS: [(&str, &str); 2] = [("list", "redisson_lock_queue:*"), ("zset", "dlock_rw_*")];
 
-/// How the keys of odd names begin on a cluster.
-const ODD: &str = "%odd:";
+/// Beginning of the keys of irregular names on a cluster.
+const ESCAPED: &str = "%odd:";
 
-/// The key of an odd name on a cluster, or the beginning of such a key. It has no braces.
-pub(crate) fn odd(name: &str) -> String {
+/// Returns the key of an irregular name on a cluster, or the beginning of such a key. It contains
+/// no braces.
+pub(crate) fn escape(name: &str) -> String {
     let escaped = name.replace('%', "%25").replace('{', "%7B").replace('}', "%7D");
-    format!("{ODD}{escaped}")
+    format!("{ESCAPED}{escaped}")
 }
 
-/// The name of the lock that has this key on a cluster.
-pub(crate) fn name_on_cluster(found: &str) -> String {
-    match found.strip_prefix(ODD) {
-        Some(odd) => odd.replace("%7D", "}").replace("%7B", "{").replace("%25", "%"),
-        None => found.to_owned(),
+/// Returns the name of the lock that has this key on a cluster.
+pub(crate) fn name_on_cluster(key: &str) -> String {
+    match key.strip_prefix(ESCAPED) {
+        Some(escaped) => escaped.replace("%7D", "}").replace("%7B", "{").replace("%25", "%"),
+        None => key.to_owned(),
     }
 }
 
@@ -193,27 +205,29 @@ const QUEUE: &str = "redisson_lock_queue:";
 const READERS: &str = "dlock_rw_readers:";
 const WRITERS: &str = "dlock_rw_writers:";
 
-/// The name of the lock, if this is a key of its waiters.
-pub(crate) fn waited_for(key: &str) -> Option<&str> {
+/// Returns the name of the lock if this is a key of its waiters.
+pub(crate) fn lock_of_waiter_key(key: &str) -> Option<&str> {
     let tag = [QUEUE, READERS, WRITERS].iter().find_map(|prefix| key.strip_prefix(prefix))?;
     let inner = tag.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
     Some(inner.filter(|inner| !inner.contains('{')).unwrap_or(tag))
 }
 
-/// A claim as scripts and keys name it, in Redisson's form `uuid:number`. The uuid alone is unique. Redisson's number is the id of
-/// a thread and never 0, so scripts can tell whether dlock or Redisson wrote a field.
+/// Returns the name of a claim in scripts and keys, in Redisson's format `uuid:number`. The uuid
+/// alone is unique. Redisson's number is the id of a thread and never 0, so 0 marks the claims of
+/// dlock.
 pub(crate) fn owner(id: ClaimId) -> String {
     format!("{id}:0")
 }
 
-/// The key of the text that says who has the claims whose ids begin with `key`. It is of no lock, so on a cluster it may be in any
-/// slot.
-pub(crate) fn who(prefix: &str, key: [u8; Who::KEY_LEN]) -> String {
+/// Returns the key of the label of the claims whose ids begin with `key`. It belongs to no lock, so
+/// on a cluster it may be in any slot.
+pub(crate) fn label_key(prefix: &str, key: [u8; Who::KEY_LEN]) -> String {
     let digits: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{prefix}dlock_who:{digits}")
 }
 
-/// With what the id of a claim begins; `None` for a claim that dlock did not make.
+/// Returns the beginning of a claim's id, which is the key of its label. Returns `None` for a claim
+/// of another program.
 pub(crate) fn who_key(owner: &str) -> Option<[u8; Who::KEY_LEN]> {
     let id = owner.strip_suffix(":0").filter(|id| id.len() == 36)?;
     let mut digits = id.bytes().filter(|byte| *byte != b'-').map(|byte| (byte as char).to_digit(16));
@@ -224,7 +238,8 @@ pub(crate) fn who_key(owner: &str) -> Option<[u8; Who::KEY_LEN]> {
     Some(key)
 }
 
-/// A pattern for `SCAN`: `beginning`, which is a pattern itself, then `prefix` taken literally, then anything.
+/// Returns a pattern for `SCAN`: `beginning`, which is itself a pattern, then `prefix` as literal
+/// text, then any text.
 pub(crate) fn pattern(beginning: &str, prefix: &str) -> String {
     let mut pattern = String::from(beginning);
     for c in prefix.chars() {
@@ -241,13 +256,13 @@ pub(crate) fn pattern(beginning: &str, prefix: &str) -> String {
 mod tests {
     use super::*;
 
-    fn named(name: &str) -> LockName {
+    fn lock_name(name: &str) -> LockName {
         LockName::new(name).expect("legal")
     }
 
     #[test]
     fn keys_are_named_as_redisson_names_them() {
-        let keys = Keys::new("", &named("foo"));
+        let keys = Keys::new("", &lock_name("foo"));
         assert_eq!(keys.lock(), "foo");
         assert_eq!(keys.channel().to_string(), "redisson_lock__channel:{foo}");
         assert_eq!(keys.rw_channel().to_string(), "redisson_rwlock:{foo}");
@@ -256,17 +271,17 @@ mod tests {
         assert_eq!(keys.token().to_string(), "redisson_lock_token:{foo}");
         assert_eq!(keys.read_timeout("2b9e:31").to_string(), "{foo}:2b9e:31:rwlock_timeout:1");
         assert_eq!(
-            keys.of_permit().map(|key| key.to_string()),
+            keys.for_permit().map(|key| key.to_string()),
             ["foo", "dlock_permit_queue:{foo}", "dlock_permit_beats:{foo}"]
         );
-        let keys = Keys::new("", &named("a{b}c"));
+        let keys = Keys::new("", &lock_name("a{b}c"));
         assert_eq!(keys.read_timeout("2b9e:31").to_string(), "a{b}c:2b9e:31:rwlock_timeout:1");
         assert_eq!(keys.channel().to_string(), "redisson_lock__channel:a{b}c");
     }
 
     #[test]
     fn a_prefix_is_part_of_every_key() {
-        let keys = Keys::new("app:", &named("foo"));
+        let keys = Keys::new("app:", &lock_name("foo"));
         assert_eq!(
             (keys.lock(), keys.token().to_string()),
             ("app:foo", "redisson_lock_token:{app:foo}".to_owned())
@@ -274,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_calls_names_otherwise_that_would_be_spread_over_slots() {
+    fn a_name_whose_keys_would_be_in_several_slots_is_escaped_on_a_cluster() {
         for (name, key) in [
             ("foo", "foo"),
             ("a{b}c", "a{b}c"),
@@ -285,7 +300,7 @@ mod tests {
             ("a}b%7B", "%odd:a%7Db%257B"),
             ("%odd:x", "%odd:%25odd:x"),
         ] {
-            let keys = Keys::on_cluster("", &named(name));
+            let keys = Keys::on_cluster("", &lock_name(name));
             assert_eq!(keys.lock(), key);
             assert!(is_regular(keys.lock()));
             assert_eq!(name_on_cluster(key), name);
@@ -293,19 +308,19 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_queue_is_found_again() {
+    fn a_key_of_waiters_yields_the_name_of_its_lock() {
         for name in ["foo", "a{b}c", "é"] {
-            assert_eq!(waited_for(&Keys::new("", &named(name)).queue().to_string()), Some(name));
+            assert_eq!(lock_of_waiter_key(&Keys::new("", &lock_name(name)).queue().to_string()), Some(name));
         }
-        assert_eq!(waited_for("foo"), None);
+        assert_eq!(lock_of_waiter_key("foo"), None);
     }
 
     #[test]
-    fn the_id_of_a_claim_of_dlock_leads_to_the_text_that_says_who_has_it() {
+    fn the_id_of_a_claim_of_dlock_begins_with_the_key_of_its_label() {
         let anna = Who::new("anna").expect("legal");
         let ours = owner(ClaimId::random_for(&anna));
         assert_eq!(who_key(&ours), Some(anna.key()));
-        assert_eq!(who("app:", [0, 1, 0xab, 0xcd, 0xff]), "app:dlock_who:0001abcdff");
+        assert_eq!(label_key("app:", [0, 1, 0xab, 0xcd, 0xff]), "app:dlock_who:0001abcdff");
         let of_redisson = ours.replace(":0", ":31");
         for other in [&of_redisson, "", ":0", "x:0", "ééééééééééééééééééé:0", &ours.replace('-', "x")]
         {
@@ -314,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_is_literal() {
+    fn a_prefix_in_a_pattern_is_literal() {
         assert_eq!(pattern("", "a*[b]\\"), "a\\*\\[b\\]\\\\*");
         assert_eq!(pattern("dlock_*", "a"), "dlock_*a*");
     }

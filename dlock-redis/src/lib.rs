@@ -8,8 +8,8 @@ mod connection;
 mod error;
 mod inspect;
 mod keys;
-mod listen;
 mod scripts;
+mod wake;
 
 pub use backend::{DRIVER, RedisBackend};
 pub use config::{Dialect, RedisConfig};

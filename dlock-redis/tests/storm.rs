@@ -7,8 +7,9 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{Bench, connect, raw, servers, words};
-use dlock_conformance::{Proxy, stores::redis::Flavour};
+use dlock_conformance::Proxy;
 use dlock_core::{Guard, LockOptions, Locks, Result};
+use dlock_testbed::servers::redis::Flavour;
 use futures_util::future::join_all;
 use tokio::{task::JoinHandle, time::sleep};
 

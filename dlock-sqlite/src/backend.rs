@@ -1,4 +1,4 @@
-//! The store as its users and the engine see it.
+//! The driver, and the client of one file.
 
 use std::{
     fmt,
@@ -15,80 +15,81 @@ use dlock_core::{
 use tokio::time::Instant;
 
 use crate::{
-    bell::{Bells, Dir},
+    bell::{BellDir, Bells},
     claim::SqliteClaim,
     client::Client,
     config::SqliteConfig,
     connection::{
-        Connection, PATIENCE,
-        schema::{self, Site},
+        Connection, LOCK_TIMEOUT,
+        schema::{self, StoreFile},
         thread::Thread,
     },
     error::{self, STORE},
     files,
     gate::Gate,
     host, inspect, keys,
-    queue::Signature,
+    queue::ClientIdentity,
 };
 
-/// `sqlite:relative.db` and `sqlite:///absolute.db`.
+/// The driver for URLs such as `sqlite:relative.db` and `sqlite:///absolute.db`.
 pub const DRIVER: Driver = Driver { schemes: &[STORE.store()], connect: |url| Box::pin(connect(url)) };
 
-/// How long a connecting client waits while other clients make or open the file. It may wait longer than a call, because it
-/// holds no lock yet that it could lose meanwhile.
-const OPENING: Duration = Duration::from_secs(30);
+/// Time for which a connecting client waits while other clients create or open the file. It exceeds
+/// the timeout of a call, because the client has no lock yet that it could lose during the wait.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A client of the store in one file. Clones share one client, which ends when the last clone and the last of its claims
-/// are dropped.
+/// A client of the store in one file. Clones share one client, which ends when the last clone and
+/// the last claim are dropped.
 #[derive(Clone)]
 pub struct SqliteBackend {
     client: Arc<Client>,
 }
 
 impl SqliteBackend {
-    /// Connects to the store in a file, and makes it if there is none.
+    /// Connects to the store in a file, and creates the file if it does not exist.
     ///
     /// # Errors
-    /// [`InvalidConfig`](dlock_core::Error::InvalidConfig) for a path that cannot be a store's;
-    /// [`Refused`](dlock_core::Error::Refused) and [`Unavailable`](dlock_core::Error::Unavailable) from SQLite.
+    /// [`InvalidConfig`](dlock_core::Error::InvalidConfig) if there cannot be a store at the path,
+    /// or if the file must not be used as one. [`Refused`](dlock_core::Error::Refused) and
+    /// [`Unavailable`](dlock_core::Error::Unavailable) for errors of SQLite.
     ///
     /// # Cancel safety
-    /// Safe. After the future was dropped, the file may be there.
+    /// Safe. The file may exist after the future was dropped.
     pub async fn connect(config: SqliteConfig) -> Result<Self> {
         let path = config.resolve()?;
         files::make(&path)?;
-        let circle = files::check(&path)?;
+        let users = files::check(&path)?;
         let thread = Thread::start()?;
-        let me = Signature { id: ClaimId::random(), pid: std::process::id(), host: host::name() };
-        if path.metadata().is_ok_and(|found| found.len() > 0) && !Dir::path_of(&path).exists() {
-            let (path, limit) = (path.clone(), Instant::now() + PATIENCE);
-            thread.run(async move { schema::check(&path, limit).await }).await?;
+        let me = ClientIdentity { id: ClaimId::random(), pid: std::process::id(), host: host::name() };
+        if path.metadata().is_ok_and(|found| found.len() > 0) && !BellDir::path_of(&path).exists() {
+            let (path, deadline) = (path.clone(), Instant::now() + LOCK_TIMEOUT);
+            thread.run(async move { schema::check(&path, deadline).await }).await?;
         }
-        let bells = Dir::open(&path, &circle)?.map(Arc::new);
+        let bells = BellDir::open(&path, &users)?.map(Arc::new);
         let gate = Gate::new(bells.clone(), &path);
-        let site = Site { path: path.clone(), gate, bells: bells.clone(), me: me.id };
-        let connection = thread.run_within(OPENING + PATIENCE * 2, async move {
-            let connection = Connection::new(site);
-            connection.open(OPENING).await.map(|()| connection)
+        let file = StoreFile { path: path.clone(), gate, bells: bells.clone(), me: me.id };
+        let connection = thread.run_within(OPEN_TIMEOUT + LOCK_TIMEOUT * 2, async move {
+            let connection = Connection::new(file);
+            connection.open(OPEN_TIMEOUT).await.map(|()| connection)
         });
         let connection = connection.await?;
         let (bells, info) = (Bells::new(bells, me.id, thread.handle()), info(&path));
         let backend = Self {
-            client: Arc::new(Client { me, bells, connection, info, asked: AtomicU32::new(0), thread }),
+            client: Arc::new(Client { me, bells, connection, info, attempts: AtomicU32::new(0), thread }),
         };
-        let dead = backend.client.bells.some_dead();
+        let dead = backend.client.bells.find_dead_clients();
         if !dead.is_empty() {
             let client = Arc::clone(&backend.client);
-            match backend.client.thread.run(async move { client.bury(&dead).await }).await {
-                // The file is busy. Clients that wait for locks of the dead clients remove those claims later.
+            match backend.client.thread.run(async move { client.remove_dead(&dead).await }).await {
+                // The claims of the dead clients are removed later by clients that wait for them.
                 Err(error) if error::is_busy(&error) => {}
-                outcome => outcome?,
+                result => result?,
             }
         }
         Ok(backend)
     }
 
-    /// The store with all its abilities.
+    /// Returns the store with its inspection.
     pub fn into_store(self) -> Store {
         Store::new(Arc::new(self.clone())).with_inspect(Arc::new(self))
     }
@@ -134,7 +135,7 @@ fn info(path: &Path) -> Info {
         .tokens(true)
         .detaches(true)
         .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write])
-        // With a shorter ttl, commits on a busy disk would often take longer than the ttl.
+        // Commits on a busy disk would often take longer than a shorter ttl.
         .ttl(Duration::from_millis(10)..=Duration::from_secs(10 * 365 * 24 * 3600))
 }
 

@@ -1,4 +1,4 @@
-//! One claim in the file.
+//! A claim in the file.
 
 use std::{
     collections::BTreeSet,
@@ -16,70 +16,79 @@ use dlock_core::{
 use tokio::sync::Notify;
 
 use crate::{
-    bell::Watch,
-    client::{Client, NOBODY},
+    bell::ClientWatch,
+    client::{Client, NO_CLIENT},
     connection::Access,
     error, keys,
-    queue::{Resumed, Stand},
+    queue::{Position, Resumed},
 };
 
-/// How often a waiter looks into the file where nobody can ring it. A hand-off then takes half of this on average, and a
-/// waiter uses about one percent of a core.
-const INTERVAL: Duration = Duration::from_millis(50);
+/// Poll interval of a waiter that cannot rely on a ring. A hand-off takes half of it on average,
+/// and a waiter uses about one percent of a core.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long a waiter pauses after a call that found the file locked for seconds.
-const BREATHER: Duration = Duration::from_millis(200);
+/// Pause of a waiter after a call that found the file locked for seconds.
+const BUSY_PAUSE: Duration = Duration::from_millis(200);
 
 pub(crate) struct SqliteClaim {
     client: Arc<Client>,
     request: Request,
-    /// Whether this claim may be in the file, as far as this client knows.
-    known: Known,
-    /// Rung when the queue has changed. `Some` as long as this claim may be in the file.
+    entry_state: EntryState,
+    /// Rung when the queue has changed. `Some` while this claim may be in the file.
     bell: Option<Arc<Notify>>,
-    /// Tell when a client of a claim dies that this one waits for.
-    ahead: Vec<Arc<Watch>>,
-    /// Id that the claim was detached as, or was to be.
+    /// Watches of the clients whose claims this claim waits for.
+    watches: Vec<Arc<ClientWatch>>,
+    /// Ticket of the last call of `detach`, whatever its outcome.
     ticket: Option<ClaimId>,
 }
 
-/// Whether a claim may be in the file, as far as its client knows.
+/// Whether the claim's entry may be in the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Known {
-    /// Not known. This value has not attempted the claim, but another value with the same id may have: a downgrade makes one.
-    Nothing,
-    /// It was attempted, and may be in the file.
-    Tried,
-    /// It is not in the file: each attempt failed because the file was busy.
-    Outside,
+enum EntryState {
+    /// Unknown. This value has made no attempt, but another value with the same id may have made
+    /// one, as in a downgrade.
+    Unknown,
+    /// An attempt may have created the entry.
+    MayExist,
+    /// The entry does not exist, because every attempt found the file busy.
+    Absent,
 }
 
 impl SqliteClaim {
     pub(crate) fn new(client: Arc<Client>, request: Request) -> Self {
-        Self { client, request, known: Known::Nothing, bell: None, ahead: Vec::new(), ticket: None }
+        Self {
+            client,
+            request,
+            entry_state: EntryState::Unknown,
+            bell: None,
+            watches: Vec::new(),
+            ticket: None,
+        }
     }
 
-    /// Forgets the bells of this claim, which is no longer in the file.
-    fn left(&mut self) {
-        self.client.bells.leave(self.request.id);
-        (self.bell, self.ahead) = (None, Vec::new());
+    /// Drops the bell and the watches of this claim, which is no longer in the file.
+    fn drop_bell(&mut self) {
+        self.client.bells.unregister(self.request.id);
+        (self.bell, self.watches) = (None, Vec::new());
     }
 
-    /// Watches the client of a claim ahead until it dies. Tells after how long to ask again all the same.
+    /// Watches the client of a claim ahead. Returns the time until the next attempt if there is no
+    /// ring.
     fn watch(&mut self, client: ClaimId) -> Duration {
         let bells = &self.client.bells;
         match bells.watch(client) {
-            // The client has died since the look into the file: look again at once.
+            // The client has died since the attempt. Attempt again at once.
             None if bells.is_dead(client) => Duration::ZERO,
             None if client == self.client.me.id => Duration::MAX,
-            // Who takes the detached claim back, or releases it, rings.
-            None if client == NOBODY && bells.work() => Duration::MAX,
+            // The client that resumes or releases the detached claim rings.
+            None if client == NO_CLIENT && bells.can_be_rung() => Duration::MAX,
             Some(watch) => {
-                self.ahead.push(watch);
-                if bells.work() { Duration::MAX } else { INTERVAL }
+                self.watches.push(watch);
+                if bells.can_be_rung() { Duration::MAX } else { POLL_INTERVAL }
             }
-            // The client has no doorbell that this user can see. Then it may not be able to ring ours either.
-            None => INTERVAL,
+            // The client has no doorbell that this user can access, and may not be able to ring
+            // this client's doorbell either.
+            None => POLL_INTERVAL,
         }
     }
 }
@@ -87,38 +96,39 @@ impl SqliteClaim {
 #[async_trait]
 impl Claim for SqliteClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
-        // Refuses an unknown kind before the file is asked.
+        // Refuses an unsupported kind before any I/O.
         keys::word(self.request.kind)?;
-        // Before the claim is in the file: from then on others may ring it.
-        self.bell = Some(self.client.bells.enter(self.request.id));
-        self.ahead.clear();
-        let known = std::mem::replace(&mut self.known, Known::Tried);
+        // Registered before the claim is in the file, because other clients may ring from then on.
+        self.bell = Some(self.client.bells.register(self.request.id));
+        self.watches.clear();
+        let entry_state = std::mem::replace(&mut self.entry_state, EntryState::MayExist);
         let (client, request) = (Arc::clone(&self.client), self.request.clone());
-        let (stand, now) = match self.client.thread.run(async move { ask(&client, &request).await }).await {
+        let attempt = async move { attempt(&client, &request).await };
+        let (position, now) = match self.client.thread.run(attempt).await {
             Err(error) if error::is_busy(&error) => {
-                // This call has put nothing into the file. But an exclusive hold with the id of this read claim may be there:
-                // the one that is to be downgraded.
-                if known != Known::Tried && self.request.kind != Kind::Read {
-                    self.known = Known::Outside;
+                // This attempt has created no entry. But if this is a read claim, the file may have
+                // an exclusive hold with the same id, which this attempt should have downgraded.
+                if entry_state != EntryState::MayExist && self.request.kind != Kind::Read {
+                    self.entry_state = EntryState::Absent;
                 }
                 if self.request.wait == Wait::Never {
                     return Err(error);
                 }
-                // A wait does not end because others keep the file busy.
-                return Ok(Attempt::Busy { retry_in: BREATHER });
+                // A wait does not end because other clients keep the file locked.
+                return Ok(Attempt::Busy { retry_in: BUSY_PAUSE });
             }
-            outcome => outcome?,
+            result => result?,
         };
-        let ahead = match stand {
-            Stand::Holds(number) => {
+        let ahead = match position {
+            Position::Holds(number) => {
                 let token = Token::new(number.unsigned_abs());
                 return Ok(Attempt::Granted(Grant { token, valid_for: self.request.ttl }));
             }
-            Stand::Behind(ahead) => ahead,
+            Position::Behind(ahead) => ahead,
         };
         let mut retry_in = ahead.iter().map(|ahead| ahead.ttl_left(now)).min().unwrap_or_default();
         if self.request.wait == Wait::Never {
-            self.left();
+            self.drop_bell();
             return Ok(Attempt::Busy { retry_in });
         }
         let clients: BTreeSet<_> = ahead.iter().map(|ahead| ahead.client).collect();
@@ -138,7 +148,7 @@ impl Claim for SqliteClaim {
         };
         let renewed = self.client.thread.run(renewal).await?;
         if renewed.is_none() {
-            self.left();
+            self.drop_bell();
         }
         Ok(renewal_of(renewed))
     }
@@ -147,30 +157,32 @@ impl Claim for SqliteClaim {
         self.ticket = Some(ticket);
         let (client, id) = (Arc::clone(&self.client), self.request.id);
         let detachment = async move {
-            let (mut tx, mut bells) = (client.begin(Access::Write).await?, Vec::new());
-            let detached = tx.detach(id, ticket, lasting, &mut bells).await?;
-            client.commit(tx, bells).await?;
+            let (mut tx, mut to_ring) = (client.begin(Access::Write).await?, Vec::new());
+            let detached = tx.detach(id, ticket, lasting, &mut to_ring).await?;
+            client.commit(tx, to_ring).await?;
             Ok(detached.then_some(lasting))
         };
         let detached = self.client.thread.run(detachment).await?;
-        // The file has nothing of this client by this claim now. So nobody must ring for it, nor wait for the client's end.
-        self.left();
+        // This client no longer has the claim in the file. So no client has to ring for it, or to
+        // watch this client because of it.
+        self.drop_bell();
         Ok(renewal_of(detached))
     }
 
     async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
-        // Before the claim is in the file for this client: from then on others may ring it.
-        self.bell.get_or_insert_with(|| self.client.bells.enter(self.request.id));
+        // Registered before this client has the claim in the file, because other clients may ring
+        // from then on.
+        self.bell.get_or_insert_with(|| self.client.bells.register(self.request.id));
         let (client, request) = (Arc::clone(&self.client), self.request.clone());
         let ttl = request.ttl;
         let resumption = async move {
-            let (mut tx, mut bells) = (client.begin(Access::Write).await?, Vec::new());
-            let resumed = tx.resume(&request, ticket, &client.me, &mut bells).await?;
-            client.commit(tx, bells).await?;
+            let (mut tx, mut to_ring) = (client.begin(Access::Write).await?, Vec::new());
+            let resumed = tx.resume(&request, ticket, &client.me, &mut to_ring).await?;
+            client.commit(tx, to_ring).await?;
             Ok(resumed)
         };
         let Some(Resumed { number, remaining }) = self.client.thread.run(resumption).await? else {
-            self.left();
+            self.drop_bell();
             return Ok(Resumption::Gone);
         };
         let grant = Grant { token: Token::new(number.unsigned_abs()), valid_for: ttl };
@@ -178,27 +190,28 @@ impl Claim for SqliteClaim {
     }
 
     async fn release(&mut self) -> Result<Release> {
-        if self.known == Known::Outside {
-            self.left();
+        if self.entry_state == EntryState::Absent {
+            self.drop_bell();
             return Ok(Release::Gone);
         }
         let (client, ids) = (Arc::clone(&self.client), [Some(self.request.id), self.ticket]);
         let name = self.request.name.clone();
         let release = async move {
-            let (mut tx, mut bells) = (client.begin(Access::Write).await?, Vec::new());
+            let (mut tx, mut to_ring) = (client.begin(Access::Write).await?, Vec::new());
             let mut release = Release::Gone;
             for id in ids.into_iter().flatten() {
-                // A ticket may name another lock than the one that has its id.
-                if let Some(place) = tx.own(id).await?.filter(|place| place.name == name.as_str()) {
-                    tx.remove(&place, &mut bells).await?;
+                // The text of a ticket can be edited, so its id may be that of another lock's
+                // claim.
+                if let Some(row) = tx.find(id).await?.filter(|row| row.name == name.as_str()) {
+                    tx.remove(&row, &mut to_ring).await?;
                     release = Release::Done;
                 }
             }
-            client.commit(tx, bells).await?;
+            client.commit(tx, to_ring).await?;
             Ok(release)
         };
         let released = self.client.thread.run(release).await?;
-        self.left();
+        self.drop_bell();
         Ok(released)
     }
 
@@ -209,14 +222,14 @@ impl Claim for SqliteClaim {
                 None => pending().await,
             }
         };
-        let mut ahead: Vec<_> = self.ahead.iter().map(|ahead| Box::pin(ahead.over())).collect();
-        let over = poll_fn(|context| {
-            let is_over = ahead.iter_mut().any(|ahead| ahead.as_mut().poll(context).is_ready());
-            if is_over { Poll::Ready(()) } else { Poll::Pending }
+        let mut deaths: Vec<_> = self.watches.iter().map(|watch| Box::pin(watch.died())).collect();
+        let client_died = poll_fn(|context| {
+            let has_died = deaths.iter_mut().any(|death| death.as_mut().poll(context).is_ready());
+            if has_died { Poll::Ready(()) } else { Poll::Pending }
         });
         tokio::select! {
             () = rung => {}
-            () = over => {}
+            () = client_died => {}
         }
     }
 }
@@ -225,33 +238,38 @@ fn renewal_of(valid_for: Option<Duration>) -> Renewal {
     valid_for.map_or(Renewal::Lost, |valid_for| Renewal::Renewed { valid_for })
 }
 
-/// Enters the claim into the queue, or finds it there. Tells where it stands, and at what time of the host's clock.
+/// Adds the claim to the queue, or finds it there. Returns its position, and the time of the host's
+/// clock at which it had this position.
 ///
 /// # Errors
-/// If the file [`is_busy`](error::is_busy), nothing was put into it.
-async fn ask(client: &Client, request: &Request) -> Result<(Stand, i64)> {
+/// The attempt has created no entry if the error [`is_busy`](error::is_busy).
+async fn attempt(client: &Client, request: &Request) -> Result<(Position, i64)> {
     loop {
-        let (mut tx, mut bells) = (client.begin(Access::Write).await?, Vec::new());
-        let stand = tx.ask(request, &client.me, &mut bells).await?;
-        if client.sweeps() {
-            // A damaged row of another lock is no reason to refuse this one.
-            tx.sweep(&mut bells).await.ok();
+        let (mut tx, mut to_ring) = (client.begin(Access::Write).await?, Vec::new());
+        let position = tx.attempt(request, &client.me, &mut to_ring).await?;
+        if client.count_attempt() {
+            // An error is ignored, because a damaged row of another lock is no reason to refuse
+            // this one.
+            tx.sweep(&mut to_ring).await.ok();
         }
         let now = tx.now;
-        client.commit(tx, bells).await?;
-        // A claim of a dead client would stay ahead until its ttl is over. So it is removed, and the loop looks again.
-        let ahead = match &stand {
-            Stand::Behind(ahead) => &ahead[..],
-            Stand::Holds(_) => &[],
+        client.commit(tx, to_ring).await?;
+        // The claims of dead clients would stay ahead until the end of their ttl. So they are
+        // removed before the next attempt of this loop.
+        let ahead = match &position {
+            Position::Behind(ahead) => &ahead[..],
+            Position::Holds(_) => &[],
         };
-        let clients: BTreeSet<_> = ahead.iter().map(|ahead| ahead.client).collect();
-        let dead: Vec<_> = clients.into_iter().filter(|one| client.bells.is_dead(*one)).collect();
+        let owners: BTreeSet<_> = ahead.iter().map(|ahead| ahead.client).collect();
+        let dead: Vec<_> = owners.into_iter().filter(|owner| client.bells.is_dead(*owner)).collect();
         if dead.is_empty() {
-            return Ok((stand, now));
+            return Ok((position, now));
         }
-        match client.bury(&dead).await {
-            Err(error) if error::is_busy(&error) && request.wait != Wait::Never => return Ok((stand, now)),
-            outcome => outcome?,
+        match client.remove_dead(&dead).await {
+            Err(error) if error::is_busy(&error) && request.wait != Wait::Never => {
+                return Ok((position, now));
+            }
+            result => result?,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which file the store is in, and whether a store can be there.
+//! The path of the store's file, and its checks.
 
 use std::{
     io::ErrorKind,
@@ -9,26 +9,27 @@ use dlock_core::{Error, Result, driver::StoreUrl};
 
 use crate::{host, keys};
 
-/// The most symbolic links that a path may lead through, as in the Linux kernel.
-const LINKS: usize = 40;
+/// Maximum number of symbolic links in a row, as in the Linux kernel.
+const MAX_LINKS: usize = 40;
 
-/// The file that holds the locks.
+/// The configuration of a store: the path of its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SqliteConfig {
     path: PathBuf,
 }
 
 impl SqliteConfig {
-    /// The store in this file, which is created if there is none. A relative path counts from the directory that is
-    /// current when it is connected. Everybody who is to share the locks must name the same file.
+    /// Configures the store in this file, which is created if it does not exist. A relative path
+    /// starts at the current directory of the process when the store is connected. All programs
+    /// that share locks must name the same file.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
-    /// The file that `sqlite:path` or `sqlite:///path` names.
+    /// Configures the store in the file of a URL `sqlite:path` or `sqlite:///path`.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] for a host, a parameter, or no path.
+    /// [`Error::InvalidConfig`] if the URL has a host or a parameter, or no path.
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
         url.allow(&[])?;
         if !url.hosts().is_empty() || url.user().is_some() || url.password().is_some() {
@@ -40,16 +41,19 @@ impl SqliteConfig {
         config.check_shape().map(|()| config)
     }
 
-    /// The path as it was given.
+    /// Returns the path as it was given.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Checks that a store can be at the path, and makes the path absolute.
+    /// Returns the absolute path without links.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] if there cannot be a store at the path.
     pub(crate) fn resolve(&self) -> Result<PathBuf> {
         self.check_shape()?;
-        let shown = self.path.display();
-        let invalid = |what: String| Error::InvalidConfig { reason: format!("`{shown}` {what}") };
+        let given = self.path.display();
+        let invalid = |problem: String| Error::InvalidConfig { reason: format!("`{given}` {problem}") };
         if self.path.is_dir() {
             return Err(invalid("is a directory; name a file in it, for example `locks.db`".to_owned()));
         }
@@ -74,8 +78,9 @@ impl SqliteConfig {
             ))
         })?;
         let mut path = parent.join(name);
-        // Followed by hand: a link may lead to a file that is not made yet, and `canonicalize` refuses that.
-        for _ in 0..LINKS {
+        // The links are followed here, because a link may lead to a file that does not exist yet,
+        // and `canonicalize` refuses that.
+        for _ in 0..MAX_LINKS {
             match path.read_link() {
                 Ok(target) => path = path.with_file_name("").join(target),
                 Err(_) => break,
@@ -83,10 +88,10 @@ impl SqliteConfig {
         }
         let path = canonical(&path).unwrap_or(path);
         let dir = path.parent().unwrap_or(&parent);
-        match host::foreign_file_system(dir) {
+        match host::shared_file_system(dir) {
             Some(system) => Err(invalid(format!(
-                "is on {system}, which other hosts may see too, and SQLite's locks are good on one host only; \
-                 put it on a disk of this host"
+                "is on {system}, which other hosts may use too, and SQLite's locks work on one host only; put it on a \
+                 disk of this host"
             ))),
             None => Ok(path),
         }
@@ -96,14 +101,14 @@ impl SqliteConfig {
         let path = self.path.to_str().unwrap_or_default();
         if path.is_empty() || path == ":memory:" {
             let reason =
-                "a store in memory is no SQLite file: write `memory:`, or name a file: `sqlite:locks.db`";
+                "a store in memory is not an SQLite file: write `memory:`, or name a file: `sqlite:locks.db`";
             return Err(Error::InvalidConfig { reason: reason.to_owned() });
         }
         keys::check_path(&self.path)
     }
 }
 
-/// The path with the links in its folder resolved. The file itself need not be there.
+/// Resolves the links in the path's folder. The file itself need not exist.
 fn canonical(path: &Path) -> Option<PathBuf> {
     Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?))
 }
@@ -129,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_file_is_refused_with_what_to_write() {
+    fn a_url_without_a_file_is_refused_with_what_to_write() {
         for (url, words) in [
             ("sqlite://locks.db", "sqlite:///absolute.db"),
             ("sqlite://host/locks.db", "names a host"),

@@ -15,97 +15,103 @@ use tokio::{
 use crate::{
     error::{self, STORE},
     files,
-    gate::{Pass, Turn},
+    gate::{GateLock, Pass},
     host::clock,
 };
-use schema::Site;
+use schema::StoreFile;
 
-/// How long a transaction waits for other clients' transactions. Those take less than a millisecond each, unless the disk
-/// stalls.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+/// Time for which a transaction waits for the transactions of other clients. Each of those takes
+/// less than a millisecond, unless the disk stalls.
+pub(crate) const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a client that cannot queue at the gate pauses between two tries. Long, because hundreds of clients may try.
-const DETOUR: Duration = Duration::from_millis(100);
+/// Pause between two attempts of a client that does not have the gate's lock. It is long, because
+/// hundreds of clients may retry.
+const UNGATED_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// A connection that is opened when it is needed.
+/// A connection that is opened on first use, and again after a failure.
 pub(crate) struct Connection {
-    site: Site,
-    /// Empty while a transaction uses the connection, and after a transaction that failed.
-    slot: Mutex<Option<Open>>,
+    store: StoreFile,
+    /// `None` while a transaction uses the connection, and after a transaction that failed.
+    idle: Mutex<Option<OpenFile>>,
 }
 
-struct Open {
+struct OpenFile {
     conn: SqliteConnection,
-    file: FileId,
+    id: FileId,
 }
 
-/// What a transaction wants.
+/// The access of a transaction to the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Reads a snapshot. Nobody waits for it.
+    /// Reads a snapshot. No other transaction waits for it.
     Read,
     /// Changes the file. All other writers wait for it.
     Write,
 }
 
-/// A transaction. Rolled back if dropped before its [`commit`](Self::commit), because its connection is dropped with it: no
-/// later transaction can find that connection in the middle of this one.
+/// A transaction. If it is dropped before its [`commit`](Self::commit), it is rolled back, because
+/// its connection is dropped with it. So a later transaction never uses a connection on which this
+/// one is unfinished.
 pub(crate) struct Tx<'a> {
-    slot: MutexGuard<'a, Option<Open>>,
-    open: Open,
+    idle: MutexGuard<'a, Option<OpenFile>>,
+    open: OpenFile,
     path: &'a Path,
-    /// Held until the commit. The last field: a dropped transaction is rolled back before the next writer has its turn.
-    turn: Option<Turn>,
-    /// The time on the host's clock after the file was locked. From this time until the commit nobody else changes the file.
+    /// Held until the commit. Declared after `open`, so that a dropped transaction is rolled back
+    /// before the next writer passes the gate.
+    gate_lock: Option<GateLock>,
+    /// Time of the host's clock after the file was locked. No other client changes the file between
+    /// this time and the commit.
     pub(crate) now: i64,
 }
 
 impl Connection {
-    pub(crate) fn new(site: Site) -> Self {
-        Self { site, slot: Mutex::new(None) }
+    pub(crate) fn new(store: StoreFile) -> Self {
+        Self { store, idle: Mutex::new(None) }
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.site.path
+        &self.store.path
     }
 
-    /// Opens the file. Waits for at most `patience` while other clients make or open it.
-    pub(crate) async fn open(&self, patience: Duration) -> Result<()> {
-        let (open, turn) = Open::new(&self.site, Instant::now() + patience).await?;
-        *self.slot.lock().await = Some(open);
-        drop(turn);
+    /// Opens the file. Waits for at most `timeout` while other clients create or open it.
+    pub(crate) async fn open(&self, timeout: Duration) -> Result<()> {
+        let (open, gate_lock) = OpenFile::new(&self.store, Instant::now() + timeout).await?;
+        *self.idle.lock().await = Some(open);
+        drop(gate_lock);
         Ok(())
     }
 
     /// Begins a transaction.
     ///
     /// # Errors
-    /// [`is_busy`](error::is_busy) if other clients have kept the file locked for [`PATIENCE`].
+    /// [`is_busy`](error::is_busy) if other clients have kept the file locked for [`LOCK_TIMEOUT`].
     pub(crate) async fn begin(&self, access: Access) -> Result<Tx<'_>> {
-        let limit = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + LOCK_TIMEOUT;
         let path = self.path();
-        let Ok(mut slot) = timeout_at(limit, self.slot.lock()).await else { return Err(error::busy(path)) };
-        let mut turn = None;
-        let mut open = match slot.take_if(|open| open.file.is_at(path)) {
+        let Ok(mut idle) = timeout_at(deadline, self.idle.lock()).await else {
+            return Err(error::busy(path));
+        };
+        let mut gate_lock = None;
+        let mut open = match idle.take_if(|open| open.id.is_at(path)) {
             Some(open) => open,
             None => {
-                let (open, taken) = Open::new(&self.site, limit).await?;
-                turn = taken;
+                let (open, acquired) = OpenFile::new(&self.store, deadline).await?;
+                gate_lock = acquired;
                 open
             }
         };
         let begin = match access {
             Access::Read => {
-                turn = None;
+                gate_lock = None;
                 "BEGIN"
             }
             Access::Write => {
-                if turn.is_none() {
-                    turn = match self.site.gate.pass(limit).await {
-                        Ok(Pass::Turn(turn)) => Some(turn),
+                if gate_lock.is_none() {
+                    gate_lock = match self.store.gate.pass(deadline).await {
+                        Ok(Pass::Locked(lock)) => Some(lock),
                         Ok(Pass::Ungated) => None,
                         Err(error) => {
-                            *slot = Some(open);
+                            *idle = Some(open);
                             return Err(error);
                         }
                     };
@@ -117,38 +123,41 @@ impl Connection {
             if !error::is_locked(&source) {
                 return Err(error::explain(path, source));
             }
-            if Instant::now() > limit {
-                *slot = Some(open);
+            if Instant::now() > deadline {
+                *idle = Some(open);
                 return Err(error::busy(path));
             }
-            if turn.is_none() && self.site.gate.is_there() {
-                sleep(DETOUR).await;
+            if gate_lock.is_none() && self.store.gate.exists() {
+                sleep(UNGATED_RETRY_PAUSE).await;
             }
         }
-        // Checked again, now that nobody else can write. If the path leads to another file by now, other clients use that
-        // one: a grant in this one would exclude nobody.
-        if !open.file.is_at(path) {
+        // Checked again, because no other client can write from now on. If the path now leads to
+        // another file, other clients use that file, and a grant in this one would not exclude
+        // them.
+        if !open.id.is_at(path) {
             return Err(replaced(path));
         }
-        Ok(Tx { slot, open, path, turn, now: clock::now() })
+        Ok(Tx { idle, open, path, gate_lock, now: clock::now() })
     }
 }
 
-impl Open {
-    /// Opens the file, and makes it if there is none.
-    async fn new(site: &Site, limit: Instant) -> Result<(Self, Option<Turn>)> {
-        let path = &site.path;
+impl OpenFile {
+    /// Opens the file, and creates it if it does not exist. Also returns the gate's lock, if the
+    /// opening had to acquire it.
+    async fn new(store: &StoreFile, deadline: Instant) -> Result<(Self, Option<GateLock>)> {
+        let path = &store.path;
         files::make(path)?;
         files::check(path)?;
         let before = FileId::of(path).ok();
-        let (conn, turn) = schema::open(site, limit).await?;
-        let file = FileId::of(path).map_err(|error| STORE.unavailable(error))?;
-        if before.is_some_and(|before| before != file) {
+        let (conn, gate_lock) = schema::open(store, deadline).await?;
+        let id = FileId::of(path).map_err(|error| STORE.unavailable(error))?;
+        if before.is_some_and(|before| before != id) {
             return Err(replaced(path));
         }
-        // Checked again, because meanwhile SQLite has opened or made the files beside it.
+        // Checked again, because SQLite has opened or created the files beside it since the first
+        // check.
         files::check(path)?;
-        Ok((Self { conn, file }, turn))
+        Ok((Self { conn, id }, gate_lock))
     }
 }
 
@@ -157,43 +166,44 @@ fn replaced(path: &Path) -> dlock_core::Error {
 }
 
 impl Tx<'_> {
-    /// The connection, for the statements of this transaction.
+    /// Returns the connection, for the statements of this transaction.
     pub(crate) fn conn(&mut self) -> &mut SqliteConnection {
         &mut self.open.conn
     }
 
-    /// Turns an error of a statement of this transaction into dlock's.
+    /// Converts an error of a statement of this transaction.
     pub(crate) fn explain(&self, source: sqlx::Error) -> dlock_core::Error {
         error::explain(self.path, source)
     }
 
-    /// Commits, and lets the next one write.
+    /// Commits, and lets the next client write.
     ///
     /// # Errors
     /// After an error the outcome is unknown.
     pub(crate) async fn commit(mut self) -> Result<()> {
-        let outcome = sqlx::query("COMMIT").execute(&mut self.open.conn).await;
-        outcome.map_err(|source| self.explain(source))?;
-        *self.slot = Some(self.open);
-        drop(self.turn);
+        let result = sqlx::query("COMMIT").execute(&mut self.open.conn).await;
+        result.map_err(|source| self.explain(source))?;
+        *self.idle = Some(self.open);
+        drop(self.gate_lock);
         Ok(())
     }
 }
 
-/// Which file a path leads to.
+/// The identity of the file to which a path leads: device and inode.
 #[derive(PartialEq, Eq)]
 struct FileId(u64, u64);
 
 impl FileId {
-    // By metadata, without opening the file: when this process closes any handle of the file, the kernel ends the locks
-    // that SQLite has on it.
+    // Reads the metadata without opening the file. When this process closes any handle of the file,
+    // the kernel releases the locks that SQLite has on it.
     #[cfg(unix)]
     fn of(path: &Path) -> io::Result<Self> {
         use std::os::unix::fs::MetadataExt;
         path.symlink_metadata().map(|found| Self(found.dev(), found.ino()))
     }
 
-    /// On other systems an open file cannot be deleted or replaced.
+    /// Returns the same identity for all files, because an open file cannot be deleted or replaced
+    /// on other systems.
     #[cfg(not(unix))]
     fn of(path: &Path) -> io::Result<Self> {
         path.symlink_metadata().map(|_| Self(0, 0))

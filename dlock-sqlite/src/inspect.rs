@@ -1,4 +1,4 @@
-//! Looking into the file and breaking locks.
+//! Inspects and breaks locks.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -11,86 +11,79 @@ use crate::{client::Client, connection::Access, queue::QueueRow};
 
 pub(crate) async fn inspect(client: &Client, name: &LockName) -> Result<Option<LockState>> {
     let mut tx = client.begin(Access::Read).await?;
-    let (places, now) = (tx.queue(name.as_str()).await?, tx.now);
+    let (rows, now) = (tx.queue(name.as_str()).await?, tx.now);
     tx.commit().await?;
-    Ok(states(client, places, now)?.pop())
+    Ok(states(client, rows, now)?.pop())
 }
 
 pub(crate) async fn list(client: &Client, prefix: &str) -> Result<Vec<LockState>> {
     let mut tx = client.begin(Access::Read).await?;
-    let (places, now) = (tx.queues(prefix).await?, tx.now);
+    let (rows, now) = (tx.queues(prefix).await?, tx.now);
     tx.commit().await?;
-    states(client, places, now)
+    states(client, rows, now)
 }
 
 pub(crate) async fn force_release(client: &Client, name: &LockName) -> Result<bool> {
     let mut tx = client.begin(Access::Read).await?;
-    let places = tx.queue(name.as_str()).await?;
+    let rows = tx.queue(name.as_str()).await?;
     tx.commit().await?;
-    let dead = Dead::among(client, &places).0;
-    let dead: Vec<_> = dead.into_iter().filter_map(|(client, dead)| dead.then_some(client)).collect();
+    let is_dead = check_clients(client, &rows);
+    let dead: Vec<_> =
+        is_dead.into_iter().filter_map(|(client, is_dead)| is_dead.then_some(client)).collect();
     if !dead.is_empty() {
-        client.bury(&dead).await?;
+        client.remove_dead(&dead).await?;
     }
-    let (mut tx, mut bells) = (client.begin(Access::Write).await?, Vec::new());
-    tx.bury_expired(name.as_str(), &mut bells).await?;
-    let places = tx.queue(name.as_str()).await?;
-    let holders = &places[..holders(&places)];
+    let (mut tx, mut to_ring) = (client.begin(Access::Write).await?, Vec::new());
+    tx.remove_expired(name.as_str(), &mut to_ring).await?;
+    let rows = tx.queue(name.as_str()).await?;
+    let holders = &rows[..holder_count(&rows)];
     for holder in holders {
-        tx.remove(holder, &mut bells).await?;
-        // A holder that is rung renews at once, and learns that it has lost the lock.
-        bells.push(holder.clone());
+        tx.remove(holder, &mut to_ring).await?;
+        // The ring makes the holder renew at once, and so detect that it has lost the lock.
+        to_ring.push(holder.clone());
     }
-    let held = !holders.is_empty();
-    client.commit(tx, bells).await?;
-    Ok(held)
+    let was_held = !holders.is_empty();
+    client.commit(tx, to_ring).await?;
+    Ok(was_held)
 }
 
-/// Which of several clients are dead. Each is checked once.
-struct Dead(HashMap<ClaimId, bool>);
-
-impl Dead {
-    fn among(client: &Client, places: &[QueueRow]) -> Self {
-        let mut dead = HashMap::new();
-        for place in places {
-            let is_dead = || client.bells.is_dead(place.client);
-            dead.entry(place.client).or_insert_with(is_dead);
-        }
-        Self(dead)
+/// Returns for each client of the rows whether it is dead. Checks each client once.
+fn check_clients(client: &Client, rows: &[QueueRow]) -> HashMap<ClaimId, bool> {
+    let mut is_dead = HashMap::new();
+    for row in rows {
+        is_dead.entry(row.client).or_insert_with(|| client.bells.is_dead(row.client));
     }
+    is_dead
 }
 
-/// The state of each lock that has places here. The places are in order. Claims that have expired or whose client is dead
-/// are left out.
-fn states(client: &Client, mut places: Vec<QueueRow>, now: i64) -> Result<Vec<LockState>> {
-    let dead = Dead::among(client, &places);
-    places.retain(|place| place.expires > now && !dead.0[&place.client]);
-    places.chunk_by(|a, b| a.name == b.name).map(|places| state(places, now)).collect()
+/// Returns the state of each lock of the rows, which must be in order. Omits claims that have
+/// expired or whose client is dead.
+fn states(client: &Client, mut rows: Vec<QueueRow>, now: i64) -> Result<Vec<LockState>> {
+    let is_dead = check_clients(client, &rows);
+    rows.retain(|row| row.expires > now && !is_dead[&row.client]);
+    rows.chunk_by(|a, b| a.name == b.name).map(|rows| state(rows, now)).collect()
 }
 
-fn state(places: &[QueueRow], now: i64) -> Result<LockState> {
-    let (holders, queue) = places.split_at(holders(places));
-    let mut state = LockState::new(LockName::new(&places[0].name)?);
-    let holds = |place| contender(place, now).token(Token::new(place_number(place)));
-    state.holders = holders.iter().map(holds).collect();
-    state.queue = queue.iter().map(|place| contender(place, now)).collect();
+fn state(rows: &[QueueRow], now: i64) -> Result<LockState> {
+    let (holders, queue) = rows.split_at(holder_count(rows));
+    let mut state = LockState::new(LockName::new(&rows[0].name)?);
+    let holder = |row: &QueueRow| contender(row, now).token(Token::new(row.number.unsigned_abs()));
+    state.holders = holders.iter().map(holder).collect();
+    state.queue = queue.iter().map(|row| contender(row, now)).collect();
     Ok(state)
 }
 
-/// How many of a queue's places hold. They are the first ones: all places behind one that waits wait too.
-fn holders(places: &[QueueRow]) -> usize {
-    let queue: Vec<Entry> = places.iter().map(|place| place.entry).collect();
+/// Returns the number of holders in a queue. They are its first claims, because all claims behind a
+/// waiter wait too.
+fn holder_count(rows: &[QueueRow]) -> usize {
+    let queue: Vec<Entry> = rows.iter().map(|row| row.entry).collect();
     (0..queue.len()).take_while(|&at| turn(&queue[..=at], queue[at].id) == Turn::Mine).count()
 }
 
-fn place_number(place: &QueueRow) -> u64 {
-    place.number.unsigned_abs()
-}
-
-fn contender(place: &QueueRow, now: i64) -> Contender {
-    let ago = u64::try_from(now - place.since).unwrap_or(0);
-    Contender::new(place.entry.id.to_string(), place.entry.kind)
-        .since(Duration::from_nanos(ago))
-        .ttl_left(place.ttl_left(now))
-        .who(place.who.clone().unwrap_or_else(|| format!("pid {} on {}", place.pid, place.host)))
+fn contender(row: &QueueRow, now: i64) -> Contender {
+    let age = u64::try_from(now - row.since).unwrap_or(0);
+    Contender::new(row.entry.id.to_string(), row.entry.kind)
+        .since(Duration::from_nanos(age))
+        .ttl_left(row.ttl_left(now))
+        .who(row.who.clone().unwrap_or_else(|| format!("pid {} on {}", row.pid, row.host)))
 }

@@ -1,4 +1,4 @@
-//! How names and kinds are written in the file, and which paths are refused.
+//! The names and kinds of locks in the file, and the check of paths.
 
 use std::{num::NonZeroU32, path::Path};
 
@@ -6,14 +6,14 @@ use dlock_core::{Error, Kind, Result};
 
 use crate::error::STORE;
 
-/// The kinds that the file can hold.
+/// The kinds of locks that the file supports.
 pub(crate) const KINDS: &[Kind] = &[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind::Permit];
 
-/// The kind's word in the file. A permit is a mutex with a limit: a dlock that does not know permits takes it for a mutex,
-/// and waits for it.
+/// Returns the word for a kind in the file. A permit is stored as a mutex with a limit, so that a
+/// dlock that does not support permits treats it as a mutex and waits for it.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for a kind that the file cannot hold.
+/// [`Error::Unsupported`] for a kind that the file does not support.
 pub(crate) fn word(kind: Kind) -> Result<&'static str> {
     Ok(match kind {
         Kind::Mutex | Kind::Permit => "mutex",
@@ -24,17 +24,18 @@ pub(crate) fn word(kind: Kind) -> Result<&'static str> {
     })
 }
 
-/// The kind of a word in the file, and of the limit beside it.
+/// Returns the kind for a word in the file and the limit beside it.
 pub(crate) fn kind(text: &str, limit: Option<NonZeroU32>) -> Option<Kind> {
-    let of = |kind: &Kind| word(*kind).is_ok_and(|word| word == text);
-    KINDS.iter().copied().find(|kind| of(kind) && limit.is_some() == (*kind == Kind::Permit))
+    let has_word = |kind: &Kind| word(*kind).is_ok_and(|word| word == text);
+    KINDS.iter().copied().find(|kind| has_word(kind) && limit.is_some() == (*kind == Kind::Permit))
 }
 
-/// The least name that is greater than all names with `prefix`, in the order of the file; `None` if there is none.
-pub(crate) fn beyond(prefix: &str) -> Option<String> {
+/// Returns the least name that is greater than all names with `prefix`, in the order of the file.
+/// `None` if there is no such name.
+pub(crate) fn end_of_prefix(prefix: &str) -> Option<String> {
     let mut chars: Vec<char> = prefix.chars().collect();
     while let Some(last) = chars.pop() {
-        // A range of chars leaves out the surrogates, which no text holds.
+        // A range of chars omits the surrogates, which cannot occur in a text.
         if let Some(next) = (last..=char::MAX).nth(1) {
             chars.push(next);
             return Some(chars.into_iter().collect());
@@ -43,14 +44,14 @@ pub(crate) fn beyond(prefix: &str) -> Option<String> {
     None
 }
 
-/// Refuses a path that SQLite cannot open or people cannot read.
+/// Refuses a path that SQLite cannot open or that cannot be displayed.
 pub(crate) fn check_path(path: &Path) -> Result<()> {
-    let what = match path.to_str() {
+    let problem = match path.to_str() {
         None => "is not UTF-8",
         Some(path) if path.contains(char::is_control) => "has a control character",
         Some(_) => return Ok(()),
     };
-    let reason = format!("the path {path:?} {what}; choose another");
+    let reason = format!("the path {path:?} {problem}; choose another");
     Err(Error::InvalidConfig { reason })
 }
 
@@ -60,14 +61,14 @@ mod tests {
 
     #[test]
     fn a_kind_is_read_as_it_was_written() {
-        for &each in KINDS {
-            let limit = (each == Kind::Permit).then_some(NonZeroU32::MIN);
-            assert_eq!(kind(word(each).expect("the file can hold it"), limit), Some(each));
+        for &written in KINDS {
+            let limit = (written == Kind::Permit).then_some(NonZeroU32::MIN);
+            assert_eq!(kind(word(written).expect("a supported kind"), limit), Some(written));
         }
     }
 
     #[test]
-    fn the_name_beyond_a_prefix_is_the_next_that_does_not_begin_with_it() {
+    fn the_end_of_a_prefix_is_the_next_name_without_it() {
         for (prefix, next) in [
             ("", None),
             ("a", Some("b")),
@@ -76,7 +77,7 @@ mod tests {
             ("a\u{10ffff}", Some("b")),
             ("\u{10ffff}", None),
         ] {
-            assert_eq!(beyond(prefix).as_deref(), next, "{prefix:?}");
+            assert_eq!(end_of_prefix(prefix).as_deref(), next, "{prefix:?}");
         }
     }
 }

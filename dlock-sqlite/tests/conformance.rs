@@ -1,4 +1,5 @@
-//! The SQLite store passes the suite. Every client has a connection of its own, as a client in another process has.
+//! The SQLite store passes the suite. Each client has its own connection, like a client in another
+//! process.
 
 use std::{alloc::System, process::ExitCode, time::Duration};
 
@@ -9,7 +10,7 @@ use dlock_core::{Result, driver::Store};
 use dlock_sqlite::{SqliteBackend, SqliteConfig};
 use tempfile::TempDir;
 
-/// Counts bytes for the case that looks for leaks.
+/// Counts the allocated bytes, for the case that detects memory growth.
 #[global_allocator]
 static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 

@@ -6,14 +6,12 @@ mod common;
 use std::time::Duration;
 
 use common::{connect, lasting_directory, locks, soon, store, unique};
-use dlock_conformance::{
-    Data, Proxy,
-    stores::{
-        Running, Server,
-        zookeeper::{Flavour, word},
-    },
-};
+use dlock_conformance::{Data, Proxy};
 use dlock_core::Locks;
+use dlock_testbed::servers::{
+    Running, Server,
+    zookeeper::{Flavour, word},
+};
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 

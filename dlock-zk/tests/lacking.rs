@@ -16,8 +16,8 @@ use std::{
 };
 
 use common::{locks, soon, store, unique};
-use dlock_conformance::stores::{Running, zookeeper::Flavour};
 use dlock_core::{Kind, LockOptions};
+use dlock_testbed::servers::{Running, zookeeper::Flavour};
 use futures_util::future::join_all;
 use tokio::{
     io::{self, AsyncReadExt, AsyncWriteExt, copy},

@@ -12,14 +12,12 @@ use std::{
 };
 
 use common::{locks, soon, unique};
-use dlock_conformance::{
-    Data, Proxy, or_ignore,
-    stores::{
-        Running, Server,
-        zookeeper::{start_behind, word},
-    },
-};
+use dlock_conformance::{Data, Proxy, or_ignore};
 use dlock_core::{Locks, Token};
+use dlock_testbed::servers::{
+    Running, Server,
+    zookeeper::{start_behind, word},
+};
 use futures_util::future::join_all;
 use tokio::time::sleep;
 

@@ -7,14 +7,12 @@ mod common;
 use std::time::Duration;
 
 use common::{lasting_directory, locks, soon, store, unique};
-use dlock_conformance::{
-    Proxy, Unreachable, or_ignore,
-    stores::{
-        Running,
-        zookeeper::{Flavour, start, word},
-    },
-};
+use dlock_conformance::{Proxy, Unreachable, or_ignore};
 use dlock_core::{Guard, Locks};
+use dlock_testbed::servers::{
+    Running,
+    zookeeper::{Flavour, start, word},
+};
 use futures_util::future::join_all;
 use tokio::{
     sync::OnceCell,

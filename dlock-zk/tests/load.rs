@@ -16,14 +16,12 @@ use std::{
 };
 
 use common::{locks, soon, store, unique};
-use dlock_conformance::{
-    Proxy,
-    stores::{
-        Running,
-        zookeeper::{Flavour, word},
-    },
-};
+use dlock_conformance::Proxy;
 use dlock_core::{Guard, Locks};
+use dlock_testbed::servers::{
+    Running,
+    zookeeper::{Flavour, word},
+};
 use futures_util::{StreamExt as _, future::join_all, stream};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, copy},

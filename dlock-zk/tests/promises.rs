@@ -7,14 +7,12 @@ mod common;
 use std::time::Duration;
 
 use common::{connect, lasting_directory, locks, soon, store, unique};
-use dlock_conformance::{
-    Proxy, Unreachable, or_ignore,
-    stores::{
-        Running,
-        zookeeper::{Flavour, start, word},
-    },
-};
+use dlock_conformance::{Proxy, Unreachable, or_ignore};
 use dlock_core::{Error, Kind, LockOptions, Locks, LostReason};
+use dlock_testbed::servers::{
+    Running,
+    zookeeper::{Flavour, start, word},
+};
 use futures_util::future::join_all;
 use tokio::{
     sync::OnceCell,

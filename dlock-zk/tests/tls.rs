@@ -5,8 +5,8 @@ mod common;
 use std::{error::Error as _, time::Duration};
 
 use common::{connect, locks, soon, store, unique};
-use dlock_conformance::stores::zookeeper::{Flavour, tls_params};
 use dlock_core::Error;
+use dlock_testbed::servers::zookeeper::{Flavour, tls_params};
 
 fn main() -> std::process::ExitCode {
     dlock_conformance::run_tests([dlock_conformance::tests! {

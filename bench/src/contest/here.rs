@@ -3,7 +3,7 @@
 use std::{cell::Cell, time::Duration};
 
 use async_trait::async_trait;
-use dlock_conformance::peer::Contest;
+use dlock_testbed::peer::Contest;
 use futures_util::future::try_join_all;
 use tokio::{
     sync::Semaphore,

@@ -5,7 +5,7 @@
 use std::{cell::RefCell, rc::Rc, time::Duration};
 
 use async_trait::async_trait;
-use dlock_conformance::peer::{Contender, Contest, Peer, PeerKind, Program};
+use dlock_testbed::peer::{Contender, Contest, Peer, PeerKind, Program};
 
 use super::{Counter, Measured, Outcome, here::counted};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dlock::Kind;
-use dlock_conformance::peer::{PeerKind, Program};
+use dlock_testbed::peer::{PeerKind, Program};
 
 use super::{
     Server,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dlock_conformance::peer::Contest;
+use dlock_testbed::peer::Contest;
 use tokio::time::Instant;
 
 use crate::{

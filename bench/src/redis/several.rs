@@ -1,7 +1,7 @@
 //! A majority of several servers, beside one server, and beside rslock and redsync on as many. And several names as one lock.
 
 use dlock::{DistributedLock, Kind, LockOptions, MultiLock};
-use dlock_conformance::peer::{PeerKind, Program};
+use dlock_testbed::peer::{PeerKind, Program};
 use tokio::time::Instant;
 
 use super::{

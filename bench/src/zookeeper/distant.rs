@@ -8,7 +8,7 @@
 
 use std::{env, time::Duration};
 
-use dlock_conformance::peer::PeerKind;
+use dlock_testbed::peer::PeerKind;
 use tokio::time::Instant;
 use zookeeper_client::Client;
 

@@ -1,8 +1,8 @@
-//! The rules that a history must keep, and counts of what happened in it.
+//! The rules that a history must obey, and counts of its events.
 
 use std::fmt;
 
-/// How much happened in a history. A history in which little happened proves little.
+/// Numbers of events in a history. A history with few events proves little.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Acquisitions that were granted.
@@ -15,17 +15,17 @@ pub struct Counts {
     pub losses: usize,
     /// Writes that were accepted.
     pub accepted_writes: usize,
-    /// Writes that were refused: their tokens were stale.
+    /// Writes that were refused because their tokens were stale.
     pub refused_writes: usize,
 }
 
-/// One thing that happened although it must not.
+/// A violation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Violation {
-    /// What it violates.
+    /// The violated rule.
     pub rule: Rule,
-    /// Who, when, and how.
+    /// The acquisitions and times that violate the rule.
     pub what: String,
 }
 
@@ -35,56 +35,58 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What a history must keep.
+/// A rule that every history must obey.
 ///
-/// A guard *claims* its lock from its grant until it is released, is lost, or would be without another renewal,
-/// whichever is first.
+/// A guard *claims* its lock from its grant until it is released, is lost, or reaches its deadline
+/// without another renewal, whichever is first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Rule {
-    /// Two claims of one lock overlap in time only if both read, or if both are permits.
+    /// Two claims of one lock overlap in time only if both are reads, or if both are permits.
     Exclusive,
-    /// Never more permits of one lock are claimed at the same time than the smallest limit that one of the claimants named.
+    /// The number of permits of one lock that are claimed at the same time never exceeds the
+    /// smallest limit of their requests.
     Limit,
-    /// A resource that refuses stale tokens loses no update, and refuses no guard that claims the lock.
+    /// A resource that refuses stale tokens loses no update, and refuses no guard that claims the
+    /// lock.
     Fence,
-    /// Tokens of one lock are distinct and grow: a request that begins after a grant gets a greater token, and so does each
-    /// later claim.
+    /// Tokens of one lock are distinct and grow. A request that begins after a grant gets a greater
+    /// token, and so does each later claim.
     TokenOrder,
-    /// A guard whose lock was taken by force is told of its loss within a ttl.
-    Told,
+    /// The loss of a lock that was force-released is reported to its guard within a ttl.
+    LossReported,
     /// A lost guard stays lost.
     LostForGood,
-    /// No guard is lost before its promised time, unless its lock was taken by force. No guard is lost after its release
-    /// was confirmed.
+    /// No guard is lost before its promised time, unless its lock was force-released. No guard is
+    /// lost after its release was confirmed.
     FalseAlarm,
-    /// An owner that holds a lock gets the same hold again.
+    /// An owner that holds a lock re-enters the same hold.
     Reentry,
-    /// Nothing is left when everybody has gone: no claim in the store, no keeper.
+    /// When all contenders have ended, no claim is left in the store and no keeper is running.
     Residue,
     /// Every wait ends.
     Progress,
-    /// Readers held at the same time. Otherwise the run did not test that they share.
+    /// Several readers held at the same time. Otherwise the run did not test shared reads.
     SharedReads,
-    /// Enough happened.
+    /// Enough events happened to test something.
     Potency,
 }
 
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Exclusive => "claims that exclude each other met",
-            Self::Limit => "too many permits",
-            Self::Fence => "the fence failed",
+            Self::Exclusive => "claims that exclude each other overlap",
+            Self::Limit => "more permits than the limit",
+            Self::Fence => "a stale token was accepted, or a current one refused",
             Self::TokenOrder => "tokens are out of order",
-            Self::Told => "a loss was not told",
-            Self::LostForGood => "a lost guard holds again",
-            Self::FalseAlarm => "false alarm",
+            Self::LossReported => "a loss was not reported",
+            Self::LostForGood => "a lost guard claims its lock again",
+            Self::FalseAlarm => "a loss was reported without a cause",
             Self::Reentry => "a re-entry failed",
-            Self::Residue => "something is left behind",
-            Self::Progress => "somebody waits for ever",
+            Self::Residue => "a claim or a task is left behind",
+            Self::Progress => "a wait does not end",
             Self::SharedReads => "too few shared reads",
-            Self::Potency => "too little happened",
+            Self::Potency => "too few events",
         })
     }
 }

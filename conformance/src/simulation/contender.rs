@@ -1,6 +1,6 @@
-//! One contender: asks for locks again and again, and holds them carelessly.
+//! A contender that requests locks kind_again and kind_again, and holds them carelessly.
 
-mod asking;
+mod acquiring;
 mod detaching;
 
 use std::{
@@ -12,24 +12,24 @@ use dlock_core::{Error, Guard, Kind, LockOptions, LostReason, Owner, driver::Inf
 use fastrand::Rng;
 use tokio::time::{Instant, advance, sleep};
 
-use super::{NAMES, PERMITS, TTL, World, up_to};
-use crate::history::{Rule, Stake};
+use super::{NAMES, PERMITS, Run, TTL, up_to};
+use crate::history::{AcquisitionId, Rule};
 
 const ROUNDS: usize = 5;
 
 pub(super) struct Contender {
-    world: Arc<World>,
+    run: Arc<Run>,
     dice: Rng,
-    /// Who enters again.
-    me: Owner,
+    /// Owner for re-entry.
+    owner: Owner,
 }
 
-/// What a round is about.
+/// Parameters of one round.
 struct Round {
-    stake: Stake,
+    acquisition: AcquisitionId,
     client: usize,
     name: usize,
-    /// Of a permit.
+    /// Number of permits. 1 for the other kinds.
     limit: u32,
     options: LockOptions,
     ttl: Duration,
@@ -37,177 +37,178 @@ struct Round {
 }
 
 impl Contender {
-    pub(super) fn new(world: Arc<World>, dice: Rng) -> Self {
-        Self { world, dice, me: Owner::new() }
+    pub(super) fn new(run: Arc<Run>, dice: Rng) -> Self {
+        Self { run, dice, owner: Owner::new() }
     }
 
-    pub(super) async fn live(mut self) {
+    pub(super) async fn run_rounds(mut self) {
         for _ in 0..ROUNDS {
             sleep(up_to(&mut self.dice, TTL / 4)).await;
-            let (client, name) =
-                (self.dice.usize(..self.world.clients.len()), self.dice.usize(..NAMES.len()));
-            let kinds = self.world.clients[client].locks.info().kinds;
+            let (client, name) = (self.dice.usize(..self.run.clients.len()), self.dice.usize(..NAMES.len()));
+            let kinds = self.run.clients[client].locks.info().kinds;
             let kind = kinds[self.dice.usize(..kinds.len())];
             let limit = if kind == Kind::Permit { self.dice.u32(2..=PERMITS) } else { 1 };
             let (options, ttl) = self.options();
-            let stake = match kind {
-                Kind::Permit => self.world.history.invokes_permit(NAMES[name], limit, ttl),
-                _ => self.world.history.invokes(NAMES[name], kind, ttl),
+            let acquisition = match kind {
+                Kind::Permit => self.run.history.invokes_permit(NAMES[name], limit, ttl),
+                _ => self.run.history.invokes(NAMES[name], kind, ttl),
             };
-            // A semaphore knows no owners.
+            // A semaphore has no owners.
             let owned = kind != Kind::Permit && self.dice.u8(..3) == 0;
-            let round = Round { stake, client, name, limit, options, ttl, owned };
+            let round = Round { acquisition, client, name, limit, options, ttl, owned };
             let lock = self.lock(&round, kind);
             if let Some(guard) = self.acquire(&*lock, &round.options).await {
-                self.granted(stake, &guard);
-                self.hold(round, kind, guard).await;
+                self.granted(acquisition, &guard);
+                self.use_guard(round, kind, guard).await;
             }
         }
     }
 
-    fn granted(&self, stake: Stake, guard: &Guard) {
-        self.world.history.granted(stake, guard.token(), Instant::now() + guard.remaining());
+    fn granted(&self, acquisition: AcquisitionId, guard: &Guard) {
+        self.run.history.granted(acquisition, guard.token(), Instant::now() + guard.remaining());
     }
 
-    /// Holds for a while and looks at the guard now and then. Uses what the lock protects even if the guard is lost.
-    async fn hold(&mut self, round: Round, mut kind: Kind, mut guard: Guard) {
-        let (world, stake) = (Arc::clone(&self.world), round.stake);
-        let register = &world.registers[round.name];
+    /// Holds the lock for some time and checks the guard in between. Uses the protected counter
+    /// even if the guard is lost.
+    async fn use_guard(&mut self, round: Round, mut kind: Kind, mut guard: Guard) {
+        let (run, acquisition) = (Arc::clone(&self.run), round.acquisition);
+        let register = &run.registers[round.name];
         let mut base = None;
         for _ in 0..self.dice.usize(..6) {
-            // Without tokens the counter cannot recognise a stale holder. Nor can it keep holders apart that hold together.
+            // The counter needs tokens to recognise a stale holder, and it cannot separate holders
+            // that use_guard together.
             if !matches!(kind, Kind::Read | Kind::Permit) && guard.token().is_some() {
                 match base.take() {
                     None => {
                         base = register.read(guard.token());
                         if base.is_none() {
-                            world.history.wrote(stake, 0, false);
+                            run.history.wrote(acquisition, 0, false);
                         }
                     }
-                    Some(base) => world.history.wrote(stake, base, register.write(guard.token(), base)),
+                    Some(base) => run.history.wrote(acquisition, base, register.write(guard.token(), base)),
                 }
             }
             match self.dice.u8(..40) {
-                // Nobody in this process runs meanwhile.
+                // No task of this process runs during the advance.
                 0 => advance(up_to(&mut self.dice, TTL * 2)).await,
                 1..4 => sleep(up_to(&mut self.dice, TTL * 3)).await,
                 4 if self.downgrades(&round, kind) => {
-                    world.history.downgrades(stake);
+                    run.history.downgrades(acquisition);
                     kind = Kind::Read;
                     match guard.downgrade().await {
                         Ok(reader) => guard = reader,
-                        Err(error) => return self.failed(stake, &error.into()),
+                        Err(error) => return self.failed(acquisition, &error.into()),
                     }
-                    world.tally.downgraded.fetch_add(1, Relaxed);
+                    run.tally.downgraded.fetch_add(1, Relaxed);
                 }
                 5..7 if !round.owned && self.info(&round).detaches => {
-                    let Some(back) = self.detach(stake, guard).await else { return };
-                    guard = back;
+                    let Some(resumed) = self.detach(acquisition, guard).await else { return };
+                    guard = resumed;
                 }
                 _ => {
-                    let nap = up_to(&mut self.dice, TTL / 4);
+                    let pause = up_to(&mut self.dice, TTL / 4);
                     tokio::select! {
                         biased;
-                        reason = guard.lost() => world.history.lost(stake, reason),
-                        () = sleep(nap) => {}
+                        reason = guard.lost() => run.history.lost(acquisition, reason),
+                        () = sleep(pause) => {}
                     }
                 }
             }
-            self.look(stake, &guard).await;
+            self.record_state(acquisition, &guard).await;
         }
         if round.owned && self.dice.bool() {
             self.enter_again(&round, kind, guard).await;
         } else {
-            self.leave(stake, guard).await;
+            self.leave(acquisition, guard).await;
         }
     }
 
-    /// Whether the store can turn a hold of this kind into a read hold.
+    /// Returns whether the store can downgrade a use_guard of this kind.
     fn downgrades(&self, round: &Round, kind: Kind) -> bool {
         self.info(round).downgrades.contains(&kind)
     }
 
     fn info(&self, round: &Round) -> &Info {
-        self.world.clients[round.client].locks.info()
+        self.run.clients[round.client].locks.info()
     }
 
-    /// What the guard says now.
-    async fn look(&self, stake: Stake, guard: &Guard) {
+    /// Records the current state of the guard.
+    async fn record_state(&self, acquisition: AcquisitionId, guard: &Guard) {
         let promised = Instant::now() + guard.remaining();
         if guard.is_lost() {
-            self.world.history.lost(stake, guard.lost().await);
+            self.run.history.lost(acquisition, guard.lost().await);
         } else {
-            self.world.history.holds(stake, promised);
+            self.run.history.holds(acquisition, promised);
         }
     }
 
-    /// Enters the lock that it holds once more, and releases the two guards in either order.
+    /// Re-enters the held lock, and releases the two guards in either order.
     async fn enter_again(&mut self, round: &Round, kind: Kind, outer: Guard) {
-        let (world, stake) = (Arc::clone(&self.world), round.stake);
-        let kinds = world.clients[round.client].locks.info().kinds;
+        let (run, acquisition) = (Arc::clone(&self.run), round.acquisition);
+        let kinds = run.clients[round.client].locks.info().kinds;
         let kinds: Vec<_> = kinds.iter().filter(|kind| **kind != Kind::Permit).collect();
-        let again = *kinds[self.dice.usize(..kinds.len())];
-        let anew = world.history.invokes(NAMES[round.name], again, round.ttl);
-        let inner = match self.lock(round, again).try_lock(&round.options).await {
+        let kind_again = *kinds[self.dice.usize(..kinds.len())];
+        let second_acquisition = run.history.invokes(NAMES[round.name], kind_again, round.ttl);
+        let inner = match self.lock(round, kind_again).try_lock(&round.options).await {
             Ok(Some(inner)) => inner,
-            Err(Error::Deadlock { .. }) if kind == Kind::Read && again != Kind::Read => {
-                return self.leave(stake, outer).await;
+            Err(Error::Deadlock { .. }) if kind == Kind::Read && kind_again != Kind::Read => {
+                return self.leave(acquisition, outer).await;
             }
-            // Its own hold may be over by now.
+            // The outer use_guard may have ended by now.
             outcome => {
                 if !outer.is_lost() {
-                    world.history.note(Rule::Reentry, format!("{outcome:?} instead of {outer:?}"));
+                    run.history.note(Rule::Reentry, format!("{outcome:?} instead of {outer:?}"));
                 }
-                return self.leave(stake, outer).await;
+                return self.leave(acquisition, outer).await;
             }
         };
         if inner.id() != outer.id() {
-            self.granted(anew, &inner);
+            self.granted(second_acquisition, &inner);
             if !outer.is_lost() {
-                world.history.note(Rule::Reentry, format!("{inner:?} instead of {outer:?}"));
+                run.history.note(Rule::Reentry, format!("{inner:?} instead of {outer:?}"));
             }
-            self.leave(stake, outer).await;
-            return self.leave(anew, inner).await;
+            self.leave(acquisition, outer).await;
+            return self.leave(second_acquisition, inner).await;
         }
-        world.tally.reentered.fetch_add(1, Relaxed);
+        run.tally.reentered.fetch_add(1, Relaxed);
         sleep(up_to(&mut self.dice, TTL / 10)).await;
-        self.look(stake, &inner).await;
+        self.record_state(acquisition, &inner).await;
         if self.dice.bool() {
             drop(inner);
-            self.leave(stake, outer).await;
+            self.leave(acquisition, outer).await;
         } else {
-            if again == Kind::Read && self.downgrades(round, kind) {
-                // The store follows by itself.
-                world.history.downgrades(stake);
+            if kind_again == Kind::Read && self.downgrades(round, kind) {
+                // The engine downgrades the use_guard in the store by itself.
+                run.history.downgrades(acquisition);
             }
             drop(outer);
             sleep(up_to(&mut self.dice, TTL / 10)).await;
-            self.look(stake, &inner).await;
-            self.leave(stake, inner).await;
+            self.record_state(acquisition, &inner).await;
+            self.leave(acquisition, inner).await;
         }
     }
 
-    /// Lets go, in one of two ways.
-    async fn leave(&mut self, stake: Stake, guard: Guard) {
-        self.look(stake, &guard).await;
-        let history = &self.world.history;
-        history.releases(stake);
+    /// Releases or drops the guard.
+    async fn leave(&mut self, acquisition: AcquisitionId, guard: Guard) {
+        self.record_state(acquisition, &guard).await;
+        let history = &self.run.history;
+        history.releases(acquisition);
         if self.dice.u8(..3) == 0 {
             return drop(guard);
         }
         let lost = guard.lost_signal();
         if let Err(error) = guard.release().await {
-            return self.failed(stake, &error);
+            return self.failed(acquisition, &error);
         }
         if lost.is_lost() {
-            history.lost(stake, LostReason::Expired);
+            history.lost(acquisition, LostReason::Expired);
         }
-        history.released(stake);
+        history.released(acquisition);
     }
 
-    fn failed(&self, stake: Stake, error: &Error) {
+    fn failed(&self, acquisition: AcquisitionId, error: &Error) {
         if let Error::Lost { reason, .. } = error {
-            self.world.history.lost(stake, *reason);
+            self.run.history.lost(acquisition, *reason);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the locks protect: a counter that refuses stale tokens.
+//! The resource that the locks protect: a counter that refuses stale tokens.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -9,17 +9,17 @@ use dlock_core::Token;
 pub(super) struct Register(Mutex<(Option<Token>, u64)>);
 
 impl Register {
-    /// What it counts, to a holder whose token is not stale. From then on older tokens are.
+    /// Returns the count, or `None` if the token is stale. Older tokens are stale from then on.
     pub(super) fn read(&self, token: Option<Token>) -> Option<u64> {
-        self.passed(token, |count| *count)
+        self.access_with(token, |count| *count)
     }
 
-    /// Writes one more than was read. `false` if the token is stale.
+    /// Writes `base + 1`. Returns `false` if the token is stale.
     pub(super) fn write(&self, token: Option<Token>, base: u64) -> bool {
-        self.passed(token, |count| *count = base + 1).is_some()
+        self.access_with(token, |count| *count = base + 1).is_some()
     }
 
-    fn passed<T>(&self, token: Option<Token>, access: impl FnOnce(&mut u64) -> T) -> Option<T> {
+    fn access_with<T>(&self, token: Option<Token>, access: impl FnOnce(&mut u64) -> T) -> Option<T> {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (fence, count) = &mut *inner;
         if token < *fence {

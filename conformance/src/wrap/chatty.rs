@@ -1,4 +1,4 @@
-//! Hints come without end and without cause.
+//! Hints arrive without end and without a cause.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,9 +9,10 @@ use dlock_core::{
 };
 use tokio::time::sleep;
 
-/// So many hints come at once, one after the other. After that one comes each [`INTERVAL`]: waiters that wait for seconds
-/// would otherwise have a store with a real clock busy with nothing else.
-const AT_ONCE: u32 = 100;
+/// Number of hints without a pause. Afterwards a hint arrives each [`INTERVAL`]. Without the
+/// interval, waiters that wait for seconds would keep a store with a real clock busy with nothing
+/// else.
+const BURST: u32 = 100;
 const INTERVAL: Duration = Duration::from_millis(20);
 
 pub(super) struct Chatty {
@@ -52,7 +53,7 @@ impl Claim for Chatty {
     }
 
     async fn changed(&mut self) {
-        if self.hints < AT_ONCE {
+        if self.hints < BURST {
             self.hints += 1;
         } else {
             sleep(INTERVAL).await;

@@ -1,4 +1,4 @@
-//! Hints never come.
+//! No hint arrives.
 
 use std::{future::pending, sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use dlock_core::{
     driver::{Attempt, Claim, Release, Renewal, Resumption},
 };
 
-/// How often waiters ask in a store without hints.
+/// Poll interval of waiters in a store without hints.
 const POLL: Duration = Duration::from_millis(50);
 
 pub(super) struct Deaf(pub(super) Box<dyn Claim>);

@@ -10,7 +10,8 @@ use dlock_core::{
     },
 };
 
-/// The store, which forgets a claim sooner than it says: its clock is fast by this many thousandths.
+/// Wraps a store so that it deletes claims earlier than promised. Its clock is fast by this many
+/// thousandths.
 pub fn fast_clock(store: Store, thousandths: u32) -> Store {
     Store { backend: Arc::new(Fast(store.backend, thousandths)), inspect: store.inspect }
 }
@@ -48,11 +49,11 @@ impl Backend for Fast {
         });
         Ok(match self.0.attempt_all(kept.collect()).await? {
             AttemptAll::Granted(claims) => {
-                let slow = claims.into_iter().zip(promised).map(|((claim, grant), promised)| {
+                let wrapped = claims.into_iter().zip(promised).map(|((claim, grant), promised)| {
                     let claim = FastClaim { claim, promised, thousandths: self.1 };
                     (Box::new(claim) as Box<dyn Claim>, Grant { valid_for: promised, ..grant })
                 });
-                AttemptAll::Granted(slow.collect())
+                AttemptAll::Granted(wrapped.collect())
             }
             busy @ AttemptAll::Busy(_) => busy,
         })

@@ -1,4 +1,4 @@
-//! Answers are lost after the store acted.
+//! Replies are lost after the store has executed the request.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,10 +8,10 @@ use dlock_core::{
     driver::{Attempt, Claim, Release, Renewal, Request, Resumption},
 };
 
-/// Loses every other answer, beginning with the first.
+/// Loses every other reply, beginning with the first.
 ///
-/// Keeps the answers of single tries: a case could otherwise not tell a busy lock from a lost answer.
-/// `cancel::a_try_whose_answer_is_lost_leaves_nothing` is about those.
+/// Keeps the replies of single tries, because a case could not distinguish a busy lock from a lost
+/// reply. `cancel::a_try_whose_answer_is_lost_leaves_nothing` tests their loss.
 pub(super) struct Flaky {
     claim: Box<dyn Claim>,
     waits: bool,
@@ -23,37 +23,37 @@ impl Flaky {
         Self { claim, waits: request.wait != Wait::Never, calls: 0 }
     }
 
-    fn lose<T>(&mut self, answer: Result<T>) -> Result<T> {
+    fn lose<T>(&mut self, reply: Result<T>) -> Result<T> {
         self.calls += 1;
-        if self.calls % 2 == 1 { Err(lost()) } else { answer }
+        if self.calls % 2 == 1 { Err(lost()) } else { reply }
     }
 }
 
-/// What a driver says when no answer came.
+/// Returns the error of a driver that received no reply.
 pub(super) fn lost() -> Error {
-    Error::Unavailable { store: "flaky", source: "the answer was lost".into() }
+    Error::Unavailable { store: "flaky", source: "the reply was lost".into() }
 }
 
 #[async_trait]
 impl Claim for Flaky {
     async fn attempt(&mut self) -> Result<Attempt> {
-        let answer = self.claim.attempt().await;
-        if self.waits { self.lose(answer) } else { answer }
+        let reply = self.claim.attempt().await;
+        if self.waits { self.lose(reply) } else { reply }
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        let answer = self.claim.renew().await;
-        self.lose(answer)
+        let reply = self.claim.renew().await;
+        self.lose(reply)
     }
 
     async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
-        let answer = self.claim.detach(lasting, ticket).await;
-        self.lose(answer)
+        let reply = self.claim.detach(lasting, ticket).await;
+        self.lose(reply)
     }
 
     async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
-        let answer = self.claim.resume(ticket).await;
-        self.lose(answer)
+        let reply = self.claim.resume(ticket).await;
+        self.lose(reply)
     }
 
     fn locator(&self) -> Option<Arc<str>> {
@@ -61,8 +61,8 @@ impl Claim for Flaky {
     }
 
     async fn release(&mut self) -> Result<Release> {
-        let answer = self.claim.release().await;
-        self.lose(answer)
+        let reply = self.claim.release().await;
+        self.lose(reply)
     }
 
     async fn changed(&mut self) {

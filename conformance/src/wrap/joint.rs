@@ -1,4 +1,5 @@
-//! A request for several locks in one step, as one claim: so whatever a wrapper does to the attempt of a claim it does to that request.
+//! Presents a request for several locks in one step as one claim, so that a wrapper applies its
+//! changes of a claim's attempt to that request too.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,63 +9,69 @@ use dlock_core::{
     driver::{Attempt, AttemptAll, Backend, Claim, Grant, Release, Renewal, Request},
 };
 
-/// What the store said, if it was asked.
-type Told = Arc<Mutex<Option<AttemptAll>>>;
+/// The store's reply, if the request reached the store.
+type SharedReply = Arc<Mutex<Option<AttemptAll>>>;
 
-/// Stands for all claims of the request.
+/// A claim that represents all claims of the request.
 struct Joint {
     backend: Arc<dyn Backend>,
     requests: Vec<Request>,
-    told: Told,
+    reply: SharedReply,
 }
 
-/// Sends the request through the wrapper. If that loses the answer, the claims that the store granted are dropped, as those of a
-/// client are that gets no answer.
+/// Sends the request through the wrapper. If the wrapper loses the reply, the claims that the store
+/// granted are dropped, as for a client that receives no reply.
 pub(super) async fn attempt_all(
     backend: &Arc<dyn Backend>,
     wrapper: impl Fn(Box<dyn Claim>, Request) -> Box<dyn Claim>,
     requests: Vec<Request>,
 ) -> Result<AttemptAll> {
     let Some(first) = requests.first() else { return backend.attempt_all(requests).await };
-    // `Flaky` spares single tries, because a case could not tell a busy lock from a lost answer. This request is made again for
-    // each lock, so its answer may be lost.
+    // `Flaky` keeps the replies of single tries, because a case could not distinguish a busy lock
+    // from a lost reply. The engine repeats this request for each lock, so its reply may be lost.
     let first = first.clone().wait(Wait::Forever);
-    let told = Told::default();
-    let joint = Joint { backend: Arc::clone(backend), requests: requests.clone(), told: Arc::clone(&told) };
+    let shared = SharedReply::default();
+    let joint =
+        Joint { backend: Arc::clone(backend), requests: requests.clone(), reply: Arc::clone(&shared) };
     wrapper(Box::new(joint), first).attempt().await?;
-    let told = told.lock().unwrap_or_else(PoisonError::into_inner).take();
-    Ok(match told.ok_or_else(unasked)? {
+    let reply = shared.lock().unwrap_or_else(PoisonError::into_inner).take();
+    Ok(match reply.ok_or_else(not_sent)? {
         AttemptAll::Granted(claims) => {
             let wrapped = claims.into_iter().zip(requests);
-            AttemptAll::Granted(wrapped.map(|((claim, grant), of)| (wrapper(claim, of), grant)).collect())
+            AttemptAll::Granted(
+                wrapped.map(|((claim, grant), request)| (wrapper(claim, request), grant)).collect(),
+            )
         }
         busy @ AttemptAll::Busy(_) => busy,
     })
 }
 
-fn unasked() -> Error {
-    Error::Unavailable { store: "wrapped", source: "the wrapper answered, and did not ask the store".into() }
+fn not_sent() -> Error {
+    Error::Unavailable {
+        store: "wrapped",
+        source: "the wrapper replied without a request to the store".into(),
+    }
 }
 
 #[async_trait]
 impl Claim for Joint {
     async fn attempt(&mut self) -> Result<Attempt> {
-        let told = self.backend.attempt_all(self.requests.clone()).await?;
+        let reply = self.backend.attempt_all(self.requests.clone()).await?;
         let ttl = self.requests[0].ttl;
-        let answer = match &told {
+        let attempt = match &reply {
             AttemptAll::Granted(_) => Attempt::Granted(Grant { token: None, valid_for: ttl }),
             AttemptAll::Busy(_) => Attempt::Busy { retry_in: ttl },
         };
-        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
-        Ok(answer)
+        *self.reply.lock().unwrap_or_else(PoisonError::into_inner) = Some(reply);
+        Ok(attempt)
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        Err(unasked())
+        Err(not_sent())
     }
 
     async fn release(&mut self) -> Result<Release> {
-        Err(unasked())
+        Err(not_sent())
     }
 
     async fn changed(&mut self) {

@@ -1,4 +1,4 @@
-//! A store that keeps no queue: a waiter must ask again, as for a mutex on Redis.
+//! A store that keeps no queue. A waiter must attempt again, as for a mutex on Redis.
 
 use std::{fmt, sync::Arc};
 
@@ -8,7 +8,7 @@ use dlock_core::{
     driver::{AttemptAll, Backend, Claim, Info, Request, Store},
 };
 
-/// The store, in which a refused attempt leaves nothing.
+/// Wraps a store so that a refused attempt leaves no claim.
 pub fn queueless(store: Store) -> Store {
     Store { backend: Arc::new(Queueless(store.backend)), inspect: store.inspect }
 }

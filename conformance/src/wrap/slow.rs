@@ -1,4 +1,4 @@
-//! Every answer takes its time, half on the way there and half on the way back.
+//! Every reply is slow. Half of the delay precedes the call, and half follows it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,26 +9,27 @@ use dlock_core::{
 };
 use tokio::time::sleep;
 
-const HALF: Duration = Duration::from_millis(10);
+/// Delay in each direction.
+const ONE_WAY_DELAY: Duration = Duration::from_millis(10);
 
 pub(super) struct Slow(pub(super) Box<dyn Claim>);
 
 #[async_trait]
 impl Claim for Slow {
     async fn attempt(&mut self) -> Result<Attempt> {
-        there_and_back(self.0.attempt()).await
+        delayed(self.0.attempt()).await
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        there_and_back(self.0.renew()).await
+        delayed(self.0.renew()).await
     }
 
     async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
-        there_and_back(self.0.detach(lasting, ticket)).await
+        delayed(self.0.detach(lasting, ticket)).await
     }
 
     async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
-        there_and_back(self.0.resume(ticket)).await
+        delayed(self.0.resume(ticket)).await
     }
 
     fn locator(&self) -> Option<Arc<str>> {
@@ -36,18 +37,18 @@ impl Claim for Slow {
     }
 
     async fn release(&mut self) -> Result<Release> {
-        there_and_back(self.0.release()).await
+        delayed(self.0.release()).await
     }
 
     async fn changed(&mut self) {
         self.0.changed().await;
-        sleep(HALF).await;
+        sleep(ONE_WAY_DELAY).await;
     }
 }
 
-async fn there_and_back<T>(answer: impl Future<Output = T>) -> T {
-    sleep(HALF).await;
-    let answer = answer.await;
-    sleep(HALF).await;
-    answer
+async fn delayed<T>(reply: impl Future<Output = T>) -> T {
+    sleep(ONE_WAY_DELAY).await;
+    let reply = reply.await;
+    sleep(ONE_WAY_DELAY).await;
+    reply
 }

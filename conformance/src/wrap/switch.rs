@@ -1,4 +1,4 @@
-//! A switch that cuts a client off from its store, and connects it again.
+//! A switch that cuts a client off from its store and reconnects it.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -11,130 +11,133 @@ use tokio::sync::watch;
 
 use super::flaky::lost;
 
-/// Ends a client as `kill -9` would end its process: its heartbeat stops, and nothing is released.
+/// Ends a client as `kill -9` would end its process. Its session's heartbeat stops, and nothing is
+/// released.
 pub type Kill = Box<dyn Fn() + Send + Sync>;
 
-/// Cuts a client off from its store, and connects it again; or kills it. Clones are the same switch.
+/// Cuts a client off from its store and reconnects it, freezes it, or kills it. Clones are the same
+/// switch.
 #[derive(Clone)]
 pub struct Switch {
-    line: watch::Sender<Link>,
+    state: watch::Sender<State>,
     kill: Option<Arc<Kill>>,
 }
 
-/// What the line to the store does.
+/// State of the connection to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Link {
+enum State {
     Up,
     /// Calls fail and do not reach the store.
     Down,
-    /// Calls reach the store, the answers are lost.
+    /// Calls reach the store, but the replies are lost.
     OneWay,
-    /// Calls hang until the line is something else, as in a process that is stopped.
+    /// Calls hang until the state changes, as in a stopped process.
     Frozen,
-    /// For ever as when down.
+    /// Like [`Down`](Self::Down), forever.
     Dead,
 }
 
 impl Default for Switch {
     fn default() -> Self {
-        Self { line: watch::Sender::new(Link::Up), kill: None }
+        Self { state: watch::Sender::new(State::Up), kill: None }
     }
 }
 
 impl fmt::Debug for Switch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Switch").field(&*self.line.borrow()).finish()
+        f.debug_tuple("Switch").field(&*self.state.borrow()).finish()
     }
 }
 
 impl Switch {
-    /// A switch that can also kill its client.
+    /// Creates a switch that can also kill its client.
     pub fn with_kill(kill: Kill) -> Self {
         Self { kill: Some(Arc::new(kill)), ..Self::default() }
     }
 
-    /// Sets what the line does from now on. A dead client stays dead.
-    fn set(&self, to: Link) {
-        self.line.send_if_modified(|line| {
-            let alive = *line != Link::Dead;
-            *line = if alive { to } else { Link::Dead };
+    /// Changes the state. A killed client stays killed.
+    fn set(&self, to: State) {
+        self.state.send_if_modified(|state| {
+            let alive = *state != State::Dead;
+            *state = if alive { to } else { State::Dead };
             alive
         });
     }
 
-    /// Kills the client: nothing of it reaches the store any more, not even its session's heartbeat. What it held stays
-    /// until the store forgets it, after its ttl or at the end of its session.
+    /// Kills the client. No request of the client reaches the store any more, not even its
+    /// session's heartbeat. Its claims stay until the store deletes them, after their ttl or at the
+    /// end of the session.
     pub fn kill(&self) {
-        self.set(Link::Dead);
+        self.set(State::Dead);
         self.kill.iter().for_each(|kill| kill());
     }
 
-    /// Whether the client was killed.
+    /// Returns whether the client was killed.
     pub fn is_killed(&self) -> bool {
-        *self.line.borrow() == Link::Dead
+        *self.state.borrow() == State::Dead
     }
 
-    /// From now on calls reach the store and are answered.
+    /// Reconnects the client. Calls reach the store and their replies arrive.
     pub fn connect(&self) {
-        self.set(Link::Up);
+        self.set(State::Up);
     }
 
-    /// From now on calls fail without reaching the store: what was held is no longer renewed. The client's session, where the
-    /// store has one, lives on.
+    /// Makes calls fail without reaching the store. Holds are no longer renewed. If the store has
+    /// sessions, the client's session stays alive.
     pub fn cut(&self) {
-        self.set(Link::Down);
+        self.set(State::Down);
     }
 
-    /// From now on the store acts, but the answers are lost.
+    /// Lets calls reach the store, but loses their replies.
     pub fn lose_answers(&self) {
-        self.set(Link::OneWay);
+        self.set(State::OneWay);
     }
 
-    /// From now on calls hang. They are made when the line changes again.
+    /// Makes calls hang. They are sent when the state changes again.
     pub fn freeze(&self) {
-        self.set(Link::Frozen);
+        self.set(State::Frozen);
     }
 
-    /// Puts a store behind this line. Hints still arrive.
+    /// Puts a store behind this switch. Hints still arrive.
     pub fn wrap(&self, store: Store) -> Store {
-        let line = self.line.clone();
-        super::wrap(store, move |claim, _| Box::new(Switched { claim, line: line.subscribe() }))
+        let state = self.state.clone();
+        super::wrap(store, move |claim, _| Box::new(Switched { claim, state: state.subscribe() }))
     }
 }
 
 struct Switched {
     claim: Box<dyn Claim>,
-    line: watch::Receiver<Link>,
+    state: watch::Receiver<State>,
 }
 
-async fn pass<T>(line: &mut watch::Receiver<Link>, answer: impl Future<Output = Result<T>>) -> Result<T> {
-    let line = line.wait_for(|line| *line != Link::Frozen).await.map_or(Link::Up, |line| *line);
-    match line {
-        Link::Down | Link::Dead => Err(Error::Unavailable { store: "switched", source: "cut off".into() }),
-        Link::OneWay => {
-            answer.await.ok();
+async fn pass<T>(state: &mut watch::Receiver<State>, reply: impl Future<Output = Result<T>>) -> Result<T> {
+    let state = state.wait_for(|state| *state != State::Frozen).await.map_or(State::Up, |state| *state);
+    match state {
+        State::Down | State::Dead => Err(Error::Unavailable { store: "switched", source: "cut off".into() }),
+        State::OneWay => {
+            reply.await.ok();
             Err(lost())
         }
-        Link::Up | Link::Frozen => answer.await,
+        State::Up | State::Frozen => reply.await,
     }
 }
 
 #[async_trait]
 impl Claim for Switched {
     async fn attempt(&mut self) -> Result<Attempt> {
-        pass(&mut self.line, self.claim.attempt()).await
+        pass(&mut self.state, self.claim.attempt()).await
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        pass(&mut self.line, self.claim.renew()).await
+        pass(&mut self.state, self.claim.renew()).await
     }
 
     async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
-        pass(&mut self.line, self.claim.detach(lasting, ticket)).await
+        pass(&mut self.state, self.claim.detach(lasting, ticket)).await
     }
 
     async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
-        pass(&mut self.line, self.claim.resume(ticket)).await
+        pass(&mut self.state, self.claim.resume(ticket)).await
     }
 
     fn locator(&self) -> Option<Arc<str>> {
@@ -142,7 +145,7 @@ impl Claim for Switched {
     }
 
     async fn release(&mut self) -> Result<Release> {
-        pass(&mut self.line, self.claim.release()).await
+        pass(&mut self.state, self.claim.release()).await
     }
 
     async fn changed(&mut self) {

@@ -1,4 +1,4 @@
-//! Holds that go on without a keeper, and taking them back.
+//! Detached holds, which continue without a keeper, and their resumption.
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use tokio::{sync::oneshot, time::sleep};
 
 use super::{
     Client, Hold, Keeper, Outcome,
-    keeper::{FAILURES, pause, watched},
+    keeper::{MAX_FAILURES, reply_or_expire, retry_pause},
     observe,
 };
 use crate::{
@@ -16,33 +16,37 @@ use crate::{
     model::{ClaimId, Error, LostReason, Result, Token},
 };
 
-/// What a guard asks for that is to be detached.
-pub(crate) struct Detach {
+/// A guard's request to detach its hold.
+pub(crate) struct DetachRequest {
     pub(super) lasting: Duration,
     pub(super) reply: oneshot::Sender<Result<Detached>>,
 }
 
-/// A detached hold. If this is dropped before it was [taken](Self::take), the keeper releases the hold.
+/// A detached hold. If this value is dropped before it was [taken](Self::take), the keeper releases
+/// the hold.
 pub(crate) struct Detached {
-    /// What the hold is asked for with: its id, its kind as the store has it, its locator.
+    /// Request of the hold, with its id, its locator, and its kind in the store.
     pub(super) request: Request,
     pub(super) taken: oneshot::Sender<()>,
 }
 
 impl Detached {
+    /// Takes the hold over from the keeper, which then ends.
     pub(crate) fn take(self) -> Request {
-        // If the keeper does not hear it, its runtime has ended, and it releases nothing.
+        // Without a receiver, the keeper's runtime has ended, and the keeper releases nothing.
         self.taken.send(()).ok();
         self.request
     }
 }
 
 impl Keeper {
-    /// Detaches the claim, and tells the guard. `true` if the guard has taken that over: the keeper is then done. `false` if
-    /// the guard is gone, which is the keeper's next wish, or if the hold is lost.
+    /// Detaches the claim, and reports this to the guard. Returns `true` if the guard has taken the
+    /// detached hold; the keeper then ends. Returns `false` if the hold is lost, or if the guard
+    /// was dropped, which is the keeper's next request.
     ///
     /// # Errors
-    /// That the store cannot do it, and the store's own. The lock is then held as before.
+    /// [`Error::Unsupported`], [`Error::InvalidOptions`], and the store's error. The lock is then
+    /// held as before.
     pub(super) async fn detach(
         &mut self,
         claim: &mut dyn Claim,
@@ -50,16 +54,17 @@ impl Keeper {
         lasting: Duration,
     ) -> Result<bool> {
         self.info().check_detach(lasting)?;
-        // Whatever becomes of the answer, the store may keep the claim for no longer than this.
+        // Even if the reply is lost, the store may keep the claim for no longer than this.
         let until = Moment::now().after(lasting);
         hold.shorten(until);
         self.detached_until = Some(until);
         let ticket = *self.ticket.get_or_insert_with(|| ClaimId::random_for(&self.request.who));
-        match watched(hold, claim.detach(lasting, ticket)).await {
+        match reply_or_expire(hold, claim.detach(lasting, ticket)).await {
             Ok(Renewal::Renewed { .. }) if hold.loss().is_none() => {
                 Ok(hold.confirm_detach(self.request.clone().id(ticket).locator(claim.locator())).await)
             }
-            // The hold was reported as lost before the answer came, so it must not go on. The release removes it.
+            // The loss was reported before the reply arrived, so the hold must not continue. The
+            // release removes it.
             Ok(Renewal::Renewed { .. }) => Ok(false),
             Ok(Renewal::Lost) => {
                 hold.lose(LostReason::Taken);
@@ -72,11 +77,11 @@ impl Keeper {
         }
     }
 
-    /// Takes over the hold that is detached as `ticket`, and keeps it for the caller. If the hold is gone, `reply` gets
-    /// [`Error::Lost`].
+    /// Takes over the hold that is detached as `ticket`, and keeps it for the caller. If the hold
+    /// was deleted, `reply` gets [`Error::Lost`].
     ///
-    /// A caller that gives up, and an error of the store, leave the hold to its ticket: the keeper hands back what the store
-    /// may have handed over.
+    /// If the caller leaves, or after an error of the store, the hold stays with its ticket. The
+    /// keeper hands it back if the store may have handed it over.
     pub(super) async fn resume(
         mut self: Box<Self>,
         mut claim: Box<dyn Claim>,
@@ -108,21 +113,22 @@ impl Keeper {
             match self.caught(claim.resume(ticket)).await {
                 Ok(Resumption::Resumed { grant, remaining }) if !sent.after(grant.valid_for).has_passed() => {
                     let grant = Grant { token: grant.token.or(token), ..grant };
-                    let (hold, stake) = self.begin_hold(grant, sent);
+                    let (hold, hold_ref) = self.begin_hold(grant, sent);
                     hold.offer_until(sent.after(remaining.unwrap_or(self.request.ttl)));
                     used.hold = Some(Arc::clone(&hold));
                     let keeping = self.keep(claim, hold);
-                    // If the caller has gone, this drops the stake, and the keeper hands the hold back to its ticket.
-                    reply.send(Ok(Some(stake))).ok();
+                    // If the caller has given up, this drops the reference, and the keeper hands
+                    // the hold back to its ticket.
+                    reply.send(Ok(Some(hold_ref))).ok();
                     return keeping.await;
                 }
                 Ok(Resumption::Resumed { .. }) => break self.too_late(sent),
                 Ok(Resumption::Gone) => {
-                    reply.send(Err(self.gone())).ok();
-                    // A store made of several may have handed over parts of it.
-                    return self.leave(claim.as_mut(), None, None).await;
+                    reply.send(Err(self.deleted())).ok();
+                    // A store of several members may have handed over a part of the hold.
+                    return self.release_unheld(claim.as_mut()).await;
                 }
-                Err(error) if may_pass(&error, &mut failures) => sleep(pause(failures)).await,
+                Err(error) if may_retry(&error, &mut failures) => sleep(retry_pause(failures)).await,
                 Err(error) => break error,
             }
         };
@@ -134,8 +140,8 @@ impl Keeper {
         }
     }
 
-    /// Gives a hold that the store may have handed over back to its ticket, and repeats that for a ttl. After that the store has
-    /// forgotten what it had handed over.
+    /// Hands a hold that the store may have handed over back to its ticket, and repeats this for a
+    /// ttl. After a ttl the store has forgotten a hold that it had handed over.
     async fn hand_back(&self, claim: &mut dyn Claim, ticket: ClaimId) {
         let lasting = self.request.ttl.max(*self.info().leases.start());
         let end = Moment::now().after(lasting);
@@ -143,8 +149,8 @@ impl Keeper {
         loop {
             let error = match self.caught(claim.detach(lasting, ticket)).await {
                 Ok(Renewal::Renewed { .. }) => return,
-                // A store made of several may have parts of it.
-                Ok(Renewal::Lost) => return self.leave(claim, None, None).await,
+                // A store of several members may still have a part of the hold.
+                Ok(Renewal::Lost) => return self.release_unheld(claim).await,
                 Err(error) => error,
             };
             observe::failed(&self.request, self.info(), "hand-back", &error);
@@ -152,39 +158,42 @@ impl Keeper {
             if end.has_passed() {
                 return;
             }
-            sleep(pause(failures)).await;
+            sleep(retry_pause(failures)).await;
         }
     }
 
-    /// Releases a detached hold. If the hold is gone, `reply` gets [`Error::Lost`].
-    pub(super) async fn give_back(
+    /// Releases a detached hold. If the hold was deleted, `reply` gets [`Error::Lost`].
+    pub(super) async fn release_detached(
         self: Box<Self>,
         mut claim: Box<dyn Claim>,
         reply: oneshot::Sender<Result<()>>,
     ) {
         let mut failures = 0;
-        let told = loop {
+        let result = loop {
             match self.caught(claim.release()).await {
-                // An earlier release whose answer was lost may have removed it.
-                Ok(Release::Gone) if failures == 0 => break Err(self.gone()),
+                // An earlier release whose reply was lost may have removed the hold.
+                Ok(Release::Gone) if failures == 0 => break Err(self.deleted()),
                 Ok(_) => break Ok(()),
-                Err(error) if may_pass(&error, &mut failures) => sleep(pause(failures)).await,
+                Err(error) if may_retry(&error, &mut failures) => sleep(retry_pause(failures)).await,
                 Err(error) => break Err(error),
             }
         };
-        reply.send(told).ok();
+        reply.send(result).ok();
     }
 
+    /// Turns a panic of the driver into an error.
     async fn caught<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         AssertUnwindSafe(call).catch_unwind().await.unwrap_or_else(|_| Err(self.panicked()))
     }
 
-    fn gone(&self) -> Error {
+    /// Returns the error of a ticket whose hold was deleted.
+    fn deleted(&self) -> Error {
         Error::Lost { name: self.request.name.clone(), reason: LostReason::Taken }
     }
 }
 
-/// A ticket that a keeper uses. Ends the use when dropped, unless the caller has the hold: the caller has ended it then.
+/// A ticket in use by a keeper. Ends the use when dropped, unless the caller has received the hold
+/// and has thereby ended the use itself.
 struct UsedTicket {
     client: Arc<Client>,
     ticket: ClaimId,
@@ -199,8 +208,8 @@ impl Drop for UsedTicket {
     }
 }
 
-/// Counts a failure. `true` if asking again may help.
-fn may_pass(error: &Error, failures: &mut u32) -> bool {
+/// Counts a failure. Returns whether another request may succeed.
+fn may_retry(error: &Error, failures: &mut u32) -> bool {
     *failures += 1;
-    error.is_transient() && *failures < FAILURES
+    error.is_transient() && *failures < MAX_FAILURES
 }

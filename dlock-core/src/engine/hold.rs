@@ -1,5 +1,5 @@
-//! A hold: what the guards of one grant and their keeper share. Over the usual length, so that all code that changes its
-//! state is in one file.
+//! A hold: the state that the guards of one grant and their keeper share. All code that changes
+//! this state is in this file.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
@@ -9,14 +9,14 @@ use std::{
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::detached::{Detach, Detached};
+use super::detached::{DetachRequest, Detached};
 use crate::{
     contract::{Info, Request},
     kit::Moment,
     model::{ClaimId, Error, Kind, LockName, LostReason, Result, Token},
 };
 
-/// A hold as its guards and its keeper share it.
+/// A hold, shared by its guards and its keeper.
 pub(crate) struct Hold {
     pub(crate) name: LockName,
     pub(crate) id: ClaimId,
@@ -24,62 +24,68 @@ pub(crate) struct Hold {
     pub(crate) token: Option<Token>,
     /// The kind that the store granted. A downgrade does not change this field.
     pub(crate) kind: Kind,
-    /// The end of its lease or of its `max_hold`: renewals do not prolong the hold beyond this.
+    /// End of its lease or of its `max_hold`. Renewals do not extend the hold beyond this time.
     end: Option<Moment>,
     /// Cancelled when the hold is lost.
     pub(crate) lost: CancellationToken,
-    /// Wakes the keeper when a guard asks for something.
-    knock: Notify,
+    /// Wakes the keeper when a guard has a request for it.
+    keeper_wake: Notify,
     state: Mutex<State>,
 }
 
 struct State {
-    /// The kind that the hold has in the store; during a downgrade already the new kind.
+    /// The kind of the hold in the store. During a downgrade already the new kind.
     kind: Kind,
     deadline: Moment,
-    /// The last renewal reaches beyond the hold's end, so no other renewal is needed.
+    /// Whether the last renewal reaches beyond the hold's end, so that no further renewal is
+    /// needed.
     outlasts_end: bool,
-    /// Until when the lock stays taken, although it is released before.
-    stays_until: Option<Moment>,
-    /// Set while a hold that was taken over by ticket has not reached its caller: end of the time for which the hold goes back
-    /// to the ticket if the caller has given up.
+    /// Time until which the lock stays taken, even if it is released earlier.
+    taken_until: Option<Moment>,
+    /// Set while the caller of a resumption has not received its hold. If the caller gives up, the
+    /// hold goes back to its ticket until this time.
     offered_until: Option<Moment>,
     lost: Option<LostReason>,
-    /// The MultiLock guards to tell of the loss. Weak, because such a guard may go before the hold does.
-    audience: Vec<Weak<CancellationToken>>,
+    /// Tokens of MultiLock guards, which are cancelled when the hold is lost. Weak, because such a
+    /// guard may end before the hold does.
+    loss_listeners: Vec<Weak<CancellationToken>>,
+    /// Number of guards that hold exclusively.
     exclusive: usize,
+    /// Number of guards that read.
     shared: usize,
-    /// The last guard has left.
-    left: bool,
-    /// Sends the last guard the answer to its release. The keeper takes this when it begins to release.
-    farewell: Option<oneshot::Sender<Result<()>>>,
-    /// Whether the store can turn it into a read hold: it lists the kind, and has not refused so far.
-    downgradable: bool,
+    /// Whether the last guard was dropped or released, or was given the ticket of a detachment.
+    is_unguarded: bool,
+    /// Sends the last guard the result of its release. The keeper takes this sender when it begins
+    /// to release.
+    release_reply: Option<oneshot::Sender<Result<()>>>,
+    /// Whether the store can turn the hold into a read hold. This is the case if it lists the kind
+    /// and has not refused so far.
+    is_downgradable: bool,
     /// Set while only shared guards are left but the store still has the exclusive hold.
     downgrade: Option<Downgrade>,
-    /// Set while the only guard asks to be detached.
-    detach: Option<Detach>,
+    /// Set while the only guard waits for its detachment.
+    detach: Option<DetachRequest>,
 }
 
 /// A hold that is to become a read hold.
 struct Downgrade {
     from: Kind,
-    /// Sends the answer to the guard that asked for the downgrade. `None` if no guard asked: an owner released its last
-    /// exclusive guard and keeps a shared one.
+    /// Sends the result to the guard that requested the downgrade. `None` if no guard requested it,
+    /// because an owner released its last exclusive guard and keeps a shared one.
     reply: Option<oneshot::Sender<Result<()>>>,
 }
 
-/// What the guards ask of the keeper.
-pub(crate) enum Wish {
-    /// Release the hold, and send the answer to the guard that waits for it, if one does.
-    Leave(Option<oneshot::Sender<Result<()>>>),
+/// A request of a guard to the keeper.
+pub(crate) enum GuardRequest {
+    /// Release the hold, and send the result to the guard that waits for it, if there is one.
+    Release(Option<oneshot::Sender<Result<()>>>),
     /// Turn the hold into a read hold.
     Downgrade,
-    /// Let the hold go on by itself for so long.
+    /// Detach the hold for this time.
     Detach(Duration),
 }
 
-/// Which of an owner's two counts a guard is in.
+/// One of the two guard counts of a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Exclusive,
@@ -92,19 +98,20 @@ impl Side {
     }
 }
 
-/// The result of a second `lock()` by the same owner.
+/// Result of a second `lock()` by the same owner.
 pub(crate) enum Reentry {
     /// The hold counts one more guard on this side.
     Entered(Side),
-    /// This hold is over or lost: a new claim must take the lock.
+    /// This hold has ended or is lost. A new claim must acquire the lock.
     Over,
-    /// The owner only reads and wants to write: the write claim would wait for the owner's own read hold.
+    /// The owner holds a read lock and requests an exclusive one. The new claim would wait for the
+    /// owner's own read hold.
     Deadlock,
 }
 
 impl Hold {
-    /// A new hold, which counts one guard already; the caller makes that guard. It is granted until `deadline`, and
-    /// renewals prolong it until `end` at the longest.
+    /// Creates a hold that counts one guard already; the caller creates that guard. The hold is
+    /// granted until `deadline`, and renewals extend it until `end` at most.
     pub(crate) fn new(
         Request { name, kind, id, .. }: &Request,
         info: &Info,
@@ -121,15 +128,15 @@ impl Hold {
             kind,
             deadline,
             outlasts_end: false,
-            stays_until: None,
+            taken_until: None,
             offered_until: None,
             lost: None,
-            audience: Vec::new(),
+            loss_listeners: Vec::new(),
             exclusive,
             shared,
-            left: false,
-            farewell: None,
-            downgradable: info.downgrades.contains(&kind),
+            is_unguarded: false,
+            release_reply: None,
+            is_downgradable: info.downgrades.contains(&kind),
             downgrade: None,
             detach: None,
         };
@@ -141,28 +148,29 @@ impl Hold {
             kind,
             end,
             lost: CancellationToken::new(),
-            knock: Notify::new(),
+            keeper_wake: Notify::new(),
             state: Mutex::new(state),
         };
         hold.set_deadline(&mut hold.state(), deadline);
         hold
     }
 
-    /// How many guards share the hold.
+    /// Returns the number of guards that share the hold.
     pub(crate) fn count(&self) -> usize {
         let state = self.state();
         state.exclusive + state.shared
     }
 
-    /// How long the lock is held without another renewal.
+    /// Returns the time for which the lock is held without a further renewal.
     pub(crate) fn remaining(&self) -> Duration {
         if self.loss().is_some() { Duration::ZERO } else { self.deadline().remaining() }
     }
 
-    /// Adds a guard for the same owner, without asking the store.
+    /// Adds a guard for the same owner, without I/O.
     pub(crate) fn enter(&self, kind: Kind) -> Reentry {
         let mut state = self.state();
-        if state.left || state.detach.is_some() || state.lost.is_some() || state.deadline.has_passed() {
+        if state.is_unguarded || state.detach.is_some() || state.lost.is_some() || state.deadline.has_passed()
+        {
             return Reentry::Over;
         }
         let side = Side::of(kind);
@@ -174,83 +182,87 @@ impl Hold {
         Reentry::Entered(side)
     }
 
-    /// Removes one guard, and wakes the keeper if there is something to release or to downgrade. `true` if this was the
-    /// last guard: the keeper then releases and answers through `farewell`.
-    pub(crate) fn depart(&self, side: Side, farewell: Option<oneshot::Sender<Result<()>>>) -> bool {
+    /// Removes one guard, and wakes the keeper if there is a claim to release or to downgrade.
+    /// Returns `true` if this was the last guard. The keeper then releases the claim and sends the
+    /// result to `reply`.
+    pub(crate) fn remove_guard(&self, side: Side, reply: Option<oneshot::Sender<Result<()>>>) -> bool {
         let mut state = self.state();
         match side {
             Side::Exclusive => state.exclusive -= 1,
             Side::Shared => state.shared -= 1,
         }
-        state.left = state.exclusive + state.shared == 0;
-        let left = state.left;
-        if left {
-            state.farewell = farewell.filter(|_| state.lost.is_none());
-        } else if state.downgradable && state.exclusive == 0 && state.kind != Kind::Read {
-            state.wish_to_read(None);
+        state.is_unguarded = state.exclusive + state.shared == 0;
+        let is_unguarded = state.is_unguarded;
+        if is_unguarded {
+            state.release_reply = reply.filter(|_| state.lost.is_none());
+        } else if state.is_downgradable && state.exclusive == 0 && state.kind != Kind::Read {
+            state.request_downgrade(None);
         } else {
             return false;
         }
         drop(state);
-        self.knock.notify_one();
-        left
+        self.keeper_wake.notify_one();
+        is_unguarded
     }
 
-    /// Whether the store can turn it into a read hold: it lists the kind, and has not refused so far.
+    /// Returns whether the store can turn the hold into a read hold. This is the case if it lists
+    /// the kind and has not refused so far.
     pub(crate) fn is_downgradable(&self) -> bool {
-        self.state().downgradable
+        self.state().is_downgradable
     }
 
-    /// Counts an exclusive guard as a shared one. The receiver gets the store's answer. If the hold is lost before, the
-    /// receiver is closed without an answer. `None` if the store need not be asked, because other guards are still
-    /// exclusive.
-    pub(crate) fn change_sides(&self) -> Option<oneshot::Receiver<Result<()>>> {
+    /// Counts an exclusive guard as a shared one. The receiver gets the result of the downgrade. If
+    /// the hold is lost first, the receiver is closed without a result. Returns `None` if no
+    /// request to the store is needed, because other guards are still exclusive.
+    pub(crate) fn begin_downgrade(&self) -> Option<oneshot::Receiver<Result<()>>> {
         let mut state = self.state();
         state.exclusive -= 1;
         state.shared += 1;
         if state.exclusive > 0 {
             return None;
         }
-        let (reply, answer) = oneshot::channel();
+        let (reply, result) = oneshot::channel();
         if state.lost.is_some() {
-            return Some(answer);
+            return Some(result);
         }
-        state.wish_to_read(Some(reply));
+        state.request_downgrade(Some(reply));
         drop(state);
-        self.knock.notify_one();
-        Some(answer)
+        self.keeper_wake.notify_one();
+        Some(result)
     }
 
-    /// Undoes [`change_sides`](Self::change_sides) after the store has refused.
-    pub(crate) fn change_back(&self) {
+    /// Undoes [`begin_downgrade`](Self::begin_downgrade) after the store has refused.
+    pub(crate) fn undo_downgrade(&self) {
         let mut state = self.state();
         state.shared -= 1;
         state.exclusive += 1;
     }
 
-    /// Asks the keeper to let the hold go on by itself. The receiver gets the answer. If the hold is lost before, it is closed
-    /// without one. `None` if other guards share the hold.
-    pub(crate) fn ask_to_detach(&self, lasting: Duration) -> Option<oneshot::Receiver<Result<Detached>>> {
+    /// Requests that the keeper detach the hold. The receiver gets the result. If the hold is lost
+    /// first, the receiver is closed without a result. Returns `None` if other guards share the
+    /// hold.
+    pub(crate) fn request_detach(&self, lasting: Duration) -> Option<oneshot::Receiver<Result<Detached>>> {
         let mut state = self.state();
         if state.exclusive + state.shared > 1 {
             return None;
         }
-        let (reply, answer) = oneshot::channel();
+        let (reply, result) = oneshot::channel();
         if state.lost.is_none() {
-            state.detach = Some(Detach { lasting, reply });
+            state.detach = Some(DetachRequest { lasting, reply });
         }
         drop(state);
-        self.knock.notify_one();
-        Some(answer)
+        self.keeper_wake.notify_one();
+        Some(result)
     }
 
-    /// Gives the guard what it needs to take the hold back later. From then on the guard counts as gone, so that its owner
-    /// cannot enter the hold any more. Returns whether the guard has taken what it was given: if not, it was dropped.
+    /// Sends the guard the request with which the hold can be resumed. From then on the hold counts
+    /// no guard, so that its owner can no longer enter it. Returns whether the guard has taken the
+    /// request. If not, the guard was dropped.
     pub(crate) async fn confirm_detach(&self, request: Request) -> bool {
         let detach = {
             let mut state = self.state();
             let detach = state.detach.take();
-            state.left |= detach.is_some();
+            state.is_unguarded |= detach.is_some();
             detach
         };
         let Some(detach) = detach else { return false };
@@ -258,45 +270,48 @@ impl Hold {
         detach.reply.send(Ok(Detached { request, taken })).is_ok() && is_taken.await.is_ok()
     }
 
-    /// Tells the guard that the store refuses to let the hold go on by itself.
+    /// Reports to the guard that the store refuses to detach the hold.
     pub(crate) fn refuse_detach(&self, error: Error) {
         if let Some(detach) = self.state().detach.take() {
             detach.reply.send(Err(error)).ok();
         }
     }
 
-    /// Waits until a guard asks the keeper for something. If not `may_change`, only a guard that leaves is heard. Dropping the
-    /// future loses no wish.
-    pub(crate) async fn wish(&self, may_change: bool) -> Wish {
+    /// Waits for the next request of a guard to the keeper. Without `may_change`, only a release is
+    /// returned.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses no request.
+    pub(crate) async fn next_request(&self, may_change: bool) -> GuardRequest {
         loop {
             {
                 let mut state = self.state();
-                if state.left {
-                    return Wish::Leave(state.farewell.take());
+                if state.is_unguarded {
+                    return GuardRequest::Release(state.release_reply.take());
                 }
                 if may_change && state.downgrade.is_some() {
-                    return Wish::Downgrade;
+                    return GuardRequest::Downgrade;
                 }
                 if let Some(detach) = state.detach.as_ref().filter(|_| may_change) {
-                    return Wish::Detach(detach.lasting);
+                    return GuardRequest::Detach(detach.lasting);
                 }
             }
-            self.knock.notified().await;
+            self.keeper_wake.notified().await;
         }
     }
 
-    /// Tells the guard that the store has made it a read hold.
+    /// Reports to the guard that the store has turned the hold into a read hold.
     pub(crate) fn confirm_downgrade(&self) {
         if let Some(reply) = self.state().downgrade.take().and_then(|downgrade| downgrade.reply) {
             reply.send(Ok(())).ok();
         }
     }
 
-    /// Tells the guard that the store refuses to make it a read hold. The store is not asked again for this hold: otherwise
-    /// each of an owner's guards would ask when it leaves.
+    /// Reports to the guard that the store refuses the downgrade. No further downgrade of this hold
+    /// is requested. Otherwise each guard of an owner would request one when it leaves.
     pub(crate) fn refuse_downgrade(&self, error: Error) {
         let mut state = self.state();
-        state.downgradable = false;
+        state.is_downgradable = false;
         let Some(Downgrade { from, reply }) = state.downgrade.take() else { return };
         state.kind = from;
         drop(state);
@@ -309,8 +324,8 @@ impl Hold {
         self.state().deadline
     }
 
-    /// Moves the deadline. `false` if the hold is lost or its deadline has passed: a hold that was reported lost never
-    /// comes back.
+    /// Moves the deadline. Returns `false` if the hold is lost or its deadline has passed, because
+    /// a loss that was reported is final.
     pub(crate) fn extend(&self, deadline: Moment) -> bool {
         if self.loss().is_some() {
             return false;
@@ -319,49 +334,53 @@ impl Hold {
         true
     }
 
-    /// Moves the deadline nearer, if it is later than this.
+    /// Moves the deadline to `deadline` if that is earlier.
     pub(crate) fn shorten(&self, deadline: Moment) {
         let mut state = self.state();
         let earlier = state.deadline.min(deadline);
         self.set_deadline(&mut state, earlier);
     }
 
-    /// Leaves the lock taken for so long from now, although it is released before.
-    pub(crate) fn stay_for(&self, least: Duration) {
-        let stays_until = &mut self.state().stays_until;
-        if stays_until.is_none_or(|until| until.remaining() < least) {
-            *stays_until = Some(Moment::now().after(least));
+    /// Keeps the lock taken for at least this time from now, even if it is released earlier.
+    pub(crate) fn keep_taken_for(&self, least: Duration) {
+        let taken_until = &mut self.state().taken_until;
+        if taken_until.is_none_or(|until| until.remaining() < least) {
+            *taken_until = Some(Moment::now().after(least));
         }
     }
 
-    /// Marks a hold that was taken over by ticket as not yet received by its caller.
+    /// Marks a hold that was taken over by ticket as not yet received by its caller. If the caller
+    /// gives up, the hold goes back to its ticket until `until`.
     pub(crate) fn offer_until(&self, until: Moment) {
         self.state().offered_until = Some(until);
     }
 
-    /// The caller has received the hold that it took over by ticket.
+    /// Records that the caller has received the hold that it took over by ticket.
     pub(crate) fn accept(&self) {
         self.state().offered_until = None;
     }
 
-    /// Whether its caller has not received it.
+    /// Returns whether the caller of a resumption has not received the hold.
     pub(crate) fn is_offered(&self) -> bool {
         self.state().offered_until.is_some()
     }
 
-    /// End of the time for which the hold goes back to its ticket. `None` if its caller has received it, or it was lost.
+    /// Returns the end of the time for which the hold goes back to its ticket. `None` if its caller
+    /// has received it, or if it was lost.
     pub(crate) fn offered_until(&self) -> Option<Moment> {
         let offered_until = self.state().offered_until;
         offered_until.filter(|_| self.loss().is_none())
     }
 
-    /// Until when the lock stays taken although it is released. `None` for a hold that was lost, which somebody else may have.
-    pub(crate) fn stays_until(&self) -> Option<Moment> {
-        let stays_until = self.state().stays_until;
-        stays_until.filter(|_| self.loss().is_none())
+    /// Returns the time until which the lock stays taken, even if it is released earlier. `None` if
+    /// the hold was lost, because another claim may hold the lock.
+    pub(crate) fn taken_until(&self) -> Option<Moment> {
+        let taken_until = self.state().taken_until;
+        taken_until.filter(|_| self.loss().is_none())
     }
 
-    /// Whether the last renewal reaches beyond the hold's end, so that no other is needed.
+    /// Returns whether the last renewal reaches beyond the hold's end, so that no further renewal
+    /// is needed.
     pub(crate) fn outlasts_its_end(&self) -> bool {
         self.state().outlasts_end
     }
@@ -371,9 +390,11 @@ impl Hold {
         state.outlasts_end = self.end.is_some_and(|end| end.since(deadline).is_zero());
     }
 
-    /// Marks the hold as lost and tells all its guards. If the hold was lost already, the first reason stays.
+    /// Marks the hold as lost, and reports the loss to all its guards. If the hold was already
+    /// lost, the first reason stays.
     ///
-    /// A hold past its deadline has expired, whatever a late answer says: the store has rightly forgotten it.
+    /// After the deadline the reason is always `Expired`, even if a late reply reports that the
+    /// claim was taken. The store was then right to forget the claim.
     pub(crate) fn lose(&self, reason: LostReason) {
         let mut state = self.state();
         let reason = match reason {
@@ -381,51 +402,54 @@ impl Hold {
             reason => reason,
         };
         state.lost.get_or_insert(reason);
-        // The keeper gives no answer any more. Dropping the senders tells the guards that wait for one.
+        // The keeper sends no more replies. Dropping the senders wakes the guards that wait for
+        // one.
         state.downgrade = None;
         state.detach = None;
-        state.farewell = None;
-        let audience = std::mem::take(&mut state.audience);
+        state.release_reply = None;
+        let listeners = std::mem::take(&mut state.loss_listeners);
         drop(state);
         self.lost.cancel();
-        audience.iter().filter_map(Weak::upgrade).for_each(|token| token.cancel());
+        listeners.iter().filter_map(Weak::upgrade).for_each(|token| token.cancel());
     }
 
-    /// Reports that the deadline has passed while a call to the store was under way. This is a loss unless the last guard
-    /// has left already. In that case the release that waits gets the error [`unanswered`](Self::unanswered).
+    /// Handles the deadline, if it passes during a call to the store. The hold is then lost, unless
+    /// it has no guard any more. In that case the waiting release gets the error
+    /// [`release_timeout`](Self::release_timeout).
     pub(crate) fn expire(&self) {
         let mut state = self.state();
-        if !state.left {
+        if !state.is_unguarded {
             drop(state);
             return self.lose(LostReason::Expired);
         }
-        let farewell = state.farewell.take();
+        let reply = state.release_reply.take();
         drop(state);
-        if let Some(reply) = farewell {
-            reply.send(Err(self.unanswered())).ok();
+        if let Some(reply) = reply {
+            reply.send(Err(self.release_timeout())).ok();
         }
     }
 
-    /// The error of a release that the store has not confirmed in time.
-    pub(crate) fn unanswered(&self) -> Error {
-        let source = "the store did not answer before the lock's time was over".into();
+    /// Returns the error of a release that the store has not confirmed by the deadline.
+    pub(crate) fn release_timeout(&self) -> Error {
+        let source = "the store did not reply before the lock's deadline".into();
         Error::Unavailable { store: self.store, source }
     }
 
-    /// Reports that the keeper ends without having released the claim. This is a loss unless the last guard has left
-    /// already.
+    /// Handles the end of a keeper that has not released the claim. The hold is then lost, unless
+    /// it has no guard any more.
     pub(crate) fn abandon(&self) {
-        let left = self.state().left;
-        if left {
-            self.state().farewell = None;
+        let is_unguarded = self.state().is_unguarded;
+        if is_unguarded {
+            self.state().release_reply = None;
         } else {
             self.lose(LostReason::Abandoned);
         }
     }
 
-    /// Marks the hold as taken, because its first release found nothing in the store. `false` if it was lost already, or is
-    /// past its deadline: then the store has rightly forgotten it.
-    pub(crate) fn found_gone(&self) -> bool {
+    /// Marks the hold as lost, because its first release found no claim in the store. Returns
+    /// `false` if it was already lost or its deadline has passed. In the second case the store was
+    /// right to forget the claim.
+    pub(crate) fn lose_before_release(&self) -> bool {
         let state = self.state();
         if state.lost.is_some() || state.deadline.has_passed() {
             return false;
@@ -442,23 +466,23 @@ impl Hold {
             drop(state);
             token.cancel();
         } else {
-            // MultiLock guards come and go while the hold stays.
-            state.audience.retain(|one| one.strong_count() > 0);
-            state.audience.push(Arc::downgrade(token));
+            // Many MultiLock guards may begin and end during one hold.
+            state.loss_listeners.retain(|listener| listener.strong_count() > 0);
+            state.loss_listeners.push(Arc::downgrade(token));
         }
     }
 
-    /// The error of a hold that is lost, or whose keeper ended without an answer.
+    /// Returns the error of a hold that is lost, or whose keeper has ended without a reply.
     pub(crate) fn lost_error(&self) -> Error {
         let reason = self.loss().unwrap_or(LostReason::Abandoned);
         Error::Lost { name: self.name.clone(), reason }
     }
 
-    /// Whether and how the hold is lost. If the deadline has passed, this call marks the hold as lost, unless the last
-    /// guard has left already: a hold that was let go cannot be lost.
+    /// Returns the reason if the hold is lost. If the deadline has passed, this call marks the hold
+    /// as lost, unless it has no guard any more. A released hold cannot be lost.
     pub(crate) fn loss(&self) -> Option<LostReason> {
         let state = self.state();
-        if state.lost.is_none() && !state.left && state.deadline.has_passed() {
+        if state.lost.is_none() && !state.is_unguarded && state.deadline.has_passed() {
             drop(state);
             self.lose(LostReason::Expired);
             return Some(LostReason::Expired);
@@ -467,18 +491,19 @@ impl Hold {
     }
 
     #[cfg(test)]
-    pub(crate) fn audience(&self) -> usize {
-        self.state().audience.len()
+    pub(crate) fn loss_listeners(&self) -> usize {
+        self.state().loss_listeners.len()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A poisoned mutex is no danger: no code of this file panics between two changes of the state.
+        // A poisoned mutex is harmless, because no code of this file panics between two changes of
+        // the state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    fn wish_to_read(&mut self, reply: Option<oneshot::Sender<Result<()>>>) {
+    fn request_downgrade(&mut self, reply: Option<oneshot::Sender<Result<()>>>) {
         let from = std::mem::replace(&mut self.kind, Kind::Read);
         self.downgrade = Some(Downgrade { from, reply });
     }

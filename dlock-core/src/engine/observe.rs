@@ -1,5 +1,5 @@
-//! Events for `tracing` and metrics for `metrics`: the only file that reports anything. Does nothing without these
-//! features.
+//! Events for `tracing` and metrics for `metrics`. No other file reports any. Does nothing without
+//! these features.
 //!
 //! | metric | kind | labels |
 //! |---|---|---|
@@ -7,12 +7,13 @@
 //! | `dlock_wait_seconds` | histogram | `store`, `kind`, `outcome` |
 //! | `dlock_held_seconds` | histogram | `store`, `kind` |
 //! | `dlock_lost_total` | counter | `store`, `kind` |
-//! | `dlock_store_failures_total` | counter | `store`, `operation`: attempt, renewal, downgrade, detachment, release |
+//! | `dlock_store_failures_total` | counter | `store`, `operation`: attempt, renewal, downgrade, detachment, hand-back, release |
 //!
-//! Lock names are in the events only: there may be any number of them, and each would make a new time series of a metric.
+//! Lock names are in the events only. Their number has no bound, and each would create a new time
+//! series of a metric.
 #![cfg_attr(
     not(all(feature = "tracing", feature = "metrics")),
-    allow(unused_variables, reason = "each listener takes what it wants")
+    allow(unused_variables, reason = "each feature uses some of them")
 )]
 
 #[cfg(any(feature = "tracing", feature = "metrics"))]
@@ -23,11 +24,11 @@ use crate::{
     model::{Error, LostReason},
 };
 
-/// When something began. Reads the clock only if somebody listens.
+/// Start time of a measurement. Reads the clock only if one of the features is enabled.
 #[derive(Clone, Copy)]
-pub(crate) struct Begun(#[cfg(any(feature = "tracing", feature = "metrics"))] Instant);
+pub(crate) struct StartTime(#[cfg(any(feature = "tracing", feature = "metrics"))] Instant);
 
-impl Begun {
+impl StartTime {
     pub(crate) fn now() -> Self {
         Self(
             #[cfg(any(feature = "tracing", feature = "metrics"))]
@@ -36,10 +37,10 @@ impl Begun {
     }
 }
 
-/// An acquisition has ended.
-pub(crate) fn contest_over(request: &Request, info: &Info, begun: Begun, outcome: &'static str) {
+/// Reports the end of an acquisition.
+pub(crate) fn contest_ended(request: &Request, info: &Info, start: StartTime, outcome: &'static str) {
     #[cfg(any(feature = "tracing", feature = "metrics"))]
-    let waited = begun.0.elapsed();
+    let waited = start.0.elapsed();
     #[cfg(feature = "tracing")]
     tracing::debug!(store = info.store, lock = %request.name, kind = %request.kind, ?waited, outcome, "lock asked for");
     #[cfg(feature = "metrics")]
@@ -54,10 +55,10 @@ pub(crate) fn contest_over(request: &Request, info: &Info, begun: Begun, outcome
     }
 }
 
-/// A hold has ended, normally or by a loss.
-pub(crate) fn hold_over(request: &Request, info: &Info, begun: Begun, lost: Option<LostReason>) {
+/// Reports the end of a hold, by a release or by a loss.
+pub(crate) fn hold_ended(request: &Request, info: &Info, start: StartTime, lost: Option<LostReason>) {
     #[cfg(any(feature = "tracing", feature = "metrics"))]
-    let held = begun.0.elapsed();
+    let held = start.0.elapsed();
     #[cfg(feature = "tracing")]
     match lost {
         Some(reason) => {
@@ -77,8 +78,8 @@ pub(crate) fn hold_over(request: &Request, info: &Info, begun: Begun, lost: Opti
     }
 }
 
-/// The release of a hold found nothing in the store: the hold had been lost before.
-pub(crate) fn found_gone(request: &Request, info: &Info) {
+/// Reports that the release of a hold found no claim in the store. The hold had been lost before.
+pub(crate) fn lost_before_release(request: &Request, info: &Info) {
     #[cfg(feature = "tracing")]
     {
         let reason = LostReason::Taken;
@@ -89,7 +90,7 @@ pub(crate) fn found_gone(request: &Request, info: &Info) {
         .increment(1);
 }
 
-/// A call to the store failed; the keeper goes on.
+/// Reports a failed call to the store, after which the keeper continues.
 pub(crate) fn failed(request: &Request, info: &Info, operation: &'static str, error: &Error) {
     #[cfg(feature = "tracing")]
     tracing::warn!(

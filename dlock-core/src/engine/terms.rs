@@ -1,20 +1,20 @@
-//! How long a claim is kept, and how often it is renewed.
+//! The ttl of a claim, the interval of its renewals, and the maximum duration of its hold.
 
 use std::time::Duration;
 
-/// What the keeper needs to know of the options.
+/// The part of the lock options that the keeper needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) ttl: Duration,
     pub(crate) renewal: Cadence,
-    /// How long the whole hold may last: its lease or its `max_hold`.
+    /// Maximum duration of the whole hold: its lease or its `max_hold`.
     pub(crate) longest: Option<Duration>,
 }
 
-/// How often a held claim is renewed.
+/// Interval between the renewals of a held claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cadence {
-    /// When a third of what is left has passed.
+    /// A third of the time that is left until the deadline.
     Third,
     Every(Duration),
     Never,

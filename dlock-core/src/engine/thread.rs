@@ -1,5 +1,5 @@
-//! A thread of dlock's own, with a runtime for one client: its connections and keepers go on while the caller's runtime is
-//! blocked, or where the caller has none.
+//! A dedicated thread with a runtime for one client. The client's connections and keepers continue
+//! to run there while the caller's runtime is blocked, or if the caller has none.
 
 use std::{
     io,
@@ -19,16 +19,17 @@ use tokio_util::task::AbortOnDropHandle;
 use super::Client;
 use crate::model::{Error, Result};
 
-/// How long whoever drops the client's last handle, or its last guard, waits for what was let go to leave the store. Longer
-/// than a store that answers takes; what it has not heard of by then, it forgets by itself after a ttl.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// Maximum time that the drop of the client's last handle, or of its last guard, waits for the
+/// release of its claims. Longer than a store takes that replies. A store without a reply by then
+/// forgets the claims by itself after a ttl.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The thread of one client. Ends when this is dropped.
+/// The thread of one client. Ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Thread {
     runtime: Handle,
     id: ThreadId,
-    /// The thread ends when this is dropped.
+    /// The thread ends when this sender is dropped.
     stop: Option<oneshot::Sender<()>>,
     client: OnceLock<Arc<Client>>,
 }
@@ -37,7 +38,7 @@ impl Thread {
     /// Starts a thread.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if the system has no thread to give.
+    /// [`Error::Unavailable`] if the system cannot start a thread.
     pub(crate) fn start() -> Result<Self> {
         let begin = || {
             let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -56,12 +57,12 @@ impl Thread {
         })
     }
 
-    /// Says whose thread it is.
+    /// Sets the client of the thread.
     pub(crate) fn serve(&self, client: &Arc<Client>) {
         self.client.set(Arc::clone(client)).ok();
     }
 
-    /// Does `work` on the thread. Awaits on any executor.
+    /// Runs `work` on the thread. The returned future can be awaited on any executor.
     ///
     /// # Cancel safety
     /// Dropping the future drops the work.
@@ -72,7 +73,7 @@ impl Thread {
         AbortOnDropHandle::new(self.spawn(work)).await.unwrap_or_else(|_| Err(self.ended()))
     }
 
-    /// Does `work` on the thread, to its end even if the future is dropped.
+    /// Runs `work` on the thread, to its end even if the future is dropped.
     pub(crate) async fn finish<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T>> + Send + 'static,
@@ -80,7 +81,10 @@ impl Thread {
         self.spawn(work).await.unwrap_or_else(|_| Err(self.ended()))
     }
 
-    #[expect(clippy::disallowed_methods, reason = "what a caller waits for, where its keepers run")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the caller waits for the work, which runs where its keepers run"
+    )]
     fn spawn<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
         self.runtime.spawn(work)
     }
@@ -96,12 +100,12 @@ impl Drop for Thread {
         let Some(client) = self.client.take() else { return };
         let (stop, (done, is_done)) = (self.stop.take(), mpsc::channel::<()>());
         self.spawn(async move {
-            timeout(FAREWELL, client.close()).await.ok();
+            timeout(CLOSE_TIMEOUT, client.close()).await.ok();
             drop((done, stop));
         });
         // The thread must not wait for itself.
         if thread::current().id() != self.id {
-            is_done.recv_timeout(FAREWELL * 2).ok();
+            is_done.recv_timeout(CLOSE_TIMEOUT * 2).ok();
         }
     }
 }

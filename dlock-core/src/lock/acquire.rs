@@ -18,7 +18,7 @@ use tokio::{
 use super::{Guard, LockOptions, Locks, Owner, contract, owner::Slot};
 use crate::{
     contract::Request,
-    engine::{Keeper, LastFailure, Outcome, Reentry, Stake},
+    engine::{HoldRef, Keeper, LastFailure, Outcome, Reentry},
     kit::Moment,
     model::{Error, Kind, LockName, Result, Wait, Who},
 };
@@ -127,7 +127,7 @@ impl Asking {
         // `at_least` begins in the poll that hands the guard over. A grant that reaches only the client's thread, because the
         // caller has given up, is released at once.
         if let (Some(taken), Some(least)) = (&stake, options.clone().or(&target.locks.defaults()).staying()) {
-            taken.hold.stay_for(least);
+            taken.hold.keep_taken_for(least);
         }
         Poll::Ready(Ok(stake.map(|stake| Guard::of(stake, &target.locks))))
     }
@@ -320,7 +320,7 @@ impl Slot {
     fn enter(&self, target: &Target) -> Option<Outcome> {
         let hold = self.hold()?;
         match hold.enter(target.kind) {
-            Reentry::Entered(side) => Some(Ok(Some(Stake::new(hold, side)))),
+            Reentry::Entered(side) => Some(Ok(Some(HoldRef::new(hold, side)))),
             Reentry::Deadlock => Some(Err(Error::Deadlock { name: target.name.clone(), kind: target.kind })),
             Reentry::Over => None,
         }

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Locks, LostSignal, Ticket};
 use crate::{
-    engine::{Hold, Stake},
+    engine::{Hold, HoldRef},
     model::{ClaimId, Error, LockName, LostReason, Result, Token},
 };
 
@@ -25,7 +25,7 @@ use crate::{
 pub struct Guard(Held);
 
 enum Held {
-    One(Stake),
+    One(HoldRef),
     /// All the members of a [`MultiLock`](crate::MultiLock).
     All {
         name: LockName,
@@ -204,14 +204,14 @@ impl Guard {
     /// Leaves the lock, or each of several, taken for so long from now, although it is released before.
     pub(super) fn stay_for(&self, least: Duration) {
         match &self.0 {
-            Held::One(stake) => stake.hold.stay_for(least),
+            Held::One(stake) => stake.hold.keep_taken_for(least),
             Held::All { guards, .. } => guards.iter().for_each(|guard| guard.stay_for(least)),
         }
     }
 
     /// The guard of a caller of `locks`.
-    pub(crate) fn of(stake: Stake, locks: &Locks) -> Self {
-        Self(Held::One(stake.held_with(locks.thread().cloned())))
+    pub(crate) fn of(stake: HoldRef, locks: &Locks) -> Self {
+        Self(Held::One(stake.with_thread(locks.thread().cloned())))
     }
 
     /// One guard for several.
@@ -317,7 +317,7 @@ mod tests {
             let guard = both.lock(&LockOptions::new()).await.expect("free");
             guard.release().await.expect("held until now");
         }
-        let told = long.hold().expect("one lock").audience();
+        let told = long.hold().expect("one lock").loss_listeners();
         assert!(told <= 1, "{told} guards are told of the loss, and at most one of them is left");
     }
 }

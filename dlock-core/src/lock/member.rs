@@ -5,7 +5,7 @@ use tokio::sync::oneshot;
 
 use super::{Guard, LockOptions, acquire::Target};
 use crate::{
-    engine::{Joint, Keeper, Outcome, Stake},
+    engine::{HoldRef, JointOutcome, Keeper, Outcome},
     model::{Kind, Result, Wait},
 };
 
@@ -55,23 +55,23 @@ impl Member {
         Ok(match locks.on_thread(work).await? {
             Tried::Busy(at) => Tried::Busy(at),
             Tried::Each(answers) => {
-                let guard = |stake: Option<Stake>| stake.map(|stake| Guard::of(stake, locks));
+                let guard = |stake: Option<HoldRef>| stake.map(|stake| Guard::of(stake, locks));
                 Tried::Each(answers.into_iter().map(|answer| answer.map(guard)).collect())
             }
         })
     }
 }
 
-async fn contest(targets: Vec<Target>, options: LockOptions) -> Result<Tried<Stake>> {
+async fn contest(targets: Vec<Target>, options: LockOptions) -> Result<Tried<HoldRef>> {
     let keepers = targets.iter().map(|target| Ok(*target.check(options.clone())?.keeper(target, None)));
     let keepers = keepers.collect::<Result<_>>()?;
     let ended = || targets[0].locks.client().keeper_ended();
     let (reply, answer) = oneshot::channel();
     Keeper::start_together(keepers, reply);
     Ok(match answer.await.map_err(|_| ended())? {
-        Joint::Busy(at) => Tried::Busy(at),
-        Joint::Granted(stakes) => Tried::Each(stakes.into_iter().map(|stake| Ok(Some(stake))).collect()),
-        Joint::Apart(answers) => {
+        JointOutcome::Busy(at) => Tried::Busy(at),
+        JointOutcome::Granted(stakes) => Tried::Each(stakes.into_iter().map(|stake| Ok(Some(stake))).collect()),
+        JointOutcome::Separate(answers) => {
             let told = |answer: Result<Outcome, _>| answer.unwrap_or_else(|_| Err(ended()));
             Tried::Each(join_all(answers).await.into_iter().map(told).collect())
         }

@@ -153,7 +153,7 @@ impl Locks {
         let resumed = async move {
             let (reply, answer) = oneshot::channel();
             let heir = ClaimId::random_for(&locks.defaults().who(locks.who())?);
-            locks.keeper_of(&ticket, heir)?.start_to_resume(ticket.id, ticket.token, reply);
+            locks.keeper_of(&ticket, heir)?.start_resume(ticket.id, ticket.token, reply);
             let stake = answer.await.unwrap_or_else(|_| Err(locks.client().keeper_ended()))?;
             stake.ok_or_else(|| locks.client().keeper_ended())
         };
@@ -175,7 +175,7 @@ impl Locks {
         let (locks, ticket) = (self.as_on_thread(), ticket.clone());
         let released = async move {
             let (reply, answer) = oneshot::channel();
-            locks.keeper_of(&ticket, ticket.id)?.start_to_give_back(reply);
+            locks.keeper_of(&ticket, ticket.id)?.start_release_detached(reply);
             answer.await.unwrap_or_else(|_| Err(locks.client().keeper_ended()))
         };
         match self.thread() {

@@ -1,5 +1,5 @@
-//! The reference store, in this process's memory: all kinds in one queue. Also how to write a backend.
-//! Over the usual length, so that a whole backend is read in one place.
+//! The reference store, in the memory of this process, with all kinds in one queue. This file is
+//! also an example of a complete backend.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,42 +21,42 @@ use crate::{
     model::{ClaimId, Error, Kind, LockName, Result, Token, Wait, Who},
 };
 
-/// `memory:` and `memory:NAME`: one store per name and process.
+/// The driver for `memory:` and `memory:NAME`, with one store for each name in a process.
 pub const DRIVER: Driver = Driver { schemes: &["memory"], connect: |url| Box::pin(connect(url)) };
 
-/// A client of a store in this process's memory. Clones are further clients of the same store.
+/// A client of a store in the memory of this process. Clones are further clients of the same store.
 #[derive(Clone)]
 pub struct MemoryBackend {
-    space: Arc<Space>,
+    queues: Arc<SharedQueues>,
     info: Info,
 }
 
-/// What the clients of one store share.
-type Space = Mutex<Shelf>;
+/// The state that the clients of one store share.
+type SharedQueues = Mutex<Queues>;
 
-struct Shelf {
-    /// The last number that was drawn, for any lock. A claim's number is its place in the queue, and its token once it is
-    /// granted.
-    last: u64,
-    /// The queues, none of them empty.
-    queues: BTreeMap<LockName, Vec<Place>>,
+struct Queues {
+    /// Last number that was drawn for any lock. A claim's number determines its position in the
+    /// queue, and is its token once the claim is granted.
+    last_number: u64,
+    /// The queue of each lock, without empty queues.
+    by_name: BTreeMap<LockName, Vec<QueuedClaim>>,
 }
 
-/// A claim's place in its queue.
-struct Place {
+/// A claim in the queue of its lock, waiting or held.
+struct QueuedClaim {
     entry: Entry,
     number: u64,
-    came: Moment,
-    expires: Moment,
+    created_at: Moment,
+    expires_at: Moment,
     /// Whether the claim holds without a client. Only such a hold can be resumed.
     is_detached: bool,
     who: Who,
-    /// Rung when another attempt may have a different result.
-    bell: Arc<Notify>,
+    /// Notified when another attempt may have a new result.
+    hint: Arc<Notify>,
 }
 
 impl MemoryBackend {
-    /// A new, empty store.
+    /// Creates an empty store.
     pub fn new() -> Self {
         Self::named(ClaimId::random().to_string())
     }
@@ -68,21 +68,22 @@ impl MemoryBackend {
             .detaches(true)
             .locks_per_step(usize::MAX)
             .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write]);
-        Self { space: Arc::new(Mutex::new(Shelf { last: floor(), queues: BTreeMap::new() })), info }
+        let queues = Queues { last_number: first_token(), by_name: BTreeMap::new() };
+        Self { queues: Arc::new(Mutex::new(queues)), info }
     }
 
-    /// The store with all its abilities.
+    /// Returns the store, with inspection.
     pub fn into_store(self) -> Store {
         Store::new(Arc::new(self.clone())).with_inspect(Arc::new(self))
     }
 
-    fn shelf(&self) -> MutexGuard<'_, Shelf> {
-        shelf(&self.space)
+    fn lock(&self) -> MutexGuard<'_, Queues> {
+        lock(&self.queues)
     }
 }
 
-fn shelf(space: &Space) -> MutexGuard<'_, Shelf> {
-    space.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(queues: &SharedQueues) -> MutexGuard<'_, Queues> {
+    queues.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Default for MemoryBackend {
@@ -104,20 +105,20 @@ impl Backend for MemoryBackend {
     }
 
     fn claim(&self, request: Request) -> Box<dyn Claim> {
-        Box::new(MemoryClaim::new(&self.space, request))
+        Box::new(MemoryClaim::new(&self.queues, request))
     }
 
     async fn attempt_all(&self, requests: Vec<Request>) -> Result<AttemptAll> {
-        let (mut shelf, now) = (self.shelf(), Moment::now());
+        let (mut queues, now) = (self.lock(), Moment::now());
         for (at, request) in requests.iter().enumerate() {
-            shelf.bury(&request.name, now);
-            if shelf.blocks(&request.name, request.entry()) {
+            queues.remove_expired(&request.name, now);
+            if queues.would_wait(&request.name, request.entry()) {
                 return Ok(AttemptAll::Busy(at));
             }
         }
         let granted = requests.into_iter().map(|request| {
-            let claim = MemoryClaim::new(&self.space, request);
-            let token = Token::new(shelf.enter(&claim.request, &claim.bell, now));
+            let claim = MemoryClaim::new(&self.queues, request);
+            let token = Token::new(queues.push(&claim.request, &claim.hint, now));
             let grant = Grant { token, valid_for: claim.request.ttl };
             (Box::new(claim) as Box<dyn Claim>, grant)
         });
@@ -126,16 +127,16 @@ impl Backend for MemoryBackend {
 }
 
 struct MemoryClaim {
-    space: Arc<Space>,
+    queues: Arc<SharedQueues>,
     request: Request,
-    bell: Arc<Notify>,
-    /// Id that this claim was detached as, or was to be.
+    hint: Arc<Notify>,
+    /// Id that this claim may be detached as.
     ticket: Option<ClaimId>,
 }
 
 impl MemoryClaim {
-    fn new(space: &Arc<Space>, request: Request) -> Self {
-        Self { space: Arc::clone(space), request, bell: Arc::default(), ticket: None }
+    fn new(queues: &Arc<SharedQueues>, request: Request) -> Self {
+        Self { queues: Arc::clone(queues), request, hint: Arc::default(), ticket: None }
     }
 }
 
@@ -144,188 +145,189 @@ impl Claim for MemoryClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
         let Request { name, kind, id, ttl, wait, .. } = &self.request;
         let now = Moment::now();
-        let mut shelf = shelf(&self.space);
-        shelf.bury(name, now);
-        if let Some(place) = shelf.place(name, *id) {
-            place.expires = now.after(*ttl);
-            place.bell = Arc::clone(&self.bell);
-            let downgrades = *kind == Kind::Read && place.entry.kind != Kind::Read;
+        let mut queues = lock(&self.queues);
+        queues.remove_expired(name, now);
+        if let Some(claim) = queues.find(name, *id) {
+            claim.expires_at = now.after(*ttl);
+            claim.hint = Arc::clone(&self.hint);
+            let downgrades = *kind == Kind::Read && claim.entry.kind != Kind::Read;
             if downgrades {
-                shelf.ring_watchers(name, *id);
-                shelf.place(name, *id).expect("found above").entry.kind = Kind::Read;
+                queues.notify_watchers(name, *id);
+                queues.find(name, *id).expect("found above").entry.kind = Kind::Read;
             }
         } else {
-            if *wait == Wait::Never && shelf.blocks(name, self.request.entry()) {
+            if *wait == Wait::Never && queues.would_wait(name, self.request.entry()) {
                 return Ok(Attempt::Busy { retry_in: *ttl });
             }
-            shelf.enter(&self.request, &self.bell, now);
+            queues.push(&self.request, &self.hint, now);
         }
-        Ok(shelf.answer(name, *id, *ttl, now))
+        Ok(queues.attempt_result(name, *id, *ttl, now))
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
         let Request { name, id, ttl, .. } = &self.request;
         let now = Moment::now();
-        let mut shelf = shelf(&self.space);
-        shelf.bury(name, now);
-        let Some(place) = shelf.place(name, *id) else { return Ok(Renewal::Lost) };
-        place.keep(now, *ttl);
+        let mut queues = lock(&self.queues);
+        queues.remove_expired(name, now);
+        let Some(claim) = queues.find(name, *id) else { return Ok(Renewal::Lost) };
+        claim.extend(now, *ttl);
         Ok(Renewal::Renewed { valid_for: *ttl })
     }
 
-    /// A claim is in the store whether its client lives or not, so a detached claim is one with another id and ttl.
+    /// Changes the id and the ttl of the claim. Nothing else is needed, because the store keeps a
+    /// claim whether or not its client exists.
     async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
         self.ticket = Some(ticket);
         let Request { name, id, .. } = &self.request;
         let now = Moment::now();
-        let mut shelf = shelf(&self.space);
-        shelf.bury(name, now);
-        let known_as = [*id, ticket].into_iter().find(|id| shelf.holds(name, *id));
-        let Some(place) = known_as.and_then(|id| shelf.place(name, id)) else { return Ok(Renewal::Lost) };
-        if place.entry.id == ticket {
-            place.keep(now, lasting);
+        let mut queues = lock(&self.queues);
+        queues.remove_expired(name, now);
+        let known_as = [*id, ticket].into_iter().find(|id| queues.holds(name, *id));
+        let Some(claim) = known_as.and_then(|id| queues.find(name, id)) else { return Ok(Renewal::Lost) };
+        if claim.entry.id == ticket {
+            claim.extend(now, lasting);
         } else {
-            (place.entry.id, place.expires) = (ticket, now.after(lasting));
+            (claim.entry.id, claim.expires_at) = (ticket, now.after(lasting));
         }
-        place.is_detached = true;
+        claim.is_detached = true;
         Ok(Renewal::Renewed { valid_for: lasting })
     }
 
     async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
         let Request { name, id, ttl, who, .. } = &self.request;
         let now = Moment::now();
-        let mut shelf = shelf(&self.space);
-        shelf.bury(name, now);
-        let known_as = [*id, ticket].into_iter().find(|id| shelf.holds(name, *id));
-        let Some(place) = known_as.and_then(|id| shelf.place(name, id)) else { return Ok(Resumption::Gone) };
-        let remaining = if place.entry.id == *id {
-            place.keep(now, *ttl);
+        let mut queues = lock(&self.queues);
+        queues.remove_expired(name, now);
+        let known_as = [*id, ticket].into_iter().find(|id| queues.holds(name, *id));
+        let Some(claim) = known_as.and_then(|id| queues.find(name, id)) else { return Ok(Resumption::Gone) };
+        let remaining = if claim.entry.id == *id {
+            claim.extend(now, *ttl);
             None
-        } else if place.is_detached {
-            let remaining = place.expires.since(now);
-            (place.entry.id, place.expires, place.is_detached) = (*id, now.after(*ttl), false);
-            place.who = who.clone();
+        } else if claim.is_detached {
+            let remaining = claim.expires_at.since(now);
+            (claim.entry.id, claim.expires_at, claim.is_detached) = (*id, now.after(*ttl), false);
+            claim.who = who.clone();
             Some(remaining)
         } else {
             return Ok(Resumption::Gone);
         };
-        place.bell = Arc::clone(&self.bell);
-        let grant = Grant { token: Token::new(place.number), valid_for: *ttl };
+        claim.hint = Arc::clone(&self.hint);
+        let grant = Grant { token: Token::new(claim.number), valid_for: *ttl };
         Ok(Resumption::Resumed { grant, remaining })
     }
 
     async fn release(&mut self) -> Result<Release> {
         let Request { name, id, .. } = &self.request;
-        let mut shelf = shelf(&self.space);
+        let mut queues = lock(&self.queues);
         let known_as = [Some(*id), self.ticket].into_iter().flatten();
-        let there: Vec<_> = known_as.filter(|id| shelf.place(name, *id).is_some()).collect();
-        there.iter().for_each(|id| shelf.remove(name, *id));
-        Ok(if there.is_empty() { Release::Gone } else { Release::Done })
+        let present: Vec<_> = known_as.filter(|id| queues.find(name, *id).is_some()).collect();
+        present.iter().for_each(|id| queues.remove(name, *id));
+        Ok(if present.is_empty() { Release::Gone } else { Release::Done })
     }
 
     async fn changed(&mut self) {
-        self.bell.notified().await;
+        self.hint.notified().await;
     }
 }
 
-impl Place {
-    /// Extends the claim's time, and never shortens it: a renewal may arrive late.
-    fn keep(&mut self, now: Moment, ttl: Duration) {
-        if self.expires.since(now) < ttl {
-            self.expires = now.after(ttl);
+impl QueuedClaim {
+    /// Extends the claim's time. Never shortens it, because a renewal may arrive late.
+    fn extend(&mut self, now: Moment, ttl: Duration) {
+        if self.expires_at.since(now) < ttl {
+            self.expires_at = now.after(ttl);
         }
     }
 }
 
-impl Shelf {
+impl Queues {
     fn queue(&self, name: &LockName) -> Vec<Entry> {
-        self.queues.get(name).into_iter().flatten().map(|place| place.entry).collect()
+        self.by_name.get(name).into_iter().flatten().map(|claim| claim.entry).collect()
     }
 
-    fn place(&mut self, name: &LockName, id: ClaimId) -> Option<&mut Place> {
-        self.queues.get_mut(name)?.iter_mut().find(|place| place.entry.id == id)
+    fn find(&mut self, name: &LockName, id: ClaimId) -> Option<&mut QueuedClaim> {
+        self.by_name.get_mut(name)?.iter_mut().find(|claim| claim.entry.id == id)
     }
 
     fn holds(&self, name: &LockName, id: ClaimId) -> bool {
         turn(&self.queue(name), id) == Turn::Mine
     }
 
-    /// Puts a claim at the end of its queue. Returns the claim's number.
-    fn enter(&mut self, request: &Request, bell: &Arc<Notify>, now: Moment) -> u64 {
-        self.last += 1;
-        let queue = self.queues.entry(request.name.clone()).or_insert_with(|| Vec::with_capacity(1));
-        queue.push(Place {
+    /// Adds a claim to the end of its queue. Returns the claim's number.
+    fn push(&mut self, request: &Request, hint: &Arc<Notify>, now: Moment) -> u64 {
+        self.last_number += 1;
+        let queue = self.by_name.entry(request.name.clone()).or_insert_with(|| Vec::with_capacity(1));
+        queue.push(QueuedClaim {
             entry: request.entry(),
-            number: self.last,
-            came: now,
-            expires: now.after(request.ttl),
+            number: self.last_number,
+            created_at: now,
+            expires_at: now.after(request.ttl),
             is_detached: false,
             who: request.who.clone(),
-            bell: Arc::clone(bell),
+            hint: Arc::clone(hint),
         });
-        self.last
+        self.last_number
     }
 
-    /// Whether a newcomer would have to wait.
-    fn blocks(&self, name: &LockName, newcomer: Entry) -> bool {
+    /// Returns whether a new claim would have to wait.
+    fn would_wait(&self, name: &LockName, newcomer: Entry) -> bool {
         let mut queue = self.queue(name);
         queue.push(newcomer);
         turn(&queue, newcomer.id) != Turn::Mine
     }
 
-    /// Whether the claim holds. If not, it is to ask again when one of the claims expires that it waits for.
-    fn answer(&mut self, name: &LockName, id: ClaimId, ttl: Duration, now: Moment) -> Attempt {
+    /// Returns the result of an attempt. A waiting claim should retry when a claim ahead expires.
+    fn attempt_result(&mut self, name: &LockName, id: ClaimId, ttl: Duration, now: Moment) -> Attempt {
         let queue = self.queue(name);
-        let left = |ahead: &Entry| Some(self.place(name, ahead.id)?.expires.since(now));
-        match watched(&queue, id).iter().filter_map(left).min() {
+        let expiry = |ahead: &Entry| Some(self.find(name, ahead.id)?.expires_at.since(now));
+        match watched(&queue, id).iter().filter_map(expiry).min() {
             Some(retry_in) => Attempt::Busy { retry_in },
             None => {
-                let place = self.place(name, id).expect("just entered");
-                Attempt::Granted(Grant { token: Token::new(place.number), valid_for: ttl })
+                let claim = self.find(name, id).expect("just entered");
+                Attempt::Granted(Grant { token: Token::new(claim.number), valid_for: ttl })
             }
         }
     }
 
-    /// Removes the claims whose clients were silent for a ttl.
-    fn bury(&mut self, name: &LockName, now: Moment) {
-        let dead = |place: &&Place| place.expires.since(now).is_zero();
+    /// Removes the claims without a request for a ttl.
+    fn remove_expired(&mut self, name: &LockName, now: Moment) {
+        let is_expired = |claim: &&QueuedClaim| claim.expires_at.since(now).is_zero();
         while let Some(id) =
-            self.queues.get(name).and_then(|queue| queue.iter().find(dead)).map(|place| place.entry.id)
+            self.by_name.get(name).and_then(|queue| queue.iter().find(is_expired)).map(|claim| claim.entry.id)
         {
             self.remove(name, id);
         }
     }
 
     fn remove(&mut self, name: &LockName, id: ClaimId) {
-        self.ring_watchers(name, id);
-        if let Some(queue) = self.queues.get_mut(name) {
-            queue.retain(|place| place.entry.id != id);
+        self.notify_watchers(name, id);
+        if let Some(queue) = self.by_name.get_mut(name) {
+            queue.retain(|claim| claim.entry.id != id);
             if queue.is_empty() {
-                self.queues.remove(name);
+                self.by_name.remove(name);
             }
         }
     }
 
-    /// Rings the claims that wait for this one.
-    fn ring_watchers(&mut self, name: &LockName, id: ClaimId) {
+    /// Notifies the claims that wait for this one.
+    fn notify_watchers(&mut self, name: &LockName, id: ClaimId) {
         for watcher in watchers(&self.queue(name), id) {
-            self.place(name, watcher.id).expect("in the queue").bell.notify_one();
+            self.find(name, watcher.id).expect("in the queue").hint.notify_one();
         }
     }
 
     fn state(&self, name: &LockName, now: Moment) -> Option<LockState> {
         let queue = self.queue(name);
-        let contender = |place: &Place| {
-            Contender::new(place.entry.id.to_string(), place.entry.kind)
-                .since(now.since(place.came))
-                .ttl_left(place.expires.since(now))
-                .who(place.who.text())
+        let contender = |claim: &QueuedClaim| {
+            Contender::new(claim.entry.id.to_string(), claim.entry.kind)
+                .since(now.since(claim.created_at))
+                .ttl_left(claim.expires_at.since(now))
+                .who(claim.who.text())
         };
         let mut state = LockState::new(name.clone());
-        for place in self.queues.get(name)?.iter().filter(|place| !place.expires.since(now).is_zero()) {
-            match turn(&queue, place.entry.id) {
-                Turn::Mine => state.holders.push(contender(place).token(Token::new(place.number))),
-                _ => state.queue.push(contender(place)),
+        for claim in self.by_name.get(name)?.iter().filter(|claim| !claim.expires_at.since(now).is_zero()) {
+            match turn(&queue, claim.entry.id) {
+                Turn::Mine => state.holders.push(contender(claim).token(Token::new(claim.number))),
+                _ => state.queue.push(contender(claim)),
             }
         }
         Some(state).filter(|state| !state.is_free())
@@ -335,40 +337,40 @@ impl Shelf {
 #[async_trait]
 impl Inspect for MemoryBackend {
     async fn inspect(&self, name: &LockName) -> Result<Option<LockState>> {
-        let mut shelf = self.shelf();
+        let mut queues = self.lock();
         let now = Moment::now();
-        shelf.bury(name, now);
-        Ok(shelf.state(name, now))
+        queues.remove_expired(name, now);
+        Ok(queues.state(name, now))
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockState>> {
-        let (shelf, now) = (self.shelf(), Moment::now());
+        let (queues, now) = (self.lock(), Moment::now());
         let names =
-            shelf.queues.range::<str, _>((Bound::Included(prefix), Bound::Unbounded)).map(|(name, _)| name);
+            queues.by_name.range::<str, _>((Bound::Included(prefix), Bound::Unbounded)).map(|(name, _)| name);
         let names = names.take_while(|name| name.as_str().starts_with(prefix));
-        Ok(names.filter_map(|name| shelf.state(name, now)).collect())
+        Ok(names.filter_map(|name| queues.state(name, now)).collect())
     }
 
     async fn force_release(&self, name: &LockName) -> Result<bool> {
-        let mut shelf = self.shelf();
-        shelf.bury(name, Moment::now());
-        let queue = shelf.queue(name);
+        let mut queues = self.lock();
+        queues.remove_expired(name, Moment::now());
+        let queue = queues.queue(name);
         let holders: Vec<_> = queue.iter().filter(|entry| turn(&queue, entry.id) == Turn::Mine).collect();
         for holder in &holders {
-            shelf.place(name, holder.id).expect("in the queue").bell.notify_one();
-            shelf.remove(name, holder.id);
+            queues.find(name, holder.id).expect("in the queue").hint.notify_one();
+            queues.remove(name, holder.id);
         }
         Ok(!holders.is_empty())
     }
 }
 
-/// Where tokens begin: microseconds since 1970. So tokens grow across restarts of the process, as long as it grants less
-/// than a million a second.
+/// Returns the first token, which is the number of microseconds since 1970. Tokens therefore grow
+/// across restarts of the process, if it grants fewer than a million a second.
 #[expect(
     clippy::disallowed_methods,
-    reason = "the floor of tokens is the one use of the wall clock: it outlives the process"
+    reason = "the first token is the one use of the wall clock, which outlives the process"
 )]
-fn floor() -> u64 {
+fn first_token() -> u64 {
     let now = std::time::SystemTime::now();
     let since_1970 = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX / 2)

@@ -16,58 +16,66 @@ use crate::{
 };
 use claim::RedLockClaim;
 
-/// Several independent stores as one backend: a lock is held if a majority of them holds it. Survives the loss of a
-/// minority.
+/// Several independent stores as one backend. A claim holds a lock if it holds the lock on a
+/// majority of the stores. The lock survives the loss of a minority.
 ///
-/// All members are asked at once, each with a time-out of its own. The lock is held while a majority holds it; it is valid
-/// for what the slowest of that majority promises, less a drift of 1 % of the ttl and 2 ms for clocks that run at different
-/// speeds. While a majority holds without it, a member that fails does no harm. A member that comes back without its data
-/// is noticed at the next renewal. It is then asked for a new grant, and counts for the majority again once that grant was
-/// renewed.
+/// Each request goes to all members at once, with a separate timeout for each. A hold is valid for
+/// the shortest time that a member of the majority grants, less a drift of 1 % of the ttl and 2 ms
+/// for clocks that run at different speeds. A failed member does no harm while the others are a
+/// majority. If a member returns without its data, the next renewal detects it. The member then
+/// gets a new attempt, and counts for the majority again once its new grant was renewed.
 ///
-/// A waiter stays in the queues of the members that have queues, and is woken by them. Several contenders may each hold
-/// some members and none a majority. Each of them then releases its members after a random pause, and asks again.
+/// A waiter stays in the queues of the members that have queues, and they wake it. Several
+/// contenders may each hold some members without a majority. Each of them then releases its members
+/// after a random pause, and tries again.
 ///
-/// **What is left of fairness.** No order is common to all members. [`fair`](crate::Locks::fair) and read/write locks are
-/// granted in order of arrival while contenders arrive further apart than a round trip and no answer of a member is lost.
-/// Otherwise several contenders may hold members at the same time, and one that came later may get the majority first.
+/// **Fairness is limited.** No order is common to all members. [`fair`](crate::Locks::fair) and
+/// read/write locks are granted in order of arrival if contenders arrive further apart than a round
+/// trip and no reply of a member is lost. Otherwise several contenders may hold members at the same
+/// time, and a later one may get the majority first.
 ///
-/// **It has no semaphores.** Each member would keep the limit, but a majority of members would not: of three members that
-/// each grant two permits, three holders can have two members each. In general `m` members with a majority of `q` let in up
-/// to `m * limit / q` holders, which is the limit only for a limit of one. To keep a larger limit, a holder would need nearly
-/// all members, and the loss of one member would stop it. So a permit is refused before any member is asked. Take one store
-/// for a semaphore, or as many mutexes as there are permits.
+/// **There are no semaphores.** Each member would keep the limit, but a majority of members would
+/// not. Of three members that each grant two permits, three holders can have two members each. In
+/// general, `m` members with a majority of `q` admit up to `m * limit / q` holders, which equals
+/// the limit only for a limit of one. To keep a larger limit, a holder would need nearly all
+/// members, and the loss of one member would stop it. A permit is therefore refused before any I/O.
+/// Use one store for a semaphore, or as many mutexes as there are permits.
 ///
-/// **A detached hold** rests on the majority that keeps it. Its ticket tells which claim each member has, so that it can be
-/// taken back there and nowhere else. A member that is away when the ticket is used to release the hold is asked again for
-/// another ttl, and then keeps its claim until the time of the ticket is over. Two of three members are enough for the next
-/// holder, but none of them may fail meanwhile. The same holds for a member that misses a detachment or a resumption: it
-/// keeps its part under the id that it knows until that part's time is over, unless its release reaches it before.
+/// **A detached hold** is based on the majority that keeps it. Its ticket contains the claim of
+/// each member, so that the hold can be taken over on these members and nowhere else. If a member
+/// does not reply when the ticket is used to release the hold, its release is repeated for another
+/// ttl. After that the member keeps its claim until the time of the ticket has passed. The next
+/// holder needs only two of three members, but none of the two may fail during that time. The same
+/// applies to a member that misses a detachment or a resumption. It keeps its part under the old id
+/// until the time of that part has passed, unless its release reaches the member earlier.
 ///
-/// The ids that the members show agree with [`Guard::id`](crate::Guard::id) in their first 30 characters. Each member sees
-/// a different id, and a new one after each release, so that a late request never touches a later claim.
+/// The ids that the members report agree with [`Guard::id`](crate::Guard::id) in their first 30
+/// characters. Each member receives a different id, and a new one after each release, so that a
+/// late request never affects a later claim.
 ///
-/// **It has no fencing token**, since no order of grants is common to all members. And it relies on the members to keep
-/// their data: a member that forgets a lock (an asynchronous disk, a failover) and comes back at once can help a second
-/// holder to a majority. Where that matters, use one store with a token; `docs/semantics.md` compares the two.
+/// **There is no fencing token**, because no order of grants is common to all members. RedLock also
+/// relies on the members to keep their data. A member that forgets a lock (an asynchronous disk, a
+/// failover) and restarts at once can give a second holder a majority. If that matters, use one
+/// store with tokens; `docs/semantics.md` compares the two.
 #[derive(Clone)]
 pub struct RedLock {
     members: Arc<[Store]>,
     member_timeout: Option<Duration>,
     info: Arc<Info>,
-    /// Calls to members that answer late, and claims that are being released in the background.
+    /// The background tasks, which are calls to slow members and releases.
     tasks: TaskTracker,
 }
 
 impl RedLock {
-    /// A majority of `members`: an odd number of stores that fail independently.
+    /// Creates a RedLock of `members`, an odd number of stores that fail independently.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] for fewer than three members, one that is given twice, or members that have no kind of
-    /// lock in common.
+    /// [`Error::InvalidConfig`] for fewer than three members, for a member that is given twice, and
+    /// for members that have no kind of lock, or no ttl, in common.
     pub fn new(members: impl IntoIterator<Item = Store>) -> Result<Self> {
         let mut members: Vec<Store> = members.into_iter().collect();
-        // A ticket names members by their place. So the place must not depend on the order in which a client lists them.
+        // A ticket refers to members by index, so the index must not depend on the order in which a
+        // client lists them.
         members.sort_by(|a, b| a.backend.info().identity.cmp(&b.backend.info().identity));
         let members: Arc<[Store]> = members.into();
         let invalid = |reason| Err(Error::InvalidConfig { reason });
@@ -77,49 +85,52 @@ impl RedLock {
         let identities: Vec<_> =
             members.iter().map(|member| member.backend.info().identity.as_str()).collect();
         if let Some(twice) = identities.windows(2).find(|pair| pair[0] == pair[1]) {
-            return invalid(format!("a redlock needs independent stores, and `{}` stands twice", twice[0]));
+            return invalid(format!("a redlock needs independent stores, and `{}` is given twice", twice[0]));
         }
         let infos = || members.iter().map(|member| member.backend.info());
         let kinds = KINDS.iter().copied().filter(|kind| infos().all(|info| info.kinds.contains(kind)));
-        let kinds = common(&kinds.collect::<Vec<_>>());
-        let least = infos().map(|info| *info.ttl.start()).max().unwrap_or_default();
-        // With a shorter ttl, too little would be left after the drift is taken off.
-        let least = least.max(Duration::from_millis(10));
-        let most = infos().map(|info| *info.ttl.end()).min().unwrap_or_default();
-        if kinds.is_empty() || least > most {
+        let kinds = static_kinds(&kinds.collect::<Vec<_>>());
+        let min_ttl = infos().map(|info| *info.ttl.start()).max().unwrap_or_default();
+        // With a shorter ttl, the drift would leave too little time.
+        let min_ttl = min_ttl.max(Duration::from_millis(10));
+        let max_ttl = infos().map(|info| *info.ttl.end()).min().unwrap_or_default();
+        if kinds.is_empty() || min_ttl > max_ttl {
             return invalid("the members of a redlock have no kind of lock, or no ttl, in common".to_owned());
         }
         let shortest_lease = infos().map(|info| *info.leases.start()).max().unwrap_or_default();
         let longest_lease = infos().map(|info| *info.leases.end()).min().unwrap_or_default();
         let identity = format!("redlock:{}", identities.join(","));
-        let info = Info::new("redlock", identity).kinds(kinds).alternatives(INSTEAD).ttl(least..=most);
+        let info =
+            Info::new("redlock", identity).kinds(kinds).alternatives(ALTERNATIVES).ttl(min_ttl..=max_ttl);
         let info = info.detaches(infos().all(|info| info.detaches));
-        // Each attempt asks every member once, so the tightest bound holds for all.
+        // Each attempt sends every member one request, so the tightest bound applies to all.
         let attempts = infos().map(|info| info.attempts_in_flight).min().unwrap_or(1);
         let info = info.attempts_in_flight(attempts);
         let info = match infos().filter_map(|info| info.session).max() {
             Some(session) => info.session(session, shortest_lease..=longest_lease),
             None => info,
         };
-        Ok(Self { members, member_timeout: None, info: Arc::new(info), tasks: member::closed() })
+        Ok(Self { members, member_timeout: None, info: Arc::new(info), tasks: member::closed_tracker() })
     }
 
-    /// How long one member may take for an answer before the lock goes on without it. Default: a tenth of the ttl, at least
-    /// 50 ms and at most 2 s. The call to a late member goes on in the background, and its answer still counts.
+    /// Sets the time after which the lock continues without the reply of a member. Default: a tenth
+    /// of the ttl, at least 50 ms and at most 2 s. The call to the slow member continues in the
+    /// background, and its reply still counts.
     #[must_use]
     pub fn member_timeout(mut self, limit: Duration) -> Self {
         self.member_timeout = Some(limit);
         self
     }
 
-    /// The store, to make [`Locks`](crate::Locks) of. It can be inspected where every member can.
+    /// Returns the store for [`Locks`](crate::Locks). The store can be inspected if every member
+    /// can.
     pub fn into_store(self) -> Store {
         let inspect = self.members.iter().all(|member| member.inspect.is_some());
         let store = Store::new(Arc::new(self.clone()));
         if inspect { store.with_inspect(Arc::new(self)) } else { store }
     }
 
-    /// How many members are enough.
+    /// Returns the number of members that are a majority.
     fn quorum(&self) -> usize {
         self.members.len() / 2 + 1
     }
@@ -135,8 +146,8 @@ impl Backend for RedLock {
         Box::new(RedLockClaim::new(self, request))
     }
 
-    /// Waits for calls and releases that go on in the background, then closes the members. A release is repeated for a ttl
-    /// at the longest, or on a member with sessions until the session ends.
+    /// Waits for calls and releases in the background, then closes the members. A release is
+    /// repeated for a ttl at most, and on a member with sessions until the session ends.
     async fn close(&self) {
         self.tasks.wait().await;
         join_all(self.members.iter().map(|member| member.backend.close())).await;
@@ -149,18 +160,18 @@ impl fmt::Debug for RedLock {
     }
 }
 
-/// The kinds that RedLock knows how to ask its members for.
+/// The kinds that RedLock supports if its members do.
 const KINDS: &[Kind] = &[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write];
 
-/// What to do instead of asking for a kind that no RedLock has.
-const INSTEAD: &[(Kind, &str)] = &[(
+/// Alternatives to the kinds that no RedLock supports, for the error text.
+const ALTERNATIVES: &[(Kind, &str)] = &[(
     Kind::Permit,
     "a majority of members that each keep a limit lets in more holders than the limit, so take one store for a semaphore, \
      or as many mutexes as there are permits",
 )];
 
-/// The kinds that all members have, as [`Info`] wants them.
-fn common(kinds: &[Kind]) -> &'static [Kind] {
+/// Returns the constant list of these kinds, which [`Info`] requires.
+fn static_kinds(kinds: &[Kind]) -> &'static [Kind] {
     match kinds {
         [Kind::Mutex] => &[Kind::Mutex],
         [Kind::Mutex, Kind::Fair] => &[Kind::Mutex, Kind::Fair],

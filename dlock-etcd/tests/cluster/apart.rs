@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use dlock_conformance::{
-    Proxy, or_ignore,
-    stores::{
-        Running,
-        etcd::{Lines, ask, start_with_lines},
-    },
-};
+use dlock_conformance::{Proxy, or_ignore};
 use dlock_core::{Kind, LockOptions, LostReason, Wait};
+use dlock_testbed::servers::{
+    Running,
+    etcd::{Lines, ask, start_with_lines},
+};
 use etcd_client::Client;
 use futures_util::{FutureExt, future::join_all};
 use tokio::time::{Instant, sleep, timeout};

@@ -2,11 +2,9 @@
 
 use std::{env, time::Duration};
 
-use dlock_conformance::{
-    Data,
-    stores::etcd::{Flavour, ask},
-};
+use dlock_conformance::Data;
 use dlock_core::Locks;
+use dlock_testbed::servers::etcd::{Flavour, ask};
 use futures_util::future::{join_all, try_join_all};
 use tokio::time::{Instant, sleep};
 

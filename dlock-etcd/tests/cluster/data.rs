@@ -1,7 +1,8 @@
 //! Servers that come back with other data than they had.
 
-use dlock_conformance::{Data, stores::etcd::Flavour};
+use dlock_conformance::Data;
 use dlock_core::{Guard, Locks, LostReason};
+use dlock_testbed::servers::etcd::Flavour;
 use tokio::time::timeout;
 
 use crate::common::{Bench, TTL, unique};

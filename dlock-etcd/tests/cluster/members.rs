@@ -6,8 +6,9 @@ use std::{
 };
 
 use crate::common::{Bench, SOON, TTL, connect, go, kill_leader, leader, soon, unique};
-use dlock_conformance::{Data, Proxy, stores::etcd::Flavour};
+use dlock_conformance::{Data, Proxy};
 use dlock_core::{Error, Kind, LockOptions, Locks, LostReason, Wait};
+use dlock_testbed::servers::etcd::Flavour;
 use futures_util::{FutureExt, future::join_all};
 use tokio::time::{Instant, sleep};
 

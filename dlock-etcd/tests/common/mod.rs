@@ -3,15 +3,13 @@
 
 use std::time::Duration;
 
-use dlock_conformance::{
-    Data,
-    stores::{
-        Running,
-        etcd::{Flavour, ask, start},
-    },
-};
+use dlock_conformance::Data;
 use dlock_core::{ClaimId, LockOptions, Locks, Result, driver::Store};
 use dlock_etcd::DRIVER;
+use dlock_testbed::servers::{
+    Running,
+    etcd::{Flavour, ask, start},
+};
 use etcd_client::{Client, GetOptions, KeyValue};
 use tokio::{
     task::JoinHandle,

@@ -10,12 +10,12 @@ use async_trait::async_trait;
 use cap::Cap;
 use dlock_conformance::{
     Data, Fixture, Kill, Network, Restart, Row, Suite, Unreachable, killable, run_suites,
-    stores::{
-        Running,
-        etcd::{Flavour, start},
-    },
 };
 use dlock_core::{Result, driver::Store};
+use dlock_testbed::servers::{
+    Running,
+    etcd::{Flavour, start},
+};
 
 use common::connect;
 

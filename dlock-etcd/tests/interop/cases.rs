@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use dlock_conformance::peer::{
+use dlock_core::{Kind, LockOptions, Locks, Token};
+use dlock_testbed::peer::{
     Border, Contender,
     PeerKind::{Fenced, Mutex},
     Taken,
 };
-use dlock_core::{Kind, LockOptions, Locks, Token};
 use tokio::time::sleep;
 
 use crate::{

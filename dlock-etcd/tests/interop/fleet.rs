@@ -5,12 +5,12 @@ use std::{
     time::Duration,
 };
 
-use dlock_conformance::{
-    history::{Rule, Violation},
-    peer::{Border, Fleet, PeerKind::Fenced, Side as _},
-    stores::etcd::{Flavour, start},
-};
+use dlock_conformance::history::{Rule, Violation};
 use dlock_core::Locks;
+use dlock_testbed::{
+    peer::{Border, Fleet, PeerKind::Fenced, Side as _},
+    servers::etcd::{Flavour, start},
+};
 use tokio::time::sleep;
 
 use crate::{

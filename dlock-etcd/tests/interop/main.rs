@@ -11,7 +11,8 @@ mod fleet;
 use std::{env, process::ExitCode, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use dlock_conformance::{
+use dlock_core::{LockOptions, Locks, Registry};
+use dlock_testbed::{
     border_trials,
     peer::{
         Border,
@@ -19,9 +20,8 @@ use dlock_conformance::{
         Program, Side,
         cases::{a_mixed_fleet_loses_nothing, each_wakes_the_other},
     },
-    stores::etcd::{Flavour, start},
+    servers::etcd::{Flavour, start},
 };
-use dlock_core::{LockOptions, Locks, Registry};
 use libtest_mimic::{Arguments, Trial};
 use tokio::runtime::Runtime;
 

@@ -4,22 +4,20 @@ use std::{alloc::System, io, net::SocketAddr, process::ExitCode, sync::Arc, time
 
 use async_trait::async_trait;
 use cap::Cap;
-use dlock_conformance::{
-    Data, Fixture, Network, Restart, Row, Suite, Unreachable, run_suites,
-    stores::{
-        Running,
-        mysql::{
-            Brand::{self, Mariadb, Mysql},
-            Flavour::{self, Standalone},
-            start,
-        },
-    },
-};
+use dlock_conformance::{Data, Fixture, Network, Restart, Row, Suite, Unreachable, run_suites};
 use dlock_core::{
     Contender, LockName, LockState, Result,
     driver::{Inspect, Store},
 };
 use dlock_mysql::DRIVER;
+use dlock_testbed::servers::{
+    Running,
+    mysql::{
+        Brand::{self, Mariadb, Mysql},
+        Flavour::{self, Standalone},
+        start,
+    },
+};
 use tokio::time::{Instant, sleep};
 
 /// Counts the allocated bytes for the case that looks for leaks.

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use dlock_conformance::stores::Running;
 use dlock_core::{Error, Locks, Registry, Result};
 use dlock_mysql::DRIVER;
+use dlock_testbed::servers::Running;
 use tokio::time::sleep;
 
 use crate::{SOON, connect, execute, named::WAITING, named_locks, plain_session, query, status, until};

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use dlock_conformance::stores::Running;
 use dlock_core::{
     ClaimId, Error, Kind, LockName,
     driver::{Attempt, Release, Renewal, Request, Resumption},
 };
 use dlock_mysql::DRIVER;
+use dlock_testbed::servers::Running;
 use tokio::time::{sleep, timeout};
 
 use crate::{SOON, connect, execute, plain_session, query, status, until};

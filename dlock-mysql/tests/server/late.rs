@@ -10,12 +10,12 @@ use std::{
     time::Duration,
 };
 
-use dlock_conformance::stores::Running;
 use dlock_core::{
     ClaimId, Kind, LockName,
     driver::{Attempt, Request, Store},
 };
 use dlock_mysql::DRIVER;
+use dlock_testbed::servers::Running;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},

@@ -14,15 +14,13 @@ mod swap;
 
 use std::{process::ExitCode, time::Duration};
 
-use dlock_conformance::{
-    Unreachable,
-    stores::{
-        Running,
-        mysql::{Brand, Flavour, start},
-    },
-};
+use dlock_conformance::Unreachable;
 use dlock_core::{Error, Locks, Registry, Result};
 use dlock_mysql::DRIVER;
+use dlock_testbed::servers::{
+    Running,
+    mysql::{Brand, Flavour, start},
+};
 use libtest_mimic::{Arguments, Trial};
 use sqlx::{
     AssertSqlSafe, ConnectOptions as _, Row as _,

@@ -2,8 +2,8 @@
 
 use std::{thread, time::Duration};
 
-use dlock_conformance::stores::{Running, mysql::Brand};
 use dlock_core::Locks;
+use dlock_testbed::servers::{Running, mysql::Brand};
 use futures_util::future::{join, join_all};
 use tokio::{
     runtime::Runtime,

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use dlock_conformance::stores::Running;
 use dlock_core::Locks;
+use dlock_testbed::servers::Running;
 use sqlx::mysql::MySqlConnection;
 use tokio::time::{Instant, sleep};
 

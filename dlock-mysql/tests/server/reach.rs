@@ -1,14 +1,12 @@
 //! Tests with several hosts, and with a Unix socket.
 
-use dlock_conformance::{
-    Data, Proxy,
-    stores::{
-        Running,
-        mysql::{Flavour, start},
-    },
-};
+use dlock_conformance::{Data, Proxy};
 use dlock_core::{Error, Locks, Registry, Result};
 use dlock_mysql::DRIVER;
+use dlock_testbed::servers::{
+    Running,
+    mysql::{Flavour, start},
+};
 use sqlx::mysql::MySqlConnection;
 use tokio::{
     io::copy_bidirectional,

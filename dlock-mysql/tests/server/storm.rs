@@ -14,8 +14,8 @@ use std::{
     time::Duration,
 };
 
-use dlock_conformance::stores::Running;
 use dlock_core::{Guard, Kind, LockOptions};
+use dlock_testbed::servers::Running;
 use futures_util::future::join_all;
 use sqlx::{AssertSqlSafe, Row as _};
 use tokio::time::{Instant, sleep, timeout};

@@ -10,9 +10,9 @@ use std::{
     time::Duration,
 };
 
-use dlock_conformance::stores::Running;
 use dlock_core::{Error, Locks, Registry};
 use dlock_mysql::DRIVER;
+use dlock_testbed::servers::Running;
 use futures_util::future::join_all;
 use tokio::{
     io::{self, AsyncReadExt as _, AsyncWriteExt as _, BufReader},

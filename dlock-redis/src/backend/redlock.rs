@@ -8,43 +8,44 @@ use futures_util::future::join_all;
 
 use crate::{
     backend::RedisBackend,
-    config::{LEAST_TIME, RedisConfig},
+    config::{MIN_DURATION, RedisConfig},
 };
 
-/// Connects to each host as to a `redis://` of its own, with the same user, database and parameters. A majority must answer
-/// now. A host that does not is connected to later, when it is used.
+/// Connects to each host as to a `redis://` store, with the same user, database and parameters. A
+/// majority must reply now. Any other member is connected when it is first used.
 pub(crate) async fn connect(mut url: StoreUrl) -> Result<Store> {
-    let limit = url.duration("member_timeout", LEAST_TIME..)?;
+    let limit = url.duration("member_timeout", MIN_DURATION..)?;
     if url.param("token_ttl").is_some() {
-        return Err(url.invalid("has `token_ttl`, and a RedLock has no tokens"));
+        return Err(url.invalid("has `token_ttl`, but a RedLock has no tokens"));
     }
     url.take_param("member_timeout");
-    let asked = join_all(configs(&url)?.into_iter().map(member)).await;
-    let (mut members, mut away) = (Vec::with_capacity(asked.len()), Vec::new());
-    for member in asked {
-        let (backend, error) = member?;
+    let results = join_all(configs(&url)?.into_iter().map(member)).await;
+    let (mut members, mut errors) = (Vec::with_capacity(results.len()), Vec::new());
+    for result in results {
+        let (backend, error) = result?;
         members.push(backend.into_store());
-        away.extend(error);
+        errors.extend(error);
     }
-    let spare = members.len().saturating_sub(1) / 2;
+    let max_errors = members.len().saturating_sub(1) / 2;
     let lock = RedLock::new(members)?;
-    if away.len() > spare {
-        return Err(away.swap_remove(0));
+    if errors.len() > max_errors {
+        return Err(errors.swap_remove(0));
     }
     Ok(limit.into_iter().fold(lock, RedLock::member_timeout).into_store())
 }
 
-/// The configuration of each member. All are checked before any is connected to: a host that is not valid may be a part of a
-/// password.
+/// Returns the configuration of each member. All hosts are checked before dlock connects to any,
+/// because an invalid host may be a part of a password.
 pub(crate) fn configs(url: &StoreUrl) -> Result<Vec<RedisConfig>> {
     url.hosts().iter().map(|host| RedisConfig::from_url(&url.with_host("redis", host))).collect()
 }
 
-/// A member, and the error if it does not answer now.
+/// Connects to a member. If it does not reply now, returns a client that connects later, and the
+/// error.
 async fn member(config: RedisConfig) -> Result<(RedisBackend, Option<Error>)> {
     match RedisBackend::connect(config.clone()).await {
         Ok(backend) => Ok((backend, None)),
-        Err(error) if error.is_transient() => Ok((RedisBackend::later(config)?, Some(error))),
+        Err(error) if error.is_transient() => Ok((RedisBackend::lazy(config)?, Some(error))),
         Err(error) => Err(error),
     }
 }

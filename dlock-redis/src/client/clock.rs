@@ -1,7 +1,7 @@
-//! The server's clock, as far as a client knows it: the condition that makes late requests harmless.
+//! A client's readings of the server's clock, from which it calculates the deadlines of requests.
 //!
-//! A request that its caller has given up may still be on its way to the server. Scripts that can create or hand over a hold
-//! therefore carry a deadline on the server's clock, and do nothing after it.
+//! A request may still reach the server after its caller has given it up. Scripts that can create
+//! or hand over a hold therefore carry a deadline on the server's clock, and do nothing after it.
 
 use std::{
     collections::HashMap,
@@ -12,25 +12,28 @@ use std::{
 use dlock_core::driver::Moment;
 use redis::cluster_routing::Slot;
 
-/// A lower bound of the server's time, so that no deadline is too late. If a deadline is too early, because the reading of the
-/// clock took long or the clock was set forward, the server refuses the request and tells its time, and the request is sent again.
+/// A lower bound of the server's time, so that no deadline is too late.
 ///
-/// After a clock was set back, deadlines are too late by as much, until the clock has caught up. For a node of a cluster whose
-/// clock is behind that of the node that was read, they are too late by the difference.
+/// A deadline is too early if the clock was read slowly or was set forward since. The server then
+/// refuses the request and replies with its time, and the client sends the request again.
+///
+/// After a clock was set back, deadlines are too late by the same amount, until the clock has
+/// caught up. If the clock of a cluster's node is behind the clock that was read, deadlines at that
+/// node are too late by the difference.
 #[derive(Debug)]
 pub(crate) struct ServerClock(Mutex<Readings>);
 
 #[derive(Debug)]
 struct Readings {
-    /// Of the server; on a cluster, of the first node that was asked.
+    /// Clock of the server. On a cluster, clock of the first node that was read.
     common: Reading,
-    /// Of nodes that have refused a request for this slot, because their clocks are ahead.
-    of_slots: HashMap<Slot, Reading>,
+    /// Clocks of nodes that have refused a request for this slot, because they are ahead.
+    by_slot: HashMap<Slot, Reading>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Reading {
-    /// After the reply with the time was received.
+    /// Local time at which the reply was received.
     at: Moment,
     /// Microseconds since 1970 on the server's clock.
     micros: u64,
@@ -47,24 +50,25 @@ impl Reading {
 }
 
 impl ServerClock {
-    /// A clock that was just read, and showed this time in microseconds since 1970.
+    /// Creates a clock from a reading that was just received, in microseconds since 1970.
     pub(crate) fn new(micros: u64) -> Self {
-        Self(Mutex::new(Readings { common: Reading::of(micros), of_slots: HashMap::new() }))
+        Self(Mutex::new(Readings { common: Reading::of(micros), by_slot: HashMap::new() }))
     }
 
-    /// The end of `limit` from now in microseconds since 1970. On a cluster: on the clock of the node that has this slot.
+    /// Returns the time at which `limit` ends, in microseconds since 1970. On a cluster, uses the
+    /// clock of the node that has this slot.
     pub(crate) fn deadline(&self, slot: Option<Slot>, limit: Duration) -> u64 {
         let readings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_slot = slot.and_then(|slot| readings.of_slots.get(&slot));
+        let of_slot = slot.and_then(|slot| readings.by_slot.get(&slot));
         of_slot.unwrap_or(&readings.common).now().saturating_add(micros(limit))
     }
 
-    /// Records the time of a reply that was just received. An earlier reading that shows a later time counts instead.
+    /// Records the time in a reply that was just received, unless it is behind an earlier reading.
     pub(crate) fn learn(&self, slot: Option<Slot>, micros: u64) {
         let mut readings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let latest = Reading::of(micros);
         let known = match slot {
-            Some(slot) => readings.of_slots.entry(slot).or_insert(latest),
+            Some(slot) => readings.by_slot.entry(slot).or_insert(latest),
             None => &mut readings.common,
         };
         if known.now() < latest.now() {
@@ -91,16 +95,16 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_that_took_long_is_corrected_by_the_next() {
+    fn a_slow_reading_is_corrected_by_the_next() {
         let clock = ServerClock::new(1000 * SECOND);
         clock.learn(None, 5000 * SECOND);
-        // The reply was delayed, and shows less than the client knows.
+        // The reply was delayed, and is behind the earlier reading.
         clock.learn(None, 2000 * SECOND);
         assert!(clock.deadline(None, Duration::ZERO) >= 5000 * SECOND);
     }
 
     #[test]
-    fn a_node_that_is_ahead_moves_no_deadline_of_another() {
+    fn a_node_whose_clock_is_ahead_moves_no_deadline_at_another_node() {
         let clock = ServerClock::new(1000 * SECOND);
         let (ahead, other) = (Slot::new(1), Slot::new(2));
         clock.learn(ahead, 5000 * SECOND);

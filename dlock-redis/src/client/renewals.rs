@@ -21,35 +21,36 @@ use crate::{
     scripts::{Call, Script, millis},
 };
 
-/// The most records in one call. Such a call takes some 0.3 ms of the server's time.
-const MOST: usize = 200;
+/// Maximum number of records in one call, which takes about 0.3 ms of the server's time.
+const MAX_RECORDS: usize = 200;
 
-/// A claim as it is on the server.
+/// A claim as the server knows it.
 #[derive(Clone)]
 pub(crate) struct Record {
     pub(crate) keys: Keys,
     pub(crate) owner: String,
     pub(crate) kind: Kind,
     pub(crate) ttl: Duration,
-    /// Of a permit.
+    /// Number of permits. Applies to permits only.
     pub(crate) limit: NonZeroU32,
 }
 
 impl Record {
-    /// The two keys of `renew.lua`: the lock, and the key that must live as long as this hold. That is the timeout of a read hold,
-    /// the token of a write hold, the heartbeats of a permit, else the lock again.
+    /// Returns the two keys of `renew.lua`: the lock, and the second key that must exist as long as
+    /// this hold. The second key is the timeout of a read hold, the token of a write hold, the
+    /// heartbeats of permits, and otherwise the lock again.
     fn keys(&self) -> [Cow<'_, str>; 2] {
         let lock = Cow::Borrowed(self.keys.lock());
-        let beside = match self.kind {
+        let second = match self.kind {
             Kind::Read => self.keys.read_timeout(&self.owner).to_string().into(),
             Kind::Write => self.keys.token().to_string().into(),
-            Kind::Permit => self.keys.permit_beats().to_string().into(),
+            Kind::Permit => self.keys.permit_heartbeats().to_string().into(),
             _ => lock.clone(),
         };
-        [lock, beside]
+        [lock, second]
     }
 
-    /// The claim as the scripts name it: an owner, of a permit with its limit.
+    /// Returns the name of the claim in the scripts: its owner, with the limit for a permit.
     pub(crate) fn field(&self) -> Cow<'_, str> {
         match self.kind {
             Kind::Write => format!("{}:write", self.owner).into(),
@@ -59,23 +60,25 @@ impl Record {
     }
 }
 
-/// One client's renewals. The answer to each is whether the claim still holds its lock.
+/// The renewals of one client. The reply to each says whether the claim still holds its lock.
 pub(crate) struct Renewals {
     connection: Arc<Connection>,
     script: &'static Script,
-    /// Whether the server is a proxy that refuses keys of several slots. Each hold is then renewed by a call of its own.
-    takes_one_key: AtomicBool,
+    /// Whether the server is a proxy that refuses keys of several slots. Each hold is then renewed
+    /// by its own call.
+    refuses_batches: AtomicBool,
 }
 
 impl Renewals {
     pub(crate) fn new(connection: Arc<Connection>, script: &'static Script) -> Self {
-        Self { connection, script, takes_one_key: AtomicBool::new(false) }
+        Self { connection, script, refuses_batches: AtomicBool::new(false) }
     }
 
-    /// Renews a hold, and waits until a replica has that. The answer is whether the claim still holds its lock.
+    /// Renews a hold, and waits until a replica has confirmed the renewal. Returns whether the
+    /// claim still holds its lock.
     pub(crate) async fn confirm(&self, record: &Record, wanted: Replicas) -> Result<bool> {
-        let answer = self.connection.confirm(&self.call(&[record]), record.keys.lock(), wanted).await?;
-        Ok(answers(&answer, 1)?[0])
+        let reply = self.connection.confirm(&self.call(&[record]), record.keys.lock(), wanted).await?;
+        Ok(parse(&reply, 1)?[0])
     }
 
     fn call(&self, records: &[&Record]) -> Call {
@@ -96,25 +99,24 @@ impl Batch for Renewals {
     }
 
     fn max_size(&self) -> usize {
-        if self.takes_one_key.load(Relaxed) { 1 } else { MOST }
+        if self.refuses_batches.load(Relaxed) { 1 } else { MAX_RECORDS }
     }
 
     async fn send_one(&self, record: &Record) -> Result<bool> {
-        Ok(answers(&self.connection.run(&self.call(&[record])).await?, 1)?[0])
+        Ok(parse(&self.connection.run(&self.call(&[record])).await?, 1)?[0])
     }
 
     async fn send_many(&self, records: &[Arc<Record>]) -> Result<Vec<Option<bool>>> {
         let all: Vec<_> = records.iter().map(|record| &**record).collect();
         match self.connection.run(&self.call(&all)).await {
-            // Some proxies send the whole call to the server of the first key, which does not know the other keys. So a hold that
-            // was not found among many is asked about alone.
-            Ok(answer) => {
-                Ok(answers(&answer, all.len())?.into_iter().map(|held| held.then_some(true)).collect())
-            }
-            // The server refuses the whole call for one key that this user may not touch or that is being moved. So each hold is
-            // asked about alone.
+            // Some proxies send the whole call to the server of the first key, which does not have
+            // the other keys. A hold that was not found in a batch is therefore renewed once more
+            // alone.
+            Ok(reply) => Ok(parse(&reply, all.len())?.into_iter().map(|held| held.then_some(true)).collect()),
+            // The server refuses the whole call because of one key that the user may not access or
+            // that is being moved. Each hold is therefore renewed alone.
             Err(error) if error::was_refused(&error) => {
-                self.takes_one_key.fetch_or(error::is_cross_slot(&error), Relaxed);
+                self.refuses_batches.fetch_or(error::is_cross_slot(&error), Relaxed);
                 Ok(vec![None; all.len()])
             }
             Err(error) => Err(error),
@@ -122,9 +124,12 @@ impl Batch for Renewals {
     }
 }
 
-fn answers(answer: &Value, count: usize) -> Result<Vec<bool>> {
-    match answer {
-        Value::Array(all) if all.len() == count => Ok(all.iter().map(|one| *one == Value::Int(1)).collect()),
+/// Parses the reply to `count` renewals: for each, whether the claim still holds its lock.
+fn parse(reply: &Value, count: usize) -> Result<Vec<bool>> {
+    match reply {
+        Value::Array(all) if all.len() == count => {
+            Ok(all.iter().map(|held| *held == Value::Int(1)).collect())
+        }
         _ => Err(STORE.unexpected_reply("a renewal")),
     }
 }

@@ -1,5 +1,5 @@
-//! Who asks, in words. The ids of a client's claims begin with a key of the text, so that the text is on the server only once,
-//! for all of them, and an acquisition costs no command more.
+//! The labels of claims. The ids of a client's claims begin with the key of their label, so the
+//! server stores a label once for all claims, and an acquisition needs no additional command.
 
 use std::{
     collections::HashMap,
@@ -21,105 +21,116 @@ use crate::{
     scripts::{WHO, millis},
 };
 
-/// How long a text stays beyond the claim that it was written for. At first it is short: most processes, and most labels, are
-/// of use for seconds, and a crowd of them must not fill the server. A client that goes on writes it for longer.
-const AT_FIRST: Duration = Duration::from_secs(3 * 60);
-const LATER: Duration = Duration::from_secs(3600);
+/// Time for which a new label outlives the claim that it was written for. It is short, because most
+/// processes and most labels are used for seconds only, and many of them must not fill the server.
+const FIRST_EXTRA: Duration = Duration::from_secs(3 * 60);
 
-/// A text is written again when it would stay less than this beyond the claim, by the next attempt or renewal.
-const LEAST: Duration = Duration::from_secs(2 * 60);
+/// Time for which the label of a client that continues to run outlives the claim.
+const LATER_EXTRA: Duration = Duration::from_secs(3600);
 
-/// How long after a text was sent it is sent again, if the server has not confirmed it. Without the right to write it, this is
-/// what it costs.
-const PAUSE: Duration = Duration::from_secs(60);
+/// Minimum time for which a label must outlive the claim. If less is left, the next attempt or
+/// renewal writes the label again.
+const MIN_EXTRA: Duration = Duration::from_secs(2 * 60);
 
-/// How long a call that is answered waits for the node that has the text.
-const MOMENT: Duration = Duration::from_millis(200);
+/// Minimum time between two writes of a label that the server has not confirmed. It limits the cost
+/// for a user without the right to write labels.
+const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What a client knows of the texts that it has written: of those of the last hour or so.
-pub(crate) struct Written(Mutex<State>);
+/// Maximum time for which a call that has its reply waits for the node that stores the label.
+const WRITE_GRACE: Duration = Duration::from_millis(200);
+
+/// The labels that a client has written within about the last hour.
+pub(crate) struct WrittenLabels(Mutex<State>);
 
 struct State {
-    texts: HashMap<[u8; Who::KEY_LEN], Text>,
-    /// When texts that have ended are forgotten.
-    sweep: Moment,
+    labels: HashMap<[u8; Who::KEY_LEN], Label>,
+    /// Time of the next removal of expired labels from `labels`.
+    next_sweep: Moment,
 }
 
-struct Text {
-    /// When it ends on the server. `None` if the server has not confirmed it.
-    ends: Option<Moment>,
-    /// When it may be sent again though it is not confirmed.
-    again: Moment,
+struct Label {
+    /// Time at which the label expires on the server. `None` if the server has not confirmed it.
+    expires_at: Option<Moment>,
+    /// Time from which the label may be sent again without a confirmation.
+    retry_at: Moment,
 }
 
-impl Written {
+impl WrittenLabels {
     pub(crate) fn new() -> Self {
-        Self(Mutex::new(State { texts: HashMap::new(), sweep: Moment::now().after(LEAST) }))
+        Self(Mutex::new(State { labels: HashMap::new(), next_sweep: Moment::now().after(MIN_EXTRA) }))
     }
 
-    /// For how long to write the text of a claim that lasts so long, if it must be written now. Then nobody else is told so
-    /// for a while. `is_last` if no renewal of the claim follows.
+    /// Returns the ttl with which the label of a claim must be written now, or `None` if it need
+    /// not be written. Other callers then get `None` for [`RETRY_INTERVAL`].
+    ///
+    /// `lasting` is the time that the claim lasts. `is_last` says that no renewal of the claim
+    /// follows.
     fn due(&self, key: [u8; Who::KEY_LEN], lasting: Duration, is_last: bool) -> Option<Duration> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Moment::now();
-        let again = now.after(PAUSE);
-        let Some(text) = state.texts.get_mut(&key) else {
-            if state.sweep.has_passed() {
-                let stays = |text: &Text| text.ends.is_some_and(|ends| !ends.has_passed());
-                state.texts.retain(|_, text| stays(text) || !text.again.has_passed());
-                state.sweep = now.after(LEAST);
+        let retry_at = now.after(RETRY_INTERVAL);
+        let Some(label) = state.labels.get_mut(&key) else {
+            if state.next_sweep.has_passed() {
+                let exists = |label: &Label| label.expires_at.is_some_and(|at| !at.has_passed());
+                state.labels.retain(|_, label| exists(label) || !label.retry_at.has_passed());
+                state.next_sweep = now.after(MIN_EXTRA);
             }
-            state.texts.insert(key, Text { ends: None, again });
-            return Some(lasting + AT_FIRST);
+            state.labels.insert(key, Label { expires_at: None, retry_at });
+            return Some(lasting + FIRST_EXTRA);
         };
-        let is_there = |ends: Moment| ends.remaining() >= lasting + LEAST;
-        if text.ends.is_some_and(is_there) || !is_last && !text.again.has_passed() {
+        let lasts = |expires_at: Moment| expires_at.remaining() >= lasting + MIN_EXTRA;
+        if label.expires_at.is_some_and(lasts) || !is_last && !label.retry_at.has_passed() {
             return None;
         }
-        text.again = again;
-        Some(lasting + if is_last || text.ends.is_none() { AT_FIRST } else { LATER })
+        label.retry_at = retry_at;
+        Some(lasting + if is_last || label.expires_at.is_none() { FIRST_EXTRA } else { LATER_EXTRA })
     }
 
-    fn confirm(&self, key: [u8; Who::KEY_LEN], ends: Moment) {
+    fn confirm(&self, key: [u8; Who::KEY_LEN], expires_at: Moment) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(text) = state.texts.get_mut(&key) {
-            text.ends = Some(ends);
+        if let Some(label) = state.labels.get_mut(&key) {
+            label.expires_at = Some(expires_at);
         }
     }
 }
 
 impl Client {
-    /// Makes a call for a claim. If it is time to write who asks, that is done beside the call. It does not make the call fail,
-    /// and delays it by a moment at most, and only once in a while. `detached` is for how long the call detaches the claim.
-    pub(crate) async fn beside<T>(
+    /// Makes a call for a claim, and writes the claim's label at the same time if that is due.
+    ///
+    /// A failure to write the label does not affect the call. Writing delays the call by at most
+    /// [`WRITE_GRACE`], and only when it is due. `detached` is the time for which the call detaches
+    /// the claim.
+    pub(crate) async fn call_with_label<T>(
         &self,
         request: &Request,
         detached: Option<Duration>,
         call: impl Future<Output = T>,
     ) -> T {
         let lasting = detached.unwrap_or(request.ttl);
-        let Some(ttl) = self.written.due(request.id.who_key(), lasting, detached.is_some()) else {
+        let Some(ttl) = self.labels.due(request.id.who_key(), lasting, detached.is_some()) else {
             return call.await;
         };
-        // Polled first, so that one server answers it first. A node of a cluster may answer the call sooner: then the other node
-        // gets a moment, because what is not sent yet would not be sent at all.
-        let write = self.write(request, ttl).boxed();
+        // The write is polled first, so a single server replies to it first. On a cluster, the
+        // reply to the call may arrive earlier, from another node. The write then gets some more
+        // time, because a command that is not sent yet would otherwise never be sent.
+        let write = self.write_label(request, ttl).boxed();
         match select(write, pin!(call)).await {
             Either::Left(((), call)) => call.await,
-            Either::Right((answer, write)) => {
-                timeout(MOMENT.min(request.ttl / 10), write).await.ok();
-                answer
+            Either::Right((result, write)) => {
+                timeout(WRITE_GRACE.min(request.ttl / 10), write).await.ok();
+                result
             }
         }
     }
 
-    async fn write(&self, request: &Request, ttl: Duration) {
-        let (key, sent) = (request.id.who_key(), Moment::now());
-        // A detached claim that was taken back has the key of the client that made it. Its text is not known here, and stays.
+    async fn write_label(&self, request: &Request, ttl: Duration) {
+        let (key, sent_at) = (request.id.who_key(), Moment::now());
+        // A detached claim that was taken back has the key of the client that created it. This
+        // client does not know the label, so the label in the store stays as it is.
         let text = if key == request.who.key() { request.who.text() } else { "" };
-        let call = WHO.call(keys::who(&self.config.prefix, key), (text, millis(ttl)));
+        let call = WHO.call(keys::label_key(&self.config.prefix, key), (text, millis(ttl)));
         if self.connection.query_once(call.in_full()).await.is_some() {
-            self.written.confirm(key, sent.after(ttl));
+            self.labels.confirm(key, sent_at.after(ttl));
         }
     }
 }
@@ -129,28 +140,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_written_for_minutes_and_for_longer_by_a_client_that_goes_on() {
-        let (written, anna, bert) = (Written::new(), [1; 5], [2; 5]);
+    fn a_label_is_written_for_minutes_and_for_longer_by_a_client_that_continues() {
+        let (labels, anna, bert) = (WrittenLabels::new(), [1; 5], [2; 5]);
         let (ttl, long) = (Duration::from_secs(30), Duration::from_secs(24 * 3600));
-        assert_eq!(written.due(anna, ttl, false), Some(ttl + AT_FIRST));
+        assert_eq!(labels.due(anna, ttl, false), Some(ttl + FIRST_EXTRA));
         assert_eq!(
-            written.due(anna, ttl, false),
+            labels.due(anna, ttl, false),
             None,
-            "each acquisition writes it until the server has answered"
+            "each acquisition writes it until the server has replied"
         );
-        written.confirm(anna, Moment::now().after(ttl + AT_FIRST));
-        assert_eq!(written.due(anna, ttl, false), None, "it is there");
-        assert_eq!(written.due(bert, ttl, false), Some(ttl + AT_FIRST), "it is another text");
+        labels.confirm(anna, Moment::now().after(ttl + FIRST_EXTRA));
+        assert_eq!(labels.due(anna, ttl, false), None, "written again though it exists");
         assert_eq!(
-            written.due(anna, long, true),
-            Some(long + AT_FIRST),
-            "it ends before the claim that is detached"
+            labels.due(bert, ttl, false),
+            Some(ttl + FIRST_EXTRA),
+            "not written, though it is another label"
         );
-        written.confirm(anna, Moment::now().after(long + AT_FIRST));
-        assert_eq!(written.due(anna, long, true), None, "it is there for long enough");
-        // Little is left, and a minute has passed since it was written.
-        written.confirm(anna, Moment::now().after(ttl));
-        written.0.lock().unwrap().texts.get_mut(&anna).unwrap().again = Moment::now();
-        assert_eq!(written.due(anna, ttl, false), Some(ttl + LATER));
+        assert_eq!(
+            labels.due(anna, long, true),
+            Some(long + FIRST_EXTRA),
+            "not written, though it expires before the detached claim"
+        );
+        labels.confirm(anna, Moment::now().after(long + FIRST_EXTRA));
+        assert_eq!(labels.due(anna, long, true), None, "written again though it lasts long enough");
+        // The label expires soon, and was written a minute ago.
+        labels.confirm(anna, Moment::now().after(ttl));
+        labels.0.lock().unwrap().labels.get_mut(&anna).unwrap().retry_at = Moment::now();
+        assert_eq!(labels.due(anna, ttl, false), Some(ttl + LATER_EXTRA));
     }
 }

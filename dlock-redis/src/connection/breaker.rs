@@ -1,5 +1,8 @@
-//! Holds back commands for slots of a cluster that cannot be reached. The client crate makes connections for each command that
-//! fails, however many callers there are. So one caller tries, ever less often, and the others are told why it failed.
+//! A circuit breaker for commands to unreachable slots of a cluster.
+//!
+//! The client crate makes connections for each command that fails, for any number of callers. The
+//! breaker therefore admits one caller at a time, with growing pauses, and the others get the last
+//! error.
 
 use std::{
     collections::HashSet,
@@ -19,7 +22,7 @@ use tokio::time::Instant;
 use crate::error::STORE;
 
 pub(crate) struct Breaker {
-    /// Whether any slot fails. If none does, nobody needs to lock `state`.
+    /// Whether any slot fails. If none does, callers need not lock `state`.
     is_tripped: AtomicBool,
     state: Mutex<State>,
 }
@@ -28,19 +31,19 @@ struct State {
     /// The slots whose last command failed because of its connection.
     failing: HashSet<Slot>,
     backoff: Backoff,
-    last: Option<SharedError>,
+    last_error: Option<SharedError>,
 }
 
 impl Breaker {
     pub(crate) fn new() -> Self {
-        let state = State { failing: HashSet::new(), backoff: Backoff::foreground(), last: None };
+        let state = State { failing: HashSet::new(), backoff: Backoff::foreground(), last_error: None };
         Self { is_tripped: AtomicBool::new(false), state: Mutex::new(state) }
     }
 
-    /// Whether a command may be sent now.
+    /// Returns `Ok` if a command may be sent now.
     ///
     /// # Errors
-    /// The last failure, where it is not yet time to try again.
+    /// The last failure of the connection, during the pause before the next attempt.
     pub(crate) fn admit(&self, cmd: &Cmd) -> Result<()> {
         if !self.is_tripped.load(Relaxed) {
             return Ok(());
@@ -49,8 +52,8 @@ impl Breaker {
         if slot(cmd).is_none_or(|slot| !state.failing.contains(&slot)) {
             return Ok(());
         }
-        match &state.last {
-            Some(told) if state.backoff.next_attempt() > Instant::now() => Err(told.error()),
+        match &state.last_error {
+            Some(error) if state.backoff.next_attempt() > Instant::now() => Err(error.error()),
             _ => {
                 state.backoff.note_attempt();
                 Ok(())
@@ -58,8 +61,9 @@ impl Breaker {
         }
     }
 
-    /// Notes that a command was answered. If its slot had failed, all slots are taken for reachable until one fails again.
-    pub(crate) fn note_answer(&self, cmd: &Cmd) {
+    /// Records that a node replied to a command. If the command's slot had failed, all slots count
+    /// as reachable until one fails again.
+    pub(crate) fn note_reply(&self, cmd: &Cmd) {
         if !self.is_tripped.load(Relaxed) {
             return;
         }
@@ -67,21 +71,21 @@ impl Breaker {
         if slot(cmd).is_some_and(|slot| state.failing.contains(&slot)) {
             state.failing.clear();
             state.backoff.note_answer();
-            state.last = None;
+            state.last_error = None;
             self.is_tripped.store(false, Relaxed);
         }
     }
 
-    /// Notes that a command failed because of its connection.
+    /// Records that a command failed because of its connection. Returns the command's error.
     pub(crate) fn note_failure(&self, cmd: &Cmd, error: Error) -> Error {
         let Some(slot) = slot(cmd) else { return error };
-        let told = STORE.share(&error);
+        let shared_error = STORE.share(&error);
         let mut state = self.state();
         if state.failing.is_empty() {
             state.backoff.note_attempt();
         }
         state.failing.insert(slot);
-        state.last = Some(told);
+        state.last_error = Some(shared_error);
         self.is_tripped.store(true, Relaxed);
         error
     }
@@ -91,7 +95,7 @@ impl Breaker {
     }
 }
 
-/// The slot of a command's first key. A command of this crate has all its keys in one slot.
+/// Returns the slot of a command's first key. All keys of a command of this crate are in one slot.
 fn slot(cmd: &Cmd) -> Option<Slot> {
     let word = |place| match cmd.args_iter().nth(place) {
         Some(Arg::Simple(word)) => Some(word),
@@ -116,17 +120,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_of_many_callers_tries_and_the_others_are_told() {
+    async fn one_caller_is_admitted_and_the_others_get_the_last_error() {
         let breaker = Breaker::new();
-        let (broken, sound) = (get("a"), get("b"));
+        let (broken, intact) = (get("a"), get("b"));
         assert!(breaker.admit(&broken).is_ok());
-        breaker.note_failure(&broken, STORE.unavailable("gone"));
-        assert!(breaker.admit(&broken).expect_err("too soon").is_transient());
-        assert!(breaker.admit(&sound).is_ok(), "another slot is another node's");
+        breaker.note_failure(&broken, STORE.unavailable("disconnected"));
+        assert!(breaker.admit(&broken).expect_err("admitted during the pause").is_transient());
+        assert!(breaker.admit(&intact).is_ok(), "a command for another slot is held back");
         tokio::time::sleep(Duration::from_secs(2)).await;
-        assert!(breaker.admit(&broken).is_ok(), "it is time to try");
-        assert!(breaker.admit(&broken).is_err(), "one is enough");
-        breaker.note_answer(&broken);
-        assert!(breaker.admit(&broken).is_ok() && breaker.admit(&broken).is_ok(), "it is reachable again");
+        assert!(breaker.admit(&broken).is_ok(), "held back after the pause");
+        assert!(breaker.admit(&broken).is_err(), "a second caller is admitted");
+        breaker.note_reply(&broken);
+        assert!(breaker.admit(&broken).is_ok() && breaker.admit(&broken).is_ok(), "held back after a reply");
     }
 }

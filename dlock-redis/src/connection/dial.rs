@@ -1,5 +1,5 @@
-//! Makes connections: to the one server, to the master among several hosts or behind Sentinels, to a cluster. A few lines over
-//! the usual length: one way for each topology.
+//! Opens connections to one server, to the master among several hosts or behind Sentinels, or to a
+//! cluster.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use dlock_core::{
     driver::{Address, Login, Pems, Tls},
 };
 use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, ProtocolVersion,
-    RedisConnectionInfo, RedisError, TlsCertificates, TlsMode,
+    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, FromRedisValue, IntoConnectionInfo,
+    ProtocolVersion, RedisConnectionInfo, RedisError, RedisResult, TlsCertificates, TlsMode,
     aio::{AsyncPushSender, MultiplexedConnection, PubSub},
     cluster::{ClusterClient, ClusterClientBuilder},
     cluster_async::ClusterConnection,
@@ -17,25 +17,28 @@ use redis::{
 };
 use tokio::time::timeout;
 
-use super::{line::Line, server};
+use super::{CommandConnection, server};
 use crate::{
     config::{self, RedisConfig, Topology},
     error::{self, STORE},
 };
 
-/// How long a connection may be silent before TCP asks whether the other end is there.
-const QUIET: Duration = Duration::from_secs(15);
+/// Idle time after which TCP probes whether the other end of a connection still exists.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 
-/// Knows how to reach the server that takes writes. Files of certificates and passwords are read for each connection, because
-/// they are replaced before they expire. For a cluster they are read once, because the client crate makes its connections.
-pub(crate) struct Dial {
+/// Opens connections to the server that accepts writes.
+///
+/// Files of certificates and passwords are read for each connection, because they are replaced
+/// before they expire. For a cluster they are read once, because the client crate makes its
+/// connections.
+pub(crate) struct Dialer {
     config: RedisConfig,
 }
 
-impl Dial {
+impl Dialer {
     /// # Errors
-    /// For a file that cannot be read now. If a file cannot be read later, perhaps because it is just being replaced, the store is
-    /// unavailable for that long.
+    /// For a file that cannot be read now. If a file cannot be read later, for example while it is
+    /// being replaced, connecting fails with a transient error.
     pub(crate) fn new(config: RedisConfig) -> Result<Self> {
         config.tls.as_ref().map(certificates).transpose()?;
         settings(&config.login)?;
@@ -59,21 +62,23 @@ impl Dial {
         self.config.db
     }
 
-    /// A connection for commands, to a server or a cluster.
-    pub(crate) async fn line(&self) -> Result<Line> {
+    /// Opens a connection for commands, to a server or a cluster.
+    pub(crate) async fn command_connection(&self) -> Result<CommandConnection> {
         if self.is_cluster() {
-            // Nobody listens to this connection's messages.
-            return self.cluster(|_| Ok::<(), std::convert::Infallible>(())).await.map(Line::Cluster);
+            // The messages of this connection are dropped.
+            let cluster = self.cluster(|_| Ok::<(), std::convert::Infallible>(())).await;
+            return cluster.map(CommandConnection::Cluster);
         }
-        self.commands().await.map(Line::Server)
+        self.commands().await.map(CommandConnection::Server)
     }
 
-    /// A connection for commands, to a server or to the master of the moment.
+    /// Opens a connection for commands, to the server or to the current master.
     async fn commands(&self) -> Result<MultiplexedConnection> {
         self.bounded(async {
             let client = self.server().await?;
             let explain = |error| explain_of(&client, error);
-            // No time-out for answers here: the caller that sends a command sets one, and not all are the same.
+            // No timeout for replies here. Each caller sets the timeout of its command, and these
+            // differ.
             let config = AsyncConnectionConfig::new()
                 .set_connection_timeout(Some(self.limit()))
                 .set_response_timeout(None);
@@ -82,7 +87,7 @@ impl Dial {
             let mut name = redis::cmd("CLIENT");
             name.arg("SETNAME").arg(&self.config.client_name);
             match connection.send_packed_command(&name).await {
-                // A user who may not set a name works without one.
+                // A user without the right to set a name works without a name.
                 Err(error) if error::is_broken(&error) => Err(explain(error)),
                 _ => Ok(connection),
             }
@@ -90,7 +95,7 @@ impl Dial {
         .await
     }
 
-    /// A connection for messages, to the same server.
+    /// Opens a connection for messages, to the same server.
     pub(crate) async fn messages(&self) -> Result<PubSub> {
         self.bounded(async {
             let client = self.server().await?;
@@ -99,10 +104,11 @@ impl Dial {
         .await
     }
 
-    /// A cluster's connections, for commands and for messages, which go to `messages`.
+    /// Connects to a cluster. The connections are for commands and for messages, which are passed
+    /// to `messages`.
     pub(crate) async fn cluster(&self, messages: impl AsyncPushSender) -> Result<ClusterConnection> {
-        // The client crate asks the nodes of the URL, all at the same time, and then connects to all nodes of the cluster. A node
-        // that hangs must not use up the time of both steps.
+        // The client crate queries all nodes of the URL at the same time, and then connects to all
+        // nodes of the cluster. A node that does not reply must not use up the time of both steps.
         let share = self.limit() / 3;
         let nodes = self.config.hosts.iter().map(|host| self.address(host));
         let mut builder = ClusterClientBuilder::new(nodes.collect::<Vec<_>>())
@@ -111,7 +117,7 @@ impl Dial {
             .tcp_settings(self.tcp())
             .connection_timeout(share)
             .response_timeout(
-                self.limit() + self.config.replicas.map_or(Duration::ZERO, |wanted| wanted.within),
+                self.limit() + self.config.replicas.map_or(Duration::ZERO, |wanted| wanted.timeout),
             );
         let login = settings(&self.config.login)?;
         if let Some(user) = login.username() {
@@ -133,8 +139,8 @@ impl Dial {
 
     async fn server(&self) -> Result<Client> {
         let address = match &self.config.topology {
-            Topology::Sentinel { master } => self.address(&self.master(master).await?),
-            Topology::Listed => self.address(&self.writable().await?),
+            Topology::Sentinel { master } => self.address(&self.sentinels_master(master).await?),
+            Topology::Listed => self.address(&self.listed_master().await?),
             Topology::Socket { path } => ConnectionAddr::Unix(path.clone()),
             Topology::Single | Topology::Cluster => self.address(&self.config.hosts[0]),
         };
@@ -145,61 +151,58 @@ impl Dial {
         settings(&self.config.login).map_err(|error| STORE.as_transient(&error))
     }
 
-    /// Asks each host in turn whether it is the master. The first that says so is taken.
-    async fn writable(&self) -> Result<Address> {
-        let mut last = None;
+    /// Queries the hosts one after the other, and returns the first that reports to be the master.
+    async fn listed_master(&self) -> Result<Address> {
+        let mut last_error = None;
         for host in &self.config.hosts {
-            let asked = async {
+            let request = async {
                 let client = self.client(self.address(host), self.login()?)?;
-                let server = client.get_multiplexed_async_connection_with_config(&unbounded()).await;
-                let explain = |error| explain_of(&client, error);
-                let mut server = server.map_err(explain)?;
-                let about = redis::cmd("INFO").arg("replication").query_async::<String>(&mut server).await;
-                about.map_err(explain)
+                let info = query_new::<String>(&client, redis::cmd("INFO").arg("replication")).await;
+                info.map_err(|error| explain_of(&client, error))
             };
-            match self.in_share(host, asked).await {
-                Ok(about) if server::is_master(&about) => return Ok(host.clone()),
+            match self.in_share(host, request).await {
+                Ok(info) if server::is_master(&info) => return Ok(host.clone()),
                 Ok(_) => {
                     let replica = format!("`{host}` is a replica, and no other host is the master");
-                    last = last.or(Some(STORE.unavailable(replica)));
+                    last_error = last_error.or(Some(STORE.unavailable(replica)));
                 }
-                Err(error) => last = last.filter(|last| !Error::is_transient(last)).or(Some(error)),
+                Err(error) => last_error = Some(permanent_or_newer(last_error, error)),
             }
         }
-        Err(last.expect("a configuration has at least one host"))
+        Err(last_error.expect("a configuration has at least one host"))
     }
 
-    /// Bounds a request to one of several hosts: a host that is down must not use up the time of the others.
-    async fn in_share<T>(&self, host: &Address, asked: impl Future<Output = Result<T>>) -> Result<T> {
+    /// Bounds a request to one of several hosts by an equal share of the time limit, so that a host
+    /// that does not reply leaves time for the others.
+    async fn in_share<T>(&self, host: &Address, request: impl Future<Output = Result<T>>) -> Result<T> {
         let share = self.limit() / u32::try_from(self.config.hosts.len() + 1).unwrap_or(u32::MAX);
-        timeout(share, asked).await.unwrap_or_else(|_| Err(STORE.at_host(host, STORE.timed_out(share))))
+        timeout(share, request).await.unwrap_or_else(|_| Err(STORE.at_host(host, STORE.timed_out(share))))
     }
 
-    /// Asks the Sentinels in turn for the master. The first that names one is believed.
-    async fn master(&self, master: &str) -> Result<Address> {
-        let mut last = None;
+    /// Queries the Sentinels one after the other, and returns the first master that one of them
+    /// reports.
+    async fn sentinels_master(&self, master: &str) -> Result<Address> {
+        let mut query = redis::cmd("SENTINEL");
+        query.arg("get-master-addr-by-name").arg(master);
+        let mut last_error = None;
         for host in &self.config.hosts {
-            let asked = async {
+            let request = async {
                 let login = settings(&self.config.sentinel_login);
                 let login = login.map_err(|error| STORE.as_transient(&error))?;
                 let client = self.client(self.address(host), login)?;
-                let explain = |error| error::explain_sentinel(host, error);
-                let sentinel = client.get_multiplexed_async_connection_with_config(&unbounded()).await;
-                let mut sentinel = sentinel.map_err(explain)?;
-                let mut ask = redis::cmd("SENTINEL");
-                ask.arg("get-master-addr-by-name").arg(master);
-                ask.query_async::<Option<(String, u16)>>(&mut sentinel).await.map_err(explain)
+                let found = query_new::<Option<(String, u16)>>(&client, &query).await;
+                found.map_err(|error| error::explain_sentinel(host, error))
             };
-            match self.in_share(host, asked).await {
+            match self.in_share(host, request).await {
                 Ok(Some((host, port))) => return Ok(Address { host, port }),
                 Ok(None) => {
                     let unknown = format!("Sentinel `{host}` knows no master `{master}`");
-                    last = Some(STORE.refused(unknown));
+                    last_error = Some(STORE.refused(unknown));
                 }
-                Err(error) => last = last.filter(|last| !Error::is_transient(last)).or(Some(error)),
+                Err(error) => last_error = Some(permanent_or_newer(last_error, error)),
             }
         }
-        Err(last.expect("a configuration has at least one host"))
+        Err(last_error.expect("a configuration has at least one host"))
     }
 
     fn client(&self, address: ConnectionAddr, settings: RedisConnectionInfo) -> Result<Client> {
@@ -208,21 +211,24 @@ impl Dial {
         let info = info.set_redis_settings(settings).set_tcp_settings(self.tcp());
         match &self.config.tls {
             Some(tls) => {
-                let now = certificates(tls).map_err(|error| STORE.as_transient(&error))?;
-                Client::build_with_tls(info, now)
+                let certificates = certificates(tls).map_err(|error| STORE.as_transient(&error))?;
+                Client::build_with_tls(info, certificates)
             }
             None => Client::open(info),
         }
         .map_err(error::explain)
     }
 
-    /// On Linux, the kernel gives up a connection whose other end acknowledges nothing for longer than a command may take.
-    /// Otherwise a command that is still on its way could arrive behind the release that follows, and waiters would wait for
-    /// messages that cannot come.
+    /// Returns the options of a TCP connection.
     ///
-    /// Without Nagle's delay: on a link of some length a command would wait until the one before it is acknowledged.
+    /// On Linux, the kernel closes a connection whose other end acknowledges nothing for longer
+    /// than a command may take. Otherwise a delayed command could arrive after the release that
+    /// follows it, and waiters would wait for messages on a dead connection.
+    ///
+    /// Nagle's algorithm is off. On a link with some latency, it would delay each command until the
+    /// previous one is acknowledged.
     fn tcp(&self) -> TcpSettings {
-        let keepalive = TcpKeepalive::new().with_time(QUIET).with_interval(QUIET / 5);
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_IDLE / 5);
         let settings = TcpSettings::default().set_keepalive(keepalive).set_nodelay(true);
         #[cfg(target_os = "linux")]
         let settings = settings.set_user_timeout(self.limit());
@@ -239,14 +245,23 @@ impl Dial {
     }
 }
 
-/// The error of a server that the client connects to.
-fn explain_of(client: &Client, error: RedisError) -> Error {
-    STORE.at_host(client.get_connection_info().addr(), error::explain(error))
+/// Sends a command through a new connection of its own. Sets no timeout, because the caller
+/// bounds the call, and the defaults of the client crate are shorter than dlock's.
+async fn query_new<T: FromRedisValue>(client: &Client, cmd: &Cmd) -> RedisResult<T> {
+    let unbounded = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+    let mut connection = client.get_multiplexed_async_connection_with_config(&unbounded).await?;
+    cmd.query_async(&mut connection).await
 }
 
-/// No time-outs by the client crate, whose defaults are shorter than ours. The caller bounds the call.
-fn unbounded() -> AsyncConnectionConfig {
-    AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None)
+/// Returns the error to report after requests to two hosts have failed: a permanent error takes
+/// precedence, because an operator has to act on it. Otherwise the newer error is returned.
+fn permanent_or_newer(older: Option<Error>, newer: Error) -> Error {
+    older.filter(|error| !error.is_transient()).unwrap_or(newer)
+}
+
+/// Adds the server's address to the error of a request.
+fn explain_of(client: &Client, error: RedisError) -> Error {
+    STORE.at_host(client.get_connection_info().addr(), error::explain(error))
 }
 
 fn settings(login: &Login) -> Result<RedisConnectionInfo> {
@@ -262,10 +277,10 @@ fn settings(login: &Login) -> Result<RedisConnectionInfo> {
 
 fn certificates(tls: &Tls) -> Result<TlsCertificates> {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Fails only if another thread has installed one first, which is as good.
+        // Fails only if another thread has installed a provider first, which can be used as well.
         rustls::crypto::ring::default_provider().install_default().ok();
     }
-    let Pems { ca, client_cert: own } = tls.read()?;
-    let own = own.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
-    Ok(TlsCertificates { client_tls: own, root_cert: ca })
+    let Pems { ca, client_cert } = tls.read()?;
+    let client_tls = client_cert.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
+    Ok(TlsCertificates { client_tls, root_cert: ca })
 }

@@ -1,6 +1,9 @@
--- KEYS: lock, token. ARGV: owner, ttl in ms, token_ttl, deadline.
--- Answer: the token as text, if the owner holds the lock now; the ms until the other holder's ttl ends, -1 if it never does; or a
--- status, the kind of lock that the name is in use for instead.
+-- Acquires a mutex.
+-- KEYS: lock, token.
+-- ARGV: owner, ttl in ms, token_ttl, deadline.
+-- Reply: the token as text if the owner holds the lock now. Otherwise the ms until the ttl of the
+-- other holder ends, or -1 if it has no ttl. Or a status, which is the kind of lock that uses the
+-- name instead.
 if redis.call('EXISTS', KEYS[1]) == 1 then
     if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
         redis.call('PEXPIRE', KEYS[1], ARGV[2])

@@ -1,15 +1,18 @@
--- KEYS, ARGV: those of fair.lua. Answer: 1 if the owner held it, else 0. Removes the owner from the queue if it waited. Wakes the
--- waiter that is first now, and those who wait for the name as a mutex.
+-- Releases a fair lock, or removes the owner from the queue. Wakes the new first waiter and the
+-- waiters for the name as a mutex.
+-- KEYS, ARGV: those of fair.lua.
+-- Reply: 1 if the owner held the lock, else 0.
 local held = redis.pcall('HEXISTS', lock, owner) == 1
 if held then
     redis.call('DEL', lock)
     redis.call(ARGV[5], ARGV[4], '0')
 end
-local sound, why = pcall(function()
-    bury()
+local ok, problem = pcall(function()
+    remove_expired()
     leave(owner)
     wake_head()
 end)
--- The calls above fail if another program's data is at the queue's key. A lock that was held is released all the same.
-if not sound and not held then error(why) end
+-- The calls above fail if the queue's key contains data of another program. A lock that was held is
+-- still released.
+if not ok and not held then error(problem) end
 return held and 1 or 0

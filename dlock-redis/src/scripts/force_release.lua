@@ -1,14 +1,19 @@
--- KEYS: lock, fair queue, latch of this call. ARGV: channel, read/write channel, publish command, type of locks, ms that the latch stays.
--- Answer: 1 if somebody held it, 0 if nobody did; or a status: `permit` for permit_break.lua, or the type of the key if it is no lock.
--- The latch keeps the answer. A client whose answer was lost sends the call again, which must not break the next holder's lock.
--- The latch is a list, because neither dialect takes a list for a lock.
-local told = redis.call('LINDEX', KEYS[3], 0)
-if told then return tonumber(told) end
+-- Breaks a lock.
+-- KEYS: lock, fair queue, saved reply of this call.
+-- ARGV: channel, read/write channel, publish command, type of locks, ttl of the saved reply in ms.
+-- Reply: 1 if the lock was held, else 0. Or a status: `permit` if the caller has to run
+-- permit_break.lua, or the type of the key if it is not a lock.
+--
+-- The reply is saved, because a client whose reply was lost repeats the call, which must not break
+-- the lock of the next holder. It is saved in a list, because neither dialect uses a list for a
+-- lock.
+local saved = redis.call('LINDEX', KEYS[3], 0)
+if saved then return tonumber(saved) end
 local kind = redis.call('TYPE', KEYS[1]).ok
-local function remember(answer)
-    redis.call('RPUSH', KEYS[3], answer)
+local function remember(reply)
+    redis.call('RPUSH', KEYS[3], reply)
     redis.call('PEXPIRE', KEYS[3], ARGV[5])
-    return answer
+    return reply
 end
 if kind == 'none' then return remember(0) end
 if not fields_of(KEYS[1], kind, ARGV[4]) then return redis.status_reply(kind) end
@@ -18,7 +23,7 @@ redis.call('DEL', KEYS[1])
 remember(1)
 if mode then
     redis.call(ARGV[3], ARGV[2], '1')
-    -- See wake_all() in rw.lua.
+    -- Both messages are needed, see wake_all() in rw.lua.
     redis.call(ARGV[3], ARGV[2], '0')
     return 1
 end

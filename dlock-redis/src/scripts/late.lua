@@ -1,5 +1,7 @@
--- Refuses a request that is executed after its deadline, the last ARGV: microseconds since 1970 on the server's clock, 0 for none.
--- Its caller has given up, and may have gone on. The answer is then the status `late` with the server's time.
+-- Refuses a request that is executed after its deadline, because its caller has given up and may
+-- have released the lock since.
+-- ARGV: the last is the deadline in µs since 1970 on the server's clock, or 0 for none.
+-- Reply to a late request: the status `late` with the server's time.
 local deadline = tonumber(ARGV[#ARGV])
 if deadline > 0 then
     local time = redis.call('TIME')

@@ -1,10 +1,11 @@
-//! The Lua scripts. A call names its script by its hash, which the server knows once the script was sent in full.
+//! The Lua scripts. A call refers to its script by the script's hash, which the server knows once
+//! the script was sent in full.
 
 use std::{sync::LazyLock, time::Duration};
 
 use redis::{Arg, Cmd, ToRedisArgs};
 
-/// A script: one atomic step on the server.
+/// A script, which the server executes in one atomic step.
 pub(crate) struct Script {
     text: &'static str,
     hash: String,
@@ -21,7 +22,7 @@ impl Script {
         Self { text, hash: redis::Script::new(text).get_hash().to_owned() }
     }
 
-    /// A call with these keys and arguments, each of one word or a list.
+    /// Creates a call with these keys and arguments. Each argument is a value or a list.
     pub(crate) fn call(&'static self, keys: impl ToRedisArgs, args: impl ToRedisArgs) -> Call {
         let mut by_hash = Cmd::with_capacity(16, 512);
         by_hash.arg("EVALSHA").arg(&self.hash).arg(keys.num_of_args()).arg(keys).arg(args);
@@ -34,7 +35,7 @@ impl Call {
         &self.by_hash
     }
 
-    /// The same call with the script's text. The server knows the hash from then on.
+    /// Returns the same call with the script's text. The server knows the hash from then on.
     pub(crate) fn in_full(&self) -> Cmd {
         let mut cmd = redis::cmd("EVAL");
         cmd.arg(self.script.text);
@@ -47,7 +48,7 @@ impl Call {
     }
 }
 
-/// A duration in milliseconds, as scripts and commands take it.
+/// Converts a duration to milliseconds, the unit of scripts and commands.
 pub(crate) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
@@ -73,9 +74,9 @@ scripts! {
     PLAIN_RELEASE = "plain_release";
     PLAIN_RENEW = "plain_renew";
     PERMIT_HAND_OVER = "late" "permit" "permit_hand_over";
-    PERMIT_ACQUIRE = "late" "draw" "permit_first" "permit" "permit_bury" "permit_acquire";
-    PERMIT_RELEASE = "permit_last" "permit" "permit_bury" "permit_release";
-    PERMIT_BREAK = "permit" "permit_bury" "permit_break";
+    PERMIT_ACQUIRE = "late" "draw" "permit_first" "permit" "permit_expire" "permit_acquire";
+    PERMIT_RELEASE = "permit_last" "permit" "permit_expire" "permit_release";
+    PERMIT_BREAK = "permit" "permit_expire" "permit_break";
     INSPECT = "permit" "fields" "inspect_permits" "inspect";
     PEEK = "peek";
     FORCE_RELEASE = "fields" "force_release";

@@ -1,4 +1,6 @@
--- KEYS: keys that may be locks. Answer: the positions of those that look like one: hashes with one field, or with a `mode`.
+-- Finds the keys that look like locks: hashes with a single field or with a `mode`.
+-- KEYS: keys that may be locks.
+-- Reply: the positions of the keys that look like locks.
 local found = {}
 for place, key in ipairs(KEYS) do
     local fields = redis.pcall('HLEN', key)

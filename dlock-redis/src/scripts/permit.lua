@@ -1,13 +1,18 @@
--- What the scripts of permits share. KEYS: lock, queue of all who hold or wait, by arrival, their heartbeats.
--- ARGV: claim, which is `owner/limit`, ttl in ms, channel, publish command.
--- While anybody holds or waits, the lock is a hash whose `mode` is `permit`. Redisson's scripts, and those of a dlock without
--- permits, take that for a lock that others hold. Until a second claim comes, the first is a field of this hash, with its token,
--- and lives as long as the hash. From then on all claims are in the queue, and those at its head hold: those with fewer ahead
--- than the smallest limit of all up to there. A place in the queue is drawn as a token, and is the claim's token.
-local lock, queue, beats, me, ttl = KEYS[1], KEYS[2], KEYS[3], ARGV[1], tonumber(ARGV[2])
+-- The common part of the scripts of permits.
+-- KEYS: lock, queue of all holders and waiters by arrival, their heartbeats.
+-- ARGV: claim in the format `owner/limit`, ttl in ms, channel, publish command.
+--
+-- While there is a holder or a waiter, the lock is a hash whose `mode` is `permit`. To the scripts
+-- of Redisson, and of a dlock without permits, this is a lock of another holder. Until a second
+-- claim arrives, the first claim is a field of this hash, with its token as the value, and lasts as
+-- long as the hash. From then on all claims are in the queue, and the claims at its head hold. A
+-- claim holds if fewer claims are ahead of it than the smallest limit among itself and these
+-- claims. The position in the queue is drawn as a token, which is also the claim's token.
+local lock, queue, heartbeats, me, ttl = KEYS[1], KEYS[2], KEYS[3], ARGV[1], tonumber(ARGV[2])
 local function limit_of(who) return tonumber(string.match(who, '^.*/(%d+)$')) or 1 end
 local function owner_of(who) return string.match(who, '^(.*)/') or who end
--- Those who hold, in order, and as keys. Reads no more of the queue than the first claim's limit.
+-- Returns the holders, as a list in order and also as keys. Reads at most as many entries of the
+-- queue as the first claim's limit.
 local function holders()
     local first = redis.call('ZRANGE', queue, 0, 0)[1]
     local held, least = {}, first and limit_of(first) or 0
@@ -18,12 +23,13 @@ local function holders()
     end
     return held
 end
--- Removes claims, and wakes each claim whose turn comes by that. Answers who held before.
-local function remove(gone)
+-- Removes claims, and wakes each claim that holds as a result. Returns the holders before the
+-- removal.
+local function remove(removed)
     local before = holders()
-    local nobody_waits = redis.call('ZCARD', queue) == #before
-    for _, who in ipairs(gone) do redis.call('ZREM', queue, who) redis.call('ZREM', beats, who) end
-    for _, who in ipairs(nobody_waits and {} or holders()) do
+    local no_waiters = redis.call('ZCARD', queue) == #before
+    for _, who in ipairs(removed) do redis.call('ZREM', queue, who) redis.call('ZREM', heartbeats, who) end
+    for _, who in ipairs(no_waiters and {} or holders()) do
         if not before[who] and who ~= me then redis.call(ARGV[4], ARGV[3] .. ':' .. owner_of(who), '0') end
     end
     return before

@@ -1,10 +1,12 @@
--- Takes their permits from all who hold one. KEYS: those of permit.lua, latch of this call. ARGV: those of permit.lua, where the
--- claim is empty and the ttl is that of a claim whose key has none, ms that the latch stays.
--- Answer: 1 if somebody held one, else 0. The latch is that of force_release.lua.
-local told = redis.call('LINDEX', KEYS[4], 0)
-if told then return tonumber(told) end
+-- Breaks the permits of all holders.
+-- KEYS: those of permit.lua, saved reply of this call as in force_release.lua.
+-- ARGV: those of permit.lua, ttl of the saved reply in ms. The claim is empty. The ttl is for a
+-- claim whose key has none.
+-- Reply: 1 if a permit was held, else 0.
+local saved = redis.call('LINDEX', KEYS[4], 0)
+if saved then return tonumber(saved) end
 if redis.call('HGET', lock, 'mode') ~= 'permit' then return 0 end
-bury(true)
+remove_expired(true)
 local held = holders()
 remove(held)
 if redis.call('ZCARD', queue) == 0 then redis.call('DEL', lock) end

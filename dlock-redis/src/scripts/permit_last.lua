@@ -1,7 +1,8 @@
--- Gives back at once what is held alone. The start of permit_release.lua; goes on where the claim is in the queue, or gone.
+-- The beginning of permit_release.lua. Releases the permit of a single claim at once. Continues if
+-- the claim is in the queue or was deleted.
 local function free()
     redis.call('DEL', KEYS[1])
-    -- For those of Redisson who wait for the name as another kind of lock.
+    -- For waiters of Redisson that wait for the name as another kind of lock.
     redis.call(ARGV[4], ARGV[3], '0')
     redis.call(ARGV[4], ARGV[5], '1')
     redis.call(ARGV[4], ARGV[5], '0')

@@ -1,5 +1,8 @@
--- KEYS: key. ARGV: value, ttl in ms, deadline.
--- Answer: -2 if the caller holds it now, else the ms until the other holder's ttl ends, -1 if it never does.
+-- Acquires a mutex of the plain dialect.
+-- KEYS: key.
+-- ARGV: value, ttl in ms, deadline.
+-- Reply: -2 if the caller holds the lock now. Otherwise the ms until the ttl of the other holder
+-- ends, or -1 if it has no ttl.
 if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
     return -2
 end

@@ -1,5 +1,7 @@
--- KEYS: key. ARGV: value of the claim that has the lock, value of the claim that gets it, ms for which it lasts from now, deadline.
--- Answer: as hand_over.lua.
+-- Hands a hold of the plain dialect over from one claim to another.
+-- KEYS: key.
+-- ARGV: value of the old claim, value of the new claim, ms that the hold lasts from now, deadline.
+-- Reply: that of hand_over.lua.
 local held, lasting, left = redis.pcall('GET', KEYS[1]), tonumber(ARGV[3]), redis.call('PTTL', KEYS[1])
 if held == ARGV[2] then
     if left < lasting then redis.call('PEXPIRE', KEYS[1], lasting) end

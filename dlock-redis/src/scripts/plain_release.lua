@@ -1,4 +1,7 @@
--- KEYS: key. ARGV: value, channel, publish command. Answer: 1 if the caller held it, else 0. Wakes dlock's waiters.
+-- Releases a mutex of the plain dialect, and wakes dlock's waiters.
+-- KEYS: key.
+-- ARGV: value, channel, publish command.
+-- Reply: 1 if the caller held the lock, else 0.
 if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then
     return 0
 end

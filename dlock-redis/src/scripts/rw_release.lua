@@ -1,9 +1,13 @@
--- KEYS: those of rw.lua. ARGV: those of rw.lua, tag. Answer: 1 if the owner held it, else 0. Wakes the waiters if one may come now.
+-- Releases a read/write lock, or removes a waiting owner. Wakes the waiters if one may have its
+-- turn.
+-- KEYS: those of rw.lua.
+-- ARGV: those of rw.lua, tag.
+-- Reply: 1 if the owner held the lock, else 0.
 if redis.pcall('HEXISTS', lock, 'mode') ~= 1 then
     if leave(owner) then wake_all() end
     return 0
 end
-bury()
+remove_expired()
 local waited = leave(owner)
 if redis.call('HDEL', lock, owner .. ':write') == 1 then
     if redis.call('HLEN', lock) == 1 then
@@ -14,10 +18,11 @@ if redis.call('HDEL', lock, owner .. ':write') == 1 then
     wake_all()
     return 1
 end
--- A read hold without its timeout is lost, as for renew.lua. Its field is removed all the same.
-local lives = redis.call('DEL', mine) == 1
+-- A read hold without its timeout is lost, as in renew.lua. Its field is still removed.
+local is_alive = redis.call('DEL', own_timeout) == 1
 local held = redis.call('HDEL', lock, owner) == 1
--- Only a lock in read mode lasts as long as its last reader. In write mode the ttl is the writer's.
+-- Only a lock in read mode lasts as long as its last reader. In write mode it has the ttl of the
+-- writer.
 if held and redis.call('HGET', lock, 'mode') == 'read' then
     local longest = longest_read(lock, ARGV[5])
     if redis.call('HLEN', lock) == 1 then
@@ -28,4 +33,4 @@ if held and redis.call('HGET', lock, 'mode') == 'read' then
     end
 end
 if waited then wake_all() end
-return held and lives and 1 or 0
+return held and is_alive and 1 or 0

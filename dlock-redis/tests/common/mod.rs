@@ -8,18 +8,16 @@ pub(crate) mod relay;
 
 use std::time::Duration;
 
-use dlock_conformance::{
-    or_ignore,
-    stores::{
-        Running, Server,
-        redis::{Brand, Flavour, start},
-    },
-};
+use dlock_conformance::or_ignore;
 use dlock_core::{
     ClaimId, Kind, LockName, LockOptions, Locks, Result, Wait,
     driver::{Attempt, Claim, Request, Store},
 };
 use dlock_redis::DRIVER;
+use dlock_testbed::servers::{
+    Running, Server,
+    redis::{Brand, Flavour, start},
+};
 use futures_util::StreamExt;
 use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, aio::MultiplexedConnection};
 

@@ -2,14 +2,12 @@
 
 use std::{io, ops::Range, time::Duration};
 
-use dlock_conformance::{
-    Unreachable,
-    stores::{
-        Running, Server,
-        redis::{Brand, Flavour, start},
-    },
-};
+use dlock_conformance::Unreachable;
 use dlock_core::{LockOptions, Locks, Result};
+use dlock_testbed::servers::{
+    Running, Server,
+    redis::{Brand, Flavour, start},
+};
 use futures_util::future::{join_all, try_join_all};
 
 use super::{connect, raw, words};

@@ -9,13 +9,10 @@ mod redlock;
 use std::{alloc::System, process::ExitCode};
 
 use cap::Cap;
-use dlock_conformance::{
-    Row, Suite, run_suites,
-    stores::redis::{
-        Brand::{self, Redis, Redis5, Redis6, Valkey},
-        Flavour::{self, Cluster, Sentinel, Standalone, Tls},
-    },
-    wrap::Habit::Flaky,
+use dlock_conformance::{Row, Suite, run_suites, wrap::Habit::Flaky};
+use dlock_testbed::servers::redis::{
+    Brand::{self, Redis, Redis5, Redis6, Valkey},
+    Flavour::{self, Cluster, Sentinel, Standalone, Tls},
 };
 
 /// Counts bytes for the case that looks for leaks.

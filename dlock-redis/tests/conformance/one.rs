@@ -3,14 +3,12 @@
 use std::{io, net::SocketAddr, time::Duration};
 
 use async_trait::async_trait;
-use dlock_conformance::{
-    Data, Fixture, Network, Restart, Unreachable,
-    stores::{
-        Running,
-        redis::{Brand, Flavour, start},
-    },
-};
+use dlock_conformance::{Data, Fixture, Network, Restart, Unreachable};
 use dlock_core::{Result, driver::Store};
+use dlock_testbed::servers::{
+    Running,
+    redis::{Brand, Flavour, start},
+};
 
 use crate::{HEAP, common::connect};
 

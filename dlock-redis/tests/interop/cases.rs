@@ -8,12 +8,12 @@ use std::{
     time::Duration,
 };
 
-use dlock_conformance::peer::{
+use dlock_core::{DistributedLock, Error, Guard, Kind, LockOptions, Locks, MultiLock, RedLock, Ticket};
+use dlock_testbed::peer::{
     Border, Contender, PeerKind,
     PeerKind::{Fair, Fenced, Mutex, Read, Write},
     Side as _, Taken,
 };
-use dlock_core::{DistributedLock, Error, Guard, Kind, LockOptions, Locks, MultiLock, RedLock, Ticket};
 use futures_util::future::{join, join_all};
 use tokio::{task::yield_now, time::Instant};
 

@@ -11,7 +11,8 @@ use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use common::{raw, words};
-use dlock_conformance::{
+use dlock_core::{LockOptions, Locks, Registry};
+use dlock_testbed::{
     border_trials,
     peer::{
         Border, PeerKind, Program, Side,
@@ -21,9 +22,8 @@ use dlock_conformance::{
             what_it_held_when_it_was_killed_is_free_after_its_ttl,
         },
     },
-    stores::redis::{Brand, Flavour, start},
+    servers::redis::{Brand, Flavour, start},
 };
-use dlock_core::{LockOptions, Locks, Registry};
 use libtest_mimic::{Arguments, Trial};
 use tokio::runtime::Runtime;
 

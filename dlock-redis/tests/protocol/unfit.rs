@@ -1,7 +1,7 @@
 //! Servers that are not fit for locks, and the errors that say so.
 
-use dlock_conformance::stores::redis::Flavour;
 use dlock_core::{Error, Locks};
+use dlock_testbed::servers::redis::Flavour;
 
 use crate::common::{
     connect,

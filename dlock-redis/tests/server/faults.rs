@@ -3,8 +3,8 @@
 
 use std::{error::Error as _, time::Duration};
 
-use dlock_conformance::stores::Data;
 use dlock_core::{Error, Kind, LockOptions, Locks, LostReason, Owner, Wait};
+use dlock_testbed::servers::Data;
 use futures_util::future::join_all;
 
 use crate::common::{

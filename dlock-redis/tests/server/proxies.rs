@@ -9,8 +9,8 @@ use std::{
     time::Duration,
 };
 
-use dlock_conformance::stores::Server;
 use dlock_core::{Guard, LockOptions, Locks};
+use dlock_testbed::servers::Server;
 use futures_util::future::join_all;
 use redis::cluster_routing::Slot;
 use tokio::time::sleep;

@@ -2,11 +2,9 @@
 
 use std::{fs, net::SocketAddr, path::Path, time::Duration};
 
-use dlock_conformance::{
-    Proxy,
-    stores::{Running, redis::Flavour},
-};
+use dlock_conformance::Proxy;
 use dlock_core::{Kind, LockOptions, Locks};
+use dlock_testbed::servers::{Running, redis::Flavour};
 use tokio::{
     io::copy_bidirectional,
     net::{TcpStream, UnixListener},
@@ -102,8 +100,7 @@ async fn of_several_hosts_the_master_is_found_also_after_it_has_changed() {
         return;
     };
     let (first, second) = (&a.servers()[0], &b.servers()[0]);
-    let follow = async |one: &dlock_conformance::stores::Server,
-                        other: &dlock_conformance::stores::Server| {
+    let follow = async |one: &dlock_testbed::servers::Server, other: &dlock_testbed::servers::Server| {
         ask::<()>(one, &format!("REPLICAOF {} {}", other.address().ip(), other.address().port())).await;
     };
     follow(first, second).await;

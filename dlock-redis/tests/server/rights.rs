@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use dlock_conformance::stores::{Running, redis::Flavour};
 use dlock_core::{Error, Kind, LockOptions, Locks, Result};
+use dlock_testbed::servers::{Running, redis::Flavour};
 use futures_util::future::join_all;
 
 use crate::common::{ask, connect, servers, shown, soon};

@@ -2,8 +2,8 @@
 
 use std::{io, time::Duration};
 
-use dlock_conformance::stores::{Data, Server};
 use dlock_core::{Error, Guard, Locks, LostReason, Registry};
+use dlock_testbed::servers::{Data, Server};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::common::{connect, nodes::Nodes};

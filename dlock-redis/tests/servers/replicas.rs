@@ -6,8 +6,8 @@ use std::{
     time::Duration,
 };
 
-use dlock_conformance::stores::{Running, Server, redis::Flavour};
 use dlock_core::{ClaimId, Error, Guard, Kind, LockOptions, Locks, Result, Wait, driver::Renewal};
+use dlock_testbed::servers::{Running, Server, redis::Flavour};
 use tokio::time::sleep;
 
 use crate::common::{Bench, ask, claim, connect, granted, raw, relay::Relay, servers, soon};

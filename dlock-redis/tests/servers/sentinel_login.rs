@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use dlock_conformance::stores::{Running, redis::Flavour};
 use dlock_core::Locks;
+use dlock_testbed::servers::{Running, redis::Flavour};
 use tokio::time::timeout;
 
 use crate::common::{ask, connect, replicated, servers, shown};

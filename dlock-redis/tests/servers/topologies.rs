@@ -4,11 +4,11 @@
 
 use std::time::Duration;
 
-use dlock_conformance::stores::{
+use dlock_core::{Kind, LockOptions, Locks, LostReason, Who};
+use dlock_testbed::servers::{
     Running, Server,
     redis::{Brand, Flavour, start},
 };
-use dlock_core::{Kind, LockOptions, Locks, LostReason, Who};
 use futures_util::future::join_all;
 use tokio::time::timeout;
 

@@ -1,5 +1,6 @@
-//! The folder of the doorbells. It is opened once and checked. All files in it are reached through that handle, by names
-//! without a path, and links are not followed. So nobody can lead dlock to files elsewhere.
+//! The folder of the doorbells. It is opened once and checked. All files in it are accessed through
+//! that handle, by names without a path, and links are not followed. So no other user can redirect
+//! dlock to files elsewhere.
 
 use std::{
     fs::{self, DirBuilder, File, Permissions},
@@ -22,31 +23,32 @@ use rustix::{
     process::geteuid,
 };
 
-use super::Reader;
-use crate::files::{self, Circle};
+use super::Liveness;
+use crate::files::{self, StoreUsers};
 
 /// An open folder of doorbells.
 #[derive(Debug)]
-pub(crate) struct Dir {
+pub(crate) struct BellDir {
     path: PathBuf,
     folder: File,
-    circle: Circle,
+    users: StoreUsers,
 }
 
-impl Dir {
-    /// Where the doorbells of the store in the file `store` are.
+impl BellDir {
+    /// Returns the path of the folder for the store in the file `store`.
     pub(crate) fn path_of(store: &Path) -> PathBuf {
         files::beside(store, "-bells")
     }
 
-    /// Opens the folder, and makes it if there is none. `None` if this user may not.
+    /// Opens the folder, and creates it if it does not exist. `None` if this user may not do so.
     ///
     /// # Errors
-    /// [`InvalidConfig`](dlock_core::Error::InvalidConfig) for what is no folder, or a stranger's.
-    pub(crate) fn open(store: &Path, circle: &Circle) -> Result<Option<Self>> {
+    /// [`InvalidConfig`](dlock_core::Error::InvalidConfig) if the path is not a folder, or belongs
+    /// to a user who has no part in the store.
+    pub(crate) fn open(store: &Path, users: &StoreUsers) -> Result<Option<Self>> {
         let path = Self::path_of(store);
         if fs::symlink_metadata(&path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
-            Self::make(&path, circle);
+            Self::make(&path, users);
         }
         let folder = match open_folder(&path) {
             Ok(folder) => File::from(folder),
@@ -57,56 +59,57 @@ impl Dir {
             Err(_) => return Ok(None),
         };
         let Ok(found) = folder.metadata() else { return Ok(None) };
-        circle.adopt(&folder);
-        let now = folder.metadata().unwrap_or(found);
-        circle.check(&path, &now)?;
-        Ok(Some(Self { path, folder, circle: circle.clone() }))
+        users.set_folder_mode(&folder);
+        let current = folder.metadata().unwrap_or(found);
+        users.check(&path, &current)?;
+        Ok(Some(Self { path, folder, users: users.clone() }))
     }
 
-    /// Makes the folder. It gets its name last, when its mode is right: another process may open it as soon as it has its
-    /// name.
-    fn make(path: &Path, circle: &Circle) {
+    /// Creates the folder. It gets its name after its mode, because another process may open the
+    /// folder as soon as it has its name.
+    fn make(path: &Path, users: &StoreUsers) {
         let draft = files::beside(path, &format!("-{}", ClaimId::random()));
         if DirBuilder::new().mode(0o700).create(&draft).is_err() {
             return;
         }
         if let Ok(folder) = open_folder(&draft) {
-            circle.adopt(&File::from(folder));
+            users.set_folder_mode(&File::from(folder));
         }
-        // EEXIST and ENOTEMPTY: another process was first.
-        let named = match renameat_with(CWD, &draft, CWD, path, RenameFlags::NOREPLACE) {
+        // Fails with EEXIST or ENOTEMPTY if another process was first.
+        let renamed = match renameat_with(CWD, &draft, CWD, path, RenameFlags::NOREPLACE) {
             Err(Errno::INVAL | Errno::NOSYS) => renameat(CWD, &draft, CWD, path),
             outcome => outcome,
         };
-        if named.is_err() {
+        if renamed.is_err() {
             fs::remove_dir(draft).ok();
         }
     }
 
-    /// Whether the path of the folder still leads to this folder.
+    /// Returns whether the folder's path still leads to this folder.
     pub(crate) fn is_in_place(&self) -> bool {
-        let there = fs::symlink_metadata(&self.path).map(|found| (found.dev(), found.ino()));
+        let at_path = fs::symlink_metadata(&self.path).map(|found| (found.dev(), found.ino()));
         let open = self.folder.metadata().map(|found| (found.dev(), found.ino()));
-        there.is_ok_and(|there| open.is_ok_and(|open| open == there))
+        at_path.is_ok_and(|at_path| open.is_ok_and(|open| open == at_path))
     }
 
-    /// Another handle of the folder. A lock that is taken through it is its own.
+    /// Opens another handle of the folder. A lock taken through it is separate from all others.
     pub(crate) fn reopen(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(openat(&self.folder, ".", flags, Mode::empty())?)
     }
 
-    /// Makes a FIFO that all users of the store may write, and opens it.
+    /// Creates a FIFO that all users of the store may write, and opens it.
     pub(crate) fn make_fifo(&self, name: &str) -> io::Result<File> {
         mknodat(&self.folder, name, FileType::Fifo, Mode::from_raw_mode(0o600), 0)?;
         let fifo = self.open_fifo(name, OFlags::RDWR)?;
-        // Others may write, not read: what one process reads, the client does not get.
-        fifo.set_permissions(Permissions::from_mode(0o600 | self.circle.write_bits()))?;
-        self.circle.hand_over(&fifo);
+        // Others may write but not read, because what another process reads does not reach the
+        // client.
+        fifo.set_permissions(Permissions::from_mode(0o600 | self.users.write_bits()))?;
+        self.users.set_owner(&fifo);
         Ok(fifo)
     }
 
-    /// Opens a FIFO. Does not wait until somebody opens its other end.
+    /// Opens a FIFO. Does not wait for another process to open the other end.
     pub(crate) fn open_fifo(&self, name: &str, access: OFlags) -> io::Result<File> {
         let flags = access | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = File::from(openat(&self.folder, name, flags, Mode::empty())?);
@@ -116,43 +119,43 @@ impl Dir {
         }
     }
 
-    /// Whether any process has a FIFO open for reading.
-    pub(crate) fn reader(&self, name: &str) -> Reader {
+    /// Returns whether any process has a FIFO open for reading.
+    pub(crate) fn liveness(&self, name: &str) -> Liveness {
         match self.open_fifo(name, OFlags::WRONLY) {
-            Ok(_) => Reader::There,
-            // A socket gives the same error, so the type is checked.
+            Ok(_) => Liveness::Alive,
+            // Opening a socket returns the same error, so the type is checked.
             Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) && self.is_fifo(name) => {
-                Reader::Gone
+                Liveness::Dead
             }
-            Err(_) => Reader::Unknown,
+            Err(_) => Liveness::Unknown,
         }
     }
 
-    /// Whether this open file is the one of this name in the folder.
-    pub(crate) fn holds(&self, name: &str, file: &File) -> bool {
+    /// Returns whether the folder has this open file under this name.
+    pub(crate) fn contains(&self, name: &str, file: &File) -> bool {
         let open = file.metadata().map(|open| (open.dev(), open.ino()));
-        self.stat(name).is_some_and(|found| open.is_ok_and(|open| open == id(&found)))
+        self.stat(name).is_some_and(|found| open.is_ok_and(|open| open == file_id(&found)))
     }
 
-    /// How long ago a FIFO was made; `None` if it is none.
+    /// Returns the time since a FIFO was created. `None` if the file is not a FIFO.
     pub(crate) fn age(&self, name: &str) -> Option<std::time::Duration> {
         let file = self.open_fifo(name, OFlags::RDWR).ok()?;
-        let made: SystemTime = file.metadata().ok()?.modified().ok()?;
-        made.elapsed().ok()
+        let created: SystemTime = file.metadata().ok()?.modified().ok()?;
+        created.elapsed().ok()
     }
 
     pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         Ok(renameat(&self.folder, from, &self.folder, to)?)
     }
 
-    /// Removes a FIFO. A file of another type stays.
+    /// Removes a FIFO. Does not remove a file of another type.
     pub(crate) fn remove(&self, name: &str) {
         if self.is_fifo(name) {
             unlinkat(&self.folder, name, AtFlags::empty()).ok();
         }
     }
 
-    /// The names of the files in the folder.
+    /// Returns the names of the files in the folder.
     pub(crate) fn names(&self) -> Vec<String> {
         let Ok(folder) = self.reopen() else { return Vec::new() };
         let entries = Entries::new(folder).into_iter().flatten().flatten();
@@ -168,9 +171,10 @@ impl Dir {
     }
 }
 
-impl Circle {
-    /// Gives the folder the mode and the group that the users of the store need, if this user owns it.
-    fn adopt(&self, folder: &File) {
+impl StoreUsers {
+    /// Sets the mode and the group of the folder as the users of the store need them, if this user
+    /// owns the folder.
+    fn set_folder_mode(&self, folder: &File) {
         let Ok(found) = folder.metadata() else { return };
         let wanted = match self.write_bits() {
             0 => 0o700,
@@ -183,18 +187,18 @@ impl Circle {
             folder.set_permissions(Permissions::from_mode(wanted | kept)).ok();
         }
         if me == found.uid() {
-            self.hand_over(folder);
+            self.set_owner(folder);
         }
     }
 
-    /// Gives a file of this user to the store's group. Root also gives it to the store's owner, who could not use it
-    /// otherwise.
-    fn hand_over(&self, file: &File) {
+    /// Sets the group of this user's file to the store's group. Root also sets the owner to the
+    /// store's owner, who could not use the file otherwise.
+    fn set_owner(&self, file: &File) {
         let Ok(found) = file.metadata() else { return };
         let (owner, group) = self.owner;
         if geteuid().is_root() && (found.uid(), found.gid()) != (owner, group) {
             fchown(file, Some(Uid::from_raw(owner)), Some(Gid::from_raw(group))).ok();
-        } else if self.group && found.gid() != group {
+        } else if self.group_may_write && found.gid() != group {
             fchown(file, None, Some(Gid::from_raw(group))).ok();
         }
     }
@@ -205,6 +209,6 @@ fn open_folder(path: &Path) -> rustix::io::Result<OwnedFd> {
     openat(CWD, path, flags, Mode::empty())
 }
 
-fn id(found: &Stat) -> (u64, u64) {
+fn file_id(found: &Stat) -> (u64, u64) {
     (found.st_dev, found.st_ino)
 }

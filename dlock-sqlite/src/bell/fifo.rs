@@ -12,67 +12,75 @@ use dlock_core::ClaimId;
 use rustix::fs::OFlags;
 use tokio::{io::Interest, net::unix::pipe, runtime::Handle};
 
-use super::{Claims, Dir, Reader};
+use super::{BellDir, ClaimBells, Liveness};
 
-/// The bytes of an id.
-const ID: usize = 16;
+/// Length of an id in bytes.
+const ID_LEN: usize = 16;
 
-/// The most that is written or read at once. POSIX promises up to this size that a write to a FIFO is done whole or not
-/// at all, and that writes of several processes do not mix.
-const ATOMIC: usize = 4096;
+/// Maximum length of one read or write in bytes. Up to this size POSIX guarantees that a write to a
+/// FIFO is executed completely or not at all, and that writes of several processes do not mix.
+const ATOMIC_LEN: usize = 4096;
 
-/// The suffix of a FIFO's name while it is being made.
-const UNREAD: &str = ".new";
+/// Suffix of a FIFO's name until the FIFO has its reader.
+const UNFINISHED_SUFFIX: &str = ".new";
 
-/// The age from which an unfinished FIFO counts as left behind by a client that died. Making one takes a millisecond.
-const UNFINISHED: Duration = Duration::from_secs(60);
+/// Age from which an unfinished FIFO belongs to a client that has died. Creating a FIFO takes a
+/// millisecond.
+const ABANDONED_AGE: Duration = Duration::from_secs(60);
 
 /// This client's own FIFO.
 pub(super) struct Fifo {
-    dir: Arc<Dir>,
+    dir: Arc<BellDir>,
     name: String,
-    /// Open for reading until this client ends. Open for writing too: without any writer, reading would give an end of file.
+    /// Open for reading until this client ends. Also open for writing, because without any writer a
+    /// read would return an end of file.
     file: File,
 }
 
 impl Fifo {
-    /// Makes the FIFO of client `me`, which all users of the store may write, and starts its pump.
+    /// Creates the FIFO of client `me`, which all users of the store may write, and starts its
+    /// pump.
     #[expect(clippy::disallowed_methods, reason = "the client's one hint pump, on the client's own thread")]
-    pub(super) fn make(dir: &Arc<Dir>, me: ClaimId, runtime: &Handle, claims: &Arc<Claims>) -> Option<Self> {
+    pub(super) fn make(
+        dir: &Arc<BellDir>,
+        me: ClaimId,
+        runtime: &Handle,
+        claims: &Arc<ClaimBells>,
+    ) -> Option<Self> {
         let name = name(me);
-        // It gets its own name when it has its reader. Under that name without a reader it would mean that the client is
-        // dead.
-        let unread = format!("{name}{UNREAD}");
+        // The FIFO gets its final name once it has its reader. A FIFO that has this name and no
+        // reader means that the client is dead.
+        let unfinished = format!("{name}{UNFINISHED_SUFFIX}");
         let open = || {
-            let file = dir.make_fifo(&unread)?;
+            let file = dir.make_fifo(&unfinished)?;
             let _entered = runtime.enter();
             let reader = pipe::Receiver::from_file(file.try_clone()?)?;
-            dir.rename(&unread, &name).map(|()| (file, reader))
+            dir.rename(&unfinished, &name).map(|()| (file, reader))
         };
         let Ok((file, reader)) = open() else {
-            dir.remove(&unread);
+            dir.remove(&unfinished);
             return None;
         };
         runtime.spawn(pump(reader, Arc::clone(claims)));
         Some(Self { dir: Arc::clone(dir), name, file })
     }
 
-    /// Whether other clients find this FIFO under its name.
+    /// Returns whether other clients find this FIFO under its name.
     pub(super) fn is_in_place(&self) -> bool {
-        self.dir.is_in_place() && self.dir.holds(&self.name, &self.file)
+        self.dir.is_in_place() && self.dir.contains(&self.name, &self.file)
     }
 }
 
-/// The pump: reads ids of claims from the FIFO and rings their bells.
-async fn pump(fifo: pipe::Receiver, claims: Arc<Claims>) {
-    let mut buffer = [0; ATOMIC];
+/// Reads ids of claims from the FIFO and rings their bells.
+async fn pump(fifo: pipe::Receiver, claims: Arc<ClaimBells>) {
+    let mut buffer = [0; ATOMIC_LEN];
     while fifo.readable().await.is_ok() {
         match fifo.try_read(&mut buffer) {
-            // After a full buffer the FIFO itself may have been full, so that rings are missing. After a part of an id all
-            // following ids are broken too.
-            Ok(read) if read == ATOMIC || read % ID != 0 => claims.ring_all(),
+            // After a full buffer, ids may be missing because the FIFO itself may have been full.
+            // After an incomplete id, all ids that follow are broken too.
+            Ok(read) if read == ATOMIC_LEN || read % ID_LEN != 0 => claims.ring_all(),
             Ok(read) => {
-                let (ids, _) = buffer[..read].as_chunks::<ID>();
+                let (ids, _) = buffer[..read].as_chunks::<ID_LEN>();
                 ids.iter().for_each(|id| claims.ring(ClaimId::from_bytes(*id)));
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -81,79 +89,81 @@ async fn pump(fifo: pipe::Receiver, claims: Arc<Claims>) {
     }
 }
 
-/// Writes ids of claims into the FIFO of their client.
-pub(super) fn ring(dir: &Dir, client: ClaimId, claims: &[u8]) {
+/// Writes the ids of claims into the FIFO of their client.
+pub(super) fn ring(dir: &BellDir, client: ClaimId, claims: &[u8]) {
     let Ok(mut fifo) = open(dir, client) else { return };
-    for claims in claims.chunks(ATOMIC) {
-        // If the FIFO is full, its reader rings all its claims anyway.
+    for claims in claims.chunks(ATOMIC_LEN) {
+        // If the FIFO is full, its reader rings the bells of all its claims anyway.
         if fifo.write(claims).is_err() {
             return;
         }
     }
 }
 
-/// Watches a client until it dies.
-pub(crate) struct Watch(pipe::Sender);
+/// A watch of another client, which reports the client's death.
+pub(crate) struct ClientWatch(pipe::Sender);
 
-impl Watch {
-    /// Ends when the client is dead. Never ends if that cannot be seen.
-    pub(crate) async fn over(&self) {
-        // The kernel reports an error on the write end of a FIFO when its last reader has closed it.
+impl ClientWatch {
+    /// Waits until the client is dead. Never returns if that cannot be detected.
+    pub(crate) async fn died(&self) {
+        // The kernel reports an error on the write end of a FIFO when its last reader has closed
+        // it.
         if self.0.ready(Interest::ERROR).await.is_err() {
             std::future::pending().await
         }
     }
 }
 
-/// The watches of this client: one for each client that is watched, however many claims wait for that client.
-pub(super) struct Watches {
+/// The watches of other clients. All claims of this client that wait for the same client share one
+/// watch.
+pub(super) struct ClientWatches {
     runtime: Handle,
-    known: Mutex<HashMap<ClaimId, Weak<Watch>>>,
+    watches: Mutex<HashMap<ClaimId, Weak<ClientWatch>>>,
 }
 
-impl Watches {
+impl ClientWatches {
     pub(super) fn new(runtime: &Handle) -> Self {
-        Self { runtime: runtime.clone(), known: Mutex::default() }
+        Self { runtime: runtime.clone(), watches: Mutex::default() }
     }
 
-    pub(super) fn watch(&self, dir: &Dir, client: ClaimId) -> Option<Arc<Watch>> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(watch) = known.get(&client).and_then(Weak::upgrade) {
+    pub(super) fn watch(&self, dir: &BellDir, client: ClaimId) -> Option<Arc<ClientWatch>> {
+        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(watch) = watches.get(&client).and_then(Weak::upgrade) {
             return Some(watch);
         }
-        known.retain(|_, watch| watch.strong_count() > 0);
+        watches.retain(|_, watch| watch.strong_count() > 0);
         let _entered = self.runtime.enter();
-        let watch = Arc::new(Watch(pipe::Sender::from_file(open(dir, client).ok()?).ok()?));
-        known.insert(client, Arc::downgrade(&watch));
+        let watch = Arc::new(ClientWatch(pipe::Sender::from_file(open(dir, client).ok()?).ok()?));
+        watches.insert(client, Arc::downgrade(&watch));
         Some(watch)
     }
 }
 
-/// Whether a client lives, as its FIFO says.
-pub(super) fn reader(dir: &Dir, client: ClaimId) -> Reader {
-    dir.reader(&name(client))
+/// Returns the state of a client, according to its FIFO.
+pub(super) fn liveness(dir: &BellDir, client: ClaimId) -> Liveness {
+    dir.liveness(&name(client))
 }
 
-/// The clients that have a FIFO, and the names of FIFOs that are not finished.
-pub(super) fn clients(dir: &Dir) -> (Vec<ClaimId>, Vec<String>) {
+/// Returns the clients that have a FIFO, and the names of unfinished FIFOs.
+pub(super) fn clients(dir: &BellDir) -> (Vec<ClaimId>, Vec<String>) {
     let (clients, others): (Vec<_>, Vec<_>) = dir.names().into_iter().partition(|name| id(name).is_some());
-    let unfinished = others.into_iter().filter(|name| name.ends_with(UNREAD));
+    let unfinished = others.into_iter().filter(|name| name.ends_with(UNFINISHED_SUFFIX));
     (clients.iter().filter_map(|name| id(name)).collect(), unfinished.collect())
 }
 
-/// Removes a FIFO that is not finished, if its client has died while it made it.
-pub(super) fn sweep(dir: &Dir, unfinished: &str) {
-    if dir.age(unfinished).is_some_and(|age| age > UNFINISHED) {
-        dir.remove(unfinished);
+/// Removes an unfinished FIFO if its client has died before it finished the FIFO.
+pub(super) fn remove_unfinished(dir: &BellDir, name: &str) {
+    if dir.age(name).is_some_and(|age| age > ABANDONED_AGE) {
+        dir.remove(name);
     }
 }
 
-pub(super) fn remove(dir: &Dir, client: ClaimId) {
+pub(super) fn remove(dir: &BellDir, client: ClaimId) {
     dir.remove(&name(client));
 }
 
-/// Opens a client's FIFO for writing; `ENXIO` if nobody reads it.
-fn open(dir: &Dir, client: ClaimId) -> std::io::Result<File> {
+/// Opens a client's FIFO for writing. Fails with `ENXIO` if it has no reader.
+fn open(dir: &BellDir, client: ClaimId) -> std::io::Result<File> {
     dir.open_fifo(&name(client), OFlags::WRONLY)
 }
 
@@ -162,8 +172,8 @@ fn name(client: ClaimId) -> String {
 }
 
 fn id(name: &str) -> Option<ClaimId> {
-    let digits = (name.len() == 2 * ID && name.is_ascii()).then_some(name)?;
-    let mut bytes = [0; ID];
+    let digits = (name.len() == 2 * ID_LEN && name.is_ascii()).then_some(name)?;
+    let mut bytes = [0; ID_LEN];
     for (i, byte) in bytes.iter_mut().enumerate() {
         *byte = u8::from_str_radix(&digits[2 * i..2 * i + 2], 16).ok()?;
     }

@@ -1,16 +1,17 @@
-//! No doorbells. Waiters look into the file at short intervals, and a dead client's claims end with their ttl.
+//! A store without doorbells. Waiters poll the file, and the claims of a dead client end with their
+//! ttl.
 
 use std::{future::pending, sync::Arc};
 
 use dlock_core::ClaimId;
 use tokio::runtime::Handle;
 
-use super::{Claims, Dir, Reader};
+use super::{BellDir, ClaimBells, Liveness};
 
 pub(super) enum Fifo {}
 
 impl Fifo {
-    pub(super) fn make(_: &Arc<Dir>, _: ClaimId, _: &Handle, _: &Arc<Claims>) -> Option<Self> {
+    pub(super) fn make(_: &Arc<BellDir>, _: ClaimId, _: &Handle, _: &Arc<ClaimBells>) -> Option<Self> {
         None
     }
 
@@ -19,37 +20,37 @@ impl Fifo {
     }
 }
 
-/// Would watch a client until it dies; never made here.
-pub(crate) struct Watch;
+/// A watch of another client, which is never created on this system.
+pub(crate) struct ClientWatch;
 
-impl Watch {
-    pub(crate) async fn over(&self) {
+impl ClientWatch {
+    pub(crate) async fn died(&self) {
         pending().await
     }
 }
 
-pub(super) struct Watches;
+pub(super) struct ClientWatches;
 
-impl Watches {
+impl ClientWatches {
     pub(super) fn new(_: &Handle) -> Self {
         Self
     }
 
-    pub(super) fn watch(&self, _: &Dir, _: ClaimId) -> Option<Arc<Watch>> {
+    pub(super) fn watch(&self, _: &BellDir, _: ClaimId) -> Option<Arc<ClientWatch>> {
         None
     }
 }
 
-pub(super) fn reader(_: &Dir, _: ClaimId) -> Reader {
-    Reader::Unknown
+pub(super) fn liveness(_: &BellDir, _: ClaimId) -> Liveness {
+    Liveness::Unknown
 }
 
-pub(super) fn clients(_: &Dir) -> (Vec<ClaimId>, Vec<String>) {
+pub(super) fn clients(_: &BellDir) -> (Vec<ClaimId>, Vec<String>) {
     (Vec::new(), Vec::new())
 }
 
-pub(super) fn sweep(_: &Dir, _: &str) {}
+pub(super) fn remove_unfinished(_: &BellDir, _: &str) {}
 
-pub(super) fn ring(_: &Dir, _: ClaimId, _: &[u8]) {}
+pub(super) fn ring(_: &BellDir, _: ClaimId, _: &[u8]) {}
 
-pub(super) fn remove(_: &Dir, _: ClaimId) {}
+pub(super) fn remove(_: &BellDir, _: ClaimId) {}

@@ -1,5 +1,6 @@
-//! A client's own thread. All other processes wait while a transaction runs, and a transaction has several steps. On the
-//! user's runtime each step would wait until the tasks there leave it some time, and all processes with it.
+//! The thread of a client. A transaction has several steps, and all other processes wait while it
+//! runs. On the user's runtime each step would have to wait for the other tasks of that runtime,
+//! and so would all processes.
 
 use std::time::Duration;
 
@@ -8,9 +9,9 @@ use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::error::STORE;
 
-/// The longest that a call may take. Longer than a transaction waits for the file, so that SQLite's own error comes
-/// first: it says more.
-const LIMIT: Duration = Duration::from_secs(8);
+/// Maximum duration of a call. It is longer than a transaction waits for the file, so that the
+/// error of the transaction, which says more, is returned first.
+const CALL_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// A runtime of one thread, which ends when this value is dropped.
 pub(crate) struct Thread(Option<Runtime>);
@@ -22,29 +23,29 @@ impl Thread {
         runtime.map(|runtime| Self(Some(runtime))).map_err(|error| STORE.unavailable(error))
     }
 
-    /// Runs a call and waits for its end. If this future is dropped, the call goes on.
+    /// Runs a call and waits for its end. The call continues if this future is dropped.
     ///
     /// # Errors
-    /// Those of the call, and [`Unavailable`](dlock_core::Error::Unavailable) if it took too long: its transaction is
-    /// rolled back then.
+    /// The errors of the call, and [`Unavailable`](dlock_core::Error::Unavailable) if the call
+    /// takes too long. Its transaction is then rolled back.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         call: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
-        self.run_within(LIMIT, call).await
+        self.run_within(CALL_TIMEOUT, call).await
     }
 
-    /// As [`run`](Self::run), with another limit.
+    /// Does the same as [`run`](Self::run), with another timeout.
     #[expect(
         clippy::disallowed_methods,
-        reason = "a call ends by itself, also if nobody waits for it any more"
+        reason = "a call is bounded, and continues if its caller stops waiting"
     )]
     pub(crate) async fn run_within<T: Send + 'static>(
         &self,
-        limit: Duration,
+        timeout: Duration,
         call: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
-        let call = self.handle().spawn(STORE.with_timeout(limit, call));
+        let call = self.handle().spawn(STORE.with_timeout(timeout, call));
         call.await.unwrap_or_else(|error| Err(STORE.unavailable(error)))
     }
 
@@ -55,7 +56,8 @@ impl Thread {
 
 impl Drop for Thread {
     fn drop(&mut self) {
-        // Does not wait for the thread's end, so this may be dropped anywhere, on that thread too.
+        // This does not wait for the thread's end, so that the value can be dropped anywhere, also
+        // on that thread.
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
         }

@@ -1,4 +1,4 @@
-//! The files of a store, where files have no owner, mode or links that this program could look at.
+//! The files of a store, on systems where dlock cannot check owners, modes and links.
 
 use std::{
     ffi::OsString,
@@ -7,27 +7,27 @@ use std::{
 
 use dlock_core::{Error, Result};
 
-/// The path with something behind its name.
-pub(crate) fn beside(path: &Path, end: &str) -> PathBuf {
+/// Returns the path with `suffix` appended to its name.
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut path = OsString::from(path);
-    path.push(end);
+    path.push(suffix);
     path.into()
 }
 
-/// Who may write the store, which cannot be told here.
+/// The users who may write the store, which are unknown on this system.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Circle;
+pub(crate) struct StoreUsers;
 
-/// SQLite makes the file.
+/// Does nothing, because SQLite creates the file.
 pub(crate) fn make(_: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Refuses nothing.
-pub(crate) fn check(_: &Path) -> Result<Circle> {
-    Ok(Circle)
+/// Accepts every file.
+pub(crate) fn check(_: &Path) -> Result<StoreUsers> {
+    Ok(StoreUsers)
 }
 
-pub(crate) fn refusal(path: &Path, what: &str) -> Error {
-    Error::InvalidConfig { reason: format!("`{}` {what}", path.display()) }
+pub(crate) fn refusal(path: &Path, problem: &str) -> Error {
+    Error::InvalidConfig { reason: format!("`{}` {problem}", path.display()) }
 }

@@ -1,6 +1,6 @@
-//! The files of a store. They are made with the rights that the folder's owner meant them to have, and checked before
-//! they are used. Links are not followed: otherwise a user who may create files beside a store could lead another user's
-//! dlock to any file.
+//! The files of a store. They are created with the access rights that the folder's owner intended,
+//! and checked before they are used. Links are not followed. Otherwise a user who may create files
+//! beside a store could redirect another user's dlock to any file.
 
 use std::{
     ffi::OsString,
@@ -15,67 +15,69 @@ use rustix::process::geteuid;
 
 use crate::{error::STORE, host};
 
-/// The files that SQLite keeps beside the main one.
-const COMPANIONS: [&str; 3] = ["-wal", "-shm", "-journal"];
+/// Suffixes of the files that SQLite keeps beside the main one.
+const SIDE_FILES: [&str; 3] = ["-wal", "-shm", "-journal"];
 
+/// Mode bit of a folder whose new files get the folder's group.
 const SET_GROUP: u32 = 0o2000;
 
-/// The path with `end` behind its name.
-pub(crate) fn beside(path: &Path, end: &str) -> PathBuf {
+/// Returns the path with `suffix` appended to its name.
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut path = OsString::from(path);
-    path.push(end);
+    path.push(suffix);
     path.into()
 }
 
-/// Who may write the store, as the modes and the owners of its file and its folder say.
+/// The users who may write the store, according to the modes and owners of its file and folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Circle {
-    /// The owner and the group of the file.
+pub(crate) struct StoreUsers {
+    /// Owner and group of the file.
     pub(crate) owner: (u32, u32),
-    /// This user, root, and whoever owns the file or its folder.
-    users: [u32; 4],
-    /// Whether the file's group may write it, or those whom an access control list names.
-    pub(crate) group: bool,
-    /// Whether every user of the host may.
-    pub(crate) everyone: bool,
+    /// This user, root, the owner of the file and the owner of its folder.
+    trusted: [u32; 4],
+    /// Whether the file's group may write it, or the users that an access control list names.
+    pub(crate) group_may_write: bool,
+    /// Whether all users of the host may write the file.
+    all_may_write: bool,
     /// Whether every user of the host may create files in the folder.
     open_folder: bool,
 }
 
-/// Makes the file, empty, if there is none.
+/// Creates an empty file if the file does not exist.
 ///
-/// The mode is what the umask leaves. A folder that passes its group on and lets it write was made to be shared: there
-/// the group may write the file, whatever the umask.
+/// Its mode follows the umask. A folder that passes its group on and that its group may write is
+/// intended to be shared. In such a folder the group may write the file, whatever the umask.
 ///
 /// # Errors
-/// [`Error::InvalidConfig`] with what to do, or [`Error::Unwritable`].
+/// [`Error::InvalidConfig`], which says what to do, or [`Error::Unwritable`].
 pub(crate) fn make(path: &Path) -> Result<()> {
     if fs::symlink_metadata(path).is_ok() {
         return Ok(());
     }
-    // Made under another name. When a process closes any handle of a file, the kernel ends all locks that SQLite of that
-    // process has on the file: so dlock must never open and close the store itself.
+    // The file is created under another name, because dlock must never open and close the store
+    // itself. When a process closes any handle of a file, the kernel releases all locks that SQLite
+    // in that process has on the file.
     let draft = beside(path, &format!("-{}", ClaimId::random()));
     match make_draft(&draft, path).and_then(|()| publish(&draft, path)) {
         Ok(()) => Ok(()),
         Err(error) => {
             fs::remove_file(draft).ok();
             // Another process was first.
-            if error.kind() == ErrorKind::AlreadyExists { Ok(()) } else { Err(unmade(path, &error)) }
+            if error.kind() == ErrorKind::AlreadyExists { Ok(()) } else { Err(creation_error(path, &error)) }
         }
     }
 }
 
-fn unmade(path: &Path, error: &io::Error) -> Error {
-    let shown = path.display();
+fn creation_error(path: &Path, error: &io::Error) -> Error {
+    let file = path.display();
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::ReadOnlyFilesystem => {
-            STORE.unwritable(format!("`{shown}` cannot be made: {error}"))
+            STORE.unwritable(format!("`{file}` cannot be created: {error}"))
         }
         _ => refusal(
             path,
             &format!(
-                "cannot be made: {error}: check that its directory exists and is writable for this user; to share a \
+                "cannot be created: {error}: check that its directory exists and is writable for this user; to share a \
                  store, make it with `dlock init --group GROUP FOLDER/locks.db`"
             ),
         ),
@@ -92,7 +94,7 @@ fn make_draft(draft: &Path, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives a file its name, unless another process was first.
+/// Gives a file its final name, unless another process was first.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn publish(draft: &Path, path: &Path) -> io::Result<()> {
     use rustix::{
@@ -100,45 +102,45 @@ fn publish(draft: &Path, path: &Path) -> io::Result<()> {
         io::Errno,
     };
     match renameat_with(CWD, draft, CWD, path, RenameFlags::NOREPLACE) {
-        // The file system does not know this flag.
+        // The file system does not support the flag.
         Err(Errno::INVAL | Errno::NOSYS) => link(draft, path),
         outcome => Ok(outcome?),
     }
 }
 
-/// Gives a file its name, unless another process was first.
+/// Gives a file its final name, unless another process was first.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn publish(draft: &Path, path: &Path) -> io::Result<()> {
     link(draft, path)
 }
 
-/// Gives a file its name by a hard link. For a moment the file has two names, and a client that connects just then is
-/// refused.
+/// Gives a file its final name by a hard link. Until the old name is removed the file has two
+/// names, and a client that connects in this time is refused.
 fn link(draft: &Path, path: &Path) -> io::Result<()> {
     fs::hard_link(draft, path)?;
     fs::remove_file(draft)
 }
 
-/// Refuses files that a stranger may have put there, or that SQLite would not lock right. `path` must be one that
-/// [`canonicalize`](fs::canonicalize) gave.
+/// Refuses files that a user without a part in the store may have created, and files that SQLite
+/// would not lock correctly. `path` must come from [`canonicalize`](fs::canonicalize).
 ///
 /// # Errors
-/// [`Error::InvalidConfig`], with what to do.
-pub(crate) fn check(path: &Path) -> Result<Circle> {
-    let file = fs::symlink_metadata(path)
-        .map_err(|error| refusal(path, &format!("cannot be looked at: {error}")))?;
+/// [`Error::InvalidConfig`], which says what to do.
+pub(crate) fn check(path: &Path) -> Result<StoreUsers> {
+    let file =
+        fs::symlink_metadata(path).map_err(|error| refusal(path, &format!("cannot be examined: {error}")))?;
     check_shape(path, &file)?;
     let folder =
         fs::metadata(path.parent().unwrap_or(path)).map_err(|error| refusal(path, &error.to_string()))?;
-    let circle = Circle {
+    let users = StoreUsers {
         owner: (file.uid(), file.gid()),
-        users: [geteuid().as_raw(), 0, file.uid(), folder.uid()],
-        group: file.mode() & 0o060 == 0o060,
-        everyone: file.mode() & 0o006 == 0o006,
+        trusted: [geteuid().as_raw(), 0, file.uid(), folder.uid()],
+        group_may_write: file.mode() & 0o060 == 0o060,
+        all_may_write: file.mode() & 0o006 == 0o006,
         open_folder: folder.mode() & 0o002 != 0,
     };
-    let mine = [geteuid().as_raw(), 0, folder.uid()].contains(&file.uid());
-    if !mine && !circle.group && !circle.everyone {
+    let has_trusted_owner = [geteuid().as_raw(), 0, folder.uid()].contains(&file.uid());
+    if !has_trusted_owner && !users.group_may_write && !users.all_may_write {
         return Err(refusal(
             path,
             &format!(
@@ -148,23 +150,23 @@ pub(crate) fn check(path: &Path) -> Result<Circle> {
             ),
         ));
     }
-    for end in COMPANIONS {
-        let path = beside(path, end);
+    for suffix in SIDE_FILES {
+        let path = beside(path, suffix);
         if let Ok(found) = fs::symlink_metadata(&path) {
             check_shape(&path, &found)?;
-            circle.check(&path, &found)?;
+            users.check(&path, &found)?;
         }
     }
-    Ok(circle)
+    Ok(users)
 }
 
-/// Refuses all but an ordinary file that has one name.
+/// Refuses everything except an ordinary file that has one name.
 fn check_shape(path: &Path, file: &Metadata) -> Result<()> {
-    let what = if !file.is_file() {
+    let problem = if !file.is_file() {
         "is not an ordinary file: remove it, or choose another path for the store".to_owned()
     } else if file.nlink() > 1 {
         format!(
-            "is one file with {} names (hard links), and under each SQLite would take it for another: remove all names \
+            "is one file with {} names (hard links), and SQLite would treat each name as another file: remove all names \
              but one",
             file.nlink()
         )
@@ -174,15 +176,17 @@ fn check_shape(path: &Path, file: &Metadata) -> Result<()> {
     } else {
         return Ok(());
     };
-    Err(refusal(path, &what))
+    Err(refusal(path, &problem))
 }
 
-impl Circle {
-    /// Refuses what a stranger has put beside the file, or could write.
+impl StoreUsers {
+    /// Refuses a path beside the file if a user without a part in the store has created it, or
+    /// could write it.
     pub(crate) fn check(&self, path: &Path, found: &Metadata) -> Result<()> {
-        // If only the folder's owner can let users create files there, a user who has done so has a part in the store.
-        let of_group = self.group && (found.gid() == self.owner.1 || !self.open_folder);
-        if !self.everyone && !of_group && !self.users.contains(&found.uid()) {
+        // If users need the permission of the folder's owner to create files in the folder, a user
+        // who has created one has a part in the store.
+        let is_of_group = self.group_may_write && (found.gid() == self.owner.1 || !self.open_folder);
+        if !self.all_may_write && !is_of_group && !self.trusted.contains(&found.uid()) {
             let uid = found.uid();
             return Err(refusal(
                 path,
@@ -192,22 +196,23 @@ impl Circle {
             ));
         }
         if found.mode() & 0o022 & !self.write_bits() != 0 {
-            let what = "may be written by more users than the store itself: take that right from them with `chmod go-w`";
-            return Err(refusal(path, what));
+            let problem =
+                "may be written by more users than the store itself: remove that right with `chmod go-w`";
+            return Err(refusal(path, problem));
         }
         Ok(())
     }
 
-    /// The bits of the mode that let users other than the owner write.
+    /// Returns the mode bits that let users other than the owner write.
     pub(crate) fn write_bits(&self) -> u32 {
         match self {
-            Self { everyone: true, .. } => 0o022,
-            Self { group: true, .. } => 0o020,
+            Self { all_may_write: true, .. } => 0o022,
+            Self { group_may_write: true, .. } => 0o020,
             _ => 0,
         }
     }
 }
 
-pub(crate) fn refusal(path: &Path, what: &str) -> Error {
-    Error::InvalidConfig { reason: format!("`{}` {what}", path.display()) }
+pub(crate) fn refusal(path: &Path, problem: &str) -> Error {
+    Error::InvalidConfig { reason: format!("`{}` {problem}", path.display()) }
 }

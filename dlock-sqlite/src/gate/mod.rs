@@ -1,8 +1,9 @@
-//! The gate: where writers queue, in the kernel, for a lock on the folder of the doorbells.
+//! The gate: the kernel's queue of writers, a lock on the folder of the doorbells.
 //!
-//! SQLite itself has no queue. A process that finds the file locked pauses and tries again. If some hundred processes do so,
-//! most of them find it locked for seconds. At the gate each process sleeps until it is its turn. The gate only keeps order:
-//! SQLite's own lock still decides who writes, also for a process that goes past a gate that does not open.
+//! SQLite itself has no queue. A process that finds the file locked pauses and retries. If several
+//! hundred processes do so, most of them find it locked for seconds. At the gate, each process
+//! sleeps until it gets the lock. The gate only provides order. SQLite's own lock still decides
+//! which process writes, also if a process passes a gate that stays closed.
 
 use std::{
     fs, io,
@@ -19,96 +20,100 @@ use rustix::{
 };
 use tokio::time::{Instant, timeout};
 
-use crate::{bell::Dir, error, files};
+use crate::{bell::BellDir, error, files};
 
-/// If the file does not change for so long, those who wait at the gate go past it. A transaction takes a millisecond, but the
-/// process whose turn it is may be stopped, or the disk may stall.
-const STANDSTILL: Duration = Duration::from_secs(1);
+/// Time without a change of the file after which waiting processes pass the gate without its lock.
+/// A transaction takes a millisecond, but the process that has the lock may be stopped, or the disk
+/// may stall.
+const STALL_LIMIT: Duration = Duration::from_secs(1);
 
 /// The gate of one store.
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
-    dir: Option<Arc<Dir>>,
+    dir: Option<Arc<BellDir>>,
     path: PathBuf,
 }
 
-/// What passing the gate gave.
+/// The result of passing the gate.
 pub(crate) enum Pass {
-    /// The turn to write, until this is dropped.
-    Turn(Turn),
-    /// There is no gate here, or the one whose turn it is does not write: SQLite's lock alone decides.
+    /// The gate's lock.
+    Locked(GateLock),
+    /// No lock. The store has no gate, or the process that has the gate's lock does not write.
+    /// SQLite's lock alone decides.
     Ungated,
 }
 
 impl Gate {
-    pub(crate) fn new(dir: Option<Arc<Dir>>, path: &Path) -> Self {
+    pub(crate) fn new(dir: Option<Arc<BellDir>>, path: &Path) -> Self {
         Self { dir, path: path.to_owned() }
     }
 
-    /// Waits for the turn to write.
+    /// Waits for the gate's lock.
     ///
     /// # Errors
-    /// [`is_busy`](error::is_busy) if the turn did not come until `limit`, though other clients wrote meanwhile.
+    /// [`is_busy`](error::is_busy) if other clients kept writing and this one did not get the lock
+    /// before `deadline`.
     ///
     /// # Cancel safety
-    /// Safe. A turn that comes after the future was dropped is given back at once.
-    pub(crate) async fn pass(&self, limit: Instant) -> Result<Pass> {
+    /// Safe. A lock that is acquired after the future was dropped is released at once.
+    pub(crate) async fn pass(&self, deadline: Instant) -> Result<Pass> {
         let Some(handle) = self.dir.as_ref().and_then(|dir| dir.reopen().ok()) else {
             return Ok(Pass::Ungated);
         };
-        let handle = match Turn::take(handle, FlockOperation::NonBlockingLockExclusive) {
-            Ok(turn) => return Ok(Pass::Turn(turn)),
+        let handle = match GateLock::acquire(handle, FlockOperation::NonBlockingLockExclusive) {
+            Ok(lock) => return Ok(Pass::Locked(lock)),
             Err((Errno::WOULDBLOCK, handle)) => handle,
             Err(_) => return Ok(Pass::Ungated),
         };
-        let mut waiting = wait(handle);
-        let mut seen = self.last_write();
+        let mut waiting = wait_for_lock(handle);
+        let mut last_write = self.last_write();
         loop {
-            let left = limit.saturating_duration_since(Instant::now());
-            match timeout(left.min(STANDSTILL), &mut waiting).await {
-                Ok(Ok(Some(turn))) => return Ok(Pass::Turn(turn)),
+            let left = deadline.saturating_duration_since(Instant::now());
+            match timeout(left.min(STALL_LIMIT), &mut waiting).await {
+                Ok(Ok(Some(lock))) => return Ok(Pass::Locked(lock)),
                 Ok(_) => return Ok(Pass::Ungated),
-                Err(_) if left <= STANDSTILL => return Err(error::busy(&self.path)),
+                Err(_) if left <= STALL_LIMIT => return Err(error::busy(&self.path)),
                 Err(_) => {
-                    let now = self.last_write();
-                    if now == seen {
+                    let current = self.last_write();
+                    if current == last_write {
                         return Ok(Pass::Ungated);
                     }
-                    seen = now;
+                    last_write = current;
                 }
             }
         }
     }
 
-    /// Whether there is a gate here.
-    pub(crate) fn is_there(&self) -> bool {
+    /// Returns whether the store has a gate.
+    pub(crate) fn exists(&self) -> bool {
         self.dir.is_some()
     }
 
-    /// When SQLite's log was last written, and its size: different after each commit.
+    /// Returns the time of the last write to SQLite's log, and the log's size. They differ after
+    /// each commit.
     fn last_write(&self) -> Option<(SystemTime, u64)> {
         let found = fs::symlink_metadata(files::beside(&self.path, "-wal")).ok()?;
         Some((found.modified().ok()?, found.len()))
     }
 }
 
-/// Waits for the turn on a thread that may block. This wait cannot be cancelled: if nobody waits for its result any more, the
-/// turn is taken when it comes, and given back at once.
+/// Waits for the gate's lock on a thread that may block. The wait cannot be cancelled. If its
+/// result is dropped, the lock is acquired later and released at once.
 #[expect(
     clippy::disallowed_methods,
-    reason = "the kernel's queue has no asynchronous form, and it may be left in it"
+    reason = "the kernel's queue has no asynchronous form, and a wait may be abandoned in it"
 )]
-fn wait(handle: OwnedFd) -> tokio::task::JoinHandle<Option<Turn>> {
-    tokio::task::spawn_blocking(|| Turn::take(handle, FlockOperation::LockExclusive).ok())
+fn wait_for_lock(handle: OwnedFd) -> tokio::task::JoinHandle<Option<GateLock>> {
+    tokio::task::spawn_blocking(|| GateLock::acquire(handle, FlockOperation::LockExclusive).ok())
 }
 
-/// The turn to write; it ends when this is dropped.
-pub(crate) struct Turn(OwnedFd);
+/// The gate's lock. Released when it is dropped.
+pub(crate) struct GateLock(OwnedFd);
 
-impl Turn {
-    fn take(handle: OwnedFd, how: FlockOperation) -> Result<Self, (Errno, OwnedFd)> {
+impl GateLock {
+    fn acquire(handle: OwnedFd, operation: FlockOperation) -> Result<Self, (Errno, OwnedFd)> {
         loop {
-            match flock(&handle, how) {
+            match flock(&handle, operation) {
                 Ok(()) => return Ok(Self(handle)),
                 Err(Errno::INTR) => {}
                 Err(error) => return Err((error, handle)),
@@ -117,9 +122,10 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for GateLock {
     fn drop(&mut self) {
-        // Closing the handle alone may not unlock it: a child process that is being started may have a copy for a moment.
+        // Closing the handle may not release the lock, because a child process that is being
+        // started has a copy of the handle until it executes its program.
         let _: io::Result<()> = flock(&self.0, FlockOperation::Unlock).map_err(io::Error::from);
     }
 }

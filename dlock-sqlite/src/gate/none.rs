@@ -1,33 +1,33 @@
-//! No gate: SQLite alone decides who writes.
+//! A store without a gate. SQLite alone decides which process writes.
 
 use std::{path::Path, sync::Arc};
 
 use dlock_core::Result;
 use tokio::time::Instant;
 
-use crate::bell::Dir;
+use crate::bell::BellDir;
 
-/// The gate of one store, of which there is none.
+/// A gate that does not exist.
 #[derive(Clone, Debug)]
 pub(crate) struct Gate;
 
-/// What passing the gate gave.
+/// The result of passing the gate.
 pub(crate) enum Pass {
-    #[expect(dead_code, reason = "given elsewhere")]
-    Turn(Turn),
+    #[expect(dead_code, reason = "only on other systems")]
+    Locked(GateLock),
     /// SQLite alone decides.
     Ungated,
 }
 
-/// The turn to write.
-pub(crate) enum Turn {}
+/// The gate's lock, which does not exist.
+pub(crate) enum GateLock {}
 
 impl Gate {
-    pub(crate) fn new(_: Option<Arc<Dir>>, _: &Path) -> Self {
+    pub(crate) fn new(_: Option<Arc<BellDir>>, _: &Path) -> Self {
         Self
     }
 
-    pub(crate) fn is_there(&self) -> bool {
+    pub(crate) fn exists(&self) -> bool {
         false
     }
 

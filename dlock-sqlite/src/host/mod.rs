@@ -1,4 +1,5 @@
-//! Facts about the host: its name, which boot this is, whether other kernels may see a file, and who has locked it.
+//! Queries about the host. They return its name, the id of its boot, whether other kernels may use
+//! a file, and the process that has locked a file.
 
 pub(crate) mod clock;
 
@@ -6,36 +7,36 @@ use std::path::{Path, PathBuf};
 
 use dlock_core::Result;
 
-/// The host's name, to show to people.
+/// Returns the host's name, for display.
 #[cfg(unix)]
 pub(crate) fn name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// The host's name, to show to people.
+/// Returns the host's name, for display.
 #[cfg(not(unix))]
 pub(crate) fn name() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_else(|_| "this host".to_owned())
 }
 
-/// Which boot of the host this is, and in a time namespace also by how much the clock differs there. The processes that
-/// made claims in another boot are gone.
+/// Returns the id of the host's boot, with the offset of the clock if this process is in a time
+/// namespace. Processes that created claims in another boot have ended.
 ///
 /// # Errors
-/// [`InvalidConfig`](dlock_core::Error::InvalidConfig) where Linux does not say: then living and dead claims could not be
-/// told apart.
+/// [`InvalidConfig`](dlock_core::Error::InvalidConfig) if Linux does not provide the id. Without
+/// it, claims of this boot and of an earlier one cannot be distinguished.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn boot() -> Result<String> {
-    const BOOT: &str = "/proc/sys/kernel/random/boot_id";
-    let boot = std::fs::read_to_string(BOOT).unwrap_or_default().trim().to_owned();
+    const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+    let boot = std::fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned();
     if boot.is_empty() {
         let reason = format!(
-            "cannot tell which boot of the host this is, because `{BOOT}` cannot be read: let this process see \
+            "cannot tell which boot of the host this is, because `{BOOT_ID}` cannot be read: let this process see \
              `/proc/sys`, or use another store"
         );
         return Err(dlock_core::Error::InvalidConfig { reason });
     }
-    // In a time namespace the clock differs by this offset.
+    // Offset of the clock in a time namespace.
     let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
     let offset = offsets.lines().find_map(|line| line.strip_prefix("boottime")).unwrap_or_default();
     Ok(match offset.split_whitespace().collect::<Vec<_>>()[..] {
@@ -44,14 +45,16 @@ pub(crate) fn boot() -> Result<String> {
     })
 }
 
-/// On other systems all boots are one. Claims of an earlier boot end with their ttl.
+/// Returns the same id for all boots on other systems. Claims of an earlier boot end with their
+/// ttl.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(crate) fn boot() -> Result<String> {
     Ok(String::new())
 }
 
-/// Whether a file is mounted by itself. Then this process sees other files beside it than other processes do. `false` where
-/// the kernel does not say (Linux before 5.8).
+/// Returns whether a single file is a mount point. In that case this process does not see the same
+/// files beside it as other processes do. `false` if the kernel does not report it (Linux before
+/// 5.8).
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn is_mount_root(path: &Path) -> bool {
     use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
@@ -59,56 +62,59 @@ pub(crate) fn is_mount_root(path: &Path) -> bool {
     found.is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
-/// On other systems single files cannot be mounted.
+/// Returns `false`, because other systems cannot mount single files.
 #[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
 pub(crate) fn is_mount_root(_: &Path) -> bool {
     false
 }
 
-/// The file system of a directory, if other kernels may see it too. Between kernels SQLite's memory is not shared, and
-/// another boot id does not mean an earlier boot.
+/// Returns the name of a directory's file system, if other kernels may have it mounted too. Kernels
+/// do not share SQLite's memory, and another boot id does not mean an earlier boot between them.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub(crate) fn foreign_file_system(dir: &Path) -> Option<&'static str> {
+pub(crate) fn shared_file_system(dir: &Path) -> Option<&'static str> {
     let found = rustix::fs::statfs(dir).ok()?.f_type as u32;
-    FOREIGN.iter().find(|(magic, _)| *magic == found).map(|(_, name)| *name)
+    SHARED_FILE_SYSTEMS.iter().find(|(magic, _)| *magic == found).map(|(_, name)| *name)
 }
 
-/// On other systems dlock cannot tell.
+/// Returns `None`, because dlock cannot detect it on other systems.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(crate) fn foreign_file_system(_: &Path) -> Option<&'static str> {
+pub(crate) fn shared_file_system(_: &Path) -> Option<&'static str> {
     None
 }
 
-/// Whether the file system of a file is mounted read-only.
+/// Returns whether the file system of a file is mounted read-only.
 #[cfg(unix)]
 pub(crate) fn is_read_only(file: &Path) -> bool {
     use rustix::fs::{StatVfsMountFlags, statvfs};
     statvfs(file).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
-/// On other systems dlock cannot tell.
+/// Returns `false`, because dlock cannot detect it on other systems.
 #[cfg(not(unix))]
 pub(crate) fn is_read_only(_: &Path) -> bool {
     false
 }
 
-/// The id of another process that has locked one of these files for writing, if the host tells, and whether that process is
-/// stopped. If there are several, one that is stopped.
+/// Returns the id of another process that has locked one of these files for writing, and whether
+/// that process is stopped. If there are several, a stopped one is preferred. `None` if the host
+/// reports none.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub(crate) fn writer(files: &[PathBuf]) -> Option<(u32, bool)> {
+pub(crate) fn lock_owner(files: &[PathBuf]) -> Option<(u32, bool)> {
     use std::os::unix::fs::MetadataExt;
-    // The files are not opened: closing them again would end the locks that SQLite has on them.
+    // The files are not opened, because closing them would release the locks that SQLite has on
+    // them.
     let inode = |file: &PathBuf| Some(format!(":{}", file.symlink_metadata().ok()?.ino()));
     let inodes: Vec<_> = files.iter().filter_map(inode).collect();
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    let writers = locks.lines().filter_map(|line| {
-        // `1: POSIX  ADVISORY  WRITE 4711 fe:00:393240 120 120`; who waits for a lock has an arrow in front.
-        let words: Vec<_> = line.split_whitespace().collect();
-        let [_, _, _, "WRITE", pid, file, _, _] = words[..] else { return None };
+    let owners = locks.lines().filter_map(|line| {
+        // `1: POSIX  ADVISORY  WRITE 4711 fe:00:393240 120 120`. The line of a waiter has an arrow,
+        // and so one column more.
+        let columns: Vec<_> = line.split_whitespace().collect();
+        let [_, _, _, "WRITE", pid, file, _, _] = columns[..] else { return None };
         let pid: u32 = pid.parse().ok().filter(|pid| *pid != std::process::id())?;
         inodes.iter().any(|inode| file.ends_with(inode)).then(|| (pid, is_stopped(pid)))
     });
-    writers.max_by_key(|(_, stopped)| *stopped)
+    owners.max_by_key(|(_, stopped)| *stopped)
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -118,16 +124,16 @@ fn is_stopped(pid: u32) -> bool {
     matches!(state, Some('T' | 't'))
 }
 
-/// On other systems the host does not tell.
+/// Returns `None`, because other systems do not report it.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(crate) fn writer(_: &[PathBuf]) -> Option<(u32, bool)> {
+pub(crate) fn lock_owner(_: &[PathBuf]) -> Option<(u32, bool)> {
     None
 }
 
-/// File systems that other kernels may see, by their numbers in statfs(2). FUSE may be local, but sshfs and virtiofs have
-/// the same number.
+/// File systems that several kernels may have mounted, by their numbers in statfs(2). A FUSE file
+/// system may be local, but sshfs and virtiofs have the same number.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-const FOREIGN: [(u32, &str); 14] = [
+const SHARED_FILE_SYSTEMS: [(u32, &str); 14] = [
     (0x6969, "NFS"),
     (0x517b, "SMB"),
     (0xfe53_4d42, "SMB"),

@@ -1,5 +1,5 @@
-//! The queue of a lock in SQL. It follows the rule of [`dlock_core::driver::turn`], with statements that read only the
-//! rows they need.
+//! The queue of a lock in SQL. It follows the rule of [`dlock_core::driver::turn`], with statements
+//! that read only the rows they need.
 
 use std::{collections::HashSet, num::NonZeroU32, time::Duration};
 
@@ -11,31 +11,34 @@ use sqlx::{FromRow, Row, sqlite::SqliteRow};
 
 use crate::{connection::Tx, host::clock, keys};
 
-/// A claim's place in the queue of its lock.
+/// A claim's row in the file.
 #[derive(Clone, Debug)]
 pub(crate) struct QueueRow {
     pub(crate) name: String,
+    /// Position in the queue, and fencing token.
     pub(crate) number: i64,
     pub(crate) entry: Entry,
     pub(crate) client: ClaimId,
     pub(crate) pid: i64,
     pub(crate) host: String,
-    /// Who has the claim, in words. A dlock that does not know such words has made a claim without them.
+    /// Label of the claim. `None` if the dlock that created the claim does not store labels.
     pub(crate) who: Option<String>,
+    /// Time of arrival, in nanoseconds on the host's clock.
     pub(crate) since: i64,
+    /// Expiry, in nanoseconds on the host's clock.
     pub(crate) expires: i64,
 }
 
-/// A client of the store, as its claims in the file name it.
+/// The data by which the claims in the file identify their client.
 #[derive(Clone, Debug)]
-pub(crate) struct Signature {
+pub(crate) struct ClientIdentity {
     pub(crate) id: ClaimId,
     pub(crate) pid: u32,
     pub(crate) host: String,
 }
 
 impl QueueRow {
-    /// How long until the claim expires.
+    /// Returns the time until the claim expires.
     pub(crate) fn ttl_left(&self, now: i64) -> Duration {
         Duration::from_nanos(u64::try_from(self.expires - now).unwrap_or(0))
     }
@@ -43,7 +46,7 @@ impl QueueRow {
 
 impl FromRow<'_, SqliteRow> for QueueRow {
     fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
-        let bad = |what: &str| sqlx::Error::Decode(format!("the file holds a bad {what}").into());
+        let bad = |column: &str| sqlx::Error::Decode(format!("the file has a bad {column}").into());
         let id = |column| -> sqlx::Result<ClaimId> {
             let bytes: [u8; 16] = row.try_get::<&[u8], _>(column)?.try_into().map_err(|_| bad(column))?;
             Ok(ClaimId::from_bytes(bytes))
@@ -66,71 +69,72 @@ impl FromRow<'_, SqliteRow> for QueueRow {
     }
 }
 
-/// Where a claim stands after an attempt.
-pub(crate) enum Stand {
-    /// It holds, with this number.
+/// The position of a claim after an attempt.
+pub(crate) enum Position {
+    /// The claim holds the lock, with this number.
     Holds(i64),
-    /// It waits for one of these claims, or would have to wait if it only tries. Never empty.
+    /// The claim waits for one of these claims, or a try would have to wait for one. Never empty.
     Behind(Vec<QueueRow>),
 }
 
-/// A hold that was handed over.
+/// The result of a resumption.
 pub(crate) struct Resumed {
-    /// Its token.
+    /// Token of the hold.
     pub(crate) number: i64,
-    /// How long the detached hold would still have lasted. `None` if the claim held already.
+    /// Remaining time of the detached hold. `None` if the claim already held the lock.
     pub(crate) remaining: Option<Duration>,
 }
 
-/// The most expired claims of other locks that one attempt removes. So many take some tenths of a millisecond, and the
-/// file is locked for that time.
-const SWEPT: i64 = 16;
+/// Maximum number of expired claims of other locks that one attempt removes. Removing them takes
+/// some tenths of a millisecond, during which the file is locked.
+const MAX_SWEPT: i64 = 16;
 
-/// Above all numbers that are drawn.
-const END: i64 = i64::MAX;
+/// Greater than all numbers that are drawn.
+const AFTER_ALL: i64 = i64::MAX;
 
-/// The changes and questions of claims. A method with `bells` adds the claims there that its change concerns: they must
-/// be rung after the commit.
+/// The statements about claims. A method with `to_ring` adds the claims that its change concerns.
+/// Their bells must be rung after the commit.
 impl Tx<'_> {
-    /// Enters the claim into the queue, or renews it if it is there, and tells whose turn it is. A claim that only tries and
-    /// has to wait is not entered, and removed if it was there.
-    pub(crate) async fn ask(
+    /// Adds the claim to the queue, or renews it if it is there, and returns its position. A try
+    /// that would have to wait is not added, and is removed if it was there.
+    pub(crate) async fn attempt(
         &mut self,
         request: &Request,
-        me: &Signature,
-        bells: &mut Vec<QueueRow>,
-    ) -> Result<Stand> {
-        self.bury_expired(request.name.as_str(), bells).await?;
-        let mut own = self.own(request.id).await?;
+        me: &ClientIdentity,
+        to_ring: &mut Vec<QueueRow>,
+    ) -> Result<Position> {
+        self.remove_expired(request.name.as_str(), to_ring).await?;
+        let mut own = self.find(request.id).await?;
         let mut entry = request.entry();
         if let Some(own) = &mut own {
             if entry.kind == Kind::Read && own.entry.kind != Kind::Read {
-                bells.extend(self.watchers(own).await?);
+                to_ring.extend(self.watchers(own).await?);
                 self.run(sqlx::query(include_str!("../sql/downgrade.sql")).bind(id(&request.id))).await?;
             } else {
                 entry = own.entry;
             }
         }
-        let at = own.as_ref().map_or(END, |own| own.number);
-        let ahead = self.ahead(request.name.as_str(), at, entry).await?;
+        let number = own.as_ref().map_or(AFTER_ALL, |own| own.number);
+        let ahead = self.ahead(request.name.as_str(), number, entry).await?;
         if request.wait == dlock_core::Wait::Never && !ahead.is_empty() {
             if let Some(own) = own {
-                self.remove(&own, bells).await?;
+                self.remove(&own, to_ring).await?;
             }
-            return Ok(Stand::Behind(ahead));
+            return Ok(Position::Behind(ahead));
         }
         let number = match own {
             Some(own) => {
                 self.renew(request, me).await?;
                 own.number
             }
-            None => self.join(request, me).await?,
+            None => self.insert(request, me).await?,
         };
-        Ok(if ahead.is_empty() { Stand::Holds(number) } else { Stand::Behind(ahead) })
+        Ok(if ahead.is_empty() { Position::Holds(number) } else { Position::Behind(ahead) })
     }
 
-    /// Renews a claim of this client. Returns `false` if it has expired, was removed or was handed over.
-    pub(crate) async fn renew(&mut self, request: &Request, me: &Signature) -> Result<bool> {
+    /// Renews a claim of this client. Returns `false` if the claim has expired, was removed or now
+    /// belongs to another client.
+    pub(crate) async fn renew(&mut self, request: &Request, me: &ClientIdentity) -> Result<bool> {
         let renew = sqlx::query(include_str!("../sql/renew.sql"))
             .bind(id(&request.id))
             .bind(self.now)
@@ -139,16 +143,17 @@ impl Tx<'_> {
         Ok(self.run(renew).await? == 1)
     }
 
-    /// Gives a hold to its ticket, without a client, for this long. Returns `false` if it has expired or was removed.
+    /// Detaches a hold for `lasting` under the id `ticket`. Returns `false` if the hold has expired
+    /// or was removed.
     pub(crate) async fn detach(
         &mut self,
         claim: ClaimId,
         ticket: ClaimId,
         lasting: Duration,
-        bells: &mut Vec<QueueRow>,
+        to_ring: &mut Vec<QueueRow>,
     ) -> Result<bool> {
         let lasting = clock::nanos(lasting);
-        let (expires, until) = (self.now.saturating_add(lasting), clock::wall().saturating_add(lasting));
+        let (expires, until) = (self.now.saturating_add(lasting), clock::wall_now().saturating_add(lasting));
         let detach = sqlx::query(include_str!("../sql/detach.sql"));
         let detach = detach.bind(id(&claim)).bind(self.now).bind(expires).bind(until).bind(id(&ticket));
         let mut detached = self.run(detach).await? == 1;
@@ -158,25 +163,26 @@ impl Tx<'_> {
             detached = self.run(again).await? == 1;
         }
         if detached {
-            bells.extend(self.who_watches(ticket).await?);
+            to_ring.extend(self.all_watchers(ticket).await?);
         }
         Ok(detached)
     }
 
-    /// Hands the hold that is detached as `ticket` over to this claim. A claim that holds already is renewed.
+    /// Hands the hold that is detached as `ticket` over to this claim. Renews the claim if it
+    /// already holds the lock. Returns `None` if neither is the case.
     pub(crate) async fn resume(
         &mut self,
         request: &Request,
         ticket: ClaimId,
-        me: &Signature,
-        bells: &mut Vec<QueueRow>,
+        me: &ClientIdentity,
+        to_ring: &mut Vec<QueueRow>,
     ) -> Result<Option<Resumed>> {
         if self.renew(request, me).await? {
-            let own = self.own(request.id).await?;
+            let own = self.find(request.id).await?;
             return Ok(own.map(|own| Resumed { number: own.number, remaining: None }));
         }
-        // A ticket may name another lock than the one that has its id.
-        let detached = self.own(ticket).await?.filter(|place| place.name == request.name.as_str());
+        // The text of a ticket can be edited, so its id may be that of another lock's claim.
+        let detached = self.find(ticket).await?.filter(|row| row.name == request.name.as_str());
         let Some(detached) = detached else { return Ok(None) };
         let resume = sqlx::query(include_str!("../sql/resume.sql"))
             .bind(id(&ticket))
@@ -190,25 +196,27 @@ impl Tx<'_> {
         if self.run(resume).await? == 0 {
             return Ok(None);
         }
-        bells.extend(self.who_watches(request.id).await?);
+        to_ring.extend(self.all_watchers(request.id).await?);
         Ok(Some(Resumed { number: detached.number, remaining: Some(detached.ttl_left(self.now)) }))
     }
 
-    /// The claims that wait for the end of this one, or for the death of its client. They must look again when either is not
-    /// what they know any more. A few others may be among them. Reads the whole queue, which only few calls do.
-    async fn who_watches(&mut self, claim: ClaimId) -> Result<Vec<QueueRow>> {
-        let Some(place) = self.own(claim).await? else { return Ok(Vec::new()) };
-        let mut watching = self.watchers(&place).await?;
+    /// Returns the claims that wait for the expiry of this claim or for the death of its client.
+    /// They must attempt again when its expiry or its client changes. A few other claims may be
+    /// included. This reads the whole queue, which only few calls do.
+    async fn all_watchers(&mut self, claim: ClaimId) -> Result<Vec<QueueRow>> {
+        let Some(row) = self.find(claim).await? else { return Ok(Vec::new()) };
+        let mut watching = self.watchers(&row).await?;
         let behind = sqlx::query_as(include_str!("../sql/behind_permit.sql"));
-        watching.extend(self.places(behind.bind(place.name).bind(place.number)).await?);
+        watching.extend(self.rows(behind.bind(row.name).bind(row.number)).await?);
         Ok(watching)
     }
 
-    async fn join(&mut self, request: &Request, me: &Signature) -> Result<i64> {
-        self.run(sqlx::query(include_str!("../sql/draw.sql")).bind(clock::floor())).await?;
-        let drawn = sqlx::query_scalar(include_str!("../sql/drawn.sql")).fetch_one(self.conn()).await;
+    /// Adds the claim to the end of the queue. Returns its number.
+    async fn insert(&mut self, request: &Request, me: &ClientIdentity) -> Result<i64> {
+        self.run(sqlx::query(include_str!("../sql/draw_number.sql")).bind(clock::min_token())).await?;
+        let drawn = sqlx::query_scalar(include_str!("../sql/drawn_number.sql")).fetch_one(self.conn()).await;
         let number: i64 = drawn.map_err(|source| self.explain(source))?;
-        let join = sqlx::query(include_str!("../sql/join.sql"))
+        let insert = sqlx::query(include_str!("../sql/insert.sql"))
             .bind(request.name.as_str().to_owned())
             .bind(number)
             .bind(id(&request.id))
@@ -220,144 +228,148 @@ impl Tx<'_> {
             .bind(self.now.saturating_add(clock::nanos(request.ttl)))
             .bind((request.kind == Kind::Permit).then(|| i64::from(request.limit.get())))
             .bind(request.who.text().to_owned());
-        self.run(join).await?;
+        self.run(insert).await?;
         Ok(number)
     }
 
-    /// The places ahead of this number that a claim waits for. One of them must go first.
+    /// Returns the claims ahead of this number for which a claim waits. One of them must leave
+    /// first.
     async fn ahead(&mut self, name: &str, number: i64, claim: Entry) -> Result<Vec<QueueRow>> {
         let sql = match claim.kind {
             Kind::Permit => return self.ahead_of_permit(name, number, claim).await,
             Kind::Read => include_str!("../sql/ahead_of_reader.sql"),
             _ => include_str!("../sql/ahead_of_exclusive.sql"),
         };
-        self.places(sqlx::query_as(sql).bind(name.to_owned()).bind(number)).await
+        self.rows(sqlx::query_as(sql).bind(name.to_owned()).bind(number)).await
     }
 
-    /// Looks at no more places than the permit's own limit: so many ahead keep it out, whatever they are.
+    /// Reads no more claims than the permit's own limit. As many claims ahead exclude the permit,
+    /// whatever their kinds.
     async fn ahead_of_permit(&mut self, name: &str, number: i64, claim: Entry) -> Result<Vec<QueueRow>> {
         let nearest = sqlx::query_as(include_str!("../sql/nearest_ahead.sql"));
         let nearest = nearest.bind(name.to_owned()).bind(number).bind(i64::from(claim.limit.get()));
-        let mut places = self.places(nearest).await?;
-        let queue: Vec<_> = places.iter().rev().map(|place| place.entry).chain([claim]).collect();
+        let mut rows = self.rows(nearest).await?;
+        let queue: Vec<_> = rows.iter().rev().map(|row| row.entry).chain([claim]).collect();
         let watched: HashSet<_> = watched(&queue, claim.id).iter().map(|entry| entry.id).collect();
-        places.retain(|place| watched.contains(&place.entry.id));
-        Ok(places)
+        rows.retain(|row| watched.contains(&row.entry.id));
+        Ok(rows)
     }
 
-    /// Removes the expired claims of a lock. Must come before any look at who is ahead. Otherwise a claim could be
-    /// granted past an expired one that stays in the file; that one could then be renewed, and both would hold.
-    pub(crate) async fn bury_expired(&mut self, name: &str, bells: &mut Vec<QueueRow>) -> Result<()> {
+    /// Removes the expired claims of a lock. This must precede any query of the claims ahead.
+    /// Otherwise a claim could be granted although an expired claim ahead stays in the file. If the
+    /// expired claim were renewed afterwards, both would hold the lock.
+    pub(crate) async fn remove_expired(&mut self, name: &str, to_ring: &mut Vec<QueueRow>) -> Result<()> {
         let expired = sqlx::query_as(include_str!("../sql/expired.sql")).bind(name.to_owned()).bind(self.now);
-        for place in self.places(expired).await? {
-            self.remove(&place, bells).await?;
-        }
-        Ok(())
+        self.remove_all(expired, to_ring).await
     }
 
-    /// Removes expired claims of any lock: at most [`SWEPT`], the oldest first. Without this, a claim that was never
-    /// released would stay in the file for ever if nobody asks for its name again.
-    pub(crate) async fn sweep(&mut self, bells: &mut Vec<QueueRow>) -> Result<()> {
-        let left = sqlx::query_as(include_str!("../sql/expired_anywhere.sql")).bind(self.now).bind(SWEPT);
-        for place in self.places(left).await? {
-            self.remove(&place, bells).await?;
-        }
-        Ok(())
+    /// Removes expired claims of all locks, the oldest first and at most [`MAX_SWEPT`]. Otherwise a
+    /// claim that was never released would stay in the file for ever if its name is not requested
+    /// again.
+    pub(crate) async fn sweep(&mut self, to_ring: &mut Vec<QueueRow>) -> Result<()> {
+        let expired =
+            sqlx::query_as(include_str!("../sql/expired_of_all.sql")).bind(self.now).bind(MAX_SWEPT);
+        self.remove_all(expired, to_ring).await
     }
 
-    /// Removes all claims of a client that is dead.
-    pub(crate) async fn bury_client(&mut self, client: ClaimId, bells: &mut Vec<QueueRow>) -> Result<()> {
-        let places = sqlx::query_as(include_str!("../sql/of_client.sql")).bind(id(&client));
-        for place in self.places(places).await? {
-            self.remove(&place, bells).await?;
+    /// Removes all claims of a dead client.
+    pub(crate) async fn remove_client(&mut self, client: ClaimId, to_ring: &mut Vec<QueueRow>) -> Result<()> {
+        let claims = sqlx::query_as(include_str!("../sql/by_client.sql")).bind(id(&client));
+        self.remove_all(claims, to_ring).await
+    }
+
+    async fn remove_all(&mut self, query: RowQuery, to_ring: &mut Vec<QueueRow>) -> Result<()> {
+        for row in self.rows(query).await? {
+            self.remove(&row, to_ring).await?;
         }
         Ok(())
     }
 
     /// Removes a claim.
-    pub(crate) async fn remove(&mut self, place: &QueueRow, bells: &mut Vec<QueueRow>) -> Result<()> {
-        bells.extend(self.watchers(place).await?);
-        self.run(sqlx::query(include_str!("../sql/remove.sql")).bind(id(&place.entry.id))).await?;
+    pub(crate) async fn remove(&mut self, row: &QueueRow, to_ring: &mut Vec<QueueRow>) -> Result<()> {
+        to_ring.extend(self.watchers(row).await?);
+        self.run(sqlx::query(include_str!("../sql/delete.sql")).bind(id(&row.entry.id))).await?;
         Ok(())
     }
 
-    /// The claims that wait for this one.
-    pub(crate) async fn watchers(&mut self, place: &QueueRow) -> Result<Vec<QueueRow>> {
-        let sql = match place.entry.kind {
+    /// Returns the claims that wait for this claim to leave.
+    pub(crate) async fn watchers(&mut self, row: &QueueRow) -> Result<Vec<QueueRow>> {
+        let sql = match row.entry.kind {
             Kind::Read => include_str!("../sql/behind_reader.sql"),
             _ => include_str!("../sql/behind_exclusive.sql"),
         };
-        let mut behind = self.places(sqlx::query_as(sql).bind(place.name.clone()).bind(place.number)).await?;
-        let is_permit = |place: &QueueRow| place.entry.kind == Kind::Permit;
-        let may_let_permits_in = is_permit(place) || behind.first().is_some_and(is_permit);
-        retain_watchers(&mut behind, [place].into_iter(), place.entry.id);
-        behind.retain(|place| !is_permit(place));
-        if may_let_permits_in {
-            behind.extend(self.next_permits(place).await?);
+        let mut behind = self.rows(sqlx::query_as(sql).bind(row.name.clone()).bind(row.number)).await?;
+        let is_permit = |row: &QueueRow| row.entry.kind == Kind::Permit;
+        let may_admit_permits = is_permit(row) || behind.first().is_some_and(is_permit);
+        retain_watchers(&mut behind, [row].into_iter(), row.entry.id);
+        behind.retain(|row| !is_permit(row));
+        if may_admit_permits {
+            behind.extend(self.next_permits(row).await?);
         }
         Ok(behind)
     }
 
-    /// The permits whose turn comes when this claim leaves. Looks at no more places than may hold permits then, and two.
-    async fn next_permits(&mut self, place: &QueueRow) -> Result<Vec<QueueRow>> {
-        let mut head = self.head(&place.name, 2).await?;
-        let first = head.iter().map(|place| place.entry).find(|entry| entry.id != place.entry.id);
+    /// Returns the permits that are granted when this claim leaves. Reads at most two more claims
+    /// than can then hold permits.
+    async fn next_permits(&mut self, row: &QueueRow) -> Result<Vec<QueueRow>> {
+        let mut head = self.head(&row.name, 2).await?;
+        let first = head.iter().map(|row| row.entry).find(|entry| entry.id != row.entry.id);
         let Some(first) = first.filter(|first| first.kind == Kind::Permit) else { return Ok(Vec::new()) };
-        head = self.head(&place.name, i64::from(first.limit.get()) + 2).await?;
-        retain_watchers(&mut head, [].into_iter(), place.entry.id);
-        head.retain(|place| place.entry.kind == Kind::Permit);
+        head = self.head(&row.name, i64::from(first.limit.get()) + 2).await?;
+        retain_watchers(&mut head, [].into_iter(), row.entry.id);
+        head.retain(|row| row.entry.kind == Kind::Permit);
         Ok(head)
     }
 
-    /// So many of the first places of a lock's queue.
-    async fn head(&mut self, name: &str, most: i64) -> Result<Vec<QueueRow>> {
+    /// Returns at most `max_rows` first claims of a lock's queue.
+    async fn head(&mut self, name: &str, max_rows: i64) -> Result<Vec<QueueRow>> {
         let head = sqlx::query_as(include_str!("../sql/head.sql"));
-        self.places(head.bind(name.to_owned()).bind(most)).await
+        self.rows(head.bind(name.to_owned()).bind(max_rows)).await
     }
 
-    /// The place of a claim, if it has one.
-    pub(crate) async fn own(&mut self, claim: ClaimId) -> Result<Option<QueueRow>> {
-        Ok(self.places(sqlx::query_as(include_str!("../sql/own.sql")).bind(id(&claim))).await?.pop())
+    /// Returns the row of a claim, if the claim is in the file.
+    pub(crate) async fn find(&mut self, claim: ClaimId) -> Result<Option<QueueRow>> {
+        Ok(self.rows(sqlx::query_as(include_str!("../sql/by_claim.sql")).bind(id(&claim))).await?.pop())
     }
 
-    /// The queue of a lock, in order.
+    /// Returns the queue of a lock, in order.
     pub(crate) async fn queue(&mut self, name: &str) -> Result<Vec<QueueRow>> {
-        self.places(sqlx::query_as(include_str!("../sql/of_name.sql")).bind(name.to_owned())).await
+        self.rows(sqlx::query_as(include_str!("../sql/by_name.sql")).bind(name.to_owned())).await
     }
 
-    /// The queues of the locks whose names begin with `prefix`, in order.
+    /// Returns the queues of the locks whose names begin with `prefix`, in order.
     pub(crate) async fn queues(&mut self, prefix: &str) -> Result<Vec<QueueRow>> {
-        let range = sqlx::query_as(include_str!("../sql/of_range.sql"));
-        self.places(range.bind(prefix.to_owned()).bind(keys::beyond(prefix))).await
+        let range = sqlx::query_as(include_str!("../sql/by_name_range.sql"));
+        self.rows(range.bind(prefix.to_owned()).bind(keys::end_of_prefix(prefix))).await
     }
 
-    async fn places(&mut self, query: Asked) -> Result<Vec<QueueRow>> {
-        let places = query.fetch_all(self.conn()).await;
-        places.map_err(|source| self.explain(source))
+    async fn rows(&mut self, query: RowQuery) -> Result<Vec<QueueRow>> {
+        let rows = query.fetch_all(self.conn()).await;
+        rows.map_err(|source| self.explain(source))
     }
 
-    async fn run(&mut self, query: Told) -> Result<u64> {
-        let done = query.execute(self.conn()).await;
-        done.map(|done| done.rows_affected()).map_err(|source| self.explain(source))
+    /// Executes a statement, and returns the number of changed rows.
+    async fn run(&mut self, statement: Statement) -> Result<u64> {
+        let result = statement.execute(self.conn()).await;
+        result.map(|result| result.rows_affected()).map_err(|source| self.explain(source))
     }
 }
 
-/// A query with its binds, for places.
-type Asked = sqlx::query::QueryAs<'static, sqlx::Sqlite, QueueRow, sqlx::sqlite::SqliteArguments>;
+/// A query of claims, with its binds.
+type RowQuery = sqlx::query::QueryAs<'static, sqlx::Sqlite, QueueRow, sqlx::sqlite::SqliteArguments>;
 
-/// A statement with its binds, for the count of changed rows.
-type Told = sqlx::query::Query<'static, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>;
+/// A statement that returns no rows, with its binds.
+type Statement = sqlx::query::Query<'static, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>;
 
-/// Retains the places that are to be woken when `leaver` leaves. The queue are the places and those before them.
+/// Retains the claims to wake when `leaver` leaves. The queue consists of `before` and `rows`.
 fn retain_watchers<'a>(
-    places: &mut Vec<QueueRow>,
+    rows: &mut Vec<QueueRow>,
     before: impl Iterator<Item = &'a QueueRow>,
     leaver: ClaimId,
 ) {
-    let queue: Vec<_> =
-        before.map(|place| place.entry).chain(places.iter().map(|place| place.entry)).collect();
+    let queue: Vec<_> = before.map(|row| row.entry).chain(rows.iter().map(|row| row.entry)).collect();
     let watching: HashSet<_> = watchers(&queue, leaver).map(|entry| entry.id).collect();
-    places.retain(|place| watching.contains(&place.entry.id));
+    rows.retain(|row| watching.contains(&row.entry.id));
 }
 
 fn id(id: &ClaimId) -> Vec<u8> {

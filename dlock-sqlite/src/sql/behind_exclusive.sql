@@ -1,5 +1,5 @@
--- Binds: 1 name, 2 number. Answer: the claims behind this number, in order.
--- The last one is the first that does not share, if there is one.
+-- Reads the claims behind a number, up to and including the first one that is not a reader.
+-- In: 1 name, 2 number. Out: their rows, in order.
 SELECT name, seq, claim, kind, slots, client, pid, host, who, since, expires FROM dlock_queue
 WHERE name = ?1 AND seq > ?2 AND seq <= COALESCE(
     (SELECT MIN(seq) FROM dlock_queue WHERE name = ?1 AND seq > ?2 AND shares = 0),

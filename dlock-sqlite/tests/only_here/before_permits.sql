@@ -1,16 +1,16 @@
--- The schema as it was before permits. Files that have it are still met.
--- The fence is one row for all names, so that it does not grow with them.
+-- The schema before permits. Such files are still in use.
+-- The fence. Its one row numbers the claims of all names, so that it does not grow with them.
 CREATE TABLE dlock_store (
     one INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
     last INTEGER NOT NULL, -- the number drawn last
-    boot TEXT NOT NULL     -- which boot of the host the clock below counts from
+    boot TEXT NOT NULL     -- id of the host's boot to which the times below belong
 ) STRICT;
 INSERT INTO dlock_store (one, last, boot) VALUES (1, 0, '');
 
--- Who holds and who waits, in order of arrival.
+-- The claims of holders and waiters, in order of arrival.
 CREATE TABLE dlock_queue (
     name TEXT NOT NULL,
-    seq INTEGER NOT NULL,    -- drawn from the fence: place in the queue and fencing token
+    seq INTEGER NOT NULL,    -- number drawn from the fence: position in the queue and fencing token
     claim BLOB NOT NULL UNIQUE CHECK (length(claim) = 16),
     kind TEXT NOT NULL CHECK (kind IN ('mutex', 'fair', 'read', 'write')),
     shares INTEGER NOT NULL CHECK (shares = (kind = 'read')),
@@ -22,10 +22,10 @@ CREATE TABLE dlock_queue (
     PRIMARY KEY (name, seq)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX dlock_queue_expires ON dlock_queue (name, expires);
--- Finds what others left behind under names that nobody asks for any more.
+-- Finds expired claims of names that are no longer requested.
 CREATE INDEX dlock_queue_left ON dlock_queue (expires);
 CREATE INDEX dlock_queue_client ON dlock_queue (client);
--- So that a reader finds the nearest that does not share without walking over other readers.
+-- Finds the nearest claim ahead of a reader that is not a reader, without a scan of other readers.
 CREATE INDEX dlock_queue_shares ON dlock_queue (name, shares, seq);
 
 PRAGMA application_id = 1684824939;

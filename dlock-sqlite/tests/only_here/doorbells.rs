@@ -1,4 +1,4 @@
-//! Doorbells: they ring waiters, and tell which clients are dead.
+//! Tests of doorbells, which wake waiters and show which clients are dead.
 
 use std::{
     io::{BufRead, BufReader},
@@ -16,10 +16,11 @@ use dlock_core::{
 
 use super::{Place, SOON, connect, request};
 
-/// A process that holds lock `x` until somebody kills it. It has started another process, its heir, which outlives it.
+/// A process that holds lock `x` until it is killed. It has started a child process that outlives
+/// it.
 pub(crate) struct Holder {
     process: Child,
-    heir: String,
+    child: String,
 }
 
 impl Holder {
@@ -27,7 +28,7 @@ impl Holder {
         Self::with(place, "")
     }
 
-    /// One that holds one of two permits.
+    /// Starts a process that holds one of two permits.
     fn of_a_permit(place: &Place) -> Self {
         Self::with(place, "2")
     }
@@ -41,8 +42,9 @@ impl Holder {
             .spawn()
             .unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        let heir = lines.map_while(Result::ok).find_map(|line| line.strip_prefix("heir ").map(str::to_owned));
-        Self { process, heir: heir.expect("the process ended before it held the lock") }
+        let child =
+            lines.map_while(Result::ok).find_map(|line| line.strip_prefix("child ").map(str::to_owned));
+        Self { process, child: child.expect("the process ended before it held the lock") }
     }
 
     pub(crate) fn kill(&mut self) {
@@ -55,11 +57,11 @@ impl Drop for Holder {
     fn drop(&mut self) {
         self.process.kill().ok();
         self.process.wait().ok();
-        Command::new("kill").arg(&self.heir).status().ok();
+        Command::new("kill").arg(&self.child).status().ok();
     }
 }
 
-/// Not a test: the process of [`Holder`] runs this.
+/// Not a test: the process of [`Holder`] executes this.
 #[tokio::test]
 async fn the_holder_process() {
     let Ok(url) = std::env::var("DLOCK_TEST_HOLDS") else { return };
@@ -69,12 +71,13 @@ async fn the_holder_process() {
         Some(limit) => client.semaphore("x", limit).acquire().await.unwrap(),
         None => client.mutex("x").lock().await.unwrap(),
     };
-    #[expect(clippy::zombie_processes, reason = "it outlives this process, as a careless user's child may")]
-    let mut heir =
+    #[expect(clippy::zombie_processes, reason = "it outlives this process, as a user's child process may")]
+    let mut child =
         Command::new("sh").args(["-c", "echo; exec sleep 600"]).stdout(Stdio::piped()).spawn().unwrap();
-    // `spawn` may return while the new process still has what it inherits, the bell too. Once it speaks, it has closed that.
-    BufReader::new(heir.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
-    println!("\nheir {}", heir.id());
+    // `spawn` may return while the new process still has the inherited handles, among them that of
+    // the FIFO. Once the process has written a line, it has closed them.
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+    println!("\nchild {}", child.id());
     guard.lost().await;
 }
 
@@ -85,11 +88,14 @@ async fn a_waiter_gets_a_killed_holders_lock_long_before_its_ttl() {
     let mut holder = Holder::of(&place);
     let mutex = client.mutex("x");
     let mut waiter = Box::pin(mutex.lock().into_future());
-    assert!(timeout(Duration::from_millis(300), &mut waiter).await.is_err(), "the holder lives");
-    let killed = Instant::now();
+    assert!(
+        timeout(Duration::from_millis(300), &mut waiter).await.is_err(),
+        "granted while the holder lives"
+    );
+    let killed_at = Instant::now();
     holder.kill();
-    let guard = timeout(SOON, waiter).await.expect("long before its ttl").unwrap();
-    println!("a killed holder's lock was free after {:?}", killed.elapsed());
+    let guard = timeout(SOON, waiter).await.expect("not granted long before the ttl").unwrap();
+    println!("a killed holder's lock was free after {:?}", killed_at.elapsed());
     guard.release().await.unwrap();
 }
 
@@ -100,13 +106,16 @@ async fn a_waiter_gets_a_killed_holders_permit_whichever_holder_is_killed() {
     let mut held = Vec::new();
     for holder in &mut holders {
         let pool = place.client().await.semaphore("x", 2);
-        // Without a bell it would ask again after a third of its ttl.
+        // Without a ring it would attempt again after a third of its ttl.
         let mut waiter = Box::pin(pool.acquire().ttl(SOON * 12).into_future());
-        assert!(timeout(Duration::from_millis(300), &mut waiter).await.is_err(), "both permits are held");
+        assert!(
+            timeout(Duration::from_millis(300), &mut waiter).await.is_err(),
+            "granted while both permits are held"
+        );
         holder.kill();
-        held.push(timeout(SOON, waiter).await.expect("long before its ttl").unwrap());
+        held.push(timeout(SOON, waiter).await.expect("not granted long before the ttl").unwrap());
     }
-    assert!(held.iter().all(|guard| !guard.is_lost()), "both are held at once");
+    assert!(held.iter().all(|guard| !guard.is_lost()), "one of the two permits is lost");
 }
 
 #[tokio::test]
@@ -114,18 +123,18 @@ async fn a_try_gets_a_killed_holders_lock_at_once() {
     let place = Place::new();
     let client = place.client().await;
     let mut holder = Holder::of(&place);
-    assert!(client.mutex("x").try_lock().await.unwrap().is_none(), "the holder lives");
+    assert!(client.mutex("x").try_lock().await.unwrap().is_none(), "granted while the holder lives");
     holder.kill();
-    assert_eq!(client.inspect("x").await.unwrap(), None, "a dead holder is shown");
-    assert!(client.mutex("x").try_lock().await.unwrap().is_some(), "the holder is dead");
+    assert_eq!(client.inspect("x").await.unwrap(), None, "a dead holder is reported");
+    assert!(client.mutex("x").try_lock().await.unwrap().is_some(), "not granted although the holder is dead");
 }
 
 #[tokio::test]
-async fn what_a_killed_client_left_is_cleared_away_by_the_next() {
+async fn the_next_client_removes_the_claims_and_the_doorbell_of_a_killed_one() {
     let place = Place::new();
     Holder::of(&place).kill();
     let client = place.client().await;
-    assert_eq!(place.bells().len(), 1, "not the new client's bell alone");
+    assert_eq!(place.bells().len(), 1, "there are other doorbells than that of the new client");
     let claims: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM dlock_queue")
         .fetch_one(&mut place.raw().await)
         .await
@@ -135,7 +144,7 @@ async fn what_a_killed_client_left_is_cleared_away_by_the_next() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_takes_its_bell_along() {
+async fn a_client_that_ends_removes_its_doorbell() {
     let place = Place::new();
     let client = place.client().await;
     client.mutex("x").lock().await.unwrap().release().await.unwrap();
@@ -146,7 +155,7 @@ async fn a_client_that_leaves_takes_its_bell_along() {
 }
 
 #[tokio::test]
-async fn a_client_whose_runtime_ends_lets_go_at_once() {
+async fn the_locks_of_a_client_are_free_as_soon_as_its_runtime_ends() {
     let place = Place::new();
     let url = place.url();
     let thread = std::thread::spawn(move || {
@@ -156,16 +165,16 @@ async fn a_client_whose_runtime_ends_lets_go_at_once() {
         guard
     });
     let guard = thread.join().unwrap();
-    assert!(guard.is_lost(), "nobody renews the hold, and the guard does not say so");
+    assert!(guard.is_lost(), "the hold is not renewed any more, and the guard does not report it");
     let client = place.client().await;
     assert!(
         client.mutex("x").try_lock().await.unwrap().is_some(),
-        "held, and the client of the holder is gone"
+        "the lock is held although the holder's client has ended"
     );
 }
 
 #[tokio::test]
-async fn a_client_may_go_on_in_another_runtime_than_it_was_connected_in() {
+async fn a_client_works_in_another_runtime_than_it_was_connected_in() {
     let place = Place::new();
     let url = place.url();
     let connected = std::thread::spawn(move || {
@@ -185,18 +194,18 @@ async fn a_client_may_go_on_in_another_runtime_than_it_was_connected_in() {
     let mutex = a.mutex("x");
     let mut waiter = Box::pin(mutex.lock().into_future());
     assert!(timeout(Duration::from_millis(200), &mut waiter).await.is_err());
-    let released = Instant::now();
+    let released_at = Instant::now();
     guard.release().await.unwrap();
-    let guard = timeout(SOON, waiter).await.expect("the waiter is not rung").unwrap();
+    let guard = timeout(SOON, waiter).await.expect("the waiter was not rung").unwrap();
     assert!(
-        released.elapsed() < Duration::from_secs(5),
-        "the waiter was not rung, and asked by itself after a third of its ttl"
+        released_at.elapsed() < Duration::from_secs(5),
+        "the waiter was not rung, and attempted by itself after a third of its ttl"
     );
     guard.release().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_waiter_asks_nothing_while_it_waits() {
+async fn a_waiter_makes_no_attempt_while_it_waits() {
     let place = Place::new();
     let (a, b) = (place.client().await, place.client().await);
     let guard = a.mutex("x").lock().await.unwrap();
@@ -208,7 +217,10 @@ async fn a_waiter_asks_nothing_while_it_waits() {
     let before: i64 = sqlx::query_scalar(version).fetch_one(&mut raw).await.unwrap();
     assert!(timeout(Duration::from_secs(1), &mut waiter).await.is_err());
     let after: i64 = sqlx::query_scalar(version).fetch_one(&mut raw).await.unwrap();
-    assert_eq!(before, after, "the file has changed, so the waiter has asked, which renews its claim");
+    assert_eq!(
+        before, after,
+        "the file has changed, so the waiter has made an attempt, which renews its claim"
+    );
     guard.release().await.unwrap();
     waiter.await.unwrap().release().await.unwrap();
 }
@@ -218,53 +230,53 @@ fn a_lock_is_handed_over_without_delay() {
     const ROUNDS: usize = 200;
     let place = Place::new();
     let (sender, released) = std::sync::mpsc::channel::<Instant>();
-    let side = |url: String, note: Box<dyn Fn(Instant) + Send>| {
+    let contender = |url: String, report: Box<dyn Fn(Instant) + Send>| {
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let client = connect(&url).await.unwrap();
-                let mut times = Vec::new();
+                let mut granted_at = Vec::new();
                 for _ in 0..ROUNDS {
                     let guard = client.fair("x").lock().await.unwrap();
-                    times.push(Instant::now());
-                    // Waits until the other side waits for the lock.
+                    granted_at.push(Instant::now());
+                    // Waits until the other contender waits for the lock.
                     while client.inspect("x").await.unwrap().unwrap().queue.is_empty() {
-                        if times.len() == ROUNDS {
+                        if granted_at.len() == ROUNDS {
                             break;
                         }
                         tokio::task::yield_now().await;
                     }
-                    note(Instant::now());
+                    report(Instant::now());
                     guard.release().await.unwrap();
                 }
-                times
+                granted_at
             })
         })
     };
     let other = sender.clone();
-    let a = side(place.url(), Box::new(move |at| sender.send(at).unwrap()));
-    let b = side(place.url(), Box::new(move |at| other.send(at).unwrap()));
+    let a = contender(place.url(), Box::new(move |at| sender.send(at).unwrap()));
+    let b = contender(place.url(), Box::new(move |at| other.send(at).unwrap()));
     let mut granted = [a.join().unwrap(), b.join().unwrap()].concat();
     let mut released: Vec<_> = released.iter().collect();
     granted.sort();
     released.sort();
-    let mut took: Vec<_> = granted[1..].iter().zip(&released).map(|(next, last)| *next - *last).collect();
-    took.sort();
-    let (p50, p99) = (took[took.len() / 2], took[took.len() * 99 / 100]);
+    let mut delays: Vec<_> = granted[1..].iter().zip(&released).map(|(next, last)| *next - *last).collect();
+    delays.sort();
+    let (p50, p99) = (delays[delays.len() / 2], delays[delays.len() * 99 / 100]);
     println!("hand-off from before the release to the next grant: p50 {p50:?}, p99 {p99:?}");
     assert!(p50 < Duration::from_millis(50), "p50 {p50:?}");
 }
 
-/// A file that has the name of a doorbell, and is no FIFO, is neither written nor removed.
+/// A file that has the name of a doorbell but is not a FIFO is neither written nor removed.
 #[tokio::test]
 async fn a_file_that_is_no_fifo_is_no_doorbell() {
     let place = Place::new();
-    let holder = place.backend().await;
-    let mut waits = holder.claim(request(Wait::Forever));
+    let backend = place.backend().await;
+    let mut waiter = backend.claim(request(Wait::Forever));
     let guard = place.client().await.mutex("x").lock().await.unwrap();
-    assert!(matches!(waits.attempt().await.unwrap(), Attempt::Busy { .. }));
+    assert!(matches!(waiter.attempt().await.unwrap(), Attempt::Busy { .. }));
     let precious = place.0.path().join("precious");
-    std::fs::write(&precious, "of somebody else").unwrap();
+    std::fs::write(&precious, "another user's data").unwrap();
     for bell in place.bells() {
         std::fs::remove_file(&bell).unwrap();
         std::os::unix::fs::symlink(&precious, &bell).unwrap();
@@ -272,8 +284,8 @@ async fn a_file_that_is_no_fifo_is_no_doorbell() {
     }
     let left = place.bells().len();
     guard.release().await.unwrap();
-    assert!(matches!(waits.attempt().await.unwrap(), Attempt::Granted(_)));
-    drop((waits, holder, place.client().await));
-    assert_eq!(std::fs::read_to_string(&precious).unwrap(), "of somebody else");
+    assert!(matches!(waiter.attempt().await.unwrap(), Attempt::Granted(_)));
+    drop((waiter, backend, place.client().await));
+    assert_eq!(std::fs::read_to_string(&precious).unwrap(), "another user's data");
     assert_eq!(place.bells().len(), left);
 }

@@ -1,4 +1,4 @@
-//! The file of a store: which files are refused, who makes the file, and what happens when somebody deletes it.
+//! Tests of refused files, of the creation of the store's file, and of its deletion while in use.
 
 use std::{path::Path, time::Duration};
 
@@ -13,14 +13,14 @@ async fn a_path_that_cannot_hold_a_store_is_refused_with_what_to_do() {
     let place = Place::new();
     let dir = place.0.path();
     std::fs::write(dir.join("letter"), "Dear reader, this is no database at all. ".repeat(100)).unwrap();
-    for (path, words) in [
+    for (path, advice) in [
         (dir.to_owned(), "is a directory; name a file in it"),
         (dir.join("no/such/locks.db"), "create that directory first"),
         (dir.join("letter"), "is not an SQLite database: choose another path"),
         ("/dev/null".into(), "is not a file"),
     ] {
-        let shown = refusal(&path).await;
-        assert!(shown.contains(words), "{shown}");
+        let text = refusal(&path).await;
+        assert!(text.contains(advice), "{text}");
     }
 }
 
@@ -34,16 +34,16 @@ async fn a_damaged_file_is_refused_with_what_to_do() {
     let damaged = place.0.path().join("damaged.db");
     std::fs::write(&damaged, bytes).unwrap();
     drop(client);
-    let shown = refusal(&damaged).await;
-    assert!(shown.contains("is damaged: stop the processes that use it, and delete it"), "{shown}");
+    let text = refusal(&damaged).await;
+    assert!(text.contains("is damaged: stop the processes that use it, and delete it"), "{text}");
 }
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_directory_that_cannot_be_written_is_named() {
-    let shown = refusal(Path::new("/proc/locks.db")).await;
-    assert!(shown.contains("cannot be made"), "{shown}");
-    assert!(shown.contains("check that its directory exists and is writable"), "{shown}");
+    let text = refusal(Path::new("/proc/locks.db")).await;
+    assert!(text.contains("cannot be created"), "{text}");
+    assert!(text.contains("check that its directory exists and is writable"), "{text}");
 }
 
 #[tokio::test]
@@ -51,8 +51,8 @@ async fn another_applications_database_is_refused_and_not_touched() {
     let place = Place::new();
     run(&mut place.raw().await, "CREATE TABLE letters (text TEXT)").await;
     let before = std::fs::read(place.path()).unwrap();
-    let shown = refusal(&place.path()).await;
-    assert!(shown.contains("is the database of another application: choose another path"), "{shown}");
+    let text = refusal(&place.path()).await;
+    assert!(text.contains("is the database of another application: choose another path"), "{text}");
     assert_eq!(std::fs::read(place.path()).unwrap(), before, "the other application's file was changed");
     assert!(!place.0.path().join("locks.db-bells").exists());
 }
@@ -62,12 +62,12 @@ async fn a_newer_schema_is_refused_with_both_versions() {
     let place = Place::new();
     drop(place.client().await);
     run(&mut place.raw().await, "PRAGMA user_version = 7").await;
-    let shown = refusal(&place.path()).await;
-    assert!(shown.contains("has version 7 of dlock's schema and this dlock knows 1"), "{shown}");
+    let text = refusal(&place.path()).await;
+    assert!(text.contains("has version 7 of dlock's schema and this dlock knows 1"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn twenty_that_connect_at_once_make_one_store() {
+async fn twenty_clients_that_connect_at_once_create_one_store() {
     for _ in 0..5 {
         let place = Place::new();
         let mut clients = tokio::task::JoinSet::new();
@@ -101,7 +101,7 @@ async fn links_and_detours_lead_to_the_same_store() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn a_link_may_lead_to_a_store_that_is_yet_to_be_made() {
+async fn a_link_may_lead_to_a_store_that_does_not_exist_yet() {
     let place = Place::new();
     let link = place.0.path().join("link.db");
     std::os::unix::fs::symlink("locks.db", &link).unwrap();
@@ -109,7 +109,7 @@ async fn a_link_may_lead_to_a_store_that_is_yet_to_be_made() {
     assert_eq!(a.info().identity, place.backend().await.info().identity);
 }
 
-/// SQLite keeps a log for each name of a file. So a file with two names would be two stores.
+/// SQLite keeps a log for each name of a file, so a file with two names would be two stores.
 #[cfg(unix)]
 #[tokio::test]
 async fn a_file_with_two_names_is_refused() {
@@ -118,31 +118,31 @@ async fn a_file_with_two_names_is_refused() {
     let guard = client.mutex("x").lock().await.unwrap();
     let other = place.0.path().join("other.db");
     std::fs::hard_link(place.path(), &other).unwrap();
-    let shown = refusal(&other).await;
-    assert!(shown.contains("is one file with 2 names"), "{shown}");
-    guard.release().await.expect("the client that had the file open before goes on");
+    let text = refusal(&other).await;
+    assert!(text.contains("is one file with 2 names"), "{text}");
+    guard.release().await.expect("the client that had opened the file before can still use it");
     std::fs::remove_file(other).unwrap();
     assert!(place.client().await.mutex("x").try_lock().await.unwrap().is_some());
 }
 
 #[cfg(unix)]
 #[tokio::test]
-async fn what_is_no_file_of_its_own_beside_the_store_is_refused_and_not_touched() {
+async fn a_linked_file_beside_the_store_is_refused_and_not_touched() {
     let place = Place::new();
     let precious = place.0.path().join("precious");
-    std::fs::write(&precious, "of somebody else").unwrap();
+    std::fs::write(&precious, "another user's data").unwrap();
     for end in ["-wal", "-shm", "-journal", "-bells"] {
         let beside = place.0.path().join(format!("locks.db{end}"));
         std::os::unix::fs::symlink(&precious, &beside).unwrap();
-        let shown = refusal(&place.path()).await;
-        assert!(shown.contains(&format!("locks.db{end}` is not")), "{shown}");
+        let text = refusal(&place.path()).await;
+        assert!(text.contains(&format!("locks.db{end}` is not")), "{text}");
         std::fs::remove_file(&beside).unwrap();
         std::fs::hard_link(&precious, &beside).unwrap();
-        let shown = refusal(&place.path()).await;
-        assert!(shown.contains(&format!("locks.db{end}` is")), "{shown}");
+        let text = refusal(&place.path()).await;
+        assert!(text.contains(&format!("locks.db{end}` is")), "{text}");
         std::fs::remove_file(&beside).unwrap();
     }
-    assert_eq!(std::fs::read_to_string(&precious).unwrap(), "of somebody else");
+    assert_eq!(std::fs::read_to_string(&precious).unwrap(), "another user's data");
 }
 
 #[tokio::test]
@@ -155,8 +155,8 @@ async fn a_deleted_file_loses_the_hold_and_tokens_still_grow() {
     }
     let next = b.mutex("x").lock().await.unwrap();
     assert!(next.token() > held.token(), "{:?} after {:?}", next.token(), held.token());
-    let reason = timeout(SOON, held.lost()).await.expect("the holder must be told");
+    let reason = timeout(SOON, held.lost()).await.expect("the loss was not reported to the holder");
     assert_eq!(reason, LostReason::Taken);
-    assert!(a.mutex("x").try_lock().await.unwrap().is_none(), "the old client does not see the new file");
+    assert!(a.mutex("x").try_lock().await.unwrap().is_none(), "the old client does not use the new file");
     next.release().await.unwrap();
 }

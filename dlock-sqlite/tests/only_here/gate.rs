@@ -1,4 +1,4 @@
-//! The gate, where writers queue, and what happens if one of them is stopped there.
+//! Tests of the gate, the queue of writers, and of a writer that is stopped there.
 
 use std::{
     fs::File,
@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use super::{Place, SOON, run};
 
 #[tokio::test]
-async fn a_process_that_stops_at_the_gate_keeps_nobody_from_the_file() {
+async fn a_process_that_stops_at_the_gate_does_not_block_other_writers() {
     let place = Place::new();
     let client = place.client().await;
     let gate = File::open(format!("{}-bells", place.path().display())).unwrap();
@@ -21,18 +21,15 @@ async fn a_process_that_stops_at_the_gate_keeps_nobody_from_the_file() {
     let mutex = client.mutex("x");
     let guard = timeout(SOON, mutex.lock().into_future())
         .await
-        .expect("the client does not wait for a gate that stays shut")
+        .expect("the client waits for a gate that stays closed")
         .unwrap();
-    timeout(SOON, guard.release())
-        .await
-        .expect("the client does not wait for a gate that stays shut")
-        .unwrap();
+    timeout(SOON, guard.release()).await.expect("the client waits for a gate that stays closed").unwrap();
     flock(&gate, FlockOperation::Unlock).unwrap();
     assert!(timeout(SOON, mutex.try_lock().into_future()).await.unwrap().unwrap().is_some());
 }
 
 #[tokio::test]
-async fn the_gate_opens_for_the_next_when_a_writer_is_done() {
+async fn the_next_writer_passes_the_gate_when_a_writer_has_finished() {
     let place = Place::new();
     let client = place.client().await;
     let gate = File::open(format!("{}-bells", place.path().display())).unwrap();
@@ -41,7 +38,7 @@ async fn the_gate_opens_for_the_next_when_a_writer_is_done() {
     let mut waiter = Box::pin(mutex.lock().into_future());
     assert!(
         timeout(Duration::from_millis(100), &mut waiter).await.is_err(),
-        "granted while another writer has its turn"
+        "granted while another writer has the lock of the gate"
     );
     let opened = Instant::now();
     drop(gate);
@@ -80,7 +77,7 @@ impl Drop for Stopped {
     }
 }
 
-/// Not a test: the process of [`Stopped`] runs this.
+/// Not a test: the process of [`Stopped`] executes this.
 #[tokio::test]
 async fn the_stopped_process() {
     let Ok(path) = std::env::var("DLOCK_TEST_STOPS") else { return };
@@ -92,22 +89,23 @@ async fn the_stopped_process() {
 }
 
 #[tokio::test]
-async fn a_process_that_is_stopped_in_the_middle_of_a_change_is_named() {
+async fn a_process_that_is_stopped_during_a_change_is_named() {
     let place = Place::new();
     let client = place.client().await;
     let stopped = Stopped::of(&place);
     let mutex = client.mutex("x");
-    let error = timeout(SOON * 2, mutex.try_lock().into_future()).await.expect("a call ends").unwrap_err();
-    let shown = std::error::Error::source(&error).unwrap().to_string();
+    let error =
+        timeout(SOON * 2, mutex.try_lock().into_future()).await.expect("the call did not end").unwrap_err();
+    let text = std::error::Error::source(&error).unwrap().to_string();
     let pid = stopped.0.id();
-    assert!(shown.contains(&format!("process {pid} is stopped")), "{shown}");
-    assert!(shown.contains(&format!("kill -CONT {pid}")), "{shown}");
+    assert!(text.contains(&format!("process {pid} is stopped")), "{text}");
+    assert!(text.contains(&format!("kill -CONT {pid}")), "{text}");
     let mut waiter = Box::pin(mutex.lock().into_future());
     assert!(timeout(Duration::from_millis(100), &mut waiter).await.is_err());
     drop(stopped);
     timeout(SOON, waiter)
         .await
-        .expect("the waiter goes on when the stopped process is gone")
+        .expect("the waiter does not continue after the end of the stopped process")
         .unwrap()
         .release()
         .await

@@ -1,6 +1,6 @@
-//! What only this store can do wrong: its file, its clock, its doorbells.
+//! Tests of errors that only this store can have: in its file, its clock and its doorbells.
 
-#![expect(clippy::unwrap_used, reason = "all of it is test")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 #[cfg(target_os = "linux")]
 mod detached;
@@ -23,9 +23,10 @@ use dlock_sqlite::{DRIVER, SqliteBackend, SqliteConfig};
 use sqlx::{ConnectOptions, SqliteConnection, sqlite::SqliteConnectOptions};
 use tempfile::TempDir;
 
-/// Longer than anything here takes, far shorter than the default ttl of 30 s.
+/// Time limit of a step. Every step takes less, and the default ttl of 30 s is far longer.
 const SOON: Duration = Duration::from_secs(10);
 
+/// A folder with the file of one store.
 struct Place(TempDir);
 
 impl Place {
@@ -49,7 +50,7 @@ impl Place {
         SqliteBackend::connect(SqliteConfig::new(self.path())).await.unwrap()
     }
 
-    /// A connection to the file that goes past dlock.
+    /// Opens the file without dlock.
     async fn raw(&self) -> SqliteConnection {
         SqliteConnectOptions::new().filename(self.path()).create_if_missing(true).connect().await.unwrap()
     }
@@ -68,17 +69,17 @@ async fn run(conn: &mut SqliteConnection, sql: &'static str) {
     sqlx::raw_sql(sql).execute(conn).await.unwrap();
 }
 
-/// The error and its sources, as a program would show them.
+/// Returns the text of the error and of its sources, as a program would display them.
 async fn refusal(path: &Path) -> String {
     let error = connect(&format!("sqlite:{}", path.display())).await.expect_err("must be refused");
-    assert!(!error.is_transient(), "asking again would not help: {error}");
-    let mut shown = error.to_string();
+    assert!(!error.is_transient(), "a retry would not help: {error}");
+    let mut text = error.to_string();
     let mut source = std::error::Error::source(&error);
     while let Some(error) = source {
-        shown += &format!(": {error}");
+        text += &format!(": {error}");
         source = error.source();
     }
-    shown
+    text
 }
 
 fn request(wait: Wait) -> Request {

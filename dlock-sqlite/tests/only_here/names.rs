@@ -1,4 +1,4 @@
-//! A name that nobody uses leaves nothing in the file.
+//! An unused name leaves nothing in the file.
 
 use std::time::Duration;
 
@@ -33,24 +33,25 @@ async fn ten_thousand_names_leave_nothing_in_the_file() {
             pages = count(&mut raw, "PRAGMA page_count").await;
         }
     }
-    assert_eq!(claims(&mut raw).await, 0, "a claim is left of a lock that was released");
+    assert_eq!(claims(&mut raw).await, 0, "a released lock has left a claim");
     assert_eq!(
         count(&mut raw, "SELECT COUNT(*) FROM dlock_store").await,
         1,
-        "the fence grows with the names"
+        "the fence has grown with the names"
     );
     let after = count(&mut raw, "PRAGMA page_count").await;
     assert!(after <= pages, "the file has grown from {pages} to {after} pages with nine thousand names");
 }
 
 #[tokio::test]
-async fn what_was_never_released_is_removed_by_calls_for_other_names() {
+async fn claims_that_were_never_released_are_removed_by_calls_for_other_names() {
     let place = Place::new();
     let (silent, busy, mut raw) = (place.backend().await, place.client().await, place.raw().await);
     for number in 0..100 {
         let name = LockName::new(format!("invoice/{number}")).unwrap();
         let mut claim = silent.claim(Request::new(name, Kind::Mutex, Duration::from_millis(10)));
-        // The claim is dropped while it holds, as when its runtime ends. Its process lives on.
+        // The claim is dropped while it holds the lock, as when its runtime ends. Its process
+        // continues.
         assert!(matches!(claim.attempt().await.unwrap(), Attempt::Granted(_)));
     }
     let end = Instant::now() + Duration::from_secs(60);
@@ -61,12 +62,12 @@ async fn what_was_never_released_is_removed_by_calls_for_other_names() {
         let after = claims(&mut raw).await;
         assert!(
             before - after <= 16,
-            "{before} claims before one call and {after} after it: a call must not remove more than 16"
+            "{before} claims before one call and {after} after it, but a call must not remove more than 16"
         );
         if after == 0 {
             break;
         }
-        assert!(Instant::now() < end, "{after} claims of a client that fell silent are left");
+        assert!(Instant::now() < end, "{after} claims of a silent client are left");
         sleep(Duration::from_millis(1)).await;
     }
     drop(silent);

@@ -1,4 +1,5 @@
-//! Files and processes of a dlock that does not know permits, and of one that cannot detach claims either.
+//! Tests with files and processes of a dlock without permits, and of a dlock that has permits but
+//! cannot detach claims.
 
 use std::time::Duration;
 
@@ -6,13 +7,13 @@ use tokio::time::timeout;
 
 use super::{Place, SOON, run};
 
-/// A file that such a dlock has made, and in which it holds `x` as a mutex.
-async fn older(place: &Place) -> sqlx::SqliteConnection {
-    // Made here only to learn how this boot is called.
-    let here = Place::new();
-    here.client().await.close().await;
+/// Creates the file of an older dlock, which has no permits and holds `x` as a mutex.
+async fn create_without_permits(place: &Place) -> sqlx::SqliteConnection {
+    // This file only provides the id of the current boot.
+    let current = Place::new();
+    current.client().await.close().await;
     let boot: String =
-        sqlx::query_scalar("SELECT boot FROM dlock_store").fetch_one(&mut here.raw().await).await.unwrap();
+        sqlx::query_scalar("SELECT boot FROM dlock_store").fetch_one(&mut current.raw().await).await.unwrap();
     let mut raw = place.raw().await;
     run(&mut raw, "PRAGMA journal_mode = WAL").await;
     run(&mut raw, include_str!("before_permits.sql")).await;
@@ -21,14 +22,14 @@ async fn older(place: &Place) -> sqlx::SqliteConnection {
     raw
 }
 
-/// A file that was made by a dlock with permits, and in which it holds `x`. That dlock cannot detach claims.
-async fn with_permits(place: &Place) -> sqlx::SqliteConnection {
-    let mut raw = older(place).await;
-    run(&mut raw, include_str!("../../src/sql/slots.sql")).await;
+/// Creates the file of an older dlock, which has permits, cannot detach claims and holds `x`.
+async fn create_with_permits(place: &Place) -> sqlx::SqliteConnection {
+    let mut raw = create_without_permits(place).await;
+    run(&mut raw, include_str!("../../src/sql/add_slots.sql")).await;
     raw
 }
 
-/// What such a dlock does when it asks for `x` as a mutex.
+/// Adds a claim to `x` as an older dlock does when it requests a mutex.
 async fn join(raw: &mut sqlx::SqliteConnection) {
     run(
         raw,
@@ -40,65 +41,81 @@ async fn join(raw: &mut sqlx::SqliteConnection) {
 }
 
 #[tokio::test]
-async fn a_permit_waits_for_a_mutex_of_a_dlock_that_does_not_know_permits() {
+async fn a_permit_waits_for_a_mutex_of_a_dlock_without_permits() {
     let place = Place::new();
-    let mut raw = older(&place).await;
+    let mut raw = create_without_permits(&place).await;
     let pool = place.client().await.semaphore("x", 4);
-    assert!(pool.try_acquire().await.unwrap().is_none(), "the file is upgraded, and the mutex still held");
+    assert!(pool.try_acquire().await.unwrap().is_none(), "the upgrade of the file has freed the mutex");
     run(&mut raw, "DELETE FROM dlock_queue").await;
     let held = [pool.acquire().await.unwrap(), pool.acquire().await.unwrap()];
     assert!(held.iter().all(|guard| !guard.is_lost()));
 }
 
 #[tokio::test]
-async fn a_dlock_that_does_not_know_permits_takes_one_for_a_mutex_ahead() {
+async fn a_dlock_without_permits_treats_a_permit_ahead_as_a_mutex() {
     let place = Place::new();
-    let mut raw = older(&place).await;
+    let mut raw = create_without_permits(&place).await;
     run(&mut raw, "DELETE FROM dlock_queue").await;
     let pool = place.client().await.semaphore("x", 4);
     let held = pool.acquire().await.unwrap();
-    // What it reads of the claims ahead.
+    // The columns of the claims ahead that the older dlock reads.
     let ahead: Vec<(String, i64)> =
         sqlx::query_as("SELECT kind, shares FROM dlock_queue WHERE name = 'x' ORDER BY seq DESC")
             .fetch_all(&mut raw)
             .await
             .unwrap();
     assert_eq!(ahead, [("mutex".to_owned(), 0)]);
-    // It stands behind the permit then, and other permits behind it.
+    // The older dlock then waits behind the permit, and other permits wait behind it.
     join(&mut raw).await;
     let mut waiter = Box::pin(pool.acquire().into_future());
-    assert!(timeout(Duration::from_millis(100), &mut waiter).await.is_err(), "a mutex is ahead");
+    assert!(
+        timeout(Duration::from_millis(100), &mut waiter).await.is_err(),
+        "granted although a mutex waits ahead"
+    );
     held.release().await.unwrap();
-    assert!(timeout(Duration::from_millis(100), &mut waiter).await.is_err(), "the mutex is held");
+    assert!(
+        timeout(Duration::from_millis(100), &mut waiter).await.is_err(),
+        "granted although the mutex is held"
+    );
     run(&mut raw, "DELETE FROM dlock_queue WHERE host = 'elsewhere'").await;
-    // Nobody rings: the waiter asks again by itself.
-    drop(timeout(SOON * 2, waiter).await.expect("the mutex is gone").unwrap());
+    // The older dlock does not ring, so the waiter has to attempt by itself.
+    drop(timeout(SOON * 2, waiter).await.expect("not granted after the mutex was deleted").unwrap());
 }
 
 #[tokio::test]
-async fn a_claim_of_an_older_dlock_is_shown_by_its_process() {
+async fn a_claim_of_an_older_dlock_is_reported_with_its_process() {
     for file in ["before permits", "with permits"] {
         let place = Place::new();
-        let mut raw = if file == "with permits" { with_permits(&place).await } else { older(&place).await };
+        let mut raw = if file == "with permits" {
+            create_with_permits(&place).await
+        } else {
+            create_without_permits(&place).await
+        };
         let client = place.client().await;
-        assert!(client.mutex("x").try_lock().await.unwrap().is_none(), "{file}: it is held");
+        assert!(
+            client.mutex("x").try_lock().await.unwrap().is_none(),
+            "{file}: granted while the lock is held"
+        );
         let state = client.inspect("x").await.unwrap().expect("held");
         assert_eq!(state.holders[0].who.as_deref(), Some("pid 1 on elsewhere"), "{file}");
         run(&mut raw, "DELETE FROM dlock_queue").await;
-        // Such a dlock still writes into the file.
+        // The older dlock can still write into the file.
         let ticket = client.mutex("y").lock().await.unwrap().detach(SOON * 60).await.unwrap();
         join(&mut raw).await;
-        assert!(client.mutex("x").try_lock().await.unwrap().is_none(), "{file}: it is held");
+        assert!(
+            client.mutex("x").try_lock().await.unwrap().is_none(),
+            "{file}: granted while the lock is held"
+        );
         client.release(&ticket).await.unwrap();
     }
 }
 
-/// Such a dlock removes the claims of a client whose FIFO has no reader.
+/// An older dlock also removes the claims of a client whose FIFO has no reader.
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn an_older_dlock_does_not_find_a_detached_hold_dead() {
+async fn an_older_dlock_does_not_consider_the_client_of_a_detached_hold_dead() {
     let place = Place::new();
-    let mut raw = with_permits(&place).await;
+    let mut raw = create_with_permits(&place).await;
     run(&mut raw, "DELETE FROM dlock_queue").await;
     let client = place.client().await;
     let owner = "SELECT lower(hex(client)), expires FROM dlock_queue WHERE name = 'x'";
@@ -107,10 +124,13 @@ async fn an_older_dlock_does_not_find_a_detached_hold_dead() {
     assert!(place.bells().iter().any(|bell| bell.ends_with(&before)), "the holder has no doorbell");
     let ticket = guard.detach(SOON * 60).await.unwrap();
     let (after, expires): (String, i64) = sqlx::query_as(owner).fetch_one(&mut raw).await.unwrap();
-    assert!(!place.bells().iter().any(|bell| bell.ends_with(&after)), "it has the doorbell {after}");
+    assert!(
+        !place.bells().iter().any(|bell| bell.ends_with(&after)),
+        "the detached hold has the doorbell {after}"
+    );
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime).tv_sec;
-    assert!(expires / 1_000_000_000 - now > 500, "an older dlock sees its end");
-    // So it waits, and is rung when the hold is released. Then its claim is first.
+    assert!(expires / 1_000_000_000 - now > 500, "an older dlock reads an earlier expiry");
+    // So the older dlock waits, and is rung when the hold is released. Its claim is then the first.
     join(&mut raw).await;
     client.release(&ticket).await.unwrap();
     let state = client.inspect("x").await.unwrap().expect("held");
@@ -119,10 +139,13 @@ async fn an_older_dlock_does_not_find_a_detached_hold_dead() {
 }
 
 #[tokio::test]
-async fn two_clients_upgrade_a_file_at_the_same_moment() {
+async fn several_clients_upgrade_a_file_at_once() {
     let place = Place::new();
-    drop(older(&place).await);
+    drop(create_without_permits(&place).await);
     let clients = tokio::join!(place.client(), place.client(), place.client());
     assert_eq!(clients.0.inspect("x").await.unwrap().expect("held").holders.len(), 1);
-    assert!(clients.2.semaphore("x", 4).try_acquire().await.unwrap().is_none(), "held as a mutex");
+    assert!(
+        clients.2.semaphore("x", 4).try_acquire().await.unwrap().is_none(),
+        "granted while the lock is held as a mutex"
+    );
 }

@@ -1,4 +1,4 @@
-//! The clock, the fence and the connection, on which every transaction relies.
+//! Tests of the clock, the fence and the connection, on which all transactions rely.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use super::{Place, SOON, connect, refusal, request, run};
 #[cfg(target_os = "linux")]
 use crate::doorbells::Holder;
 
-/// Makes the file say that its claims are of an earlier boot of the host.
-async fn of_another_boot(place: &Place) {
+/// Records another boot of the host in the file, so that its claims are of an earlier boot.
+async fn set_another_boot(place: &Place) {
     run(&mut place.raw().await, "UPDATE dlock_store SET boot = 'an earlier one'").await;
 }
 
@@ -22,37 +22,40 @@ async fn of_another_boot(place: &Place) {
 async fn another_boot_frees_every_lock() {
     let place = Place::new();
     Holder::of(&place).kill();
-    of_another_boot(&place).await;
+    set_another_boot(&place).await;
     let after = place.client().await;
-    assert!(after.mutex("x").try_lock().await.unwrap().is_some(), "held, and no holder survives a boot");
+    assert!(
+        after.mutex("x").try_lock().await.unwrap().is_some(),
+        "the lock is held although no holder survives a boot"
+    );
 }
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn another_boot_is_refused_while_anybody_lives() {
+async fn another_boot_is_refused_while_a_client_lives() {
     let place = Place::new();
     let client = place.client().await;
     let guard = client.mutex("x").lock().await.unwrap();
-    of_another_boot(&place).await;
-    let shown = refusal(&place.path()).await;
-    assert!(shown.contains("told another boot of this host"), "{shown}");
-    // The store is refused without the doorbells too. By the host's clock the claim may be of this boot, so its holder may
-    // still run.
+    set_another_boot(&place).await;
+    let text = refusal(&place.path()).await;
+    assert!(text.contains("see another boot of this host"), "{text}");
+    // The store is also refused without the doorbells. According to the host's clock the claim may
+    // be of this boot, so its holder may still run.
     std::fs::remove_dir_all(format!("{}-bells", place.path().display())).unwrap();
-    let shown = refusal(&place.path()).await;
-    assert!(shown.contains("it cannot be seen whether who made them still runs"), "{shown}");
+    let text = refusal(&place.path()).await;
+    assert!(text.contains("cannot detect whether their processes still run"), "{text}");
     run(&mut place.raw().await, "UPDATE dlock_queue SET since = since * 1000, expires = expires * 1000")
         .await;
     assert!(
         place.client().await.mutex("x").try_lock().await.unwrap().is_some(),
-        "refused, and a claim that came later than now must be of an earlier boot"
+        "refused, although a claim from later than now must be of an earlier boot"
     );
     drop(guard);
 }
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn claims_end_on_a_clock_that_nobody_can_set() {
+async fn claims_end_on_a_clock_that_cannot_be_set() {
     use rustix::time::{ClockId, clock_gettime};
     let place = Place::new();
     let client = place.client().await;
@@ -61,12 +64,12 @@ async fn claims_end_on_a_clock_that_nobody_can_set() {
     let sql = "SELECT expires FROM dlock_queue";
     let expires: i64 = sqlx::query_scalar(sql).fetch_one(&mut place.raw().await).await.unwrap();
     let left = expires / 1_000_000_000 - before;
-    assert!((30..40).contains(&left), "{left} s from now on the clock since boot");
+    assert!((30..40).contains(&left), "the claim ends in {left} s on the clock since boot");
     guard.release().await.unwrap();
 }
 
 #[tokio::test]
-async fn tokens_go_on_from_the_fence_when_the_wall_clock_was_set_back() {
+async fn tokens_grow_from_the_fence_after_the_wall_clock_was_set_back() {
     let place = Place::new();
     let client = place.client().await;
     let far = 9_000_000_000_000_000_000_i64;
@@ -94,9 +97,9 @@ async fn a_call_that_is_dropped_at_any_point_leaves_the_connection_usable() {
                 tokio::task::yield_now().await;
             }
         }
-        timeout(SOON, claim.release()).await.expect("must not hang").unwrap();
+        timeout(SOON, claim.release()).await.expect("the call hangs").unwrap();
         let mut next = backend.claim(request(Wait::Never));
-        let attempt = timeout(SOON, next.attempt()).await.expect("must not hang").unwrap();
+        let attempt = timeout(SOON, next.attempt()).await.expect("the call hangs").unwrap();
         assert!(matches!(attempt, Attempt::Granted(_)), "after {polls} polls: {attempt:?}");
         next.release().await.unwrap();
     }
@@ -113,9 +116,9 @@ async fn a_file_that_stays_locked_is_an_error_for_a_try_and_not_for_a_wait() {
     let (attempt, waits) = tokio::join!(claim.attempt(), waiter.attempt());
     let error = attempt.expect_err("another connection keeps the file locked");
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
-    assert!(matches!(waits.unwrap(), Attempt::Busy { .. }), "a wait does not end because the file is busy");
-    // The claim is not in the file. The client knows that, and does not wait for the file.
-    timeout(SOON / 4, claim.release()).await.expect("at once").unwrap();
+    assert!(matches!(waits.unwrap(), Attempt::Busy { .. }), "a wait must not end because the file is busy");
+    // The claim is not in the file. The client has recorded that, and does not wait for the file.
+    timeout(SOON / 4, claim.release()).await.expect("the release waits for the file").unwrap();
     run(&mut raw, "COMMIT").await;
     assert!(matches!(claim.attempt().await.unwrap(), Attempt::Granted(_)));
     claim.release().await.unwrap();
@@ -124,7 +127,7 @@ async fn a_file_that_stays_locked_is_an_error_for_a_try_and_not_for_a_wait() {
 }
 
 #[tokio::test]
-async fn what_is_in_the_file_leaves_it_also_if_the_last_attempt_found_the_file_busy() {
+async fn a_release_removes_the_claim_although_the_last_attempt_found_the_file_busy() {
     let place = Place::new();
     let backend = place.backend().await;
     let (held, waiting) = (request(Wait::Forever), request(Wait::Forever));
@@ -134,14 +137,14 @@ async fn what_is_in_the_file_leaves_it_also_if_the_last_attempt_found_the_file_b
     assert!(matches!(holder.attempt().await.unwrap(), Attempt::Granted(_)));
     let mut waiter = backend.claim(waiting);
     assert!(matches!(waiter.attempt().await.unwrap(), Attempt::Busy { .. }));
-    // A read claim with the id of the hold: the hold is to be downgraded.
+    // A read claim with the id of the hold, which requests a downgrade.
     let mut reader = backend.claim(reading);
     let mut raw = place.raw().await;
     run(&mut raw, "BEGIN IMMEDIATE").await;
     for claim in [&mut waiter, &mut reader] {
         assert!(
             matches!(claim.attempt().await.unwrap(), Attempt::Busy { .. }),
-            "another connection keeps it"
+            "another connection keeps the file locked"
         );
     }
     run(&mut raw, "COMMIT").await;
@@ -167,8 +170,8 @@ async fn a_wait_ends_with_an_error_when_the_file_can_no_longer_be_used() {
     assert!(matches!(error, Error::Refused { .. }), "{error:?}");
 }
 
-/// How long one step of the user's own work blocks the runtime.
-const RUDE: Duration = Duration::from_millis(800);
+/// Time for which one step of the user's own work blocks the runtime.
+const BLOCKED_TIME: Duration = Duration::from_millis(800);
 
 #[test]
 fn a_busy_runtime_does_not_keep_the_file_locked() {
@@ -179,9 +182,9 @@ fn a_busy_runtime_does_not_keep_the_file_locked() {
             let mutex = connect(&url).await.unwrap().mutex("busy");
             for _ in 0..2 {
                 let mut round = Box::pin(async { mutex.lock().await.unwrap().release().await.unwrap() });
-                // Between any two steps of dlock the user's own work blocks the thread.
+                // The user's own work blocks the thread between any two steps of dlock.
                 while timeout(Duration::ZERO, &mut round).await.is_err() {
-                    hog();
+                    block_thread();
                     tokio::task::yield_now().await;
                 }
             }
@@ -191,21 +194,21 @@ fn a_busy_runtime_does_not_keep_the_file_locked() {
         let mutex = place.client().await.mutex("other");
         let mut longest = Duration::ZERO;
         while !busy.is_finished() {
-            let begun = Instant::now();
+            let started_at = Instant::now();
             mutex.lock().await.unwrap().release().await.unwrap();
-            longest = longest.max(begun.elapsed());
+            longest = longest.max(started_at.elapsed());
         }
         longest
     });
     busy.join().unwrap();
-    assert!(longest < RUDE, "a lock and a release took {longest:?}");
+    assert!(longest < BLOCKED_TIME, "a lock and a release took {longest:?}");
 }
 
 fn block_on<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
 
-#[expect(clippy::disallowed_methods, reason = "to be as rude as a user may be")]
-fn hog() {
-    std::thread::sleep(RUDE);
+#[expect(clippy::disallowed_methods, reason = "blocks the runtime as a user may do")]
+fn block_thread() {
+    std::thread::sleep(BLOCKED_TIME);
 }

@@ -3,14 +3,12 @@
 
 use std::time::Duration;
 
-use dlock_conformance::{
-    or_ignore,
-    stores::{
-        Running,
-        zookeeper::{Flavour, start},
-    },
-};
+use dlock_conformance::or_ignore;
 use dlock_core::{ClaimId, LockOptions, Locks, Result, driver::Store};
+use dlock_testbed::servers::{
+    Running,
+    zookeeper::{Flavour, start},
+};
 use dlock_zk::DRIVER;
 use zookeeper_client::{Acls, Client, CreateMode};
 

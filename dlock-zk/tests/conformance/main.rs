@@ -10,11 +10,8 @@ mod servers;
 use std::{alloc::System, process::ExitCode};
 
 use cap::Cap;
-use dlock_conformance::{
-    Row, Suite, run_suites,
-    stores::zookeeper::Flavour::{Ensemble, Standalone, Tls},
-    wrap::Habit::Flaky,
-};
+use dlock_conformance::{Row, Suite, run_suites, wrap::Habit::Flaky};
+use dlock_testbed::servers::zookeeper::Flavour::{Ensemble, Standalone, Tls};
 
 /// Counts allocated bytes for the case that searches for leaks.
 #[global_allocator]

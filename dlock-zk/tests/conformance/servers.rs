@@ -3,14 +3,12 @@
 use std::{io, net::SocketAddr, time::Duration};
 
 use async_trait::async_trait;
-use dlock_conformance::{
-    Data, Fixture, Kill, Network, Restart, Unreachable, killable,
-    stores::{
-        Running,
-        zookeeper::{Flavour, NAME, start, tls_params},
-    },
-};
+use dlock_conformance::{Data, Fixture, Kill, Network, Restart, Unreachable, killable};
 use dlock_core::{Result, driver::Store};
+use dlock_testbed::servers::{
+    Running,
+    zookeeper::{Flavour, NAME, start, tls_params},
+};
 
 use crate::{HEAP, common::connect};
 

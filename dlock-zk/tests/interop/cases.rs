@@ -8,16 +8,16 @@ use std::{
     time::Duration,
 };
 
-use dlock_conformance::{
-    Data,
+use dlock_conformance::Data;
+use dlock_core::{Error, Guard, Kind, LockOptions, Locks, Token};
+use dlock_testbed::{
     peer::{
         Border, Contender, Fleet, PeerKind,
         PeerKind::{Mutex, Read, Write},
         Side as _, Taken,
     },
-    stores::zookeeper::word,
+    servers::zookeeper::word,
 };
-use dlock_core::{Error, Guard, Kind, LockOptions, Locks, Token};
 use futures_util::future::{join, join_all};
 use tokio::time::sleep;
 

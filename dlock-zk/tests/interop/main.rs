@@ -10,8 +10,10 @@ mod common;
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use dlock_conformance::{
-    Unreachable, border_trials,
+use dlock_conformance::Unreachable;
+use dlock_core::{LockOptions, Locks, Registry};
+use dlock_testbed::{
+    border_trials,
     peer::{
         Border, PeerKind, Program, Side,
         cases::{
@@ -20,12 +22,11 @@ use dlock_conformance::{
             what_it_held_when_it_was_killed_is_free_after_its_ttl,
         },
     },
-    stores::{
+    servers::{
         Running,
         zookeeper::{Flavour, start},
     },
 };
-use dlock_core::{LockOptions, Locks, Registry};
 use libtest_mimic::{Arguments, Trial};
 use tokio::runtime::Runtime;
 

@@ -1,7 +1,7 @@
-//! One member's part in a claim: what the member is asked, and until when it holds. Over the usual length, so that all code
-//! that changes a member's state is in one file.
+//! The part of one member in a claim, with the requests to the member and the time for which it
+//! holds. All code that changes a member's state is in this file.
 //!
-//! `claim.rs` explains the words *vote*, *joined* and *disowned*.
+//! `claim.rs` explains the terms *vote*, *joined* and *disowned*.
 
 use std::{
     future::{pending, poll_fn},
@@ -24,110 +24,121 @@ use crate::{
     model::{ClaimId, Error, Result},
 };
 
-/// How many bytes of the id are common to all claims that one claim on the majority makes on its members. The other three
-/// bytes differ from claim to claim: the member's index and the claim's number go into them.
-const COMMON: usize = 13;
+/// Number of id bytes that all claims of one RedLock claim on its members have in common. The other
+/// three bytes differ, because they contain the member's index and the claim's number.
+const COMMON_BYTES: usize = 13;
 
-/// How many characters these bytes take in the id's text.
-const COMMON_TEXT: usize = 30;
+/// Number of characters of these bytes in the id's text.
+const COMMON_CHARS: usize = 30;
 
-/// One member's claim, and what is known of it.
+/// The claim of one member, and the state of its hold.
 ///
-/// **Every claim has an id of its own.** A claim that was released, or that the member has forgotten, is never attempted
-/// again: a late release of it could otherwise remove what a later attempt was granted. The next attempt is a new claim with
-/// a new id, which no late request can meet. Members have different ids too, because two of them may be one server under two
-/// names: with one id, that server would grant twice and count as two.
+/// **Every claim has a different id.** A claim that was released, or that the member has forgotten,
+/// is never attempted again. Otherwise a late release of it could remove the grant of a later
+/// attempt. The next attempt is a new claim with a new id, to which no late request applies. The
+/// ids of the members differ too, because two of them may be one server under two names. With one
+/// id, that server would grant twice and count as two.
 pub(super) struct Member {
     backend: Arc<dyn Backend>,
     request: Request,
-    /// Which of the members it is, and how many claims have been made on it before: both are in the claim's id.
+    /// Index of the member. Part of the claim's id.
     index: u8,
+    /// Number of earlier claims on this member. Part of the claim's id.
     claims: u16,
     state: State,
-    /// Until when the member holds, by its last good answer, counted from before the request. `None` from the moment that a
-    /// release is asked for, even if the member still holds.
+    /// End of the member's hold according to its last successful reply, counted from before the
+    /// request. `None` as soon as a release is requested, even if the member still holds.
     held_until: Option<Moment>,
-    /// Whether the hold rests on it.
+    /// Whether the hold is based on this member.
     has_vote: bool,
-    /// When the answer came that granted, or that first renewed after its vote had expired. The member has held without a gap
-    /// from then until `renewal_sent`.
+    /// Arrival time of the reply that granted, or that first renewed after the member's vote had
+    /// expired. The member has held without a gap from then until `renewal_sent`.
     granted_at: Option<Instant>,
-    /// When the last renewal that it confirmed was sent.
+    /// Send time of the last renewal that the member has confirmed.
     renewal_sent: Option<Instant>,
-    /// Whether it was renewed in the current round.
+    /// Whether the member has renewed in the current round.
     renewed_in_round: bool,
-    /// Set when the member disowns the hold while it has a vote: the end of the time that it had granted. Kept until the
-    /// claim reads it, with [`take_disowned`](Self::take_disowned) or [`take_expired_vote`](Self::take_expired_vote).
+    /// End of the granted time of a member that has disowned the hold while it had a vote. Kept
+    /// until the claim reads it, with [`take_disowned`](Self::take_disowned) or
+    /// [`take_expired_vote`](Self::take_expired_vote).
     disowned_until: Option<Moment>,
-    /// Whether the member has confirmed a detachment, and no renewal or release was requested since.
+    /// Whether the member has confirmed a detachment, and no renewal or release was requested
+    /// since.
     is_detached: bool,
-    /// Until when the member may keep the claim because of a detachment, if it has not been renewed since.
+    /// End of the time for which the member may keep the claim because of a detachment, if the
+    /// claim has not been renewed since.
     detached_until: Option<Moment>,
-    /// Earlier claims on this member that are being released in the background. The tracker is closed, so that waiting for
-    /// it can end.
-    leaving: TaskTracker,
-    /// Everything that the RedLock does in the background, for [`Backend::close`].
+    /// Background releases of earlier claims on this member. The tracker is closed, so that a wait
+    /// for it can end.
+    releases: TaskTracker,
+    /// All background tasks of the RedLock, for [`Backend::close`].
     tasks: TaskTracker,
 }
 
 enum State {
-    /// A claim, with no call under way.
+    /// A claim without a call in flight.
     Idle(Box<dyn Claim>),
-    Asked {
-        question: Question,
-        answer: Asking,
-        /// Its round is over, and the call goes on in the background.
-        late: bool,
+    InFlight {
+        operation: Operation,
+        call: CallInFlight,
+        /// Whether the round of the call has ended. The call then continues in the background.
+        is_late: bool,
     },
-    /// A claim that is never attempted again: the member has forgotten it, or has not confirmed its release.
+    /// A claim that is never attempted again, because the member has forgotten it or has not
+    /// confirmed its release.
     Ended(Box<dyn Claim>),
-    /// No claim. A release waits here until all earlier claims are released. This future may be dropped at any time.
+    /// No claim. A release waits until all earlier claims are released. This future may be dropped
+    /// at any time.
     Draining(Pin<Box<dyn Future<Output = ()> + Send>>),
-    /// No claim, but perhaps earlier ones that are being released in the background.
+    /// No claim. Earlier claims may still be being released in the background.
     None,
 }
 
-/// A call to the driver under way: it gives the claim back with the answer, or none if the runtime ended.
-type Asking = Pin<Box<dyn Future<Output = (Option<Box<dyn Claim>>, Answer)> + Send>>;
+/// A call to the driver in flight. Returns the claim with the reply, or no claim if the runtime has
+/// ended.
+type CallInFlight = Pin<Box<dyn Future<Output = (Option<Box<dyn Claim>>, Reply)> + Send>>;
 
-/// What is asked.
+/// A request to a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Question {
+pub(super) enum Operation {
     Attempt,
     Renew,
-    /// To keep the claim for so long without its client.
+    /// Keep the claim for this time without its client, under this id.
     Detach(Duration, ClaimId),
-    /// To take over the claim that was detached as this id.
+    /// Take over the claim that was detached as this id.
     Resume(ClaimId),
     Release,
 }
 
-/// What a member says.
+/// The reply of a member.
 #[derive(Debug)]
-pub(super) enum Answer {
-    /// The member holds until `until`. It began to hold at `at`, when the answer came, at the latest.
+pub(super) enum Reply {
+    /// The member holds until `until`. It has held since `at` at the latest, when the reply
+    /// arrived.
     Granted { at: Instant, until: Moment },
-    /// The member had held without a gap when the renewal was sent, at `sent`, and holds until `until`.
+    /// The member holds until `until`, and had held without a gap until the renewal was sent, at
+    /// `sent`.
     Renewed { sent: Moment, until: Moment },
-    /// The member keeps the claim without us. We count on no more time for that: the next renewal may shorten it again, even
-    /// if its answer gets lost. The member had held without a gap when it was asked, at `sent`.
+    /// The member keeps the claim without its client. This extends no deadline, because the next
+    /// renewal may shorten the time again, even if its reply is lost. The member had held without a
+    /// gap until the request was sent, at `sent`.
     Detached { sent: Moment },
-    /// The member has taken a detached claim over, at `sent`, and holds until `until`. Without us it would have kept the claim
-    /// for `remaining`.
+    /// The member has handed over a detached claim in reply to the request sent at `sent`, and
+    /// holds until `until`. It would have kept the detached claim for `remaining`.
     Resumed { sent: Moment, until: Moment, remaining: Option<Duration> },
-    /// Somebody else is ahead of us on this member. Ask again after this long.
+    /// Another claim is ahead on this member. The time is the pause before the next attempt.
     Busy(Duration),
-    /// The member does not know the claim any more.
+    /// The member has forgotten the claim.
     Lost,
     /// The member has released the claim.
     Released(Release),
-    /// It is not known whether the member did what it was asked for.
+    /// The outcome of the request is unknown.
     Unknown(Error),
 }
 
 impl Member {
     pub(super) fn new(index: usize, backend: Arc<dyn Backend>, request: Request, tasks: TaskTracker) -> Self {
-        let leaving = closed();
+        let releases = closed_tracker();
         let index = index.to_le_bytes()[0];
         Self {
             backend,
@@ -143,27 +154,29 @@ impl Member {
             disowned_until: None,
             is_detached: false,
             detached_until: None,
-            leaving,
+            releases,
             tasks,
         }
     }
 
-    /// Which store it is.
+    /// Returns the identity of the member's store.
     pub(super) fn identity(&self) -> &str {
         &self.backend.info().identity
     }
 
-    /// Whether it holds, by its last answer. The time that it granted may be over by now.
+    /// Returns whether the member holds, according to its last reply. The granted time may have
+    /// expired since.
     pub(super) fn holds(&self) -> bool {
         self.held_until.is_some()
     }
 
-    /// Until when it holds, if it has a vote or has joined. A joined member may stand in for a silent one.
-    pub(super) fn lasts_until(&self) -> Option<Moment> {
+    /// Returns the end of the member's hold if the member has a vote or has joined. A joined member
+    /// may replace a silent one.
+    pub(super) fn countable_until(&self) -> Option<Moment> {
         self.held_until.filter(|_| self.has_vote || self.joined_at().is_some())
     }
 
-    /// Until when it holds, if the hold rests on it.
+    /// Returns the end of the member's hold if the member has a vote.
     pub(super) fn vote_until(&self) -> Option<Moment> {
         self.held_until.filter(|_| self.has_vote)
     }
@@ -173,34 +186,37 @@ impl Member {
         self.has_vote = self.holds();
     }
 
-    /// When the last renewal that it confirmed was sent, if the hold rests on it. Whatever the member says later, it held
-    /// until that time.
+    /// Returns the send time of the last renewal that the member has confirmed, if it has a vote.
+    /// The member held until that time, even if a later reply denies the hold.
     pub(super) fn vote_renewed_at(&self) -> Option<Instant> {
         self.renewal_sent.filter(|_| self.has_vote)
     }
 
-    /// Since when it holds, if it has joined, that is, has granted and confirmed a renewal after that.
+    /// Returns the start of the member's hold if the member has joined. It has then granted, and
+    /// has confirmed a renewal after that.
     pub(super) fn joined_at(&self) -> Option<Instant> {
         self.granted_at.filter(|_| self.renewal_sent.is_some())
     }
 
-    /// Whether it is a newcomer that has confirmed nothing since its grant.
+    /// Returns whether the member is a newcomer that has confirmed no request since its grant.
     pub(super) fn is_newly_granted(&self) -> bool {
         self.holds() && !self.has_vote && self.renewal_sent.is_none()
     }
 
-    /// Whether the hold rests on it, and it has confirmed the detachment of its part.
+    /// Returns whether the hold is based on this member, and the member has confirmed the
+    /// detachment of its part.
     pub(super) fn keeps_detached(&self) -> bool {
         self.vote_until().is_some() && self.is_detached
     }
 
-    /// Whether it was renewed in the current round.
+    /// Returns whether the member has renewed in the current round.
     pub(super) fn is_renewed_in_round(&self) -> bool {
         self.renewed_in_round
     }
 
-    /// Whether the member has disowned the hold since the last call. `false` if the time that it had granted may have been
-    /// over by its own clock: then it was right to forget the claim, and counts as a silent member whose time is over.
+    /// Returns whether the member has disowned the hold since the last call. `false` if the granted
+    /// time may have expired by the member's clock. The member was then right to forget the claim,
+    /// and counts as a silent member whose time has expired.
     pub(super) fn take_disowned(&mut self, drift: Duration) -> bool {
         match self.disowned_until {
             Some(until) if until.remaining() > drift => {
@@ -211,130 +227,134 @@ impl Member {
         }
     }
 
-    /// Takes its vote away if the time that it granted is over. Returns when that time was over.
+    /// Removes the member's vote if the granted time has expired. Returns the time of the expiry.
     pub(super) fn take_expired_vote(&mut self, drift: Duration) -> Option<Instant> {
-        let over = self.vote_until().filter(|until| until.remaining() <= drift);
-        if over.is_some() {
-            // Its promise is over. If it grants again, that is a new hold, which must join like any newcomer.
+        let expired = self.vote_until().filter(|until| until.remaining() <= drift);
+        if expired.is_some() {
+            // A later grant is a new hold, which must join like any newcomer.
             self.clear_hold();
         }
-        over.or(self.disowned_until.take()).map(Moment::instant)
+        expired.or(self.disowned_until.take()).map(Moment::instant)
     }
 
-    /// Whether the time that it granted is over.
-    pub(super) fn is_over(&self) -> bool {
+    /// Returns whether the granted time has expired.
+    pub(super) fn has_expired(&self) -> bool {
         self.held_until.is_some_and(|until| until.remaining().is_zero())
     }
 
-    /// What to ask the member next: a grant, or a renewal if it holds.
+    /// Returns the next request to the member, which is a renewal if it holds, and otherwise an
+    /// attempt.
     ///
-    /// A member that holds is asked to renew, never for another grant. It may have lost the claim meanwhile. An attempt
-    /// would then get a new grant, and without tokens the answer would not show that there was a gap.
-    pub(super) fn next_question(&self) -> Question {
-        if self.holds() { Question::Renew } else { Question::Attempt }
+    /// A member that holds never gets another attempt, because it may have lost the claim since its
+    /// last reply. An attempt would then get a new grant, and without tokens the reply would not
+    /// show the gap.
+    pub(super) fn next_operation(&self) -> Operation {
+        if self.holds() { Operation::Renew } else { Operation::Attempt }
     }
 
-    /// Asks the member. While an earlier question is unanswered, this sends no attempt and no renewal; a release is sent
-    /// after that answer.
-    pub(super) fn ask(&mut self, question: Question) {
-        match question {
-            Question::Release => self.ask_to_leave(),
-            Question::Attempt | Question::Renew | Question::Detach(..) | Question::Resume(_) => {
-                self.ask_to_hold(question)
+    /// Sends a request to the member. While an earlier request is in flight that is not a
+    /// release, only a release has an effect. It is sent after the reply to the earlier request.
+    pub(super) fn send(&mut self, operation: Operation) {
+        match operation {
+            Operation::Release => self.send_release(),
+            Operation::Attempt | Operation::Renew | Operation::Detach(..) | Operation::Resume(_) => {
+                self.send_operation(operation)
             }
         }
     }
 
-    fn ask_to_hold(&mut self, question: Question) {
-        if matches!(self.state, State::Ended(_) | State::Asked { question: Question::Release, .. }) {
-            self.leave_in_background();
+    fn send_operation(&mut self, operation: Operation) {
+        if matches!(self.state, State::Ended(_) | State::InFlight { operation: Operation::Release, .. }) {
+            self.release_in_background();
         }
         self.state = match std::mem::replace(&mut self.state, State::None) {
-            State::None | State::Draining(_) if question == Question::Attempt => {
+            State::None | State::Draining(_) if operation == Operation::Attempt => {
                 let request = self.fresh_request();
                 let claim = self.backend.claim(request);
-                State::Asked { question, answer: asking(claim, question), late: false }
+                State::InFlight { operation, call: start_call(claim, operation), is_late: false }
             }
             State::Idle(claim) => {
-                if let Question::Detach(lasting, _) = question {
+                if let Operation::Detach(lasting, _) = operation {
                     let until = Moment::now().after(lasting);
                     self.detached_until = Some(until);
-                    // Whatever becomes of the answer, the member may keep the claim for no longer than this.
+                    // Even if the reply is lost, the member may keep the claim for no longer than
+                    // this.
                     self.held_until = self.held_until.map(|held| held.min(until));
                 }
-                State::Asked { question, answer: asking(claim, question), late: false }
+                State::InFlight { operation, call: start_call(claim, operation), is_late: false }
             }
             other => other,
         };
     }
 
-    fn ask_to_leave(&mut self) {
+    fn send_release(&mut self) {
         self.clear_hold();
-        let question = Question::Release;
-        let released = match std::mem::replace(&mut self.state, State::None) {
-            State::Asked { question: Question::Release, answer, late } => {
-                self.state = State::Asked { question, answer, late };
+        let operation = Operation::Release;
+        let release = match std::mem::replace(&mut self.state, State::None) {
+            State::InFlight { operation: Operation::Release, call, is_late } => {
+                self.state = State::InFlight { operation, call, is_late };
                 return;
             }
-            State::Idle(claim) | State::Ended(claim) => asking(claim, question),
-            State::Asked { answer, .. } => Box::pin(async move {
-                match answer.await {
-                    (Some(claim), _) => asking(claim, question).await,
-                    gone => gone,
+            State::Idle(claim) | State::Ended(claim) => start_call(claim, operation),
+            State::InFlight { call, .. } => Box::pin(async move {
+                match call.await {
+                    (Some(claim), _) => start_call(claim, operation).await,
+                    no_claim => no_claim,
                 }
             }),
             State::None | State::Draining(_) => {
-                if !self.leaving.is_empty() {
-                    let others = self.leaving.clone();
+                if !self.releases.is_empty() {
+                    let others = self.releases.clone();
                     self.state = State::Draining(Box::pin(async move { others.wait().await }));
                 }
                 return;
             }
         };
-        // Answers `Released` only when the earlier claims are gone too, so that nothing of this RedLock claim is left on
-        // the member.
-        let others = self.leaving.clone();
-        let answer = Box::pin(async move {
-            let (claim, answer) = released.await;
-            if matches!(answer, Answer::Released(_)) {
+        // Returns `Released` only after the earlier claims were released too, so that the member
+        // has no entry of this RedLock claim any more.
+        let others = self.releases.clone();
+        let call = Box::pin(async move {
+            let (claim, reply) = release.await;
+            if matches!(reply, Reply::Released(_)) {
                 others.wait().await;
             }
-            (claim, answer)
+            (claim, reply)
         });
-        self.state = State::Asked { question, answer, late: false };
+        self.state = State::InFlight { operation, call, is_late: false };
     }
 
-    /// Releases the claim in the background, however late the member answers. The next attempt makes a new claim.
-    pub(super) fn leave_in_background(&mut self) {
+    /// Releases the claim in the background, without a limit for the member's reply. The next
+    /// attempt creates a new claim.
+    pub(super) fn release_in_background(&mut self) {
         self.clear_hold();
         let state = std::mem::replace(&mut self.state, State::None);
         if matches!(state, State::Draining(_) | State::None) {
             return;
         }
-        // A release under way waits for all tasks in `leaving`. If it were in there itself, it would wait for its own end,
-        // so it goes into a new tracker.
-        let is_release = matches!(state, State::Asked { question: Question::Release, .. });
-        let others = is_release.then(|| std::mem::replace(&mut self.leaving, closed()));
+        // A release in flight waits for all tasks in `releases`. In the same tracker it would wait
+        // for its own end, so it gets a new tracker.
+        let is_release = matches!(state, State::InFlight { operation: Operation::Release, .. });
+        let others = is_release.then(|| std::mem::replace(&mut self.releases, closed_tracker()));
         let detached = self.detached_until.take().map(Moment::remaining).unwrap_or_default();
-        let (backend, kept) = (Arc::clone(&self.backend), self.request.ttl + detached);
-        let leave = async move {
+        let (backend, forgotten_after) = (Arc::clone(&self.backend), self.request.ttl + detached);
+        let release = async move {
             let claim = match state {
                 State::Draining(_) | State::None => return,
                 State::Idle(claim) | State::Ended(claim) => Some(claim),
-                State::Asked { answer, .. } => match answer.await {
-                    (_, Answer::Released(_)) => return,
+                State::InFlight { call, .. } => match call.await {
+                    (_, Reply::Released(_)) => return,
                     (claim, _) => claim,
                 },
             };
             if let Some(mut claim) = claim {
-                engine::release_until_forgotten(claim.as_mut(), backend.info(), kept, None, drop).await;
+                engine::release_until_forgotten(claim.as_mut(), backend.info(), forgotten_after, drop).await;
             }
-            // The release above failed before it waited for the earlier claims, so wait for them now.
+            // If the release in flight failed, it has not waited for the earlier claims.
             if let Some(others) = others {
                 others.wait().await;
             }
         };
-        drop(engine::run_to_end(&self.tasks, self.leaving.track_future(leave)));
+        drop(engine::run_to_end(&self.tasks, self.releases.track_future(release)));
     }
 
     fn clear_hold(&mut self) {
@@ -342,7 +362,7 @@ impl Member {
         (self.granted_at, self.renewal_sent, self.renewed_in_round) = (None, None, false);
     }
 
-    /// The request of its next claim, with an id that no claim has had, on this member or another.
+    /// Returns the request of the next claim, with an id that no claim on any member has had.
     fn fresh_request(&mut self) -> Request {
         let request = self.request.clone().id(self.id_of(self.request.id, self.claims));
         self.claims = self.claims.wrapping_add(1);
@@ -352,137 +372,147 @@ impl Member {
     fn id_of(&self, id: ClaimId, claim: u16) -> ClaimId {
         let mut id = *id.as_bytes();
         let [high, low] = claim.to_be_bytes();
-        for (byte, own) in id[COMMON..].iter_mut().zip([self.index, high, low]) {
+        for (byte, own) in id[COMMON_BYTES..].iter_mut().zip([self.index, high, low]) {
             *byte ^= own;
         }
         ClaimId::from_bytes(id)
     }
 
-    /// Whether a detached hold rests on this member, for another client that takes the hold over.
+    /// Returns the member's part of the locator. It says whether a detached hold is based on this
+    /// member, for the client that takes the hold over.
     pub(super) fn locator(&self) -> &'static str {
         if self.has_vote { "v" } else { "n" }
     }
 
-    /// Prepares a claim if the [`locator`](Self::locator) says that the detached hold rests on this member.
+    /// Prepares a claim if the [`locator`](Self::locator) says that the detached hold is based on
+    /// this member.
     pub(super) fn find(&mut self, locator: &str) {
         if locator == "v" {
             let request = self.fresh_request();
-            self.state = State::Idle(Box::new(Taker { claim: self.backend.claim(request), unsure: None }));
+            self.state = State::Idle(Box::new(ResumingClaim {
+                claim: self.backend.claim(request),
+                unconfirmed_ticket: None,
+            }));
         }
     }
 
-    /// Id under which this member keeps the hold that is detached as `ticket`. It is the id of the member's first claim for a
-    /// request with the ticket's id, so that a release by ticket finds it.
+    /// Returns the id under which this member keeps the hold that is detached as `ticket`. This is
+    /// the id of the member's first claim for a request with the ticket's id, so that a release by
+    /// ticket finds it.
     pub(super) fn ticket(&self, ticket: ClaimId) -> ClaimId {
         self.id_of(ticket, 0)
     }
 
-    /// Notes that the member may keep the hold for its ticket until then. Its release is repeated for as long.
-    pub(super) fn may_last_until(&mut self, until: Moment) {
+    /// Records that the member may keep the hold for its ticket until `until`. The release is
+    /// repeated until then.
+    pub(super) fn set_detached_until(&mut self, until: Moment) {
         self.detached_until = Some(until);
     }
 
-    /// Whether something of ours may be in the member's store.
-    pub(super) fn is_there(&self) -> bool {
-        !matches!(self.state, State::None) || !self.leaving.is_empty()
+    /// Returns whether the member's store may have an entry of this RedLock claim.
+    pub(super) fn may_have_entry(&self) -> bool {
+        !matches!(self.state, State::None) || !self.releases.is_empty()
     }
 
-    /// Whether an answer is still to come.
-    pub(super) fn is_asked(&self) -> bool {
-        matches!(self.state, State::Asked { .. } | State::Draining(_))
+    /// Returns whether a reply is outstanding.
+    pub(super) fn is_in_flight(&self) -> bool {
+        matches!(self.state, State::InFlight { .. } | State::Draining(_))
     }
 
-    /// Polls for the answer to the last question, and notes what it says about the hold. May be called again after
-    /// `Pending` or an answer.
-    pub(super) fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Answer> {
+    /// Polls for the reply to the last request, and updates the state of the hold. May be called
+    /// again after `Pending` or a reply.
+    pub(super) fn poll_reply(&mut self, context: &mut Context<'_>) -> Poll<Reply> {
         if let State::Draining(others) = &mut self.state {
             std::task::ready!(others.as_mut().poll(context));
             self.state = State::None;
-            return Poll::Ready(Answer::Released(Release::Done));
+            return Poll::Ready(Reply::Released(Release::Done));
         }
-        let State::Asked { answer, question, .. } = &mut self.state else { return Poll::Pending };
-        let Poll::Ready((claim, answer)) = answer.as_mut().poll(context) else { return Poll::Pending };
-        let leaves = *question == Question::Release || matches!(answer, Answer::Lost);
-        self.state = match (claim, &answer) {
-            (None, _) | (_, Answer::Released(_)) => State::None,
-            (Some(claim), _) if leaves => State::Ended(claim),
+        let State::InFlight { call, operation, .. } = &mut self.state else { return Poll::Pending };
+        let Poll::Ready((claim, reply)) = call.as_mut().poll(context) else { return Poll::Pending };
+        let is_end = *operation == Operation::Release || matches!(reply, Reply::Lost);
+        self.state = match (claim, &reply) {
+            (None, _) | (_, Reply::Released(_)) => State::None,
+            (Some(claim), _) if is_end => State::Ended(claim),
             (Some(claim), _) => State::Idle(claim),
         };
         let vote = self.vote_until();
-        match answer {
-            Answer::Granted { at, until } => {
+        match reply {
+            Reply::Granted { at, until } => {
                 self.held_until = Some(until);
                 self.granted_at.get_or_insert(at);
             }
-            Answer::Renewed { sent, until } | Answer::Resumed { sent, until, .. } => {
+            Reply::Renewed { sent, until } | Reply::Resumed { sent, until, .. } => {
                 (self.is_detached, self.detached_until) = (false, None);
                 (self.held_until, self.renewed_in_round) = (Some(until), true);
                 if self.granted_at.is_some() {
                     self.renewal_sent = Some(sent.instant());
                 } else {
-                    // The answer came after the time granted before, when its vote was gone: a newcomer like any other.
+                    // The reply arrived after the granted time, when the member had no vote any
+                    // more. The member is a newcomer.
                     self.granted_at = Some(Instant::now());
                 }
             }
-            Answer::Busy(_) | Answer::Lost | Answer::Released(_) => self.clear_hold(),
-            Answer::Detached { sent } => {
+            Reply::Busy(_) | Reply::Lost | Reply::Released(_) => self.clear_hold(),
+            Reply::Detached { sent } => {
                 self.is_detached = true;
                 self.renewal_sent = self.granted_at.and(Some(sent.instant()));
             }
-            Answer::Unknown(_) => {}
+            Reply::Unknown(_) => {}
         }
         if self.vote_until().is_none() {
             self.disowned_until = vote.or(self.disowned_until);
         }
-        Poll::Ready(answer)
+        Poll::Ready(reply)
     }
 
-    /// Lets a call that was not answered in time go on as a task: a call to a driver is never dropped in flight.
+    /// Continues a call without a reply in time as a task, because a call to a driver is never
+    /// dropped in flight.
     pub(super) fn finish_in_background(&mut self) {
-        if let State::Asked { answer, late: late @ false, .. } = &mut self.state {
-            let going_on = std::mem::replace(answer, Box::pin(pending()));
-            let task = engine::run_to_end(&self.tasks, going_on);
-            *answer =
-                Box::pin(async move { task.await.unwrap_or_else(|_| (None, Answer::Unknown(ended()))) });
-            *late = true;
+        if let State::InFlight { call, is_late: is_late @ false, .. } = &mut self.state {
+            let in_flight = std::mem::replace(call, Box::pin(pending()));
+            let task = engine::run_to_end(&self.tasks, in_flight);
+            let reply = async move { task.await.unwrap_or_else(|_| (None, Reply::Unknown(member_failed()))) };
+            *call = Box::pin(reply);
+            *is_late = true;
         }
     }
 
-    /// Reads an answer that came after its round, and begins a new round.
-    pub(super) fn take_late_answer(&mut self) {
-        if matches!(self.state, State::Asked { late: true, .. }) {
-            // If the answer is not there yet, the next `round` or `changed` polls for it with a real waker.
-            let _ = self.poll_answer(&mut Context::from_waker(Waker::noop()));
+    /// Reads a reply that arrived after its round, and begins a new round.
+    pub(super) fn take_late_reply(&mut self) {
+        if matches!(self.state, State::InFlight { is_late: true, .. }) {
+            // Without a reply so far, the next `round` or `changed` polls for it with a real waker.
+            let _ = self.poll_reply(&mut Context::from_waker(Waker::noop()));
         }
         self.renewed_in_round = false;
     }
 
-    /// Ends when another attempt may have a different result: when the member hints, or when a late answer says that it has
-    /// granted.
+    /// Returns when another attempt may have a new result, which is after a hint of the member or a
+    /// late reply that grants.
     pub(super) async fn changed(&mut self) {
         match &mut self.state {
             State::Idle(claim) => claim.changed().await,
-            State::Asked { question: Question::Attempt, .. } => {
-                let answer = poll_fn(|context| self.poll_answer(context)).await;
-                if !matches!(answer, Answer::Granted { .. }) {
+            State::InFlight { operation: Operation::Attempt, .. } => {
+                let reply = poll_fn(|context| self.poll_reply(context)).await;
+                if !matches!(reply, Reply::Granted { .. }) {
                     pending::<()>().await;
                 }
             }
-            State::Asked { .. } | State::Ended(_) | State::Draining(_) | State::None => pending().await,
+            State::InFlight { .. } | State::Ended(_) | State::Draining(_) | State::None => pending().await,
         }
     }
 }
 
-/// A claim that takes a detached hold over on one member. The majority does not wait for this member: so the outcome may be
-/// unknown when the claim is released, and the member may know the hold by its ticket still.
-struct Taker {
+/// A claim that takes over a detached hold on one member. The majority does not wait for this
+/// member. The outcome may therefore be unknown when the claim is released, and the member may
+/// still know the hold by its ticket.
+struct ResumingClaim {
     claim: Box<dyn Claim>,
     /// Ticket of a resumption whose outcome is unknown.
-    unsure: Option<ClaimId>,
+    unconfirmed_ticket: Option<ClaimId>,
 }
 
 #[async_trait]
-impl Claim for Taker {
+impl Claim for ResumingClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
         self.claim.attempt().await
     }
@@ -494,15 +524,15 @@ impl Claim for Taker {
     async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
         let detached = self.claim.detach(lasting, ticket).await;
         if detached.is_ok() {
-            self.unsure = None;
+            self.unconfirmed_ticket = None;
         }
         detached
     }
 
     async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
-        self.unsure = Some(ticket);
+        self.unconfirmed_ticket = Some(ticket);
         let resumed = self.claim.resume(ticket).await?;
-        self.unsure = None;
+        self.unconfirmed_ticket = None;
         Ok(resumed)
     }
 
@@ -511,7 +541,7 @@ impl Claim for Taker {
     }
 
     async fn release(&mut self) -> Result<Release> {
-        if let Some(ticket) = self.unsure {
+        if let Some(ticket) = self.unconfirmed_ticket {
             self.resume(ticket).await?;
         }
         self.claim.release().await
@@ -522,62 +552,64 @@ impl Claim for Taker {
     }
 }
 
-/// A tracker that can be waited for while it is in use.
-pub(super) fn closed() -> TaskTracker {
+/// Creates a tracker that can be waited for while it is in use.
+pub(super) fn closed_tracker() -> TaskTracker {
     let tasks = TaskTracker::new();
     tasks.close();
     tasks
 }
 
-/// Whether the ids that two members show belong to one claim on the majority. Such ids differ only in the bytes after the
-/// first [`COMMON`]. If text follows the id, as in ids of other programs, it must be the same.
+/// Returns whether the ids that two members report belong to one RedLock claim. Such ids differ
+/// only in the bytes after the first [`COMMON_BYTES`]. Text after the id, as in ids of other
+/// programs, must be equal.
 pub(super) fn is_same_claim(one: &str, other: &str) -> bool {
-    let parts = |id: &str| Some((id.get(..COMMON_TEXT)?.to_owned(), id.get(ID_TEXT..)?.to_owned()));
+    let parts = |id: &str| Some((id.get(..COMMON_CHARS)?.to_owned(), id.get(ID_CHARS..)?.to_owned()));
     one == other || parts(one).is_some_and(|one| Some(one) == parts(other))
 }
 
-/// The characters of a [`ClaimId`].
-const ID_TEXT: usize = 36;
+/// Number of characters of a [`ClaimId`].
+const ID_CHARS: usize = 36;
 
-fn asking(mut claim: Box<dyn Claim>, question: Question) -> Asking {
+fn start_call(mut claim: Box<dyn Claim>, operation: Operation) -> CallInFlight {
     Box::pin(async move {
         let sent = Moment::now();
-        // If a member's driver panics, the answer is unknown, and the member is asked again later.
-        let told = AssertUnwindSafe(ask(claim.as_mut(), question, sent)).catch_unwind().await;
-        let answer = told.unwrap_or_else(|_| Err(ended()));
-        (Some(claim), answer.unwrap_or_else(Answer::Unknown))
+        // After a panic of a member's driver the outcome is unknown, and a later round sends
+        // another request.
+        let reply = AssertUnwindSafe(execute(claim.as_mut(), operation, sent)).catch_unwind().await;
+        let reply = reply.unwrap_or_else(|_| Err(member_failed()));
+        (Some(claim), reply.unwrap_or_else(Reply::Unknown))
     })
 }
 
-async fn ask(claim: &mut dyn Claim, question: Question, sent: Moment) -> Result<Answer> {
-    match question {
-        Question::Attempt => claim.attempt().await.map(|attempt| match attempt {
+async fn execute(claim: &mut dyn Claim, operation: Operation, sent: Moment) -> Result<Reply> {
+    match operation {
+        Operation::Attempt => claim.attempt().await.map(|attempt| match attempt {
             Attempt::Granted(Grant { valid_for, .. }) => {
-                Answer::Granted { at: Instant::now(), until: sent.after(valid_for) }
+                Reply::Granted { at: Instant::now(), until: sent.after(valid_for) }
             }
-            Attempt::Busy { retry_in } => Answer::Busy(retry_in),
+            Attempt::Busy { retry_in } => Reply::Busy(retry_in),
         }),
-        Question::Renew => claim.renew().await.map(|renewal| match renewal {
-            Renewal::Renewed { valid_for } => Answer::Renewed { sent, until: sent.after(valid_for) },
-            Renewal::Lost => Answer::Lost,
+        Operation::Renew => claim.renew().await.map(|renewal| match renewal {
+            Renewal::Renewed { valid_for } => Reply::Renewed { sent, until: sent.after(valid_for) },
+            Renewal::Lost => Reply::Lost,
         }),
-        Question::Detach(lasting, ticket) => {
+        Operation::Detach(lasting, ticket) => {
             claim.detach(lasting, ticket).await.map(|renewal| match renewal {
-                Renewal::Renewed { .. } => Answer::Detached { sent },
-                Renewal::Lost => Answer::Lost,
+                Renewal::Renewed { .. } => Reply::Detached { sent },
+                Renewal::Lost => Reply::Lost,
             })
         }
-        Question::Resume(ticket) => claim.resume(ticket).await.map(|resumption| match resumption {
+        Operation::Resume(ticket) => claim.resume(ticket).await.map(|resumption| match resumption {
             Resumption::Resumed { grant: Grant { valid_for, .. }, remaining } => {
-                Answer::Resumed { sent, until: sent.after(valid_for), remaining }
+                Reply::Resumed { sent, until: sent.after(valid_for), remaining }
             }
-            Resumption::Gone => Answer::Lost,
+            Resumption::Gone => Reply::Lost,
         }),
-        Question::Release => claim.release().await.map(Answer::Released),
+        Operation::Release => claim.release().await.map(Reply::Released),
     }
 }
 
-fn ended() -> Error {
+fn member_failed() -> Error {
     Error::Unavailable { store: "redlock", source: "a member's driver panicked, or the runtime ended".into() }
 }
 
@@ -596,7 +628,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_of_members_have_different_ids_that_tell_the_claim_they_belong_to() {
+    fn claims_of_members_have_different_ids_that_identify_their_redlock_claim() {
         let id = ClaimId::random();
         let mut ids = Vec::new();
         for index in 0..5 {
@@ -610,7 +642,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_different_claims_are_told_apart() {
+    fn ids_of_different_claims_are_distinguished() {
         let (one, other) = (ClaimId::random().to_string(), ClaimId::random().to_string());
         assert!(!is_same_claim(&one, &other));
         assert!(

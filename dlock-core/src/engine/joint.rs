@@ -1,0 +1,99 @@
+//! Joint attempts: several claims of one client in one request. Each granted claim then has its own
+//! keeper, like any other claim.
+
+use std::{panic::AssertUnwindSafe, sync::Arc};
+
+use futures_util::FutureExt as _;
+use tokio::sync::oneshot;
+
+use super::{HoldRef, Keeper, Outcome, keeper::start, observe, observe::StartTime};
+use crate::{contract::AttemptAll, kit::Moment};
+
+/// Outcome of a joint attempt.
+pub(crate) enum JointOutcome {
+    /// Every claim holds its lock.
+    Granted(Vec<HoldRef>),
+    /// The claim with this index would have to wait. The store has no entry of any of the claims.
+    Busy(usize),
+    /// The outcome of the request is unknown. Each claim now sends its own attempt, and these
+    /// receivers get the results. If the store did grant a claim, the claim gets the same grant
+    /// again.
+    Separate(Vec<oneshot::Receiver<Outcome>>),
+}
+
+impl Keeper {
+    /// Starts a task that requests all these claims in one step, and then starts a keeper for each
+    /// granted claim. The claims must be single tries of one client. If `reply` is closed, all
+    /// granted claims are released.
+    pub(crate) fn start_together(keepers: Vec<Self>, reply: oneshot::Sender<JointOutcome>) {
+        if let Some(first) = keepers.first() {
+            let client = Arc::clone(&first.client);
+            start(&client.tasks, attempt_together(keepers, reply));
+        }
+    }
+}
+
+async fn attempt_together(keepers: Vec<Keeper>, mut reply: oneshot::Sender<JointOutcome>) {
+    let first = &keepers[0];
+    let client = Arc::clone(&first.client);
+    // The client may have been closed between the call and the start of this task. Each keeper then
+    // reports it.
+    if client.closing.is_cancelled() {
+        reply.send(separate(keepers, Keeper::start)).ok();
+        return;
+    }
+    let start_time = StartTime::now();
+    // One admission for one request.
+    let permit = tokio::select! {
+        biased;
+        permit = client.admit() => permit,
+        () = reply.closed() => return,
+        () = client.closing.cancelled() => {
+            reply.send(separate(keepers, Keeper::start)).ok();
+            return;
+        }
+    };
+    let sent = Moment::now();
+    let requests = keepers.iter().map(|keeper| keeper.request.clone()).collect();
+    // This call is never dropped in flight, because its outcome decides what to release.
+    let attempt = AssertUnwindSafe(client.store.backend.attempt_all(requests)).catch_unwind().await;
+    drop(permit);
+    let outcome = match attempt.unwrap_or_else(|_| Err(first.panicked())) {
+        Ok(AttemptAll::Busy(at)) => {
+            let at = at.min(keepers.len() - 1);
+            observe::contest_ended(&keepers[at].request, keepers[at].info(), start_time, "busy");
+            JointOutcome::Busy(at)
+        }
+        Ok(AttemptAll::Granted(claims))
+            if claims.len() == keepers.len()
+                && claims.iter().all(|(_, grant)| !sent.after(grant.valid_for).has_passed()) =>
+        {
+            let kept = keepers.into_iter().zip(claims).map(|(keeper, (claim, grant))| {
+                observe::contest_ended(&keeper.request, keeper.info(), start_time, "granted");
+                Box::new(keeper).start_granted(claim, grant, sent)
+            });
+            JointOutcome::Granted(kept.collect())
+        }
+        failed => {
+            // `Ok` here is a grant that had expired before its reply arrived.
+            let error = failed.err().unwrap_or_else(|| first.too_late(sent));
+            // A permanent error occurs again, and is reported, when each claim sends its attempt.
+            if error.is_transient() {
+                observe::failed(&first.request, first.info(), "attempt", &error);
+            }
+            separate(keepers, Keeper::start_again)
+        }
+    };
+    // If the caller has given up, this drops the references, which releases the holds like any
+    // dropped guard.
+    reply.send(outcome).ok();
+}
+
+fn separate(keepers: Vec<Keeper>, start: fn(Box<Keeper>, oneshot::Sender<Outcome>)) -> JointOutcome {
+    let results = keepers.into_iter().map(|keeper| {
+        let (reply, result) = oneshot::channel();
+        start(Box::new(keeper), reply);
+        result
+    });
+    JointOutcome::Separate(results.collect())
+}

@@ -1,0 +1,142 @@
+//! The contest for a lock: attempts, and waiting between them.
+
+use std::{sync::PoisonError, time::Duration};
+
+use tokio::{sync::oneshot, time::sleep};
+
+use super::{
+    Keeper, Outcome,
+    pause::{MAX_FAILURES, MIN_SLEEP, jittered, retry_pause, spread},
+};
+use crate::{
+    contract::{Attempt, Claim, Grant},
+    engine::observe,
+    kit::Moment,
+    model::{Error, Wait},
+};
+
+/// Number of hints in a row that a waiter follows at once. It pauses before each further hint, for
+/// one to eight times [`MIN_SLEEP`]. A hand-off needs one or two hints. Without the pauses, a store
+/// that sends hints all the time would make the waiter send attempts all the time.
+const UNPACED_HINTS: u32 = 3;
+
+/// The end of a contest.
+pub(super) enum ContestEnd {
+    /// The grant, and the send time of the attempt that was granted.
+    Granted(Grant, Moment),
+    /// The lock is busy for a single try. The store has no entry of the claim.
+    Busy,
+    /// The caller dropped its future, for example after its timeout.
+    CallerLeft,
+    Failed(Error),
+}
+
+impl ContestEnd {
+    /// Returns the value of the label `outcome` of the metrics.
+    pub(super) fn label(&self) -> &'static str {
+        match self {
+            Self::Granted(..) => "granted",
+            Self::Busy => "busy",
+            Self::CallerLeft => "deserted",
+            Self::Failed(_) => "failed",
+        }
+    }
+}
+
+/// The failures of a waiter since the store's last reply.
+#[derive(Default)]
+struct FailureStreak {
+    failures: u32,
+    /// Send time of the first attempt of the streak.
+    since: Option<Moment>,
+    /// Whether the store has replied to this waiter before. The waiter then has a place in the
+    /// queue, which it must not lose through a short outage.
+    is_queued: bool,
+}
+
+impl FailureStreak {
+    /// Counts the failure of the attempt that was sent at `sent`. Returns whether the caller should
+    /// get the error. This is the case after [`MAX_FAILURES`]. A queued waiter also waits until the
+    /// store has not replied for a ttl.
+    fn count_failure(&mut self, sent: Moment, ttl: Duration) -> bool {
+        self.failures = self.failures.saturating_add(1);
+        let silence = self.since.get_or_insert(sent).elapsed();
+        self.failures >= MAX_FAILURES && (!self.is_queued || silence >= ttl)
+    }
+}
+
+impl Keeper {
+    /// Requests the lock until the store grants it, a single try finds it busy, the caller leaves,
+    /// or the error is final. Sets `may_be_stored` before the first attempt.
+    pub(super) async fn contend(
+        &self,
+        claim: &mut dyn Claim,
+        reply: &mut oneshot::Sender<Outcome>,
+        may_be_stored: &mut bool,
+    ) -> ContestEnd {
+        let (mut streak, mut hints) = (FailureStreak::default(), 0);
+        loop {
+            let permit = tokio::select! {
+                biased;
+                permit = self.client.admit() => permit,
+                () = reply.closed() => return ContestEnd::CallerLeft,
+                () = self.client.closing.cancelled() => return ContestEnd::Failed(self.closed()),
+            };
+            // After the admission, because the time in its queue is not part of the hold.
+            let sent = Moment::now();
+            *may_be_stored = true;
+            // This call is never dropped in flight, because its outcome decides what to release.
+            let attempt = claim.attempt().await;
+            drop(permit);
+            let pause = match attempt {
+                Ok(Attempt::Granted(grant)) if !sent.after(grant.valid_for).has_passed() => {
+                    return ContestEnd::Granted(grant, sent);
+                }
+                Ok(Attempt::Busy { .. }) if self.request.wait == Wait::Never => return ContestEnd::Busy,
+                Ok(Attempt::Busy { retry_in }) => {
+                    streak = FailureStreak { is_queued: true, ..FailureStreak::default() };
+                    // At least three attempts in a ttl, because each attempt also keeps the waiting
+                    // claim alive in the store.
+                    jittered(retry_in.min(self.request.ttl / 3))
+                }
+                failed => {
+                    // `Ok` here is a grant that had expired before its reply arrived. It counts as
+                    // a failure, because another attempt may be faster.
+                    let error = failed.err().unwrap_or_else(|| self.too_late(sent));
+                    let may_retry = self.request.wait != Wait::Never && error.is_transient();
+                    if !may_retry || streak.count_failure(sent, self.request.ttl) {
+                        return ContestEnd::Failed(error);
+                    }
+                    observe::failed(&self.request, self.info(), "attempt", &error);
+                    if let Some(failure) = &self.failure {
+                        *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.into());
+                    }
+                    spread(retry_pause(streak.failures)).min(self.request.ttl / 3).max(MIN_SLEEP)
+                }
+            };
+            let hint = async {
+                // After a failure hints are ignored, so that they do not make the waiter send
+                // attempts all the time to a store that is down.
+                if streak.failures > 0 {
+                    std::future::pending::<()>().await;
+                }
+                claim.changed().await;
+                if hints >= UNPACED_HINTS {
+                    sleep(MIN_SLEEP * (1 << (hints - UNPACED_HINTS).min(3))).await;
+                }
+            };
+            tokio::select! {
+                biased;
+                () = reply.closed() => return ContestEnd::CallerLeft,
+                () = self.client.closing.cancelled() => {
+                    return ContestEnd::Failed(self.closed());
+                }
+                () = hint => hints += 1,
+                () = sleep(pause) => hints = 0,
+            }
+            if reply.is_closed() {
+                return ContestEnd::CallerLeft;
+            }
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! The phase of a hold, with its renewals, its loss, and the requests of its guards.
+
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use futures_util::FutureExt as _;
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    Keeper,
+    pause::{MIN_SLEEP, retry_pause},
+};
+use crate::{
+    contract::{Attempt, Claim, Renewal, Resumption},
+    engine::{
+        Cadence, Hold,
+        hold::GuardRequest,
+        observe::{self, StartTime},
+    },
+    kit::Moment,
+    model::{Kind, LostReason, Result, Wait},
+};
+
+/// Minimum time between two renewals that are sent because of hints. A loss is still noticed at
+/// once, because its hint usually arrives long after the last renewal.
+const MIN_HINT_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The end of a hold.
+enum HoldEnd {
+    /// The last guard was dropped or released, or the hold is lost. The sender is that of a guard
+    /// that waits for the result of its release.
+    Release(Option<oneshot::Sender<Result<()>>>),
+    /// The hold was detached, and its ticket was delivered.
+    Detached,
+}
+
+impl Keeper {
+    /// Renews the hold until it ends, then releases the claim.
+    pub(crate) fn keep(
+        mut self: Box<Self>,
+        mut claim: Box<dyn Claim>,
+        hold: Arc<Hold>,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let start = StartTime::now();
+        // Reports the loss to the holder if the runtime shuts down and drops the future, even
+        // before the first poll.
+        let abandon = AbandonOnDrop(Some(Arc::clone(&hold)));
+        async move {
+            let end = AssertUnwindSafe(self.keep_until_end(&mut claim, &hold)).catch_unwind().await;
+            let end = end.unwrap_or_else(|_| {
+                hold.abandon();
+                HoldEnd::Release(None)
+            });
+            observe::hold_ended(&self.request, self.info(), start, hold.loss());
+            abandon.disarm();
+            if let HoldEnd::Release(reply) = end {
+                // Boxed, because every keeper would otherwise reserve the memory of this future
+                // during the hold.
+                Box::pin(self.release_hold(claim.as_mut(), &hold, reply)).await;
+            }
+        }
+    }
+
+    async fn keep_until_end(&mut self, claim: &mut Box<dyn Claim>, hold: &Hold) -> HoldEnd {
+        let mut last_renewal = Instant::now();
+        let mut next_renewal = self.next_renewal(hold);
+        let mut is_hinted = false;
+        // Time of the next retry of a downgrade or detachment that failed, and the number of its
+        // failures.
+        let (mut retry_at, mut failures) = (None::<Instant>, 0);
+        loop {
+            let wake_at =
+                if is_hinted { next_renewal.min(last_renewal + MIN_HINT_INTERVAL) } else { next_renewal };
+            // Shortly before the deadline the interval shrinks towards zero. The minimum sleep
+            // bounds the rate of requests to a store that fails then.
+            let wake_at = wake_at.max(Instant::now() + MIN_SLEEP);
+            let request = tokio::select! {
+                biased;
+                request = hold.next_request(retry_at.is_none()) => match request {
+                    GuardRequest::Release(reply) => return HoldEnd::Release(reply),
+                    request => Some(request),
+                },
+                () = claim.changed(), if !is_hinted && self.terms.renewal != Cadence::Never => {
+                    is_hinted = true;
+                    continue;
+                }
+                () = sleep_until(wake_at) => None,
+                () = sleep_until(retry_at.unwrap_or(wake_at)), if retry_at.is_some() => {
+                    retry_at = None;
+                    continue;
+                }
+            };
+            if hold.loss().is_some() {
+                return HoldEnd::Release(None);
+            }
+            if let Some(request) = request {
+                // Boxed, because these are rare, and every keeper would otherwise reserve the
+                // memory of their large futures.
+                let changed = match request {
+                    GuardRequest::Detach(lasting) => {
+                        match Box::pin(self.detach(claim.as_mut(), hold, lasting)).await {
+                            Ok(true) => return HoldEnd::Detached,
+                            result => result.map(|_| ()),
+                        }
+                    }
+                    _ => Box::pin(self.downgrade(claim, hold)).await,
+                };
+                match (changed, request) {
+                    (Ok(()), _) => next_renewal = self.next_renewal(hold),
+                    // The next renewal does not become later, so that the lock is not lost to a
+                    // change that fails again and again.
+                    (Err(error), _) if error.is_transient() => {
+                        failures += 1;
+                        retry_at = Some(Instant::now() + retry_pause(failures));
+                        next_renewal = next_renewal.min(self.next_renewal(hold));
+                    }
+                    (Err(error), GuardRequest::Detach(_)) => {
+                        if self.detached_until.is_some() {
+                            // The store may have detached the hold before it refused. The renewal
+                            // undoes that, so that the guard holds as before.
+                            self.renew(claim.as_mut(), hold).await;
+                            next_renewal = self.next_renewal(hold);
+                        }
+                        hold.refuse_detach(error);
+                    }
+                    (Err(error), _) => hold.refuse_downgrade(error),
+                }
+            } else {
+                (last_renewal, is_hinted) = (Instant::now(), false);
+                if self.terms.renewal != Cadence::Never {
+                    self.renew(claim.as_mut(), hold).await;
+                }
+                next_renewal = self.next_renewal(hold);
+            }
+            if hold.loss().is_some() {
+                return HoldEnd::Release(None);
+            }
+        }
+    }
+
+    /// Returns the time of the next renewal. If no renewal follows, returns the deadline.
+    fn next_renewal(&self, hold: &Hold) -> Instant {
+        let remaining = hold.deadline().remaining();
+        let interval = match self.terms.renewal {
+            _ if hold.outlasts_its_end() => remaining,
+            Cadence::Third => remaining / 3,
+            Cadence::Every(cadence) => cadence.min(remaining / 2),
+            Cadence::Never => remaining,
+        };
+        Instant::now() + interval
+    }
+
+    async fn renew(&mut self, claim: &mut dyn Claim, hold: &Hold) {
+        let sent = Moment::now();
+        // After a detachment with an unknown outcome, the store may know the hold by its ticket.
+        let ticket = self.ticket.filter(|_| self.detached_until.is_some());
+        let renewal = async {
+            match ticket {
+                None => claim.renew().await,
+                Some(ticket) => claim.resume(ticket).await.map(|resumption| match resumption {
+                    Resumption::Resumed { grant, .. } => Renewal::Renewed { valid_for: grant.valid_for },
+                    Resumption::Gone => Renewal::Lost,
+                }),
+            }
+        };
+        match reply_or_expire(hold, renewal).await {
+            Ok(Renewal::Renewed { valid_for }) => {
+                self.detached_until = None;
+                hold.extend(sent.after(valid_for));
+            }
+            Ok(Renewal::Lost) => hold.lose(LostReason::Taken),
+            // After an error the state is unknown, which is not a loss. The guard holds the lock
+            // until the deadline.
+            Err(error) => observe::failed(&self.request, self.info(), "renewal", &error),
+        }
+    }
+
+    /// Replaces the exclusive claim by a read claim with the same id.
+    ///
+    /// # Errors
+    /// The store's error. The lock is then held as before.
+    async fn downgrade(&mut self, claim: &mut Box<dyn Claim>, hold: &Hold) -> Result<()> {
+        let mut request = self.request.clone();
+        request.kind = Kind::Read;
+        // A single try, because the read claim must not join the queue if the hold was lost.
+        request.wait = Wait::Never;
+        let mut reader = self.client.store.backend.claim(request.clone());
+        let sent = Moment::now();
+        match reply_or_expire(hold, reader.attempt()).await {
+            Ok(Attempt::Granted(grant)) if grant.token == hold.token => {
+                (self.request, *claim) = (request, reader);
+                if hold.extend(sent.after(grant.valid_for)) {
+                    hold.confirm_downgrade();
+                }
+                Ok(())
+            }
+            // Busy, or a grant with another token: the hold was lost before. The release that
+            // follows removes the new grant.
+            Ok(_) => {
+                hold.lose(LostReason::Taken);
+                Ok(())
+            }
+            Err(error) => {
+                observe::failed(&self.request, self.info(), "downgrade", &error);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Reports to the holder, when dropped, that the keeper has ended without a release.
+struct AbandonOnDrop(Option<Arc<Hold>>);
+
+impl AbandonOnDrop {
+    fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for AbandonOnDrop {
+    fn drop(&mut self) {
+        if let Some(hold) = &self.0 {
+            hold.abandon();
+        }
+    }
+}
+
+/// Waits for the store's reply to a request, without a time limit. If the deadline of the hold
+/// passes first, reports the loss to the holder at that time, and continues to wait.
+pub(crate) async fn reply_or_expire<T>(hold: &Hold, reply: impl Future<Output = T>) -> T {
+    reply_or_deadline(hold, reply, || hold.expire()).await
+}
+
+/// Waits for the store's reply to a request, without a time limit. If the deadline of the hold
+/// passes first, calls `on_deadline` at that time, and continues to wait.
+pub(super) async fn reply_or_deadline<T>(
+    hold: &Hold,
+    reply: impl Future<Output = T>,
+    on_deadline: impl FnOnce(),
+) -> T {
+    let mut reply = std::pin::pin!(reply);
+    tokio::select! {
+        biased;
+        reply = &mut reply => return reply,
+        () = sleep_until(hold.deadline().instant()) => on_deadline(),
+    }
+    reply.await
+}

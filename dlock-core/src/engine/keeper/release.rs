@@ -1,0 +1,215 @@
+//! The end of a claim.
+//!
+//! - A claim without a hold is released. It was waiting, or its outcome is unknown.
+//! - A hold is released. A guard that waits for the release gets the result.
+//! - A hold whose lock has to stay taken is detached for the rest of that time. This applies to
+//!   `at_least`, and to a hold that goes back to the ticket from which it was taken over.
+//!
+//! Each request is repeated until the store confirms it or has forgotten the claim by itself. In a
+//! store with sessions only the end of the session removes the claim, so there the requests are
+//! repeated without a limit.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::{sync::oneshot, time::sleep};
+
+use super::{
+    Keeper,
+    keep::reply_or_deadline,
+    pause::{jittered, retry_pause},
+};
+use crate::{
+    contract::{Claim, Info, Release, Renewal},
+    engine::{Hold, observe},
+    kit::Moment,
+    model::{ClaimId, Error, Result},
+};
+
+/// Maximum pause before a release is sent again after the store refused it or could not write it.
+/// An operator has to repair the store first.
+const MAX_REFUSAL_PAUSE: Duration = Duration::from_secs(2);
+
+/// The time for which the lock stays taken after its last guard was dropped.
+struct StayTaken {
+    until: Moment,
+    /// Id that the hold is detached as.
+    ticket: ClaimId,
+}
+
+impl Keeper {
+    /// Releases a claim that has no hold, and repeats the release until the store has confirmed it
+    /// or has forgotten the claim by itself.
+    pub(crate) async fn release_unheld(&self, claim: &mut dyn Claim) {
+        release_until_forgotten(claim, self.info(), self.forgotten_after(), |error| {
+            observe::failed(&self.request, self.info(), "release", &error);
+        })
+        .await;
+    }
+
+    /// Releases the claim of a hold, and repeats the release until the store has confirmed it or
+    /// has forgotten the claim by itself. A hold that has to stay taken for some time is detached
+    /// for the rest of that time instead.
+    ///
+    /// `reply` is that of a guard that waits for the result. The guard gets an error at once if the
+    /// store refuses the release, and at the deadline if the store has not confirmed it.
+    pub(super) async fn release_hold(
+        &self,
+        claim: &mut dyn Claim,
+        hold: &Hold,
+        reply: Option<oneshot::Sender<Result<()>>>,
+    ) {
+        let reply = ReleaseReply(Mutex::new(reply));
+        let mut has_failed = false;
+        let stay = self.stays_taken(hold);
+        let mut retries = Retries::new(self.info(), self.forgotten_after(), |error: Error| {
+            has_failed = true;
+            observe::failed(&self.request, self.info(), "release", &error);
+            // A longer wait would not change a refusal.
+            if !error.is_transient() || hold.deadline().has_passed() {
+                reply.send(Err(error));
+            }
+        });
+        let release = async {
+            match stay {
+                Some(stay) => detach_or_release(claim, &mut retries, stay).await,
+                None => release_with_retries(claim, &mut retries).await,
+            }
+        };
+        let released = reply_or_deadline(hold, release, || reply.send(Err(hold.release_timeout()))).await;
+        reply.send(match released {
+            // `Gone` is a loss only if no release failed before, because a failed release may have
+            // removed the claim without a reply.
+            Some(Release::Gone) if !has_failed && hold.lose_before_release() => {
+                observe::lost_before_release(&self.request, self.info());
+                Err(hold.lost_error())
+            }
+            _ => Ok(()),
+        });
+    }
+
+    /// Returns the time for which the lock has to stay taken after its last guard was dropped.
+    /// There are two cases. A hold that was taken over by ticket goes back to its ticket if its
+    /// caller has not received it. Any other hold stays taken for its `at_least`.
+    fn stays_taken(&self, hold: &Hold) -> Option<StayTaken> {
+        if let Some(until) = hold.offered_until() {
+            return Some(StayTaken { until, ticket: self.resumed_from? });
+        }
+        let until = hold.taken_until()?;
+        let ticket = self.ticket.unwrap_or_else(|| ClaimId::random_for(&self.request.who));
+        Some(StayTaken { until, ticket })
+    }
+
+    /// Returns the time after which a store without sessions forgets the claim: its ttl, and the
+    /// rest of the time of a detachment whose reply was lost.
+    fn forgotten_after(&self) -> Duration {
+        let detached = self.detached_until.map(Moment::remaining).unwrap_or_default();
+        self.request.ttl + detached
+    }
+}
+
+/// Releases a claim, and repeats the release until the store confirms it. Returns the store's
+/// reply, or `None` if `forgotten_after` has passed since the first failure. The store has then
+/// forgotten the claim by itself.
+///
+/// A store with sessions keeps the claim while the session lives. The release is therefore repeated
+/// without an end there.
+pub(crate) async fn release_until_forgotten(
+    claim: &mut dyn Claim,
+    info: &Info,
+    forgotten_after: Duration,
+    on_failure: impl FnMut(Error),
+) -> Option<Release> {
+    release_with_retries(claim, &mut Retries::new(info, forgotten_after, on_failure)).await
+}
+
+async fn release_with_retries<F: FnMut(Error)>(
+    claim: &mut dyn Claim,
+    retries: &mut Retries<'_, F>,
+) -> Option<Release> {
+    loop {
+        let error = match claim.release().await {
+            Ok(release) => return Some(release),
+            Err(error) => error,
+        };
+        if !retries.pause_after(error).await {
+            return None;
+        }
+    }
+}
+
+/// Detaches a hold for the rest of the time that it has to stay taken. Repeats the detachment until
+/// that time has passed, and then releases the claim.
+async fn detach_or_release<F: FnMut(Error)>(
+    claim: &mut dyn Claim,
+    retries: &mut Retries<'_, F>,
+    StayTaken { until, ticket }: StayTaken,
+) -> Option<Release> {
+    let leases = &retries.info.leases;
+    while !until.has_passed() {
+        // Stores count whole milliseconds, and the lock must not be free too early.
+        let lasting = until.remaining() + Duration::from_millis(1);
+        let error = match claim.detach(lasting.clamp(*leases.start(), *leases.end()), ticket).await {
+            Ok(Renewal::Renewed { .. }) => return Some(Release::Done),
+            // The hold was lost. A store of several members may have kept the claim on a few of
+            // them, and the release removes it there.
+            Ok(Renewal::Lost) => {
+                return release_with_retries(claim, retries).await.map(|_| Release::Gone);
+            }
+            Err(error) => error,
+        };
+        if !retries.pause_after(error).await {
+            return None;
+        }
+    }
+    release_with_retries(claim, retries).await
+}
+
+/// The retries of one release.
+struct Retries<'a, F> {
+    info: &'a Info,
+    /// Time from the first failure until a store without sessions forgets the claim.
+    forgotten_after: Duration,
+    forgotten_at: Option<Moment>,
+    failures: u32,
+    on_failure: F,
+}
+
+impl<'a, F: FnMut(Error)> Retries<'a, F> {
+    fn new(info: &'a Info, forgotten_after: Duration, on_failure: F) -> Self {
+        Self { info, forgotten_after, forgotten_at: None, failures: 0, on_failure }
+    }
+
+    /// Reports a failure, and pauses before the next request. Returns `false`, without a pause, if
+    /// the store has forgotten the claim by itself.
+    async fn pause_after(&mut self, error: Error) -> bool {
+        let is_refused = matches!(error, Error::Refused { .. } | Error::Unwritable { .. });
+        (self.on_failure)(error);
+        self.failures += 1;
+        let forgotten_at =
+            *self.forgotten_at.get_or_insert_with(|| Moment::now().after(self.forgotten_after));
+        if self.info.session.is_none() && forgotten_at.has_passed() {
+            return false;
+        }
+        let pause = if is_refused {
+            MAX_REFUSAL_PAUSE.min(self.forgotten_after / 3)
+        } else {
+            retry_pause(self.failures)
+        };
+        sleep(jittered(pause)).await;
+        true
+    }
+}
+
+/// The sender for the result of a release. Only the first result is sent.
+struct ReleaseReply(Mutex<Option<oneshot::Sender<Result<()>>>>);
+
+impl ReleaseReply {
+    fn send(&self, result: Result<()>) {
+        if let Some(reply) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            reply.send(result).ok();
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! A small network store, correct or with a bug that shows only when a connection fails. It tests
+//! the cases of the group `line`.
+//!
+//! The server has the queues of a correct [`BuggyStore`](crate::BuggyStore). A client has one
+//! connection, and sends one line for each call.
+
+use std::{net::SocketAddr, sync::Arc, thread, time::Duration};
+
+use async_trait::async_trait;
+use dlock_core::{
+    ClaimId, Error, Kind, LockName, Result, Token, Wait,
+    driver::{Attempt, Backend, Claim, Grant, Info, Release, Renewal, Request, Store},
+};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    net::{TcpListener, TcpStream},
+    sync::{Mutex, Notify, oneshot},
+    task::JoinSet,
+    time::{Instant, timeout},
+};
+
+use crate::{Bug, queues::BuggyQueues};
+
+/// Maximum time of a call, unless a third of its ttl is less.
+const CALL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Pause of a client between a failure of the connection and the next attempt to connect.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
+
+/// The bug of the clients of a [`BuggyServer`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LineBug {
+    /// No bug. The cases must pass.
+    None,
+    /// A call has no timeout.
+    CallsWithoutTimeout,
+    /// Connecting has no timeout.
+    ConnectsWithoutTimeout,
+    /// The connection of a call that has timed out is used again, so the next call reads the late
+    /// reply.
+    LateReplyIsUsed,
+    /// A client never replaces a broken connection.
+    NeverReconnects,
+    /// A renewal without a reply reports the loss of the lock.
+    BreakIsLoss,
+    /// Every call reconnects if there is no connection, without a pause after a failure.
+    ReconnectsWithoutPause,
+}
+
+/// A server on 127.0.0.1, on its own thread. Dropping this value stops it.
+#[derive(Debug)]
+pub struct BuggyServer {
+    address: SocketAddr,
+    bug: LineBug,
+    _stop: oneshot::Sender<()>,
+}
+
+impl BuggyServer {
+    /// Starts a server whose clients have this bug.
+    ///
+    /// # Panics
+    /// If no port is free.
+    pub fn start(bug: LineBug) -> Self {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let address = listener.local_addr().expect("the listener is bound");
+        listener.set_nonblocking(true).expect("the socket can be non-blocking");
+        let (stop, stopped) = oneshot::channel();
+        thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a runtime can be built").block_on(async {
+                tokio::select! {
+                    () = accept(TcpListener::from_std(listener).expect("the listener is valid")) => {}
+                    _ = stopped => {}
+                }
+            });
+        });
+        Self { address, bug, _stop: stop }
+    }
+
+    /// Address on which the server listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Connects a client through this address, which may be that of a proxy.
+    ///
+    /// # Errors
+    /// If the server does not reply in time.
+    pub async fn connect(&self, address: SocketAddr) -> Result<Store> {
+        let info = Info::new("wrong", format!("wrong:{}", self.address)).tokens(true);
+        let client = Client { address, bug: self.bug, info, link: Mutex::default() };
+        let limit = (self.bug != LineBug::ConnectsWithoutTimeout).then_some(CALL_TIMEOUT);
+        client.request("hello", limit).await?;
+        Ok(Store::new(Arc::new(BuggyBackend(Arc::new(client)))))
+    }
+}
+
+async fn accept(listener: TcpListener) {
+    let queues = Arc::new(std::sync::Mutex::new(BuggyQueues::new(Bug::None)));
+    let mut connections = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        let queues = Arc::clone(&queues);
+        connections.spawn(async move {
+            let mut stream = BufReader::new(stream);
+            let mut line = String::new();
+            while stream.read_line(&mut line).await.is_ok_and(|count| count > 0) {
+                let reply = execute(&mut queues.lock().expect("no call panics"), &line);
+                if stream.write_all(reply.as_bytes()).await.is_err() {
+                    return;
+                }
+                line.clear();
+            }
+        });
+    }
+}
+
+/// Executes a line of a client, and returns the reply.
+fn execute(queues: &mut BuggyQueues, line: &str) -> String {
+    let words: Vec<_> = line.trim_end().splitn(5, ' ').collect();
+    let [call, id, ttl, wait, name] = words[..] else { return "hello\n".to_owned() };
+    let id = ClaimId::from_bytes(u128::from_str_radix(id, 16).expect("in hexadecimal").to_be_bytes());
+    let ttl = Duration::from_millis(ttl.parse().expect("a number"));
+    let wait = if wait == "try" { Wait::Never } else { Wait::Forever };
+    let request = Request::new(LockName::new(name).expect("a name"), Kind::Mutex, ttl).id(id).wait(wait);
+    match call {
+        "attempt" => match queues.attempt(&request, 0, &Arc::new(Notify::new()), false) {
+            Ok(token) => format!("granted {token}\n"),
+            Err(_) => "busy\n".to_owned(),
+        },
+        "renew" if queues.renew(&request, 0, &Arc::default()) => "renewed\n".to_owned(),
+        "renew" => "lost\n".to_owned(),
+        _ if queues.release(&request.name, id, false) => "done\n".to_owned(),
+        _ => "gone\n".to_owned(),
+    }
+}
+
+/// A client with one connection.
+#[derive(Debug)]
+struct Client {
+    address: SocketAddr,
+    bug: LineBug,
+    info: Info,
+    link: Mutex<Link>,
+}
+
+#[derive(Debug, Default)]
+struct Link {
+    stream: Option<BufReader<TcpStream>>,
+    /// Time of the last failure of the connection.
+    failed_at: Option<Instant>,
+    has_connected: bool,
+}
+
+fn unavailable(reason: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    Error::Unavailable { store: "wrong", source: reason.into() }
+}
+
+impl Client {
+    /// Sends a line, and returns the reply.
+    async fn request(&self, line: &str, limit: Option<Duration>) -> Result<String> {
+        let call = async { self.link.lock().await.request(self, line).await };
+        match limit {
+            Some(limit) => {
+                timeout(limit, call).await.unwrap_or_else(|_| Err(unavailable("no reply in time")))
+            }
+            None => call.await,
+        }
+    }
+}
+
+impl Link {
+    async fn request(&mut self, client: &Client, line: &str) -> Result<String> {
+        // Taken out during a call. Dropping the call closes the connection, so no later call reads
+        // the late reply.
+        let mut stream = match self.stream.take() {
+            Some(stream) => stream,
+            None => self.connect(client).await?,
+        };
+        let mut reply = String::new();
+        let result = if client.bug == LineBug::LateReplyIsUsed {
+            let stream = self.stream.insert(stream);
+            return exchange(stream, line, &mut reply).await.map(|()| reply);
+        } else {
+            exchange(&mut stream, line, &mut reply).await
+        };
+        match result {
+            Ok(()) => self.stream = Some(stream),
+            Err(_) => self.failed_at = Some(Instant::now()),
+        }
+        result.map(|()| reply)
+    }
+
+    async fn connect(&mut self, client: &Client) -> Result<BufReader<TcpStream>> {
+        if client.bug == LineBug::NeverReconnects && self.has_connected {
+            return Err(unavailable("the connection is broken"));
+        }
+        if client.bug != LineBug::ReconnectsWithoutPause
+            && self.failed_at.is_some_and(|at| at.elapsed() < RECONNECT_PAUSE)
+        {
+            return Err(unavailable("the last attempt to connect has failed"));
+        }
+        self.has_connected = true;
+        let stream = TcpStream::connect(client.address).await.map_err(unavailable);
+        self.failed_at = stream.is_err().then(Instant::now);
+        stream.map(BufReader::new)
+    }
+}
+
+async fn exchange(stream: &mut BufReader<TcpStream>, line: &str, reply: &mut String) -> Result<()> {
+    stream.write_all(format!("{line}\n").as_bytes()).await.map_err(unavailable)?;
+    match stream.read_line(reply).await.map_err(unavailable)? {
+        0 => Err(unavailable("the server hung up")),
+        _ => Ok(()),
+    }
+}
+
+#[derive(Debug)]
+struct BuggyBackend(Arc<Client>);
+
+impl Backend for BuggyBackend {
+    fn info(&self) -> &Info {
+        &self.0.info
+    }
+
+    fn claim(&self, request: Request) -> Box<dyn Claim> {
+        Box::new(BuggyClaim { client: Arc::clone(&self.0), request })
+    }
+}
+
+struct BuggyClaim {
+    client: Arc<Client>,
+    request: Request,
+}
+
+impl BuggyClaim {
+    async fn call(&self, call: &str) -> Result<Vec<String>> {
+        let Request { name, id, ttl, wait, .. } = &self.request;
+        let wait = if *wait == Wait::Never { "try" } else { "wait" };
+        let line =
+            format!("{call} {:032x} {} {wait} {name}", u128::from_be_bytes(*id.as_bytes()), ttl.as_millis());
+        let limit = (self.client.bug != LineBug::CallsWithoutTimeout).then(|| CALL_TIMEOUT.min(*ttl / 3));
+        let reply = self.client.request(&line, limit).await?;
+        Ok(reply.split_whitespace().map(str::to_owned).collect())
+    }
+}
+
+#[async_trait]
+impl Claim for BuggyClaim {
+    async fn attempt(&mut self) -> Result<Attempt> {
+        let words = self.call("attempt").await?;
+        let token = words.get(1).and_then(|token| token.parse().ok()).and_then(Token::new);
+        Ok(match token {
+            Some(_) => Attempt::Granted(Grant { token, valid_for: self.request.ttl }),
+            None => Attempt::Busy { retry_in: Duration::from_millis(50) },
+        })
+    }
+
+    async fn renew(&mut self) -> Result<Renewal> {
+        match self.call("renew").await {
+            Ok(words) if words[0] == "lost" => Ok(Renewal::Lost),
+            Err(_) if self.client.bug == LineBug::BreakIsLoss => Ok(Renewal::Lost),
+            renewed => renewed.map(|_| Renewal::Renewed { valid_for: self.request.ttl }),
+        }
+    }
+
+    async fn release(&mut self) -> Result<Release> {
+        let words = self.call("release").await?;
+        Ok(if words[0] == "gone" { Release::Gone } else { Release::Done })
+    }
+
+    async fn changed(&mut self) {
+        std::future::pending().await
+    }
+}

@@ -70,7 +70,9 @@ async fn contest(targets: Vec<Target>, options: LockOptions) -> Result<Tried<Hol
     Keeper::start_together(keepers, reply);
     Ok(match answer.await.map_err(|_| ended())? {
         JointOutcome::Busy(at) => Tried::Busy(at),
-        JointOutcome::Granted(stakes) => Tried::Each(stakes.into_iter().map(|stake| Ok(Some(stake))).collect()),
+        JointOutcome::Granted(stakes) => {
+            Tried::Each(stakes.into_iter().map(|stake| Ok(Some(stake))).collect())
+        }
         JointOutcome::Separate(answers) => {
             let told = |answer: Result<Outcome, _>| answer.unwrap_or_else(|_| Err(ended()));
             Tried::Each(join_all(answers).await.into_iter().map(told).collect())

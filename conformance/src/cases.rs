@@ -13,11 +13,11 @@ mod handover;
 mod hold;
 mod kinds;
 mod late;
-mod line;
 mod look;
 mod loss;
 mod multi;
 mod name;
+mod network;
 mod newcomer;
 mod option;
 mod outage;
@@ -56,7 +56,7 @@ pub fn all() -> Vec<Case> {
         loss::cases(),
         newcomer::cases(),
         outage::cases(),
-        line::cases(),
+        network::cases(),
         late::cases(),
         crowd::cases(),
         restart::cases(),

@@ -135,7 +135,7 @@ fn a_step_that_takes_too_long_is_named_with_its_line_of_code() {
     );
     let message = result.expect_err("a case passed on a store that never answers");
     assert!(
-        message.contains("nobody holds it") && message.contains("cases/close.rs:"),
+        message.contains("a free lock was not granted") && message.contains("cases/close.rs:"),
         "the outer step is not named: {message}"
     );
     assert!(message.contains("take the lock as mutex"), "the inner step is not named: {message}");

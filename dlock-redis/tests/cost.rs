@@ -13,22 +13,22 @@ use tokio::time::sleep;
 
 fn main() -> std::process::ExitCode {
     dlock_conformance::run_tests([dlock_conformance::tests! {
-        waiters_and_holders_send_no_command_meanwhile,
+        waiters_and_holders_send_no_command_while_nothing_changes,
         many_holds_are_renewed_in_few_calls,
-        who_asks_costs_a_client_one_command_and_an_acquisition_none,
+        a_label_costs_a_client_one_command_and_an_acquisition_none,
     }])
 }
 
 impl Bench {
     /// How many commands the server was sent, this one left out.
     async fn commands(&self) -> u64 {
-        let stats: String = self.ask("INFO stats").await;
+        let stats: String = self.query("INFO stats").await;
         let line = stats.lines().find_map(|line| line.strip_prefix("total_commands_processed:"));
         line.expect("it counts").trim().parse().expect("a number")
     }
 }
 
-async fn waiters_and_holders_send_no_command_meanwhile() {
+async fn waiters_and_holders_send_no_command_while_nothing_changes() {
     let Some(bench) = Bench::new().await else { return };
     let (a, b) = (bench.locks("").await, bench.locks("").await);
     let options = LockOptions::new().ttl(Duration::from_secs(600));
@@ -77,14 +77,14 @@ async fn many_holds_are_renewed_in_few_calls() {
     assert!((2 * HOLDS / 200..HOLDS / 2).contains(&asked), "{asked} calls for three renewals of {HOLDS}");
 }
 
-async fn who_asks_costs_a_client_one_command_and_an_acquisition_none() {
+async fn a_label_costs_a_client_one_command_and_an_acquisition_none() {
     const PAIRS: u64 = 1000;
     let Some(bench) = Bench::new().await else { return };
     // Another client, so that the server knows the scripts.
     let other = bench.locks("").await.with_who(Who::new("anna").expect("legal"));
     other.mutex("foo").lock().await.unwrap().release().await.unwrap();
     let locks = bench.locks("").await.with_who(Who::new("bert").expect("legal"));
-    bench.tell("CONFIG RESETSTAT").await;
+    bench.send("CONFIG RESETSTAT").await;
     for _ in 0..PAIRS {
         locks.mutex("foo").lock().await.unwrap().release().await.unwrap();
     }

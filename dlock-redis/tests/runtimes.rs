@@ -17,11 +17,11 @@ use tokio::{
 
 fn main() -> std::process::ExitCode {
     dlock_conformance::run_tests([dlock_conformance::tests! {
-        whoever_comes_after_the_runtime_of_the_first_waiter_is_woken on no runtime,
-        whoever_waits_when_the_runtime_of_the_first_waiter_ends_is_woken on no runtime,
-        holds_are_renewed_when_a_runtime_ends_that_was_about_to_renew_them on no runtime,
-        holds_are_renewed_while_a_runtime_stands_still_that_gathers_them on no runtime,
-        holds_are_renewed_while_a_runtime_stands_still_that_was_to_ask_for_them on no runtime,
+        a_waiter_is_woken_after_the_runtime_of_an_earlier_waiter_has_ended on no runtime,
+        a_waiter_is_woken_if_the_runtime_of_an_earlier_waiter_ends_during_its_wait on no runtime,
+        holds_are_renewed_after_the_end_of_a_runtime_that_was_about_to_renew_them on no runtime,
+        holds_are_renewed_while_the_runtime_that_gathers_their_renewals_is_blocked on no runtime,
+        holds_are_renewed_while_the_runtime_that_should_send_their_renewals_is_blocked on no runtime,
     }])
 }
 
@@ -47,7 +47,7 @@ async fn wait(locks: &Locks) {
     held.release().await.expect("the server is there");
 }
 
-fn whoever_comes_after_the_runtime_of_the_first_waiter_is_woken() {
+fn a_waiter_is_woken_after_the_runtime_of_an_earlier_waiter_has_ended() {
     let (mine, first) = (runtime(), runtime());
     let Some(bench) = mine.block_on(Bench::new()) else { return };
     let (locks, other) = mine.block_on(async { (bench.locks("").await, bench.locks("").await) });
@@ -56,29 +56,29 @@ fn whoever_comes_after_the_runtime_of_the_first_waiter_is_woken() {
     drop(first);
     let waiter = mine.spawn(async move { wait(&locks).await });
     mine.block_on(async {
-        bench.until_heard("redisson_lock__channel:{foo}").await;
+        bench.wait_for_subscriber("redisson_lock__channel:{foo}").await;
         held.release().await.unwrap();
         soon("nobody woke it", waiter).await.unwrap();
     });
 }
 
-fn whoever_waits_when_the_runtime_of_the_first_waiter_ends_is_woken() {
+fn a_waiter_is_woken_if_the_runtime_of_an_earlier_waiter_ends_during_its_wait() {
     let (mine, first) = (runtime(), runtime());
     let Some(bench) = mine.block_on(Bench::new()) else { return };
     let (locks, other) = mine.block_on(async { (bench.locks("").await, bench.locks("").await) });
     let held = mine.block_on(other.mutex("foo").lock().into_future()).unwrap();
     first.block_on(wait_in_vain(&locks));
     let waiter = mine.spawn(async move { wait(&locks).await });
-    mine.block_on(bench.until_heard("redisson_lock__channel:{foo}"));
+    mine.block_on(bench.wait_for_subscriber("redisson_lock__channel:{foo}"));
     drop(first);
     mine.block_on(async {
-        bench.until_heard("redisson_lock__channel:{foo}").await;
+        bench.wait_for_subscriber("redisson_lock__channel:{foo}").await;
         held.release().await.unwrap();
         soon("nobody woke it", waiter).await.unwrap();
     });
 }
 
-fn holds_are_renewed_when_a_runtime_ends_that_was_about_to_renew_them() {
+fn holds_are_renewed_after_the_end_of_a_runtime_that_was_about_to_renew_them() {
     let (mine, first) = (runtime(), runtime());
     let Some(bench) = mine.block_on(Bench::new()) else { return };
     let store = mine.block_on(bench.store(""));
@@ -119,7 +119,7 @@ fn begin_and_stand_still(runtime: &Runtime, mut claim: Box<dyn Claim>) -> mpsc::
     go_on
 }
 
-fn holds_are_renewed_while_a_runtime_stands_still_that_gathers_them() {
+fn holds_are_renewed_while_the_runtime_that_gathers_their_renewals_is_blocked() {
     let (mine, still) = (runtime(), runtime());
     let Some(bench) = mine.block_on(Bench::new()) else { return };
     let store = mine.block_on(bench.store(""));
@@ -132,7 +132,7 @@ fn holds_are_renewed_while_a_runtime_stands_still_that_gathers_them() {
     drop(go_on);
 }
 
-fn holds_are_renewed_while_a_runtime_stands_still_that_was_to_ask_for_them() {
+fn holds_are_renewed_while_the_runtime_that_should_send_their_renewals_is_blocked() {
     let (mine, still) = (runtime(), runtime());
     let Some(bench) = mine.block_on(Bench::new()) else { return };
     let store = mine.block_on(bench.store(""));

@@ -6,7 +6,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Bench, connect, raw, servers, words};
+use common::{Bench, connect, parse_command, raw, servers};
 use dlock_conformance::Proxy;
 use dlock_core::{Guard, LockOptions, Locks, Result};
 use dlock_testbed::servers::redis::Flavour;
@@ -17,7 +17,7 @@ fn main() -> std::process::ExitCode {
     dlock_conformance::run_tests([dlock_conformance::tests! {
         many_waiters_make_few_connections_to_a_port_that_closes_them,
         many_waiters_make_few_connections_to_a_server_that_has_too_many,
-        many_askers_make_fewer_connections_to_a_cluster_that_has_too_many,
+        many_callers_make_few_connections_to_a_cluster_that_has_too_many,
     }])
 }
 
@@ -40,7 +40,7 @@ async fn waiters(locks: &Locks, bench: &Bench) -> Vec<JoinHandle<Result<Guard>>>
         .map(|number| tokio::spawn(locks.mutex(format!("foo{number}")).lock().ttl(TTL).into_future()))
         .collect();
     let listened = async {
-        while bench.ask::<Vec<String>>("PUBSUB CHANNELS redisson_lock__channel:*").await.len() < WAITERS {
+        while bench.query::<Vec<String>>("PUBSUB CHANNELS redisson_lock__channel:*").await.len() < WAITERS {
             sleep(Duration::from_millis(20)).await;
         }
     };
@@ -110,24 +110,24 @@ async fn many_waiters_make_few_connections_to_a_server_that_has_too_many() {
     let locks = locks(bench.running.url()).await;
     let waiting = waiters(&locks, &bench).await;
     let rejected = async || -> usize {
-        let stats: String = bench.ask("INFO stats").await;
+        let stats: String = bench.query("INFO stats").await;
         let line = stats.lines().find_map(|line| line.strip_prefix("rejected_connections:"));
         line.expect("the server counts").trim().parse().expect("a number")
     };
     let since = Instant::now();
-    bench.tell("CONFIG SET maxclients 1").await;
-    bench.tell("CLIENT KILL TYPE pubsub").await;
-    bench.tell("CLIENT KILL TYPE normal SKIPME yes").await;
+    bench.send("CONFIG SET maxclients 1").await;
+    bench.send("CLIENT KILL TYPE pubsub").await;
+    bench.send("CLIENT KILL TYPE normal SKIPME yes").await;
     ask_for(&locks, AWAY).await;
     assert_few(rejected().await, since.elapsed());
-    bench.tell("CONFIG SET maxclients 100").await;
+    bench.send("CONFIG SET maxclients 100").await;
     back(&locks).await;
     for waiter in waiting {
         waiter.abort();
     }
 }
 
-async fn many_askers_make_fewer_connections_to_a_cluster_that_has_too_many() {
+async fn many_callers_make_few_connections_to_a_cluster_that_has_too_many() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     let locks = locks(running.url()).await;
     drop(locks.mutex("foo").lock().await.expect("it is there"));
@@ -136,15 +136,15 @@ async fn many_askers_make_fewer_connections_to_a_cluster_that_has_too_many() {
         raws.push(raw(&format!("redis://{}", server.address())).await);
     }
     for raw in &mut raws {
-        words("CONFIG SET maxclients 1").exec_async(raw).await.unwrap();
-        words("CLIENT KILL TYPE normal SKIPME yes").exec_async(raw).await.unwrap();
+        parse_command("CONFIG SET maxclients 1").exec_async(raw).await.unwrap();
+        parse_command("CLIENT KILL TYPE normal SKIPME yes").exec_async(raw).await.unwrap();
     }
     let mut counts = Vec::new();
     for _ in 0..4 {
         ask_for(&locks, AWAY / 4).await;
         let mut rejected = 0;
         for raw in &mut raws {
-            let stats: String = words("INFO stats").query_async(raw).await.unwrap();
+            let stats: String = parse_command("INFO stats").query_async(raw).await.unwrap();
             let line = stats.lines().find_map(|line| line.strip_prefix("rejected_connections:"));
             rejected += line.expect("the server counts").trim().parse::<usize>().expect("a number");
         }

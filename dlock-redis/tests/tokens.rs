@@ -11,10 +11,10 @@ use tokio::time::sleep;
 
 fn main() -> std::process::ExitCode {
     dlock_conformance::run_tests([dlock_conformance::tests! {
-        a_token_that_dlock_made_ends_a_week_after_it_was_last_drawn,
-        of_clients_that_keep_tokens_for_different_times_the_longest_counts,
+        a_token_of_dlock_expires_a_week_after_it_was_last_drawn,
+        the_longest_token_ttl_of_several_clients_counts,
         a_counter_that_redisson_made_never_ends,
-        a_token_above_the_clock_does_not_end_before_the_clock_has_passed_it,
+        a_token_above_the_clock_does_not_expire_before_the_clock_has_passed_it,
         a_write_hold_keeps_its_token_for_a_downgrade_however_long_it_lasts,
         ten_thousand_names_leave_nothing_in_the_store,
         a_redlock_leaves_no_token_in_its_members,
@@ -25,16 +25,16 @@ const TOKEN: &str = "redisson_lock_token:{foo}";
 const WEEK: i64 = 7 * 24 * 3_600_000;
 
 impl Bench {
-    /// Prepares the token's key with the command `before`, and draws a token with a client that has these parameters. Answers the
+    /// Prepares the token's key with the command `before`, and draws a token with a client that has these parameters. Replies the
     /// token and after how many ms its key ends.
     async fn draw(&self, params: &str, before: &str) -> (u64, i64) {
         let store = self.store(params).await;
-        self.tell(before).await;
+        self.send(before).await;
         let (mut claim, _) = claim(&store, "foo", Kind::Mutex, 30_000, Wait::Never);
         let token = granted(claim.attempt().await);
         claim.release().await.expect("it answers");
-        assert_eq!(self.ask::<u64>(&format!("GET {TOKEN}")).await, token);
-        (token, self.ask(&format!("PTTL {TOKEN}")).await)
+        assert_eq!(self.query::<u64>(&format!("GET {TOKEN}")).await, token);
+        (token, self.query(&format!("PTTL {TOKEN}")).await)
     }
 }
 
@@ -43,7 +43,7 @@ fn is_about(left: i64, expected: i64) -> bool {
     (expected - 60_000..=expected + 1000).contains(&left)
 }
 
-async fn a_token_that_dlock_made_ends_a_week_after_it_was_last_drawn() {
+async fn a_token_of_dlock_expires_a_week_after_it_was_last_drawn() {
     let Some(bench) = Bench::new().await else { return };
     for before in [format!("DEL {TOKEN}"), format!("PEXPIRE {TOKEN} 1000000")] {
         let (_, left) = bench.draw("", &before).await;
@@ -56,7 +56,7 @@ async fn a_token_that_dlock_made_ends_a_week_after_it_was_last_drawn() {
     assert!(is_about(left, WEEK / 7), "the token's key ends after {left} ms, not after a day");
 }
 
-async fn of_clients_that_keep_tokens_for_different_times_the_longest_counts() {
+async fn the_longest_token_ttl_of_several_clients_counts() {
     let Some(bench) = Bench::new().await else { return };
     let (_, left) = bench.draw("token_ttl=30d", &format!("DEL {TOKEN}")).await;
     assert!(is_about(left, WEEK * 30 / 7), "the token's key ends after {left} ms, not after 30 days");
@@ -74,7 +74,7 @@ async fn of_clients_that_keep_tokens_for_different_times_the_longest_counts() {
 async fn a_counter_that_redisson_made_never_ends() {
     let Some(bench) = Bench::new().await else { return };
     for params in ["", "token_ttl=1s", "token_ttl=never"] {
-        bench.tell(&format!("DEL {TOKEN}")).await;
+        bench.send(&format!("DEL {TOKEN}")).await;
         let (token, left) = bench.draw(params, &format!("INCR {TOKEN}")).await;
         assert_eq!(left, -1, "Redisson's counter ends, with `{params}`");
         let (next, left) = bench.draw(params, &format!("INCR {TOKEN}")).await;
@@ -83,7 +83,7 @@ async fn a_counter_that_redisson_made_never_ends() {
     }
 }
 
-async fn a_token_above_the_clock_does_not_end_before_the_clock_has_passed_it() {
+async fn a_token_above_the_clock_does_not_expire_before_the_clock_has_passed_it() {
     let Some(bench) = Bench::new().await else { return };
     let (token, _) = bench.draw("", &format!("DEL {TOKEN}")).await;
     // A token that was drawn while the clock was a hundred days ahead.
@@ -104,25 +104,25 @@ async fn a_write_hold_keeps_its_token_for_a_downgrade_however_long_it_lasts() {
     let (mut held, _) = claim(&store, "foo", Kind::Write, 30_000, Wait::Never);
     granted(held.attempt().await);
     for (before, after) in [(40_000, 60_000), (600_000, 600_000)] {
-        bench.tell(&format!("PEXPIRE {TOKEN} {before}")).await;
+        bench.send(&format!("PEXPIRE {TOKEN} {before}")).await;
         assert!(matches!(held.renew().await, Ok(Renewal::Renewed { .. })));
-        let left: i64 = bench.ask(&format!("PTTL {TOKEN}")).await;
+        let left: i64 = bench.query(&format!("PTTL {TOKEN}")).await;
         // The shorter time is not enough for another ttl, so the renewal makes it longer.
         assert!(
             (after - 15_000..=after).contains(&left),
             "of {before} ms a renewal has made {left}, not {after}"
         );
     }
-    bench.tell(&format!("PERSIST {TOKEN}")).await;
+    bench.send(&format!("PERSIST {TOKEN}")).await;
     assert!(matches!(held.renew().await, Ok(Renewal::Renewed { .. })));
     assert_eq!(
-        bench.ask::<i64>(&format!("PTTL {TOKEN}")).await,
+        bench.query::<i64>(&format!("PTTL {TOKEN}")).await,
         -1,
         "a renewal has given an end to a token's key that had none"
     );
-    bench.tell(&format!("DEL {TOKEN}")).await;
+    bench.send(&format!("DEL {TOKEN}")).await;
     assert!(matches!(held.renew().await, Ok(Renewal::Renewed { .. })));
-    assert_eq!(bench.ask::<u64>(&format!("EXISTS {TOKEN}")).await, 0, "a renewal has made a token");
+    assert_eq!(bench.query::<u64>(&format!("EXISTS {TOKEN}")).await, 0, "a renewal has made a token");
 }
 
 /// One client holds a name, another waits for it and gets it.
@@ -151,14 +151,14 @@ async fn ten_thousand_names_leave_nothing_in_the_store() {
     let mut left = made;
     for _ in 0..1200 {
         left = bench.all_keys().await.len();
-        let channels: Vec<String> = bench.ask("PUBSUB CHANNELS *").await;
+        let channels: Vec<String> = bench.query("PUBSUB CHANNELS *").await;
         if left == 0 && channels.is_empty() {
             return;
         }
         sleep(Duration::from_millis(100)).await;
     }
     let keys = bench.all_keys().await;
-    let channels: Vec<String> = bench.ask("PUBSUB CHANNELS *").await;
+    let channels: Vec<String> = bench.query("PUBSUB CHANNELS *").await;
     panic!(
         "of 10000 names, {left} keys are left, such as {:?}, and {channels:?}",
         &keys[..keys.len().min(5)]

@@ -1,5 +1,5 @@
 //! A small network store, correct or with a bug that shows only when a connection fails. It tests
-//! the cases of the group `line`.
+//! the cases of the group `network`.
 //!
 //! The server has the queues of a correct [`BuggyStore`](crate::BuggyStore). A client has one
 //! connection, and sends one line for each call.

@@ -30,7 +30,7 @@ fn a_store_that_remembers_names_that_are_no_longer_used_is_caught() {
     let message =
         run_case(Bug::BellsAreKept).expect_err("the case passes on a store that keeps a bell for each name");
     assert!(
-        message.contains("remember names that nobody uses any more"),
+        message.contains("remember names that are no longer used"),
         "the message does not name the leak: {message}"
     );
 }

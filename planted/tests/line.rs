@@ -1,4 +1,4 @@
-//! The cases of the group `line` pass on a correct driver, and detect bugs that show only on a
+//! The cases of the group `network` pass on a correct driver, and detect bugs that show only on a
 //! network.
 
 use std::{net::SocketAddr, sync::Arc, thread};
@@ -37,11 +37,11 @@ impl Network for Wired {
     }
 }
 
-/// Runs the cases of the group `line` whose names contain `filter`. Returns the message of each
+/// Runs the cases of the group `network` whose names contain `filter`. Returns the message of each
 /// failed case.
 fn failures(bug: LineBug, filter: &str) -> Vec<String> {
     let wired: Arc<Wired> = Arc::new(Wired(BuggyServer::start(bug)));
-    let table = table(&*wired).into_iter().filter(|(_, case)| case.to_string().starts_with("line::"));
+    let table = table(&*wired).into_iter().filter(|(_, case)| case.to_string().starts_with("network::"));
     let chosen: Vec<_> = table.filter(|(_, case)| case.to_string().contains(filter)).collect();
     assert!(!chosen.is_empty(), "no case has `{filter}` in its name");
     // All cases run concurrently, because they mostly wait.
@@ -94,7 +94,7 @@ fn a_driver_that_never_reconnects_is_caught() {
 #[test]
 fn a_driver_that_takes_a_broken_connection_for_a_loss_is_caught() {
     is_caught(LineBug::BreakIsLoss, "a_holder_whose_connection_breaks", "Taken");
-    is_caught(LineBug::BreakIsLoss, "a_line_that_was_silent_for_a_while", "the server was only silent");
+    is_caught(LineBug::BreakIsLoss, "a_connection_that_was_silent", "the server was only silent");
 }
 
 #[test]

@@ -179,22 +179,22 @@ fn a_bug_that_drivers_had_is_named_by_its_case() {
         ),
         (
             Bug::DetachedDiesWithItsClient,
-            "detached::it_stays_for_its_time_though_its_client_is_killed".to_owned(),
+            "detached::it_stays_for_its_time_after_its_client_is_killed".to_owned(),
             "was free",
         ),
         (
             Bug::DetachedDiesWithItsClient,
-            "detached_read::it_stays_for_its_time_though_its_client_is_closed".to_owned(),
+            "detached_read::it_stays_for_its_time_after_its_client_is_closed".to_owned(),
             "was free",
         ),
         (
             Bug::DetachedNeverExpires,
-            "detached_permit::it_stays_for_its_time_though_nobody_renews_it".to_owned(),
-            "it goes on for ever",
+            "detached_permit::it_stays_for_its_time_without_renewals".to_owned(),
+            "the detached hold never ends",
         ),
         (
             Bug::DetachmentCreates,
-            "detached_write::what_was_taken_away_cannot_be_detached".to_owned(),
+            "detached_write::a_force_released_hold_cannot_be_detached".to_owned(),
             "the lock was taken from it",
         ),
         (
@@ -205,7 +205,7 @@ fn a_bug_that_drivers_had_is_named_by_its_case() {
         (
             Bug::TicketReleaseWakesNoWaiter,
             "ticket::it_releases_the_lock_and_wakes_the_next".to_owned(),
-            "nobody wakes the next",
+            "the release wakes no waiter",
         ),
         (
             Bug::RenewalShortens,
@@ -239,8 +239,8 @@ fn a_bug_that_drivers_had_is_named_by_its_case() {
         ),
         (
             Bug::ResumedKeepsItsTime,
-            "ticket_permit::what_it_took_back_dies_with_its_client".to_owned(),
-            "its time goes on",
+            "ticket_permit::a_resumed_hold_dies_with_its_client".to_owned(),
+            "the detached time continues",
         ),
         (Bug::DowngradeLosesHints, format!("downgrade_mutex::{theft}"), "it is deaf"),
         (Bug::DowngradeLosesHints, format!("downgrade_fair::{theft}"), "it is deaf"),
@@ -285,8 +285,9 @@ fn a_composite_that_fails_only_with_a_bad_member_is_caught() {
             "no case runs with a {habit} member"
         );
     }
-    let reports_loss =
-        |(_, case): &(Row, Case)| case.to_string() == "loss::whoever_releases_what_was_taken_is_told";
+    let reports_loss = |(_, case): &(Row, Case)| {
+        case.to_string() == "loss::the_release_of_a_lock_that_was_taken_reports_the_loss"
+    };
     assert!(
         cases_in(Row::Member(Habit::Slow)).filter(reports_loss).any(fails),
         "no case fails, although a member misbehaves"

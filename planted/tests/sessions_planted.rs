@@ -47,7 +47,7 @@ fn is_caught(bug: Bug, case: &str, text: &str) {
 
 #[test]
 fn a_client_that_keeps_a_claim_whose_keeper_is_silent_is_caught() {
-    let case = "loss::nobody_gets_in_before_the_holder_that_is_cut_off_is_lost";
+    let case = "loss::no_client_is_granted_before_the_holder_that_is_cut_off_is_lost";
     is_caught(Bug::NoReaper, case, "a dead claim is never forgotten");
 }
 

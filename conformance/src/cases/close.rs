@@ -1,4 +1,4 @@
-//! A client that is closed takes nothing more, and leaves when all it held is gone.
+//! A closed client takes no lock. Closing ends when all holds of the client have ended.
 
 use std::sync::Arc;
 
@@ -16,51 +16,51 @@ pub(super) fn cases() -> Vec<Case> {
             closing_ends_the_wait,
             a_closed_client_takes_no_lock,
             closing_waits_for_what_is_held,
-            what_was_dropped_has_left_when_closing_ends,
+            a_dropped_hold_has_ended_when_closing_ends,
         }
     }
 }
 
 pub(super) async fn closing_ends_the_wait(arena: Arc<Arena>) {
     let (a, b) = (arena.client().await, arena.client().await);
-    let held = arena.take_soon("nobody holds it", &a).await;
+    let held = arena.take_soon("a free lock was not granted", &a).await;
     let waiter = arena.go(b.mutex(arena.name()).lock());
     arena.until_contenders(&a, 2).await;
-    arena.soon("it waits for its waiter", b.close()).await;
-    let told = waiter.await.expect("no panic");
+    arena.soon("closing a client does not end its wait", b.close()).await;
+    let result = waiter.await.expect("the task does not panic");
     assert!(
-        matches!(told, Err(Error::Closed { .. })),
-        "its client was closed, and a waiter is told {told:?}"
+        matches!(result, Err(Error::Closed { .. })),
+        "the client was closed, but its waiter got {result:?}"
     );
-    held.release().await.expect("held until now");
-    drop(arena.take_soon("the waiter that was sent away still waits", &a).await);
+    held.release().await.expect("the lock is still held");
+    drop(arena.take_soon("a waiter of the closed client still waits", &a).await);
 }
 
 pub(super) async fn a_closed_client_takes_no_lock(arena: Arc<Arena>) {
     let (a, b) = (arena.client().await, arena.client().await);
     a.close().await;
-    let told =
+    let result =
         [arena.lock(&a).lock(&arena.options()).await.map(Some), a.mutex(arena.name()).try_lock().await];
-    for told in told {
-        assert!(matches!(told, Err(Error::Closed { .. })), "a client that is closed answers {told:?}");
+    for result in result {
+        assert!(matches!(result, Err(Error::Closed { .. })), "a closed client returned {result:?}");
     }
-    drop(arena.take_soon("another client is not closed", &b).await);
+    drop(arena.take_soon("a client is closed together with another one", &b).await);
 }
 
 pub(super) async fn closing_waits_for_what_is_held(arena: Arc<Arena>) {
     let (a, b) = (arena.client().await, arena.client().await);
-    let held = arena.take_soon("nobody holds it", &a).await;
+    let held = arena.take_soon("a free lock was not granted", &a).await;
     let mut closing = Box::pin(a.close());
-    arena.still_waits("it is closed, but holds a lock", &mut closing).await;
-    assert!(!held.is_lost(), "closing is no loss");
-    assert!(arena.is_busy(&b).await, "two hold it");
+    arena.still_waits("closing ended while a lock was held", &mut closing).await;
+    assert!(!held.is_lost(), "closing a client lost its lock");
+    assert!(arena.is_busy(&b).await, "two claims hold the lock");
     drop(held);
-    arena.soon("it holds nothing any more", closing).await;
+    arena.soon("closing does not end after the last lock was released", closing).await;
 }
 
-pub(super) async fn what_was_dropped_has_left_when_closing_ends(arena: Arc<Arena>) {
+pub(super) async fn a_dropped_hold_has_ended_when_closing_ends(arena: Arc<Arena>) {
     let (a, b) = (arena.client().await, arena.client().await);
-    drop(arena.take_soon("nobody holds it", &a).await);
-    arena.soon("it holds nothing", a.close()).await;
-    assert!(!arena.is_busy(&b).await, "closed, and still held");
+    drop(arena.take_soon("a free lock was not granted", &a).await);
+    arena.soon("closing a client without locks does not end", a.close()).await;
+    assert!(!arena.is_busy(&b).await, "the lock is still held after closing");
 }

@@ -1,4 +1,4 @@
-//! Order of arrival: what a fair lock and a permit add to an exclusive lock.
+//! Order of arrival, which a fair lock and a permit add to an exclusive lock.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -24,7 +24,7 @@ fn of(topic: &'static str, kind: Kind) -> Vec<Case> {
         topic (kind) [] {
             a_newcomers_try_does_not_overtake_a_waiter,
             a_try_leaves_no_place_in_the_queue,
-            a_waiter_that_crashed_alone_blocks_nobody_after_its_ttl_or_session,
+            a_waiter_that_crashed_alone_blocks_no_client_after_its_ttl_or_session,
         }
         topic (kind) [Need::Order] {
             waiters_are_granted_in_order_of_arrival,
@@ -40,29 +40,30 @@ fn of(topic: &'static str, kind: Kind) -> Vec<Case> {
     }
 }
 
-/// Waiters of one lock in order of arrival. Each notes its number while it holds, then lets go: every other one by a
-/// release, the rest by a drop.
+/// Waiters of one lock in order of arrival. Each records its number when it holds the lock, and
+/// then leaves. Even numbers release, odd numbers drop their guard.
 struct Arrivals {
     arena: Arc<Arena>,
     held: Option<Guard>,
-    watch: Locks,
+    observer: Locks,
     waiters: Vec<JoinHandle<()>>,
     granted: Arc<Mutex<Vec<usize>>>,
 }
 
 impl Arrivals {
-    /// Behind a holder of the lock.
+    /// Creates a queue behind a holder of the lock.
     async fn behind_a_holder(arena: &Arc<Arena>) -> Self {
-        let watch = arena.client().await;
-        let held = arena.take(&watch, arena.kind()).await;
-        Self::behind(arena, watch, Some(held))
+        let observer = arena.client().await;
+        let held = arena.take(&observer, arena.kind()).await;
+        Self::behind(arena, observer, Some(held))
     }
 
-    fn behind(arena: &Arc<Arena>, watch: Locks, held: Option<Guard>) -> Self {
-        Self { arena: Arc::clone(arena), held, watch, waiters: Vec::new(), granted: Arc::default() }
+    fn behind(arena: &Arc<Arena>, observer: Locks, held: Option<Guard>) -> Self {
+        Self { arena: Arc::clone(arena), held, observer, waiters: Vec::new(), granted: Arc::default() }
     }
 
-    /// Starts the next waiter, with a client of its own. It has its place in the queue when this returns.
+    /// Starts the next waiter with a new client. It has its place in the queue when this method
+    /// returns.
     async fn join(&mut self) {
         self.join_with(self.arena.client().await, self.arena.options()).await;
     }
@@ -71,169 +72,179 @@ impl Arrivals {
         let (lock, granted, number) =
             (self.arena.lock(&client), Arc::clone(&self.granted), self.waiters.len());
         self.waiters.push(self.arena.go(async move {
-            let guard = lock.lock(&options).await.expect("granted in the end");
+            let guard = lock.lock(&options).await.expect("an acquisition without a limit is granted");
             granted.lock().unwrap_or_else(PoisonError::into_inner).push(number);
             if number % 2 == 0 {
-                guard.release().await.expect("held until now");
+                guard.release().await.expect("the lock is still held");
             }
         }));
-        self.arena.until_contenders(&self.watch, self.waiters.len() + 1).await;
+        self.arena.until_contenders(&self.observer, self.waiters.len() + 1).await;
     }
 
-    /// Makes the waiter of this number leave, as by a dropped future. It is gone from the queue when this returns.
+    /// Makes a waiter leave by dropping its future. Its claim is no longer in the queue when this
+    /// method returns.
     async fn leave(&mut self, number: usize) {
         self.waiters[number].abort();
-        self.arena.until_contenders(&self.watch, self.waiters.len()).await;
+        self.arena.until_contenders(&self.observer, self.waiters.len()).await;
     }
 
-    /// Frees the lock, and waits until all waiters that did not leave have had it. Returns their order.
+    /// Frees the lock, and waits until all remaining waiters have held it. Returns the order of the
+    /// grants.
     async fn proceed(mut self, limit: Duration) -> Vec<usize> {
         if let Some(held) = self.held.take() {
-            held.release().await.expect("held until now");
+            held.release().await.expect("the lock is still held");
         }
         let ended = join_all(self.waiters);
         for waiter in self.arena.within(limit, "a waiter is never granted the lock", ended).await {
             if let Err(error) = waiter {
-                assert!(error.is_cancelled(), "a waiter found something wrong: {error}");
+                assert!(error.is_cancelled(), "a waiter failed: {error}");
             }
         }
         std::mem::take(&mut *self.granted.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// Enough for a few hand-offs.
-const SOME: Duration = Duration::from_secs(5);
+/// Time for a few grants in a row.
+const PASS_ON_LIMIT: Duration = Duration::from_secs(5);
 
 pub(super) async fn waiters_are_granted_in_order_of_arrival(arena: Arc<Arena>) {
-    let mut line = Arrivals::behind_a_holder(&arena).await;
+    let mut arrivals = Arrivals::behind_a_holder(&arena).await;
     for _ in 0..8 {
-        line.join().await;
+        arrivals.join().await;
     }
-    assert_eq!(line.proceed(SOME).await, (0..8).collect::<Vec<_>>(), "not in order of arrival");
+    assert_eq!(
+        arrivals.proceed(PASS_ON_LIMIT).await,
+        (0..8).collect::<Vec<_>>(),
+        "the grants are not in order of arrival"
+    );
 }
 
 pub(super) async fn waits_of_all_lengths_keep_the_order(arena: Arc<Arena>) {
-    let mut line = Arrivals::behind_a_holder(&arena).await;
+    let mut arrivals = Arrivals::behind_a_holder(&arena).await;
     for ttls in [40, 400, 10, 100] {
         let (client, options) = (arena.client().await, arena.options());
-        line.join_with(client, options.wait(arena.ttl() * ttls)).await;
+        arrivals.join_with(client, options.wait(arena.ttl() * ttls)).await;
     }
-    line.join().await;
-    assert_eq!(line.proceed(SOME).await, [0, 1, 2, 3, 4], "patience moved somebody in the queue");
+    arrivals.join().await;
+    assert_eq!(
+        arrivals.proceed(PASS_ON_LIMIT).await,
+        [0, 1, 2, 3, 4],
+        "the limit of a wait changed the order of the queue"
+    );
 }
 
 pub(super) async fn a_newcomers_try_does_not_overtake_a_waiter(arena: Arc<Arena>) {
-    let mut line = Arrivals::behind_a_holder(&arena).await;
+    let mut arrivals = Arrivals::behind_a_holder(&arena).await;
     let ((slow, switch), newcomer) = (arena.client_with_switch().await, arena.client().await);
-    line.join_with(slow, arena.options()).await;
-    // The waiter is stopped for a moment, so the lock is free, but the next turn is the waiter's.
+    arrivals.join_with(slow, arena.options()).await;
+    // The waiter is frozen. The lock is free, but the next turn is the waiter's.
     switch.freeze();
-    line.held.take().expect("held").release().await.expect("held until now");
-    assert!(arena.try_take(&newcomer, arena.kind()).await.is_none(), "a try came in before a waiter");
+    arrivals.held.take().expect("the lock is held").release().await.expect("the lock is still held");
+    assert!(arena.try_take(&newcomer, arena.kind()).await.is_none(), "a try was granted before a waiter");
     switch.connect();
-    assert_eq!(line.proceed(SOME).await, [0]);
+    assert_eq!(arrivals.proceed(PASS_ON_LIMIT).await, [0]);
 }
 
 pub(super) async fn a_newcomer_does_not_overtake_a_waiter(arena: Arc<Arena>) {
-    let mut line = Arrivals::behind_a_holder(&arena).await;
+    let mut arrivals = Arrivals::behind_a_holder(&arena).await;
     let ((slow, switch), newcomer) = (arena.client_with_switch().await, arena.client().await);
-    line.join_with(slow, arena.options()).await;
+    arrivals.join_with(slow, arena.options()).await;
     switch.freeze();
-    line.held.take().expect("held").release().await.expect("held until now");
+    arrivals.held.take().expect("the lock is held").release().await.expect("the lock is still held");
     let mut overtaking = Box::pin(arena.take(&newcomer, arena.kind()));
-    arena.still_waits("a newcomer came in before a waiter", &mut overtaking).await;
+    arena.still_waits("a newcomer was granted before a waiter", &mut overtaking).await;
     switch.connect();
-    assert_eq!(line.proceed(SOME).await, [0]);
+    assert_eq!(arrivals.proceed(PASS_ON_LIMIT).await, [0]);
     let _last = arena.soon("the newcomer is never granted", overtaking).await;
 }
 
 pub(super) async fn a_try_leaves_no_place_in_the_queue(arena: Arc<Arena>) {
-    let mut line = Arrivals::behind_a_holder(&arena).await;
+    let mut arrivals = Arrivals::behind_a_holder(&arena).await;
     let client = arena.client().await;
     for _ in 0..3 {
-        assert!(arena.try_take(&client, arena.kind()).await.is_none(), "two hold it");
+        assert!(arena.try_take(&client, arena.kind()).await.is_none(), "two claims hold the lock");
         if let Ok(state) = client.inspect(arena.name()).await {
-            assert_eq!(state.expect("held").queue, [], "a try that is over still waits");
+            assert_eq!(state.expect("the lock is held").queue, [], "a try that has ended still waits");
         }
     }
-    line.join().await;
-    assert_eq!(line.proceed(SOME).await, [0]);
+    arrivals.join().await;
+    assert_eq!(arrivals.proceed(PASS_ON_LIMIT).await, [0]);
 }
 
 pub(super) async fn order_is_kept_when_a_waiter_in_the_middle_leaves(arena: Arc<Arena>) {
-    assert_eq!(without(&arena, 1).await, [0, 2, 3], "the others' order changed");
+    assert_eq!(without(&arena, 1).await, [0, 2, 3], "the order of the other waiters changed");
 }
 
 pub(super) async fn order_is_kept_when_the_first_waiter_leaves(arena: Arc<Arena>) {
-    assert_eq!(without(&arena, 0).await, [1, 2, 3], "the others' order changed");
+    assert_eq!(without(&arena, 0).await, [1, 2, 3], "the order of the other waiters changed");
 }
 
 async fn without(arena: &Arc<Arena>, leaver: usize) -> Vec<usize> {
-    let mut line = Arrivals::behind_a_holder(arena).await;
+    let mut arrivals = Arrivals::behind_a_holder(arena).await;
     for _ in 0..4 {
-        line.join().await;
+        arrivals.join().await;
     }
-    line.leave(leaver).await;
-    line.proceed(SOME).await
+    arrivals.leave(leaver).await;
+    arrivals.proceed(PASS_ON_LIMIT).await
 }
 
 pub(super) async fn order_is_kept_when_a_wait_runs_out(arena: Arc<Arena>) {
-    let mut line = Arrivals::behind_a_holder(&arena).await;
-    line.join().await;
+    let mut arrivals = Arrivals::behind_a_holder(&arena).await;
+    arrivals.join().await;
     let (client, options) = (arena.client().await, arena.options().wait(Duration::from_millis(200)));
-    arena.lock(&client).lock(&options).await.expect_err("others are first");
-    line.join().await;
-    assert_eq!(line.proceed(SOME).await, [0, 1]);
+    arena.lock(&client).lock(&options).await.expect_err("other waiters are ahead");
+    arrivals.join().await;
+    assert_eq!(arrivals.proceed(PASS_ON_LIMIT).await, [0, 1]);
 }
 
 pub(super) async fn order_is_kept_when_the_holder_crashes(arena: Arc<Arena>) {
-    let ((crashing, switch), watch) = (arena.client_with_switch().await, arena.client().await);
+    let ((crashing, switch), observer) = (arena.client_with_switch().await, arena.client().await);
     let options = arena.options().ttl(arena.kept_ttl());
-    let held = arena.lock(&crashing).lock(&options).await.expect("free");
-    let mut line = Arrivals::behind(&arena, watch, None);
+    let held = arena.lock(&crashing).lock(&options).await.expect("the lock is free");
+    let mut arrivals = Arrivals::behind(&arena, observer, None);
     for _ in 0..3 {
-        line.join().await;
+        arrivals.join().await;
     }
     switch.kill();
     let limit = arena.forgotten_after(&crashing, arena.kept_ttl()) + arena.kept_ttl();
-    assert_eq!(line.proceed(limit).await, [0, 1, 2], "not in order of arrival");
-    assert!(held.is_lost(), "others held it and its holder was not told");
+    assert_eq!(arrivals.proceed(limit).await, [0, 1, 2], "the grants are not in order of arrival");
+    assert!(held.is_lost(), "other claims held the lock, but the loss was not reported");
 }
 
 pub(super) async fn a_crashed_waiter_blocks_others_for_no_longer_than_its_ttl_or_session(arena: Arc<Arena>) {
-    let mut line = Arrivals::behind_a_holder(&arena).await;
+    let mut arrivals = Arrivals::behind_a_holder(&arena).await;
     let (crashing, switch) = arena.client_with_switch().await;
-    line.join_with(crashing, arena.options().ttl(arena.short_ttl())).await;
+    arrivals.join_with(crashing, arena.options().ttl(arena.short_ttl())).await;
     for _ in 0..2 {
-        line.join().await;
+        arrivals.join().await;
     }
     switch.kill();
-    line.waiters[0].abort();
-    let limit = arena.forgotten_after(&line.watch, arena.short_ttl()) + arena.short_ttl();
-    assert_eq!(line.proceed(limit).await, [1, 2], "not in order of arrival");
+    arrivals.waiters[0].abort();
+    let limit = arena.forgotten_after(&arrivals.observer, arena.short_ttl()) + arena.short_ttl();
+    assert_eq!(arrivals.proceed(limit).await, [1, 2], "the grants are not in order of arrival");
 }
 
-pub(super) async fn a_waiter_that_crashed_alone_blocks_nobody_after_its_ttl_or_session(arena: Arc<Arena>) {
-    let mut line = Arrivals::behind_a_holder(&arena).await;
+pub(super) async fn a_waiter_that_crashed_alone_blocks_no_client_after_its_ttl_or_session(arena: Arc<Arena>) {
+    let mut arrivals = Arrivals::behind_a_holder(&arena).await;
     let (crashing, switch) = arena.client_with_switch().await;
-    line.join_with(crashing, arena.options().ttl(arena.short_ttl())).await;
+    arrivals.join_with(crashing, arena.options().ttl(arena.short_ttl())).await;
     switch.kill();
-    line.waiters[0].abort();
-    // Sleep without asking the store, so that no request can notice the death.
-    sleep(arena.forgotten_after(&line.watch, arena.short_ttl()) + arena.short_ttl()).await;
-    let held = line.held.take().expect("held until now");
-    held.release().await.expect("held until now");
-    drop(arena.take_soon("a dead waiter blocks a lock that nobody holds", &line.watch).await);
+    arrivals.waiters[0].abort();
+    // Sends no request during the sleep, so that no request can notice the crash.
+    sleep(arena.forgotten_after(&arrivals.observer, arena.short_ttl()) + arena.short_ttl()).await;
+    let held = arrivals.held.take().expect("the lock is still held");
+    held.release().await.expect("the lock is still held");
+    drop(arena.take_soon("a dead waiter blocks a free lock", &arrivals.observer).await);
 }
 
 pub(super) async fn a_waiter_keeps_its_place_far_beyond_its_ttl(arena: Arc<Arena>) {
-    let mut line = Arrivals::behind_a_holder(&arena).await;
+    let mut arrivals = Arrivals::behind_a_holder(&arena).await;
     let ttl = arena.kept_ttl();
-    line.join_with(arena.client().await, arena.options().ttl(ttl)).await;
-    // If the first were forgotten, it would come back behind this one.
+    arrivals.join_with(arena.client().await, arena.options().ttl(ttl)).await;
+    // If the store deleted the first waiter's claim, the waiter would return behind this one.
     let patient = arena.client().await;
     let long = arena.long_ttl(&patient);
-    line.join_with(patient, arena.options().ttl(long)).await;
+    arrivals.join_with(patient, arena.options().ttl(long)).await;
     sleep(ttl * 2).await;
-    assert_eq!(line.proceed(SOME).await, [0, 1], "a waiter was forgotten while it waited");
+    assert_eq!(arrivals.proceed(PASS_ON_LIMIT).await, [0, 1], "the store deleted the claim of a live waiter");
 }

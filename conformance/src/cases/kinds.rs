@@ -1,4 +1,4 @@
-//! One name is one lock, whatever the kind and whatever it is called through.
+//! One name is one lock, whatever the kind and the API through which it is taken.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
 pub(super) fn cases() -> Vec<Case> {
     cases! {
         "kinds" (Kind::Mutex) [] {
-            a_kind_that_the_store_lacks_is_refused_without_asking_it,
+            a_kind_that_the_store_lacks_is_refused_before_any_io,
             a_lock_of_any_kind_works_through_its_trait,
             a_builder_takes_the_lock_that_the_trait_takes,
             a_lock_is_held_while_its_work_runs_and_free_afterwards,
@@ -71,56 +71,60 @@ pub(super) async fn a_permit_and_a_writer_never_both_hold(arena: Arc<Arena>) {
     never_both_hold(&arena, Kind::Permit, Kind::Write).await;
 }
 
-/// While one kind is held the other waits, or is refused by a store that cannot order the two.
+/// Checks that while one kind is held the other waits, or is refused by a store that cannot order
+/// the two.
 async fn never_both_hold(arena: &Arena, one: Kind, other: Kind) {
     let (a, b) = (arena.client().await, arena.client().await);
     let options = arena.options();
-    for (held, asked) in [(one, other), (other, one)] {
+    for (held, requested) in [(one, other), (other, one)] {
         let guard = arena.take(&a, held).await;
-        let lock = b.of(asked, arena.name());
-        let both = |which: &Guard| panic!("{held} and {asked} of one name are both held: {which:?}");
+        let lock = b.of(requested, arena.name());
+        let both = |which: &Guard| panic!("{held} and {requested} of one name are both held: {which:?}");
         match lock.try_lock(&options).await {
             Ok(tried) => tried.iter().for_each(both),
-            Err(error) => assert_refused(&error, asked),
+            Err(error) => assert_refused(&error, requested),
         }
         let mut waiting = lock.lock(&options);
         match timeout(Duration::from_millis(60), &mut waiting).await {
             Err(_) => {
-                guard.release().await.expect("held until now");
-                // A refusal may have been under way.
-                match arena.soon("the other kind is free, this one waits on", waiting).await {
-                    Ok(second) => second.release().await.expect("held until now"),
-                    Err(error) => assert_refused(&error, asked),
+                guard.release().await.expect("the lock is still held");
+                // A refusal may have been in flight.
+                match arena.soon("the other kind has released, but this one still waits", waiting).await {
+                    Ok(second) => second.release().await.expect("the lock is still held"),
+                    Err(error) => assert_refused(&error, requested),
                 }
             }
             Ok(Err(error)) => {
-                assert_refused(&error, asked);
-                guard.release().await.expect("held until now");
+                assert_refused(&error, requested);
+                guard.release().await.expect("the lock is still held");
             }
             Ok(Ok(second)) => both(&second),
         }
     }
 }
 
-fn assert_refused(error: &Error, asked: Kind) {
+fn assert_refused(error: &Error, requested: Kind) {
     assert!(
-        matches!(error, Error::WrongKind { kind, .. } if *kind == asked)
+        matches!(error, Error::WrongKind { kind, .. } if *kind == requested)
             || matches!(error, Error::Unsupported { .. }),
-        "kinds that cannot be ordered are refused as such, not with {error:?}"
+        "kinds that cannot be ordered must be refused as such, not with {error:?}"
     );
-    let told = error.to_string();
-    assert!(told.contains(&asked.to_string()), "does not say which kind is refused: {told}");
+    let message = error.to_string();
+    assert!(message.contains(&requested.to_string()), "the error does not name the refused kind: {message}");
 }
 
-pub(super) async fn a_kind_that_the_store_lacks_is_refused_without_asking_it(arena: Arc<Arena>) {
+pub(super) async fn a_kind_that_the_store_lacks_is_refused_before_any_io(arena: Arc<Arena>) {
     let (client, switch) = arena.client_with_switch().await;
     switch.cut();
     for kind in Kind::ALL.iter().filter(|kind| !client.info().kinds.contains(kind)) {
         let lock = client.of(*kind, arena.name());
-        let error = lock.lock(&arena.options()).await.expect_err("the store lacks it");
-        assert!(matches!(error, Error::Unsupported { .. }), "should be refused as unsupported: {error:?}");
+        let error = lock.lock(&arena.options()).await.expect_err("the store lacks this kind");
+        assert!(
+            matches!(error, Error::Unsupported { .. }),
+            "the kind must be refused as unsupported, not with {error:?}"
+        );
         assert_refused(&error, *kind);
-        let error = lock.try_lock(&arena.options()).await.expect_err("the store lacks it");
+        let error = lock.try_lock(&arena.options()).await.expect_err("the store lacks this kind");
         assert_refused(&error, *kind);
     }
 }
@@ -133,14 +137,14 @@ pub(super) async fn a_mutex_waits_for_every_permit(arena: Arc<Arena>) {
         match timeout(Duration::from_millis(60), &mut waiting).await {
             Err(_) => {}
             Ok(Err(Error::WrongKind { .. })) => return,
-            Ok(other) => panic!("a mutex beside {} permits: {other:?}", held.len()),
+            Ok(other) => panic!("a mutex beside {} permits returned {other:?}", held.len()),
         }
-        held.remove(0).release().await.expect("held until now");
+        held.remove(0).release().await.expect("the lock is still held");
     }
-    match arena.soon("all permits were given back", waiting).await {
-        // A refusal may have been under way.
+    match arena.soon("all permits were released, but the mutex still waits", waiting).await {
+        // A refusal may have been in flight.
         Ok(_) | Err(Error::WrongKind { .. }) => {}
-        Err(error) => panic!("granted in the end, not {error:?}"),
+        Err(error) => panic!("the mutex must be granted, not fail with {error:?}"),
     }
 }
 
@@ -157,28 +161,36 @@ pub(super) async fn a_lock_of_any_kind_works_through_its_trait(arena: Arc<Arena>
     ];
     for (kind, lock) in locks.into_iter().filter(|(kind, _)| a.info().kinds.contains(kind)) {
         assert_eq!(lock.name().as_str(), arena.name());
-        let guard = lock.lock_within(Duration::from_secs(20)).await.expect("free");
+        let guard = lock.lock_within(Duration::from_secs(20)).await.expect("the lock is free");
         let beside = arena.try_take(&b, kind).await;
-        assert_eq!(beside.is_some(), kind.shares_with(kind), "{kind}: beside {guard:?} stands {beside:?}");
+        assert_eq!(
+            beside.is_some(),
+            kind.shares_with(kind),
+            "{kind}: beside {guard:?} a try returned {beside:?}"
+        );
         for guard in [Some(guard), beside].into_iter().flatten() {
-            guard.release().await.expect("held until now");
+            guard.release().await.expect("the lock is still held");
         }
     }
 }
 
 pub(super) async fn a_builder_takes_the_lock_that_the_trait_takes(arena: Arc<Arena>) {
     let (a, b) = (arena.client().await, arena.client().await);
-    let guard = a.mutex(arena.name()).lock().ttl(arena.ttl()).wait(arena.ttl()).await.expect("free");
-    assert!(arena.try_take(&b, Kind::Mutex).await.is_none(), "two hold it");
+    let guard =
+        a.mutex(arena.name()).lock().ttl(arena.ttl()).wait(arena.ttl()).await.expect("the lock is free");
+    assert!(arena.try_take(&b, Kind::Mutex).await.is_none(), "two claims hold the lock");
     let refused: Result<Option<Guard>> = b.mutex(arena.name()).try_lock().ttl(arena.ttl()).await;
-    assert!(refused.expect("busy is no error").is_none(), "two hold it");
-    guard.release().await.expect("held until now");
+    assert!(refused.expect("a busy lock is not an error").is_none(), "two claims hold the lock");
+    guard.release().await.expect("the lock is still held");
 }
 
 pub(super) async fn a_lock_is_held_while_its_work_runs_and_free_afterwards(arena: Arc<Arena>) {
     let (a, b) = (arena.client().await, arena.client().await);
     let mutex = a.mutex(arena.name());
-    let beside = mutex.run(async |_| arena.try_take(&b, Kind::Mutex).await).await.expect("free");
-    assert!(beside.is_none(), "somebody else holds it while the work runs");
-    assert!(arena.try_take(&b, Kind::Mutex).await.is_some(), "the work is done, the lock is held");
+    let beside = mutex.run(async |_| arena.try_take(&b, Kind::Mutex).await).await.expect("the lock is free");
+    assert!(beside.is_none(), "another client holds the lock while the work runs");
+    assert!(
+        arena.try_take(&b, Kind::Mutex).await.is_some(),
+        "the work has ended, but the lock is still held"
+    );
 }

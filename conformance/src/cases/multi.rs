@@ -1,4 +1,5 @@
-//! Several locks of one client as one: all of them or none, whether the store grants them in one step or one by one.
+//! Several locks of one client as one. All locks are granted or none, whether the store grants
+//! them in one step or one after the other.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,13 +21,13 @@ pub(super) fn cases() -> Vec<Case> {
         [of("multi", Kind::Mutex), of("multi_fair", Kind::Fair), of("multi_write", Kind::Write)];
     let others = cases! {
         "multi" (Kind::Mutex) [] {
-            of_many_who_want_overlapping_locks_each_gets_all_of_its_own,
+            of_many_clients_with_overlapping_locks_each_gets_all_of_its_own,
             several_locks_of_a_client_that_dies_are_freed_after_its_ttl_or_session,
             a_closed_client_is_granted_none_of_several_locks,
         }
         "multi" (Kind::Mutex) [Need::Inspect] {
             a_refused_try_of_several_locks_leaves_nothing_in_the_store,
-            of_several_locks_the_loss_of_one_is_told,
+            of_several_locks_the_loss_of_one_is_reported,
         }
         "multi" (Kind::Mutex) [Need::Tokens] { each_of_several_locks_has_a_token_that_grows }
         "multi" (Kind::Mutex) [Need::Kind(Kind::Fair), Need::Kind(Kind::Write), Need::Kind(Kind::Read), Need::Kind(Kind::Permit)] {
@@ -45,103 +46,111 @@ fn of(topic: &'static str, kind: Kind) -> Vec<Case> {
             a_wait_for_several_locks_that_runs_out_leaves_nothing,
             several_locks_outlast_their_ttl,
             an_acquire_of_several_locks_leaves_nothing_wherever_it_is_dropped,
-            several_locks_that_are_granted_to_nobody_are_released,
+            several_locks_granted_without_a_caller_are_released,
             an_answer_about_several_locks_that_is_lost_leaves_nothing,
         }
     }
 }
 
-/// The names of the locks. One is the beginning of another.
+/// Returns the names of the locks. One is a prefix of another.
 fn names(arena: &Arena) -> Vec<String> {
     ["-1", "-2", "-3", "-31", "-4"].map(|suffix| arena.name_with(suffix)).into()
 }
 
 fn all(arena: &Arena, client: &Locks, names: &[String]) -> MultiLock {
     let members = names.iter().map(|name| -> Arc<dyn DistributedLock> { client.of(arena.kind(), name) });
-    MultiLock::new(members).expect("at least one")
+    MultiLock::new(members).expect("there is at least one lock")
 }
 
-/// So long a ttl that a claim that was left behind is still there when the next contender comes.
+/// Returns options with a long ttl, so that a claim that was left behind is still in the store when
+/// the next contender arrives.
 fn long(arena: &Arena, client: &Locks) -> LockOptions {
     arena.options().ttl(arena.long_ttl(client))
 }
 
-async fn one(arena: &Arena, client: &Locks, name: &str, what: &str) -> Guard {
+async fn one(arena: &Arena, client: &Locks, name: &str, failure: &str) -> Guard {
     let (lock, options) = (client.of(arena.kind(), name), arena.options());
-    arena.soon(what, lock.lock(&options)).await.expect("granted in the end")
+    arena.soon(failure, lock.lock(&options)).await.expect("an acquisition without a limit is granted")
 }
 
-/// Takes each of the locks, which must be free or become free at once, and releases it.
-async fn each_is_free(arena: &Arena, client: &Locks, what: &str) {
+/// Takes each of the locks, which must be free or be released at once, and releases it.
+async fn each_is_free(arena: &Arena, client: &Locks, failure: &str) {
     for name in names(arena) {
-        one(arena, client, &name, what).await.release().await.expect("held until now");
+        one(arena, client, &name, failure).await.release().await.expect("the lock is still held");
     }
 }
 
 async fn try_one(arena: &Arena, client: &Locks, name: &str) -> Option<Guard> {
-    client.of(arena.kind(), name).try_lock(&arena.options()).await.expect("busy is no error")
+    client.of(arena.kind(), name).try_lock(&arena.options()).await.expect("a busy lock is not an error")
 }
 
 pub(super) async fn of_several_locks_all_are_taken_or_none(arena: Arc<Arena>) {
     let (a, b, names) = (arena.client().await, arena.client().await, names(&arena));
     let (several, options) = (all(&arena, &b, &names), arena.options());
     for taken in [0, 2, 4] {
-        let held = one(&arena, &a, &names[taken], "nobody holds it").await;
-        let tried = several.try_lock(&options).await.expect("busy is no error");
-        assert!(tried.is_none(), "two hold one of them");
+        let held = one(&arena, &a, &names[taken], "a free lock was not granted").await;
+        let tried = several.try_lock(&options).await.expect("a busy lock is not an error");
+        assert!(tried.is_none(), "two claims hold one of the locks");
         for (_, name) in names.iter().enumerate().filter(|(at, _)| *at != taken) {
             let free = try_one(&arena, &a, name).await;
-            free.expect("one is held, though not all were free").release().await.expect("held until now");
+            free.expect("the lock is free because not all were granted")
+                .release()
+                .await
+                .expect("the lock is still held");
         }
-        held.release().await.expect("held until now");
+        held.release().await.expect("the lock is still held");
     }
-    let held = several.try_lock(&options).await.expect("busy is no error").expect("all are free");
+    let held =
+        several.try_lock(&options).await.expect("a busy lock is not an error").expect("the locks are free");
     for name in &names {
-        assert!(try_one(&arena, &a, name).await.is_none(), "one of several locks is free");
+        assert!(try_one(&arena, &a, name).await.is_none(), "one of the held locks is free");
     }
-    held.release().await.expect("held until now");
-    each_is_free(&arena, &a, "released, and still held").await;
+    held.release().await.expect("the lock is still held");
+    each_is_free(&arena, &a, "a released lock is still held").await;
 }
 
 pub(super) async fn a_wait_for_several_locks_ends_when_the_last_is_freed(arena: Arc<Arena>) {
     let (a, b, names) = (arena.client().await, arena.client().await, names(&arena));
     let (first, last) = (
-        one(&arena, &a, &names[1], "nobody holds it").await,
-        one(&arena, &a, &names[3], "nobody holds it").await,
+        one(&arena, &a, &names[1], "a free lock was not granted").await,
+        one(&arena, &a, &names[3], "a free lock was not granted").await,
     );
     let (several, options) = (all(&arena, &b, &names), long(&arena, &b));
     let mut waiting = several.lock(&options);
-    arena.still_waits("two hold one of them", &mut waiting).await;
-    first.release().await.expect("held until now");
-    arena.still_waits("two hold one of them", &mut waiting).await;
-    last.release().await.expect("held until now");
-    let held = arena.soon("all are free, and nobody is woken", waiting).await.expect("all are free");
+    arena.still_waits("two claims hold one of the locks", &mut waiting).await;
+    first.release().await.expect("the lock is still held");
+    arena.still_waits("two claims hold one of the locks", &mut waiting).await;
+    last.release().await.expect("the lock is still held");
+    let held = arena
+        .soon("all locks are free, but the waiter is not woken", waiting)
+        .await
+        .expect("the locks are free");
     for name in &names {
-        assert!(try_one(&arena, &a, name).await.is_none(), "one of several locks is free");
+        assert!(try_one(&arena, &a, name).await.is_none(), "one of the held locks is free");
     }
-    held.release().await.expect("held until now");
+    held.release().await.expect("the lock is still held");
 }
 
 pub(super) async fn a_wait_for_several_locks_that_runs_out_leaves_nothing(arena: Arc<Arena>) {
     let (a, b, names) = (arena.client().await, arena.client().await, names(&arena));
-    let held = one(&arena, &a, &names[2], "nobody holds it").await;
+    let held = one(&arena, &a, &names[2], "a free lock was not granted").await;
     let options = long(&arena, &b).wait(Duration::from_millis(100));
     let late = all(&arena, &b, &names).lock(&options).await;
-    assert!(matches!(late, Err(Error::Timeout { .. })), "one is held, and the wait ends with {late:?}");
-    held.release().await.expect("held until now");
-    each_is_free(&arena, &a, "nobody has all of them, and one is held").await;
+    assert!(matches!(late, Err(Error::Timeout { .. })), "one lock is held, but the wait ended with {late:?}");
+    held.release().await.expect("the lock is still held");
+    each_is_free(&arena, &a, "one lock is held although not all were granted").await;
 }
 
 pub(super) async fn several_locks_outlast_their_ttl(arena: Arc<Arena>) {
     let (a, b, names) = (arena.client().await, arena.client().await, names(&arena));
     let ttl = arena.kept_ttl();
-    let held = all(&arena, &b, &names).lock(&arena.options().ttl(ttl)).await.expect("nobody holds them");
+    let held = all(&arena, &b, &names).lock(&arena.options().ttl(ttl)).await.expect("the locks are free");
     sleep(ttl * 2).await;
-    assert!(!held.is_lost(), "lost although it was renewed");
+    assert!(!held.is_lost(), "the lock was lost although it was renewed");
     for name in &names {
         assert!(try_one(&arena, &a, name).await.is_none(), "one of several locks was not renewed");
     }
-    held.release().await.expect("held until now");
+    held.release().await.expect("the lock is still held");
 }
 
 pub(super) async fn an_acquire_of_several_locks_leaves_nothing_wherever_it_is_dropped(arena: Arc<Arena>) {
@@ -149,30 +158,33 @@ pub(super) async fn an_acquire_of_several_locks_leaves_nothing_wherever_it_is_dr
     let (several, options) = (all(&arena, &a, &names(&arena)), long(&arena, &a));
     for cut in 0..CUTS {
         drop(cut_off(several.lock(&options), cut).await);
-        each_is_free(&arena, &b, &format!("left behind at cut {cut}")).await;
+        each_is_free(&arena, &b, &format!("a claim was left behind at cut {cut}")).await;
     }
 }
 
-pub(super) async fn several_locks_that_are_granted_to_nobody_are_released(arena: Arc<Arena>) {
-    let ((a, line), b) = (arena.client_with_switch().await, arena.client().await);
-    line.freeze();
+pub(super) async fn several_locks_granted_without_a_caller_are_released(arena: Arc<Arena>) {
+    let ((a, switch), b) = (arena.client_with_switch().await, arena.client().await);
+    switch.freeze();
     let (several, options) = (all(&arena, &a, &names(&arena)), long(&arena, &a));
-    let asked = cut_off(several.lock(&options), 8).await;
-    assert!(asked.is_none(), "its request cannot have been answered");
-    line.connect();
-    each_is_free(&arena, &b, "granted to nobody, and kept").await;
+    let outcome = cut_off(several.lock(&options), 8).await;
+    assert!(outcome.is_none(), "the request cannot have a reply yet");
+    switch.connect();
+    each_is_free(&arena, &b, "a lock granted without a caller is still held").await;
 }
 
 pub(super) async fn an_answer_about_several_locks_that_is_lost_leaves_nothing(arena: Arc<Arena>) {
-    let ((a, line), b) = (arena.client_with_switch().await, arena.client().await);
-    line.lose_answers();
-    let told = all(&arena, &a, &names(&arena)).try_lock(&long(&arena, &a)).await;
-    assert!(matches!(told, Err(Error::Unavailable { .. })), "neither busy nor free is known: {told:?}");
-    line.connect();
-    each_is_free(&arena, &b, "granted to nobody, and kept").await;
+    let ((a, switch), b) = (arena.client_with_switch().await, arena.client().await);
+    switch.lose_answers();
+    let result = all(&arena, &a, &names(&arena)).try_lock(&long(&arena, &a)).await;
+    assert!(
+        matches!(result, Err(Error::Unavailable { .. })),
+        "the state of the lock is unknown, but the call returned {result:?}"
+    );
+    switch.connect();
+    each_is_free(&arena, &b, "a lock granted without a caller is still held").await;
 }
 
-pub(super) async fn of_many_who_want_overlapping_locks_each_gets_all_of_its_own(arena: Arc<Arena>) {
+pub(super) async fn of_many_clients_with_overlapping_locks_each_gets_all_of_its_own(arena: Arc<Arena>) {
     const CLIENTS: usize = 6;
     const ROUNDS: usize = 4;
     let names = names(&arena);
@@ -186,68 +198,73 @@ pub(super) async fn of_many_who_want_overlapping_locks_each_gets_all_of_its_own(
         let (several, kind) = (all(&arena, &client, &mine), arena.kind());
         contenders.push(arena.go(async move {
             for round in 0..ROUNDS {
-                let held = several.lock(&options).await.expect("granted in the end");
+                let held = several.lock(&options).await.expect("an acquisition without a limit is granted");
                 for at in &wanted {
                     rooms[*at].visit(kind, Duration::from_millis(1)).await;
                 }
                 if round % 2 == 0 {
-                    held.release().await.expect("held until now");
+                    held.release().await.expect("the lock is still held");
                 }
             }
         }));
     }
-    // Each hold may be handed on with the heartbeat of a waiter only.
+    // Each grant may happen only with the heartbeat of a waiter.
     let limit = arena.ttl() * (CLIENTS * ROUNDS) as u32 / 3;
     for contender in contenders {
-        arena.within(limit, "it never gets all of its locks", contender).await.expect("two held one of them");
+        arena
+            .within(limit, "a client never gets all of its locks", contender)
+            .await
+            .expect("two claims held one of the locks");
     }
 }
 
 pub(super) async fn several_locks_of_a_client_that_dies_are_freed_after_its_ttl_or_session(
     arena: Arc<Arena>,
 ) {
-    let ((a, line), b, names) = (arena.client_with_switch().await, arena.client().await, names(&arena));
-    let held = all(&arena, &a, &names).lock(&arena.short()).await.expect("nobody holds them");
-    line.kill();
+    let ((a, switch), b, names) = (arena.client_with_switch().await, arena.client().await, names(&arena));
+    let held = all(&arena, &a, &names).lock(&arena.short()).await.expect("the locks are free");
+    switch.kill();
     let limit = arena.forgotten_after(&b, arena.short_ttl());
     let (several, options) = (all(&arena, &b, &names), arena.options());
-    let next = arena.within(limit, "the locks of a dead holder stay", several.lock(&options)).await;
-    assert!(held.is_lost(), "two hold them");
-    next.expect("free again").release().await.expect("held until now");
+    let next =
+        arena.within(limit, "the locks of a dead holder are never freed", several.lock(&options)).await;
+    assert!(held.is_lost(), "two claims hold the locks");
+    next.expect("the lock is free").release().await.expect("the lock is still held");
 }
 
 pub(super) async fn a_closed_client_is_granted_none_of_several_locks(arena: Arc<Arena>) {
     let (a, b) = (arena.client().await, arena.client().await);
     let several = all(&arena, &a, &names(&arena));
     a.close().await;
-    let told = several.try_lock(&arena.options()).await;
-    assert!(matches!(told, Err(Error::Closed { .. })), "a closed client is told {told:?}");
-    each_is_free(&arena, &b, "a closed client holds it").await;
+    let result = several.try_lock(&arena.options()).await;
+    assert!(matches!(result, Err(Error::Closed { .. })), "a closed client returned {result:?}");
+    each_is_free(&arena, &b, "a closed client holds a lock").await;
 }
 
 pub(super) async fn a_refused_try_of_several_locks_leaves_nothing_in_the_store(arena: Arc<Arena>) {
     let (a, b, names) = (arena.client().await, arena.client().await, names(&arena));
-    let held = one(&arena, &a, &names[3], "nobody holds it").await;
-    let tried = all(&arena, &b, &names).try_lock(&long(&arena, &b)).await.expect("busy is no error");
-    assert!(tried.is_none(), "two hold one of them");
+    let held = one(&arena, &a, &names[3], "a free lock was not granted").await;
+    let tried =
+        all(&arena, &b, &names).try_lock(&long(&arena, &b)).await.expect("a busy lock is not an error");
+    assert!(tried.is_none(), "two claims hold one of the locks");
     for name in &names {
-        let state = a.inspect(name).await.expect("the store can be asked");
+        let state = a.inspect(name).await.expect("the store is reachable");
         let claims = state.map_or(0, |state| state.holders.len() + state.queue.len());
-        assert_eq!(claims, usize::from(*name == names[3]), "a refused try has left something in the store");
+        assert_eq!(claims, usize::from(*name == names[3]), "a refused try has left a claim in the store");
     }
-    held.release().await.expect("held until now");
+    held.release().await.expect("the lock is still held");
 }
 
-pub(super) async fn of_several_locks_the_loss_of_one_is_told(arena: Arc<Arena>) {
+pub(super) async fn of_several_locks_the_loss_of_one_is_reported(arena: Arc<Arena>) {
     let (a, b, names) = (arena.client().await, arena.client().await, names(&arena));
     let ttl = arena.kept_ttl();
-    let held = all(&arena, &a, &names).lock(&arena.options().ttl(ttl)).await.expect("nobody holds them");
-    assert!(b.force_release(&names[4]).await.expect("the store can be asked"), "it was held");
-    arena.within(ttl, "the holder was never told", held.lost()).await;
-    let told = held.release().await;
+    let held = all(&arena, &a, &names).lock(&arena.options().ttl(ttl)).await.expect("the locks are free");
+    assert!(b.force_release(&names[4]).await.expect("the store is reachable"), "the lock was not held");
+    arena.within(ttl, "the loss is never reported", held.lost()).await;
+    let result = held.release().await;
     assert!(
-        matches!(&told, Err(Error::Lost { name, .. }) if name.as_str() == names[4]),
-        "the error names no lock that was lost: {told:?}"
+        matches!(&result, Err(Error::Lost { name, .. }) if name.as_str() == names[4]),
+        "the error does not name the lost lock: {result:?}"
     );
 }
 
@@ -259,17 +276,18 @@ pub(super) async fn each_of_several_locks_has_a_token_that_grows(arena: Arc<Aren
         last[at] = token.get();
     };
     for _ in 0..3 {
-        let held = all(&arena, &a, &names).lock(&arena.options()).await.expect("free");
-        assert_eq!(held.tokens().len(), names.len(), "the store says that it has tokens");
+        let held = all(&arena, &a, &names).lock(&arena.options()).await.expect("the lock is free");
+        assert_eq!(held.tokens().len(), names.len(), "the store declares that it has tokens");
         for (name, token) in held.tokens() {
-            let at = names.iter().position(|one| one == name.as_str()).expect("one of them");
+            let at =
+                names.iter().position(|other| other == name.as_str()).expect("the name is one of the locks");
             grows(at, token);
         }
-        held.release().await.expect("held until now");
+        held.release().await.expect("the lock is still held");
         for (at, name) in names.iter().enumerate() {
-            let held = one(&arena, &b, name, "released, and still held").await;
-            grows(at, held.token().expect("the store says that it has tokens"));
-            held.release().await.expect("held until now");
+            let held = one(&arena, &b, name, "a released lock is still held").await;
+            grows(at, held.token().expect("the store declares that it has tokens"));
+            held.release().await.expect("the lock is still held");
         }
     }
 }
@@ -278,41 +296,43 @@ pub(super) async fn locks_of_all_kinds_are_taken_as_one(arena: Arc<Arena>) {
     let (a, b, names) = (arena.client().await, arena.client().await, names(&arena));
     let kinds = [Kind::Read, Kind::Mutex, Kind::Permit, Kind::Write, Kind::Fair];
     let members = kinds.iter().zip(&names).map(|(kind, name)| b.of(*kind, name));
-    let several = MultiLock::new(members).expect("at least one");
+    let several = MultiLock::new(members).expect("there is at least one lock");
     let mut rival = Vec::new();
     for (kind, name) in kinds.iter().zip(&names) {
-        // A reader lets readers in.
+        // A reader would be granted beside a reader.
         rival.push(a.of(if *kind == Kind::Read { Kind::Write } else { *kind }, name));
     }
     let options = arena.options();
     for lock in &rival {
-        let held = arena.soon("it is left behind", lock.lock(&options)).await.expect("free");
-        let tried = several.try_lock(&options).await.expect("busy is no error");
-        assert!(tried.is_none(), "two hold one of them");
-        held.release().await.expect("held until now");
+        let held =
+            arena.soon("a claim was left behind", lock.lock(&options)).await.expect("the lock is free");
+        let tried = several.try_lock(&options).await.expect("a busy lock is not an error");
+        assert!(tried.is_none(), "two claims hold one of the locks");
+        held.release().await.expect("the lock is still held");
     }
-    let held = several.lock(&options).await.expect("all are free");
+    let held = several.lock(&options).await.expect("the locks are free");
     for lock in &rival {
-        let tried = lock.try_lock(&options).await.expect("busy is no error");
-        assert!(tried.is_none(), "one of several locks is free");
+        let tried = lock.try_lock(&options).await.expect("a busy lock is not an error");
+        assert!(tried.is_none(), "one of the held locks is free");
     }
-    held.release().await.expect("held until now");
+    held.release().await.expect("the lock is still held");
 }
 
 pub(super) async fn a_try_of_several_locks_does_not_overtake_a_waiter(arena: Arc<Arena>) {
     let (a, b, names) = (arena.client().await, arena.client().await, names(&arena));
     let (slow, switch) = arena.client_with_switch().await;
-    let held = arena.take_soon("nobody holds it", &a).await;
+    let held = arena.take_soon("a free lock was not granted", &a).await;
     let (lock, options) = (arena.lock(&slow), long(&arena, &slow));
     let waiter = arena.go(async move { lock.lock(&options).await });
     arena.until_contenders(&a, 2).await;
-    // The waiter is stopped for a moment, so the lock is free, but the next turn is the waiter's.
+    // The waiter is frozen. The lock is free, but the next turn is the waiter's.
     switch.freeze();
-    held.release().await.expect("held until now");
+    held.release().await.expect("the lock is still held");
     let several = all(&arena, &b, &[names[0].clone(), arena.name().to_owned(), names[1].clone()]);
-    let tried = several.try_lock(&arena.options()).await.expect("busy is no error");
-    assert!(tried.is_none(), "a try of several locks came in before a waiter");
+    let tried = several.try_lock(&arena.options()).await.expect("a busy lock is not an error");
+    assert!(tried.is_none(), "a try of several locks was granted before a waiter");
     switch.connect();
-    let next = arena.soon("the waiter is never granted the lock", waiter).await.expect("no panic");
-    next.expect("its turn").release().await.expect("held until now");
+    let next =
+        arena.soon("the waiter is never granted the lock", waiter).await.expect("the task does not panic");
+    next.expect("the waiter is granted").release().await.expect("the lock is still held");
 }

@@ -18,17 +18,17 @@ pub(super) fn cases() -> Vec<Case> {
             a_name_that_begins_like_another_is_different,
             odd_names_exclude_like_any_other,
             odd_names_are_shown_as_they_are,
-            what_is_no_name_is_refused_before_any_io,
+            an_illegal_name_is_refused_before_any_io,
         }
     }
 }
 
-/// Holds locks of all these names at once, which are to be different locks.
+/// Holds locks of all these names at once, so they must be different locks.
 async fn hold_all(client: &Locks, names: &[String]) -> Vec<Guard> {
     let mut held = Vec::new();
     for name in names {
-        let taken = client.mutex(name).try_lock().await.expect("a legal name");
-        held.push(taken.unwrap_or_else(|| panic!("`{name}` is taken for one of the others: {names:?}")));
+        let taken = client.mutex(name).try_lock().await.expect("the name is legal");
+        held.push(taken.unwrap_or_else(|| panic!("`{name}` is confused with another name of {names:?}")));
     }
     held
 }
@@ -59,7 +59,7 @@ pub(super) async fn a_name_that_begins_like_another_is_different(arena: Arc<Aren
     drop(hold_all(&a, &names(&arena, &suffixes)).await);
 }
 
-/// Legal names that a store might handle wrongly.
+/// Returns legal names that a store might handle wrongly.
 fn odd(arena: &Arena) -> Vec<String> {
     let mut odd = names(
         arena,
@@ -107,11 +107,11 @@ pub(super) async fn odd_names_exclude_like_any_other(arena: Arc<Arena>) {
     let odd = odd(&arena);
     let held = hold_all(&a, &odd).await;
     for name in &odd {
-        let tried = b.mutex(name).try_lock().await.expect("busy is no error");
-        assert!(tried.is_none(), "two hold `{name}`");
+        let tried = b.mutex(name).try_lock().await.expect("a busy lock is not an error");
+        assert!(tried.is_none(), "two claims hold `{name}`");
     }
     for held in held {
-        held.release().await.expect("held until now");
+        held.release().await.expect("the lock is still held");
     }
     drop(hold_all(&b, &odd).await);
 }
@@ -122,11 +122,14 @@ pub(super) async fn odd_names_are_shown_as_they_are(arena: Arc<Arena>) {
     let held = hold_all(&a, &odd).await;
     if a.inspect(arena.name()).await.is_ok() {
         for name in &odd {
-            let state =
-                a.inspect(name).await.expect("as before").unwrap_or_else(|| panic!("`{name}` is not shown"));
+            let state = a
+                .inspect(name)
+                .await
+                .expect("the store can be inspected as before")
+                .unwrap_or_else(|| panic!("`{name}` is not reported"));
             assert_eq!(state.name.as_str(), name);
         }
-        let listed = a.list(arena.name()).await.expect("as before");
+        let listed = a.list(arena.name()).await.expect("the store can be inspected as before");
         let listed: Vec<_> = listed.iter().map(|state| state.name.as_str()).collect();
         let mut expected: Vec<_> = odd.iter().map(String::as_str).collect();
         expected.retain(|name| name.starts_with(arena.name()));
@@ -136,11 +139,11 @@ pub(super) async fn odd_names_are_shown_as_they_are(arena: Arc<Arena>) {
     drop(held);
 }
 
-pub(super) async fn what_is_no_name_is_refused_before_any_io(arena: Arc<Arena>) {
-    let (a, line) = arena.client_with_switch().await;
-    line.cut();
+pub(super) async fn an_illegal_name_is_refused_before_any_io(arena: Arc<Arena>) {
+    let (a, switch) = arena.client_with_switch().await;
+    switch.cut();
     for name in ["", &"x".repeat(1025), &"🔒".repeat(257), "a\nb", "a\0", "\u{7f}", "\u{85}", "\t"] {
-        let told = [
+        let result = [
             a.mutex(name).lock().await.map(drop),
             a.mutex(name).lock().wait(Wait::Never).await.map(drop),
             a.mutex(name).try_lock().await.map(drop),
@@ -148,8 +151,12 @@ pub(super) async fn what_is_no_name_is_refused_before_any_io(arena: Arc<Arena>) 
             a.inspect(name).await.map(drop),
             a.force_release(name).await.map(drop),
         ];
-        for told in told {
-            assert!(matches!(told, Err(Error::InvalidName { .. })), "`{}`: {told:?}", name.escape_debug());
+        for result in result {
+            assert!(
+                matches!(result, Err(Error::InvalidName { .. })),
+                "`{}` returned {result:?}",
+                name.escape_debug()
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! If the store cannot be reached, a call fails in time. It never hangs, and never says that the lock is busy or free.
+//! If the store is unreachable, a call fails in time. It never hangs, and never reports the lock as
+//! busy or free.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +17,7 @@ pub(super) fn cases() -> Vec<Case> {
         "outage" (Kind::Mutex) [] {
             a_bounded_wait_for_a_dead_store_ends_in_time_and_says_why,
             an_unbounded_wait_for_a_dead_store_is_an_error,
-            a_waiter_whose_store_dies_is_told,
+            a_waiter_whose_store_dies_gets_an_error,
             a_try_of_a_dead_store_is_an_error,
             a_release_to_a_dead_store_ends_when_the_hold_would,
             a_blip_of_the_store_is_not_noticed_by_a_waiter,
@@ -25,64 +26,74 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 pub(super) async fn a_bounded_wait_for_a_dead_store_ends_in_time_and_says_why(arena: Arc<Arena>) {
-    let (a, line) = arena.client_with_switch().await;
-    line.cut();
+    let (a, switch) = arena.client_with_switch().await;
+    switch.cut();
     let options = arena.options().wait(Duration::from_millis(200));
-    let told = arena.soon("it waits on", arena.lock(&a).lock(&options)).await;
+    let result = arena.soon("a limited wait does not end", arena.lock(&a).lock(&options)).await;
     assert!(
-        matches!(told, Err(Error::Timeout { source: Some(_), .. })),
-        "a wait for a store that is down is a timeout with the last failure, not {told:?}"
+        matches!(result, Err(Error::Timeout { source: Some(_), .. })),
+        "a limited wait without a reachable store must be a timeout with the last failure, not {result:?}"
     );
 }
 
 pub(super) async fn an_unbounded_wait_for_a_dead_store_is_an_error(arena: Arc<Arena>) {
-    let (a, line) = arena.client_with_switch().await;
-    line.cut();
-    let told = arena.soon("it hangs", arena.lock(&a).lock(&arena.options())).await;
-    assert!(matches!(told, Err(Error::Unavailable { .. })), "the store is down, and `lock` says {told:?}");
+    let (a, switch) = arena.client_with_switch().await;
+    switch.cut();
+    let result = arena.soon("the call does not return", arena.lock(&a).lock(&arena.options())).await;
+    assert!(
+        matches!(result, Err(Error::Unavailable { .. })),
+        "the store is unreachable, but `lock` returned {result:?}"
+    );
 }
 
-/// Not before its place in the queue may be gone: it survives an outage that is shorter than its ttl.
-pub(super) async fn a_waiter_whose_store_dies_is_told(arena: Arc<Arena>) {
-    let ((a, line), b) = (arena.client_with_switch().await, arena.client().await);
-    let held = arena.take_soon("nobody holds it", &b).await;
+/// The error is returned only when the waiter's place in the queue may have expired. An outage
+/// shorter than the ttl leaves the place in the queue.
+pub(super) async fn a_waiter_whose_store_dies_gets_an_error(arena: Arc<Arena>) {
+    let ((a, switch), b) = (arena.client_with_switch().await, arena.client().await);
+    let held = arena.take_soon("a free lock was not granted", &b).await;
     let (lock, options) = (arena.lock(&a), arena.short());
     let waiter = arena.go(async move { lock.lock(&options).await });
     arena.until_contenders(&b, 2).await;
-    line.cut();
-    let told = arena.within(arena.short_ttl() * 2, "it hangs", waiter).await.expect("no panic");
+    switch.cut();
+    let result = arena
+        .within(arena.short_ttl() * 2, "the call does not return", waiter)
+        .await
+        .expect("the task does not panic");
     assert!(
-        matches!(told, Err(Error::Unavailable { .. })),
-        "the store is down, and a waiter is told {told:?}"
+        matches!(result, Err(Error::Unavailable { .. })),
+        "the store is unreachable, but a waiter got {result:?}"
     );
-    held.release().await.expect("held until now");
+    held.release().await.expect("the lock is still held");
 }
 
 pub(super) async fn a_try_of_a_dead_store_is_an_error(arena: Arc<Arena>) {
-    let (a, line) = arena.client_with_switch().await;
-    line.cut();
-    let told = arena.soon("it hangs", arena.lock(&a).try_lock(&arena.options())).await;
-    assert!(matches!(told, Err(Error::Unavailable { .. })), "neither busy nor free is known: {told:?}");
+    let (a, switch) = arena.client_with_switch().await;
+    switch.cut();
+    let result = arena.soon("the call does not return", arena.lock(&a).try_lock(&arena.options())).await;
+    assert!(
+        matches!(result, Err(Error::Unavailable { .. })),
+        "the state of the lock is unknown, but the call returned {result:?}"
+    );
 }
 
 pub(super) async fn a_release_to_a_dead_store_ends_when_the_hold_would(arena: Arc<Arena>) {
-    let (a, line) = arena.client_with_switch().await;
-    let held = arena.lock(&a).lock(&arena.short()).await.expect("nobody holds it");
-    line.cut();
-    let told = arena.within(arena.short_ttl(), "it hangs", held.release()).await;
+    let (a, switch) = arena.client_with_switch().await;
+    let held = arena.lock(&a).lock(&arena.short()).await.expect("the lock is free");
+    switch.cut();
+    let result = arena.within(arena.short_ttl(), "the call does not return", held.release()).await;
     assert!(
-        matches!(told, Err(Error::Unavailable { .. } | Error::Lost { .. })),
-        "the store is down, and `release` says {told:?}"
+        matches!(result, Err(Error::Unavailable { .. } | Error::Lost { .. })),
+        "the store is unreachable, but `release` returned {result:?}"
     );
 }
 
 pub(super) async fn a_blip_of_the_store_is_not_noticed_by_a_waiter(arena: Arc<Arena>) {
-    let (a, line) = arena.client_with_switch().await;
-    line.cut();
+    let (a, switch) = arena.client_with_switch().await;
+    switch.cut();
     let (lock, options) = (arena.lock(&a), arena.options());
     let waiter = arena.go(async move { lock.lock(&options).await });
     sleep(Duration::from_millis(20)).await;
-    line.connect();
-    let held = arena.soon("it hangs", waiter).await.expect("no panic");
-    drop(held.expect("the store was back in time"));
+    switch.connect();
+    let held = arena.soon("the call does not return", waiter).await.expect("the task does not panic");
+    drop(held.expect("the store was reachable again in time"));
 }

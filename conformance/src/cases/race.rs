@@ -1,4 +1,5 @@
-//! Many clients do the same at the same moment: races that never happen when contenders come one after the other.
+//! Many clients make the same request at the same time. These races do not occur when contenders
+//! arrive one after the other.
 
 use std::{
     sync::{
@@ -33,11 +34,12 @@ fn of_exclusive(topic: &'static str, kind: Kind) -> Vec<Case> {
     }
 }
 
-/// Clients that race for each name.
+/// Number of clients that race for each name.
 const RACERS: usize = 8;
 
-/// A store that can lock the row of a name only once the row exists may let two clients in at first use. So each race is
-/// for a name that nobody used before, and all clients begin at the same moment.
+/// A store that can lock the row of a name only if the row exists may grant two clients at first
+/// use. Each race is therefore for a name without an earlier use, and all clients start at the same
+/// time.
 pub(super) async fn of_many_racing_for_a_name_never_used_one_gets_it(arena: Arc<Arena>) {
     let names = if arena.is_disturbed() { 8 } else { 60 };
     let (start, finish) = (Arc::new(Barrier::new(RACERS)), Arc::new(Barrier::new(RACERS)));
@@ -51,55 +53,51 @@ pub(super) async fn of_many_racing_for_a_name_never_used_one_gets_it(arena: Arc<
             for (number, won) in won.iter().enumerate() {
                 let lock = client.of(kind, race.name_with(&format!("/{number}")));
                 start.wait().await;
-                let guard = lock.try_lock(&options).await.expect("busy is no error");
+                let guard = lock.try_lock(&options).await.expect("a busy lock is not an error");
                 if guard.is_some() {
                     won.fetch_add(1, SeqCst);
                 }
-                // Nobody lets go before all have their answers.
+                // No client releases before all have their replies.
                 finish.wait().await;
                 if let Some(guard) = guard {
-                    guard.release().await.expect("held until now");
+                    guard.release().await.expect("the lock is still held");
                 }
             }
         }));
     }
     for racer in join_all(racers).await {
-        racer.expect("no panic");
+        racer.expect("the task does not panic");
     }
     let several: Vec<_> = won.iter().map(|won| won.load(SeqCst)).filter(|won| *won > 1).collect();
     assert!(
         several.is_empty(),
-        "of {names} names that nobody had used, {} have several holders at once, up to {}: \
-         whoever looks at a name must keep others from entering it until it has entered itself",
+        "of {names} names without an earlier use, {} have several holders at once, up to {}: \
+         a client that reads a name must exclude others until its own claim is in the store",
         several.len(),
         several.iter().max().copied().unwrap_or_default()
     );
 }
 
-/// Entering again needs nothing of the store, so threads of their own can do it beside a paused clock, too.
+/// Re-entry does not use the store, so separate threads can do it even with a paused clock.
 pub(super) async fn an_owner_that_holds_is_never_refused_whatever_its_other_tasks_do(arena: Arc<Arena>) {
     const THREADS: usize = 4;
     const TRIES: usize = 2000;
-    let (client, me) = (arena.client().await, Owner::new());
-    let lock = client.mutex(arena.name()).owned_by(&me);
-    let held = lock.lock().await.expect("nobody holds it");
+    let (client, owner) = (arena.client().await, Owner::new());
+    let lock = client.mutex(arena.name()).owned_by(&owner);
+    let held = lock.lock().await.expect("the lock is free");
     let runtime = Handle::current();
-    // The runtime stands still meanwhile, for some milliseconds: only the threads wait for each other.
+    // The runtime does not run for some milliseconds. Only the threads contend with each other.
     let refused: usize = thread::scope(|scope| {
         let storm = |_| {
             scope.spawn(|| {
-                let tries = (0..TRIES).map(|_| runtime.block_on(lock.try_lock()).expect("busy is no error"));
+                let tries = (0..TRIES)
+                    .map(|_| runtime.block_on(lock.try_lock()).expect("a busy lock is not an error"));
                 tries.filter(Option::is_none).count()
             })
         };
         let threads: Vec<_> = (0..THREADS).map(storm).collect();
-        threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+        threads.into_iter().map(|thread| thread.join().expect("the task does not panic")).sum()
     });
-    assert_eq!(
-        refused,
-        0,
-        "of {} tries of an owner that holds the lock so many were refused",
-        THREADS * TRIES
-    );
-    assert_eq!(held.hold_count(), 1, "guards that are gone are counted");
+    assert_eq!(refused, 0, "of {} tries of an owner that holds the lock, some were refused", THREADS * TRIES);
+    assert_eq!(held.hold_count(), 1, "dropped guards are still counted");
 }

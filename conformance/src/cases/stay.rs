@@ -1,4 +1,5 @@
-//! `at_least`: who lets go early leaves the lock taken until its time; who loses it or dies does not.
+//! `at_least`. A lock that is released early stays taken until its time ends, a lost lock or the
+//! lock of a dead client does not.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,9 +31,9 @@ pub(super) fn cases() -> Vec<Case> {
             a_try_that_is_busy_leaves_nothing_that_stays,
             an_acquire_that_is_dropped_leaves_nothing_that_stays,
             of_several_locks_that_were_not_all_free_none_stays,
-            of_several_locks_that_are_let_go_each_stays,
+            of_several_locks_that_are_released_each_stays,
         }
-        "stay" (Kind::Mutex) [Need::Detach, Need::Inspect] { a_hold_that_was_taken_away_does_not_stay }
+        "stay" (Kind::Mutex) [Need::Detach, Need::Inspect] { a_force_released_hold_does_not_stay }
     };
     of_one_kind.into_iter().flatten().chain(others).collect()
 }
@@ -48,16 +49,17 @@ fn of(topic: &'static str, kind: Kind, needs: &'static [Need]) -> Vec<Case> {
     }
 }
 
-/// With a time that is far beyond the end of the case.
+/// Returns options with an `at_least` far beyond the end of the case.
 fn long(arena: &Arena, client: &Locks) -> LockOptions {
     arena.options().at_least((arena.long_ttl(client) * 10).min(*client.info().leases.end()))
 }
 
-/// Takes the lock for [`span`] at least. Says when that ends at the earliest.
+/// Takes the lock with an `at_least` of [`span`]. Also returns its earliest end.
 async fn take(arena: &Arena, client: &Locks) -> (Guard, Instant) {
     let (lock, options) = (arena.lock(client), arena.options().at_least(span(arena)));
     let end = Instant::now() + span(arena);
-    let held = arena.soon("nobody holds it", lock.lock(&options)).await.expect("nobody holds it");
+    let held =
+        arena.soon("a free lock was not granted", lock.lock(&options)).await.expect("the lock is free");
     (held, end)
 }
 
@@ -65,9 +67,12 @@ pub(super) async fn a_release_leaves_it_taken_until_its_time(arena: Arc<Arena>) 
     let (a, b) = (arena.client().await, arena.client().await);
     let (held, end) = take(&arena, &a).await;
     let (token, signal) = (held.token(), held.lost_signal());
-    arena.soon("the release waits for the time", held.release()).await.expect("held until now");
+    arena
+        .soon("the release waits for the end of `at_least`", held.release())
+        .await
+        .expect("the lock is still held");
     drop(take_at(&arena, &b, end, token).await);
-    assert!(!signal.is_lost(), "a release is no loss");
+    assert!(!signal.is_lost(), "a release was reported as a loss");
 }
 
 pub(super) async fn a_drop_leaves_it_taken_until_its_time_though_the_client_is_closed(arena: Arc<Arena>) {
@@ -75,7 +80,7 @@ pub(super) async fn a_drop_leaves_it_taken_until_its_time_though_the_client_is_c
     let (held, end) = take(&arena, &a).await;
     let token = held.token();
     drop(held);
-    arena.soon("it waits for the time", a.close()).await;
+    arena.soon("closing waits for the end of `at_least`", a.close()).await;
     drop(take_at(&arena, &b, end, token).await);
 }
 
@@ -83,57 +88,60 @@ pub(super) async fn a_release_after_its_time_frees_it_at_once(arena: Arc<Arena>)
     let (a, b) = (arena.client().await, arena.client().await);
     let least = Duration::from_millis(200).max(*a.info().leases.start());
     let options = arena.options().ttl(arena.long_ttl(&a));
-    let held = arena.lock(&a).lock(&options.clone().at_least(least)).await.expect("nobody holds it");
+    let held = arena.lock(&a).lock(&options.clone().at_least(least)).await.expect("the lock is free");
     sleep(least).await;
     let lock = b.of(rival(&arena), arena.name());
     let mut next = lock.lock(&options);
-    arena.still_waits("two hold it", &mut next).await;
-    held.release().await.expect("held until now");
-    let next = arena.soon("its time was over, and nobody wakes the next", next).await.expect("free again");
+    arena.still_waits("two claims hold the lock", &mut next).await;
+    held.release().await.expect("the lock is still held");
+    let next = arena
+        .soon("the time of `at_least` has ended, but the release wakes no waiter", next)
+        .await
+        .expect("the lock is free");
     drop(next);
 }
 
 pub(super) async fn a_holder_that_dies_frees_it_after_its_ttl(arena: Arc<Arena>) {
-    let ((a, line), b) = (arena.client_with_switch().await, arena.client().await);
+    let ((a, switch), b) = (arena.client_with_switch().await, arena.client().await);
     let options = long(&arena, &a).ttl(arena.short_ttl());
-    let held = arena.lock(&a).lock(&options).await.expect("nobody holds it");
-    line.kill();
+    let held = arena.lock(&a).lock(&options).await.expect("the lock is free");
+    switch.kill();
     drop(held);
     let limit = arena.forgotten_after(&b, arena.short_ttl());
-    drop(arena.within(limit, "the lock of a dead holder stays", arena.take(&b, rival(&arena))).await);
+    drop(arena.within(limit, "the lock of a dead holder stays taken", arena.take(&b, rival(&arena))).await);
 }
 
 pub(super) async fn a_hold_that_is_cut_off_does_not_stay(arena: Arc<Arena>) {
-    let ((a, line), b) = (arena.client_with_switch().await, arena.client().await);
+    let ((a, switch), b) = (arena.client_with_switch().await, arena.client().await);
     let options = long(&arena, &a).ttl(arena.short_ttl());
-    let held = arena.lock(&a).lock(&options).await.expect("nobody holds it");
-    line.cut();
-    arena.within(arena.short_ttl(), "it was never told", held.lost()).await;
-    line.connect();
-    let told = held.release().await;
-    assert!(matches!(told, Err(Error::Lost { .. })), "{told:?}");
-    drop(arena.take_soon("what was lost stays", &b).await);
+    let held = arena.lock(&a).lock(&options).await.expect("the lock is free");
+    switch.cut();
+    arena.within(arena.short_ttl(), "the loss is never reported", held.lost()).await;
+    switch.connect();
+    let result = held.release().await;
+    assert!(matches!(result, Err(Error::Lost { .. })), "{result:?}");
+    drop(arena.take_soon("a lost lock stays taken", &b).await);
 }
 
-pub(super) async fn a_hold_that_was_taken_away_does_not_stay(arena: Arc<Arena>) {
+pub(super) async fn a_force_released_hold_does_not_stay(arena: Arc<Arena>) {
     let (a, b) = (arena.client().await, arena.client().await);
-    let held = arena.lock(&a).lock(&long(&arena, &a)).await.expect("nobody holds it");
-    b.force_release(arena.name()).await.expect("the store can be asked");
-    let next = arena.take_soon("it was broken", &b).await;
+    let held = arena.lock(&a).lock(&long(&arena, &a)).await.expect("the lock is free");
+    b.force_release(arena.name()).await.expect("the store is reachable");
+    let next = arena.take_soon("a lock is not free after a forced release", &b).await;
     stays_undisturbed(&arena, &b, &next, async || drop(held)).await;
-    next.release().await.expect("held until now");
-    drop(arena.take_soon("what was taken away stays", &a).await);
+    next.release().await.expect("the lock is still held");
+    drop(arena.take_soon("a lock stays taken after a forced release", &a).await);
 }
 
 pub(super) async fn a_try_that_is_busy_leaves_nothing_that_stays(arena: Arc<Arena>) {
     let (a, b) = (arena.client().await, arena.client().await);
-    let held = arena.take_soon("nobody holds it", &a).await;
-    let tried = arena.lock(&b).try_lock(&long(&arena, &b)).await.expect("busy is no error");
-    assert!(tried.is_none(), "two hold it");
-    let late = arena.lock(&b).lock(&long(&arena, &b).wait(Duration::from_millis(100))).await;
-    assert!(matches!(late, Err(Error::Timeout { .. })), "{late:?}");
-    held.release().await.expect("held until now");
-    drop(arena.take_soon("nobody was granted, and something stays", &a).await);
+    let held = arena.take_soon("a free lock was not granted", &a).await;
+    let tried = arena.lock(&b).try_lock(&long(&arena, &b)).await.expect("a busy lock is not an error");
+    assert!(tried.is_none(), "two claims hold the lock");
+    let outcome = arena.lock(&b).lock(&long(&arena, &b).wait(Duration::from_millis(100))).await;
+    assert!(matches!(outcome, Err(Error::Timeout { .. })), "{outcome:?}");
+    held.release().await.expect("the lock is still held");
+    drop(arena.take_soon("no claim was granted, but the lock stays taken", &a).await);
 }
 
 pub(super) async fn an_acquire_that_is_dropped_leaves_nothing_that_stays(arena: Arc<Arena>) {
@@ -141,50 +149,65 @@ pub(super) async fn an_acquire_that_is_dropped_leaves_nothing_that_stays(arena: 
     let (lock, options) = (arena.lock(&a), long(&arena, &a));
     for cut in 0..CUTS {
         if let Some(granted) = cut_off(lock.lock(&options), cut).await {
-            // Whoever has the guard can do with it what it likes.
-            let ticket = granted.expect("nobody holds it").detach(arena.ttl()).await.expect("held until now");
-            b.release(&ticket).await.expect("held until now");
+            // The caller may use a guard that it received in any way.
+            let ticket =
+                granted.expect("the lock is free").detach(arena.ttl()).await.expect("the lock is still held");
+            b.release(&ticket).await.expect("the lock is still held");
         }
-        drop(arena.take_soon(&format!("granted to nobody at cut {cut}, and it stays"), &b).await);
+        drop(
+            arena
+                .take_soon(&format!("granted without a caller at cut {cut}, but the lock stays taken"), &b)
+                .await,
+        );
     }
 }
 
-/// A MultiLock of this many names, of one client.
+/// Creates a MultiLock of these names, for one client.
 fn several(arena: &Arena, client: &Locks, names: &[String]) -> MultiLock {
     let members = names.iter().map(|name| -> Arc<dyn DistributedLock> { client.of(arena.kind(), name) });
-    MultiLock::new(members).expect("at least one")
+    MultiLock::new(members).expect("there is at least one lock")
 }
 
 pub(super) async fn of_several_locks_that_were_not_all_free_none_stays(arena: Arc<Arena>) {
     let (a, b) = (arena.client().await, arena.client().await);
     let names = ["-1", "-2", "-3"].map(|suffix| arena.name_with(suffix));
-    let held = b.mutex(&names[1]).lock().await.expect("nobody holds it");
+    let held = b.mutex(&names[1]).lock().await.expect("the lock is free");
     let all = several(&arena, &a, &names);
-    let tried = all.try_lock(&long(&arena, &a)).await.expect("busy is no error");
-    assert!(tried.is_none(), "two hold it");
-    let late = all.lock(&long(&arena, &a).wait(Duration::from_millis(100))).await;
-    assert!(matches!(late, Err(Error::Timeout { .. })), "{late:?}");
-    held.release().await.expect("held until now");
+    let tried = all.try_lock(&long(&arena, &a)).await.expect("a busy lock is not an error");
+    assert!(tried.is_none(), "two claims hold the lock");
+    let outcome = all.lock(&long(&arena, &a).wait(Duration::from_millis(100))).await;
+    assert!(matches!(outcome, Err(Error::Timeout { .. })), "{outcome:?}");
+    held.release().await.expect("the lock is still held");
     for name in &names {
         let taken = b.mutex(name).lock();
-        drop(arena.soon("nobody has all of them, and one stays", taken).await.expect("nobody holds it"));
+        drop(
+            arena
+                .soon("not all locks were granted, but one stays taken", taken)
+                .await
+                .expect("the lock is free"),
+        );
     }
 }
 
-pub(super) async fn of_several_locks_that_are_let_go_each_stays(arena: Arc<Arena>) {
+pub(super) async fn of_several_locks_that_are_released_each_stays(arena: Arc<Arena>) {
     let (a, b) = (arena.client().await, arena.client().await);
     let names = ["-1", "-2"].map(|suffix| arena.name_with(suffix));
     let options = arena.options().at_least(span(&arena));
     let end = Instant::now() + span(&arena);
-    let held = several(&arena, &a, &names).lock(&options).await.expect("nobody holds them");
-    held.release().await.expect("held until now");
+    let held = several(&arena, &a, &names).lock(&options).await.expect("the locks are free");
+    held.release().await.expect("the lock is still held");
     for name in &names {
-        let tried = b.mutex(name).try_lock().await.expect("busy is no error");
-        assert!(tried.is_none() || Instant::now() >= end, "free before its time");
+        let tried = b.mutex(name).try_lock().await.expect("a busy lock is not an error");
+        assert!(tried.is_none() || Instant::now() >= end, "the lock is free before the end of `at_least`");
     }
     for name in &names {
         let left = end.saturating_duration_since(Instant::now());
         let taken = b.mutex(name).lock();
-        drop(arena.within(left + arena.ttl(), "it stays for ever", taken).await.expect("free by now"));
+        drop(
+            arena
+                .within(left + arena.ttl(), "the lock stays taken forever", taken)
+                .await
+                .expect("the lock is free"),
+        );
     }
 }

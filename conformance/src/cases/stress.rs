@@ -1,5 +1,5 @@
-//! Many contenders at once: holders that exclude each other never meet, no update is lost, and everybody gets a turn. Over
-//! the usual length: the cases of one topic.
+//! Many contenders at once. Holders that exclude each other never hold together, no update is lost,
+//! and every contender is granted.
 
 use std::{
     sync::{
@@ -49,17 +49,20 @@ fn of_exclusive(topic: &'static str, kind: Kind) -> Vec<Case> {
 fn of_downgraded(topic: &'static str, kind: Kind) -> Vec<Case> {
     cases! {
         topic (kind) [Need::Kind(Kind::Read), Need::Downgrade] {
-            nobody_writes_between_a_write_and_its_downgrade,
+            no_client_writes_between_a_write_and_its_downgrade,
         }
     }
 }
 
-/// Notices holders of one lock that are inside at the same time although they must not be.
+/// Detects holders of one lock that hold together although their kinds exclude each other.
 #[derive(Default)]
 pub(super) struct Room(Mutex<Vec<Kind>>);
 
 impl Room {
-    /// Stays inside for `stay`; panics if the lock should have kept somebody out.
+    /// Stays inside for `stay`.
+    ///
+    /// # Panics
+    /// If a holder is inside that excludes `kind`.
     pub(super) async fn visit(&self, kind: Kind, stay: Duration) {
         self.inside(|inside| {
             let met = inside.iter().find(|other| !kind.shares_with(**other)).copied();
@@ -68,8 +71,8 @@ impl Room {
         });
         sleep(stay).await;
         self.inside(|inside| {
-            let me = inside.iter().position(|other| *other == kind).expect("came in above");
-            inside.swap_remove(me);
+            let index = inside.iter().position(|other| *other == kind).expect("the kind was added above");
+            inside.swap_remove(index);
         });
     }
 
@@ -78,7 +81,7 @@ impl Room {
     }
 }
 
-/// Two numbers. Without a lock, updates would be lost, and the numbers would differ.
+/// Two equal numbers. Without a lock, updates would be lost and the numbers would differ.
 #[derive(Default)]
 struct Ledger {
     one: AtomicU64,
@@ -86,7 +89,7 @@ struct Ledger {
 }
 
 impl Ledger {
-    /// Adds one to both, slowly.
+    /// Adds one to both numbers, slowly. Returns the new number.
     async fn add(&self) -> u64 {
         let sum = self.one.load(Relaxed) + 1;
         sleep(Duration::from_millis(1)).await;
@@ -96,25 +99,28 @@ impl Ledger {
         sum
     }
 
-    /// Reads the number; panics if the two differ, because a writer is not done.
+    /// Returns the number.
+    ///
+    /// # Panics
+    /// If the two numbers differ, because a write is not complete.
     async fn read(&self) -> u64 {
         let before = (self.one.load(Relaxed), self.other.load(Relaxed));
         sleep(Duration::from_millis(1)).await;
         let after = (self.one.load(Relaxed), self.other.load(Relaxed));
         assert!(
             before == after && after.0 == after.1,
-            "somebody wrote while it was read: {before:?}, {after:?}"
+            "a write happened during a read: {before:?}, {after:?}"
         );
         after.0
     }
 }
 
-/// Rounds of each contender: fewer where answers are slow or lost.
+/// Returns the number of rounds of each contender. Fewer if replies are slow or lost.
 fn rounds(arena: &Arena) -> u64 {
     if arena.is_disturbed() { 6 } else { 25 }
 }
 
-/// Starts contenders, each with a number and a client of its own, and waits for all of them.
+/// Starts contenders, each with a number and a new client, and waits for all of them.
 async fn all<F: Future<Output = ()> + Send + 'static>(
     arena: &Arena,
     count: u64,
@@ -126,7 +132,7 @@ async fn all<F: Future<Output = ()> + Send + 'static>(
         contenders.push(arena.go(contender(number, client)));
     }
     for contender in join_all(contenders).await {
-        contender.expect("a contender found something wrong");
+        contender.expect("a contender failed");
     }
 }
 
@@ -137,13 +143,13 @@ pub(super) async fn no_update_is_lost(arena: Arc<Arena>) {
         let options = options.clone();
         async move {
             for _ in 0..rounds {
-                let _guard = lock.lock(&options).await.expect("granted in the end");
+                let _guard = lock.lock(&options).await.expect("an acquisition without a limit is granted");
                 ledger.add().await;
             }
         }
     })
     .await;
-    assert_eq!(ledger.read().await, 8 * rounds, "updates were lost: two held it at once");
+    assert_eq!(ledger.read().await, 8 * rounds, "updates were lost, so two claims held the lock at once");
 }
 
 pub(super) async fn no_update_is_lost_among_waits_cut_short(arena: Arc<Arena>) {
@@ -155,9 +161,9 @@ pub(super) async fn no_update_is_lost_among_waits_cut_short(arena: Arc<Arena>) {
         let options = options.clone();
         async move {
             for _ in 0..rounds {
-                let patience = Duration::from_micros(rng.u64(0..20_000));
-                if let Ok(guard) = timeout(patience, lock.lock(&options)).await {
-                    let _guard = guard.expect("granted in the end");
+                let drop_after = Duration::from_micros(rng.u64(0..20_000));
+                if let Ok(guard) = timeout(drop_after, lock.lock(&options)).await {
+                    let _guard = guard.expect("an acquisition without a limit is granted");
                     ledger.add().await;
                     updates.fetch_add(1, Relaxed);
                 }
@@ -165,7 +171,11 @@ pub(super) async fn no_update_is_lost_among_waits_cut_short(arena: Arc<Arena>) {
         }
     })
     .await;
-    assert_eq!(ledger.read().await, updates.load(Relaxed), "updates were lost: two held it at once");
+    assert_eq!(
+        ledger.read().await,
+        updates.load(Relaxed),
+        "updates were lost, so two claims held the lock at once"
+    );
 }
 
 pub(super) async fn a_storm_of_dropped_waits_leaves_the_lock_free(arena: Arc<Arena>) {
@@ -179,15 +189,17 @@ pub(super) async fn a_storm_of_dropped_waits_leaves_the_lock_free(arena: Arc<Are
             async move {
                 tokio::select! {
                     biased;
-                    guard = lock.lock(&options) => drop(guard.expect("granted in the end")),
+                    guard = lock.lock(&options) => drop(guard.expect("an acquisition without a limit is granted")),
                     () = async { for _ in 0..polls { yield_now().await } } => {}
                 }
             }
         });
         join_all(waits.collect::<Vec<_>>()).await;
-        let free = async { arena.lock(&client).lock(&options).await.expect("granted in the end") };
-        let guard: Guard = arena.soon("a wait that was dropped stands in the way", free).await;
-        guard.release().await.expect("held until now");
+        let free = async {
+            arena.lock(&client).lock(&options).await.expect("an acquisition without a limit is granted")
+        };
+        let guard: Guard = arena.soon("a dropped wait still blocks the queue", free).await;
+        guard.release().await.expect("the lock is still held");
     }
 }
 
@@ -199,15 +211,15 @@ pub(super) async fn many_names_are_held_at_the_same_time(arena: Arc<Arena>) {
         let (all_hold, options) = (Arc::clone(&all_hold), options.clone());
         arena.go(async move {
             for _ in 0..3 {
-                let guard = lock.lock(&options).await.expect("nobody else wants it");
+                let guard = lock.lock(&options).await.expect("no other contender requests this name");
                 all_hold.wait().await;
-                guard.release().await.expect("held until now");
+                guard.release().await.expect("the lock is still held");
             }
         })
     });
     let holders = join_all(holders.collect::<Vec<_>>());
     for holder in arena.within(Duration::from_secs(15), "one name waits for another", holders).await {
-        holder.expect("no panic");
+        holder.expect("the task does not panic");
     }
 }
 
@@ -220,53 +232,57 @@ pub(super) async fn readers_never_see_a_write_half_done(arena: Arc<Arena>) {
         async move {
             let mut seen = 0;
             for _ in 0..rounds {
-                let _guard = lock.lock(&options).await.expect("granted in the end");
+                let _guard = lock.lock(&options).await.expect("an acquisition without a limit is granted");
                 let now = match kind {
                     Kind::Write => ledger.add().await,
                     _ => ledger.read().await,
                 };
-                assert!(now >= seen, "{seen} was there already, now {now}");
+                assert!(now >= seen, "the count fell from {seen} to {now}");
                 seen = now;
             }
         }
     })
     .await;
-    assert_eq!(ledger.read().await, 2 * rounds, "updates were lost: two wrote at once");
+    assert_eq!(ledger.read().await, 2 * rounds, "updates were lost, so two claims wrote at once");
 }
 
-pub(super) async fn nobody_writes_between_a_write_and_its_downgrade(arena: Arc<Arena>) {
+pub(super) async fn no_client_writes_between_a_write_and_its_downgrade(arena: Arc<Arena>) {
     let (ledger, rounds, options) = (Arc::new(Ledger::default()), rounds(&arena), arena.options());
     all(&arena, 5, |_, client| {
         let (ledger, lock) = (Arc::clone(&ledger), arena.lock(&client));
         let options = options.clone();
         async move {
             for _ in 0..rounds {
-                let writer = lock.lock(&options).await.expect("granted in the end");
+                let writer = lock.lock(&options).await.expect("an acquisition without a limit is granted");
                 let written = ledger.add().await;
-                let reader = writer.downgrade().await.expect("the store can");
-                assert_eq!(ledger.read().await, written, "somebody wrote between");
-                reader.release().await.expect("held until now");
+                let reader = writer.downgrade().await.expect("the store can downgrade this kind");
+                assert_eq!(
+                    ledger.read().await,
+                    written,
+                    "a write happened between a write and its downgrade"
+                );
+                reader.release().await.expect("the lock is still held");
             }
         }
     })
     .await;
-    assert_eq!(ledger.read().await, 5 * rounds, "updates were lost: two wrote at once");
+    assert_eq!(ledger.read().await, 5 * rounds, "updates were lost, so two claims wrote at once");
 }
 
 pub(super) async fn contenders_of_all_kinds_never_meet(arena: Arc<Arena>) {
     let (room, rounds, options) = (Arc::new(Room::default()), rounds(&arena), arena.options());
-    // Few, so that any two kinds are often next to each other.
+    // Few contenders, so that any two kinds are frequently next to each other.
     all(&arena, 3, |number, client| {
         let (room, name, mut rng) = (Arc::clone(&room), arena.name().to_owned(), Rng::with_seed(number));
         let options = options.clone();
         async move {
             for _ in 0..rounds * 2 {
-                let kind = *rng.choice(client.info().kinds).expect("a store has a kind");
+                let kind = *rng.choice(client.info().kinds).expect("a store has at least one kind");
                 let stay = Duration::from_millis(rng.u64(1..5));
                 match client.of(kind, &name).lock(&options).await {
                     Ok(_guard) => room.visit(kind, stay).await,
                     Err(Error::WrongKind { .. } | Error::Unsupported { .. }) => yield_now().await,
-                    Err(error) => panic!("granted or refused in the end, not {error}"),
+                    Err(error) => panic!("the request must be granted or refused, not fail with {error}"),
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Captures what a test logs.
+//! Captures the log of a test.
 
 use std::{
     fmt::{Debug, Write},
@@ -12,14 +12,14 @@ use tracing::{
     subscriber::DefaultGuard,
 };
 
-/// Captures what this thread logs, as long as this lives. A test logs on no other thread.
+/// Captures the log of this thread until it is dropped. A test logs on no other thread.
 pub(crate) struct Log {
     lines: Lines,
     _guard: DefaultGuard,
 }
 
-#[derive(Clone, Default)]
 /// The lines of all events so far.
+#[derive(Clone, Default)]
 struct Lines(Arc<Mutex<String>>);
 
 impl Log {
@@ -28,7 +28,7 @@ impl Log {
         Self { _guard: tracing::subscriber::set_default(lines.clone()), lines }
     }
 
-    /// Level and fields of each event.
+    /// Returns a line with level and fields of each event.
     pub(crate) fn text(&self) -> String {
         self.lines.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -58,11 +58,11 @@ impl Subscriber for Lines {
     fn exit(&self, _: &Id) {}
 }
 
-/// Level and fields of one event, as one line.
+/// Level and fields of one event, as a line.
 struct EventText(String);
 
 impl Visit for EventText {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        write!(self.0, " {field}={value:?}").expect("a string takes all");
+        write!(self.0, " {field}={value:?}").expect("writing to a string never fails");
     }
 }

@@ -1,5 +1,5 @@
-//! A store for a test binary, and a plain client beside dlock's. A few lines over the usual length: most test binaries use it.
-#![allow(dead_code, reason = "each test binary uses a part")]
+//! A store for a test binary, and a client that sends single commands.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 #[cfg(feature = "tracing")]
 pub(crate) mod log;
@@ -21,134 +21,139 @@ use dlock_testbed::servers::{
 use futures_util::StreamExt;
 use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, aio::MultiplexedConnection};
 
-/// The kinds that Redisson has too.
+/// The kinds that Redisson supports too.
 pub(crate) const KINDS: &[Kind] = &[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write];
 
-/// A client of the store that a URL names.
+/// Connects a client to the store of a URL.
 pub(crate) async fn connect(url: &str) -> Result<Store> {
     (DRIVER.connect)(url.parse()?).await
 }
 
-/// One server for a test, and a connection that speaks to it by hand.
+/// A server for a test, and a connection for single commands.
 pub(crate) struct Bench {
     pub(crate) running: Running,
     pub(crate) raw: MultiplexedConnection,
 }
 
 impl Bench {
-    /// A server for a test; `None` if there is no Redis and none is required.
+    /// Starts a server for a test. `None` if there is no Redis and none is required.
     pub(crate) async fn new() -> Option<Self> {
         let running = or_ignore(start(Brand::Redis, Flavour::Standalone).await)?;
         let raw = raw(running.url()).await;
         Some(Self { running, raw })
     }
 
-    /// A new client, as from another process.
+    /// Connects a new client, like one in another process.
     pub(crate) async fn locks(&self, params: &str) -> Locks {
         let url = format!("{}?{params}", self.running.url());
-        let store = connect(&url).await.expect("the server is there");
+        let store = connect(&url).await.expect("the server is running");
         Locks::new(store).with_defaults(LockOptions::new().ttl(Duration::from_secs(30)))
     }
 
-    /// A new client's store, as the engine sees it.
+    /// Connects a new client, and returns its store without the engine.
     pub(crate) async fn store(&self, params: &str) -> Store {
-        connect(&format!("{}?{params}", self.running.url())).await.expect("the server is there")
+        connect(&format!("{}?{params}", self.running.url())).await.expect("the server is running")
     }
 
-    /// The answer to a command.
-    pub(crate) async fn ask<T: FromRedisValue>(&self, command: &str) -> T {
-        words(command)
+    /// Returns the reply to a command.
+    pub(crate) async fn query<T: FromRedisValue>(&self, command: &str) -> T {
+        parse_command(command)
             .query_async(&mut self.raw.clone())
             .await
             .unwrap_or_else(|error| panic!("{command}: {error}"))
     }
 
-    /// How often a command was called.
+    /// Returns the number of calls of a command.
     pub(crate) async fn calls(&self, command: &str) -> u64 {
-        let stats: String = self.ask("INFO commandstats").await;
+        let stats: String = self.query("INFO commandstats").await;
         let line = stats
             .lines()
             .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")).map(str::to_owned));
         line.map_or(0, |line| line.split(',').next().expect("a number").parse().expect("a number"))
     }
 
-    /// All keys in order, without those that say who holds.
+    /// Returns all keys in order, except those of labels.
     pub(crate) async fn all_keys(&self) -> Vec<String> {
-        let mut keys: Vec<String> = self.ask("KEYS *").await;
+        let mut keys: Vec<String> = self.query("KEYS *").await;
         keys.retain(|key| !key.contains("dlock_who:"));
         keys.sort_unstable();
         keys
     }
 
-    /// Ends all subscriptions and sends a command, in one step, so that nobody can subscribe anew in between.
-    pub(crate) async fn unheard(&self, command: &str) {
-        unheard(&mut self.raw.clone(), command).await;
+    /// Ends all subscriptions and sends a command, in one step. No client can subscribe again before
+    /// the command.
+    pub(crate) async fn unsubscribe_and_send(&self, command: &str) {
+        unsubscribe_and_send(&mut self.raw.clone(), command).await;
     }
 
-    /// Waits until somebody listens to a channel.
-    pub(crate) async fn until_heard(&self, channel: &str) {
-        let heard = async {
-            while self.ask::<(String, u64)>(&format!("PUBSUB NUMSUB {channel}")).await.1 == 0 {
+    /// Waits until a client subscribes to a channel.
+    pub(crate) async fn wait_for_subscriber(&self, channel: &str) {
+        let subscribed = async {
+            while self.query::<(String, u64)>(&format!("PUBSUB NUMSUB {channel}")).await.1 == 0 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        soon("nobody listens", heard).await;
+        soon("no client subscribes", subscribed).await;
     }
 
-    /// The first two numbers of the server's version.
+    /// Returns the first two numbers of the server's version.
     pub(crate) async fn version(&self) -> (u32, u32) {
-        let about: String = self.ask("INFO server").await;
-        let version = about.lines().find_map(|line| line.strip_prefix("redis_version:")).expect("a version");
+        let info: String = self.query("INFO server").await;
+        let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).expect("a version");
         let mut numbers = version.split('.').map(|number| number.parse().expect("numbers"));
-        numbers.next().zip(numbers.next()).expect("two of them")
+        numbers.next().zip(numbers.next()).expect("two numbers")
     }
 
-    /// Sends a command.
-    pub(crate) async fn tell(&self, command: &str) {
-        self.ask::<redis::Value>(command).await;
+    /// Sends a command, and ignores its reply.
+    pub(crate) async fn send(&self, command: &str) {
+        self.query::<redis::Value>(command).await;
     }
 }
 
-/// Servers that a test may do harm to; `None` if there are none and none are required.
+/// Starts servers that a test may damage. `None` if there are none and none are required.
 pub(crate) async fn servers(flavour: Flavour) -> Option<Running> {
     let running = or_ignore(start(Brand::Redis, flavour).await)?;
     running.own_server()?;
     Some(running)
 }
 
-/// A server's answer to a command.
-pub(crate) async fn ask<T: FromRedisValue>(server: &Server, command: &str) -> T {
+/// Returns a server's reply to a command.
+pub(crate) async fn query<T: FromRedisValue>(server: &Server, command: &str) -> T {
     let mut raw = raw(&format!("redis://{}", server.address())).await;
-    words(command).query_async(&mut raw).await.unwrap_or_else(|error| panic!("{command}: {error}"))
+    parse_command(command).query_async(&mut raw).await.unwrap_or_else(|error| panic!("{command}: {error}"))
 }
 
-/// Waits until the replica has all that the primary has written.
+/// Waits until the replica has all data of the primary.
 pub(crate) async fn replicated(primary: &Server) {
     let mut raw = raw(&format!("redis://{}", primary.address())).await;
-    words("SET marker 1").exec_async(&mut raw).await.expect("writable");
-    let replicas: u32 = words("WAIT 1 5000").query_async(&mut raw).await.expect("answered");
+    parse_command("SET marker 1").exec_async(&mut raw).await.expect("writable");
+    let replicas: u32 = parse_command("WAIT 1 5000").query_async(&mut raw).await.expect("answered");
     assert_eq!(replicas, 1, "the replica does not follow");
 }
 
-/// As [`Bench::unheard`], on any server.
-pub(crate) async fn unheard(raw: &mut MultiplexedConnection, command: &str) {
-    let mut both = redis::pipe();
-    both.atomic().add_command(words("CLIENT KILL TYPE pubsub")).add_command(words(command));
-    both.exec_async(raw).await.unwrap_or_else(|error| panic!("{command}: {error}"));
+/// Does the same as [`Bench::unsubscribe_and_send`], on any server.
+pub(crate) async fn unsubscribe_and_send(raw: &mut MultiplexedConnection, command: &str) {
+    let mut commands = redis::pipe();
+    commands
+        .atomic()
+        .add_command(parse_command("CLIENT KILL TYPE pubsub"))
+        .add_command(parse_command(command));
+    commands.exec_async(raw).await.unwrap_or_else(|error| panic!("{command}: {error}"));
 }
 
-/// A connection for commands by hand.
+/// Opens a connection for single commands.
 pub(crate) async fn raw(url: &str) -> MultiplexedConnection {
     let client = redis::Client::open(url).expect("a URL");
-    // The client crate's time-out of half a second is short for a busy machine, and a WAIT may take longer.
-    let patient = AsyncConnectionConfig::new()
+    // The client crate's timeout of half a second is short for a busy machine, and a WAIT may take
+    // longer.
+    let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(Duration::from_secs(10)))
         .set_response_timeout(Some(Duration::from_secs(30)));
-    client.get_multiplexed_async_connection_with_config(&patient).await.expect("the server is there")
+    client.get_multiplexed_async_connection_with_config(&config).await.expect("the server is running")
 }
 
-/// A command of words with blanks between.
-pub(crate) fn words(command: &str) -> Cmd {
+/// Returns a command. Its words are separated by blanks.
+pub(crate) fn parse_command(command: &str) -> Cmd {
     let mut words = command.split(' ');
     let mut cmd = redis::cmd(words.next().expect("a command"));
     words.for_each(|word| {
@@ -157,12 +162,13 @@ pub(crate) fn words(command: &str) -> Cmd {
     cmd
 }
 
-/// A name that nobody else uses.
+/// Returns a name that no other test uses.
 pub(crate) fn unique() -> String {
     format!("t-{}", ClaimId::random())
 }
 
-/// A claim without the engine, so that each step is one call, and its owner.
+/// Creates a claim without the engine, so that each step is one call. Returns it with the name of its
+/// owner on the server.
 pub(crate) fn claim(store: &Store, name: &str, kind: Kind, ttl: u64, wait: Wait) -> (Box<dyn Claim>, String) {
     let name = LockName::new(name).expect("a legal name");
     let request = Request::new(name, kind, Duration::from_millis(ttl)).wait(wait);
@@ -170,60 +176,69 @@ pub(crate) fn claim(store: &Store, name: &str, kind: Kind, ttl: u64, wait: Wait)
     (store.backend.claim(request), owner)
 }
 
-/// The token of an attempt. Fails if the attempt was not granted.
+/// Returns the token of an attempt.
+///
+/// # Panics
+/// If the attempt was not granted.
 pub(crate) fn granted(attempt: Result<Attempt>) -> u64 {
     match attempt {
         Ok(Attempt::Granted(grant)) => grant.token.expect("Redis has tokens").get(),
-        other => panic!("should be granted: {other:?}"),
+        other => panic!("not granted: {other:?}"),
     }
 }
 
-/// When to ask again after an attempt. Fails unless the lock was busy.
+/// Returns the time until the next attempt.
+///
+/// # Panics
+/// If the lock was not busy.
 pub(crate) fn busy(attempt: Result<Attempt>) -> Duration {
     match attempt {
         Ok(Attempt::Busy { retry_in }) => retry_in,
-        other => panic!("should be busy: {other:?}"),
+        other => panic!("not busy: {other:?}"),
     }
 }
 
-/// All that an error and its sources say, to people (`Display`) and in logs (`Debug`).
-pub(crate) fn shown(error: &dyn std::error::Error) -> String {
-    let mut all = format!("{error}\n{error:?}\n");
+/// Returns the texts of an error and its sources, for people (`Display`) and for logs (`Debug`).
+pub(crate) fn error_text(error: &dyn std::error::Error) -> String {
+    let mut text = format!("{error}\n{error:?}\n");
     if let Some(source) = error.source() {
-        all += &shown(source);
+        text += &error_text(source);
     }
-    all
+    text
 }
 
-/// Awaits what must end soon.
-pub(crate) async fn soon<T>(what: &str, wait: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(5), wait).await.unwrap_or_else(|_| panic!("{what}"))
+/// Waits for a future for at most five seconds.
+///
+/// # Panics
+/// With `problem` after that time.
+pub(crate) async fn soon<T>(problem: &str, wait: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(5), wait).await.unwrap_or_else(|_| panic!("{problem}"))
 }
 
-/// Listens to the messages of a channel from now on.
-pub(crate) struct Ear(redis::aio::PubSub);
+/// A subscription to a channel.
+pub(crate) struct Subscription(redis::aio::PubSub);
 
-impl Ear {
-    pub(crate) async fn on(url: &str, channel: &str) -> Self {
-        let mut ear =
-            redis::Client::open(url).expect("a URL").get_async_pubsub().await.expect("the server is there");
-        ear.subscribe(channel).await.expect("nothing forbids it");
-        Self(ear)
+impl Subscription {
+    pub(crate) async fn to(url: &str, channel: &str) -> Self {
+        let mut subscription =
+            redis::Client::open(url).expect("a URL").get_async_pubsub().await.expect("the server is running");
+        subscription.subscribe(channel).await.expect("the user may subscribe");
+        Self(subscription)
     }
 
-    /// The next message.
+    /// Waits for the next message.
     pub(crate) async fn next(&mut self) -> String {
         let mut messages = self.0.on_message();
         let message = soon("nothing was published", messages.next()).await.expect("connected");
         message.get_payload().expect("text")
     }
 
-    /// Whether nothing was published before now.
+    /// Returns whether no message was published before this call.
     pub(crate) async fn is_silent(&mut self, bench: &Bench) -> bool {
-        // Messages of a channel come in order: `end` comes behind all that was published before.
-        let channel: Vec<String> = bench.ask("PUBSUB CHANNELS *").await;
-        for channel in channel {
-            bench.tell(&format!("PUBLISH {channel} end")).await;
+        // Messages of a channel arrive in order, so `end` arrives after all earlier ones.
+        let channels: Vec<String> = bench.query("PUBSUB CHANNELS *").await;
+        for channel in channels {
+            bench.send(&format!("PUBLISH {channel} end")).await;
         }
         self.next().await == "end"
     }

@@ -1,10 +1,11 @@
-//! A relay between a client and its server that knows commands and answers: it replaces commands, and keeps back or loses answers.
-//! The suite's `Proxy` knows only bytes and connections.
+//! A relay between a client and its server that understands commands and replies. It replaces
+//! commands, and holds or loses replies. The `Proxy` of the suite only understands bytes and
+//! connections.
 #![expect(clippy::disallowed_methods, reason = "each direction of each connection is a task")]
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use tokio::{
@@ -19,127 +20,134 @@ use tokio::{
 /// The words of a command.
 pub(crate) type Words = Vec<String>;
 
-/// A command that the server answers with this error.
-pub(crate) fn refusal(error: &str) -> Words {
+/// Returns a command to which the server replies with this error.
+pub(crate) fn error_reply(error: &str) -> Words {
     ["EVAL", "return redis.error_reply(ARGV[1])", "0", error].map(str::to_owned).to_vec()
 }
 
-/// A command that the server answers with this text.
-pub(crate) fn answer(text: &str) -> Words {
+/// Returns a command to which the server replies with this text.
+pub(crate) fn text_reply(text: &str) -> Words {
     ["EVAL", "return ARGV[1]", "0", text].map(str::to_owned).to_vec()
 }
 
-/// What becomes of the answers on a connection.
+/// The treatment of the replies on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answers {
-    Arrive,
-    /// They are kept back until the test lets answers arrive again. The client sees no broken connection.
-    Stay,
-    /// The next answer is lost, and the connection is closed.
-    Break,
+pub(crate) enum Replies {
+    /// Replies are forwarded.
+    Deliver,
+    /// Replies are held until the test sets another treatment. The connection stays open.
+    Hold,
+    /// The next reply is lost, and the connection is closed.
+    Disconnect,
 }
 
 /// A relay. It ends with the runtime of its test.
 pub(crate) struct Relay {
     pub(crate) address: SocketAddr,
-    flow: Arc<Flow>,
+    state: Arc<State>,
 }
 
-struct Flow {
-    /// Where new connections lead.
+struct State {
+    /// The server to which new connections lead.
     server: Mutex<SocketAddr>,
     rewrite: Box<dyn Fn(Words) -> Words + Send + Sync>,
-    /// How many scripts were asked for.
-    asked: watch::Sender<usize>,
-    /// How many scripts must have been asked for before the next answer arrives.
-    wanted: watch::Sender<usize>,
-    /// What becomes of the answers on each connection, in the order in which the connections came.
-    connections: Mutex<Vec<watch::Sender<Answers>>>,
+    /// Number of scripts that were requested so far.
+    scripts: watch::Sender<usize>,
+    /// Number of scripts that must have been requested before the next reply is forwarded.
+    scripts_before_reply: watch::Sender<usize>,
+    /// The treatment of the replies on each connection, in the order in which the connections were
+    /// opened.
+    connections: Mutex<Vec<watch::Sender<Replies>>>,
 }
 
 impl Relay {
-    /// A relay that changes no command.
+    /// Starts a relay that changes no command.
     pub(crate) async fn to(server: SocketAddr) -> Self {
         Self::rewriting(server, |words| words).await
     }
 
-    /// A relay that sends what this makes of each command, and closes the connection where that is `None`.
+    /// Starts a relay that sends the result of `rewrite` instead of each command, and closes the
+    /// connection if the result is empty.
     pub(crate) async fn rewriting(
         server: SocketAddr,
         rewrite: impl Fn(Words) -> Words + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
-        let address = listener.local_addr().expect("it is bound");
-        let (asked, wanted) = (watch::Sender::new(0), watch::Sender::new(0));
-        let flow = Arc::new(Flow {
+        let address = listener.local_addr().expect("the listener is bound");
+        let state = Arc::new(State {
             server: Mutex::new(server),
             rewrite: Box::new(rewrite),
-            asked,
-            wanted,
+            scripts: watch::Sender::new(0),
+            scripts_before_reply: watch::Sender::new(0),
             connections: Mutex::default(),
         });
-        let shared = Arc::clone(&flow);
+        let shared = Arc::clone(&state);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let answers = shared.connection();
-                let to = *shared.server.lock().expect("nobody panics");
-                let server = TcpStream::connect(to).await.expect("the server is there");
+                let replies = shared.add_connection();
+                let address = *shared.server.lock().expect("no thread panics");
+                let server = TcpStream::connect(address).await.expect("the server is running");
                 let (up, down) = (Arc::clone(&shared), Arc::clone(&shared));
                 let ((from_client, to_client), (from_server, to_server)) =
                     (client.into_split(), server.into_split());
-                tokio::spawn(async move { up.questions(from_client, to_server).await });
-                tokio::spawn(async move { down.answers(from_server, to_client, answers).await });
+                tokio::spawn(async move { up.forward_commands(from_client, to_server).await });
+                tokio::spawn(async move { down.forward_replies(from_server, to_client, replies).await });
             }
         });
-        Self { address, flow }
+        Self { address, state }
     }
 
-    /// Keeps answers back until so many more scripts were asked for.
-    pub(crate) fn hold_answers_for(&self, scripts: usize) {
-        let asked = *self.flow.asked.borrow();
-        self.flow.wanted.send_replace(asked + scripts);
+    /// Holds replies until `scripts` more scripts have been requested.
+    pub(crate) fn hold_replies_for(&self, scripts: usize) {
+        let requested = *self.state.scripts.borrow();
+        self.state.scripts_before_reply.send_replace(requested + scripts);
     }
 
-    /// Loses the next answer, and closes its connection.
-    pub(crate) fn lose_answer(&self) {
-        self.all(Answers::Break);
+    /// Loses the next reply, and closes its connection.
+    pub(crate) fn lose_reply(&self) {
+        self.set_all(Replies::Disconnect);
     }
 
-    /// How many connections there have been.
-    pub(crate) fn count(&self) -> usize {
-        self.flow.connections.lock().expect("nobody panics").len()
+    /// Returns the number of connections that were opened so far.
+    pub(crate) fn connections(&self) -> usize {
+        self.state.connections().len()
     }
 
-    /// Makes new connections lead to another server.
-    pub(crate) fn lead_to(&self, server: SocketAddr) {
-        *self.flow.server.lock().expect("nobody panics") = server;
+    /// Connects new clients to another server.
+    pub(crate) fn redirect_to(&self, server: SocketAddr) {
+        *self.state.server.lock().expect("no thread panics") = server;
     }
 
-    /// Does this to the answers on all connections so far. On later connections answers arrive.
-    pub(crate) fn all(&self, answers: Answers) {
-        for connection in self.flow.connections.lock().expect("nobody panics").iter() {
-            connection.send_replace(answers);
+    /// Sets the treatment of the replies on all connections so far. Replies on later connections are
+    /// forwarded.
+    pub(crate) fn set_all(&self, replies: Replies) {
+        for connection in self.state.connections().iter() {
+            connection.send_replace(replies);
         }
     }
 
-    /// Does this to the answers on the first connection.
-    pub(crate) fn first(&self, answers: Answers) {
-        self.flow.connections.lock().expect("nobody panics")[0].send_replace(answers);
+    /// Sets the treatment of the replies on the first connection.
+    pub(crate) fn set_first(&self, replies: Replies) {
+        self.state.connections()[0].send_replace(replies);
     }
 }
 
-impl Flow {
-    fn connection(&self) -> watch::Receiver<Answers> {
-        let (sender, answers) = watch::channel(Answers::Arrive);
-        self.connections.lock().expect("nobody panics").push(sender);
-        answers
+impl State {
+    fn connections(&self) -> MutexGuard<'_, Vec<watch::Sender<Replies>>> {
+        self.connections.lock().expect("no thread panics")
     }
 
-    async fn questions(&self, client: OwnedReadHalf, mut server: OwnedWriteHalf) -> Option<()> {
+    fn add_connection(&self) -> watch::Receiver<Replies> {
+        let (sender, replies) = watch::channel(Replies::Deliver);
+        self.connections().push(sender);
+        replies
+    }
+
+    async fn forward_commands(&self, client: OwnedReadHalf, mut server: OwnedWriteHalf) -> Option<()> {
         let mut client = BufReader::new(client);
         loop {
-            let words = command(&mut client).await?;
-            self.asked.send_modify(|asked| *asked += usize::from(words[0] == "EVALSHA"));
+            let words = read_command(&mut client).await?;
+            self.scripts.send_modify(|scripts| *scripts += usize::from(words[0] == "EVALSHA"));
             let words = (self.rewrite)(words);
             if words.is_empty() {
                 return None;
@@ -150,31 +158,32 @@ impl Flow {
         }
     }
 
-    async fn answers(
+    async fn forward_replies(
         &self,
         mut server: OwnedReadHalf,
         mut client: OwnedWriteHalf,
-        mut answers: watch::Receiver<Answers>,
+        mut replies: watch::Receiver<Replies>,
     ) -> Option<()> {
         let mut chunk = [0; 4096];
         loop {
             let count = server.read(&mut chunk).await.ok().filter(|count| *count > 0)?;
-            if *answers.wait_for(|answers| *answers != Answers::Stay).await.ok()? == Answers::Break {
+            let treatment = *replies.wait_for(|replies| *replies != Replies::Hold).await.ok()?;
+            if treatment == Replies::Disconnect {
                 return None;
             }
-            let wanted = *self.wanted.borrow();
-            self.asked.subscribe().wait_for(|asked| *asked >= wanted).await.ok()?;
+            let needed = *self.scripts_before_reply.borrow();
+            self.scripts.subscribe().wait_for(|scripts| *scripts >= needed).await.ok()?;
             client.write_all(&chunk[..count]).await.ok()?;
         }
     }
 }
 
 /// Reads the next command, which clients send as an array of strings.
-async fn command(client: &mut BufReader<OwnedReadHalf>) -> Option<Words> {
-    let count = number(client).await?;
+async fn read_command(client: &mut BufReader<OwnedReadHalf>) -> Option<Words> {
+    let count = read_number(client).await?;
     let mut words = Vec::new();
     for _ in 0..count {
-        let length = number(client).await?;
+        let length = read_number(client).await?;
         let mut word = vec![0; length + "\r\n".len()];
         client.read_exact(&mut word).await.ok()?;
         word.truncate(length);
@@ -183,8 +192,8 @@ async fn command(client: &mut BufReader<OwnedReadHalf>) -> Option<Words> {
     Some(words)
 }
 
-/// Reads the number of a line like `*3` or `$7`.
-async fn number(client: &mut BufReader<OwnedReadHalf>) -> Option<usize> {
+/// Reads the number of a line such as `*3` or `$7`.
+async fn read_number(client: &mut BufReader<OwnedReadHalf>) -> Option<usize> {
     let mut line = String::new();
     client.read_line(&mut line).await.ok()?;
     line.get(1..)?.trim_end().parse().ok()

@@ -19,14 +19,14 @@ use tokio::{task::yield_now, time::Instant};
 
 use crate::{
     Redis, TTL,
-    common::{connect, raw, soon, unique, words},
+    common::{connect, parse_command, raw, soon, unique},
     until,
 };
 
 /// Longer than anybody waits here.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Redisson misses a message of a read/write lock that comes between its refusal and its sleep, unless it is `0`.
+/// Redisson misses a message of a read/write lock that comes between its error_reply and its sleep, unless it is `0`.
 pub(crate) async fn whoever_asks_while_the_other_lets_go_is_woken(border: &Border<Redis>, kind: PeerKind) {
     const ROUNDS: u32 = 150;
     let held = if kind == Read { Write } else { kind };
@@ -54,7 +54,7 @@ pub(crate) async fn whoever_asks_while_the_other_lets_go_is_woken(border: &Borde
 }
 
 /// A permit that is held alone and several permits are kept in different keys.
-pub(crate) async fn it_stays_out_while_permits_are_held(border: &Border<Redis>, kind: PeerKind) {
+pub(crate) async fn the_peer_is_excluded_while_permits_are_held(border: &Border<Redis>, kind: PeerKind) {
     let (name, other) = (unique(), border.contender(kind));
     let locks = border.locks().await;
     let pool = locks.semaphore(&name, 2);
@@ -95,7 +95,7 @@ pub(crate) async fn it_stays_out_while_permits_are_held(border: &Border<Redis>, 
     locks.close().await;
 }
 
-pub(crate) async fn a_downgrade_lets_its_readers_in(border: &Border<Redis>) {
+pub(crate) async fn a_downgrade_admits_readers_of_the_peer(border: &Border<Redis>) {
     let (name, other) = (unique(), border.contender(Read));
     let locks = border.locks().await;
     let guard = lock(&locks, Write, &name).await;
@@ -144,7 +144,7 @@ pub(crate) async fn both_queue_in_order_of_arrival(border: &Border<Redis>) {
     locks.close().await;
 }
 
-pub(crate) async fn each_sees_what_the_other_holds(border: &Border<Redis>, kind: PeerKind) {
+pub(crate) async fn each_reports_what_the_other_holds(border: &Border<Redis>, kind: PeerKind) {
     let (name, other) = (unique(), border.contender(kind));
     let locks = border.locks().await;
 
@@ -213,7 +213,7 @@ pub(crate) async fn a_detached_hold_ends_for_the_peer_after_its_time(border: &Bo
     other.unlock(wanted, &name).await.expect("it holds it");
 }
 
-pub(crate) async fn readers_of_the_peer_leave_a_detached_reader_its_time(border: &Border<Redis>) {
+pub(crate) async fn readers_of_the_peer_do_not_shorten_a_detached_reader(border: &Border<Redis>) {
     let (name, reader, writer) = (unique(), border.contender(Read), border.contender(Write));
     let ticket = detached(border, Read, &name, LONG * 10).await;
     for _ in 0..2 {
@@ -225,7 +225,7 @@ pub(crate) async fn readers_of_the_peer_leave_a_detached_reader_its_time(border:
         assert_eq!(writer.try_lock(Write, &name).await.expect("an answer"), None, "a writer beside a reader");
     }
     let mut raw = raw(border.url()).await;
-    let left: u64 = words(&format!("PTTL {name}")).query_async(&mut raw).await.expect("it is held");
+    let left: u64 = parse_command(&format!("PTTL {name}")).query_async(&mut raw).await.expect("it is held");
     assert!(left > 9 * 60_000, "the readers that came and went have left {left} ms of ten minutes");
     let locks = border.locks().await;
     locks.release(&ticket).await.expect("it is held");
@@ -240,7 +240,8 @@ pub(crate) async fn a_reader_of_the_peer_that_dies_may_end_a_detached_reader(bor
     took(peer.contender().try_lock(Read, &name).await);
     let mut raw = raw(border.url()).await;
     let cut = async || {
-        let left: u64 = words(&format!("PTTL {name}")).query_async(&mut raw).await.expect("it is held");
+        let left: u64 =
+            parse_command(&format!("PTTL {name}")).query_async(&mut raw).await.expect("it is held");
         left <= 3000
     };
     tokio::time::timeout(LONG, until(cut)).await.expect("Redisson renews its reader");
@@ -287,7 +288,7 @@ pub(crate) async fn a_counter_that_both_use_does_not_end(border: &Border<Redis>,
         assert!(taken.token > last, "Redisson got {:?} after {last:?}", taken.token);
         last = taken.token;
         other.unlock(Fenced, &name).await.expect("it holds it");
-        let left = words(&format!("PTTL redisson_lock_token:{{{name}}}"));
+        let left = parse_command(&format!("PTTL redisson_lock_token:{{{name}}}"));
         let left: i64 = left.query_async(&mut raw).await.expect("an answer");
         assert_eq!(left, -1, "the counter ends");
     }

@@ -10,7 +10,7 @@ mod common;
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use common::{raw, words};
+use common::{parse_command, raw};
 use dlock_core::{LockOptions, Locks, Registry};
 use dlock_testbed::{
     border_trials,
@@ -75,16 +75,16 @@ fn redisson(border: &Arc<Border<Redis>>) -> Vec<Trial> {
         cases::whoever_asks_while_the_other_lets_go_is_woken(Fair);
         cases::whoever_asks_while_the_other_lets_go_is_woken(Read);
         cases::whoever_asks_while_the_other_lets_go_is_woken(Write);
-        cases::it_stays_out_while_permits_are_held(Mutex);
-        cases::it_stays_out_while_permits_are_held(Fair);
-        cases::it_stays_out_while_permits_are_held(Read);
-        cases::it_stays_out_while_permits_are_held(Write);
-        cases::a_downgrade_lets_its_readers_in();
+        cases::the_peer_is_excluded_while_permits_are_held(Mutex);
+        cases::the_peer_is_excluded_while_permits_are_held(Fair);
+        cases::the_peer_is_excluded_while_permits_are_held(Read);
+        cases::the_peer_is_excluded_while_permits_are_held(Write);
+        cases::a_downgrade_admits_readers_of_the_peer();
         cases::both_queue_in_order_of_arrival();
-        cases::each_sees_what_the_other_holds(Mutex);
-        cases::each_sees_what_the_other_holds(Fair);
-        cases::each_sees_what_the_other_holds(Read);
-        cases::each_sees_what_the_other_holds(Write);
+        cases::each_reports_what_the_other_holds(Mutex);
+        cases::each_reports_what_the_other_holds(Fair);
+        cases::each_reports_what_the_other_holds(Read);
+        cases::each_reports_what_the_other_holds(Write);
         a_lock_that_dlock_breaks_is_its_waiters(Mutex);
         a_lock_that_dlock_breaks_is_its_waiters(Fair);
         a_lock_that_dlock_breaks_is_its_waiters(Write);
@@ -94,7 +94,7 @@ fn redisson(border: &Arc<Border<Redis>>) -> Vec<Trial> {
         cases::a_detached_hold_keeps_the_peer_out_until_it_is_released(Write);
         cases::a_detached_hold_ends_for_the_peer_after_its_time(Mutex);
         cases::a_detached_hold_ends_for_the_peer_after_its_time(Read);
-        cases::readers_of_the_peer_leave_a_detached_reader_its_time();
+        cases::readers_of_the_peer_do_not_shorten_a_detached_reader();
         cases::a_reader_of_the_peer_that_dies_may_end_a_detached_reader();
         what_it_held_when_it_was_killed_is_free_after_its_ttl();
         a_mixed_fleet_loses_nothing(&[Mutex]);
@@ -146,7 +146,7 @@ impl Side for Redis {
 
     /// Waits until somebody listens for it.
     async fn until_somebody_waits(&self, _: &Locks, name: &str) {
-        let (mut raw, asked) = (raw(&self.url).await, words(&format!("PUBSUB CHANNELS *{name}*")));
+        let (mut raw, asked) = (raw(&self.url).await, parse_command(&format!("PUBSUB CHANNELS *{name}*")));
         while asked.query_async::<Vec<String>>(&mut raw).await.expect("an answer").is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -158,7 +158,7 @@ impl Redis {
     async fn queued(&self, name: &str, count: usize) {
         let mut raw = raw(&self.url).await;
         until(async || {
-            let asked = words(&format!("LLEN redisson_lock_queue:{{{name}}}"));
+            let asked = parse_command(&format!("LLEN redisson_lock_queue:{{{name}}}"));
             asked.query_async::<usize>(&mut raw).await.expect("an answer") >= count
         })
         .await;

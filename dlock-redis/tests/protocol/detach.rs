@@ -12,14 +12,14 @@ use crate::common::{Bench, claim, connect, granted, relay::Relay, soon};
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     dlock_conformance::tests! {
-        a_detached_hold_stays_for_its_time_and_taken_back_for_its_ttl,
+        a_detached_hold_lasts_for_its_time_and_a_resumed_one_for_its_ttl,
         a_late_request_of_an_earlier_holder_changes_nothing,
         a_detached_hold_ends_by_itself,
         a_detached_reader_stays_while_others_come_and_go,
-        what_redissons_renewal_cuts_short_a_reader_that_goes_makes_good,
+        a_reader_that_leaves_restores_the_ttl_that_redisson_has_shortened,
         a_detached_permit_stays_while_others_come_and_go,
-        a_detachment_whose_answer_is_lost_is_sent_again,
-        a_hold_that_was_taken_back_is_told_at_once_that_its_key_is_gone,
+        a_detachment_whose_reply_is_lost_is_sent_again,
+        the_holder_of_a_resumed_hold_is_notified_of_a_lost_key_at_once,
     }
 }
 
@@ -42,11 +42,11 @@ fn of_ticket(store: &Store, kind: Kind, ticket: ClaimId) -> Box<dyn Claim> {
 impl Bench {
     /// How long each key of the lock stays, but its token.
     async fn lasts(&self) -> Vec<i64> {
-        let mut keys: Vec<String> = self.ask("KEYS *").await;
+        let mut keys: Vec<String> = self.query("KEYS *").await;
         keys.retain(|key| !key.starts_with("redisson_lock_token:") && !key.starts_with("dlock_who:"));
         let mut lasts = Vec::new();
         for key in keys {
-            lasts.push(self.ask(&format!("PTTL {key}")).await);
+            lasts.push(self.query(&format!("PTTL {key}")).await);
         }
         lasts
     }
@@ -78,7 +78,7 @@ async fn take_over(claim: &mut Box<dyn Claim>, ticket: ClaimId) -> (Option<Token
     }
 }
 
-async fn a_detached_hold_stays_for_its_time_and_taken_back_for_its_ttl() {
+async fn a_detached_hold_lasts_for_its_time_and_a_resumed_one_for_its_ttl() {
     let Some(bench) = Bench::new().await else { return };
     for (params, kinds) in [("", &ALL[..]), ("dialect=plain", &[Kind::Mutex])] {
         let (here, there) = (bench.store(params).await, bench.store(params).await);
@@ -150,7 +150,7 @@ async fn first_id(bench: &Bench, kind: Kind) -> ClaimId {
     let locks = bench.locks("").await;
     let shown = match locks.inspect("foo").await {
         Ok(Some(state)) => state.holders[0].id.clone(),
-        _ => bench.ask::<String>("GET foo").await,
+        _ => bench.query::<String>("GET foo").await,
     };
     let hex: String = shown.chars().filter(char::is_ascii_hexdigit).take(32).collect();
     let id = u128::from_str_radix(&hex, 16).unwrap_or_else(|_| panic!("{kind}: {shown}"));
@@ -199,13 +199,13 @@ async fn a_detached_reader_stays_while_others_come_and_go() {
 }
 
 /// A reader of Redisson's sets the hash's ttl to its own when it is renewed, whoever else reads.
-async fn what_redissons_renewal_cuts_short_a_reader_that_goes_makes_good() {
+async fn a_reader_that_leaves_restores_the_ttl_that_redisson_has_shortened() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
     let (mut stays, _) = claim(&store, "foo", Kind::Read, TTL, Wait::Never);
     granted(stays.attempt().await);
     detach(&mut stays, TEN_MINUTES).await;
-    bench.tell("PEXPIRE foo 30000").await;
+    bench.send("PEXPIRE foo 30000").await;
     let (mut other, _) = claim(&store, "foo", Kind::Read, TTL, Wait::Never);
     granted(other.attempt().await);
     bench.assert_ttl_of_lock(30_000).await;
@@ -233,7 +233,7 @@ async fn a_detached_permit_stays_while_others_come_and_go() {
     bench.assert_all_last("taken back", TTL).await;
 }
 
-async fn a_detachment_whose_answer_is_lost_is_sent_again() {
+async fn a_detachment_whose_reply_is_lost_is_sent_again() {
     let Some(bench) = Bench::new().await else { return };
     let Some(server) = bench.running.own_server() else { return };
     let relay = Relay::to(server.address()).await;
@@ -241,28 +241,28 @@ async fn a_detachment_whose_answer_is_lost_is_sent_again() {
     for kind in ALL {
         let (mut held, _) = claim(&store, "foo", kind, TTL, Wait::Never);
         granted(held.attempt().await);
-        relay.lose_answer();
+        relay.lose_reply();
         detach(&mut held, TEN_MINUTES).await;
         bench.assert_all_last(&kind.to_string(), 600_000).await;
         held.release().await.unwrap();
     }
 }
 
-async fn a_hold_that_was_taken_back_is_told_at_once_that_its_key_is_gone() {
+async fn the_holder_of_a_resumed_hold_is_notified_of_a_lost_key_at_once() {
     let Some(bench) = Bench::new().await else { return };
-    bench.tell("CONFIG SET notify-keyspace-events Egx").await;
+    bench.send("CONFIG SET notify-keyspace-events Egx").await;
     let (here, there) = (bench.locks("").await, bench.locks("keyspace_events=on").await);
     let options = LockOptions::new().ttl(TEN_MINUTES);
     let ticket = here.mutex("foo").lock().await.unwrap().detach(TEN_MINUTES).await.unwrap();
     let held = there.with_defaults(options).resume(&ticket).await.unwrap();
-    bench.until_heard("__keyevent@0__:del").await;
-    bench.tell("DEL foo").await;
+    bench.wait_for_subscriber("__keyevent@0__:del").await;
+    bench.send("DEL foo").await;
     soon("the holder was not told", held.lost()).await;
 }
 
 impl Bench {
     async fn assert_ttl_of_lock(&self, ttl: i64) {
-        let left: i64 = self.ask("PTTL foo").await;
+        let left: i64 = self.query("PTTL foo").await;
         assert!((ttl - 15_000..=ttl).contains(&left), "the lock stays for {left} ms, not {ttl}");
     }
 }

@@ -14,8 +14,8 @@ use dlock_core::{
 };
 
 use crate::common::{
-    Bench, Ear, busy, claim, connect, granted,
-    relay::{Answers, Relay},
+    Bench, Subscription, busy, claim, connect, granted,
+    relay::{Relay, Replies},
     soon,
 };
 
@@ -54,11 +54,11 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
         f33_a_foreign_field_stops_neither_the_server_nor_a_release,
         f33_a_read_write_locks_hash_has_its_mode_and_its_owners_only,
         f34_a_mutex_that_is_released_wakes_who_waits_for_it_as_fair,
-        a_fair_hand_off_is_no_work_for_those_who_wait_on,
+        the_cost_of_a_fair_hand_off_does_not_grow_with_the_number_of_waiters,
         a_fair_waiter_whose_client_died_leaves_no_key_for_ever,
-        what_another_program_keeps_at_the_queues_key_makes_no_release_untrue,
-        the_first_that_waits_as_fair_hears_of_a_mutex_of_redissons,
-        only_the_first_that_waits_as_fair_listens_for_a_mutex,
+        data_of_another_program_at_the_queues_key_does_not_fail_a_release,
+        the_first_fair_waiter_is_woken_by_the_release_of_a_mutex_of_redisson,
+        only_the_first_fair_waiter_subscribes_to_the_channel_of_a_mutex,
     }
 }
 
@@ -67,23 +67,23 @@ const DEADLINES: &str = "redisson_lock_timeout:{foo}";
 
 impl Bench {
     async fn now(&self) -> i64 {
-        let (seconds, micros): (i64, i64) = self.ask("TIME").await;
+        let (seconds, micros): (i64, i64) = self.query("TIME").await;
         seconds * 1000 + micros / 1000
     }
 
     /// Puts a waiter of Redisson's into the fair queue.
     async fn queue(&self, owner: &str, deadline: i64) {
-        self.tell(&format!("RPUSH {QUEUE} {owner}")).await;
-        self.tell(&format!("ZADD {DEADLINES} {deadline} {owner}")).await;
+        self.send(&format!("RPUSH {QUEUE} {owner}")).await;
+        self.send(&format!("ZADD {DEADLINES} {deadline} {owner}")).await;
     }
 
     async fn queued(&self) -> Vec<String> {
-        self.ask(&format!("LRANGE {QUEUE} 0 -1")).await
+        self.query(&format!("LRANGE {QUEUE} 0 -1")).await
     }
 
     /// Waits until a command answers this number.
     async fn until(&self, command: &str, number: usize) {
-        while self.ask::<usize>(command).await != number {
+        while self.query::<usize>(command).await != number {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -131,7 +131,7 @@ async fn f1_a_live_waiter_is_judged_by_the_servers_clock() {
     let (mut ours, owner) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Forever);
     busy(ours.attempt().await);
     assert_eq!(bench.queued().await, ["aaaa:1", &owner], "a live waiter was evicted");
-    let score: f64 = bench.ask(&format!("ZSCORE {DEADLINES} {owner}")).await;
+    let score: f64 = bench.query(&format!("ZSCORE {DEADLINES} {owner}")).await;
     assert!(score as i64 > bench.now().await);
 }
 
@@ -157,14 +157,14 @@ async fn f3_a_dead_waiter_of_dlock_is_gone_after_its_ttl_and_a_live_one_keeps_it
     let (mut live, owner) = claim(&store, "foo", Kind::Fair, 60_000, Wait::Forever);
     busy(live.attempt().await);
     // The live waiter's deadline, which Redisson reads, is over. Its heartbeat is not.
-    bench.tell(&format!("ZADD {DEADLINES} 1 {owner}")).await;
+    bench.send(&format!("ZADD {DEADLINES} 1 {owner}")).await;
     tokio::time::sleep(Duration::from_millis(250)).await;
     let (mut last, behind) = claim(&store, "foo", Kind::Fair, 60_000, Wait::Forever);
     busy(last.attempt().await);
     assert_eq!(bench.queued().await, [&*owner, &behind], "a dead waiter stays, or a live one goes");
     busy(live.attempt().await);
     assert_eq!(bench.queued().await, [&*owner, &behind], "a live waiter lost its place");
-    let score: f64 = bench.ask(&format!("ZSCORE {DEADLINES} {owner}")).await;
+    let score: f64 = bench.query(&format!("ZSCORE {DEADLINES} {owner}")).await;
     assert!(score as i64 > bench.now().await + 200_000, "a waiter refreshes its own deadline");
 }
 
@@ -190,10 +190,10 @@ async fn f3_a_live_waiter_is_back_before_redisson_would_discard_it() {
     let (mut ours, owner) = claim(&store, "foo", Kind::Fair, 60_000, Wait::Forever);
     busy(ours.attempt().await);
     // The holder's ttl is made longer, and meanwhile the waiter's first deadline comes near.
-    bench.tell("PEXPIRE foo 60000").await;
+    bench.send("PEXPIRE foo 60000").await;
     tokio::time::sleep(Duration::from_millis(3500)).await;
     let again = busy(ours.attempt().await);
-    let score: f64 = bench.ask(&format!("ZSCORE {DEADLINES} {owner}")).await;
+    let score: f64 = bench.query(&format!("ZSCORE {DEADLINES} {owner}")).await;
     let left = score as i64 - bench.now().await;
     assert!((again.as_millis() as i64) < left, "asks again in {again:?}, and is discarded in {left} ms");
 }
@@ -220,7 +220,7 @@ async fn f4_neither_a_grant_nor_giving_up_evicts_anybody_whose_patience_is_short
     // This waiter has little patience. dlock's waiters have 300 seconds, which Redisson would take off its deadline.
     bench.queue("aaaa:1", bench.now().await + 31_000).await;
     let lives = async |why| {
-        let score: f64 = bench.ask(&format!("ZSCORE {DEADLINES} aaaa:1")).await;
+        let score: f64 = bench.query(&format!("ZSCORE {DEADLINES} aaaa:1")).await;
         assert!(score as i64 > bench.now().await + 25_000, "{why}: the next call would evict a live waiter");
     };
     first.release().await.unwrap();
@@ -235,17 +235,17 @@ async fn f5_who_comes_after_a_dead_head_is_told() {
     let store = bench.store("").await;
     bench.queue("dead:1", 1).await;
     bench.queue("aaaa:1", bench.now().await + 60_000).await;
-    let mut ear = Ear::on(bench.running.url(), "redisson_lock__channel:{foo}:aaaa:1").await;
+    let mut messages = Subscription::to(bench.running.url(), "redisson_lock__channel:{foo}:aaaa:1").await;
     let (mut ours, _) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Never);
     busy(ours.attempt().await);
-    assert_eq!(ear.next().await, "0", "the next in the queue was not told that it is first");
-    bench.tell(&format!("DEL {QUEUE} {DEADLINES}")).await;
+    assert_eq!(messages.next().await, "0", "the next in the queue was not told that it is first");
+    bench.send(&format!("DEL {QUEUE} {DEADLINES}")).await;
     let (mut holder, _) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Never);
     granted(holder.attempt().await);
     bench.queue("dead:1", 1).await;
     bench.queue("aaaa:1", bench.now().await + 60_000).await;
     holder.release().await.unwrap();
-    assert_eq!(ear.next().await, "0", "only the dead head was told of the release");
+    assert_eq!(messages.next().await, "0", "only the dead head was told of the release");
 }
 
 async fn f5_releasing_an_expired_lock_is_an_error() {
@@ -260,14 +260,14 @@ async fn f7_a_lost_lease_is_told() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
     let held = locks.mutex("foo").lock().ttl(Duration::from_secs(3)).await.unwrap();
-    bench.tell("DEL foo").await;
+    bench.send("DEL foo").await;
     let told = soon("nobody told the holder", held.lost()).await;
     assert_eq!(told, LostReason::Taken, "the holder was told by its own clock, not by the renewal");
 }
 
 /// Asserts that no hold of `foo` is counted twice.
 async fn assert_counted_once(bench: &Bench) {
-    let counts: Vec<String> = bench.ask("HVALS foo").await;
+    let counts: Vec<String> = bench.query("HVALS foo").await;
     assert!(counts.iter().all(|count| ["1", "read", "write"].contains(&&**count)), "{counts:?}");
 }
 
@@ -280,7 +280,7 @@ async fn f8_an_attempt_that_is_sent_twice_is_one_hold() {
         assert_eq!(granted(claim.attempt().await), first, "{kind}: asking again drew another token");
         assert_counted_once(&bench).await;
         claim.release().await.unwrap();
-        assert!(!bench.ask::<bool>("EXISTS foo").await, "{kind}: one release is not enough");
+        assert!(!bench.query::<bool>("EXISTS foo").await, "{kind}: one release is not enough");
     }
 }
 
@@ -295,12 +295,12 @@ async fn f8_an_attempt_whose_answer_is_lost_is_one_hold() {
         granted(claim.attempt().await);
         claim.release().await.unwrap();
         let before = bench.calls("evalsha").await;
-        relay.lose_answer();
+        relay.lose_reply();
         granted(claim.attempt().await);
         assert_eq!(bench.calls("evalsha").await - before, 2, "{kind}: it was not sent again");
         assert_counted_once(&bench).await;
         claim.release().await.unwrap();
-        assert!(!bench.ask::<bool>("EXISTS foo").await, "{kind}: it was counted twice");
+        assert!(!bench.query::<bool>("EXISTS foo").await, "{kind}: it was counted twice");
     }
 }
 
@@ -312,7 +312,7 @@ async fn f9_a_renewal_after_the_release_revives_nothing() {
         granted(claim.attempt().await);
         claim.release().await.unwrap();
         assert_eq!(claim.renew().await.unwrap(), Renewal::Lost, "{kind}");
-        assert!(!bench.ask::<bool>("EXISTS foo").await, "{kind}");
+        assert!(!bench.query::<bool>("EXISTS foo").await, "{kind}");
     }
 }
 
@@ -325,7 +325,7 @@ async fn f10_a_lock_that_cannot_be_renewed_keeps_no_other_from_it() {
         held.push(locks.mutex(format!("foo{number}")).lock().ttl(Duration::from_secs(3)).await.unwrap());
     }
     let broken = locks.of(Kind::Mutex, "foo").lock(&options).await.unwrap();
-    bench.tell("SET foo precious").await;
+    bench.send("SET foo precious").await;
     soon("what is of another type is lost", broken.lost()).await;
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert!(held.iter().all(|held| !held.is_lost()), "one bad key kept others from being renewed");
@@ -360,9 +360,9 @@ async fn f14_a_downgrade_wakes_those_who_wait_to_read() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
     let writes = locks.rwlock("foo").write().lock().ttl(Duration::from_secs(600)).await.unwrap();
-    let mut ear = Ear::on(bench.running.url(), "redisson_rwlock:{foo}").await;
+    let mut messages = Subscription::to(bench.running.url(), "redisson_rwlock:{foo}").await;
     let reads = writes.downgrade().await.unwrap();
-    assert_eq!(ear.next().await, "1");
+    assert_eq!(messages.next().await, "1");
     drop(reads);
 }
 
@@ -384,7 +384,7 @@ async fn f16_a_reader_without_its_timeout_is_lost_and_says_so() {
     let store = bench.store("").await;
     let (mut reader, owner) = claim(&store, "foo", Kind::Read, 1500, Wait::Never);
     granted(reader.attempt().await);
-    bench.tell(&format!("DEL {{foo}}:{owner}:rwlock_timeout:1")).await;
+    bench.send(&format!("DEL {{foo}}:{owner}:rwlock_timeout:1")).await;
     assert_eq!(reader.renew().await.unwrap(), Renewal::Lost, "Redisson's next release would delete it");
 }
 
@@ -401,11 +401,11 @@ async fn f17_tokens_survive_the_loss_of_their_key() {
         "SET redisson_lock_token:{foo} 9007199254740993",
         "PEXPIRE redisson_lock_token:{foo} 1000000",
     ] {
-        bench.tell(before).await;
+        bench.send(before).await;
         let (mut claim, _) = claim(&store, "foo", Kind::Mutex, 30_000, Wait::Never);
         let next = granted(claim.attempt().await);
         assert!(next > last, "{next} after {last}, after `{before}`");
-        assert_eq!(bench.ask::<u64>(&format!("GET {token}")).await, next);
+        assert_eq!(bench.query::<u64>(&format!("GET {token}")).await, next);
         claim.release().await.unwrap();
         last = next;
     }
@@ -417,7 +417,7 @@ async fn f17_a_token_is_below_what_redisson_can_return() {
     let store = bench.store("").await;
     let (mut claim, _) = claim(&store, "foo", Kind::Mutex, 30_000, Wait::Never);
     assert!(granted(claim.attempt().await) < 1 << 53);
-    let next: u64 = bench.ask("INCR redisson_lock_token:{foo}").await;
+    let next: u64 = bench.query("INCR redisson_lock_token:{foo}").await;
     claim.release().await.unwrap();
     let (mut later, _) = crate::common::claim(&store, "foo", Kind::Mutex, 30_000, Wait::Never);
     assert!(granted(later.attempt().await) > next, "Redisson's own count is continued");
@@ -426,13 +426,13 @@ async fn f17_a_token_is_below_what_redisson_can_return() {
 async fn f23_a_waiter_that_goes_passes_its_wake_up_on() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
-    bench.tell("HSET foo aaaa:1 1").await;
+    bench.send("HSET foo aaaa:1 1").await;
     let (mut first, _) = claim(&store, "foo", Kind::Mutex, 600_000, Wait::Forever);
     busy(first.attempt().await);
     let (mut second, _) = claim(&store, "foo", Kind::Mutex, 600_000, Wait::Forever);
     busy(second.attempt().await);
-    bench.tell("DEL foo").await;
-    bench.tell("PUBLISH redisson_lock__channel:{foo} 0").await;
+    bench.send("DEL foo").await;
+    bench.send("PUBLISH redisson_lock__channel:{foo} 0").await;
     soon("nobody was woken", first.changed()).await;
     // The waiter that was woken leaves before it asks again.
     first.release().await.unwrap();
@@ -455,11 +455,11 @@ async fn f23_a_writer_that_goes_lets_all_readers_behind_it_in() {
     let readers: Vec<_> = (0..3).map(|_| tokio::spawn(pair.read().lock().ttl(long).into_future())).collect();
     bench.until("ZCARD dlock_rw_readers:{foo}", readers.len()).await;
     // The message that the writer has left reaches the client before the answer to its release.
-    relay.first(Answers::Stay);
+    relay.set_first(Replies::Hold);
     writer.abort();
     bench.until("EXISTS dlock_rw_writers:{foo}", 0).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
-    relay.first(Answers::Arrive);
+    relay.set_first(Replies::Deliver);
     for reader in readers {
         drop(soon("a reader sleeps on", reader).await.unwrap().unwrap());
     }
@@ -497,17 +497,17 @@ async fn f28_all_waiters_of_a_client_share_one_connection() {
         held.push(fair.lock().await.unwrap());
         waiters.push(tokio::spawn(fair.lock().into_future()));
     }
-    while bench.ask::<Vec<String>>("PUBSUB CHANNELS *").await.len() < 300 {
+    while bench.query::<Vec<String>>("PUBSUB CHANNELS *").await.len() < 300 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let clients: String = bench.ask("CLIENT LIST").await;
+    let clients: String = bench.query("CLIENT LIST").await;
     assert_eq!(clients.lines().count(), 3, "ours by hand, one for commands, one for messages: {clients}");
     drop(held);
     for waiter in waiters {
         drop(soon("not woken", waiter).await.unwrap().unwrap());
     }
     locks.close().await;
-    while !bench.ask::<Vec<String>>("PUBSUB CHANNELS *").await.is_empty() {
+    while !bench.query::<Vec<String>>("PUBSUB CHANNELS *").await.is_empty() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -517,11 +517,11 @@ async fn f30_a_read_released_inside_a_write_hold_leaves_its_ttl() {
     let store = bench.store("").await;
     let (mut reader, owner) = claim(&store, "foo", Kind::Read, 30_000, Wait::Never);
     // The hash as Redisson writes it when a writer reads too.
-    bench.tell(&format!("HSET foo mode write aaaa:1:write 1 aaaa:1 1 {owner} 1")).await;
-    bench.tell("SET {foo}:aaaa:1:rwlock_timeout:1 1 PX 2000").await;
-    bench.tell("PEXPIRE foo 600000").await;
+    bench.send(&format!("HSET foo mode write aaaa:1:write 1 aaaa:1 1 {owner} 1")).await;
+    bench.send("SET {foo}:aaaa:1:rwlock_timeout:1 1 PX 2000").await;
+    bench.send("PEXPIRE foo 600000").await;
     reader.release().await.unwrap();
-    assert!(bench.ask::<i64>("PTTL foo").await > 500_000, "a read release cut the write hold short");
+    assert!(bench.query::<i64>("PTTL foo").await > 500_000, "a read release cut the write hold short");
 }
 
 async fn f31_a_downgraded_hold_lasts_no_longer_than_its_ttl() {
@@ -529,10 +529,10 @@ async fn f31_a_downgraded_hold_lasts_no_longer_than_its_ttl() {
     let store = bench.store("").await;
     let (mut writer, owner) = claim(&store, "foo", Kind::Write, 600_000, Wait::Never);
     granted(writer.attempt().await);
-    bench.tell("PEXPIRE foo 600000").await;
+    bench.send("PEXPIRE foo 600000").await;
     granted(reader_of(&store, &owner, 1000).attempt().await);
-    assert!(bench.ask::<i64>("PTTL foo").await <= 1000, "writers wait for a dead reader");
-    let fields: BTreeMap<String, String> = bench.ask("HGETALL foo").await;
+    assert!(bench.query::<i64>("PTTL foo").await <= 1000, "writers wait for a dead reader");
+    let fields: BTreeMap<String, String> = bench.query("HGETALL foo").await;
     assert_eq!(fields.get("mode").map(String::as_str), Some("read"));
 }
 
@@ -573,7 +573,7 @@ async fn f33_a_foreign_field_stops_neither_the_server_nor_a_release() {
     let store = bench.store("").await;
     let (mut reader, _) = claim(&store, "foo", Kind::Read, 30_000, Wait::Never);
     granted(reader.attempt().await);
-    bench.tell("HSET foo since 1763700000000").await;
+    bench.send("HSET foo since 1763700000000").await;
     soon("the release counts to a time of day", reader.release()).await.unwrap();
 }
 
@@ -597,7 +597,7 @@ async fn f33_a_read_write_locks_hash_has_its_mode_and_its_owners_only() {
 
 /// Asserts that the hash `foo` has these fields and no others.
 async fn assert_fields(bench: &Bench, expected: &[(&str, &str)]) {
-    let fields: BTreeMap<String, String> = bench.ask("HGETALL foo").await;
+    let fields: BTreeMap<String, String> = bench.query("HGETALL foo").await;
     let expected = expected.iter().map(|(field, value)| ((*field).to_owned(), (*value).to_owned())).collect();
     assert_eq!(fields, expected);
 }
@@ -610,7 +610,7 @@ async fn f34_a_mutex_that_is_released_wakes_who_waits_for_it_as_fair() {
         let held = locks.of(one, "foo").lock(&options).await.unwrap();
         let lock = locks.of(other, "foo");
         let waiter = tokio::spawn(async move { lock.lock(&options).await });
-        while bench.ask::<Vec<String>>("PUBSUB CHANNELS *").await.is_empty() {
+        while bench.query::<Vec<String>>("PUBSUB CHANNELS *").await.is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         held.release().await.unwrap();
@@ -621,13 +621,13 @@ async fn f34_a_mutex_that_is_released_wakes_who_waits_for_it_as_fair() {
             .release()
             .await
             .unwrap();
-        while !bench.ask::<Vec<String>>("PUBSUB CHANNELS *").await.is_empty() {
+        while !bench.query::<Vec<String>>("PUBSUB CHANNELS *").await.is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 }
 
-async fn a_fair_hand_off_is_no_work_for_those_who_wait_on() {
+async fn the_cost_of_a_fair_hand_off_does_not_grow_with_the_number_of_waiters() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
     let mut costs = Vec::new();
@@ -645,7 +645,7 @@ async fn a_fair_hand_off_is_no_work_for_those_who_wait_on() {
             others.zadd("dlock_fair_beats:{foo}", &owner, now + 600_000).ignore();
         }
         others.exec_async(&mut bench.raw.clone()).await.unwrap();
-        bench.tell("CONFIG RESETSTAT").await;
+        bench.send("CONFIG RESETSTAT").await;
         held.release().await.unwrap();
         granted(next.attempt().await);
         let mut cost = 0;
@@ -654,7 +654,7 @@ async fn a_fair_hand_off_is_no_work_for_those_who_wait_on() {
         }
         costs.push(cost);
         assert_eq!(bench.queued().await.len(), count, "waiters left the queue");
-        bench.tell("FLUSHALL").await;
+        bench.send("FLUSHALL").await;
     }
     assert_eq!(costs[0], costs[1], "commands within the scripts, of 10 waiters and of 3000");
 }
@@ -667,51 +667,51 @@ async fn a_fair_waiter_whose_client_died_leaves_no_key_for_ever() {
     let (mut waiter, _) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Forever);
     busy(waiter.attempt().await);
     for key in [QUEUE, DEADLINES, "dlock_fair_beats:{foo}"] {
-        assert!(bench.ask::<i64>(&format!("PTTL {key}")).await > 0, "{key} stays for ever");
+        assert!(bench.query::<i64>(&format!("PTTL {key}")).await > 0, "{key} stays for ever");
     }
     // Redisson's waiters never renew these keys, and must stay in them for as long as they live.
     bench.queue("aaaa:1", bench.now().await + 600_000).await;
     busy(waiter.attempt().await);
     for key in [QUEUE, DEADLINES] {
-        assert_eq!(bench.ask::<i64>(&format!("PTTL {key}")).await, -1, "{key} ends under a live waiter");
+        assert_eq!(bench.query::<i64>(&format!("PTTL {key}")).await, -1, "{key} ends under a live waiter");
     }
 }
 
-async fn what_another_program_keeps_at_the_queues_key_makes_no_release_untrue() {
+async fn data_of_another_program_at_the_queues_key_does_not_fail_a_release() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
     for kind in [Kind::Mutex, Kind::Fair] {
         let (mut held, _) = claim(&store, "foo", kind, 30_000, Wait::Forever);
         granted(held.attempt().await);
-        bench.tell(&format!("SET {QUEUE} precious")).await;
+        bench.send(&format!("SET {QUEUE} precious")).await;
         let told = held.release().await;
         assert!(matches!(told, Ok(dlock_core::driver::Release::Done)), "{kind}: it is released: {told:?}");
-        assert!(!bench.ask::<bool>("EXISTS foo").await, "{kind}: it is still held");
-        assert_eq!(bench.ask::<String>(&format!("GET {QUEUE}")).await, "precious");
-        bench.tell(&format!("DEL {QUEUE}")).await;
+        assert!(!bench.query::<bool>("EXISTS foo").await, "{kind}: it is still held");
+        assert_eq!(bench.query::<String>(&format!("GET {QUEUE}")).await, "precious");
+        bench.send(&format!("DEL {QUEUE}")).await;
     }
 }
 
-async fn the_first_that_waits_as_fair_hears_of_a_mutex_of_redissons() {
+async fn the_first_fair_waiter_is_woken_by_the_release_of_a_mutex_of_redisson() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
-    bench.tell("HSET foo aaaa:1 1").await;
+    bench.send("HSET foo aaaa:1 1").await;
     let waiter = tokio::spawn(locks.fair("foo").lock().ttl(Duration::from_secs(600)).into_future());
-    bench.until_heard("redisson_lock__channel:{foo}").await;
+    bench.wait_for_subscriber("redisson_lock__channel:{foo}").await;
     // Redisson's RLock knows nothing of the queue.
-    bench.tell("DEL foo").await;
-    bench.tell("PUBLISH redisson_lock__channel:{foo} 0").await;
+    bench.send("DEL foo").await;
+    bench.send("PUBLISH redisson_lock__channel:{foo} 0").await;
     drop(soon("it was not woken", waiter).await.unwrap().unwrap());
 }
 
-async fn only_the_first_that_waits_as_fair_listens_for_a_mutex() {
+async fn only_the_first_fair_waiter_subscribes_to_the_channel_of_a_mutex() {
     let Some(bench) = Bench::new().await else { return };
-    bench.tell("HSET foo aaaa:1 1").await;
+    bench.send("HSET foo aaaa:1 1").await;
     let stores = [bench.store("").await, bench.store("").await];
     let mut waiters = stores.map(|store| claim(&store, "foo", Kind::Fair, 600_000, Wait::Forever).0);
     for waiter in &mut waiters {
         busy(waiter.attempt().await);
     }
-    let heard: (String, u64) = bench.ask("PUBSUB NUMSUB redisson_lock__channel:{foo}").await;
+    let heard: (String, u64) = bench.query("PUBSUB NUMSUB redisson_lock__channel:{foo}").await;
     assert_eq!(heard.1, 1, "each release of a mutex would wake all who wait as fair");
 }

@@ -13,7 +13,7 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     dlock_conformance::tests! {
         three_names_on_one_server_are_one_lock,
         a_member_that_is_lost_keeps_no_other_from_being_released,
-        ten_free_names_cost_ten_commands_in_one_flight_and_ten_in_another_to_let_go,
+        ten_free_names_are_locked_by_ten_concurrent_commands_and_released_by_ten_more,
         multilocks_over_the_same_names_in_any_order_never_deadlock,
     }
 }
@@ -28,7 +28,7 @@ fn names(count: usize) -> Vec<String> {
 
 /// How many of these keys exist.
 async fn known(bench: &Bench, names: &[String]) -> usize {
-    bench.ask(&format!("EXISTS {}", names.join(" "))).await
+    bench.query(&format!("EXISTS {}", names.join(" "))).await
 }
 
 async fn three_names_on_one_server_are_one_lock() {
@@ -53,14 +53,14 @@ async fn a_member_that_is_lost_keeps_no_other_from_being_released() {
     let (locks, names) = (bench.locks("").await, names(3));
     let guard = multi(&locks, &names).lock(&LockOptions::new().ttl(Duration::from_secs(3))).await.unwrap();
     // The first name in their order.
-    bench.tell("DEL n0").await;
+    bench.send("DEL n0").await;
     soon("the holder was never told", guard.lost()).await;
     assert_eq!(known(&bench, &names).await, 2, "the other members were released before the guard was");
     assert!(guard.release().await.is_err(), "the release does not tell that a member was lost");
     assert_eq!(known(&bench, &names).await, 0, "the release left a member locked");
 }
 
-async fn ten_free_names_cost_ten_commands_in_one_flight_and_ten_in_another_to_let_go() {
+async fn ten_free_names_are_locked_by_ten_concurrent_commands_and_released_by_ten_more() {
     let Some(bench) = Bench::new().await else { return };
     // The URL of a given server may have more than host and port, so a relay cannot stand before it.
     let Some(server) = bench.running.own_server() else { return };
@@ -70,13 +70,13 @@ async fn ten_free_names_cost_ten_commands_in_one_flight_and_ten_in_another_to_le
     locks.mutex("n0").lock().await.unwrap().release().await.unwrap();
     let names = names(10);
     let before = calls(&bench).await;
-    relay.hold_answers_for(10);
+    relay.hold_replies_for(10);
     let all = multi(&locks, &names);
     let asked = all.lock_within(Duration::from_secs(60));
     let guard =
         soon("the lock waits for an answer before it has asked for all ten names", asked).await.unwrap();
     assert_eq!(calls(&bench).await - before, 10, "a name costs more than one command");
-    relay.hold_answers_for(10);
+    relay.hold_replies_for(10);
     soon("the release waits for an answer before it has let all ten names go", guard.release())
         .await
         .unwrap();
@@ -86,7 +86,7 @@ async fn ten_free_names_cost_ten_commands_in_one_flight_and_ten_in_another_to_le
 
 /// How often scripts were run.
 async fn calls(bench: &Bench) -> u64 {
-    let stats: String = bench.ask("INFO commandstats").await;
+    let stats: String = bench.query("INFO commandstats").await;
     let ran = stats.lines().filter(|line| line.starts_with("cmdstat_eval"));
     let count = |line: &str| line.split(['=', ',']).nth(1).and_then(|calls| calls.parse::<u64>().ok());
     ran.map(|line| count(line).expect("a number")).sum()

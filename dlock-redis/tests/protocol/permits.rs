@@ -7,22 +7,22 @@ use dlock_core::{
     driver::{Claim, Release, Renewal, Request, Store},
 };
 
-use crate::common::{Bench, Ear, busy, granted, soon};
+use crate::common::{Bench, Subscription, busy, granted, soon};
 
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     dlock_conformance::tests! {
-        holders_and_waiters_stand_in_one_queue_and_leave_nothing,
+        holders_and_waiters_are_in_one_queue_and_leave_nothing,
         a_renewal_keeps_all_keys_and_creates_nothing,
         a_permit_that_is_held_alone_is_a_field_of_the_lock_and_leaves_nothing,
-        who_held_alone_keeps_its_token_and_its_end_when_another_comes,
-        redisson_sees_a_lock_that_others_hold_as_long_as_anybody_is_in_the_queue,
-        the_last_permit_given_back_wakes_those_of_redisson_who_wait,
+        the_only_holder_keeps_its_token_and_its_expiry_when_another_claim_arrives,
+        redisson_finds_the_lock_held_while_the_queue_is_not_empty,
+        the_release_of_the_last_permit_wakes_waiters_of_redisson,
         a_semaphore_and_every_other_kind_refuse_each_other,
-        who_held_a_permit_of_a_lock_that_was_taken_never_holds_again,
+        a_holder_whose_lock_was_taken_never_holds_its_permit_again,
         f20_a_dead_holders_permit_is_free_after_its_ttl,
-        a_free_permit_costs_one_command_and_giving_it_back_another,
-        a_permit_that_is_given_back_wakes_one_waiter,
+        a_free_permit_costs_one_command_and_its_release_another,
+        the_release_of_a_permit_wakes_one_waiter,
     }
 }
 
@@ -38,18 +38,18 @@ fn permit(store: &Store, limit: u32, ttl: u64) -> (Box<dyn Claim>, String) {
     (store.backend.claim(request.limit(limit.try_into().expect("not zero"))), format!("{id}:0/{limit}"))
 }
 
-async fn holders_and_waiters_stand_in_one_queue_and_leave_nothing() {
+async fn holders_and_waiters_are_in_one_queue_and_leave_nothing() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
     let ((mut a, one), (mut b, other)) = (permit(&store, 1, 30_000), permit(&store, 1, 30_000));
     let token = granted(a.attempt().await);
     busy(b.attempt().await);
     assert_eq!(bench.all_keys().await, [BEATS, QUEUE, "foo", TOKEN]);
-    assert_eq!(bench.ask::<Vec<String>>("HGETALL foo").await, ["mode", "permit"]);
-    assert_eq!(bench.ask::<Vec<String>>(&format!("ZRANGE {QUEUE} 0 -1")).await, [one.clone(), other]);
-    assert_eq!(bench.ask::<u64>(&format!("ZSCORE {QUEUE} {one}")).await, token);
+    assert_eq!(bench.query::<Vec<String>>("HGETALL foo").await, ["mode", "permit"]);
+    assert_eq!(bench.query::<Vec<String>>(&format!("ZRANGE {QUEUE} 0 -1")).await, [one.clone(), other]);
+    assert_eq!(bench.query::<u64>(&format!("ZSCORE {QUEUE} {one}")).await, token);
     for key in ["foo", QUEUE, BEATS] {
-        let left: i64 = bench.ask(&format!("PTTL {key}")).await;
+        let left: i64 = bench.query(&format!("PTTL {key}")).await;
         assert!(
             (25_000..=30_000).contains(&left),
             "if all clients die, {key} ends with them, not after {left}"
@@ -70,19 +70,19 @@ async fn a_renewal_keeps_all_keys_and_creates_nothing() {
     granted(a.attempt().await);
     granted(c.attempt().await);
     for key in ["foo", QUEUE, BEATS] {
-        bench.tell(&format!("PEXPIRE {key} 2000")).await;
+        bench.send(&format!("PEXPIRE {key} 2000")).await;
     }
     assert!(matches!(a.renew().await.unwrap(), Renewal::Renewed { .. }));
     for key in ["foo", QUEUE, BEATS] {
-        let left: i64 = bench.ask(&format!("PTTL {key}")).await;
+        let left: i64 = bench.query(&format!("PTTL {key}")).await;
         assert!(left > 20_000, "{key} ends before the hold, in {left} ms");
     }
     assert_eq!(b.renew().await.unwrap(), Renewal::Lost, "it was never there");
     // Dead, though not yet removed: a renewal must not bring it back beside its successor.
-    bench.tell(&format!("ZADD {BEATS} 1 {one}")).await;
+    bench.send(&format!("ZADD {BEATS} 1 {one}")).await;
     assert_eq!(a.renew().await.unwrap(), Renewal::Lost);
     granted(b.attempt().await);
-    assert_eq!(bench.ask::<u64>(&format!("ZCARD {QUEUE}")).await, 2, "the dead one is gone");
+    assert_eq!(bench.query::<u64>(&format!("ZCARD {QUEUE}")).await, 2, "the dead one is gone");
     for mut claim in [b, c] {
         claim.release().await.unwrap();
     }
@@ -95,13 +95,13 @@ async fn a_permit_that_is_held_alone_is_a_field_of_the_lock_and_leaves_nothing()
     let token = granted(a.attempt().await);
     assert_eq!(bench.all_keys().await, ["foo", TOKEN]);
     assert_eq!(
-        bench.ask::<Vec<String>>("HGETALL foo").await,
+        bench.query::<Vec<String>>("HGETALL foo").await,
         ["mode", "permit", &one, &token.to_string()],
         "not as permit.lua says"
     );
-    bench.tell("PEXPIRE foo 2000").await;
+    bench.send("PEXPIRE foo 2000").await;
     assert!(matches!(a.renew().await.unwrap(), Renewal::Renewed { .. }));
-    let left: i64 = bench.ask("PTTL foo").await;
+    let left: i64 = bench.query("PTTL foo").await;
     assert!((25_000..=30_000).contains(&left), "the lock ends in {left} ms, and its holder has renewed");
     let state = locks.inspect("foo").await.unwrap().expect("it is held");
     assert_eq!((state.holders.len(), state.queue.len()), (1, 0), "{state:?}");
@@ -116,35 +116,35 @@ async fn a_permit_that_is_held_alone_is_a_field_of_the_lock_and_leaves_nothing()
     assert_eq!(granted(a.attempt().await), again, "asking again is the same grant");
     assert!(locks.force_release("foo").await.unwrap(), "one held it");
     assert_eq!(a.renew().await.unwrap(), Renewal::Lost);
-    assert_eq!(bench.ask::<u64>("EXISTS foo").await, 0);
+    assert_eq!(bench.query::<u64>("EXISTS foo").await, 0);
     granted(a.attempt().await);
     assert!(locks.force_release("foo").await.unwrap(), "one held it, alone");
     assert_eq!(a.renew().await.unwrap(), Renewal::Lost);
     granted(a.attempt().await);
     // Somebody deletes the lock's key, and Redisson takes it as a mutex.
-    bench.tell("DEL foo").await;
-    bench.tell("HSET foo aaaa:1 1").await;
+    bench.send("DEL foo").await;
+    bench.send("HSET foo aaaa:1 1").await;
     assert_eq!(a.renew().await.unwrap(), Renewal::Lost);
     assert_eq!(a.release().await.unwrap(), Release::Gone);
-    assert_eq!(bench.ask::<Vec<String>>("HGETALL foo").await, ["aaaa:1", "1"]);
+    assert_eq!(bench.query::<Vec<String>>("HGETALL foo").await, ["aaaa:1", "1"]);
 }
 
-async fn who_held_alone_keeps_its_token_and_its_end_when_another_comes() {
+async fn the_only_holder_keeps_its_token_and_its_expiry_when_another_claim_arrives() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
     let ((mut a, one), (mut b, other)) = (permit(&store, 1, 30_000), permit(&store, 1, 60_000));
     let token = granted(a.attempt().await);
-    bench.tell("PEXPIRE foo 20000").await;
+    bench.send("PEXPIRE foo 20000").await;
     let retry = busy(b.attempt().await);
     assert!(
         (Duration::from_secs(10)..=Duration::from_secs(20)).contains(&retry),
         "who waits asks when the holder is dead, not after {retry:?}"
     );
-    assert_eq!(bench.ask::<Vec<String>>("HGETALL foo").await, ["mode", "permit"]);
-    assert_eq!(bench.ask::<Vec<String>>(&format!("ZRANGE {QUEUE} 0 -1")).await, [one.clone(), other]);
-    assert_eq!(bench.ask::<u64>(&format!("ZSCORE {QUEUE} {one}")).await, token);
+    assert_eq!(bench.query::<Vec<String>>("HGETALL foo").await, ["mode", "permit"]);
+    assert_eq!(bench.query::<Vec<String>>(&format!("ZRANGE {QUEUE} 0 -1")).await, [one.clone(), other]);
+    assert_eq!(bench.query::<u64>(&format!("ZSCORE {QUEUE} {one}")).await, token);
     for key in ["foo", QUEUE, BEATS] {
-        let left: i64 = bench.ask(&format!("PTTL {key}")).await;
+        let left: i64 = bench.query(&format!("PTTL {key}")).await;
         assert!((50_000..=60_000).contains(&left), "{key} ends after {left} ms, not with the longest claim");
     }
     assert!(matches!(a.renew().await.unwrap(), Renewal::Renewed { .. }));
@@ -184,7 +184,7 @@ const REDISSON: [(&str, &str); 4] = [
     ),
 ];
 
-async fn redisson_sees_a_lock_that_others_hold_as_long_as_anybody_is_in_the_queue() {
+async fn redisson_finds_the_lock_held_while_the_queue_is_not_empty() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
     let ((mut a, _), (mut b, _)) = (permit(&store, 1, 30_000), permit(&store, 1, 30_000));
@@ -194,7 +194,7 @@ async fn redisson_sees_a_lock_that_others_hold_as_long_as_anybody_is_in_the_queu
             "one who waited" => assert_eq!(a.release().await.unwrap(), Release::Done),
             _ => assert!(!busy(b.attempt().await).is_zero()),
         }
-        let before: Vec<String> = bench.ask("HGETALL foo").await;
+        let before: Vec<String> = bench.query("HGETALL foo").await;
         assert_eq!(before[..2], ["mode", "permit"]);
         for (what, script) in REDISSON {
             let mut eval = redis::cmd("EVAL");
@@ -202,21 +202,21 @@ async fn redisson_sees_a_lock_that_others_hold_as_long_as_anybody_is_in_the_queu
             let answer: i64 = eval.query_async(&mut bench.raw.clone()).await.unwrap();
             assert!(answer > 0, "{what} does not wait for the ttl, but is told {answer}, with {state}");
         }
-        assert_eq!(bench.ask::<Vec<String>>("HGETALL foo").await, before);
+        assert_eq!(bench.query::<Vec<String>>("HGETALL foo").await, before);
     }
     b.release().await.unwrap();
-    assert_eq!(bench.ask::<u64>("EXISTS foo").await, 0);
+    assert_eq!(bench.query::<u64>("EXISTS foo").await, 0);
 }
 
-async fn the_last_permit_given_back_wakes_those_of_redisson_who_wait() {
+async fn the_release_of_the_last_permit_wakes_waiters_of_redisson() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
-    bench.tell("RPUSH redisson_lock_queue:{foo} aaaa:1").await;
-    let mut ears = Vec::new();
+    bench.send("RPUSH redisson_lock_queue:{foo} aaaa:1").await;
+    let mut subscriptions = Vec::new();
     for channel in
         ["redisson_lock__channel:{foo}", "redisson_lock__channel:{foo}:aaaa:1", "redisson_rwlock:{foo}"]
     {
-        ears.push(Ear::on(bench.running.url(), channel).await);
+        subscriptions.push(Subscription::to(bench.running.url(), channel).await);
     }
     for holders in [1, 2] {
         let mut held: Vec<_> = (0..holders).map(|_| permit(&store, 2, 30_000).0).collect();
@@ -226,14 +226,14 @@ async fn the_last_permit_given_back_wakes_those_of_redisson_who_wait() {
         for mut claim in held.drain(1..) {
             claim.release().await.unwrap();
         }
-        assert!(ears[0].is_silent(&bench).await, "one permit is still held");
+        assert!(subscriptions[0].is_silent(&bench).await, "one permit is still held");
         held[0].release().await.unwrap();
-        for (ear, payloads) in ears.iter_mut().zip([&["0"][..], &["0"], &["1", "0"]]) {
+        for (messages, payloads) in subscriptions.iter_mut().zip([&["0"][..], &["0"], &["1", "0"]]) {
             for payload in payloads {
                 // The others have heard the end of the silence too.
-                let mut message = ear.next().await;
+                let mut message = messages.next().await;
                 while message == "end" {
-                    message = ear.next().await;
+                    message = messages.next().await;
                 }
                 assert_eq!(message, *payload, "of {holders}");
             }
@@ -252,19 +252,19 @@ async fn a_semaphore_and_every_other_kind_refuse_each_other() {
         let other = locks.of(*kind, "foo");
         let held = pool.acquire().await.unwrap();
         refused(&other.lock(&Default::default()).await.expect_err("a permit is held"), "semaphore");
-        assert_eq!(bench.ask::<Vec<String>>("HGETALL foo").await[..2], ["mode", "permit"]);
+        assert_eq!(bench.query::<Vec<String>>("HGETALL foo").await[..2], ["mode", "permit"]);
         held.release().await.unwrap();
         let held = other.lock(&Default::default()).await.unwrap();
         refused(&pool.acquire().await.expect_err("another kind is held"), "ask for");
         held.release().await.unwrap();
     }
-    bench.tell("SET foo bar").await;
+    bench.send("SET foo bar").await;
     refused(&pool.acquire().await.expect_err("no lock"), "other data");
-    assert_eq!(bench.ask::<String>("GET foo").await, "bar");
+    assert_eq!(bench.query::<String>("GET foo").await, "bar");
 }
 
 /// Somebody deletes the lock's key, and Redisson takes it as a mutex.
-async fn who_held_a_permit_of_a_lock_that_was_taken_never_holds_again() {
+async fn a_holder_whose_lock_was_taken_never_holds_its_permit_again() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
     let claims = [(); 3].map(|()| permit(&store, 2, 30_000).0);
@@ -272,15 +272,15 @@ async fn who_held_a_permit_of_a_lock_that_was_taken_never_holds_again() {
     granted(a.attempt().await);
     let before = granted(b.attempt().await);
     busy(waiting.attempt().await);
-    bench.tell("DEL foo").await;
+    bench.send("DEL foo").await;
     assert_eq!(a.renew().await.unwrap(), Renewal::Lost);
-    bench.tell("HSET foo aaaa:1 1").await;
+    bench.send("HSET foo aaaa:1 1").await;
     assert_eq!(a.renew().await.unwrap(), Renewal::Lost);
-    let taken: u64 = bench.ask(&format!("INCR {TOKEN}")).await;
+    let taken: u64 = bench.query(&format!("INCR {TOKEN}")).await;
     assert!(taken > before);
     let (mut newcomer, _) = permit(&store, 2, 30_000);
     assert!(matches!(newcomer.attempt().await, Err(Error::WrongKind { .. })), "Redisson holds it");
-    bench.tell("DEL foo").await;
+    bench.send("DEL foo").await;
     assert!(granted(waiting.attempt().await) > taken, "a token went back");
     granted(newcomer.attempt().await);
     assert_eq!(a.renew().await.unwrap(), Renewal::Lost, "it comes back to life beside two others");
@@ -310,7 +310,7 @@ async fn f20_a_dead_holders_permit_is_free_after_its_ttl() {
     assert!(pool.try_acquire().await.unwrap().is_none(), "four hold it");
 }
 
-async fn a_free_permit_costs_one_command_and_giving_it_back_another() {
+async fn a_free_permit_costs_one_command_and_its_release_another() {
     let Some(bench) = Bench::new().await else { return };
     let pool = bench.locks("").await.semaphore("foo", 2);
     // The server knows the scripts after this.
@@ -322,7 +322,7 @@ async fn a_free_permit_costs_one_command_and_giving_it_back_another() {
     assert_eq!(bench.calls("evalsha").await - before, 20);
 }
 
-async fn a_permit_that_is_given_back_wakes_one_waiter() {
+async fn the_release_of_a_permit_wakes_one_waiter() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
     let claims = [(); 4].map(|()| permit(&store, 1, 30_000));
@@ -332,14 +332,14 @@ async fn a_permit_that_is_given_back_wakes_one_waiter() {
         busy(claim.attempt().await);
     }
     let channel = |claim: &str| format!("redisson_lock__channel:{{foo}}:{}", claim.trim_end_matches("/1"));
-    let mut ears = Vec::new();
+    let mut subscriptions = Vec::new();
     for claim in [&one, &two, &three] {
-        ears.push(Ear::on(bench.running.url(), &channel(claim)).await);
+        subscriptions.push(Subscription::to(bench.running.url(), &channel(claim)).await);
     }
     second.release().await.unwrap();
     held.release().await.unwrap();
-    assert_eq!(ears[0].next().await, "0");
-    assert!(ears[2].is_silent(&bench).await, "the third was woken, whose turn has not come");
+    assert_eq!(subscriptions[0].next().await, "0");
+    assert!(subscriptions[2].is_silent(&bench).await, "the third was woken, whose turn has not come");
     granted(first.attempt().await);
     for mut claim in [first, third] {
         claim.release().await.unwrap();

@@ -13,7 +13,7 @@ use crate::common::{Bench, busy, claim};
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     dlock_conformance::tests! {
         a_plain_lock_is_a_string_with_a_ttl_and_nothing_beside,
-        the_value_of_another_is_neither_extended_nor_deleted,
+        the_value_of_another_client_is_neither_extended_nor_deleted,
         a_value_without_a_ttl_is_held_for_ever,
         a_lock_of_redissons_is_refused_and_unchanged,
         a_forced_release_leaves_nothing_that_is_taken_for_a_lock,
@@ -27,12 +27,12 @@ async fn a_plain_lock_is_a_string_with_a_ttl_and_nothing_beside() {
     // However often the claim asks, it has one hold.
     for _ in 0..2 {
         assert!(matches!(ours.attempt().await.unwrap(), Attempt::Granted(grant) if grant.token.is_none()));
-        assert_eq!(bench.ask::<String>("GET foo").await, owner);
-        assert!(bench.ask::<i64>("PTTL foo").await > 28_000);
+        assert_eq!(bench.query::<String>("GET foo").await, owner);
+        assert!(bench.query::<i64>("PTTL foo").await > 28_000);
     }
-    bench.tell("PEXPIRE foo 1000").await;
+    bench.send("PEXPIRE foo 1000").await;
     assert!(matches!(ours.renew().await.unwrap(), Renewal::Renewed { .. }));
-    assert!(bench.ask::<i64>("PTTL foo").await > 28_000, "the renewal did not extend the ttl");
+    assert!(bench.query::<i64>("PTTL foo").await > 28_000, "the renewal did not extend the ttl");
     let (mut other, _) = claim(&store, "foo", Kind::Mutex, 30_000, Wait::Forever);
     assert!(
         busy(other.attempt().await) < Duration::from_secs(1),
@@ -44,42 +44,42 @@ async fn a_plain_lock_is_a_string_with_a_ttl_and_nothing_beside() {
     assert_eq!(bench.all_keys().await, [""; 0]);
 }
 
-async fn the_value_of_another_is_neither_extended_nor_deleted() {
+async fn the_value_of_another_client_is_neither_extended_nor_deleted() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("dialect=plain").await;
     let (mut ours, _) = claim(&store, "foo", Kind::Mutex, 30_000, Wait::Never);
     assert!(matches!(ours.attempt().await.unwrap(), Attempt::Granted(_)));
-    bench.tell("SET foo theirs PX 5000").await;
+    bench.send("SET foo theirs PX 5000").await;
     assert_eq!(ours.renew().await.unwrap(), Renewal::Lost);
     busy(ours.attempt().await);
     ours.release().await.unwrap();
-    assert_eq!(bench.ask::<String>("GET foo").await, "theirs");
-    assert!(bench.ask::<i64>("PTTL foo").await <= 5000, "another's hold was extended");
-    bench.tell("DEL foo").await;
+    assert_eq!(bench.query::<String>("GET foo").await, "theirs");
+    assert!(bench.query::<i64>("PTTL foo").await <= 5000, "another's hold was extended");
+    bench.send("DEL foo").await;
     assert_eq!(ours.renew().await.unwrap(), Renewal::Lost, "a renewal creates");
-    assert!(!bench.ask::<bool>("EXISTS foo").await);
+    assert!(!bench.query::<bool>("EXISTS foo").await);
 }
 
 async fn a_value_without_a_ttl_is_held_for_ever() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("dialect=plain").await;
-    bench.tell("SET foo theirs").await;
+    bench.send("SET foo theirs").await;
     let (mut ours, _) = claim(&store, "foo", Kind::Mutex, 30_000, Wait::Never);
     busy(ours.attempt().await);
-    assert_eq!(bench.ask::<i64>("PTTL foo").await, -1, "a key that had no ttl was given one");
+    assert_eq!(bench.query::<i64>("PTTL foo").await, -1, "a key that had no ttl was given one");
 }
 
 async fn a_lock_of_redissons_is_refused_and_unchanged() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("dialect=plain").await;
-    bench.tell("HSET foo aaaa:1 1").await;
+    bench.send("HSET foo aaaa:1 1").await;
     let (mut ours, _) = claim(&store, "foo", Kind::Mutex, 30_000, Wait::Never);
     let told = ours.attempt().await;
     assert!(matches!(told, Err(Error::WrongKind { .. })), "{told:?}");
     ours.release().await.unwrap();
     let broken = store.inspect.as_ref().unwrap().force_release(&"foo".parse().unwrap()).await;
     assert!(matches!(broken, Err(Error::WrongKind { .. })), "{broken:?}");
-    assert_eq!(bench.ask::<Vec<String>>("HGETALL foo").await, ["aaaa:1", "1"]);
+    assert_eq!(bench.query::<Vec<String>>("HGETALL foo").await, ["aaaa:1", "1"]);
 }
 
 async fn a_forced_release_leaves_nothing_that_is_taken_for_a_lock() {

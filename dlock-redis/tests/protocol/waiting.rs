@@ -10,8 +10,8 @@ use crate::common::{Bench, soon};
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     dlock_conformance::tests! {
-        of_a_clients_waiters_for_a_mutex_only_the_first_asks_the_server,
-        the_next_waiter_asks_the_server_when_the_first_has_left,
+        only_the_first_of_a_clients_waiters_for_a_mutex_sends_attempts,
+        the_next_waiter_sends_attempts_when_the_first_has_left,
     }
 }
 
@@ -33,7 +33,7 @@ impl Bench {
 /// The ttl of the waiters. One that asks for itself does so at least once in a third of it.
 const TTL: Duration = Duration::from_secs(12);
 
-async fn of_a_clients_waiters_for_a_mutex_only_the_first_asks_the_server() {
+async fn only_the_first_of_a_clients_waiters_for_a_mutex_sends_attempts() {
     const WAITERS: usize = 20;
     let Some(bench) = Bench::new().await else { return };
     let (holder, client) = (bench.locks("").await, bench.locks("").await);
@@ -56,23 +56,23 @@ async fn of_a_clients_waiters_for_a_mutex_only_the_first_asks_the_server() {
     }
 }
 
-async fn the_next_waiter_asks_the_server_when_the_first_has_left() {
+async fn the_next_waiter_sends_attempts_when_the_first_has_left() {
     let Some(bench) = Bench::new().await else { return };
     let client = bench.locks("").await;
     let wait = || {
         let lock = client.mutex("foo");
         tokio::spawn(async move { lock.lock().ttl(Duration::from_secs(3)).await })
     };
-    bench.tell("HSET foo somebody 1").await;
+    bench.send("HSET foo somebody 1").await;
     let first = wait();
-    bench.until_heard("redisson_lock__channel:{foo}").await;
+    bench.wait_for_subscriber("redisson_lock__channel:{foo}").await;
     let asked = bench.attempts().await;
     let second = wait();
     bench.until_asked(asked + 1).await;
     first.abort();
     assert!(first.await.is_err_and(|error| error.is_cancelled()), "somebody else holds the lock");
     // No message tells of that.
-    bench.tell("DEL foo").await;
+    bench.send("DEL foo").await;
     let guard = soon("the second waiter does not ask", second).await.expect("no panic").expect("free");
     guard.release().await.expect("held until now");
 }

@@ -5,14 +5,14 @@ use crate::common::{Bench, connect, log::Log};
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     dlock_conformance::tests! {
-        a_server_that_may_drop_locks_is_warned_of,
-        a_server_without_the_replica_that_is_asked_for_is_warned_of,
+        a_server_that_may_evict_locks_causes_a_warning,
+        a_missing_replica_causes_a_warning_if_one_is_required,
     }
 }
 
-async fn a_server_that_may_drop_locks_is_warned_of() {
+async fn a_server_that_may_evict_locks_causes_a_warning() {
     let Some(bench) = Bench::new().await else { return };
-    bench.tell("ACL SETUSER app on >hunter2 +@all ~* &*").await;
+    bench.send("ACL SETUSER app on >hunter2 +@all ~* &*").await;
     let url = bench.running.url().replacen("://", "://app:hunter2@", 1);
     for (policy, limit, warned) in [
         ("allkeys-lru", "1gb", true),
@@ -21,8 +21,8 @@ async fn a_server_that_may_drop_locks_is_warned_of() {
         ("noeviction", "1gb", false),
         ("allkeys-lru", "0", false),
     ] {
-        bench.tell(&format!("CONFIG SET maxmemory-policy {policy}")).await;
-        bench.tell(&format!("CONFIG SET maxmemory {limit}")).await;
+        bench.send(&format!("CONFIG SET maxmemory-policy {policy}")).await;
+        bench.send(&format!("CONFIG SET maxmemory {limit}")).await;
         let log = Log::new();
         connect(&url).await.unwrap();
         let text = log.text();
@@ -35,7 +35,7 @@ async fn a_server_that_may_drop_locks_is_warned_of() {
     }
 }
 
-async fn a_server_without_the_replica_that_is_asked_for_is_warned_of() {
+async fn a_missing_replica_causes_a_warning_if_one_is_required() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("wait_replicas=1").await;
     let log = Log::new();

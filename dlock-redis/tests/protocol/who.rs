@@ -10,11 +10,11 @@ use crate::common::{Bench, KINDS, soon};
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     dlock_conformance::tests! {
-        holders_and_waiters_are_shown_with_who_they_are,
-        a_lock_of_its_own_label_and_a_plain_one_are_shown_with_it,
-        who_detached_a_hold_is_shown_for_as_long_as_it_lasts,
-        nothing_fails_where_the_text_cannot_be_written_or_read,
-        of_redisson_and_of_older_clients_nobody_is_told,
+        holders_and_waiters_are_reported_with_their_labels,
+        labels_of_locks_and_of_clients_are_reported_in_both_dialects,
+        the_label_of_a_detached_hold_lasts_as_long_as_the_hold,
+        a_label_that_cannot_be_written_or_read_prevents_no_lock,
+        holds_of_redisson_and_of_older_clients_have_no_label,
     }
 }
 
@@ -24,7 +24,7 @@ const MINUTE: i64 = 60_000;
 impl Bench {
     /// The keys of texts, without their prefix.
     async fn texts(&self) -> Vec<String> {
-        self.ask("KEYS *dlock_who:*").await
+        self.query("KEYS *dlock_who:*").await
     }
 
     async fn client(&self, params: &str, who: &str) -> Locks {
@@ -32,7 +32,7 @@ impl Bench {
     }
 }
 
-async fn holders_and_waiters_are_shown_with_who_they_are() {
+async fn holders_and_waiters_are_reported_with_their_labels() {
     let Some(bench) = Bench::new().await else { return };
     let (anna, bert) = (bench.client("", "anna").await, bench.client("", "bert ☂").await);
     let both = [(Kind::Fair, Kind::Fair), (Kind::Read, Kind::Write), (Kind::Permit, Kind::Permit)];
@@ -57,7 +57,7 @@ async fn holders_and_waiters_are_shown_with_who_they_are() {
     assert_eq!(bench.texts().await.len(), 2, "each has one text, however many locks it has");
 }
 
-async fn a_lock_of_its_own_label_and_a_plain_one_are_shown_with_it() {
+async fn labels_of_locks_and_of_clients_are_reported_in_both_dialects() {
     let Some(bench) = Bench::new().await else { return };
     for params in ["prefix=app:", "prefix=app:&dialect=plain"] {
         let locks = bench.client(params, "anna").await;
@@ -75,21 +75,21 @@ async fn a_lock_of_its_own_label_and_a_plain_one_are_shown_with_it() {
         }
         for text in bench.texts().await {
             assert!(text.starts_with("app:dlock_who:"), "{text}");
-            let left: i64 = bench.ask(&format!("PTTL {text}")).await;
+            let left: i64 = bench.query(&format!("PTTL {text}")).await;
             assert!((1..5 * MINUTE).contains(&left), "a label that was used once stays for {left} ms");
         }
         one.release().await.unwrap();
         other.release().await.unwrap();
-        bench.tell("FLUSHALL").await;
+        bench.send("FLUSHALL").await;
     }
 }
 
-async fn who_detached_a_hold_is_shown_for_as_long_as_it_lasts() {
+async fn the_label_of_a_detached_hold_lasts_as_long_as_the_hold() {
     let Some(bench) = Bench::new().await else { return };
     let (anna, bert) = (bench.client("", "anna").await, bench.client("", "bert").await);
     let held = anna.mutex("foo").lock().await.unwrap();
     let ticket = held.detach(Duration::from_secs(24 * 3600)).await.unwrap();
-    let left = async || bench.ask::<i64>(&format!("PTTL {}", bench.texts().await[0])).await;
+    let left = async || bench.query::<i64>(&format!("PTTL {}", bench.texts().await[0])).await;
     assert!(left().await >= 24 * HOUR, "the text ends before the hold");
     // Its client continues, which does not cut the text short.
     anna.mutex("bar").lock().await.unwrap().release().await.unwrap();
@@ -100,14 +100,14 @@ async fn who_detached_a_hold_is_shown_for_as_long_as_it_lasts() {
     held.release().await.unwrap();
 }
 
-async fn nothing_fails_where_the_text_cannot_be_written_or_read() {
+async fn a_label_that_cannot_be_written_or_read_prevents_no_lock() {
     let Some(bench) = Bench::new().await else { return };
     let first = bench.client("", "anna").await;
     first.mutex("foo").lock().await.unwrap().release().await.unwrap();
     let text = bench.texts().await.remove(0);
     for put in ["SET {} x", "HSET {} x y", "RPUSH {} a\u{7}b", "RPUSH {} \u{1b}[2J", "SADD {} x"] {
-        bench.tell(&format!("DEL {text}")).await;
-        bench.tell(&put.replace("{}", &text)).await;
+        bench.send(&format!("DEL {text}")).await;
+        bench.send(&put.replace("{}", &text)).await;
         // `first` takes its text for written. A new client finds that it cannot write it, or writes it anew.
         let second = bench.client("", "anna").await;
         for (locks, is_told) in [(&first, false), (&second, put.starts_with("RPUSH"))] {
@@ -124,12 +124,12 @@ async fn nothing_fails_where_the_text_cannot_be_written_or_read() {
     }
 }
 
-async fn of_redisson_and_of_older_clients_nobody_is_told() {
+async fn holds_of_redisson_and_of_older_clients_have_no_label() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.client("", "anna").await;
     for owner in ["2b9e1f6a-7e0b-4f52-9a9e-1d1f8a6f4c11:31", "2b9e1f6a-7e0b-4f52-9a9e-1d1f8a6f4c11:0", "x"] {
-        bench.tell("DEL foo").await;
-        bench.tell(&format!("HSET foo {owner} 1")).await;
+        bench.send("DEL foo").await;
+        bench.send(&format!("HSET foo {owner} 1")).await;
         if let Some(state) = locks.inspect("foo").await.unwrap() {
             assert_eq!((&*state.holders[0].id, &state.holders[0].who), (owner, &None));
         }

@@ -9,54 +9,54 @@ use futures_util::future::join_all;
 
 use crate::common::{
     Bench, busy, claim, connect, granted,
-    relay::{Answers, Relay},
+    relay::{Relay, Replies},
     soon,
 };
 
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     dlock_conformance::tests! {
-        a_server_that_forgot_the_scripts_is_given_them_again,
+        a_server_that_lost_the_scripts_receives_them_again,
         a_holder_and_a_waiter_survive_killed_connections,
         a_message_that_was_lost_with_the_subscription_is_made_good,
-        a_server_that_pauses_makes_a_call_end_in_its_time,
-        many_calls_to_a_server_that_hangs_end_in_the_time_of_a_few,
+        a_call_to_a_paused_server_ends_within_its_timeout,
+        many_calls_to_a_hanging_server_end_as_soon_as_a_few,
         a_restart_with_its_data_is_not_noticed_by_a_holder,
-        a_restart_without_its_data_is_told_and_tokens_still_grow,
+        a_restart_without_its_data_is_reported_and_tokens_still_grow,
         a_waiter_outlives_a_restart,
         a_full_memory_refuses_a_grant_and_lets_a_holder_renew_and_release,
         a_replica_that_cannot_be_written_to_is_unavailable,
-        a_forced_release_whose_answer_is_lost_breaks_one_lock,
-        a_release_whose_answer_is_lost_is_not_taken_for_a_loss,
-        whoever_releases_what_is_gone_from_the_server_is_told,
+        a_forced_release_whose_reply_is_lost_breaks_one_lock,
+        a_release_whose_reply_is_lost_is_not_reported_as_a_loss,
+        a_release_of_a_lost_lock_reports_the_loss,
         a_key_of_another_type_is_refused_and_unchanged,
-        what_other_programs_keep_is_neither_listed_nor_read_nor_broken,
-        what_is_put_in_a_locks_place_is_neither_renewed_nor_released,
+        data_of_other_programs_is_neither_listed_nor_read_nor_broken,
+        data_in_place_of_a_lock_is_neither_renewed_nor_released,
         a_token_that_cannot_be_drawn_refuses_the_grant_and_is_unchanged,
         a_hash_without_a_ttl_is_held_for_ever_and_never_granted,
-        where_the_server_tells_of_lost_keys_a_holder_is_told_at_once,
-        where_the_server_tells_of_lost_keys_a_waiter_is_woken_though_nobody_publishes,
-        a_key_that_is_lost_while_the_server_cannot_tell_is_told_by_the_next_renewal,
-        the_server_tells_of_lost_keys_again_after_the_subscription_was_cut,
+        with_keyspace_events_a_holder_is_notified_of_a_lost_key_at_once,
+        with_keyspace_events_a_waiter_is_woken_without_a_message,
+        a_key_that_is_lost_without_an_event_is_reported_by_the_next_renewal,
+        keyspace_events_arrive_again_after_the_subscription_was_cut,
         a_list_runs_no_script_for_a_key_of_another_program,
-        what_redis_cannot_downgrade_is_refused_at_once_and_renewed_on,
-        a_read_inside_a_hold_that_cannot_become_one_outlives_it_or_is_refused,
+        an_unsupported_downgrade_is_refused_at_once_and_the_hold_is_still_renewed,
+        a_read_inside_a_mutex_outlives_the_mutex_or_is_refused,
     }
 }
 
-async fn a_server_that_forgot_the_scripts_is_given_them_again() {
+async fn a_server_that_lost_the_scripts_receives_them_again() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
     for kind in crate::common::KINDS {
         let (mut claim, _) = claim(&store, &crate::common::unique(), *kind, 1500, Wait::Never);
-        bench.tell("SCRIPT FLUSH").await;
+        bench.send("SCRIPT FLUSH").await;
         granted(claim.attempt().await);
-        bench.tell("SCRIPT FLUSH").await;
+        bench.send("SCRIPT FLUSH").await;
         claim.renew().await.unwrap();
-        bench.tell("SCRIPT FLUSH").await;
+        bench.send("SCRIPT FLUSH").await;
         claim.release().await.unwrap();
     }
-    assert_eq!(bench.ask::<Vec<String>>("KEYS t-*").await, [""; 0]);
+    assert_eq!(bench.query::<Vec<String>>("KEYS t-*").await, [""; 0]);
 }
 
 async fn a_holder_and_a_waiter_survive_killed_connections() {
@@ -65,8 +65,8 @@ async fn a_holder_and_a_waiter_survive_killed_connections() {
     let held = a.mutex("foo").lock().await.unwrap();
     let waiter = tokio::spawn(b.mutex("foo").lock().ttl(Duration::from_secs(600)).into_future());
     waits(&bench).await;
-    bench.tell("CLIENT KILL TYPE pubsub").await;
-    bench.tell("CLIENT KILL TYPE normal SKIPME yes").await;
+    bench.send("CLIENT KILL TYPE pubsub").await;
+    bench.send("CLIENT KILL TYPE normal SKIPME yes").await;
     waits(&bench).await;
     assert!(!held.is_lost());
     held.release().await.unwrap();
@@ -78,7 +78,7 @@ async fn a_holder_and_a_waiter_survive_killed_connections() {
 
 /// Waits until somebody listens for the mutex `foo`.
 async fn waits(bench: &Bench) {
-    while bench.ask::<(String, u64)>("PUBSUB NUMSUB redisson_lock__channel:{foo}").await.1 == 0 {
+    while bench.query::<(String, u64)>("PUBSUB NUMSUB redisson_lock__channel:{foo}").await.1 == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -86,23 +86,23 @@ async fn waits(bench: &Bench) {
 async fn a_message_that_was_lost_with_the_subscription_is_made_good() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
-    bench.tell("HSET foo aaaa:1 1").await;
-    bench.tell("PEXPIRE foo 600000").await;
+    bench.send("HSET foo aaaa:1 1").await;
+    bench.send("PEXPIRE foo 600000").await;
     let waiter = tokio::spawn(locks.mutex("foo").lock().ttl(Duration::from_secs(600)).into_future());
     waits(&bench).await;
-    bench.unheard("DEL foo").await;
+    bench.unsubscribe_and_send("DEL foo").await;
     drop(soon("the waiter did not ask after it subscribed anew", waiter).await.unwrap().unwrap());
 }
 
-async fn a_server_that_pauses_makes_a_call_end_in_its_time() {
+async fn a_call_to_a_paused_server_ends_within_its_timeout() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("timeout=1s").await;
-    bench.tell("CLIENT PAUSE 3000").await;
+    bench.send("CLIENT PAUSE 3000").await;
     let told = soon("the call does not end", locks.mutex("foo").try_lock().into_future()).await;
     assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
 }
 
-async fn many_calls_to_a_server_that_hangs_end_in_the_time_of_a_few() {
+async fn many_calls_to_a_hanging_server_end_as_soon_as_a_few() {
     let Some(bench) = Bench::new().await else { return };
     let Some(server) = bench.running.own_server() else { return };
     let locks = bench.locks("timeout=1s").await;
@@ -133,7 +133,7 @@ async fn a_restart_with_its_data_is_not_noticed_by_a_holder() {
     assert!(locks.mutex("foo").lock().await.unwrap().token() > token);
 }
 
-async fn a_restart_without_its_data_is_told_and_tokens_still_grow() {
+async fn a_restart_without_its_data_is_reported_and_tokens_still_grow() {
     let Some(bench) = Bench::new().await else { return };
     let Some(server) = bench.running.own_server() else { return };
     let locks = bench.locks("").await;
@@ -164,7 +164,7 @@ async fn a_full_memory_refuses_a_grant_and_lets_a_holder_renew_and_release() {
     let store = bench.store("").await;
     let (mut held, _) = claim(&store, "foo", Kind::Mutex, 1500, Wait::Never);
     granted(held.attempt().await);
-    bench.tell("CONFIG SET maxmemory 1").await;
+    bench.send("CONFIG SET maxmemory 1").await;
     let (mut other, _) = claim(&store, "bar", Kind::Mutex, 1500, Wait::Never);
     let error = other.attempt().await.unwrap_err();
     assert!(error.is_transient(), "memory comes and goes: {error:?}");
@@ -172,22 +172,22 @@ async fn a_full_memory_refuses_a_grant_and_lets_a_holder_renew_and_release() {
     held.renew().await.unwrap();
     held.release().await.unwrap();
     other.release().await.unwrap();
-    bench.tell("CONFIG SET maxmemory 0").await;
+    bench.send("CONFIG SET maxmemory 0").await;
     assert_eq!(bench.all_keys().await, ["redisson_lock_token:{foo}"], "a refused grant is held");
 }
 
 async fn a_replica_that_cannot_be_written_to_is_unavailable() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
-    bench.tell("REPLICAOF 127.0.0.1 1").await;
+    bench.send("REPLICAOF 127.0.0.1 1").await;
     let (mut claim, _) = claim(&store, "foo", Kind::Mutex, 1500, Wait::Never);
     let error = claim.attempt().await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
-    bench.tell("REPLICAOF NO ONE").await;
+    bench.send("REPLICAOF NO ONE").await;
     granted(claim.attempt().await);
 }
 
-async fn a_forced_release_whose_answer_is_lost_breaks_one_lock() {
+async fn a_forced_release_whose_reply_is_lost_breaks_one_lock() {
     let Some(bench) = Bench::new().await else { return };
     let Some(server) = bench.running.own_server() else { return };
     let relay = Relay::to(server.address()).await;
@@ -198,17 +198,17 @@ async fn a_forced_release_whose_answer_is_lost_breaks_one_lock() {
     let _robbed = a.mutex("foo").lock().await.unwrap();
     let waiter = tokio::spawn(b.mutex("foo").lock().ttl(Duration::from_secs(600)).into_future());
     waits(&bench).await;
-    relay.all(Answers::Stay);
+    relay.set_all(Replies::Hold);
     let forced = tokio::spawn(async move { forcing.force_release("foo").await });
     let next = soon("the next one is not let in", waiter).await.unwrap().unwrap();
     // The client loses the answer with its connection, and asks again on another.
-    relay.all(Answers::Break);
+    relay.set_all(Replies::Disconnect);
     assert!(soon("the call does not end", forced).await.unwrap().unwrap());
     assert!(a.mutex("foo").try_lock().await.unwrap().is_none(), "the lock of the next one is broken too");
     drop(next);
 }
 
-async fn a_release_whose_answer_is_lost_is_not_taken_for_a_loss() {
+async fn a_release_whose_reply_is_lost_is_not_reported_as_a_loss() {
     let Some(bench) = Bench::new().await else { return };
     let Some(server) = bench.running.own_server() else { return };
     for params in ["", "?dialect=plain"] {
@@ -219,30 +219,30 @@ async fn a_release_whose_answer_is_lost_is_not_taken_for_a_loss() {
             let lock = locks.of(*kind, "foo");
             // A first call, so that the server knows the script.
             lock.lock(&LockOptions::new()).await.unwrap().release().await.unwrap();
-            let (held, before) = (lock.lock(&LockOptions::new()).await.unwrap(), relay.count());
-            relay.lose_answer();
+            let (held, before) = (lock.lock(&LockOptions::new()).await.unwrap(), relay.connections());
+            relay.lose_reply();
             let released = soon("the call does not end", held.release()).await;
             assert!(
                 released.is_ok(),
                 "{kind}: a release that was sent twice did not find the first one's trace: {released:?}"
             );
-            assert!(relay.count() > before, "the release was not sent again");
+            assert!(relay.connections() > before, "the release was not sent again");
         }
     }
 }
 
-async fn whoever_releases_what_is_gone_from_the_server_is_told() {
+async fn a_release_of_a_lost_lock_reports_the_loss() {
     let Some(bench) = Bench::new().await else { return };
     for (params, kinds) in [("", crate::common::KINDS), ("dialect=plain", &[Kind::Mutex])] {
         let locks = bench.locks(params).await;
         for kind in kinds {
             for end in ["DEL foo", "SET foo precious"] {
                 let held = locks.of(*kind, "foo").lock(&LockOptions::new()).await.unwrap();
-                bench.tell(end).await;
+                bench.send(end).await;
                 let told = held.release().await;
                 let taken = matches!(told, Err(Error::Lost { reason: LostReason::Taken, .. }));
                 assert!(taken, "{kind}, {end}: {told:?}");
-                bench.tell("DEL foo").await;
+                bench.send("DEL foo").await;
             }
         }
     }
@@ -251,7 +251,7 @@ async fn whoever_releases_what_is_gone_from_the_server_is_told() {
 async fn a_key_of_another_type_is_refused_and_unchanged() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
-    bench.tell("SET foo precious").await;
+    bench.send("SET foo precious").await;
     for kind in crate::common::KINDS {
         let (mut claim, _) = claim(&store, "foo", *kind, 1500, Wait::Forever);
         let told = claim.attempt().await;
@@ -260,10 +260,10 @@ async fn a_key_of_another_type_is_refused_and_unchanged() {
     }
     let forced = store.inspect.as_ref().unwrap().force_release(&"foo".parse().unwrap()).await;
     assert!(matches!(forced, Err(Error::WrongKind { .. })), "{forced:?}");
-    assert_eq!(bench.ask::<String>("GET foo").await, "precious");
+    assert_eq!(bench.query::<String>("GET foo").await, "precious");
 }
 
-async fn what_other_programs_keep_is_neither_listed_nor_read_nor_broken() {
+async fn data_of_other_programs_is_neither_listed_nor_read_nor_broken() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
     let mut raw = bench.raw.clone();
@@ -278,7 +278,7 @@ async fn what_other_programs_keep_is_neither_listed_nor_read_nor_broken() {
     });
     count.exec_async(&mut raw).await.unwrap();
     let sent = async || -> u64 {
-        let stats: String = bench.ask("INFO stats").await;
+        let stats: String = bench.query("INFO stats").await;
         let bytes = stats.lines().find_map(|line| line.strip_prefix("total_net_output_bytes:"));
         bytes.expect("the server counts").trim().parse().expect("a number")
     };
@@ -295,21 +295,21 @@ async fn what_other_programs_keep_is_neither_listed_nor_read_nor_broken() {
     assert!(read < 1_000_000, "{read} bytes were read for two locks");
     let forced = locks.force_release("counters").await;
     assert!(matches!(forced, Err(Error::WrongKind { .. })), "{forced:?}");
-    assert_eq!(bench.ask::<usize>("HLEN counters").await, 50_000);
+    assert_eq!(bench.query::<usize>("HLEN counters").await, 50_000);
     held.release().await.unwrap();
 }
 
-async fn what_is_put_in_a_locks_place_is_neither_renewed_nor_released() {
+async fn data_in_place_of_a_lock_is_neither_renewed_nor_released() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
     for kind in crate::common::KINDS {
         let held =
             locks.of(*kind, "foo").lock(&LockOptions::new().ttl(Duration::from_secs(3))).await.unwrap();
-        bench.tell("SET foo precious").await;
+        bench.send("SET foo precious").await;
         assert_eq!(soon("the holder was never told", held.lost()).await, LostReason::Taken);
         drop(held);
-        assert_eq!(bench.ask::<String>("GET foo").await, "precious");
-        bench.tell("DEL foo").await;
+        assert_eq!(bench.query::<String>("GET foo").await, "precious");
+        bench.send("DEL foo").await;
     }
     locks.close().await;
 }
@@ -318,17 +318,17 @@ async fn a_token_that_cannot_be_drawn_refuses_the_grant_and_is_unchanged() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
     for put in ["SET redisson_lock_token:{foo} precious", "HSET redisson_lock_token:{foo} precious 1"] {
-        bench.tell(put).await;
-        let before: Vec<u8> = bench.ask("DUMP redisson_lock_token:{foo}").await;
+        bench.send(put).await;
+        let before: Vec<u8> = bench.query("DUMP redisson_lock_token:{foo}").await;
         for kind in crate::common::KINDS {
             let (mut claim, _) = claim(&store, "foo", *kind, 1500, Wait::Forever);
             let told = claim.attempt().await;
             assert!(matches!(&told, Err(error) if !error.is_transient()), "{kind}: {told:?}");
-            assert!(!bench.ask::<bool>("EXISTS foo").await, "{kind}: refused and held");
+            assert!(!bench.query::<bool>("EXISTS foo").await, "{kind}: refused and held");
             claim.release().await.unwrap();
         }
-        assert_eq!(bench.ask::<Vec<u8>>("DUMP redisson_lock_token:{foo}").await, before);
-        bench.tell("DEL redisson_lock_token:{foo}").await;
+        assert_eq!(bench.query::<Vec<u8>>("DUMP redisson_lock_token:{foo}").await, before);
+        bench.send("DEL redisson_lock_token:{foo}").await;
     }
     assert_eq!(bench.all_keys().await, [""; 0]);
 }
@@ -336,78 +336,78 @@ async fn a_token_that_cannot_be_drawn_refuses_the_grant_and_is_unchanged() {
 async fn a_hash_without_a_ttl_is_held_for_ever_and_never_granted() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
-    bench.tell("HSET foo aaaa:1 1").await;
+    bench.send("HSET foo aaaa:1 1").await;
     for kind in [Kind::Mutex, Kind::Fair] {
         let (mut claim, _) = claim(&store, "foo", kind, 1500, Wait::Never);
         assert!(busy(claim.attempt().await) > Duration::from_secs(3600));
     }
-    bench.tell("HSET foo mode write aaaa:1:write 1").await;
-    bench.tell("HDEL foo aaaa:1").await;
+    bench.send("HSET foo mode write aaaa:1:write 1").await;
+    bench.send("HDEL foo aaaa:1").await;
     for kind in [Kind::Read, Kind::Write] {
         let (mut claim, _) = claim(&store, "foo", kind, 1500, Wait::Never);
         assert!(busy(claim.attempt().await) > Duration::from_secs(3600));
     }
-    assert_eq!(bench.ask::<i64>("PTTL foo").await, -1, "a hold of somebody else was given a ttl");
+    assert_eq!(bench.query::<i64>("PTTL foo").await, -1, "a hold of somebody else was given a ttl");
     // A hold of dlock's whose key has lost its ttl gets one again.
     let (mut ours, _) = claim(&store, "bar", Kind::Mutex, 1500, Wait::Never);
     granted(ours.attempt().await);
-    bench.tell("PERSIST bar").await;
+    bench.send("PERSIST bar").await;
     ours.renew().await.unwrap();
-    assert!(bench.ask::<i64>("PTTL bar").await > 0);
+    assert!(bench.query::<i64>("PTTL bar").await > 0);
 }
 
 /// Waits until the client listens to the server's events of keys that are gone.
 async fn is_told(bench: &Bench) {
-    while bench.ask::<(String, u64)>("PUBSUB NUMSUB __keyevent@0__:del").await.1 == 0 {
+    while bench.query::<(String, u64)>("PUBSUB NUMSUB __keyevent@0__:del").await.1 == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-async fn where_the_server_tells_of_lost_keys_a_holder_is_told_at_once() {
+async fn with_keyspace_events_a_holder_is_notified_of_a_lost_key_at_once() {
     let Some(bench) = Bench::new().await else { return };
-    bench.tell("CONFIG SET notify-keyspace-events Egxe").await;
-    bench.tell("CONFIG SET maxmemory-policy volatile-ttl").await;
+    bench.send("CONFIG SET notify-keyspace-events Egxe").await;
+    bench.send("CONFIG SET maxmemory-policy volatile-ttl").await;
     let locks = bench.locks("keyspace_events=on").await;
     for end in ["DEL foo", "UNLINK foo", "PEXPIRE foo 1", "CONFIG SET maxmemory 1"] {
         let held = locks.mutex("foo").lock().ttl(Duration::from_secs(600)).await.unwrap();
         is_told(&bench).await;
-        bench.tell(end).await;
+        bench.send(end).await;
         let told = soon("the server did not tell the holder of the lost key", held.lost()).await;
         assert_eq!(told, LostReason::Taken, "{end}");
     }
 }
 
-async fn where_the_server_tells_of_lost_keys_a_waiter_is_woken_though_nobody_publishes() {
+async fn with_keyspace_events_a_waiter_is_woken_without_a_message() {
     let Some(bench) = Bench::new().await else { return };
-    bench.tell("CONFIG SET notify-keyspace-events Egxe").await;
+    bench.send("CONFIG SET notify-keyspace-events Egxe").await;
     let locks = bench.locks("keyspace_events=on").await;
     // Without a message, as Redisson's fair lock, its spin lock and its `delete()` do it.
     for kind in crate::common::KINDS {
         let hash =
             if matches!(kind, Kind::Read | Kind::Write) { "mode write aaaa:1:write 1" } else { "aaaa:1 1" };
-        bench.tell(&format!("HSET foo {hash}")).await;
+        bench.send(&format!("HSET foo {hash}")).await;
         let lock = locks.of(*kind, "foo");
         let waiter =
             tokio::spawn(async move { lock.lock(&LockOptions::new().ttl(Duration::from_secs(600))).await });
         is_told(&bench).await;
-        while bench.ask::<Vec<String>>("PUBSUB CHANNELS redisson*").await.is_empty() {
+        while bench.query::<Vec<String>>("PUBSUB CHANNELS redisson*").await.is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        bench.tell("DEL foo").await;
+        bench.send("DEL foo").await;
         soon("it was not woken", waiter).await.unwrap().unwrap().release().await.unwrap();
-        while !bench.ask::<Vec<String>>("PUBSUB CHANNELS redisson*").await.is_empty() {
+        while !bench.query::<Vec<String>>("PUBSUB CHANNELS redisson*").await.is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 }
 
-async fn a_key_that_is_lost_while_the_server_cannot_tell_is_told_by_the_next_renewal() {
+async fn a_key_that_is_lost_without_an_event_is_reported_by_the_next_renewal() {
     let Some(bench) = Bench::new().await else { return };
-    bench.tell("CONFIG SET notify-keyspace-events Egx").await;
+    bench.send("CONFIG SET notify-keyspace-events Egx").await;
     let locks = bench.locks("keyspace_events=on").await;
     let held = locks.mutex("foo").lock().ttl(Duration::from_secs(6)).await.unwrap();
     is_told(&bench).await;
-    bench.unheard("DEL foo").await;
+    bench.unsubscribe_and_send("DEL foo").await;
     let told = soon("not even the renewal told the holder", held.lost()).await;
     assert_eq!(
         told,
@@ -416,17 +416,17 @@ async fn a_key_that_is_lost_while_the_server_cannot_tell_is_told_by_the_next_ren
     );
 }
 
-async fn the_server_tells_of_lost_keys_again_after_the_subscription_was_cut() {
+async fn keyspace_events_arrive_again_after_the_subscription_was_cut() {
     let Some(bench) = Bench::new().await else { return };
-    bench.tell("CONFIG SET notify-keyspace-events Egx").await;
+    bench.send("CONFIG SET notify-keyspace-events Egx").await;
     let locks = bench.locks("keyspace_events=on").await;
     let held = locks.mutex("foo").lock().ttl(Duration::from_secs(600)).await.unwrap();
     for _ in 0..3 {
         is_told(&bench).await;
-        bench.tell("CLIENT KILL TYPE pubsub").await;
+        bench.send("CLIENT KILL TYPE pubsub").await;
     }
     is_told(&bench).await;
-    bench.tell("DEL foo").await;
+    bench.send("DEL foo").await;
     assert_eq!(
         soon("the server did not tell the holder of the lost key", held.lost()).await,
         LostReason::Taken
@@ -444,11 +444,11 @@ async fn a_list_runs_no_script_for_a_key_of_another_program() {
     foreign.exec_async(&mut bench.raw.clone()).await.unwrap();
     let names: Vec<_> = (0..300).map(|number| format!("foo{number:03}")).collect();
     let held = join_all(names.iter().map(|name| locks.mutex(name).lock().into_future())).await;
-    bench.tell("HSET bar aaaa:1 1").await;
+    bench.send("HSET bar aaaa:1 1").await;
     let waiter = tokio::spawn(locks.fair("bar").lock().ttl(Duration::from_secs(600)).into_future());
-    bench.until_heard("redisson_lock__channel:{bar}").await;
-    bench.tell("DEL bar").await;
-    bench.tell("CONFIG RESETSTAT").await;
+    bench.wait_for_subscriber("redisson_lock__channel:{bar}").await;
+    bench.send("DEL bar").await;
+    bench.send("CONFIG RESETSTAT").await;
     let listed = locks.list("").await.unwrap();
     let mut found: Vec<_> = listed.iter().map(|state| state.name.to_string()).collect();
     assert_eq!(found.remove(0), "bar", "the lock is not listed that nobody holds and one claim waits for");
@@ -459,7 +459,7 @@ async fn a_list_runs_no_script_for_a_key_of_another_program() {
     drop(held);
 }
 
-async fn what_redis_cannot_downgrade_is_refused_at_once_and_renewed_on() {
+async fn an_unsupported_downgrade_is_refused_at_once_and_the_hold_is_still_renewed() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
     for kind in [Kind::Mutex, Kind::Fair] {
@@ -473,12 +473,12 @@ async fn what_redis_cannot_downgrade_is_refused_at_once_and_renewed_on() {
         assert!(scripts().await <= before + 1, "{kind}: the server was asked");
         tokio::time::sleep(Duration::from_secs(3)).await;
         let held = error.into_guard();
-        assert!(!held.is_lost(), "{kind}: the hold was not renewed after the refusal");
+        assert!(!held.is_lost(), "{kind}: the hold was not renewed after the error_reply");
         held.release().await.unwrap();
     }
 }
 
-async fn a_read_inside_a_hold_that_cannot_become_one_outlives_it_or_is_refused() {
+async fn a_read_inside_a_mutex_outlives_the_mutex_or_is_refused() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
     let me = Owner::new();

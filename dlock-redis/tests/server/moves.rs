@@ -7,15 +7,15 @@ use dlock_core::Locks;
 
 use crate::common::{
     Bench, connect,
-    relay::{Answers, Relay},
+    relay::{Relay, Replies},
     soon,
 };
 
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     dlock_conformance::tests! {
-        a_master_that_became_a_replica_without_one_is_left_for_the_one_that_has_its_address,
-        whoever_waits_listens_where_commands_go,
+        a_demoted_master_is_left_for_the_server_that_has_its_address,
+        a_waiter_subscribes_at_the_server_that_executes_the_commands,
     }
 }
 
@@ -25,38 +25,38 @@ async fn pair() -> Option<(Bench, Bench)> {
     Some((old, new))
 }
 
-async fn a_master_that_became_a_replica_without_one_is_left_for_the_one_that_has_its_address() {
+async fn a_demoted_master_is_left_for_the_server_that_has_its_address() {
     let Some((old, new)) = pair().await else { return };
     let relay = Relay::to(old.running.servers()[0].address()).await;
     let locks = Locks::new(connect(&format!("redis://{}", relay.address)).await.unwrap());
-    old.tell("CONFIG SET replica-serve-stale-data no").await;
-    old.tell("REPLICAOF 127.0.0.1 1").await;
-    relay.lead_to(new.running.servers()[0].address());
+    old.send("CONFIG SET replica-serve-stale-data no").await;
+    old.send("REPLICAOF 127.0.0.1 1").await;
+    relay.redirect_to(new.running.servers()[0].address());
     let told = soon("the call does not end", locks.mutex("foo").try_lock().into_future()).await;
     let held = told
         .expect("the client asks the demoted server, which answers MASTERDOWN")
         .expect("the lock is free");
-    assert!(new.ask::<bool>("EXISTS foo").await);
+    assert!(new.query::<bool>("EXISTS foo").await);
     held.release().await.unwrap();
 }
 
-async fn whoever_waits_listens_where_commands_go() {
+async fn a_waiter_subscribes_at_the_server_that_executes_the_commands() {
     let Some((old, new)) = pair().await else { return };
     let relay = Relay::to(old.running.servers()[0].address()).await;
     let url = format!("redis://{}?timeout=1s", relay.address);
     let locks = Locks::new(connect(&url).await.unwrap());
     for server in [&old, &new] {
-        server.tell("HSET foo aaaa:1 1").await;
+        server.send("HSET foo aaaa:1 1").await;
     }
     let waiter = tokio::spawn(locks.mutex("foo").lock().ttl(Duration::from_secs(600)).into_future());
-    old.until_heard("redisson_lock__channel:{foo}").await;
+    old.wait_for_subscriber("redisson_lock__channel:{foo}").await;
     // The old server hangs: its kernel acknowledges all data, but no answer comes.
-    relay.all(Answers::Stay);
-    relay.lead_to(new.running.servers()[0].address());
+    relay.set_all(Replies::Hold);
+    relay.redirect_to(new.running.servers()[0].address());
     let other = async { while locks.mutex("bar").try_lock().await.is_err() {} };
     soon("commands do not go to the new one", other).await;
-    new.until_heard("redisson_lock__channel:{foo}").await;
-    new.tell("DEL foo").await;
-    new.tell("PUBLISH redisson_lock__channel:{foo} 0").await;
+    new.wait_for_subscriber("redisson_lock__channel:{foo}").await;
+    new.send("DEL foo").await;
+    new.send("PUBLISH redisson_lock__channel:{foo} 0").await;
     drop(soon("the waiter was not woken by the new one", waiter).await.unwrap().unwrap());
 }

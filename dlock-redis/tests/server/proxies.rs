@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use crate::common::{
     Bench, connect,
-    relay::{Relay, Words, refusal},
+    relay::{Relay, Words, error_reply},
 };
 
 /// The tests of this file.
@@ -50,7 +50,7 @@ async fn strict(server: &Server) -> (Relay, Arc<AtomicUsize>) {
     let relay = Relay::rewriting(server.address(), move |words| {
         if words[keys(&words)].windows(2).any(|two| are_elsewhere(&two[0], &two[1])) {
             count.fetch_add(1, Relaxed);
-            return refusal("CROSSSLOT Keys in request don't hash to the same slot");
+            return error_reply("CROSSSLOT Keys in request don't hash to the same slot");
         }
         words
     });

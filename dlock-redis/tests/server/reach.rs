@@ -10,17 +10,17 @@ use tokio::{
     net::{TcpStream, UnixListener},
 };
 
-use crate::common::{Bench, ask, connect, servers, soon};
+use crate::common::{Bench, connect, query, servers, soon};
 
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     dlock_conformance::tests! {
         a_server_is_reached_at_a_unix_socket,
         a_client_has_a_name_in_the_servers_list,
-        of_several_hosts_the_master_is_found_also_after_it_has_changed,
+        the_master_among_several_hosts_is_found_again_after_it_has_changed,
         certificates_are_read_again_for_each_connection,
         a_password_is_read_again_for_each_connection,
-        a_cluster_is_spoken_to_in_classic_messages_where_that_is_asked_for,
+        a_client_with_classic_messages_uses_no_shard_channels_of_a_cluster,
     }
 }
 
@@ -84,33 +84,33 @@ async fn a_server_is_reached_at_a_unix_socket() {
     let locks = locks(&format!("redis+unix://{}?db=2", socket.display())).await;
     works(&locks).await;
     let held = locks.mutex("foo").lock().await.unwrap();
-    assert!(!bench.ask::<bool>("EXISTS foo").await, "the lock is in database 0, not in database 2");
+    assert!(!bench.query::<bool>("EXISTS foo").await, "the lock is in database 0, not in database 2");
     held.release().await.unwrap();
 }
 
 async fn a_client_has_a_name_in_the_servers_list() {
     let Some(bench) = Bench::new().await else { return };
     let (_plain, _named) = (bench.locks("").await, bench.locks("client_name=billing-7").await);
-    let list: String = bench.ask("CLIENT LIST").await;
+    let list: String = bench.query("CLIENT LIST").await;
     assert!(list.contains(" name=dlock ") && list.contains(" name=billing-7 "), "{list}");
 }
 
-async fn of_several_hosts_the_master_is_found_also_after_it_has_changed() {
+async fn the_master_among_several_hosts_is_found_again_after_it_has_changed() {
     let (Some(a), Some(b)) = (servers(Flavour::Standalone).await, servers(Flavour::Standalone).await) else {
         return;
     };
     let (first, second) = (&a.servers()[0], &b.servers()[0]);
     let follow = async |one: &dlock_testbed::servers::Server, other: &dlock_testbed::servers::Server| {
-        ask::<()>(one, &format!("REPLICAOF {} {}", other.address().ip(), other.address().port())).await;
+        query::<()>(one, &format!("REPLICAOF {} {}", other.address().ip(), other.address().port())).await;
     };
     follow(first, second).await;
     let url = format!("redis://127.0.0.1:1,{},{}?role=master&timeout=2s", first.address(), second.address());
     let locks = locks(&url).await;
     works(&locks).await;
     let held = locks.mutex("foo").lock().await.unwrap();
-    assert!(ask::<bool>(second, "EXISTS foo").await, "a replica was asked");
+    assert!(query::<bool>(second, "EXISTS foo").await, "a replica was asked");
     held.release().await.unwrap();
-    ask::<()>(first, "REPLICAOF NO ONE").await;
+    query::<()>(first, "REPLICAOF NO ONE").await;
     follow(second, first).await;
     let moved = async {
         loop {
@@ -120,7 +120,7 @@ async fn of_several_hosts_the_master_is_found_also_after_it_has_changed() {
         }
     };
     let held = soon("the new master is not found", moved).await;
-    assert!(ask::<bool>(first, "EXISTS foo").await, "a replica was asked");
+    assert!(query::<bool>(first, "EXISTS foo").await, "a replica was asked");
     drop(held);
 }
 
@@ -163,25 +163,25 @@ async fn a_password_is_read_again_for_each_connection() {
     if bench.running.own_server().is_none() {
         return;
     }
-    bench.tell("ACL SETUSER app on >first +@all ~* &*").await;
+    bench.send("ACL SETUSER app on >first +@all ~* &*").await;
     let folder = Folder::new();
     let file = folder.0.join("password");
     fs::write(&file, "first\n").expect("there is room");
     let url = bench.running.url().replacen("://", "://app@", 1);
     let locks = locks(&format!("{url}?password_file={}", file.display())).await;
     let held = locks.mutex("foo").lock().ttl(Duration::from_secs(6)).await.unwrap();
-    bench.tell("ACL SETUSER app resetpass >second").await;
+    bench.send("ACL SETUSER app resetpass >second").await;
     fs::write(&file, "second\n").expect("there is room");
-    bench.tell("CLIENT KILL TYPE normal SKIPME yes").await;
+    bench.send("CLIENT KILL TYPE normal SKIPME yes").await;
     works(&locks).await;
     held.release().await.expect("the hold was renewed meanwhile");
 }
 
-async fn a_cluster_is_spoken_to_in_classic_messages_where_that_is_asked_for() {
+async fn a_client_with_classic_messages_uses_no_shard_channels_of_a_cluster() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     let locks = locks(&format!("{}?pubsub=classic", running.url())).await;
     works(&locks).await;
     for server in running.servers() {
-        assert_eq!(ask::<Vec<String>>(server, "PUBSUB SHARDCHANNELS").await, [""; 0]);
+        assert_eq!(query::<Vec<String>>(server, "PUBSUB SHARDCHANNELS").await, [""; 0]);
     }
 }

@@ -7,19 +7,19 @@ use dlock_core::{Error, Kind, LockOptions, Locks, Result};
 use dlock_testbed::servers::{Running, redis::Flavour};
 use futures_util::future::join_all;
 
-use crate::common::{ask, connect, servers, shown, soon};
+use crate::common::{connect, error_text, query, servers, soon};
 
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     dlock_conformance::tests! {
-        a_user_without_rights_is_told_the_acl_line_and_with_it_all_works,
+        a_user_without_rights_gets_the_acl_line_and_with_it_all_operations_work,
         the_acl_line_is_enough_for_events_and_replicas,
-        on_a_cluster_a_user_without_rights_is_told_the_acl_line_and_with_it_all_works,
-        a_user_who_may_not_say_who_it_is_can_do_all_else,
-        a_wrong_password_is_refused_for_good_and_shown_nowhere,
-        a_server_that_wants_a_password_is_said_to,
-        no_password_is_shown_of_what_cannot_be_reached,
-        no_password_is_shown_of_what_is_connected,
+        on_a_cluster_a_user_without_rights_gets_the_acl_line_and_with_it_all_operations_work,
+        a_user_who_may_not_write_its_label_can_do_everything_else,
+        a_wrong_password_is_refused_permanently_and_never_displayed,
+        a_missing_password_is_reported,
+        errors_of_unreachable_servers_contain_no_password,
+        the_debug_output_of_a_connection_contains_no_password,
         a_name_that_the_user_may_no_longer_use_loses_no_other_lock,
     }
 }
@@ -35,7 +35,7 @@ fn rights(told: &str) -> &'static str {
 /// Sends a command to each server.
 async fn each(running: &Running, command: &str) {
     for server in running.servers() {
-        ask::<()>(server, command).await;
+        query::<()>(server, command).await;
     }
 }
 
@@ -86,11 +86,11 @@ async fn is_refused_without_rights_and_works_with_them(flavour: Flavour, params:
     let refused = async { locks(&url).await?.mutex("foo").lock().await }.await;
     let error = refused.expect_err("the user may do nothing");
     assert!(!error.is_transient(), "an error that only a person can mend counts as transient: {error:?}");
-    each(&running, &format!("ACL SETUSER poor {}", rights(&shown(&error)))).await;
+    each(&running, &format!("ACL SETUSER poor {}", rights(&error_text(&error)))).await;
     all_works(&locks(&url).await.expect("the user may connect")).await;
 }
 
-async fn a_user_without_rights_is_told_the_acl_line_and_with_it_all_works() {
+async fn a_user_without_rights_gets_the_acl_line_and_with_it_all_operations_work() {
     is_refused_without_rights_and_works_with_them(Flavour::Standalone, "").await;
 }
 
@@ -99,21 +99,21 @@ async fn the_acl_line_is_enough_for_events_and_replicas() {
     is_refused_without_rights_and_works_with_them(Flavour::Standalone, params).await;
 }
 
-async fn on_a_cluster_a_user_without_rights_is_told_the_acl_line_and_with_it_all_works() {
+async fn on_a_cluster_a_user_without_rights_gets_the_acl_line_and_with_it_all_operations_work() {
     is_refused_without_rights_and_works_with_them(Flavour::Cluster, "").await;
 }
 
-async fn a_user_who_may_not_say_who_it_is_can_do_all_else() {
+async fn a_user_who_may_not_write_its_label_can_do_everything_else() {
     let Some(running) = servers(Flavour::Standalone).await else { return };
     let keys = "~foo ~redisson_lock_*{foo} ~dlock_*{foo} ~{foo}:* ~dlock_forced:*";
     each(&running, &format!("ACL SETUSER poor on >hunter2 +@all &* {keys}")).await;
     let locks = locks(&with_user(running.url(), "poor:hunter2")).await.expect("the user may connect");
     all_works(&locks).await;
-    let texts: Vec<String> = ask(&running.servers()[0], "KEYS dlock_who:*").await;
+    let texts: Vec<String> = query(&running.servers()[0], "KEYS dlock_who:*").await;
     assert!(texts.is_empty(), "the user has written {texts:?}, and this tests nothing");
 }
 
-async fn a_wrong_password_is_refused_for_good_and_shown_nowhere() {
+async fn a_wrong_password_is_refused_permanently_and_never_displayed() {
     for (flavour, servers_with_users) in [
         (Flavour::Standalone, 0..1),
         (Flavour::Tls, 0..0),
@@ -122,7 +122,7 @@ async fn a_wrong_password_is_refused_for_good_and_shown_nowhere() {
     ] {
         let Some(running) = servers(flavour).await else { return };
         for server in &running.servers()[servers_with_users] {
-            ask::<()>(server, "ACL SETUSER app on >right +@all ~* &*").await;
+            query::<()>(server, "ACL SETUSER app on >right +@all ~* &*").await;
         }
         let mut url = with_user(running.url(), "app:hunter2");
         if let Some(ca) = running.ca() {
@@ -130,21 +130,25 @@ async fn a_wrong_password_is_refused_for_good_and_shown_nowhere() {
             url = format!("rediss://app:hunter2@{host}?ca={}", ca.display());
         }
         let error = connect(&url).await.expect_err("the password is wrong");
-        let told = shown(&error);
+        let told = error_text(&error);
         assert!(matches!(error, Error::Refused { .. }), "{flavour:?}: asking again does not help: {told}");
         assert!(told.contains("no such user and password"), "{flavour:?}: {told}");
         assert!(!told.contains("hunter2"), "{flavour:?}: {told}");
     }
 }
 
-async fn a_server_that_wants_a_password_is_said_to() {
+async fn a_missing_password_is_reported() {
     let Some(running) = servers(Flavour::Standalone).await else { return };
-    ask::<()>(&running.servers()[0], "CONFIG SET requirepass hunter2").await;
+    query::<()>(&running.servers()[0], "CONFIG SET requirepass hunter2").await;
     let error = connect(running.url()).await.expect_err("there is no password");
-    assert!(!error.is_transient() && shown(&error).contains("put it into the URL"), "{}", shown(&error));
+    assert!(
+        !error.is_transient() && error_text(&error).contains("put it into the URL"),
+        "{}",
+        error_text(&error)
+    );
 }
 
-async fn no_password_is_shown_of_what_cannot_be_reached() {
+async fn errors_of_unreachable_servers_contain_no_password() {
     for url in [
         "redis://app:hunter2@127.0.0.1:1",
         "redis+sentinel://app:hunter2@127.0.0.1:1,127.0.0.1:2/main",
@@ -152,12 +156,12 @@ async fn no_password_is_shown_of_what_cannot_be_reached() {
         "redis+redlock://app:hunter2@127.0.0.1:1,127.0.0.1:2,127.0.0.1:3",
         "rediss://app:hunter2@127.0.0.1:1?ca=/nowhere",
     ] {
-        let told = shown(&connect(url).await.expect_err("nobody is there"));
+        let told = error_text(&connect(url).await.expect_err("nobody is there"));
         assert!(!told.contains("hunter2"), "{told}");
     }
 }
 
-async fn no_password_is_shown_of_what_is_connected() {
+async fn the_debug_output_of_a_connection_contains_no_password() {
     let Some(running) = servers(Flavour::Tls).await else { return };
     let url = format!("{}?ca={}", running.url(), running.ca().expect("it is TLS").display());
     let store = connect(&url).await.unwrap();

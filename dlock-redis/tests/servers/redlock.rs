@@ -11,19 +11,19 @@ use crate::common::{connect, nodes::Nodes};
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     dlock_conformance::tests! {
-        two_servers_that_are_killed_delay_nobody_and_cost_the_holder_nothing,
-        two_servers_that_are_frozen_delay_nobody_and_cost_the_holder_nothing,
+        two_killed_servers_of_five_delay_no_client_and_lose_no_hold,
+        two_frozen_servers_of_five_delay_no_client_and_lose_no_hold,
         servers_that_answer_late_are_released_too,
-        with_three_of_five_gone_nobody_is_granted_and_nothing_is_left,
+        with_three_of_five_servers_killed_no_lock_is_granted_and_no_key_is_left,
         a_holder_whose_majority_is_killed_is_told_when_its_validity_ends,
         a_holder_whose_majority_is_frozen_is_told_when_its_validity_ends,
-        servers_that_were_away_at_first_are_taken_up_when_they_are_back,
+        servers_that_were_down_at_first_are_used_once_they_are_back,
         without_a_majority_there_is_no_connection,
-        a_server_that_comes_back_empty_at_once_lets_a_second_holder_in,
-        a_server_that_comes_back_empty_after_a_ttl_lets_nobody_in,
-        a_server_that_comes_back_empty_is_told_again_by_a_holder_that_renews,
-        a_url_says_who_holds_a_redlock,
-        a_hold_that_was_detached_is_there_after_its_ttl_and_is_taken_back,
+        a_server_that_restarts_empty_at_once_admits_a_second_holder,
+        a_server_that_restarts_empty_after_a_ttl_admits_no_second_holder,
+        a_server_that_restarts_empty_gets_the_hold_again_with_a_renewal,
+        a_redlock_is_held_under_the_label_of_its_url,
+        a_detached_hold_outlasts_its_ttl_and_is_resumed,
     }
 }
 
@@ -54,40 +54,40 @@ async fn two_of_five_cost_nothing(nodes: &Nodes, client: &Locks) {
         "two clients hold the lock"
     );
     guard.release().await.expect("a majority has let go");
-    assert_eq!(nodes.knowing(2..5, "x").await, 0, "the lock is left behind after its release");
+    assert_eq!(nodes.key_count(2..5, "x").await, 0, "the lock is left behind after its release");
     drop(other.mutex("x").try_lock().await.expect("a majority answers").expect("it is free again"));
 }
 
-async fn two_servers_that_are_killed_delay_nobody_and_cost_the_holder_nothing() {
+async fn two_killed_servers_of_five_delay_no_client_and_lose_no_hold() {
     let Some(nodes) = five().await else { return };
     let client = nodes.locks(SHORT).await;
-    nodes.each(0..2, Server::kill).await;
+    nodes.apply(0..2, Server::kill).await;
     two_of_five_cost_nothing(&nodes, &client).await;
 }
 
-async fn two_servers_that_are_frozen_delay_nobody_and_cost_the_holder_nothing() {
+async fn two_frozen_servers_of_five_delay_no_client_and_lose_no_hold() {
     let Some(nodes) = five().await else { return };
     let client = nodes.locks(SHORT).await;
-    nodes.each(0..2, Server::pause).await;
+    nodes.apply(0..2, Server::pause).await;
     two_of_five_cost_nothing(&nodes, &client).await;
 }
 
 async fn servers_that_answer_late_are_released_too() {
     let Some(nodes) = five().await else { return };
     let client = nodes.locks(LONG).await;
-    nodes.each(0..2, Server::pause).await;
+    nodes.apply(0..2, Server::pause).await;
     client.mutex("x").lock().await.expect("a majority").release().await.expect("a majority");
-    nodes.each(0..2, Server::resume).await;
-    nodes.until_knowing(0..5, "x", 0).await;
+    nodes.apply(0..2, Server::resume).await;
+    nodes.wait_for_key_count(0..5, "x", 0).await;
     // Nor may the lock come back by a request that was sent before.
     client.close().await;
-    assert_eq!(nodes.knowing(0..5, "x").await, 0, "the lock came back after its release");
+    assert_eq!(nodes.key_count(0..5, "x").await, 0, "the lock came back after its release");
 }
 
-async fn with_three_of_five_gone_nobody_is_granted_and_nothing_is_left() {
+async fn with_three_of_five_servers_killed_no_lock_is_granted_and_no_key_is_left() {
     let Some(nodes) = five().await else { return };
     let client = nodes.locks(LONG).await;
-    nodes.each(0..3, Server::kill).await;
+    nodes.apply(0..3, Server::kill).await;
     let asked = Instant::now();
     for refused in [client.mutex("x").try_lock().await.map(drop), client.mutex("x").lock().await.map(drop)] {
         let error = refused.expect_err("two are no majority");
@@ -97,7 +97,7 @@ async fn with_three_of_five_gone_nobody_is_granted_and_nothing_is_left() {
     }
     // Each of the two calls asks and releases, and each of that takes the time of a member at most.
     assert!(asked.elapsed() < MEMBER * 4 + GENEROUS, "refused after {:?}", asked.elapsed());
-    nodes.until_knowing(3..5, "x", 0).await;
+    nodes.wait_for_key_count(3..5, "x", 0).await;
 }
 
 /// Three of five are gone: when its validity ends, the guard is lost, and the holder is told.
@@ -106,7 +106,7 @@ async fn is_told_in_time(fault: impl AsyncFn(&Server) -> io::Result<()>) {
     // Some seconds until the first renewal: most often none is under way when they go. The answers to one may still come.
     let client = nodes.locks(Duration::from_secs(10)).await;
     let guard = client.mutex("x").lock().await.expect("free");
-    nodes.each(0..3, fault).await;
+    nodes.apply(0..3, fault).await;
     let valid = async {
         while !guard.remaining().is_zero() {
             sleep(guard.remaining()).await;
@@ -126,16 +126,16 @@ async fn a_holder_whose_majority_is_frozen_is_told_when_its_validity_ends() {
     is_told_in_time(Server::pause).await;
 }
 
-async fn servers_that_were_away_at_first_are_taken_up_when_they_are_back() {
+async fn servers_that_were_down_at_first_are_used_once_they_are_back() {
     let Some(nodes) = five().await else { return };
-    nodes.each(0..2, Server::kill).await;
+    nodes.apply(0..2, Server::kill).await;
     let client = nodes.locks(SHORT).await;
     let guard = client.mutex("x").lock().await.expect("three of five are a majority");
-    nodes.each(0..2, async |server| server.start(Data::Kept).await).await;
-    nodes.until_knowing(0..5, "x", 5).await;
+    nodes.apply(0..2, async |server| server.start(Data::Kept).await).await;
+    nodes.wait_for_key_count(0..5, "x", 5).await;
     // The hold needs two renewals with all five servers before it can rest on the two that came back. A ttl has three.
     sleep(SHORT).await;
-    nodes.each(3..5, Server::kill).await;
+    nodes.apply(3..5, Server::kill).await;
     sleep(SHORT * 3).await;
     assert!(!guard.is_lost(), "the guard is lost, though three of five servers know the lock");
     guard.release().await.expect("a majority has let go");
@@ -143,7 +143,7 @@ async fn servers_that_were_away_at_first_are_taken_up_when_they_are_back() {
 
 async fn without_a_majority_there_is_no_connection() {
     let Some(nodes) = five().await else { return };
-    nodes.each(0..3, Server::kill).await;
+    nodes.apply(0..3, Server::kill).await;
     let error = connect(nodes.url()).await.map(drop).expect_err("two are no majority");
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
 }
@@ -151,20 +151,20 @@ async fn without_a_majority_there_is_no_connection() {
 /// A holder on the last three servers, of which the first is killed then. It does not renew, so a server that has lost the
 /// lock does not hear of it again.
 async fn first_holder(nodes: &Nodes, lease: Duration) -> Guard {
-    nodes.each(0..2, Server::kill).await;
+    nodes.apply(0..2, Server::kill).await;
     let first = nodes.locks(SHORT).await.mutex("x").lock().lease(lease).await;
-    nodes.each(2..3, Server::kill).await;
+    nodes.apply(2..3, Server::kill).await;
     first.expect("a majority of the last three")
 }
 
 /// The first two servers come back with their data, which never had the lock; the third without its data.
 async fn all_are_back(nodes: &Nodes) {
-    nodes.each(2..3, async |server| server.start(Data::Lost).await).await;
-    nodes.each(0..2, async |server| server.start(Data::Kept).await).await;
+    nodes.apply(2..3, async |server| server.start(Data::Lost).await).await;
+    nodes.apply(0..2, async |server| server.start(Data::Kept).await).await;
 }
 
 /// A limit of RedLock: a member must keep its data, or stay away for a ttl.
-async fn a_server_that_comes_back_empty_at_once_lets_a_second_holder_in() {
+async fn a_server_that_restarts_empty_at_once_admits_a_second_holder() {
     let Some(nodes) = five().await else { return };
     let first = first_holder(&nodes, LONG).await;
     all_are_back(&nodes).await;
@@ -172,7 +172,7 @@ async fn a_server_that_comes_back_empty_at_once_lets_a_second_holder_in() {
     assert!(second.is_some() && !first.is_lost(), "this is what docs/semantics.md warns of");
 }
 
-async fn a_server_that_comes_back_empty_after_a_ttl_lets_nobody_in() {
+async fn a_server_that_restarts_empty_after_a_ttl_admits_no_second_holder() {
     let Some(nodes) = five().await else { return };
     let first = first_holder(&nodes, SHORT).await;
     assert_eq!(first.lost().await, LostReason::Expired);
@@ -195,16 +195,16 @@ async fn until_renewed(guard: &Guard, times: usize) {
     }
 }
 
-async fn a_server_that_comes_back_empty_is_told_again_by_a_holder_that_renews() {
+async fn a_server_that_restarts_empty_gets_the_hold_again_with_a_renewal() {
     let Some(nodes) = five().await else { return };
     let client = nodes.locks(SHORT * 3).await;
     let guard = client.mutex("x").lock().await.expect("all five");
     // Until it is renewed, the hold rests on the three servers that answered first, and ends if one of them loses its data.
     until_renewed(&guard, 2).await;
-    nodes.each(2..3, Server::kill).await;
-    nodes.each(2..3, async |server| server.start(Data::Lost).await).await;
+    nodes.apply(2..3, Server::kill).await;
+    nodes.apply(2..3, async |server| server.start(Data::Lost).await).await;
     tokio::select! {
-        () = nodes.until_knowing(2..3, "x", 1) => {}
+        () = nodes.wait_for_key_count(2..3, "x", 1) => {}
         why = guard.lost() => panic!("four of five never forgot, and it is lost: {why:?}"),
     }
     assert!(!guard.is_lost(), "four of five never forgot");
@@ -212,7 +212,7 @@ async fn a_server_that_comes_back_empty_is_told_again_by_a_holder_that_renews() 
     assert!(other.expect("all answer").is_none(), "two clients hold the lock");
 }
 
-async fn a_url_says_who_holds_a_redlock() {
+async fn a_redlock_is_held_under_the_label_of_its_url() {
     let Some(nodes) = dlock_conformance::or_ignore(Nodes::new(3, "who=the%20nightly%20run").await) else {
         return;
     };
@@ -223,7 +223,7 @@ async fn a_url_says_who_holds_a_redlock() {
     held.release().await.expect("held until now");
 }
 
-async fn a_hold_that_was_detached_is_there_after_its_ttl_and_is_taken_back() {
+async fn a_detached_hold_outlasts_its_ttl_and_is_resumed() {
     let Some(nodes) = five().await else { return };
     let (here, there) = (nodes.locks(SHORT).await, nodes.locks(LONG).await);
     let held = here.mutex("x").lock().await.expect("nobody holds it");

@@ -15,8 +15,8 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     dlock_conformance::tests! {
         rslock_does_not_get_what_dlock_holds,
         dlock_does_not_get_what_rslock_holds,
-        a_minority_that_rslock_holds_stops_nobody,
-        contenders_of_both_never_meet,
+        a_minority_that_rslock_holds_blocks_no_client,
+        contenders_of_both_never_hold_at_once,
     }
 }
 
@@ -46,7 +46,7 @@ async fn rslock_does_not_get_what_dlock_holds() {
         matches!(refused, Err(LockError::Unavailable)),
         "rslock got a lock that dlock holds: {refused:?}"
     );
-    assert_eq!(nodes.knowing(0..3, "foo").await, 3, "rslock removed a lock that it did not get");
+    assert_eq!(nodes.key_count(0..3, "foo").await, 3, "rslock removed a lock that it did not get");
     held.release().await.unwrap();
     let got = foreign.lock("foo", TTL).await.expect("it is free");
     foreign.unlock(&got).await;
@@ -58,24 +58,24 @@ async fn dlock_does_not_get_what_rslock_holds() {
     let held = foreign.lock("foo", TTL).await.expect("it is free");
     let tried = locks.mutex("foo").try_lock().await.unwrap();
     assert!(tried.is_none(), "dlock got a lock that rslock holds: {tried:?}");
-    assert_eq!(nodes.knowing(0..3, "foo").await, 3, "dlock removed a lock that it did not get");
+    assert_eq!(nodes.key_count(0..3, "foo").await, 3, "dlock removed a lock that it did not get");
     let waiting = tokio::spawn(locks.mutex("foo").lock().wait(PATIENCE).into_future());
     foreign.unlock(&held).await;
     waiting.await.unwrap().expect("it is free").release().await.unwrap();
 }
 
-async fn a_minority_that_rslock_holds_stops_nobody() {
+async fn a_minority_that_rslock_holds_blocks_no_client() {
     let Some(nodes) = three().await else { return };
     let locks = nodes.locks(TTL).await;
     let one = LockManager::new(nodes.urls()[..1].to_vec());
     let held = one.lock("foo", TTL).await.expect("it is free");
     let guard = locks.mutex("foo").try_lock().await.unwrap().expect("two of three are a majority");
     guard.release().await.unwrap();
-    assert_eq!(nodes.knowing(0..1, "foo").await, 1, "dlock removed a lock of rslock's");
+    assert_eq!(nodes.key_count(0..1, "foo").await, 1, "dlock removed a lock of rslock's");
     one.unlock(&held).await;
 }
 
-async fn contenders_of_both_never_meet() {
+async fn contenders_of_both_never_hold_at_once() {
     let Some(nodes) = three().await else { return };
     let (name, room) = (unique(), Arc::new(Mutex::new(())));
     let mut contenders = Vec::new();
@@ -87,7 +87,7 @@ async fn contenders_of_both_never_meet() {
     for contender in join_all(contenders).await {
         contender.expect("nothing was found wrong");
     }
-    assert_eq!(nodes.knowing(0..3, &name).await, 0, "left behind");
+    assert_eq!(nodes.key_count(0..3, &name).await, 0, "left behind");
 }
 
 /// Enters the room. Fails if somebody else is in it.

@@ -10,21 +10,21 @@ use dlock_core::{ClaimId, Error, Guard, Kind, LockOptions, Locks, Result, Wait, 
 use dlock_testbed::servers::{Running, Server, redis::Flavour};
 use tokio::time::sleep;
 
-use crate::common::{Bench, ask, claim, connect, granted, raw, relay::Relay, servers, soon};
+use crate::common::{Bench, claim, connect, granted, query, raw, relay::Relay, servers, soon};
 
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     dlock_conformance::tests! {
-        where_no_replica_is_connected_none_is_waited_for,
+        a_grant_does_not_wait_if_no_replica_is_connected,
         a_grant_that_no_replica_has_is_refused_and_not_left_held,
         a_detachment_that_no_replica_has_is_not_confirmed,
-        one_replica_is_enough_though_more_were_asked_for,
+        one_replica_is_enough_although_more_were_requested,
         replicas_may_take_longer_than_a_command_may,
-        a_waiter_gets_in_when_the_replica_is_back,
-        grants_that_wait_for_a_replica_hold_up_no_renewal,
-        on_a_cluster_without_replicas_all_is_granted,
-        on_a_cluster_the_node_that_has_the_key_is_asked_for_its_replicas,
-        on_a_cluster_a_new_connection_is_not_asked_what_was_written_through_another,
+        a_waiter_is_granted_when_the_replica_is_back,
+        grants_that_wait_for_a_replica_delay_no_renewal,
+        on_a_cluster_without_replicas_all_locks_are_granted,
+        on_a_cluster_the_wait_is_sent_to_the_node_that_has_the_key,
+        on_a_cluster_a_new_connection_confirms_no_write_of_another_one,
         what_is_held_is_seen_though_no_replica_has_heard_of_it,
     }
 }
@@ -45,7 +45,7 @@ async fn locks(running: &Running, replicas: u32) -> Locks {
 async fn pair() -> Option<(Running, Running)> {
     let (primary, replica) = (servers(Flavour::Standalone).await?, servers(Flavour::Standalone).await?);
     let address = primary.servers()[0].address();
-    ask::<()>(&replica.servers()[0], &format!("REPLICAOF {} {}", address.ip(), address.port())).await;
+    query::<()>(&replica.servers()[0], &format!("REPLICAOF {} {}", address.ip(), address.port())).await;
     follows(&primary.servers()[0]).await;
     Some((primary, replica))
 }
@@ -54,7 +54,7 @@ async fn pair() -> Option<(Running, Running)> {
 async fn cluster() -> Option<Running> {
     let running = servers(Flavour::Cluster).await?;
     let [_, second, third] = running.servers() else { panic!("three nodes") };
-    let id: String = ask(second, "CLUSTER MYID").await;
+    let id: String = query(second, "CLUSTER MYID").await;
     let mut moves = redis::pipe();
     for slot in LAST_THIRD {
         moves.cmd("CLUSTER").arg("SETSLOT").arg(slot).arg("NODE").arg(&id).ignore();
@@ -67,7 +67,7 @@ async fn cluster() -> Option<Running> {
     follows(second).await;
     let port = format!(":{}@", third.address().port());
     for server in running.servers() {
-        while ask::<String>(server, "CLUSTER NODES").await.lines().any(|node| {
+        while query::<String>(server, "CLUSTER NODES").await.lines().any(|node| {
             let third = node.contains(&port);
             third != node.contains("slave")
         }) {
@@ -80,7 +80,7 @@ async fn cluster() -> Option<Running> {
 
 /// Waits until a replica follows the primary.
 async fn follows(primary: &Server) {
-    while !ask::<String>(primary, "INFO replication").await.contains("state=online") {
+    while !query::<String>(primary, "INFO replication").await.contains("state=online") {
         sleep(Duration::from_millis(20)).await;
     }
 }
@@ -92,19 +92,19 @@ async fn try_lock(locks: &Locks, kind: Kind, prefix: &str) -> Result<Option<Guar
 
 /// The keys that a client has left on a server, except tokens and who it is.
 async fn left(server: &Server) -> Vec<String> {
-    let mut keys: Vec<String> = ask(server, "KEYS *").await;
+    let mut keys: Vec<String> = query(server, "KEYS *").await;
     keys.retain(|key| !key.starts_with("redisson_lock_token:") && !key.starts_with("dlock_who:"));
     keys
 }
 
 /// How often a server was sent `WAIT`.
 async fn waits(server: &Server) -> u32 {
-    let stats: String = ask(server, "INFO commandstats").await;
+    let stats: String = query(server, "INFO commandstats").await;
     let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_wait:calls=")?.split(',').next());
     calls.map_or(0, |calls| calls.parse().expect("a number"))
 }
 
-async fn where_no_replica_is_connected_none_is_waited_for() {
+async fn a_grant_does_not_wait_if_no_replica_is_connected() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("wait_replicas=1&replicas_timeout=60s").await;
     let told =
@@ -154,7 +154,7 @@ async fn a_detachment_that_no_replica_has_is_not_confirmed() {
     }
 }
 
-async fn one_replica_is_enough_though_more_were_asked_for() {
+async fn one_replica_is_enough_although_more_were_requested() {
     let Some((primary, _replica)) = pair().await else { return };
     let locks = locks(&primary, 2).await;
     assert!(
@@ -175,7 +175,7 @@ async fn replicas_may_take_longer_than_a_command_may() {
     assert!(told.expect("the time for replicas was not over").is_some());
 }
 
-async fn a_waiter_gets_in_when_the_replica_is_back() {
+async fn a_waiter_is_granted_when_the_replica_is_back() {
     let Some((primary, replica)) = pair().await else { return };
     let (server, locks) = (&primary.servers()[0], locks(&primary, 1).await);
     replica.servers()[0].pause().await.unwrap();
@@ -188,7 +188,7 @@ async fn a_waiter_gets_in_when_the_replica_is_back() {
     soon("it does not ask again", waiter).await.unwrap().unwrap().release().await.unwrap();
 }
 
-async fn grants_that_wait_for_a_replica_hold_up_no_renewal() {
+async fn grants_that_wait_for_a_replica_delay_no_renewal() {
     let Some((primary, replica)) = pair().await else { return };
     let locks = locks(&primary, 1).await;
     let held = locks.mutex("held").lock().ttl(Duration::from_secs(6)).await.unwrap();
@@ -203,7 +203,7 @@ async fn grants_that_wait_for_a_replica_hold_up_no_renewal() {
     held.release().await.unwrap();
 }
 
-async fn on_a_cluster_without_replicas_all_is_granted() {
+async fn on_a_cluster_without_replicas_all_locks_are_granted() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     let locks = locks(&running, 1).await;
     for number in 0..20 {
@@ -212,7 +212,7 @@ async fn on_a_cluster_without_replicas_all_is_granted() {
     }
 }
 
-async fn on_a_cluster_the_node_that_has_the_key_is_asked_for_its_replicas() {
+async fn on_a_cluster_the_wait_is_sent_to_the_node_that_has_the_key() {
     let Some(running) = cluster().await else { return };
     let locks = locks(&running, 1).await;
     let [first, second, third] = running.servers() else { panic!("three nodes") };
@@ -238,7 +238,7 @@ async fn on_a_cluster_the_node_that_has_the_key_is_asked_for_its_replicas() {
     third.resume().await.unwrap();
 }
 
-async fn on_a_cluster_a_new_connection_is_not_asked_what_was_written_through_another() {
+async fn on_a_cluster_a_new_connection_confirms_no_write_of_another_one() {
     let Some(running) = cluster().await else { return };
     let [_, second, third] = running.servers() else { panic!("three nodes") };
     let broken = AtomicBool::new(false);
@@ -246,10 +246,10 @@ async fn on_a_cluster_a_new_connection_is_not_asked_what_was_written_through_ano
         if words[0] == "WAIT" && !broken.swap(true, Relaxed) { Vec::new() } else { words }
     });
     let port = relay.await.address.port();
-    ask::<()>(second, &format!("CONFIG SET cluster-announce-port {port}")).await;
+    query::<()>(second, &format!("CONFIG SET cluster-announce-port {port}")).await;
     let known_to_all = async {
         for server in running.servers() {
-            while !ask::<String>(server, "CLUSTER NODES").await.contains(&format!(":{port}@")) {
+            while !query::<String>(server, "CLUSTER NODES").await.contains(&format!(":{port}@")) {
                 sleep(Duration::from_millis(20)).await;
             }
         }

@@ -6,13 +6,13 @@ use dlock_core::Locks;
 use dlock_testbed::servers::{Running, redis::Flavour};
 use tokio::time::timeout;
 
-use crate::common::{ask, connect, replicated, servers, shown};
+use crate::common::{connect, error_text, query, replicated, servers};
 
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     dlock_conformance::tests! {
-        a_sentinel_that_wants_a_password_is_asked_with_it_also_after_a_failover,
-        who_may_not_ask_a_sentinel_is_told_of_the_parameter_and_shown_no_password,
+        the_password_of_a_sentinel_is_sent_also_after_a_failover,
+        a_refusal_by_a_sentinel_names_the_parameter_and_contains_no_password,
     }
 }
 
@@ -23,13 +23,13 @@ const WATCH: &str = "sentinel_username=watch&sentinel_password=s3cret";
 async fn guarded() -> Option<Running> {
     let running = servers(Flavour::Sentinel).await?;
     let sentinel = &running.servers()[2];
-    ask::<()>(sentinel, "ACL SETUSER watch on >s3cret +sentinel|get-master-addr-by-name").await;
-    ask::<()>(sentinel, "ACL SETUSER idle on >s3cret").await;
-    ask::<()>(sentinel, "ACL SETUSER default resetpass >pa55").await;
+    query::<()>(sentinel, "ACL SETUSER watch on >s3cret +sentinel|get-master-addr-by-name").await;
+    query::<()>(sentinel, "ACL SETUSER idle on >s3cret").await;
+    query::<()>(sentinel, "ACL SETUSER default resetpass >pa55").await;
     Some(running)
 }
 
-async fn a_sentinel_that_wants_a_password_is_asked_with_it_also_after_a_failover() {
+async fn the_password_of_a_sentinel_is_sent_also_after_a_failover() {
     let Some(running) = guarded().await else { return };
     connect(&format!("{}?sentinel_password=pa55", running.url())).await.expect("the default user may ask");
     let store =
@@ -47,7 +47,7 @@ async fn a_sentinel_that_wants_a_password_is_asked_with_it_also_after_a_failover
     before.release().await.unwrap();
 }
 
-async fn who_may_not_ask_a_sentinel_is_told_of_the_parameter_and_shown_no_password() {
+async fn a_refusal_by_a_sentinel_names_the_parameter_and_contains_no_password() {
     let Some(running) = guarded().await else { return };
     for (params, words) in [
         ("", "wants a password; put `sentinel_password=…`"),
@@ -57,11 +57,11 @@ async fn who_may_not_ask_a_sentinel_is_told_of_the_parameter_and_shown_no_passwo
     ] {
         let error = connect(&format!("{}?{params}", running.url())).await.unwrap_err();
         assert!(!error.is_transient(), "{params}: {error:?}");
-        let told = shown(&error);
+        let told = error_text(&error);
         assert!(told.contains(words), "{params}: {told}");
         assert!(!told.contains("hunter2") && !told.contains("s3cret"), "{params}: {told}");
     }
     let url = format!("redis+sentinel://{}/dlock", running.servers()[0].address());
-    let told = shown(&connect(&url).await.unwrap_err());
+    let told = error_text(&connect(&url).await.unwrap_err());
     assert!(told.contains("is no Sentinel but a server"), "{told}");
 }

@@ -12,25 +12,27 @@ use dlock_testbed::servers::{
 use futures_util::future::join_all;
 use tokio::time::timeout;
 
-use crate::common::{ask, connect, raw, relay::Relay, replicated, servers, shown, soon, unheard};
+use crate::common::{
+    connect, error_text, query, raw, relay::Relay, replicated, servers, soon, unsubscribe_and_send,
+};
 
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     dlock_conformance::tests! {
         a_failover_that_loses_nothing_is_not_noticed_by_a_holder,
-        a_failover_that_loses_a_grant_is_told_and_the_next_token_is_greater,
+        a_failover_that_loses_a_grant_is_reported_and_the_next_token_is_greater,
         a_cluster_that_is_too_old_is_refused_with_what_it_needs,
         on_a_cluster_waiters_listen_to_one_shard,
         on_a_cluster_a_node_that_hangs_keeps_no_lock_of_another_from_being_renewed,
         on_a_cluster_a_message_that_was_lost_with_the_subscription_is_made_good,
-        on_a_cluster_a_release_whose_answer_is_lost_is_not_taken_for_a_loss,
+        on_a_cluster_a_release_whose_reply_is_lost_is_not_reported_as_a_loss,
         on_a_cluster_odd_names_are_locks_of_every_kind,
-        a_cluster_is_connected_to_while_a_node_of_it_hangs,
-        a_node_that_is_gone_delays_no_wake_up_of_another,
-        a_waiter_is_woken_where_its_slot_has_moved_to,
+        a_client_connects_to_a_cluster_while_one_node_hangs,
+        a_killed_node_delays_no_wake_up_by_another_node,
+        a_waiter_is_woken_by_the_node_to_which_its_slot_has_moved,
         one_node_of_a_cluster_is_refused_with_the_scheme_for_all,
-        a_cluster_that_tells_no_addresses_is_listed,
-        on_a_cluster_who_holds_is_told_whichever_node_has_the_text,
+        the_locks_of_a_cluster_that_reports_no_addresses_are_listed,
+        on_a_cluster_labels_are_reported_whichever_node_has_them,
     }
 }
 
@@ -44,7 +46,7 @@ async fn listened_to(cluster: &Running) -> Vec<String> {
     loop {
         let mut channels = Vec::new();
         for server in cluster.servers() {
-            channels.extend(ask::<Vec<String>>(server, "PUBSUB SHARDCHANNELS").await);
+            channels.extend(query::<Vec<String>>(server, "PUBSUB SHARDCHANNELS").await);
         }
         if !channels.is_empty() {
             return channels;
@@ -67,14 +69,14 @@ async fn a_failover_that_loses_nothing_is_not_noticed_by_a_holder() {
     assert!(b.mutex("foo").lock().await.unwrap().token() > None);
 }
 
-async fn a_failover_that_loses_a_grant_is_told_and_the_next_token_is_greater() {
+async fn a_failover_that_loses_a_grant_is_reported_and_the_next_token_is_greater() {
     let Some(running) = servers(Flavour::Sentinel).await else { return };
     let [primary, replica, ..] = running.servers() else { panic!("a primary and its replica") };
     let (a, b) = (locks(&running, 12).await, locks(&running, 12).await);
     replicated(primary).await;
     replica.pause().await.unwrap();
     // Otherwise the grant would wait in the replica's socket, and reach the replica after all.
-    ask::<u64>(primary, "CLIENT KILL TYPE replica").await;
+    query::<u64>(primary, "CLIENT KILL TYPE replica").await;
     let held = a.mutex("foo").lock().await.unwrap();
     primary.kill().await.unwrap();
     replica.resume().await.unwrap();
@@ -98,14 +100,14 @@ async fn a_cluster_that_is_too_old_is_refused_with_what_it_needs() {
     };
     let error = connect(running.url()).await.unwrap_err();
     assert!(!error.is_transient(), "time makes it no newer: {error:?}");
-    let told = shown(&error);
+    let told = error_text(&error);
     assert!(told.contains("a cluster needs Redis 6 or later"), "{told}");
 }
 
 /// Waits until nobody listens to any channel.
 async fn unheard_of(cluster: &Running) {
     for server in cluster.servers() {
-        while !ask::<Vec<String>>(server, "PUBSUB SHARDCHANNELS").await.is_empty() {
+        while !query::<Vec<String>>(server, "PUBSUB SHARDCHANNELS").await.is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -131,7 +133,7 @@ async fn on_a_cluster_a_node_that_hangs_keeps_no_lock_of_another_from_being_rene
     let held: Vec<_> = join_all(all).await.into_iter().map(|held| held.expect("free")).collect();
     for server in running.servers() {
         // Otherwise the other nodes would give the whole cluster up.
-        ask::<()>(server, "CONFIG SET cluster-node-timeout 60000").await;
+        query::<()>(server, "CONFIG SET cluster-node-timeout 60000").await;
     }
     let hung = &running.servers()[2];
     hung.pause().await.unwrap();
@@ -147,23 +149,23 @@ async fn on_a_cluster_a_message_that_was_lost_with_the_subscription_is_made_good
     let Some(running) = servers(Flavour::Cluster).await else { return };
     let locks = locks(&running, 600).await;
     let server = &running.servers()[2];
-    ask::<()>(server, "HSET foo aaaa:1 1").await;
-    ask::<()>(server, "PEXPIRE foo 600000").await;
+    query::<()>(server, "HSET foo aaaa:1 1").await;
+    query::<()>(server, "PEXPIRE foo 600000").await;
     let waiter = tokio::spawn(locks.mutex("foo").lock().into_future());
     listened_to(&running).await;
-    unheard(&mut raw(&format!("redis://{}", server.address())).await, "DEL foo").await;
+    unsubscribe_and_send(&mut raw(&format!("redis://{}", server.address())).await, "DEL foo").await;
     drop(timeout(Duration::from_secs(10), waiter).await.expect("it did not ask anew").unwrap().unwrap());
 }
 
-async fn on_a_cluster_a_release_whose_answer_is_lost_is_not_taken_for_a_loss() {
+async fn on_a_cluster_a_release_whose_reply_is_lost_is_not_reported_as_a_loss() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     let server = &running.servers()[2];
     let relay = Relay::to(server.address()).await;
     let port = relay.address.port();
-    ask::<()>(server, &format!("CONFIG SET cluster-announce-port {port}")).await;
+    query::<()>(server, &format!("CONFIG SET cluster-announce-port {port}")).await;
     // Waits until all nodes send their clients through the relay.
     for server in running.servers() {
-        while !ask::<String>(server, "CLUSTER NODES").await.contains(&format!(":{port}@")) {
+        while !query::<String>(server, "CLUSTER NODES").await.contains(&format!(":{port}@")) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -171,11 +173,11 @@ async fn on_a_cluster_a_release_whose_answer_is_lost_is_not_taken_for_a_loss() {
     for round in 0..10 {
         // A first call, so that the server knows the script.
         locks.mutex("foo").lock().await.unwrap().release().await.unwrap();
-        let (held, before) = (locks.mutex("foo").lock().await.unwrap(), relay.count());
-        relay.lose_answer();
+        let (held, before) = (locks.mutex("foo").lock().await.unwrap(), relay.connections());
+        relay.lose_reply();
         let released = timeout(Duration::from_secs(10), held.release()).await.expect("the call does not end");
         assert!(released.is_ok(), "{round}: it found what it had itself left: {released:?}");
-        assert!(relay.count() > before, "the release was not sent again");
+        assert!(relay.connections() > before, "the release was not sent again");
     }
 }
 
@@ -203,11 +205,11 @@ async fn on_a_cluster_odd_names_are_locks_of_every_kind() {
     }
 }
 
-async fn a_cluster_is_connected_to_while_a_node_of_it_hangs() {
+async fn a_client_connects_to_a_cluster_while_one_node_hangs() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     for server in running.servers() {
         // Otherwise the other nodes would give the whole cluster up.
-        ask::<()>(server, "CONFIG SET cluster-node-timeout 60000").await;
+        query::<()>(server, "CONFIG SET cluster-node-timeout 60000").await;
     }
     running.servers()[0].pause().await.unwrap();
     let connected = connect(running.url()).await;
@@ -218,11 +220,11 @@ async fn a_cluster_is_connected_to_while_a_node_of_it_hangs() {
     running.servers()[0].resume().await.unwrap();
 }
 
-async fn a_node_that_is_gone_delays_no_wake_up_of_another() {
+async fn a_killed_node_delays_no_wake_up_by_another_node() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     let [gone, others @ ..] = running.servers() else { panic!("three nodes") };
     for other in others {
-        ask::<()>(other, "CONFIG SET cluster-require-full-coverage no").await;
+        query::<()>(other, "CONFIG SET cluster-require-full-coverage no").await;
     }
     // A name of that node, and one of the next.
     let (away, here) = ("bar", "c");
@@ -231,49 +233,49 @@ async fn a_node_that_is_gone_delays_no_wake_up_of_another() {
     let waiting = Locks::new(store).with_defaults(LockOptions::new().ttl(Duration::from_secs(600)));
     let _held = holder.mutex(away).lock().await.unwrap();
     let _waits = tokio::spawn(waiting.mutex(away).lock().into_future());
-    until_heard(gone, away).await;
+    wait_for_subscriber(gone, away).await;
     gone.kill().await.unwrap();
     // By now the client is busy with the node that is gone.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let held = holder.mutex(here).lock().await.unwrap();
     let waiter = tokio::spawn(waiting.mutex(here).lock().into_future());
-    until_heard(&others[0], here).await;
+    wait_for_subscriber(&others[0], here).await;
     held.release().await.unwrap();
     let woken = timeout(Duration::from_secs(10), waiter).await.expect("nobody woke it in time");
     woken.unwrap().unwrap().release().await.unwrap();
 }
 
-async fn a_waiter_is_woken_where_its_slot_has_moved_to() {
+async fn a_waiter_is_woken_by_the_node_to_which_its_slot_has_moved() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     let [from, to, other] = running.servers() else { panic!("three nodes") };
     let (a, b) = (locks(&running, 600).await, locks(&running, 600).await);
     let name = "bar";
     let held = a.mutex(name).lock().await.unwrap();
     let waiter = tokio::spawn(b.mutex(name).lock().into_future());
-    until_heard(from, name).await;
-    let slot = ask::<u64>(from, &format!("CLUSTER KEYSLOT {name}")).await;
-    let (old, new) = (ask::<String>(from, "CLUSTER MYID").await, ask::<String>(to, "CLUSTER MYID").await);
-    ask::<()>(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {old}")).await;
-    ask::<()>(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {new}")).await;
-    let keys: Vec<String> = ask(from, &format!("CLUSTER GETKEYSINSLOT {slot} 100")).await;
+    wait_for_subscriber(from, name).await;
+    let slot = query::<u64>(from, &format!("CLUSTER KEYSLOT {name}")).await;
+    let (old, new) = (query::<String>(from, "CLUSTER MYID").await, query::<String>(to, "CLUSTER MYID").await);
+    query::<()>(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {old}")).await;
+    query::<()>(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {new}")).await;
+    let keys: Vec<String> = query(from, &format!("CLUSTER GETKEYSINSLOT {slot} 100")).await;
     let mut migrate = redis::cmd("MIGRATE");
     migrate.arg("127.0.0.1").arg(to.address().port()).arg("").arg(0).arg(5000).arg("KEYS");
     migrate.arg(keys);
     migrate.exec_async(&mut raw(&format!("redis://{}", from.address())).await).await.expect("migrated");
     for node in [to, from, other] {
-        ask::<()>(node, &format!("CLUSTER SETSLOT {slot} NODE {new}")).await;
+        query::<()>(node, &format!("CLUSTER SETSLOT {slot} NODE {new}")).await;
     }
-    until_heard(to, name).await;
+    wait_for_subscriber(to, name).await;
     held.release().await.unwrap();
     let woken = timeout(Duration::from_secs(10), waiter).await.expect("nobody woke it");
     woken.unwrap().unwrap().release().await.unwrap();
 }
 
 /// Waits until somebody listens for a mutex on a node.
-async fn until_heard(node: &Server, name: &str) {
+async fn wait_for_subscriber(node: &Server, name: &str) {
     let heard = async {
         let command = format!("PUBSUB SHARDNUMSUB redisson_lock__channel:{{{name}}}");
-        while ask::<(String, u64)>(node, &command).await.1 == 0 {
+        while query::<(String, u64)>(node, &command).await.1 == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -287,14 +289,14 @@ async fn one_node_of_a_cluster_is_refused_with_the_scheme_for_all() {
             .await
             .expect_err("one node has only a third of the names");
         assert!(!error.is_transient(), "asking again does not help: {error:?}");
-        assert!(shown(&error).contains("`redis-cluster://`"), "{}", shown(&error));
+        assert!(error_text(&error).contains("`redis-cluster://`"), "{}", error_text(&error));
     }
 }
 
-async fn a_cluster_that_tells_no_addresses_is_listed() {
+async fn the_locks_of_a_cluster_that_reports_no_addresses_are_listed() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     for server in running.servers() {
-        ask::<()>(server, "CONFIG SET cluster-preferred-endpoint-type unknown-endpoint").await;
+        query::<()>(server, "CONFIG SET cluster-preferred-endpoint-type unknown-endpoint").await;
     }
     let locks = locks(&running, 600).await;
     let names: Vec<_> = (0..20).map(|number| format!("foo{number:02}")).collect();
@@ -304,7 +306,7 @@ async fn a_cluster_that_tells_no_addresses_is_listed() {
     drop(held);
 }
 
-async fn on_a_cluster_who_holds_is_told_whichever_node_has_the_text() {
+async fn on_a_cluster_labels_are_reported_whichever_node_has_them() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     let (mut tickets, here) = (Vec::new(), locks(&running, 600).await);
     for number in 0..9 {

@@ -1,5 +1,5 @@
-//! The line between a driver and its server: cut, silent, late, or ending at once. A proxy disturbs the line, so that these
-//! cases test the driver's own time-outs and reconnects. Over the usual length: the cases of one topic.
+//! The connection between a driver and its server, which is cut, silent, late, or closed at once. A
+//! proxy injects these faults, so that the cases test the driver's own timeouts and reconnects.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,12 +18,12 @@ use crate::{
 /// The cases of this file.
 pub(super) fn cases() -> Vec<Case> {
     cases! {
-        "line" (Kind::Mutex) [Need::Network] {
+        "network" (Kind::Mutex) [Need::Network] {
             every_call_to_a_silent_server_ends_within_its_bound,
             connecting_to_a_silent_server_ends_with_an_error,
             a_holder_whose_connection_breaks_keeps_its_lock,
-            a_line_that_was_silent_for_a_while_costs_no_lock,
-            nobody_gets_in_before_the_holder_on_a_silent_line_is_lost,
+            a_connection_that_was_silent_costs_no_lock,
+            no_client_is_granted_before_the_holder_on_a_silent_connection_is_lost,
             an_answer_that_comes_late_answers_no_later_call,
             a_request_that_arrives_late_keeps_others_out_for_no_longer_than_its_ttl,
             a_waiter_whose_connections_break_gets_its_turn,
@@ -33,29 +33,33 @@ pub(super) fn cases() -> Vec<Case> {
     }
 }
 
-/// The longest that connecting to a silent server may take.
+/// Maximum time for connecting to a silent server.
 const CONNECTING: Duration = Duration::from_secs(10);
 
-/// A claim by hand, for a lock of its own.
+/// Creates a request for a lock of its own.
 fn request(arena: &Arena, what: &str) -> Request {
-    let name = LockName::new(arena.name_with(what)).expect("a legal name");
+    let name = LockName::new(arena.name_with(what)).expect("the name is legal");
     Request::new(name, arena.kind(), arena.ttl())
 }
 
-/// Whether a call failed because nobody answered.
-fn is_unanswered<T>(answer: &Result<T>) -> bool {
-    matches!(answer, Err(error) if error.is_transient())
+/// Returns whether a call failed because it received no reply.
+fn is_unanswered<T>(result: &Result<T>) -> bool {
+    matches!(result, Err(error) if error.is_transient())
 }
 
-/// Each call must end within a third of the ttl, or the driver's own bound. While one call hangs, no other is made for the
-/// claim. So if a renewal hung longer, the hold would be lost although the server may be well again.
+/// Each call must end within a third of the ttl, or within the driver's own bound. While one call
+/// hangs, no other call is made for the claim. If a renewal hung longer, the hold would be lost
+/// although the server may be reachable again.
 pub(super) async fn every_call_to_a_silent_server_ends_within_its_bound(arena: Arc<Arena>) {
     let (store, proxy) = arena.store_behind_proxy().await;
     let claim = |what| store.backend.claim(request(&arena, what));
     let (mut new, mut renewed, mut released) = (claim("-new"), claim("-renewed"), claim("-released"));
     for held in [&mut renewed, &mut released] {
         let granted = held.attempt().await;
-        assert!(matches!(granted, Ok(Attempt::Granted(_))), "nobody holds it, and it is told {granted:?}");
+        assert!(
+            matches!(granted, Ok(Attempt::Granted(_))),
+            "a free lock was not granted, the attempt returned {granted:?}"
+        );
     }
     proxy.stall();
     let bound = arena.call_bound();
@@ -64,16 +68,18 @@ pub(super) async fn every_call_to_a_silent_server_ends_within_its_bound(arena: A
         arena.within(bound, "`renew` outlives its bound on a silent server", renewed.renew()),
         arena.within(bound, "`release` outlives its bound on a silent server", released.release()),
     );
-    // Where a client has a session, its last heartbeat may still answer for the claim.
+    // If the client has a session, its last heartbeat may still confirm the claim.
     let has_session = store.backend.info().session.is_some();
     let is_renewed = has_session && matches!(renew, Ok(Renewal::Renewed { .. }));
     assert!(
         is_unanswered(&attempt) && (is_unanswered(&renew) || is_renewed) && is_unanswered(&release),
-        "the server said nothing, and the calls were told {attempt:?}, {renew:?}, {release:?}"
+        "the server sent nothing, but the calls returned {attempt:?}, {renew:?}, {release:?}"
     );
     proxy.pass();
     for claim in [&mut new, &mut renewed, &mut released] {
-        arena.soon("the line is up again, but nothing is released", until_released(claim.as_mut())).await;
+        arena
+            .soon("the connection works again, but nothing is released", until_released(claim.as_mut()))
+            .await;
     }
     // In a store with sessions an attempt that arrives late stays until the session ends.
     store.backend.close().await;
@@ -89,48 +95,52 @@ pub(super) async fn connecting_to_a_silent_server_ends_with_an_error(arena: Arc<
     let proxy = arena.proxy().await;
     proxy.stall();
     let connecting = arena.connect_through(&proxy);
-    let told = arena.within(CONNECTING, "connecting to a silent server does not end", connecting).await;
-    assert!(is_unanswered(&told), "the server said nothing, and connecting ended with {told:?}");
+    let result = arena.within(CONNECTING, "connecting to a silent server does not end", connecting).await;
+    assert!(is_unanswered(&result), "the server sent nothing, but connecting returned {result:?}");
 }
 
 pub(super) async fn a_holder_whose_connection_breaks_keeps_its_lock(arena: Arc<Arena>) {
     let ((a, proxy), b) = (arena.client_behind_proxy().await, arena.client().await);
-    let held = arena.take_soon("nobody holds it", &a).await;
+    let held = arena.take_soon("a free lock was not granted", &a).await;
     proxy.cut();
     let end = Instant::now() + held.remaining();
     let renewed = || held.is_lost() || Instant::now() + held.remaining() > end + arena.ttl() / 10;
-    arena.until("it was not renewed over a new connection", renewed).await;
-    assert_eq!(held.lost().now_or_never(), None, "lost, though only a connection broke");
-    assert!(arena.is_busy(&b).await, "two hold it");
-    held.release().await.expect("held until now");
+    arena.until("the lock was not renewed over a new connection", renewed).await;
+    assert_eq!(held.lost().now_or_never(), None, "the lock was lost although only a connection broke");
+    assert!(arena.is_busy(&b).await, "two claims hold the lock");
+    held.release().await.expect("the lock is still held");
 }
 
-pub(super) async fn a_line_that_was_silent_for_a_while_costs_no_lock(arena: Arc<Arena>) {
+pub(super) async fn a_connection_that_was_silent_costs_no_lock(arena: Arc<Arena>) {
     let ((a, proxy), b) = (arena.client_behind_proxy().await, arena.client().await);
-    // Renews so often that a renewal falls into the silence, and may be given up before the silence ends.
+    // Renews so frequently that one renewal falls into the silence, and may be given up before the
+    // silence ends.
     let options = arena.options().renew_every(arena.ttl() / 10);
-    let held = arena.soon("nobody holds it", arena.lock(&a).lock(&options)).await.expect("nobody holds it");
+    let held = arena
+        .soon("a free lock was not granted", arena.lock(&a).lock(&options))
+        .await
+        .expect("the lock is free");
     proxy.stall();
     let end = Instant::now() + held.remaining();
     sleep(arena.ttl() / 2).await;
     proxy.pass();
     let renewed = || held.is_lost() || Instant::now() + held.remaining() > end + arena.ttl() / 10;
-    arena.until("it was not renewed when the line was up again", renewed).await;
+    arena.until("the lock was not renewed when the connection worked again", renewed).await;
     assert_eq!(
         held.lost().now_or_never(),
         None,
-        "lost, though the server was only silent for half of the ttl"
+        "the lock was lost, but the server was only silent for half of the ttl"
     );
-    assert!(arena.is_busy(&b).await, "two hold it");
+    assert!(arena.is_busy(&b).await, "two claims hold the lock");
 }
 
-pub(super) async fn nobody_gets_in_before_the_holder_on_a_silent_line_is_lost(arena: Arc<Arena>) {
+pub(super) async fn no_client_is_granted_before_the_holder_on_a_silent_connection_is_lost(arena: Arc<Arena>) {
     let ((a, proxy), b) = (arena.client_behind_proxy().await, arena.client().await);
-    let held = arena.lock(&a).lock(&arena.short()).await.expect("nobody holds it");
+    let held = arena.lock(&a).lock(&arena.short()).await.expect("the lock is free");
     proxy.stall();
     let (next, limit) = (arena.take(&b, arena.kind()), arena.forgotten_after(&b, arena.short_ttl()));
-    let next = arena.within(limit, "a silent claim is never forgotten", next).await;
-    assert!(held.is_lost(), "two hold it");
+    let next = arena.within(limit, "the claim of a silent client is never deleted", next).await;
+    assert!(held.is_lost(), "two claims hold the lock");
     drop(next);
     proxy.pass();
 }
@@ -138,46 +148,50 @@ pub(super) async fn nobody_gets_in_before_the_holder_on_a_silent_line_is_lost(ar
 pub(super) async fn an_answer_that_comes_late_answers_no_later_call(arena: Arc<Arena>) {
     let ((a, proxy), b) = (arena.client_behind_proxy().await, arena.client().await);
     let [taken, free] = ["-taken", "-free"].map(|suffix| arena.name_with(suffix));
-    // So long that it is not lost on a busy machine: a try would then be granted with right.
-    let held = b.mutex(&taken).lock().ttl(arena.long_ttl(&b)).await.expect("nobody holds it");
+    // So long that the lock is not lost on a busy machine. Otherwise a try could be granted
+    // rightly.
+    let held = b.mutex(&taken).lock().ttl(arena.long_ttl(&b)).await.expect("the lock is free");
     let tried = async |name: &str| a.mutex(name).try_lock().await;
     for round in 0..3 {
         for (late, then) in [(&free, &taken), (&taken, &free)] {
             proxy.hold_answers();
-            let unheard = tried(late).await;
+            let late_result = tried(late).await;
             assert!(
-                is_unanswered(&unheard),
-                "the answer was held back, and a try was told {unheard:?}, what was meant for another call"
+                is_unanswered(&late_result),
+                "the reply was held back, but a try got {late_result:?}, which is what was meant for another call"
             );
             proxy.pass();
-            // The answer that was held back arrives about now.
+            // The reply that was held back arrives about now.
             if then == &taken {
-                let told = arena.soon("the line is up again, but it is not used", until_told(&a, then)).await;
-                assert!(told.is_none(), "in round {round} a try was told what was meant for another call");
+                let result = arena
+                    .soon("the connection works again, but the client does not use it", until_reply(&a, then))
+                    .await;
+                assert!(result.is_none(), "in round {round} a try received what was meant for another call");
             } else {
-                // Until the claim has left that was granted to nobody.
-                let what = "a try of a free lock is told what was meant for another call";
+                // A claim that was granted without a caller must end first.
+                let what = "a try of a free lock received what was meant for another call";
                 arena.soon(what, until_granted(&a, then)).await;
             }
         }
     }
-    held.release().await.expect("held until now");
+    held.release().await.expect("the lock is still held");
 }
 
-/// Repeats a try until the store answers, and returns the answer.
-async fn until_told(client: &Locks, name: &str) -> Option<Guard> {
+/// Repeats a try until the store replies, and returns the reply.
+async fn until_reply(client: &Locks, name: &str) -> Option<Guard> {
     loop {
         match client.mutex(name).try_lock().await {
             Ok(tried) => return tried,
-            Err(error) => assert!(error.is_transient(), "it was told {error:?}"),
+            Err(error) => assert!(error.is_transient(), "the try failed with {error:?}"),
         }
         sleep(Duration::from_millis(50)).await;
     }
 }
 
-/// Tries until the lock is granted. An earlier call may have left a claim behind that must be released first.
+/// Tries until the lock is granted. An earlier call may have left a claim that must be released
+/// first.
 async fn until_granted(client: &Locks, name: &str) {
-    while until_told(client, name).await.is_none() {
+    while until_reply(client, name).await.is_none() {
         sleep(Duration::from_millis(50)).await;
     }
 }
@@ -187,13 +201,13 @@ pub(super) async fn a_request_that_arrives_late_keeps_others_out_for_no_longer_t
 ) {
     let ((a, proxy), b) = (arena.client_behind_proxy().await, arena.client().await);
     proxy.hold_requests();
-    let told = arena.lock(&a).try_lock(&arena.short()).await;
-    assert!(is_unanswered(&told), "the request was held back, and the try was told {told:?}");
+    let result = arena.lock(&a).try_lock(&arena.short()).await;
+    assert!(is_unanswered(&result), "the request was held back, but the try returned {result:?}");
     proxy.pass();
-    // Now it arrives, and may be granted to nobody.
+    // The request arrives now, and may be granted without a caller.
     let next = arena.within(
         arena.short_ttl(),
-        "granted to nobody, and never forgotten",
+        "a claim granted without a caller is never deleted",
         arena.take(&b, arena.kind()),
     );
     drop(next.await);
@@ -201,38 +215,47 @@ pub(super) async fn a_request_that_arrives_late_keeps_others_out_for_no_longer_t
 
 pub(super) async fn a_waiter_whose_connections_break_gets_its_turn(arena: Arc<Arena>) {
     let ((a, proxy), b) = (arena.client_behind_proxy().await, arena.client().await);
-    let held = arena.take_soon("nobody holds it", &b).await;
+    let held = arena.take_soon("a free lock was not granted", &b).await;
     let (lock, options) = (arena.lock(&a), arena.options());
     let waiter = arena.go(async move { lock.lock(&options).await });
     arena.until_contenders(&b, 2).await;
     proxy.cut();
-    held.release().await.expect("held until now");
-    let granted = arena.within(arena.ttl(), "it waits for ever", waiter).await.expect("no panic");
-    drop(granted.expect("the line was up again at once"));
+    held.release().await.expect("the lock is still held");
+    let granted = arena
+        .within(arena.ttl(), "the waiter is never granted", waiter)
+        .await
+        .expect("the task does not panic");
+    drop(granted.expect("the connection worked again at once"));
 }
 
 pub(super) async fn a_server_that_hangs_up_is_an_error_and_then_used_again(arena: Arc<Arena>) {
     let (a, proxy) = arena.client_behind_proxy().await;
     proxy.hang_up();
     let bound = arena.call_bound();
-    let told = arena.within(bound, "a try hangs", arena.lock(&a).try_lock(&arena.options())).await;
-    assert!(is_unanswered(&told), "neither busy nor free is known: {told:?}");
-    // Longer than a call may take, so that one has failed by then.
+    let result =
+        arena.within(bound, "a try does not return", arena.lock(&a).try_lock(&arena.options())).await;
+    assert!(is_unanswered(&result), "the state of the lock is unknown, but the call returned {result:?}");
+    // Longer than the bound of a call, so that one call has failed by then.
     let wait = bound + Duration::from_secs(1);
     let options = arena.options().wait(wait);
-    let told = arena.within(wait, "a bounded wait hangs", arena.lock(&a).lock(&options)).await;
+    let result = arena.within(wait, "a limited wait does not end", arena.lock(&a).lock(&options)).await;
     assert!(
-        matches!(told, Err(Error::Timeout { source: Some(_), .. } | Error::Unavailable { .. })),
-        "the server hangs up, and a bounded wait is told {told:?}"
+        matches!(result, Err(Error::Timeout { source: Some(_), .. } | Error::Unavailable { .. })),
+        "the server hangs up, but a limited wait returned {result:?}"
     );
     proxy.pass();
-    arena.soon("the server is there again, but it is not used", until_granted(&a, arena.name())).await;
+    arena
+        .soon(
+            "the server is reachable again, but the client does not use it",
+            until_granted(&a, arena.name()),
+        )
+        .await;
 }
 
-/// How many calls of one client are repeated at the same time.
+/// Number of calls of one client that are repeated at the same time.
 const CALLERS: usize = 40;
-/// How often a client may connect: twice as often as one connection for calls and one for messages do with pauses of 200
-/// ms.
+/// Maximum rate of new connections of a client. Twice the rate of one connection for calls and one
+/// for messages with pauses of 200 ms.
 const CONNECTIONS_A_SECOND: f64 = 20.0;
 
 pub(super) async fn many_callers_do_not_storm_a_server_that_hangs_up(arena: Arc<Arena>) {
@@ -243,22 +266,27 @@ pub(super) async fn many_callers_do_not_storm_a_server_that_hangs_up(arena: Arc<
         let lock = a.mutex(arena.name_with(&format!("-{number}")));
         arena.go(async move {
             while began.elapsed() < Duration::from_secs(2) {
-                let told = lock.try_lock().await;
-                assert!(is_unanswered(&told), "the server hangs up, and a try is told {told:?}");
+                let result = lock.try_lock().await;
+                assert!(is_unanswered(&result), "the server hangs up, but a try returned {result:?}");
                 sleep(Duration::from_millis(5)).await;
             }
         })
     });
     for caller in join_all(callers.collect::<Vec<_>>()).await {
-        caller.expect("no panic");
+        caller.expect("the task does not panic");
     }
     let (made, span) = (proxy.connections() - before, began.elapsed());
-    let most = 10.0 + CONNECTIONS_A_SECOND * span.as_secs_f64();
+    let limit = 10.0 + CONNECTIONS_A_SECOND * span.as_secs_f64();
     assert!(
-        made as f64 <= most,
+        made as f64 <= limit,
         "{CALLERS} callers of one client made {made} connections in {span:?} to a server that hangs up: \
          each call dials by itself, and without a pause"
     );
     proxy.pass();
-    arena.soon("the server is there again, but it is not used", until_granted(&a, arena.name())).await;
+    arena
+        .soon(
+            "the server is reachable again, but the client does not use it",
+            until_granted(&a, arena.name()),
+        )
+        .await;
 }

@@ -312,7 +312,7 @@ pub(super) async fn a_waiting_claim_is_not_taken_over(arena: Arc<Arena>) {
     let mut other_claim = taker(&arena, &b, waiter.as_ref());
     assert!(
         !takes_over(&arena, other_claim.as_mut(), waiting_request.id).await,
-        "a claim that only waiting_request was taken over"
+        "a claim that only waits was taken over"
     );
     released(&arena, other_claim.as_mut()).await;
     released(&arena, holder.as_mut()).await;

@@ -345,7 +345,10 @@ impl Arena {
         };
         let inspect = || self.step("inspect the store after the case".to_owned(), remaining());
         let mut left = inspect().await;
-        if resources.leaves_to_its_end && !left.is_empty() {
+        // The members of a composite delete the claims of a killed client one after the other, too.
+        let was_killed =
+            resources.clients.iter().any(|(_, switch)| switch.as_ref().is_some_and(Switch::is_killed));
+        if (resources.leaves_to_its_end || was_killed) && !left.is_empty() {
             let contenders = left.iter().flat_map(|state| state.holders.iter().chain(&state.queue));
             let longest = contenders.filter_map(|contender| contender.ttl_left).max().unwrap_or_default();
             sleep(longest.min(self.ttl() / 4)).await;

@@ -1,5 +1,7 @@
 //! A majority of servers that know nothing of each other.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use dlock_conformance::{Fixture, Unreachable};
 use dlock_core::{Result, driver::Store};
@@ -23,6 +25,11 @@ impl Fixture for Majority {
 
     async fn connect(&self) -> Result<Store> {
         connect(self.0.url()).await
+    }
+
+    /// A member may take a tenth of it, and a busy server replies late.
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(15)
     }
 
     /// Strict order is tested with members in memory, whose answers are never late.

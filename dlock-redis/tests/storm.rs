@@ -6,7 +6,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Bench, connect, raw, servers, parse_command};
+use common::{Bench, connect, parse_command, raw, servers};
 use dlock_conformance::Proxy;
 use dlock_core::{Guard, LockOptions, Locks, Result};
 use dlock_testbed::servers::redis::Flavour;

@@ -19,7 +19,7 @@ use tokio::{task::yield_now, time::Instant};
 
 use crate::{
     Redis, TTL,
-    common::{connect, raw, soon, unique, parse_command},
+    common::{connect, parse_command, raw, soon, unique},
     until,
 };
 
@@ -240,7 +240,8 @@ pub(crate) async fn a_reader_of_the_peer_that_dies_may_end_a_detached_reader(bor
     took(peer.contender().try_lock(Read, &name).await);
     let mut raw = raw(border.url()).await;
     let cut = async || {
-        let left: u64 = parse_command(&format!("PTTL {name}")).query_async(&mut raw).await.expect("it is held");
+        let left: u64 =
+            parse_command(&format!("PTTL {name}")).query_async(&mut raw).await.expect("it is held");
         left <= 3000
     };
     tokio::time::timeout(LONG, until(cut)).await.expect("Redisson renews its reader");

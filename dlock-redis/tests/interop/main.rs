@@ -10,7 +10,7 @@ mod common;
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use common::{raw, parse_command};
+use common::{parse_command, raw};
 use dlock_core::{LockOptions, Locks, Registry};
 use dlock_testbed::{
     border_trials,

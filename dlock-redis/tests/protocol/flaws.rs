@@ -15,7 +15,7 @@ use dlock_core::{
 
 use crate::common::{
     Bench, Subscription, busy, claim, connect, granted,
-    relay::{Replies, Relay},
+    relay::{Relay, Replies},
     soon,
 };
 

@@ -4,9 +4,9 @@ use dlock_core::{Error, Locks};
 use dlock_testbed::servers::redis::Flavour;
 
 use crate::common::{
-    connect,
-    relay::{Relay, Words, text_reply, error_reply},
-    servers, error_text,
+    connect, error_text,
+    relay::{Relay, Words, error_reply, text_reply},
+    servers,
 };
 
 /// The tests of this file.

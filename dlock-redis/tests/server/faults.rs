@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 
 use crate::common::{
     Bench, busy, claim, connect, granted,
-    relay::{Replies, Relay},
+    relay::{Relay, Replies},
     soon,
 };
 

@@ -7,7 +7,7 @@ use dlock_core::Locks;
 
 use crate::common::{
     Bench, connect,
-    relay::{Replies, Relay},
+    relay::{Relay, Replies},
     soon,
 };
 

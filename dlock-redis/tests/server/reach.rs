@@ -10,7 +10,7 @@ use tokio::{
     net::{TcpStream, UnixListener},
 };
 
-use crate::common::{Bench, query, connect, servers, soon};
+use crate::common::{Bench, connect, query, servers, soon};
 
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {

@@ -7,7 +7,7 @@ use dlock_core::{Error, Kind, LockOptions, Locks, Result};
 use dlock_testbed::servers::{Running, redis::Flavour};
 use futures_util::future::join_all;
 
-use crate::common::{query, connect, servers, error_text, soon};
+use crate::common::{connect, error_text, query, servers, soon};
 
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
@@ -141,7 +141,11 @@ async fn a_missing_password_is_reported() {
     let Some(running) = servers(Flavour::Standalone).await else { return };
     query::<()>(&running.servers()[0], "CONFIG SET requirepass hunter2").await;
     let error = connect(running.url()).await.expect_err("there is no password");
-    assert!(!error.is_transient() && error_text(&error).contains("put it into the URL"), "{}", error_text(&error));
+    assert!(
+        !error.is_transient() && error_text(&error).contains("put it into the URL"),
+        "{}",
+        error_text(&error)
+    );
 }
 
 async fn errors_of_unreachable_servers_contain_no_password() {

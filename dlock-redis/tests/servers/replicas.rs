@@ -10,7 +10,7 @@ use dlock_core::{ClaimId, Error, Guard, Kind, LockOptions, Locks, Result, Wait, 
 use dlock_testbed::servers::{Running, Server, redis::Flavour};
 use tokio::time::sleep;
 
-use crate::common::{Bench, query, claim, connect, granted, raw, relay::Relay, servers, soon};
+use crate::common::{Bench, claim, connect, granted, query, raw, relay::Relay, servers, soon};
 
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {

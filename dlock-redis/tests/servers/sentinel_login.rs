@@ -6,7 +6,7 @@ use dlock_core::Locks;
 use dlock_testbed::servers::{Running, redis::Flavour};
 use tokio::time::timeout;
 
-use crate::common::{query, connect, replicated, servers, error_text};
+use crate::common::{connect, error_text, query, replicated, servers};
 
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {

@@ -12,7 +12,9 @@ use dlock_testbed::servers::{
 use futures_util::future::join_all;
 use tokio::time::timeout;
 
-use crate::common::{query, connect, raw, relay::Relay, replicated, servers, error_text, soon, unsubscribe_and_send};
+use crate::common::{
+    connect, error_text, query, raw, relay::Relay, replicated, servers, soon, unsubscribe_and_send,
+};
 
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {

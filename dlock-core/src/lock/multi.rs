@@ -104,7 +104,7 @@ impl MultiLock {
             let behind = busy.unwrap_or(self.members.len());
             let missing = (from..behind).filter(|at| !granted.contains_key(at));
             let requests = self.requests(missing);
-            if requests.is_empty() || (busy.is_some() && options.waiting() == Wait::Never) {
+            if requests.is_empty() || (busy.is_some() && options.wait_limit() == Wait::Never) {
                 break;
             }
             let mut failed = None;
@@ -177,7 +177,7 @@ impl MultiLock {
         // Its timers run here, though its members may live on threads of their own.
         Handle::try_current().map_err(|_| Error::NoRuntime { name: self.name.clone() })?;
         self.members.iter().try_for_each(|member| member.check(options))?;
-        let waited = match options.waiting() {
+        let waited = match options.wait_limit() {
             Wait::For(waited) => waited,
             Wait::Never | Wait::Forever => return self.gather(options).await,
         };
@@ -194,7 +194,7 @@ impl MultiLock {
         loop {
             if let Some(busy) = self.ask(&mut held, &passing).await? {
                 let mut waiting = passing.clone();
-                match options.waiting() {
+                match options.wait_limit() {
                     Wait::Never => {
                         release_all(held).await.ok();
                         return Ok(None);
@@ -216,14 +216,14 @@ impl MultiLock {
             let Some(reason) = held.iter().find_map(Guard::loss) else {
                 for (member, guard) in self.members.iter().zip(&held) {
                     // With the defaults of its own client, which `check` has compared with what its store can do.
-                    if let Some(least) = options.clone().or(&member.defaults()).staying() {
+                    if let Some(least) = options.clone().or(&member.defaults()).min_time_taken() {
                         guard.stay_for(least);
                     }
                 }
                 return Ok(Some(Guard::all(self.name.clone(), held)));
             };
             lost_at_the_end += 1;
-            if options.waiting() == Wait::Never || lost_at_the_end == ROUNDS {
+            if options.wait_limit() == Wait::Never || lost_at_the_end == ROUNDS {
                 return Err(Error::Lost { name: self.name.clone(), reason });
             }
             release_all(std::mem::take(&mut held)).await.ok();
@@ -247,7 +247,7 @@ impl MultiLock {
 
     /// Turns a member's time-out into the MultiLock's, with the wait that the caller gave.
     fn in_my_name(&self, error: Error, options: &LockOptions) -> Error {
-        match (error, options.waiting()) {
+        match (error, options.wait_limit()) {
             (Error::Timeout { source, .. }, Wait::For(waited)) => {
                 Error::Timeout { name: self.name.clone(), waited, source }
             }
@@ -283,7 +283,7 @@ impl DistributedLock for MultiLock {
     /// The shortest wait that a member's client has by default, as the one wait for all members. All else each member takes
     /// from its own client.
     fn defaults(&self) -> LockOptions {
-        let waits = self.members.iter().map(|member| member.defaults().waiting());
+        let waits = self.members.iter().map(|member| member.defaults().wait_limit());
         let shortest = waits.min_by_key(|wait| match wait {
             Wait::Never => Duration::ZERO,
             Wait::For(limit) => *limit,

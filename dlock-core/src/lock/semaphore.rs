@@ -79,7 +79,7 @@ mod tests {
         for answer in [empty.acquire().await.map(Some), empty.try_acquire().await] {
             let error = answer.expect_err("nobody can hold a semaphore of limit 0");
             assert!(matches!(error, Error::InvalidOptions { .. }), "{error:?}");
-            assert_eq!(error.to_string(), "semaphore `pool` has a limit of 0: nobody could ever hold it");
+            assert_eq!(error.to_string(), "semaphore `pool` has a limit of 0; it must be at least 1");
         }
     }
 

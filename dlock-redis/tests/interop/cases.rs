@@ -26,8 +26,8 @@ use crate::{
 /// A wait limit that no waiter reaches.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Redisson misses a message of a read/write lock that comes between its error_reply and its sleep,
-/// unless it is `0`.
+/// Redisson misses a message of a read/write lock that arrives between its refusal and its sleep,
+/// unless the message is `0`.
 pub(crate) async fn whoever_asks_while_the_other_lets_go_is_woken(border: &Border<Redis>, kind: PeerKind) {
     const ROUNDS: u32 = 150;
     let held = if kind == Read { Write } else { kind };

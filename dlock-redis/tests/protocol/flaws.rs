@@ -107,10 +107,10 @@ async fn f1_no_client_sends_its_time_of_day() {
         let (mut held, _) = claim(&store, "foo", *kind, 1500, Wait::Forever);
         granted(held.attempt().await);
         let rival = if *kind == Kind::Read { Kind::Write } else { *kind };
-        let (mut waits, _) = claim(&store, "foo", rival, 1500, Wait::Forever);
-        busy(waits.attempt().await);
+        let (mut waiter, _) = claim(&store, "foo", rival, 1500, Wait::Forever);
+        busy(waiter.attempt().await);
         held.renew().await.unwrap();
-        waits.release().await.unwrap();
+        waiter.release().await.unwrap();
         held.release().await.unwrap();
     }
     let now = bench.now().await as f64;
@@ -205,7 +205,9 @@ async fn f3_a_wait_that_is_dropped_leaves_the_queue() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("").await;
     let held = locks.fair("foo").lock().await.unwrap();
-    tokio::time::timeout(Duration::from_millis(100), locks.fair("foo").lock()).await.expect_err("it is held");
+    tokio::time::timeout(Duration::from_millis(100), locks.fair("foo").lock())
+        .await
+        .expect_err("the lock is held");
     held.release().await.unwrap();
     locks.close().await;
     assert_eq!(bench.all_keys().await, ["redisson_lock_token:{foo}"]);
@@ -604,14 +606,14 @@ async fn f33_a_read_write_locks_hash_has_its_mode_and_its_owners_only() {
     let store = bench.store("").await;
     let (mut writer, owner) = claim(&store, "foo", Kind::Write, 30_000, Wait::Never);
     granted(writer.attempt().await);
-    let (mut waits, other) = claim(&store, "foo", Kind::Read, 30_000, Wait::Forever);
-    busy(waits.attempt().await);
+    let (mut waiter, other) = claim(&store, "foo", Kind::Read, 30_000, Wait::Forever);
+    busy(waiter.attempt().await);
     assert_fields(&bench, &[("mode", "write"), (&format!("{owner}:write"), "1")]).await;
     let mut reader = reader_of(&store, &owner, 30_000);
     granted(reader.attempt().await);
     assert_fields(&bench, &[("mode", "read"), (&owner, "1")]).await;
-    granted(waits.attempt().await);
-    waits.renew().await.unwrap();
+    granted(waiter.attempt().await);
+    waiter.renew().await.unwrap();
     assert_fields(&bench, &[("mode", "read"), (&owner, "1"), (&other, "1")]).await;
     reader.release().await.unwrap();
     assert_fields(&bench, &[("mode", "read"), (&other, "1")]).await;

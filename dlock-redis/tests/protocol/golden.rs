@@ -254,17 +254,17 @@ async fn fair_waiters_are_in_redissons_list_and_set() {
     let now = server_ms(&bench).await;
     let mut waiting = Vec::new();
     for _ in 0..3 {
-        let (mut one, owner) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Forever);
-        busy(one.attempt().await);
-        waiting.push((one, owner));
+        let (mut waiter, owner) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Forever);
+        busy(waiter.attempt().await);
+        waiting.push((waiter, owner));
     }
     let owners: Vec<_> = waiting.iter().map(|(_, owner)| owner.clone()).collect();
     assert_eq!(bench.query::<Vec<String>>(&format!("LRANGE {queue} 0 -1")).await, owners);
     assert_scores(&bench, deadlines, &owners, now, &[5000, 10_000, 15_000]).await;
     busy(waiting[0].0.attempt().await);
     assert_scores(&bench, deadlines, &owners, now, &[5000, 10_000, 15_000]).await;
-    // The second waiter gives up. The one behind it moves its own deadline one patience earlier
-    // when it asks next.
+    // The second waiter leaves. With its next attempt, the waiter behind it moves its own deadline
+    // earlier by one `patience`.
     waiting.remove(1).0.release().await.unwrap();
     let owners = [owners[0].clone(), owners[2].clone()];
     assert_eq!(bench.query::<Vec<String>>(&format!("LRANGE {queue} 0 -1")).await, owners);
@@ -277,7 +277,7 @@ async fn fair_waiters_are_in_redissons_list_and_set() {
     assert_eq!(
         bench.query::<Vec<String>>(&format!("LRANGE {queue} 0 -1")).await,
         owners,
-        "the release took the first waiter out of the queue"
+        "the release has removed the first waiter from the queue"
     );
     busy(waiting[1].0.attempt().await);
     granted(waiting[0].0.attempt().await);
@@ -305,15 +305,15 @@ async fn waiters_of_redisson_are_ahead_of_later_ones() {
     let score = server_ms(&bench).await + 60_000;
     bench.send(&format!("RPUSH redisson_lock_queue:{{foo}} {A}")).await;
     bench.send(&format!("ZADD redisson_lock_timeout:{{foo}} {score} {A}")).await;
-    let (mut tries, _) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Never);
-    busy(tries.attempt().await);
+    let (mut try_claim, _) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Never);
+    busy(try_claim.attempt().await);
     assert_eq!(
         bench.query::<Vec<String>>("LRANGE redisson_lock_queue:{foo} 0 -1").await,
         [A],
         "the try is in the queue"
     );
-    let (mut waits, owner) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Forever);
-    let retry_in = busy(waits.attempt().await);
+    let (mut waiter, owner) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Forever);
+    let retry_in = busy(waiter.attempt().await);
     assert!(
         retry_in > Duration::from_secs(50),
         "the waiter retries before the waiter ahead may be discarded: {retry_in:?}"
@@ -322,7 +322,7 @@ async fn waiters_of_redisson_are_ahead_of_later_ones() {
     // The waiter of Redisson takes the lock and releases it.
     bench.send("LPOP redisson_lock_queue:{foo}").await;
     bench.send(&format!("ZREM redisson_lock_timeout:{{foo}} {A}")).await;
-    granted(waits.attempt().await);
+    granted(waiter.attempt().await);
 }
 
 async fn a_prefix_is_redissons_name_mapper_and_databases_are_separate() {

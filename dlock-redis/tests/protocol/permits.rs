@@ -41,13 +41,13 @@ fn permit(store: &Store, limit: u32, ttl: u64) -> (Box<dyn Claim>, String) {
 async fn holders_and_waiters_are_in_one_queue_and_leave_nothing() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
-    let ((mut a, one), (mut b, other)) = (permit(&store, 1, 30_000), permit(&store, 1, 30_000));
+    let ((mut a, a_entry), (mut b, b_entry)) = (permit(&store, 1, 30_000), permit(&store, 1, 30_000));
     let token = granted(a.attempt().await);
     busy(b.attempt().await);
     assert_eq!(bench.all_keys().await, [BEATS, QUEUE, "foo", TOKEN]);
     assert_eq!(bench.query::<Vec<String>>("HGETALL foo").await, ["mode", "permit"]);
-    assert_eq!(bench.query::<Vec<String>>(&format!("ZRANGE {QUEUE} 0 -1")).await, [one.clone(), other]);
-    assert_eq!(bench.query::<u64>(&format!("ZSCORE {QUEUE} {one}")).await, token);
+    assert_eq!(bench.query::<Vec<String>>(&format!("ZRANGE {QUEUE} 0 -1")).await, [a_entry.clone(), b_entry]);
+    assert_eq!(bench.query::<u64>(&format!("ZSCORE {QUEUE} {a_entry}")).await, token);
     for key in ["foo", QUEUE, BEATS] {
         let left: i64 = bench.query(&format!("PTTL {key}")).await;
         assert!(
@@ -66,7 +66,7 @@ async fn holders_and_waiters_are_in_one_queue_and_leave_nothing() {
 async fn a_renewal_keeps_all_keys_and_creates_nothing() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
-    let [(mut a, one), (mut b, _), (mut c, _)] = [(); 3].map(|()| permit(&store, 2, 30_000));
+    let [(mut a, a_entry), (mut b, _), (mut c, _)] = [(); 3].map(|()| permit(&store, 2, 30_000));
     granted(a.attempt().await);
     granted(c.attempt().await);
     for key in ["foo", QUEUE, BEATS] {
@@ -79,7 +79,7 @@ async fn a_renewal_keeps_all_keys_and_creates_nothing() {
     }
     assert_eq!(b.renew().await.unwrap(), Renewal::Lost, "a claim without an attempt was renewed");
     // The holder is dead but not removed yet. A renewal must not revive it beside its successor.
-    bench.send(&format!("ZADD {BEATS} 1 {one}")).await;
+    bench.send(&format!("ZADD {BEATS} 1 {a_entry}")).await;
     assert_eq!(a.renew().await.unwrap(), Renewal::Lost);
     granted(b.attempt().await);
     assert_eq!(bench.query::<u64>(&format!("ZCARD {QUEUE}")).await, 2, "the dead holder was not removed");
@@ -91,12 +91,12 @@ async fn a_renewal_keeps_all_keys_and_creates_nothing() {
 async fn a_permit_that_is_held_alone_is_a_field_of_the_lock_and_leaves_nothing() {
     let Some(bench) = Bench::new().await else { return };
     let (store, locks) = (bench.store("").await, bench.locks("").await);
-    let (mut a, one) = permit(&store, 3, 30_000);
+    let (mut a, a_entry) = permit(&store, 3, 30_000);
     let token = granted(a.attempt().await);
     assert_eq!(bench.all_keys().await, ["foo", TOKEN]);
     assert_eq!(
         bench.query::<Vec<String>>("HGETALL foo").await,
-        ["mode", "permit", &one, &token.to_string()],
+        ["mode", "permit", &a_entry, &token.to_string()],
         "the hash is not as permit.lua describes it"
     );
     bench.send("PEXPIRE foo 2000").await;
@@ -108,7 +108,7 @@ async fn a_permit_that_is_held_alone_is_a_field_of_the_lock_and_leaves_nothing()
     );
     let state = locks.inspect("foo").await.unwrap().expect("the lock is held");
     assert_eq!((state.holders.len(), state.queue.len()), (1, 0), "{state:?}");
-    assert!(one.starts_with(&state.holders[0].id), "{one} is not {state:?}");
+    assert!(a_entry.starts_with(&state.holders[0].id), "{a_entry} is not {state:?}");
     assert_eq!(state.holders[0].token.map(|token| token.get()), Some(token));
     assert!(state.holders[0].ttl_left > Some(Duration::from_secs(20)), "{state:?}");
     assert_eq!(a.release().await.unwrap(), Release::Done);
@@ -135,7 +135,7 @@ async fn a_permit_that_is_held_alone_is_a_field_of_the_lock_and_leaves_nothing()
 async fn the_only_holder_keeps_its_token_and_its_expiry_when_another_claim_arrives() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
-    let ((mut a, one), (mut b, other)) = (permit(&store, 1, 30_000), permit(&store, 1, 60_000));
+    let ((mut a, a_entry), (mut b, b_entry)) = (permit(&store, 1, 30_000), permit(&store, 1, 60_000));
     let token = granted(a.attempt().await);
     bench.send("PEXPIRE foo 20000").await;
     let retry = busy(b.attempt().await);
@@ -144,8 +144,8 @@ async fn the_only_holder_keeps_its_token_and_its_expiry_when_another_claim_arriv
         "the waiter retries in {retry:?}, not when the holder may be dead"
     );
     assert_eq!(bench.query::<Vec<String>>("HGETALL foo").await, ["mode", "permit"]);
-    assert_eq!(bench.query::<Vec<String>>(&format!("ZRANGE {QUEUE} 0 -1")).await, [one.clone(), other]);
-    assert_eq!(bench.query::<u64>(&format!("ZSCORE {QUEUE} {one}")).await, token);
+    assert_eq!(bench.query::<Vec<String>>(&format!("ZRANGE {QUEUE} 0 -1")).await, [a_entry.clone(), b_entry]);
+    assert_eq!(bench.query::<u64>(&format!("ZSCORE {QUEUE} {a_entry}")).await, token);
     for key in ["foo", QUEUE, BEATS] {
         let left: i64 = bench.query(&format!("PTTL {key}")).await;
         assert!((50_000..=60_000).contains(&left), "{key} expires in {left} ms, not with the longest claim");
@@ -329,14 +329,15 @@ async fn the_release_of_a_permit_wakes_one_waiter() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
     let claims = [(); 4].map(|()| permit(&store, 1, 30_000));
-    let [(mut held, _), (mut first, one), (mut second, two), (mut third, three)] = claims;
+    let [(mut held, _), (mut first, first_entry), (mut second, second_entry), (mut third, third_entry)] =
+        claims;
     granted(held.attempt().await);
     for claim in [&mut first, &mut second, &mut third] {
         busy(claim.attempt().await);
     }
     let channel = |claim: &str| format!("redisson_lock__channel:{{foo}}:{}", claim.trim_end_matches("/1"));
     let mut subscriptions = Vec::new();
-    for claim in [&one, &two, &three] {
+    for claim in [&first_entry, &second_entry, &third_entry] {
         subscriptions.push(Subscription::to(bench.running.url(), &channel(claim)).await);
     }
     second.release().await.unwrap();

@@ -464,7 +464,7 @@ async fn an_unsupported_downgrade_is_refused_at_once_and_the_hold_is_still_renew
         assert!(scripts().await <= before + 1, "{kind}: the downgrade was sent to the server");
         tokio::time::sleep(Duration::from_secs(3)).await;
         let held = error.into_guard();
-        assert!(!held.is_lost(), "{kind}: the hold was not renewed after the error_reply");
+        assert!(!held.is_lost(), "{kind}: the hold was not renewed after the refusal");
         held.release().await.unwrap();
     }
 }

@@ -246,7 +246,7 @@ async fn a_killed_node_delays_no_wake_up_by_another_node() {
     let store = connect(&format!("{}?timeout=20s", running.url())).await.unwrap();
     let waiting = Locks::new(store).with_defaults(LockOptions::new().ttl(Duration::from_secs(600)));
     let _held = holder.mutex(killed_name).lock().await.unwrap();
-    let _waits = tokio::spawn(waiting.mutex(killed_name).lock().into_future());
+    let _waiter = tokio::spawn(waiting.mutex(killed_name).lock().into_future());
     wait_for_subscriber(killed, killed_name).await;
     killed.kill().await.unwrap();
     // By now the client tries to reach the killed node.

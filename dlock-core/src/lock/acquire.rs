@@ -1,4 +1,4 @@
-//! Acquisition of a lock: builders that are futures, and the caller's side of the keeper's work.
+//! Acquisition of a lock. The builders are futures, and wait for the keeper that they start.
 
 use std::{
     fmt,
@@ -34,7 +34,7 @@ pub(crate) struct Target {
     pub(crate) owner: Option<Owner>,
 }
 
-/// State of both builders: the target, the options, and the acquisition once it has begun.
+/// State of both builders, with the running acquisition once it has begun.
 struct Acquisition {
     target: Target,
     options: LockOptions,

@@ -217,7 +217,7 @@ impl MultiLock {
                 for (member, guard) in self.members.iter().zip(&held) {
                     // With the defaults of its own client, which `check` has compared with what its store can do.
                     if let Some(least) = options.clone().or(&member.defaults()).min_time_taken() {
-                        guard.stay_for(least);
+                        guard.keep_taken_for(least);
                     }
                 }
                 return Ok(Some(Guard::all(self.name.clone(), held)));

@@ -1,4 +1,4 @@
-//! The descendants of the command: its children, their children, and so on.
+//! The descendants of the command, which are its children, their children, and so on.
 
 use rustix::process::Pid;
 

@@ -247,8 +247,8 @@ async fn requests(running: &Running) -> u64 {
     line.expect("the server reports the counter").trim().parse().expect("a number")
 }
 
-/// Returns the maximum number of requests in the time `took` that do not come from claims: the
-/// heartbeats of a client with a session of thirty seconds, and the requests of the test itself.
+/// Returns the maximum number of requests within `took` that are not sent for claims. These are the
+/// heartbeats of a client with a session of 30 s, and the requests of the test itself.
 fn idle(took: Duration) -> u64 {
     10 + took.as_secs()
 }

@@ -163,8 +163,8 @@ async fn end_sessions(session: &mut MySqlConnection) {
 }
 
 /// Returns the number of named locks that sessions own. Does not count killed sessions of MySQL
-/// 8.0, which may keep their locks: the server waits for their next call on a socket that it has
-/// closed.
+/// 8.0. Such a session may keep its locks, because the server waits for its next call on a socket
+/// that the server has closed.
 async fn named_locks(session: &mut MySqlConnection) -> i64 {
     let list = match brand(session).await {
         Brand::Mariadb => "information_schema.metadata_lock_info WHERE lock_type = 'User lock'",

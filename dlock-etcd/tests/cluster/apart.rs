@@ -12,7 +12,7 @@ use etcd_client::Client;
 use futures_util::{FutureExt, future::join_all};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::common::{Bench, SOON, go, leader, unique};
+use crate::common::{Bench, SOON, leader, spawn, unique};
 
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
@@ -45,7 +45,7 @@ async fn cut_off(running: Running, lines: &Lines, alone: usize) {
     let address = |member: usize| bench.running.servers()[member % 3].address();
     let others = [address(alone + 1), address(alone + 2)];
     // A client of the member and of another one, which begins with the first: the way to the other is open only then.
-    let way = Proxy::to(others[0]).await.expect("a port");
+    let way = Proxy::to(others[0]).await.expect("a port is free");
     way.hang_up();
     let params = format!("session=60s&timeout={}s", TIMEOUT.as_secs());
     let near = bench.locks_with(&format!("etcd://{},{}", address(alone), way.address()), &params).await;
@@ -54,17 +54,18 @@ async fn cut_off(running: Running, lines: &Lines, alone: usize) {
     let far = bench.locks_with(&format!("etcd://{},{}", others[0], others[1]), &params).await;
 
     let [kept, broken, given, lost] = [(); 4].map(|()| unique());
-    let held = near.mutex(&kept).lock().await.expect("free");
-    let taken = near.mutex(&broken).lock().await.expect("free");
-    let gone = stuck.mutex(&lost).lock().await.expect("free");
-    let passed = far.mutex(&given).lock().await.expect("free");
+    let held = near.mutex(&kept).lock().await.expect("the lock is free");
+    let taken = near.mutex(&broken).lock().await.expect("the lock is free");
+    let gone = stuck.mutex(&lost).lock().await.expect("the lock is free");
+    let passed = far.mutex(&given).lock().await.expect("the lock is free");
     let [next, heir, near_waiter] =
-        [(&far, &kept), (&far, &lost), (&near, &given)].map(|(locks, name)| go(locks.mutex(name).lock()));
+        [(&far, &kept), (&far, &lost), (&near, &given)].map(|(locks, name)| spawn(locks.mutex(name).lock()));
     for name in [&kept, &given, &lost] {
-        bench.until_queued(name, 2).await;
+        bench.wait_for_claims(name, 2).await;
     }
-    let mut status = Client::connect([address(alone).to_string()], None).await.expect("it connects later");
-    let number = status.status().await.expect("an answer").header().expect("a header").member_id();
+    let mut status =
+        Client::connect([address(alone).to_string()], None).await.expect("the client connects lazily");
+    let number = status.status().await.expect("a reply").header().expect("a header").member_id();
     lines.cut_off(alone, number);
     until_led(&bench, [(alone + 1) % 3, (alone + 2) % 3]).await;
 
@@ -72,8 +73,8 @@ async fn cut_off(running: Running, lines: &Lines, alone: usize) {
     let options = LockOptions::new().ttl(TIMEOUT * 4);
     let acquire = async |_: usize| {
         let (began, lock) = (Instant::now(), near.of(Kind::Mutex, unique()));
-        let held = lock.try_lock(&options).await.expect("a member answers").expect("free");
-        held.release().await.expect("held until now");
+        let held = lock.try_lock(&options).await.expect("a member answers").expect("the lock is free");
+        held.release().await.expect("the lock is held");
         began.elapsed()
     };
     let longest = join_all((0..3).map(acquire)).await.into_iter().max();
@@ -82,25 +83,29 @@ async fn cut_off(running: Running, lines: &Lines, alone: usize) {
     assert!(matches!(&told, Err(error) if error.is_transient()), "without a majority: {told:?}");
 
     // What others do behind the member is heard of.
-    passed.release().await.expect("held until now");
-    let woken = timeout(PATIENCE, near_waiter).await.expect("it is never woken").expect("no panic");
-    woken.expect("its turn").release().await.expect("held until now");
+    passed.release().await.expect("the lock is held");
+    let woken = timeout(PATIENCE, near_waiter).await.expect("the waiter was never woken").expect("no panic");
+    woken.expect("the waiter gets the lock").release().await.expect("the lock is held");
     assert!(far.force_release(&broken).await.expect("a member answers"), "it was held");
-    let told = timeout(PATIENCE, taken.lost()).await.expect("it is never told");
+    let told = timeout(PATIENCE, taken.lost()).await.expect("the loss was never reported");
     assert_eq!(told, LostReason::Taken);
 
     // Who reaches only that member has lost its lock before the next one has it.
-    let heir = timeout(PATIENCE, heir).await.expect("it stays taken").expect("no panic").expect("its turn");
-    assert!(gone.is_lost(), "two hold it");
-    heir.release().await.expect("held until now");
+    let heir = timeout(PATIENCE, heir)
+        .await
+        .expect("it stays taken")
+        .expect("no panic")
+        .expect("the waiter gets the lock");
+    assert!(gone.is_lost(), "two clients hold the lock");
+    heir.release().await.expect("the lock is held");
 
     // Who reaches another one has lost nothing.
     assert_eq!(held.lost().now_or_never(), None, "lost, though a majority was there");
-    held.release().await.expect("held until now");
-    let next = timeout(PATIENCE, next).await.expect("it is never woken").expect("no panic");
-    next.expect("its turn").release().await.expect("held until now");
+    held.release().await.expect("the lock is held");
+    let next = timeout(PATIENCE, next).await.expect("the waiter was never woken").expect("no panic");
+    next.expect("the waiter gets the lock").release().await.expect("the lock is held");
     lines.mend();
-    bench.running.ready().await.expect("it comes back");
+    bench.running.ready().await.expect("the servers are ready again");
 }
 
 /// Waits until one of these members leads.

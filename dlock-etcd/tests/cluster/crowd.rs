@@ -8,7 +8,7 @@ use dlock_testbed::servers::etcd::{Flavour, ask};
 use futures_util::future::{join_all, try_join_all};
 use tokio::time::{Instant, sleep};
 
-use crate::common::{Bench, TTL, connect, unique, until};
+use crate::common::{Bench, TTL, connect, unique, wait_until};
 
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
@@ -21,7 +21,7 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
 async fn requests(bench: &Bench) -> f64 {
     let mut all = 0.0;
     for server in bench.running.servers() {
-        let metrics = ask(server, "/metrics").await.expect("an answer");
+        let metrics = ask(server, "/metrics").await.expect("a reply");
         let received = metrics.lines().filter(|line| line.starts_with("grpc_server_msg_received_total{"));
         all += received.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>();
     }
@@ -36,20 +36,20 @@ async fn thousands_of_locks_of_one_client_outlive_each_member_and_cost_no_reques
     let count: usize = env::var("DLOCK_CROWD").map_or(2000, |count| count.parse().expect("a number"));
     let Some(bench) = Bench::new(Flavour::Cluster).await else { return };
     let url = format!("{}?session=60s&timeout=9s", bench.running.url());
-    let (locks, name) = (Locks::new(connect(&url).await.expect("there")), unique());
+    let (locks, name) = (Locks::new(connect(&url).await.expect("the server is running")), unique());
     let mut held = Vec::new();
     while held.len() < count {
         let from = held.len();
         let some = from..count.min(from + AT_ONCE);
         let taken = some.map(|one| locks.mutex(format!("{name}-{one}")).lock().ttl(TTL).into_future());
-        held.extend(try_join_all(taken).await.expect("free"));
+        held.extend(try_join_all(taken).await.expect("the lock is free"));
     }
     // The client uses one of them.
     for server in bench.running.servers() {
-        server.kill().await.expect("it runs");
+        server.kill().await.expect("the server is running");
         sleep(Duration::from_secs(2)).await;
-        server.start(Data::Kept).await.expect("it was killed");
-        bench.running.ready().await.expect("it comes back");
+        server.start(Data::Kept).await.expect("the server starts again");
+        bench.running.ready().await.expect("the servers are ready again");
     }
     // Each lock is asked for once after its watch broke, with its next renewal.
     let (began, mut before) = (Instant::now(), requests(&bench).await);
@@ -72,8 +72,8 @@ async fn thousands_of_locks_of_one_client_outlive_each_member_and_cost_no_reques
     assert_eq!(lost, 0, "so many of {count} were lost");
     tell(&format!("{count} locks: none lost while three members died; then {made} requests in {took:?}"));
     let all = join_all(held.into_iter().map(|one| one.release())).await;
-    all.into_iter().for_each(|told| told.expect("held until now"));
-    until("a key is left", async || locks.list(&name).await.is_ok_and(|left| left.is_empty())).await;
+    all.into_iter().for_each(|told| told.expect("the lock is held"));
+    wait_until("a key is left", async || locks.list(&name).await.is_ok_and(|left| left.is_empty())).await;
 }
 
 #[expect(clippy::print_stderr, reason = "a figure that somebody asked for")]

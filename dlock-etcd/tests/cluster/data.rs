@@ -18,7 +18,7 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
 
 async fn use_it(locks: &Locks, name: &str) {
     for _ in 0..20 {
-        locks.mutex(name).lock().await.expect("free").release().await.expect("held until now");
+        locks.mutex(name).lock().await.expect("the lock is free").release().await.expect("the lock is held");
     }
 }
 
@@ -28,15 +28,15 @@ async fn hold_and_lose(bench: &Bench) -> [Guard; 2] {
     let server = &bench.running.servers()[0];
     use_it(&a, &name).await;
     // The server writes to the file of which the copy is made a moment later, unless somebody asks for its hash.
-    bench.raw.maintenance_client().hash().await.expect("an answer");
-    server.kill().await.expect("it runs");
-    server.start(Data::Kept).await.expect("it was killed");
-    bench.running.ready().await.expect("it comes back");
+    bench.raw.maintenance_client().hash().await.expect("a reply");
+    server.kill().await.expect("the server is running");
+    server.start(Data::Kept).await.expect("the server starts again");
+    bench.running.ready().await.expect("the servers are ready again");
     use_it(&b, &name).await;
-    let held = a.mutex(&name).lock().await.expect("free");
-    server.kill().await.expect("it runs");
-    server.start(Data::Lost).await.expect("it was killed");
-    bench.running.ready().await.expect("it comes back");
+    let held = a.mutex(&name).lock().await.expect("the lock is free");
+    server.kill().await.expect("the server is running");
+    server.start(Data::Lost).await.expect("the server starts again");
+    bench.running.ready().await.expect("the servers are ready again");
     let next = b.mutex(&name).lock().await.expect("nobody is known to hold it");
     assert_eq!(timeout(TTL, held.lost()).await.expect("it is not told"), LostReason::Taken);
     [held, next]
@@ -44,7 +44,7 @@ async fn hold_and_lose(bench: &Bench) -> [Guard; 2] {
 
 /// The honest negative: what a cluster forgets, it grants again, and its tokens begin anew.
 async fn a_cluster_that_has_lost_its_data_tells_the_holder_and_its_tokens_go_back() {
-    let Some(bench) = Bench::one().await else { return };
+    let Some(bench) = Bench::standalone().await else { return };
     let [held, next] = hold_and_lose(&bench).await;
     assert!(next.token() < held.token(), "they grow: then the README is too modest");
 }

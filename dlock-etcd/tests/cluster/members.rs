@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{Bench, SOON, TTL, connect, go, kill_leader, leader, soon, unique};
+use crate::common::{Bench, SOON, TTL, connect, kill_leader, leader, soon, spawn, unique};
 use dlock_conformance::{Data, Proxy};
 use dlock_core::{Error, Kind, LockOptions, Locks, LostReason, Wait};
 use dlock_testbed::servers::etcd::Flavour;
@@ -37,37 +37,38 @@ fn url(bench: &Bench, members: &[usize]) -> String {
 async fn a_leader_that_dies_costs_no_lock_and_no_wake_up() {
     let Some(bench) = Bench::new(Flavour::Cluster).await else { return };
     let (a, b, name) = (bench.locks("").await, bench.locks("").await, unique());
-    let held = a.mutex(&name).lock().renew_every(Duration::from_secs(1)).await.expect("free");
-    let waiter = go(b.mutex(&name).lock());
-    bench.until_queued(&name, 2).await;
+    let held = a.mutex(&name).lock().renew_every(Duration::from_secs(1)).await.expect("the lock is free");
+    let waiter = spawn(b.mutex(&name).lock());
+    bench.wait_for_claims(&name, 2).await;
     let leader = leader(&bench.running).await;
-    bench.running.servers()[leader].kill().await.expect("it runs");
+    bench.running.servers()[leader].kill().await.expect("the server is running");
     sleep(TTL + SOON).await;
     assert_eq!(held.lost().now_or_never(), None, "lost, though a majority was there");
-    held.release().await.expect("held until now");
-    let next = soon("it is not woken", waiter).await.expect("no panic").expect("its turn");
-    next.release().await.expect("held until now");
-    bench.running.servers()[leader].start(Data::Kept).await.expect("it was killed");
+    held.release().await.expect("the lock is held");
+    let next =
+        soon("the waiter was not woken", waiter).await.expect("no panic").expect("the waiter gets the lock");
+    next.release().await.expect("the lock is held");
+    bench.running.servers()[leader].start(Data::Kept).await.expect("the server starts again");
 }
 
 async fn a_leader_that_is_moved_costs_no_lock_and_no_wake_up() {
     let Some(bench) = Bench::new(Flavour::Cluster).await else { return };
     let (a, b, name) = (bench.locks("").await, bench.locks("").await, unique());
     for _ in 0..3 {
-        let held = a.mutex(&name).lock().await.expect("free");
-        let waiter = go(b.mutex(&name).lock());
-        bench.until_queued(&name, 2).await;
+        let held = a.mutex(&name).lock().await.expect("the lock is free");
+        let waiter = spawn(b.mutex(&name).lock());
+        bench.wait_for_claims(&name, 2).await;
         let now = leader(&bench.running).await;
         let of = async |member: usize| {
             let address = bench.running.servers()[member].address().to_string();
-            etcd_client::Client::connect([address], None).await.expect("it connects later")
+            etcd_client::Client::connect([address], None).await.expect("the client connects lazily")
         };
-        let next = of((now + 1) % 3).await.status().await.expect("an answer");
+        let next = of((now + 1) % 3).await.status().await.expect("a reply");
         let next = next.header().expect("a header").member_id();
         of(now).await.move_leader(next).await.expect("it leads");
-        held.release().await.expect("held until now");
-        let next = tokio::time::timeout(ELECTION, waiter).await.expect("it is not woken");
-        next.expect("no panic").expect("its turn").release().await.expect("held until now");
+        held.release().await.expect("the lock is held");
+        let next = tokio::time::timeout(ELECTION, waiter).await.expect("the waiter was not woken");
+        next.expect("no panic").expect("the waiter gets the lock").release().await.expect("the lock is held");
     }
 }
 
@@ -84,41 +85,43 @@ async fn with_one_of_two_members_dead_or_frozen_no_acquisition_fails_or_waits_lo
         let connect = async || Locks::new(connect(&url).await.expect("a member answers"));
         let mut clients = join_all((0..6).map(|_| connect())).await;
         if is_frozen {
-            victim.pause().await.expect("it runs");
+            victim.pause().await.expect("the server is running");
         } else {
-            victim.kill().await.expect("it runs");
+            victim.kill().await.expect("the server is running");
         }
         clients.extend(join_all((0..4).map(|_| connect())).await);
         for _ in 0..3 {
             let acquire = async |client: &Locks| {
                 let (began, lock) = (Instant::now(), client.of(Kind::Mutex, unique()));
-                let held = lock.try_lock(&options).await.expect("a member answers").expect("free");
-                held.release().await.expect("held until now");
+                let held =
+                    lock.try_lock(&options).await.expect("a member answers").expect("the lock is free");
+                held.release().await.expect("the lock is held");
                 began.elapsed()
             };
             let longest = join_all(clients.iter().map(acquire)).await.into_iter().max();
             assert!(longest < Some(TIMEOUT / 3 + SOON), "one took {longest:?}");
         }
         if is_frozen {
-            victim.resume().await.expect("it runs");
+            victim.resume().await.expect("the server is running");
         } else {
-            victim.start(Data::Kept).await.expect("it was killed");
+            victim.start(Data::Kept).await.expect("the server starts again");
         }
-        bench.running.ready().await.expect("it comes back");
+        bench.running.ready().await.expect("the servers are ready again");
     }
 }
 
 async fn an_address_in_the_list_at_which_nobody_answers_costs_no_acquisition() {
-    let Some(bench) = Bench::one().await else { return };
+    let Some(bench) = Bench::standalone().await else { return };
     let server = bench.running.servers()[0].address();
-    let silent = Proxy::to(server).await.expect("a port");
+    let silent = Proxy::to(server).await.expect("a port is free");
     silent.stall();
     // Nobody listens, nobody has that name, nobody answers.
     for wrong in ["127.0.0.1:1".to_owned(), "nowhere.invalid:2379".to_owned(), silent.address().to_string()] {
         for list in [format!("{wrong},{server}"), format!("{server},{wrong}")] {
             let locks = bench.locks_at(&format!("etcd://{list}"), "timeout=9s").await;
-            let held = locks.mutex(unique()).try_lock().await.expect("a member answers").expect("free");
-            held.release().await.expect("held until now");
+            let held =
+                locks.mutex(unique()).try_lock().await.expect("a member answers").expect("the lock is free");
+            held.release().await.expect("the lock is held");
             locks.close().await;
         }
     }
@@ -129,10 +132,10 @@ async fn an_address_in_the_list_at_which_nobody_answers_costs_no_acquisition() {
 async fn a_cluster_without_a_majority_is_an_error_in_bounded_time_and_holders_are_told() {
     let Some(bench) = Bench::new(Flavour::Cluster).await else { return };
     let (locks, name) = (bench.locks("").await, unique());
-    let held = locks.mutex(&name).lock().ttl(Duration::from_secs(4)).await.expect("free");
+    let held = locks.mutex(&name).lock().ttl(Duration::from_secs(4)).await.expect("the lock is free");
     // Those that are left cannot reach the others, and clients can reach only those that are left.
     for server in &bench.running.servers()[..2] {
-        server.pause().await.expect("it runs");
+        server.pause().await.expect("the server is running");
     }
     let began = Instant::now();
     let told = locks.mutex(unique()).lock().wait(Wait::Never).await;
@@ -143,14 +146,16 @@ async fn a_cluster_without_a_majority_is_an_error_in_bounded_time_and_holders_ar
     let told = connect(&url).await;
     assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
     assert!(began.elapsed() < Duration::from_secs(8), "it took {:?}", began.elapsed());
-    let told = tokio::time::timeout(Duration::from_secs(25), held.lost()).await.expect("it is never told");
+    let told = tokio::time::timeout(Duration::from_secs(25), held.lost())
+        .await
+        .expect("the loss was never reported");
     assert_eq!(told, LostReason::Expired);
     for server in &bench.running.servers()[..2] {
-        server.resume().await.expect("it runs");
+        server.resume().await.expect("the server is running");
     }
-    bench.running.ready().await.expect("it comes back");
+    bench.running.ready().await.expect("the servers are ready again");
     let again = tokio::time::timeout(TTL * 2, locks.mutex(&name).lock().into_future()).await;
-    again.expect("it stays").expect("free again").release().await.expect("held until now");
+    again.expect("it stays").expect("free again").release().await.expect("the lock is held");
 }
 
 async fn with_leaders_that_die_no_two_hold_and_tokens_grow() {
@@ -171,7 +176,7 @@ async fn with_leaders_that_die_no_two_hold_and_tokens_grow() {
                     Err(error) => assert!(error.is_transient(), "{error:?}"),
                 }
             };
-            assert!(!is_held.swap(true, Relaxed), "two hold it");
+            assert!(!is_held.swap(true, Relaxed), "two clients hold the lock");
             let token = held.token().expect("etcd has tokens").get();
             assert!(last.swap(token, Relaxed) < token, "a token went back");
             sleep(Duration::from_millis(20)).await;

@@ -19,14 +19,14 @@ use crate::{
 const LONG: Duration = Duration::from_secs(60);
 
 async fn take(other: &Contender, name: &str) -> Taken {
-    other.try_lock(Mutex, name).await.expect("an answer").expect("it is free")
+    other.try_lock(Mutex, name).await.expect("a reply").expect("the lock is free")
 }
 
 /// Waits until so many hold the lock or wait for it.
 async fn until_contenders(locks: &Locks, name: &str, count: usize) {
     let arrive = async {
         loop {
-            let state = locks.inspect(name).await.expect("an answer");
+            let state = locks.inspect(name).await.expect("a reply");
             if state.is_some_and(|state| state.holders.len() + state.queue.len() >= count) {
                 break;
             }
@@ -40,14 +40,14 @@ pub(crate) async fn they_exclude_each_other(border: &Border<Etcd>) {
     let (name, other, locks) = (unique(), border.contender(Mutex), border.locks().await);
     for kind in [Kind::Mutex, Kind::Fair, Kind::Write] {
         let ours = locks.of(kind, &name);
-        let attempt = || async { ours.try_lock(&LockOptions::new().ttl(TTL)).await.expect("an answer") };
+        let attempt = || async { ours.try_lock(&LockOptions::new().ttl(TTL)).await.expect("a reply") };
         take(&other, &name).await;
         assert!(attempt().await.is_none(), "dlock took what the peer holds");
-        other.unlock(Mutex, &name).await.expect("it holds it");
+        other.unlock(Mutex, &name).await.expect("the peer holds the lock");
         let guard = attempt().await.expect("the peer has let go");
-        let taken = other.try_lock(Mutex, &name).await.expect("an answer");
+        let taken = other.try_lock(Mutex, &name).await.expect("a reply");
         assert!(taken.is_none(), "the peer took what dlock holds");
-        guard.release().await.expect("held until now");
+        guard.release().await.expect("the lock is held");
     }
     locks.close().await;
 }
@@ -55,7 +55,7 @@ pub(crate) async fn they_exclude_each_other(border: &Border<Etcd>) {
 pub(crate) async fn both_queue_in_order_of_arrival(border: &Border<Etcd>) {
     let (name, locks) = (unique(), border.locks().await);
     let order = std::sync::Mutex::new(Vec::new());
-    let guard = locks.mutex(&name).lock().await.expect("nobody holds it");
+    let guard = locks.mutex(&name).lock().await.expect("the lock is free");
     let (arrived, _) = tokio::sync::watch::channel(1);
     let others: Vec<_> = (0..3).map(|_| border.contender(Mutex)).collect();
     let contend = async |place: usize| {
@@ -63,14 +63,18 @@ pub(crate) async fn both_queue_in_order_of_arrival(border: &Border<Etcd>) {
         turn.wait_for(|arrived| *arrived > place).await.expect("it goes on");
         if place.is_multiple_of(2) {
             let other = &others[place / 2];
-            other.lock(Mutex, &name, LONG).await.expect("an answer").expect("its turn");
+            other.lock(Mutex, &name, LONG).await.expect("a reply").expect("the waiter gets the lock");
             order.lock().expect("no panic").push(place);
-            other.unlock(Mutex, &name).await.expect("it holds it");
+            other.unlock(Mutex, &name).await.expect("the peer holds the lock");
         } else {
             let kind = [Kind::Mutex, Kind::Fair, Kind::Write][place / 2];
-            let held = locks.of(kind, &name).lock(&LockOptions::new().ttl(TTL)).await.expect("its turn");
+            let held = locks
+                .of(kind, &name)
+                .lock(&LockOptions::new().ttl(TTL))
+                .await
+                .expect("the waiter gets the lock");
             order.lock().expect("no panic").push(place);
-            held.release().await.expect("held until now");
+            held.release().await.expect("the lock is held");
         }
     };
     let direct = async {
@@ -78,7 +82,7 @@ pub(crate) async fn both_queue_in_order_of_arrival(border: &Border<Etcd>) {
             arrived.send_replace(place + 1);
             until_contenders(&locks, &name, place + 2).await;
         }
-        guard.release().await.expect("held until now");
+        guard.release().await.expect("the lock is held");
     };
     tokio::join!(direct, contend(0), contend(1), contend(2), contend(3), contend(4), contend(5));
     assert_eq!(order.into_inner().expect("no panic"), [0, 1, 2, 3, 4, 5]);
@@ -90,13 +94,13 @@ pub(crate) async fn tokens_grow_across_the_border(border: &Border<Etcd>) {
     let mut last: Option<Token> = None;
     for round in 0..6 {
         let token = if round % 2 == 0 {
-            let guard = locks.mutex(&name).lock().await.expect("nobody holds it");
+            let guard = locks.mutex(&name).lock().await.expect("the lock is free");
             let token = guard.token();
-            guard.release().await.expect("held until now");
+            guard.release().await.expect("the lock is held");
             token
         } else {
-            let taken = other.lock(Fenced, &name, LONG).await.expect("an answer").expect("it is free");
-            other.unlock(Fenced, &name).await.expect("it holds it");
+            let taken = other.lock(Fenced, &name, LONG).await.expect("a reply").expect("the lock is free");
+            other.unlock(Fenced, &name).await.expect("the peer holds the lock");
             taken.token
         };
         assert!(token > last, "{token:?} after {last:?}");
@@ -108,44 +112,42 @@ pub(crate) async fn tokens_grow_across_the_border(border: &Border<Etcd>) {
 pub(crate) async fn readers_and_permits_wait_for_it_and_it_for_them(border: &Border<Etcd>) {
     let (name, other, locks) = (unique(), border.contender(Mutex), border.locks().await);
     take(&other, &name).await;
-    assert!(locks.rwlock(&name).read().try_lock().await.expect("an answer").is_none(), "a reader beside it");
-    assert!(
-        locks.semaphore(&name, 2).try_acquire().await.expect("an answer").is_none(),
-        "a permit beside it"
-    );
-    other.unlock(Mutex, &name).await.expect("it holds it");
+    assert!(locks.rwlock(&name).read().try_lock().await.expect("a reply").is_none(), "a reader beside it");
+    assert!(locks.semaphore(&name, 2).try_acquire().await.expect("a reply").is_none(), "a permit beside it");
+    other.unlock(Mutex, &name).await.expect("the peer holds the lock");
     let readers = [locks.rwlock(&name).read().lock().await, locks.rwlock(&name).read().lock().await];
-    assert!(other.try_lock(Mutex, &name).await.expect("an answer").is_none(), "it came in beside readers");
+    assert!(other.try_lock(Mutex, &name).await.expect("a reply").is_none(), "it came in beside readers");
     drop(readers);
-    locks.mutex(&name).lock().await.expect("all have left").release().await.expect("held until now");
+    locks.mutex(&name).lock().await.expect("all have left").release().await.expect("the lock is held");
     locks.close().await;
 }
 
 pub(crate) async fn dlock_shows_and_breaks_what_it_holds(border: &Border<Etcd>) {
     let (name, other, locks) = (unique(), border.contender(Mutex), border.locks().await);
     take(&other, &name).await;
-    let listed = locks.list(&name).await.expect("an answer");
+    let listed = locks.list(&name).await.expect("a reply");
     assert_eq!(listed.len(), 1, "{listed:?}");
-    let state = locks.inspect(&name).await.expect("an answer").expect("held");
+    let state = locks.inspect(&name).await.expect("a reply").expect("the lock is held");
     let [holder] = &state.holders[..] else { panic!("{state:?}") };
     assert_eq!((holder.kind, &holder.who), (Kind::Mutex, &None));
     assert!(holder.ttl_left.is_some_and(|left| left <= TTL), "{holder:?}");
-    assert!(locks.force_release(&name).await.expect("an answer"));
-    let guard = soon("it was broken", locks.mutex(&name).lock().into_future()).await.expect("free");
-    guard.release().await.expect("held until now");
+    assert!(locks.force_release(&name).await.expect("a reply"));
+    let guard =
+        soon("it was broken", locks.mutex(&name).lock().into_future()).await.expect("the lock is free");
+    guard.release().await.expect("the lock is held");
     locks.close().await;
 }
 
 pub(crate) async fn a_detached_hold_keeps_it_out_until_it_is_released(border: &Border<Etcd>) {
     let (name, other, locks) = (unique(), border.contender(Mutex), border.locks().await);
-    let guard = locks.mutex(&name).lock().await.expect("nobody holds it");
-    let ticket = guard.detach(Duration::from_secs(300)).await.expect("held until now");
+    let guard = locks.mutex(&name).lock().await.expect("the lock is free");
+    let ticket = guard.detach(Duration::from_secs(300)).await.expect("the lock is held");
     locks.close().await;
-    assert!(other.try_lock(Mutex, &name).await.expect("an answer").is_none(), "it took a detached hold");
+    assert!(other.try_lock(Mutex, &name).await.expect("a reply").is_none(), "it took a detached hold");
     let locks = border.locks().await;
-    locks.release(&ticket).await.expect("held until now");
+    locks.release(&ticket).await.expect("the lock is held");
     take(&other, &name).await;
-    other.unlock(Mutex, &name).await.expect("it holds it");
+    other.unlock(Mutex, &name).await.expect("the peer holds the lock");
     locks.close().await;
 }
 
@@ -153,9 +155,9 @@ pub(crate) async fn nothing_is_left(border: &Border<Etcd>) {
     let (name, other, locks) = (unique(), border.contender(Mutex), border.locks().await);
     for _ in 0..3 {
         take(&other, &name).await;
-        other.unlock(Mutex, &name).await.expect("it holds it");
-        locks.mutex(&name).lock().await.expect("free").release().await.expect("held until now");
+        other.unlock(Mutex, &name).await.expect("the peer holds the lock");
+        locks.mutex(&name).lock().await.expect("the lock is free").release().await.expect("the lock is held");
     }
-    assert_eq!(locks.list(&name).await.expect("an answer"), []);
+    assert_eq!(locks.list(&name).await.expect("a reply"), []);
     locks.close().await;
 }

@@ -24,7 +24,7 @@ pub(crate) async fn a_mixed_fleet_loses_nothing_though_leaders_die(border: &Bord
     const TTL: Duration = Duration::from_secs(120);
     let running = start(Flavour::Cluster).await.unwrap_or_else(|gone| panic!("{}", gone.reason));
     let url = format!("{}?session=150s&timeout=30s", running.url());
-    let connect = async || Locks::new(connect(&url).await.expect("there"));
+    let connect = async || Locks::new(connect(&url).await.expect("the server is running"));
     let (locks, peer) = ([connect().await, connect().await], border.start_at(running.url(), TTL));
     let (name, is_over, mut kills) = (unique(), AtomicBool::new(false), 0);
     let fleet = Fleet {

@@ -162,8 +162,8 @@ impl Guard {
     ///
     /// While other guards of the same owner share the hold, this call only reduces the
     /// [count](Self::hold_count), without I/O. The members of a [`MultiLock`](crate::MultiLock) are
-    /// released concurrently, and an error of one does not stop the others. The call then returns
-    /// the first loss, or else the first other error.
+    /// released concurrently. If releases fail, the call returns the first loss, or else the first
+    /// other error, after all members have been released.
     ///
     /// # Errors
     /// - [`Error::Lost`] if the lock was lost before, even if only this release reveals it because

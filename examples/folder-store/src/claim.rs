@@ -92,8 +92,8 @@ impl Claim for FolderClaim {
         .await
     }
 
-    /// A row stays in the table until it expires, whether its client runs or not. A detached hold is
-    /// therefore a row with another id and another expiry.
+    /// A row stays in the table until it expires, whether its client runs or not. A detached hold
+    /// is therefore a row with another id and another expiry.
     async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
         self.ticket = Some(ticket);
         self.step(move |table, Request { name, id, .. }| {

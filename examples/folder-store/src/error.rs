@@ -20,7 +20,8 @@ pub(crate) fn from_io(source: io::Error) -> Error {
     }
 }
 
-/// Returns the error of a call without a result in time. Its step may or may not have been executed.
+/// Returns the error of a call without a result in time. Its step may or may not have been
+/// executed.
 pub(crate) fn timed_out() -> Error {
     let source = "another process has kept the table locked for too long";
     Error::Unavailable { store: STORE, source: source.into() }

@@ -24,8 +24,8 @@ use crate::error;
 /// The kinds of lock that the store supports.
 pub(crate) const KINDS: &[Kind] = &[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write];
 
-/// Number of tables. Steps on different tables do not wait for each other. The number never changes,
-/// because a lock would otherwise move to another table.
+/// Number of tables. Steps on different tables do not wait for each other. The number never
+/// changes, because a lock would otherwise move to another table.
 const TABLES: u32 = 64;
 
 /// A claim, waiting or held.
@@ -54,7 +54,8 @@ pub(crate) struct Table {
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    /// Opens the folder. Creates it if it does not exist, also if two clients do so at the same time.
+    /// Opens the folder. Creates it if it does not exist, also if two clients do so at the same
+    /// time.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         fs::create_dir_all(path).and_then(|()| path.canonicalize()).map(Self).map_err(error::from_io)
     }
@@ -63,8 +64,8 @@ impl Folder {
         &self.0
     }
 
-    /// Runs one atomic step on the table of a lock. During the step no other process reads or writes
-    /// the table. Writes the table if `step` returns `true`.
+    /// Runs one atomic step on the table of a lock. During the step no other process reads or
+    /// writes the table. Writes the table if `step` returns `true`.
     ///
     /// If the table's lock is free only after `deadline`, the step is not run. Its caller no longer
     /// waits, and a late step must not change anything.
@@ -89,8 +90,8 @@ impl Folder {
         step: impl FnOnce(&mut Table) -> (T, bool),
     ) -> Result<T> {
         let lock_file = File::create(self.0.join(format!("{number}.turn"))).map_err(error::from_io)?;
-        // Blocks while another step has the lock. The system unlocks the file when it is closed, even
-        // if this process is killed.
+        // Blocks while another step has the lock. The system unlocks the file when it is closed,
+        // even if this process is killed.
         lock_file.lock().map_err(error::from_io)?;
         if deadline.has_passed() {
             return Err(error::timed_out());
@@ -124,8 +125,8 @@ impl Folder {
         Ok(table)
     }
 
-    /// Writes a new file and renames it over the table. If the process is killed, one complete table
-    /// remains.
+    /// Writes a new file and renames it over the table. If the process is killed, one complete
+    /// table remains.
     fn write(&self, number: u32, table: &Table) -> io::Result<()> {
         let mut text = format!("last {}\n", table.last);
         for Row { number, entry, expires, who, name } in &table.rows {

@@ -1,4 +1,5 @@
-//! A job that several hosts start, and that runs once per period: `cargo run --bin job_once_a_period`.
+//! A job that several hosts start, and that runs once per period: `cargo run --bin
+//! job_once_a_period`.
 
 use std::{env, time::Duration};
 
@@ -22,8 +23,8 @@ async fn main() -> dlock::Result<()> {
 }
 
 async fn report(host: &str, locks: &Locks) -> dlock::Result<()> {
-    // The lock stays taken for this time even if the job ends earlier. The lock of a host that crashes
-    // is free after the ttl.
+    // The lock stays taken for this time even if the job ends earlier. The lock of a host that
+    // crashes is free after the ttl.
     match locks.mutex("job/report").try_lock().at_least(TAKEN_FOR).await? {
         Some(guard) => {
             println!("host {host} sends the report");

@@ -20,7 +20,8 @@ async fn stand_for_election(name: &str, store: &str) -> dlock::Result<()> {
         let guard = locks.fair("leader").lock().await?;
         let done = tokio::select! {
             () = lead(name, &guard) => true,
-            // `select!` has dropped the work of this leader, because another candidate may lead now.
+            // `select!` has dropped the work of this leader, because another candidate may lead
+            // now.
             reason = guard.lost() => {
                 println!("{name} does not lead any more: {reason}");
                 false

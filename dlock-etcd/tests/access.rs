@@ -220,7 +220,7 @@ async fn a_revoked_right_affects_no_other_lock() {
     let rival = Locks::new(connect(&url(&bench, "root:secret@")).await.expect("the user may connect"));
     let (mine, theirs) = (format!("other.{}", unique()), format!("app.{}", unique()));
     let held = app.mutex(&mine).lock().ttl(TTL).await.expect("the lock is free");
-    // Until then, the client watches the held key.
+    // After this time, the client watches the held key.
     sleep(Duration::from_secs(1)).await;
     let range_end = Some(etcd_client::RoleRevokePermissionOptions::new().with_prefix());
     root.auth_client()

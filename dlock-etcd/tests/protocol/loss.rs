@@ -1,4 +1,4 @@
-//! A hold that is gone is told at once, and nobody is told without cause.
+//! Tests of losses. A loss is reported to its holder at once, and only a loss is.
 
 use dlock_core::{DistributedLock, Error, Guard, Kind, LockOptions, LostReason, MultiLock};
 use dlock_etcd::EtcdConfig;
@@ -20,13 +20,13 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     }
 }
 
-/// Until a key that is held is watched.
+/// Time after which a held key is watched.
 const SETTLED: Duration = Duration::from_millis(300);
 
 async fn a_key_that_somebody_deletes_is_a_loss_at_once() {
     let Some(bench) = Bench::standalone().await else { return };
     let (locks, name) = (bench.locks("").await, unique());
-    // Also if it is deleted before the watch stands.
+    // The loss is also reported if the key is deleted before the watch has started.
     for wait in [Duration::ZERO, SETTLED] {
         let held = locks.mutex(&name).lock().await.expect("the lock is free");
         sleep(wait).await;
@@ -46,10 +46,11 @@ async fn a_lease_that_is_revoked_loses_every_hold_at_once_and_no_waiter() {
     let lease = bench.queue(&name).await[0].lease();
     bench.raw.lease_client().revoke(lease).await.expect("a reply");
     assert_eq!(soon("the loss was reported late", held.lost()).await, LostReason::Taken);
-    // The waiter joins again, when it next asks or is woken.
+    // The waiter joins again at its next attempt or wake-up.
     drop(kept);
-    let next = tokio::time::timeout(crate::common::TTL, waiter).await.expect("it waits for ever");
-    let next = next.expect("no panic").expect("it joins again");
+    let next =
+        tokio::time::timeout(crate::common::TTL, waiter).await.expect("the waiter never gets the lock");
+    let next = next.expect("no panic").expect("the waiter joins again");
     assert_ne!(bench.queue(&other).await[0].lease(), lease);
     next.release().await.expect("the lock is held");
 }
@@ -71,7 +72,7 @@ async fn history_that_is_compacted_costs_no_lock_and_no_wake_up() {
     held.release().await.expect("the lock is held");
     let next =
         soon("the waiter was not woken", waiter).await.expect("no panic").expect("the waiter gets the lock");
-    // The history from its grant on is gone before its own key is watched.
+    // The history since the grant is compacted before the new holder's key is watched.
     kv.compact(bench.revision().await, None).await.expect("a reply");
     sleep(SETTLED).await;
     kv.delete(bench.queue(&name).await[0].key(), None).await.expect("a reply");
@@ -80,33 +81,35 @@ async fn history_that_is_compacted_costs_no_lock_and_no_wake_up() {
 
 async fn a_stale_hold_writes_nothing_and_the_next_holder_does() {
     let Some(bench) = Bench::standalone().await else { return };
-    let config = EtcdConfig::from_url(&bench.running.url().parse().expect("a URL")).expect("legal");
+    let config =
+        EtcdConfig::from_url(&bench.running.url().parse().expect("a URL")).expect("a valid configuration");
     let write = async |guard: &Guard, value: &str| {
-        let (key, revision) = config.compare(guard).expect("one hold of etcd");
+        let (key, revision) = config.compare(guard).expect("the guard has one hold in etcd");
         let is_held = Compare::create_revision(key, CompareOp::Equal, revision);
         let write = Txn::new().when([is_held]).and_then([TxnOp::put("guarded", value, None)]);
         bench.raw.kv_client().txn(write).await.expect("a reply").succeeded()
     };
-    // Encoded names have other keys.
+    // The key of an encoded name differs from the name.
     let (a, b, name) = (bench.locks("").await, bench.locks("").await, format!("{}/50%", unique()));
     let stale = a.mutex(&name).lock().await.expect("the lock is free");
-    assert!(write(&stale, "first").await, "refused although it is held");
+    assert!(write(&stale, "first").await, "the write was refused although the lock is held");
     assert!(b.force_release(&name).await.expect("a reply"));
-    assert!(!write(&stale, "stale").await, "written without the lock");
+    assert!(!write(&stale, "stale").await, "a write succeeded without the lock");
     let next = b.mutex(&name).lock().await.expect("the lock is free");
-    assert!(!write(&stale, "stale").await, "written although somebody else holds the lock");
-    assert!(write(&next, "second").await, "refused although it is held");
+    assert!(!write(&stale, "stale").await, "a write succeeded although another client holds the lock");
+    assert!(write(&next, "second").await, "the write was refused although the lock is held");
     let found = bench.raw.kv_client().get("guarded", None).await.expect("a reply");
     assert_eq!(found.kvs()[0].value_str().expect("text"), "second");
 }
 
 async fn the_guard_of_several_locks_guards_no_write() {
     let Some(bench) = Bench::standalone().await else { return };
-    let config = EtcdConfig::from_url(&bench.running.url().parse().expect("a URL")).expect("legal");
+    let config =
+        EtcdConfig::from_url(&bench.running.url().parse().expect("a URL")).expect("a valid configuration");
     let locks = bench.locks("").await;
     let both = [unique(), unique()].map(|name| locks.of(Kind::Mutex, name));
     let held =
         MultiLock::new(both).expect("two names").lock(&LockOptions::new()).await.expect("the lock is free");
-    let told = config.compare(&held);
-    assert!(matches!(told, Err(Error::Unsupported { .. })), "{told:?}");
+    let result = config.compare(&held);
+    assert!(matches!(result, Err(Error::Unsupported { .. })), "{result:?}");
 }

@@ -187,9 +187,9 @@ impl Acquire {
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
-    /// # use std::time::Duration;
-    /// let locks = dlock_core::Locks::memory();
-    /// let output = locks.mutex("nightly").lock().wait(Duration::from_secs(5)).run(async |_guard| "done").await?;
+    /// use std::time::Duration;
+    /// let nightly = dlock_core::Locks::memory().mutex("nightly");
+    /// let output = nightly.lock().wait(Duration::from_secs(5)).run(async |_guard| "done").await?;
     /// assert_eq!(output, "done");
     /// # Ok(()) }
     /// ```
@@ -282,8 +282,8 @@ impl CheckedOptions {
     }
 }
 
-/// Enters the owner's hold, if there is one. Otherwise acquires the lock with `contest`, while other
-/// tasks of the owner wait.
+/// Enters the owner's hold, if there is one. Otherwise acquires the lock with `contest`, while
+/// other tasks of the owner wait.
 async fn acquire_for(
     owner: &Owner,
     target: &Target,

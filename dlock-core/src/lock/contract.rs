@@ -55,8 +55,8 @@ pub trait DistributedLock: Send + Sync {
 
     /// Returns a value with which a [`MultiLock`](crate::MultiLock) can request this lock together
     /// with other members of the same client, if the store supports that. Default: `None`, and the
-    /// MultiLock tries this lock separately. A lock that wraps another lock, and does not change its
-    /// `try_lock`, may return the member of the wrapped lock.
+    /// MultiLock tries this lock separately. A lock that wraps another lock, and does not change
+    /// its `try_lock`, may return the member of the wrapped lock.
     fn member(&self) -> Option<Member> {
         None
     }
@@ -71,19 +71,19 @@ pub trait DistributedLock: Send + Sync {
     ///   keeper retries the first two several times before it reports them.
     /// - [`Error::WrongKind`] if the name is in use by a kind that the store cannot order with this
     ///   one.
-    /// - [`Error::Deadlock`] if the lock's [`Owner`](crate::Owner) holds the read side and this lock
-    ///   is exclusive.
+    /// - [`Error::Deadlock`] if the lock's [`Owner`](crate::Owner) holds the read side and this
+    ///   lock is exclusive.
     /// - [`Error::Closed`] if the client was closed.
     /// - [`Error::InvalidOptions`], [`Error::InvalidName`], [`Error::Unsupported`] and
     ///   [`Error::NoRuntime`] before any I/O.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves no hold, no queue position and no renewal. The keeper releases the
-    /// claim in the background.
+    /// Dropping the future leaves no hold, no queue position and no renewal. The keeper releases
+    /// the claim in the background.
     async fn lock(&self, options: &LockOptions) -> Result<Guard>;
 
-    /// Tries the lock once. Returns `None` if it is busy. The `wait` of `options` has no effect. Bind
-    /// the guard to a name, because a guard that is not bound is dropped at once.
+    /// Tries the lock once. Returns `None` if it is busy. The `wait` of `options` has no effect.
+    /// Bind the guard to a name, because a guard that is not bound is dropped at once.
     ///
     /// In a store with a queue, the try may also find the lock busy because of another contender's
     /// try that is about to leave. It never gets a lock that another contender holds.
@@ -149,8 +149,8 @@ pub trait DistributedLockExt: DistributedLock {
     /// running `work` if it is busy.
     ///
     /// # Errors
-    /// As [`DistributedLock::try_lock`], and [`Error::Lost`] if the lock was lost before the work was
-    /// done.
+    /// As [`DistributedLock::try_lock`], and [`Error::Lost`] if the lock was lost before the work
+    /// was done.
     ///
     /// # Cancel safety
     /// Dropping the future drops the work and releases the lock.

@@ -131,7 +131,8 @@ impl Guard {
     /// the reason. A normal release is not a loss.
     ///
     /// After a suspend of the machine it may return late, by up to the keeper's sleep until the
-    /// next renewal, which is a third of the ttl by default. [`is_lost`](Self::is_lost) is not late.
+    /// next renewal, which is a third of the ttl by default. [`is_lost`](Self::is_lost) is not
+    /// late.
     ///
     /// # Cancel safety
     /// Safe. Dropping the future changes nothing.
@@ -188,6 +189,16 @@ impl Guard {
     ///
     /// While other exclusive guards of the same owner share the hold, only this guard becomes
     /// shared, without I/O. A guard of a read hold is returned unchanged.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
+    /// let stock = dlock_core::Locks::memory().rwlock("stock");
+    /// let guard = stock.write().lock().await?;
+    /// assert!(stock.read().try_lock().await?.is_none());
+    /// let guard = guard.downgrade().await?;
+    /// assert!(stock.read().try_lock().await?.is_some());
+    /// # guard.release().await }
+    /// ```
     ///
     /// # Errors
     /// A [`GuardError`], which contains this guard, still exclusive. Its error is:
@@ -298,6 +309,16 @@ impl Guard {
 ///
 /// In a function that returns [`Error`], the operator `?` drops the guard, which releases the lock.
 /// To keep the lock, take the guard with [`into_guard`](Self::into_guard).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
+/// use std::time::Duration;
+/// let guard = dlock_core::Locks::memory().mutex("deploy").lock().await?;
+/// let error = guard.detach(Duration::MAX).await.unwrap_err(); // longer than the store can keep it
+/// let guard = error.into_guard();
+/// assert!(!guard.is_lost());
+/// # guard.release().await }
+/// ```
 #[must_use = "it has the guard, and dropping it releases the lock"]
 pub struct GuardError(Box<(Guard, Error)>);
 
@@ -337,8 +358,8 @@ impl fmt::Debug for GuardError {
     }
 }
 
-/// Releases all guards concurrently. Returns the first loss, in the order of the guards, or else the
-/// first other error.
+/// Releases all guards concurrently. Returns the first loss, in the order of the guards, or else
+/// the first other error.
 pub(crate) async fn release_all(guards: Vec<Guard>) -> Result<()> {
     let results = join_all(guards.into_iter().map(Guard::release)).await;
     let (losses, others): (Vec<_>, _) =

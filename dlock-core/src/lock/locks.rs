@@ -24,7 +24,8 @@ use crate::{
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
 /// use std::time::Duration;
 /// let locks = dlock_core::Locks::memory();
-/// let guard = locks.mutex("invoice/42").lock().ttl(Duration::from_secs(10)).wait(Duration::from_secs(5)).await?;
+/// let invoice = locks.mutex("invoice/42");
+/// let guard = invoice.lock().ttl(Duration::from_secs(10)).wait(Duration::from_secs(5)).await?;
 /// assert!(!guard.is_lost());
 /// guard.release().await?;
 /// # Ok(()) }
@@ -156,8 +157,8 @@ impl Locks {
     /// Returns a snapshot of the holders and waiters of a lock, or `None` if it has neither.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the store cannot list them, [`Error::InvalidName`], and the store's
-    /// errors.
+    /// [`Error::Unsupported`] if the store cannot list them, [`Error::InvalidName`], and the
+    /// store's errors.
     ///
     /// # Cancel safety
     /// Safe. The call only reads.

@@ -9,6 +9,20 @@ use tokio_util::sync::CancellationToken;
 /// The signal is set when the keeper detects the loss, or when a call of a guard's method detects
 /// it. After a pause of the process it may therefore be late. Only
 /// [`Guard::is_lost`](super::Guard::is_lost) compares the clocks itself.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
+/// let guard = dlock_core::Locks::memory().mutex("nightly").lock().await?;
+/// let signal = guard.lost_signal();
+/// let worker = tokio::spawn(async move {
+///     tokio::select! {
+///         () = signal.lost() => "stopped",
+///         () = async { /* the work */ } => "done",
+///     }
+/// });
+/// # assert_eq!(worker.await.unwrap(), "done");
+/// # guard.release().await }
+/// ```
 #[derive(Clone, Debug)]
 pub struct LostSignal(CancellationToken);
 

@@ -12,8 +12,8 @@ use tokio::{
 use super::{DistributedLock, Guard, LockOptions, Member, guard::release_all, member::JointTry};
 use crate::model::{Error, Kind, LockName, Result, Wait};
 
-/// Several locks as one, of any names, kinds and stores. A call gets all of them or none, within one
-/// wait limit.
+/// Several locks as one, of any names, kinds and stores. A call gets all of them or none, within
+/// one wait limit.
 ///
 /// **Acquisition.** The MultiLock first tries all members at the same time, which takes one round
 /// trip on one connection. If a member is busy, it waits for that member. During this wait it holds
@@ -107,12 +107,12 @@ impl MultiLock {
         Ok(Self { members, joinable, name })
     }
 
-    /// Tries all members that are not held yet, at the same time. Adds the granted members before the
-    /// first busy one to `held`, and releases those after it. Returns the index of the first busy
-    /// member, or `None` if all members are held.
+    /// Tries all members that are not held yet, at the same time. Adds the granted members before
+    /// the first busy one to `held`, and releases those after it. Returns the index of the first
+    /// busy member, or `None` if all members are held.
     ///
-    /// A call that does not wait skips the second round of requests. Members before the busy one may
-    /// then be missing from `held`, which the caller releases anyway.
+    /// A call that does not wait skips the second round of requests. Members before the busy one
+    /// may then be missing from `held`, which the caller releases anyway.
     async fn try_missing(&self, held: &mut Vec<Guard>, options: &LockOptions) -> Result<Option<usize>> {
         let from = held.len();
         let mut granted = BTreeMap::new();
@@ -206,7 +206,8 @@ impl MultiLock {
         timeout(limit.saturating_add(TIMEOUT_GRACE), self.gather(options)).await.unwrap_or_else(timed_out)
     }
 
-    /// Tries and waits in rounds, until all members are held or a call without a wait finds one busy.
+    /// Tries and waits in rounds, until all members are held or a call without a wait finds one
+    /// busy.
     async fn gather(&self, options: &LockOptions) -> Result<Option<Guard>> {
         let started_at = Instant::now();
         // A member that is released because another one is busy must not stay taken.
@@ -237,8 +238,8 @@ impl MultiLock {
             // A member that was granted early may be lost before the last one is granted.
             let Some(reason) = held.iter().find_map(Guard::loss) else {
                 for (member, guard) in self.members.iter().zip(&held) {
-                    // The defaults of the member's client count too. `check` has compared the option
-                    // with the capabilities of the member's store.
+                    // The defaults of the member's client count too. `check` has compared the
+                    // option with the capabilities of the member's store.
                     if let Some(min) = options.clone().or(&member.defaults()).min_time_taken() {
                         guard.keep_taken_for(min);
                     }
@@ -305,8 +306,8 @@ impl DistributedLock for MultiLock {
         STORE
     }
 
-    /// Returns the shortest default wait limit of the members' clients, which applies to all members.
-    /// All other defaults of a member are those of its own client.
+    /// Returns the shortest default wait limit of the members' clients, which applies to all
+    /// members. All other defaults of a member are those of its own client.
     fn defaults(&self) -> LockOptions {
         let waits = self.members.iter().map(|member| member.defaults().wait_limit());
         let shortest = waits.min_by_key(|wait| match wait {

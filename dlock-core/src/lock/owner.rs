@@ -10,12 +10,13 @@ use tokio::sync::Mutex;
 
 use crate::{engine::Hold, model::LockName};
 
-/// An identity that can re-enter the locks that it holds. It is to async tasks what the thread id is
-/// to a re-entrant mutex, but the program passes it on explicitly. Clones are the same owner.
+/// An identity that can re-enter the locks that it holds. It is to async tasks what the thread id
+/// is to a re-entrant mutex, but the program passes it on explicitly. Clones are the same owner.
 ///
-/// A second `lock()` of a name by the same owner, through any handle of the same client, succeeds at
-/// once and without I/O. The lock is released when the last guard is dropped. Without an owner,
-/// every `lock()` is a different contender, so a task that takes a lock twice deadlocks with itself.
+/// A second `lock()` of a name by the same owner, through any handle of the same client, succeeds
+/// at once and without I/O. The lock is released when the last guard is dropped. Without an owner,
+/// every `lock()` is a different contender, so a task that takes a lock twice deadlocks with
+/// itself.
 ///
 /// An owner of an exclusive hold may take the read side too, and continues to read after the
 /// exclusive guard is released. An owner that reads and requests an exclusive lock gets

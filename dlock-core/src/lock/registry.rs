@@ -66,8 +66,8 @@ impl Registry {
     /// label as [`Locks::with_who`] does. The driver's timeout limits the time of the call.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] if the URL is not valid, or if its scheme or a parameter is unknown.
-    /// The store's error if the store is unreachable or refuses.
+    /// [`Error::InvalidConfig`] if the URL is not valid, or if its scheme or a parameter is
+    /// unknown. The store's error if the store is unreachable or refuses.
     ///
     /// # Cancel safety
     /// Safe. Dropping the future ends the attempt.

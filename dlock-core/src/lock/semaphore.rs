@@ -8,8 +8,8 @@ use super::{
 /// A handle of a semaphore, whose limit is the number of its permits. Cheap to clone. The handle
 /// itself holds nothing.
 ///
-/// Each guard is one permit. Permits are granted in order of arrival. The permit of a crashed holder
-/// is free after its ttl.
+/// Each guard is one permit. Permits are granted in order of arrival. The permit of a crashed
+/// holder is free after its ttl.
 ///
 /// **The limit** is not kept in the store. Each claim, held or waiting, carries the limit of its
 /// handle. A permit is granted if fewer claims are ahead of it in the queue than the smallest limit
@@ -20,10 +20,11 @@ use super::{
 /// and acquires another one deadlocks with itself.
 ///
 /// **Tokens** are distinct and grow from grant to grant, but they do not order holders that hold at
-/// the same time. A resource that refuses smaller tokens would refuse all holders except the newest.
+/// the same time. A resource that refuses smaller tokens would refuse all holders except the
+/// newest.
 ///
-/// **One name is one lock.** A permit is never held at the same time as another kind of lock of that
-/// name.
+/// **One name is one lock.** A permit is never held at the same time as another kind of lock of
+/// that name.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {

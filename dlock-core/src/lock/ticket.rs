@@ -12,11 +12,12 @@ use crate::{
     model::{ClaimId, Error, Kind, LockName, Result, Token},
 };
 
-/// A reference to a detached hold. Any client of the store can [take the hold over](Locks::resume) or
-/// [release](Locks::release) it with the ticket, also in another process and on another host.
+/// A reference to a detached hold. Any client of the store can [take the hold over](Locks::resume)
+/// or [release](Locks::release) it with the ticket, also in another process and on another host.
 ///
-/// As text, a ticket is one word that can be printed, stored and parsed again. It contains no secret
-/// of the store, but every client that has the text and can reach the store can release the lock.
+/// As text, a ticket is one word that can be printed, stored and parsed again. It contains no
+/// secret of the store, but every client that has the text and can reach the store can release the
+/// lock.
 ///
 /// A ticket works once. The store hands the hold over to the first client that presents it, under a
 /// new id. Every other use of the ticket fails with [`Error::Lost`], and does not disturb the new
@@ -102,8 +103,8 @@ impl FromStr for Ticket {
     type Err = Error;
 
     /// # Errors
-    /// [`Error::InvalidOptions`] if the text is not a ticket, and [`Error::InvalidName`] if its name
-    /// is not a legal lock name.
+    /// [`Error::InvalidOptions`] if the text is not a ticket, and [`Error::InvalidName`] if its
+    /// name is not a legal lock name.
     fn from_str(text: &str) -> Result<Self> {
         let invalid = |fault: &str| {
             let reason =
@@ -144,10 +145,10 @@ impl<'de> serde::Deserialize<'de> for Ticket {
 }
 
 impl Locks {
-    /// Takes over the hold of a ticket. The new guard has a new id and the token of the first grant.
-    /// Its ttl and renewals are those of the client's [defaults](Self::with_defaults), or else of
-    /// [`LockOptions`](crate::LockOptions). The ttl replaces the rest of the ticket's time, even if
-    /// that was longer.
+    /// Takes over the hold of a ticket. The new guard has a new id and the token of the first
+    /// grant. Its ttl and renewals are those of the client's [defaults](Self::with_defaults), or
+    /// else of [`LockOptions`](crate::LockOptions). The ttl replaces the rest of the ticket's time,
+    /// even if that was longer.
     ///
     /// # Errors
     /// - [`Error::Lost`] if no hold is detached under the ticket. Its time has ended, it was
@@ -273,7 +274,10 @@ mod tests {
             "the lock is free although it was detached"
         );
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(locks.mutex("x").try_lock().await.expect("no error").is_some(), "the lock is still taken after the ticket's time");
+        assert!(
+            locks.mutex("x").try_lock().await.expect("no error").is_some(),
+            "the lock is still taken after the ticket's time"
+        );
         let error = locks.resume(&ticket).await.expect_err("its time is over");
         assert!(matches!(error, Error::Lost { reason: LostReason::Taken, .. }), "{error:?}");
     }

@@ -1,5 +1,7 @@
 //! The descriptions of holders and waiters.
 
+use std::fs;
+
 use serde_json::Value;
 
 use crate::place::{Ended, Place, Started};
@@ -37,6 +39,24 @@ fn a_holder_is_told_by_what_it_was_told_to_say() {
         let holder = Started::of(&mut command);
         assert_eq!(place.state("x")["holders"][0]["who"], Value::from(who));
         assert!(place.run(["ls"]).out.contains(who));
+        holder.let_go();
+    }
+}
+
+#[test]
+fn the_configuration_says_who_holds_a_lock_unless_the_command_line_does() {
+    let place = Place::new();
+    let (file, db) = (place.path("dlock.toml"), place.path("locks.db"));
+    let text = format!(
+        "[stores.a]\nurl = 'sqlite:{}?who=url'\nwho = 'store'\n[[rules]]\nlock = 'y'\nwho = 'rule'\n",
+        db.display()
+    );
+    fs::write(&file, text).expect("the configuration is written");
+    for (args, lock, who) in [(&[][..], "x", "store"), (&[], "y", "rule"), (&["--who", "me"], "y", "me")] {
+        let mut command = place.dlock(["run"]);
+        command.env_remove("DLOCK_STORE").env("DLOCK_CONFIG", &file);
+        let holder = Started::of(command.args(args).arg(lock).args(&HOLD[1..]));
+        assert_eq!(place.state(lock)["holders"][0]["who"], Value::from(who));
         holder.let_go();
     }
 }

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use dlock_core::{
     ClaimId, Error, Guard, LockName, Result,
-    driver::{Address, Login, StoreUrl, Tls},
+    driver::{Address, Login, StoreUrl, Tls, duration},
 };
 
 use crate::keys::Keys;
@@ -72,8 +72,9 @@ impl EtcdConfig {
         let session = url.duration("session", MIN_SESSION..=MAX_SESSION)?.unwrap_or(DEFAULT_SESSION);
         let timeout = url.duration("timeout", Duration::from_millis(1)..=MAX_SESSION)?;
         if let Some(timeout) = timeout.filter(|timeout| *timeout > session / 2) {
+            let [timeout, session] = [timeout, session].map(duration::text);
             let reason =
-                format!("has a timeout of {timeout:?}, which is more than half the session of {session:?}");
+                format!("has a timeout of {timeout}, which is more than half the session of {session}");
             return Err(url.invalid(&reason));
         }
         let config = Self {

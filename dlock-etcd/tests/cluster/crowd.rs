@@ -69,7 +69,7 @@ async fn thousands_of_locks_of_one_client_outlive_each_member_and_cost_no_reques
     // The client sends a keep-alive every fifth of the session.
     assert!(received <= 15.0, "{received} requests for {count} locks in {elapsed:?}");
     let lost = held.iter().filter(|guard| guard.is_lost()).count();
-    assert_eq!(lost, 0, "locks of {count} were lost");
+    assert_eq!(lost, 0, "{lost} of {count} locks were lost");
     print_figure(&format!(
         "{count} locks: none lost while three members died; then {received} requests in {elapsed:?}"
     ));

@@ -112,7 +112,7 @@ async fn a_try_is_one_transaction_and_a_refused_one_changes_nothing() {
             assert!(result.is_none(), "two clients hold the lock");
         }
         assert_eq!(bench.requests("Txn").await - transactions, 5, "{kind}");
-        assert_eq!(bench.revision().await, revision, "a refused try has changed a key: {kind}");
+        assert_eq!(bench.revision().await, revision, "a refused try has raised the revision: {kind}");
         held.release().await.expect("the lock is held");
     }
 }
@@ -153,7 +153,7 @@ async fn a_multilock_of_five_names_is_one_transaction() {
             5,
             "transactions of five refused tries, {kind}"
         );
-        assert_eq!(bench.revision().await, revision, "a refused try has changed a key: {kind}");
+        assert_eq!(bench.revision().await, revision, "a refused try has raised the revision: {kind}");
         held.release().await.expect("the lock is held");
     }
 }

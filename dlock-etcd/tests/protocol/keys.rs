@@ -130,7 +130,7 @@ async fn a_transaction_can_require_the_lock() {
     );
     assert_eq!(
         key,
-        config.key(held.name(), held.id().expect("the guard has one hold")).expect("a valid configuration")
+        config.key(held.name(), held.id().expect("the guard has one hold")).expect("a valid name")
     );
     held.release().await.expect("the lock is held");
     assert!(!kv.txn(write()).await.expect("a reply").succeeded(), "a write succeeded without the lock");

@@ -9,7 +9,7 @@ use crate::place::{Ended, Place, Started};
 const HOLD: [&str; 5] = ["x", "--", "sh", "-c", "echo held; read _; true"];
 
 #[test]
-fn a_holder_is_told_by_its_user_host_process_and_command() {
+fn a_holder_is_described_by_its_user_host_process_and_command() {
     let place = Place::new();
     let holder = Started::of(place.dlock(["run"]).args(HOLD).env("USER", "anna"));
     let who = place.state("x")["holders"][0]["who"].as_str().unwrap().to_owned();
@@ -24,7 +24,7 @@ fn a_holder_is_told_by_its_user_host_process_and_command() {
 }
 
 #[test]
-fn a_holder_is_told_by_what_it_was_told_to_say() {
+fn a_holder_is_described_by_the_text_that_it_was_given() {
     let place = Place::new();
     let url = |who: &str| format!("sqlite:{}{who}", place.path("locks.db").display());
     for (args, variable, of_url, who) in [

@@ -52,8 +52,8 @@ pub(crate) trait Measure {
 
     /// Measures hand-offs between two clients, each of which waits while the other holds the lock.
     ///
-    /// Each client takes the lock `turns` times, and holds it for `hold`. Returns the time from each
-    /// release to the grant of the other client.
+    /// Each client takes the lock `turns` times, and holds it for `hold`. Returns the time from
+    /// each release to the grant of the other client.
     async fn handoff(&self, name: &str, turns: usize, hold: Duration) -> Outcome<Vec<Duration>>;
 
     /// Runs a contest. Returns the duration of each wait of each task.

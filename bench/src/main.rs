@@ -25,8 +25,8 @@ use std::{error::Error, process::Command, time::Duration};
 struct Effort {
     /// Number of rounds of each contestant.
     rounds: usize,
-    /// Number of pairs of lock and release on the memory store, in a round. Stores run a fraction of
-    /// it.
+    /// Number of pairs of lock and release on the memory store, in a round. Stores run a fraction
+    /// of it.
     pairs: u32,
     /// Number of locks that are held at once.
     held: usize,

@@ -4,8 +4,8 @@
 //! The others are rslock and rlock, and Redisson and redsync if they can be built.
 //!
 //! `DLOCK_BENCH_REDIS_URL` names the server. Without it this program starts a `redis-server` on the
-//! second core. Run this program on the first core (`taskset -c 0`). Otherwise the kernel's choice of
-//! cores affects the results more than any code.
+//! second core. Run this program on the first core (`taskset -c 0`). Otherwise the kernel's choice
+//! of cores affects the results more than any code.
 
 mod clients;
 mod contestants;

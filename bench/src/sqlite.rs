@@ -10,7 +10,8 @@ use tokio::{
 
 use crate::{Effort, figures::Figures};
 
-/// Length of each hold. It is long enough for the waiting client to sleep when the lock is released.
+/// Length of each hold. It is long enough for the waiting client to sleep when the lock is
+/// released.
 const HOLD: Duration = Duration::from_millis(10);
 
 type SendError = Box<dyn Error + Send + Sync>;

@@ -1,4 +1,5 @@
-//! Locks in ZooKeeper, beside Curator's `InterProcessMutex`, and the recipe of dlock's client crate.
+//! Locks in ZooKeeper, beside Curator's `InterProcessMutex`, and the recipe of dlock's client
+//! crate.
 //!
 //! The server is the one of the tests, which does not wait for the disk. All contestants have their
 //! locks below one node.
@@ -109,8 +110,8 @@ fn hosts(url: &str) -> &str {
     url.trim_start_matches("zk://")
 }
 
-/// Creates a lock's directory with a node that blocks no contender, so that the server never removes
-/// the directory as empty.
+/// Creates a lock's directory with a node that blocks no contender, so that the server never
+/// removes the directory as empty.
 async fn keep_directory(raw: &zookeeper_client::Client, name: &str) -> Outcome {
     let directory = format!("{BASE}/{name}");
     raw.mkdir(&directory, &CreateMode::Container.with_acls(Acls::anyone_all())).await?;

@@ -40,9 +40,9 @@ pub(crate) async fn connect_to_inspect(stores: &Stores<'_>, lock: Option<&str>) 
     Ok(Some(chosen.connect(stores.registry).await?))
 }
 
-/// Connects a command that acquires locks, and returns its label. The label is the first of these
-/// that is set: `--who` or `DLOCK_WHO`, `who` of the configuration, `who=` of the store's URL.
-/// Otherwise it describes this process and its `activity`.
+/// Connects a command that acquires locks, and returns its label. The label is `--who` or
+/// `DLOCK_WHO`, or else `who` of the configuration, or else `who=` of the store's URL. Without any
+/// of these, the label describes this process and its `activity`.
 pub(crate) async fn connect_as(
     stores: &Stores<'_>,
     chosen: &Chosen,

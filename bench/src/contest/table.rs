@@ -46,10 +46,11 @@ impl<'a, T> Table<'a, T> {
         Self(rows)
     }
 
-    /// Returns the value of each round of a row, divided by the value of the limit in the same round.
+    /// Returns the value of each round of a row, divided by the value of the limit in the same
+    /// round.
     ///
-    /// The limit is that of the row's group, or the first limit of the table if the table has none of
-    /// that group.
+    /// The limit is that of the row's group, or the first limit of the table if the table has none
+    /// of that group.
     pub(crate) fn relative_to_limit(&self, row: &Row<'_, T>, value: impl Fn(&T) -> f64) -> Figures {
         let limits = || self.0.iter().filter(|limit| limit.contestant.is_limit);
         let group_limit = limits().find(|limit| limit.contestant.group == row.contestant.group);
@@ -75,8 +76,8 @@ impl<'a, T> Table<'a, T> {
 }
 
 impl Table<'_, Figures> {
-    /// Formats the median and the 99th percentile of all rounds, and the ratio of the medians to the
-    /// limit's.
+    /// Formats the median and the 99th percentile of all rounds, and the ratio of the medians to
+    /// the limit's.
     pub(crate) fn times(&self, row: &Row<'_, Figures>, decimals: usize) -> String {
         let [p50, p99] = [0.5, 0.99].map(|share| row.all().quantile(share));
         let ratio = self.relative_to_limit(row, |round| round.quantile(0.5));

@@ -19,8 +19,8 @@ pub(super) const GET_LOCK_AND_COMMIT: [&str; 2] = [
 
 /// Inserts and deletes one row, which is the least that a lock in the queue costs.
 pub(super) const INSERT_AND_DELETE: [&str; 2] = [
-    // The keys are new each time, as those of locks are. Repeated keys would stay on the same page of
-    // the index.
+    // The keys are new each time, as those of locks are. Repeated keys would stay on the same page
+    // of the index.
     "INSERT INTO dlock_queue VALUES (':name', UUID_SHORT(), UNHEX(MD5(UUID())), 'mutex', 1, 1, 1, '')",
     "DELETE FROM dlock_queue WHERE name = ':name'",
 ];

@@ -21,8 +21,8 @@ pub(super) const PLAIN: &str = "plain";
 /// Number of clients of each contestant, as many as the largest contest has.
 pub(super) const CLIENTS: usize = 8;
 
-/// Ttl of the peers' locks, longer than any measurement. Redisson 4.7.0 leaves a renewal scheduled for
-/// each short pair. It must not run in the rounds of another contestant.
+/// Ttl of the peers' locks, longer than any measurement. Redisson 4.7.0 leaves a renewal scheduled
+/// for each short pair. It must not run in the rounds of another contestant.
 pub(super) const PEERS_TTL: Duration = Duration::from_secs(3600);
 
 /// Returns the contestants that lock on one server.

@@ -1,5 +1,5 @@
-//! Number of commands that many waiters of one client for one name cause, while they wait and for each
-//! hand-off.
+//! Number of commands that many waiters of one client for one name cause, while they wait and for
+//! each hand-off.
 
 use std::{sync::Arc, time::Duration};
 
@@ -37,8 +37,8 @@ pub(super) async fn waiters(server: &Server, effort: Effort) -> Outcome {
                     async move { lock.lock(&options).await }
                 })
                 .collect();
-            // Waits until all waiters have requested the lock and subscribed. The server then receives no
-            // command for one interval.
+            // Waits until all waiters have requested the lock and subscribed. The server then
+            // receives no command for one interval.
             let settle = async {
                 let mut before = 0;
                 loop {

@@ -4,8 +4,8 @@
 //! Loopback hides costs that a network shows, such as commands of several tasks that wait for each
 //! other on one connection.
 //!
-//! `DLOCK_BENCH_REDIS_DISTANT_URL` names the server. It should be behind a link with a delay, such as
-//! one made by `tc qdisc add dev … root netem delay 500us` at either end.
+//! `DLOCK_BENCH_REDIS_DISTANT_URL` names the server. It should be behind a link with a delay, such
+//! as one made by `tc qdisc add dev … root netem delay 500us` at either end.
 
 use futures_util::future::try_join_all;
 use tokio::time::Instant;

@@ -12,8 +12,8 @@ use tokio::sync::Mutex;
 use super::Server;
 use crate::contest::{Client, Outcome};
 
-/// Redisson's lock, with a fencing token that is not less than the server's clock. The reply is a list
-/// if the lock is busy.
+/// Redisson's lock, with a fencing token that is not less than the server's clock. The reply is a
+/// list if the lock is busy.
 const ACQUIRE: &str = "
 if redis.call('EXISTS', KEYS[1]) == 1 then return {redis.call('PTTL', KEYS[1])} end
 local time = redis.call('TIME')
@@ -86,7 +86,8 @@ impl Client for RedissonLimit {
         let mut messages = self.messages.lock().await;
         messages.subscribe(name).await?;
         loop {
-            // Discards messages from before this attempt, because they say nothing about its result.
+            // Discards messages from before this attempt, because they say nothing about its
+            // result.
             while let Some(Some(_)) = messages.connection.on_message().next().now_or_never() {}
             if self.acquire(name, &held.1).await? {
                 return Ok(held);

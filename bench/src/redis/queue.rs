@@ -33,8 +33,8 @@ pub(super) async fn handoff(contestants: &[Contestant], effort: Effort) {
     table.print(title, "   p50 ms    p99 ms    × limit", |row| table.times(row, 3));
 }
 
-/// Measures the longest waits of eight tasks that take the lock 25 times each for 1 ms, compared with
-/// the wait in strict order of arrival.
+/// Measures the longest waits of eight tasks that take the lock 25 times each for 1 ms, compared
+/// with the wait in strict order of arrival.
 pub(super) async fn waits(contestants: &[Contestant], effort: Effort) {
     const TASKS: usize = 8;
     let turns = effort.turns;
@@ -46,8 +46,8 @@ pub(super) async fn waits(contestants: &[Contestant], effort: Effort) {
         let table = Table::measure(contestants, &name, rounds(effort), async |_, contestant, name| {
             let started_at = Instant::now();
             let waits = contestant.contend(name, &contest).await?;
-            // In strict order of arrival each task waits for one turn of each of the other seven tasks.
-            // The sum is the length of the contest, divided by the number of turns.
+            // In strict order of arrival each task waits for one turn of each of the other seven
+            // tasks. The sum is the length of the contest, divided by the number of turns.
             Ok((Figures::millis(&waits), started_at.elapsed().as_secs_f64() * 1e3 / turns as f64))
         })
         .await;

@@ -21,7 +21,8 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Returns the server that the environment names, or starts one. Returns `None` if neither exists.
+    /// Returns the server that the environment names, or starts one. Returns `None` if neither
+    /// exists.
     pub(super) async fn start() -> Outcome<Option<Self>> {
         if let Ok(url) = std::env::var("DLOCK_BENCH_REDIS_URL") {
             return Ok(Some(Self { url, process: None }));

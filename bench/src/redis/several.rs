@@ -1,4 +1,5 @@
-//! A majority of several servers, beside one server, rslock and redsync; and several names as one lock.
+//! A majority of several servers, beside one server, rslock and redsync; and several names as one
+//! lock.
 
 use dlock::{DistributedLock, Kind, LockOptions, MultiLock};
 use dlock_testbed::peer::{PeerKind, Program};

@@ -1,5 +1,5 @@
-//! Invalid input: dlock prints one clear message, exits with the documented status, and leaves no
-//! files behind.
+//! Invalid input, after which dlock prints one clear message, exits with the documented status, and
+//! leaves no files behind.
 
 use std::{
     ffi::{OsStr, OsString},

@@ -1,4 +1,4 @@
-//! Signals to dlock: it forwards them to the command, or ends the wait.
+//! Signals to dlock, which forwards them to the command, or ends the wait.
 
 use std::process::{Command, Stdio};
 

@@ -1,4 +1,4 @@
-//! What `dlock run true` costs beside `flock FILE true`, as whole processes, in turn.
+//! Cost of `dlock run true` beside `flock FILE true`, as whole processes that run alternately.
 
 use std::{
     env,
@@ -12,46 +12,48 @@ use tokio::time::Instant;
 use crate::{Effort, figures::Figures};
 
 pub(crate) fn bench(effort: Effort) -> Result<(), Box<dyn Error>> {
-    let Some(dlock) = beside_us("dlock") else {
+    let Some(dlock) = sibling_binary("dlock") else {
         println!("dlock run: not measured, build the command first: cargo build --release");
         return Ok(());
     };
     let folder = tempfile::tempdir()?;
     let store = format!("sqlite:{}", folder.path().join("locks.db").display());
-    let flock = Command::new("flock").arg("--version").output().is_ok();
-    let (mut ours, mut theirs, mut bare) = (Figures::default(), Figures::default(), Figures::default());
+    let has_flock = Command::new("flock").arg("--version").output().is_ok();
+    let (mut dlock_times, mut flock_times, mut bare_times) =
+        (Figures::default(), Figures::default(), Figures::default());
     for round in 0..effort.rounds * 10 + 1 {
-        let ms = |command: &mut Command| -> Result<f64, Box<dyn Error>> {
-            let begun = Instant::now();
+        let run_ms = |command: &mut Command| -> Result<f64, Box<dyn Error>> {
+            let started_at = Instant::now();
             let status = command.status()?;
             status
                 .success()
-                .then(|| begun.elapsed().as_secs_f64() * 1e3)
+                .then(|| started_at.elapsed().as_secs_f64() * 1e3)
                 .ok_or_else(|| format!("{command:?} failed").into())
         };
-        let run = ms(Command::new(&dlock).args(["run", "x", "--", "true"]).env("DLOCK_STORE", &store))?;
-        let plain = ms(&mut Command::new("true"))?;
-        let rival = if flock {
-            ms(Command::new("flock").arg(folder.path().join("f")).arg("true"))?
+        let dlock_ms =
+            run_ms(Command::new(&dlock).args(["run", "x", "--", "true"]).env("DLOCK_STORE", &store))?;
+        let bare_ms = run_ms(&mut Command::new("true"))?;
+        let flock_ms = if has_flock {
+            run_ms(Command::new("flock").arg(folder.path().join("f")).arg("true"))?
         } else {
             f64::NAN
         };
-        // The first round, which does not count, warms the caches and makes the file.
+        // The first round warms the caches and creates the files. It does not count.
         if round > 0 {
-            ours.add(run);
-            bare.add(plain);
-            theirs.add(rival);
+            dlock_times.add(dlock_ms);
+            bare_times.add(bare_ms);
+            flock_times.add(flock_ms);
         }
     }
     println!("whole processes, ms");
-    println!("  dlock run x -- true  {ours}   aim: at most 10 more than flock");
-    println!("  flock f true         {theirs}");
-    println!("  true                 {bare}");
+    println!("  dlock run x -- true  {dlock_times}   target: at most 10 more than flock");
+    println!("  flock f true         {flock_times}");
+    println!("  true                 {bare_times}");
     Ok(())
 }
 
-/// The path of a binary of the same build.
-fn beside_us(name: &str) -> Option<PathBuf> {
-    let here = env::current_exe().ok()?;
-    Some(here.parent().map(Path::to_path_buf)?.join(name)).filter(|path| path.exists())
+/// Returns the path of a binary of the same build, or `None` if it does not exist.
+fn sibling_binary(name: &str) -> Option<PathBuf> {
+    let this_binary = env::current_exe().ok()?;
+    Some(this_binary.parent().map(Path::to_path_buf)?.join(name)).filter(|path| path.exists())
 }

@@ -1,11 +1,11 @@
-//! A contest: who is measured, and how, on any store.
+//! Contestants and the measurements that they support, on any store.
 //!
-//! A store names its contestants, and [`Table`] measures them in turn.
+//! Each store lists its contestants, and [`Table`] measures them alternately.
 
 mod dlock;
-mod here;
+mod in_process;
+mod peer;
 mod table;
-mod there;
 
 use std::{error::Error, time::Duration};
 
@@ -13,55 +13,60 @@ use async_trait::async_trait;
 use dlock_testbed::peer::Contest;
 
 pub(crate) use dlock::Dlock;
-pub(crate) use here::{Client, Here};
+pub(crate) use in_process::{Client, InProcess};
+pub(crate) use peer::{PeerContestant, start};
 pub(crate) use table::Table;
-pub(crate) use there::{There, start};
 
 pub(crate) type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
 pub(crate) struct Contestant {
     pub(crate) name: String,
-    /// Those who do the same, such as all that speak one protocol. Each group has a limit.
+    /// Contestants that do the same work, for example all that use one protocol. Each group has one
+    /// limit.
     pub(crate) group: &'static str,
-    pub(crate) waits: Waits,
-    /// Whether this is the limit, to which the others of its group are compared.
+    pub(crate) waiting: Waiting,
+    /// Whether this contestant is the limit of its group, to which the others are compared.
     pub(crate) is_limit: bool,
-    /// How to measure it, or why it cannot be measured.
-    pub(crate) measured: Result<Box<dyn Measured>, String>,
+    /// The measurements, or the reason why this contestant cannot be measured.
+    pub(crate) measurements: Result<Box<dyn Measure>, String>,
 }
 
-/// What a contestant does while another holds the lock.
+/// Behaviour of a contestant while another client holds the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waits {
-    /// It can only try.
-    Never,
-    /// Asks again and again.
+pub(crate) enum Waiting {
+    /// Fails, because it can only try.
+    Unsupported,
+    /// Requests the lock at intervals.
     Polls,
-    /// Asks again when a message tells of the release.
-    Woken,
-    /// The same, and waiters get the lock in the order of arrival.
+    /// Requests the lock again after a notification of the release.
+    Notified,
+    /// Requests the lock again after a notification. Waiters get the lock in order of arrival.
     InOrder,
 }
 
-/// Measures how long a contestant takes, and what it asks.
+/// The measurements of a contestant: its times and its requests.
 #[async_trait(?Send)]
-pub(crate) trait Measured {
-    /// The time of each of so many pairs of acquire and release, while nobody else wants the lock.
+pub(crate) trait Measure {
+    /// Measures `pairs` pairs of lock and release without contention. Returns the duration of each.
     async fn pairs(&self, name: &str, pairs: usize) -> Outcome<Vec<Duration>>;
 
-    /// The time from each release until the other client has the lock. Two clients take turns: each waits while the other
-    /// holds the lock.
+    /// Measures hand-offs between two clients, each of which waits while the other holds the lock.
+    ///
+    /// Each client takes the lock `turns` times, and holds it for `hold`. Returns the time from
+    /// each release to the grant of the other client.
     async fn handoff(&self, name: &str, turns: usize, hold: Duration) -> Outcome<Vec<Duration>>;
 
-    /// The time of each wait of each task in a contest.
+    /// Runs a contest. Returns the duration of each wait of each task.
     async fn contend(&self, name: &str, contest: &Contest) -> Outcome<Vec<Duration>>;
 
-    /// What an acquisition and a release of a free lock add to a counter, each: what most of twenty add. Somebody else may add to it
-    /// now and then.
-    async fn counted(&self, name: &str, counter: &dyn Counter) -> Outcome<[f64; 2]>;
+    /// Measures the increase of a counter by one acquisition and by one release of a free lock.
+    ///
+    /// Returns the medians of twenty pairs, because other clients may increase the counter
+    /// occasionally.
+    async fn count(&self, name: &str, counter: &dyn Counter) -> Outcome<[f64; 2]>;
 }
 
-/// Something that a server, or the way to it, counts.
+/// A counter of a server, or of a proxy in front of it.
 #[async_trait(?Send)]
 pub(crate) trait Counter {
     async fn read(&self) -> Outcome<f64>;
@@ -71,14 +76,15 @@ impl Contestant {
     pub(crate) fn new(
         name: &str,
         group: &'static str,
-        waits: Waits,
-        measured: Result<impl Measured + 'static, String>,
+        waiting: Waiting,
+        measurements: Result<impl Measure + 'static, String>,
     ) -> Self {
-        let measured = measured.map(|measured| Box::new(measured) as Box<dyn Measured>);
-        Self { name: name.to_owned(), group, waits, is_limit: false, measured }
+        let measurements = measurements.map(|measurements| Box::new(measurements) as Box<dyn Measure>);
+        Self { name: name.to_owned(), group, waiting, is_limit: false, measurements }
     }
 
-    pub(crate) fn limit(self) -> Self {
+    /// Makes this contestant the limit of its group.
+    pub(crate) fn as_limit(self) -> Self {
         Self { is_limit: true, ..self }
     }
 }

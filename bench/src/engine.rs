@@ -1,4 +1,4 @@
-//! What the engine itself costs: lock and unlock on the memory store, beside tokio's own mutex.
+//! Cost of the engine: lock and release on the memory store, beside tokio's mutex.
 
 use std::{error::Error, sync::Arc};
 
@@ -9,22 +9,22 @@ use crate::{Effort, figures::Figures};
 
 pub(crate) async fn bench(effort: Effort) -> Result<(), Box<dyn Error>> {
     let locks = Locks::memory();
-    let (mutex, local) = (locks.mutex("x"), Arc::new(tokio::sync::Mutex::new(())));
-    let (mut ours, mut theirs) = (Figures::default(), Figures::default());
+    let (dlock_mutex, tokio_mutex) = (locks.mutex("x"), Arc::new(tokio::sync::Mutex::new(())));
+    let (mut dlock_times, mut tokio_times) = (Figures::default(), Figures::default());
     for _ in 0..effort.rounds {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         for _ in 0..effort.pairs {
-            mutex.lock().await?.release().await?;
+            dlock_mutex.lock().await?.release().await?;
         }
-        ours.add_micros(begun.elapsed() / effort.pairs);
-        let begun = Instant::now();
+        dlock_times.add_micros(started_at.elapsed() / effort.pairs);
+        let started_at = Instant::now();
         for _ in 0..effort.pairs {
-            drop(Arc::clone(&local).lock_owned().await);
+            drop(Arc::clone(&tokio_mutex).lock_owned().await);
         }
-        theirs.add_micros(begun.elapsed() / effort.pairs);
+        tokio_times.add_micros(started_at.elapsed() / effort.pairs);
     }
-    println!("lock + release, free, on the memory store, µs");
-    println!("  dlock                {ours}   aim: under 5");
-    println!("  tokio::sync::Mutex   {theirs}\n");
+    println!("lock + release of a free lock on the memory store, µs");
+    println!("  dlock                {dlock_times}   target: under 5");
+    println!("  tokio::sync::Mutex   {tokio_times}\n");
     Ok(())
 }

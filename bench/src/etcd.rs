@@ -1,6 +1,7 @@
-//! Locks on an etcd, beside etcd's own lock service as the client crate calls it, and beside Go's `concurrency.Mutex`.
+//! Locks in etcd, beside etcd's lock service through the client crate, and Go's
+//! `concurrency.Mutex`.
 //!
-//! The server is the one that the tests start. From etcd 3.5 on it waits for no disk.
+//! The server is the one of the tests. From etcd 3.5 on it does not wait for the disk.
 
 use std::time::Duration;
 
@@ -17,17 +18,19 @@ use etcd_client::LockOptions;
 
 use crate::{
     Effort,
-    contest::{self, Client, Contestant, Counter, Dlock, Here, Outcome, Table, There, Waits},
+    contest::{self, Client, Contestant, Counter, Dlock, InProcess, Outcome, PeerContestant, Table, Waiting},
     figures::Figures,
 };
 
-/// How long a contender keeps the lock that another waits for.
+/// Length of each hold in a hand-off.
 const HOLD: Duration = Duration::from_millis(10);
 
-/// How often each of two contenders takes the lock of the other, in a round. Both rivals need a tenth of a second for it.
-const TURNS: usize = 8;
+/// Maximum number of acquisitions by each of the two clients of a hand-off, in a round. Each takes
+/// the lock service and Go's Mutex a tenth of a second.
+const MAX_TURNS: usize = 8;
 
-const TTL: Duration = Duration::from_secs(20);
+/// Ttl of the locks of Go's Mutex.
+const PEER_TTL: Duration = Duration::from_secs(20);
 
 pub(crate) async fn bench(effort: Effort) -> Outcome {
     let running = match start(Flavour::Standalone).await {
@@ -43,50 +46,51 @@ pub(crate) async fn bench(effort: Effort) -> Outcome {
     };
     let contestants = contestants(running.url(), server).await?;
     let rounds = |_: &Contestant| effort.rounds;
-    let pairs = Table::measure(&contestants, "alone", rounds, async |_, measured, name| {
-        Ok(Figures::micros(&measured.pairs(name, (effort.pairs / 100) as usize).await?))
+    let pairs = Table::measure(&contestants, "alone", rounds, async |_, contestant, name| {
+        Ok(Figures::micros(&contestant.pairs(name, (effort.pairs / 100) as usize).await?))
     });
-    let title = "etcd: acquire + release of a free lock (aim: ahead of both)";
+    let title = "etcd: lock + release of a free lock (target: faster than both)";
     let pairs = pairs.await;
     pairs.print(title, "   p50 µs    p99 µs    × lock service", |row| pairs.times(row, 1));
-    let handoff = Table::measure(&contestants, "handoff", rounds, async |_, measured, name| {
-        Ok(Figures::millis(&measured.handoff(name, effort.turns.min(TURNS), HOLD).await?))
+    let handoff = Table::measure(&contestants, "handoff", rounds, async |_, contestant, name| {
+        Ok(Figures::millis(&contestant.handoff(name, effort.turns.min(MAX_TURNS), HOLD).await?))
     });
-    let title = "etcd: hand-off from one client to another who waits, held 10 ms (aim: ahead of both)";
+    let title = "etcd: hand-off to a waiting client, held 10 ms (target: faster than both)";
     let handoff = handoff.await;
     handoff.print(title, "   p50 ms    p99 ms    × lock service", |row| handoff.times(row, 2));
-    let received = Received(server.clone());
+    let received = ReceivedRequests(server.clone());
     let requests = Table::measure(
         &contestants,
         "requests",
         |_| 1,
-        async |_, measured, name| measured.counted(name, &received).await,
+        async |_, contestant, name| contestant.count(name, &received).await,
     );
-    requests.await.print_counts("etcd: requests (aim: 1 + 1)");
+    requests.await.print_counts("etcd: requests (target: 1 + 1)");
     Ok(())
 }
 
-/// All in one group: they lock the same keys.
+/// Returns all contestants. They are one group, because they lock the same keys.
 async fn contestants(url: &str, server: &Server) -> Outcome<Vec<Contestant>> {
     const KEYS: &str = "keys";
     let (url_30s, address) = (format!("{url}?session=30s"), server.address().to_string());
-    let service = Here::connect(2, async || Service::connect(&address).await).await?;
-    let dlock = Here::connect(2, async || Dlock::connect(&url_30s, Kind::Mutex).await).await?;
-    let go = contest::start(Program::ETCD_GO, url, TTL);
+    let service = InProcess::connect(2, async || LockService::connect(&address).await).await?;
+    let dlock = InProcess::connect(2, async || Dlock::connect(&url_30s, Kind::Mutex).await).await?;
+    let go = contest::start(Program::ETCD_GO, url, PEER_TTL);
+    let go = PeerContestant::of(&go, PeerKind::Mutex);
     Ok(vec![
-        Contestant::new("lock service", KEYS, Waits::Woken, Ok(service)).limit(),
-        Contestant::new("dlock", KEYS, Waits::Woken, Ok(dlock)),
-        Contestant::new(&Program::ETCD_GO.name(), KEYS, Waits::Woken, There::of(&go, PeerKind::Mutex)),
+        Contestant::new("lock service", KEYS, Waiting::Notified, Ok(service)).as_limit(),
+        Contestant::new("dlock", KEYS, Waiting::Notified, Ok(dlock)),
+        Contestant::new(&Program::ETCD_GO.name(), KEYS, Waiting::Notified, go),
     ])
 }
 
-/// A client of the lock service, with a lease that outlives the run.
-struct Service {
+/// A client of etcd's lock service, with a lease that is longer than the benchmark.
+struct LockService {
     client: etcd_client::Client,
     lease: i64,
 }
 
-impl Service {
+impl LockService {
     async fn connect(address: &str) -> Outcome<Self> {
         let mut client = etcd_client::Client::connect([address], None).await?;
         let lease = client.lease_grant(3600, None).await?.id();
@@ -94,8 +98,8 @@ impl Service {
     }
 }
 
-impl Client for Service {
-    /// The key.
+impl Client for LockService {
+    /// The key of the lock.
     type Held = Vec<u8>;
 
     async fn lock(&self, name: &str) -> Outcome<Vec<u8>> {
@@ -109,11 +113,11 @@ impl Client for Service {
     }
 }
 
-/// How many requests the server has had from all clients, signs of life included.
-struct Received(Server);
+/// Number of requests that the server has received from all clients, with keep-alives.
+struct ReceivedRequests(Server);
 
 #[async_trait(?Send)]
-impl Counter for Received {
+impl Counter for ReceivedRequests {
     async fn read(&self) -> Outcome<f64> {
         let metrics = ask(&self.0, "/metrics").await?;
         let received = metrics.lines().filter(|line| line.starts_with("grpc_server_msg_received_total{"));

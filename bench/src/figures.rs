@@ -1,8 +1,8 @@
-//! Figures of several rounds, printed as median, least and most.
+//! Values of several rounds, printed as median, least and greatest.
 
 use std::{fmt, time::Duration};
 
-/// The values of one figure, which is measured again and again.
+/// The measured values of one quantity.
 #[derive(Debug, Default)]
 pub(crate) struct Figures(Vec<f64>);
 
@@ -31,7 +31,7 @@ impl Figures {
         self.0.iter().sum::<f64>() / self.0.len() as f64
     }
 
-    /// The quantile of the values: this share of them is below it.
+    /// Returns a quantile of the values, such as the median for `0.5`.
     pub(crate) fn quantile(&self, share: f64) -> f64 {
         let mut values = self.0.clone();
         values.sort_by(f64::total_cmp);
@@ -48,7 +48,7 @@ impl FromIterator<f64> for Figures {
 
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [median, least, most] = [0.5, 0.0, 1.0].map(|share| self.quantile(share));
-        write!(f, "{median:9.2}  ({least:.2} … {most:.2})")
+        let [median, least, greatest] = [0.5, 0.0, 1.0].map(|share| self.quantile(share));
+        write!(f, "{median:9.2}  ({least:.2} … {greatest:.2})")
     }
 }

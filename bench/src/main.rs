@@ -1,9 +1,11 @@
-//! What dlock costs, beside others, in one run: `cargo run --release -p dlock-bench [-- --quick]`.
+//! Measures dlock beside other lock implementations: `cargo run --release -p dlock-bench`.
 //!
-//! Rivals are measured in turn with dlock, round by round, and ratios are taken within a round. So the noise of the machine
-//! hits both. `--quick` only shows that everything runs. The name of a part runs that part alone.
-#![expect(clippy::print_stdout, reason = "printing is what it is for")]
-#![expect(clippy::future_not_send, reason = "a benchmark keeps to one thread")]
+//! Contestants are measured alternately, one round each, and a ratio compares values of the same
+//! round. Noise of the machine therefore affects all contestants alike.
+//!
+//! `-- --quick` runs every part briefly, as a check that it works. `-- PART` runs one part.
+#![expect(clippy::print_stdout, reason = "the output of a benchmark is printed")]
+#![expect(clippy::future_not_send, reason = "each part runs on one thread")]
 
 mod command;
 mod contest;
@@ -18,19 +20,24 @@ mod zookeeper;
 
 use std::{error::Error, process::Command, time::Duration};
 
-/// How much to do.
+/// Size of the measurements.
 #[derive(Clone, Copy, Debug)]
 struct Effort {
+    /// Number of rounds of each contestant.
     rounds: usize,
+    /// Number of pairs of lock and release on the memory store, in a round. Stores run a fraction
+    /// of it.
     pairs: u32,
+    /// Number of locks that are held at once.
     held: usize,
-    /// How often each contender takes a lock that others want.
+    /// Number of acquisitions by each contender of a contended lock.
     turns: usize,
-    /// How long to watch holders and waiters that do nothing.
-    watch: Duration,
+    /// Time for which idle holders and waiters are observed.
+    idle_time: Duration,
 }
 
-/// The parts. Each runs in a process of its own, so that the memory and timers of one do not count for another.
+/// Parts of the benchmark. Each part runs in its own process, so that memory and timers of one part
+/// do not affect another.
 const PARTS: [&str; 14] = [
     "engine",
     "held",
@@ -49,19 +56,21 @@ const PARTS: [&str; 14] = [
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let quick = words.iter().any(|word| word == "--quick");
-    let effort = if quick {
-        Effort { rounds: 2, pairs: 1_000, held: 1_000, turns: 5, watch: Duration::from_millis(400) }
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let is_quick = arguments.iter().any(|argument| argument == "--quick");
+    let effort = if is_quick {
+        Effort { rounds: 2, pairs: 1_000, held: 1_000, turns: 5, idle_time: Duration::from_millis(400) }
     } else {
-        Effort { rounds: 11, pairs: 50_000, held: 100_000, turns: 25, watch: Duration::from_secs(2) }
+        Effort { rounds: 11, pairs: 50_000, held: 100_000, turns: 25, idle_time: Duration::from_secs(2) }
     };
-    if let Some(part) = words.iter().find(|word| PARTS.contains(&word.as_str())) {
+    if let Some(part) = arguments.iter().find(|argument| PARTS.contains(&argument.as_str())) {
         return measure(part, effort);
     }
-    println!("{effort:?}; what has a least and a most beside it is the median of the rounds\n");
+    println!(
+        "{effort:?}\nA value with a range is the median of the rounds, with the least and the greatest\n"
+    );
     for part in PARTS {
-        let status = Command::new(std::env::current_exe()?).arg(part).args(&words).status()?;
+        let status = Command::new(std::env::current_exe()?).arg(part).args(&arguments).status()?;
         if !status.success() {
             return Err(format!("{part} failed").into());
         }

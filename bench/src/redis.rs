@@ -1,10 +1,12 @@
-//! Locks on a Redis, beside the limit and beside rivals. The limit is the least that the protocol allows, written by hand on the
-//! same client crate. The rivals are rslock and rlock, and Redisson and redsync where they can be built.
+//! Locks in Redis, beside the limit and other implementations.
 //!
-//! The server is that of `DLOCK_BENCH_REDIS_URL`, or a `redis-server` that this program starts on the second core. Run this program
-//! on the first core (`taskset -c 0`), or the kernel's choice of cores decides more than any code.
+//! The limit is the least that the protocol allows, written without dlock on the same client crate.
+//! The others are rslock and rlock, and Redisson and redsync if they can be built.
+//!
+//! `DLOCK_BENCH_REDIS_URL` names the server. Without it this program starts a `redis-server` on the
+//! second core. Run this program on the first core (`taskset -c 0`). Otherwise the kernel's choice
+//! of cores affects the results more than any code.
 
-mod asking;
 mod clients;
 mod contestants;
 mod crowd;
@@ -16,6 +18,7 @@ mod permits;
 mod queue;
 mod server;
 mod several;
+mod waiter;
 
 use dlock::Locks;
 
@@ -25,22 +28,24 @@ use server::Server;
 pub(crate) async fn bench(part: &str, effort: Effort) -> Outcome {
     if part == "redis-distant" {
         let Some(server) = Server::distant() else {
-            println!("{part}: not measured, there is no DLOCK_BENCH_REDIS_DISTANT_URL");
+            println!("{part}: not measured, DLOCK_BENCH_REDIS_DISTANT_URL is not set");
             return Ok(());
         };
-        return distant::away(&server, &contestants::all(&server).await?, effort).await;
+        return distant::pairs(&server, &contestants::all(&server).await?, effort).await;
     }
     let Some(server) = Server::start().await? else {
-        println!("{part}: not measured, there is neither DLOCK_BENCH_REDIS_URL nor a redis-server");
+        println!(
+            "{part}: not measured, DLOCK_BENCH_REDIS_URL is not set, and no redis-server could be started"
+        );
         return Ok(());
     };
     match part {
-        "redis-held" => held::many(&server, effort).await,
+        "redis-held" => held::renewals(&server, effort).await,
         "redis-several" => {
             several::multilock(&server, effort).await?;
             several::redlock(&server, effort).await
         }
-        "redis-crowd" => crowd::waiting(&server, effort).await,
+        "redis-crowd" => crowd::waiters(&server, effort).await,
         "redis-permits" => permits::beside_the_mutex(&server, effort).await,
         _ => {
             let contestants = contestants::all(&server).await?;
@@ -48,12 +53,12 @@ pub(crate) async fn bench(part: &str, effort: Effort) -> Outcome {
             pair::together(&contestants, effort).await;
             queue::handoff(&contestants, effort).await;
             queue::waits(&contestants, effort).await;
-            asking::asking(&server, &contestants, effort).await
+            waiter::commands(&server, &contestants, effort).await
         }
     }
 }
 
-/// A client of dlock's.
-async fn locks(server: &Server, params: &str) -> Outcome<Locks> {
-    Ok(dlock::connect(&server.with(params)).await?)
+/// Connects a client of dlock.
+async fn connect(server: &Server, params: &str) -> Outcome<Locks> {
+    Ok(dlock::connect(&server.url_with(params)).await?)
 }

@@ -1,6 +1,8 @@
-//! Locks on a ZooKeeper, beside Curator's `InterProcessMutex` and beside the recipe of the client crate that dlock uses.
+//! Locks in ZooKeeper, beside Curator's `InterProcessMutex`, and the recipe of dlock's client
+//! crate.
 //!
-//! The server is the one that the tests start, which waits for no disk. All contestants have their locks below one node.
+//! The server is the one of the tests, which does not wait for the disk. All contestants have their
+//! locks below one node.
 
 mod distant;
 
@@ -17,18 +19,21 @@ use zookeeper_client::{Acls, CreateMode, LockOptions, LockPrefix, OwnedLockClien
 
 use crate::{
     Effort,
-    contest::{self, Client, Contestant, Counter, Dlock, Here, Outcome, Table, There, Waits},
+    contest::{self, Client, Contestant, Counter, Dlock, InProcess, Outcome, PeerContestant, Table, Waiting},
     figures::Figures,
 };
 
-/// How long a contender keeps the lock that another waits for.
+/// Length of each hold in a hand-off.
 const HOLD: Duration = Duration::from_millis(10);
 
-/// The sessions of all contestants.
+/// Session timeout of all contestants.
 const SESSION: Duration = Duration::from_secs(20);
 
-/// The node above the locks. Curator's peer is built with it.
+/// The node above the locks. Curator's peer has the same name in its source.
 const BASE: &str = "/it";
+
+/// Time in which the server receives requests that the recipe sends in the background.
+const BACKGROUND_REQUEST_TIME: Duration = Duration::from_millis(20);
 
 pub(crate) async fn bench(part: &str, effort: Effort) -> Outcome {
     if part == "zookeeper-distant" {
@@ -48,48 +53,48 @@ pub(crate) async fn bench(part: &str, effort: Effort) -> Outcome {
     let contestants = contestants(running.url()).await?;
     let raw = zookeeper_client::Client::connect(hosts(running.url())).await?;
     let rounds = |_: &Contestant| effort.rounds;
-    let pairs = Table::measure(&contestants, "alone", rounds, async |_, measured, name| {
-        keep(&raw, name).await?;
-        Ok(Figures::micros(&measured.pairs(name, (effort.pairs / 100) as usize).await?))
+    let pairs = Table::measure(&contestants, "alone", rounds, async |_, contestant, name| {
+        keep_directory(&raw, name).await?;
+        Ok(Figures::micros(&contestant.pairs(name, (effort.pairs / 100) as usize).await?))
     });
-    let title = "ZooKeeper: acquire + release of a free lock (aim: ahead of both; the recipe's release is not awaited)";
+    let title = "ZooKeeper: lock + release of a free lock (target: faster than both; the recipe's release is not awaited)";
     let pairs = pairs.await;
     pairs.print(title, "   p50 µs    p99 µs    × recipe", |row| pairs.times(row, 1));
-    let handoff = Table::measure(&contestants, "handoff", rounds, async |_, measured, name| {
-        keep(&raw, name).await?;
-        Ok(Figures::millis(&measured.handoff(name, effort.turns, HOLD).await?))
+    let handoff = Table::measure(&contestants, "handoff", rounds, async |_, contestant, name| {
+        keep_directory(&raw, name).await?;
+        Ok(Figures::millis(&contestant.handoff(name, effort.turns, HOLD).await?))
     });
-    let title = "ZooKeeper: hand-off from one client to another who waits, held 10 ms (aim: ahead of both)";
+    let title = "ZooKeeper: hand-off to a waiting client, held 10 ms (target: faster than both)";
     let handoff = handoff.await;
     handoff.print(title, "   p50 ms    p99 ms    × recipe", |row| handoff.times(row, 2));
-    let received = Received { server: server.address(), own: Cell::default() };
+    let received = ReceivedRequests { server: server.address(), own_requests: Cell::default() };
     let requests = Table::measure(
         &contestants,
         "requests",
         |_| 1,
-        async |_, measured, name| {
-            keep(&raw, name).await?;
-            measured.counted(name, &received).await
+        async |_, contestant, name| {
+            keep_directory(&raw, name).await?;
+            contestant.count(name, &received).await
         },
     );
-    requests.await.print_counts("ZooKeeper: requests (aim: 2 + 1)");
+    requests.await.print_counts("ZooKeeper: requests (target: 2 + 1)");
     Ok(())
 }
 
-/// All in one group: they make the same nodes.
+/// Returns all contestants. They are one group, because they create the same nodes.
 async fn contestants(url: &str) -> Outcome<Vec<Contestant>> {
     const NODES: &str = "nodes";
     let recipe = async || {
         let connector = zookeeper_client::Client::connector();
         Ok(Recipe(connector.with_session_timeout(SESSION).connect(hosts(url)).await?))
     };
-    let recipe = Here::connect(2, recipe).await?;
-    let dlock = Here::connect(2, async || Dlock::connect(&ours(url), Kind::Mutex).await).await?;
-    let curator = There::of(&curator(url), PeerKind::Mutex);
+    let recipe = InProcess::connect(2, recipe).await?;
+    let dlock = InProcess::connect(2, async || Dlock::connect(&dlock_url(url), Kind::Mutex).await).await?;
+    let curator = PeerContestant::of(&curator(url), PeerKind::Mutex);
     Ok(vec![
-        Contestant::new("crate's recipe", NODES, Waits::InOrder, Ok(recipe)).limit(),
-        Contestant::new("dlock", NODES, Waits::InOrder, Ok(dlock)),
-        Contestant::new(&Program::CURATOR.name(), NODES, Waits::InOrder, curator),
+        Contestant::new("crate's recipe", NODES, Waiting::InOrder, Ok(recipe)).as_limit(),
+        Contestant::new("dlock", NODES, Waiting::InOrder, Ok(dlock)),
+        Contestant::new(&Program::CURATOR.name(), NODES, Waiting::InOrder, curator),
     ])
 }
 
@@ -97,8 +102,7 @@ fn curator(url: &str) -> Result<Rc<Peer>, String> {
     contest::start(Program::CURATOR, url, SESSION)
 }
 
-/// The URL for dlock.
-fn ours(url: &str) -> String {
+fn dlock_url(url: &str) -> String {
     format!("{url}{BASE}?session={}s", SESSION.as_secs())
 }
 
@@ -106,8 +110,9 @@ fn hosts(url: &str) -> &str {
     url.trim_start_matches("zk://")
 }
 
-/// Makes a lock's directory, with a node in it that blocks nobody. So the server never removes the directory as empty.
-async fn keep(raw: &zookeeper_client::Client, name: &str) -> Outcome {
+/// Creates a lock's directory with a node that blocks no contender, so that the server never
+/// removes the directory as empty.
+async fn keep_directory(raw: &zookeeper_client::Client, name: &str) -> Outcome {
     let directory = format!("{BASE}/{name}");
     raw.mkdir(&directory, &CreateMode::Container.with_acls(Acls::anyone_all())).await?;
     let options = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
@@ -115,7 +120,8 @@ async fn keep(raw: &zookeeper_client::Client, name: &str) -> Outcome {
     Ok(())
 }
 
-/// The recipe of the client crate. It releases in the background, so its pair is an acquisition alone.
+/// The recipe of the client crate. It releases in the background, so a measured pair is only an
+/// acquisition.
 struct Recipe(zookeeper_client::Client);
 
 impl Client for Recipe {
@@ -133,23 +139,22 @@ impl Client for Recipe {
     }
 }
 
-/// How many requests the server has had from all clients, heartbeats included.
-struct Received {
+/// Number of requests that the server has received from all clients, with heartbeats.
+struct ReceivedRequests {
     server: SocketAddr,
-    /// The questions for the count, which the server counts too.
-    own: Cell<f64>,
+    /// Number of requests for the count itself, which the server also counts.
+    own_requests: Cell<f64>,
 }
 
 #[async_trait(?Send)]
-impl Counter for Received {
+impl Counter for ReceivedRequests {
     async fn read(&self) -> Outcome<f64> {
-        // The crate's recipe sends the last request behind the back of its user.
-        sleep(Duration::from_millis(20)).await;
-        let told = word(self.server, "mntr").await?;
-        let count = told.lines().find_map(|line| line.strip_prefix("zk_packets_received"));
+        sleep(BACKGROUND_REQUEST_TIME).await;
+        let metrics = word(self.server, "mntr").await?;
+        let count = metrics.lines().find_map(|line| line.strip_prefix("zk_packets_received"));
         let count: f64 = count.ok_or("the server counts no requests")?.trim().parse()?;
-        let own = self.own.get();
-        self.own.set(own + 1.0);
-        Ok(count - own)
+        let own_requests = self.own_requests.get();
+        self.own_requests.set(own_requests + 1.0);
+        Ok(count - own_requests)
     }
 }

@@ -1,5 +1,5 @@
-//! The running command: forwards signals to it, waits for its end, and stops it when the lock is
-//! lost.
+//! The command while it runs. dlock forwards signals to it, waits for its end, and stops it when
+//! the lock is lost.
 
 use std::{
     fs::File,

@@ -10,7 +10,7 @@ use std::{
 };
 
 use clap::{ArgMatches, parser::ValueSource};
-use dlock::{Locks, Registry, Result, Wait, config::Config, driver::StoreUrl};
+use dlock::{Locks, Registry, Result, Wait, Who, config::Config, driver::StoreUrl};
 
 use crate::exit::{Failure, Outcome};
 
@@ -163,6 +163,16 @@ impl Chosen {
             (Place::Named { config, .. }, Some(lock)) => config.wait_of(lock),
             _ => None,
         }
+    }
+
+    /// Returns the label of the claims, if the configuration or the store's URL sets one. The
+    /// configuration has priority.
+    pub(crate) fn who(&self) -> Option<Who> {
+        let configured = match (&self.place, &self.lock) {
+            (Place::Named { config, .. }, Some(lock)) => config.who_of(lock).cloned(),
+            _ => None,
+        };
+        configured.or_else(|| self.url()?.param("who").map(Who::new)?.ok())
     }
 
     /// Returns the URL of the store, if it has one.

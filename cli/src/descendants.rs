@@ -1,4 +1,4 @@
-//! The descendants of the command: its children, their children, and so on.
+//! The descendants of the command, which are its children, their children, and so on.
 
 use rustix::process::Pid;
 
@@ -46,7 +46,8 @@ fn table() -> Vec<(Pid, Pid)> {
 /// Status of a process, from `/proc`.
 pub(crate) struct Status {
     parent: i32,
-    /// Whether the process is a zombie: it has ended, and its parent has not read the exit status.
+    /// Whether the process is a zombie, which has ended but whose parent has not read the exit
+    /// status.
     pub(crate) has_ended: bool,
     /// Start time in clock ticks since boot. It distinguishes a process from a later process with
     /// the same number.

@@ -1,5 +1,5 @@
-//! The exec step: a second dlock process requests to be killed with the first, and then executes
-//! the command in its place.
+//! The exec step. A second dlock process requests to be killed together with the first, and then
+//! executes the command in its place.
 //!
 //! A command must not outlive the dlock that renews its lock. Only the process of the command
 //! itself can request from the kernel to be killed with its parent. Therefore dlock starts its own

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_causes_of_an_error_are_said_once() {
+    fn the_causes_of_an_error_are_printed_once() {
         let source = io::Error::other(Error::InvalidConfig { reason: "connection refused".to_owned() });
         let error = Error::Unavailable { store: "redis", source: source.into() };
         assert_eq!(chain(&error), "redis is not reachable: connection refused");

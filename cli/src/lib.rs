@@ -39,8 +39,7 @@ use self::{
     exit::{Failure, Outcome, USAGE},
 };
 
-/// Runs the command `dlock` with the stores of a registry: reads the command line, executes it, and
-/// returns the exit status.
+/// Executes the command line of `dlock` with the stores of a registry, and returns the exit status.
 ///
 /// The `main` of a program that adds its own store is
 /// `dlock_cli::main(dlock::registry().with(DRIVER))`; `examples/folder-store` is such a program.

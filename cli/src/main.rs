@@ -1,4 +1,4 @@
-//! The command `dlock`: runs commands under a lock, and inspects the store.
+//! The command `dlock`, which runs commands under a lock, and inspects the store.
 
 fn main() -> std::process::ExitCode {
     dlock_cli::main(dlock::registry())

@@ -40,8 +40,9 @@ pub(crate) async fn connect_to_inspect(stores: &Stores<'_>, lock: Option<&str>) 
     Ok(Some(chosen.connect(stores.registry).await?))
 }
 
-/// Connects a command that acquires locks, and returns its label: the text of `--who` or
-/// `DLOCK_WHO`, or `who=` of the store's URL, or else this process and its `activity`.
+/// Connects a command that acquires locks, and returns its label. The label is `--who` or
+/// `DLOCK_WHO`, or else `who` of the configuration, or else `who=` of the store's URL. Without any
+/// of these, the label describes this process and its `activity`.
 pub(crate) async fn connect_as(
     stores: &Stores<'_>,
     chosen: &Chosen,
@@ -58,8 +59,7 @@ pub(crate) async fn connect_as(
         .map(|who| values::utf8(who, "the text of --who or DLOCK_WHO"));
     let label = label.transpose()?.map(Who::new).transpose()?;
     let locks = connect_within(stores.registry, chosen, wait_limit).await?;
-    let of_url = || chosen.url()?.param("who").map(Who::new)?.ok();
-    let who = label.or_else(of_url).unwrap_or_else(|| Who::doing(activity));
+    let who = label.or_else(|| chosen.who()).unwrap_or_else(|| Who::doing(activity));
     Ok((locks.with_who(who.clone()), who))
 }
 

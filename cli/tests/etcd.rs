@@ -24,7 +24,7 @@ use serde_json::Value;
 
 fn main() -> std::process::ExitCode {
     dlock_conformance::run_tests([dlock_conformance::tests! {
-        a_command_runs_under_a_lock_that_is_gone_when_it_ends,
+        a_command_runs_under_a_lock_that_is_free_when_it_ends,
         a_ticket_outlives_its_process,
         what_etcdctl_holds_is_shown_waited_for_and_broken,
         a_lock_is_broken_and_its_command_is_stopped,
@@ -71,7 +71,7 @@ impl OnEtcd {
     }
 }
 
-async fn a_command_runs_under_a_lock_that_is_gone_when_it_ends() {
+async fn a_command_runs_under_a_lock_that_is_free_when_it_ends() {
     let Some(etcd) = OnEtcd::new().await else { return };
     let run = Started::of(&mut etcd.dlock("run", &["job/a", "-c", "echo $DLOCK_TOKEN; read _; exit 7"]));
     assert!(run.first.parse::<u64>().is_ok(), "no token: `{}`", run.first);

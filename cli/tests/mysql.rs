@@ -23,7 +23,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Row as _, mysql::MySqlConnection};
 
 fn main() -> std::process::ExitCode {
     dlock_conformance::run_tests([dlock_conformance::tests! {
-        a_command_runs_under_a_lock_that_is_gone_when_it_ends,
+        a_command_runs_under_a_lock_that_is_free_when_it_ends,
         a_ticket_outlives_its_process,
         what_get_lock_holds_is_shown_waited_for_and_broken,
     }])
@@ -67,7 +67,7 @@ async fn query(session: &mut MySqlConnection, sql: &str) -> i64 {
     row.try_get_unchecked(0).unwrap()
 }
 
-async fn a_command_runs_under_a_lock_that_is_gone_when_it_ends() {
+async fn a_command_runs_under_a_lock_that_is_free_when_it_ends() {
     for params in ["", "?mode=session"] {
         let Some(mariadb) = OnMariadb::new(params).await else { return };
         let run =

@@ -27,7 +27,7 @@ use serde_json::Value;
 
 fn main() -> std::process::ExitCode {
     dlock_conformance::run_tests([dlock_conformance::tests! {
-        a_command_runs_under_a_lock_that_is_gone_when_it_ends,
+        a_command_runs_under_a_lock_that_is_free_when_it_ends,
         of_twenty_daily_jobs_one_runs_also_if_they_come_one_after_the_other,
         a_ticket_holds_until_another_process_gives_it_back_and_wakes_the_next_one,
         a_lock_of_redisson_is_listed_shown_and_broken,
@@ -90,7 +90,7 @@ impl OnRedis {
     }
 }
 
-async fn a_command_runs_under_a_lock_that_is_gone_when_it_ends() {
+async fn a_command_runs_under_a_lock_that_is_free_when_it_ends() {
     let Some(redis) = OnRedis::new().await else { return };
     let text = "echo $DLOCK_TOKEN; read _; exit 7";
     let run = Started::of(&mut redis.dlock("run", &["job/a", "--", "sh", "-c", text]));

@@ -47,14 +47,14 @@ const CASES: [(&str, fn()); 13] = [
     ("a_group_shares_a_store_and_wakes_its_waiters", a_group_shares_a_store_and_wakes_its_waiters),
     ("another_users_killed_holder_is_seen_at_once", another_users_killed_holder_is_seen_at_once),
     ("root_is_rung_by_the_user_whose_store_it_uses", root_is_rung_by_the_user_whose_store_it_uses),
-    ("a_user_who_cannot_use_the_doorbells_asks_by_time", a_user_who_cannot_use_the_doorbells_asks_by_time),
-    ("a_user_without_rights_is_told_how_to_share", a_user_without_rights_is_told_how_to_share),
+    ("a_user_who_cannot_use_the_doorbells_polls", a_user_who_cannot_use_the_doorbells_polls),
+    ("without_rights_the_error_says_how_to_share", without_rights_the_error_says_how_to_share),
     ("a_strangers_doorbells_are_refused", a_strangers_doorbells_are_refused),
     ("a_strangers_file_or_log_is_refused", a_strangers_file_or_log_is_refused),
     ("another_boot_is_refused_while_a_holder_lives", another_boot_is_refused_while_a_holder_lives),
     ("another_clock_is_refused_while_a_holder_lives", another_clock_is_refused_while_a_holder_lives),
     ("a_file_that_is_mounted_alone_is_refused", a_file_that_is_mounted_alone_is_refused),
-    ("a_full_disk_is_told_and_over_when_there_is_space", a_full_disk_is_told_and_over_when_there_is_space),
+    ("a_full_disk_is_reported_until_there_is_space", a_full_disk_is_reported_until_there_is_space),
 ];
 
 /// Checks that this process has the rights that the cases need.
@@ -224,7 +224,7 @@ fn root_is_rung_by_the_user_whose_store_it_uses() {
 }
 
 /// All users have rights on the file, but not on the doorbells.
-fn a_user_who_cannot_use_the_doorbells_asks_by_time() {
+fn a_user_who_cannot_use_the_doorbells_polls() {
     let commons = Commons::new();
     let store = commons.folder("open", 0o777).join("locks.db");
     assert!(commons.ended(ANNA, ANNA, &store, "exec $DLOCK try y").status.success());
@@ -239,7 +239,7 @@ fn a_user_who_cannot_use_the_doorbells_asks_by_time() {
     assert!(took < SOON, "{took:?}");
 }
 
-fn a_user_without_rights_is_told_how_to_share() {
+fn without_rights_the_error_says_how_to_share() {
     let commons = Commons::new();
     let store = commons.folder("open", 0o777).join("locks.db");
     assert!(commons.ended(ANNA, ANNA, &store, "umask 022; exec $DLOCK try y").status.success());
@@ -388,7 +388,7 @@ fn one_file_names_the_store_of_all_users() {
     );
 }
 
-fn a_full_disk_is_told_and_over_when_there_is_space() {
+fn a_full_disk_is_reported_until_there_is_space() {
     let commons = Commons::new();
     let store = commons.folder("small", 0o700).join("locks.db");
     let text = "mount -t tmpfs -o size=400k none small && $DLOCK try x && cat /dev/zero >small/fill; \

@@ -24,7 +24,7 @@ use serde_json::Value;
 
 fn main() -> std::process::ExitCode {
     dlock_conformance::run_tests([dlock_conformance::tests! {
-        a_command_runs_under_a_lock_that_is_gone_when_it_ends,
+        a_command_runs_under_a_lock_that_is_free_when_it_ends,
         a_lock_is_broken_and_its_command_is_stopped,
         what_needs_a_hold_without_its_holder_is_refused_with_the_reason,
         what_curator_holds_is_refused_shown_listed_and_broken on 2 threads,
@@ -53,7 +53,7 @@ impl OnZooKeeper {
     }
 }
 
-async fn a_command_runs_under_a_lock_that_is_gone_when_it_ends() {
+async fn a_command_runs_under_a_lock_that_is_free_when_it_ends() {
     let Some(zookeeper) = OnZooKeeper::new().await else { return };
     let text = "echo $DLOCK_TOKEN; read _; exit 7";
     let args = ["--who", "the nightly job", "job/a", "--", "sh", "-c", text];

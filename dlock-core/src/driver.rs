@@ -11,6 +11,7 @@
 //! - URL parameters: [`StoreUrl`] reads durations, numbers, choices, [addresses](Address),
 //!   [logins](Login) and [TLS](Tls) files from a URL, and reports unknown parameters
 //!   and invalid values in the same words on all stores.
+//! - Durations: [`duration`] parses and formats them in one notation, in URLs and in messages.
 //! - Errors: [`StoreErrors`] converts errors of the client crate. A [`Verdict`] says whether the
 //!   caller should retry.
 //! - Connections: a [`Link`] is a connection that many callers share. One caller at a time opens
@@ -31,5 +32,5 @@ pub use crate::{
         LiveConnection, Login, Moment, Pems, Reaper, Seat, Seats, Secret, SharedError, StoreErrors, StoreUrl,
         Tls, Verdict, Wake, client_error,
     },
-    model::BoxError,
+    model::{BoxError, duration},
 };

@@ -1,4 +1,4 @@
-//! What users see: locks of all kinds, the guard, options, several locks as one.
+//! Locks for users, with their guards, options, owners and tickets.
 
 mod acquire;
 mod contract;

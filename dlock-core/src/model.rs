@@ -1,6 +1,6 @@
 //! Types that users and drivers share: lock names, kinds, tokens, wait limits, labels, errors.
 
-pub(crate) mod duration;
+pub mod duration;
 mod error;
 mod id;
 mod kind;

@@ -1,4 +1,4 @@
-//! The memory store passes the suite. It is the model of what the suite expects.
+//! Runs the suite on the memory store, which is the model of the expected behaviour.
 
 use std::{alloc::System, process::ExitCode};
 
@@ -6,7 +6,7 @@ use cap::Cap;
 use dlock_conformance::{InProcess, run};
 use dlock_core::memory::MemoryBackend;
 
-/// Counts bytes for the case that looks for leaks.
+/// Counts allocated bytes for the case that detects leaks.
 #[global_allocator]
 static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 

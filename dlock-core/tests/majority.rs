@@ -1,5 +1,5 @@
-//! What only a RedLock can do wrong: members that are away, late, or come back with nothing. Over the
-//! usual length: one table.
+//! Faults that only a RedLock can have, with members that are unreachable, late, or back without
+//! their data.
 
 mod watchdog;
 
@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 
 const TTL: Duration = Duration::from_secs(30);
 
-/// Five members, and the connections of one client to them.
+/// Five members, and one client's connections to them.
 struct Five {
     members: Vec<MemoryBackend>,
     lines: Vec<Switch>,
@@ -28,7 +28,7 @@ impl Five {
         Self { members: (0..5).map(|_| MemoryBackend::new()).collect(), lines: vec![Switch::default(); 5] }
     }
 
-    /// A client whose connections can be cut.
+    /// Returns a client whose connections can be cut.
     fn client(&mut self) -> Locks {
         self.lines = (0..5).map(|_| Switch::default()).collect();
         let members =
@@ -36,8 +36,8 @@ impl Five {
         locks(members)
     }
 
-    /// A client whose connections to all members work all the time.
-    fn bystander(&self) -> Locks {
+    /// Returns a client whose connections to all members work all the time.
+    fn connected_client(&self) -> Locks {
         locks(self.members.iter().map(|member| member.clone().into_store()))
     }
 }
@@ -48,42 +48,45 @@ fn locks(members: impl Iterator<Item = Store>) -> Locks {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_members_that_are_cut_off_delay_nobody_and_cost_the_holder_nothing() {
+async fn two_members_that_are_cut_off_delay_no_grant_and_end_no_hold() {
     let mut five = Five::new();
     let client = five.client();
     five.lines[..2].iter().for_each(Switch::cut);
-    let asked = Instant::now();
+    let sent = Instant::now();
     let guard = client.mutex("x").lock().await.expect("three of five are a majority");
     assert_eq!(
-        asked.elapsed(),
+        sent.elapsed(),
         Duration::ZERO,
-        "the client waited for more than the majority that answered at once"
+        "the client waited longer than for the majority, which replied at once"
     );
     sleep(TTL * 4).await;
-    assert!(!guard.is_lost(), "lost, and three of five members go on renewing");
-    assert!(five.bystander().mutex("x").try_lock().await.expect("no error").is_none(), "two hold it");
-    guard.release().await.expect("a majority has let go");
+    assert!(!guard.is_lost(), "lost although three of five members renew it");
     assert!(
-        five.bystander().mutex("x").try_lock().await.expect("no error").is_some(),
+        five.connected_client().mutex("x").try_lock().await.expect("no error").is_none(),
+        "two clients hold the lock"
+    );
+    guard.release().await.expect("a majority has confirmed");
+    assert!(
+        five.connected_client().mutex("x").try_lock().await.expect("no error").is_some(),
         "the lock is not free after its release"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_members_that_hang_delay_nobody_and_cost_the_holder_nothing() {
+async fn two_members_that_hang_delay_no_grant_and_end_no_hold() {
     let mut five = Five::new();
     let client = five.client();
     five.lines[3..].iter().for_each(Switch::freeze);
-    let asked = Instant::now();
+    let sent = Instant::now();
     let guard = client.mutex("x").lock().await.expect("three of five are a majority");
-    assert_eq!(asked.elapsed(), Duration::ZERO, "the client waited for the two that hang");
+    assert_eq!(sent.elapsed(), Duration::ZERO, "the client waited for the two members that hang");
     sleep(TTL * 4).await;
-    assert!(!guard.is_lost(), "lost, and three of five members go on renewing");
-    guard.release().await.expect("a majority has let go");
+    assert!(!guard.is_lost(), "lost although three of five members renew it");
+    guard.release().await.expect("a majority has confirmed");
 }
 
 #[tokio::test(start_paused = true)]
-async fn members_that_answer_late_are_released_too() {
+async fn members_that_reply_late_are_also_released() {
     let mut five = Five::new();
     let client = five.client();
     five.lines[3..].iter().for_each(Switch::freeze);
@@ -98,7 +101,7 @@ async fn members_that_answer_late_are_released_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_three_of_five_gone_nobody_is_granted() {
+async fn with_three_of_five_members_unreachable_no_lock_is_granted() {
     let mut five = Five::new();
     let client = five.client();
     five.lines[..3].iter().for_each(Switch::cut);
@@ -106,9 +109,8 @@ async fn with_three_of_five_gone_nobody_is_granted() {
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     let error = client.mutex("x").lock().await.expect_err("two are no majority");
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
-    let source = std::error::Error::source(&error)
-        .expect("the error has a source that says which members")
-        .to_string();
+    let source =
+        std::error::Error::source(&error).expect("the error has a source that names the members").to_string();
     assert!(source.starts_with("3 of 5 members did not answer"), "{source}");
     five.lines.iter().for_each(Switch::connect);
     client.close().await;
@@ -120,7 +122,7 @@ async fn with_three_of_five_gone_nobody_is_granted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_holder_that_loses_its_majority_is_told_before_its_validity_ends() {
+async fn a_holder_that_loses_its_majority_is_notified_before_its_validity_ends() {
     let mut five = Five::new();
     let client = five.client();
     let guard = client.mutex("x").lock().await.expect("free");
@@ -129,28 +131,29 @@ async fn a_holder_that_loses_its_majority_is_told_before_its_validity_ends() {
     let left = guard.remaining();
     let cut = Instant::now();
     assert_eq!(guard.lost().await, LostReason::Expired);
-    assert!(cut.elapsed() <= left, "told after the deadline");
-    assert!(left < TTL, "the validity is a whole ttl, without the allowance for clock drift");
+    assert!(cut.elapsed() <= left, "reported after the deadline");
+    assert!(left < TTL, "the validity is a whole ttl, without an allowance for clock drift");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_holder_that_the_majority_disowns_is_told_at_the_next_renewal() {
+async fn a_holder_whose_claim_a_majority_has_deleted_is_notified_at_the_next_renewal() {
     let mut five = Five::new();
     let client = five.client();
     let guard = client.mutex("x").lock().await.expect("free");
     for member in &five.members[..3] {
         Locks::new(member.clone().into_store()).force_release("x").await.expect("memory can");
     }
-    // Three members have forgotten the claim, and two know it. A member that forgot grants it again, and that grant counts
-    // only if nobody else held the lock in between. So the guard either goes on with five members or is lost at once.
+    // Three members have deleted the claim, and two still have it. A member that deleted it grants
+    // it again, and that grant counts only if no other client held the lock in between. The guard
+    // therefore either stays valid on five members or is lost at once.
     sleep(TTL / 2).await;
-    let stands = !guard.is_lost();
-    let other = five.bystander().mutex("x").try_lock().await.expect("no error");
-    assert_ne!(stands, other.is_some(), "not exactly one of the two holds the lock");
+    let is_held = !guard.is_lost();
+    let other = five.connected_client().mutex("x").try_lock().await.expect("no error");
+    assert_ne!(is_held, other.is_some(), "not exactly one of the two clients holds the lock");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_holder_whose_silent_members_time_is_over_does_not_rest_on_it() {
+async fn a_hold_does_not_count_a_silent_member_whose_ttl_has_ended() {
     let mut five = Five::new();
     let client = five.client();
     let guard = client.mutex("x").lock().await.expect("free");
@@ -160,62 +163,70 @@ async fn a_holder_whose_silent_members_time_is_over_does_not_rest_on_it() {
     for member in &five.members[..2] {
         Locks::new(member.clone().into_store()).force_release("x").await.expect("memory can");
     }
-    // Two members disown the hold, and a third was last heard of a ttl ago.
+    // Two members have deleted the hold, and the last reply of a third member is older than a ttl.
     sleep(TTL / 2).await;
-    let other = five.bystander().mutex("x").try_lock().await.expect("no error");
-    assert!(other.is_some() && guard.is_lost(), "two hold: {:?} left", guard.remaining());
+    let other = five.connected_client().mutex("x").try_lock().await.expect("no error");
+    assert!(other.is_some() && guard.is_lost(), "two clients hold the lock: {:?} left", guard.remaining());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_member_that_comes_back_is_counted_again_once_it_was_renewed() {
+async fn a_member_that_is_reachable_again_counts_after_its_renewal() {
     let mut five = Five::new();
     let client = five.client();
     five.lines[..2].iter().for_each(Switch::cut);
     let guard = client.mutex("x").lock().await.expect("a majority");
     five.lines[..2].iter().for_each(Switch::connect);
-    // The first renewal asks these members for the lock again. The second one counts them.
+    // The first renewal makes an attempt on these members. The second one counts them.
     sleep(TTL * 9 / 10).await;
     five.lines[3..].iter().for_each(Switch::cut);
     sleep(TTL * 3).await;
-    assert!(!guard.is_lost(), "lost, though the two members that came back and the third are a majority");
+    assert!(
+        !guard.is_lost(),
+        "lost although the two members that are reachable again and a third one are a majority"
+    );
 }
 
-/// This shows the limit of RedLock. It needs members that remember their claims, or that stay away for a ttl after they forgot.
+/// A limit of RedLock. Its members must keep their claims across a restart, or stay unreachable for
+/// a ttl after they lose them.
 #[tokio::test(start_paused = true)]
-async fn members_that_come_back_empty_at_once_let_a_second_holder_in() {
+async fn a_member_that_restarts_empty_at_once_lets_a_second_holder_in() {
     let mut five = Five::new();
     let client = five.client();
     five.lines[..2].iter().for_each(Switch::cut);
     let first = client.mutex("x").lock().await.expect("a majority of the last three");
-    // One of the three restarts without its data, and the two that were away are there again.
+    // One of the three members restarts without its data, and the two others are reachable again.
     five.members[2] = MemoryBackend::new();
-    let second = five.bystander().mutex("x").try_lock().await.expect("no error");
-    assert!(second.is_some() && !first.is_lost(), "only one holds, and docs/semantics.md warns that two may");
+    let second = five.connected_client().mutex("x").try_lock().await.expect("no error");
+    assert!(
+        second.is_some() && !first.is_lost(),
+        "only one client holds the lock, and docs/semantics.md warns that two may"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_member_that_comes_back_empty_after_a_ttl_lets_nobody_in() {
+async fn a_member_that_restarts_empty_after_a_ttl_lets_no_second_holder_in() {
     let mut five = Five::new();
     let client = five.client();
     five.lines[..2].iter().for_each(Switch::cut);
     let first = client.mutex("x").lock().await.expect("a majority of the last three");
-    // The member stays away for a ttl. By then the first holder has lost its majority, and knows that it has.
+    // The member stays unreachable for a ttl. By then the first holder has lost its majority, and
+    // its guard is lost.
     five.lines[2].cut();
     sleep(TTL).await;
     five.members[2] = MemoryBackend::new();
-    let second = five.bystander().mutex("x").try_lock().await.expect("no error");
-    assert!(first.is_lost() && second.is_some(), "one holder at a time");
+    let second = five.connected_client().mutex("x").try_lock().await.expect("no error");
+    assert!(first.is_lost() && second.is_some(), "not exactly one client holds the lock");
 }
 
 #[tokio::test(start_paused = true)]
-async fn contenders_that_split_the_members_between_them_come_to_an_end() {
+async fn contenders_that_split_the_members_are_all_granted_in_the_end() {
     let mut five = Five::new();
     for round in 0..20 {
         fastrand::seed(round);
         let mut contenders = Vec::new();
         for late in 0..5 {
             let client = five.client();
-            // Each contender reaches another member first.
+            // Each contender reaches a different member first.
             for (i, line) in five.lines.iter().enumerate() {
                 if i != late {
                     line.freeze();
@@ -223,14 +234,14 @@ async fn contenders_that_split_the_members_between_them_come_to_an_end() {
             }
             let lines = std::mem::take(&mut five.lines);
             contenders.push(async move {
-                let asking = client.mutex("split").lock().ttl(TTL);
+                let acquiring = client.mutex("split").lock().ttl(TTL);
                 let thaw = async {
                     tokio::task::yield_now().await;
                     lines.iter().for_each(Switch::connect);
                     std::future::pending::<()>().await
                 };
                 let guard = tokio::select! {
-                    guard = asking => guard.expect("every contender is granted in the end"),
+                    guard = acquiring => guard.expect("every contender is granted in the end"),
                     () = thaw => unreachable!(),
                 };
                 sleep(Duration::from_millis(5)).await;
@@ -247,15 +258,16 @@ async fn contenders_that_split_the_members_between_them_come_to_an_end() {
     }
 }
 
-/// A member that refuses, and will refuse again. A store does so with a kind that it cannot order with the kind that holds.
+/// A member that refuses every attempt permanently, as a store does for a kind that it cannot order
+/// with the kind of the holder.
 #[derive(Debug)]
 struct Refusing(MemoryBackend);
 
-/// A member that keeps no claim for long.
+/// A member that supports only short ttls.
 #[derive(Debug)]
-struct Forgetful(MemoryBackend, Info);
+struct ShortTtl(MemoryBackend, Info);
 
-impl Backend for Forgetful {
+impl Backend for ShortTtl {
     fn info(&self) -> &Info {
         &self.1
     }
@@ -281,7 +293,7 @@ impl Backend for Refusing {
 impl Claim for Refusal {
     async fn attempt(&mut self) -> Result<Attempt> {
         let Request { name, kind, .. } = self.0.clone();
-        Err(Error::WrongKind { name, kind, reason: "it is something else".to_owned() })
+        Err(Error::WrongKind { name, kind, reason: "it is of another kind".to_owned() })
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
@@ -298,58 +310,65 @@ impl Claim for Refusal {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_that_a_majority_does_not_know_is_a_loss() {
-    for (robbed, silent, is_loss) in [(2, 0, false), (2, 2, false), (3, 0, true), (3, 2, true), (5, 0, true)]
+async fn a_release_that_finds_no_claim_on_a_majority_is_a_loss() {
+    for (broken, silent, is_loss) in [(2, 0, false), (2, 2, false), (3, 0, true), (3, 2, true), (5, 0, true)]
     {
         let mut five = Five::new();
         let client = five.client();
-        let guard = client.mutex("x").lock().await.expect("nobody holds it");
-        for member in &five.members[..robbed] {
-            let broken = Locks::new(member.clone().into_store()).force_release("x").await;
-            assert!(broken.expect("memory can be asked"), "the member had not granted the lock");
+        let guard = client.mutex("x").lock().await.expect("free");
+        for member in &five.members[..broken] {
+            let had_holder = Locks::new(member.clone().into_store()).force_release("x").await;
+            assert!(had_holder.expect("memory can"), "the member had not granted the lock");
         }
         five.lines[5 - silent..].iter().for_each(Switch::cut);
-        let told = guard.release().await;
+        let result = guard.release().await;
         match is_loss {
-            true => assert!(matches!(told, Err(Error::Lost { reason: LostReason::Taken, .. })), "{told:?}"),
-            false => assert!(told.is_ok(), "{robbed} robbed, {silent} silent: {told:?}"),
+            true => {
+                assert!(matches!(result, Err(Error::Lost { reason: LostReason::Taken, .. })), "{result:?}")
+            }
+            false => assert!(result.is_ok(), "{broken} broken, {silent} silent: {result:?}"),
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_by_a_majority_is_a_refusal() {
+async fn a_refusal_by_a_majority_is_reported_as_a_refusal() {
     let refusing = || Store::new(Arc::new(Refusing(MemoryBackend::new())));
-    let away = Switch::default();
-    away.cut();
-    let gone = || away.wrap(MemoryBackend::new().into_store());
-    let there = || MemoryBackend::new().into_store();
-    let asked = async |members: [Store; 3]| locks(members.into_iter()).mutex("x").lock().await;
-    let error = asked([gone(), refusing(), refusing()]).await.expect_err("two refuse");
+    let line = Switch::default();
+    line.cut();
+    let unreachable = || line.wrap(MemoryBackend::new().into_store());
+    let reachable = || MemoryBackend::new().into_store();
+    let lock = async |members: [Store; 3]| locks(members.into_iter()).mutex("x").lock().await;
+    let error = lock([unreachable(), refusing(), refusing()]).await.expect_err("two refuse");
     assert!(
         matches!(error, Error::WrongKind { .. }),
-        "not the error of the majority, to which asking again does not help: {error:?}"
+        "not the error of the majority, which a retry does not change: {error:?}"
     );
-    let error = asked([gone(), there(), refusing()]).await.expect_err("one is no majority");
+    let error = lock([unreachable(), reachable(), refusing()]).await.expect_err("one is no majority");
     assert!(
         matches!(error, Error::Unavailable { .. }),
-        "the majority may grant when the first member is back: {error:?}"
+        "the majority may grant when the first member is reachable again: {error:?}"
     );
-    asked([there(), there(), refusing()]).await.expect("two are a majority").release().await.expect("held");
+    lock([reachable(), reachable(), refusing()])
+        .await
+        .expect("two are a majority")
+        .release()
+        .await
+        .expect("held");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_member_may_take_as_long_as_it_likes() {
+async fn a_member_timeout_may_be_of_any_length() {
     let members = [(); 3].map(|()| MemoryBackend::new().into_store());
-    let patient = RedLock::new(members).expect("three").member_timeout(Duration::MAX).into_store();
-    let held = Locks::new(patient).mutex("x").lock().await.expect("no clock overflows");
+    let unlimited = RedLock::new(members).expect("three").member_timeout(Duration::MAX).into_store();
+    let held = Locks::new(unlimited).mutex("x").lock().await.expect("no deadline overflows");
     held.release().await.expect("held until now");
 }
 
 #[test]
 fn too_few_or_dependent_members_are_refused() {
     let store = || MemoryBackend::new().into_store();
-    let two = RedLock::new([store(), store()]).expect_err("two have no majority worth the name").to_string();
+    let two = RedLock::new([store(), store()]).expect_err("two members tolerate no failure").to_string();
     assert_eq!(two, "a redlock needs at least three stores, not 2");
     let same = MemoryBackend::new();
     let twice =
@@ -358,22 +377,22 @@ fn too_few_or_dependent_members_are_refused() {
 }
 
 #[test]
-fn members_that_keep_a_lock_for_less_than_the_drift_are_refused() {
+fn members_whose_longest_ttl_is_shorter_than_the_drift_are_refused() {
     let ms = Duration::from_millis;
-    let forgetful = || {
+    let short_ttl = || {
         let memory = MemoryBackend::new();
         let info = memory.info().clone().ttl(ms(1)..=ms(5));
-        Store::new(Arc::new(Forgetful(memory, info)))
+        Store::new(Arc::new(ShortTtl(memory, info)))
     };
-    let told = RedLock::new([forgetful(), forgetful(), forgetful()]).expect_err("5 ms are too few");
-    assert!(told.to_string().contains("no ttl"), "{told}");
+    let error = RedLock::new([short_ttl(), short_ttl(), short_ttl()]).expect_err("5 ms are too short");
+    assert!(error.to_string().contains("no ttl"), "{error}");
 }
 
-/// A member that has only these kinds.
+/// A member that supports only some kinds.
 #[derive(Debug)]
-struct Only(MemoryBackend, Info);
+struct SomeKinds(MemoryBackend, Info);
 
-impl Backend for Only {
+impl Backend for SomeKinds {
     fn info(&self) -> &Info {
         &self.1
     }
@@ -384,8 +403,8 @@ impl Backend for Only {
 }
 
 #[test]
-fn a_redlock_has_the_kinds_that_all_its_members_have() {
-    // No permits, though all members have them.
+fn a_redlock_supports_the_kinds_that_all_its_members_support() {
+    // Without permits, although all members support them.
     const FOUR: &[Kind] = &[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write];
     const MUTEX: &[Kind] = &[Kind::Mutex];
     const FAIR: &[Kind] = &[Kind::Mutex, Kind::Fair];
@@ -402,7 +421,7 @@ fn a_redlock_has_the_kinds_that_all_its_members_have() {
         let members = kinds.map(|kinds| {
             let memory = MemoryBackend::new();
             let info = memory.info().clone().kinds(kinds);
-            Store::new(Arc::new(Only(memory, info)))
+            Store::new(Arc::new(SomeKinds(memory, info)))
         });
         let redlock = RedLock::new(members).expect("a kind in common");
         assert!(format!("{redlock:?}").contains("memory:"), "{redlock:?}");
@@ -411,7 +430,7 @@ fn a_redlock_has_the_kinds_that_all_its_members_have() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_redlock_refuses_permits_and_says_what_to_do() {
+async fn a_redlock_refuses_permits_with_advice() {
     let members = [(); 3].map(|()| MemoryBackend::new().into_store());
     let locks = Locks::new(RedLock::new(members).expect("three members").into_store());
     for error in [
@@ -419,21 +438,22 @@ async fn a_redlock_refuses_permits_and_says_what_to_do() {
         locks.semaphore("pool", 4).try_acquire().await.expect_err("the limit would not be kept"),
     ] {
         assert!(matches!(error, Error::Unsupported { store: "redlock", .. }), "{error:?}");
-        let told = error.to_string();
-        assert!(told.contains("take one store for a semaphore"), "does not say what to do: {told}");
+        let text = error.to_string();
+        assert!(text.contains("take one store for a semaphore"), "no advice: {text}");
     }
 }
 
-/// Why: three holders of a limit of two, each with a majority of members that all keep the limit.
+/// The reason why a RedLock has no permits. Three contenders hold a semaphore with a limit of two,
+/// each on a majority of the members, and every member keeps the limit.
 #[tokio::test(start_paused = true)]
 async fn a_majority_of_members_that_keep_a_limit_does_not_keep_it() {
     let members = [(); 3].map(|()| Locks::memory());
     let mut held = Vec::new();
-    for of_one in [[0, 1], [1, 2], [2, 0]] {
-        for member in of_one {
+    for majority in [[0, 1], [1, 2], [2, 0]] {
+        for member in majority {
             let permit = members[member].semaphore("pool", 2).try_acquire().await.expect("no error");
             held.push(permit.expect("each member keeps the limit of two"));
         }
     }
-    assert_eq!(held.len(), 6, "three holders of two members each");
+    assert_eq!(held.len(), 6, "not three holders with two members each");
 }

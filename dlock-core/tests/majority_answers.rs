@@ -1,4 +1,5 @@
-//! What the calls of a claim on a RedLock answer, and how long they take, while members are away, slow, or somebody else's.
+//! Results and durations of the calls of a RedLock's claim while members are unreachable, slow, or
+//! held by another client.
 
 mod watchdog;
 
@@ -16,7 +17,7 @@ use tokio::time::{Instant, sleep};
 const TTL: Duration = Duration::from_secs(30);
 const MS: Duration = Duration::from_millis(1);
 
-/// How long a member may take.
+/// Timeout of a member.
 const LIMIT: Duration = Duration::from_secs(1);
 
 /// The members of a RedLock, and its connections to them.
@@ -28,7 +29,8 @@ impl Members {
         Self((0..count).map(|_| (MemoryBackend::new(), Switch::default())).collect())
     }
 
-    /// A RedLock of these members. The first `quick` ones answer at once; the others take 20 ms for each answer.
+    /// Returns a RedLock of these members. The first `quick` members reply at once, the others
+    /// after 20 ms.
     fn redlock(&self, quick: usize) -> RedLock {
         let members = self.0.iter().enumerate().map(|(number, (member, line))| {
             let store = line.wrap(member.clone().into_store());
@@ -43,11 +45,12 @@ impl Members {
         self.redlock(quick).claim(request)
     }
 
-    /// A claim that all members have granted.
+    /// Returns a claim that all members have granted.
     async fn held(&self, quick: usize) -> Box<dyn Claim> {
         let mut claim = self.claim(quick, TTL, Wait::Forever);
-        assert!(matches!(claim.attempt().await, Ok(Attempt::Granted(_))), "nobody else is there");
-        // A grant waits for no more than a majority. The answers of the other members count from the next call on.
+        assert!(matches!(claim.attempt().await, Ok(Attempt::Granted(_))), "no other client holds the lock");
+        // A grant waits only for a majority. The replies of the other members count from the next
+        // call on.
         sleep(LIMIT).await;
         claim
     }
@@ -56,7 +59,7 @@ impl Members {
         Locks::new(self.0[number].0.clone().into_store())
     }
 
-    /// Lets another program take the lock on the first `count` members.
+    /// Takes the lock for another client on the first `count` members.
     async fn occupy(&self, count: usize) -> Vec<Guard> {
         let mut guards = Vec::new();
         for number in 0..count {
@@ -66,72 +69,73 @@ impl Members {
     }
 
     /// Breaks the lock on the first `count` members.
-    async fn rob(&self, count: usize) {
+    async fn break_hold(&self, count: usize) {
         for number in 0..count {
             assert!(self.direct(number).force_release("x").await.expect("memory can"), "it was held there");
         }
     }
 
-    /// Who holds the lock on a member.
+    /// Returns the ids of the lock's holders on a member.
     async fn holders(&self, number: usize) -> Vec<String> {
         let state = self.direct(number).inspect("x").await.expect("memory can");
         state.into_iter().flat_map(|state| state.holders).map(|holder| holder.id).collect()
     }
 
+    /// Freezes the connections to all members from this index on.
     fn freeze(&self, from: usize) {
         self.0[from..].iter().for_each(|(_, line)| line.freeze());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_waits_for_no_more_than_a_majority() {
+async fn a_renewal_waits_only_for_a_majority() {
     let five = Members::new(5);
     let mut claim = five.held(5).await;
     five.freeze(3);
-    let asked = Instant::now();
-    let told = claim.renew().await;
-    assert!(matches!(told, Ok(Renewal::Renewed { .. })), "three of five renewed: {told:?}");
-    assert_eq!(asked.elapsed(), Duration::ZERO, "the call waited for members that hang");
+    let sent = Instant::now();
+    let result = claim.renew().await;
+    assert!(matches!(result, Ok(Renewal::Renewed { .. })), "three of five renewed: {result:?}");
+    assert_eq!(sent.elapsed(), Duration::ZERO, "the call waited for the frozen members");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_majority_disowns_is_lost_before_the_others_have_answered() {
+async fn a_hold_that_a_majority_reports_lost_is_lost_before_the_other_members_have_replied() {
     let five = Members::new(5);
     let mut claim = five.held(5).await;
-    five.rob(3).await;
+    five.break_hold(3).await;
     five.freeze(3);
-    let asked = Instant::now();
-    let told = claim.renew().await;
-    assert!(matches!(told, Ok(Renewal::Lost)), "three of five disowned it: {told:?}");
-    assert_eq!(asked.elapsed(), Duration::ZERO, "the call waited for members that hang");
+    let sent = Instant::now();
+    let result = claim.renew().await;
+    assert!(matches!(result, Ok(Renewal::Lost)), "three of five reported it lost: {result:?}");
+    assert_eq!(sent.elapsed(), Duration::ZERO, "the call waited for the frozen members");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_minority_that_disowns_a_hold_at_once_does_not_keep_the_others_from_renewing_it() {
+async fn a_hold_that_a_minority_reports_lost_at_once_is_renewed_by_the_other_members() {
     let five = Members::new(5);
     let mut claim = five.held(2).await;
-    five.rob(2).await;
-    let told = claim.renew().await;
-    assert!(matches!(told, Ok(Renewal::Renewed { .. })), "the three slow ones renewed: {told:?}");
+    five.break_hold(2).await;
+    let result = claim.renew().await;
+    assert!(matches!(result, Ok(Renewal::Renewed { .. })), "the three slow ones renewed: {result:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hold_that_a_member_disowned_is_renewed_by_a_majority_of_its_votes_only() {
+async fn a_hold_that_a_member_reports_lost_is_renewed_only_by_a_majority_in_the_same_round() {
     let five = Members::new(5);
     let mut claim = five.held(5).await;
-    let told = claim.renew().await;
-    assert!(matches!(told, Ok(Renewal::Renewed { .. })), "all are there: {told:?}");
-    five.rob(1).await;
+    let result = claim.renew().await;
+    assert!(matches!(result, Ok(Renewal::Renewed { .. })), "all members reply: {result:?}");
+    five.break_hold(1).await;
     five.freeze(3);
-    // What the silent members said in an earlier round is no answer in this one.
-    let told = claim.renew().await;
-    assert!(matches!(told, Err(Error::Unavailable { .. })), "two of five renewed: {told:?}");
+    // Replies of the frozen members from an earlier round do not count in this round.
+    let result = claim.renew().await;
+    assert!(matches!(result, Err(Error::Unavailable { .. })), "two of five renewed: {result:?}");
 }
 
-/// The hold is renewed without the second member. When the second member is back, the ttl that it granted is over, and it has
-/// forgotten the hold.
+/// The hold is renewed without the second member. When that member is reachable again, the ttl that
+/// it granted has ended, and it has deleted the claim.
 #[tokio::test(start_paused = true)]
-async fn a_member_that_forgot_a_hold_when_its_time_was_over_has_not_disowned_it() {
+async fn a_member_that_deletes_a_hold_at_the_end_of_its_ttl_does_not_count_as_a_loss() {
     let three = Members::new(3);
     let [_, second, third] = [0, 1, 2].map(|number| three.0[number].1.clone());
     let mut claim = three.claim(3, TTL, Wait::Forever);
@@ -141,86 +145,86 @@ async fn a_member_that_forgot_a_hold_when_its_time_was_over_has_not_disowned_it(
     second.cut();
     for _ in 0..2 {
         sleep(TTL / 3).await;
-        let told = claim.renew().await;
+        let result = claim.renew().await;
         assert!(
-            matches!(told, Ok(Renewal::Renewed { .. })),
-            "not renewed by the first and the third: {told:?}"
+            matches!(result, Ok(Renewal::Renewed { .. })),
+            "not renewed by the first and the third: {result:?}"
         );
     }
     sleep(TTL / 3 + MS).await;
     second.connect();
-    let told = claim.renew().await;
+    let result = claim.renew().await;
     assert!(
-        matches!(told, Ok(Renewal::Renewed { .. })),
-        "not renewed by the majority that knows the hold: {told:?}"
+        matches!(result, Ok(Renewal::Renewed { .. })),
+        "not renewed by the majority that knows the hold: {result:?}"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_to_a_slow_member_goes_on_while_nobody_waits_for_its_answer() {
+async fn a_request_to_a_slow_member_is_executed_after_the_call_has_returned() {
     let three = Members::new(3);
     let mut claim = three.held(3).await;
     three.freeze(2);
     sleep(TTL / 3).await;
     assert!(matches!(claim.renew().await, Ok(Renewal::Renewed { .. })), "two of three");
     three.0[2].1.connect();
-    // The member hears of the claim now, a third of the ttl after its grant.
+    // The renewal reaches the member now, a third of the ttl after its grant.
     sleep(TTL * 5 / 6).await;
-    assert_eq!(three.holders(2).await.len(), 1, "the renewal did not go on after its caller had its answer");
+    assert_eq!(three.holders(2).await.len(), 1, "the renewal was dropped when its call returned");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_try_that_a_majority_refuses_waits_for_members_that_hang_no_longer_than_for_one_answer() {
+async fn a_try_that_is_busy_on_a_majority_waits_for_frozen_members_for_at_most_one_member_timeout() {
     let five = Members::new(5);
     let _others = five.occupy(3).await;
     five.freeze(3);
-    let asked = Instant::now();
-    let told = five.claim(5, TTL, Wait::Never).attempt().await;
-    assert!(matches!(told, Ok(Attempt::Busy { .. })), "somebody else has a majority: {told:?}");
-    // The time for one answer: that of the release from the members that hang.
-    assert!(asked.elapsed() <= LIMIT, "the try waited for {:?}", asked.elapsed());
+    let sent = Instant::now();
+    let result = five.claim(5, TTL, Wait::Never).attempt().await;
+    assert!(matches!(result, Ok(Attempt::Busy { .. })), "another client has a majority: {result:?}");
+    // One timeout of a member, for the release on the frozen members.
+    assert!(sent.elapsed() <= LIMIT, "the try waited for {:?}", sent.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_try_is_busy_and_no_error_while_a_minority_is_away() {
+async fn a_try_is_busy_and_not_an_error_while_a_minority_is_unreachable() {
     let three = Members::new(3);
     let _others = three.occupy(2).await;
     three.0[2].1.cut();
-    let told = three.claim(3, TTL, Wait::Never).attempt().await;
-    assert!(matches!(told, Ok(Attempt::Busy { .. })), "somebody else has a majority: {told:?}");
+    let result = three.claim(3, TTL, Wait::Never).attempt().await;
+    assert!(matches!(result, Ok(Attempt::Busy { .. })), "another client has a majority: {result:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_try_is_granted_by_a_majority_that_is_slower_than_a_refusal() {
-    for refusing in [0, 1] {
+async fn a_try_is_granted_by_a_majority_that_is_slower_than_a_busy_member() {
+    for busy in [0, 1] {
         let three = Members::new(3);
-        let _others = three.occupy(refusing).await;
-        let told = three.claim(refusing, TTL, Wait::Never).attempt().await;
-        assert!(matches!(told, Ok(Attempt::Granted(_))), "{refusing} of three refused: {told:?}");
+        let _others = three.occupy(busy).await;
+        let result = three.claim(busy, TTL, Wait::Never).attempt().await;
+        assert!(matches!(result, Ok(Attempt::Granted(_))), "{busy} of three members were busy: {result:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_of_a_claim_that_is_gone_is_confirmed() {
+async fn a_release_of_a_deleted_claim_is_confirmed() {
     let three = Members::new(3);
     let mut claim = three.held(3).await;
     for _ in 0..3 {
-        claim.release().await.expect("no member has anything left of the claim");
+        claim.release().await.expect("no member has the claim any more");
     }
 }
 
-/// A member whose locks work, but that refuses every look at them.
+/// The inspection of a member that fails every call. The locks of the member work.
 #[derive(Debug)]
-struct Mute;
+struct NoInspection;
 
-impl Mute {
+impl NoInspection {
     fn error() -> Error {
-        Error::Unavailable { store: "mute", source: "no answer".into() }
+        Error::Unavailable { store: "no-inspection", source: "no reply".into() }
     }
 }
 
 #[async_trait]
-impl Inspect for Mute {
+impl Inspect for NoInspection {
     async fn inspect(&self, _: &LockName) -> Result<Option<LockState>> {
         Err(Self::error())
     }
@@ -233,31 +237,32 @@ impl Inspect for Mute {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_majority_of_members_can_tell_is_told() {
-    for mute in [1, 2] {
+async fn an_inspection_needs_a_majority_of_members() {
+    for failing in [1, 2] {
         let three = Members::new(3);
         let stores = three.0.iter().enumerate().map(|(number, (member, _))| {
             let store = member.clone().into_store();
-            if number < mute { store.with_inspect(Arc::new(Mute)) } else { store }
+            if number < failing { store.with_inspect(Arc::new(NoInspection)) } else { store }
         });
         let locks = Locks::new(RedLock::new(stores).expect("independent members").into_store());
         let _held = locks.mutex("x").lock().await.expect("free");
         let (state, list) = (locks.inspect("x").await, locks.list("").await);
         let broken = locks.force_release("x").await;
-        if mute == 1 {
-            assert_eq!(state.expect("two can tell").expect("it is held").holders.len(), 1);
-            assert_eq!(list.expect("two can tell").len(), 1);
-            assert!(broken.expect("two can be asked"), "it was held");
+        if failing == 1 {
+            assert_eq!(state.expect("two members reply").expect("it is held").holders.len(), 1);
+            assert_eq!(list.expect("two members reply").len(), 1);
+            assert!(broken.expect("two members reply"), "no holder was found");
         } else {
-            let told = (state.is_err(), list.is_err(), broken.is_err());
-            assert_eq!(told, (true, true, true), "one of three is no majority");
+            let are_errors = (state.is_err(), list.is_err(), broken.is_err());
+            assert_eq!(are_errors, (true, true, true), "one of three is no majority");
         }
     }
 }
 
-/// A contender with too few members lets go of them, so that another contender can get a majority. That is of no use while
-/// somebody holds a majority. So the contender keeps its members longer each time, but never longer than a third of the ttl:
-/// it may be the one for which all others wait.
+/// A contender with too few members releases them, so that another contender can get a majority.
+/// While another client holds a majority, this does not help. The contender therefore keeps its
+/// members longer each time, but never longer than a third of the ttl, because all other contenders
+/// may be waiting for it.
 #[tokio::test(start_paused = true)]
 async fn a_contender_with_too_few_members_keeps_them_longer_each_time() {
     let three = Members::new(3);
@@ -277,7 +282,7 @@ async fn a_contender_with_too_few_members_keeps_them_longer_each_time() {
     }
     let kept: Vec<_> =
         kept.into_iter().filter(|(holders, _)| !holders.is_empty()).map(|(_, span)| span).collect();
-    assert!(kept[0] >= 10 * MS, "no time for the others to let go: {kept:?}");
-    assert!(kept[1] > kept[0] * 3 / 2 && kept[2] > kept[1] * 3 / 2, "not longer each time: {kept:?}");
+    assert!(kept[0] >= 10 * MS, "too short for the other contenders to release their members: {kept:?}");
+    assert!(kept[1] > kept[0] * 3 / 2 && kept[2] > kept[1] * 3 / 2, "the times do not grow: {kept:?}");
     assert!(kept.iter().all(|span| *span <= ttl / 3 + 5 * MS), "longer than a third of the ttl: {kept:?}");
 }

@@ -1,4 +1,5 @@
-//! Detached holds on a RedLock: a majority keeps them, and whoever has the ticket finds the claims of each member again.
+//! Detached holds on a RedLock. A majority of members keeps them, and a client with the ticket
+//! finds the claim on each member.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks; each test awaits its own")]
 
 mod watchdog;
@@ -15,7 +16,7 @@ use dlock_core::{
 use tokio::time::{Instant, advance, sleep};
 
 const TTL: Duration = Duration::from_secs(30);
-const TEN: Duration = Duration::from_secs(600);
+const TEN_MINUTES: Duration = Duration::from_secs(600);
 
 struct Three {
     members: [MemoryBackend; 3],
@@ -27,6 +28,7 @@ impl Three {
         Self { members: [(); 3].map(|()| MemoryBackend::new()) }
     }
 
+    /// Returns a client whose stores of members are wrapped.
     fn client(&self, wrapped: impl Fn(usize, Store) -> Store) -> Locks {
         let members = self.members.iter().enumerate();
         let store = RedLock::new(members.map(|(index, member)| wrapped(index, member.clone().into_store())));
@@ -38,24 +40,26 @@ impl Three {
         self.client(|_, member| member)
     }
 
-    /// A client of one member alone.
+    /// Returns a client of one member.
     fn direct(&self, index: usize) -> Locks {
         Locks::new(self.members[index].clone().into_store())
     }
 
     async fn is_free(&self) -> bool {
-        let guard = self.plain().mutex("x").try_lock().await.expect("all members answer");
+        let guard = self.plain().mutex("x").try_lock().await.expect("all members reply");
         match guard {
             Some(guard) => guard.release().await.is_ok(),
             None => false,
         }
     }
 
-    /// Whether nothing is left on any member.
+    /// Returns whether no member has a claim.
     async fn is_empty(&self) -> bool {
         let mut left = 0;
         for index in 0..3 {
-            left += usize::from(self.direct(index).inspect("x").await.expect("memory tells").is_some());
+            left += usize::from(
+                self.direct(index).inspect("x").await.expect("memory can be inspected").is_some(),
+            );
         }
         left == 0
     }
@@ -63,98 +67,96 @@ impl Three {
 
 async fn detached(locks: &Locks) -> Ticket {
     let guard = locks.mutex("x").lock().await.expect("free");
-    guard.detach(TEN).await.expect("all members can")
+    guard.detach(TEN_MINUTES).await.expect("all members can")
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_detached_hold_is_kept_by_a_majority_for_its_time_and_no_longer() {
+async fn a_detached_hold_is_kept_by_a_majority_for_its_time_and_not_longer() {
     let three = Three::new();
     let ticket = detached(&three.plain()).await;
     three.direct(1).force_release("x").await.expect("memory can");
-    advance(TEN).await;
-    assert!(!three.is_free().await, "two of three members keep it for its time");
-    advance(TEN / 50).await;
-    assert!(three.is_free().await, "it does not end");
-    let told = three.plain().resume(&ticket).await.expect_err("its time is over");
-    assert!(matches!(told, Error::Lost { reason: LostReason::Taken, .. }), "{told:?}");
+    advance(TEN_MINUTES).await;
+    assert!(!three.is_free().await, "two of three members did not keep it for its time");
+    advance(TEN_MINUTES / 50).await;
+    assert!(three.is_free().await, "the detached hold does not end");
+    let error = three.plain().resume(&ticket).await.expect_err("its time has ended");
+    assert!(matches!(error, Error::Lost { reason: LostReason::Taken, .. }), "{error:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn members_with_fast_clocks_do_not_end_a_detached_hold_early() {
     let three = Three::new();
     detached(&three.client(|_, member| fast_clock(member, 10))).await;
-    advance(TEN - Duration::from_millis(1)).await;
-    assert!(
-        !three.is_free().await,
-        "the members' clocks are as fast as the drift allows, and the hold is over"
-    );
+    advance(TEN_MINUTES - Duration::from_millis(1)).await;
+    assert!(!three.is_free().await, "the hold ended although the clocks are within the allowed drift");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_is_taken_back_from_each_member_whichever_claim_it_has_there() {
+async fn a_hold_is_resumed_on_each_member_even_if_its_claims_have_different_ids() {
     let three = Three::new();
-    // Somebody has one member, so the contender yields: its claims on the members get different numbers.
-    let in_the_way = three.direct(0).mutex("x").lock().await.expect("free");
-    let other = three.direct(1).mutex("x").lock().await.expect("free");
+    // Other clients hold two members, so the contender releases its member and tries again. Its
+    // claims on the members then have different numbers.
+    let first = three.direct(0).mutex("x").lock().await.expect("free");
+    let second = three.direct(1).mutex("x").lock().await.expect("free");
     let contender = three.client(|_, member| queueless(member));
     let lock = contender.mutex("x");
-    let asking = tokio::spawn(async move { lock.lock().await });
+    let waiting = tokio::spawn(async move { lock.lock().await });
     sleep(TTL).await;
-    drop((in_the_way, other));
-    let guard = asking.await.expect("no panic").expect("free");
-    let (id, text) = (guard.id(), guard.detach(TEN).await.expect("all members can").to_string());
+    drop((first, second));
+    let guard = waiting.await.expect("no panic").expect("free");
+    let (id, text) = (guard.id(), guard.detach(TEN_MINUTES).await.expect("all members can").to_string());
     let ticket: Ticket = text.parse().expect("its own text");
     let guard = three.plain().resume(&ticket).await.expect("held");
-    assert_ne!(guard.id(), id, "a ticket hands the hold over to a new claim");
+    assert_ne!(guard.id(), id, "the resumed hold has the id of the detached claim");
     guard.release().await.expect("held until now");
-    assert!(three.is_empty().await, "it was not taken back from every member");
+    assert!(three.is_empty().await, "a member kept the detached claim");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ticket_releases_on_every_member() {
+async fn a_release_by_ticket_reaches_every_member() {
     let three = Three::new();
     let ticket = detached(&three.plain()).await;
     three.plain().release(&ticket).await.expect("held until now");
-    assert!(three.is_empty().await, "something is left");
-    let told = three.plain().release(&ticket).await.expect_err("released already");
-    assert!(matches!(told, Error::Lost { .. }), "{told:?}");
+    assert!(three.is_empty().await, "a claim is left on a member");
+    let error = three.plain().release(&ticket).await.expect_err("released already");
+    assert!(matches!(error, Error::Lost { .. }), "{error:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_a_majority_has_given_to_somebody_else_is_not_taken_back() {
+async fn a_hold_that_a_majority_has_granted_to_another_client_is_not_resumed() {
     let three = Three::new();
     let ticket = detached(&three.plain()).await;
     for index in [0, 2] {
         three.direct(index).force_release("x").await.expect("memory can");
     }
     let next = three.plain().mutex("x").lock().await.expect("a majority is free");
-    let told = three.plain().resume(&ticket).await.expect_err("somebody else holds it");
-    assert!(matches!(told, Error::Lost { .. }), "{told:?}");
-    let told = three.plain().release(&ticket).await.expect_err("somebody else holds it");
-    assert!(matches!(told, Error::Lost { .. }), "{told:?}");
+    let error = three.plain().resume(&ticket).await.expect_err("another client holds it");
+    assert!(matches!(error, Error::Lost { .. }), "{error:?}");
+    let error = three.plain().release(&ticket).await.expect_err("another client holds it");
+    assert!(matches!(error, Error::Lost { .. }), "{error:?}");
     sleep(2 * TTL).await;
-    assert!(!next.is_lost(), "the ticket hurt the next holder");
+    assert!(!next.is_lost(), "a use of the ticket ended the next hold");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_is_taken_back_while_a_minority_is_away_and_not_without_a_majority() {
+async fn a_hold_is_resumed_while_a_minority_is_unreachable_but_not_without_a_majority() {
     let three = Three::new();
     let ticket = detached(&three.plain()).await;
     let lines = [(); 3].map(|()| Switch::default());
     let client = three.client(|index, member| lines[index].wrap(member));
     lines[..2].iter().for_each(Switch::cut);
-    let told = client.resume(&ticket).await.expect_err("one of three members answers");
-    assert!(matches!(told, Error::Unavailable { .. }), "{told:?}");
+    let error = client.resume(&ticket).await.expect_err("only one of three members replies");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     lines[0].connect();
-    let guard = client.resume(&ticket).await.expect("two of three members answer");
-    sleep(2 * TEN).await;
-    assert!(!guard.is_lost() && !three.is_free().await, "nobody renews it");
+    let guard = client.resume(&ticket).await.expect("two of three members reply");
+    sleep(2 * TEN_MINUTES).await;
+    assert!(!guard.is_lost() && !three.is_free().await, "the resumed hold is not renewed");
     lines[1].connect();
     guard.release().await.expect("held until now");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hold_that_is_detached_at_once_rests_on_members_that_granted_late_too() {
+async fn a_hold_that_is_detached_at_once_is_also_kept_by_members_that_granted_late() {
     let three = Three::new();
     let late = |index, member| if index == 2 { Habit::Slow.wrap(member) } else { member };
     let ticket = detached(&three.client(late)).await;
@@ -164,45 +166,45 @@ async fn a_hold_that_is_detached_at_once_rests_on_members_that_granted_late_too(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_detachment_that_only_a_minority_confirmed_prolongs_nothing() {
+async fn a_detachment_that_only_a_minority_confirmed_does_not_extend_the_hold() {
     let three = Three::new();
     let lines = [(); 3].map(|()| Switch::default());
     let client = three.client(|index, member| lines[index].wrap(member));
     let guard = client.mutex("x").lock().await.expect("free");
     lines[..2].iter().for_each(Switch::cut);
-    let asked = Instant::now();
-    let error = guard.detach(TEN).await.expect_err("no majority answers");
+    let sent = Instant::now();
+    let error = guard.detach(TEN_MINUTES).await.expect_err("no majority replies");
     assert!(matches!(error.error(), Error::Lost { .. }), "{error}");
-    assert!(asked.elapsed() <= TTL, "the holder believes in the time that one member granted");
+    assert!(sent.elapsed() <= TTL, "the time that one member granted extended the hold");
     assert!(error.into_guard().is_lost());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_answer_to_a_detachment_is_asked_for_again() {
+async fn a_detachment_whose_reply_is_lost_is_repeated() {
     let three = Three::new();
     let lines = [(); 3].map(|()| Switch::default());
     let client = three.client(|index, member| lines[index].wrap(member));
     let guard = client.mutex("x").lock().await.expect("free");
     lines.iter().for_each(Switch::lose_answers);
-    let detaching = tokio::spawn(guard.detach(TEN));
+    let detaching = tokio::spawn(guard.detach(TEN_MINUTES));
     sleep(TTL / 10).await;
     lines.iter().for_each(Switch::connect);
-    let ticket = detaching.await.expect("no panic").expect("the members answer again");
-    advance(TEN - TTL).await;
+    let ticket = detaching.await.expect("no panic").expect("the members reply again");
+    advance(TEN_MINUTES - TTL).await;
     three.plain().release(&ticket).await.expect("still held");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_released_lock_stays_taken_on_a_majority_for_as_long_as_was_asked_for() {
+async fn a_released_lock_stays_taken_on_a_majority_for_the_requested_time() {
     let three = Three::new();
     let granted = Instant::now();
-    let guard = three.plain().mutex("x").lock().at_least(TEN).await.expect("free");
+    let guard = three.plain().mutex("x").lock().at_least(TEN_MINUTES).await.expect("free");
     sleep(TTL).await;
     guard.release().await.expect("held until now");
-    advance(TEN - granted.elapsed() - Duration::from_millis(1)).await;
-    assert!(!three.is_free().await, "it is free {:?} after its grant", granted.elapsed());
-    advance(TEN / 50).await;
-    assert!(three.is_free().await, "it does not end");
+    advance(TEN_MINUTES - granted.elapsed() - Duration::from_millis(1)).await;
+    assert!(!three.is_free().await, "the lock is free {:?} after its grant", granted.elapsed());
+    advance(TEN_MINUTES / 50).await;
+    assert!(three.is_free().await, "the detached hold does not end");
 }
 
 /// A claim whose detachments reach the member half a ttl late.

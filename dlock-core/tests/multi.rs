@@ -1,5 +1,5 @@
-//! MultiLock: all or nothing, no deadlock, nothing left behind.
-#![expect(clippy::disallowed_methods, reason = "contenders are tasks; each test awaits its own")]
+//! MultiLock. A call gets all members or none, never deadlocks, and leaves no claim.
+#![expect(clippy::disallowed_methods, reason = "each contender is a task, which its test awaits")]
 
 mod watchdog;
 
@@ -22,6 +22,7 @@ use dlock_core::{
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 
+/// Returns a MultiLock, after starting the watchdog.
 fn multi(members: impl IntoIterator<Item = Arc<dyn DistributedLock>>) -> MultiLock {
     watchdog::watch();
     MultiLock::new(members).expect("at least one, and no multilock among them")
@@ -40,12 +41,12 @@ async fn all_members_are_held_and_all_are_released() {
     let locks = Locks::memory();
     let guard = mutexes(&locks, &["b", "a", "c"]).lock(&LockOptions::new()).await.expect("free");
     for name in ["a", "b", "c"] {
-        assert!(!is_free(&locks, name).await, "{name} is held");
+        assert!(!is_free(&locks, name).await, "{name} is not held");
     }
-    assert_eq!(guard.tokens().len(), 3, "one token per member");
+    assert_eq!(guard.tokens().len(), 3, "not one token for each member");
     guard.release().await.expect("held until now");
     for name in ["a", "b", "c"] {
-        assert!(is_free(&locks, name).await, "{name} is free again");
+        assert!(is_free(&locks, name).await, "{name} is not free after the release");
     }
 }
 
@@ -53,15 +54,15 @@ async fn all_members_are_held_and_all_are_released() {
 async fn a_try_is_all_or_nothing() {
     let locks = Locks::memory();
     let busy = locks.mutex("b").lock().await.expect("free");
-    let tried =
+    let result =
         mutexes(&locks, &["a", "b", "c"]).try_lock(&LockOptions::new()).await.expect("busy is no error");
-    assert!(tried.is_none(), "b is held");
-    assert!(is_free(&locks, "a").await && is_free(&locks, "c").await, "nothing was kept");
+    assert!(result.is_none(), "granted although b is held");
+    assert!(is_free(&locks, "a").await && is_free(&locks, "c").await, "a member stays held after a busy try");
     busy.release().await.expect("held until now");
-    let tried = mutexes(&locks, &["a", "b", "c"]).try_lock(&LockOptions::new()).await.expect("no error");
-    assert_eq!(tried.expect("all are free").tokens().len(), 3);
-    let shown = format!("{:?}", mutexes(&locks, &["a", "b"]));
-    assert!(shown.contains("a + b"), "{shown}");
+    let result = mutexes(&locks, &["a", "b", "c"]).try_lock(&LockOptions::new()).await.expect("no error");
+    assert_eq!(result.expect("all are free").tokens().len(), 3);
+    let text = format!("{:?}", mutexes(&locks, &["a", "b"]));
+    assert!(text.contains("a + b"), "{text}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -73,29 +74,32 @@ async fn while_it_waits_only_members_before_the_busy_one_are_held() {
     sleep(Duration::from_secs(1)).await;
     assert!(
         is_free(&locks, "c").await,
-        "c is held while the multilock waits for b, and c comes after b in the common order"
+        "c is held while the multilock waits for b, but c is after b in the common order"
     );
     busy.release().await.expect("held until now");
     let guard = waiting.await.expect("no panic").expect("b is free now");
-    assert!(!is_free(&locks, "c").await, "c is free, and the multilock was granted");
+    assert!(!is_free(&locks, "c").await, "the multilock was granted without c");
     drop(guard);
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_deadline_counts_for_all_members() {
+async fn one_deadline_applies_to_all_members() {
     let locks = Locks::memory();
     let (a, b) = (locks.mutex("a").lock().await.expect("free"), locks.mutex("b").lock().await.expect("free"));
     let release_a = async {
         sleep(Duration::from_secs(8)).await;
         drop(a);
     };
-    let asked = Instant::now();
+    let started_at = Instant::now();
     let both = mutexes(&locks, &["a", "b"]);
     let (outcome, ()) = tokio::join!(both.lock_within(Duration::from_secs(10)), release_a);
-    let error = outcome.expect_err("b never comes free");
+    let error = outcome.expect_err("b is never released");
     assert_eq!(error.to_string(), "timed out after 10s waiting for lock `a + b`");
-    assert!(asked.elapsed() < Duration::from_secs(11), "the multilock waited ten seconds for each member");
-    assert!(is_free(&locks, "a").await, "a is still held after the wait for b ran out");
+    assert!(
+        started_at.elapsed() < Duration::from_secs(11),
+        "the multilock waited ten seconds for each member"
+    );
+    assert!(is_free(&locks, "a").await, "a is still held after the timeout");
     drop(b);
 }
 
@@ -108,18 +112,21 @@ async fn the_same_lock_given_twice_counts_once_and_the_exclusive_side_wins() {
         .await
         .expect("the multilock does not wait for a side that it holds itself");
     assert_eq!(guard.tokens().len(), 1);
-    assert!(locks.rwlock("x").read().try_lock().await.expect("no error").is_none(), "held for writing");
+    assert!(
+        locks.rwlock("x").read().try_lock().await.expect("no error").is_none(),
+        "the multilock does not hold the write side"
+    );
     drop(guard);
 }
 
 #[tokio::test(start_paused = true)]
 async fn members_of_different_stores_and_kinds_are_one_lock() {
-    let (here, there) = (Locks::memory(), Locks::memory());
-    let both = multi([here.of(Kind::Fair, "x"), there.of(Kind::Read, "x")]);
-    let guard = both.lock_within(Duration::from_secs(1)).await.expect("two locks, though of one name");
-    assert!(!is_free(&here, "x").await && !is_free(&there, "x").await);
+    let (first, second) = (Locks::memory(), Locks::memory());
+    let both = multi([first.of(Kind::Fair, "x"), second.of(Kind::Read, "x")]);
+    let guard = both.lock_within(Duration::from_secs(1)).await.expect("two locks, although of one name");
+    assert!(!is_free(&first, "x").await && !is_free(&second, "x").await);
     assert!(
-        there.rwlock("x").read().try_lock().await.expect("no error").is_some(),
+        second.rwlock("x").read().try_lock().await.expect("no error").is_some(),
         "another reader is refused"
     );
     drop(guard);
@@ -129,66 +136,66 @@ async fn members_of_different_stores_and_kinds_are_one_lock() {
 async fn a_multilock_is_lost_when_any_member_is_lost() {
     let locks = Locks::memory();
     let guard = mutexes(&locks, &["a", "b"]).lock(&LockOptions::new()).await.expect("free");
-    let token = guard.lost_signal();
-    timeout(Duration::from_secs(100), token.lost()).await.expect_err("nothing is lost yet");
+    let signal = guard.lost_signal();
+    timeout(Duration::from_secs(100), signal.lost()).await.expect_err("nothing is lost yet");
     locks.force_release("b").await.expect("memory can");
     assert_eq!(guard.lost().await, LostReason::Taken);
-    assert!(guard.is_lost() && token.is_lost() && guard.remaining().is_zero());
-    let error = guard.release().await.expect_err("one was lost");
+    assert!(guard.is_lost() && signal.is_lost() && guard.remaining().is_zero());
+    let error = guard.release().await.expect_err("a member was lost");
     assert!(
         matches!(&error, Error::Lost { name, .. } if name.as_str() == "b"),
-        "the error names another lock than the one that was lost: {error}"
+        "the error does not name the lost member: {error}"
     );
     locks.close().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_loss_is_told_though_another_member_does_not_answer() {
+async fn a_loss_is_reported_although_another_member_does_not_reply() {
     let stores = [MemoryBackend::new(), MemoryBackend::new()];
     for silent in [0, 1] {
         let line = Switch::default();
-        let away = Locks::new(line.wrap(stores[silent].clone().into_store()));
-        let here = Locks::new(stores[1 - silent].clone().into_store());
-        let both = multi([away.of(Kind::Mutex, "x"), here.of(Kind::Mutex, "x")]);
+        let unreachable = Locks::new(line.wrap(stores[silent].clone().into_store()));
+        let reachable = Locks::new(stores[1 - silent].clone().into_store());
+        let both = multi([unreachable.of(Kind::Mutex, "x"), reachable.of(Kind::Mutex, "x")]);
         let options = LockOptions::new();
         let work = async |_: &_| {
-            assert!(here.force_release("x").await.expect("memory can"), "it was held");
+            assert!(reachable.force_release("x").await.expect("memory can"), "it was held");
             line.cut();
         };
-        let told = both.run_with(&options, work).await;
-        assert!(matches!(told, Err(Error::Lost { .. })), "a member was lost during the work: {told:?}");
+        let result = both.run_with(&options, work).await;
+        assert!(matches!(result, Err(Error::Lost { .. })), "a member was lost during the work: {result:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_member_whose_store_is_away_fails_all_and_leaves_nothing() {
-    let (here, away) = (Locks::memory(), Switch::default());
-    let there = Locks::new(away.wrap(MemoryBackend::new().into_store()));
-    away.cut();
-    let both = multi([here.of(Kind::Mutex, "x"), there.of(Kind::Mutex, "x")]);
-    let error = both.lock_within(Duration::from_secs(5)).await.expect_err("one store is away");
+async fn a_member_whose_store_is_unreachable_fails_the_call_and_leaves_no_claim() {
+    let (reachable, line) = (Locks::memory(), Switch::default());
+    let unreachable = Locks::new(line.wrap(MemoryBackend::new().into_store()));
+    line.cut();
+    let both = multi([reachable.of(Kind::Mutex, "x"), unreachable.of(Kind::Mutex, "x")]);
+    let error = both.lock_within(Duration::from_secs(5)).await.expect_err("one store is unreachable");
     assert!(error.is_transient(), "{error:?}");
     sleep(Duration::from_millis(1)).await;
-    assert!(is_free(&here, "x").await, "the other member is still held");
+    assert!(is_free(&reachable, "x").await, "the other member is still held");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_member_whose_store_hangs_does_not_stretch_the_wait() {
+async fn a_member_whose_store_hangs_does_not_extend_the_wait() {
     let (stock, line) = (Locks::memory(), Switch::default());
     let bank = Locks::new(line.wrap(MemoryBackend::new().into_store()));
     let both = multi([stock.of(Kind::Mutex, "item"), bank.of(Kind::Mutex, "account")]);
     line.freeze();
     let wait = Duration::from_secs(5);
-    let asked = timeout(wait + Duration::from_secs(1), both.lock_within(wait)).await;
-    let told = asked.expect("the multilock waits for longer than it was told to");
-    assert!(matches!(told, Err(Error::Timeout { waited, .. }) if waited == wait), "{told:?}");
-    assert!(is_free(&stock, "item").await, "the first member is still held after the wait ran out");
+    let result = timeout(wait + Duration::from_secs(1), both.lock_within(wait)).await;
+    let result = result.expect("the multilock waits longer than its wait limit");
+    assert!(matches!(result, Err(Error::Timeout { waited, .. }) if waited == wait), "{result:?}");
+    assert!(is_free(&stock, "item").await, "the first member is still held after the timeout");
     line.connect();
     bank.close().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_member_that_is_lost_while_another_is_waited_for_begins_all_anew() {
+async fn the_loss_of_a_member_during_the_wait_for_another_restarts_the_acquisition() {
     let locks = Locks::memory();
     let busy = locks.mutex("b").lock().await.expect("free");
     let both = mutexes(&locks, &["a", "b"]);
@@ -196,44 +203,47 @@ async fn a_member_that_is_lost_while_another_is_waited_for_begins_all_anew() {
         sleep(Duration::from_secs(3600)).await;
         busy.release().await.expect("held until now");
     };
-    // The first member's lease ends again and again while the second is waited for.
+    // The first member's lease ends many times during the wait for the second member.
     let options = LockOptions::new().lease(Duration::from_secs(10));
-    let (told, ()) = tokio::join!(both.lock(&options), release);
-    let guard = told.expect("both are free by now");
+    let (result, ()) = tokio::join!(both.lock(&options), release);
+    let guard = result.expect("both are free by now");
     assert!(!guard.is_lost());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_multilock_is_never_granted_with_a_member_that_is_lost_already() {
-    let (quick, line) = (Locks::memory(), Switch::default());
-    let late = Locks::new(line.wrap(MemoryBackend::new().into_store()));
-    let both = multi([quick.of(Kind::Mutex, "a"), late.of(Kind::Mutex, "b")]);
+async fn a_multilock_is_never_granted_with_a_lost_member() {
+    let (fast, line) = (Locks::memory(), Switch::default());
+    let slow = Locks::new(line.wrap(MemoryBackend::new().into_store()));
+    let both = multi([fast.of(Kind::Mutex, "a"), slow.of(Kind::Mutex, "b")]);
     line.freeze();
-    let rob = async {
+    let break_first = async {
         sleep(Duration::from_secs(1)).await;
-        assert!(quick.force_release("a").await.expect("memory can"), "the first member is granted at once");
+        assert!(
+            fast.force_release("a").await.expect("memory can"),
+            "the first member was not granted at once"
+        );
         sleep(Duration::from_secs(1)).await;
         line.connect();
     };
     let options = LockOptions::new();
-    let (told, ()) = tokio::join!(both.lock(&options), rob);
-    assert!(!told.expect("granted in the end").is_lost());
+    let (result, ()) = tokio::join!(both.lock(&options), break_first);
+    assert!(!result.expect("granted in the end").is_lost());
 }
 
-/// A claim that takes its time for each attempt, and breaks the lock `a` of another store meanwhile.
-struct Robbing {
+/// A claim that breaks the lock `a` of another store during each of its attempts.
+struct BreakingClaim {
     claim: Box<dyn Claim>,
     victim: Locks,
     attempts: Arc<AtomicUsize>,
 }
 
 #[async_trait]
-impl Claim for Robbing {
+impl Claim for BreakingClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
         self.attempts.fetch_add(1, Relaxed);
         sleep(Duration::from_millis(1)).await;
         self.victim.force_release("a").await?;
-        // The keeper of `a` notices the loss in this time.
+        // During this time the keeper of `a` detects the loss.
         sleep(Duration::from_millis(100)).await;
         self.claim.attempt().await
     }
@@ -250,46 +260,49 @@ impl Claim for Robbing {
 
 #[tokio::test(start_paused = true)]
 async fn a_multilock_ends_with_the_loss_if_a_member_is_lost_before_each_grant_of_the_last() {
-    let (quick, attempts) = (Locks::memory(), Arc::new(AtomicUsize::new(0)));
-    let (victim, counted) = (quick.clone(), Arc::clone(&attempts));
-    let late = Locks::new(wrap(MemoryBackend::new().into_store(), move |claim, _| {
-        Box::new(Robbing { claim, victim: victim.clone(), attempts: Arc::clone(&counted) })
+    let (fast, attempts) = (Locks::memory(), Arc::new(AtomicUsize::new(0)));
+    let (victim, counted) = (fast.clone(), Arc::clone(&attempts));
+    let slow = Locks::new(wrap(MemoryBackend::new().into_store(), move |claim, _| {
+        Box::new(BreakingClaim { claim, victim: victim.clone(), attempts: Arc::clone(&counted) })
     }));
-    let both = multi([quick.of(Kind::Mutex, "a"), late.of(Kind::Mutex, "b")]);
+    let both = multi([fast.of(Kind::Mutex, "a"), slow.of(Kind::Mutex, "b")]);
     let options = LockOptions::new();
-    let told = both.try_lock(&options).await;
-    assert!(matches!(told, Err(Error::Lost { .. })), "the multilock never held both at once: {told:?}");
-    assert_eq!(attempts.swap(0, Relaxed), 1, "a try is one try");
-    let told = timeout(Duration::from_secs(60), both.lock(&options))
-        .await
-        .expect("the multilock begins anew for ever");
-    assert!(matches!(told, Err(Error::Lost { .. })), "{told:?}");
+    let result = both.try_lock(&options).await;
+    assert!(
+        matches!(result, Err(Error::Lost { .. })),
+        "the multilock never held both members at once: {result:?}"
+    );
+    assert_eq!(attempts.swap(0, Relaxed), 1, "not one attempt in a try");
+    let result =
+        timeout(Duration::from_secs(60), both.lock(&options)).await.expect("the multilock retries for ever");
+    assert!(matches!(result, Err(Error::Lost { .. })), "{result:?}");
     assert!(
         attempts.load(Relaxed) > 1,
-        "the multilock gave up after one attempt, and the next one might have been quicker"
+        "the multilock gave up after one attempt, although the next one might be faster"
     );
-    late.close().await;
-    assert!(is_free(&quick, "a").await, "a is left behind");
+    slow.close().await;
+    assert!(is_free(&fast, "a").await, "a is still held");
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_of_several_that_share_an_owners_hold_is_told_of_its_loss() {
+async fn each_multilock_that_shares_an_owners_hold_reports_its_loss() {
     let (locks, me) = (Locks::memory(), Owner::new());
     let with = |other: &str| {
         let shared: Arc<dyn DistributedLock> = Arc::new(locks.mutex("a").owned_by(&me));
         multi([shared, locks.of(Kind::Mutex, other)])
     };
     let first = with("b").lock(&LockOptions::new()).await.expect("free");
-    let second = with("c").lock(&LockOptions::new()).await.expect("free, and the owner's own");
+    let second =
+        with("c").lock(&LockOptions::new()).await.expect("one is free, and the owner holds the other");
     assert!(locks.force_release("a").await.expect("memory can"), "the owner held it");
     for guard in [&first, &second] {
-        let told = timeout(Duration::from_secs(1), guard.lost()).await;
-        assert_eq!(told.expect("not told"), LostReason::Taken);
+        let result = timeout(Duration::from_secs(1), guard.lost()).await;
+        assert_eq!(result.expect("the loss is not reported"), LostReason::Taken);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_multilock_waits_no_longer_than_its_clients_do_by_default() {
+async fn a_multilock_waits_no_longer_than_the_shortest_default_of_its_clients() {
     let line = Switch::default();
     let bank = Locks::new(line.wrap(MemoryBackend::new().into_store()));
     let (short, long) = (Duration::from_secs(5), Duration::from_secs(60));
@@ -298,17 +311,17 @@ async fn a_multilock_waits_no_longer_than_its_clients_do_by_default() {
     let both = multi([stock.of(Kind::Mutex, "item"), bank.of(Kind::Mutex, "account")]);
     line.freeze();
     let options = LockOptions::new();
-    let asked = timeout(short + Duration::from_secs(1), both.lock(&options)).await;
-    let told = asked.expect("the multilock waits for longer than one of its clients would");
-    assert!(matches!(told, Err(Error::Timeout { waited, .. }) if waited == short), "{told:?}");
-    let asked = timeout(long, both.lock(&LockOptions::new().wait(long))).await;
-    assert!(asked.is_err(), "the call set a longer wait than its clients, and was cut short");
+    let result = timeout(short + Duration::from_secs(1), both.lock(&options)).await;
+    let result = result.expect("the multilock waits longer than the default of one client");
+    assert!(matches!(result, Err(Error::Timeout { waited, .. }) if waited == short), "{result:?}");
+    let result = timeout(long, both.lock(&LockOptions::new().wait(long))).await;
+    assert!(result.is_err(), "the call did not wait for its own, longer limit");
     line.connect();
     bank.close().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owner_enters_again_through_a_multilock() {
+async fn an_owner_re_enters_its_hold_through_a_multilock() {
     let (locks, me) = (Locks::memory(), Owner::new());
     let outer = locks.mutex("a").owned_by(&me).lock().await.expect("free");
     let both = multi([
@@ -321,14 +334,15 @@ async fn an_owner_enters_again_through_a_multilock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_multilock_of_nothing_or_of_multilocks_is_refused() {
+async fn a_multilock_without_members_or_of_multilocks_is_refused() {
     let locks = Locks::memory();
     let inner: Arc<dyn DistributedLock> = Arc::new(mutexes(&locks, &["a"]));
     assert!(MultiLock::new([]).expect_err("empty").to_string().contains("at least one"));
     assert!(MultiLock::new([inner]).expect_err("nested").to_string().contains("its members"));
 }
 
-/// Sixteen contenders make two thousand MultiLocks of overlapping names. Some contenders give up at any moment.
+/// Sixteen contenders take two thousand MultiLocks with overlapping names. Some of the calls are
+/// dropped at a random time.
 #[tokio::test(start_paused = true)]
 async fn random_multilocks_never_deadlock_and_leave_nothing() {
     const NAMES: usize = 6;
@@ -340,16 +354,16 @@ async fn random_multilocks_never_deadlock_and_leave_nothing() {
         let held = Arc::clone(&held);
         tokio::spawn(async move {
             let mut random = fastrand::Rng::with_seed(contender);
-            let mut had = 0;
+            let mut grants = 0;
             for _ in 0..125 {
                 let picked: Vec<usize> = (0..random.usize(1..5)).map(|_| random.usize(..NAMES * 3)).collect();
                 let lock =
                     multi(picked.iter().map(|i| clients[i % 3].of(Kind::Mutex, format!("n{}", i / 3))));
-                let patience = Duration::from_micros(random.u64(..40_000));
+                let drop_after = Duration::from_micros(random.u64(..40_000));
                 let options = LockOptions::new();
                 let guard = match random.u8(..4) {
-                    // Drops the future wherever it stands when the patience is over.
-                    0 => timeout(patience, lock.lock(&options))
+                    // Drops the future in any of its states.
+                    0 => timeout(drop_after, lock.lock(&options))
                         .await
                         .ok()
                         .map(|guard| guard.expect("no error")),
@@ -357,36 +371,38 @@ async fn random_multilocks_never_deadlock_and_leave_nothing() {
                     _ => Some(lock.lock(&options).await.expect("granted in the end")),
                 };
                 let Some(guard) = guard else { continue };
-                had += 1;
+                grants += 1;
                 let mut mine = picked.clone();
                 mine.sort_unstable();
                 mine.dedup();
-                let sole: Vec<_> =
-                    mine.iter().map(|i| held[*i].try_lock().expect("two hold one member")).collect();
+                let exclusive: Vec<_> = mine
+                    .iter()
+                    .map(|i| held[*i].try_lock().expect("two contenders hold one member"))
+                    .collect();
                 sleep(Duration::from_micros(random.u64(..3_000))).await;
-                drop(sole);
+                drop(exclusive);
                 if random.bool() {
                     guard.release().await.expect("held until now");
                 }
             }
             join_all(clients.iter().map(Locks::close)).await;
-            had
+            grants
         })
     });
     let all = timeout(Duration::from_secs(3600), join_all(contenders)).await.expect("no deadlock");
-    let had: usize = all.into_iter().map(|had| had.expect("no overlap")).sum();
-    assert!(had > 1000, "most were granted: {had}");
+    let grants: usize = all.into_iter().map(|grants| grants.expect("no overlap")).sum();
+    assert!(grants > 1000, "only {grants} of 2000 were granted");
     for store in stores {
         let left = Locks::new(store.into_store()).list("").await.expect("memory can list");
-        assert_eq!(left, [], "left behind");
+        assert_eq!(left, [], "claims are left");
     }
 }
 
 /// A memory store that cannot keep a lock without its holder, like a store with sessions.
 #[derive(Debug)]
-struct Session(Arc<dyn Backend>, Info);
+struct SessionStore(Arc<dyn Backend>, Info);
 
-impl Session {
+impl SessionStore {
     fn connect() -> Locks {
         let info = Info::new("session", "session:1")
             .kinds(&[Kind::Mutex])
@@ -395,7 +411,7 @@ impl Session {
     }
 }
 
-impl Backend for Session {
+impl Backend for SessionStore {
     fn info(&self) -> &Info {
         &self.1
     }
@@ -406,28 +422,30 @@ impl Backend for Session {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_default_at_least_of_one_client_does_not_reach_the_members_of_another() {
+async fn the_default_at_least_of_one_client_does_not_apply_to_members_of_another() {
     let s = Duration::from_secs;
-    let staying = Locks::memory().with_defaults(LockOptions::new().at_least(s(20)));
-    let session = Session::connect();
-    let both = multi([staying.of(Kind::Mutex, "a"), session.of(Kind::Mutex, "b")]);
-    let began = Instant::now();
+    let keeping = Locks::memory().with_defaults(LockOptions::new().at_least(s(20)));
+    let session = SessionStore::connect();
+    let both = multi([keeping.of(Kind::Mutex, "a"), session.of(Kind::Mutex, "b")]);
+    let started_at = Instant::now();
     let guard = both.lock_within(s(5)).await.expect("free");
-    guard.release().await.expect("no member was asked for what its store cannot do");
+    guard.release().await.expect("no store got an option that it does not support");
     assert!(is_free(&session, "b").await, "the member without `at_least` stays taken");
     session.close().await;
-    assert!(began.elapsed() < s(1), "it took {:?}", began.elapsed());
-    assert!(!is_free(&staying, "a").await, "the member with `at_least` does not stay taken");
+    assert!(started_at.elapsed() < s(1), "the close took {:?}", started_at.elapsed());
+    assert!(!is_free(&keeping, "a").await, "the member with `at_least` does not stay taken");
     sleep(s(21)).await;
-    assert!(is_free(&staying, "a").await);
+    assert!(is_free(&keeping, "a").await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_explicit_at_least_is_refused_by_the_store_that_cannot_do_it_before_any_request() {
-    let (locks, session) = (Locks::memory(), Session::connect());
+async fn an_explicit_at_least_is_refused_before_any_request_if_a_store_does_not_support_it() {
+    let (locks, session) = (Locks::memory(), SessionStore::connect());
     let both = multi([locks.of(Kind::Mutex, "a"), session.of(Kind::Mutex, "b")]);
-    let refused =
-        both.lock(&LockOptions::new().at_least(Duration::from_secs(20))).await.expect_err("it cannot");
+    let refused = both
+        .lock(&LockOptions::new().at_least(Duration::from_secs(20)))
+        .await
+        .expect_err("the store with sessions cannot");
     assert!(matches!(refused, Error::Unsupported { store: "session", .. }), "{refused:?}");
     assert!(is_free(&locks, "a").await && is_free(&session, "b").await);
 }

@@ -1,5 +1,5 @@
-//! What the features `metrics` and `tracing` tell of locks. Dashboards and alarms are made of these names, so the tests pin
-//! them.
+//! Metrics and events of the features `metrics` and `tracing`. Dashboards and alerts depend on
+//! these names, so the tests pin them.
 #![cfg(all(feature = "metrics", feature = "tracing"))]
 
 use std::{
@@ -19,33 +19,33 @@ use tracing::{
     span,
 };
 
-/// Every metric and event that dlock told, one line each.
+/// Every metric and event of dlock, with one line for each.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
 
 impl Log {
-    fn note(&self, line: String) {
-        self.0.lock().expect("nobody panics").push(line);
+    fn add(&self, line: String) {
+        self.0.lock().expect("not poisoned").push(line);
     }
 
     fn count(&self, line: &str) -> usize {
-        self.0.lock().expect("nobody panics").iter().filter(|one| *one == line).count()
+        self.0.lock().expect("not poisoned").iter().filter(|other| *other == line).count()
     }
 }
 
-/// One metric. It notes each measure in the log.
+/// A metric that adds each of its values to the log.
 struct Metric(Log, String);
 
 impl CounterFn for Metric {
     fn increment(&self, value: u64) {
-        self.0.note(format!("{} +{value}", self.1));
+        self.0.add(format!("{} +{value}", self.1));
     }
     fn absolute(&self, _: u64) {}
 }
 
 impl HistogramFn for Metric {
     fn record(&self, value: f64) {
-        self.0.note(format!("{} {value}", self.1));
+        self.0.add(format!("{} {value}", self.1));
     }
 }
 
@@ -73,15 +73,15 @@ impl Recorder for Log {
     }
 }
 
-/// The message of an event with its lock, if it has one.
+/// The message of an event, and its lock if it has one.
 #[derive(Default)]
-struct Words(String);
+struct EventText(String);
 
-impl Visit for Words {
+impl Visit for EventText {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         match field.name() {
             "message" => self.0.insert_str(0, &format!("{value:?}")),
-            "lock" => write!(self.0, " ({value:?})").expect("a string takes all"),
+            "lock" => write!(self.0, " ({value:?})").expect("writing to a string cannot fail"),
             _ => {}
         }
     }
@@ -97,16 +97,16 @@ impl Subscriber for Log {
     fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
     fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
     fn event(&self, event: &Event<'_>) {
-        let mut words = Words::default();
-        event.record(&mut words);
-        self.note(format!("{} {}", event.metadata().level(), words.0));
+        let mut text = EventText::default();
+        event.record(&mut text);
+        self.add(format!("{} {}", event.metadata().level(), text.0));
     }
     fn enter(&self, _: &span::Id) {}
     fn exit(&self, _: &span::Id) {}
 }
 
-/// What dlock tells while a client does `work`, and is then closed.
-fn told(work: impl AsyncFnOnce(&Locks, &Switch)) -> Log {
+/// Returns the log of a client that does `work` and is then closed.
+fn log_of(work: impl AsyncFnOnce(&Locks, &Switch)) -> Log {
     let (log, line) = (Log::default(), Switch::default());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let locks = Locks::new(line.wrap(MemoryBackend::new().into_store()))
@@ -121,21 +121,22 @@ fn told(work: impl AsyncFnOnce(&Locks, &Switch)) -> Log {
     log
 }
 
-fn assert_told(log: &Log, lines: &[&str]) {
+/// Asserts that each line is in the log exactly once.
+fn assert_logged_once(log: &Log, lines: &[&str]) {
     for line in lines {
-        assert_eq!(log.count(line), 1, "`{line}` among {:#?}", log.0.lock().expect("nobody panics"));
+        assert_eq!(log.count(line), 1, "`{line}` among {:#?}", log.0.lock().expect("not poisoned"));
     }
 }
 
 #[test]
-fn what_was_asked_for_and_how_long_it_was_held_is_told() {
-    let log = told(async |locks, _| {
+fn acquisitions_and_the_duration_of_a_hold_are_reported() {
+    let log = log_of(async |locks, _| {
         let held = locks.mutex("x").lock().await.expect("free");
         assert!(locks.fair("x").try_lock().await.expect("no error").is_none(), "it is held");
         tokio::time::sleep(Duration::from_secs(3)).await;
         held.release().await.expect("held until now");
     });
-    assert_told(
+    assert_logged_once(
         &log,
         &[
             "dlock_contests_total{kind=mutex,outcome=granted,store=memory} +1",
@@ -146,44 +147,48 @@ fn what_was_asked_for_and_how_long_it_was_held_is_told() {
         ],
     );
     assert_eq!(log.count("DEBUG lock asked for (x)"), 2);
-    assert_eq!(log.count("dlock_lost_total{kind=mutex,store=memory} +1"), 0, "a release is no loss");
+    assert_eq!(
+        log.count("dlock_lost_total{kind=mutex,store=memory} +1"),
+        0,
+        "a release was counted as a loss"
+    );
 }
 
 #[test]
-fn a_loss_is_told_when_it_happens() {
-    let log = told(async |locks, _| {
+fn a_loss_is_reported_when_it_happens() {
+    let log = log_of(async |locks, _| {
         let held = locks.mutex("x").lock().await.expect("free");
         assert!(locks.force_release("x").await.expect("memory can"), "it is held");
         held.lost().await;
     });
-    assert_told(&log, &["dlock_lost_total{kind=mutex,store=memory} +1", "WARN lock lost (x)"]);
+    assert_logged_once(&log, &["dlock_lost_total{kind=mutex,store=memory} +1", "WARN lock lost (x)"]);
 }
 
 #[test]
-fn a_loss_that_only_the_release_finds_is_told() {
-    let log = told(async |locks, line| {
+fn a_loss_that_only_the_release_detects_is_reported() {
+    let log = log_of(async |locks, line| {
         let held = locks.mutex("x").lock().await.expect("free");
         line.freeze();
         assert!(locks.force_release("x").await.expect("memory can"), "it is held");
         line.connect();
         held.release().await.expect_err("it was taken");
     });
-    assert_told(
+    assert_logged_once(
         &log,
         &["dlock_lost_total{kind=mutex,store=memory} +1", "WARN lock lost before its release (x)"],
     );
 }
 
 #[test]
-fn a_store_that_fails_is_told_with_what_it_was_asked_for() {
-    let log = told(async |locks, line| {
+fn a_failure_of_the_store_is_reported_with_its_operation() {
+    let log = log_of(async |locks, line| {
         let held = locks.mutex("x").lock().await.expect("free");
         line.cut();
         tokio::time::sleep(Duration::from_secs(11)).await;
         line.connect();
         held.release().await.expect("held until now");
     });
-    assert_told(
+    assert_logged_once(
         &log,
         &[
             "dlock_store_failures_total{operation=renewal,store=memory} +1",

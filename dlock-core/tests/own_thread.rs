@@ -1,6 +1,7 @@
-//! A client on a thread of its own: its locks outlive a blocked runtime, and nothing stays locked when it goes.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-#![allow(clippy::disallowed_methods, reason = "these tests block on purpose")]
+//! A client on a thread of its own. Its locks are renewed while the caller's runtime is blocked,
+//! and are released when the client is dropped.
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
+#![allow(clippy::disallowed_methods, reason = "these tests block their threads on purpose")]
 
 use std::{
     sync::Arc,
@@ -26,19 +27,19 @@ fn connect(url: &str) -> Locks {
 fn a_lock_is_renewed_while_the_callers_runtime_is_blocked() {
     let ttl = Duration::from_secs(2);
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-    for (own, lost) in [(false, true), (true, false)] {
+    for (has_thread, lost) in [(false, true), (true, false)] {
         let is_lost = runtime.block_on(async {
-            let locks = if own { connect("memory:blocked") } else { Locks::memory() };
+            let locks = if has_thread { connect("memory:blocked") } else { Locks::memory() };
             let held = locks.mutex("x").lock().ttl(ttl).await.unwrap();
             thread::sleep(2 * ttl);
             held.is_lost()
         });
-        assert_eq!(is_lost, lost, "on a thread of its own: {own}");
+        assert_eq!(is_lost, lost, "on a thread of its own: {has_thread}");
     }
 }
 
 #[test]
-fn everything_works_where_there_is_no_runtime() {
+fn all_calls_work_without_a_runtime() {
     let locks = connect("memory:");
     let (name, ms) = ("x", Duration::from_millis);
     let held = block_on(locks.mutex(name).lock()).unwrap();
@@ -62,7 +63,7 @@ fn everything_works_where_there_is_no_runtime() {
 }
 
 #[test]
-fn where_there_is_no_runtime_an_error_says_what_to_do() {
+fn without_a_runtime_a_client_without_a_thread_returns_an_error_with_advice() {
     let plain = block_on(Locks::memory().mutex("x").lock()).unwrap_err();
     assert!(plain.to_string().contains("connect_on_own_thread"), "{plain}");
     let member: Arc<dyn DistributedLock> = Arc::new(connect("memory:").mutex("x"));
@@ -81,22 +82,22 @@ fn a_dropped_future_leaves_no_trace() {
     let queued = || block_on(locks.inspect("x")).unwrap().is_some_and(|state| !state.queue.is_empty());
     let began = Instant::now();
     while !queued() {
-        assert!(began.elapsed() < Duration::from_secs(60), "it never waits in the store");
+        assert!(began.elapsed() < Duration::from_secs(60), "the claim never enters the queue");
     }
     drop(waiting);
     while queued() {
-        assert!(began.elapsed() < Duration::from_secs(60), "it still waits in the store");
+        assert!(began.elapsed() < Duration::from_secs(60), "the claim stays in the queue");
     }
     drop(held);
 }
 
-/// A memory store whose releases take a while.
+/// A memory store whose releases take `RELEASE_TIME`.
 #[derive(Debug)]
-struct Slow(Arc<dyn Backend>);
+struct SlowReleases(Arc<dyn Backend>);
 
-const SLOW: Duration = Duration::from_millis(500);
+const RELEASE_TIME: Duration = Duration::from_millis(500);
 
-impl Backend for Slow {
+impl Backend for SlowReleases {
     fn info(&self) -> &Info {
         self.0.info()
     }
@@ -119,7 +120,7 @@ impl Claim for SlowClaim {
     }
 
     async fn release(&mut self) -> Result<Release> {
-        sleep(SLOW).await;
+        sleep(RELEASE_TIME).await;
         self.0.release().await
     }
 
@@ -129,16 +130,16 @@ impl Claim for SlowClaim {
 }
 
 #[test]
-fn whoever_goes_last_waits_until_what_was_let_go_is_released() {
+fn the_last_drop_of_a_client_or_guard_waits_until_the_lock_is_released() {
     let store = MemoryBackend::new().into_store();
     for (guard_last, name) in [(false, "x"), (true, "y")] {
-        let slow = Store::new(Arc::new(Slow(Arc::clone(&store.backend))));
+        let slow = Store::new(Arc::new(SlowReleases(Arc::clone(&store.backend))));
         let locks = block_on(Locks::on_own_thread(async { Ok(Locks::new(slow)) })).unwrap();
         let guard = block_on(locks.mutex(name).lock()).unwrap();
         let began = Instant::now();
         if guard_last {
             drop(locks);
-            assert!(began.elapsed() < SLOW, "only the last one waits");
+            assert!(began.elapsed() < RELEASE_TIME, "a drop that is not the last one waits");
             drop(guard);
         } else {
             drop((guard, locks));
@@ -146,12 +147,12 @@ fn whoever_goes_last_waits_until_what_was_let_go_is_released() {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let other = Locks::new(store.clone());
         let free = runtime.block_on(async { other.mutex(name).try_lock().await });
-        assert!(free.unwrap().is_some(), "it is still locked when the program could end");
+        assert!(free.unwrap().is_some(), "the lock is still taken after the last drop");
     }
 }
 
 #[test]
-fn a_multilock_of_a_client_with_a_thread_lives_on_that_thread() {
+fn a_multilock_of_a_client_with_a_thread_is_renewed_on_that_thread() {
     let locks = connect("memory:multi");
     let names = ["a", "b", "c"];
     let all = MultiLock::new(names.map(|name| locks.of(Kind::Mutex, name))).unwrap();
@@ -160,57 +161,58 @@ fn a_multilock_of_a_client_with_a_thread_lives_on_that_thread() {
     runtime.block_on(async {
         let held = all.lock(&LockOptions::new().ttl(ttl)).await.unwrap();
         thread::sleep(2 * ttl);
-        assert!(!held.is_lost(), "the caller's runtime was blocked, and it was not renewed");
+        assert!(!held.is_lost(), "the lock was not renewed while the caller's runtime was blocked");
         held.release().await.unwrap();
     });
-    // Dropped wherever it is after so many polls. The thread goes on meanwhile.
+    // The future is dropped after this number of polls. The client's thread runs at the same time.
     for polls in 1..6 {
         runtime.block_on(async {
             let options = LockOptions::new();
-            let mut asking = all.lock(&options);
+            let mut acquiring = all.lock(&options);
             for _ in 0..polls {
-                if asking.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+                if acquiring.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
                     break;
                 }
                 tokio::task::yield_now().await;
             }
-            drop(asking);
+            drop(acquiring);
             all.lock(&options).await.unwrap().release().await.unwrap();
         });
     }
     drop((runtime, all, locks));
-    assert!(block_on(connect("memory:multi").list("")).unwrap().is_empty(), "left behind");
+    assert!(block_on(connect("memory:multi").list("")).unwrap().is_empty(), "a claim is left in the store");
 }
 
 #[test]
 fn a_dropped_acquisition_with_at_least_leaves_the_lock_free() {
     let locks = connect("memory:at-least");
     let mut context = Context::from_waker(Waker::noop());
-    let mut given_up = 0;
+    let mut abandoned = 0;
     for round in 0.. {
         let mutex = locks.mutex(format!("job/{round}"));
         let mut acquiring = Box::pin(mutex.lock().at_least(Duration::from_secs(3600)));
-        // The client's thread may answer within the first poll. Then there is nothing to give up.
+        // The client's thread may reply within the first poll. Then there is nothing to abandon.
         if acquiring.as_mut().poll(&mut context).is_ready() {
             continue;
         }
-        // The client's thread gets the grant, and the caller gives up before it learns of it.
+        // The client's thread gets the grant, and the caller abandons the call before it receives
+        // it.
         let begun = Instant::now();
         while block_on(locks.inspect(mutex.name())).unwrap().is_none_or(|state| state.holders.is_empty()) {
-            assert!(begun.elapsed() < Duration::from_secs(30), "the lock is free, so it is granted");
+            assert!(begun.elapsed() < Duration::from_secs(30), "the lock is free, but it is never granted");
         }
-        // One round trip through the client's thread: the acquisition's task has finished by then.
+        // After a round trip through the client's thread, the task of the acquisition has ended.
         block_on(locks.list("")).unwrap();
         drop(acquiring);
         let free = block_on(mutex.lock().wait(Duration::from_secs(30)));
-        assert!(free.is_ok(), "round {round}: an acquisition that was given up keeps the lock");
-        given_up += 1;
-        if given_up == 20 {
+        assert!(free.is_ok(), "round {round}: an abandoned acquisition keeps the lock");
+        abandoned += 1;
+        if abandoned == 20 {
             break;
         }
     }
     let kept = block_on(locks.mutex("kept").lock().at_least(Duration::from_secs(3600))).unwrap();
     block_on(kept.release()).unwrap();
     let taken = block_on(locks.mutex("kept").try_lock()).unwrap();
-    assert!(taken.is_none(), "a lock whose guard the caller got stays taken");
+    assert!(taken.is_none(), "a lock whose guard was delivered did not stay taken");
 }

@@ -1,4 +1,4 @@
-//! RedLock is a backend, so it passes the suite that every backend passes.
+//! Runs the suite that every backend passes on a RedLock of three members.
 
 mod of;
 

@@ -1,4 +1,4 @@
-//! The store as its users and the engine see it.
+//! The backend and its capabilities, and the driver for the URL schemes `etcd` and `etcds`.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -10,21 +10,22 @@ use dlock_core::{
 
 use crate::{
     claim::{self, EtcdClaim},
-    client::{ATTEMPTS_IN_FLIGHT, BEATS, Client, Session},
+    client::{ATTEMPTS_IN_FLIGHT, Client},
     config::EtcdConfig,
     connection::Connection,
     error::STORE,
     inspect,
+    session::{KEEP_ALIVES_PER_TTL, Session},
 };
 
-/// `etcd://` and `etcds://`.
+/// Driver for URLs with the schemes `etcd` and `etcds`.
 pub const DRIVER: Driver = Driver { schemes: &["etcd", "etcds"], connect: |url| Box::pin(connect(url)) };
 
 async fn connect(url: StoreUrl) -> Result<Store> {
     EtcdBackend::connect(EtcdConfig::from_url(&url)?).await.map(EtcdBackend::into_store)
 }
 
-/// A client of an etcd cluster. Clones are the same client: one connection, one lease, one stream of watches.
+/// A client of an etcd cluster. Clones share one connection, one lease and one stream of watches.
 #[derive(Clone)]
 pub struct EtcdBackend {
     client: Arc<Client>,
@@ -32,40 +33,41 @@ pub struct EtcdBackend {
 
 const KINDS: &[Kind] = &[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind::Permit];
 
-/// The shortest ttl. A call may take a third of it, and a cluster writes to disk meanwhile.
-const LEAST_TTL: Duration = Duration::from_millis(100);
+/// Minimum ttl. A call may take a third of it, and during a call the cluster writes to disk.
+const MIN_TTL: Duration = Duration::from_millis(100);
 
-/// The longest time for which a hold can be detached, or taken without renewals.
-const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+/// Maximum time for which a hold can be detached, or taken without renewals.
+const MAX_HOLD: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 impl EtcdBackend {
     /// Connects, and opens the client's session.
     ///
     /// # Errors
-    /// [`InvalidConfig`](dlock_core::Error::InvalidConfig) for a file that cannot be read;
-    /// [`Refused`](dlock_core::Error::Refused) for a login that is wrong or missing;
-    /// [`Unavailable`](dlock_core::Error::Unavailable) if no member answers in time, or the cluster has no quorum.
+    /// [`InvalidConfig`](dlock_core::Error::InvalidConfig) for a file that cannot be read,
+    /// [`Refused`](dlock_core::Error::Refused) for a wrong or missing login, and
+    /// [`Unavailable`](dlock_core::Error::Unavailable) if no member replies in time or the cluster
+    /// has no quorum.
     ///
     /// # Cancel safety
-    /// Safe: dropping the future ends the attempt. A lease may stay until its time is over.
+    /// Safe. Dropping the future ends the attempt. A lease may stay until its ttl is over.
     pub async fn connect(config: EtcdConfig) -> Result<Self> {
         let connection = Arc::new(Connection::new(&config)?);
         let open = Session::open(Arc::clone(&connection), config.session);
         let session = Arc::new(STORE.with_timeout(config.timeout, open).await?);
-        let granted = session.granted();
+        let granted = session.granted_ttl();
         let info = Info::new(STORE.store(), config.identity())
             .kinds(KINDS)
             .tokens(true)
             .detaches(true)
-            .locks_per_step(claim::MOST_TOGETHER)
+            .locks_per_step(claim::MAX_LOCKS_PER_STEP)
             .attempts_in_flight(ATTEMPTS_IN_FLIGHT)
             .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write])
-            .ttl(LEAST_TTL..=granted - granted / BEATS)
-            .session(granted, LEAST_TTL..=LONGEST);
+            .ttl(MIN_TTL..=granted - granted / KEEP_ALIVES_PER_TTL)
+            .session(granted, MIN_TTL..=MAX_HOLD);
         Ok(Self { client: Arc::new(Client::new(config, info, connection, session)) })
     }
 
-    /// The store with all its abilities.
+    /// Returns the store with [`Inspect`].
     pub fn into_store(self) -> Store {
         Store::new(Arc::new(self.clone())).with_inspect(Arc::new(self))
     }
@@ -92,7 +94,7 @@ impl Backend for EtcdBackend {
     }
 
     async fn close(&self) {
-        // If nobody answers, the lease ends by itself.
+        // If no member replies, the lease expires by itself.
         let _ = STORE.with_timeout(self.client.config.timeout, self.client.session.close()).await;
     }
 }

@@ -1,7 +1,4 @@
-//! What the claims of one client share.
-
-mod held;
-mod session;
+//! The settings and the state that all claims of one client share.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -9,24 +6,30 @@ use std::{
 };
 
 use dlock_core::{
-    Kind, LockName, Result,
+    ClaimId, LockName, Result,
     driver::{Info, Seats},
 };
 use tokio::{sync::Semaphore, time::Instant};
 
-use crate::{config::EtcdConfig, connection::Connection, keys::Keys, listen::Listening};
-pub(crate) use held::{Held, Hold, Order, event as held_event};
-pub(crate) use session::{BEATS, Lease, Session};
+use crate::{
+    config::EtcdConfig,
+    connection::Connection,
+    keys::Keys,
+    session::Session,
+    wake::{HeldKeys, Pump},
+};
 
-/// Maximum number of attempts of one client in flight. Enough to keep a server busy over a round trip of 10 ms, and few
-/// enough that a server on a slow disk answers all of them within one request's time limit.
+/// Maximum number of attempts of one client in flight. Enough to keep a server busy over a round
+/// trip of 10 ms, and few enough that a server on a slow disk replies to all of them within the
+/// time limit of one request.
 pub(crate) const ATTEMPTS_IN_FLIGHT: usize = 128;
 
-/// Maximum number of releases, detachments, resumptions and renewals of one client in flight. They do not share the bound of
-/// the attempts, so attempts cannot delay them. Keep-alives have no bound at all: there is one at a time.
+/// Maximum number of releases, detachments, resumptions and renewals of one client in flight. They
+/// do not share the bound of the attempts, so attempts cannot delay them. Keep-alives need no
+/// bound, because there is one at a time.
 const OTHERS_IN_FLIGHT: usize = 128;
 
-/// Interval between two looks of a client's waiters that nothing has woken.
+/// Minimum interval between two reads of a queue by waiters of one client that no event has woken.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// One client: its settings, its connection, its session, and its watches.
@@ -35,14 +38,13 @@ pub(crate) struct Client {
     pub(crate) info: Info,
     pub(crate) connection: Arc<Connection>,
     pub(crate) session: Arc<Session>,
-    /// Those who wait for a key to be deleted.
+    /// Waiters for the deletion of a key, and holders. The pump is their source of events.
     pub(crate) seats: Seats,
-    /// The keys that are held.
-    pub(crate) held: Arc<Held>,
-    /// Permits for the requests of claims that are no attempts.
-    lane: Semaphore,
-    /// Time of the last look of a waiter that nothing had woken.
-    checked: Mutex<Instant>,
+    pub(crate) held_keys: Arc<HeldKeys>,
+    /// Permits for requests of claims that are not attempts.
+    others_in_flight: Semaphore,
+    /// Time of the last read of a queue by a waiter that no event had woken.
+    checked_at: Mutex<Instant>,
 }
 
 impl Client {
@@ -52,36 +54,50 @@ impl Client {
         connection: Arc<Connection>,
         session: Arc<Session>,
     ) -> Self {
-        let held = Arc::new(Held::new());
-        let listening = Listening::new(Arc::clone(&connection), Arc::clone(&session), Arc::clone(&held));
-        let (lane, checked) = (Semaphore::new(OTHERS_IN_FLIGHT), Mutex::new(Instant::now()));
-        Self { config, info, connection, session, seats: Seats::new(listening), held, lane, checked }
+        let held_keys = Arc::new(HeldKeys::new());
+        let pump = Pump::new(Arc::clone(&connection), Arc::clone(&session), Arc::clone(&held_keys));
+        Self {
+            config,
+            info,
+            connection,
+            session,
+            seats: Seats::new(pump),
+            held_keys,
+            others_in_flight: Semaphore::new(OTHERS_IN_FLIGHT),
+            checked_at: Mutex::new(Instant::now()),
+        }
     }
 
-    /// Runs a call of a claim that is no attempt, when fewer than [`OTHERS_IN_FLIGHT`] of them are in flight.
-    pub(crate) async fn in_lane<T>(&self, call: impl Future<Output = T>) -> T {
+    /// Runs a call of a claim that is not an attempt, as soon as fewer than [`OTHERS_IN_FLIGHT`] of
+    /// them are in flight.
+    pub(crate) async fn run_other<T>(&self, call: impl Future<Output = T>) -> T {
         // The semaphore is never closed.
-        let _permit = self.lane.acquire().await.ok();
+        let _permit = self.others_in_flight.acquire().await.ok();
         call.await
     }
 
-    /// Returns `true` at most once in [`CHECK_INTERVAL`]: one waiter may then look into its queue although nothing woke it.
+    /// Returns `true` at most once per [`CHECK_INTERVAL`]. One waiter may then read its queue
+    /// although no event has woken it.
     pub(crate) fn allows_check(&self) -> bool {
-        let mut checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_due = checked.elapsed() >= CHECK_INTERVAL;
+        let mut checked_at = self.checked_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = checked_at.elapsed() >= CHECK_INTERVAL;
         if is_due {
-            *checked = Instant::now();
+            *checked_at = Instant::now();
         }
         is_due
     }
 
-    pub(crate) fn keys(&self, name: &LockName, id: dlock_core::ClaimId) -> Result<Keys> {
+    /// Returns the keys of the claim with this id.
+    ///
+    /// # Errors
+    /// For a name that the store cannot represent.
+    pub(crate) fn keys(&self, name: &LockName, id: ClaimId) -> Result<Keys> {
         Keys::new(&self.config, name, id)
     }
 
-    /// Makes sure that the client's one task runs: it keeps the session alive, deletes overdue claims, and listens. It may have
-    /// ended with the runtime that it ran on.
-    pub(crate) fn keep_running(&self) {
-        drop(self.seats.join_without_subscription(String::new(), None, Kind::Mutex));
+    /// Starts the pump, unless it runs. It keeps the session alive, deletes overdue claims, and
+    /// reads the stream of watches. It may have ended with the runtime that it ran on.
+    pub(crate) fn ensure_pump_runs(&self) {
+        self.seats.ensure_source_runs();
     }
 }

@@ -1,30 +1,31 @@
-//! Which cluster, how to reach it, and how locks are named there.
+//! Configuration of a client: the cluster, the way to reach it, and the names of locks in it.
 
 use std::{fmt, time::Duration};
 
 use dlock_core::{
     ClaimId, Error, Guard, LockName, Result,
-    driver::{Address, Login, StoreUrl, Tls},
+    driver::{Address, Login, StoreUrl, Tls, duration},
 };
 
 use crate::keys::Keys;
 
-/// How long the claims of a dead client stay unless the URL says otherwise. Four fifths of it are the longest ttl.
-const SESSION: Duration = Duration::from_secs(30);
+/// Default session: the time for which the claims of a dead client stay. The maximum ttl is four
+/// fifths of it.
+const DEFAULT_SESSION: Duration = Duration::from_secs(30);
 
-/// The shortest session: with etcd's own election time-out no lease is shorter.
-const LEAST_SESSION: Duration = Duration::from_secs(2);
+/// Minimum session. With etcd's default election timeout no lease is shorter.
+const MIN_SESSION: Duration = Duration::from_secs(2);
 
-const LONGEST_SESSION: Duration = Duration::from_secs(24 * 3600);
+const MAX_SESSION: Duration = Duration::from_secs(24 * 3600);
 
-/// How long a call may take unless the URL says otherwise. At most half the session, or a lost sign of life would be the loss of
-/// all locks.
-const TIMEOUT: Duration = Duration::from_secs(3);
+/// Default time limit of a call. A limit is at most half the session. Otherwise one lost keep-alive
+/// would lose all locks.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3);
 
 const PARAMS: &[&str] =
     &["prefix", "names", "session", "timeout", "password_file", "tls", "ca", "cert", "key"];
 
-/// Where the locks are: made of a URL, by [`from_url`](Self::from_url).
+/// Configuration of a client, parsed from a URL by [`from_url`](Self::from_url).
 #[derive(Clone, PartialEq, Eq)]
 pub struct EtcdConfig {
     pub(crate) hosts: Vec<Address>,
@@ -32,28 +33,32 @@ pub struct EtcdConfig {
     pub(crate) tls: Option<Tls>,
     pub(crate) prefix: String,
     pub(crate) names: Names,
+    /// Ttl that the client requests for its lease.
     pub(crate) session: Duration,
+    /// Time limit of a call.
     pub(crate) timeout: Duration,
 }
 
-/// How a lock's name becomes a key.
+/// Rule by which the name of a lock becomes a part of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Names {
-    /// A slash is written `%2F` and a percent sign `%25`, so that every name is a lock of its own.
+    /// A slash is written `%2F` and a percent sign `%25`, so that different names are different
+    /// locks.
     #[default]
     Encoded,
-    /// The name is the key, as for `etcdctl lock`. A name with a slash is refused: it would block the name before the slash.
+    /// The name is used unchanged, as `etcdctl lock` does. A name with a slash is refused, because
+    /// its claims would block the lock whose name is the part before the slash.
     Exact,
 }
 
 impl EtcdConfig {
-    /// The store that a URL names: `etcd://user:password@host,host:port`, or `etcds://` with TLS. The README lists the
-    /// parameters.
+    /// Parses a URL such as `etcd://user:password@host,host:port`, or `etcds://` with TLS. The
+    /// README lists the parameters.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] for a host or parameter that cannot be used.
+    /// [`Error::InvalidConfig`] for an invalid host or parameter.
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
-        // Without `//` one cannot tell a host from a password, so the error does not show the URL.
+        // Without `//` a host cannot be distinguished from a password, so the error omits the URL.
         if url.hosts().is_empty() {
             let scheme = url.scheme();
             let reason =
@@ -64,11 +69,12 @@ impl EtcdConfig {
         if !url.path().trim_matches('/').is_empty() {
             return Err(url.invalid("has a path; a prefix for the names of locks is written `?prefix=app.`"));
         }
-        let session = url.duration("session", LEAST_SESSION..=LONGEST_SESSION)?.unwrap_or(SESSION);
-        let timeout = url.duration("timeout", Duration::from_millis(1)..=LONGEST_SESSION)?;
+        let session = url.duration("session", MIN_SESSION..=MAX_SESSION)?.unwrap_or(DEFAULT_SESSION);
+        let timeout = url.duration("timeout", Duration::from_millis(1)..=MAX_SESSION)?;
         if let Some(timeout) = timeout.filter(|timeout| *timeout > session / 2) {
+            let [timeout, session] = [timeout, session].map(duration::text);
             let reason =
-                format!("has a timeout of {timeout:?}, which is more than half the session of {session:?}");
+                format!("has a timeout of {timeout}, which is more than half the session of {session}");
             return Err(url.invalid(&reason));
         }
         let config = Self {
@@ -78,15 +84,15 @@ impl EtcdConfig {
             prefix: url.param("prefix").unwrap_or_default().to_owned(),
             names: url.choice("names", &[("encoded", Names::Encoded), ("exact", Names::Exact)])?,
             session,
-            timeout: timeout.unwrap_or(TIMEOUT.min(session / 2)),
+            timeout: timeout.unwrap_or(DEFAULT_TIMEOUT.min(session / 2)),
         };
         if config.prefix.chars().any(char::is_control) {
             return Err(url.invalid("has a prefix with a control character"));
         }
         if config.names == Names::Encoded && config.prefix.contains('/') {
             return Err(url.invalid(
-                "has a prefix with a slash: such a lock would keep the lock taken that is named as the prefix before the \
-                 slash; write for example `?prefix=app.`, or take the names as they are, with `names=exact`",
+                "has a prefix with a slash: its locks would block the lock whose name is the part of the prefix \
+                 before the slash; write for example `?prefix=app.`, or use names unchanged with `names=exact`",
             ));
         }
         if config.login.password.is_some() && config.login.user.is_none() {
@@ -95,34 +101,36 @@ impl EtcdConfig {
         Ok(config)
     }
 
-    /// What a transaction of your own must compare, so that etcd does it only while this hold lasts: a key, and its create
-    /// revision. After a release or a loss the comparison fails, whoever holds the lock then. That also holds for a guard of
-    /// another store.
+    /// Returns the key of a hold and its create revision. A transaction of your own that compares
+    /// them is executed only while the hold lasts. After a release or a loss the comparison fails,
+    /// also while another claim holds the lock. It also fails for a guard of another store.
     ///
-    /// The hold must be of a client with the same `prefix` and `names`.
+    /// The hold must belong to a client with the same `prefix` and `names`.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for the guard of a [`MultiLock`](dlock_core::MultiLock): several keys would have to be compared,
-    /// so lock the names one by one. [`Error::InvalidName`] for a name with a slash, if the URL says `names=exact`.
+    /// [`Error::Unsupported`] for the guard of a [`MultiLock`](dlock_core::MultiLock), which has
+    /// one key for each name, so lock the names one by one. [`Error::InvalidName`] for a name with
+    /// a slash, if the URL has `names=exact`.
     pub fn compare(&self, guard: &Guard) -> Result<(String, i64)> {
         let (Some(id), Some(token)) = (guard.id(), guard.token()) else {
             let what = format!("guard a write with `{}`, which is not one hold with a token", guard.name());
             return Err(Error::Unsupported { store: "etcd", what });
         };
-        // The token of another store may be larger than any revision: then no key has it.
+        // A token of another store may be larger than `i64::MAX`. No key has that revision.
         Ok((self.key(guard.name(), id)?, i64::try_from(token.get()).unwrap_or(i64::MAX)))
     }
 
-    /// The key of the hold with this id, if it is one. A detached hold keeps it: compare its create revision with the token of
-    /// the ticket, as [`compare`](Self::compare) does for a guard.
+    /// Returns the key of the hold with this id, whether or not it exists. A detached hold keeps
+    /// its key. Compare its create revision with the token of the ticket, as
+    /// [`compare`](Self::compare) does for a guard.
     ///
     /// # Errors
-    /// [`Error::InvalidName`] for a name with a slash, if the URL says `names=exact`.
+    /// [`Error::InvalidName`] for a name with a slash, if the URL has `names=exact`.
     pub fn key(&self, name: &LockName, id: ClaimId) -> Result<String> {
         Keys::new(self, name, id).map(|keys| keys.own)
     }
 
-    /// A text that tells this store from others. It has no secrets in it.
+    /// Returns the text that identifies this store. It contains no secret.
     pub(crate) fn identity(&self) -> String {
         let mut hosts: Vec<_> = self.hosts.iter().map(ToString::to_string).collect();
         hosts.sort_unstable();
@@ -132,7 +140,7 @@ impl EtcdConfig {
 }
 
 impl fmt::Debug for EtcdConfig {
-    /// Without the login.
+    /// Omits the login.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("EtcdConfig").field(&self.identity()).field(&self.session).finish()
     }
@@ -146,7 +154,7 @@ mod tests {
         EtcdConfig::from_url(&url.parse().expect(url))
     }
 
-    fn refused(url: &str) -> String {
+    fn refusal(url: &str) -> String {
         config(url).expect_err(url).to_string()
     }
 
@@ -154,12 +162,12 @@ mod tests {
     fn a_url_may_be_short() {
         let config = config("etcd://localhost").unwrap();
         assert_eq!(config.identity(), "etcd://localhost:2379[]");
-        assert_eq!((config.session, config.timeout), (SESSION, TIMEOUT));
+        assert_eq!((config.session, config.timeout), (DEFAULT_SESSION, DEFAULT_TIMEOUT));
         assert_eq!((config.names, config.tls), (Names::Encoded, None));
     }
 
     #[test]
-    fn a_url_may_say_everything() {
+    fn a_url_may_have_every_parameter() {
         let url = "etcds://anna:p%40ss@b:1,[::1],a?prefix=x.&names=exact&session=10s&timeout=1s&ca=/ca.pem";
         let config = config(url).unwrap();
         assert_eq!(config.identity(), "etcd://[::1]:2379,a:2379,b:1[exact:x.]");
@@ -169,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_with_the_same_servers_in_another_order_are_of_one_store() {
+    fn the_order_of_the_servers_does_not_change_the_identity() {
         assert_eq!(config("etcd://a,b").unwrap().identity(), config("etcd://b,a").unwrap().identity());
         assert_ne!(config("etcd://a").unwrap().identity(), config("etcd://a?prefix=x").unwrap().identity());
     }
@@ -180,12 +188,12 @@ mod tests {
     }
 
     #[test]
-    fn only_where_names_are_taken_as_they_are_a_prefix_may_have_a_slash() {
+    fn with_exact_names_a_prefix_may_have_a_slash() {
         assert_eq!(config("etcd://a?names=exact&prefix=app/").unwrap().prefix, "app/");
     }
 
     #[test]
-    fn what_cannot_be_used_is_refused() {
+    fn an_unusable_url_is_refused() {
         for (url, words) in [
             ("etcd:", "names no host"),
             ("etcd://a/b", "prefix"),
@@ -199,8 +207,8 @@ mod tests {
             ("etcd://a?ca=x", "need TLS"),
             ("etcd://a:x", "an invalid host or port"),
         ] {
-            let told = refused(url);
-            assert!(told.contains(words) && !told.contains("secret"), "{url}: {told}");
+            let refusal = refusal(url);
+            assert!(refusal.contains(words) && !refusal.contains("secret"), "{url}: {refusal}");
         }
     }
 

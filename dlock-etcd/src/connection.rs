@@ -1,4 +1,5 @@
-//! The connection that all claims of a client share: to one member at a time, and to the next one when that member fails.
+//! The connection that all claims of a client share. It leads to one member at a time, and to the
+//! next member after a failure.
 
 mod dial;
 
@@ -24,35 +25,36 @@ use crate::{
     error::{self, Fault, STORE},
 };
 use dial::Dial;
-pub(crate) use dial::Moved;
+pub(crate) use dial::ReopenedAt;
 
-/// The largest answer that a client accepts: a queue of a hundred thousand claims.
-const LARGEST: usize = 64 << 20;
+/// Maximum bytes of a response that a client accepts. It suffices for a queue of a hundred thousand
+/// claims.
+const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
 /// A client's connection.
 pub(crate) struct Connection {
     link: Link<Dial>,
-    /// How long one try of a request may take.
+    /// Time limit of one send of a request.
     limit: Duration,
-    /// Since when requests are sent and nothing is answered.
-    silent: Mutex<Option<Instant>>,
-    /// Time of the last response to a request.
-    answered: Mutex<Option<(u64, Instant)>>,
+    /// Send time of the first request after the last response. `None` if there was none.
+    silent_since: Mutex<Option<Instant>>,
+    /// Number of the connection with the last response to a request, and the time of that response.
+    last_response: Mutex<Option<(u64, Instant)>>,
     has_other_members: bool,
-    moved: Moved,
-    probe: String,
+    reopened_at: ReopenedAt,
+    probe_key: String,
 }
 
 /// The response to a keep-alive.
-pub(crate) struct Beat {
-    /// Whether the cluster knows the lease.
+pub(crate) struct KeepAlive {
+    /// Whether the lease exists.
     pub(crate) is_alive: bool,
-    /// `None` if the user may not read the key.
+    /// State of the cluster. `None` if the user has no right to read the key.
     pub(crate) history: Option<History>,
 }
 
-/// Where a cluster stands in its history of changes. Linearizable reads never see it go back, unless the cluster was restored
-/// from a snapshot.
+/// Position of a cluster in its history of changes. Linearizable reads never see it decrease,
+/// unless the cluster was restored from a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct History {
     cluster: u64,
@@ -60,257 +62,275 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Whether this cannot come after `before` in one history.
-    pub(crate) fn breaks_with(self, before: Self) -> bool {
-        self.cluster != before.cluster || self.revision < before.revision
+    /// Returns whether this position cannot follow `earlier` in one history.
+    pub(crate) fn contradicts(self, earlier: Self) -> bool {
+        self.cluster != earlier.cluster || self.revision < earlier.revision
     }
 }
 
-/// What the server answered.
-pub(crate) struct Answer<T> {
-    pub(crate) told: T,
-    /// Whether the request may have been done twice. The answer is then that of the second time.
-    pub(crate) twice: bool,
+/// A response to a request.
+pub(crate) struct Response<T> {
+    pub(crate) body: T,
+    /// Whether the request may have been executed twice. `body` is then the response to the second
+    /// execution.
+    pub(crate) maybe_repeated: bool,
 }
 
 impl Connection {
-    /// A connection that is opened when it is first needed.
+    /// Creates a connection that is opened when it is first needed.
     ///
     /// # Errors
     /// For a file of the URL that cannot be read.
     pub(crate) fn new(config: &EtcdConfig) -> Result<Self> {
-        let (sender, moved) = channel(None);
+        let (sender, reopened_at) = channel(None);
         let has_other_members = config.hosts.len() > 1;
-        // With other members there must be time left to ask one of them.
+        // With several members, enough time must remain for a request to another member.
         let limit = if has_other_members { config.timeout / 3 } else { config.timeout };
         let link = Link::new(STORE, config.timeout, Dial::new(config.clone(), sender)?);
         Ok(Self {
             link,
             limit,
-            silent: Mutex::new(None),
-            answered: Mutex::new(None),
+            silent_since: Mutex::new(None),
+            last_response: Mutex::new(None),
             has_other_members,
-            moved,
-            probe: probe(config),
+            reopened_at,
+            probe_key: probe_key(config),
         })
     }
 
-    /// When the connection was begun that has replaced another.
-    pub(crate) fn moved(&self) -> Moved {
-        self.moved.clone()
+    /// Returns the start time of the connection that has replaced another one.
+    pub(crate) fn reopened_at(&self) -> ReopenedAt {
+        self.reopened_at.clone()
     }
 
-    /// How long one try of a request may take.
+    /// Returns the time limit of one send of a request.
     pub(crate) fn limit(&self) -> Duration {
         self.limit
     }
 
-    /// The connection of the moment, for a stream.
+    /// Returns the current connection, for a stream.
     pub(crate) async fn live(&self) -> Result<LiveConnection<Etcd>> {
         self.link.live().await
     }
 
-    /// The server has answered on a stream.
+    /// Records that the server has sent a message on a stream.
     pub(crate) fn note_answer(&self) {
-        *self.silent() = None;
+        *self.silent_since() = None;
         self.link.note_answer();
     }
 
-    fn silent(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.silent.lock().unwrap_or_else(PoisonError::into_inner)
+    fn silent_since(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.silent_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection to send a request through. A caller with little time stops waiting for its request before the `limit`. So
-    /// if there was no answer for that long, whoever asks next gives the connection up.
-    async fn answering(&self) -> Result<LiveConnection<Etcd>> {
+    /// Returns the connection for a request.
+    ///
+    /// A caller with little time abandons its request before `limit` has passed. If there was no
+    /// response for `limit`, the next caller therefore gives the connection up.
+    async fn responsive(&self) -> Result<LiveConnection<Etcd>> {
         let live = self.link.live().await?;
-        let is_dead = self.silent().get_or_insert_with(Instant::now).elapsed() >= self.limit;
+        let is_dead = self.silent_since().get_or_insert_with(Instant::now).elapsed() >= self.limit;
         if !is_dead {
             return Ok(live);
         }
-        *self.silent() = None;
+        *self.silent_since() = None;
         let _ = self.link.give_up(&live, STORE.timed_out(self.limit));
         let live = self.link.live().await?;
-        self.silent().get_or_insert_with(Instant::now);
+        self.silent_since().get_or_insert_with(Instant::now);
         Ok(live)
     }
 
-    /// An error of the client crate as one of ours. If the connection or its member is the cause, the next request goes to
-    /// another one.
-    pub(crate) fn judge(&self, live: &LiveConnection<Etcd>, error: EtcdError) -> Error {
-        let is_over = match error::fault(&error) {
+    /// Returns whether the connection must be replaced after this fault.
+    fn needs_replacement(&self, fault: Fault) -> bool {
+        match fault {
             Fault::None => false,
             Fault::Member => self.has_other_members,
-            Fault::Broken | Fault::Login => true,
-        };
+            Fault::Connection | Fault::Login => true,
+        }
+    }
+
+    /// Converts an error of the client crate. If the connection or its member has caused it, gives
+    /// the connection up, so that the next request uses another one.
+    pub(crate) fn explain(&self, live: &LiveConnection<Etcd>, error: EtcdError) -> Error {
+        let needs_replacement = self.needs_replacement(error::fault(&error));
         let error = error::explain(error);
-        if is_over {
-            *self.silent() = None;
+        if needs_replacement {
+            *self.silent_since() = None;
             return self.link.give_up(live, error);
         }
         error
     }
 
-    /// Notes a response to a request.
+    /// Records a response to a request.
     fn note_response(&self, live: &LiveConnection<Etcd>) {
-        *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = Some((live.number(), Instant::now()));
+        *self.last_response.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some((live.number(), Instant::now()));
         self.note_answer();
     }
 
-    /// Whether another request got a response over the same connection after this one was sent.
-    fn has_answered_since(&self, live: &LiveConnection<Etcd>, sent: Instant) -> bool {
-        let answered = *self.answered.lock().unwrap_or_else(PoisonError::into_inner);
-        answered.is_some_and(|(number, answered)| number == live.number() && answered > sent)
+    /// Returns whether another request got a response on the same connection after `sent_at`.
+    fn has_responded_since(&self, live: &LiveConnection<Etcd>, sent_at: Instant) -> bool {
+        let last_response = *self.last_response.lock().unwrap_or_else(PoisonError::into_inner);
+        last_response.is_some_and(|(number, at)| number == live.number() && at > sent_at)
     }
 
-    /// Sends a request, and a second time over another connection if the first one breaks. So all requests of this crate may be
-    /// done twice.
+    /// Sends a request. If the connection breaks, sends it once more on another connection. All
+    /// requests of this crate may therefore be executed twice.
     ///
-    /// A response that is late while others arrive means load. Another connection, and a second request while the first may
-    /// still be executed, would add to it: the caller gets a transient error instead.
-    async fn send<T, F>(&self, request: impl Fn(Etcd) -> F) -> Result<Answer<T>>
+    /// If a response is late while others arrive, the server is under load. Another connection, or
+    /// a second request while the first may still be executed, would add to the load. The caller
+    /// gets a transient error instead.
+    async fn send<T, F>(&self, request: impl Fn(Etcd) -> F) -> Result<Response<T>>
     where
         F: Future<Output = Result<T, EtcdError>>,
     {
-        // Whether the request was sent before, and whether it may have been executed then.
-        let (mut again, mut twice) = (false, false);
+        // Whether this is the second send, and whether the first may have been executed.
+        let (mut is_retry, mut maybe_repeated) = (false, false);
         loop {
-            let live = self.answering().await?;
-            let (sent, mut is_login) = (Instant::now(), false);
-            let (error, is_over) = match timeout(self.limit, request(live.connection.clone())).await {
-                Ok(Ok(told)) => {
+            let live = self.responsive().await?;
+            let (sent_at, mut is_login) = (Instant::now(), false);
+            let (error, may_retry) = match timeout(self.limit, request(live.connection.clone())).await {
+                Ok(Ok(body)) => {
                     self.note_response(&live);
-                    return Ok(Answer { told, twice });
+                    return Ok(Response { body, maybe_repeated });
                 }
                 Ok(Err(error)) => {
                     let fault = error::fault(&error);
-                    *self.silent() = None;
+                    *self.silent_since() = None;
                     if fault == Fault::None {
                         self.note_response(&live);
                     }
                     is_login = fault == Fault::Login;
-                    let is_over = is_login
-                        || fault == Fault::Broken
-                        || fault == Fault::Member && self.has_other_members;
-                    (self.judge(&live, error), is_over)
+                    (self.explain(&live, error), self.needs_replacement(fault))
                 }
-                Err(_) if self.has_answered_since(&live, sent) => (STORE.timed_out(self.limit), false),
+                Err(_) if self.has_responded_since(&live, sent_at) => (STORE.timed_out(self.limit), false),
                 Err(_) => {
-                    *self.silent() = None;
+                    *self.silent_since() = None;
                     (self.link.give_up(&live, STORE.timed_out(self.limit)), self.has_other_members)
                 }
             };
-            if twice {
-                return Err(doubted(error));
+            if maybe_repeated {
+                return Err(as_unknown_outcome(error));
             }
-            if !is_over || again {
+            if !may_retry || is_retry {
                 return Err(error);
             }
-            (again, twice) = (true, !is_login);
+            (is_retry, maybe_repeated) = (true, !is_login);
         }
     }
 
-    pub(crate) async fn txn(&self, txn: Txn) -> Result<Answer<TxnResponse>> {
+    /// Sends a transaction.
+    pub(crate) async fn txn(&self, txn: Txn) -> Result<Response<TxnResponse>> {
         self.send(|etcd| {
-            let (mut kv, txn) = (etcd.kv_client().max_decoding_message_size(LARGEST), txn.clone());
+            let (mut kv, txn) = (etcd.kv_client().max_decoding_message_size(MAX_RESPONSE_BYTES), txn.clone());
             async move { kv.txn(txn).await }
         })
         .await
     }
 
+    /// Reads keys.
     pub(crate) async fn get(&self, key: &[u8], options: GetOptions) -> Result<GetResponse> {
-        let answer = self.send(|etcd| {
-            let (mut kv, options) = (etcd.kv_client().max_decoding_message_size(LARGEST), options.clone());
+        let response = self.send(|etcd| {
+            let mut kv = etcd.kv_client().max_decoding_message_size(MAX_RESPONSE_BYTES);
+            let options = options.clone();
             async move { kv.get(key, Some(options)).await }
         });
-        Ok(answer.await?.told)
+        Ok(response.await?.body)
     }
 
-    /// Makes a lease with this id. For how long the cluster has granted it.
-    pub(crate) async fn grant(&self, id: i64, lasting: Duration) -> Result<Duration> {
-        let seconds = lasting.as_secs() + u64::from(lasting.subsec_nanos() > 0);
+    /// Creates a lease with this id. Returns the ttl that the cluster has granted, in whole
+    /// seconds.
+    pub(crate) async fn grant(&self, id: i64, ttl: Duration) -> Result<Duration> {
+        let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
         let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
-        let answer = self.send(|etcd| {
+        let response = self.send(|etcd| {
             let mut leases = etcd.lease_client();
             async move {
                 match leases.grant(seconds, Some(LeaseGrantOptions::new().with_id(id))).await {
-                    // The first try has made it.
-                    Err(error) if error::is_lease_there(&error) => {
-                        leases.time_to_live(id, None).await.map(|told| told.granted_ttl())
+                    // The first send has created it.
+                    Err(error) if error::is_lease_duplicate(&error) => {
+                        leases.time_to_live(id, None).await.map(|lease| lease.granted_ttl())
                     }
-                    told => told.map(|told| told.ttl()),
+                    result => result.map(|lease| lease.ttl()),
                 }
             }
         });
-        let granted = u64::try_from(answer.await?.told).map_err(|_| STORE.unexpected_reply("a lease"))?;
+        let granted =
+            u64::try_from(response.await?.body).map_err(|_| STORE.unexpected_reply("a lease request"))?;
         Ok(Duration::from_secs(granted))
     }
 
-    /// Keeps a lease alive for another of its ttls; `false` if the cluster does not know it any more.
+    /// Extends a lease by its ttl, if the cluster still has it.
     ///
-    /// Servers before 3.5.13 let a leader answer a keep-alive without asking the other members. A leader whose disk hangs
-    /// therefore confirms leases that a newer leader has already expired. So a linearizable read goes first: it succeeds
-    /// only if the leader was confirmed by a majority after the read was sent, and a leader that is elected later gives the
-    /// lease its full ttl again. Both requests go to the same member. With a read at one member and the keep-alive at
-    /// another, the keep-alive could still reach the old leader.
-    pub(crate) async fn beat(&self, lease: i64) -> Result<Beat> {
-        let beaten = self.send(|etcd| {
+    /// Servers before 3.5.13 let a leader respond to a keep-alive without the other members. A
+    /// leader whose disk hangs therefore confirms leases that a newer leader has already expired.
+    /// So a linearizable read is sent before the keep-alive. It succeeds only if a majority has
+    /// confirmed the leader after the read was sent, and a leader that is elected later gives the
+    /// lease its full ttl again. Both requests go to the same member. If another member executed
+    /// the read, the keep-alive could still reach the old leader.
+    pub(crate) async fn keep_alive(&self, lease: i64) -> Result<KeepAlive> {
+        let response = self.send(|etcd| {
             let mut leases = etcd.lease_client();
             async move {
-                let history = match ask_majority(&etcd, &self.probe).await {
+                let history = match read_through_majority(&etcd, &self.probe_key).await {
                     Err(error) if error::is_denied(&error) => None,
                     history => history?,
                 };
                 match leases.keep_alive(lease).await {
-                    Ok(_) => Ok(Beat { is_alive: true, history }),
-                    Err(error) if error::is_lease_gone(&error) => Ok(Beat { is_alive: false, history }),
+                    Ok(_) => Ok(KeepAlive { is_alive: true, history }),
+                    Err(error) if error::is_lease_missing(&error) => {
+                        Ok(KeepAlive { is_alive: false, history })
+                    }
                     Err(error) => Err(error),
                 }
             }
         });
-        Ok(beaten.await?.told)
+        Ok(response.await?.body)
     }
 
-    /// Ends a lease, and with it all keys that have it.
+    /// Ends a lease, which deletes all its keys.
     pub(crate) async fn revoke(&self, lease: i64) -> Result<()> {
-        let revoked = self.send(|etcd| {
+        let response = self.send(|etcd| {
             let mut leases = etcd.lease_client();
             async move {
                 match leases.revoke(lease).await {
-                    Err(error) if !error::is_lease_gone(&error) => Err(error),
+                    Err(error) if !error::is_lease_missing(&error) => Err(error),
                     _ => Ok(()),
                 }
             }
         });
-        revoked.await.map(drop)
+        response.await.map(drop)
     }
 
-    /// How long the keys of a lease stay if nobody keeps it alive; `None` if it is gone.
-    pub(crate) async fn left(&self, lease: i64) -> Result<Option<Duration>> {
-        let told = self.send(|etcd| {
+    /// Returns the time after which a lease expires without a keep-alive. `None` if it does not
+    /// exist.
+    pub(crate) async fn lease_remaining(&self, lease: i64) -> Result<Option<Duration>> {
+        let response = self.send(|etcd| {
             let mut leases = etcd.lease_client();
             async move { leases.time_to_live(lease, None).await }
         });
-        Ok(u64::try_from(told.await?.told.ttl()).ok().map(Duration::from_secs))
+        Ok(u64::try_from(response.await?.body.ttl()).ok().map(Duration::from_secs))
     }
 }
 
-/// Reads a key linearizably. The key itself does not matter, and the server checks the user's rights to it only after the
-/// majority has answered: "permission denied" confirms the majority too.
-async fn ask_majority(etcd: &Etcd, probe: &str) -> Result<Option<History>, EtcdError> {
+/// Reads a key linearizably, and returns the position of the cluster's history. The content of the
+/// key has no significance. The server checks the user's rights only after a majority has confirmed
+/// the read, so the error "permission denied" confirms the majority, too.
+async fn read_through_majority(etcd: &Etcd, key: &str) -> Result<Option<History>, EtcdError> {
     let count_only = GetOptions::new().with_count_only();
-    let response = etcd.kv_client().get(probe, Some(count_only)).await?;
+    let response = etcd.kv_client().get(key, Some(count_only)).await?;
     let history =
         |header: &ResponseHeader| History { cluster: header.cluster_id(), revision: header.revision() };
     Ok(response.header().map(history))
 }
 
-/// The key that [`ask_majority`] reads. With a prefix, the user has the right to read it, and the response tells the history.
-fn probe(config: &EtcdConfig) -> String {
+/// Returns the key for [`read_through_majority`]. It begins with the prefix of the locks, so that a
+/// user with rights for the prefix may read it and get the history.
+fn probe_key(config: &EtcdConfig) -> String {
     format!("{}dlock", config.prefix)
 }
 
-/// A positive number that nobody else draws.
+/// Returns a random positive number, as the id of a new lease.
 pub(crate) fn lease_id() -> i64 {
     let bytes = *dlock_core::ClaimId::random().as_bytes();
     let id = i64::from_le_bytes(std::array::from_fn(|at| bytes[at])) & i64::MAX;
@@ -323,9 +343,10 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// A refusal of the second of two requests. The first may still be done by a member that answers late, so it is not known that nothing
-/// was done; but if the lease has ended, nothing can be.
-fn doubted(error: Error) -> Error {
+/// Makes a refusal of the second of two sends transient. A slow member may still execute the first
+/// send, so the outcome is unknown. If the lease has ended, no send can have an effect, and the
+/// error stays as it is.
+fn as_unknown_outcome(error: Error) -> Error {
     match error {
         Error::Refused { .. } if !error::is_without_lease(&error) => {
             STORE.unavailable(STORE.share(&error).to_string())

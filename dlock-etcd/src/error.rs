@@ -1,4 +1,4 @@
-//! What the client crate's errors mean.
+//! Classification of the errors of `etcd-client`. No other file decides which errors are transient.
 
 use std::error::Error as _;
 
@@ -9,36 +9,37 @@ use dlock_core::{
 use etcd_client::Error as EtcdError;
 use tonic::{Code, Status};
 
-/// The store's name in messages, and the scheme of its URLs.
+/// Creates errors of the store `etcd`, which is also the scheme of its URLs.
 pub(crate) const STORE: StoreErrors = StoreErrors::new("etcd");
 
-/// The client crate's own error as one of ours.
+/// Returns the error of a failed request.
 pub(crate) fn explain(error: EtcdError) -> Error {
     STORE.explain(verdict(&error), error)
 }
 
-/// What is wrong with a connection after an error.
+/// The part that an error shows to be faulty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Nothing: the server has answered.
+    /// Neither the connection nor its member. The server has replied.
     None,
-    /// The member cannot serve now. Another may.
+    /// The member, which cannot serve requests now. Another member may be able to.
     Member,
-    /// The server does not accept the connection's login any more, and has executed nothing. A new connection reads the
-    /// password again and logs in.
+    /// The connection's login, which the server no longer accepts. The server has executed nothing.
+    /// A new connection reads the password again and logs in.
     Login,
-    /// The connection is broken.
-    Broken,
+    /// The connection, which is broken.
+    Connection,
 }
 
+/// Returns the part that an error shows to be faulty.
 pub(crate) fn fault(error: &EtcdError) -> Fault {
     match error {
-        EtcdError::TransportError(_) | EtcdError::IoError(_) | EtcdError::WatchError(_) => Fault::Broken,
-        EtcdError::GRpcStatus(status) if is_of_transport(status) => Fault::Broken,
-        EtcdError::GRpcStatus(status) if is_of_login(status) => Fault::Login,
+        EtcdError::TransportError(_) | EtcdError::IoError(_) | EtcdError::WatchError(_) => Fault::Connection,
+        EtcdError::GRpcStatus(status) if is_transport_status(status) => Fault::Connection,
+        EtcdError::GRpcStatus(status) if is_login_status(status) => Fault::Login,
         EtcdError::GRpcStatus(status) => match status.code() {
-            // The server reports internal failures as `Unknown`, such as "raft proposal dropped" while it has no leader, and
-            // "not a primary lessor" after it was the leader.
+            // The server reports internal failures as `Unknown`, such as "raft proposal dropped"
+            // while it has no leader, and "not a primary lessor" after it was the leader.
             Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded | Code::Unknown => Fault::Member,
             _ => Fault::None,
         },
@@ -46,16 +47,18 @@ pub(crate) fn fault(error: &EtcdError) -> Fault {
     }
 }
 
-/// Whether the transport itself reports this. That has a source; what the server said has none. The exception is a connection
-/// whose task is gone, as after the end of the runtime that it was made on.
-fn is_of_transport(status: &Status) -> bool {
+/// Returns whether the transport has created this status. Such a status has a source, and one from
+/// the server has none. The exception is a connection whose task has ended, for example with its
+/// runtime.
+fn is_transport_status(status: &Status) -> bool {
     status.source().is_some()
         || status.code() == Code::Unknown && status.message().starts_with("Service was not ready")
 }
 
-/// Whether the server wants a new login: the token has expired or belongs to another member, the users have changed since
-/// it was issued, or the client crate has renewed the token with a password that is no longer right.
-fn is_of_login(status: &Status) -> bool {
+/// Returns whether the server requires a new login. This is the case if the token has expired or
+/// belongs to another member, if the users have changed since it was issued, or if the client crate
+/// has renewed the token with an outdated password.
+fn is_login_status(status: &Status) -> bool {
     let message = status.message();
     status.code() == Code::Unauthenticated
         || ["invalid auth token", "revision of auth store is old", "invalid user ID or password"]
@@ -63,15 +66,15 @@ fn is_of_login(status: &Status) -> bool {
             .any(|words| message.contains(words))
 }
 
-/// Whether the user lacks the rights for a request. The server has answered it nevertheless.
+/// Returns whether the user lacks the rights for a request. This is a reply of the server.
 pub(crate) fn is_denied(error: &EtcdError) -> bool {
     matches!(error, EtcdError::GRpcStatus(status) if status.code() == Code::PermissionDenied)
 }
 
-/// Whether the server says that it does not know the lease.
-pub(crate) fn is_lease_gone(error: &EtcdError) -> bool {
+/// Returns whether the server reports that the lease does not exist.
+pub(crate) fn is_lease_missing(error: &EtcdError) -> bool {
     match error {
-        EtcdError::LeaseKeepAliveError(told) => told.contains("lease not found"),
+        EtcdError::LeaseKeepAliveError(reason) => reason.contains("lease not found"),
         EtcdError::GRpcStatus(status) => {
             status.code() == Code::NotFound && status.message().contains("lease not found")
         }
@@ -79,91 +82,93 @@ pub(crate) fn is_lease_gone(error: &EtcdError) -> bool {
     }
 }
 
-/// Whether the server says that there is a lease with this id already.
-pub(crate) fn is_lease_there(error: &EtcdError) -> bool {
+/// Returns whether the server reports that a lease with this id already exists.
+pub(crate) fn is_lease_duplicate(error: &EtcdError) -> bool {
     matches!(error, EtcdError::GRpcStatus(status) if status.message().contains("lease already exists"))
 }
 
-/// Whether a request failed because its lease is gone.
+/// Returns whether a request failed because its lease does not exist.
 pub(crate) fn is_without_lease(error: &Error) -> bool {
-    client_error(error).is_some_and(is_lease_gone)
+    client_error(error).is_some_and(is_lease_missing)
 }
 
-/// What the server meant that refused a watch, with this text.
+/// Returns the error for a watch that the server has refused for this reason.
 pub(crate) fn watch_refused(reason: &str) -> Error {
     let is_denied = reason.contains("permission denied");
     let code = if is_denied { Code::PermissionDenied } else { Code::Unavailable };
     explain(Status::new(code, reason).into())
 }
 
-/// The role that a user needs, for whoever lacks it.
+/// Text of the error for missing rights. Names the role that the user needs.
 const ROLE: &str = "the user lacks rights; give it a role that may read and write the locks' keys: \
                     etcdctl role grant-permission ROLE --prefix=true readwrite PREFIX";
 
 fn verdict(error: &EtcdError) -> Verdict {
     use Verdict::{Permanent, Transient};
     match error {
-        EtcdError::GRpcStatus(status) => of_status(status),
+        EtcdError::GRpcStatus(status) => status_verdict(status),
         EtcdError::TransportError(_) | EtcdError::IoError(_) | EtcdError::WatchError(_) => {
             Transient("the connection failed".into())
         }
-        EtcdError::LeaseKeepAliveError(_) => Transient("the client's lease is gone".into()),
+        EtcdError::LeaseKeepAliveError(_) => Transient("the client's lease has ended".into()),
         EtcdError::InvalidUri(_) | EtcdError::InvalidArgs(_) => Permanent("the URL cannot be used".into()),
         _ => Permanent("the request failed".into()),
     }
 }
 
-fn of_status(status: &Status) -> Verdict {
+fn status_verdict(status: &Status) -> Verdict {
     use Verdict::{Permanent, Transient, Unwritable};
-    let said = |words: &str| status.message().contains(words);
+    let contains = |words: &str| status.message().contains(words);
     match status.code() {
-        _ if is_of_transport(status) => Transient("the connection failed".into()),
+        _ if is_transport_status(status) => Transient("the connection failed".into()),
         Code::PermissionDenied => Permanent(ROLE.into()),
-        _ if said("user name is empty") => {
+        _ if contains("user name is empty") => {
             Permanent("the server wants a user and a password; put them into the URL".into())
         }
-        _ if said("invalid user ID or password") => {
+        _ if contains("invalid user ID or password") => {
             Permanent("the server knows no such user and password".into())
         }
-        _ if said("authentication is not enabled") => {
+        _ if contains("authentication is not enabled") => {
             Permanent("the server knows no users; leave the user out of the URL".into())
         }
-        _ if said("database space exceeded") => Unwritable(
+        _ if contains("database space exceeded") => Unwritable(
             "the server's database is full; compact and defragment it, then disarm the alarm".into(),
         ),
-        _ if said("lease not found") => Transient("the client's lease is gone".into()),
-        _ if said("no leader") => Transient("the cluster has no leader now".into()),
-        _ if said("leader changed") => Transient("the cluster has just changed its leader".into()),
-        _ if said("request timed out") => Transient("the cluster has not agreed in time".into()),
-        _ if is_of_login(status) => Transient("the server has forgotten the client's login".into()),
+        _ if contains("lease not found") => Transient("the client's lease has ended".into()),
+        _ if contains("no leader") => Transient("the cluster has no leader now".into()),
+        _ if contains("leader changed") => Transient("the cluster has just changed its leader".into()),
+        _ if contains("request timed out") => {
+            Transient("the cluster has not confirmed the request in time".into())
+        }
+        _ if is_login_status(status) => Transient("the server no longer accepts the client's login".into()),
         Code::Unavailable
         | Code::Cancelled
         | Code::DeadlineExceeded
         | Code::Aborted
         | Code::Unknown
-        | Code::ResourceExhausted => Transient("the server cannot answer now".into()),
+        | Code::ResourceExhausted => Transient("the server cannot reply now".into()),
         _ => Permanent("the request failed".into()),
     }
 }
 
-/// The text of a change that another one has forestalled.
-pub(crate) const CHANGED: &str = "the claim was changed at this moment";
+/// Text of the error for a claim whose key another request has changed first.
+pub(crate) const CONFLICT: &str = "another request has changed the claim at the same time";
 
-/// Whether another change of the claim's key came first.
-pub(crate) fn is_changed(error: &Error) -> bool {
-    std::error::Error::source(error).is_some_and(|source| source.to_string() == CHANGED)
+/// Returns whether another request has changed the claim's key first.
+pub(crate) fn is_conflict(error: &Error) -> bool {
+    std::error::Error::source(error).is_some_and(|source| source.to_string() == CONFLICT)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn said(code: Code, text: &str) -> Error {
+    fn status_error(code: Code, text: &str) -> Error {
         explain(Status::new(code, text).into())
     }
 
     #[test]
-    fn what_time_may_heal_is_transient() {
+    fn an_error_that_a_retry_may_avoid_is_transient() {
         for (code, text) in [
             (Code::Unavailable, "etcdserver: no leader"),
             (Code::Unavailable, "etcdserver: leader changed"),
@@ -177,14 +182,14 @@ mod tests {
             (Code::Unknown, "lease: not a primary lessor"),
             (Code::Cancelled, "Timeout expired"),
         ] {
-            assert!(said(code, text).is_transient(), "{text}");
+            assert!(status_error(code, text).is_transient(), "{text}");
         }
-        let full = said(Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded");
+        let full = status_error(Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded");
         assert!(matches!(full, Error::Unwritable { .. }));
     }
 
     #[test]
-    fn what_a_person_must_change_is_not_and_says_what() {
+    fn an_error_that_an_operator_must_fix_is_permanent_and_says_what_to_do() {
         for (code, text, words) in [
             (Code::PermissionDenied, "etcdserver: permission denied", "grant-permission"),
             (Code::InvalidArgument, "etcdserver: user name is empty", "put them into the URL"),
@@ -196,9 +201,9 @@ mod tests {
             (Code::FailedPrecondition, "etcdserver: authentication is not enabled", "leave the user out"),
             (Code::InvalidArgument, "etcdserver: request is too large", "failed"),
         ] {
-            let error = said(code, text);
-            let told = error.source().expect("the server's").to_string();
-            assert!(!error.is_transient() && told.contains(words), "{text}: {told}");
+            let error = status_error(code, text);
+            let source = error.source().expect("the server's error").to_string();
+            assert!(!error.is_transient() && source.contains(words), "{text}: {source}");
         }
         assert!(
             !watch_refused("rpc error: code = PermissionDenied desc = etcdserver: permission denied")
@@ -208,22 +213,27 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_is_gone_is_told_from_other_failures() {
-        assert!(is_lease_gone(&EtcdError::LeaseKeepAliveError("lease not found".to_owned())));
-        assert!(is_lease_gone(&Status::new(Code::NotFound, "etcdserver: requested lease not found").into()));
-        assert!(!is_lease_gone(&Status::new(Code::Unavailable, "etcdserver: no leader").into()));
+    fn a_missing_lease_is_distinguished_from_other_failures() {
+        assert!(is_lease_missing(&EtcdError::LeaseKeepAliveError("lease not found".to_owned())));
+        assert!(is_lease_missing(
+            &Status::new(Code::NotFound, "etcdserver: requested lease not found").into()
+        ));
+        assert!(!is_lease_missing(&Status::new(Code::Unavailable, "etcdserver: no leader").into()));
     }
 
     #[test]
-    fn an_answer_of_the_server_is_told_from_a_broken_connection() {
-        let of = |code, text| fault(&Status::new(code, text).into());
-        assert_eq!(of(Code::Unavailable, "etcdserver: no leader"), Fault::Member);
-        assert_eq!(of(Code::PermissionDenied, "etcdserver: permission denied"), Fault::None);
-        assert_eq!(of(Code::Unknown, "Service was not ready: transport error"), Fault::Broken);
-        assert_eq!(of(Code::Unknown, "raft proposal dropped"), Fault::Member);
-        assert_eq!(of(Code::InvalidArgument, "etcdserver: revision of auth store is old"), Fault::Login);
-        assert_eq!(of(Code::Unauthenticated, "etcdserver: invalid auth token"), Fault::Login);
+    fn a_reply_of_the_server_is_distinguished_from_a_broken_connection() {
+        let fault_of = |code, text| fault(&Status::new(code, text).into());
+        assert_eq!(fault_of(Code::Unavailable, "etcdserver: no leader"), Fault::Member);
+        assert_eq!(fault_of(Code::PermissionDenied, "etcdserver: permission denied"), Fault::None);
+        assert_eq!(fault_of(Code::Unknown, "Service was not ready: transport error"), Fault::Connection);
+        assert_eq!(fault_of(Code::Unknown, "raft proposal dropped"), Fault::Member);
+        assert_eq!(
+            fault_of(Code::InvalidArgument, "etcdserver: revision of auth store is old"),
+            Fault::Login
+        );
+        assert_eq!(fault_of(Code::Unauthenticated, "etcdserver: invalid auth token"), Fault::Login);
         let broken = Status::from_error(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into());
-        assert_eq!(fault(&broken.into()), Fault::Broken);
+        assert_eq!(fault(&broken.into()), Fault::Connection);
     }
 }

@@ -8,7 +8,9 @@ mod connection;
 mod error;
 mod inspect;
 mod keys;
-mod listen;
+mod queue;
+mod session;
+mod wake;
 
 pub use backend::{DRIVER, EtcdBackend};
 pub use config::EtcdConfig;

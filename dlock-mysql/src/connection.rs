@@ -36,11 +36,12 @@ const TABLES_VERSION: u32 = 1;
 /// Maximum number of repetitions of a batch that conflicts with other transactions.
 const MAX_CONFLICTS: usize = 8;
 
-/// Period in which a lane whose session could not be opened is used only if all lanes have failed.
+/// Time after a failure to open a lane's session. During this time the lane is used only if all
+/// lanes have failed.
 const LANE_BACK_OFF: Duration = Duration::from_secs(1);
 
-/// Number of calls that a lane without an open session counts as, so that urgent calls do not wait
-/// for a session to open.
+/// Load of a lane without an open session, as a number of calls. It makes urgent calls prefer a
+/// lane with an open session.
 const OPENING: usize = 2;
 
 /// The server's reply to a batch.
@@ -111,9 +112,10 @@ impl Call<'_> {
 
     /// Returns whether a batch that conflicted with another transaction is sent again.
     ///
-    /// A batch that waited for a locked row would wait for that row again. It is sent again only
-    /// if it enters a queue, or if two thirds of its time are left: a batch of renewals needs time
-    /// in which each claim is renewed alone.
+    /// A batch that has timed out on a locked row would probably do so again. Such a batch is sent
+    /// again only if the server refuses its late execution, as that of an attempt, or if two thirds
+    /// of its time are left. The rest of the time is for the renewal of each claim in a call of its
+    /// own, after a batch of renewals has failed.
     fn may_retry(&self, error: &sqlx::Error, deadline: Instant) -> bool {
         let may_wait_again =
             self.late_execution == LateExecution::Refused || !error::is_lock_wait_timeout(error);
@@ -274,9 +276,9 @@ impl Connection {
     /// Sends a batch until it has an outcome.
     ///
     /// A batch that conflicts with other transactions is sent again while time is left. A batch
-    /// whose session breaks is sent once more, on another session: often only the next call
-    /// notices that an idle session has ended. All batches of this crate may be executed twice.
-    /// Those that must not be executed late compare the server's clock with a deadline.
+    /// whose session breaks is sent once more, on another session. The end of an idle session is
+    /// often noticed only by the next call. All batches of this crate may be executed twice. Those
+    /// that must not be executed late compare the server's clock with a deadline.
     async fn send(&self, call: &Call<'_>) -> Result<Reply> {
         let deadline = Instant::now() + call.timeout;
         let (mut sent_twice, mut breaks, mut conflicts, mut unopened) = (false, 0, 0, 0);
@@ -320,8 +322,8 @@ impl Connection {
             }
             let error = give_up(lane.as_ref(), error::explain(error));
             self.session_epoch.fetch_add(1, Relaxed);
-            // A server that has become read-only refuses on each of the old sessions, and each new
-            // session is on another server. So these breaks are not counted.
+            // These breaks are not counted. After a server has become read-only, each of its
+            // sessions refuses one batch, and is replaced by a session on another server.
             breaks += usize::from(!error::is_read_only(&error));
             if breaks > 1 || Instant::now() >= deadline {
                 return Err(error);
@@ -330,9 +332,9 @@ impl Connection {
         }
     }
 
-    /// Executes a batch on the least busy lane. Returns `None` if its session has ended, or could
-    /// not be opened while another lane may work: the call can then try the next lane. `unopened`
-    /// counts the lanes that could not be opened.
+    /// Executes a batch on the least busy lane. Returns `None` if the call should try the next
+    /// lane. This is the case if the lane's session has ended, or if it could not be opened and
+    /// another lane may still work. `unopened` counts the lanes that could not be opened.
     async fn execute_on_a_lane(
         &self,
         call: &Call<'_>,

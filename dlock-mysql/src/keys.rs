@@ -79,8 +79,8 @@ pub(crate) fn bell_of_row() -> String {
     format!("CONCAT('{RESERVED}', LOWER({id}))")
 }
 
-/// Returns a new name, as an SQL literal, of a named lock that identifies a session. No session has
-/// the same one, and no session before a restart of the server had it.
+/// Returns the name of a new named lock that identifies a session, as an SQL literal. The name is
+/// unique, also among sessions from before a restart of the server.
 pub(crate) fn session_tag() -> String {
     format!("'{RESERVED}session:{}'", ClaimId::random())
 }
@@ -101,11 +101,12 @@ const LONGEST_NAMED_LOCK: usize = 64;
 
 /// Returns the named lock for a lock's name.
 ///
-/// A name that both servers accept, and that they distinguish from all other names, is its own
-/// named lock. Other names are cut, written in lower case, and followed by 160 bits of a hash. The
-/// .NET library `DistributedLock` uses the same rule for ASCII names.
+/// A name is used unchanged if both servers accept it and distinguish it from every other name.
+/// Other names are cut, written in lower case, and followed by 160 bits of a hash. The .NET library
+/// `DistributedLock` uses the same rule for ASCII names.
 ///
-/// # Errors With [`Names::Exact`], for a name that would have to be changed.
+/// # Errors
+/// With [`Names::Exact`], for a name that would have to be changed.
 pub(crate) fn named_lock(name: &LockName, names: Names) -> Result<String> {
     let text = name.as_str();
     let is_same_everywhere = |c: char| c.is_ascii_graphic() && !c.is_ascii_uppercase();
@@ -125,8 +126,9 @@ pub(crate) fn named_lock(name: &LockName, names: Names) -> Result<String> {
     Ok(beginning + &hash)
 }
 
-/// Returns a named lock as an SQL literal. A lock that could end its quotes, or that begins like a
-/// doorbell, is written in hexadecimal digits, which the server takes longer to parse.
+/// Returns a named lock as an SQL literal. A lock with a quote or a backslash, or with the prefix
+/// of a doorbell, is written in hexadecimal digits. Other locks are written in quotes, which the
+/// server parses faster.
 pub(crate) fn named_literal(lock: &str) -> String {
     if lock.contains(['\'', '\\']) || lock.starts_with(RESERVED) {
         return format!("CONVERT({} USING utf8mb3)", literal(lock.as_bytes()));

@@ -1,6 +1,6 @@
-//! What waiting and holding cost the server: the promises of the README.
+//! Tests of the cost of waiting and holding for the server, as the README promises it.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod common;
 
@@ -20,11 +20,11 @@ fn main() -> std::process::ExitCode {
 }
 
 impl Bench {
-    /// How many commands the server was sent, this one left out.
+    /// Returns the number of commands that the server has executed, without this one.
     async fn commands(&self) -> u64 {
         let stats: String = self.query("INFO stats").await;
         let line = stats.lines().find_map(|line| line.strip_prefix("total_commands_processed:"));
-        line.expect("it counts").trim().parse().expect("a number")
+        line.expect("the server counts them").trim().parse().expect("a number")
     }
 }
 
@@ -46,14 +46,18 @@ async fn waiters_and_holders_send_no_command_while_nothing_changes() {
         let options = options.clone();
         waiters.push(tokio::spawn(async move { lock.lock(&options).await }));
     }
-    // Four holders have asked once each. Four waiters have asked twice each: before and after they subscribed.
+    // Four holders have made one attempt each. Four waiters have made two attempts each, before and
+    // after their subscription.
     while bench.calls("evalsha").await < 4 + 4 * 2 {
         sleep(Duration::from_millis(10)).await;
     }
     let before = bench.commands().await;
     sleep(Duration::from_secs(3)).await;
-    let asked = bench.commands().await - before - 1;
-    assert_eq!(asked, 0, "four waiters and four holders sent commands within three seconds of a ttl of 600");
+    let commands = bench.commands().await - before - 1;
+    assert_eq!(
+        commands, 0,
+        "four waiters and four holders with a ttl of 600 s sent commands within three seconds"
+    );
     drop(held);
     for waiter in waiters {
         waiter.await.unwrap().unwrap().release().await.unwrap();
@@ -68,19 +72,22 @@ async fn many_holds_are_renewed_in_few_calls() {
         let mutex = locks.mutex(format!("foo{number}"));
         mutex.lock().ttl(Duration::from_secs(6)).into_future()
     });
-    let held: Vec<_> = join_all(all).await.into_iter().map(|held| held.expect("it is free")).collect();
+    let held: Vec<_> = join_all(all).await.into_iter().map(|held| held.expect("the lock is free")).collect();
     let before = bench.calls("evalsha").await;
-    // Each is renewed after two, four and six seconds.
+    // Each hold is renewed after two, four and six seconds.
     sleep(Duration::from_secs(7)).await;
-    let asked = bench.calls("evalsha").await - before;
-    assert!(held.iter().all(|held| !held.is_lost()), "nothing can be said of what is not renewed");
-    assert!((2 * HOLDS / 200..HOLDS / 2).contains(&asked), "{asked} calls for three renewals of {HOLDS}");
+    let calls = bench.calls("evalsha").await - before;
+    assert!(
+        held.iter().all(|held| !held.is_lost()),
+        "a hold was lost, so the calls do not cover all renewals"
+    );
+    assert!((2 * HOLDS / 200..HOLDS / 2).contains(&calls), "{calls} calls for three renewals of {HOLDS}");
 }
 
 async fn a_label_costs_a_client_one_command_and_an_acquisition_none() {
     const PAIRS: u64 = 1000;
     let Some(bench) = Bench::new().await else { return };
-    // Another client, so that the server knows the scripts.
+    // Another client loads the scripts into the server.
     let other = bench.locks("").await.with_who(Who::new("anna").expect("legal"));
     other.mutex("foo").lock().await.unwrap().release().await.unwrap();
     let locks = bench.locks("").await.with_who(Who::new("bert").expect("legal"));
@@ -89,8 +96,8 @@ async fn a_label_costs_a_client_one_command_and_an_acquisition_none() {
         locks.mutex("foo").lock().await.unwrap().release().await.unwrap();
     }
     let (pairs, texts) = (bench.calls("evalsha").await, bench.calls("eval").await);
-    assert_eq!((pairs, texts), (2 * PAIRS, 1), "scripts for pairs and for who asks");
-    // A label is another text.
+    assert_eq!((pairs, texts), (2 * PAIRS, 1), "scripts of the pairs and of the label");
+    // A label of a lock is another text.
     let before = bench.calls("eval").await;
     locks.mutex("foo").lock().label("the nightly run").await.unwrap().release().await.unwrap();
     assert_eq!(bench.calls("eval").await - before, 1);

@@ -1,5 +1,6 @@
-//! One client in several runtimes: when one runtime ends, locks in the others work on.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! Tests of one client in several runtimes. When one runtime ends, the locks in the others still
+//! work.
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod common;
 
@@ -25,13 +26,13 @@ fn main() -> std::process::ExitCode {
     }])
 }
 
-/// A runtime with a thread of its own: its tasks run even while nothing blocks on it.
+/// Returns a runtime with its own thread, whose tasks run also while no test blocks on it.
 fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime can be built")
 }
 
-/// Waits for `foo` and gives up.
-async fn wait_in_vain(locks: &Locks) {
+/// Waits for `foo` until the wait limit.
+async fn wait_until_timeout(locks: &Locks) {
     let lock = locks.mutex("foo").lock().wait(Wait::For(Duration::from_millis(50)));
     lock.await.expect_err("another client holds the lock");
 }
@@ -44,7 +45,7 @@ async fn wait(locks: &Locks) {
         .ttl(Duration::from_secs(600))
         .await
         .expect("the other client releases the lock");
-    held.release().await.expect("the server is there");
+    held.release().await.expect("the server is running");
 }
 
 fn a_waiter_is_woken_after_the_runtime_of_an_earlier_waiter_has_ended() {
@@ -52,13 +53,13 @@ fn a_waiter_is_woken_after_the_runtime_of_an_earlier_waiter_has_ended() {
     let Some(bench) = mine.block_on(Bench::new()) else { return };
     let (locks, other) = mine.block_on(async { (bench.locks("").await, bench.locks("").await) });
     let held = mine.block_on(other.mutex("foo").lock().into_future()).unwrap();
-    first.block_on(wait_in_vain(&locks));
+    first.block_on(wait_until_timeout(&locks));
     drop(first);
     let waiter = mine.spawn(async move { wait(&locks).await });
     mine.block_on(async {
         bench.wait_for_subscriber("redisson_lock__channel:{foo}").await;
         held.release().await.unwrap();
-        soon("nobody woke it", waiter).await.unwrap();
+        soon("the waiter was not woken", waiter).await.unwrap();
     });
 }
 
@@ -67,14 +68,14 @@ fn a_waiter_is_woken_if_the_runtime_of_an_earlier_waiter_ends_during_its_wait() 
     let Some(bench) = mine.block_on(Bench::new()) else { return };
     let (locks, other) = mine.block_on(async { (bench.locks("").await, bench.locks("").await) });
     let held = mine.block_on(other.mutex("foo").lock().into_future()).unwrap();
-    first.block_on(wait_in_vain(&locks));
+    first.block_on(wait_until_timeout(&locks));
     let waiter = mine.spawn(async move { wait(&locks).await });
     mine.block_on(bench.wait_for_subscriber("redisson_lock__channel:{foo}"));
     drop(first);
     mine.block_on(async {
         bench.wait_for_subscriber("redisson_lock__channel:{foo}").await;
         held.release().await.unwrap();
-        soon("nobody woke it", waiter).await.unwrap();
+        soon("the waiter was not woken", waiter).await.unwrap();
     });
 }
 
@@ -86,7 +87,8 @@ fn holds_are_renewed_after_the_end_of_a_runtime_that_was_about_to_renew_them() {
     let (mut held, _) = claim(&store, "foo", Kind::Mutex, 3000, Wait::Never);
     let gathering = first.spawn(async move {
         granted(leading.attempt().await);
-        // This claim leads: it gathers the renewals of a short while, and is dropped before it sends them.
+        // This claim leads a batch. It gathers renewals for some milliseconds, and is dropped
+        // before it sends them.
         timeout(Duration::from_millis(5), leading.renew())
             .await
             .expect_err("the leader gathers for longer than 5 ms");
@@ -95,54 +97,55 @@ fn holds_are_renewed_after_the_end_of_a_runtime_that_was_about_to_renew_them() {
     drop(first);
     mine.block_on(async {
         granted(held.attempt().await);
-        // The leader is gone, so this renewal may fail. The next one has another leader.
-        soon("a renewal never ends", held.renew()).await.ok();
-        let renewed = soon("a renewal never ends", held.renew()).await.unwrap();
+        // The leader was dropped, so this renewal may fail. The next one has another leader.
+        soon("the renewal does not end", held.renew()).await.ok();
+        let renewed = soon("the renewal does not end", held.renew()).await.unwrap();
         assert!(matches!(renewed, Renewal::Renewed { .. }), "{renewed:?}");
     });
 }
 
-/// Starts a renewal in a runtime that then stands still until told otherwise.
-fn begin_and_stand_still(runtime: &Runtime, mut claim: Box<dyn Claim>) -> mpsc::Sender<()> {
-    let (go_on, blocks) = mpsc::channel();
-    let (begun, begins) = mpsc::channel();
+/// Starts a renewal in a runtime, and blocks the runtime until the sender is dropped.
+fn start_and_block(runtime: &Runtime, mut claim: Box<dyn Claim>) -> mpsc::Sender<()> {
+    let (unblock, blocked) = mpsc::channel();
+    let (started, start) = mpsc::channel();
     runtime.spawn(async move {
         let mut renewal = pin!(claim.renew());
         timeout(Duration::from_millis(1), &mut renewal)
             .await
-            .expect_err("the claim gathers, or waits for the claim that does");
-        begun.send(()).expect("the test waits");
-        blocks.recv().ok();
+            .expect_err("the claim gathers renewals, or waits for the leader that does");
+        started.send(()).expect("the test waits");
+        blocked.recv().ok();
         renewal.await.ok();
     });
-    begins.recv().expect("the renewal begins");
-    go_on
+    start.recv().expect("the renewal starts");
+    unblock
 }
 
 fn holds_are_renewed_while_the_runtime_that_gathers_their_renewals_is_blocked() {
-    let (mine, still) = (runtime(), runtime());
+    let (mine, blocked) = (runtime(), runtime());
     let Some(bench) = mine.block_on(Bench::new()) else { return };
     let store = mine.block_on(bench.store(""));
-    let (gathers, _) = claim(&store, "bar", Kind::Mutex, 30_000, Wait::Never);
+    let (leader, _) = claim(&store, "bar", Kind::Mutex, 30_000, Wait::Never);
     let (mut held, _) = claim(&store, "foo", Kind::Mutex, 30_000, Wait::Never);
     mine.block_on(async { granted(held.attempt().await) });
-    let go_on = begin_and_stand_still(&still, gathers);
-    let renewed = mine.block_on(soon("it waits for a runtime that stands still", held.renew())).unwrap();
+    let unblock = start_and_block(&blocked, leader);
+    let renewed = mine.block_on(soon("the renewal waits for a blocked runtime", held.renew())).unwrap();
     assert!(matches!(renewed, Renewal::Renewed { .. }), "{renewed:?}");
-    drop(go_on);
+    drop(unblock);
 }
 
 fn holds_are_renewed_while_the_runtime_that_should_send_their_renewals_is_blocked() {
-    let (mine, still) = (runtime(), runtime());
+    let (mine, blocked) = (runtime(), runtime());
     let Some(bench) = mine.block_on(Bench::new()) else { return };
     let store = mine.block_on(bench.store(""));
     let (mut held, _) = claim(&store, "foo", Kind::Mutex, 8_000, Wait::Never);
     mine.block_on(async { granted(held.attempt().await) });
     let renewed = mine.spawn(async move { held.renew().await });
-    // The claim with the least time left asks for both, if it comes while the other one gathers.
-    let (asks, _) = claim(&store, "bar", Kind::Mutex, 2_000, Wait::Never);
-    let go_on = begin_and_stand_still(&still, asks);
-    let renewed = mine.block_on(soon("it waits for a runtime that stands still", renewed)).unwrap().unwrap();
+    // The claim with the least remaining time sends the batch, if it arrives while the other claim
+    // gathers.
+    let (sender, _) = claim(&store, "bar", Kind::Mutex, 2_000, Wait::Never);
+    let unblock = start_and_block(&blocked, sender);
+    let renewed = mine.block_on(soon("the renewal waits for a blocked runtime", renewed)).unwrap().unwrap();
     assert!(matches!(renewed, Renewal::Renewed { .. }), "{renewed:?}");
-    drop(go_on);
+    drop(unblock);
 }

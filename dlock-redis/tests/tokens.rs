@@ -1,4 +1,4 @@
-//! How long a name's token stays in the store after the name was last used, and that nothing else of the name does.
+//! Tests that only the token of an unused name stays in the store, and for how long.
 
 mod common;
 
@@ -25,20 +25,21 @@ const TOKEN: &str = "redisson_lock_token:{foo}";
 const WEEK: i64 = 7 * 24 * 3_600_000;
 
 impl Bench {
-    /// Prepares the token's key with the command `before`, and draws a token with a client that has these parameters. Replies the
-    /// token and after how many ms its key ends.
+    /// Prepares the token's key with the command `before`, and draws a token with a client that has
+    /// these parameters. Returns the token, and the remaining time of its key in ms.
     async fn draw(&self, params: &str, before: &str) -> (u64, i64) {
         let store = self.store(params).await;
         self.send(before).await;
         let (mut claim, _) = claim(&store, "foo", Kind::Mutex, 30_000, Wait::Never);
         let token = granted(claim.attempt().await);
-        claim.release().await.expect("it answers");
+        claim.release().await.expect("the server replies");
         assert_eq!(self.query::<u64>(&format!("GET {TOKEN}")).await, token);
         (token, self.query(&format!("PTTL {TOKEN}")).await)
     }
 }
 
-/// Whether a key ends after so long, less the time that a busy machine may take to ask.
+/// Returns whether a remaining time in ms is the expected one, less the time that a busy machine
+/// may take for the query.
 fn is_about(left: i64, expected: i64) -> bool {
     (expected - 60_000..=expected + 1000).contains(&left)
 }
@@ -47,28 +48,25 @@ async fn a_token_of_dlock_expires_a_week_after_it_was_last_drawn() {
     let Some(bench) = Bench::new().await else { return };
     for before in [format!("DEL {TOKEN}"), format!("PEXPIRE {TOKEN} 1000000")] {
         let (_, left) = bench.draw("", &before).await;
-        assert!(
-            is_about(left, WEEK),
-            "after `{before}` the token's key ends after {left} ms, not after a week"
-        );
+        assert!(is_about(left, WEEK), "after `{before}` the token's key expires in {left} ms, not in a week");
     }
     let (_, left) = bench.draw("token_ttl=1d", &format!("DEL {TOKEN}")).await;
-    assert!(is_about(left, WEEK / 7), "the token's key ends after {left} ms, not after a day");
+    assert!(is_about(left, WEEK / 7), "the token's key expires in {left} ms, not in a day");
 }
 
 async fn the_longest_token_ttl_of_several_clients_counts() {
     let Some(bench) = Bench::new().await else { return };
     let (_, left) = bench.draw("token_ttl=30d", &format!("DEL {TOKEN}")).await;
-    assert!(is_about(left, WEEK * 30 / 7), "the token's key ends after {left} ms, not after 30 days");
+    assert!(is_about(left, WEEK * 30 / 7), "the token's key expires in {left} ms, not in 30 days");
     let (_, left) = bench.draw("token_ttl=1s", "PING").await;
     assert!(
         is_about(left, WEEK * 30 / 7),
-        "a client that keeps tokens for a second has ended it after {left} ms"
+        "a client that keeps tokens for a second has shortened the expiry to {left} ms"
     );
     let (_, left) = bench.draw("token_ttl=never", "PING").await;
-    assert_eq!(left, -1, "a client that keeps tokens for ever lets it end");
+    assert_eq!(left, -1, "the key expires although a client keeps tokens for ever");
     let (_, left) = bench.draw("", "PING").await;
-    assert_eq!(left, -1, "a client without `token_ttl` gives an end to a key that was kept for ever");
+    assert_eq!(left, -1, "a client without `token_ttl` lets a key expire that was kept for ever");
 }
 
 async fn a_counter_that_redisson_made_never_ends() {
@@ -76,10 +74,10 @@ async fn a_counter_that_redisson_made_never_ends() {
     for params in ["", "token_ttl=1s", "token_ttl=never"] {
         bench.send(&format!("DEL {TOKEN}")).await;
         let (token, left) = bench.draw(params, &format!("INCR {TOKEN}")).await;
-        assert_eq!(left, -1, "Redisson's counter ends, with `{params}`");
+        assert_eq!(left, -1, "Redisson's counter expires, with `{params}`");
         let (next, left) = bench.draw(params, &format!("INCR {TOKEN}")).await;
-        assert!(next > token + 1, "{next} after {token} and one of Redisson's");
-        assert_eq!(left, -1, "Redisson's counter ends after the second draw, with `{params}`");
+        assert!(next > token + 1, "{next} after {token} and a token of Redisson");
+        assert_eq!(left, -1, "Redisson's counter expires after the second draw, with `{params}`");
     }
 }
 
@@ -92,10 +90,10 @@ async fn a_token_above_the_clock_does_not_expire_before_the_clock_has_passed_it(
     for (params, kept) in [("", WEEK), ("token_ttl=1h", 3_600_000)] {
         let (next, left) = bench.draw(params, &format!("SET {TOKEN} {before} PX 1000")).await;
         assert_eq!(next, before + 1, "the token does not count on from the one before");
-        assert!(is_about(left, ahead + kept), "the token's key ends after {left} ms, with `{params}`");
+        assert!(is_about(left, ahead + kept), "the token's key expires in {left} ms, with `{params}`");
     }
     let (next, left) = bench.draw("token_ttl=never", "PING").await;
-    assert_eq!((next, left), (before + 2, -1), "a client that keeps tokens for ever lets it end");
+    assert_eq!((next, left), (before + 2, -1), "the key expires although a client keeps tokens for ever");
 }
 
 async fn a_write_hold_keeps_its_token_for_a_downgrade_however_long_it_lasts() {
@@ -107,10 +105,10 @@ async fn a_write_hold_keeps_its_token_for_a_downgrade_however_long_it_lasts() {
         bench.send(&format!("PEXPIRE {TOKEN} {before}")).await;
         assert!(matches!(held.renew().await, Ok(Renewal::Renewed { .. })));
         let left: i64 = bench.query(&format!("PTTL {TOKEN}")).await;
-        // The shorter time is not enough for another ttl, so the renewal makes it longer.
+        // The shorter time does not cover another ttl, so the renewal extends it.
         assert!(
             (after - 15_000..=after).contains(&left),
-            "of {before} ms a renewal has made {left}, not {after}"
+            "a renewal has changed {before} ms to {left}, not to {after}"
         );
     }
     bench.send(&format!("PERSIST {TOKEN}")).await;
@@ -118,37 +116,37 @@ async fn a_write_hold_keeps_its_token_for_a_downgrade_however_long_it_lasts() {
     assert_eq!(
         bench.query::<i64>(&format!("PTTL {TOKEN}")).await,
         -1,
-        "a renewal has given an end to a token's key that had none"
+        "after the renewal, a token's key expires that did not expire before"
     );
     bench.send(&format!("DEL {TOKEN}")).await;
     assert!(matches!(held.renew().await, Ok(Renewal::Renewed { .. })));
-    assert_eq!(bench.query::<u64>(&format!("EXISTS {TOKEN}")).await, 0, "a renewal has made a token");
+    assert_eq!(bench.query::<u64>(&format!("EXISTS {TOKEN}")).await, 0, "a renewal has created a token");
 }
 
-/// One client holds a name, another waits for it and gets it.
+/// Hands a lock over from a client that holds it to a client that waits for it.
 async fn hand_over(a: &Locks, b: &Locks, kind: Kind, name: &str) {
     let options = LockOptions::new().ttl(Duration::from_secs(5)).wait(Duration::from_secs(60));
-    let held = a.of(kind, name).lock(&options).await.expect("nobody holds it");
+    let held = a.of(kind, name).lock(&options).await.expect("no client holds the lock");
     let wait = b.of(if kind == Kind::Read { Kind::Write } else { kind }, name);
     let (released, next) = tokio::join!(held.release(), wait.lock(&options));
-    released.expect("held until now");
-    next.expect("it is free").release().await.expect("held until now");
+    released.expect("the lock is still held");
+    next.expect("the lock is free").release().await.expect("the lock is still held");
 }
 
 async fn ten_thousand_names_leave_nothing_in_the_store() {
     let Some(bench) = Bench::new().await else { return };
     let (a, b) = (bench.locks("token_ttl=1s").await, bench.locks("token_ttl=1s").await);
-    let beginning = unique();
+    let prefix = unique();
     let kinds = [Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write];
     stream::iter((0..10_000).zip(kinds.iter().cycle()))
         .for_each_concurrent(50, async |(number, kind)| {
-            hand_over(&a, &b, *kind, &format!("{beginning}/{number}")).await;
+            hand_over(&a, &b, *kind, &format!("{prefix}/{number}")).await;
         })
         .await;
-    let made = bench.all_keys().await.len();
-    assert!(made > 0, "the names were never in the store: this sees nothing");
-    // A token stays for twice the ttl of the lock: for ten seconds.
-    let mut left = made;
+    let created = bench.all_keys().await.len();
+    assert!(created > 0, "the names were never in the store, so this test finds nothing");
+    // A token stays for twice the ttl of the lock, which is ten seconds.
+    let mut left = created;
     for _ in 0..1200 {
         left = bench.all_keys().await.len();
         let channels: Vec<String> = bench.query("PUBSUB CHANNELS *").await;
@@ -160,14 +158,14 @@ async fn ten_thousand_names_leave_nothing_in_the_store() {
     let keys = bench.all_keys().await;
     let channels: Vec<String> = bench.query("PUBSUB CHANNELS *").await;
     panic!(
-        "of 10000 names, {left} keys are left, such as {:?}, and {channels:?}",
+        "10000 names have left {left} keys, such as {:?}, and the channels {channels:?}",
         &keys[..keys.len().min(5)]
     );
 }
 
 async fn a_redlock_leaves_no_token_in_its_members() {
     let Some(bench) = Bench::new().await else { return };
-    // Three prefixes stand for three servers.
+    // Three prefixes replace three servers.
     let members = join_all(["a:", "b:", "c:"].map(|prefix| {
         let params = format!("prefix={prefix}");
         let bench = &bench;
@@ -177,14 +175,14 @@ async fn a_redlock_leaves_no_token_in_its_members() {
     let locks = Locks::new(lock.into_store());
     for kind in common::KINDS {
         let options = LockOptions::new().ttl(Duration::from_secs(30));
-        let held = locks.of(*kind, "foo").lock(&options).await.expect("nobody holds it");
+        let held = locks.of(*kind, "foo").lock(&options).await.expect("no client holds the lock");
         assert_eq!(held.token(), None);
-        let state = locks.inspect("foo").await.expect("it answers").expect("it is held");
+        let state = locks.inspect("foo").await.expect("the server replies").expect("the lock is held");
         assert_eq!(state.holders.len(), 1, "{kind}");
-        held.release().await.expect("held until now");
+        held.release().await.expect("the lock is still held");
     }
-    // A release waits for a majority only. The third member may be released later.
+    // A release only waits for a majority. The third member may be released later.
     locks.close().await;
     let keys = bench.all_keys().await;
-    assert!(keys.is_empty(), "a lock that is free has left {keys:?}");
+    assert!(keys.is_empty(), "a free lock has left {keys:?}");
 }

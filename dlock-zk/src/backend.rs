@@ -30,10 +30,10 @@ impl ZooKeeperBackend {
     /// Opens a client with its first session.
     ///
     /// # Errors
-    /// [`InvalidConfig`](dlock_core::Error::InvalidConfig) for a chroot that does not exist, or a
-    /// session timeout that the server does not grant; [`Refused`](dlock_core::Error::Refused) for
-    /// a login that the server does not accept; [`Unavailable`](dlock_core::Error::Unavailable) if
-    /// no server opens a session within `timeout`.
+    /// - [`InvalidConfig`](dlock_core::Error::InvalidConfig): the chroot does not exist, or the server
+    ///   does not grant the session timeout of the URL.
+    /// - [`Refused`](dlock_core::Error::Refused): the server does not accept the login.
+    /// - [`Unavailable`](dlock_core::Error::Unavailable): no server opens a session within `timeout`.
     ///
     /// # Cancel safety
     /// Dropping the future ends the session if it was opened.

@@ -116,9 +116,10 @@ impl ZooKeeperConfig {
     /// default of `zookeeper-client`, which is two fifths of the session timeout.
     ///
     /// A client that has lost its server may try another silent server first. Even then it must
-    /// find a live server and get a heartbeat confirmed within two thirds of the session timeout,
-    /// of which a sixth may have passed since the last heartbeat. A call should also have time for
-    /// a second server.
+    /// find a live server and receive the reply to a heartbeat within two thirds of the session
+    /// timeout, counted from the last confirmed heartbeat. Up to a sixth of the timeout may have
+    /// passed before the connection was lost. A call should also have enough time to try a second
+    /// server.
     pub(crate) fn connection_timeout(&self) -> Option<Duration> {
         const LONGEST: Duration = Duration::from_secs(3);
         let session = self.session.unwrap_or(DEFAULT_SESSION);

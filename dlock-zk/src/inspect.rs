@@ -158,8 +158,9 @@ fn display_id(node: &Node) -> String {
     node.id().unwrap_or_else(|| node.name.clone())
 }
 
-/// Returns the text about a claim's owner from the first line of its data, if it is a legal one.
-/// dlock writes [`Who`], Curator writes an address, and other programs may write anything.
+/// Returns the first line of a node's data, which describes the owner of the claim. Returns `None`
+/// if the line is not a valid label. dlock writes [`Who`], Curator writes an address, and other
+/// programs may write anything.
 fn first_line(data: &[u8]) -> Option<String> {
     let line = data.split(|byte| *byte == b'\n').next()?;
     Who::new(std::str::from_utf8(line).ok()?).ok().map(|who| who.text().to_owned())

@@ -148,8 +148,8 @@ pub(crate) fn prefix(id: ClaimId, kind: Kind, limit: NonZeroU32) -> String {
     }
 }
 
-/// Node and version that a heartbeat tries to delete. No lock has the node, and no node has the
-/// version, so nothing is deleted.
+/// Node and version that a heartbeat tries to delete. The delete always fails, because no lock uses
+/// this node and no node can have this version.
 pub(crate) const HEARTBEAT_PATH: &str = "/dlock heartbeat";
 pub(crate) const HEARTBEAT_VERSION: i32 = -2;
 

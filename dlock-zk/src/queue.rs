@@ -2,9 +2,8 @@
 //! there share it.
 //!
 //! The reply to a listing of ten thousand nodes is half a megabyte. A listing for each of ten
-//! thousand waiters would overload the server. A listing that was sent after a claim's node was
-//! created contains all nodes ahead of that node, so one listing serves all claims whose nodes were
-//! created before it was sent.
+//! thousand waiters would overload the server. Therefore claims share listings. A listing contains
+//! all nodes ahead of a claim if it was sent after the claim's node was created.
 //!
 //! When a node ahead is deleted, it is removed from the snapshot. No new listing is needed, because
 //! no node ever appears ahead of an existing one. There is one exception: a write hold that is

@@ -29,7 +29,7 @@ fn main() -> std::process::ExitCode {
         heartbeats_that_are_answered_keep_a_hold_whose_node_cannot_be_read_in_time on 2 threads,
         connecting_succeeds_though_half_of_the_hosts_are_silent on 2 threads,
         a_heartbeat_is_a_write_that_changes_no_node on 2 threads,
-        a_busy_try_asks_the_leader_first on 2 threads,
+        a_busy_try_reads_from_the_leader_first on 2 threads,
         a_waiting_permit_sets_its_watches_together on 2 threads,
         a_claim_that_a_stray_node_keeps_out_is_shown_as_waiting_and_not_broken on 2 threads,
     }])
@@ -236,7 +236,7 @@ async fn a_heartbeat_is_a_write_that_changes_no_node() {
     assert!(!held.is_lost());
 }
 
-async fn a_busy_try_asks_the_leader_first() {
+async fn a_busy_try_reads_from_the_leader_first() {
     const TRIES: u64 = 50;
     // The test has its own server, so that no other client is counted.
     let Some(running) = store(Flavour::Standalone).await else { return };

@@ -34,8 +34,8 @@ fn main() -> std::process::ExitCode {
     dlock_conformance::run_tests([dlock_conformance::tests! {
         no_session_has_more_bytes_of_paths_than_a_server_can_read_back on 2 threads,
         a_broken_connection_costs_no_lock_however_many_paths_are_watched on 2 threads,
-        a_waiter_lists_the_queue_again_when_many_ahead_of_it_are_gone on 2 threads,
-        a_server_that_answers_late_once_is_not_asked_for_a_list_by_each_waiter on 2 threads,
+        a_waiter_lists_the_queue_again_when_many_ahead_of_it_have_left on 2 threads,
+        a_server_that_replies_late_once_is_not_queried_by_each_waiter on 2 threads,
         waiters_send_no_requests_while_nothing_changes on 2 threads,
     }])
 }
@@ -137,7 +137,7 @@ async fn a_broken_connection_costs_no_lock_however_many_paths_are_watched() {
     );
 }
 
-async fn a_waiter_lists_the_queue_again_when_many_ahead_of_it_are_gone() {
+async fn a_waiter_lists_the_queue_again_when_many_ahead_of_it_have_left() {
     const AHEAD: u64 = 300;
     let Some(running) = store(Flavour::Standalone).await else { return };
     let url = format!("{}/test?timeout=10s&session=30s", running.url());
@@ -203,7 +203,7 @@ async fn counting(server: SocketAddr) -> (SocketAddr, Arc<AtomicU64>) {
     (address, bytes)
 }
 
-async fn a_server_that_answers_late_once_is_not_asked_for_a_list_by_each_waiter() {
+async fn a_server_that_replies_late_once_is_not_queried_by_each_waiter() {
     const WAITERS: u64 = 800;
     let Some(running) = store(Flavour::Standalone).await else { return };
     let proxy = Proxy::to(running.servers()[0].address()).await.expect("a port is free");

@@ -25,7 +25,7 @@ fn main() -> std::process::ExitCode {
         a_holder_whose_link_is_cut_knows_before_another_gets_the_lock on 2 threads,
         a_node_whose_reply_was_lost_is_adopted,
         a_dropped_future_leaves_no_node_though_the_link_was_cut,
-        after_an_expired_session_new_claims_and_waiters_go_on_in_another,
+        after_an_expired_session_new_claims_and_waiters_continue_in_another,
         used_names_leave_nothing,
         a_hold_without_its_holder_is_refused_before_any_request,
         a_pair_costs_three_requests,
@@ -33,7 +33,7 @@ fn main() -> std::process::ExitCode {
         a_hold_whose_node_is_deleted_is_lost_at_once_and_a_request_to_release_is_only_shown,
         stray_nodes_block_as_they_block_curator_and_are_survived,
         missing_rights_are_named_and_the_login_of_the_url_has_them,
-        a_holder_that_lets_nobody_read_its_node_is_an_error_that_names_the_right,
+        a_holder_whose_node_is_unreadable_is_an_error_that_names_the_right,
         a_missing_chroot_and_a_session_that_is_not_granted_are_reported,
         an_unset_ttl_is_the_longest_that_the_session_can_keep,
         a_crowd_of_one_client_queues_and_is_drained_with_few_requests on 2 threads,
@@ -163,7 +163,7 @@ async fn a_dropped_future_leaves_no_node_though_the_link_was_cut() {
     }
 }
 
-async fn after_an_expired_session_new_claims_and_waiters_go_on_in_another() {
+async fn after_an_expired_session_new_claims_and_waiters_continue_in_another() {
     let Some(running) = server().await else { return };
     let (name, other_name) = (unique(), unique());
     let (client, proxy) = behind_proxy(running, "session=4s").await;
@@ -247,8 +247,8 @@ async fn requests(running: &Running) -> u64 {
     line.expect("the server reports the counter").trim().parse().expect("a number")
 }
 
-/// Returns the maximum number of requests in the time `took` that do not come from claims: the
-/// heartbeats of a client with a session of thirty seconds, and the requests of the test itself.
+/// Returns the maximum number of requests within `took` that are not sent for claims. These are the
+/// heartbeats of a client with a session of 30 s, and the requests of the test itself.
 fn idle(took: Duration) -> u64 {
     10 + took.as_secs()
 }
@@ -388,7 +388,7 @@ async fn missing_rights_are_named_and_the_login_of_the_url_has_them() {
     soon("a client without rights cannot be closed", stranger.close()).await;
 }
 
-async fn a_holder_that_lets_nobody_read_its_node_is_an_error_that_names_the_right() {
+async fn a_holder_whose_node_is_unreadable_is_an_error_that_names_the_right() {
     let Some(running) = server().await else { return };
     let (client, name) = (locks(&url(running, "session=10s")).await, unique());
     let hosts = running.url().trim_start_matches("zk://");

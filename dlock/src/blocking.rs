@@ -162,7 +162,7 @@ impl Lock {
     }
 
     /// Returns the same lock for `owner`, which may acquire it again while it holds it. A semaphore
-    /// has no owners: it is returned unchanged, and a second call takes a second permit.
+    /// has no owners. It is returned unchanged, and a second call takes a second permit.
     pub fn owned_by(mut self, owner: &Owner) -> Self {
         let (locks, name) = (&self.locks, self.lock.name());
         let owned: Arc<dyn DistributedLock> = match self.lock.kind() {
@@ -256,7 +256,7 @@ impl Guard {
         self.guard.remaining()
     }
 
-    /// Returns a signal of the loss for another thread. That thread needs no guard, and its wait
+    /// Returns a signal of the loss for another thread. The other thread needs no guard. Its wait
     /// also ends when the guard is dropped.
     ///
     /// ```

@@ -6,7 +6,8 @@
 //!
 //! [stores.main]
 //! url = "redis://app:${REDIS_PASSWORD}@localhost"   # `${…}`: environment variable, in any string
-//! ttl = 20                 # options of all its locks: ttl, lease, renew_every, wait
+//! ttl = 20                 # an option of all its locks, in seconds
+//! who = "the backup"       # who has the claims, as in the URL parameter `who=`
 //!
 //! [stores.local]
 //! url = "sqlite:locks.db"
@@ -23,6 +24,10 @@
 //! store = "quorum"
 //! wait = "5s"              # or a number of seconds, or "forever"
 //! ```
+//!
+//! The options of a store, and of the locks of a rule, are those of [`LockOptions`]: `ttl`, `lease`,
+//! `renew_every`, `max_hold`, `at_least`, `wait`, and its `label` as `who`. An option of a rule
+//! overrides the same option of the store.
 
 mod duration;
 mod read;
@@ -30,7 +35,7 @@ mod read;
 use std::{collections::BTreeMap, fmt, path::Path, time::Duration};
 
 use dlock_core::{
-    Error, LockOptions, Locks, RedLock, Registry, Result, Wait,
+    Error, LockOptions, Locks, RedLock, Registry, Result, Wait, Who,
     driver::{Store, StoreUrl},
 };
 use wildmatch::WildMatch;
@@ -76,21 +81,33 @@ struct Rule {
 }
 
 /// Options of locks; `None` where the text sets none.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Options {
     ttl: Option<Duration>,
     lease: Option<Duration>,
     renew_every: Option<Duration>,
+    max_hold: Option<Duration>,
+    at_least: Option<Duration>,
     wait: Option<Wait>,
+    /// Label of the claims. It becomes the label of the client, so that a program can still replace
+    /// it with [`Locks::with_who`].
+    who: Option<Who>,
 }
 
 impl Options {
     /// Returns `options`, overridden by these options.
-    fn over(self, options: LockOptions) -> LockOptions {
+    fn over(&self, options: LockOptions) -> LockOptions {
         let options = self.ttl.into_iter().fold(options, LockOptions::ttl);
         let options = self.lease.into_iter().fold(options, LockOptions::lease);
         let options = self.renew_every.into_iter().fold(options, LockOptions::renew_every);
+        let options = self.max_hold.into_iter().fold(options, LockOptions::max_hold);
+        let options = self.at_least.into_iter().fold(options, LockOptions::at_least);
         self.wait.into_iter().fold(options, LockOptions::wait)
+    }
+
+    /// Returns the client with `defaults`, and with the label of these options if they have one.
+    fn apply(&self, locks: Locks, defaults: LockOptions) -> Locks {
+        self.who.iter().cloned().fold(locks.with_defaults(defaults), Locks::with_who)
     }
 }
 
@@ -143,6 +160,12 @@ impl Config {
     pub fn wait_of(&self, lock: &str) -> Option<Wait> {
         let of_store = || self.stores[self.store_of(lock)].options.wait;
         self.rule(lock).and_then(|rule| rule.options.wait).or_else(of_store)
+    }
+
+    /// Returns the label of the claims of a lock, if its rule or its store sets one.
+    pub fn who_of(&self, lock: &str) -> Option<&Who> {
+        let of_store = || self.stores[self.store_of(lock)].options.who.as_ref();
+        self.rule(lock).and_then(|rule| rule.options.who.as_ref()).or_else(of_store)
     }
 
     /// Returns the URL of a store, or the URLs of the members of a redlock. Empty if there is no
@@ -282,7 +305,7 @@ impl NamedStore {
     fn with_options(&self, locks: Locks) -> Result<(Locks, LockOptions)> {
         let options = self.options.over(LockOptions::new());
         self.with_place(options.validate(locks.info()))?;
-        Ok((locks.with_defaults(options.clone()), options))
+        Ok((self.options.apply(locks, options.clone()), options))
     }
 
     fn with_place<T>(&self, result: Result<T>) -> Result<T> {
@@ -295,16 +318,19 @@ impl Rule {
     fn with_options(&self, locks: &Locks, options: &LockOptions) -> Result<Locks> {
         let options = self.options.over(options.clone());
         options.validate(locks.info()).map_err(|error| with_place(&self.place, error))?;
-        Ok(locks.clone().with_defaults(options))
+        Ok(self.options.apply(locks.clone(), options))
     }
 }
 
-/// Adds the place in the text to an error of the configuration. Other errors, such as an
-/// unreachable server, are not caused by the text.
+/// Adds the place in the text to an error of the configuration, such as an option that the store
+/// does not support. Other errors, such as an unreachable server, are not caused by the text.
 fn with_place(place: &str, error: Error) -> Error {
     match error {
         Error::InvalidConfig { reason } | Error::InvalidOptions { reason } => {
             Error::InvalidConfig { reason: format!("{place}: {reason}") }
+        }
+        Error::Unsupported { store, what } => {
+            Error::InvalidConfig { reason: format!("{place}: {store} cannot {what}") }
         }
         error => error,
     }
@@ -355,6 +381,13 @@ impl Stores {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use dlock_core::{
+        Kind,
+        driver::{Backend, Claim, Driver, Info, Request},
+    };
+
     use super::*;
 
     const STORES: &str = r#"
@@ -429,6 +462,7 @@ mod tests {
                 "[stores.a]\nurl='memory:'\n[stores.b]\nurl='memory:'",
                 &["`default` must name", "there are: a, b"],
             ),
+            ("[stores.a]\nurl='memory:'\nwho=''", &["line 3, column 5", "store `a`, `who`", "empty"]),
             ("# nothing", &["stores.main.url"]),
             ("[stores.a]\nurl=hunter2", &["line 2, column 5"]),
         ] {
@@ -454,6 +488,65 @@ mod tests {
         config.connect_for(&registry, "other").await.expect("the store of another lock was contacted");
         let absent = Config::from_file(&file).unwrap_err().to_string();
         assert!(absent.contains(&file.display().to_string()), "{absent}");
+    }
+
+    #[tokio::test]
+    async fn every_lock_option_of_a_store_and_of_a_rule_reaches_the_lock() {
+        let s = Duration::from_secs;
+        let text = "default='a'\n[stores.a]\nurl='memory:'\nttl=9\nrenew_every=2\nmax_hold='1h'\nat_least=3\nwait=4\nwho='store'\n\
+                    [stores.b]\nurl='memory:'\n[[rules]]\nlock='x'\nmax_hold=7\nat_least=0.5\nwho='rule'\n\
+                    [[rules]]\nlock='y'\nstore='b'\nlease=5";
+        let config = Config::from_toml(text).expect("a key of a lock option is refused");
+        let of_store =
+            LockOptions::new().ttl(s(9)).renew_every(s(2)).max_hold(s(3600)).at_least(s(3)).wait(s(4));
+        let of_rule = of_store.clone().max_hold(s(7)).at_least(s(1) / 2);
+        let stores = config.connect(&crate::registry()).await.unwrap();
+        for (lock, options, who) in [
+            ("other", of_store, Some("store")),
+            ("x", of_rule, Some("rule")),
+            ("y", LockOptions::new().lease(s(5)), None),
+        ] {
+            let locks = stores.of(lock);
+            assert_eq!(locks.of(Kind::Mutex, lock).defaults(), options, "of {lock}");
+            assert_eq!(config.who_of(lock).map(Who::text), who, "of {lock}");
+            let _guard = locks.mutex(lock).lock().await.unwrap();
+            let holder = locks.inspect(lock).await.unwrap().expect("held").holders.remove(0);
+            let this_process = Who::this_process();
+            assert_eq!(holder.who.as_deref(), who.or(Some(this_process.text())), "of {lock}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_option_that_the_store_does_not_support_is_named_with_its_place() {
+        let registry = Registry::new().with(Driver {
+            schemes: &["sessions"],
+            connect: |_| Box::pin(async { Ok(Store::new(Arc::new(WithoutDetach::new()))) }),
+        });
+        let config = Config::from_toml("[stores.a]\nurl='sessions:'\nat_least=1").unwrap();
+        let error = config.connect(&registry).await.unwrap_err();
+        let words = ["line 1, column 9: store `a`", "sessions cannot keep a lock without its holder"];
+        assert!(matches!(error, Error::InvalidConfig { .. }), "{error:?}");
+        assert!(words.iter().all(|word| error.to_string().contains(word)), "{error}");
+    }
+
+    /// A store that cannot keep a lock without its holder, and takes no locks.
+    #[derive(Debug)]
+    struct WithoutDetach(Info);
+
+    impl WithoutDetach {
+        fn new() -> Self {
+            Self(Info::new("sessions", "sessions:1").detaches(false))
+        }
+    }
+
+    impl Backend for WithoutDetach {
+        fn info(&self) -> &Info {
+            &self.0
+        }
+
+        fn claim(&self, _: Request) -> Box<dyn Claim> {
+            unreachable!("its options were refused")
+        }
     }
 
     #[test]

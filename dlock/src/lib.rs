@@ -95,7 +95,7 @@ pub fn registry() -> Registry {
     })
 }
 
-/// All stores: feature, URL schemes, and the driver if it is compiled in.
+/// Feature and URL schemes of each store, with its driver if that is compiled in.
 const STORES: [(&str, &[&str], Option<driver::Driver>); 5] = [
     ("sqlite", &["sqlite"], SQLITE),
     ("etcd", &["etcd", "etcds"], ETCD),

@@ -1,4 +1,4 @@
-//! dlock itself, with its default settings.
+//! dlock with its default settings, as a contestant.
 
 use dlock::{Guard, Kind, LockOptions, Locks};
 
@@ -7,7 +7,7 @@ use super::{Client, Outcome};
 pub(crate) struct Dlock {
     locks: Locks,
     kind: Kind,
-    /// The limit of a semaphore.
+    /// Number of permits of a semaphore. Other kinds do not use it.
     limit: u32,
 }
 
@@ -16,7 +16,7 @@ impl Dlock {
         Ok(Self::on(dlock::connect(url).await?, kind, 1))
     }
 
-    /// The same on the connection of a client that is there. Only a permit has a limit.
+    /// Uses the connection of an existing client.
     pub(crate) fn on(locks: Locks, kind: Kind, limit: u32) -> Self {
         Self { locks, kind, limit }
     }

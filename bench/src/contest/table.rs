@@ -1,57 +1,63 @@
-//! One measure of all contestants, taken round by round, and printed with a row for each.
+//! One measurement of all contestants, taken round by round and printed as one row for each.
 
-use super::{Contestant, Measured, Outcome};
+use super::{Contestant, Measure, Outcome};
 use crate::figures::Figures;
 
-/// The results of a measure. `T` is the result of one round of one contestant.
+/// The results of a measurement. `T` is the result of one round of one contestant.
 pub(crate) struct Table<'a, T>(Vec<Row<'a, T>>);
 
 pub(crate) struct Row<'a, T> {
-    who: &'a Contestant,
+    contestant: &'a Contestant,
     pub(crate) rounds: Vec<T>,
-    failed: Option<String>,
+    /// Error that ended the measurement of this contestant.
+    error: Option<String>,
 }
 
 impl<'a, T> Table<'a, T> {
-    /// Measures each contestant for as many rounds as `rounds` says, in turn with the others. Each round has a lock name of its own.
-    /// A contestant with several rounds has one more before them, which does not count.
+    /// Measures each contestant for `rounds(contestant)` rounds, alternately with the others.
+    ///
+    /// Each round of a contestant uses its own lock name. A contestant with several rounds runs one
+    /// more before them, as a warm-up that does not count. A contestant without rounds has no row.
     pub(crate) async fn measure(
         contestants: &'a [Contestant],
-        what: &str,
+        measurement: &str,
         rounds: impl Fn(&Contestant) -> usize,
-        how: impl AsyncFn(&Contestant, &dyn Measured, &str) -> Outcome<T>,
+        run_round: impl AsyncFn(&Contestant, &dyn Measure, &str) -> Outcome<T>,
     ) -> Self {
-        // A contestant without rounds has no row.
-        let measured = contestants.iter().filter(|who| rounds(who) > 0);
-        let mut rows: Vec<_> = measured.map(|who| Row { who, rounds: Vec::new(), failed: None }).collect();
-        let most = rows.iter().map(|row| rounds(row.who)).max().unwrap_or_default();
-        for round in 0..=most {
+        let included = contestants.iter().filter(|contestant| rounds(contestant) > 0);
+        let mut rows: Vec<_> =
+            included.map(|contestant| Row { contestant, rounds: Vec::new(), error: None }).collect();
+        let max_rounds = rows.iter().map(|row| rounds(row.contestant)).max().unwrap_or_default();
+        for round in 0..=max_rounds {
             for (i, row) in rows.iter_mut().enumerate() {
-                let Ok(measured) = &row.who.measured else { continue };
-                let its_own = rounds(row.who);
-                if round > its_own || (round == 0 && its_own == 1) || row.failed.is_some() {
+                let Ok(measurements) = &row.contestant.measurements else { continue };
+                let own_rounds = rounds(row.contestant);
+                if round > own_rounds || (round == 0 && own_rounds == 1) || row.error.is_some() {
                     continue;
                 }
-                let name = format!("{what}-{}-{i}-{round}", std::process::id());
-                match how(row.who, &**measured, &name).await {
+                let name = format!("{measurement}-{}-{i}-{round}", std::process::id());
+                match run_round(row.contestant, &**measurements, &name).await {
                     Ok(_) if round == 0 => {}
-                    Ok(figure) => row.rounds.push(figure),
-                    Err(error) => row.failed = Some(error.to_string()),
+                    Ok(result) => row.rounds.push(result),
+                    Err(error) => row.error = Some(error.to_string()),
                 }
             }
         }
         Self(rows)
     }
 
-    /// The value of each round of a row, divided by that of the limit's same round. The limit is that of the row's group, or the
-    /// first in the table if that one is not measured here.
-    pub(crate) fn beside_limit(&self, row: &Row<'_, T>, value: impl Fn(&T) -> f64) -> Figures {
-        let limits = || self.0.iter().filter(|limit| limit.who.is_limit);
-        let its_own = limits().find(|limit| limit.who.group == row.who.group);
+    /// Returns the value of each round of a row, divided by the value of the limit in the same
+    /// round.
+    ///
+    /// The limit is that of the row's group, or the first limit of the table if the table has none
+    /// of that group.
+    pub(crate) fn relative_to_limit(&self, row: &Row<'_, T>, value: impl Fn(&T) -> f64) -> Figures {
+        let limits = || self.0.iter().filter(|limit| limit.contestant.is_limit);
+        let group_limit = limits().find(|limit| limit.contestant.group == row.contestant.group);
         let mut ratios = Figures::default();
-        if let Some(limit) = its_own.or_else(|| limits().next()) {
-            for (one, limit) in row.rounds.iter().zip(&limit.rounds) {
-                ratios.add(value(one) / value(limit));
+        if let Some(limit) = group_limit.or_else(|| limits().next()) {
+            for (round, limit) in row.rounds.iter().zip(&limit.rounds) {
+                ratios.add(value(round) / value(limit));
             }
         }
         ratios
@@ -60,26 +66,27 @@ impl<'a, T> Table<'a, T> {
     pub(crate) fn print(&self, title: &str, columns: &str, cells: impl Fn(&Row<'a, T>) -> String) {
         println!("\n{title}\n  {:20}  {columns}", "");
         for row in &self.0 {
-            let cells = match (&row.who.measured, &row.failed) {
+            let cells = match (&row.contestant.measurements, &row.error) {
                 (Ok(_), None) => cells(row),
-                (Err(why), _) | (_, Some(why)) => format!("not measured: {why}"),
+                (Err(reason), _) | (_, Some(reason)) => format!("not measured: {reason}"),
             };
-            println!("  {:20}  {cells}", row.who.name);
+            println!("  {:20}  {cells}", row.contestant.name);
         }
     }
 }
 
 impl Table<'_, Figures> {
-    /// The median and the 99th percentile of all rounds, and the medians compared with the limit's.
+    /// Formats the median and the 99th percentile of all rounds, and the ratio of the medians to
+    /// the limit's.
     pub(crate) fn times(&self, row: &Row<'_, Figures>, decimals: usize) -> String {
         let [p50, p99] = [0.5, 0.99].map(|share| row.all().quantile(share));
-        let ratio = self.beside_limit(row, |round| round.quantile(0.5));
+        let ratio = self.relative_to_limit(row, |round| round.quantile(0.5));
         format!("{p50:9.decimals$} {p99:9.decimals$}  {ratio}")
     }
 }
 
 impl Table<'_, [f64; 2]> {
-    /// What an acquisition and a release cost, as a server counts it.
+    /// Prints the counted cost of an acquisition and of a release.
     pub(crate) fn print_counts(&self, title: &str) {
         self.print(title, "acquire + release", |row| {
             row.rounds
@@ -90,7 +97,7 @@ impl Table<'_, [f64; 2]> {
 }
 
 impl Row<'_, Figures> {
-    /// The figures of all rounds together.
+    /// Returns the figures of all rounds together.
     pub(crate) fn all(&self) -> Figures {
         let mut all = Figures::default();
         self.rounds.iter().for_each(|round| all.join(round));

@@ -1,4 +1,4 @@
-//! The Rust crates that lock on Redis. Each waits with its default settings.
+//! The Rust crates that lock in Redis, with their default settings.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::contest::{Client, Outcome};
 pub(super) struct Rslock(LockManager);
 
 impl Rslock {
-    /// Locks on a majority of these servers.
+    /// Locks on a majority of the servers.
     pub(super) fn connect(urls: Vec<String>) -> Self {
         Self(LockManager::new(urls))
     }

@@ -1,4 +1,5 @@
-//! Who is measured: the limits, dlock, and its rivals with their default settings, in one list for all measures.
+//! The contestants of most parts. They are the limits, dlock, and other implementations with their
+//! default settings.
 
 use std::time::Duration;
 
@@ -8,49 +9,50 @@ use dlock_testbed::peer::{PeerKind, Program};
 use super::{
     Server,
     clients::{Rlock, Rslock},
-    limit::{PlainByHand, RedissonByHand},
+    limit::{PlainLimit, RedissonLimit},
 };
-use crate::contest::{self, Contestant, Dlock, Here, Outcome, There, Waits};
+use crate::contest::{self, Contestant, Dlock, InProcess, Outcome, PeerContestant, Waiting};
 
-/// The groups: each speaks one protocol with the server.
+/// Group of the contestants that use Redisson's protocol.
 pub(super) const REDISSON: &str = "Redisson's";
+/// Group of the contestants that use the plain dialect.
 pub(super) const PLAIN: &str = "plain";
 
-/// How many clients a contestant has: as many as the largest contest.
+/// Number of clients of each contestant, as many as the largest contest has.
 pub(super) const CLIENTS: usize = 8;
 
-/// The ttl of the peers: longer than any measure. Redisson 4.7.0 leaves a renewal behind for each quick pair, which must not run in
-/// another contestant's rounds.
+/// Ttl of the peers' locks, longer than any measurement. Redisson 4.7.0 leaves a renewal scheduled
+/// for each short pair. It must not run in the rounds of another contestant.
 pub(super) const PEERS_TTL: Duration = Duration::from_secs(3600);
 
-/// All contestants that lock on one server.
+/// Returns the contestants that lock on one server.
 pub(super) async fn all(server: &Server) -> Outcome<Vec<Contestant>> {
-    use Waits::{InOrder, Never, Polls, Woken};
+    use Waiting::{InOrder, Notified, Polls, Unsupported};
     const NEWEST: Program = Program::REDISSON;
     const OLD: Program = Program::REDISSON_3;
     const REDSYNC: Program = Program::REDSYNC;
     let url = server.url();
     let dlock = async |params, kind| {
-        Here::connect(CLIENTS, async || Dlock::connect(&server.with(params), kind).await).await
+        InProcess::connect(CLIENTS, async || Dlock::connect(&server.url_with(params), kind).await).await
     };
-    let redisson_by_hand = Here::connect(CLIENTS, async || RedissonByHand::connect(server).await).await?;
-    let plain_by_hand = Here::connect(CLIENTS, async || PlainByHand::connect(server).await).await?;
-    let rslock = Here::connect(CLIENTS, async || Ok(Rslock::connect(vec![url.to_owned()]))).await?;
-    let rlock = Here::connect(CLIENTS, async || Rlock::connect(url).await).await?;
+    let redisson_limit = InProcess::connect(CLIENTS, async || RedissonLimit::connect(server).await).await?;
+    let plain_limit = InProcess::connect(CLIENTS, async || PlainLimit::connect(server).await).await?;
+    let rslock = InProcess::connect(CLIENTS, async || Ok(Rslock::connect(vec![url.to_owned()]))).await?;
+    let rlock = InProcess::connect(CLIENTS, async || Rlock::connect(url).await).await?;
     let [newest, old, redsync] =
         [NEWEST, OLD, REDSYNC].map(|program| contest::start(program, url, PEERS_TTL));
     let fair = format!("{}, fair", NEWEST.name());
     Ok(vec![
-        Contestant::new("limit, Redisson's", REDISSON, Woken, Ok(redisson_by_hand)).limit(),
-        Contestant::new("dlock", REDISSON, Woken, Ok(dlock("", Kind::Mutex).await?)),
-        Contestant::new(&NEWEST.name(), REDISSON, Woken, There::of(&newest, PeerKind::Mutex)),
-        Contestant::new(&OLD.name(), REDISSON, Woken, There::of(&old, PeerKind::Mutex)),
+        Contestant::new("limit, Redisson's", REDISSON, Notified, Ok(redisson_limit)).as_limit(),
+        Contestant::new("dlock", REDISSON, Notified, Ok(dlock("", Kind::Mutex).await?)),
+        Contestant::new(&NEWEST.name(), REDISSON, Notified, PeerContestant::of(&newest, PeerKind::Mutex)),
+        Contestant::new(&OLD.name(), REDISSON, Notified, PeerContestant::of(&old, PeerKind::Mutex)),
         Contestant::new("dlock, fair", REDISSON, InOrder, Ok(dlock("", Kind::Fair).await?)),
-        Contestant::new(&fair, REDISSON, InOrder, There::of(&newest, PeerKind::Fair)),
-        Contestant::new("limit, plain", PLAIN, Never, Ok(plain_by_hand)).limit(),
-        Contestant::new("dlock, plain", PLAIN, Woken, Ok(dlock("dialect=plain", Kind::Mutex).await?)),
+        Contestant::new(&fair, REDISSON, InOrder, PeerContestant::of(&newest, PeerKind::Fair)),
+        Contestant::new("limit, plain", PLAIN, Unsupported, Ok(plain_limit)).as_limit(),
+        Contestant::new("dlock, plain", PLAIN, Notified, Ok(dlock("dialect=plain", Kind::Mutex).await?)),
         Contestant::new("rslock", PLAIN, Polls, Ok(rslock)),
         Contestant::new("rlock", PLAIN, Polls, Ok(rlock)),
-        Contestant::new(&REDSYNC.name(), PLAIN, Polls, There::of(&redsync, PeerKind::Mutex)),
+        Contestant::new(&REDSYNC.name(), PLAIN, Polls, PeerContestant::of(&redsync, PeerKind::Mutex)),
     ])
 }

@@ -1,4 +1,5 @@
-//! Many waiters for one name: how many commands they send while they wait, and what a hand-off costs.
+//! Number of commands that many waiters of one client for one name cause, while they wait and for
+//! each hand-off.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,21 +7,21 @@ use dlock::{DistributedLock, Kind, LockOptions};
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::time::sleep;
 
-use super::{Outcome, Server, locks};
+use super::{Outcome, Server, connect};
 use crate::Effort;
 
 const PERMITS: u32 = 10;
 
-pub(super) async fn waiting(server: &Server, effort: Effort) -> Outcome {
+pub(super) async fn waiters(server: &Server, effort: Effort) -> Outcome {
     println!(
-        "\nRedis: waiters of one client on one name: commands while waiting, and per hand-off (aim: 0, flat)\n\
-         A permit is one of {PERMITS}. Beside it: what the scripts call"
+        "\nRedis: waiters of one client for one name, commands while they wait (target: 0) and per hand-off (target: constant)\n\
+         A permit is one of {PERMITS}. The last column includes the commands that scripts call"
     );
     let options = LockOptions::new().ttl(Duration::from_secs(300));
     for kind in [Kind::Mutex, Kind::Fair, Kind::Permit] {
         for waiters in if kind == Kind::Permit { [10, 100, 1_000] } else { [1, 100, 10_000] } {
             let waiters = waiters.min(effort.held);
-            let client = locks(server, "timeout=30s").await?;
+            let client = connect(server, "timeout=30s").await?;
             let name = format!("crowd-{kind}-{waiters}");
             let (lock, holders): (Arc<dyn DistributedLock>, _) = match kind {
                 Kind::Permit => (Arc::new(client.semaphore(&name, PERMITS)), PERMITS),
@@ -30,17 +31,18 @@ pub(super) async fn waiting(server: &Server, effort: Effort) -> Outcome {
             for _ in 0..holders {
                 held.push(lock.lock(&options).await?);
             }
-            let mut crowd: FuturesUnordered<_> = (0..waiters)
+            let mut waiting: FuturesUnordered<_> = (0..waiters)
                 .map(|_| {
                     let (lock, options) = (Arc::clone(&lock), options.clone());
                     async move { lock.lock(&options).await }
                 })
                 .collect();
-            // Waits until all have asked and subscribed: for a while the server gets no commands any more.
+            // Waits until all waiters have requested the lock and subscribed. The server then
+            // receives no command for one interval.
             let settle = async {
                 let mut before = 0;
                 loop {
-                    sleep(effort.watch / 4).await;
+                    sleep(effort.idle_time / 4).await;
                     let now = server.commands().await?;
                     if now == before {
                         return Outcome::Ok(now);
@@ -50,28 +52,28 @@ pub(super) async fn waiting(server: &Server, effort: Effort) -> Outcome {
             };
             let before = tokio::select! {
                 before = settle => before?,
-                _ = crowd.next() => return Err("granted while it was held".into()),
+                _ = waiting.next() => return Err("granted while it was held".into()),
             };
             let while_waiting = tokio::select! {
-                () = sleep(effort.watch) => server.commands().await? - before,
-                _ = crowd.next() => return Err("granted while it was held".into()),
+                () = sleep(effort.idle_time) => server.commands().await? - before,
+                _ = waiting.next() => return Err("granted while it was held".into()),
             };
             let turns = waiters.min(200);
-            let (before, called) = (server.commands().await?, server.calls().await?);
+            let (commands_before, calls_before) = (server.commands().await?, server.calls().await?);
             held.remove(0).release().await?;
             for _ in 0..turns {
-                let guard = crowd.next().await.ok_or("everybody was served")??;
+                let guard = waiting.next().await.ok_or("there are no more waiters")??;
                 guard.release().await?;
             }
-            let each = |all: u64| all as f64 / turns as f64;
-            let commands = server.commands().await? - before;
+            let per_turn = |count: u64| count as f64 / turns as f64;
+            let commands = server.commands().await? - commands_before;
             println!(
                 "  {kind:6} {waiters:6} waiters: {while_waiting} commands in {:?}, {:6.2} commands per hand-off, {:6.1} calls",
-                effort.watch,
-                each(commands),
-                each(server.calls().await? - called - commands),
+                effort.idle_time,
+                per_turn(commands),
+                per_turn(server.calls().await? - calls_before - commands),
             );
-            drop((crowd, held));
+            drop((waiting, held));
             client.close().await;
         }
     }

@@ -1,4 +1,4 @@
-//! The least that the protocols allow: their scripts by hand, without an engine.
+//! The least that a lock costs in each protocol: its commands and scripts, without an engine.
 
 use std::cell::Cell;
 
@@ -12,7 +12,8 @@ use tokio::sync::Mutex;
 use super::Server;
 use crate::contest::{Client, Outcome};
 
-/// Redisson's lock, with a fencing token that is not less than the server's clock. If the lock is busy the answer is a list.
+/// Redisson's lock, with a fencing token that is not less than the server's clock. The reply is a
+/// list if the lock is busy.
 const ACQUIRE: &str = "
 if redis.call('EXISTS', KEYS[1]) == 1 then return {redis.call('PTTL', KEYS[1])} end
 local time = redis.call('TIME')
@@ -22,6 +23,7 @@ if last and last >= token then token = redis.call('INCR', KEYS[2]) end
 redis.call('HSET', KEYS[1], ARGV[1], 1)
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return token";
+/// Redisson's release.
 const RELEASE: &str = "
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
 redis.call('DEL', KEYS[1])
@@ -34,21 +36,22 @@ const COMPARE_AND_DELETE: &str =
 const TTL_MS: u32 = 30_000;
 
 /// The limit in Redisson's dialect, whose waiters are woken by a message.
-pub(super) struct RedissonByHand {
+pub(super) struct RedissonLimit {
     connection: MultiplexedConnection,
     messages: Mutex<Messages>,
     acquire: Script,
     release: Script,
+    /// Number of requested holds, for their owners' names.
     holds: Cell<u64>,
 }
 
-/// A connection for messages, and the channel that it was subscribed to last.
+/// A connection for messages, with the channel of its last subscription.
 struct Messages {
     connection: PubSub,
     channel: String,
 }
 
-impl RedissonByHand {
+impl RedissonLimit {
     pub(super) async fn connect(server: &Server) -> Outcome<Self> {
         let messages = Messages { connection: server.messages().await?, channel: String::new() };
         Ok(Self {
@@ -64,26 +67,27 @@ impl RedissonByHand {
         let token = format!("redisson_lock_token:{{{name}}}");
         let mut acquire = self.acquire.key(name);
         let acquire = acquire.key(token).arg(owner).arg(TTL_MS);
-        let answer: Value = acquire.invoke_async(&mut self.connection.clone()).await?;
-        Ok(!matches!(answer, Value::Array(_)))
+        let reply: Value = acquire.invoke_async(&mut self.connection.clone()).await?;
+        Ok(!matches!(reply, Value::Array(_)))
     }
 }
 
-impl Client for RedissonByHand {
+impl Client for RedissonLimit {
     /// The lock's name and its owner.
     type Held = (String, String);
 
     async fn lock(&self, name: &str) -> Outcome<Self::Held> {
-        let hold = self.holds.replace(self.holds.get() + 1);
-        let held = (name.to_owned(), format!("{:p}:{hold}", self));
+        let hold_number = self.holds.replace(self.holds.get() + 1);
+        let held = (name.to_owned(), format!("{:p}:{hold_number}", self));
         if self.acquire(name, &held.1).await? {
             return Ok(held);
         }
-        // One connection for messages: a client's waiters wait one after the other.
+        // The client has one connection for messages, so only one of its waiters listens at a time.
         let mut messages = self.messages.lock().await;
         messages.subscribe(name).await?;
         loop {
-            // Messages that came before this attempt tell nothing about it.
+            // Discards messages from before this attempt, because they say nothing about its
+            // result.
             while let Some(Some(_)) = messages.connection.on_message().next().now_or_never() {}
             if self.acquire(name, &held.1).await? {
                 return Ok(held);
@@ -114,19 +118,19 @@ fn channel(name: &str) -> String {
     format!("redisson_lock__channel:{{{name}}}")
 }
 
-/// The limit in the plain dialect, in which nobody is woken.
-pub(super) struct PlainByHand {
+/// The limit of the plain dialect, which wakes no waiter.
+pub(super) struct PlainLimit {
     connection: MultiplexedConnection,
     delete: Script,
 }
 
-impl PlainByHand {
+impl PlainLimit {
     pub(super) async fn connect(server: &Server) -> Outcome<Self> {
         Ok(Self { connection: server.connection().await?, delete: Script::new(COMPARE_AND_DELETE) })
     }
 }
 
-impl Client for PlainByHand {
+impl Client for PlainLimit {
     /// The lock's name.
     type Held = String;
 
@@ -134,7 +138,9 @@ impl Client for PlainByHand {
         let mut set = redis::cmd("SET");
         let set = set.arg(name).arg("o").arg("NX").arg("PX").arg(TTL_MS);
         let set: Option<String> = set.query_async(&mut self.connection.clone()).await?;
-        Ok(set.map(|_| name.to_owned()).ok_or("it is held, and nothing would tell when it is not")?)
+        Ok(set
+            .map(|_| name.to_owned())
+            .ok_or("the lock is held, and the plain dialect has no message for its release")?)
     }
 
     async fn unlock(&self, held: String) -> Outcome {

@@ -1,4 +1,4 @@
-//! One name, several who want it: how fast it changes hands, and how long the unlucky wait.
+//! Times under contention for one name, of a hand-off and of the longest waits.
 
 use std::time::Duration;
 
@@ -7,53 +7,58 @@ use tokio::time::Instant;
 
 use crate::{
     Effort,
-    contest::{Contestant, Table, Waits},
+    contest::{Contestant, Table, Waiting},
     figures::Figures,
 };
 
-/// How long each holder keeps the lock, so that the others wait.
+/// Length of each hold.
 const HOLD: Duration = Duration::from_millis(1);
 
-/// One round for contestants that poll: it takes them a hundred times as long, and they have nothing to warm up.
+/// Returns the number of rounds of a contestant. One that polls has one round, because it takes a
+/// hundred times as long and needs no warm-up.
 fn rounds(effort: Effort) -> impl Fn(&Contestant) -> usize {
-    move |who| match who.waits {
-        Waits::Never => 0,
-        Waits::Polls => 1,
-        Waits::Woken | Waits::InOrder => effort.rounds,
+    move |contestant| match contestant.waiting {
+        Waiting::Unsupported => 0,
+        Waiting::Polls => 1,
+        Waiting::Notified | Waiting::InOrder => effort.rounds,
     }
 }
 
 pub(super) async fn handoff(contestants: &[Contestant], effort: Effort) {
-    let table = Table::measure(contestants, "handoff", rounds(effort), async |_, measured, name| {
-        Ok(Figures::millis(&measured.handoff(name, effort.turns, HOLD).await?))
+    let table = Table::measure(contestants, "handoff", rounds(effort), async |_, contestant, name| {
+        Ok(Figures::millis(&contestant.handoff(name, effort.turns, HOLD).await?))
     })
     .await;
-    let title = "Redis: hand-off from one client to another who waits, held 1 ms (aim: p50 1.5 × the limit)";
+    let title = "Redis: hand-off to a waiting client, held 1 ms (target: p50 1.5 × the limit)";
     table.print(title, "   p50 ms    p99 ms    × limit", |row| table.times(row, 3));
 }
 
-/// Eight tasks that take the lock 25 times each for a millisecond: the longest waits, compared with those in strict order.
+/// Measures the longest waits of eight tasks that take the lock 25 times each for 1 ms, compared
+/// with the wait in strict order of arrival.
 pub(super) async fn waits(contestants: &[Contestant], effort: Effort) {
     const TASKS: usize = 8;
     let turns = effort.turns;
-    for (clients, what) in [(1, "of one client (aim: 3 ×"), (TASKS, "with a client each (aim: fair 2 ×")] {
+    for (clients, description) in
+        [(1, "of one client (target: 3 ×"), (TASKS, "with a client each (target: fair 2 ×")]
+    {
         let contest = Contest { clients, tasks: TASKS, turns, hold: HOLD };
         let name = format!("waits-{clients}");
-        let table = Table::measure(contestants, &name, rounds(effort), async |_, measured, name| {
-            let begun = Instant::now();
-            let waits = measured.contend(name, &contest).await?;
-            // In strict order everybody waits for the turns of the seven others, however long a turn takes.
-            Ok((Figures::millis(&waits), begun.elapsed().as_secs_f64() * 1e3 / turns as f64))
+        let table = Table::measure(contestants, &name, rounds(effort), async |_, contestant, name| {
+            let started_at = Instant::now();
+            let waits = contestant.contend(name, &contest).await?;
+            // In strict order of arrival each task waits for one turn of each of the other seven
+            // tasks. The sum is the length of the contest, divided by the number of turns.
+            Ok((Figures::millis(&waits), started_at.elapsed().as_secs_f64() * 1e3 / turns as f64))
         })
         .await;
-        let title = format!("Redis: wait of {TASKS} tasks × {turns} × 1 ms, {what} strict order)");
+        let title = format!("Redis: wait of {TASKS} tasks × {turns} × 1 ms, {description} strict order)");
         table.print(&title, "   p50 ms    p99 ms    p99 × strict order", |row| {
-            let (mut all, mut ratio) = (Figures::default(), Figures::default());
+            let (mut all, mut ratios) = (Figures::default(), Figures::default());
             for (waits, strict) in &row.rounds {
                 all.join(waits);
-                ratio.add(waits.quantile(0.99) / strict);
+                ratios.add(waits.quantile(0.99) / strict);
             }
-            format!("{:9.1} {:9.1}  {ratio}", all.quantile(0.5), all.quantile(0.99))
+            format!("{:9.1} {:9.1}  {ratios}", all.quantile(0.5), all.quantile(0.99))
         });
     }
 }

@@ -1,4 +1,4 @@
-//! The Redis server that the benchmark uses.
+//! The Redis server of the benchmark.
 
 use std::{
     net::TcpListener,
@@ -21,7 +21,8 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// The server that the environment names, or one that is started; `None` if there is neither.
+    /// Returns the server that the environment names, or starts one. Returns `None` if neither
+    /// exists.
     pub(super) async fn start() -> Outcome<Option<Self>> {
         if let Ok(url) = std::env::var("DLOCK_BENCH_REDIS_URL") {
             return Ok(Some(Self { url, process: None }));
@@ -29,12 +30,12 @@ impl Server {
         Self::start_own().await
     }
 
-    /// The server at the other end of a slow link, if the environment names one.
+    /// Returns the server at the other end of a slow link, if the environment names one.
     pub(super) fn distant() -> Option<Self> {
         std::env::var("DLOCK_BENCH_REDIS_DISTANT_URL").ok().map(|url| Self { url, process: None })
     }
 
-    /// Starts a server on the second core.
+    /// Starts a server on the second core. Returns `None` if that fails.
     pub(super) async fn start_own() -> Outcome<Option<Self>> {
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let mut command = Command::new("taskset");
@@ -43,7 +44,7 @@ impl Server {
         let Ok(process) = command.spawn() else { return Ok(None) };
         let server = Self { url: format!("redis://127.0.0.1:{port}"), process: Some(process) };
         for _ in 0..100 {
-            if server.ask::<String>(&["PING"]).await.is_ok() {
+            if server.query::<String>(&["PING"]).await.is_ok() {
                 return Ok(Some(server));
             }
             sleep(Duration::from_millis(50)).await;
@@ -55,13 +56,13 @@ impl Server {
         &self.url
     }
 
-    /// Its url, with parameters for dlock.
-    pub(super) fn with(&self, params: &str) -> String {
+    /// Returns the server's URL with parameters for dlock.
+    pub(super) fn url_with(&self, params: &str) -> String {
         format!("{}?{params}", self.url)
     }
 
     pub(super) async fn connection(&self) -> Outcome<MultiplexedConnection> {
-        // The client crate's default is half a second, in which a busy machine may not answer.
+        // The client crate's default is half a second, which is too short on a busy machine.
         let config = AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(10)));
         Ok(redis::Client::open(self.url())?.get_multiplexed_async_connection_with_config(&config).await?)
     }
@@ -70,47 +71,48 @@ impl Server {
         Ok(redis::Client::open(self.url())?.get_async_pubsub().await?)
     }
 
-    /// Sends a command on a connection of its own.
-    pub(super) async fn ask<T: FromRedisValue>(&self, words: &[&str]) -> Outcome<T> {
+    /// Sends a command on a new connection.
+    pub(super) async fn query<T: FromRedisValue>(&self, words: &[&str]) -> Outcome<T> {
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
         Ok(command.query_async(&mut self.connection().await?).await?)
     }
 
-    /// How many commands about a name clients send in this time. Commands that scripts call do not count.
-    pub(super) async fn asked(&self, name: &str, span: Duration) -> Outcome<usize> {
+    /// Returns the number of commands with this name that clients send within `span`. Commands that
+    /// scripts call do not count.
+    pub(super) async fn commands_about(&self, name: &str, span: Duration) -> Outcome<usize> {
         let monitor = redis::Client::open(self.url())?.get_async_monitor().await?;
         let mut lines = monitor.into_on_message::<String>();
         let end = sleep(span);
         tokio::pin!(end);
-        let mut asked = 0;
+        let mut commands = 0;
         loop {
             tokio::select! {
-                () = &mut end => return Ok(asked),
+                () = &mut end => return Ok(commands),
                 line = lines.next() => {
                     let line = line.ok_or("the connection is closed")?;
-                    asked += usize::from(line.contains(name) && !line.contains(" lua] "));
+                    commands += usize::from(line.contains(name) && !line.contains(" lua] "));
                 }
             }
         }
     }
 
-    /// How many scripts and subscriptions the server was asked for so far: the commands that locks cost. Commands that scripts call
-    /// do not count.
+    /// Returns the number of scripts and subscriptions that clients have requested. These are the
+    /// commands of locks. Commands that scripts call do not count.
     pub(super) async fn commands(&self) -> Outcome<u64> {
         self.count(|name| ["evalsha", "eval", "subscribe", "unsubscribe"].contains(&name)).await
     }
 
-    /// How many commands clients and scripts called so far.
+    /// Returns the number of all commands, with those that scripts have called.
     pub(super) async fn calls(&self) -> Outcome<u64> {
         self.count(|_| true).await
     }
 
-    async fn count(&self, counts: impl Fn(&str) -> bool) -> Outcome<u64> {
-        let info: String = self.ask(&["INFO", "commandstats"]).await?;
+    async fn count(&self, is_counted: impl Fn(&str) -> bool) -> Outcome<u64> {
+        let info: String = self.query(&["INFO", "commandstats"]).await?;
         let count = |line: &str| -> Option<u64> {
             let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-            counts(name).then(|| rest.split(',').next()?.parse().ok()).flatten()
+            is_counted(name).then(|| rest.split(',').next()?.parse().ok()).flatten()
         };
         Ok(info.lines().filter_map(count).sum())
     }

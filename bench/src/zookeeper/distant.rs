@@ -1,10 +1,11 @@
-//! A server at a distance: how many round trips an acquisition takes.
+//! Number of round trips of an acquisition, on a distant server.
 //!
-//! An acquisition is two requests sent together. The client crate leaves Nagle's algorithm on, so on some connections the
-//! second request leaves only when the first is answered. A connection stays as it is, so several are measured.
+//! An acquisition sends two requests together. The client crate does not disable Nagle's algorithm,
+//! so on some connections the second request waits for the reply to the first. This does not change
+//! during the life of a connection, so several connections are measured.
 //!
-//! The server is that of `DLOCK_BENCH_ZOOKEEPER_DISTANT_URL`, over a link with a delay. `tc qdisc add dev … root netem delay 500us`
-//! on either side makes one.
+//! `DLOCK_BENCH_ZOOKEEPER_DISTANT_URL` names the server. It should be behind a link with a delay,
+//! such as one made by `tc qdisc add dev … root netem delay 500us` at either end.
 
 use std::{env, time::Duration};
 
@@ -12,53 +13,53 @@ use dlock_testbed::peer::PeerKind;
 use tokio::time::Instant;
 use zookeeper_client::Client;
 
-use super::{curator, hosts, keep, ours};
+use super::{curator, dlock_url, hosts, keep_directory};
 use crate::{Effort, contest::Outcome, figures::Figures};
 
-/// How many connections are measured.
+/// Number of measured connections.
 const CONNECTIONS: usize = 12;
 
 pub(super) async fn bench(effort: Effort) -> Outcome {
     let Ok(url) = env::var("DLOCK_BENCH_ZOOKEEPER_DISTANT_URL") else {
-        println!("ZooKeeper at a distance: not measured, DLOCK_BENCH_ZOOKEEPER_DISTANT_URL is not set\n");
+        println!("distant ZooKeeper: not measured, DLOCK_BENCH_ZOOKEEPER_DISTANT_URL is not set\n");
         return Ok(());
     };
     let raw = Client::connect(hosts(&url)).await?;
-    let mut trips = Figures::default();
+    let mut round_trips = Figures::default();
     for _ in 0..200 {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         raw.check_stat("/").await?;
-        trips.add(millis(begun.elapsed()));
+        round_trips.add(millis(started_at.elapsed()));
     }
-    let trip = trips.quantile(0.5);
+    let round_trip = round_trips.quantile(0.5);
     let (turns, mut connections) = (effort.turns * 4, Vec::new());
     for number in 0..CONNECTIONS {
-        let (locks, name) = (dlock::connect(&ours(&url)).await?, format!("distant-{number}"));
-        keep(&raw, &name).await?;
+        let (locks, name) = (dlock::connect(&dlock_url(&url)).await?, format!("distant-{number}"));
+        keep_directory(&raw, &name).await?;
         let (mut acquire, mut release) = (Figures::default(), Figures::default());
         for _ in 0..turns {
-            let begun = Instant::now();
+            let started_at = Instant::now();
             let guard = locks.mutex(&name).lock().await?;
-            acquire.add(millis(begun.elapsed()));
-            let begun = Instant::now();
+            acquire.add(millis(started_at.elapsed()));
+            let started_at = Instant::now();
             guard.release().await?;
-            release.add(millis(begun.elapsed()));
+            release.add(millis(started_at.elapsed()));
         }
-        connections.push([acquire, release].map(|took| took.quantile(0.5) / trip));
+        connections.push([acquire, release].map(|times| times.quantile(0.5) / round_trip));
         locks.close().await;
     }
     connections.sort_by(|a, b| a[0].total_cmp(&b[0]));
     println!(
-        "ZooKeeper, {trip:.2} ms away, in round trips, p50 of {turns} on each of {CONNECTIONS} connections"
+        "ZooKeeper, {round_trip:.2} ms away, medians of {turns} in round trips, on each of {CONNECTIONS} connections"
     );
-    for (what, at) in [("acquire", 0), ("release", 1)] {
-        let each: Vec<_> = connections.iter().map(|row| format!("{:.2}", row[at])).collect();
-        println!("  dlock, {what}   {}", each.join(" "));
+    for (operation, column) in [("acquire", 0), ("release", 1)] {
+        let each: Vec<_> = connections.iter().map(|row| format!("{:.2}", row[column])).collect();
+        println!("  dlock, {operation}   {}", each.join(" "));
     }
     if let Ok(peer) = curator(&url) {
-        keep(&raw, "distant-curator").await?;
-        let took = peer.contender().time(PeerKind::Mutex, "distant-curator", turns).await?;
-        println!("  {}, both  {:.2}", peer.name(), Figures::millis(&took).quantile(0.5) / trip);
+        keep_directory(&raw, "distant-curator").await?;
+        let times = peer.contender().time(PeerKind::Mutex, "distant-curator", turns).await?;
+        println!("  {}, both  {:.2}", peer.name(), Figures::millis(&times).quantile(0.5) / round_trip);
     }
     println!();
     Ok(())

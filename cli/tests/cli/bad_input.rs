@@ -1,5 +1,5 @@
-//! Invalid input: dlock prints one clear message, exits with the documented status, and leaves no
-//! files behind.
+//! Invalid input, after which dlock prints one clear message, exits with the documented status, and
+//! leaves no files behind.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -239,7 +239,7 @@ fn an_error_of_the_store_says_which_store_it_is_and_who_chose_it() {
 }
 
 #[test]
-fn a_store_that_is_no_url_is_told_how_to_write_one() {
+fn a_store_that_is_no_url_is_an_error_that_says_how_to_write_one() {
     let place = Place::new();
     for (store, advice) in [
         ("localhost:6379", "redis://HOST:PORT"),
@@ -274,7 +274,7 @@ fn a_host_that_refuses_the_connection_is_named() {
 }
 
 #[test]
-fn who_asks_for_dlock_lock_is_told_of_run_and_acquire() {
+fn an_error_for_dlock_lock_names_run_and_acquire() {
     let place = Place::new();
     for args in [&["lock", "x"][..], &["lock", "-n", "x", "--", "true"]] {
         let ended = place.run(args);

@@ -112,7 +112,7 @@ fn what_is_typed_goes_before_the_environment_and_a_url_before_a_file() {
 }
 
 #[test]
-fn a_mistake_in_a_configuration_is_told_with_its_place() {
+fn a_mistake_in_a_configuration_is_reported_with_its_place() {
     let place = Place::new();
     let file = place.path("dlock.toml");
     for (text, words) in [
@@ -139,7 +139,7 @@ fn a_mistake_in_a_configuration_is_told_with_its_place() {
 }
 
 #[test]
-fn a_user_without_a_home_is_told_what_to_set() {
+fn a_user_without_a_home_gets_an_error_that_says_what_to_set() {
     let place = Place::new();
     for (home, words) in
         [(None, "HOME is not set"), (Some("here"), "HOME is `here`, which is not an absolute path")]

@@ -60,7 +60,7 @@ fn ls_lists_what_begins_with_a_prefix() {
 }
 
 #[test]
-fn unlock_says_whether_somebody_held_the_lock() {
+fn unlock_reports_whether_the_lock_was_held() {
     let place = Place::new();
     assert_eq!(place.run(["run", "x", "true"]).status, 0);
     let free = place.run(["unlock", "--force", "x"]);

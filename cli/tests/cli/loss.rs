@@ -23,7 +23,7 @@ fn full_pipe() -> (PipeReader, PipeWriter) {
 }
 
 #[test]
-fn a_command_whose_lock_is_lost_is_stopped_though_nobody_reads_what_dlock_says() {
+fn a_command_whose_lock_is_lost_is_stopped_even_if_stderr_is_not_read() {
     let place = Place::new();
     let (_reader, writer) = full_pipe();
     let text = "exec 2>/dev/null; echo $$ >pid; exec sleep 1000";
@@ -52,7 +52,7 @@ fn a_process_of_a_lost_lock_is_stopped_in_whatever_session_it_is() {
 }
 
 #[test]
-fn a_lock_whose_ticket_nobody_can_read_is_given_back() {
+fn a_lock_whose_ticket_is_not_read_is_released() {
     let place = Place::new();
     let (_reader, writer) = full_pipe();
     let mut acquire = place.dlock(["acquire", "--for", "1h", "x"]).stdout(writer).spawn().unwrap();
@@ -76,7 +76,7 @@ fn a_lock_whose_ticket_nobody_can_read_is_given_back() {
 }
 
 #[test]
-fn a_command_whose_lock_is_lost_is_told_to_stop() {
+fn a_command_whose_lock_is_lost_receives_term() {
     let place = Place::new();
     let run = place.start(
         &["--ttl", "2s", "x"],
@@ -128,7 +128,7 @@ fn the_end_of_a_command_that_lost_its_lock_does_not_free_the_next_holders_lock()
 }
 
 #[test]
-fn a_process_that_is_older_than_dlock_goes_on_when_the_lock_is_lost() {
+fn a_process_that_is_older_than_dlock_continues_when_the_lock_is_lost() {
     let place = Place::new();
     let text = r#"sleep 1000 >/dev/null 2>&1 & echo $! >beside; exec "$DLOCK" run --ttl 2s x -c 'echo $$ >pid; exec sleep 1000'"#;
     let ended = std::thread::scope(|scope| {

@@ -8,7 +8,7 @@ use std::{
 use crate::place::Place;
 
 #[test]
-fn a_busy_lock_is_told_unless_nobody_wants_to_hear_of_it() {
+fn a_busy_lock_is_reported_unless_dlock_is_to_be_quiet() {
     let place = Place::new();
     let held = place.hold(&["x"]);
     for (options, status, has_message) in [
@@ -35,7 +35,7 @@ fn a_busy_lock_is_told_unless_nobody_wants_to_hear_of_it() {
 }
 
 #[test]
-fn an_error_is_told_however_quiet_one_wants_it() {
+fn an_error_is_printed_however_quiet_dlock_is_to_be() {
     let place = Place::new();
     let ended = place.run(["run", "-q", "x", "--", "/nowhere/at/all"]);
     assert_eq!(ended.status, 127);
@@ -48,7 +48,7 @@ fn an_error_is_told_however_quiet_one_wants_it() {
 }
 
 #[test]
-fn who_is_waited_for_is_told_away_from_a_terminal_where_that_is_asked_for() {
+fn the_holder_is_printed_without_a_terminal_if_dlock_is_verbose() {
     let place = Place::new();
     let held = place.hold(&["--who", "anna", "x"]);
     let mut waiter = place.dlock(["run", "-v", "x", "--", "true"]);

@@ -1,4 +1,4 @@
-//! Signals to dlock: it forwards them to the command, or ends the wait.
+//! Signals to dlock, which forwards them to the command, or ends the wait.
 
 use std::process::{Command, Stdio};
 
@@ -100,7 +100,7 @@ fn the_command_ignores_and_blocks_no_signal_of_its_own() {
 }
 
 #[test]
-fn a_stopped_dlock_stops_its_command_until_both_go_on() {
+fn a_stopped_dlock_stops_its_command_until_both_continue() {
     let place = Place::new();
     let run = place.start(&["x"], "echo $$; exec sleep 1000");
     let state = || std::fs::read_to_string(format!("/proc/{}/stat", run.first)).unwrap_or_default();

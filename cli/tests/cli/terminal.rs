@@ -40,7 +40,7 @@ fn read_until(person: &mut File, words: &str) -> String {
 }
 
 #[test]
-fn a_person_is_told_whom_the_waiting_is_for_until_it_is_over() {
+fn a_terminal_shows_the_holder_during_the_wait() {
     let place = Place::new();
     let holder = place.hold(&["x"]);
     let first = place.dlock(["run", "x", "true"]).spawn().unwrap();
@@ -62,7 +62,7 @@ fn a_person_is_told_whom_the_waiting_is_for_until_it_is_over() {
 }
 
 #[test]
-fn nobody_is_told_where_there_is_no_terminal() {
+fn the_holder_is_not_printed_without_a_terminal() {
     let place = Place::new();
     let holder = place.hold(&["x"]);
     let ended = place.run(["run", "--wait", "1", "x", "--", "true"]);

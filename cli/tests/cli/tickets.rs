@@ -142,7 +142,7 @@ fn a_ticket_may_be_for_a_slot() {
 }
 
 #[test]
-fn a_lock_whose_ticket_nobody_gets_is_released() {
+fn a_lock_whose_ticket_cannot_be_printed_is_released() {
     let place = Place::new();
     for args in [&["acquire", "x"][..], &["acquire", "--json", "x"]] {
         let (reader, writer) = std::io::pipe().unwrap();

@@ -1,5 +1,7 @@
 //! The descriptions of holders and waiters.
 
+use std::fs;
+
 use serde_json::Value;
 
 use crate::place::{Ended, Place, Started};
@@ -7,7 +9,7 @@ use crate::place::{Ended, Place, Started};
 const HOLD: [&str; 5] = ["x", "--", "sh", "-c", "echo held; read _; true"];
 
 #[test]
-fn a_holder_is_told_by_its_user_host_process_and_command() {
+fn a_holder_is_described_by_its_user_host_process_and_command() {
     let place = Place::new();
     let holder = Started::of(place.dlock(["run"]).args(HOLD).env("USER", "anna"));
     let who = place.state("x")["holders"][0]["who"].as_str().unwrap().to_owned();
@@ -22,7 +24,7 @@ fn a_holder_is_told_by_its_user_host_process_and_command() {
 }
 
 #[test]
-fn a_holder_is_told_by_what_it_was_told_to_say() {
+fn a_holder_is_described_by_the_text_that_it_was_given() {
     let place = Place::new();
     let url = |who: &str| format!("sqlite:{}{who}", place.path("locks.db").display());
     for (args, variable, of_url, who) in [
@@ -37,6 +39,24 @@ fn a_holder_is_told_by_what_it_was_told_to_say() {
         let holder = Started::of(&mut command);
         assert_eq!(place.state("x")["holders"][0]["who"], Value::from(who));
         assert!(place.run(["ls"]).out.contains(who));
+        holder.let_go();
+    }
+}
+
+#[test]
+fn the_configuration_says_who_holds_a_lock_unless_the_command_line_does() {
+    let place = Place::new();
+    let (file, db) = (place.path("dlock.toml"), place.path("locks.db"));
+    let text = format!(
+        "[stores.a]\nurl = 'sqlite:{}?who=url'\nwho = 'store'\n[[rules]]\nlock = 'y'\nwho = 'rule'\n",
+        db.display()
+    );
+    fs::write(&file, text).expect("the configuration is written");
+    for (args, lock, who) in [(&[][..], "x", "store"), (&[], "y", "rule"), (&["--who", "me"], "y", "me")] {
+        let mut command = place.dlock(["run"]);
+        command.env_remove("DLOCK_STORE").env("DLOCK_CONFIG", &file);
+        let holder = Started::of(command.args(args).arg(lock).args(&HOLD[1..]));
+        assert_eq!(place.state(lock)["holders"][0]["who"], Value::from(who));
         holder.let_go();
     }
 }

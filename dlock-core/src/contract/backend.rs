@@ -11,7 +11,7 @@ use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
 use async_trait::async_trait;
 
 use super::{Entry, Info, Inspect};
-use crate::model::{ClaimId, Error, Kind, LockName, Result, Token, Wait, Who};
+use crate::model::{ClaimId, Error, Kind, LockName, Result, Token, Wait, Who, duration};
 
 /// The parameters of a claim.
 ///
@@ -187,9 +187,9 @@ pub trait Claim: Send + 'static {
     ///
     /// If the claim is a read claim, and its id holds the lock in a kind that [`Info::downgrades`]
     /// lists, the store turns that hold into a read hold. The token stays the same, and the lock is
-    /// never free in between. If the reply is lost, the engine continues with the claim that
-    /// requested the other kind, so the `renew` and `release` of that claim must work on the read
-    /// hold too.
+    /// never free in between. If the reply to this downgrade is lost, the engine continues with the
+    /// claim object of the former kind. The `renew` and `release` of that object must therefore
+    /// work on the read hold too.
     ///
     /// # Errors
     /// The outcome is unknown. `release` must work in both cases.
@@ -238,7 +238,7 @@ pub trait Claim: Send + 'static {
     /// The outcome is unknown.
     async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
         let _ = ticket;
-        let what = format!("keep a lock for {lasting:?} without its holder");
+        let what = format!("keep a lock for {} without its holder", duration::text(lasting));
         Err(Error::Unsupported { store: "this driver", what })
     }
 

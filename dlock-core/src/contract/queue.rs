@@ -49,9 +49,8 @@ pub enum Turn {
     Mine,
     /// The claim waits for this entry, the nearest claim ahead that must leave first.
     ///
-    /// A permit that has only permits ahead does not depend on a single one of them, because any
-    /// may leave first. The entry is then the permit directly ahead, and [`watched`] returns all
-    /// that the claim must watch.
+    /// A permit that has only permits ahead can get its turn when any of them leaves. The entry is
+    /// then the permit directly ahead, and [`watched`] returns all that the claim must watch.
     Behind(Entry),
     /// The claim is not in the queue.
     Absent,
@@ -61,8 +60,8 @@ pub enum Turn {
 /// arrival.
 ///
 /// A permit holds if all claims ahead are permits and their number is less than the smallest limit
-/// among the permit and those ahead. So while clients change from one limit to another, no claim
-/// holds beside more others than its own limit allows.
+/// among the permit and those ahead. So even if clients use different limits, the number of holders
+/// never exceeds the limit of any of them.
 ///
 /// A stale snapshot of the queue is harmless, because claims ahead can only leave. This requires
 /// that the store never inserts a claim ahead of a visible one.

@@ -37,7 +37,7 @@ use super::{
 use crate::{
     contract::{Claim, Grant, Info, Request},
     kit::Moment,
-    model::{BoxError, ClaimId, Error, Result, Token},
+    model::{BoxError, ClaimId, Error, Result, Token, duration},
 };
 use contend::ContestEnd;
 
@@ -230,8 +230,8 @@ impl Keeper {
     /// Returns the error of a grant that had expired before its reply arrived.
     pub(super) fn too_late(&self, sent: Moment) -> Error {
         let late = format!(
-            "the lock was granted, but the grant had expired when the reply arrived, after {:?}",
-            sent.elapsed()
+            "the lock was granted, but the grant had expired when the reply arrived, after {}",
+            duration::text(sent.elapsed())
         );
         Error::Unavailable { store: self.info().store, source: late.into() }
     }

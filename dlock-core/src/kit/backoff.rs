@@ -48,9 +48,8 @@ impl Backoff {
         Self { last_attempt: None, pause: MIN_PAUSE, first_pause: MIN_PAUSE, is_failing: false }
     }
 
-    /// Creates the back-off of a connection that the client opens in addition to one that callers
-    /// wait for, such as a connection for notifications. The pause after the first failure is 0.4
-    /// s.
+    /// Creates the back-off of a connection for which no caller waits, such as an additional
+    /// connection for notifications. The pause after the first failure is 0.4 s.
     pub fn background() -> Self {
         Self { last_attempt: None, pause: MIN_PAUSE, first_pause: MIN_PAUSE * 2, is_failing: false }
     }

@@ -55,9 +55,9 @@ pub trait Batch: Send + Sync {
     /// Sends several requests in one call. Must bound its own I/O. Returns a reply to each request,
     /// in the same order.
     ///
-    /// `None` stands for a request that this call could not answer; its caller then sends the
-    /// request alone. If one bad request may have made the store reject the whole call, return
-    /// `None` for all.
+    /// `None` means that this call has no result for a request. The caller of that request then
+    /// sends it alone. Return `None` for all requests if the store may have rejected the whole call
+    /// because of one invalid request.
     fn send_many(
         &self,
         requests: &[Arc<Self::Request>],

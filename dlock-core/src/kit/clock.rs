@@ -10,8 +10,9 @@ use tokio::time::Instant;
 
 /// A point in time on both tokio's clock and the boot clock.
 ///
-/// A driver that measures time itself, such as the age of a session's last heartbeat, uses this
-/// type instead of [`Instant`], whose clock stops while the machine is suspended.
+/// A driver uses this type instead of [`Instant`] for all times on which a hold depends, such as
+/// the age of a session's last heartbeat. The clock of `Instant` stops while the machine is
+/// suspended.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
     tokio: Instant,

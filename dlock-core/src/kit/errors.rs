@@ -5,7 +5,7 @@ use std::{borrow::Cow, error::Error as StdError, fmt, sync::Arc, time::Duration}
 
 use tokio::time::timeout;
 
-use crate::model::{BoxError, Error, Result};
+use crate::model::{BoxError, Error, Result, duration};
 
 /// The meaning of a client crate's error for the caller. Each verdict has a text that says what
 /// happened and what to do about it.
@@ -141,7 +141,7 @@ impl StoreErrors {
     /// Returns the error for a request without a reply within `limit`. The request may or may not
     /// have been executed.
     pub fn timed_out(self, limit: Duration) -> Error {
-        self.unavailable(format!("no reply within {limit:?}"))
+        self.unavailable(format!("no reply within {}", duration::text(limit)))
     }
 
     /// Turns a configuration error into a transient error. For a setting that was valid when the
@@ -274,6 +274,15 @@ mod tests {
             assert_eq!(texts[0], texts[1]);
         }
         assert!(STORE.as_transient(&config()).is_transient());
+    }
+
+    #[test]
+    fn a_timeout_shows_its_limit_in_the_notation_of_a_url() {
+        for (limit, shown) in
+            [(Duration::from_millis(1500), "1500ms"), (Duration::from_secs(315_360_000), "3650d")]
+        {
+            assert_eq!(source_of(&STORE.timed_out(limit)), format!("no reply within {shown}"));
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -188,8 +188,8 @@ impl<C: Connect> Link<C> {
         Ok(live)
     }
 
-    /// Records that the server has replied on the connection. Do not call it for a reply that says
-    /// that the server cannot serve this connection.
+    /// Records that the server has replied on the connection. Do not call it for a reply in which
+    /// the server refuses to serve this connection.
     pub fn note_answer(&self) {
         if !self.has_worked.load(Relaxed) {
             self.has_worked.store(true, Relaxed);

@@ -9,8 +9,6 @@ use std::{
     time::Duration,
 };
 
-use humantime::parse_duration;
-
 use super::StoreUrl;
 use crate::model::{Error, Result, duration};
 
@@ -85,14 +83,14 @@ impl StoreUrl {
         Error::InvalidConfig { reason: format!("`{self}` {mistake}") }
     }
 
-    /// Returns a duration, as in `timeout=500ms`.
+    /// Returns a duration, as in `timeout=500ms`, in the notation of [`duration::parse`].
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] if the value is not a duration or not within `range`.
     pub fn duration(&self, key: &str, range: impl RangeBounds<Duration>) -> Result<Option<Duration>> {
         let Some(text) = self.param(key) else { return Ok(None) };
-        match parse_duration(text) {
-            Ok(duration) if range.contains(&duration) => Ok(Some(duration)),
+        match duration::parse(text) {
+            Some(duration) if range.contains(&duration) => Ok(Some(duration)),
             parsed => {
                 let bounds = parsed.map(|_| bounds(&range, |span| duration::text(*span))).unwrap_or_default();
                 let example = match (range.contains(&Duration::from_secs(3)), range.start_bound()) {
@@ -369,6 +367,11 @@ mod tests {
     fn a_value_is_parsed_into_the_requested_type() {
         let url = url("x://h?timeout=1m30s&count=7&mode=b");
         assert_eq!(url.duration("timeout", MS..).unwrap(), Some(Duration::from_secs(90)));
+        for text in ["90", "90.0s", "1m 30s"] {
+            let url = self::url(&format!("x://h?timeout={}", text.replace(' ', "%20")));
+            let ninety = Some(Duration::from_secs(90));
+            assert_eq!(url.duration("timeout", MS..).unwrap(), ninety, "a configuration accepts {text}");
+        }
         assert_eq!(url.number("count", 1..=9_u16).unwrap(), Some(7));
         assert_eq!(url.choice("mode", &[("a", 1), ("b", 2)]).unwrap(), 2);
     }

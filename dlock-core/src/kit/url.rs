@@ -8,9 +8,9 @@ use crate::model::{Error, Result};
 
 /// A parsed store URL.
 ///
-/// `Debug` and `Display` show neither a password nor a part that may be a password: a parameter
-/// whose name suggests a secret, a user without a password, or a "host" that is not a valid host,
-/// because the `@` behind a password may be missing.
+/// `Debug` and `Display` show neither a password nor a part of the URL that may be a password. Such
+/// parts are the value of a parameter whose name suggests a secret, a user without a password, and a
+/// host that is not a valid host name. The last is a password if the `@` behind it was forgotten.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreUrl {
     scheme: String,

@@ -1,5 +1,4 @@
-//! Acquiring: builders that are futures, and the caller's side of an acquisition. A few lines over the usual length, so that
-//! the caller's side is read in one place.
+//! Acquisition of a lock. The builders are futures, and wait for the keeper that they start.
 
 use std::{
     fmt,
@@ -23,95 +22,121 @@ use crate::{
     model::{Error, Kind, LockName, Result, Wait, Who},
 };
 
-/// The lock to acquire: everything about it but the options.
+/// The lock to acquire: its client, name, kind, limit and owner.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) locks: Locks,
     pub(crate) name: LockName,
     pub(crate) kind: Kind,
-    /// How many may hold it at once: more than one for a permit only. Zero is refused.
+    /// Maximum number of holders at one time, for a permit. 1 for all other kinds. An acquisition
+    /// refuses zero.
     pub(crate) limit: u32,
     pub(crate) owner: Option<Owner>,
 }
 
-/// What both builders share: what to ask for, and the running acquisition once it has begun.
-struct Asking {
+/// State of both builders, with the running acquisition once it has begun.
+struct Acquisition {
     target: Target,
     options: LockOptions,
     running: Option<Pin<Box<dyn Future<Output = Outcome> + Send>>>,
 }
 
-/// Waits for a lock: set options, then await it. Nothing happens before the first poll.
+/// A future that waits for a lock, and a builder of the call's options.
+///
+/// Set options, then await it. Nothing happens before the first poll. An option that is not set has
+/// the value from the client's [defaults](Locks::with_defaults), or else the default of
+/// [`LockOptions`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
+/// use dlock_core::{Error, Locks};
+/// use std::time::Duration;
+/// let stock = Locks::memory().mutex("stock");
+/// let guard = stock.lock().ttl(Duration::from_secs(10)).label("inventory").await?;
+/// let error = stock.lock().wait(Duration::from_millis(10)).await.unwrap_err();
+/// assert!(matches!(error, Error::Timeout { .. }));
+/// # guard.release().await }
+/// ```
 ///
 /// # Errors
-/// [`Error::Timeout`] when the wait ran out, and the others of [`DistributedLock::lock`](crate::DistributedLock::lock).
+/// [`Error::Timeout`] if the wait limit passes first, and the other errors of
+/// [`DistributedLock::lock`](crate::DistributedLock::lock).
 ///
 /// # Cancel safety
-/// Dropping it leaves no trace: nothing held, nothing queued, nothing renewed.
+/// Dropping the future leaves no hold, no queue position and no renewal.
 #[must_use = "nothing happens unless it is awaited"]
 #[derive(Debug)]
-pub struct Acquire(Asking);
+pub struct Acquire(Acquisition);
 
-/// Tries a lock once: set options, then await it. Bind the guard to a name: a guard that is not bound is dropped at once, so
-/// the statement `lock.try_lock().await?;` holds nothing, and the compiler does not warn of it.
+/// A future that tries a lock once, and a builder of the call's options.
+///
+/// Set options, then await it. Nothing happens before the first poll. The output is `None` if the
+/// lock is busy. An option that is not set has the value from the client's
+/// [defaults](Locks::with_defaults), or else the default of [`LockOptions`].
+///
+/// Bind the guard to a name. A guard that is not bound is dropped at once, so the statement
+/// `lock.try_lock().await?;` holds nothing, and the compiler does not warn about it.
 ///
 /// # Errors
-/// Those of [`DistributedLock::try_lock`](crate::DistributedLock::try_lock).
+/// As [`DistributedLock::try_lock`](crate::DistributedLock::try_lock).
 ///
 /// # Cancel safety
-/// As for [`Acquire`].
+/// As [`Acquire`].
 #[must_use = "nothing happens unless it is awaited"]
 #[derive(Debug)]
-pub struct TryAcquire(Asking);
+pub struct TryAcquire(Acquisition);
 
 macro_rules! options {
-    ($builder:ident: $($(#[$doc:meta])* $option:ident($value:ident: $type:ty)),*) => {
+    ($builder:ident) => {
         impl $builder {
-            $($(#[$doc])* pub fn $option(mut self, $value: $type) -> Self {
-                self.0.options = std::mem::take(&mut self.0.options).$option($value);
+            fn with(mut self, set: impl FnOnce(LockOptions) -> LockOptions) -> Self {
+                self.0.options = set(std::mem::take(&mut self.0.options));
                 self
-            })*
+            }
+
+            /// Sets the time after which the store deletes a claim that is not renewed. Default:
+            /// 30 s, within the store's limits. See [`LockOptions::ttl`].
+            pub fn ttl(self, ttl: Duration) -> Self {
+                self.with(|options| options.ttl(ttl))
+            }
+
+            /// Sets a fixed duration of the hold, from before the request is sent. Default: none.
+            /// See [`LockOptions::lease`].
+            pub fn lease(self, lease: Duration) -> Self {
+                self.with(|options| options.lease(lease))
+            }
+
+            /// Sets the maximum duration of a hold that is renewed, from before the request is
+            /// sent. Default: none. See [`LockOptions::max_hold`].
+            pub fn max_hold(self, max: Duration) -> Self {
+                self.with(|options| options.max_hold(max))
+            }
+
+            /// Sets the interval between renewals, at most half the ttl. Default: a third of the
+            /// time left until the deadline. See [`LockOptions::renew_every`].
+            pub fn renew_every(self, interval: Duration) -> Self {
+                self.with(|options| options.renew_every(interval))
+            }
+
+            /// Sets the minimum time from the grant for which the lock stays taken, even after a
+            /// release. Default: none. See [`LockOptions::at_least`].
+            pub fn at_least(self, min: Duration) -> Self {
+                self.with(|options| options.at_least(min))
+            }
+
+            /// Sets the text that says who has the claim. Default: user, host, process id and
+            /// program. See [`LockOptions::label`].
+            pub fn label(self, label: impl Into<Arc<str>>) -> Self {
+                self.with(|options| options.label(label))
+            }
         }
     };
 }
 
-options! { Acquire:
-    /// How long the store remembers the claim after it last heard of it; renewed by the keeper. Default 30 s, or the store's
-    /// longest if that is less.
-    ttl(ttl: Duration),
-    /// Holds for exactly this long instead of renewing.
-    lease(lease: Duration),
-    /// Holds no longer than this although it is renewed, from before the request was sent. Default: no end.
-    max_hold(longest: Duration),
-    /// Renews this often instead of at a third of what is left; at most half the ttl.
-    renew_every(cadence: Duration),
-    /// Leaves the lock taken until so long after its grant, also if it is released before. See
-    /// [`LockOptions::at_least`](crate::LockOptions::at_least).
-    at_least(least: Duration),
-    /// Says who holds the lock or waits for it, for people who look.
-    label(label: impl Into<Arc<str>>),
-    /// How long to wait, from the first poll. Default: for ever. Zero is one try.
-    wait(wait: impl Into<Wait>)
-}
+options!(Acquire);
+options!(TryAcquire);
 
-options! { TryAcquire:
-    /// How long the store remembers the claim after it last heard of it; renewed by the keeper. Default 30 s, or the store's
-    /// longest if that is less.
-    ttl(ttl: Duration),
-    /// Holds for exactly this long instead of renewing.
-    lease(lease: Duration),
-    /// Holds no longer than this although it is renewed, from before the request was sent. Default: no end.
-    max_hold(longest: Duration),
-    /// Renews this often instead of at a third of what is left; at most half the ttl.
-    renew_every(cadence: Duration),
-    /// Leaves the lock taken until so long after its grant, also if it is released before. See
-    /// [`LockOptions::at_least`](crate::LockOptions::at_least).
-    at_least(least: Duration),
-    /// Says who holds the lock, for people who look.
-    label(label: impl Into<Arc<str>>)
-}
-
-impl Asking {
+impl Acquisition {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Guard>>> {
         let Self { target, options, running } = self;
         let begin = || {
@@ -123,20 +148,21 @@ impl Asking {
             }
         };
         let running = running.get_or_insert_with(begin).as_mut();
-        let stake = ready!(running.poll(context))?;
-        // `at_least` begins in the poll that hands the guard over. A grant that reaches only the client's thread, because the
-        // caller has given up, is released at once.
-        if let (Some(taken), Some(least)) = (&stake, options.clone().or(&target.locks.defaults()).staying()) {
-            taken.hold.keep_taken_for(least);
+        let hold_ref = ready!(running.poll(context))?;
+        // `at_least` begins in the poll that delivers the guard. If the caller has given up, a
+        // grant reaches only the client's thread, and is released at once.
+        let min_time_taken = options.clone().or(&target.locks.defaults()).min_time_taken();
+        if let (Some(hold_ref), Some(min)) = (&hold_ref, min_time_taken) {
+            hold_ref.hold.keep_taken_for(min);
         }
-        Poll::Ready(Ok(stake.map(|stake| Guard::of(stake, &target.locks))))
+        Poll::Ready(Ok(hold_ref.map(|hold_ref| Guard::of(hold_ref, &target.locks))))
     }
 }
 
-impl fmt::Debug for Asking {
+impl fmt::Debug for Acquisition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { target, options, running } = self;
-        f.debug_struct("Asking")
+        f.debug_struct("Acquisition")
             .field("name", &target.name)
             .field("kind", &target.kind)
             .field("options", options)
@@ -147,32 +173,30 @@ impl fmt::Debug for Asking {
 
 impl Acquire {
     pub(crate) fn new(target: Target, options: LockOptions) -> Self {
-        Self(Asking { target, options, running: None })
+        Self(Acquisition { target, options, running: None })
     }
-}
 
-impl TryAcquire {
-    pub(crate) fn new(target: Target, options: LockOptions) -> Self {
-        Self(Asking { target, options: options.wait(Wait::Never), running: None })
+    /// Sets the maximum time that the future waits for the lock, from its first poll. Zero is a
+    /// single try. Default: [`Wait::Forever`]. See [`LockOptions::wait`].
+    pub fn wait(self, wait: impl Into<Wait>) -> Self {
+        self.with(|options| options.wait(wait))
     }
-}
 
-impl Acquire {
-    /// Takes the lock with these options, runs `work` with its guard, and releases it, as
+    /// Takes the lock with these options, runs `work` with its guard, and releases the lock, as
     /// [`Lock::run`](crate::Lock::run) does.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
-    /// # use std::time::Duration;
-    /// let locks = dlock_core::Locks::memory();
-    /// let done = locks.mutex("nightly").lock().wait(Duration::from_secs(5)).run(async |_guard| "done").await?;
-    /// assert_eq!(done, "done");
+    /// use std::time::Duration;
+    /// let nightly = dlock_core::Locks::memory().mutex("nightly");
+    /// let output = nightly.lock().wait(Duration::from_secs(5)).run(async |_guard| "done").await?;
+    /// assert_eq!(output, "done");
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
-    /// As [`DistributedLock::lock`](crate::DistributedLock::lock), and [`Error::Lost`] if the lock was lost before the work was
-    /// done.
+    /// As [`DistributedLock::lock`](crate::DistributedLock::lock), and [`Error::Lost`] if the lock
+    /// was lost before the work was done.
     ///
     /// # Cancel safety
     /// Dropping the future drops the work and releases the lock.
@@ -182,7 +206,12 @@ impl Acquire {
 }
 
 impl TryAcquire {
-    /// As [`Acquire::run`], if the lock is free: `None` if somebody else holds it.
+    pub(crate) fn new(target: Target, options: LockOptions) -> Self {
+        Self(Acquisition { target, options: options.wait(Wait::Never), running: None })
+    }
+
+    /// Does the same as [`Acquire::run`] if the lock is free. Returns `None` without running `work`
+    /// if it is busy.
     ///
     /// # Errors
     /// As [`Acquire::run`], but never [`Error::Timeout`].
@@ -202,7 +231,7 @@ impl Future for Acquire {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let guard = ready!(self.0.poll(context))?;
-        // Only a single try gives `None`. Here that is a wait of zero, which has timed out.
+        // Only a single try returns `None`. Here the wait limit was zero, and has passed.
         let name = || self.0.target.name.clone();
         Poll::Ready(guard.ok_or_else(|| Error::Timeout {
             name: name(),
@@ -223,77 +252,80 @@ impl Future for TryAcquire {
 async fn acquire(target: Target, options: LockOptions) -> Outcome {
     let checked = target.check(options)?;
     let options = &checked.options;
-    // One deadline for everything that the call does.
-    let until = match options.waiting() {
-        Wait::For(waited) => Some(Deadline { waited, at: Moment::now().after(waited).instant() }),
+    // One deadline for all steps of the call.
+    let deadline = match options.wait_limit() {
+        Wait::For(limit) => Some(WaitDeadline { limit, at: Moment::now().after(limit).instant() }),
         Wait::Never | Wait::Forever => None,
     };
-    let contest = async |until| contest(&target, &checked, until).await;
+    let contest = async |deadline| contest(&target, &checked, deadline).await;
     match &target.owner {
-        None => contest(until).await,
-        Some(owner) => own(owner, &target, options, until, contest).await,
+        None => contest(deadline).await,
+        Some(owner) => acquire_for(owner, &target, options, deadline, contest).await,
     }
 }
 
-/// What a call asks for, checked without asking the store.
-pub(super) struct Checked {
+/// Options, limit and label of a call that passed all checks before I/O.
+pub(super) struct CheckedOptions {
     options: LockOptions,
     limit: NonZeroU32,
     who: Who,
 }
 
-impl Checked {
-    /// A keeper for a new claim.
+impl CheckedOptions {
+    /// Creates a keeper for a new claim.
     pub(super) fn keeper(&self, target: &Target, failure: Option<LastFailure>) -> Box<Keeper> {
         let client = target.locks.client();
         let terms = self.options.terms(client.store.backend.info());
         let request = Request::by(self.who.clone(), target.name.clone(), target.kind, terms.ttl);
-        let request = request.limit(self.limit).wait(self.options.waiting());
+        let request = request.limit(self.limit).wait(self.options.wait_limit());
         Keeper::new(client, request, terms, failure)
     }
 }
 
-/// Enters the owner's hold if there is one. Otherwise takes the lock, while the owner's other tasks wait.
-async fn own(
+/// Enters the owner's hold, if there is one. Otherwise acquires the lock with `contest`, while
+/// other tasks of the owner wait.
+async fn acquire_for(
     owner: &Owner,
     target: &Target,
     options: &LockOptions,
-    until: Option<Deadline>,
-    contest: impl AsyncFnOnce(Option<Deadline>) -> Outcome,
+    deadline: Option<WaitDeadline>,
+    contest: impl AsyncFnOnce(Option<WaitDeadline>) -> Outcome,
 ) -> Outcome {
     let slot = owner.slot(target.locks.client().id, &target.name);
     // An owner that holds the lock enters at once. It does not wait for other tasks of the owner.
     if let Some(entered) = slot.enter(target) {
         return entered;
     }
-    let _turn = match (options.waiting(), &until) {
-        // Another task of this owner waits for the lock, so the owner does not hold it, and this try is busy.
+    let _turn = match (options.wait_limit(), &deadline) {
+        // Another task of this owner is acquiring the lock. The owner does not hold it yet, so this
+        // try finds the lock busy.
         (Wait::Never, _) => match slot.turn.try_lock() {
             Ok(turn) => turn,
             Err(_) => return Ok(None),
         },
-        (_, Some(until)) => match timeout_at(until.at, slot.turn.lock()).await {
+        (_, Some(deadline)) => match timeout_at(deadline.at, slot.turn.lock()).await {
             Ok(turn) => turn,
-            Err(_) => return Err(until.reached(target, None)),
+            Err(_) => return Err(deadline.timeout(target, None)),
         },
         (_, None) => slot.turn.lock().await,
     };
     if let Some(entered) = slot.enter(target) {
         return entered;
     }
-    let stake = contest(until).await?;
-    if let Some(taken) = &stake {
-        slot.set(&taken.hold);
+    let hold_ref = contest(deadline).await?;
+    if let Some(hold_ref) = &hold_ref {
+        slot.set(&hold_ref.hold);
     }
-    Ok(stake)
+    Ok(hold_ref)
 }
 
 impl Target {
     /// Checks everything that can be checked without the store.
     ///
     /// # Errors
-    /// Those of [`DistributedLock::lock`](crate::DistributedLock::lock) before any I/O.
-    pub(super) fn check(&self, options: LockOptions) -> Result<Checked> {
+    /// The errors that [`DistributedLock::lock`](crate::DistributedLock::lock) returns before any
+    /// I/O.
+    pub(super) fn check(&self, options: LockOptions) -> Result<CheckedOptions> {
         let client = self.locks.client();
         let info = client.store.backend.info();
         let options = options.or(&self.locks.defaults());
@@ -302,21 +334,21 @@ impl Target {
         info.check_kind(self.kind)?;
         let (limit, who) = (self.limit()?, options.who(self.locks.who())?);
         client.check(&self.name)?;
-        Ok(Checked { options, limit, who })
+        Ok(CheckedOptions { options, limit, who })
     }
 
     /// # Errors
-    /// [`Error::InvalidOptions`] if it is zero.
+    /// [`Error::InvalidOptions`] if the limit is zero.
     fn limit(&self) -> Result<NonZeroU32> {
         NonZeroU32::new(self.limit).ok_or_else(|| {
-            let reason = format!("semaphore `{}` has a limit of 0: nobody could ever hold it", self.name);
+            let reason = format!("semaphore `{}` has a limit of 0; it must be at least 1", self.name);
             Error::InvalidOptions { reason }
         })
     }
 }
 
 impl Slot {
-    /// The result if this owner holds the lock already. `None` if it does not.
+    /// Enters the owner's hold. Returns `None` if the owner does not hold the lock.
     fn enter(&self, target: &Target) -> Option<Outcome> {
         let hold = self.hold()?;
         match hold.enter(target.kind) {
@@ -327,21 +359,21 @@ impl Slot {
     }
 }
 
-/// Starts a keeper, and waits for its answer or until the time is over.
-async fn contest(target: &Target, checked: &Checked, until: Option<Deadline>) -> Outcome {
-    let failure = until.as_ref().map(|_| LastFailure::default());
-    let (reply, mut answer) = oneshot::channel();
+/// Starts a keeper, and waits for its result until the deadline.
+async fn contest(target: &Target, checked: &CheckedOptions, deadline: Option<WaitDeadline>) -> Outcome {
+    let failure = deadline.as_ref().map(|_| LastFailure::default());
+    let (reply, mut result) = oneshot::channel();
     checked.keeper(target, failure.clone()).start(reply);
-    let outcome = match until {
-        None => (&mut answer).await,
-        Some(until) => match timeout_at(until.at, &mut answer).await {
+    let outcome = match deadline {
+        None => (&mut result).await,
+        Some(deadline) => match timeout_at(deadline.at, &mut result).await {
             Ok(outcome) => outcome,
             Err(_) => {
-                answer.close();
-                // The grant may have come at the last moment.
-                match answer.try_recv() {
+                result.close();
+                // The keeper may have sent a grant just before the channel was closed.
+                match result.try_recv() {
                     Ok(outcome) => Ok(outcome),
-                    Err(_) => return Err(until.reached(target, failure)),
+                    Err(_) => return Err(deadline.timeout(target, failure)),
                 }
             }
         },
@@ -349,15 +381,16 @@ async fn contest(target: &Target, checked: &Checked, until: Option<Deadline>) ->
     outcome.unwrap_or_else(|_| Err(target.locks.client().keeper_ended()))
 }
 
-/// When a bounded wait ends.
-struct Deadline {
-    waited: Duration,
+/// End of a wait with a limit.
+struct WaitDeadline {
+    limit: Duration,
     at: Instant,
 }
 
-impl Deadline {
-    fn reached(&self, target: &Target, failure: Option<LastFailure>) -> Error {
+impl WaitDeadline {
+    /// Returns the error of a wait that has reached this deadline.
+    fn timeout(&self, target: &Target, failure: Option<LastFailure>) -> Error {
         let source = failure.and_then(|last| last.lock().unwrap_or_else(PoisonError::into_inner).take());
-        Error::Timeout { name: target.name.clone(), waited: self.waited, source }
+        Error::Timeout { name: target.name.clone(), waited: self.limit, source }
     }
 }

@@ -1,4 +1,4 @@
-//! The user contract: what every lock can do, whatever the store.
+//! The traits of locks for users, which are the same for every store.
 
 use std::time::Duration;
 
@@ -7,61 +7,86 @@ use async_trait::async_trait;
 use super::{Guard, LockOptions, Member};
 use crate::model::{Error, Kind, LockName, Result};
 
-/// A lock, of any kind and on any store. Object-safe, so that configuration can choose.
+/// A lock of any kind in any store. The trait is dyn compatible, so that a program can choose the
+/// lock by its configuration.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
+/// use dlock_core::{DistributedLock, Kind, LockOptions, Locks};
+/// let lock: std::sync::Arc<dyn DistributedLock> = Locks::memory().of(Kind::Fair, "invoice/42");
+/// let guard = lock.lock(&LockOptions::new()).await?;
+/// assert!(lock.try_lock(&LockOptions::new()).await?.is_none());
+/// # guard.release().await }
+/// ```
 #[async_trait]
 pub trait DistributedLock: Send + Sync {
-    /// The lock's name.
+    /// Returns the lock's name.
     fn name(&self) -> &LockName;
 
-    /// How it is held.
+    /// Returns the kind of the lock.
     fn kind(&self) -> Kind;
 
-    /// How many may hold it at once, as this handle says: the limit of a [`Semaphore`](crate::Semaphore), and 1 for all other
-    /// kinds.
+    /// Returns the limit of this handle of a [`Semaphore`](crate::Semaphore), and 1 for all other
+    /// kinds. Default: 1.
     fn limit(&self) -> u32 {
         1
     }
 
-    /// Which store it is in: [`Info::identity`](crate::driver::Info::identity). With the name, which lock it is.
+    /// Returns the identity of the lock's store
+    /// ([`Info::identity`](crate::driver::Info::identity)). Store and name together identify the
+    /// lock.
     fn store(&self) -> &str;
 
-    /// What the options of a call leave unset: for a lock of a client, the client's defaults. By default nothing.
+    /// Returns the defaults for options that a call does not set. For a lock of a client they are
+    /// the client's defaults. Default: no option is set.
     fn defaults(&self) -> LockOptions {
         LockOptions::new()
     }
 
-    /// Checks the options as a call would, without asking the store. By default nothing: the call finds out.
+    /// Checks the options as a call would, without I/O. Default: accepts all options, so that only
+    /// the call checks them.
     ///
     /// # Errors
-    /// [`Error::InvalidOptions`], and [`Error::Unsupported`].
+    /// [`Error::InvalidOptions`] and [`Error::Unsupported`].
     fn check(&self, options: &LockOptions) -> Result<()> {
         let _ = options;
         Ok(())
     }
 
-    /// For a [`MultiLock`](crate::MultiLock), which takes members of one client in one request where the store can do that.
-    /// By default `None`: the MultiLock asks for this lock by itself. A lock that wraps another and adds nothing to `try_lock`
-    /// may return what the other one returns.
+    /// Returns a value with which a [`MultiLock`](crate::MultiLock) can request this lock together
+    /// with other members of the same client, if the store supports that. Default: `None`, and the
+    /// MultiLock tries this lock separately. A lock that wraps another lock, and does not change
+    /// its `try_lock`, may return the member of the wrapped lock.
     fn member(&self) -> Option<Member> {
         None
     }
 
-    /// Waits for the lock, as long as `options` say. What they leave unset is taken from the client's
-    /// [defaults](crate::Locks::with_defaults).
+    /// Waits for the lock until it is granted or the wait limit of `options` has passed. An option
+    /// that is not set has the value from the client's [defaults](crate::Locks::with_defaults), or
+    /// else the default of [`LockOptions`].
     ///
     /// # Errors
-    /// [`Error::Timeout`] when the wait ran out; [`Error::Unavailable`], [`Error::Unwritable`] and [`Error::Refused`] from the
-    /// store; [`Error::InvalidOptions`], [`Error::InvalidName`], [`Error::Unsupported`], [`Error::NoRuntime`] before any I/O.
+    /// - [`Error::Timeout`] if the wait limit passed first.
+    /// - [`Error::Unavailable`], [`Error::Unwritable`] and [`Error::Refused`] from the store. The
+    ///   keeper retries the first two several times before it reports them.
+    /// - [`Error::WrongKind`] if the name is in use by a kind that the store cannot order with this
+    ///   one.
+    /// - [`Error::Deadlock`] if the lock's [`Owner`](crate::Owner) holds the read side and this
+    ///   lock is exclusive.
+    /// - [`Error::Closed`] if the client was closed.
+    /// - [`Error::InvalidOptions`], [`Error::InvalidName`], [`Error::Unsupported`] and
+    ///   [`Error::NoRuntime`] before any I/O.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves no trace: nothing held, nothing queued, nothing renewed.
+    /// Dropping the future leaves no hold, no queue position and no renewal. The keeper releases
+    /// the claim in the background.
     async fn lock(&self, options: &LockOptions) -> Result<Guard>;
 
-    /// Tries once; `None` if somebody else holds it. The `wait` of `options` does not matter. Bind the guard to a name: one
-    /// that is not bound is dropped at once.
+    /// Tries the lock once. Returns `None` if it is busy. The `wait` of `options` has no effect.
+    /// Bind the guard to a name, because a guard that is not bound is dropped at once.
     ///
-    /// On stores with a queue, another contender's try that is about to leave again may make this one fail. It never
-    /// succeeds wrongly.
+    /// In a store with a queue, the try may also find the lock busy because of another contender's
+    /// try that is about to leave. It never gets a lock that another contender holds.
     ///
     /// # Errors
     /// As [`lock`](Self::lock), but never [`Error::Timeout`].
@@ -71,24 +96,27 @@ pub trait DistributedLock: Send + Sync {
     async fn try_lock(&self, options: &LockOptions) -> Result<Option<Guard>>;
 }
 
-/// A lock that is granted in order of arrival at the store. A [`RedLock`](crate::RedLock) is several stores, and says what is
-/// left of the order.
+/// A lock that is granted in the order in which the first requests arrived at the store. A
+/// [`RedLock`](crate::RedLock) has several stores, and its documentation says how far it keeps the
+/// order.
 pub trait FairLock: DistributedLock {}
 
-/// A pair of locks of one name: any number of readers, or one writer.
+/// A pair of locks of one name, for any number of readers or one writer.
 ///
-/// A reader that comes after a waiting writer waits behind it, so that neither side starves.
+/// A reader that arrives after a waiting writer waits behind that writer, and the next writer waits
+/// behind that reader. Neither side starves.
 pub trait RwLock: Send + Sync {
-    /// The shared side.
+    /// Returns the shared side.
     fn read(&self) -> Box<dyn DistributedLock>;
 
-    /// The exclusive side.
+    /// Returns the exclusive side.
     fn write(&self) -> Box<dyn DistributedLock>;
 }
 
-/// Convenience over [`DistributedLock`], for every lock there is.
+/// Shorter calls for every [`DistributedLock`].
 pub trait DistributedLockExt: DistributedLock {
-    /// Waits for the lock no longer than `limit`, from the call, with the client's defaults for the rest.
+    /// Waits for the lock for at most `limit`, counted from the first poll. All other options have
+    /// the client's defaults.
     ///
     /// # Errors
     /// As [`DistributedLock::lock`].
@@ -99,12 +127,13 @@ pub trait DistributedLockExt: DistributedLock {
         async move { self.lock(&LockOptions::new().wait(limit)).await }
     }
 
-    /// Takes the lock, runs `work` with its guard, and releases it. The work is dropped when the lock is lost. If the store
-    /// does not confirm the release in time, the result of the work is returned all the same, and the keeper goes on
-    /// releasing.
+    /// Takes the lock, runs `work` with its guard, and releases the lock. If the lock is lost, the
+    /// work is dropped at its next await point. If the store does not confirm the release in time,
+    /// the call still returns the result of the work, and the keeper continues to release the lock.
     ///
     /// # Errors
-    /// Those of [`DistributedLock::lock`], and [`Error::Lost`] if the lock was lost before the work was done.
+    /// As [`DistributedLock::lock`], and [`Error::Lost`] if the lock was lost before the work was
+    /// done.
     ///
     /// # Cancel safety
     /// Dropping the future drops the work and releases the lock.
@@ -116,10 +145,12 @@ pub trait DistributedLockExt: DistributedLock {
         async move { run(self.lock(options).await?, work).await }
     }
 
-    /// As [`run_with`](Self::run_with), if the lock is free: `None` if somebody else holds it.
+    /// Does the same as [`run_with`](Self::run_with) if the lock is free. Returns `None` without
+    /// running `work` if it is busy.
     ///
     /// # Errors
-    /// Those of [`DistributedLock::try_lock`], and [`Error::Lost`] if the lock was lost before the work was done.
+    /// As [`DistributedLock::try_lock`], and [`Error::Lost`] if the lock was lost before the work
+    /// was done.
     ///
     /// # Cancel safety
     /// Dropping the future drops the work and releases the lock.
@@ -139,17 +170,18 @@ pub trait DistributedLockExt: DistributedLock {
 
 impl<L: DistributedLock + ?Sized> DistributedLockExt for L {}
 
-/// Runs `work` for as long as the guard holds, then releases it.
+/// Runs `work` until it is done or the guard is lost, and then releases the guard. An error of the
+/// release other than a loss is dropped, because the keeper continues to release the lock.
 pub(crate) async fn run<T>(guard: Guard, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T> {
-    let done = tokio::select! {
+    let result = tokio::select! {
         biased;
         reason = guard.lost() => Err(reason),
-        done = work(&guard) => Ok(done),
+        output = work(&guard) => Ok(output),
     };
-    match done {
-        Ok(done) => match guard.release().await {
+    match result {
+        Ok(output) => match guard.release().await {
             Err(lost @ Error::Lost { .. }) => Err(lost),
-            _ => Ok(done),
+            _ => Ok(output),
         },
         Err(reason) => Err(Error::Lost { name: guard.name().clone(), reason }),
     }

@@ -1,4 +1,4 @@
-//! The guard: what a user holds. Over the usual length with its tests.
+//! The guard: the value that represents a hold in the program.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -11,159 +11,213 @@ use crate::{
     model::{ClaimId, Error, LockName, LostReason, Result, Token},
 };
 
-/// A held lock. Dropping it releases the lock in the background; [`release`](Self::release) waits for the answer.
+/// A held lock, or all members of a [`MultiLock`](crate::MultiLock).
 ///
-/// "In the background" is a task of the runtime that took the lock. If that runtime ends first, as at the end of `main`, nobody
-/// releases the lock, and it stays taken for up to a ttl on stores that do not see the end of a connection. So the last thing a
-/// program does is [`release`](Self::release) or [`Locks::close`]. A client [on a thread of its
-/// own](Locks::on_own_thread) does so by itself.
+/// While the guard exists, the keeper renews the lock. If the renewals fail until the deadline, the
+/// guard is lost. [`is_lost`](Self::is_lost) compares the clocks itself, so its result is correct
+/// even if the runtime was stalled.
 ///
-/// The keeper renews the lock for as long as the guard lives, and marks the guard as lost when that no longer works.
-/// [`is_lost`](Self::is_lost) compares the clocks itself, so it is right even when the runtime was stalled. A guard that is
-/// leaked (`mem::forget`) keeps its lock for as long as the runtime lives.
+/// Dropping the guard releases the lock in the background, without blocking. The drop of the
+/// client's last guard blocks if the client runs [on a thread of its own](Locks::on_own_thread).
+/// [`release`](Self::release) waits for the store's reply.
+///
+/// # Limits
+/// - The release in the background is a task of the runtime that took the lock. If that runtime
+///   ends first, as at the end of `main`, the lock is not released. In a store that does not detect
+///   the end of a connection, the lock then stays taken for up to a ttl. A program should therefore
+///   await [`release`](Self::release) or [`Locks::close`] before it ends. A client on a thread of
+///   its own does this itself.
+/// - A guard that is leaked with `mem::forget` keeps its lock until the runtime ends.
+/// - After a loss, another contender may hold the lock while the work of this guard still runs. A
+///   resource that compares [tokens](Self::token) can refuse the late writes.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
+/// let guard = dlock_core::Locks::memory().mutex("invoice/42").lock().await?;
+/// tokio::select! {
+///     reason = guard.lost() => eprintln!("stopped: {reason}"),
+///     () = async { /* the work */ } => guard.release().await?,
+/// }
+/// # Ok(()) }
+/// ```
 #[must_use = "dropping a guard releases its lock; bind it to a name, not to `_`"]
-pub struct Guard(Held);
+pub struct Guard(Inner);
 
-enum Held {
-    One(HoldRef),
-    /// All the members of a [`MultiLock`](crate::MultiLock).
-    All {
+enum Inner {
+    Single(HoldRef),
+    /// All members of a [`MultiLock`](crate::MultiLock).
+    Multi {
         name: LockName,
         guards: Vec<Guard>,
-        /// Cancelled when any of them is lost.
+        /// Cancelled when a member is lost.
         lost: Arc<CancellationToken>,
     },
 }
 
 impl Guard {
-    /// The lock's name; of a [`MultiLock`](crate::MultiLock) those of its members, joined.
+    /// Returns the lock's name. For a [`MultiLock`](crate::MultiLock) these are the names of its
+    /// members, joined with ` + `.
     pub fn name(&self) -> &LockName {
         match &self.0 {
-            Held::One(stake) => &stake.hold.name,
-            Held::All { name, .. } => name,
+            Inner::Single(hold_ref) => &hold_ref.hold.name,
+            Inner::Multi { name, .. } => name,
         }
     }
 
-    /// The fencing token of this hold: greater than every token granted before for this name. `None` where the
-    /// store has none, and for a [`MultiLock`](crate::MultiLock), which has [several](Self::tokens). Re-entering does
-    /// not change it.
+    /// Returns the fencing token of this hold. It is greater than every token granted before for
+    /// this name. Re-entering and downgrading do not change it. Returns `None` if the store has no
+    /// tokens, and for a [`MultiLock`](crate::MultiLock), which has one [for each
+    /// member](Self::tokens).
     pub fn token(&self) -> Option<Token> {
         match &self.0 {
-            Held::One(stake) => stake.hold.token,
-            Held::All { .. } => None,
+            Inner::Single(hold_ref) => hold_ref.hold.token,
+            Inner::Multi { .. } => None,
         }
     }
 
-    /// The fencing tokens of all that is held, each with the name it is for.
+    /// Returns the fencing tokens of all locks of the guard, each with the lock's name. Locks in
+    /// stores without tokens are left out.
     pub fn tokens(&self) -> Vec<(&LockName, Token)> {
         match &self.0 {
-            Held::One(stake) => stake.hold.token.map(|token| (&stake.hold.name, token)).into_iter().collect(),
-            Held::All { guards, .. } => guards.iter().flat_map(Self::tokens).collect(),
+            Inner::Single(hold_ref) => {
+                hold_ref.hold.token.map(|token| (&hold_ref.hold.name, token)).into_iter().collect()
+            }
+            Inner::Multi { guards, .. } => guards.iter().flat_map(Self::tokens).collect(),
         }
     }
 
-    /// Which claim this is: no other hold, of whatever lock, has the same id. What a store shows as a holder
-    /// ([`Contender::id`](crate::Contender::id)) begins with it. `None` for a [`MultiLock`](crate::MultiLock).
+    /// Returns the id of the claim. It is unique among all holds of all locks. The
+    /// [id of a holder](crate::Contender::id) that a store reports begins with it. Returns `None`
+    /// for a [`MultiLock`](crate::MultiLock).
     pub fn id(&self) -> Option<ClaimId> {
         self.hold().map(|hold| hold.id)
     }
 
-    /// How many guards this hold has: above 1 only where an [`Owner`](crate::Owner) re-entered.
+    /// Returns the number of guards that share this hold. It is more than 1 only after an
+    /// [`Owner`](crate::Owner) has re-entered. For a [`MultiLock`](crate::MultiLock) it is the
+    /// smallest number of its members.
     pub fn hold_count(&self) -> usize {
         match &self.0 {
-            Held::One(stake) => stake.hold.count(),
-            Held::All { guards, .. } => guards.iter().map(Self::hold_count).min().unwrap_or(1),
+            Inner::Single(hold_ref) => hold_ref.hold.count(),
+            Inner::Multi { guards, .. } => guards.iter().map(Self::hold_count).min().unwrap_or(1),
         }
     }
 
-    /// Whether the lock, or one of several, is no longer known to be ours. Compares the clocks itself: right at
-    /// once after a pause, before any other task ran.
+    /// Returns whether the lock, or a member of a [`MultiLock`](crate::MultiLock), is lost.
+    /// Compares the clocks itself, so after a pause the result is correct even before any other
+    /// task has run. Does no I/O.
     pub fn is_lost(&self) -> bool {
         self.loss().is_some()
     }
 
     pub(crate) fn loss(&self) -> Option<LostReason> {
         match &self.0 {
-            Held::One(stake) => stake.hold.loss(),
-            Held::All { guards, .. } => guards.iter().find_map(Self::loss),
+            Inner::Single(hold_ref) => hold_ref.hold.loss(),
+            Inner::Multi { guards, .. } => guards.iter().find_map(Self::loss),
         }
     }
 
-    /// How long the lock is ours without another renewal; zero if it is lost.
+    /// Returns the time for which the lock is held without a further renewal, counted from this
+    /// call. Zero if it is lost. For a [`MultiLock`](crate::MultiLock) it is the shortest time of
+    /// its members.
     pub fn remaining(&self) -> Duration {
         match &self.0 {
-            Held::One(stake) => stake.hold.remaining(),
-            Held::All { guards, .. } => guards.iter().map(Self::remaining).min().unwrap_or_default(),
+            Inner::Single(hold_ref) => hold_ref.hold.remaining(),
+            Inner::Multi { guards, .. } => guards.iter().map(Self::remaining).min().unwrap_or_default(),
         }
     }
 
-    /// Ends when the lock, or one of several, is lost, and says how. Never ends because of a normal release.
+    /// Waits until the lock, or a member of a [`MultiLock`](crate::MultiLock), is lost, and returns
+    /// the reason. A normal release is not a loss.
     ///
-    /// After a suspend of the whole machine it may be late by a third of the ttl; `is_lost` is not.
+    /// After a suspend of the machine it may return late, by up to the keeper's sleep until the
+    /// next renewal, which is a third of the ttl by default. [`is_lost`](Self::is_lost) is not
+    /// late.
     ///
     /// # Cancel safety
-    /// Safe: dropping the future changes nothing.
+    /// Safe. Dropping the future changes nothing.
     pub async fn lost(&self) -> LostReason {
         self.lost_token().cancelled().await;
         self.loss().unwrap_or(LostReason::Abandoned)
     }
 
-    /// A signal that tells other tasks when the lock, or one of several, is lost. A normal release does not send it.
+    /// Returns a signal that reports the loss of the lock, or of a member of a
+    /// [`MultiLock`](crate::MultiLock), to other tasks. A normal release does not set it.
     pub fn lost_signal(&self) -> LostSignal {
         LostSignal::of(self.lost_token())
     }
 
     fn lost_token(&self) -> &CancellationToken {
         match &self.0 {
-            Held::One(stake) => &stake.hold.lost,
-            Held::All { lost, .. } => lost,
+            Inner::Single(hold_ref) => &hold_ref.hold.lost,
+            Inner::Multi { lost, .. } => lost,
         }
     }
 
-    /// Releases the lock and waits until the store has confirmed it. While the store cannot be reached, the keeper repeats
-    /// the release, and this waits until the hold's deadline at the longest. After an error the keeper goes on repeating
-    /// it, until the store has confirmed it or has forgotten the lock by itself.
+    /// Releases the lock, and waits until the store has confirmed the release.
     ///
-    /// While other guards of the same owner share the hold, this only lowers the count, without I/O. Of several locks all are
-    /// released at once, also if one fails. The error is the first loss, or else the first other error.
+    /// While the store is unreachable, the keeper repeats the release, and this call waits until
+    /// the deadline of the hold at most. After an error the keeper continues to repeat the release,
+    /// until the store has confirmed it or has deleted the claim by itself. The keeper runs on the
+    /// runtime that took the lock, so this call also waits while that runtime is blocked.
+    ///
+    /// While other guards of the same owner share the hold, this call only reduces the
+    /// [count](Self::hold_count), without I/O. The members of a [`MultiLock`](crate::MultiLock) are
+    /// released concurrently. If releases fail, the call returns the first loss, or else the first
+    /// other error, after all members have been released.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lock was lost before, even if only this release finds it gone from the store. If the release
-    /// had to be sent more than once, a missing lock is no loss: the release itself may have removed it.
-    /// [`Error::Unavailable`], [`Error::Unwritable`] or [`Error::Refused`] if the store did not confirm in time.
-    ///
-    /// The answer comes from the keeper, on the runtime that took the lock. While that runtime is blocked, this call waits.
+    /// - [`Error::Lost`] if the lock was lost before, even if only this release reveals it because
+    ///   the store has no such claim. If the keeper had to send the release more than once, a
+    ///   missing claim is not a loss, because an earlier release may have deleted it.
+    /// - [`Error::Unavailable`], [`Error::Unwritable`] or [`Error::Refused`] if the store did not
+    ///   confirm the release in time.
     ///
     /// # Cancel safety
-    /// Safe: dropping the future leaves the release to the keeper, like dropping the guard.
+    /// Dropping the future leaves the release to the keeper, as dropping the guard does.
     pub async fn release(self) -> Result<()> {
         match self.0 {
-            Held::One(stake) => stake.release().await,
-            Held::All { guards, .. } => Box::pin(release_all(guards)).await,
+            Inner::Single(hold_ref) => hold_ref.release().await,
+            Inner::Multi { guards, .. } => Box::pin(release_all(guards)).await,
         }
     }
 
-    /// Turns an exclusive hold into a read hold, with no moment in which another writer could get the lock. Waits until the
-    /// store has confirmed it, so that other readers may enter. Keeps the token. While the store cannot be reached, the
-    /// keeper asks it again, and renews the lock meanwhile.
+    /// Turns an exclusive hold into a read hold, and waits until the store has confirmed it. No
+    /// other writer gets the lock in between, and other readers may enter afterwards. The token
+    /// stays the same. While the store is unreachable, the keeper repeats the request, and renews
+    /// the lock at the same time.
     ///
-    /// While other exclusive guards of the same owner share the hold, only this guard changes sides. A guard
-    /// that already reads is returned as it is.
+    /// While other exclusive guards of the same owner share the hold, only this guard becomes
+    /// shared, without I/O. A guard of a read hold is returned unchanged.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
+    /// let stock = dlock_core::Locks::memory().rwlock("stock");
+    /// let guard = stock.write().lock().await?;
+    /// assert!(stock.read().try_lock().await?.is_none());
+    /// let guard = guard.downgrade().await?;
+    /// assert!(stock.read().try_lock().await?.is_some());
+    /// # guard.release().await }
+    /// ```
     ///
     /// # Errors
-    /// A [`GuardError`], which has this guard, exclusive as before. Its error is [`Error::Unsupported`], before any I/O, if
-    /// the store cannot downgrade this kind ([`Info::downgrades`](crate::driver::Info::downgrades)), or for several locks at
-    /// once; the store's own error if the store refuses; or [`Error::Lost`].
+    /// A [`GuardError`], which contains this guard, still exclusive. Its error is:
+    ///
+    /// - [`Error::Unsupported`], before any I/O, if the store cannot downgrade this kind
+    ///   ([`Info::downgrades`](crate::driver::Info::downgrades)), and for a
+    ///   [`MultiLock`](crate::MultiLock).
+    /// - The store's error if the store refuses.
+    /// - [`Error::Lost`] if the lock is lost.
     ///
     /// # Cancel safety
-    /// Dropping the future drops the guard: the lock is released.
+    /// Dropping the future drops the guard, which releases the lock.
     pub async fn downgrade(self) -> Result<Self, GuardError> {
         let (guard, error) = match self.0 {
-            Held::One(stake) => match stake.downgrade().await {
-                Ok(stake) => return Ok(Self(Held::One(stake))),
-                Err((stake, error)) => (Self(Held::One(stake)), error),
+            Inner::Single(hold_ref) => match hold_ref.downgrade().await {
+                Ok(hold_ref) => return Ok(Self(Inner::Single(hold_ref))),
+                Err((hold_ref, error)) => (Self(Inner::Single(hold_ref)), error),
             },
-            Held::All { ref name, .. } => {
+            Inner::Multi { ref name, .. } => {
                 let what =
                     format!("turn the exclusive hold of `{name}` into a read hold: take its members singly");
                 (self, Error::Unsupported { store: "multilock", what })
@@ -172,28 +226,39 @@ impl Guard {
         Err(GuardError(Box::new((guard, error))))
     }
 
-    /// Lets the lock go on without this guard for `lasting` from now, in whole milliseconds: it is not renewed, and stays
-    /// taken although this process ends. The ticket stands for the hold: with it, [`Locks::resume`](crate::Locks::resume)
-    /// takes the lock back and [`Locks::release`](crate::Locks::release) releases it, in any process. Waits until the store has
-    /// confirmed it; while the store cannot be reached, the keeper asks it again, and renews the lock meanwhile.
+    /// Detaches the hold from this guard, and waits until the store has confirmed it. The store
+    /// then keeps the lock for `lasting`, in whole milliseconds, counted from the execution of the
+    /// request. The lock is not renewed, and stays taken even if this process ends.
+    ///
+    /// The ticket identifies the detached hold. With it any client of the store, in any process,
+    /// can take the lock over ([`Locks::resume`](crate::Locks::resume)) or release it
+    /// ([`Locks::release`](crate::Locks::release)). The time replaces
+    /// [`at_least`](crate::LockOptions::at_least), whether it is longer or shorter.
+    ///
+    /// While the store is unreachable, the keeper repeats the request, and renews the lock at the
+    /// same time.
     ///
     /// # Errors
-    /// A [`GuardError`], which has this guard, held as before. Its error is [`Error::Unsupported`] before any I/O if the store
-    /// cannot keep a lock without its holder ([`Info::detaches`](crate::driver::Info::detaches)), for several locks at
-    /// once, and while other guards of its owner share the hold; [`Error::InvalidOptions`] for a time that the store
-    /// cannot keep; the store's own error if the store refuses; or [`Error::Lost`].
+    /// A [`GuardError`], which contains this guard, held as before. Its error is:
+    ///
+    /// - [`Error::Unsupported`], before any I/O, if the store cannot keep a lock without its holder
+    ///   ([`Info::detaches`](crate::driver::Info::detaches)), for a
+    ///   [`MultiLock`](crate::MultiLock), and while other guards of the same owner share the hold.
+    /// - [`Error::InvalidOptions`] if the store cannot keep a lock for this time.
+    /// - The store's error if the store refuses.
+    /// - [`Error::Lost`] if the lock is lost.
     ///
     /// # Cancel safety
-    /// Dropping the future drops the guard: the lock is released, after [`at_least`](crate::LockOptions::at_least) if that
-    /// was asked for.
+    /// Dropping the future drops the guard. The lock is then released, or stays taken until the end
+    /// of its [`at_least`](crate::LockOptions::at_least).
     pub async fn detach(self, lasting: Duration) -> Result<Ticket, GuardError> {
         let token = self.token();
         let (guard, error) = match self.0 {
-            Held::One(stake) => match stake.detach(lasting).await {
+            Inner::Single(hold_ref) => match hold_ref.detach(lasting).await {
                 Ok(request) => return Ok(Ticket::new(request, token)),
-                Err((stake, error)) => (Self(Held::One(stake)), error),
+                Err((hold_ref, error)) => (Self(Inner::Single(hold_ref)), error),
             },
-            Held::All { ref name, .. } => {
+            Inner::Multi { ref name, .. } => {
                 let what = format!("detach `{name}` as one: take its members singly");
                 (self, Error::Unsupported { store: "multilock", what })
             }
@@ -201,58 +266,69 @@ impl Guard {
         Err(GuardError(Box::new((guard, error))))
     }
 
-    /// Leaves the lock, or each of several, taken for so long from now, although it is released before.
-    pub(super) fn stay_for(&self, least: Duration) {
+    /// Keeps the lock, or each member, taken for at least this time from now, even if it is
+    /// released earlier.
+    pub(super) fn keep_taken_for(&self, min: Duration) {
         match &self.0 {
-            Held::One(stake) => stake.hold.keep_taken_for(least),
-            Held::All { guards, .. } => guards.iter().for_each(|guard| guard.stay_for(least)),
+            Inner::Single(hold_ref) => hold_ref.hold.keep_taken_for(min),
+            Inner::Multi { guards, .. } => guards.iter().for_each(|guard| guard.keep_taken_for(min)),
         }
     }
 
-    /// The guard of a caller of `locks`.
-    pub(crate) fn of(stake: HoldRef, locks: &Locks) -> Self {
-        Self(Held::One(stake.with_thread(locks.thread().cloned())))
+    /// Creates the guard of a caller of `locks`.
+    pub(crate) fn of(hold_ref: HoldRef, locks: &Locks) -> Self {
+        Self(Inner::Single(hold_ref.with_thread(locks.thread().cloned())))
     }
 
-    /// One guard for several.
+    /// Creates one guard of several locks.
     pub(crate) fn all(name: LockName, guards: Vec<Self>) -> Self {
         let lost = Arc::new(CancellationToken::new());
         for guard in &guards {
             guard.announce_loss_to(&lost);
         }
-        Self(Held::All { name, guards, lost })
+        Self(Inner::Multi { name, guards, lost })
     }
 
     fn announce_loss_to(&self, token: &Arc<CancellationToken>) {
         match &self.0 {
-            Held::One(stake) => stake.hold.announce_loss_to(token),
-            Held::All { guards, .. } => guards.iter().for_each(|guard| guard.announce_loss_to(token)),
+            Inner::Single(hold_ref) => hold_ref.hold.announce_loss_to(token),
+            Inner::Multi { guards, .. } => guards.iter().for_each(|guard| guard.announce_loss_to(token)),
         }
     }
 
-    /// The hold, of a guard of one lock.
+    /// Returns the hold. `None` for a guard of several locks.
     pub(crate) fn hold(&self) -> Option<&Arc<Hold>> {
         match &self.0 {
-            Held::One(stake) => Some(&stake.hold),
-            Held::All { .. } => None,
+            Inner::Single(hold_ref) => Some(&hold_ref.hold),
+            Inner::Multi { .. } => None,
         }
     }
 }
 
-/// Why [`Guard::downgrade`] or [`Guard::detach`] failed, with the guard as it was.
+/// The error of [`Guard::downgrade`] and [`Guard::detach`], which also contains the guard.
 ///
-/// In a function that returns [`Error`], `?` drops the guard, which releases the lock. To go on holding, take
-/// [`into_guard`](Self::into_guard).
+/// In a function that returns [`Error`], the operator `?` drops the guard, which releases the lock.
+/// To keep the lock, take the guard with [`into_guard`](Self::into_guard).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
+/// use std::time::Duration;
+/// let guard = dlock_core::Locks::memory().mutex("deploy").lock().await?;
+/// let error = guard.detach(Duration::MAX).await.unwrap_err(); // longer than the store can keep it
+/// let guard = error.into_guard();
+/// assert!(!guard.is_lost());
+/// # guard.release().await }
+/// ```
 #[must_use = "it has the guard, and dropping it releases the lock"]
 pub struct GuardError(Box<(Guard, Error)>);
 
 impl GuardError {
-    /// Why it failed.
+    /// Returns the reason of the failure.
     pub fn error(&self) -> &Error {
         &self.0.1
     }
 
-    /// The guard, held as before, unless the error is [`Error::Lost`].
+    /// Returns the guard. It holds the lock as before, unless the error is [`Error::Lost`].
     pub fn into_guard(self) -> Guard {
         self.0.0
     }
@@ -282,12 +358,13 @@ impl fmt::Debug for GuardError {
     }
 }
 
-/// Releases all at once. Answers the first loss, in the order of the guards, or else the first other error.
+/// Releases all guards concurrently. Returns the first loss, in the order of the guards, or else
+/// the first other error.
 pub(crate) async fn release_all(guards: Vec<Guard>) -> Result<()> {
-    let told = join_all(guards.into_iter().map(Guard::release)).await;
-    let (lost, others): (Vec<_>, _) =
-        told.into_iter().partition(|told| matches!(told, Err(Error::Lost { .. })));
-    lost.into_iter().chain(others).collect()
+    let results = join_all(guards.into_iter().map(Guard::release)).await;
+    let (losses, others): (Vec<_>, _) =
+        results.into_iter().partition(|result| matches!(result, Err(Error::Lost { .. })));
+    losses.into_iter().chain(others).collect()
 }
 
 impl fmt::Debug for Guard {
@@ -317,7 +394,10 @@ mod tests {
             let guard = both.lock(&LockOptions::new()).await.expect("free");
             guard.release().await.expect("held until now");
         }
-        let told = long.hold().expect("one lock").loss_listeners();
-        assert!(told <= 1, "{told} guards are told of the loss, and at most one of them is left");
+        let listeners = long.hold().expect("one lock").loss_listeners();
+        assert!(
+            listeners <= 1,
+            "{listeners} guards would be notified of a loss, and at most one still exists"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! The locks of a client: cheap handles, one type a kind.
+//! Handles of a client's locks, with one type for each kind.
 
 use std::marker::PhantomData;
 
@@ -10,17 +10,17 @@ use super::{
 };
 use crate::model::{Kind, LockName, Result};
 
-/// The kinds as types, so that a lock's kind stands in its type.
+/// The kinds of lock as types. The type of a handle contains the kind of its lock.
 pub mod kind {
     /// A kind of lock.
     pub trait Side: Copy + std::fmt::Debug + Send + Sync + 'static {
-        /// Its value.
+        /// The kind as a value.
         const KIND: super::Kind;
     }
 
     macro_rules! sides {
         ($($side:ident),*) => {$(
-            /// See [`Kind`](crate::Kind).
+            #[doc = concat!("The kind [`Kind::", stringify!($side), "`](crate::Kind::", stringify!($side), ").")]
             #[derive(Clone, Copy, Debug)]
             pub struct $side;
 
@@ -32,7 +32,8 @@ pub mod kind {
 
     sides!(Mutex, Fair, Read, Write, Permit);
 
-    /// A kind that is taken with [`lock`](super::Lock::lock) and knows [owners](crate::Owner): every kind but [`Permit`].
+    /// A kind that is acquired with [`lock`](super::Lock::lock) and supports
+    /// [owners](crate::Owner). All kinds except [`Permit`].
     pub trait Lockable: Side {}
 
     impl Lockable for Mutex {}
@@ -50,8 +51,10 @@ pub type ReadLock = Lock<kind::Read>;
 /// The exclusive side of a read/write lock.
 pub type WriteLock = Lock<kind::Write>;
 
-/// A lock of one name and kind. Cheap to clone; holds nothing until [`lock`](Self::lock) is awaited, or
-/// [`acquire`](crate::Semaphore::acquire) of a semaphore.
+/// A handle of the lock with one name and kind. Cheap to clone.
+///
+/// The handle itself holds nothing. A call of [`lock`](Self::lock), or of a semaphore's
+/// [`acquire`](crate::Semaphore::acquire), begins when its future is first polled.
 #[derive(Clone, Debug)]
 pub struct Lock<K> {
     pub(super) target: Target,
@@ -60,20 +63,24 @@ pub struct Lock<K> {
 
 impl<K: kind::Side> Lock<K> {
     pub(super) fn with_limit(locks: &Locks, name: impl AsRef<str>, limit: u32) -> Self {
-        // Checked by the first call that would use it, like the limit, so that making a lock cannot fail.
+        // The first call that uses the lock checks its name and limit, so that creating a handle
+        // cannot fail.
         let name = LockName::unchecked(name.as_ref());
         let target = Target { locks: locks.clone(), name, kind: K::KIND, limit, owner: None };
         Self { target, kind: PhantomData }
     }
 
-    /// The lock's name.
+    /// Returns the lock's name.
     pub fn name(&self) -> &LockName {
         &self.target.name
     }
 
-    /// Takes the lock, runs `work` with its guard, and releases it; of a semaphore one permit. The work is dropped when the
-    /// lock is lost. If the store does not confirm the release in time, the result of the work is returned all the same, and the
-    /// keeper goes on releasing. [`Acquire::run`] does the same with options.
+    /// Takes the lock, or one permit of a semaphore, runs `work` with its guard, and releases it.
+    /// [`Acquire::run`] does the same with options.
+    ///
+    /// If the lock is lost, the work is dropped at its next await point. If the store does not
+    /// confirm the release in time, the call still returns the result of the work, and the keeper
+    /// continues to release the lock.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
@@ -84,7 +91,8 @@ impl<K: kind::Side> Lock<K> {
     /// ```
     ///
     /// # Errors
-    /// As [`DistributedLock::lock`], and [`Error::Lost`](crate::Error::Lost) if the lock was lost before the work was done.
+    /// As [`DistributedLock::lock`], and [`Error::Lost`](crate::Error::Lost) if the lock was lost
+    /// before the work was done.
     ///
     /// # Cancel safety
     /// Dropping the future drops the work and releases the lock.
@@ -92,10 +100,12 @@ impl<K: kind::Side> Lock<K> {
         Acquire::new(self.target.clone(), LockOptions::new()).run(work).await
     }
 
-    /// As [`run`](Self::run), if the lock is free: `None` if somebody else holds it.
+    /// Does the same as [`run`](Self::run) if the lock is free. Returns `None` without running
+    /// `work` if it is busy.
     ///
     /// # Errors
-    /// As [`DistributedLock::try_lock`], and [`Error::Lost`](crate::Error::Lost) if the lock was lost before the work was done.
+    /// As [`DistributedLock::try_lock`], and [`Error::Lost`](crate::Error::Lost) if the lock was
+    /// lost before the work was done.
     ///
     /// # Cancel safety
     /// As [`run`](Self::run).
@@ -109,14 +119,24 @@ impl<K: kind::Lockable> Lock<K> {
         Self::with_limit(locks, name, 1)
     }
 
-    /// The same lock in the hands of `owner`, who may take it again while holding it.
+    /// Returns the same lock with an owner, which can take the lock again while it holds it.
     #[must_use]
     pub fn owned_by(mut self, owner: &Owner) -> Self {
         self.target.owner = Some(owner.clone());
         self
     }
 
-    /// Waits for the lock. Set options on what it returns, then await it; nothing happens before.
+    /// Returns a future that waits for the lock. Set options on it, then await it. Nothing happens
+    /// before its first poll. By default it waits without a limit, and the ttl is 30 s.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
+    /// use std::time::Duration;
+    /// let locks = dlock_core::Locks::memory();
+    /// let guard = locks.fair("invoice/42").lock().wait(Duration::from_secs(5)).await?;
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// As [`DistributedLock::lock`].
@@ -127,7 +147,17 @@ impl<K: kind::Lockable> Lock<K> {
         Acquire::new(self.target.clone(), LockOptions::new())
     }
 
-    /// Tries once: `None` if somebody else holds it.
+    /// Returns a future that tries the lock once. Its output is `None` if the lock is busy. Set
+    /// options on it, then await it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
+    /// let lock = dlock_core::Locks::memory().mutex("invoice/42");
+    /// let guard = lock.try_lock().await?.expect("free");
+    /// assert!(lock.try_lock().await?.is_none());
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// As [`DistributedLock::try_lock`].
@@ -180,7 +210,10 @@ impl<K: kind::Side> DistributedLock for Lock<K> {
 
 impl FairLock for FairMutex {}
 
-/// A read/write lock: two locks of one name that exclude each other.
+/// A read/write lock. Its two sides are locks of one name that exclude each other.
+///
+/// Any number of readers hold at one time, or one writer. A reader that arrives after a waiting
+/// writer waits behind it, so that writers do not starve.
 #[derive(Clone, Debug)]
 pub struct RwPair {
     read: ReadLock,
@@ -192,17 +225,18 @@ impl RwPair {
         Self { read: Lock::new(locks, &name), write: Lock::new(locks, &name) }
     }
 
-    /// The shared side.
+    /// Returns the shared side.
     pub fn read(&self) -> ReadLock {
         self.read.clone()
     }
 
-    /// The exclusive side.
+    /// Returns the exclusive side.
     pub fn write(&self) -> WriteLock {
         self.write.clone()
     }
 
-    /// Both sides in the hands of `owner`: who writes may read too, and goes on reading when the write guard is gone.
+    /// Returns both sides with an owner. An owner that writes may also read, and continues to read
+    /// after its write guard is released.
     #[must_use]
     pub fn owned_by(self, owner: &Owner) -> Self {
         Self { read: self.read.owned_by(owner), write: self.write.owned_by(owner) }

@@ -1,4 +1,4 @@
-//! A connected client, and the locks it makes.
+//! The client of a store, which creates its locks.
 
 use std::{
     fmt,
@@ -16,13 +16,16 @@ use crate::{
     stores::memory,
 };
 
-/// A connected client of one store: makes locks. Cheap to clone; clones are the same client.
+/// A client of one store, which creates locks. Cheap to clone. Clones are the same client.
+///
+/// Creating a lock does no I/O and cannot fail. The first call that uses the lock checks its name.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
 /// use std::time::Duration;
 /// let locks = dlock_core::Locks::memory();
-/// let guard = locks.mutex("invoice/42").lock().ttl(Duration::from_secs(10)).wait(Duration::from_secs(5)).await?;
+/// let invoice = locks.mutex("invoice/42");
+/// let guard = invoice.lock().ttl(Duration::from_secs(10)).wait(Duration::from_secs(5)).await?;
 /// assert!(!guard.is_lost());
 /// guard.release().await?;
 /// # Ok(()) }
@@ -36,8 +39,11 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// A client of a connected store. It lives on the caller's tokio runtime, which needs timers
-    /// ([`enable_time`](tokio::runtime::Builder::enable_time)); without them tokio panics, and says so.
+    /// Creates a client of a connected store. Its tasks run on the tokio runtime of its callers,
+    /// which must have time enabled ([`enable_time`](tokio::runtime::Builder::enable_time)).
+    ///
+    /// # Panics
+    /// Calls of the client panic in tokio if the runtime has time disabled.
     pub fn new(store: Store) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -50,17 +56,19 @@ impl Locks {
         }
     }
 
-    /// A client on a thread of its own: it is connected there, and its connection and its keepers live there.
+    /// Starts a thread for the client, and runs `connecting` there. The client's connection and its
+    /// keepers also run on that thread.
     ///
-    /// - Locks are renewed while the caller's runtime is blocked. Otherwise a call that blocks the runtime's threads for a
-    ///   ttl loses every lock.
-    /// - Locks, guards and all methods work on any executor, and where there is none. ([`MultiLock`](crate::MultiLock) and
-    ///   [`RedLock`](crate::RedLock)s of several clients need a tokio runtime all the same.)
-    /// - Whoever drops the last clone of the client, or its last guard, waits until the store has confirmed what was let go,
-    ///   for two seconds at the longest. So nothing stays locked at the end of `main`. This blocks the thread;
-    ///   [`close`](Self::close) waits without doing so.
+    /// - Locks are renewed while the caller's runtime is blocked. On the caller's runtime, a call
+    ///   that blocks the runtime's threads for a ttl loses every lock.
+    /// - Locks, guards and all methods of the client work on any executor, and without one. A
+    ///   [`MultiLock`](crate::MultiLock), and a [`RedLock`](crate::RedLock) of several clients,
+    ///   still need a tokio runtime.
+    /// - Dropping the last clone of the client, or its last guard, blocks until the store has
+    ///   confirmed the releases, for at most two seconds. No lock then stays taken at the end of
+    ///   `main`. Await [`close`](Self::close) first to avoid blocking the thread.
     ///
-    /// It costs one thread for each client, and two wake-ups between threads for each call.
+    /// The costs are one thread for each client, and two wake-ups between threads for each call.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
@@ -72,10 +80,10 @@ impl Locks {
     /// ```
     ///
     /// # Errors
-    /// Those of `connecting`, and [`Error::Unavailable`] if there is no thread to be had.
+    /// The errors of `connecting`, and [`Error::Unavailable`] if the system cannot start a thread.
     ///
     /// # Cancel safety
-    /// Safe: dropping the future ends the attempt and the thread.
+    /// Safe. Dropping the future ends the attempt and the thread.
     pub async fn on_own_thread(
         connecting: impl Future<Output = Result<Self>> + Send + 'static,
     ) -> Result<Self> {
@@ -86,47 +94,51 @@ impl Locks {
         Ok(locks)
     }
 
-    /// A client of a new store in this process's memory: for tests, and as the model of what the others do.
+    /// Creates a client of a new store in the memory of this process. The store is for tests, and
+    /// is the model for the behaviour of the other stores.
     pub fn memory() -> Self {
         Self::new(memory::MemoryBackend::new().into_store())
     }
 
-    /// The same client with other defaults for what the options of a call leave unset.
+    /// Returns the same client with other defaults, for options that a call does not set. Other
+    /// clones of the client keep their defaults.
     #[must_use]
     pub fn with_defaults(mut self, defaults: LockOptions) -> Self {
         self.defaults = defaults;
         self
     }
 
-    /// The same client under another name than [this process](Who::this_process): what `inspect` shows of those who hold or wait.
+    /// Returns the same client with another label, which [`inspect`](Self::inspect) shows for its
+    /// holders and waiters. Default: [`Who::this_process`].
     #[must_use]
     pub fn with_who(mut self, who: Who) -> Self {
         self.who = who;
         self
     }
 
-    /// An exclusive lock. Who comes next is the store's choice: the cheapest kind.
+    /// Returns an exclusive lock. The store chooses the next holder. This is the cheapest kind.
     pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
         Lock::new(self, name)
     }
 
-    /// An exclusive lock, granted in order of arrival.
+    /// Returns an exclusive lock that is granted in order of arrival.
     pub fn fair(&self, name: impl AsRef<str>) -> FairMutex {
         Lock::new(self, name)
     }
 
-    /// A read/write lock.
+    /// Returns a read/write lock.
     pub fn rwlock(&self, name: impl AsRef<str>) -> RwPair {
         RwPair::new(self, name)
     }
 
-    /// A semaphore: at most `limit` holders at once, in order of arrival. Each [`acquire`](Semaphore::acquire) takes one
-    /// permit. A limit of zero is refused when a permit is asked for.
+    /// Returns a semaphore with at most `limit` holders at one time, in order of arrival. Each
+    /// [`acquire`](Semaphore::acquire) takes one permit, and refuses a limit of zero.
     pub fn semaphore(&self, name: impl AsRef<str>, limit: u32) -> Semaphore {
         Semaphore::with_limit(self, name, limit)
     }
 
-    /// Any kind of lock, chosen at run time. A permit is that of a semaphore with a limit of one.
+    /// Returns a lock of a kind that is chosen at run time. For [`Kind::Permit`] it is a semaphore
+    /// with a limit of 1.
     pub fn of(&self, kind: Kind, name: impl AsRef<str>) -> Arc<dyn DistributedLock> {
         match kind {
             Kind::Mutex => Arc::new(self.mutex(name)),
@@ -137,64 +149,74 @@ impl Locks {
         }
     }
 
-    /// What the store is and can do.
+    /// Returns the name, the identity and the capabilities of the store.
     pub fn info(&self) -> &Info {
         self.client.store.backend.info()
     }
 
-    /// Who holds a lock and who waits for it; `None` if nobody does either. A snapshot.
+    /// Returns a snapshot of the holders and waiters of a lock, or `None` if it has neither.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where the store cannot tell, [`Error::InvalidName`], and the store's own.
+    /// [`Error::Unsupported`] if the store cannot list them, [`Error::InvalidName`], and the
+    /// store's errors.
     ///
     /// # Cancel safety
-    /// Safe: it only reads.
+    /// Safe. The call only reads.
     pub async fn inspect(&self, name: impl AsRef<str> + Send) -> Result<Option<LockState>> {
         let name = LockName::new(name)?;
-        let store = self.ability("tell who holds a lock")?;
+        let store = self.inspector("tell who holds a lock")?;
         self.on_thread(async move { store.inspect(&name).await }).await
     }
 
-    /// The locks in the store whose names begin with `prefix`, in order of their names. A snapshot; may be costly.
+    /// Returns a snapshot of the locks whose names begin with `prefix`, in order of their names.
+    /// May be expensive in a store with many locks.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where the store cannot tell, and the store's own.
+    /// [`Error::Unsupported`] if the store cannot list its locks, and the store's errors.
     ///
     /// # Cancel safety
-    /// Safe: it only reads.
+    /// Safe. The call only reads.
     pub async fn list(&self, prefix: &str) -> Result<Vec<LockState>> {
-        let (store, prefix) = (self.ability("list its locks")?, prefix.to_owned());
+        let (store, prefix) = (self.inspector("list its locks")?, prefix.to_owned());
         self.on_thread(async move { store.list(&prefix).await }).await
     }
 
-    /// Takes a lock from whoever holds it: for people who know that the holder is gone. The next in the queue gets
-    /// it; the old holder's guard is lost, at once where the store can tell it. `true` if somebody held it.
+    /// Deletes the claims of all holders of a lock, and returns whether there was a holder. This is
+    /// for an operator who knows that the holder has ended. The next waiter gets the lock. The old
+    /// holder's guard is lost, at once if the store notifies it, or else at its next renewal.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where the store cannot, [`Error::InvalidName`], and the store's own.
+    /// [`Error::Unsupported`] if the store cannot break a lock, [`Error::InvalidName`], and the
+    /// store's errors.
     ///
     /// # Cancel safety
-    /// If dropped, it may or may not have happened.
+    /// If the future is dropped, the claims may or may not have been deleted.
     pub async fn force_release(&self, name: impl AsRef<str> + Send) -> Result<bool> {
         let name = LockName::new(name)?;
-        let store = self.ability("break a lock")?;
+        let store = self.inspector("break a lock")?;
         self.on_thread(async move { store.force_release(&name).await }).await
     }
 
-    fn ability(&self, what: &str) -> Result<Arc<dyn Inspect>> {
+    /// Returns the store's interface for inspection. `what` names the request in the error.
+    fn inspector(&self, what: &str) -> Result<Arc<dyn Inspect>> {
         let unsupported = || Error::Unsupported { store: self.info().store, what: what.to_owned() };
         self.client.store.inspect.clone().ok_or_else(unsupported)
     }
 
-    /// Closes the client: from now on every acquisition ends with [`Error::Closed`]. Waits until the guards that
-    /// are still held are dropped and all that was let go has left the store, and then ends its connections and
-    /// sessions. Call it before the runtime ends, so that the last releases reach the store.
+    /// Closes the client and all its clones. From now on every acquisition fails with
+    /// [`Error::Closed`].
     ///
-    /// A store that cannot be reached keeps it waiting for a ttl, or until the client's session is over. After a
-    /// [detachment](crate::Guard::detach) that was neither confirmed nor undone, it waits for the time of that too.
+    /// The call waits until all guards are dropped and every released claim has been deleted from
+    /// the store. It does not limit the wait for guards, so drop them first. Then it ends the
+    /// client's connections and sessions. Await it before the runtime ends, so that the last
+    /// releases reach the store.
+    ///
+    /// If the store is unreachable, the call waits for up to a ttl, or until the client's session
+    /// has ended. After a [detachment](crate::Guard::detach) that was neither confirmed nor undone,
+    /// it also waits for the time of that detachment.
     ///
     /// # Cancel safety
-    /// Safe: the client stays closed, the waiting can be taken up again.
+    /// Safe. The client stays closed, and another call continues to wait.
     pub async fn close(&self) {
         self.client.closing.cancel();
         let client = Arc::clone(&self.client);
@@ -202,11 +224,11 @@ impl Locks {
             client.close().await;
             Ok(())
         };
-        // An error means that the thread has ended, and with it all that could be waited for.
+        // An error means that the thread has ended, and with it all keepers.
         self.on_thread(closed).await.ok();
     }
 
-    /// Does `work` where the client lives.
+    /// Runs `work` on the client's thread if it has one, or else in the caller's task.
     pub(super) async fn on_thread<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T>> + Send + 'static,
@@ -217,7 +239,8 @@ impl Locks {
         }
     }
 
-    /// The client as it is used on its thread: there nobody may wait for the end of the thread.
+    /// Returns the client for use on its thread. It has no reference to the thread, because the
+    /// thread must not wait for its own end.
     pub(super) fn as_on_thread(&self) -> Self {
         Self { thread: None, ..self.clone() }
     }

@@ -1,5 +1,4 @@
-//! MultiLock: all of several locks, of any kinds and stores, as one. Over the usual length, so that the whole algorithm is in
-//! one file.
+//! MultiLock, which takes several locks of any kinds and stores as one.
 
 use std::{collections::BTreeMap, future::pending, sync::Arc, time::Duration};
 
@@ -10,22 +9,32 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{DistributedLock, Guard, LockOptions, Member, guard::release_all, member::Tried};
+use super::{DistributedLock, Guard, LockOptions, Member, guard::release_all, member::JointTry};
 use crate::model::{Error, Kind, LockName, Result, Wait};
 
-/// Several locks as one: of any names, kinds and stores. A call gets all of them or none, with one deadline.
+/// Several locks as one, of any names, kinds and stores. A call gets all of them or none, within
+/// one wait limit.
 ///
-/// First it asks all members at once; on one connection that takes one round trip. The exclusive members of one client are
-/// one request if the store can grant several locks in one step ([`Info::locks_per_step`](crate::driver::Info::locks_per_step)), as etcd
-/// can; members with an [`Owner`](crate::Owner) are always asked one by one. If a member is busy, it waits for that one.
-/// Meanwhile it holds only members that come before the busy one in an order that all MultiLocks share (store, then
-/// name). So two MultiLocks never deadlock, and nothing is held that need not be.
+/// **Acquisition.** The MultiLock first tries all members at the same time, which takes one round
+/// trip on one connection. If a member is busy, it waits for that member. During this wait it holds
+/// only members that precede the busy one in an order that all MultiLocks share, which is by store
+/// and then by name. Two MultiLocks therefore never deadlock, and no member is held unnecessarily.
 ///
-/// Its guard has a [token](Guard::tokens) per member and is lost when any member is lost; the others stay held until
-/// it is released. [`LockOptions::at_least`] of the call applies to every member, and a store that cannot keep a lock without
-/// its holder refuses it before any I/O; as a client's default it applies to the members of that client only.
-/// The same lock given twice counts once: the exclusive side wins, and of two semaphores the smaller limit. So
-/// a MultiLock takes one permit of a semaphore.
+/// **Joint requests.** If a store can grant several locks in one step
+/// ([`Info::locks_per_step`](crate::driver::Info::locks_per_step)), as etcd can, the exclusive
+/// members of one client share one request. A member with an [`Owner`](crate::Owner) always has its
+/// own request.
+///
+/// **The guard** has a [token](Guard::tokens) for each member. It is lost when any member is lost.
+/// The other members stay held until the guard is released.
+///
+/// **Options.** [`LockOptions::at_least`] of the call applies to every member. A store that cannot
+/// keep a lock without its holder refuses it before any I/O. As a client's default the option
+/// applies only to the members of that client. The default wait limit is the shortest of the
+/// members' clients. All other defaults of a member are those of its own client.
+///
+/// **Duplicates.** A lock that is given twice counts once. The exclusive side wins, and the smaller
+/// limit of two semaphores. A MultiLock therefore takes one permit of a semaphore.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
@@ -40,30 +49,35 @@ use crate::model::{Error, Kind, LockName, Result, Wait};
 /// ```
 #[derive(Clone)]
 pub struct MultiLock {
-    /// In the order that all MultiLocks share.
+    /// Members in the order that all MultiLocks share.
     members: Vec<Arc<dyn DistributedLock>>,
-    /// For each member what is needed to ask for it together with others. `None` if it must be asked by itself.
+    /// Data for a joint request, for each member. `None` if the member must be tried separately.
     joinable: Vec<Option<Member>>,
     name: LockName,
 }
 
-/// The MultiLock's time-out comes this much later than that of the member that it waits for, because the member's error
-/// says more.
-const GRACE: Duration = Duration::from_millis(20);
+/// Time between the timeout of the member that the MultiLock waits for and the timeout of the
+/// MultiLock itself. The member's error has more detail, so the member's timeout comes first.
+const TIMEOUT_GRACE: Duration = Duration::from_millis(20);
 
-/// How often to begin again if a member that was granted early was lost before the last one was granted. Without a limit
-/// that would never end on stores whose answers take longer than the ttl.
-const ROUNDS: u32 = 5;
+/// Maximum number of rounds in which a member that was granted early is lost before the last member
+/// is granted. Without this limit, an acquisition would never end in a store whose replies take
+/// longer than the ttl.
+const MAX_LOST_ROUNDS: u32 = 5;
 
-/// What [`DistributedLock::store`] says of a MultiLock.
+/// The [store](DistributedLock::store) of every MultiLock.
 const STORE: &str = "multilock";
 
 impl MultiLock {
-    /// All of `members`.
+    /// Creates a MultiLock of `members`, in any order.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] if there is none, or if one is itself a MultiLock: its members must be in the common
-    /// order, so give them singly. Also if a reader and a permit of one name are among them, which exclude each other.
+    /// [`Error::InvalidConfig`] in these cases:
+    ///
+    /// - There is no member.
+    /// - A member is itself a MultiLock. Give its members instead, because the common order applies
+    ///   to single locks.
+    /// - A read lock and a permit of one name are among the members. They exclude each other.
     pub fn new(members: impl IntoIterator<Item = Arc<dyn DistributedLock>>) -> Result<Self> {
         let mut members: Vec<_> = members.into_iter().collect();
         let invalid = |reason: &str| Err(Error::InvalidConfig { reason: reason.to_owned() });
@@ -73,14 +87,14 @@ impl MultiLock {
         if members.iter().any(|member| member.store() == STORE) {
             return invalid("a multilock cannot be a member of another: give the other one its members");
         }
-        // The exclusive side of a pair comes first and stays.
+        // The exclusive side of a read/write lock comes first, so that `dedup_by` keeps it.
         members.sort_by(|a, b| rank(a.as_ref()).cmp(&rank(b.as_ref())));
         let is_same =
             |a: &dyn DistributedLock, b: &dyn DistributedLock| (a.store(), a.name()) == (b.store(), b.name());
-        for of_one in members.chunk_by(|a, b| is_same(a.as_ref(), b.as_ref())) {
-            let has = |kind| of_one.iter().any(|member| member.kind() == kind);
-            if of_one[0].kind() == Kind::Permit && has(Kind::Read) {
-                let name = of_one[0].name();
+        for same_lock in members.chunk_by(|a, b| is_same(a.as_ref(), b.as_ref())) {
+            let has = |kind| same_lock.iter().any(|member| member.kind() == kind);
+            if same_lock[0].kind() == Kind::Permit && has(Kind::Read) {
+                let name = same_lock[0].name();
                 return invalid(&format!(
                     "a multilock cannot hold a permit and a read lock of `{name}`, which exclude each other: give it one of them"
                 ));
@@ -93,24 +107,30 @@ impl MultiLock {
         Ok(Self { members, joinable, name })
     }
 
-    /// Tries all members that are not held yet, at once. Keeps those before the first busy one, and releases those behind it.
-    /// Answers which is busy. A try may keep members behind a busy one; it releases them all anyway.
-    async fn ask(&self, held: &mut Vec<Guard>, options: &LockOptions) -> Result<Option<usize>> {
+    /// Tries all members that are not held yet, at the same time. Adds the granted members before
+    /// the first busy one to `held`, and releases those after it. Returns the index of the first
+    /// busy member, or `None` if all members are held.
+    ///
+    /// A call that does not wait skips the second round of requests. Members before the busy one
+    /// may then be missing from `held`, which the caller releases anyway.
+    async fn try_missing(&self, held: &mut Vec<Guard>, options: &LockOptions) -> Result<Option<usize>> {
         let from = held.len();
         let mut granted = BTreeMap::new();
         let mut busy = None;
         loop {
-            // A store that finds one of several members busy says only which. Those before it are asked for again.
-            let behind = busy.unwrap_or(self.members.len());
-            let missing = (from..behind).filter(|at| !granted.contains_key(at));
+            // A joint request with a busy member grants none, so the members before the busy one
+            // are requested again.
+            let end = busy.unwrap_or(self.members.len());
+            let missing = (from..end).filter(|at| !granted.contains_key(at));
             let requests = self.requests(missing);
-            if requests.is_empty() || (busy.is_some() && options.waiting() == Wait::Never) {
+            if requests.is_empty() || (busy.is_some() && options.wait_limit() == Wait::Never) {
                 break;
             }
             let mut failed = None;
-            let answers = join_all(requests.into_iter().map(|places| self.try_these(places, options))).await;
-            for (at, answer) in answers.into_iter().flatten() {
-                match answer {
+            let results =
+                join_all(requests.into_iter().map(|indices| self.try_request(indices, options))).await;
+            for (at, result) in results.into_iter().flatten() {
+                match result {
                     Ok(Some(guard)) => drop(granted.insert(at, guard)),
                     Ok(None) => busy = Some(busy.map_or(at, |first: usize| first.min(at))),
                     Err(error) => {
@@ -120,7 +140,7 @@ impl MultiLock {
                     }
                 }
             }
-            // The guards that other members gave are dropped, which releases them.
+            // On an error the guards of other members are dropped, which releases them.
             match failed {
                 Some((at, error)) if busy.is_none_or(|busy| at < busy) => return Err(error),
                 _ => {}
@@ -132,7 +152,7 @@ impl MultiLock {
         Ok(busy)
     }
 
-    /// Divides members among requests. Those that can be asked for together share one.
+    /// Divides members among requests. Members that can be requested together share a request.
     fn requests(&self, members: impl Iterator<Item = usize>) -> Vec<Vec<usize>> {
         let mut requests: Vec<Vec<usize>> = Vec::new();
         for at in members {
@@ -151,86 +171,90 @@ impl MultiLock {
         requests
     }
 
-    /// Tries the members at these places in one request, and gives the answers with their places. If one is busy, that is the
-    /// only answer.
-    async fn try_these(
+    /// Tries the members with these indices in one request. Returns the results with their indices.
+    /// If a member of a joint request is busy, its result is the only one.
+    async fn try_request(
         &self,
-        places: Vec<usize>,
+        indices: Vec<usize>,
         options: &LockOptions,
     ) -> Vec<(usize, Result<Option<Guard>>)> {
-        let together: Vec<_> = places.iter().filter_map(|at| self.joinable[*at].as_ref()).collect();
-        if places.len() == 1 || together.len() < places.len() {
+        let joint: Vec<_> = indices.iter().filter_map(|at| self.joinable[*at].as_ref()).collect();
+        if indices.len() == 1 || joint.len() < indices.len() {
             return join_all(
-                places.into_iter().map(async |at| (at, self.members[at].try_lock(options).await)),
+                indices.into_iter().map(async |at| (at, self.members[at].try_lock(options).await)),
             )
             .await;
         }
-        match Member::try_all(&together, options).await {
-            Ok(Tried::Busy(at)) => vec![(places[at], Ok(None))],
-            Ok(Tried::Each(answers)) => places.into_iter().zip(answers).collect(),
-            Err(error) => vec![(places[0], Err(error))],
+        match Member::try_all(&joint, options).await {
+            Ok(JointTry::Busy(at)) => vec![(indices[at], Ok(None))],
+            Ok(JointTry::Each(results)) => indices.into_iter().zip(results).collect(),
+            Err(error) => vec![(indices[0], Err(error))],
         }
     }
 
-    /// Acquires within the wait, even if a member's store hangs in a try or a release.
+    /// Acquires all members within the wait limit, even if a store hangs in a try or a release.
+    /// Returns `None` if a call without a wait finds a member busy.
     async fn acquire(&self, options: &LockOptions) -> Result<Option<Guard>> {
-        // Its timers run here, though its members may live on threads of their own.
+        // The timers of the MultiLock run here, even if its clients have threads of their own.
         Handle::try_current().map_err(|_| Error::NoRuntime { name: self.name.clone() })?;
         self.members.iter().try_for_each(|member| member.check(options))?;
-        let waited = match options.waiting() {
-            Wait::For(waited) => waited,
+        let limit = match options.wait_limit() {
+            Wait::For(limit) => limit,
             Wait::Never | Wait::Forever => return self.gather(options).await,
         };
-        let late = |_| Err(Error::Timeout { name: self.name.clone(), waited, source: None });
-        timeout(waited.saturating_add(GRACE), self.gather(options)).await.unwrap_or_else(late)
+        let timed_out = |_| Err(Error::Timeout { name: self.name.clone(), waited: limit, source: None });
+        timeout(limit.saturating_add(TIMEOUT_GRACE), self.gather(options)).await.unwrap_or_else(timed_out)
     }
 
+    /// Tries and waits in rounds, until all members are held or a call without a wait finds one
+    /// busy.
     async fn gather(&self, options: &LockOptions) -> Result<Option<Guard>> {
-        let asked = Instant::now();
-        // A member that is released because another is busy must not stay taken.
-        let passing = options.clone().at_least(Duration::ZERO);
+        let started_at = Instant::now();
+        // A member that is released because another one is busy must not stay taken.
+        let member_options = options.clone().at_least(Duration::ZERO);
         let mut held = Vec::with_capacity(self.members.len());
-        let mut lost_at_the_end = 0;
+        let mut lost_rounds = 0;
         loop {
-            if let Some(busy) = self.ask(&mut held, &passing).await? {
-                let mut waiting = passing.clone();
-                match options.waiting() {
+            if let Some(busy) = self.try_missing(&mut held, &member_options).await? {
+                let mut wait_options = member_options.clone();
+                match options.wait_limit() {
                     Wait::Never => {
                         release_all(held).await.ok();
                         return Ok(None);
                     }
                     Wait::For(limit) => {
-                        waiting = waiting.wait(limit.saturating_sub(asked.elapsed()));
+                        wait_options = wait_options.wait(limit.saturating_sub(started_at.elapsed()));
                     }
                     Wait::Forever => {}
                 }
-                match self.wait_for(busy, &held, &waiting).await {
-                    Some(guard) => held.push(guard.map_err(|error| self.in_my_name(error, options))?),
-                    // A member that was held is lost, so waiting for this one does not help any more: begin again.
+                match self.wait_for(busy, &held, &wait_options).await {
+                    Some(guard) => held.push(guard.map_err(|error| self.as_own_timeout(error, options))?),
+                    // A held member was lost, so the wait for this one cannot succeed. Begin again.
                     None => drop(release_all(std::mem::take(&mut held)).await.ok()),
                 }
-                // Asks for those that are still missing, if any are.
+                // The next round tries the members that are still missing.
                 continue;
             }
-            // A member that was granted early may be lost by the time that the last is granted.
+            // A member that was granted early may be lost before the last one is granted.
             let Some(reason) = held.iter().find_map(Guard::loss) else {
                 for (member, guard) in self.members.iter().zip(&held) {
-                    // With the defaults of its own client, which `check` has compared with what its store can do.
-                    if let Some(least) = options.clone().or(&member.defaults()).staying() {
-                        guard.stay_for(least);
+                    // The defaults of the member's client count too. `check` has compared the
+                    // option with the capabilities of the member's store.
+                    if let Some(min) = options.clone().or(&member.defaults()).min_time_taken() {
+                        guard.keep_taken_for(min);
                     }
                 }
                 return Ok(Some(Guard::all(self.name.clone(), held)));
             };
-            lost_at_the_end += 1;
-            if options.waiting() == Wait::Never || lost_at_the_end == ROUNDS {
+            lost_rounds += 1;
+            if options.wait_limit() == Wait::Never || lost_rounds == MAX_LOST_ROUNDS {
                 return Err(Error::Lost { name: self.name.clone(), reason });
             }
             release_all(std::mem::take(&mut held)).await.ok();
         }
     }
 
-    /// Waits for the busy member. `None` if a member that is held is lost before.
+    /// Waits for the busy member. Returns `None` if a held member is lost first.
     async fn wait_for(&self, busy: usize, held: &[Guard], options: &LockOptions) -> Option<Result<Guard>> {
         let lost = async {
             match held.is_empty() {
@@ -245,9 +269,10 @@ impl MultiLock {
         }
     }
 
-    /// Turns a member's time-out into the MultiLock's, with the wait that the caller gave.
-    fn in_my_name(&self, error: Error, options: &LockOptions) -> Error {
-        match (error, options.waiting()) {
+    /// Replaces a member's timeout by the MultiLock's, with its name and the caller's wait limit.
+    /// Returns other errors unchanged.
+    fn as_own_timeout(&self, error: Error, options: &LockOptions) -> Error {
+        match (error, options.wait_limit()) {
             (Error::Timeout { source, .. }, Wait::For(waited)) => {
                 Error::Timeout { name: self.name.clone(), waited, source }
             }
@@ -256,7 +281,8 @@ impl MultiLock {
     }
 }
 
-/// The order that all MultiLocks share; of one lock the exclusive side first, then the smallest semaphore.
+/// Returns the sort key of the order that all MultiLocks share. Among handles of one lock, the
+/// exclusive side comes first, and then the semaphore with the smallest limit.
 fn rank(member: &dyn DistributedLock) -> (&str, &LockName, u8, u32) {
     let side = match member.kind() {
         Kind::Read => 2,
@@ -280,10 +306,10 @@ impl DistributedLock for MultiLock {
         STORE
     }
 
-    /// The shortest wait that a member's client has by default, as the one wait for all members. All else each member takes
-    /// from its own client.
+    /// Returns the shortest default wait limit of the members' clients, which applies to all
+    /// members. All other defaults of a member are those of its own client.
     fn defaults(&self) -> LockOptions {
-        let waits = self.members.iter().map(|member| member.defaults().waiting());
+        let waits = self.members.iter().map(|member| member.defaults().wait_limit());
         let shortest = waits.min_by_key(|wait| match wait {
             Wait::Never => Duration::ZERO,
             Wait::For(limit) => *limit,

@@ -1,4 +1,4 @@
-//! How to hold and how long to wait, checked as a whole.
+//! Options of a lock: the duration of its hold and of the wait for it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,21 +8,35 @@ use crate::{
     model::{Error, Result, Wait, Who, duration::text},
 };
 
-/// How to hold a lock and how long to wait for it. What is not set here is taken from the client's
-/// [defaults](crate::Locks::with_defaults), and what is not set there either is as follows:
+/// Options of an acquisition and of the hold that it makes.
 ///
-/// | option | default | what it bounds |
+/// An option that is not set has the value from the client's
+/// [defaults](crate::Locks::with_defaults), or else the default of this table:
+///
+/// | option | default | meaning |
 /// |---|---|---|
-/// | `ttl` | 30 s, or the store's longest if that is less | how long the store remembers a silent holder or waiter; renewed by the keeper |
-/// | `renew_every` | a third of what is left | how often a held lock is renewed |
-/// | `lease` | none | a fixed hold, from before the request, never prolonged, lost at its end |
-/// | `max_hold` | none | the whole hold, from before the request, however often it is renewed |
-/// | `at_least` | none | how long after its grant the lock stays taken, also if it is released before |
-/// | `wait` | [`Wait::Forever`] | the waiting, from the call |
-/// | `label` | user, host, process and program | who holds or waits, for people who look |
+/// | `ttl` | 30 s, within the store's limits | time after which the store deletes a claim that is not renewed |
+/// | `renew_every` | a third of the time left | interval between the renewals of a held lock |
+/// | `lease` | none | fixed duration of a hold that is not extended, from before the request is sent |
+/// | `max_hold` | none | maximum duration of a hold that is renewed, from before the request is sent |
+/// | `at_least` | none | minimum time from the grant for which the lock stays taken, even after a release |
+/// | `wait` | [`Wait::Forever`] | maximum time that the call waits for the lock, from the call |
+/// | `label` | user, host, process id and program | text for people that says who has the claim |
 ///
-/// Thirty seconds is what Redisson uses: long enough for a failover of the store, short enough for a person to
-/// wait out a crashed holder.
+/// The default ttl of 30 seconds is that of Redisson. It is long enough for a failover of the
+/// store, and short enough to wait for the lock of a crashed holder.
+///
+/// A call checks its options before any I/O, each alone, all together, and against the limits of
+/// the store, as [`validate`](Self::validate) does.
+///
+/// ```
+/// use dlock_core::{LockOptions, Locks};
+/// use std::time::Duration;
+/// let options = LockOptions::new().ttl(Duration::from_secs(10)).wait(Duration::from_secs(5));
+/// assert!(options.validate(Locks::memory().info()).is_ok());
+/// let options = options.renew_every(Duration::from_secs(8)); // more than half the ttl
+/// assert!(options.validate(Locks::memory().info()).is_err());
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockOptions {
     ttl: Option<Duration>,
@@ -34,70 +48,86 @@ pub struct LockOptions {
     label: Option<Arc<str>>,
 }
 
-/// The ttl that is used where none is set and the store can keep it.
-const TTL: Duration = Duration::from_secs(30);
+/// Default ttl, unless it is outside the store's limits.
+const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
 impl LockOptions {
-    /// The defaults.
+    /// Creates options of which none is set.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How long the store remembers the claim after it last heard of it, in whole milliseconds. Default 30 s, or the store's
-    /// longest if that is less.
+    /// Sets the time after which the store deletes the claim, waiting or held, if it is not
+    /// renewed. The store counts it from the last request that it has executed for the claim. The
+    /// keeper renews the claim, so this does not limit the hold. In whole milliseconds. Default:
+    /// 30 s, or the nearest ttl that the store supports.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
     }
 
-    /// Holds for exactly this long, in whole milliseconds, and is lost at its end; counted from before the request was sent.
+    /// Sets a fixed duration of the hold, counted from before the request is sent. The hold is not
+    /// extended, and the guard is lost at its end. In whole milliseconds. Default: none, the hold
+    /// is renewed until its release. Excludes [`renew_every`](Self::renew_every) and
+    /// [`max_hold`](Self::max_hold).
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
     }
 
-    /// Renews this often instead of at a third of what is left; at most half the ttl.
+    /// Sets the interval between the renewals of a held lock, counted from the last renewal. At
+    /// most half the ttl. Default: a third of the time left until the deadline.
     #[must_use]
-    pub fn renew_every(mut self, cadence: Duration) -> Self {
-        self.renew_every = Some(cadence);
+    pub fn renew_every(mut self, interval: Duration) -> Self {
+        self.renew_every = Some(interval);
         self
     }
 
-    /// Holds no longer than this, counted from before the request was sent, although it is renewed: for work that must not
-    /// keep others out for ever if it hangs. The guard is lost at the end of this time, and the lock is then released.
-    /// Default: none. Unlike with a [`lease`](Self::lease), a holder that dies earlier frees the lock after its ttl.
-    #[must_use]
-    pub fn max_hold(mut self, longest: Duration) -> Self {
-        self.max_hold = Some(longest);
-        self
-    }
-
-    /// Leaves the lock taken until so long after its grant, also if the guard is released or dropped before: for a job that
-    /// must not run again too soon on another host whose clock is late. Nobody renews the lock meanwhile. Default: none.
+    /// Sets the maximum duration of a hold that is renewed, counted from before the request is
+    /// sent. At its end the guard is lost and the lock is released. Default: none.
     ///
-    /// A holder that crashes or loses the lock does not keep it for that long: it is free after its ttl, so that another
-    /// host can do what was not done. Not every store can keep a lock without its holder
-    /// ([`Info::detaches`](crate::driver::Info::detaches)); one that cannot refuses before any I/O.
+    /// This is for work that must not block other contenders for ever if it hangs. Unlike with a
+    /// [`lease`](Self::lease), the lock of a holder that crashes earlier is free after its ttl.
     #[must_use]
-    pub fn at_least(mut self, least: Duration) -> Self {
-        self.at_least = Some(least);
+    pub fn max_hold(mut self, max: Duration) -> Self {
+        self.max_hold = Some(max);
         self
     }
 
-    /// Says who holds the lock or waits for it, in place of the client's [`Who`]: 1 to 200 bytes without control
-    /// characters, which `inspect` shows. Whoever can read the store can read it.
+    /// Sets the minimum time for which the lock stays taken, counted from the moment at which the
+    /// caller receives the guard. If the guard is released or dropped earlier, the store keeps the
+    /// lock for the rest of the time, without renewals. Default: none; zero means none.
+    ///
+    /// This is for a job that must not run again too soon on another host whose clock is late. A
+    /// holder that crashes, or loses the lock, does not keep it for this time. The lock is then
+    /// free after its ttl, so that another host can do the remaining work.
+    ///
+    /// Not every store can keep a lock without its holder
+    /// ([`Info::detaches`](crate::driver::Info::detaches)). A store that cannot refuses the option
+    /// before any I/O.
+    #[must_use]
+    pub fn at_least(mut self, min: Duration) -> Self {
+        self.at_least = Some(min);
+        self
+    }
+
+    /// Sets the text that says who holds the lock or waits for it, in place of the client's
+    /// [`Who`]. 1 to 200 bytes without control characters. [`inspect`](crate::Locks::inspect) shows
+    /// it, and every client that can read the store can read it. Default: user, host, process id
+    /// and program.
     #[must_use]
     pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
         self.label = Some(label.into());
         self
     }
 
-    /// How long to wait for the lock; zero is one try. Default: for ever.
+    /// Sets the maximum time that the call waits for the lock, counted from the call. Zero is a
+    /// single try, as is [`Wait::Never`]. Default: [`Wait::Forever`].
     #[must_use]
     pub fn wait(mut self, wait: impl Into<Wait>) -> Self {
-        // A wait of zero is one try. Only this line decides that.
+        // No other code handles a wait of zero.
         self.wait = Some(match wait.into() {
             Wait::For(Duration::ZERO) => Wait::Never,
             wait => wait,
@@ -105,69 +135,75 @@ impl LockOptions {
         self
     }
 
-    /// Takes what is not set here from `defaults`. A call that sets a ttl or a lease takes neither of these, nor
-    /// `renew_every`, from the defaults: an interval that suits one ttl may be too long for another. A lease excludes
-    /// `max_hold`, so a call that sets one of them does not take the other. Neither does it take `at_least`, which may be
-    /// longer.
+    /// Fills options that are not set from `defaults`, with these exceptions:
+    ///
+    /// - A call that sets a ttl or a lease takes neither of the two, nor `renew_every`, from the
+    ///   defaults. An interval that suits one ttl may be too long for another.
+    /// - A call that sets `renew_every` or `max_hold` requests a hold that is renewed, so it takes
+    ///   no lease.
+    /// - A call that sets a lease takes no `max_hold`, which a lease excludes.
+    /// - A call that sets a lease or `max_hold` takes no `at_least`, which may be longer.
     pub(crate) fn or(self, defaults: &Self) -> Self {
-        let rest = if self.ttl.is_some() || self.lease.is_some() { &Self::new() } else { defaults };
+        let no_options = Self::new();
+        let renewal_defaults =
+            if self.ttl.is_some() || self.lease.is_some() { &no_options } else { defaults };
+        let is_renewed = self.renew_every.is_some() || self.max_hold.is_some();
+        let is_limited = self.lease.is_some() || self.max_hold.is_some();
         Self {
-            ttl: self.ttl.or(rest.ttl),
-            // A call that sets `renew_every` or `max_hold` wants a hold that is renewed, not a lease.
-            lease: self
-                .lease
-                .or(rest.lease.filter(|_| self.renew_every.is_none() && self.max_hold.is_none())),
-            renew_every: self.renew_every.or(rest.renew_every),
+            ttl: self.ttl.or(renewal_defaults.ttl),
+            lease: self.lease.or(renewal_defaults.lease.filter(|_| !is_renewed)),
+            renew_every: self.renew_every.or(renewal_defaults.renew_every),
             max_hold: self.max_hold.or(defaults.max_hold.filter(|_| self.lease.is_none())),
-            at_least: self
-                .at_least
-                .or(defaults.at_least.filter(|_| self.lease.is_none() && self.max_hold.is_none())),
+            at_least: self.at_least.or(defaults.at_least.filter(|_| !is_limited)),
             wait: self.wait.or(defaults.wait),
             label: self.label.or_else(|| defaults.label.clone()),
         }
     }
 
-    /// Who asks with these options: the label, or else the client.
+    /// Returns the label of the claim, which is that of the client if these options have none.
     pub(crate) fn who(&self, client: &Who) -> Result<Who> {
         self.label.as_ref().map_or_else(|| Ok(client.clone()), |label| Who::new(Arc::clone(label)))
     }
 
-    pub(crate) fn waiting(&self) -> Wait {
+    pub(crate) fn wait_limit(&self) -> Wait {
         self.wait.unwrap_or_default()
     }
 
-    /// How long the lock stays taken at least; `None` for no time.
-    pub(crate) fn staying(&self) -> Option<Duration> {
-        self.at_least.filter(|least| !least.is_zero())
+    /// Minimum time for which the lock stays taken. `None` if it is not set or zero.
+    pub(crate) fn min_time_taken(&self) -> Option<Duration> {
+        self.at_least.filter(|min| !min.is_zero())
     }
 
-    /// Checks the options against each other and against the store.
+    /// Checks the options against each other and against the limits of the store.
     ///
     /// # Errors
-    /// [`Error::InvalidOptions`], with the values that clash; [`Error::Unsupported`] for `at_least` where the store cannot keep
-    /// a lock without its holder.
+    /// - [`Error::InvalidOptions`], which names the values that conflict.
+    /// - [`Error::Unsupported`] for `at_least`, if the store cannot keep a lock without its holder.
     pub fn validate(&self, info: &Info) -> Result<()> {
         let invalid = |reason| Err(Error::InvalidOptions { reason });
-        for (word, hold, range) in [("ttl", self.ttl, &info.ttl), ("lease", self.lease, &info.leases)] {
-            let Some(hold) = hold else { continue };
-            if hold.is_zero() {
-                return invalid(format!("the {word} is zero; it must be at least {}", text(*range.start())));
-            }
-            if !range.contains(&hold) {
-                let [least, most, hold] = [*range.start(), *range.end(), hold].map(text);
+        for (option, value, range) in [("ttl", self.ttl, &info.ttl), ("lease", self.lease, &info.leases)] {
+            let Some(value) = value else { continue };
+            if value.is_zero() {
                 return invalid(format!(
-                    "{} keeps a {word} between {least} and {most}, not {hold}",
+                    "the {option} is zero; it must be at least {}",
+                    text(*range.start())
+                ));
+            }
+            if !range.contains(&value) {
+                let [min, max, value] = [*range.start(), *range.end(), value].map(text);
+                return invalid(format!(
+                    "{} keeps a {option} between {min} and {max}, not {value}",
                     info.store
                 ));
             }
         }
-        if let Some(least) = self.staying() {
-            info.check_detach(least)?;
-            for (word, end) in [("lease", self.lease), ("max_hold", self.max_hold)] {
-                if let Some(end) = end.filter(|end| *end < least) {
-                    let [end, least] = [end, least].map(text);
+        if let Some(min) = self.min_time_taken() {
+            info.check_detach(min)?;
+            for (option, max) in [("lease", self.lease), ("max_hold", self.max_hold)] {
+                if let Some(max) = max.filter(|max| *max < min) {
+                    let [max, min] = [max, min].map(text);
                     return invalid(format!(
-                        "a lock that ends after a {word} of {end} is not held for at least {least}; make `at_least` shorter"
+                        "a lock that ends after a {option} of {max} is not held for at least {min}; make `at_least` shorter"
                     ));
                 }
             }
@@ -175,21 +211,21 @@ impl LockOptions {
         let ttl = self.ttl_on(info);
         match (self.lease, self.renew_every, self.max_hold) {
             (_, _, Some(Duration::ZERO)) => {
-                invalid("`max_hold` is zero; nothing can be held for no time".to_owned())
+                invalid("`max_hold` is zero; it must be more than zero".to_owned())
             }
-            (Some(lease), Some(cadence), _) => invalid(format!(
+            (Some(lease), Some(interval), _) => invalid(format!(
                 "a lease of {} is never renewed; drop `renew_every` ({}) or the lease",
                 text(lease),
-                text(cadence)
+                text(interval)
             )),
-            (Some(lease), _, Some(longest)) => invalid(format!(
+            (Some(lease), _, Some(max)) => invalid(format!(
                 "a lease of {} ends by itself; drop `max_hold` ({}) or the lease",
                 text(lease),
-                text(longest)
+                text(max)
             )),
-            (None, Some(cadence), _) if cadence.is_zero() || cadence > ttl / 2 => invalid(format!(
+            (None, Some(interval), _) if interval.is_zero() || interval > ttl / 2 => invalid(format!(
                 "renewing every {} does not keep a ttl of {}; `renew_every` must be above zero and at most half the ttl",
-                text(cadence),
+                text(interval),
                 text(ttl)
             )),
             _ => Ok(()),
@@ -197,27 +233,30 @@ impl LockOptions {
     }
 
     fn ttl_on(&self, info: &Info) -> Duration {
-        self.ttl.unwrap_or(TTL.clamp(*info.ttl.start(), *info.ttl.end()))
+        self.ttl.unwrap_or(DEFAULT_TTL.clamp(*info.ttl.start(), *info.ttl.end()))
     }
 
+    /// Returns the part of the options that the keeper needs.
     pub(crate) fn terms(&self, info: &Info) -> Terms {
-        let third = |longest| Terms { ttl: whole(self.ttl_on(info)), renewal: Cadence::Third, longest };
+        let renewed =
+            |longest| Terms { ttl: whole_milliseconds(self.ttl_on(info)), renewal: Cadence::Third, longest };
         match (self.lease, self.renew_every) {
-            // A session keeps a claim for as long as it lives. So the engine ends the lease itself, and renews until then to
-            // learn whether the session still lives.
-            (Some(lease), _) if info.session.is_some() => third(Some(whole(lease))),
+            // A session keeps a claim until the session ends. The engine therefore ends the lease
+            // itself. It renews until then, to notice the end of the session.
+            (Some(lease), _) if info.session.is_some() => renewed(Some(whole_milliseconds(lease))),
             (Some(lease), _) => {
-                let lease = whole(lease);
+                let lease = whole_milliseconds(lease);
                 Terms { ttl: lease, renewal: Cadence::Never, longest: Some(lease) }
             }
-            (None, Some(cadence)) => Terms { renewal: Cadence::Every(cadence), ..third(self.max_hold) },
-            (None, None) => third(self.max_hold),
+            (None, Some(interval)) => Terms { renewal: Cadence::Every(interval), ..renewed(self.max_hold) },
+            (None, None) => renewed(self.max_hold),
         }
     }
 }
 
-/// Stores count whole milliseconds, so a guard must not claim a fraction more.
-fn whole(span: Duration) -> Duration {
+/// Rounds down to whole milliseconds, the unit of the stores. A guard must not outlast its claim by
+/// a fraction of a millisecond.
+fn whole_milliseconds(span: Duration) -> Duration {
     span - Duration::from_nanos(u64::from(span.subsec_nanos() % 1_000_000))
 }
 
@@ -232,15 +271,18 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_cannot_keep_a_lock_without_its_holder_refuses_to() {
+    fn a_store_that_cannot_keep_a_lock_without_its_holder_refuses_at_least() {
         let options = LockOptions::new().at_least(Duration::from_secs(1));
-        let error = options.validate(&info().detaches(false)).expect_err("it cannot");
+        let error = options.validate(&info().detaches(false)).expect_err("the store cannot detach");
         assert!(matches!(error, Error::Unsupported { store: "memory", .. }), "{error:?}");
-        options.at_least(Duration::ZERO).validate(&info().detaches(false)).expect("no time is no wish");
+        options
+            .at_least(Duration::ZERO)
+            .validate(&info().detaches(false))
+            .expect("zero means that the option is not set");
     }
 
     #[test]
-    fn options_that_clash_are_refused_with_both_values() {
+    fn options_that_conflict_are_refused_with_both_values() {
         let s = Duration::from_secs;
         for (options, words) in [
             (LockOptions::new().ttl(Duration::ZERO), ["ttl is zero", "10ms"]),
@@ -256,7 +298,7 @@ mod tests {
             (LockOptions::new().at_least(s(9)).max_hold(s(8)), ["max_hold of 8s", "at least 9s"]),
             (LockOptions::new().at_least(s(7200)), ["without its holder", "2h"]),
         ] {
-            let error = options.validate(&info()).expect_err("must clash").to_string();
+            let error = options.validate(&info()).expect_err("the options conflict").to_string();
             assert!(words.iter().all(|word| error.contains(word)), "{error}");
         }
     }
@@ -268,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_ttl_is_one_that_the_store_can_keep() {
+    fn the_default_ttl_is_within_the_limits_of_the_store() {
         let (s, ms) = (Duration::from_secs, Duration::from_millis);
         for (range, ttl) in [(ms(10)..=s(3600), s(30)), (ms(10)..=s(20), s(20)), (s(60)..=s(3600), s(60))] {
             let info = info().ttl(range);
@@ -299,17 +341,20 @@ mod tests {
             LockOptions::new().ttl(s(4)).max_hold(s(900)).wait(s(5)),
             "renewing every 10 s does not keep a ttl of 4 s"
         );
-        let leases = LockOptions::new().lease(s(7));
+        let lease_defaults = LockOptions::new().lease(s(7));
         assert_eq!(
-            LockOptions::new().ttl(s(4)).or(&leases),
+            LockOptions::new().ttl(s(4)).or(&lease_defaults),
             LockOptions::new().ttl(s(4)),
             "a call that sets a ttl took the client's lease"
         );
-        assert_eq!(LockOptions::new().renew_every(s(4)).or(&leases), LockOptions::new().renew_every(s(4)));
+        assert_eq!(
+            LockOptions::new().renew_every(s(4)).or(&lease_defaults),
+            LockOptions::new().renew_every(s(4))
+        );
     }
 
     #[test]
-    fn a_lease_and_a_longest_hold_of_call_and_client_do_not_clash() {
+    fn a_lease_and_a_max_hold_of_call_and_client_do_not_conflict() {
         let s = Duration::from_secs;
         for (call, defaults) in [
             (LockOptions::new().lease(s(7)), LockOptions::new().max_hold(s(900))),

@@ -1,4 +1,4 @@
-//! Owners: who may take a lock again that they hold already.
+//! Owners, which can take a lock again while they hold it.
 
 use std::{
     collections::HashMap,
@@ -10,14 +10,23 @@ use tokio::sync::Mutex;
 
 use crate::{engine::Hold, model::LockName};
 
-/// Who may re-enter: the analogue of a thread id, as a value you pass on.
+/// An identity that can re-enter the locks that it holds. It is to async tasks what the thread id
+/// is to a re-entrant mutex, but the program passes it on explicitly. Clones are the same owner.
 ///
-/// A second `lock()` of a name by the same owner, through any handle of the same client, succeeds at once and without
-/// I/O; the lock is released with the last guard. Without an owner every `lock()` is a stranger. Clones are the
-/// same owner.
+/// A second `lock()` of a name by the same owner, through any handle of the same client, succeeds
+/// at once and without I/O. The lock is released when the last guard is dropped. Without an owner,
+/// every `lock()` is a different contender, so a task that takes a lock twice deadlocks with
+/// itself.
 ///
-/// An owner of an exclusive hold may take the read side too, and goes on reading when the exclusive guard is
-/// released. One that reads and asks for an exclusive hold gets [`Error::Deadlock`](crate::Error::Deadlock).
+/// An owner of an exclusive hold may take the read side too, and continues to read after the
+/// exclusive guard is released. An owner that reads and requests an exclusive lock gets
+/// [`Error::Deadlock`](crate::Error::Deadlock).
+///
+/// # Limits
+/// - Tasks with the same owner share its locks, and do not exclude each other.
+/// - Another client of the same store does not know the owner, and neither does another process.
+/// - The options of a re-entry do not change the hold. Only
+///   [`at_least`](crate::LockOptions::at_least) has an effect, counted from the re-entry.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
@@ -31,21 +40,21 @@ use crate::{engine::Hold, model::LockName};
 #[derive(Clone, Default)]
 pub struct Owner(Arc<SyncMutex<Slots>>);
 
-/// By client and name.
+/// By the id of the client and the lock's name.
 type Slots = HashMap<(u64, LockName), Arc<Slot>>;
 
 /// The state of one owner for one name.
 #[derive(Default)]
 pub(crate) struct Slot {
-    /// The hold that it has, or had last.
+    /// The owner's last hold, which may have ended.
     hold: SyncMutex<Weak<Hold>>,
-    /// Taken while one of the owner's tasks acquires the lock, so that a second one waits
-    /// here and then enters, instead of waiting in the store behind the first.
+    /// Locked while one of the owner's tasks acquires the lock. A second task waits for this mutex
+    /// and then re-enters, because in the store it would wait behind the first task.
     pub(crate) turn: Mutex<()>,
 }
 
 impl Slot {
-    /// What it holds, if it has not let go of it.
+    /// Returns the owner's last hold if it still exists. It may have ended.
     pub(crate) fn hold(&self) -> Option<Arc<Hold>> {
         self.hold.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
     }
@@ -56,15 +65,15 @@ impl Slot {
 }
 
 impl Owner {
-    /// A new owner, equal to no other.
+    /// Creates an owner that differs from all others.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The slot for a name of a client.
+    /// Returns the slot of a lock's name at a client.
     pub(crate) fn slot(&self, client: u64, name: &LockName) -> Arc<Slot> {
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Before the map grows, forget the names that nobody holds or asks for.
+        // Before the map grows, remove the names that are neither held nor requested.
         if slots.len() == slots.capacity() {
             slots.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.hold().is_some());
         }
@@ -97,27 +106,27 @@ mod tests {
     }
 
     #[test]
-    fn names_that_nobody_holds_or_asks_for_are_forgotten() {
+    fn names_that_are_neither_held_nor_requested_are_forgotten() {
         let owner = Owner::new();
         use_names(&owner, 1000);
-        let known = owner.0.lock().expect("nobody panics").len();
-        assert!(known < 100, "{known} of 1000 names are known");
+        let remembered = owner.0.lock().expect("not poisoned").len();
+        assert!(remembered < 100, "{remembered} of 1000 names are remembered");
     }
 
     #[test]
-    fn a_name_that_is_asked_for_is_not_forgotten() {
+    fn a_name_that_is_requested_is_not_forgotten() {
         let owner = Owner::new();
-        let name = LockName::unchecked("asked for");
-        let asked = owner.slot(1, &name);
+        let name = LockName::unchecked("requested");
+        let requested = owner.slot(1, &name);
         use_names(&owner, 1000);
         assert!(
-            Arc::ptr_eq(&asked, &owner.slot(1, &name)),
-            "two tasks that ask for one name have two slots, and would wait for each other in the store"
+            Arc::ptr_eq(&requested, &owner.slot(1, &name)),
+            "two tasks that request one name have two slots, and would wait for each other in the store"
         );
     }
 
     #[test]
-    fn owners_are_told_apart_when_they_are_shown() {
+    fn different_owners_have_different_debug_output() {
         let (one, other) = (Owner::new(), Owner::new());
         assert_eq!(format!("{one:?}"), format!("{:?}", one.clone()));
         assert_ne!(format!("{one:?}"), format!("{other:?}"));

@@ -1,4 +1,4 @@
-//! Choosing a store by URL: scheme to driver.
+//! The registry of drivers, which connects to the store of a URL.
 
 use super::Locks;
 use crate::{
@@ -8,7 +8,8 @@ use crate::{
     stores::memory,
 };
 
-/// The drivers a program can choose from. Has memory from the start.
+/// The drivers that a program can connect with, by the scheme of a URL. A new registry has the
+/// driver of the memory store.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
@@ -20,8 +21,10 @@ use crate::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct Registry {
+    /// In order of precedence.
     drivers: Vec<Driver>,
-    absent: Vec<(&'static str, &'static str)>,
+    /// Schemes of drivers that are not compiled in, each with the feature that enables it.
+    disabled: Vec<(&'static str, &'static str)>,
 }
 
 impl Default for Registry {
@@ -31,26 +34,27 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// A registry with the memory store.
+    /// Creates a registry with the driver of the memory store.
     pub fn new() -> Self {
-        Self { drivers: vec![memory::DRIVER], absent: Vec::new() }
+        Self { drivers: vec![memory::DRIVER], disabled: Vec::new() }
     }
 
-    /// Adds a driver. A later one takes precedence for a scheme that both have.
+    /// Adds a driver. It takes precedence over earlier drivers with the same scheme.
     #[must_use]
     pub fn with(mut self, driver: Driver) -> Self {
         self.drivers.insert(0, driver);
         self
     }
 
-    /// Names a scheme that is known but not compiled in, and the feature that would bring it.
+    /// Adds a scheme whose driver is not compiled in, and the feature that enables it. The error of
+    /// [`connect`](Self::connect) for this scheme names the feature.
     #[must_use]
     pub fn without(mut self, scheme: &'static str, feature: &'static str) -> Self {
-        self.absent.push((scheme, feature));
+        self.disabled.push((scheme, feature));
         self
     }
 
-    /// The schemes there are, in alphabetical order.
+    /// Returns the schemes of all drivers, in alphabetical order.
     pub fn schemes(&self) -> Vec<&'static str> {
         let mut schemes: Vec<_> = self.drivers.iter().flat_map(|driver| driver.schemes).copied().collect();
         schemes.sort_unstable();
@@ -58,15 +62,15 @@ impl Registry {
         schemes
     }
 
-    /// Connects to the store that a URL names. The parameter `who`, which every store has, says who holds and who waits, as
-    /// [`Locks::with_who`] does.
+    /// Connects to the store of a URL. Every store has the parameter `who`, which sets the client's
+    /// label as [`Locks::with_who`] does. The driver's timeout limits the time of the call.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] for a URL, scheme or parameter that is not known; the store's own if it cannot be
-    /// reached.
+    /// [`Error::InvalidConfig`] if the URL is not valid, or if its scheme or a parameter is
+    /// unknown. The store's error if the store is unreachable or refuses.
     ///
     /// # Cancel safety
-    /// Safe: dropping the future ends the attempt.
+    /// Safe. Dropping the future ends the attempt.
     pub async fn connect(&self, url: &str) -> Result<Locks> {
         let mut url: StoreUrl = url.parse()?;
         let invalid = |error| Error::InvalidConfig { reason: format!("`who` of a store's URL: {error}") };
@@ -78,38 +82,41 @@ impl Registry {
         })
     }
 
-    /// Connects as [`connect`](Self::connect) does, with the client [on a thread of its own](Locks::on_own_thread).
+    /// Connects as [`connect`](Self::connect) does, with the client [on a thread of its
+    /// own](Locks::on_own_thread).
     ///
     /// # Errors
-    /// As [`connect`](Self::connect), and [`Error::Unavailable`] if there is no thread to be had.
+    /// As [`connect`](Self::connect), and [`Error::Unavailable`] if the system cannot start a
+    /// thread.
     ///
     /// # Cancel safety
-    /// Safe: dropping the future ends the attempt and the thread.
+    /// Safe. Dropping the future ends the attempt and the thread.
     pub async fn connect_on_own_thread(&self, url: &str) -> Result<Locks> {
         let (registry, url) = (self.clone(), url.to_owned());
         Locks::on_own_thread(async move { registry.connect(&url).await }).await
     }
 
-    /// Connects as [`connect`](Self::connect) does, to a store that is to be a part of something: of a
-    /// [`RedLock`](crate::RedLock), for example.
+    /// Connects to the store of a URL without a client. This is for a store that becomes part of
+    /// another, such as a member of a [`RedLock`](crate::RedLock). The parameter `who` is not
+    /// accepted, because a label belongs to a client.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
     ///
     /// # Cancel safety
-    /// Safe: dropping the future ends the attempt.
+    /// Safe. Dropping the future ends the attempt.
     pub async fn open(&self, url: &str) -> Result<Store> {
         let url: StoreUrl = url.parse()?;
         self.driver(&url)?(url).await
     }
 
     fn driver(&self, url: &StoreUrl) -> Result<fn(StoreUrl) -> ConnectFuture> {
-        let knows = |driver: &&Driver| driver.schemes.contains(&url.scheme());
-        if let Some(driver) = self.drivers.iter().find(knows) {
+        let has_scheme = |driver: &&Driver| driver.schemes.contains(&url.scheme());
+        if let Some(driver) = self.drivers.iter().find(has_scheme) {
             return Ok(driver.connect);
         }
         let known = self.schemes().join(", ");
-        let reason = match self.absent.iter().find(|(scheme, _)| *scheme == url.scheme()) {
+        let reason = match self.disabled.iter().find(|(scheme, _)| *scheme == url.scheme()) {
             Some((scheme, feature)) => {
                 format!(
                     "`{scheme}:` is not compiled in; build with feature `{feature}`, or use one of: {known}"
@@ -139,7 +146,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_driver_that_is_added_goes_before_an_older_one_of_its_scheme() {
+    async fn a_driver_that_is_added_takes_precedence_over_an_older_one_of_its_scheme() {
         async fn connect(url: StoreUrl) -> Result<Store> {
             Err(Error::InvalidConfig { reason: format!("mine got {}", url.scheme()) })
         }
@@ -148,8 +155,8 @@ mod tests {
         let registry = Registry::new().with(mine);
         assert_eq!(registry.schemes(), ["memory", "mine"]);
         for scheme in ["memory", "mine"] {
-            let told = registry.connect(&format!("{scheme}:x")).await.unwrap_err().to_string();
-            assert!(told.ends_with(&format!("mine got {scheme}")), "{told}");
+            let error = registry.connect(&format!("{scheme}:x")).await.unwrap_err().to_string();
+            assert!(error.ends_with(&format!("mine got {scheme}")), "{error}");
         }
     }
 
@@ -160,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_url_says_who_holds_on_every_store() {
+    async fn the_parameter_who_of_a_url_sets_the_label_of_holders() {
         let locks = Registry::new().connect("memory:who?who=worker%203").await.unwrap();
         let held = locks.mutex("x").lock().await.unwrap();
         let labelled = locks.mutex("y").lock().label("the nightly run").await.unwrap();
@@ -180,8 +187,8 @@ mod tests {
             (registry.connect("memory:one").await.unwrap(), registry.connect("memory:one").await.unwrap());
         let other = registry.connect("memory:other").await.unwrap();
         let guard = a.mutex("x").lock().await.unwrap();
-        assert!(b.mutex("x").try_lock().await.unwrap().is_none(), "two stores have one name");
-        assert!(other.mutex("x").try_lock().await.unwrap().is_some(), "two names have one store");
+        assert!(b.mutex("x").try_lock().await.unwrap().is_none(), "one name connected to two stores");
+        assert!(other.mutex("x").try_lock().await.unwrap().is_some(), "two names connected to one store");
         drop(guard);
     }
 }

@@ -1,27 +1,30 @@
-//! Semaphores: several permits under one name.
+//! Semaphores, which have several permits under one name.
 
 use super::{
     Acquire, LockOptions, TryAcquire,
     handles::{Lock, kind},
 };
 
-/// A semaphore of one name: at most so many holders at once as its limit says. Cheap to clone; holds nothing until
-/// [`acquire`](Self::acquire) is awaited.
+/// A handle of a semaphore, whose limit is the number of its permits. Cheap to clone. The handle
+/// itself holds nothing.
 ///
-/// Each guard is one permit. Permits are granted in order of arrival. A holder that dies gives its permit back after its
-/// ttl.
+/// Each guard is one permit. Permits are granted in order of arrival. The permit of a crashed
+/// holder is free after its ttl.
 ///
-/// **The limit** is not kept in the store, but with each permit and each waiter. If handles of one name have different
-/// limits, a permit is granted only if the smallest limit of all holders and of all who came before is kept. So while
-/// programs change from a limit of 4 to 5, those that know of 4 never have more than three others beside them.
+/// **The limit** is not kept in the store. Each claim, held or waiting, carries the limit of its
+/// handle. A permit is granted if fewer claims are ahead of it in the queue than the smallest limit
+/// of the claim and of all claims ahead. While programs change from a limit of 4 to 5, a program
+/// with the limit 4 therefore never holds beside more than three other holders.
 ///
-/// **Owners.** A semaphore knows none: whoever acquires twice holds two permits. A task that holds all permits and asks for
-/// one more waits for itself.
+/// **Owners** are not supported. Two acquisitions hold two permits. A task that holds all permits
+/// and acquires another one deadlocks with itself.
 ///
-/// **Tokens** are distinct and grow from grant to grant, but they do not order holders that hold together: a resource that
-/// refuses tokens smaller than the last would refuse all holders but the newest.
+/// **Tokens** are distinct and grow from grant to grant, but they do not order holders that hold at
+/// the same time. A resource that refuses smaller tokens would refuse all holders except the
+/// newest.
 ///
-/// One name is one lock: a permit is never held beside another kind of lock of that name.
+/// **One name is one lock.** A permit is never held at the same time as another kind of lock of
+/// that name.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
@@ -37,12 +40,13 @@ use super::{
 pub type Semaphore = Lock<kind::Permit>;
 
 impl Semaphore {
-    /// How many may hold a permit at once.
+    /// Returns the maximum number of holders at one time.
     pub fn limit(&self) -> u32 {
         self.target.limit
     }
 
-    /// Waits for a permit. Set options on what it returns, then await it; nothing happens before.
+    /// Returns a future that waits for a permit. Set options on it, then await it. Nothing happens
+    /// before its first poll. By default it waits without a limit, and the ttl is 30 s.
     ///
     /// # Errors
     /// As [`DistributedLock::lock`](crate::DistributedLock::lock), and
@@ -54,7 +58,8 @@ impl Semaphore {
         Acquire::new(self.target.clone(), LockOptions::new())
     }
 
-    /// Tries once: `None` if all permits are taken, or if somebody waits for one.
+    /// Returns a future that tries once to take a permit. Its output is `None` if all permits are
+    /// taken, or if another contender waits for one.
     ///
     /// # Errors
     /// As [`DistributedLock::try_lock`](crate::DistributedLock::try_lock), and
@@ -76,18 +81,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_limit_of_zero_is_refused() {
         let empty = Locks::memory().semaphore("pool", 0);
-        for answer in [empty.acquire().await.map(Some), empty.try_acquire().await] {
-            let error = answer.expect_err("nobody can hold a semaphore of limit 0");
+        for result in [empty.acquire().await.map(Some), empty.try_acquire().await] {
+            let error = result.expect_err("a limit of 0 permits no holder");
             assert!(matches!(error, Error::InvalidOptions { .. }), "{error:?}");
-            assert_eq!(error.to_string(), "semaphore `pool` has a limit of 0: nobody could ever hold it");
+            assert_eq!(error.to_string(), "semaphore `pool` has a limit of 0; it must be at least 1");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_options_of_a_permit_are_those_of_a_lock() {
         let pool = Locks::memory().semaphore("pool", 1);
-        let (s, names) = (Duration::from_secs, (pool.name().as_str(), pool.limit()));
-        assert_eq!((names, pool.kind()), (("pool", 1), Kind::Permit));
+        let (s, name_and_limit) = (Duration::from_secs, (pool.name().as_str(), pool.limit()));
+        assert_eq!((name_and_limit, pool.kind()), (("pool", 1), Kind::Permit));
         let held = pool.acquire().lease(s(5)).await.expect("free");
         let error = pool.acquire().wait(s(1)).await.expect_err("held");
         assert_eq!(error.to_string(), "timed out after 1s waiting for lock `pool`");
@@ -127,7 +132,7 @@ mod tests {
         assert_eq!(guard.tokens().len(), 1);
         assert!(
             locks.semaphore("pool", 3).try_acquire().await.expect("no error").is_none(),
-            "somebody holds beside a permit with a limit of one"
+            "another permit is held beside a permit with a limit of one"
         );
     }
 

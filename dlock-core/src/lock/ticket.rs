@@ -1,4 +1,4 @@
-//! Tickets: a hold that was detached, as text. Over the usual length with its tests.
+//! Tickets, which are references to detached holds in the form of a text.
 
 use std::{fmt, num::NonZeroU32, str::FromStr, sync::Arc};
 
@@ -12,14 +12,16 @@ use crate::{
     model::{ClaimId, Error, Kind, LockName, Result, Token},
 };
 
-/// A hold without a guard: who has the ticket can [take the lock back](Locks::resume) or [release](Locks::release) it, also
-/// in another process and on another host.
+/// A reference to a detached hold. Any client of the store can [take the hold over](Locks::resume)
+/// or [release](Locks::release) it with the ticket, also in another process and on another host.
 ///
-/// It is a text of one word, to be printed, stored and parsed again. It has no secret of the store; but whoever reads it can
-/// release the lock if they can reach the store.
+/// As text, a ticket is one word that can be printed, stored and parsed again. It contains no
+/// secret of the store, but every client that has the text and can reach the store can release the
+/// lock.
 ///
-/// A ticket is for one taker: the store hands the lock over to the first one, under a new id. Every other use of the ticket
-/// gets [`Error::Lost`], and does not disturb the holder.
+/// A ticket works once. The store hands the hold over to the first client that presents it, under a
+/// new id. Every other use of the ticket fails with [`Error::Lost`], and does not disturb the new
+/// holder.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
@@ -50,39 +52,42 @@ impl Ticket {
         Self { name, kind, limit, id, token, locator }
     }
 
-    /// The lock's name.
+    /// Returns the lock's name.
     pub fn name(&self) -> &LockName {
         &self.name
     }
 
-    /// How the lock is held.
+    /// Returns the kind of the hold.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Which claim holds it.
+    /// Returns the id of the detached hold.
     pub fn id(&self) -> ClaimId {
         self.id
     }
 
-    /// The fencing token of the hold, which taking it back does not change.
+    /// Returns the fencing token of the hold. It stays the same when the hold is taken over. `None`
+    /// if the store has no tokens.
     pub fn token(&self) -> Option<Token> {
         self.token
     }
 }
 
-/// With which word a ticket begins. A later form will begin with another.
-const FORM: &str = "dlock1";
+/// First part of a ticket. A later format will begin with another word.
+const FORMAT: &str = "dlock1";
 
-/// What of a name stands in a ticket as it is. The rest is escaped, so that the ticket is one word in a shell and in a URL.
+/// Characters of a name that are escaped in a ticket, so that the ticket is one word in a shell and
+/// in a URL.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'/');
 
 impl fmt::Display for Ticket {
-    /// One word: `dlock1:mutex:1795263356424233:6d5e…:invoice/42`. A permit has its limit behind the kind, and the id may have
-    /// a locator behind it.
+    /// Writes one word with the format, the kind, the token, the id and the name:
+    /// `dlock1:mutex:1795263356424233:6d5e…:invoice/42`. The limit follows the kind of a permit, as
+    /// in `permit/4`. A locator, if there is one, follows the id after a `+`. A missing token is 0.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, kind, limit, id, token, locator } = self;
-        write!(f, "{FORM}:{kind}")?;
+        write!(f, "{FORMAT}:{kind}")?;
         if *kind == Kind::Permit {
             write!(f, "/{limit}")?;
         }
@@ -98,25 +103,28 @@ impl FromStr for Ticket {
     type Err = Error;
 
     /// # Errors
-    /// [`Error::InvalidOptions`] for a text that no ticket has.
+    /// [`Error::InvalidOptions`] if the text is not a ticket, and [`Error::InvalidName`] if its
+    /// name is not a legal lock name.
     fn from_str(text: &str) -> Result<Self> {
-        let wrong = |what: &str| {
+        let invalid = |fault: &str| {
             let reason =
-                format!("not a ticket: {what}; a ticket is the whole word that `detach` gave, `{FORM}:…`");
+                format!("not a ticket: {fault}; a ticket is the whole word that `detach` gave, `{FORMAT}:…`");
             Error::InvalidOptions { reason }
         };
         let parts: Vec<_> = text.trim().split(':').collect();
-        let [form, kind, token, id, name] = parts[..] else { return Err(wrong("it has not five parts")) };
-        if form != FORM {
-            return Err(wrong("it is of another version of dlock, or of something else"));
+        let [format, kind, token, id, name] = parts[..] else {
+            return Err(invalid("it does not have five parts"));
+        };
+        if format != FORMAT {
+            return Err(invalid("it is of another version of dlock, or of another program"));
         }
         let (kind, limit) = kind.split_once('/').unwrap_or((kind, "1"));
-        let kind = Kind::from_name(kind).ok_or_else(|| wrong("its kind of lock is not known"))?;
-        let limit = limit.parse().map_err(|_| wrong("its limit is no number"))?;
-        let token: u64 = token.parse().map_err(|_| wrong("its token is no number"))?;
+        let kind = Kind::from_name(kind).ok_or_else(|| invalid("its kind of lock is unknown"))?;
+        let limit = limit.parse().map_err(|_| invalid("its limit is not a number above zero"))?;
+        let token: u64 = token.parse().map_err(|_| invalid("its token is not a number"))?;
         let (id, locator) = id.split_once('+').map_or((id, None), |(id, locator)| (id, Some(locator.into())));
-        let id = id.parse().map_err(|_| wrong("its id is damaged"))?;
-        let name = percent_decode_str(name).decode_utf8().map_err(|_| wrong("its name is not UTF-8"))?;
+        let id = id.parse().map_err(|_| invalid("its id is damaged"))?;
+        let name = percent_decode_str(name).decode_utf8().map_err(|_| invalid("its name is not UTF-8"))?;
         let name = LockName::new(name)?;
         Ok(Self { name, kind, limit, id, token: Token::new(token), locator })
     }
@@ -137,46 +145,54 @@ impl<'de> serde::Deserialize<'de> for Ticket {
 }
 
 impl Locks {
-    /// Takes over the lock that a ticket stands for. The guard is renewed, with the client's
-    /// [defaults](Self::with_defaults), and has a new id and the token of the first grant.
+    /// Takes over the hold of a ticket. The new guard has a new id and the token of the first
+    /// grant. Its ttl and renewals are those of the client's [defaults](Self::with_defaults), or
+    /// else of [`LockOptions`](crate::LockOptions). The ttl replaces the rest of the ticket's time,
+    /// even if that was longer.
     ///
     /// # Errors
-    /// [`Error::Lost`] if no lock is detached under the ticket: its time is over, it was released or broken, or another
-    /// process has taken it over. [`Error::Unsupported`] before any I/O where the store has no tickets, and the store's own:
-    /// the ticket can then be used again, for a ttl at least.
+    /// - [`Error::Lost`] if no hold is detached under the ticket. Its time has ended, it was
+    ///   released or broken, or another client has taken it over.
+    /// - [`Error::Unsupported`], before any I/O, if the store has no tickets.
+    /// - [`Error::InvalidOptions`], before any I/O, if the store cannot use the client's defaults.
+    /// - [`Error::Closed`] if the client was closed.
+    /// - The store's errors. The ticket can then be used again, for one ttl at least.
     ///
     /// # Cancel safety
-    /// Safe: after the future is dropped, a task hands the lock back to the ticket, for what was left of its time. Where the
-    /// store's reply was lost, that is one ttl.
+    /// Safe. If the future is dropped, a task hands the hold back to the ticket for the rest of the
+    /// ticket's time. If the store's reply was lost, the hold is handed back for one ttl.
     pub async fn resume(&self, ticket: &Ticket) -> Result<Guard> {
         let (locks, id, ticket) = (self.as_on_thread(), ticket.id, ticket.clone());
         let resumed = async move {
-            let (reply, answer) = oneshot::channel();
-            let heir = ClaimId::random_for(&locks.defaults().who(locks.who())?);
-            locks.keeper_of(&ticket, heir)?.start_resume(ticket.id, ticket.token, reply);
-            let stake = answer.await.unwrap_or_else(|_| Err(locks.client().keeper_ended()))?;
-            stake.ok_or_else(|| locks.client().keeper_ended())
+            let (reply, outcome) = oneshot::channel();
+            let new_id = ClaimId::random_for(&locks.defaults().who(locks.who())?);
+            locks.keeper_of(&ticket, new_id)?.start_resume(ticket.id, ticket.token, reply);
+            let hold_ref = outcome.await.unwrap_or_else(|_| Err(locks.client().keeper_ended()))?;
+            hold_ref.ok_or_else(|| locks.client().keeper_ended())
         };
-        let stake = self.on_thread(resumed).await?;
-        // Not before the caller has the hold: until then, giving up leaves it to the ticket.
-        stake.hold.accept();
+        let hold_ref = self.on_thread(resumed).await?;
+        // Only now does the caller have the hold. If it gives up earlier, the hold goes back to the
+        // ticket.
+        hold_ref.hold.accept();
         self.client().tickets.free(id);
-        Ok(Guard::of(stake, self))
+        Ok(Guard::of(hold_ref, self))
     }
 
-    /// Releases the lock that a ticket stands for. The next in the queue gets it.
+    /// Releases the hold of a ticket, and waits until the store has confirmed it. The next waiter
+    /// gets the lock.
     ///
     /// # Errors
-    /// As [`resume`](Self::resume). After an error of the store, the lock is free at the latest when the ticket's time is over.
+    /// As [`resume`](Self::resume). After an error of the store, the lock is free at the end of the
+    /// ticket's time at the latest.
     ///
     /// # Cancel safety
-    /// Safe: dropping the future leaves the release to a task.
+    /// Safe. If the future is dropped, a task completes the release.
     pub async fn release(&self, ticket: &Ticket) -> Result<()> {
         let (locks, ticket) = (self.as_on_thread(), ticket.clone());
         let released = async move {
-            let (reply, answer) = oneshot::channel();
+            let (reply, result) = oneshot::channel();
             locks.keeper_of(&ticket, ticket.id)?.start_release_detached(reply);
-            answer.await.unwrap_or_else(|_| Err(locks.client().keeper_ended()))
+            result.await.unwrap_or_else(|_| Err(locks.client().keeper_ended()))
         };
         match self.thread() {
             None => released.await,
@@ -184,6 +200,7 @@ impl Locks {
         }
     }
 
+    /// Creates a keeper with this id for the hold of a ticket, after all checks before I/O.
     fn keeper_of(&self, ticket: &Ticket, id: ClaimId) -> Result<Box<Keeper>> {
         let (client, defaults, info) = (self.client(), self.defaults(), self.info());
         defaults.validate(info)?;
@@ -206,7 +223,7 @@ mod tests {
     use super::*;
     use crate::{LostReason, Owner};
 
-    const TEN: Duration = Duration::from_secs(600);
+    const TEN_MINUTES: Duration = Duration::from_secs(600);
 
     proptest! {
         #[test]
@@ -228,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_no_ticket_is_refused_with_what_is_wrong() {
+    fn a_text_that_is_no_ticket_is_refused_with_its_fault() {
         let id = ClaimId::random();
         for (text, words) in [
             (String::new(), "five parts"),
@@ -249,12 +266,18 @@ mod tests {
         let locks = Locks::memory();
         let guard = locks.mutex("x").lock().await.expect("free");
         let token = guard.token();
-        let ticket = guard.detach(TEN).await.expect("memory can");
+        let ticket = guard.detach(TEN_MINUTES).await.expect("memory can");
         assert_eq!((ticket.name().as_str(), ticket.kind(), ticket.token()), ("x", Kind::Mutex, token));
-        tokio::time::advance(TEN - Duration::from_secs(1)).await;
-        assert!(locks.mutex("x").try_lock().await.expect("no error").is_none(), "nobody holds it any more");
+        tokio::time::advance(TEN_MINUTES - Duration::from_secs(1)).await;
+        assert!(
+            locks.mutex("x").try_lock().await.expect("no error").is_none(),
+            "the lock is free although it was detached"
+        );
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(locks.mutex("x").try_lock().await.expect("no error").is_some(), "somebody holds it still");
+        assert!(
+            locks.mutex("x").try_lock().await.expect("no error").is_some(),
+            "the lock is still taken after the ticket's time"
+        );
         let error = locks.resume(&ticket).await.expect_err("its time is over");
         assert!(matches!(error, Error::Lost { reason: LostReason::Taken, .. }), "{error:?}");
     }
@@ -264,12 +287,12 @@ mod tests {
         let locks = Locks::memory();
         let guard = locks.rwlock("x").write().lock().await.expect("free");
         let token = guard.token();
-        let ticket = guard.detach(TEN).await.expect("memory can");
+        let ticket = guard.detach(TEN_MINUTES).await.expect("memory can");
         let guard = locks.resume(&ticket).await.expect("still held");
         assert_eq!(guard.token(), token);
         assert_ne!(guard.id(), Some(ticket.id()), "a second taker would find the hold");
-        tokio::time::sleep(2 * TEN).await;
-        assert!(!guard.is_lost(), "nobody renewed it");
+        tokio::time::sleep(2 * TEN_MINUTES).await;
+        assert!(!guard.is_lost(), "the hold was not renewed");
         guard.release().await.expect("held until now");
         assert!(locks.mutex("x").try_lock().await.expect("no error").is_some());
         assert!(locks.release(&ticket).await.is_err(), "a ticket that was used up released something");
@@ -278,26 +301,29 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_ticket_releases_the_lock_without_taking_it_back() {
         let locks = Locks::memory();
-        let ticket = locks.mutex("x").lock().await.expect("free").detach(TEN).await.expect("memory can");
+        let ticket =
+            locks.mutex("x").lock().await.expect("free").detach(TEN_MINUTES).await.expect("memory can");
         locks.release(&ticket).await.expect("held until now");
         assert!(locks.inspect("x").await.expect("no error").is_none(), "something is left");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_ticket_has_one_taker_and_nobody_disturbs_it() {
+    async fn a_ticket_has_one_taker_and_further_uses_do_not_disturb_it() {
         let locks = Locks::memory();
-        let ticket = locks.mutex("x").lock().await.expect("free").detach(TEN).await.expect("memory can");
+        let ticket =
+            locks.mutex("x").lock().await.expect("free").detach(TEN_MINUTES).await.expect("memory can");
         let (first, second) = tokio::join!(locks.resume(&ticket), locks.resume(&ticket));
-        let (taken, refused): (Vec<_>, Vec<_>) = [first, second].into_iter().partition(|told| told.is_ok());
-        assert_eq!((taken.len(), refused.len()), (1, 1), "both hold it: {taken:?}");
+        let (taken, refused): (Vec<_>, Vec<_>) =
+            [first, second].into_iter().partition(|result| result.is_ok());
+        assert_eq!((taken.len(), refused.len()), (1, 1), "both calls took the hold over: {taken:?}");
         let released = locks.release(&ticket).await;
         assert!(matches!(released, Err(Error::Lost { .. })), "released under its holder: {released:?}");
-        for told in [released.unwrap_err(), refused.into_iter().next().unwrap().unwrap_err()] {
-            let text = told.to_string();
+        for error in [released.unwrap_err(), refused.into_iter().next().unwrap().unwrap_err()] {
+            let text = error.to_string();
             let causes = ["expired", "was released", "taken over"];
             assert!(causes.iter().all(|cause| text.contains(cause)), "{text}");
         }
-        tokio::time::sleep(TEN).await;
+        tokio::time::sleep(TEN_MINUTES).await;
         let guard = taken.into_iter().next().expect("counted above").expect("partitioned above");
         assert!(!guard.is_lost());
         guard.release().await.expect("held until now");
@@ -306,7 +332,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_ticket_that_is_given_up_can_be_used_again_for_the_rest_of_its_time() {
         let locks = Locks::memory();
-        let ticket = locks.mutex("x").lock().await.expect("free").detach(TEN).await.expect("memory can");
+        let ticket =
+            locks.mutex("x").lock().await.expect("free").detach(TEN_MINUTES).await.expect("memory can");
         for steps in 0..6 {
             let mut resuming = Box::pin(locks.resume(&ticket));
             for _ in 0..steps {
@@ -321,8 +348,8 @@ mod tests {
         }
         let state = locks.inspect("x").await.expect("memory shows locks").expect("given back, not released");
         let left = state.holders[0].ttl_left.expect("memory knows it");
-        assert!(left > TEN - Duration::from_secs(10), "shortened to {left:?}");
-        locks.resume(&ticket).await.expect("nobody has it").release().await.expect("held until now");
+        assert!(left > TEN_MINUTES - Duration::from_secs(10), "shortened to {left:?}");
+        locks.resume(&ticket).await.expect("still detached").release().await.expect("held until now");
     }
 
     #[tokio::test(start_paused = true)]
@@ -335,9 +362,9 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(1)).await;
         let state = locks.inspect("x").await.expect("memory shows locks").expect("held");
         for contender in state.holders.iter().chain(&state.queue) {
-            let forged: Ticket = format!("{FORM}:mutex:7:{}:x", contender.id).parse().expect("well formed");
-            let told = locks.resume(&forged).await;
-            assert!(matches!(told, Err(Error::Lost { .. })), "{told:?}");
+            let forged: Ticket = format!("{FORMAT}:mutex:7:{}:x", contender.id).parse().expect("well formed");
+            let result = locks.resume(&forged).await;
+            assert!(matches!(result, Err(Error::Lost { .. })), "{result:?}");
         }
         assert!(!held.is_lost());
         held.release().await.expect("held until now");
@@ -349,12 +376,12 @@ mod tests {
         let (locks, me) = (Locks::memory(), Owner::new());
         let outer = locks.mutex("x").owned_by(&me).lock().await.expect("free");
         let inner = locks.mutex("x").owned_by(&me).lock().await.expect("the same owner");
-        let error = inner.detach(TEN).await.expect_err("the outer guard would lose its lock");
+        let error = inner.detach(TEN_MINUTES).await.expect_err("the outer guard would lose its lock");
         assert!(matches!(error.error(), Error::Unsupported { .. }), "{error}");
         let inner = error.into_guard();
         assert_eq!((inner.hold_count(), outer.is_lost()), (2, false));
         drop(inner);
-        let ticket = outer.detach(TEN).await.expect("the only guard");
+        let ticket = outer.detach(TEN_MINUTES).await.expect("the only guard");
         assert!(locks.mutex("x").owned_by(&me).try_lock().await.expect("no error").is_none());
         locks.release(&ticket).await.expect("held until now");
     }

@@ -2,7 +2,7 @@
 
 use std::{error::Error as StdError, fmt, time::Duration};
 
-use super::{Kind, LockName};
+use super::{Kind, LockName, duration};
 
 /// Result of dlock's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -17,7 +17,7 @@ pub type BoxError = Box<dyn StdError + Send + Sync>;
 pub enum Error {
     /// The wait limit passed before the lock was granted, and nothing is held. Retry later, or wait
     /// longer.
-    #[error("timed out after {} waiting for lock `{name}`", DisplayDuration(*.waited))]
+    #[error("timed out after {} waiting for lock `{name}`", duration::text(*.waited))]
     Timeout {
         /// The lock.
         name: LockName,
@@ -172,15 +172,6 @@ impl fmt::Display for LostReason {
     }
 }
 
-/// Displays a duration in the form `3s`, `250ms` or `1.5s`.
-struct DisplayDuration(Duration);
-
-impl fmt::Display for DisplayDuration {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -188,8 +179,10 @@ mod tests {
     #[test]
     fn a_timeout_says_how_long_and_for_what() {
         let name = LockName::new("x").unwrap();
-        let error = Error::Timeout { name, waited: Duration::from_secs(3), source: None };
-        assert_eq!(error.to_string(), "timed out after 3s waiting for lock `x`");
+        for (waited, shown) in [(Duration::from_secs(3), "3s"), (Duration::from_secs(86_400), "1d")] {
+            let error = Error::Timeout { name: name.clone(), waited, source: None };
+            assert_eq!(error.to_string(), format!("timed out after {shown} waiting for lock `x`"));
+        }
     }
 
     #[test]

@@ -21,7 +21,7 @@ impl Fixture for Majority {
 
     async fn connect_with_member(&self, habit: Habit) -> Option<Result<Store>> {
         let mut members: Vec<_> = self.0.iter().map(|member| member.clone().into_store()).collect();
-        let last = members.pop().expect("there are some");
+        let last = members.pop().expect("at least one member");
         members.push(habit.wrap(last));
         Some(RedLock::new(members).map(RedLock::into_store))
     }

@@ -1,4 +1,4 @@
-//! Connects to one of the members, and to the next one where that does not answer.
+//! Connects to one of the members, and to the next one if a member does not reply.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
@@ -17,43 +17,45 @@ use tokio::{
 
 use crate::{
     config::EtcdConfig,
-    connection::{ask_majority, probe},
+    connection::{probe_key, read_through_majority},
     error::{self, STORE},
 };
 
-/// How long a connection with a stream may be silent before HTTP/2 asks whether the other end is there. A server ends
-/// connections that ask more often than every 5 s.
-const QUIET: Duration = Duration::from_secs(6);
+/// Time without messages on a connection with a stream, after which HTTP/2 sends a ping. A server
+/// closes connections that send more than one ping in 5 s.
+const PING_INTERVAL: Duration = Duration::from_secs(6);
 
-/// When the connection was begun that has replaced another.
-pub(crate) type Moved = Receiver<Option<Instant>>;
+/// Start time of the current connection, once it has replaced another one.
+pub(crate) type ReopenedAt = Receiver<Option<Instant>>;
 
-/// Knows how to reach the members. Files of certificates and passwords are read for each connection, because they are replaced
-/// before they expire.
+/// Opens connections to the members. Reads the files of certificates and passwords for each
+/// connection, because operators replace these files before they expire.
 pub(crate) struct Dial {
     config: EtcdConfig,
-    /// The member to begin with.
+    /// Index of the next member to try, modulo the number of members.
     next: AtomicUsize,
-    moved: Sender<Option<Instant>>,
+    reopened_at: Sender<Option<Instant>>,
 }
 
 impl Dial {
+    /// Checks the files of the configuration.
+    ///
     /// # Errors
-    /// For a file that cannot be read now.
-    pub(super) fn new(config: EtcdConfig, moved: Sender<Option<Instant>>) -> Result<Self> {
-        // Each client begins with another member, so that the members share the work.
+    /// For a file that cannot be read.
+    pub(super) fn new(config: EtcdConfig, reopened_at: Sender<Option<Instant>>) -> Result<Self> {
+        // Each client begins with a random member, which spreads the clients over the members.
         let next = AtomicUsize::new(usize::from(ClaimId::random().as_bytes()[0]));
-        let dial = Self { config, next, moved };
+        let dial = Self { config, next, reopened_at };
         dial.options().map(|_| dial)
     }
 
     fn options(&self) -> Result<ConnectOptions> {
-        let limit = self.share();
+        let limit = self.member_limit();
         let mut options = ConnectOptions::new()
             .with_connect_timeout(limit)
-            .with_keep_alive(QUIET, limit)
+            .with_keep_alive(PING_INTERVAL, limit)
             .with_keep_alive_while_idle(false)
-            // A member without a leader then says so at once, also on streams.
+            // A member without a leader then reports that at once, also on streams.
             .with_require_leader(true)
             .with_auto_token_refresh(true);
         if let (Some(user), Some(password)) = (&self.config.login.user, &self.config.login.password) {
@@ -74,19 +76,21 @@ impl Dial {
         Ok(options)
     }
 
-    /// The time of one member. All of them together, and one call, fit into the time-out.
-    fn share(&self) -> Duration {
+    /// Returns the time limit for one member. The attempts with all members and one call fit into
+    /// the timeout.
+    fn member_limit(&self) -> Duration {
         let members = u32::try_from(self.config.hosts.len()).unwrap_or(u32::MAX);
         if members == 1 { self.config.timeout } else { self.config.timeout / (members + 1) }
     }
 
-    async fn member(&self, address: &Address) -> Result<Etcd> {
+    async fn connect_to(&self, address: &Address) -> Result<Etcd> {
         let options = self.options().map_err(|error| STORE.as_transient(&error))?;
         let scheme = if self.config.tls.is_some() { "https" } else { "http" };
         let etcd = Etcd::connect([format!("{scheme}://{address}")], Some(options));
         let etcd = etcd.await.map_err(error::explain)?;
-        // The client crate connects with the first request. This one needs a majority, as locks do.
-        match ask_majority(&etcd, &probe(&self.config)).await {
+        // The client crate connects with the first request. This request needs a majority, as the
+        // requests of locks do.
+        match read_through_majority(&etcd, &probe_key(&self.config)).await {
             Err(error) if !error::is_denied(&error) => Err(error::explain(error)),
             _ => Ok(etcd),
         }
@@ -96,23 +100,23 @@ impl Dial {
 impl Connect for Dial {
     type Connection = Etcd;
 
-    /// Tries the members one after the other, beginning behind the last one that failed.
+    /// Tries the members one after the other, from the member behind the last failed one.
     async fn connect(&self) -> Result<Etcd> {
-        let (hosts, share) = (&self.config.hosts, self.share());
-        let mut last = None;
+        let (hosts, limit) = (&self.config.hosts, self.member_limit());
+        let mut last_error = None;
         for _ in hosts {
             let host = &hosts[self.next.fetch_add(1, Relaxed) % hosts.len()];
-            match STORE.with_timeout(share, self.member(host)).await {
+            match STORE.with_timeout(limit, self.connect_to(host)).await {
                 Ok(etcd) => return Ok(etcd),
-                // Another member would refuse, too.
+                // Another member would refuse as well.
                 Err(error @ Error::Refused { .. }) => return Err(STORE.at_host(host, error)),
-                Err(error) => last = Some(STORE.at_host(host, error)),
+                Err(error) => last_error = Some(STORE.at_host(host, error)),
             }
         }
-        Err(last.unwrap_or_else(|| STORE.refused("the URL names no member")))
+        Err(last_error.unwrap_or_else(|| STORE.refused("the URL names no member")))
     }
 
     fn reconnected(&self, since: Instant) {
-        self.moved.send_replace(Some(since));
+        self.reopened_at.send_replace(Some(since));
     }
 }

@@ -1,4 +1,4 @@
-//! What a cluster does that is more than one server, and what a server does whose data are lost.
+//! Tests of clusters of several members, and of servers that lose their data.
 
 mod apart;
 #[path = "../common/mod.rs"]

@@ -1,11 +1,11 @@
-//! Three members, of which some die, freeze, or lose their lead.
+//! Tests of clusters with members that are killed, are paused, or lose their leadership.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     time::Duration,
 };
 
-use crate::common::{Bench, SOON, TTL, connect, go, kill_leader, leader, soon, unique};
+use crate::common::{Bench, SOON, TTL, connect, kill_leader, leader, soon, spawn, unique};
 use dlock_conformance::{Data, Proxy};
 use dlock_core::{Error, Kind, LockOptions, Locks, LostReason, Wait};
 use dlock_testbed::servers::etcd::Flavour;
@@ -19,15 +19,15 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
         a_leader_that_is_moved_costs_no_lock_and_no_wake_up,
         with_one_of_two_members_dead_or_frozen_no_acquisition_fails_or_waits_long,
         an_address_in_the_list_at_which_nobody_answers_costs_no_acquisition,
-        a_cluster_without_a_majority_is_an_error_in_bounded_time_and_holders_are_told,
+        a_cluster_without_a_majority_is_an_error_in_bounded_time_and_the_loss_is_reported,
         with_leaders_that_die_no_two_hold_and_tokens_grow on 2 threads,
     }
 }
 
-/// What a cluster needs for another leader, on a busy machine.
+/// Longest time in which a cluster elects another leader, on a busy machine.
 const ELECTION: Duration = Duration::from_secs(10);
 
-/// The URL of some of the members.
+/// Returns the URL of some of the members.
 fn url(bench: &Bench, members: &[usize]) -> String {
     let servers = bench.running.servers();
     let addresses: Vec<_> = members.iter().map(|member| servers[*member].address().to_string()).collect();
@@ -37,42 +37,43 @@ fn url(bench: &Bench, members: &[usize]) -> String {
 async fn a_leader_that_dies_costs_no_lock_and_no_wake_up() {
     let Some(bench) = Bench::new(Flavour::Cluster).await else { return };
     let (a, b, name) = (bench.locks("").await, bench.locks("").await, unique());
-    let held = a.mutex(&name).lock().renew_every(Duration::from_secs(1)).await.expect("free");
-    let waiter = go(b.mutex(&name).lock());
-    bench.until_queued(&name, 2).await;
+    let held = a.mutex(&name).lock().renew_every(Duration::from_secs(1)).await.expect("the lock is free");
+    let waiter = spawn(b.mutex(&name).lock());
+    bench.wait_for_claims(&name, 2).await;
     let leader = leader(&bench.running).await;
-    bench.running.servers()[leader].kill().await.expect("it runs");
+    bench.running.servers()[leader].kill().await.expect("the server is running");
     sleep(TTL + SOON).await;
-    assert_eq!(held.lost().now_or_never(), None, "lost, though a majority was there");
-    held.release().await.expect("held until now");
-    let next = soon("it is not woken", waiter).await.expect("no panic").expect("its turn");
-    next.release().await.expect("held until now");
-    bench.running.servers()[leader].start(Data::Kept).await.expect("it was killed");
+    assert_eq!(held.lost().now_or_never(), None, "the lock was lost although a majority was running");
+    held.release().await.expect("the lock is held");
+    let next =
+        soon("the waiter was not woken", waiter).await.expect("no panic").expect("the waiter gets the lock");
+    next.release().await.expect("the lock is held");
+    bench.running.servers()[leader].start(Data::Kept).await.expect("the server starts again");
 }
 
 async fn a_leader_that_is_moved_costs_no_lock_and_no_wake_up() {
     let Some(bench) = Bench::new(Flavour::Cluster).await else { return };
     let (a, b, name) = (bench.locks("").await, bench.locks("").await, unique());
     for _ in 0..3 {
-        let held = a.mutex(&name).lock().await.expect("free");
-        let waiter = go(b.mutex(&name).lock());
-        bench.until_queued(&name, 2).await;
-        let now = leader(&bench.running).await;
-        let of = async |member: usize| {
+        let held = a.mutex(&name).lock().await.expect("the lock is free");
+        let waiter = spawn(b.mutex(&name).lock());
+        bench.wait_for_claims(&name, 2).await;
+        let leader = leader(&bench.running).await;
+        let client_of = async |member: usize| {
             let address = bench.running.servers()[member].address().to_string();
-            etcd_client::Client::connect([address], None).await.expect("it connects later")
+            etcd_client::Client::connect([address], None).await.expect("the client connects lazily")
         };
-        let next = of((now + 1) % 3).await.status().await.expect("an answer");
+        let next = client_of((leader + 1) % 3).await.status().await.expect("a reply");
         let next = next.header().expect("a header").member_id();
-        of(now).await.move_leader(next).await.expect("it leads");
-        held.release().await.expect("held until now");
-        let next = tokio::time::timeout(ELECTION, waiter).await.expect("it is not woken");
-        next.expect("no panic").expect("its turn").release().await.expect("held until now");
+        client_of(leader).await.move_leader(next).await.expect("the member leads");
+        held.release().await.expect("the lock is held");
+        let next = tokio::time::timeout(ELECTION, waiter).await.expect("the waiter was not woken");
+        next.expect("no panic").expect("the waiter gets the lock").release().await.expect("the lock is held");
     }
 }
 
 async fn with_one_of_two_members_dead_or_frozen_no_acquisition_fails_or_waits_long() {
-    /// A third of it is the longest that a client waits for one member.
+    /// Timeout of the clients. A client waits for one member for at most a third of it.
     const TIMEOUT: Duration = Duration::from_secs(9);
     let Some(bench) = Bench::new(Flavour::Cluster).await else { return };
     let victim = (leader(&bench.running).await + 1) % 3;
@@ -80,77 +81,86 @@ async fn with_one_of_two_members_dead_or_frozen_no_acquisition_fails_or_waits_lo
     let url = format!("{url}?session=60s&timeout={}s", TIMEOUT.as_secs());
     let (victim, options) = (&bench.running.servers()[victim], LockOptions::new().ttl(TIMEOUT * 4));
     for is_frozen in [false, true] {
-        // Some of them are connected to the member that dies.
-        let connect = async || Locks::new(connect(&url).await.expect("a member answers"));
+        // Some of the clients are connected to the member that is killed or paused.
+        let connect = async || Locks::new(connect(&url).await.expect("a member replies"));
         let mut clients = join_all((0..6).map(|_| connect())).await;
         if is_frozen {
-            victim.pause().await.expect("it runs");
+            victim.pause().await.expect("the server is running");
         } else {
-            victim.kill().await.expect("it runs");
+            victim.kill().await.expect("the server is running");
         }
         clients.extend(join_all((0..4).map(|_| connect())).await);
         for _ in 0..3 {
             let acquire = async |client: &Locks| {
                 let (began, lock) = (Instant::now(), client.of(Kind::Mutex, unique()));
-                let held = lock.try_lock(&options).await.expect("a member answers").expect("free");
-                held.release().await.expect("held until now");
+                let held =
+                    lock.try_lock(&options).await.expect("a member replies").expect("the lock is free");
+                held.release().await.expect("the lock is held");
                 began.elapsed()
             };
             let longest = join_all(clients.iter().map(acquire)).await.into_iter().max();
-            assert!(longest < Some(TIMEOUT / 3 + SOON), "one took {longest:?}");
+            assert!(longest < Some(TIMEOUT / 3 + SOON), "an acquisition took {longest:?}");
         }
         if is_frozen {
-            victim.resume().await.expect("it runs");
+            victim.resume().await.expect("the server is running");
         } else {
-            victim.start(Data::Kept).await.expect("it was killed");
+            victim.start(Data::Kept).await.expect("the server starts again");
         }
-        bench.running.ready().await.expect("it comes back");
+        bench.running.ready().await.expect("the servers are ready again");
     }
 }
 
 async fn an_address_in_the_list_at_which_nobody_answers_costs_no_acquisition() {
-    let Some(bench) = Bench::one().await else { return };
+    let Some(bench) = Bench::standalone().await else { return };
     let server = bench.running.servers()[0].address();
-    let silent = Proxy::to(server).await.expect("a port");
+    let silent = Proxy::to(server).await.expect("a port is free");
     silent.stall();
-    // Nobody listens, nobody has that name, nobody answers.
+    // A port without a listener, a host name without an address, and a server that sends no reply.
     for wrong in ["127.0.0.1:1".to_owned(), "nowhere.invalid:2379".to_owned(), silent.address().to_string()] {
         for list in [format!("{wrong},{server}"), format!("{server},{wrong}")] {
             let locks = bench.locks_at(&format!("etcd://{list}"), "timeout=9s").await;
-            let held = locks.mutex(unique()).try_lock().await.expect("a member answers").expect("free");
-            held.release().await.expect("held until now");
+            let held =
+                locks.mutex(unique()).try_lock().await.expect("a member replies").expect("the lock is free");
+            held.release().await.expect("the lock is held");
             locks.close().await;
         }
     }
-    let told = connect("etcd://nowhere.invalid").await.expect_err("nobody has that name");
-    assert!(matches!(told, Error::Unavailable { .. }), "{told:?}");
+    let error = connect("etcd://nowhere.invalid").await.expect_err("the host name has no address");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
 }
 
-async fn a_cluster_without_a_majority_is_an_error_in_bounded_time_and_holders_are_told() {
+async fn a_cluster_without_a_majority_is_an_error_in_bounded_time_and_the_loss_is_reported() {
     let Some(bench) = Bench::new(Flavour::Cluster).await else { return };
     let (locks, name) = (bench.locks("").await, unique());
-    let held = locks.mutex(&name).lock().ttl(Duration::from_secs(4)).await.expect("free");
-    // Those that are left cannot reach the others, and clients can reach only those that are left.
+    let held = locks.mutex(&name).lock().ttl(Duration::from_secs(4)).await.expect("the lock is free");
+    // The remaining member cannot reach the others, and clients can reach only the remaining one.
     for server in &bench.running.servers()[..2] {
-        server.pause().await.expect("it runs");
+        server.pause().await.expect("the server is running");
     }
     let began = Instant::now();
-    let told = locks.mutex(unique()).lock().wait(Wait::Never).await;
-    assert!(matches!(&told, Err(error) if error.is_transient()), "{told:?}");
-    assert!(began.elapsed() < Duration::from_secs(8), "it took {:?}", began.elapsed());
+    let result = locks.mutex(unique()).lock().wait(Wait::Never).await;
+    assert!(matches!(&result, Err(error) if error.is_transient()), "{result:?}");
+    assert!(began.elapsed() < Duration::from_secs(8), "the call took {:?}", began.elapsed());
     let url = url(&bench, &[2]);
     let began = Instant::now();
-    let told = connect(&url).await;
-    assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
-    assert!(began.elapsed() < Duration::from_secs(8), "it took {:?}", began.elapsed());
-    let told = tokio::time::timeout(Duration::from_secs(25), held.lost()).await.expect("it is never told");
-    assert_eq!(told, LostReason::Expired);
+    let result = connect(&url).await;
+    assert!(matches!(result, Err(Error::Unavailable { .. })), "{result:?}");
+    assert!(began.elapsed() < Duration::from_secs(8), "the call took {:?}", began.elapsed());
+    let reason = tokio::time::timeout(Duration::from_secs(25), held.lost())
+        .await
+        .expect("the loss was never reported");
+    assert_eq!(reason, LostReason::Expired);
     for server in &bench.running.servers()[..2] {
-        server.resume().await.expect("it runs");
+        server.resume().await.expect("the server is running");
     }
-    bench.running.ready().await.expect("it comes back");
+    bench.running.ready().await.expect("the servers are ready again");
     let again = tokio::time::timeout(TTL * 2, locks.mutex(&name).lock().into_future()).await;
-    again.expect("it stays").expect("free again").release().await.expect("held until now");
+    again
+        .expect("the claim of the lost hold stays")
+        .expect("the lock is free again")
+        .release()
+        .await
+        .expect("the lock is held");
 }
 
 async fn with_leaders_that_die_no_two_hold_and_tokens_grow() {
@@ -160,7 +170,7 @@ async fn with_leaders_that_die_no_two_hold_and_tokens_grow() {
     for _ in 0..3 {
         clients.push(bench.locks("").await);
     }
-    let (is_held, last, taken, is_over) =
+    let (is_held, last_token, acquisitions, is_over) =
         (AtomicBool::new(false), AtomicU64::new(0), AtomicUsize::new(0), AtomicBool::new(false));
     let contend = async |number: usize| {
         for _ in 0..ROUNDS {
@@ -171,31 +181,35 @@ async fn with_leaders_that_die_no_two_hold_and_tokens_grow() {
                     Err(error) => assert!(error.is_transient(), "{error:?}"),
                 }
             };
-            assert!(!is_held.swap(true, Relaxed), "two hold it");
+            assert!(!is_held.swap(true, Relaxed), "two clients hold the lock");
             let token = held.token().expect("etcd has tokens").get();
-            assert!(last.swap(token, Relaxed) < token, "a token went back");
+            assert!(last_token.swap(token, Relaxed) < token, "a token is not greater than the last one");
             sleep(Duration::from_millis(20)).await;
             is_held.store(false, Relaxed);
-            taken.fetch_add(1, Relaxed);
-            // After a lost answer nobody knows what became of it; the keeper goes on.
+            acquisitions.fetch_add(1, Relaxed);
+            // If the reply is lost, the result of the release is unknown, and the keeper tries
+            // again.
             match held.release().await {
                 Ok(()) => {}
                 Err(error) => {
-                    assert!(error.is_transient(), "lost, though a majority was always there: {error:?}")
+                    assert!(
+                        error.is_transient(),
+                        "the lock was lost although a majority was always running: {error:?}"
+                    )
                 }
             }
         }
     };
-    let disturb = async {
+    let kill_leaders = async {
         while !is_over.load(Relaxed) {
             sleep(Duration::from_secs(2)).await;
             kill_leader(&bench.running).await;
         }
     };
-    let all = async {
+    let contenders = async {
         join_all((0..6).map(&contend)).await;
         is_over.store(true, Relaxed);
     };
-    let _ = tokio::join!(all, disturb);
-    assert_eq!(taken.into_inner(), 6 * ROUNDS);
+    let _ = tokio::join!(contenders, kill_leaders);
+    assert_eq!(acquisitions.into_inner(), 6 * ROUNDS);
 }

@@ -1,5 +1,5 @@
-//! A cluster for a test binary, and a plain client beside dlock's.
-#![allow(dead_code, reason = "each test binary uses a part")]
+//! A cluster for a test binary, and an etcd client that sends single requests.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use dlock_conformance::Data;
 use dlock_core::{ClaimId, LockOptions, Locks, Result, driver::Store};
 use dlock_etcd::DRIVER;
 use dlock_testbed::servers::{
-    Running,
+    Running, Server,
     etcd::{Flavour, ask, start},
 };
 use etcd_client::{Client, GetOptions, KeyValue};
@@ -16,132 +16,153 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// A ttl that no test outlives, of a session that the tests' clients have.
+/// Ttl that is longer than any test holds a lock, and short enough for the session of the tests'
+/// clients.
 pub(crate) const TTL: Duration = Duration::from_secs(16);
 
-/// What an answer or a wake-up may take on a busy machine: less than a third of [`TTL`].
+/// Longest time for a reply or a wake-up on a busy machine. Less than a third of [`TTL`], after
+/// which a waiter would make an attempt on its own.
 pub(crate) const SOON: Duration = Duration::from_secs(5);
 
-/// A client of the store that a URL names.
+/// Connects a client to the store of a URL.
 pub(crate) async fn connect(url: &str) -> Result<Store> {
     (DRIVER.connect)(url.parse()?).await
 }
 
-/// A cluster for a test, and a connection that speaks to it by hand.
+/// A cluster for a test, and a connection for single requests.
 pub(crate) struct Bench {
     pub(crate) running: Running,
     pub(crate) raw: Client,
 }
 
 impl Bench {
-    /// `None` if there is no etcd and none is required.
+    /// Starts a cluster for a test. `None` if there is no etcd and none is required.
     pub(crate) async fn new(flavour: Flavour) -> Option<Self> {
         Some(Self::of(dlock_conformance::or_ignore(start(flavour).await)?).await)
     }
 
+    /// Connects to a running cluster.
     pub(crate) async fn of(running: Running) -> Self {
         let members: Vec<_> = running.servers().iter().map(|server| server.address().to_string()).collect();
-        let raw = Client::connect(members, None).await.expect("it connects later");
+        let raw = Client::connect(members, None).await.expect("the client connects lazily");
         Self { running, raw }
     }
 
-    pub(crate) async fn one() -> Option<Self> {
+    /// Starts a cluster of one member.
+    pub(crate) async fn standalone() -> Option<Self> {
         Self::new(Flavour::Standalone).await
     }
 
-    /// A new client, as from another process.
+    /// Connects a new client, like one in another process.
     pub(crate) async fn locks(&self, params: &str) -> Locks {
         self.locks_at(self.running.url(), params).await
     }
 
+    /// Connects a new client to a URL, with the session of most tests.
     pub(crate) async fn locks_at(&self, url: &str, params: &str) -> Locks {
         self.locks_with(url, &format!("session=20s&{params}")).await
     }
 
-    /// The same with another session.
+    /// Connects a new client to a URL, with a session that the parameters may set.
     pub(crate) async fn locks_with(&self, url: &str, params: &str) -> Locks {
-        let store = connect(&format!("{url}?{params}")).await.expect("the cluster is there");
+        let store = connect(&format!("{url}?{params}")).await.expect("the cluster is running");
         Locks::new(store).with_defaults(LockOptions::new().ttl(TTL))
     }
 
-    /// The claims of a lock in order of arrival.
+    /// Returns the claims of a lock in order of arrival.
     pub(crate) async fn queue(&self, name: &str) -> Vec<KeyValue> {
         use etcd_client::{SortOrder, SortTarget};
         let options = GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend);
-        let mut found = self.raw.kv_client().get(format!("{name}/"), Some(options)).await.expect("an answer");
+        let mut found = self.raw.kv_client().get(format!("{name}/"), Some(options)).await.expect("a reply");
         found.take_kvs()
     }
 
-    /// Waits until so many claims hold or wait.
-    pub(crate) async fn until_queued(&self, name: &str, count: usize) {
-        until(&format!("there are never {count} claims"), async || self.queue(name).await.len() == count)
-            .await;
+    /// Waits until the lock has `count` claims that hold it or wait for it.
+    pub(crate) async fn wait_for_claims(&self, name: &str, count: usize) {
+        wait_until(&format!("the lock did not reach {count} claims"), async || {
+            self.queue(name).await.len() == count
+        })
+        .await;
     }
 
+    /// Returns the current revision of the cluster.
     pub(crate) async fn revision(&self) -> i64 {
-        let found = self.raw.kv_client().get("nothing", None).await.expect("an answer");
+        let found = self.raw.kv_client().get("nothing", None).await.expect("a reply");
         found.header().expect("a header").revision()
     }
 
-    /// How many requests of a kind the first member has had, such as `Txn`, and how many messages on streams of it.
+    /// Returns the number of requests that the first member has received for a gRPC method such as
+    /// `Txn`. For a streaming method, this is the number of messages.
     pub(crate) async fn requests(&self, method: &str) -> u64 {
-        let metrics = ask(&self.running.servers()[0], "/metrics").await.expect("an answer");
+        let metrics = ask(&self.running.servers()[0], "/metrics").await.expect("a reply");
         let of_method = format!("grpc_method=\"{method}\"");
-        let is_asked =
+        let is_of_method =
             |line: &&str| line.starts_with("grpc_server_msg_received_total{") && line.contains(&of_method);
-        let count = |line: &str| line.rsplit(' ').next().and_then(|count| count.parse::<f64>().ok());
-        metrics.lines().filter(is_asked).filter_map(count).sum::<f64>() as u64
+        let value = |line: &str| line.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok());
+        metrics.lines().filter(is_of_method).filter_map(value).sum::<f64>() as u64
     }
 }
 
-/// The number of the member that leads.
+/// Waits until a member leads, and returns its index.
 pub(crate) async fn leader(running: &Running) -> usize {
     let mut found = None;
-    until("there is no leader", async || {
-        for (number, server) in running.servers().iter().enumerate() {
-            if ask(server, "/metrics").await.is_ok_and(|told| told.contains("\netcd_server_is_leader 1\n")) {
-                found = Some(number);
+    wait_until("no member became the leader", async || {
+        for (index, server) in running.servers().iter().enumerate() {
+            if is_leader(server).await {
+                found = Some(index);
             }
         }
         found.is_some()
     })
     .await;
-    found.expect("found")
+    found.expect("a member leads")
 }
 
-/// Kills the member that leads, and starts it again a second later.
+/// Returns whether the server reports that it is the leader.
+pub(crate) async fn is_leader(server: &Server) -> bool {
+    ask(server, "/metrics").await.is_ok_and(|metrics| metrics.contains("\netcd_server_is_leader 1\n"))
+}
+
+/// Kills the leader, and starts it again a second later.
 pub(crate) async fn kill_leader(running: &Running) {
     let server = &running.servers()[leader(running).await];
-    server.kill().await.expect("it runs");
+    server.kill().await.expect("the server is running");
     sleep(Duration::from_secs(1)).await;
-    server.start(Data::Kept).await.expect("it was killed");
-    running.ready().await.expect("it comes back");
+    server.start(Data::Kept).await.expect("the server starts again");
+    running.ready().await.expect("the servers are ready again");
 }
 
-/// Starts a contender as a task of its own.
-#[expect(clippy::disallowed_methods, reason = "a contender in a test")]
-pub(crate) fn go<F>(contender: impl IntoFuture<IntoFuture = F>) -> JoinHandle<F::Output>
+/// Spawns a contender as a task.
+#[expect(clippy::disallowed_methods, reason = "contenders are tasks")]
+pub(crate) fn spawn<F>(contender: impl IntoFuture<IntoFuture = F>) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
 {
     tokio::spawn(contender.into_future())
 }
 
-/// Waits until something is so.
-pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    soon(what, async {
-        while !is_so().await {
+/// Waits until the condition is true.
+///
+/// # Panics
+/// With `problem` after [`SOON`].
+pub(crate) async fn wait_until(problem: &str, mut condition: impl AsyncFnMut() -> bool) {
+    soon(problem, async {
+        while !condition().await {
             sleep(Duration::from_millis(5)).await;
         }
     })
     .await;
 }
 
-pub(crate) async fn soon<T>(what: &str, wait: impl Future<Output = T>) -> T {
-    timeout(SOON, wait).await.unwrap_or_else(|_| panic!("{what}"))
+/// Waits for a future.
+///
+/// # Panics
+/// With `problem` after [`SOON`].
+pub(crate) async fn soon<T>(problem: &str, wait: impl Future<Output = T>) -> T {
+    timeout(SOON, wait).await.unwrap_or_else(|_| panic!("{problem}"))
 }
 
-/// A name that no other test uses.
+/// Returns a name that no other test uses.
 pub(crate) fn unique() -> String {
     ClaimId::random().to_string()
 }

@@ -1,5 +1,8 @@
-//! The suite, on one member and on three. `cargo test -p dlock-etcd --test conformance cluster` runs the cases with that word in
-//! their names; `DLOCK_SUITES=cluster:all` puts all wrappers before three members, which otherwise have none.
+//! Runs the suite on one member and on three members.
+//!
+//! `cargo test -p dlock-etcd --test conformance cluster` runs the cases with that word in their
+//! names. By default, the suite of three members runs without wrappers; `DLOCK_SUITES=cluster:all`
+//! runs it with all of them.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -19,21 +22,22 @@ use dlock_testbed::servers::{
 
 use common::connect;
 
-/// Counts bytes for the case that looks for leaks.
+/// Counts allocated bytes for the case that detects leaks.
 #[global_allocator]
 static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 
-/// Parameters of clients that are not killed. The session allows the longest ttl of the suite's cases on a busy machine, and
-/// the timeout allows dozens of clients to connect at the same time.
+/// Parameters of clients that are not killed. The session allows the longest ttl of the suite's
+/// cases on a busy machine. The timeout lets dozens of clients connect at the same time.
 const LONG: &str = "session=40s&timeout=6s";
 
-/// Of clients that die. The cases wait for their sessions to end, of several one after the other.
+/// Parameters of clients that are killed. The sessions are short, because the cases wait for their
+/// end, of several sessions one after the other.
 const MORTAL: &str = "session=10s&timeout=5s";
 
 fn main() -> ExitCode {
     run_suites([
         Suite::new("one", Etcd::start(Flavour::Standalone)),
-        // The same claims over other connections.
+        // The claims are the same as in the first suite. Only the connections differ.
         Suite::new("cluster", Etcd::start(Flavour::Cluster)).in_rows([Row::Plain]),
     ])
 }
@@ -45,7 +49,7 @@ impl Etcd {
         start(flavour).await.map(Self)
     }
 
-    /// A client that reaches the members at these addresses.
+    /// Connects a client to the members at these addresses.
     async fn connect_at(addresses: &[SocketAddr], params: &str) -> Result<Store> {
         let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
         connect(&format!("etcd://{}?{params}", addresses.join(","))).await
@@ -67,7 +71,8 @@ impl Fixture for Etcd {
         Some(killable(&members, async |proxies| Self::connect_at(&proxies, MORTAL).await).await)
     }
 
-    /// A call may take a third of it, and a cluster answers late when a hundred cases ask at once on a busy machine.
+    /// The time limit of a call is a third of the ttl. The replies of a cluster are slow while a
+    /// hundred cases send requests at the same time on a busy machine.
     fn ttl(&self) -> Duration {
         Duration::from_secs(7)
     }
@@ -76,12 +81,13 @@ impl Fixture for Etcd {
         Duration::from_secs(2)
     }
 
-    /// Some cases wait for the sessions of several clients that die one after the other.
+    /// Some cases kill several clients one after the other, and wait for the end of each session.
     fn limit(&self) -> Duration {
         Duration::from_secs(120)
     }
 
-    /// Cases mostly wait for a ttl or a session to end. Three members share the cores of one.
+    /// Many cases can run at the same time, because most of them wait for the end of a ttl or of a
+    /// session. Three members share the cores that one member has alone.
     fn at_once(&self) -> usize {
         if self.0.servers().len() == 1 { 64 } else { 48 }
     }
@@ -90,7 +96,7 @@ impl Fixture for Etcd {
         Some(HEAP.allocated())
     }
 
-    /// A cluster that has lost its data begins to count anew.
+    /// The revision of a cluster that has lost its data starts again.
     fn tokens_outlive_data(&self) -> bool {
         false
     }

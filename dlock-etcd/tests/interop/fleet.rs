@@ -1,4 +1,4 @@
-//! Fleets of dlock and a peer on one lock.
+//! A fleet of contenders of dlock and of a peer on one lock.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
@@ -18,13 +18,14 @@ use crate::{
     common::{connect, kill_leader, unique},
 };
 
-/// The same on three members, of which the one that leads is killed every few seconds. Whoever asks meanwhile waits for another
-/// leader, and a hand-off as well: a tenth of the ttl is time enough for that.
+/// Runs the fleet on three members, and kills the leader every few seconds. Requests and hand-offs
+/// during an election wait for the new leader. A tenth of the ttl is enough time for an election.
 pub(crate) async fn a_mixed_fleet_loses_nothing_though_leaders_die(border: &Border<Etcd>) {
     const TTL: Duration = Duration::from_secs(120);
-    let running = start(Flavour::Cluster).await.unwrap_or_else(|gone| panic!("{}", gone.reason));
+    let running =
+        start(Flavour::Cluster).await.unwrap_or_else(|unreachable| panic!("{}", unreachable.reason));
     let url = format!("{}?session=150s&timeout=30s", running.url());
-    let connect = async || Locks::new(connect(&url).await.expect("there"));
+    let connect = async || Locks::new(connect(&url).await.expect("the server is running"));
     let (locks, peer) = ([connect().await, connect().await], border.start_at(running.url(), TTL));
     let (name, is_over, mut kills) = (unique(), AtomicBool::new(false), 0);
     let fleet = Fleet {
@@ -49,17 +50,18 @@ pub(crate) async fn a_mixed_fleet_loses_nothing_though_leaders_die(border: &Bord
         }
     };
     let (report, ()) = tokio::join!(run, kill);
-    // Go's client may wait minutes for an answer to its first request, while the queue is empty: it sends the request to one member
-    // that leads and dies after the other.
-    let is_go = |one: &Violation| one.rule == Rule::Progress && one.what.starts_with(border.name());
-    assert!(report.violations.iter().all(is_go), "{report}: {:?}", report.violations);
-    tell(border, &format!("{kills} leaders killed: {report}; {:?}", report.violations));
+    // While the queue is empty, the Go client may wait minutes for the reply to its first request,
+    // because it sends the request to one leader after the other, and each is killed.
+    let is_of_go =
+        |violation: &Violation| violation.rule == Rule::Progress && violation.what.starts_with(border.name());
+    assert!(report.violations.iter().all(is_of_go), "{report}: {:?}", report.violations);
+    print_report(border, &format!("{kills} leaders killed: {report}; {:?}", report.violations));
     for locks in locks {
         locks.close().await;
     }
 }
 
-#[expect(clippy::print_stderr, reason = "a figure that somebody asked for")]
-fn tell(border: &Border<Etcd>, report: &str) {
+#[expect(clippy::print_stderr, reason = "the test reports a measurement")]
+fn print_report(border: &Border<Etcd>, report: &str) {
     eprintln!("{}: {report}", border.name());
 }

@@ -1,7 +1,7 @@
-//! dlock beside etcd's Go client and `etcdctl lock`, on one member.
+//! Interop tests of dlock with etcd's Go client and `etcdctl lock`, on one member.
 //!
-//! `DLOCK_FLEET` says how often each contender of a mixed fleet takes its lock: 25 times if it does not. If it does, another fleet
-//! runs while leaders die.
+//! `DLOCK_FLEET` is the number of acquisitions of each contender of a mixed fleet. The default is
+//! 25. If the variable is set, a second fleet runs while leaders are killed.
 
 mod cases;
 #[path = "../common/mod.rs"]
@@ -25,24 +25,24 @@ use dlock_testbed::{
 use libtest_mimic::{Arguments, Trial};
 use tokio::runtime::Runtime;
 
-/// The ttl on both sides. A waiter that waits until it ends was not woken.
+/// Ttl of both sides. A waiter that waits for longer was not woken.
 const TTL: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    let runtime = Runtime::new().expect("a runtime can be built");
+    let runtime = Runtime::new().expect("a runtime");
     let etcd = runtime.block_on(start(Flavour::Standalone));
     let trials = [Program::ETCD_GO, Program::ETCDCTL].into_iter().flat_map(|program| {
         let store = etcd.as_ref().map(|etcd| (etcd.url(), Etcd { url: etcd.url().to_owned() }));
         match Border::new(program, store.map_err(Clone::clone), TTL) {
             Ok(border) => {
                 let mut trials = trials(&border);
-                // `etcdctl lock` ends when a leader dies, and leaves its key.
+                // `etcdctl lock` exits when a leader is killed, and leaves its key.
                 if program.word() == Program::ETCD_GO.word() {
-                    let long =
+                    let fleet =
                         border_trials! { &border; fleet::a_mixed_fleet_loses_nothing_though_leaders_die(); };
-                    let is_short = env::var("DLOCK_FLEET").is_err();
-                    trials.extend(long.into_iter().map(|trial| trial.with_ignored_flag(is_short)));
+                    let is_skipped = env::var("DLOCK_FLEET").is_err();
+                    trials.extend(fleet.into_iter().map(|trial| trial.with_ignored_flag(is_skipped)));
                 }
                 trials
             }
@@ -58,15 +58,15 @@ fn trials(border: &Arc<Border<Etcd>>) -> Vec<Trial> {
         each_wakes_the_other(Mutex);
         cases::both_queue_in_order_of_arrival();
         cases::tokens_grow_across_the_border();
-        cases::readers_and_permits_wait_for_it_and_it_for_them();
-        cases::dlock_shows_and_breaks_what_it_holds();
-        cases::a_detached_hold_keeps_it_out_until_it_is_released();
+        cases::readers_and_permits_wait_for_the_peer_and_it_waits_for_them();
+        cases::dlock_shows_and_breaks_a_hold_of_the_peer();
+        cases::a_detached_hold_excludes_the_peer_until_it_is_released();
         a_mixed_fleet_loses_nothing(&[Fenced]);
-        cases::nothing_is_left();
+        cases::no_claim_is_left();
     }
 }
 
-/// dlock on one member.
+/// The side of dlock, on one member.
 struct Etcd {
     url: String,
 }
@@ -79,11 +79,11 @@ impl Side for Etcd {
 
     async fn locks(&self) -> Locks {
         let registry = Registry::new().with(dlock_etcd::DRIVER);
-        let locks = registry.connect(&self.url).await.expect("etcd is there");
+        let locks = registry.connect(&self.url).await.expect("etcd is running");
         locks.with_defaults(LockOptions::new().ttl(TTL))
     }
 
-    /// Its own programs need a tenth of a second for a hand-off.
+    /// The programs of etcd need a tenth of a second for a hand-off.
     fn acquisitions(&self) -> usize {
         25
     }

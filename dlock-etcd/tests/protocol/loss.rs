@@ -1,4 +1,4 @@
-//! A hold that is gone is told at once, and nobody is told without cause.
+//! Tests of losses. A loss is reported to its holder at once, and only a loss is.
 
 use dlock_core::{DistributedLock, Error, Guard, Kind, LockOptions, LostReason, MultiLock};
 use dlock_etcd::EtcdConfig;
@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use std::time::Duration;
 use tokio::time::sleep;
 
-use crate::common::{Bench, go, soon, unique};
+use crate::common::{Bench, soon, spawn, unique};
 
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
@@ -20,91 +20,96 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     }
 }
 
-/// Until a key that is held is watched.
+/// Time after which a held key is watched.
 const SETTLED: Duration = Duration::from_millis(300);
 
 async fn a_key_that_somebody_deletes_is_a_loss_at_once() {
-    let Some(bench) = Bench::one().await else { return };
+    let Some(bench) = Bench::standalone().await else { return };
     let (locks, name) = (bench.locks("").await, unique());
-    // Also if it is deleted before the watch stands.
+    // The loss is also reported if the key is deleted before the watch has started.
     for wait in [Duration::ZERO, SETTLED] {
-        let held = locks.mutex(&name).lock().await.expect("free");
+        let held = locks.mutex(&name).lock().await.expect("the lock is free");
         sleep(wait).await;
-        bench.raw.kv_client().delete(bench.queue(&name).await[0].key(), None).await.expect("an answer");
-        assert_eq!(soon("it is told late", held.lost()).await, LostReason::Taken);
+        bench.raw.kv_client().delete(bench.queue(&name).await[0].key(), None).await.expect("a reply");
+        assert_eq!(soon("the loss was reported late", held.lost()).await, LostReason::Taken);
     }
 }
 
 async fn a_lease_that_is_revoked_loses_every_hold_at_once_and_no_waiter() {
-    let Some(bench) = Bench::one().await else { return };
+    let Some(bench) = Bench::standalone().await else { return };
     let (a, b, name, other) = (bench.locks("").await, bench.locks("").await, unique(), unique());
-    let held = a.mutex(&name).lock().await.expect("free");
-    let kept = b.mutex(&other).lock().await.expect("free");
-    let waiter = go(a.mutex(&other).lock());
-    bench.until_queued(&other, 2).await;
+    let held = a.mutex(&name).lock().await.expect("the lock is free");
+    let kept = b.mutex(&other).lock().await.expect("the lock is free");
+    let waiter = spawn(a.mutex(&other).lock());
+    bench.wait_for_claims(&other, 2).await;
     sleep(SETTLED).await;
     let lease = bench.queue(&name).await[0].lease();
-    bench.raw.lease_client().revoke(lease).await.expect("an answer");
-    assert_eq!(soon("it is told late", held.lost()).await, LostReason::Taken);
-    // The waiter joins again, when it next asks or is woken.
+    bench.raw.lease_client().revoke(lease).await.expect("a reply");
+    assert_eq!(soon("the loss was reported late", held.lost()).await, LostReason::Taken);
+    // The waiter joins again at its next attempt or wake-up.
     drop(kept);
-    let next = tokio::time::timeout(crate::common::TTL, waiter).await.expect("it waits for ever");
-    let next = next.expect("no panic").expect("it joins again");
+    let next =
+        tokio::time::timeout(crate::common::TTL, waiter).await.expect("the waiter never gets the lock");
+    let next = next.expect("no panic").expect("the waiter joins again");
     assert_ne!(bench.queue(&other).await[0].lease(), lease);
-    next.release().await.expect("held until now");
+    next.release().await.expect("the lock is held");
 }
 
 async fn history_that_is_compacted_costs_no_lock_and_no_wake_up() {
-    let Some(bench) = Bench::one().await else { return };
+    let Some(bench) = Bench::standalone().await else { return };
     let (a, b, name) = (bench.locks("").await, bench.locks("").await, unique());
-    let held = a.mutex(&name).lock().await.expect("free");
-    let waiter = go(b.mutex(&name).lock());
-    bench.until_queued(&name, 2).await;
+    let held = a.mutex(&name).lock().await.expect("the lock is free");
+    let waiter = spawn(b.mutex(&name).lock());
+    bench.wait_for_claims(&name, 2).await;
     let mut kv = bench.raw.kv_client();
     for round in 0..5 {
-        kv.put("other", format!("{round}"), None).await.expect("an answer");
+        kv.put("other", format!("{round}"), None).await.expect("a reply");
         let physical = CompactionOptions::new().with_physical();
-        kv.compact(bench.revision().await, Some(physical)).await.expect("an answer");
+        kv.compact(bench.revision().await, Some(physical)).await.expect("a reply");
         sleep(SETTLED / 3).await;
     }
     assert_eq!(held.lost().now_or_never(), None);
-    held.release().await.expect("held until now");
-    let next = soon("it is not woken", waiter).await.expect("no panic").expect("its turn");
-    // The history from its grant on is gone before its own key is watched.
-    kv.compact(bench.revision().await, None).await.expect("an answer");
+    held.release().await.expect("the lock is held");
+    let next =
+        soon("the waiter was not woken", waiter).await.expect("no panic").expect("the waiter gets the lock");
+    // The history since the grant is compacted before the new holder's key is watched.
+    kv.compact(bench.revision().await, None).await.expect("a reply");
     sleep(SETTLED).await;
-    kv.delete(bench.queue(&name).await[0].key(), None).await.expect("an answer");
-    soon("it is told late", next.lost()).await;
+    kv.delete(bench.queue(&name).await[0].key(), None).await.expect("a reply");
+    soon("the loss was reported late", next.lost()).await;
 }
 
 async fn a_stale_hold_writes_nothing_and_the_next_holder_does() {
-    let Some(bench) = Bench::one().await else { return };
-    let config = EtcdConfig::from_url(&bench.running.url().parse().expect("a URL")).expect("legal");
+    let Some(bench) = Bench::standalone().await else { return };
+    let config =
+        EtcdConfig::from_url(&bench.running.url().parse().expect("a URL")).expect("a valid configuration");
     let write = async |guard: &Guard, value: &str| {
-        let (key, revision) = config.compare(guard).expect("one hold of etcd");
+        let (key, revision) = config.compare(guard).expect("the guard has one hold in etcd");
         let is_held = Compare::create_revision(key, CompareOp::Equal, revision);
         let write = Txn::new().when([is_held]).and_then([TxnOp::put("guarded", value, None)]);
-        bench.raw.kv_client().txn(write).await.expect("an answer").succeeded()
+        bench.raw.kv_client().txn(write).await.expect("a reply").succeeded()
     };
-    // Encoded names have other keys.
+    // The key of an encoded name differs from the name.
     let (a, b, name) = (bench.locks("").await, bench.locks("").await, format!("{}/50%", unique()));
-    let stale = a.mutex(&name).lock().await.expect("free");
-    assert!(write(&stale, "first").await, "refused although it is held");
-    assert!(b.force_release(&name).await.expect("an answer"));
-    assert!(!write(&stale, "stale").await, "written without the lock");
-    let next = b.mutex(&name).lock().await.expect("free");
-    assert!(!write(&stale, "stale").await, "written although somebody else holds the lock");
-    assert!(write(&next, "second").await, "refused although it is held");
-    let found = bench.raw.kv_client().get("guarded", None).await.expect("an answer");
+    let stale = a.mutex(&name).lock().await.expect("the lock is free");
+    assert!(write(&stale, "first").await, "the write was refused although the lock is held");
+    assert!(b.force_release(&name).await.expect("a reply"));
+    assert!(!write(&stale, "stale").await, "a write succeeded without the lock");
+    let next = b.mutex(&name).lock().await.expect("the lock is free");
+    assert!(!write(&stale, "stale").await, "a write succeeded although another client holds the lock");
+    assert!(write(&next, "second").await, "the write was refused although the lock is held");
+    let found = bench.raw.kv_client().get("guarded", None).await.expect("a reply");
     assert_eq!(found.kvs()[0].value_str().expect("text"), "second");
 }
 
 async fn the_guard_of_several_locks_guards_no_write() {
-    let Some(bench) = Bench::one().await else { return };
-    let config = EtcdConfig::from_url(&bench.running.url().parse().expect("a URL")).expect("legal");
+    let Some(bench) = Bench::standalone().await else { return };
+    let config =
+        EtcdConfig::from_url(&bench.running.url().parse().expect("a URL")).expect("a valid configuration");
     let locks = bench.locks("").await;
     let both = [unique(), unique()].map(|name| locks.of(Kind::Mutex, name));
-    let held = MultiLock::new(both).expect("two names").lock(&LockOptions::new()).await.expect("free");
-    let told = config.compare(&held);
-    assert!(matches!(told, Err(Error::Unsupported { .. })), "{told:?}");
+    let held =
+        MultiLock::new(both).expect("two names").lock(&LockOptions::new()).await.expect("the lock is free");
+    let result = config.compare(&held);
+    assert!(matches!(result, Err(Error::Unsupported { .. })), "{result:?}");
 }

@@ -1,4 +1,4 @@
-//! What is asked of the cluster, and what is left in it.
+//! Tests of the requests that a client sends, and of the keys and leases that it leaves.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -312,8 +312,8 @@ impl NamedClaim {
 
     /// Ends the statement of the session, and releases the lock if the session owns it.
     ///
-    /// A session that does not reply is ended, as a last resort, because MySQL 8.0 may let a killed
-    /// session keep its lock until its time is over.
+    /// Ends a session only if it does not reply. A session of MySQL 8.0 may keep its lock after a
+    /// `KILL`, until its `wait_timeout`.
     async fn stop(&mut self, mut statement: PendingStatement) -> Result<Release> {
         self.state = State::Abandoned;
         let kill = self.client.kill(NAMED_STOP.with(&[("tag", &self.session.tag)]));

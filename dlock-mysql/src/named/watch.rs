@@ -2,9 +2,10 @@
 //! not only at the next renewal.
 //!
 //! A watched session executes a statement that waits for another named lock, the anchor, which the
-//! client owns on one of its shared sessions. When the watched session ends, the client reads the
-//! end of its connection. When the client needs a reply, it releases the anchor. When the client
-//! dies, the server releases its anchors, the waiting statements end, and so do their sessions.
+//! client owns on one of its shared sessions. If the watched session ends, the client is notified
+//! by the end of the connection. If the client has a request for the session, it first releases the
+//! anchor, so that the waiting statement returns. If the client dies, the server releases its
+//! anchors. The waiting statements then return, and their sessions end.
 
 use std::{sync::Arc, time::Duration};
 

@@ -153,10 +153,10 @@ impl QueueClaim {
 
     /// Enters the queue, or stays alive in it.
     ///
-    /// Repeats the attempt within the time of a call if the batch changed nothing. It may have been
-    /// executed too late, because other transactions kept the queue locked. The claim may have been
-    /// deleted from the queue. Or a try was refused because of a claim that was deleted before the
-    /// batch read the queue.
+    /// Repeats the attempt within the time of a call if the batch changed nothing. There are three
+    /// reasons for that: other transactions locked the queue until the deadline of the batch, the
+    /// claim was deleted from the queue, or a try was refused because of a claim that has since
+    /// been deleted.
     async fn enter(&mut self) -> Result<Attempted> {
         let deadline = Instant::now() + self.client.connection.timeout_for(self.request.ttl);
         loop {
@@ -241,8 +241,8 @@ impl QueueClaim {
         let watched = watched(&queue, entry.id);
         rows.retain(|row| watched.contains(&row.entry));
         let is_try = self.request.wait == Wait::Never;
-        // A try that finds claims ahead of it is refused and changes nothing. Any other batch that
-        // changes nothing was too late, or the claim was no longer in the queue.
+        // A try is refused, and changes nothing, if there are claims ahead of it. If any other
+        // batch changes nothing, its deadline had passed, or the claim was no longer in the queue.
         let is_refused = own.is_none() && !was_queued && is_try && !rows.is_empty();
         if !has_changed && !is_refused {
             if !was_queued {
@@ -278,8 +278,9 @@ impl QueueClaim {
                 None,
                 self.request.kind,
             );
-            // A claim that ends is deleted from the store first, and wakes its seats afterwards. So
-            // the seat is taken first, and the claim is looked up afterwards.
+            // A claim that ends is first deleted from the store, and then wakes its seats. This
+            // claim therefore takes its seat before it looks the other claim up, so that it cannot
+            // miss the wake-up.
             let awaited = if self.client.local_claims.contains(row.entry.id) {
                 may_have_missed = true;
                 Awaited::Local(seat)
@@ -303,14 +304,15 @@ impl QueueClaim {
         } else {
             LOCAL_CHECK_INTERVAL
         };
-        // Waiters of one client poll at the same moments, so that one statement serves them all.
+        // All waiters of a client poll at the same times, so that they share one statement.
         let retry_in = self.client.until_next(interval);
         self.poll_at = Instant::now() + retry_in;
         retry_in
     }
 
-    /// Returns whether the claim must ask the store, because a hint says that a claim ahead may
-    /// have ended, or because a session is free to wait for the doorbell of a polled claim.
+    /// Returns whether the claim must query the store now. This is the case after a hint that a
+    /// claim ahead may have ended. It is also the case when a session has become free, so that the
+    /// claim can wait for a doorbell instead of polling.
     fn was_woken(&mut self) -> bool {
         for awaited in self.awaited.values_mut() {
             match awaited {
@@ -338,8 +340,8 @@ impl QueueClaim {
             let Some(age) = self.keep_alive().await? else { return Ok(None) };
             self.confirmed_at = Instant::now().checked_sub(age).unwrap_or(self.confirmed_at);
         }
-        // Claims of this client wake the waiter without a request. Others are looked up at each
-        // call.
+        // A claim ahead that belongs to this client wakes the waiter without a request. A claim of
+        // another client is looked up at each call.
         let are_local = self.awaited.values().all(|awaited| matches!(awaited, Awaited::Local(_)));
         if are_local && Instant::now() < self.poll_at {
             return Ok(Some(self.poll_at.saturating_duration_since(Instant::now())));
@@ -352,8 +354,8 @@ impl QueueClaim {
         Ok(Some(self.retry_in()))
     }
 
-    /// Extends the claim by its ttl. Returns the time since the server confirmed that, which may be
-    /// a renewal that another claim's call carried. Returns `None` if the claim is not in the
+    /// Extends the claim by its ttl. Returns the time since the sending of the request that
+    /// extended it, which may be a call of another claim. Returns `None` if the claim is not in the
     /// queue.
     async fn keep_alive(&mut self) -> Result<Option<Duration>> {
         self.register();
@@ -382,8 +384,9 @@ impl QueueClaim {
         }
     }
 
-    /// Rings the doorbell on the session that owns it, unless that is `session`, which has rung.
-    /// A call that renewed the claim may have taken the doorbell on another session.
+    /// Rings the doorbell on the session that owns it. Does nothing if that session is `session`,
+    /// on which the doorbell was rung already. Another session may own the doorbell if a call on it
+    /// has renewed the claim.
     async fn ring_elsewhere(&mut self, session: &Arc<Session>) {
         let Some(owner) = self.bell_owner().filter(|owner| !Arc::ptr_eq(owner, session)) else { return };
         let ring = format!("DO {}", self.ring_sql());
@@ -513,8 +516,8 @@ impl Claim for QueueClaim {
         self.client.local_claims.forget_renewal(id);
         self.ticket = Some(ticket);
         let reply = self.rename(batch, bell_owner.as_ref()).await?;
-        // From now on the hold belongs to no client. This client neither rings for it nor wakes
-        // waiters when this value is dropped.
+        // From now on the hold belongs to no client. When this value is dropped, it must neither
+        // ring the doorbell of the hold nor wake waiters.
         self.ring_elsewhere(&reply.session).await;
         self.clear();
         Ok(match flag(expect(reply.rows.last(), "a detached claim")?, "is_renamed")? {

@@ -94,7 +94,8 @@ impl Inspect for QueueBackend {
 impl QueueBackend {
     async fn rows_of(&self, name: &LockName) -> Result<Vec<ShownRow>> {
         let name = name.as_str().as_bytes();
-        // No name is between this one and the same name with a zero byte at its end.
+        // The next name in the order of bytes is this name with a zero byte at its end, so the
+        // range has one name.
         let next = [name, &[0]].concat();
         self.rows(&literal(name), &literal(&next)).await
     }
@@ -122,8 +123,8 @@ fn state(rows: &[ShownRow]) -> Result<LockState> {
     Ok(state)
 }
 
-/// Returns the number of claims that hold. They are the first of the queue, because every claim
-/// behind a waiting claim waits, too.
+/// Returns the number of claims that hold. These are the first claims of the queue, because no
+/// claim behind a waiting claim can hold.
 fn count_holders(rows: &[ShownRow]) -> usize {
     let queue: Vec<Entry> = rows.iter().map(|row| row.row.entry).collect();
     (0..queue.len()).take_while(|&at| turn(&queue[..=at], queue[at].id) == Turn::Mine).count()

@@ -78,20 +78,22 @@ impl LocalClaims {
 
     /// Returns the age of a carried renewal, as
     /// [`take_carried_renewal`](Self::take_carried_renewal). If a call in flight carries the claim,
-    /// waits a fraction of the ttl for that call: the server would leave the claim out of a second
-    /// call.
+    /// waits for that call for a fraction of the ttl. A second call at the same time might not
+    /// renew the claim, because the server skips a row that the first call has locked.
     pub(super) async fn carried_renewal(&self, id: ClaimId, ttl: Duration) -> Option<Duration> {
         let carrier = self.lock().claims.get(&id).and_then(|claim| claim.carrier.clone());
         if let Some(call) = carrier {
-            // Both the end of the call and the time-out lead to the question below.
+            // The claim may have been renewed in either case, whether the call has ended or the
+            // wait has timed out.
             timeout(ttl / CARRIER_WAIT_DIVISOR, call.acquire()).await.ok();
         }
         self.take_carried_renewal(id)
     }
 
-    /// Returns the age of the last renewal if the claim was carried recently and its keeper was
-    /// not notified yet. Reports each renewal once, because a keeper that requests a second
-    /// renewal may know that its hold is lost.
+    /// Returns the age of the last renewal if another claim's call carried it recently, and if it
+    /// was not reported to the claim's keeper yet. Reports each renewal once. A keeper that
+    /// requests another renewal may have learned that its hold is lost, and then needs a new reply
+    /// from the server.
     fn take_carried_renewal(&self, id: ClaimId) -> Option<Duration> {
         let mut records = self.lock();
         let last = records.claims.get_mut(&id)?.last_renewal.as_mut()?;

@@ -1,5 +1,5 @@
--- Creates the tables. If two clients do so at once, one waits for the other, for longer than a
--- statement otherwise waits for a locked table.
+-- Creates the tables. If two clients do so at once, one of them waits for the other. The time limit
+-- for locked tables is therefore longer than in other statements.
 -- In: store, fence, queue: the tables; buckets: the rows of the fence. Out: nothing.
 SET SESSION lock_wait_timeout = 60;
 

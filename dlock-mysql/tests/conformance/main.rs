@@ -70,7 +70,7 @@ async fn connect(url: &str) -> Result<Store> {
 }
 
 /// Inspects named locks once their holders are visible. The server shows the claim of a hold only
-/// while the hold is watched, which it is not for its first 20 ms.
+/// while the hold is watched. The watch begins 20 ms after the grant.
 #[derive(Debug)]
 struct Patient(Arc<dyn Inspect>);
 
@@ -102,8 +102,8 @@ impl Inspect for Patient {
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockState>> {
-        // A hold that is not watched is listed under its named lock, which begins like the names of
-        // this case.
+        // A hold that is not watched is listed with the name of its named lock. That name has the
+        // same beginning as the names of this case.
         let own: String = prefix.chars().take(30).collect();
         let is_own = |state: &&LockState| state.name.as_str().starts_with(&own);
         let all = self.until_watched(|| self.0.list(""), |all| all.iter().filter(is_own).collect()).await?;
@@ -149,8 +149,9 @@ impl Fixture for Server {
     }
 
     fn network(&self) -> Option<&dyn Network> {
-        // A named lock is lost with its connection. So session mode leaves out the cases in which a
-        // hold survives its connection, and those in which a cut connection stands for a crash.
+        // A named lock is lost with its connection. Session mode therefore omits the cases in which
+        // a hold must survive a cut connection, or in which the suite simulates a crash by cutting
+        // the connection.
         (self.running.servers().len() == 1 && !self.is_session()).then_some(self)
     }
 }

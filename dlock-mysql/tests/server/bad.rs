@@ -108,7 +108,7 @@ pub(crate) async fn names_leave_no_rows(server: &Running) {
     assert_eq!(named_locks(&mut other).await, 0, "a session still owns a named lock");
 }
 
-pub(crate) async fn a_row_that_somebody_locks_costs_no_other_lock(server: &Running) {
+pub(crate) async fn a_locked_row_costs_no_other_lock(server: &Running) {
     let (locks, mut other) =
         (connect(server, "").await.expect("the server runs"), plain_session(server).await);
     let (mut watcher, mut held) = (plain_session(server).await, Vec::new());
@@ -130,7 +130,7 @@ pub(crate) async fn a_row_that_somebody_locks_costs_no_other_lock(server: &Runni
 }
 
 /// A release also deletes expired rows of dead clients.
-pub(crate) async fn an_expired_row_that_somebody_locks_delays_no_release(server: &Running) {
+pub(crate) async fn an_expired_row_that_is_locked_delays_no_release(server: &Running) {
     let (locks, mut other, mut watcher) = (
         connect(server, "").await.expect("the server runs"),
         plain_session(server).await,

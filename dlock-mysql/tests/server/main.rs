@@ -72,8 +72,8 @@ fn main() -> ExitCode {
         bad::sessions_that_end_when_idle_lose_no_lock,
         bad::a_server_without_autocommit_holds_no_transaction_open,
         bad::names_leave_no_rows,
-        bad::a_row_that_somebody_locks_costs_no_other_lock,
-        bad::an_expired_row_that_somebody_locks_delays_no_release,
+        bad::a_locked_row_costs_no_other_lock,
+        bad::an_expired_row_that_is_locked_delays_no_release,
         bad::locked_tables_collect_no_sessions,
         bad::a_call_that_fails_rings_no_doorbell,
         bad::a_hold_that_is_taken_back_late_has_its_own_ttl,
@@ -88,15 +88,15 @@ fn main() -> ExitCode {
         reach::of_several_hosts_the_one_that_takes_writes_is_used,
         reach::a_socket_leads_to_the_server,
         reach::a_named_lock_is_lost_when_its_server_becomes_read_only,
-        reach::a_hold_goes_on_where_writes_are_taken,
+        reach::a_hold_continues_where_writes_are_accepted,
         reach::a_waiter_listens_at_the_server_that_takes_writes,
         reach::a_session_from_before_a_restart_is_not_taken_for_another,
         storm::no_two_hold_in_a_storm_of_kills,
         storm::holds_whose_sessions_have_ended_are_renewed_together,
         storm::many_locks_are_renewed_by_few_statements,
-        swap::the_queue_goes_on_where_a_proxy_swaps_sessions,
+        swap::the_queue_works_where_a_proxy_swaps_sessions,
         swap::named_locks_are_refused_where_a_proxy_swaps_sessions,
-        swap::without_doorbells_no_named_lock_is_asked_for,
+        swap::without_doorbells_no_named_lock_is_requested,
     };
     let trials = [Brand::Mariadb, Brand::Mysql].into_iter().flat_map(|brand| {
         match runtime.block_on(start(brand, Flavour::Standalone)) {
@@ -163,8 +163,8 @@ async fn end_sessions(session: &mut MySqlConnection) {
 }
 
 /// Returns the number of named locks that sessions own. Does not count killed sessions of MySQL
-/// 8.0, which may keep their locks: the server waits for their next call on a socket that it has
-/// closed.
+/// 8.0. Such a session may keep its locks, because the server waits for its next call on a socket
+/// that the server has closed.
 async fn named_locks(session: &mut MySqlConnection) -> i64 {
     let list = match brand(session).await {
         Brand::Mariadb => "information_schema.metadata_lock_info WHERE lock_type = 'User lock'",

@@ -241,8 +241,8 @@ pub(crate) async fn a_wait_that_is_given_up_as_it_is_granted_leaves_no_lock(serv
     }
 }
 
-/// `GET_LOCK` of a wait that was ended returns `NULL` or an error. It means neither that the lock
-/// is taken nor that it is granted.
+/// If a wait is ended, `GET_LOCK` returns `NULL` or an error. Neither says whether the session owns
+/// the lock.
 pub(crate) async fn a_wait_that_the_server_ends_is_no_answer(server: &Running) {
     let (locks, mut holder, mut other) =
         (session_mode(server).await, plain_session(server).await, plain_session(server).await);

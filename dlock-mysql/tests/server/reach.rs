@@ -110,7 +110,7 @@ pub(crate) async fn a_named_lock_is_lost_when_its_server_becomes_read_only(serve
 
 /// The servers of the test do not replicate, so the hold is lost. On a replica the hold would
 /// continue.
-pub(crate) async fn a_hold_goes_on_where_writes_are_taken(server: &Running) {
+pub(crate) async fn a_hold_continues_where_writes_are_accepted(server: &Running) {
     let mut pair = Pair::with(server).await;
     for user in USERS {
         let locks = pair.connect(user, "").await;

@@ -141,7 +141,7 @@ async fn swap(client: TcpStream, server: SocketAddr, calls: Arc<Mutex<String>>) 
     }
 }
 
-pub(crate) async fn the_queue_goes_on_where_a_proxy_swaps_sessions(server: &Running) {
+pub(crate) async fn the_queue_works_where_a_proxy_swaps_sessions(server: &Running) {
     const TURNS: u32 = 15;
     let proxy = Swapping::to(server).await;
     let (inside, done) = (AtomicU32::new(0), AtomicU32::new(0));
@@ -179,7 +179,7 @@ pub(crate) async fn named_locks_are_refused_where_a_proxy_swaps_sessions(server:
     locks.close().await;
 }
 
-pub(crate) async fn without_doorbells_no_named_lock_is_asked_for(server: &Running) {
+pub(crate) async fn without_doorbells_no_named_lock_is_requested(server: &Running) {
     let proxy = Swapping::to(server).await;
     let locks = proxy.connect("?doorbell=off").await;
     let held = locks.mutex("job").lock().await.expect("the lock is free");

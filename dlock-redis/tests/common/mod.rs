@@ -80,8 +80,8 @@ impl Bench {
         keys
     }
 
-    /// Ends all subscriptions and sends a command, in one step. No client can subscribe again before
-    /// the command.
+    /// Ends all subscriptions and sends a command, in one step. No client can subscribe again
+    /// before the command.
     pub(crate) async fn unsubscribe_and_send(&self, command: &str) {
         unsubscribe_and_send(&mut self.raw.clone(), command).await;
     }
@@ -167,8 +167,8 @@ pub(crate) fn unique() -> String {
     format!("t-{}", ClaimId::random())
 }
 
-/// Creates a claim without the engine, so that each step is one call. Returns it with the name of its
-/// owner on the server.
+/// Creates a claim without the engine, so that each step is one call. Returns it with the name of
+/// its owner on the server.
 pub(crate) fn claim(store: &Store, name: &str, kind: Kind, ttl: u64, wait: Wait) -> (Box<dyn Claim>, String) {
     let name = LockName::new(name).expect("a legal name");
     let request = Request::new(name, kind, Duration::from_millis(ttl)).wait(wait);

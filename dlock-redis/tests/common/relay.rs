@@ -118,8 +118,8 @@ impl Relay {
         *self.state.server.lock().expect("no thread panics") = server;
     }
 
-    /// Sets the treatment of the replies on all connections so far. Replies on later connections are
-    /// forwarded.
+    /// Sets the treatment of the replies on all connections so far. Replies on later connections
+    /// are forwarded.
     pub(crate) fn set_all(&self, replies: Replies) {
         for connection in self.state.connections().iter() {
             connection.send_replace(replies);

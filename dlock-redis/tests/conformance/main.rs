@@ -1,5 +1,6 @@
-//! The suite, on every flavour of Redis and Valkey. `cargo test -p dlock-redis --test conformance cluster` runs the cases with that
-//! word in their names. `redis::` selects those of a single Redis server.
+//! The suite, on every flavour of Redis and Valkey. `cargo test -p dlock-redis --test conformance
+//! cluster` runs the cases with that word in their names. `redis::` selects the cases of a single
+//! Redis server.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -15,24 +16,24 @@ use dlock_testbed::servers::redis::{
     Flavour::{self, Cluster, Sentinel, Standalone, Tls},
 };
 
-/// Counts bytes for the case that looks for leaks.
+/// Counts the allocated bytes, for the case that detects memory growth.
 #[global_allocator]
 static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 
-/// The claims of one Redis server, and those of the plain dialect, run in all rows. The others have the same claims, sent
-/// over other connections, so wrappers tell little more of them. Where answers go another way or scripts are sent as an
-/// older server needs them, lost answers are tried again.
+/// A single Redis server and the plain dialect run in all rows. The other flavours have the same
+/// claims with other connections, so wrappers reveal little more about them. Lost replies are
+/// repeated where replies arrive in another way, and where an older server needs other scripts.
 fn main() -> ExitCode {
     let plain = [Row::Plain];
-    let and_lost_answers = [Row::Plain, Row::Habit(Flaky)];
+    let and_lost_replies = [Row::Plain, Row::Habit(Flaky)];
     run_suites([
         suite("redis", Redis, Standalone, ""),
         suite("plain_dialect", Redis, Standalone, "dialect=plain"),
         suite("tls", Redis, Tls, "").in_rows(plain),
         suite("sentinel", Redis, Sentinel, "").in_rows(plain),
-        suite("cluster", Redis, Cluster, "").in_rows(and_lost_answers),
-        // The oldest versions that the README promises.
-        suite("redis5", Redis5, Standalone, "").in_rows(and_lost_answers),
+        suite("cluster", Redis, Cluster, "").in_rows(and_lost_replies),
+        // The oldest versions that the README supports.
+        suite("redis5", Redis5, Standalone, "").in_rows(and_lost_replies),
         suite("redis6_cluster", Redis6, Cluster, "").in_rows(plain),
         suite("valkey", Valkey, Standalone, "").in_rows(plain),
         // All rows of a majority, and of its members, run in memory.

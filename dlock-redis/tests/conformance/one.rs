@@ -1,4 +1,4 @@
-//! One Redis or Valkey store, of one server or several that belong together.
+//! A store of one Redis or Valkey server, or of several that form one store.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -15,12 +15,12 @@ use crate::{HEAP, common::connect};
 pub(crate) struct Redis {
     brand: Brand,
     running: Running,
-    /// The parameters of the URL: empty, or from the question mark on.
+    /// Parameters of the URL, with the question mark, or empty.
     params: String,
 }
 
 impl Redis {
-    /// A store whose clients are given these parameters in its URL.
+    /// Starts a store whose clients have these parameters in their URL.
     pub(crate) async fn start(brand: Brand, flavour: Flavour, params: &str) -> Result<Self, Unreachable> {
         let running = start(brand, flavour).await?;
         let ca = running.ca().map(|ca| format!("ca={}", ca.display()));
@@ -50,9 +50,10 @@ impl Fixture for Redis {
     }
 
     fn network(&self) -> Option<&dyn Network> {
-        // Other flavours cannot be put behind a proxy: the servers tell clients their own addresses, or a certificate names one.
-        let is_alone = self.running.url().starts_with("redis://") && self.running.servers().len() == 1;
-        is_alone.then_some(self)
+        // Other flavours cannot be used through a proxy, because the servers report their own
+        // addresses to clients, or a certificate names one.
+        let is_single = self.running.url().starts_with("redis://") && self.running.servers().len() == 1;
+        is_single.then_some(self)
     }
 }
 
@@ -67,7 +68,7 @@ impl Network for Redis {
     }
 
     fn bound(&self, _ttl: Duration) -> Duration {
-        // The default of `timeout`.
+        // The default of the parameter `timeout`.
         Duration::from_secs(3)
     }
 

@@ -1,4 +1,4 @@
-//! A majority of servers that know nothing of each other.
+//! A majority of independent servers.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::common::{connect, nodes::Nodes};
 pub(crate) struct Majority(Nodes);
 
 impl Majority {
-    /// A majority of so many servers.
+    /// Starts `count` servers.
     pub(crate) async fn of(count: usize) -> Result<Self, Unreachable> {
         Nodes::new(count, "").await.map(Self)
     }
@@ -32,12 +32,13 @@ impl Fixture for Majority {
         Duration::from_secs(15)
     }
 
-    /// Strict order is tested with members in memory, whose answers are never late.
+    /// The strict order is tested with members in memory, whose replies are never late.
     fn keeps_order(&self) -> bool {
         false
     }
 
-    /// Each client has a connection to each member, and a member counts as away after some 100 ms.
+    /// Each client has a connection to each member, and a member counts as unreachable after some
+    /// 100 ms.
     fn at_once(&self) -> usize {
         8
     }

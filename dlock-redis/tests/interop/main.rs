@@ -1,7 +1,7 @@
-//! dlock beside Redisson, redis-py and redsync, on one Redis.
+//! Tests of dlock beside Redisson, redis-py and redsync, on one Redis server.
 //!
-//! `DLOCK_FLEET` says how often each contender of a mixed fleet takes its lock: 50 times if it does not. `DLOCK_REDISSON` names more
-//! versions of Redisson, with commas between.
+//! `DLOCK_FLEET` is the number of acquisitions of each contender of a mixed fleet, by default 50.
+//! `DLOCK_REDISSON` is a list of further versions of Redisson, separated by commas.
 
 mod cases;
 #[path = "../common/mod.rs"]
@@ -29,7 +29,7 @@ use tokio::runtime::Runtime;
 
 use PeerKind::{Fair, Fenced, Multi, Mutex, Read, Redlock, Write};
 
-/// The ttl on both sides. A waiter that waits until it ends was not woken.
+/// Ttl on both sides. A waiter that waits for the end of the ttl was not woken.
 const TTL: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials.collect()).exit_code()
 }
 
-/// The cases of a peer.
+/// A function that returns the cases of a peer.
 type Table = fn(&Arc<Border<Redis>>) -> Vec<Trial>;
 
 fn redisson(border: &Arc<Border<Redis>>) -> Vec<Trial> {
@@ -125,10 +125,10 @@ fn plain(border: &Arc<Border<Redis>>) -> Vec<Trial> {
     }
 }
 
-/// dlock on a Redis.
+/// dlock on a Redis server.
 struct Redis {
     url: String,
-    /// The `dialect` parameter of its clients.
+    /// The parameter `dialect` of its clients.
     dialect: &'static str,
 }
 
@@ -140,26 +140,26 @@ impl Side for Redis {
 
     async fn locks(&self) -> Locks {
         let url = format!("{}?dialect={}", self.url, self.dialect);
-        let locks = Registry::new().with(dlock_redis::DRIVER).connect(&url).await.expect("Redis is there");
+        let locks = Registry::new().with(dlock_redis::DRIVER).connect(&url).await.expect("Redis is running");
         locks.with_defaults(LockOptions::new().ttl(TTL))
     }
 
-    /// Waits until somebody listens for it.
+    /// Waits until a client subscribes to the lock's channel.
     async fn until_somebody_waits(&self, _: &Locks, name: &str) {
-        let (mut raw, asked) = (raw(&self.url).await, parse_command(&format!("PUBSUB CHANNELS *{name}*")));
-        while asked.query_async::<Vec<String>>(&mut raw).await.expect("an answer").is_empty() {
+        let (mut raw, channels) = (raw(&self.url).await, parse_command(&format!("PUBSUB CHANNELS *{name}*")));
+        while channels.query_async::<Vec<String>>(&mut raw).await.expect("a reply").is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 }
 
 impl Redis {
-    /// Waits until that many claims queue for a fair lock.
+    /// Waits until `count` claims are in the queue of a fair lock.
     async fn queued(&self, name: &str, count: usize) {
         let mut raw = raw(&self.url).await;
         until(async || {
-            let asked = parse_command(&format!("LLEN redisson_lock_queue:{{{name}}}"));
-            asked.query_async::<usize>(&mut raw).await.expect("an answer") >= count
+            let length = parse_command(&format!("LLEN redisson_lock_queue:{{{name}}}"));
+            length.query_async::<usize>(&mut raw).await.expect("a reply") >= count
         })
         .await;
     }

@@ -1,5 +1,5 @@
-//! The golden traces of Redisson's protocol, as keys on the server. Tests write Redisson's side by hand while dlock acts, and
-//! compare dlock's side with what Redisson would have written. Over the usual length: one test for each trace.
+//! Golden traces of Redisson's protocol: keys on the server. The tests write Redisson's keys, and
+//! compare dlock's keys with those that Redisson would have written.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
 use std::{collections::BTreeMap, time::Duration};
@@ -39,10 +39,10 @@ impl Bench {
 
     async fn assert_ttl(&self, key: &str, expected: i64) {
         let ttl: i64 = self.query(&format!("PTTL {key}")).await;
-        assert!((expected - 1500..=expected).contains(&ttl), "{key} lasts {ttl} ms, not {expected}");
+        assert!((expected - 1500..=expected).contains(&ttl), "{key} expires in {ttl} ms, not in {expected}");
     }
 
-    /// All keys in order, without those that only dlock reads.
+    /// Returns all keys in order, except those that only dlock reads.
     async fn keys(&self) -> Vec<String> {
         let mut keys: Vec<String> = self.query("KEYS *").await;
         keys.retain(|key| !key.starts_with("dlock_") && !key.starts_with("redisson_lock_token:"));
@@ -65,13 +65,13 @@ async fn a_mutex_is_redissons_hash_and_its_release_redissons_message() {
     bench.assert_ttl("foo", 30_000).await;
     assert_eq!(bench.keys().await, ["foo"]);
     assert_eq!(bench.query::<u64>("GET redisson_lock_token:{foo}").await, token);
-    assert_eq!(granted(a.attempt().await), token, "asking again is one grant");
-    assert_eq!(bench.hash("foo").await, hash([(&owner, "1")]), "asking again is one hold");
+    assert_eq!(granted(a.attempt().await), token, "a second attempt is another grant");
+    assert_eq!(bench.hash("foo").await, hash([(&owner, "1")]), "a second attempt is another hold");
     a.release().await.unwrap();
     assert_eq!(messages.next().await, "0");
     assert_eq!(bench.keys().await, [""; 0]);
     a.release().await.unwrap();
-    assert!(messages.is_silent(&bench).await, "a release of nothing is published");
+    assert!(messages.is_silent(&bench).await, "a release without a hold sent a message");
 }
 
 async fn a_mutex_that_redisson_holds_is_busy_and_unchanged() {
@@ -107,7 +107,7 @@ async fn redissons_unlock_wakes_a_waiter() {
         }
         bench.send("DEL foo").await;
         bench.send(&format!("PUBLISH {channel} {payload}")).await;
-        let guard = soon("the message woke nobody", waiter).await.unwrap().unwrap();
+        let guard = soon("the message did not wake the waiter", waiter).await.unwrap().unwrap();
         guard.release().await.unwrap();
     }
 }
@@ -119,8 +119,8 @@ async fn breaking_redissons_lock_publishes_as_redisson_would() {
     bench.send(&format!("HSET foo {A} 1")).await;
     assert!(locks.force_release("foo").await.unwrap());
     assert_eq!(messages.next().await, "0");
-    assert!(!locks.force_release("foo").await.unwrap(), "a lock that nobody held was broken");
-    assert!(messages.is_silent(&bench).await, "breaking nothing is published");
+    assert!(!locks.force_release("foo").await.unwrap(), "a free lock was broken");
+    assert!(messages.is_silent(&bench).await, "breaking a free lock sent a message");
 }
 
 async fn a_renewal_extends_its_own_hold_and_nothing_else() {
@@ -134,10 +134,10 @@ async fn a_renewal_extends_its_own_hold_and_nothing_else() {
     bench.send("DEL k1").await;
     bench.send(&format!("HSET k1 {A} 1")).await;
     assert_eq!(a.renew().await.unwrap(), Renewal::Lost);
-    assert_eq!(bench.query::<i64>("PTTL k1").await, -1, "another's hold was renewed");
+    assert_eq!(bench.query::<i64>("PTTL k1").await, -1, "the hold of another client was renewed");
     bench.send("DEL k1").await;
     assert_eq!(a.renew().await.unwrap(), Renewal::Lost);
-    assert_eq!(bench.keys().await, [""; 0], "a renewal creates");
+    assert_eq!(bench.keys().await, [""; 0], "a renewal has created a key");
 }
 
 async fn readers_are_redissons_hash_and_timeouts() {
@@ -149,14 +149,15 @@ async fn readers_are_redissons_hash_and_timeouts() {
     assert_eq!(bench.hash("foo").await, hash([("mode", "read"), (&a_owner, "1")]));
     bench.assert_ttl("foo", 10_000).await;
     bench.assert_ttl(&format!("{{foo}}:{a_owner}:rwlock_timeout:1"), 10_000).await;
-    // A shorter hold beside it does not shorten the hash.
+    // A shorter hold beside it does not shorten the ttl of the hash.
     let (mut b, b_owner) = claim(&store, "foo", Kind::Read, 3000, Wait::Never);
     granted(b.attempt().await);
     bench.assert_ttl("foo", 10_000).await;
     bench.assert_ttl(&format!("{{foo}}:{b_owner}:rwlock_timeout:1"), 3000).await;
     let (mut c, _) = claim(&store, "foo", Kind::Write, 30_000, Wait::Never);
     assert!(busy(c.attempt().await) > Duration::from_secs(8));
-    // The reader with the longest ttl leaves. The hash then lasts as long as the longest reader that is left.
+    // The reader with the longest ttl leaves. The hash then has the ttl of the longest remaining
+    // reader.
     a.release().await.unwrap();
     bench.assert_ttl("foo", 3000).await;
     assert_eq!(bench.keys().await, ["foo".to_owned(), format!("{{foo}}:{b_owner}:rwlock_timeout:1")]);
@@ -186,7 +187,8 @@ async fn a_reader_beside_redissons_leaves_redissons_hold_alone() {
 async fn a_writer_does_not_come_beside_a_reader_of_redissons_whose_timeout_is_not_renewed() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
-    // As Redisson 3.44 to 3.52 leaves the second read lock of one thread: only the hash is renewed, not the timeout.
+    // The second read lock of one thread with Redisson 3.44 to 3.52, which renews only the hash and
+    // not the timeout.
     bench.send(&format!("HSET foo mode read {A} 1")).await;
     bench.send("PEXPIRE foo 30000").await;
     let (mut b, _) = claim(&store, "foo", Kind::Read, 3000, Wait::Never);
@@ -202,19 +204,19 @@ async fn a_dead_reader_of_dlock_is_deleted_with_the_last_live_one() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
     let mut messages = Subscription::to(bench.running.url(), "redisson_rwlock:{foo}").await;
-    // Two readers of dlock that died: their timeouts are over.
+    // Two dead readers of dlock, whose timeouts have expired.
     bench.send("HSET foo mode read dead-1:0 1 dead-2:0 1").await;
     let (mut b, owner) = claim(&store, "foo", Kind::Read, 3000, Wait::Never);
     let (mut c, _) = claim(&store, "foo", Kind::Read, 3000, Wait::Never);
     granted(b.attempt().await);
     granted(c.attempt().await);
-    let seen = store.inspect.as_ref().unwrap().inspect(&"foo".parse().unwrap()).await.unwrap().unwrap();
-    assert_eq!(seen.holders.len(), 2, "dead readers are shown as holders: {seen:?}");
+    let state = store.inspect.as_ref().unwrap().inspect(&"foo".parse().unwrap()).await.unwrap().unwrap();
+    assert_eq!(state.holders.len(), 2, "dead readers are reported as holders: {state:?}");
     c.release().await.unwrap();
     assert_eq!(
         bench.hash("foo").await,
         hash([("mode", "read"), (&owner, "1")]),
-        "the dead are still counted"
+        "the dead readers are still counted"
     );
     b.release().await.unwrap();
     assert_eq!(bench.keys().await, [""; 0]);
@@ -238,7 +240,7 @@ async fn a_writer_is_redissons_hash_and_wakes_all() {
     assert_eq!(
         messages.next().await,
         "0",
-        "there is no second message for a thread of Redisson's that misses the first"
+        "there is no second message for a thread of Redisson that misses the first"
     );
 }
 
@@ -252,16 +254,17 @@ async fn fair_waiters_are_in_redissons_list_and_set() {
     let now = server_ms(&bench).await;
     let mut waiting = Vec::new();
     for _ in 0..3 {
-        let (mut one, owner) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Forever);
-        busy(one.attempt().await);
-        waiting.push((one, owner));
+        let (mut waiter, owner) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Forever);
+        busy(waiter.attempt().await);
+        waiting.push((waiter, owner));
     }
     let owners: Vec<_> = waiting.iter().map(|(_, owner)| owner.clone()).collect();
     assert_eq!(bench.query::<Vec<String>>(&format!("LRANGE {queue} 0 -1")).await, owners);
     assert_scores(&bench, deadlines, &owners, now, &[5000, 10_000, 15_000]).await;
     busy(waiting[0].0.attempt().await);
     assert_scores(&bench, deadlines, &owners, now, &[5000, 10_000, 15_000]).await;
-    // The second waiter gives up. The one behind it moves its own deadline one patience earlier when it asks next.
+    // The second waiter leaves. With its next attempt, the waiter behind it moves its own deadline
+    // earlier by one `patience`.
     waiting.remove(1).0.release().await.unwrap();
     let owners = [owners[0].clone(), owners[2].clone()];
     assert_eq!(bench.query::<Vec<String>>(&format!("LRANGE {queue} 0 -1")).await, owners);
@@ -274,7 +277,7 @@ async fn fair_waiters_are_in_redissons_list_and_set() {
     assert_eq!(
         bench.query::<Vec<String>>(&format!("LRANGE {queue} 0 -1")).await,
         owners,
-        "the release took the first waiter out of the queue"
+        "the release has removed the first waiter from the queue"
     );
     busy(waiting[1].0.attempt().await);
     granted(waiting[0].0.attempt().await);
@@ -302,24 +305,24 @@ async fn waiters_of_redisson_are_ahead_of_later_ones() {
     let score = server_ms(&bench).await + 60_000;
     bench.send(&format!("RPUSH redisson_lock_queue:{{foo}} {A}")).await;
     bench.send(&format!("ZADD redisson_lock_timeout:{{foo}} {score} {A}")).await;
-    let (mut tries, _) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Never);
-    busy(tries.attempt().await);
+    let (mut try_claim, _) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Never);
+    busy(try_claim.attempt().await);
     assert_eq!(
         bench.query::<Vec<String>>("LRANGE redisson_lock_queue:{foo} 0 -1").await,
         [A],
-        "a try stands in the queue"
+        "the try is in the queue"
     );
-    let (mut waits, owner) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Forever);
-    let retry_in = busy(waits.attempt().await);
+    let (mut waiter, owner) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Forever);
+    let retry_in = busy(waiter.attempt().await);
     assert!(
         retry_in > Duration::from_secs(50),
-        "the waiter asks before the one ahead may be discarded: {retry_in:?}"
+        "the waiter retries before the waiter ahead may be discarded: {retry_in:?}"
     );
     assert_eq!(bench.query::<Vec<String>>("LRANGE redisson_lock_queue:{foo} 0 -1").await, [A, &owner]);
-    // The foreign waiter takes the lock as Redisson does, and releases it.
+    // The waiter of Redisson takes the lock and releases it.
     bench.send("LPOP redisson_lock_queue:{foo}").await;
     bench.send(&format!("ZREM redisson_lock_timeout:{{foo}} {A}")).await;
-    granted(waits.attempt().await);
+    granted(waiter.attempt().await);
 }
 
 async fn a_prefix_is_redissons_name_mapper_and_databases_are_separate() {
@@ -329,7 +332,7 @@ async fn a_prefix_is_redissons_name_mapper_and_databases_are_separate() {
     let held = locks.mutex("foo").lock().await.unwrap();
     for params in ["db=3", "prefix=app:", "db=3&prefix=other:"] {
         let other = bench.locks(params).await.mutex("foo").try_lock().await.unwrap();
-        assert!(other.is_some(), "the lock excludes one of another database or prefix: {params}");
+        assert!(other.is_some(), "a lock of another database or prefix is excluded: {params}");
     }
     let listed = locks.list("").await.unwrap();
     assert_eq!(listed.iter().map(|lock| lock.name.as_str()).collect::<Vec<_>>(), ["foo"]);
@@ -338,8 +341,8 @@ async fn a_prefix_is_redissons_name_mapper_and_databases_are_separate() {
     }
     let mut third = crate::common::raw(&format!("{}/3", bench.running.url())).await;
     let deleted: u32 = crate::common::parse_command("DEL app:foo").query_async(&mut third).await.unwrap();
-    assert_eq!(deleted, 1, "Redisson with this mapper and database looks there");
-    soon("the holder was not told", held.lost()).await;
+    assert_eq!(deleted, 1, "the lock is not at the key of Redisson with this mapper and database");
+    soon("the loss was not reported to the holder", held.lost()).await;
 }
 
 async fn a_lock_of_the_other_shape_is_refused_and_unchanged() {

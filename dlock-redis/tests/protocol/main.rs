@@ -1,5 +1,6 @@
-//! Which commands dlock sends to a server, and how it reads what the server answers and other programs write.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! Tests of the commands that dlock sends to a server, and of its treatment of replies and of other
+//! programs' data.
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! MultiLock on one server: how many commands it costs, and that they are sent together.
+//! Tests of the number of commands of a `MultiLock` on one server, and that they are sent together.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
 use std::time::Duration;
@@ -26,8 +26,8 @@ fn names(count: usize) -> Vec<String> {
     (0..count).map(|number| format!("n{number}")).collect()
 }
 
-/// How many of these keys exist.
-async fn known(bench: &Bench, names: &[String]) -> usize {
+/// Returns the number of these keys that exist.
+async fn key_count(bench: &Bench, names: &[String]) -> usize {
     bench.query(&format!("EXISTS {}", names.join(" "))).await
 }
 
@@ -35,16 +35,19 @@ async fn three_names_on_one_server_are_one_lock() {
     let Some(bench) = Bench::new().await else { return };
     let (a, b, names) = (bench.locks("").await, bench.locks("").await, names(3));
     let guard = multi(&a, &names).lock_within(Duration::from_secs(10)).await.unwrap();
-    assert_eq!((guard.tokens().len(), known(&bench, &names).await), (3, 3));
+    assert_eq!((guard.tokens().len(), key_count(&bench, &names).await), (3, 3));
     for name in &names {
-        assert!(b.mutex(name).try_lock().await.unwrap().is_none(), "{name} is not held");
+        assert!(b.mutex(name).try_lock().await.unwrap().is_none(), "`{name}` is not held");
     }
     guard.release().await.unwrap();
-    assert_eq!(known(&bench, &names).await, 0, "the release left a member locked");
+    assert_eq!(key_count(&bench, &names).await, 0, "the release left a member locked");
     let busy = b.mutex("n1").lock().await.unwrap();
-    assert!(multi(&a, &names).try_lock(&LockOptions::new()).await.unwrap().is_none(), "n1 is held");
+    assert!(
+        multi(&a, &names).try_lock(&LockOptions::new()).await.unwrap().is_none(),
+        "granted although n1 is held"
+    );
     a.close().await;
-    assert_eq!(known(&bench, &names).await, 1, "more than what the other holds");
+    assert_eq!(key_count(&bench, &names).await, 1, "there are other keys than that of the other client");
     busy.release().await.unwrap();
 }
 
@@ -52,44 +55,46 @@ async fn a_member_that_is_lost_keeps_no_other_from_being_released() {
     let Some(bench) = Bench::new().await else { return };
     let (locks, names) = (bench.locks("").await, names(3));
     let guard = multi(&locks, &names).lock(&LockOptions::new().ttl(Duration::from_secs(3))).await.unwrap();
-    // The first name in their order.
+    // The first name in order.
     bench.send("DEL n0").await;
-    soon("the holder was never told", guard.lost()).await;
-    assert_eq!(known(&bench, &names).await, 2, "the other members were released before the guard was");
-    assert!(guard.release().await.is_err(), "the release does not tell that a member was lost");
-    assert_eq!(known(&bench, &names).await, 0, "the release left a member locked");
+    soon("the loss was not reported to the holder", guard.lost()).await;
+    assert_eq!(key_count(&bench, &names).await, 2, "the other members were released before the guard was");
+    assert!(guard.release().await.is_err(), "the release does not report that a member was lost");
+    assert_eq!(key_count(&bench, &names).await, 0, "the release left a member locked");
 }
 
 async fn ten_free_names_are_locked_by_ten_concurrent_commands_and_released_by_ten_more() {
     let Some(bench) = Bench::new().await else { return };
-    // The URL of a given server may have more than host and port, so a relay cannot stand before it.
+    // A given server cannot be used through a relay, because its URL may have more than host and
+    // port.
     let Some(server) = bench.running.own_server() else { return };
     let relay = Relay::to(server.address()).await;
     let locks = Locks::new(connect(&format!("redis://{}?timeout=30s", relay.address)).await.unwrap());
-    // A first lock and release, so that the server knows the scripts.
+    // A first lock and release load the scripts into the server.
     locks.mutex("n0").lock().await.unwrap().release().await.unwrap();
     let names = names(10);
     let before = calls(&bench).await;
     relay.hold_replies_for(10);
     let all = multi(&locks, &names);
-    let asked = all.lock_within(Duration::from_secs(60));
-    let guard =
-        soon("the lock waits for an answer before it has asked for all ten names", asked).await.unwrap();
+    let guard = soon(
+        "the lock waits for a reply before it has sent all ten attempts",
+        all.lock_within(Duration::from_secs(60)),
+    )
+    .await
+    .unwrap();
     assert_eq!(calls(&bench).await - before, 10, "a name costs more than one command");
     relay.hold_replies_for(10);
-    soon("the release waits for an answer before it has let all ten names go", guard.release())
-        .await
-        .unwrap();
-    assert_eq!(calls(&bench).await - before, 20, "a name costs more than one command to let go");
-    assert_eq!(known(&bench, &names).await, 0, "the release left a member locked");
+    soon("the release waits for a reply before it has sent all ten releases", guard.release()).await.unwrap();
+    assert_eq!(calls(&bench).await - before, 20, "the release of a name costs more than one command");
+    assert_eq!(key_count(&bench, &names).await, 0, "the release left a member locked");
 }
 
-/// How often scripts were run.
+/// Returns the number of executed scripts.
 async fn calls(bench: &Bench) -> u64 {
     let stats: String = bench.query("INFO commandstats").await;
-    let ran = stats.lines().filter(|line| line.starts_with("cmdstat_eval"));
+    let lines = stats.lines().filter(|line| line.starts_with("cmdstat_eval"));
     let count = |line: &str| line.split(['=', ',']).nth(1).and_then(|calls| calls.parse::<u64>().ok());
-    ran.map(|line| count(line).expect("a number")).sum()
+    lines.map(|line| count(line).expect("a number")).sum()
 }
 
 async fn multilocks_over_the_same_names_in_any_order_never_deadlock() {
@@ -102,14 +107,14 @@ async fn multilocks_over_the_same_names_in_any_order_never_deadlock() {
         names.rotate_left(number % 3);
         contenders.push(tokio::spawn(async move {
             for round in 0..ROUNDS {
-                let some = &names[..=1 + round % 2];
-                let guard = multi(&locks, some).lock_within(Duration::from_secs(60)).await;
-                guard.expect("granted in the end").release().await.expect("held until now");
+                let members = &names[..=1 + round % 2];
+                let guard = multi(&locks, members).lock_within(Duration::from_secs(60)).await;
+                guard.expect("granted in the end").release().await.expect("the lock is still held");
             }
         }));
     }
     for contender in join_all(contenders).await {
         contender.expect("granted in the end");
     }
-    assert_eq!(known(&bench, &names).await, 0, "the release left a member locked");
+    assert_eq!(key_count(&bench, &names).await, 0, "the release left a member locked");
 }

@@ -1,4 +1,4 @@
-//! Permits: what they are on the server, how Redisson's scripts see them, and that none leaks.
+//! Tests of the keys of permits, of Redisson's scripts beside them, and that no permit is lost.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ const QUEUE: &str = "dlock_permit_queue:{foo}";
 const BEATS: &str = "dlock_permit_beats:{foo}";
 const TOKEN: &str = "redisson_lock_token:{foo}";
 
-/// A claim without the engine, and its name on the server.
+/// Creates a claim without the engine. Returns it with its name on the server.
 fn permit(store: &Store, limit: u32, ttl: u64) -> (Box<dyn Claim>, String) {
     let (name, ttl) = (LockName::new("foo").expect("legal"), Duration::from_millis(ttl));
     let request = Request::new(name, Kind::Permit, ttl).wait(Wait::Forever);
@@ -41,21 +41,21 @@ fn permit(store: &Store, limit: u32, ttl: u64) -> (Box<dyn Claim>, String) {
 async fn holders_and_waiters_are_in_one_queue_and_leave_nothing() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
-    let ((mut a, one), (mut b, other)) = (permit(&store, 1, 30_000), permit(&store, 1, 30_000));
+    let ((mut a, a_entry), (mut b, b_entry)) = (permit(&store, 1, 30_000), permit(&store, 1, 30_000));
     let token = granted(a.attempt().await);
     busy(b.attempt().await);
     assert_eq!(bench.all_keys().await, [BEATS, QUEUE, "foo", TOKEN]);
     assert_eq!(bench.query::<Vec<String>>("HGETALL foo").await, ["mode", "permit"]);
-    assert_eq!(bench.query::<Vec<String>>(&format!("ZRANGE {QUEUE} 0 -1")).await, [one.clone(), other]);
-    assert_eq!(bench.query::<u64>(&format!("ZSCORE {QUEUE} {one}")).await, token);
+    assert_eq!(bench.query::<Vec<String>>(&format!("ZRANGE {QUEUE} 0 -1")).await, [a_entry.clone(), b_entry]);
+    assert_eq!(bench.query::<u64>(&format!("ZSCORE {QUEUE} {a_entry}")).await, token);
     for key in ["foo", QUEUE, BEATS] {
         let left: i64 = bench.query(&format!("PTTL {key}")).await;
         assert!(
             (25_000..=30_000).contains(&left),
-            "if all clients die, {key} ends with them, not after {left}"
+            "if all clients die, {key} expires in {left} ms, not with their ttl"
         );
     }
-    assert_eq!(granted(a.attempt().await), token, "asking again is the same grant");
+    assert_eq!(granted(a.attempt().await), token, "a second attempt is another grant");
     assert_eq!(a.release().await.unwrap(), Release::Done);
     assert!(granted(b.attempt().await) > token);
     assert_eq!(b.release().await.unwrap(), Release::Done);
@@ -66,7 +66,7 @@ async fn holders_and_waiters_are_in_one_queue_and_leave_nothing() {
 async fn a_renewal_keeps_all_keys_and_creates_nothing() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
-    let [(mut a, one), (mut b, _), (mut c, _)] = [(); 3].map(|()| permit(&store, 2, 30_000));
+    let [(mut a, a_entry), (mut b, _), (mut c, _)] = [(); 3].map(|()| permit(&store, 2, 30_000));
     granted(a.attempt().await);
     granted(c.attempt().await);
     for key in ["foo", QUEUE, BEATS] {
@@ -75,14 +75,14 @@ async fn a_renewal_keeps_all_keys_and_creates_nothing() {
     assert!(matches!(a.renew().await.unwrap(), Renewal::Renewed { .. }));
     for key in ["foo", QUEUE, BEATS] {
         let left: i64 = bench.query(&format!("PTTL {key}")).await;
-        assert!(left > 20_000, "{key} ends before the hold, in {left} ms");
+        assert!(left > 20_000, "{key} expires before the hold, in {left} ms");
     }
-    assert_eq!(b.renew().await.unwrap(), Renewal::Lost, "it was never there");
-    // Dead, though not yet removed: a renewal must not bring it back beside its successor.
-    bench.send(&format!("ZADD {BEATS} 1 {one}")).await;
+    assert_eq!(b.renew().await.unwrap(), Renewal::Lost, "a claim without an attempt was renewed");
+    // The holder is dead but not removed yet. A renewal must not revive it beside its successor.
+    bench.send(&format!("ZADD {BEATS} 1 {a_entry}")).await;
     assert_eq!(a.renew().await.unwrap(), Renewal::Lost);
     granted(b.attempt().await);
-    assert_eq!(bench.query::<u64>(&format!("ZCARD {QUEUE}")).await, 2, "the dead one is gone");
+    assert_eq!(bench.query::<u64>(&format!("ZCARD {QUEUE}")).await, 2, "the dead holder was not removed");
     for mut claim in [b, c] {
         claim.release().await.unwrap();
     }
@@ -91,21 +91,24 @@ async fn a_renewal_keeps_all_keys_and_creates_nothing() {
 async fn a_permit_that_is_held_alone_is_a_field_of_the_lock_and_leaves_nothing() {
     let Some(bench) = Bench::new().await else { return };
     let (store, locks) = (bench.store("").await, bench.locks("").await);
-    let (mut a, one) = permit(&store, 3, 30_000);
+    let (mut a, a_entry) = permit(&store, 3, 30_000);
     let token = granted(a.attempt().await);
     assert_eq!(bench.all_keys().await, ["foo", TOKEN]);
     assert_eq!(
         bench.query::<Vec<String>>("HGETALL foo").await,
-        ["mode", "permit", &one, &token.to_string()],
-        "not as permit.lua says"
+        ["mode", "permit", &a_entry, &token.to_string()],
+        "the hash is not as permit.lua describes it"
     );
     bench.send("PEXPIRE foo 2000").await;
     assert!(matches!(a.renew().await.unwrap(), Renewal::Renewed { .. }));
     let left: i64 = bench.query("PTTL foo").await;
-    assert!((25_000..=30_000).contains(&left), "the lock ends in {left} ms, and its holder has renewed");
-    let state = locks.inspect("foo").await.unwrap().expect("it is held");
+    assert!(
+        (25_000..=30_000).contains(&left),
+        "the lock expires in {left} ms although its holder has renewed"
+    );
+    let state = locks.inspect("foo").await.unwrap().expect("the lock is held");
     assert_eq!((state.holders.len(), state.queue.len()), (1, 0), "{state:?}");
-    assert!(one.starts_with(&state.holders[0].id), "{one} is not {state:?}");
+    assert!(a_entry.starts_with(&state.holders[0].id), "{a_entry} is not {state:?}");
     assert_eq!(state.holders[0].token.map(|token| token.get()), Some(token));
     assert!(state.holders[0].ttl_left > Some(Duration::from_secs(20)), "{state:?}");
     assert_eq!(a.release().await.unwrap(), Release::Done);
@@ -113,15 +116,15 @@ async fn a_permit_that_is_held_alone_is_a_field_of_the_lock_and_leaves_nothing()
     assert_eq!(bench.all_keys().await, [TOKEN]);
     let again = granted(a.attempt().await);
     assert!(again > token);
-    assert_eq!(granted(a.attempt().await), again, "asking again is the same grant");
-    assert!(locks.force_release("foo").await.unwrap(), "one held it");
+    assert_eq!(granted(a.attempt().await), again, "a second attempt is another grant");
+    assert!(locks.force_release("foo").await.unwrap(), "the holder was not removed");
     assert_eq!(a.renew().await.unwrap(), Renewal::Lost);
     assert_eq!(bench.query::<u64>("EXISTS foo").await, 0);
     granted(a.attempt().await);
-    assert!(locks.force_release("foo").await.unwrap(), "one held it, alone");
+    assert!(locks.force_release("foo").await.unwrap(), "the only holder was not removed");
     assert_eq!(a.renew().await.unwrap(), Renewal::Lost);
     granted(a.attempt().await);
-    // Somebody deletes the lock's key, and Redisson takes it as a mutex.
+    // Another program deletes the lock's key, and Redisson takes the lock as a mutex.
     bench.send("DEL foo").await;
     bench.send("HSET foo aaaa:1 1").await;
     assert_eq!(a.renew().await.unwrap(), Renewal::Lost);
@@ -132,20 +135,20 @@ async fn a_permit_that_is_held_alone_is_a_field_of_the_lock_and_leaves_nothing()
 async fn the_only_holder_keeps_its_token_and_its_expiry_when_another_claim_arrives() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
-    let ((mut a, one), (mut b, other)) = (permit(&store, 1, 30_000), permit(&store, 1, 60_000));
+    let ((mut a, a_entry), (mut b, b_entry)) = (permit(&store, 1, 30_000), permit(&store, 1, 60_000));
     let token = granted(a.attempt().await);
     bench.send("PEXPIRE foo 20000").await;
     let retry = busy(b.attempt().await);
     assert!(
         (Duration::from_secs(10)..=Duration::from_secs(20)).contains(&retry),
-        "who waits asks when the holder is dead, not after {retry:?}"
+        "the waiter retries in {retry:?}, not when the holder may be dead"
     );
     assert_eq!(bench.query::<Vec<String>>("HGETALL foo").await, ["mode", "permit"]);
-    assert_eq!(bench.query::<Vec<String>>(&format!("ZRANGE {QUEUE} 0 -1")).await, [one.clone(), other]);
-    assert_eq!(bench.query::<u64>(&format!("ZSCORE {QUEUE} {one}")).await, token);
+    assert_eq!(bench.query::<Vec<String>>(&format!("ZRANGE {QUEUE} 0 -1")).await, [a_entry.clone(), b_entry]);
+    assert_eq!(bench.query::<u64>(&format!("ZSCORE {QUEUE} {a_entry}")).await, token);
     for key in ["foo", QUEUE, BEATS] {
         let left: i64 = bench.query(&format!("PTTL {key}")).await;
-        assert!((50_000..=60_000).contains(&left), "{key} ends after {left} ms, not with the longest claim");
+        assert!((50_000..=60_000).contains(&left), "{key} expires in {left} ms, not with the longest claim");
     }
     assert!(matches!(a.renew().await.unwrap(), Renewal::Renewed { .. }));
     assert_eq!(granted(a.attempt().await), token);
@@ -155,7 +158,7 @@ async fn the_only_holder_keeps_its_token_and_its_expiry_when_another_claim_arriv
     assert_eq!(bench.all_keys().await, [TOKEN]);
 }
 
-/// What each of Redisson's acquiring scripts looks at, by the state that it finds, with no other effect than its own.
+/// The conditions of Redisson's scripts. Each script changes the lock only if its condition is met.
 const REDISSON: [(&str, &str); 4] = [
     (
         "RLock",
@@ -188,19 +191,19 @@ async fn redisson_finds_the_lock_held_while_the_queue_is_not_empty() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
     let ((mut a, _), (mut b, _)) = (permit(&store, 1, 30_000), permit(&store, 1, 30_000));
-    for state in ["one who is alone", "one who holds and one who waits", "one who waited"] {
+    for state in ["a single holder", "a holder and a waiter", "a former waiter"] {
         match state {
-            "one who is alone" => assert!(granted(a.attempt().await) > 0),
-            "one who waited" => assert_eq!(a.release().await.unwrap(), Release::Done),
+            "a single holder" => assert!(granted(a.attempt().await) > 0),
+            "a former waiter" => assert_eq!(a.release().await.unwrap(), Release::Done),
             _ => assert!(!busy(b.attempt().await).is_zero()),
         }
         let before: Vec<String> = bench.query("HGETALL foo").await;
         assert_eq!(before[..2], ["mode", "permit"]);
-        for (what, script) in REDISSON {
+        for (kind, script) in REDISSON {
             let mut eval = redis::cmd("EVAL");
             eval.arg(script).arg(1).arg("foo").arg("aaaa:1");
-            let answer: i64 = eval.query_async(&mut bench.raw.clone()).await.unwrap();
-            assert!(answer > 0, "{what} does not wait for the ttl, but is told {answer}, with {state}");
+            let reply: i64 = eval.query_async(&mut bench.raw.clone()).await.unwrap();
+            assert!(reply > 0, "{kind} gets {reply} instead of the ttl, with {state}");
         }
         assert_eq!(bench.query::<Vec<String>>("HGETALL foo").await, before);
     }
@@ -230,12 +233,12 @@ async fn the_release_of_the_last_permit_wakes_waiters_of_redisson() {
         held[0].release().await.unwrap();
         for (messages, payloads) in subscriptions.iter_mut().zip([&["0"][..], &["0"], &["1", "0"]]) {
             for payload in payloads {
-                // The others have heard the end of the silence too.
+                // The other subscriptions have received the `end` of the check for silence too.
                 let mut message = messages.next().await;
                 while message == "end" {
                     message = messages.next().await;
                 }
-                assert_eq!(message, *payload, "of {holders}");
+                assert_eq!(message, *payload, "with {holders} holders");
             }
         }
     }
@@ -259,11 +262,11 @@ async fn a_semaphore_and_every_other_kind_refuse_each_other() {
         held.release().await.unwrap();
     }
     bench.send("SET foo bar").await;
-    refused(&pool.acquire().await.expect_err("no lock"), "other data");
+    refused(&pool.acquire().await.expect_err("the key is not a lock"), "other data");
     assert_eq!(bench.query::<String>("GET foo").await, "bar");
 }
 
-/// Somebody deletes the lock's key, and Redisson takes it as a mutex.
+/// Another program deletes the lock's key, and Redisson takes the lock as a mutex.
 async fn a_holder_whose_lock_was_taken_never_holds_its_permit_again() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
@@ -281,10 +284,10 @@ async fn a_holder_whose_lock_was_taken_never_holds_its_permit_again() {
     let (mut newcomer, _) = permit(&store, 2, 30_000);
     assert!(matches!(newcomer.attempt().await, Err(Error::WrongKind { .. })), "Redisson holds it");
     bench.send("DEL foo").await;
-    assert!(granted(waiting.attempt().await) > taken, "a token went back");
+    assert!(granted(waiting.attempt().await) > taken, "the tokens do not grow");
     granted(newcomer.attempt().await);
-    assert_eq!(a.renew().await.unwrap(), Renewal::Lost, "it comes back to life beside two others");
-    assert_eq!(b.renew().await.unwrap(), Renewal::Lost, "it comes back to life beside two others");
+    assert_eq!(a.renew().await.unwrap(), Renewal::Lost, "a lost permit was revived beside two other holders");
+    assert_eq!(b.renew().await.unwrap(), Renewal::Lost, "a lost permit was revived beside two other holders");
     assert_eq!(b.release().await.unwrap(), Release::Gone);
     for mut claim in [waiting, newcomer] {
         assert_eq!(claim.release().await.unwrap(), Release::Done);
@@ -292,7 +295,7 @@ async fn a_holder_whose_lock_was_taken_never_holds_its_permit_again() {
     assert_eq!(bench.all_keys().await, [TOKEN]);
 }
 
-/// Redisson's semaphore counts: a holder that dies takes its permit along. Here nothing counts.
+/// Redisson's semaphore is a counter, so a holder that dies keeps its permit. dlock has no counter.
 async fn f20_a_dead_holders_permit_is_free_after_its_ttl() {
     let Some(bench) = Bench::new().await else { return };
     let (store, locks) = (bench.store("").await, bench.locks("").await);
@@ -301,19 +304,19 @@ async fn f20_a_dead_holders_permit_is_free_after_its_ttl() {
         granted(claim.attempt().await);
     }
     let pool = locks.semaphore("foo", 4);
-    assert!(pool.try_acquire().await.unwrap().is_none(), "four hold it");
-    // All four permits come back, and at once (F21: not one by one).
+    assert!(pool.try_acquire().await.unwrap().is_none(), "granted beside four holders");
+    // All four permits are free at once (F21: not one after the other).
     let mut held = Vec::new();
     for _ in 0..4 {
-        held.push(soon("a permit is lost with its holder", pool.lock(&Default::default())).await.unwrap());
+        held.push(soon("a permit was lost with its holder", pool.lock(&Default::default())).await.unwrap());
     }
-    assert!(pool.try_acquire().await.unwrap().is_none(), "four hold it");
+    assert!(pool.try_acquire().await.unwrap().is_none(), "granted beside four holders");
 }
 
 async fn a_free_permit_costs_one_command_and_its_release_another() {
     let Some(bench) = Bench::new().await else { return };
     let pool = bench.locks("").await.semaphore("foo", 2);
-    // The server knows the scripts after this.
+    // This loads the scripts into the server.
     pool.acquire().await.unwrap().release().await.unwrap();
     let before = bench.calls("evalsha").await;
     for _ in 0..10 {
@@ -326,20 +329,21 @@ async fn the_release_of_a_permit_wakes_one_waiter() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
     let claims = [(); 4].map(|()| permit(&store, 1, 30_000));
-    let [(mut held, _), (mut first, one), (mut second, two), (mut third, three)] = claims;
+    let [(mut held, _), (mut first, first_entry), (mut second, second_entry), (mut third, third_entry)] =
+        claims;
     granted(held.attempt().await);
     for claim in [&mut first, &mut second, &mut third] {
         busy(claim.attempt().await);
     }
     let channel = |claim: &str| format!("redisson_lock__channel:{{foo}}:{}", claim.trim_end_matches("/1"));
     let mut subscriptions = Vec::new();
-    for claim in [&one, &two, &three] {
+    for claim in [&first_entry, &second_entry, &third_entry] {
         subscriptions.push(Subscription::to(bench.running.url(), &channel(claim)).await);
     }
     second.release().await.unwrap();
     held.release().await.unwrap();
     assert_eq!(subscriptions[0].next().await, "0");
-    assert!(subscriptions[2].is_silent(&bench).await, "the third was woken, whose turn has not come");
+    assert!(subscriptions[2].is_silent(&bench).await, "the third waiter was woken before its turn");
     granted(first.attempt().await);
     for mut claim in [first, third] {
         claim.release().await.unwrap();

@@ -1,4 +1,5 @@
-//! The plain dialect, as keys on the server: what other programs see of dlock, and what dlock sees of them.
+//! Tests of the keys that dlock writes in the plain dialect, and of its treatment of the keys of
+//! other programs.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ async fn a_plain_lock_is_a_string_with_a_ttl_and_nothing_beside() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("dialect=plain").await;
     let (mut ours, owner) = claim(&store, "foo", Kind::Mutex, 30_000, Wait::Forever);
-    // However often the claim asks, it has one hold.
+    // A second attempt of the claim is the same hold.
     for _ in 0..2 {
         assert!(matches!(ours.attempt().await.unwrap(), Attempt::Granted(grant) if grant.token.is_none()));
         assert_eq!(bench.query::<String>("GET foo").await, owner);
@@ -36,10 +37,10 @@ async fn a_plain_lock_is_a_string_with_a_ttl_and_nothing_beside() {
     let (mut other, _) = claim(&store, "foo", Kind::Mutex, 30_000, Wait::Forever);
     assert!(
         busy(other.attempt().await) < Duration::from_secs(1),
-        "the waiter asks too seldom, and no other program's release wakes it"
+        "the waiter polls too rarely, and is not woken by releases of other programs"
     );
     other.release().await.unwrap();
-    assert_eq!(bench.all_keys().await, ["foo"], "other programs know of one key");
+    assert_eq!(bench.all_keys().await, ["foo"], "there are keys that other programs do not know");
     ours.release().await.unwrap();
     assert_eq!(bench.all_keys().await, [""; 0]);
 }
@@ -54,9 +55,9 @@ async fn the_value_of_another_client_is_neither_extended_nor_deleted() {
     busy(ours.attempt().await);
     ours.release().await.unwrap();
     assert_eq!(bench.query::<String>("GET foo").await, "theirs");
-    assert!(bench.query::<i64>("PTTL foo").await <= 5000, "another's hold was extended");
+    assert!(bench.query::<i64>("PTTL foo").await <= 5000, "the hold of another program was extended");
     bench.send("DEL foo").await;
-    assert_eq!(ours.renew().await.unwrap(), Renewal::Lost, "a renewal creates");
+    assert_eq!(ours.renew().await.unwrap(), Renewal::Lost, "a renewal has created a key");
     assert!(!bench.query::<bool>("EXISTS foo").await);
 }
 
@@ -66,7 +67,7 @@ async fn a_value_without_a_ttl_is_held_for_ever() {
     bench.send("SET foo theirs").await;
     let (mut ours, _) = claim(&store, "foo", Kind::Mutex, 30_000, Wait::Never);
     busy(ours.attempt().await);
-    assert_eq!(bench.query::<i64>("PTTL foo").await, -1, "a key that had no ttl was given one");
+    assert_eq!(bench.query::<i64>("PTTL foo").await, -1, "a key without a ttl was given one");
 }
 
 async fn a_lock_of_redissons_is_refused_and_unchanged() {
@@ -74,8 +75,8 @@ async fn a_lock_of_redissons_is_refused_and_unchanged() {
     let store = bench.store("dialect=plain").await;
     bench.send("HSET foo aaaa:1 1").await;
     let (mut ours, _) = claim(&store, "foo", Kind::Mutex, 30_000, Wait::Never);
-    let told = ours.attempt().await;
-    assert!(matches!(told, Err(Error::WrongKind { .. })), "{told:?}");
+    let attempt = ours.attempt().await;
+    assert!(matches!(attempt, Err(Error::WrongKind { .. })), "{attempt:?}");
     ours.release().await.unwrap();
     let broken = store.inspect.as_ref().unwrap().force_release(&"foo".parse().unwrap()).await;
     assert!(matches!(broken, Err(Error::WrongKind { .. })), "{broken:?}");

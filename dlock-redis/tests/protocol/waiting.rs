@@ -1,4 +1,4 @@
-//! What waiters send to the server while nothing changes.
+//! Tests of the requests that waiters send while nothing changes.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
 use std::time::Duration;
@@ -20,39 +20,40 @@ impl Bench {
         self.calls("evalsha").await + self.calls("eval").await
     }
 
-    async fn until_asked(&self, attempts: u64) {
-        let asked = async {
+    /// Waits until the server has executed this number of attempts.
+    async fn wait_for_attempts(&self, attempts: u64) {
+        let reached = async {
             while self.attempts().await < attempts {
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        soon("a waiter does not ask", asked).await;
+        soon("a waiter makes no attempt", reached).await;
     }
 }
 
-/// The ttl of the waiters. One that asks for itself does so at least once in a third of it.
+/// Ttl of the waiters. A waiter that makes its own attempts makes at least one in a third of it.
 const TTL: Duration = Duration::from_secs(12);
 
 async fn only_the_first_of_a_clients_waiters_for_a_mutex_sends_attempts() {
     const WAITERS: usize = 20;
     let Some(bench) = Bench::new().await else { return };
     let (holder, client) = (bench.locks("").await, bench.locks("").await);
-    let held = holder.mutex("foo").lock().ttl(Duration::from_secs(300)).await.expect("free");
+    let held = holder.mutex("foo").lock().ttl(Duration::from_secs(300)).await.expect("the lock is free");
     let mut waiters = JoinSet::new();
     for _ in 0..WAITERS {
         let lock = client.mutex("foo");
         waiters.spawn(async move { lock.lock().ttl(TTL).await });
     }
-    bench.until_asked(WAITERS as u64).await;
+    bench.wait_for_attempts(WAITERS as u64).await;
     let before = bench.attempts().await;
     sleep(TTL * 3 / 4).await;
     let sent = bench.attempts().await - before;
-    // Each for itself would have asked at least twice.
-    assert!(sent < WAITERS as u64, "{WAITERS} waiters asked {sent} times");
-    held.release().await.expect("held until now");
+    // Waiters with their own attempts would have made at least two each.
+    assert!(sent < WAITERS as u64, "{WAITERS} waiters made {sent} attempts");
+    held.release().await.expect("the lock is still held");
     for _ in 0..WAITERS {
-        let next = soon("a waiter is not woken", waiters.join_next()).await.expect("a waiter");
-        next.expect("no panic").expect("free").release().await.expect("held until now");
+        let next = soon("a waiter was not woken", waiters.join_next()).await.expect("a waiter");
+        next.expect("no panic").expect("the lock is free").release().await.expect("the lock is still held");
     }
 }
 
@@ -63,16 +64,22 @@ async fn the_next_waiter_sends_attempts_when_the_first_has_left() {
         let lock = client.mutex("foo");
         tokio::spawn(async move { lock.lock().ttl(Duration::from_secs(3)).await })
     };
-    bench.send("HSET foo somebody 1").await;
+    bench.send("HSET foo aaaa:1 1").await;
     let first = wait();
     bench.wait_for_subscriber("redisson_lock__channel:{foo}").await;
-    let asked = bench.attempts().await;
+    let attempts = bench.attempts().await;
     let second = wait();
-    bench.until_asked(asked + 1).await;
+    bench.wait_for_attempts(attempts + 1).await;
     first.abort();
-    assert!(first.await.is_err_and(|error| error.is_cancelled()), "somebody else holds the lock");
-    // No message tells of that.
+    assert!(
+        first.await.is_err_and(|error| error.is_cancelled()),
+        "granted while another client holds the lock"
+    );
+    // No message reports the deletion.
     bench.send("DEL foo").await;
-    let guard = soon("the second waiter does not ask", second).await.expect("no panic").expect("free");
-    guard.release().await.expect("held until now");
+    let guard = soon("the second waiter makes no attempt", second)
+        .await
+        .expect("no panic")
+        .expect("the lock is free");
+    guard.release().await.expect("the lock is still held");
 }

@@ -1,4 +1,4 @@
-//! Which settings of a server are warned of.
+//! Tests of the warnings about settings of a server.
 
 use crate::common::{Bench, connect, log::Log};
 
@@ -14,9 +14,9 @@ async fn a_server_that_may_evict_locks_causes_a_warning() {
     let Some(bench) = Bench::new().await else { return };
     bench.send("ACL SETUSER app on >hunter2 +@all ~* &*").await;
     let url = bench.running.url().replacen("://", "://app:hunter2@", 1);
-    for (policy, limit, warned) in [
+    for (policy, limit, expected) in [
         ("allkeys-lru", "1gb", true),
-        // This policy evicts keys with a ttl, and locks have one.
+        // This policy evicts keys with a ttl, and the keys of locks have one.
         ("volatile-ttl", "1gb", true),
         ("noeviction", "1gb", false),
         ("allkeys-lru", "0", false),
@@ -30,7 +30,7 @@ async fn a_server_that_may_evict_locks_causes_a_warning() {
             let words = ["WARN", "set maxmemory-policy to noeviction", policy];
             words.iter().all(|word| line.contains(word))
         });
-        assert_eq!(warns, warned, "{policy} with a limit of {limit}: {text}");
+        assert_eq!(warns, expected, "{policy} with a limit of {limit}: {text}");
         assert!(!text.contains("hunter2"), "{text}");
     }
 }

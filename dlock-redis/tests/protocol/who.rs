@@ -1,4 +1,4 @@
-//! Who holds and who waits, in words: what is on the server, and that nothing depends on it.
+//! Tests of labels on the server, and that no lock depends on them.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const HOUR: i64 = 3_600_000;
 const MINUTE: i64 = 60_000;
 
 impl Bench {
-    /// The keys of texts, without their prefix.
+    /// Returns the keys of labels.
     async fn texts(&self) -> Vec<String> {
         self.query("KEYS *dlock_who:*").await
     }
@@ -35,13 +35,13 @@ impl Bench {
 async fn holders_and_waiters_are_reported_with_their_labels() {
     let Some(bench) = Bench::new().await else { return };
     let (anna, bert) = (bench.client("", "anna").await, bench.client("", "bert ☂").await);
-    let both = [(Kind::Fair, Kind::Fair), (Kind::Read, Kind::Write), (Kind::Permit, Kind::Permit)];
-    for (held, wanted) in both {
+    let kinds = [(Kind::Fair, Kind::Fair), (Kind::Read, Kind::Write), (Kind::Permit, Kind::Permit)];
+    for (held, wanted) in kinds {
         let name = format!("foo-{held}");
         let guard = anna.of(held, &name).lock(&LockOptions::new()).await.unwrap();
         let lock = bert.of(wanted, &name);
         let options = LockOptions::new();
-        let (wait, come) = (lock.lock(&options), async {
+        let (wait, release) = (lock.lock(&options), async {
             let mut state = anna.inspect(&name).await.unwrap().unwrap();
             while state.queue.is_empty() {
                 state = anna.inspect(&name).await.unwrap().unwrap();
@@ -52,23 +52,23 @@ async fn holders_and_waiters_are_reported_with_their_labels() {
             }
             guard.release().await.unwrap();
         });
-        soon("the waiter is not let in", join(wait, come)).await.0.unwrap().release().await.unwrap();
+        soon("the waiter is not granted", join(wait, release)).await.0.unwrap().release().await.unwrap();
     }
-    assert_eq!(bench.texts().await.len(), 2, "each has one text, however many locks it has");
+    assert_eq!(bench.texts().await.len(), 2, "a client has more than one text for its locks");
 }
 
 async fn labels_of_locks_and_of_clients_are_reported_in_both_dialects() {
     let Some(bench) = Bench::new().await else { return };
     for params in ["prefix=app:", "prefix=app:&dialect=plain"] {
         let locks = bench.client(params, "anna").await;
-        let one = locks.mutex("foo").lock().label("the nightly run").await.unwrap();
+        let labelled = locks.mutex("foo").lock().label("the nightly run").await.unwrap();
         let other = locks.mutex("bar").lock().await.unwrap();
         let listed = locks.list("").await.unwrap();
-        let shown: Vec<_> = listed
+        let labels: Vec<_> = listed
             .iter()
-            .map(|state| (state.name.as_str(), state.holders[0].who.as_deref().unwrap_or("nobody")))
+            .map(|state| (state.name.as_str(), state.holders[0].who.as_deref().unwrap_or("no label")))
             .collect();
-        assert_eq!(shown, [("bar", "anna"), ("foo", "the nightly run")], "{params}");
+        assert_eq!(labels, [("bar", "anna"), ("foo", "the nightly run")], "{params}");
         for client in [params, "dialect=plain", ""] {
             let names = bench.locks(client).await.list("").await.unwrap();
             assert!(!names.iter().any(|lock| lock.name.as_str().contains("dlock_who")), "{names:?}");
@@ -76,9 +76,9 @@ async fn labels_of_locks_and_of_clients_are_reported_in_both_dialects() {
         for text in bench.texts().await {
             assert!(text.starts_with("app:dlock_who:"), "{text}");
             let left: i64 = bench.query(&format!("PTTL {text}")).await;
-            assert!((1..5 * MINUTE).contains(&left), "a label that was used once stays for {left} ms");
+            assert!((1..5 * MINUTE).contains(&left), "a label that was used once expires in {left} ms");
         }
-        one.release().await.unwrap();
+        labelled.release().await.unwrap();
         other.release().await.unwrap();
         bench.send("FLUSHALL").await;
     }
@@ -90,13 +90,13 @@ async fn the_label_of_a_detached_hold_lasts_as_long_as_the_hold() {
     let held = anna.mutex("foo").lock().await.unwrap();
     let ticket = held.detach(Duration::from_secs(24 * 3600)).await.unwrap();
     let left = async || bench.query::<i64>(&format!("PTTL {}", bench.texts().await[0])).await;
-    assert!(left().await >= 24 * HOUR, "the text ends before the hold");
-    // Its client continues, which does not cut the text short.
+    assert!(left().await >= 24 * HOUR, "the label expires before the hold");
+    // The client that has detached acquires another lock, which must not shorten the label's time.
     anna.mutex("bar").lock().await.unwrap().release().await.unwrap();
-    assert!(left().await >= 24 * HOUR, "the text ends before the hold");
+    assert!(left().await >= 24 * HOUR, "the label expires before the hold");
     let held = bert.resume(&ticket).await.unwrap();
     let state = bert.inspect("foo").await.unwrap().unwrap();
-    assert_eq!(state.holders[0].who.as_deref(), Some("bert"), "the hold is shown as its first client's");
+    assert_eq!(state.holders[0].who.as_deref(), Some("bert"), "the hold has the label of its first client");
     held.release().await.unwrap();
 }
 
@@ -108,15 +108,16 @@ async fn a_label_that_cannot_be_written_or_read_prevents_no_lock() {
     for put in ["SET {} x", "HSET {} x y", "RPUSH {} a\u{7}b", "RPUSH {} \u{1b}[2J", "SADD {} x"] {
         bench.send(&format!("DEL {text}")).await;
         bench.send(&put.replace("{}", &text)).await;
-        // `first` takes its text for written. A new client finds that it cannot write it, or writes it anew.
+        // `first` has recorded that its label was written. A new client detects that it cannot
+        // write the label, or writes it again.
         let second = bench.client("", "anna").await;
-        for (locks, is_told) in [(&first, false), (&second, put.starts_with("RPUSH"))] {
+        for (locks, has_label) in [(&first, false), (&second, put.starts_with("RPUSH"))] {
             for kind in KINDS {
                 let held = locks.of(*kind, "foo").lock(&LockOptions::new()).await.unwrap();
                 let listed = locks.list("").await.unwrap();
                 for state in [locks.inspect("foo").await.unwrap().unwrap(), listed[0].clone()] {
                     let who = state.holders[0].who.as_deref();
-                    assert_eq!(who, is_told.then_some("anna"), "{put} {kind}");
+                    assert_eq!(who, has_label.then_some("anna"), "{put} {kind}");
                 }
                 held.release().await.unwrap();
             }

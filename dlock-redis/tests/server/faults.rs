@@ -1,4 +1,5 @@
-//! What a Redis can do wrong: a lock must outlive it, or tell its holder. Over the usual length: one test for each fault.
+//! Tests of the faults of a Redis server. A lock must survive each fault, or its loss must be
+//! reported to its holder.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
 use std::{error::Error as _, time::Duration};
@@ -64,20 +65,20 @@ async fn a_holder_and_a_waiter_survive_killed_connections() {
     let (a, b) = (bench.locks("").await, bench.locks("").await);
     let held = a.mutex("foo").lock().await.unwrap();
     let waiter = tokio::spawn(b.mutex("foo").lock().ttl(Duration::from_secs(600)).into_future());
-    waits(&bench).await;
+    wait_for_waiter(&bench).await;
     bench.send("CLIENT KILL TYPE pubsub").await;
     bench.send("CLIENT KILL TYPE normal SKIPME yes").await;
-    waits(&bench).await;
+    wait_for_waiter(&bench).await;
     assert!(!held.is_lost());
     held.release().await.unwrap();
     let held =
-        soon("nobody woke the waiter after its connections were killed", waiter).await.unwrap().unwrap();
+        soon("the waiter was not woken after its connections were killed", waiter).await.unwrap().unwrap();
     assert!(a.mutex("foo").try_lock().await.unwrap().is_none(), "two clients hold the lock");
     held.release().await.unwrap();
 }
 
-/// Waits until somebody listens for the mutex `foo`.
-async fn waits(bench: &Bench) {
+/// Waits until a waiter subscribes to the channel of the mutex `foo`.
+async fn wait_for_waiter(bench: &Bench) {
     while bench.query::<(String, u64)>("PUBSUB NUMSUB redisson_lock__channel:{foo}").await.1 == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -89,17 +90,17 @@ async fn a_message_that_was_lost_with_the_subscription_is_made_good() {
     bench.send("HSET foo aaaa:1 1").await;
     bench.send("PEXPIRE foo 600000").await;
     let waiter = tokio::spawn(locks.mutex("foo").lock().ttl(Duration::from_secs(600)).into_future());
-    waits(&bench).await;
+    wait_for_waiter(&bench).await;
     bench.unsubscribe_and_send("DEL foo").await;
-    drop(soon("the waiter did not ask after it subscribed anew", waiter).await.unwrap().unwrap());
+    drop(soon("the waiter made no attempt after it had subscribed again", waiter).await.unwrap().unwrap());
 }
 
 async fn a_call_to_a_paused_server_ends_within_its_timeout() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("timeout=1s").await;
     bench.send("CLIENT PAUSE 3000").await;
-    let told = soon("the call does not end", locks.mutex("foo").try_lock().into_future()).await;
-    assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
+    let result = soon("the call does not end", locks.mutex("foo").try_lock().into_future()).await;
+    assert!(matches!(result, Err(Error::Unavailable { .. })), "{result:?}");
 }
 
 async fn many_calls_to_a_hanging_server_end_as_soon_as_a_few() {
@@ -107,11 +108,11 @@ async fn many_calls_to_a_hanging_server_end_as_soon_as_a_few() {
     let Some(server) = bench.running.own_server() else { return };
     let locks = bench.locks("timeout=1s").await;
     server.pause().await.unwrap();
-    // The client notices that its connection is gone: from now on a caller must connect first.
+    // The client detects the broken connection. From now on a caller must connect first.
     locks.mutex("foo").try_lock().await.unwrap_err();
     let calls = (0..50).map(|number| locks.mutex(format!("foo{number}")).try_lock().into_future());
-    for told in soon("calls stand in line to connect", join_all(calls)).await {
-        assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
+    for result in soon("the calls connect one after the other", join_all(calls)).await {
+        assert!(matches!(result, Err(Error::Unavailable { .. })), "{result:?}");
     }
     server.resume().await.unwrap();
 }
@@ -120,13 +121,13 @@ async fn a_restart_with_its_data_is_not_noticed_by_a_holder() {
     let Some(bench) = Bench::new().await else { return };
     let Some(server) = bench.running.own_server() else { return };
     let locks = bench.locks("").await;
-    // Beside other tests a server may take some seconds to start.
+    // A server may take some seconds to start while other tests run.
     let held = locks.mutex("foo").lock().ttl(Duration::from_secs(20)).await.unwrap();
     let token = held.token();
     server.kill().await.unwrap();
     server.start(Data::Kept).await.unwrap();
     tokio::select! {
-        reason = held.lost() => panic!("the hold was renewed after the restart, and yet it is lost: {reason}"),
+        reason = held.lost() => panic!("the hold was lost although the server kept its data: {reason}"),
         () = tokio::time::sleep(Duration::from_secs(21)) => {}
     }
     held.release().await.unwrap();
@@ -140,10 +141,10 @@ async fn a_restart_without_its_data_is_reported_and_tokens_still_grow() {
     let held = locks.mutex("foo").lock().ttl(Duration::from_secs(12)).await.unwrap();
     server.kill().await.unwrap();
     server.start(Data::Lost).await.unwrap();
-    let told = tokio::time::timeout(Duration::from_secs(20), held.lost()).await;
-    assert_eq!(told.expect("the holder was never told"), LostReason::Taken);
+    let reason = tokio::time::timeout(Duration::from_secs(20), held.lost()).await;
+    assert_eq!(reason.expect("the loss was not reported to the holder"), LostReason::Taken);
     let next = locks.mutex("foo").lock().await.unwrap();
-    assert!(next.token() > held.token(), "a token went back: {next:?} after {held:?}");
+    assert!(next.token() > held.token(), "the tokens do not grow: {next:?} after {held:?}");
 }
 
 async fn a_waiter_outlives_a_restart() {
@@ -152,11 +153,11 @@ async fn a_waiter_outlives_a_restart() {
     let (a, b) = (bench.locks("").await, bench.locks("").await);
     let held = a.mutex("foo").lock().await.unwrap();
     let waiter = tokio::spawn(b.mutex("foo").lock().ttl(Duration::from_secs(600)).into_future());
-    waits(&bench).await;
+    wait_for_waiter(&bench).await;
     server.kill().await.unwrap();
     server.start(Data::Kept).await.unwrap();
     held.release().await.unwrap();
-    drop(soon("the waiter does not come back", waiter).await.unwrap().unwrap());
+    drop(soon("the waiter does not reconnect", waiter).await.unwrap().unwrap());
 }
 
 async fn a_full_memory_refuses_a_grant_and_lets_a_holder_renew_and_release() {
@@ -167,13 +168,13 @@ async fn a_full_memory_refuses_a_grant_and_lets_a_holder_renew_and_release() {
     bench.send("CONFIG SET maxmemory 1").await;
     let (mut other, _) = claim(&store, "bar", Kind::Mutex, 1500, Wait::Never);
     let error = other.attempt().await.unwrap_err();
-    assert!(error.is_transient(), "memory comes and goes: {error:?}");
+    assert!(error.is_transient(), "the lack of memory counts as permanent: {error:?}");
     assert!(error.source().unwrap().to_string().contains("maxmemory"), "{error:?}");
     held.renew().await.unwrap();
     held.release().await.unwrap();
     other.release().await.unwrap();
     bench.send("CONFIG SET maxmemory 0").await;
-    assert_eq!(bench.all_keys().await, ["redisson_lock_token:{foo}"], "a refused grant is held");
+    assert_eq!(bench.all_keys().await, ["redisson_lock_token:{foo}"], "a refused claim holds the lock");
 }
 
 async fn a_replica_that_cannot_be_written_to_is_unavailable() {
@@ -191,20 +192,20 @@ async fn a_forced_release_whose_reply_is_lost_breaks_one_lock() {
     let Some(bench) = Bench::new().await else { return };
     let Some(server) = bench.running.own_server() else { return };
     let relay = Relay::to(server.address()).await;
-    let forcing = Locks::new(connect(&format!("redis://{}?timeout=30s", relay.address)).await.unwrap());
+    let breaker = Locks::new(connect(&format!("redis://{}?timeout=30s", relay.address)).await.unwrap());
     let (a, b) = (bench.locks("").await, bench.locks("").await);
-    // A first call, so that the server knows the script.
-    assert!(!forcing.force_release("bar").await.unwrap());
-    let _robbed = a.mutex("foo").lock().await.unwrap();
+    // A first call loads the script into the server.
+    assert!(!breaker.force_release("bar").await.unwrap());
+    let _broken = a.mutex("foo").lock().await.unwrap();
     let waiter = tokio::spawn(b.mutex("foo").lock().ttl(Duration::from_secs(600)).into_future());
-    waits(&bench).await;
+    wait_for_waiter(&bench).await;
     relay.set_all(Replies::Hold);
-    let forced = tokio::spawn(async move { forcing.force_release("foo").await });
-    let next = soon("the next one is not let in", waiter).await.unwrap().unwrap();
-    // The client loses the answer with its connection, and asks again on another.
+    let forced = tokio::spawn(async move { breaker.force_release("foo").await });
+    let next = soon("the waiter is not granted", waiter).await.unwrap().unwrap();
+    // The client loses the reply with its connection, and sends the command again on another one.
     relay.set_all(Replies::Disconnect);
     assert!(soon("the call does not end", forced).await.unwrap().unwrap());
-    assert!(a.mutex("foo").try_lock().await.unwrap().is_none(), "the lock of the next one is broken too");
+    assert!(a.mutex("foo").try_lock().await.unwrap().is_none(), "the lock of the next holder was broken too");
     drop(next);
 }
 
@@ -217,14 +218,14 @@ async fn a_release_whose_reply_is_lost_is_not_reported_as_a_loss() {
         let kinds = if params.is_empty() { crate::common::KINDS } else { &[Kind::Mutex] };
         for kind in kinds {
             let lock = locks.of(*kind, "foo");
-            // A first call, so that the server knows the script.
+            // A first call loads the script into the server.
             lock.lock(&LockOptions::new()).await.unwrap().release().await.unwrap();
             let (held, before) = (lock.lock(&LockOptions::new()).await.unwrap(), relay.connections());
             relay.lose_reply();
             let released = soon("the call does not end", held.release()).await;
             assert!(
                 released.is_ok(),
-                "{kind}: a release that was sent twice did not find the first one's trace: {released:?}"
+                "{kind}: a release that was sent twice does not detect the first one: {released:?}"
             );
             assert!(relay.connections() > before, "the release was not sent again");
         }
@@ -239,9 +240,9 @@ async fn a_release_of_a_lost_lock_reports_the_loss() {
             for end in ["DEL foo", "SET foo precious"] {
                 let held = locks.of(*kind, "foo").lock(&LockOptions::new()).await.unwrap();
                 bench.send(end).await;
-                let told = held.release().await;
-                let taken = matches!(told, Err(Error::Lost { reason: LostReason::Taken, .. }));
-                assert!(taken, "{kind}, {end}: {told:?}");
+                let released = held.release().await;
+                let is_lost = matches!(released, Err(Error::Lost { reason: LostReason::Taken, .. }));
+                assert!(is_lost, "{kind}, {end}: {released:?}");
                 bench.send("DEL foo").await;
             }
         }
@@ -254,8 +255,8 @@ async fn a_key_of_another_type_is_refused_and_unchanged() {
     bench.send("SET foo precious").await;
     for kind in crate::common::KINDS {
         let (mut claim, _) = claim(&store, "foo", *kind, 1500, Wait::Forever);
-        let told = claim.attempt().await;
-        assert!(matches!(told, Err(Error::WrongKind { .. })), "{kind}: {told:?}");
+        let attempt = claim.attempt().await;
+        assert!(matches!(attempt, Err(Error::WrongKind { .. })), "{kind}: {attempt:?}");
         claim.release().await.unwrap();
     }
     let forced = store.inspect.as_ref().unwrap().force_release(&"foo".parse().unwrap()).await;
@@ -277,21 +278,17 @@ async fn data_of_other_programs_is_neither_listed_nor_read_nor_broken() {
         count.arg(format!("user:{number}")).arg("1");
     });
     count.exec_async(&mut raw).await.unwrap();
-    let sent = async || -> u64 {
+    let bytes_sent = async || -> u64 {
         let stats: String = bench.query("INFO stats").await;
         let bytes = stats.lines().find_map(|line| line.strip_prefix("total_net_output_bytes:"));
-        bytes.expect("the server counts").trim().parse().expect("a number")
+        bytes.expect("the server counts them").trim().parse().expect("a number")
     };
-    let before = sent().await;
+    let before = bytes_sent().await;
     let held = locks.mutex("foo").lock().await.unwrap();
     let names = locks.list("").await.unwrap();
     let names: Vec<_> = names.into_iter().map(|state| state.name.to_string()).collect();
-    assert_eq!(
-        names,
-        ["blob", "foo"],
-        "the list does not have exactly the hashes with a field that may be an owner"
-    );
-    let read = sent().await - before;
+    assert_eq!(names, ["blob", "foo"], "the list differs from the hashes with a field that may be an owner");
+    let read = bytes_sent().await - before;
     assert!(read < 1_000_000, "{read} bytes were read for two locks");
     let forced = locks.force_release("counters").await;
     assert!(matches!(forced, Err(Error::WrongKind { .. })), "{forced:?}");
@@ -306,7 +303,7 @@ async fn data_in_place_of_a_lock_is_neither_renewed_nor_released() {
         let held =
             locks.of(*kind, "foo").lock(&LockOptions::new().ttl(Duration::from_secs(3))).await.unwrap();
         bench.send("SET foo precious").await;
-        assert_eq!(soon("the holder was never told", held.lost()).await, LostReason::Taken);
+        assert_eq!(soon("the loss was not reported to the holder", held.lost()).await, LostReason::Taken);
         drop(held);
         assert_eq!(bench.query::<String>("GET foo").await, "precious");
         bench.send("DEL foo").await;
@@ -322,9 +319,9 @@ async fn a_token_that_cannot_be_drawn_refuses_the_grant_and_is_unchanged() {
         let before: Vec<u8> = bench.query("DUMP redisson_lock_token:{foo}").await;
         for kind in crate::common::KINDS {
             let (mut claim, _) = claim(&store, "foo", *kind, 1500, Wait::Forever);
-            let told = claim.attempt().await;
-            assert!(matches!(&told, Err(error) if !error.is_transient()), "{kind}: {told:?}");
-            assert!(!bench.query::<bool>("EXISTS foo").await, "{kind}: refused and held");
+            let attempt = claim.attempt().await;
+            assert!(matches!(&attempt, Err(error) if !error.is_transient()), "{kind}: {attempt:?}");
+            assert!(!bench.query::<bool>("EXISTS foo").await, "{kind}: the refused claim holds the lock");
             claim.release().await.unwrap();
         }
         assert_eq!(bench.query::<Vec<u8>>("DUMP redisson_lock_token:{foo}").await, before);
@@ -347,8 +344,8 @@ async fn a_hash_without_a_ttl_is_held_for_ever_and_never_granted() {
         let (mut claim, _) = claim(&store, "foo", kind, 1500, Wait::Never);
         assert!(busy(claim.attempt().await) > Duration::from_secs(3600));
     }
-    assert_eq!(bench.query::<i64>("PTTL foo").await, -1, "a hold of somebody else was given a ttl");
-    // A hold of dlock's whose key has lost its ttl gets one again.
+    assert_eq!(bench.query::<i64>("PTTL foo").await, -1, "the hold of another client was given a ttl");
+    // The key of dlock's own hold gets a ttl again after it has lost it.
     let (mut ours, _) = claim(&store, "bar", Kind::Mutex, 1500, Wait::Never);
     granted(ours.attempt().await);
     bench.send("PERSIST bar").await;
@@ -356,8 +353,8 @@ async fn a_hash_without_a_ttl_is_held_for_ever_and_never_granted() {
     assert!(bench.query::<i64>("PTTL bar").await > 0);
 }
 
-/// Waits until the client listens to the server's events of keys that are gone.
-async fn is_told(bench: &Bench) {
+/// Waits until the client subscribes to the server's events of deleted keys.
+async fn wait_for_event_subscriber(bench: &Bench) {
     while bench.query::<(String, u64)>("PUBSUB NUMSUB __keyevent@0__:del").await.1 == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -370,10 +367,10 @@ async fn with_keyspace_events_a_holder_is_notified_of_a_lost_key_at_once() {
     let locks = bench.locks("keyspace_events=on").await;
     for end in ["DEL foo", "UNLINK foo", "PEXPIRE foo 1", "CONFIG SET maxmemory 1"] {
         let held = locks.mutex("foo").lock().ttl(Duration::from_secs(600)).await.unwrap();
-        is_told(&bench).await;
+        wait_for_event_subscriber(&bench).await;
         bench.send(end).await;
-        let told = soon("the server did not tell the holder of the lost key", held.lost()).await;
-        assert_eq!(told, LostReason::Taken, "{end}");
+        let reason = soon("the holder was not notified of the lost key", held.lost()).await;
+        assert_eq!(reason, LostReason::Taken, "{end}");
     }
 }
 
@@ -381,7 +378,8 @@ async fn with_keyspace_events_a_waiter_is_woken_without_a_message() {
     let Some(bench) = Bench::new().await else { return };
     bench.send("CONFIG SET notify-keyspace-events Egxe").await;
     let locks = bench.locks("keyspace_events=on").await;
-    // Without a message, as Redisson's fair lock, its spin lock and its `delete()` do it.
+    // The keys are deleted without a message, like by Redisson's fair lock, its spin lock and its
+    // `delete()`.
     for kind in crate::common::KINDS {
         let hash =
             if matches!(kind, Kind::Read | Kind::Write) { "mode write aaaa:1:write 1" } else { "aaaa:1 1" };
@@ -389,12 +387,12 @@ async fn with_keyspace_events_a_waiter_is_woken_without_a_message() {
         let lock = locks.of(*kind, "foo");
         let waiter =
             tokio::spawn(async move { lock.lock(&LockOptions::new().ttl(Duration::from_secs(600))).await });
-        is_told(&bench).await;
+        wait_for_event_subscriber(&bench).await;
         while bench.query::<Vec<String>>("PUBSUB CHANNELS redisson*").await.is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         bench.send("DEL foo").await;
-        soon("it was not woken", waiter).await.unwrap().unwrap().release().await.unwrap();
+        soon("the waiter was not woken", waiter).await.unwrap().unwrap().release().await.unwrap();
         while !bench.query::<Vec<String>>("PUBSUB CHANNELS redisson*").await.is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -406,14 +404,10 @@ async fn a_key_that_is_lost_without_an_event_is_reported_by_the_next_renewal() {
     bench.send("CONFIG SET notify-keyspace-events Egx").await;
     let locks = bench.locks("keyspace_events=on").await;
     let held = locks.mutex("foo").lock().ttl(Duration::from_secs(6)).await.unwrap();
-    is_told(&bench).await;
+    wait_for_event_subscriber(&bench).await;
     bench.unsubscribe_and_send("DEL foo").await;
-    let told = soon("not even the renewal told the holder", held.lost()).await;
-    assert_eq!(
-        told,
-        LostReason::Taken,
-        "the holder lost the lock by its deadline, not by the server's answer"
-    );
+    let reason = soon("the loss was not reported after the next renewal", held.lost()).await;
+    assert_eq!(reason, LostReason::Taken, "the lock was lost by its deadline, not by the server's reply");
 }
 
 async fn keyspace_events_arrive_again_after_the_subscription_was_cut() {
@@ -422,15 +416,12 @@ async fn keyspace_events_arrive_again_after_the_subscription_was_cut() {
     let locks = bench.locks("keyspace_events=on").await;
     let held = locks.mutex("foo").lock().ttl(Duration::from_secs(600)).await.unwrap();
     for _ in 0..3 {
-        is_told(&bench).await;
+        wait_for_event_subscriber(&bench).await;
         bench.send("CLIENT KILL TYPE pubsub").await;
     }
-    is_told(&bench).await;
+    wait_for_event_subscriber(&bench).await;
     bench.send("DEL foo").await;
-    assert_eq!(
-        soon("the server did not tell the holder of the lost key", held.lost()).await,
-        LostReason::Taken
-    );
+    assert_eq!(soon("the holder was not notified of the lost key", held.lost()).await, LostReason::Taken);
 }
 
 async fn a_list_runs_no_script_for_a_key_of_another_program() {
@@ -451,10 +442,10 @@ async fn a_list_runs_no_script_for_a_key_of_another_program() {
     bench.send("CONFIG RESETSTAT").await;
     let listed = locks.list("").await.unwrap();
     let mut found: Vec<_> = listed.iter().map(|state| state.name.to_string()).collect();
-    assert_eq!(found.remove(0), "bar", "the lock is not listed that nobody holds and one claim waits for");
+    assert_eq!(found.remove(0), "bar", "a lock that has a waiter but no holder is not listed");
     assert_eq!(found, names);
     let scripts = bench.calls("eval").await + bench.calls("evalsha").await;
-    assert!(scripts < 400, "{scripts} scripts for 301 locks among 40 000 keys of others");
+    assert!(scripts < 400, "{scripts} scripts for 301 locks among 40 000 keys of other programs");
     waiter.abort();
     drop(held);
 }
@@ -467,13 +458,13 @@ async fn an_unsupported_downgrade_is_refused_at_once_and_the_hold_is_still_renew
         let held = locks.of(kind, format!("{kind}")).lock(&options).await.unwrap();
         let scripts = async || bench.calls("eval").await + bench.calls("evalsha").await;
         let before = scripts().await;
-        let told = soon("the keeper asks the server again and again", held.downgrade()).await;
-        let error = told.expect_err("Redisson has no such step");
+        let result = soon("the downgrade does not end", held.downgrade()).await;
+        let error = result.expect_err("Redisson has no such step");
         assert!(matches!(error.error(), Error::Unsupported { .. }), "{kind}: {error:?}");
-        assert!(scripts().await <= before + 1, "{kind}: the server was asked");
+        assert!(scripts().await <= before + 1, "{kind}: the downgrade was sent to the server");
         tokio::time::sleep(Duration::from_secs(3)).await;
         let held = error.into_guard();
-        assert!(!held.is_lost(), "{kind}: the hold was not renewed after the error_reply");
+        assert!(!held.is_lost(), "{kind}: the hold was not renewed after the refusal");
         held.release().await.unwrap();
     }
 }
@@ -485,12 +476,12 @@ async fn a_read_inside_a_mutex_outlives_the_mutex_or_is_refused() {
     let ttl = Duration::from_secs(2);
     let outer = locks.mutex("foo").owned_by(&me).lock().ttl(ttl).await.unwrap();
     match locks.rwlock("foo").owned_by(&me).read().try_lock().await {
-        Err(error) => assert!(!error.is_transient(), "asking again does not help: {error:?}"),
-        Ok(None) => panic!("an owner's own hold is in its way, and it is told to come again"),
+        Err(error) => assert!(!error.is_transient(), "a retry does not help: {error:?}"),
+        Ok(None) => panic!("an owner has to wait for its own hold"),
         Ok(Some(inner)) => {
             outer.release().await.unwrap();
             tokio::time::sleep(ttl * 2).await;
-            assert!(!inner.is_lost(), "the inner lock was granted, and died with the outer guard");
+            assert!(!inner.is_lost(), "the inner lock was granted, and lost with the outer guard");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! One server, or a proxy in its place: what it can do wrong, how clients find it, and which users it lets in.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! Tests with one server, or a proxy in its place: faults, connections and access rights.
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 #[path = "../common/mod.rs"]
 mod common;

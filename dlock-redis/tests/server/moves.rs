@@ -1,4 +1,4 @@
-//! A master whose address comes to lead to another server, as when a virtual address or a DNS name moves.
+//! Tests of a master whose address moves to another server, like a virtual address or a DNS name.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
 use std::time::Duration;
@@ -32,9 +32,9 @@ async fn a_demoted_master_is_left_for_the_server_that_has_its_address() {
     old.send("CONFIG SET replica-serve-stale-data no").await;
     old.send("REPLICAOF 127.0.0.1 1").await;
     relay.redirect_to(new.running.servers()[0].address());
-    let told = soon("the call does not end", locks.mutex("foo").try_lock().into_future()).await;
-    let held = told
-        .expect("the client asks the demoted server, which answers MASTERDOWN")
+    let result = soon("the call does not end", locks.mutex("foo").try_lock().into_future()).await;
+    let held = result
+        .expect("the client uses the demoted server, which replies MASTERDOWN")
         .expect("the lock is free");
     assert!(new.query::<bool>("EXISTS foo").await);
     held.release().await.unwrap();
@@ -50,13 +50,13 @@ async fn a_waiter_subscribes_at_the_server_that_executes_the_commands() {
     }
     let waiter = tokio::spawn(locks.mutex("foo").lock().ttl(Duration::from_secs(600)).into_future());
     old.wait_for_subscriber("redisson_lock__channel:{foo}").await;
-    // The old server hangs: its kernel acknowledges all data, but no answer comes.
+    // The old server hangs. Its kernel acknowledges all data, but there is no reply.
     relay.set_all(Replies::Hold);
     relay.redirect_to(new.running.servers()[0].address());
     let other = async { while locks.mutex("bar").try_lock().await.is_err() {} };
-    soon("commands do not go to the new one", other).await;
+    soon("the client does not use the new server", other).await;
     new.wait_for_subscriber("redisson_lock__channel:{foo}").await;
     new.send("DEL foo").await;
     new.send("PUBLISH redisson_lock__channel:{foo} 0").await;
-    drop(soon("the waiter was not woken by the new one", waiter).await.unwrap().unwrap());
+    drop(soon("the waiter was not woken by the new server", waiter).await.unwrap().unwrap());
 }

@@ -1,4 +1,5 @@
-//! Proxies that show several servers as one: what becomes of a call with the keys of several locks.
+//! Tests of proxies that present several servers as one, and of calls with the keys of several
+//! locks.
 
 use std::{
     ops::Range,
@@ -28,10 +29,10 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     }
 }
 
-/// A ttl so long that many locks are renewed together.
+/// Ttl of the locks. It is long enough that many locks are renewed together.
 const TTL: Duration = Duration::from_secs(3);
 
-/// The positions of a script's keys among the words of its call. Empty for other commands.
+/// Returns the positions of a script's keys among the words of its call. Empty for other commands.
 fn keys(words: &Words) -> Range<usize> {
     if !words[0].starts_with("EVAL") {
         return 0..0;
@@ -39,16 +40,17 @@ fn keys(words: &Words) -> Range<usize> {
     3..3 + words[2].parse::<usize>().expect("a number of keys")
 }
 
-fn are_elsewhere(one: &str, other: &str) -> bool {
-    Slot::for_key(one) != Slot::for_key(other)
+/// Returns whether two keys are in different slots.
+fn are_apart(a: &str, b: &str) -> bool {
+    Slot::for_key(a) != Slot::for_key(b)
 }
 
-/// A proxy that refuses keys of several slots, and how often it did.
+/// Starts a proxy that refuses keys of several slots, and that counts its refusals.
 async fn strict(server: &Server) -> (Relay, Arc<AtomicUsize>) {
     let refused = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&refused);
     let relay = Relay::rewriting(server.address(), move |words| {
-        if words[keys(&words)].windows(2).any(|two| are_elsewhere(&two[0], &two[1])) {
+        if words[keys(&words)].windows(2).any(|pair| are_apart(&pair[0], &pair[1])) {
             count.fetch_add(1, Relaxed);
             return error_reply("CROSSSLOT Keys in request don't hash to the same slot");
         }
@@ -57,12 +59,13 @@ async fn strict(server: &Server) -> (Relay, Arc<AtomicUsize>) {
     (relay.await, refused)
 }
 
-/// A proxy that sends each call to the server of its first key, which does not know the other keys.
+/// Starts a proxy that sends each call to the server of its first key, which does not have the
+/// other keys.
 async fn careless(server: &Server) -> Relay {
     Relay::rewriting(server.address(), |mut words| {
         let keys = keys(&words);
         for key in keys.clone().skip(1) {
-            if are_elsewhere(&words[keys.start], &words[key]) {
+            if are_apart(&words[keys.start], &words[key]) {
                 words[key] = format!("elsewhere:{}", words[key]);
             }
         }
@@ -72,17 +75,17 @@ async fn careless(server: &Server) -> Relay {
 }
 
 async fn locks(relay: &Relay) -> Locks {
-    let store = connect(&format!("redis://{}", relay.address)).await.expect("the relay is there");
+    let store = connect(&format!("redis://{}", relay.address)).await.expect("the relay is running");
     Locks::new(store).with_defaults(LockOptions::new().ttl(TTL))
 }
 
-/// Many holds of all kinds, taken at once, so that they are renewed together.
+/// Acquires many holds of all kinds at once, so that they are renewed together.
 async fn many(locks: &Locks) -> Vec<Guard> {
     let all = (0..40).map(async |number| {
         let kind = crate::common::KINDS[number % crate::common::KINDS.len()];
         locks.of(kind, format!("foo{number}")).lock(&LockOptions::new().ttl(TTL)).await
     });
-    join_all(all).await.into_iter().map(|held| held.expect("nobody else holds it")).collect()
+    join_all(all).await.into_iter().map(|held| held.expect("no other client holds the lock")).collect()
 }
 
 fn assert_held(held: &[Guard]) {
@@ -100,7 +103,7 @@ async fn f29_a_proxy_that_refuses_keys_of_several_servers_has_each_lock_renewed_
         assert_held(&held);
         sleep(Duration::from_millis(10)).await;
     }
-    // All renewals of this pass are over by then, long before the next pass begins.
+    // All renewals of this round have ended by then, long before the next round begins.
     sleep(TTL / 6).await;
     let before = refused.load(Relaxed);
     sleep(TTL + TTL / 2).await;
@@ -108,10 +111,10 @@ async fn f29_a_proxy_that_refuses_keys_of_several_servers_has_each_lock_renewed_
     assert_eq!(
         refused.load(Relaxed),
         before,
-        "the client was refused once, and asks for several locks in one command again"
+        "the client was refused once, and still sends several locks in one command"
     );
     for held in held {
-        held.release().await.expect("held until now");
+        held.release().await.expect("the lock is still held");
     }
 }
 
@@ -123,6 +126,6 @@ async fn f29_a_proxy_that_asks_the_server_of_the_first_key_loses_no_lock() {
     sleep(TTL + TTL / 2).await;
     assert_held(&held);
     for held in held {
-        held.release().await.expect("held until now");
+        held.release().await.expect("the lock is still held");
     }
 }

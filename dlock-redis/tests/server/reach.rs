@@ -1,10 +1,11 @@
-//! How a client finds a server, and under which name the server sees it: sockets, several hosts, files that are replaced.
+//! Tests of connections through sockets, to several hosts and with replaced files, and of the
+//! client's name.
 
 use std::{fs, net::SocketAddr, path::Path, time::Duration};
 
 use dlock_conformance::Proxy;
 use dlock_core::{Kind, LockOptions, Locks};
-use dlock_testbed::servers::{Running, redis::Flavour};
+use dlock_testbed::servers::{Running, Server, redis::Flavour};
 use tokio::{
     io::copy_bidirectional,
     net::{TcpStream, UnixListener},
@@ -37,15 +38,15 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).expect("it is there");
+        fs::remove_dir_all(&self.0).expect("the folder exists");
     }
 }
 
 async fn locks(url: &str) -> Locks {
-    Locks::new(connect(url).await.expect("the server is there"))
+    Locks::new(connect(url).await.expect("the server is running"))
 }
 
-/// Asserts that a waiter gets a lock that is released.
+/// Asserts that a waiter is granted a released lock.
 async fn works(locks: &Locks) {
     for kind in crate::common::KINDS {
         let name = crate::common::unique();
@@ -55,20 +56,20 @@ async fn works(locks: &Locks) {
         let options = LockOptions::new();
         let wait =
             async { if *kind == Kind::Read { write.lock().await } else { rival.lock(&options).await } };
-        let release = async { held.release().await.expect("held until now") };
-        let (next, ()) = soon("the next is not let in", async { tokio::join!(wait, release) }).await;
-        next.expect("it is free").release().await.expect("held until now");
+        let release = async { held.release().await.expect("the lock is still held") };
+        let (next, ()) = soon("the waiter is not granted", async { tokio::join!(wait, release) }).await;
+        next.expect("the lock is free").release().await.expect("the lock is still held");
     }
 }
 
-/// A socket that leads to a server. It ends with the runtime of its test.
+/// Forwards connections from a socket to a server. Ends with the runtime of the test.
 #[expect(clippy::disallowed_methods, reason = "each connection is a task")]
-fn lead(socket: &Path, server: SocketAddr) {
-    let listener = UnixListener::bind(socket).expect("nobody else has that path");
+fn forward(socket: &Path, server: SocketAddr) {
+    let listener = UnixListener::bind(socket).expect("the path is unused");
     tokio::spawn(async move {
         while let Ok((mut client, _)) = listener.accept().await {
             tokio::spawn(async move {
-                let mut server = TcpStream::connect(server).await.expect("the server is there");
+                let mut server = TcpStream::connect(server).await.expect("the server is running");
                 copy_bidirectional(&mut client, &mut server).await.ok();
             });
         }
@@ -80,7 +81,7 @@ async fn a_server_is_reached_at_a_unix_socket() {
     let Some(server) = bench.running.own_server() else { return };
     let folder = Folder::new();
     let socket = folder.0.join("redis.sock");
-    lead(&socket, server.address());
+    forward(&socket, server.address());
     let locks = locks(&format!("redis+unix://{}?db=2", socket.display())).await;
     works(&locks).await;
     let held = locks.mutex("foo").lock().await.unwrap();
@@ -100,36 +101,37 @@ async fn the_master_among_several_hosts_is_found_again_after_it_has_changed() {
         return;
     };
     let (first, second) = (&a.servers()[0], &b.servers()[0]);
-    let follow = async |one: &dlock_testbed::servers::Server, other: &dlock_testbed::servers::Server| {
-        query::<()>(one, &format!("REPLICAOF {} {}", other.address().ip(), other.address().port())).await;
+    let follow = async |replica: &Server, master: &Server| {
+        query::<()>(replica, &format!("REPLICAOF {} {}", master.address().ip(), master.address().port()))
+            .await;
     };
     follow(first, second).await;
     let url = format!("redis://127.0.0.1:1,{},{}?role=master&timeout=2s", first.address(), second.address());
     let locks = locks(&url).await;
     works(&locks).await;
     let held = locks.mutex("foo").lock().await.unwrap();
-    assert!(query::<bool>(second, "EXISTS foo").await, "a replica was asked");
+    assert!(query::<bool>(second, "EXISTS foo").await, "the lock is not on the master");
     held.release().await.unwrap();
     query::<()>(first, "REPLICAOF NO ONE").await;
     follow(second, first).await;
-    let moved = async {
+    let granted = async {
         loop {
             if let Ok(Some(held)) = locks.mutex("foo").try_lock().await {
                 return held;
             }
         }
     };
-    let held = soon("the new master is not found", moved).await;
-    assert!(query::<bool>(first, "EXISTS foo").await, "a replica was asked");
+    let held = soon("the new master is not found", granted).await;
+    assert!(query::<bool>(first, "EXISTS foo").await, "the lock is not on the master");
     drop(held);
 }
 
-/// Two servers that know the same user. Each has a certificate that the other's authority did not sign.
+/// Starts two servers with the same user. Each has a certificate of another authority.
 async fn encrypted() -> Option<(Running, Running)> {
     Some((servers(Flavour::Tls).await?, servers(Flavour::Tls).await?))
 }
 
-/// The port of a server's URL, which is its port for TLS.
+/// Returns the port of a server's URL, which is its port for TLS.
 fn port(running: &Running) -> u16 {
     let port = running.url().rsplit(':').next().expect("a port");
     port.trim_end_matches(|c: char| !c.is_ascii_digit())
@@ -145,17 +147,17 @@ async fn certificates_are_read_again_for_each_connection() {
     let proxy = Proxy::to(([127, 0, 0, 1], port(&old)).into()).await.expect("a port is free");
     let folder = Folder::new();
     let ca = folder.0.join("ca.pem");
-    fs::copy(old.ca().expect("it speaks TLS"), &ca).expect("there is room");
+    fs::copy(old.ca().expect("the server uses TLS"), &ca).expect("the disk has space");
     let url = old.url().replace(&format!(":{}", port(&old)), &format!(":{}", proxy.address().port()));
     let locks = locks(&format!("{url}?ca={}", ca.display())).await;
     works(&locks).await;
-    // The server changes to another authority before the client knows it, which is the wrong order.
+    // The server changes to another authority before the client has it, which is the wrong order.
     proxy.lead_to(([127, 0, 0, 1], port(&new)).into());
     proxy.cut();
-    locks.mutex("foo").try_lock().await.expect_err("nobody trusts the new authority yet");
-    fs::copy(new.ca().expect("it speaks TLS"), &ca).expect("there is room");
-    let back = async { while locks.mutex("foo").try_lock().await.is_err() {} };
-    soon("the new authority is never believed", back).await;
+    locks.mutex("foo").try_lock().await.expect_err("the client does not trust the new authority yet");
+    fs::copy(new.ca().expect("the server uses TLS"), &ca).expect("the disk has space");
+    let reconnected = async { while locks.mutex("foo").try_lock().await.is_err() {} };
+    soon("the client never trusts the new authority", reconnected).await;
 }
 
 async fn a_password_is_read_again_for_each_connection() {
@@ -166,15 +168,15 @@ async fn a_password_is_read_again_for_each_connection() {
     bench.send("ACL SETUSER app on >first +@all ~* &*").await;
     let folder = Folder::new();
     let file = folder.0.join("password");
-    fs::write(&file, "first\n").expect("there is room");
+    fs::write(&file, "first\n").expect("the disk has space");
     let url = bench.running.url().replacen("://", "://app@", 1);
     let locks = locks(&format!("{url}?password_file={}", file.display())).await;
     let held = locks.mutex("foo").lock().ttl(Duration::from_secs(6)).await.unwrap();
     bench.send("ACL SETUSER app resetpass >second").await;
-    fs::write(&file, "second\n").expect("there is room");
+    fs::write(&file, "second\n").expect("the disk has space");
     bench.send("CLIENT KILL TYPE normal SKIPME yes").await;
     works(&locks).await;
-    held.release().await.expect("the hold was renewed meanwhile");
+    held.release().await.expect("the hold was renewed after the change");
 }
 
 async fn a_client_with_classic_messages_uses_no_shard_channels_of_a_cluster() {

@@ -1,4 +1,5 @@
-//! Users, passwords and rights: what a server refuses, what the error tells, and that no password is shown.
+//! Tests of refused users and passwords, of the errors about missing rights, and that no password
+//! is displayed.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
 use std::time::Duration;
@@ -24,11 +25,14 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     }
 }
 
-/// The rights that a user needs, as the README has them. Fails unless the error has them too.
-fn rights(told: &str) -> &'static str {
+/// Returns the rights that a user needs, according to the README.
+///
+/// # Panics
+/// If the error does not name the same rights.
+fn rights(error: &str) -> &'static str {
     let line = include_str!("../../README.md").lines().find(|line| line.starts_with("ACL SETUSER name "));
-    let line = line.expect("the README says what a user needs");
-    assert!(told.contains(line), "the README says {line}, and the error: {told}");
+    let line = line.expect("the README names the rights of a user");
+    assert!(error.contains(line), "the README says {line}, and the error: {error}");
     &line["ACL SETUSER name ".len()..]
 }
 
@@ -39,7 +43,7 @@ async fn each(running: &Running, command: &str) {
     }
 }
 
-/// The URL with this user in it.
+/// Returns the URL with this user.
 fn with_user(url: &str, user: &str) -> String {
     url.replacen("://", &format!("://{user}@"), 1)
 }
@@ -48,35 +52,35 @@ async fn locks(url: &str) -> Result<Locks> {
     Ok(Locks::new(connect(url).await?))
 }
 
-/// Asserts that all operations work: every kind, waiting, renewing, looking into the store and breaking locks.
+/// Asserts that all operations work: every kind, waits, renewals, inspection and breaking locks.
 async fn all_works(locks: &Locks) {
     let options = LockOptions::new().ttl(Duration::from_secs(600));
     for kind in crate::common::KINDS {
-        let held = locks.of(*kind, "foo").lock(&options).await.expect("it is free");
+        let held = locks.of(*kind, "foo").lock(&options).await.expect("the lock is free");
         let lock = locks.of(if *kind == Kind::Read { Kind::Write } else { *kind }, "foo");
-        let patient = options.clone();
-        let waiter = tokio::spawn(async move { lock.lock(&patient).await });
-        // Waiters for a mutex cannot be seen on the server.
+        let waiter_options = options.clone();
+        let waiter = tokio::spawn(async move { lock.lock(&waiter_options).await });
+        // The server has no data about waiters for a mutex.
         while *kind != Kind::Mutex && waiting(locks).await == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        held.release().await.expect("held until now");
+        held.release().await.expect("the lock is still held");
         let held = soon("the waiter was not woken", waiter)
             .await
             .expect("no panic")
             .expect("the user may subscribe");
-        held.release().await.expect("held until now");
+        held.release().await.expect("the lock is still held");
     }
-    // The first renewal comes before the sleep is over.
-    let held = locks.mutex("foo").lock().ttl(Duration::from_secs(2)).await.expect("it is free");
+    // The first renewal is sent before the end of the sleep.
+    let held = locks.mutex("foo").lock().ttl(Duration::from_secs(2)).await.expect("the lock is free");
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(!held.is_lost(), "the hold was not renewed");
-    assert_eq!(locks.list("").await.expect("the user may look").len(), 1);
+    assert_eq!(locks.list("").await.expect("the user may inspect locks").len(), 1);
     assert!(locks.force_release("foo").await.expect("the user may break locks"));
 }
 
 async fn waiting(locks: &Locks) -> usize {
-    locks.inspect("foo").await.expect("the user may look").map_or(0, |state| state.queue.len())
+    locks.inspect("foo").await.expect("the user may inspect locks").map_or(0, |state| state.queue.len())
 }
 
 async fn is_refused_without_rights_and_works_with_them(flavour: Flavour, params: &str) {
@@ -85,7 +89,7 @@ async fn is_refused_without_rights_and_works_with_them(flavour: Flavour, params:
     let url = with_user(running.url(), "poor:hunter2") + params;
     let refused = async { locks(&url).await?.mutex("foo").lock().await }.await;
     let error = refused.expect_err("the user may do nothing");
-    assert!(!error.is_transient(), "an error that only a person can mend counts as transient: {error:?}");
+    assert!(!error.is_transient(), "an error that needs a person counts as transient: {error:?}");
     each(&running, &format!("ACL SETUSER poor {}", rights(&error_text(&error)))).await;
     all_works(&locks(&url).await.expect("the user may connect")).await;
 }
@@ -110,7 +114,7 @@ async fn a_user_who_may_not_write_its_label_can_do_everything_else() {
     let locks = locks(&with_user(running.url(), "poor:hunter2")).await.expect("the user may connect");
     all_works(&locks).await;
     let texts: Vec<String> = query(&running.servers()[0], "KEYS dlock_who:*").await;
-    assert!(texts.is_empty(), "the user has written {texts:?}, and this tests nothing");
+    assert!(texts.is_empty(), "the user has written {texts:?}, so this test covers nothing");
 }
 
 async fn a_wrong_password_is_refused_permanently_and_never_displayed() {
@@ -126,14 +130,14 @@ async fn a_wrong_password_is_refused_permanently_and_never_displayed() {
         }
         let mut url = with_user(running.url(), "app:hunter2");
         if let Some(ca) = running.ca() {
-            let (_, host) = running.url().rsplit_once('@').expect("it has a user");
+            let (_, host) = running.url().rsplit_once('@').expect("the URL has a user");
             url = format!("rediss://app:hunter2@{host}?ca={}", ca.display());
         }
         let error = connect(&url).await.expect_err("the password is wrong");
-        let told = error_text(&error);
-        assert!(matches!(error, Error::Refused { .. }), "{flavour:?}: asking again does not help: {told}");
-        assert!(told.contains("no such user and password"), "{flavour:?}: {told}");
-        assert!(!told.contains("hunter2"), "{flavour:?}: {told}");
+        let text = error_text(&error);
+        assert!(matches!(error, Error::Refused { .. }), "{flavour:?}: a retry does not help: {text}");
+        assert!(text.contains("no such user and password"), "{flavour:?}: {text}");
+        assert!(!text.contains("hunter2"), "{flavour:?}: {text}");
     }
 }
 
@@ -156,21 +160,21 @@ async fn errors_of_unreachable_servers_contain_no_password() {
         "redis+redlock://app:hunter2@127.0.0.1:1,127.0.0.1:2,127.0.0.1:3",
         "rediss://app:hunter2@127.0.0.1:1?ca=/nowhere",
     ] {
-        let told = error_text(&connect(url).await.expect_err("nobody is there"));
-        assert!(!told.contains("hunter2"), "{told}");
+        let text = error_text(&connect(url).await.expect_err("no server has this address"));
+        assert!(!text.contains("hunter2"), "{text}");
     }
 }
 
 async fn the_debug_output_of_a_connection_contains_no_password() {
     let Some(running) = servers(Flavour::Tls).await else { return };
-    let url = format!("{}?ca={}", running.url(), running.ca().expect("it is TLS").display());
+    let url = format!("{}?ca={}", running.url(), running.ca().expect("the server uses TLS").display());
     let store = connect(&url).await.unwrap();
     let locks = Locks::new(store.clone());
     let held = locks.mutex("foo").lock().await.unwrap();
     let state = locks.inspect("foo").await.unwrap();
-    let told = format!("{store:?} {locks:?} {held:?} {state:?} {:?}", store.backend.info());
+    let text = format!("{store:?} {locks:?} {held:?} {state:?} {:?}", store.backend.info());
     for secret in ["s3cret", "odd#signs", "odd%23signs"] {
-        assert!(!told.contains(secret), "{told}");
+        assert!(!text.contains(secret), "{text}");
     }
 }
 
@@ -181,13 +185,13 @@ async fn a_name_that_the_user_may_no_longer_use_loses_no_other_lock() {
     let ttl = Duration::from_secs(3);
     let taken = ["a1", "a2", "b1"].map(|name| locks.mutex(name).lock().ttl(ttl).into_future());
     let held = join_all(taken).await;
-    let held: Vec<_> = held.into_iter().map(|held| held.expect("nobody else holds it")).collect();
+    let held: Vec<_> = held.into_iter().map(|held| held.expect("no other client holds the lock")).collect();
     each(&running, "ACL SETUSER app resetkeys ~a* ~redisson_lock_token:{a*").await;
-    soon("the user may not renew the lock, and the holder was never told", held[2].lost()).await;
-    // By then the ttl of the other locks is over too: only a renewal can have kept them.
+    soon("the holder was not notified that its user may no longer renew the lock", held[2].lost()).await;
+    // The ttl of the other locks has ended too by then, so only a renewal can have kept them.
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(
         !held[0].is_lost() && !held[1].is_lost(),
-        "a lock that the user may renew was lost with the one that the user may not: {held:?}"
+        "a lock that the user may renew was lost with a lock that it may not renew: {held:?}"
     );
 }

@@ -1,5 +1,5 @@
-//! Several servers: those that belong together, and independent ones of which a majority counts.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! Tests with several servers, which form one store or are independent members of a RedLock.
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,5 @@
-//! Replicas: with `wait_replicas`, a grant that no replica has does not count. And dlock never asks a replica who holds a lock.
+//! Tests of replicas. With `wait_replicas`, a grant that no replica has is refused. dlock never
+//! reads the holder of a lock from a replica.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
 use std::{
@@ -29,19 +30,20 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     }
 }
 
-/// The slots of the third node of a cluster.
+/// Slots of the third node of a cluster.
 const LAST_THIRD: std::ops::RangeInclusive<u16> = 10_923..=16_383;
 
-/// What the names of the first node's locks begin with, and those of the second's.
+/// Prefix of names whose locks are on the first node.
 const FIRST: &str = "{bar}";
+/// Prefix of names whose locks are on the second node.
 const SECOND: &str = "{foo}";
 
 async fn locks(running: &Running, replicas: u32) -> Locks {
     let url = format!("{}?wait_replicas={replicas}&replicas_timeout=1s", running.url());
-    Locks::new(connect(&url).await.expect("the servers are there"))
+    Locks::new(connect(&url).await.expect("the servers are running"))
 }
 
-/// A server and its replica.
+/// Starts a server and its replica.
 async fn pair() -> Option<(Running, Running)> {
     let (primary, replica) = (servers(Flavour::Standalone).await?, servers(Flavour::Standalone).await?);
     let address = primary.servers()[0].address();
@@ -50,7 +52,7 @@ async fn pair() -> Option<(Running, Running)> {
     Some((primary, replica))
 }
 
-/// A cluster of two nodes that the third follows as a replica of the second.
+/// Starts a cluster of two nodes, with the third node as a replica of the second.
 async fn cluster() -> Option<Running> {
     let running = servers(Flavour::Cluster).await?;
     let [_, second, third] = running.servers() else { panic!("three nodes") };
@@ -59,11 +61,11 @@ async fn cluster() -> Option<Running> {
     for slot in LAST_THIRD {
         moves.cmd("CLUSTER").arg("SETSLOT").arg(slot).arg("NODE").arg(&id).ignore();
     }
-    // With a higher epoch, so that the other nodes believe it.
+    // With a higher epoch, the other nodes accept the assignment.
     moves.cmd("CLUSTER").arg("BUMPEPOCH").ignore();
     let mut raw = raw(&format!("redis://{}", second.address())).await;
     moves.exec_async(&mut raw).await.expect("the slots are empty");
-    // A node that has lost its last slot to another follows that.
+    // A node that has lost its last slot to another node becomes a replica of that node.
     follows(second).await;
     let port = format!(":{}@", third.address().port());
     for server in running.servers() {
@@ -74,7 +76,7 @@ async fn cluster() -> Option<Running> {
             sleep(Duration::from_millis(20)).await;
         }
     }
-    running.ready().await.expect("the cluster is whole");
+    running.ready().await.expect("the cluster is complete");
     Some(running)
 }
 
@@ -85,19 +87,19 @@ async fn follows(primary: &Server) {
     }
 }
 
-/// Tries a lock of this kind, under a name of its own.
+/// Tries a lock of this kind, with a name for each kind.
 async fn try_lock(locks: &Locks, kind: Kind, prefix: &str) -> Result<Option<Guard>> {
     locks.of(kind, format!("{prefix}{kind}")).try_lock(&LockOptions::new()).await
 }
 
-/// The keys that a client has left on a server, except tokens and who it is.
+/// Returns the keys that clients have left on a server, except tokens and labels.
 async fn left(server: &Server) -> Vec<String> {
     let mut keys: Vec<String> = query(server, "KEYS *").await;
     keys.retain(|key| !key.starts_with("redisson_lock_token:") && !key.starts_with("dlock_who:"));
     keys
 }
 
-/// How often a server was sent `WAIT`.
+/// Returns the number of calls of `WAIT` on a server.
 async fn waits(server: &Server) -> u32 {
     let stats: String = query(server, "INFO commandstats").await;
     let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_wait:calls=")?.split(',').next());
@@ -107,10 +109,12 @@ async fn waits(server: &Server) -> u32 {
 async fn a_grant_does_not_wait_if_no_replica_is_connected() {
     let Some(bench) = Bench::new().await else { return };
     let locks = bench.locks("wait_replicas=1&replicas_timeout=60s").await;
-    let told =
-        soon("the client waits for a replica that is not there", locks.mutex("foo").try_lock().into_future())
-            .await;
-    assert!(told.unwrap().is_some(), "without a replica the lock is not granted, as Redisson would grant it");
+    let result = soon(
+        "the client waits for a replica that does not exist",
+        locks.mutex("foo").try_lock().into_future(),
+    )
+    .await;
+    assert!(result.unwrap().is_some(), "the lock is not granted without a replica, unlike by Redisson");
 }
 
 async fn a_grant_that_no_replica_has_is_refused_and_not_left_held() {
@@ -118,26 +122,26 @@ async fn a_grant_that_no_replica_has_is_refused_and_not_left_held() {
     let locks = locks(&primary, 1).await;
     for kind in crate::common::KINDS {
         let held = try_lock(&locks, *kind, SECOND).await.unwrap();
-        held.expect("the replica answers").release().await.unwrap();
+        held.expect("the replica replies").release().await.unwrap();
     }
     replica.servers()[0].pause().await.unwrap();
     for kind in crate::common::KINDS {
-        let told = try_lock(&locks, *kind, SECOND).await;
+        let result = try_lock(&locks, *kind, SECOND).await;
         assert!(
-            matches!(told, Err(Error::Unavailable { .. })),
-            "{kind}: granted without a replica: {told:?}"
+            matches!(result, Err(Error::Unavailable { .. })),
+            "{kind}: granted without a replica: {result:?}"
         );
     }
     locks.close().await;
-    assert_eq!(left(&primary.servers()[0]).await, [""; 0], "refused and held");
+    assert_eq!(left(&primary.servers()[0]).await, [""; 0], "a refused claim holds the lock");
     replica.servers()[0].resume().await.unwrap();
 }
 
-/// No renewal follows a detachment, so a replica must have it.
+/// No renewal follows a detachment, so a replica must have received it.
 async fn a_detachment_that_no_replica_has_is_not_confirmed() {
     let Some((primary, replica)) = pair().await else { return };
     let url = format!("{}?wait_replicas=1&replicas_timeout=1s", primary.url());
-    let store = connect(&url).await.expect("the servers are there");
+    let store = connect(&url).await.expect("the servers are running");
     for kind in crate::common::KINDS {
         let (mut held, _) = claim(&store, &format!("foo-{kind}"), *kind, 600_000, Wait::Never);
         granted(held.attempt().await);
@@ -146,8 +150,8 @@ async fn a_detachment_that_no_replica_has_is_not_confirmed() {
         assert_eq!(held.detach(lasting, ticket).await.unwrap(), Renewal::Renewed { valid_for: lasting });
         assert_eq!(waits(&primary.servers()[0]).await, before + 1, "{kind}");
         replica.servers()[0].pause().await.unwrap();
-        let told = held.detach(lasting, ticket).await;
-        assert!(matches!(told, Err(Error::Unavailable { .. })), "{kind}: {told:?}");
+        let result = held.detach(lasting, ticket).await;
+        assert!(matches!(result, Err(Error::Unavailable { .. })), "{kind}: {result:?}");
         replica.servers()[0].resume().await.unwrap();
         held.release().await.unwrap();
         assert_eq!(held.detach(lasting, ticket).await.unwrap(), Renewal::Lost, "{kind}");
@@ -159,7 +163,7 @@ async fn one_replica_is_enough_although_more_were_requested() {
     let locks = locks(&primary, 2).await;
     assert!(
         locks.mutex("foo").try_lock().await.unwrap().is_some(),
-        "as for Redisson, one that answers is enough"
+        "one replica that replies is not enough, unlike for Redisson"
     );
 }
 
@@ -168,11 +172,11 @@ async fn replicas_may_take_longer_than_a_command_may() {
     let url = format!("{}?timeout=1s&wait_replicas=1&replicas_timeout=20s", primary.url());
     let locks = Locks::new(connect(&url).await.unwrap());
     replica.servers()[0].pause().await.unwrap();
-    let asked = tokio::spawn(locks.mutex("foo").try_lock().into_future());
+    let attempt = tokio::spawn(locks.mutex("foo").try_lock().into_future());
     sleep(Duration::from_secs(2)).await;
     replica.servers()[0].resume().await.unwrap();
-    let told = soon("the client never hears of the replica", asked).await.unwrap();
-    assert!(told.expect("the time for replicas was not over").is_some());
+    let result = soon("the attempt does not end", attempt).await.unwrap();
+    assert!(result.expect("the timeout of replicas had not passed").is_some());
 }
 
 async fn a_waiter_is_granted_when_the_replica_is_back() {
@@ -180,12 +184,13 @@ async fn a_waiter_is_granted_when_the_replica_is_back() {
     let (server, locks) = (&primary.servers()[0], locks(&primary, 1).await);
     replica.servers()[0].pause().await.unwrap();
     let waiter = tokio::spawn(locks.mutex("foo").lock().into_future());
-    // A first `WAIT` tells the client that there is a replica. The next ones tell that it does not answer.
+    // The first `WAIT` shows the client that there is a replica. The next ones show that the
+    // replica does not reply.
     while waits(server).await < 3 {
         sleep(Duration::from_millis(10)).await;
     }
     replica.servers()[0].resume().await.unwrap();
-    soon("it does not ask again", waiter).await.unwrap().unwrap().release().await.unwrap();
+    soon("the waiter makes no further attempt", waiter).await.unwrap().unwrap().release().await.unwrap();
 }
 
 async fn grants_that_wait_for_a_replica_delay_no_renewal() {
@@ -193,12 +198,12 @@ async fn grants_that_wait_for_a_replica_delay_no_renewal() {
     let locks = locks(&primary, 1).await;
     let held = locks.mutex("held").lock().ttl(Duration::from_secs(6)).await.unwrap();
     replica.servers()[0].pause().await.unwrap();
-    let asking: Vec<_> = (0..40)
+    let attempts: Vec<_> = (0..40)
         .map(|number| tokio::spawn(locks.mutex(format!("other{number}")).lock().into_future()))
         .collect();
     sleep(Duration::from_secs(12)).await;
-    assert!(!held.is_lost(), "the primary is well, and the lock was not renewed");
-    asking.iter().for_each(tokio::task::JoinHandle::abort);
+    assert!(!held.is_lost(), "the lock was not renewed although the primary replies");
+    attempts.iter().for_each(tokio::task::JoinHandle::abort);
     replica.servers()[0].resume().await.unwrap();
     held.release().await.unwrap();
 }
@@ -208,7 +213,7 @@ async fn on_a_cluster_without_replicas_all_locks_are_granted() {
     let locks = locks(&running, 1).await;
     for number in 0..20 {
         let held = locks.mutex(format!("foo{number}")).try_lock().await.unwrap();
-        assert!(held.is_some(), "nobody else holds it");
+        assert!(held.is_some(), "a free lock is not granted");
     }
 }
 
@@ -217,24 +222,25 @@ async fn on_a_cluster_the_wait_is_sent_to_the_node_that_has_the_key() {
     let locks = locks(&running, 1).await;
     let [first, second, third] = running.servers() else { panic!("three nodes") };
     for kind in crate::common::KINDS {
-        let held = try_lock(&locks, *kind, SECOND).await.unwrap().expect("the replica answers");
+        let held = try_lock(&locks, *kind, SECOND).await.unwrap().expect("the replica replies");
         held.release().await.unwrap();
     }
-    assert_eq!(waits(first).await, 0, "another node was asked");
-    assert!(waits(second).await >= 4, "nobody was asked");
+    assert_eq!(waits(first).await, 0, "another node has received WAIT");
+    assert!(waits(second).await >= 4, "the node has not received WAIT");
     third.pause().await.unwrap();
     for kind in crate::common::KINDS {
-        // Whichever node the client asks first: the third is a replica of the second, and has only its data.
-        let told = try_lock(&locks, *kind, SECOND).await;
+        // The third node is a replica of the second and has only its data, so the first node that
+        // the client queries does not matter.
+        let result = try_lock(&locks, *kind, SECOND).await;
         assert!(
-            matches!(told, Err(Error::Unavailable { .. })),
-            "{kind}: granted without a replica: {told:?}"
+            matches!(result, Err(Error::Unavailable { .. })),
+            "{kind}: granted without a replica: {result:?}"
         );
         let held = try_lock(&locks, *kind, FIRST).await.unwrap();
-        held.expect("its node has no replica").release().await.unwrap();
+        held.expect("the node has no replica").release().await.unwrap();
     }
     locks.close().await;
-    assert_eq!(left(second).await, [""; 0], "refused and held");
+    assert_eq!(left(second).await, [""; 0], "a refused claim holds the lock");
     third.resume().await.unwrap();
 }
 
@@ -247,20 +253,20 @@ async fn on_a_cluster_a_new_connection_confirms_no_write_of_another_one() {
     });
     let port = relay.await.address.port();
     query::<()>(second, &format!("CONFIG SET cluster-announce-port {port}")).await;
-    let known_to_all = async {
+    let announced = async {
         for server in running.servers() {
             while !query::<String>(server, "CLUSTER NODES").await.contains(&format!(":{port}@")) {
                 sleep(Duration::from_millis(20)).await;
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), known_to_all)
+    tokio::time::timeout(Duration::from_secs(60), announced)
         .await
-        .expect("the nodes tell each other of ports");
+        .expect("the nodes announce their ports to each other");
     let locks = locks(&running, 1).await;
     third.pause().await.unwrap();
-    let told = try_lock(&locks, Kind::Mutex, SECOND).await;
-    assert!(matches!(told, Err(Error::Unavailable { .. })), "granted without a replica: {told:?}");
+    let result = try_lock(&locks, Kind::Mutex, SECOND).await;
+    assert!(matches!(result, Err(Error::Unavailable { .. })), "granted without a replica: {result:?}");
     third.resume().await.unwrap();
 }
 
@@ -272,12 +278,12 @@ async fn what_is_held_is_seen_though_no_replica_has_heard_of_it() {
     for kind in crate::common::KINDS {
         let held = try_lock(&a, *kind, SECOND).await.unwrap().expect("this client waits for no replica");
         let name = format!("{SECOND}{kind}");
-        let seen = b.inspect(&name).await.unwrap();
-        assert_eq!(seen.expect("a replica was asked").holders.len(), 1);
+        let state = b.inspect(&name).await.unwrap();
+        assert_eq!(state.expect("a replica was queried").holders.len(), 1);
         let listed = b.list(&name).await.unwrap();
-        assert_eq!(listed.len(), 1, "a replica was asked");
+        assert_eq!(listed.len(), 1, "a replica was queried");
         held.release().await.unwrap();
-        assert_eq!(b.inspect(&name).await.unwrap(), None, "a replica was asked");
+        assert_eq!(b.inspect(&name).await.unwrap(), None, "a replica was queried");
     }
     third.resume().await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! Sentinels that want a password.
+//! Tests of Sentinels that require a password.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     }
 }
 
-/// The login of a client that may ask a Sentinel for the master and for nothing else.
+/// Login of a client that may only query a Sentinel for the master.
 const WATCH: &str = "sentinel_username=watch&sentinel_password=s3cret";
 
-/// A Sentinel that lets in only `watch` and the default user, each with a password.
+/// Starts a Sentinel that admits only `watch` and the default user, each with a password.
 async fn guarded() -> Option<Running> {
     let running = servers(Flavour::Sentinel).await?;
     let sentinel = &running.servers()[2];
@@ -31,11 +31,13 @@ async fn guarded() -> Option<Running> {
 
 async fn the_password_of_a_sentinel_is_sent_also_after_a_failover() {
     let Some(running) = guarded().await else { return };
-    connect(&format!("{}?sentinel_password=pa55", running.url())).await.expect("the default user may ask");
+    connect(&format!("{}?sentinel_password=pa55", running.url()))
+        .await
+        .expect("the default user may query the master");
     let store =
-        connect(&format!("{}?{WATCH}", running.url())).await.expect("the user has all rights it needs");
+        connect(&format!("{}?{WATCH}", running.url())).await.expect("the user has all necessary rights");
     let locks = Locks::new(store);
-    let before = locks.mutex("foo").lock().await.unwrap();
+    let held = locks.mutex("foo").lock().await.unwrap();
     replicated(&running.servers()[0]).await;
     running.servers()[0].kill().await.unwrap();
     let promoted = async {
@@ -44,7 +46,7 @@ async fn the_password_of_a_sentinel_is_sent_also_after_a_failover() {
         }
     };
     timeout(Duration::from_secs(30), promoted).await.expect("the new primary is never found");
-    before.release().await.unwrap();
+    held.release().await.unwrap();
 }
 
 async fn a_refusal_by_a_sentinel_names_the_parameter_and_contains_no_password() {
@@ -57,11 +59,11 @@ async fn a_refusal_by_a_sentinel_names_the_parameter_and_contains_no_password() 
     ] {
         let error = connect(&format!("{}?{params}", running.url())).await.unwrap_err();
         assert!(!error.is_transient(), "{params}: {error:?}");
-        let told = error_text(&error);
-        assert!(told.contains(words), "{params}: {told}");
-        assert!(!told.contains("hunter2") && !told.contains("s3cret"), "{params}: {told}");
+        let text = error_text(&error);
+        assert!(text.contains(words), "{params}: {text}");
+        assert!(!text.contains("hunter2") && !text.contains("s3cret"), "{params}: {text}");
     }
     let url = format!("redis+sentinel://{}/dlock", running.servers()[0].address());
-    let told = error_text(&connect(&url).await.unwrap_err());
-    assert!(told.contains("is no Sentinel but a server"), "{told}");
+    let text = error_text(&connect(&url).await.unwrap_err());
+    assert!(text.contains("is no Sentinel but a server"), "{text}");
 }

@@ -1,5 +1,5 @@
-//! What only several servers can do wrong: failovers, and messages that go to one shard. Over the usual length: one test for each
-//! fault.
+//! Tests of failovers, of messages that belong to one shard, and of other faults that need several
+//! servers.
 #![expect(clippy::disallowed_methods, reason = "contenders are tasks")]
 
 use std::time::Duration;
@@ -37,12 +37,12 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
 }
 
 async fn locks(running: &Running, ttl: u64) -> Locks {
-    let store = connect(running.url()).await.expect("the servers are there");
+    let store = connect(running.url()).await.expect("the servers are running");
     Locks::new(store).with_defaults(LockOptions::new().ttl(Duration::from_secs(ttl)))
 }
 
-/// The channels that somebody listens to, as soon as there are any.
-async fn listened_to(cluster: &Running) -> Vec<String> {
+/// Waits until there are subscriptions. Returns their channels.
+async fn subscribed_channels(cluster: &Running) -> Vec<String> {
     loop {
         let mut channels = Vec::new();
         for server in cluster.servers() {
@@ -61,9 +61,9 @@ async fn a_failover_that_loses_nothing_is_not_noticed_by_a_holder() {
     let held = a.mutex("foo").lock().await.unwrap();
     replicated(&running.servers()[0]).await;
     running.servers()[0].kill().await.unwrap();
-    // Two renewals at least are due, one of them after the promotion.
+    // At least two renewals are due, one of them after the promotion.
     tokio::time::sleep(Duration::from_secs(14)).await;
-    assert!(!held.is_lost(), "the new primary has the lock, and the holder did not renew it there");
+    assert!(!held.is_lost(), "the hold was not renewed on the new primary, which has the lock");
     assert!(b.mutex("foo").try_lock().await.unwrap().is_none(), "two clients hold the lock");
     held.release().await.unwrap();
     assert!(b.mutex("foo").lock().await.unwrap().token() > None);
@@ -75,12 +75,13 @@ async fn a_failover_that_loses_a_grant_is_reported_and_the_next_token_is_greater
     let (a, b) = (locks(&running, 12).await, locks(&running, 12).await);
     replicated(primary).await;
     replica.pause().await.unwrap();
-    // Otherwise the grant would wait in the replica's socket, and reach the replica after all.
+    // Otherwise the grant would wait in the replica's socket, and still reach the replica.
     query::<u64>(primary, "CLIENT KILL TYPE replica").await;
     let held = a.mutex("foo").lock().await.unwrap();
     primary.kill().await.unwrap();
     replica.resume().await.unwrap();
-    // Asynchronous replication cannot prevent that both hold the lock for a while. The tokens still grow, and the first is told.
+    // Asynchronous replication cannot prevent that both clients hold the lock for some time. The
+    // tokens still grow, and the loss is reported to the first holder.
     let next = async {
         loop {
             if let Ok(next) = b.mutex("foo").lock().await {
@@ -90,8 +91,9 @@ async fn a_failover_that_loses_a_grant_is_reported_and_the_next_token_is_greater
     };
     let next = timeout(Duration::from_secs(30), next).await.expect("the replica was promoted");
     assert!(next.token() > held.token(), "a fence would refuse the new holder: {next:?} after {held:?}");
-    let told = timeout(Duration::from_secs(20), held.lost()).await.expect("the holder was never told");
-    assert!(matches!(told, LostReason::Taken | LostReason::Expired), "{told:?}");
+    let lost = timeout(Duration::from_secs(20), held.lost());
+    let reason = lost.await.expect("the loss was not reported to the holder");
+    assert!(matches!(reason, LostReason::Taken | LostReason::Expired), "{reason:?}");
 }
 
 async fn a_cluster_that_is_too_old_is_refused_with_what_it_needs() {
@@ -99,13 +101,13 @@ async fn a_cluster_that_is_too_old_is_refused_with_what_it_needs() {
         return;
     };
     let error = connect(running.url()).await.unwrap_err();
-    assert!(!error.is_transient(), "time makes it no newer: {error:?}");
-    let told = error_text(&error);
-    assert!(told.contains("a cluster needs Redis 6 or later"), "{told}");
+    assert!(!error.is_transient(), "a retry does not help: {error:?}");
+    let text = error_text(&error);
+    assert!(text.contains("a cluster needs Redis 6 or later"), "{text}");
 }
 
-/// Waits until nobody listens to any channel.
-async fn unheard_of(cluster: &Running) {
+/// Waits until there are no subscriptions.
+async fn wait_for_no_subscriptions(cluster: &Running) {
     for server in cluster.servers() {
         while !query::<Vec<String>>(server, "PUBSUB SHARDCHANNELS").await.is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -118,30 +120,31 @@ async fn on_a_cluster_waiters_listen_to_one_shard() {
     let (a, b) = (locks(&running, 600).await, locks(&running, 600).await);
     let held = a.mutex("foo").lock().await.unwrap();
     let waiter = tokio::spawn(b.mutex("foo").lock().into_future());
-    let channels = timeout(Duration::from_secs(10), listened_to(&running)).await.expect("nobody listens");
+    let channels =
+        timeout(Duration::from_secs(10), subscribed_channels(&running)).await.expect("no client subscribes");
     assert_eq!(channels, ["redisson_lock__channel:{foo}"]);
     held.release().await.unwrap();
-    drop(timeout(Duration::from_secs(10), waiter).await.expect("nobody woke it").unwrap().unwrap());
+    drop(timeout(Duration::from_secs(10), waiter).await.expect("the waiter was not woken").unwrap().unwrap());
 }
 
 async fn on_a_cluster_a_node_that_hangs_keeps_no_lock_of_another_from_being_renewed() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     let locks = locks(&running, 3).await;
-    // Names in one slot of each node. `{foo}` is on the last node.
+    // Names in one slot of each node. The slot of `{foo}` is on the last node.
     let names = ["{bar}", "{c}", "{foo}"].map(|tag| (0..10).map(move |number| format!("{tag}{number}")));
     let all = names.into_iter().flatten().map(|name| locks.mutex(name).lock().into_future());
-    let held: Vec<_> = join_all(all).await.into_iter().map(|held| held.expect("free")).collect();
+    let held: Vec<_> = join_all(all).await.into_iter().map(|held| held.expect("the lock is free")).collect();
     for server in running.servers() {
-        // Otherwise the other nodes would give the whole cluster up.
+        // Otherwise the other nodes would declare the whole cluster down.
         query::<()>(server, "CONFIG SET cluster-node-timeout 60000").await;
     }
     let hung = &running.servers()[2];
     hung.pause().await.unwrap();
-    // Longer than a ttl and than any call may take.
+    // Longer than a ttl, and longer than the timeout of a call.
     tokio::time::sleep(Duration::from_millis(4500)).await;
     let lost: Vec<_> = held.iter().filter(|held| held.is_lost()).map(|held| held.name().as_str()).collect();
     let expected: Vec<_> = (0..10).map(|number| format!("{{foo}}{number}")).collect();
-    assert_eq!(lost, expected, "not those locks are lost whose node is silent, and no others");
+    assert_eq!(lost, expected, "the lost locks are not exactly those of the silent node");
     hung.resume().await.unwrap();
 }
 
@@ -152,9 +155,15 @@ async fn on_a_cluster_a_message_that_was_lost_with_the_subscription_is_made_good
     query::<()>(server, "HSET foo aaaa:1 1").await;
     query::<()>(server, "PEXPIRE foo 600000").await;
     let waiter = tokio::spawn(locks.mutex("foo").lock().into_future());
-    listened_to(&running).await;
+    subscribed_channels(&running).await;
     unsubscribe_and_send(&mut raw(&format!("redis://{}", server.address())).await, "DEL foo").await;
-    drop(timeout(Duration::from_secs(10), waiter).await.expect("it did not ask anew").unwrap().unwrap());
+    drop(
+        timeout(Duration::from_secs(10), waiter)
+            .await
+            .expect("the waiter made no further attempt")
+            .unwrap()
+            .unwrap(),
+    );
 }
 
 async fn on_a_cluster_a_release_whose_reply_is_lost_is_not_reported_as_a_loss() {
@@ -171,12 +180,12 @@ async fn on_a_cluster_a_release_whose_reply_is_lost_is_not_reported_as_a_loss() 
     }
     let locks = locks(&running, 30).await;
     for round in 0..10 {
-        // A first call, so that the server knows the script.
+        // A first call loads the script into the server.
         locks.mutex("foo").lock().await.unwrap().release().await.unwrap();
         let (held, before) = (locks.mutex("foo").lock().await.unwrap(), relay.connections());
         relay.lose_reply();
         let released = timeout(Duration::from_secs(10), held.release()).await.expect("the call does not end");
-        assert!(released.is_ok(), "{round}: it found what it had itself left: {released:?}");
+        assert!(released.is_ok(), "{round}: the second release does not detect the first one: {released:?}");
         assert!(relay.connections() > before, "the release was not sent again");
     }
 }
@@ -188,19 +197,24 @@ async fn on_a_cluster_odd_names_are_locks_of_every_kind() {
         for kind in crate::common::KINDS {
             let options = LockOptions::new().ttl(Duration::from_secs(600));
             let held = a.of(*kind, name).lock(&options).await.unwrap();
-            // A reader keeps out a writer, not another reader.
+            // A reader excludes a writer, not another reader.
             let lock = b.of(if *kind == Kind::Read { Kind::Write } else { *kind }, name);
-            assert!(lock.try_lock(&options).await.unwrap().is_none(), "two hold `{name}` as {kind}");
-            let state = b.inspect(name).await.unwrap().expect("it is held");
+            assert!(lock.try_lock(&options).await.unwrap().is_none(), "two clients hold `{name}` as {kind}");
+            let state = b.inspect(name).await.unwrap().expect("the lock is held");
             assert_eq!((state.name.as_str(), state.holders.len()), (name, 1));
             let waiter = tokio::spawn(async move { lock.lock(&options).await });
-            listened_to(&running).await;
+            subscribed_channels(&running).await;
             held.release().await.unwrap();
-            let held =
-                timeout(Duration::from_secs(10), waiter).await.expect("nobody woke it").unwrap().unwrap();
+            let held = timeout(Duration::from_secs(10), waiter)
+                .await
+                .expect("the waiter was not woken")
+                .unwrap()
+                .unwrap();
             held.release().await.unwrap();
-            // Otherwise the subscription of the next round could not be told from this one.
-            timeout(Duration::from_secs(10), unheard_of(&running)).await.expect("a channel stays");
+            // Otherwise the subscriptions of two rounds could not be distinguished.
+            timeout(Duration::from_secs(10), wait_for_no_subscriptions(&running))
+                .await
+                .expect("a subscription remains");
         }
     }
 }
@@ -208,40 +222,40 @@ async fn on_a_cluster_odd_names_are_locks_of_every_kind() {
 async fn a_client_connects_to_a_cluster_while_one_node_hangs() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
     for server in running.servers() {
-        // Otherwise the other nodes would give the whole cluster up.
+        // Otherwise the other nodes would declare the whole cluster down.
         query::<()>(server, "CONFIG SET cluster-node-timeout 60000").await;
     }
     running.servers()[0].pause().await.unwrap();
     let connected = connect(running.url()).await;
-    let locks = Locks::new(connected.expect("the others answer"));
+    let locks = Locks::new(connected.expect("the other nodes reply"));
     // A name of the second node.
-    let held = locks.mutex("{c}").lock().await.expect("its node answers");
+    let held = locks.mutex("{c}").lock().await.expect("the second node replies");
     held.release().await.unwrap();
     running.servers()[0].resume().await.unwrap();
 }
 
 async fn a_killed_node_delays_no_wake_up_by_another_node() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
-    let [gone, others @ ..] = running.servers() else { panic!("three nodes") };
+    let [killed, others @ ..] = running.servers() else { panic!("three nodes") };
     for other in others {
         query::<()>(other, "CONFIG SET cluster-require-full-coverage no").await;
     }
-    // A name of that node, and one of the next.
-    let (away, here) = ("bar", "c");
+    // A name on the killed node, and a name on the next node.
+    let (killed_name, live_name) = ("bar", "c");
     let holder = locks(&running, 600).await;
     let store = connect(&format!("{}?timeout=20s", running.url())).await.unwrap();
     let waiting = Locks::new(store).with_defaults(LockOptions::new().ttl(Duration::from_secs(600)));
-    let _held = holder.mutex(away).lock().await.unwrap();
-    let _waits = tokio::spawn(waiting.mutex(away).lock().into_future());
-    wait_for_subscriber(gone, away).await;
-    gone.kill().await.unwrap();
-    // By now the client is busy with the node that is gone.
+    let _held = holder.mutex(killed_name).lock().await.unwrap();
+    let _waiter = tokio::spawn(waiting.mutex(killed_name).lock().into_future());
+    wait_for_subscriber(killed, killed_name).await;
+    killed.kill().await.unwrap();
+    // By now the client tries to reach the killed node.
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let held = holder.mutex(here).lock().await.unwrap();
-    let waiter = tokio::spawn(waiting.mutex(here).lock().into_future());
-    wait_for_subscriber(&others[0], here).await;
+    let held = holder.mutex(live_name).lock().await.unwrap();
+    let waiter = tokio::spawn(waiting.mutex(live_name).lock().into_future());
+    wait_for_subscriber(&others[0], live_name).await;
     held.release().await.unwrap();
-    let woken = timeout(Duration::from_secs(10), waiter).await.expect("nobody woke it in time");
+    let woken = timeout(Duration::from_secs(10), waiter).await.expect("the waiter was not woken in time");
     woken.unwrap().unwrap().release().await.unwrap();
 }
 
@@ -267,19 +281,19 @@ async fn a_waiter_is_woken_by_the_node_to_which_its_slot_has_moved() {
     }
     wait_for_subscriber(to, name).await;
     held.release().await.unwrap();
-    let woken = timeout(Duration::from_secs(10), waiter).await.expect("nobody woke it");
+    let woken = timeout(Duration::from_secs(10), waiter).await.expect("the waiter was not woken");
     woken.unwrap().unwrap().release().await.unwrap();
 }
 
-/// Waits until somebody listens for a mutex on a node.
+/// Waits until a client subscribes to the channel of a mutex on a node.
 async fn wait_for_subscriber(node: &Server, name: &str) {
-    let heard = async {
+    let subscribed = async {
         let command = format!("PUBSUB SHARDNUMSUB redisson_lock__channel:{{{name}}}");
         while query::<(String, u64)>(node, &command).await.1 == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(Duration::from_secs(10), heard).await.expect("nobody listens");
+    timeout(Duration::from_secs(10), subscribed).await.expect("no client subscribes");
 }
 
 async fn one_node_of_a_cluster_is_refused_with_the_scheme_for_all() {
@@ -288,7 +302,7 @@ async fn one_node_of_a_cluster_is_refused_with_the_scheme_for_all() {
         let error = connect(&format!("redis://{}", server.address()))
             .await
             .expect_err("one node has only a third of the names");
-        assert!(!error.is_transient(), "asking again does not help: {error:?}");
+        assert!(!error.is_transient(), "a retry does not help: {error:?}");
         assert!(error_text(&error).contains("`redis-cluster://`"), "{}", error_text(&error));
     }
 }
@@ -301,32 +315,32 @@ async fn the_locks_of_a_cluster_that_reports_no_addresses_are_listed() {
     let locks = locks(&running, 600).await;
     let names: Vec<_> = (0..20).map(|number| format!("foo{number:02}")).collect();
     let held = join_all(names.iter().map(|name| locks.mutex(name).lock().into_future())).await;
-    let listed = locks.list("foo").await.expect("the cluster tells which node has which slots");
+    let listed = locks.list("foo").await.expect("the cluster reports the slots of its nodes");
     assert_eq!(listed.iter().map(|state| state.name.to_string()).collect::<Vec<_>>(), names);
     drop(held);
 }
 
 async fn on_a_cluster_labels_are_reported_whichever_node_has_them() {
     let Some(running) = servers(Flavour::Cluster).await else { return };
-    let (mut tickets, here) = (Vec::new(), locks(&running, 600).await);
+    let (mut tickets, client) = (Vec::new(), locks(&running, 600).await);
     for number in 0..9 {
         let who = Who::new(format!("client {number}")).expect("legal");
         let locks = locks(&running, 600).await.with_who(who);
-        let held = locks.mutex(format!("foo{number}")).lock().await.expect("it is free");
-        tickets.push(held.detach(Duration::from_secs(600)).await.expect("it is held"));
+        let held = locks.mutex(format!("foo{number}")).lock().await.expect("the lock is free");
+        tickets.push(held.detach(Duration::from_secs(600)).await.expect("the lock is held"));
     }
-    let told = async {
-        // A node may be told of the text after another has granted the lock.
+    let reported = async {
+        // A node may receive the label after another node has granted the lock.
         loop {
-            let listed = here.list("foo").await.expect("the nodes answer");
+            let listed = client.list("foo").await.expect("the nodes reply");
             let who: Vec<_> = listed.into_iter().map(|mut state| state.holders.remove(0).who).collect();
             if (0..9).all(|number| who[number] == Some(format!("client {number}"))) {
                 return;
             }
         }
     };
-    soon("somebody is never told", told).await;
+    soon("a label is never reported", reported).await;
     for ticket in tickets {
-        here.release(&ticket).await.expect("it is held");
+        client.release(&ticket).await.expect("the lock is held");
     }
 }

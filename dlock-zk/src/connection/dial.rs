@@ -7,7 +7,7 @@ use std::{
 
 use dlock_core::{
     Error, Result,
-    driver::{Connect, Moment},
+    driver::{Connect, Moment, duration},
 };
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use tokio::time::{sleep, timeout};
@@ -88,8 +88,9 @@ impl Opener {
         match self.config.tls {
             None => STORE.timed_out(limit),
             Some(_) => STORE.unavailable(format!(
-                "no session within {limit:?}; a certificate that the client or a server rejects has the same effect, so compare the \
-                 certificates and read the servers' log"
+                "no session within {}; a certificate that the client or a server rejects has the same effect, so compare the \
+                 certificates and read the servers' log",
+                duration::text(limit)
             )),
         }
     }
@@ -169,8 +170,9 @@ fn check_timeout(config: &ZooKeeperConfig, granted: Duration) -> Result<()> {
     let Some(requested) = config.session.filter(|requested| requested.abs_diff(granted) > ROUNDING) else {
         return Ok(());
     };
+    let [requested, granted] = [requested, granted].map(duration::text);
     let reason = format!(
-        "the URL has `session={requested:?}`, but the server grants {granted:?}; write `session={granted:?}`, or change \
+        "the URL has `session={requested}`, but the server grants {granted}; write `session={granted}`, or change \
          `minSessionTimeout` or `maxSessionTimeout` of the servers"
     );
     Err(Error::InvalidConfig { reason })
@@ -206,5 +208,18 @@ mod tests {
         let refused =
             check_timeout(&config, Duration::from_secs(10)).expect_err("the granted timeout is half as long");
         assert!(!refused.is_transient() && refused.to_string().contains("session=10s"), "{refused}");
+    }
+
+    #[test]
+    fn the_session_timeout_in_an_error_can_be_written_in_the_url() {
+        let config = |session: &str| {
+            ZooKeeperConfig::from_url(&format!("zk://h?session={session}").parse().expect("a URL"))
+        };
+        let refused = check_timeout(&config("20s").expect("a configuration"), Duration::from_millis(4500))
+            .expect_err("the granted timeout is shorter")
+            .to_string();
+        let (_, advice) = refused.split_once("write `session=").expect("the error has advice");
+        let (granted, _) = advice.split_once('`').expect("the advice ends");
+        config(granted).expect("the advice is accepted");
     }
 }

@@ -1,11 +1,11 @@
 //! Limits on the bytes of paths that a session has at the servers.
 //!
-//! Two limits apply. The end of a session is one transaction with the paths of all its ephemeral
-//! nodes, and a server that reads a transaction above twice its `jute.maxbuffer` (1 MiB unless it
-//! is set) does not start. After a reconnect, the crate `zookeeper-client` splits a list of more
-//! than 128 KiB of watched paths into several requests with one number, and takes the second reply
-//! for a broken connection. So a session gets no more claims and no more watches than these
-//! constants allow.
+//! Two limits apply. First, the end of a session is one transaction with the paths of all its
+//! ephemeral nodes. A server does not start if its log has a transaction of more than twice
+//! `jute.maxbuffer` (1 MiB by default). Second, the crate `zookeeper-client` sends the watched
+//! paths again after a reconnect. It splits more than 128 KiB of them into several requests with
+//! the same number, and treats the second reply as a broken connection. The constants below keep
+//! the claims and watches of a session within these limits.
 
 use std::{
     collections::{HashMap, hash_map::Entry},

@@ -2,11 +2,11 @@
 //! nodes.
 //!
 //! A record covers requests whose outcome is unknown. The servers may execute a create, a downgrade
-//! or a delete after its caller has given it up, so a record without a node means that the claim
-//! may have any number of nodes. Before the claim is forgotten, a search through the leader finds
-//! them. The servers execute the requests of a session in order, so the search runs after the
-//! earlier request. If the session has moved to another server in between, an earlier request that
-//! arrives late is refused.
+//! or a delete after its caller has given up. A record without a node says that the outcome of such
+//! a request is unknown, so the claim may have no node, one node or several. Before the record is
+//! removed, a search through the leader finds the nodes. The servers execute the requests of a
+//! session in order, so the search runs after the earlier request. If the session has moved to
+//! another server in between, an earlier request that arrives late is refused.
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 

@@ -13,8 +13,8 @@ const VALID_AFTER_REPLY: (u32, u32) = (2, 3);
 /// knows of the request. The remaining sixth allows for clocks of different speed.
 const VALID_AFTER_REPORT: (u32, u32) = (5, 6);
 
-/// Divisor of the timeout. If a later confirmed request is sent at least this part of the timeout
-/// after the reply to an earlier one, the leader knows of the earlier one.
+/// Divisor of the timeout. The leader certainly knows of a request if another request was sent at
+/// least this part of the timeout after the reply to the first, and was confirmed.
 const REPORT_GAP_DIVISOR: u32 = 10;
 
 /// Divisor of the timeout: minimum interval between the requests that are remembered. Bounds their
@@ -25,9 +25,9 @@ const SPACING_DIVISOR: u32 = 60;
 ///
 /// A reply alone does not renew a session. The leader ends the session one timeout after the last
 /// report about the client. A follower reports its clients to the leader once in half a tick. If
-/// the follower dies right after a reply, the leader knows only of earlier requests. A request
-/// therefore counts for longer once the server has received another one at least half a tick after
-/// it replied to the first.
+/// the follower dies right after a reply, the leader knows only of earlier requests. A confirmed
+/// request therefore keeps the session valid for longer once the server has received another
+/// request at least half a tick after its reply to the first.
 ///
 /// The server receives a request between its sending and the arrival of its reply. The send times
 /// of two requests say nothing about the interval between their receipts, because a link may delay

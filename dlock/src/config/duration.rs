@@ -2,22 +2,17 @@
 
 use std::time::Duration;
 
-use dlock_core::Wait;
+use dlock_core::{Wait, driver::duration as notation};
 
 /// Hint in error messages: the formats that [`duration`] accepts.
 const EXAMPLES: &str = "write for example `30s`, `1m`, `250ms`, or a number of seconds";
 
-/// Reads a duration: `30s`, `1m 30s`, `250ms`, or a number of seconds.
+/// Reads a duration: `30s`, `1m 30s`, `250ms`, or a number of seconds. URLs have the same notation.
 ///
 /// # Errors
 /// A hint with the accepted formats.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let seconds = text.strip_suffix('s').unwrap_or(text).parse::<f64>();
-    let parsed = match seconds {
-        Ok(seconds) => Duration::try_from_secs_f64(seconds).ok(),
-        Err(_) => humantime::parse_duration(text).ok(),
-    };
-    parsed.ok_or_else(|| EXAMPLES.to_owned())
+    notation::parse(text).ok_or_else(|| EXAMPLES.to_owned())
 }
 
 /// Reads a wait limit: `forever`, or a [`duration`]. Zero means [`Wait::Never`].

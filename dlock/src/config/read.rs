@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, ops::Range, path::Path, time::Duration};
 
-use dlock_core::{Error, Result};
+use dlock_core::{Error, Result, Who};
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
@@ -12,7 +12,7 @@ use wildmatch::WildMatch;
 use super::{Config, NamedStore, Options, Rule, Source, duration, wait};
 
 /// Keys of lock options, in stores and in rules.
-const OPTIONS: [&str; 4] = ["ttl", "lease", "renew_every", "wait"];
+const OPTIONS: [&str; 7] = ["ttl", "lease", "renew_every", "max_hold", "at_least", "wait", "who"];
 
 /// A TOML text and its file.
 #[derive(Clone, Copy)]
@@ -154,13 +154,21 @@ impl<'a> Table<'a> {
             ttl: self.duration("ttl")?,
             lease: self.duration("lease")?,
             renew_every: self.duration("renew_every")?,
+            max_hold: self.duration("max_hold")?,
+            at_least: self.duration("at_least")?,
             wait: wait.transpose()?,
+            who: self.label("who")?,
         })
     }
 
     fn duration(&self, key: &str) -> Result<Option<Duration>> {
         let text = self.value(key)?;
         text.map(|text| duration(&text).map_err(|hint| self.invalid_duration(key, &text, &hint))).transpose()
+    }
+
+    fn label(&self, key: &str) -> Result<Option<Who>> {
+        let text = self.string(key)?;
+        text.map(|text| Who::new(text).map_err(|error| self.at(key, &error.to_string()))).transpose()
     }
 
     fn invalid_duration(&self, key: &str, text: &str, hint: &str) -> Error {

@@ -1,4 +1,4 @@
-//! The store as its users and the engine see it.
+//! The backend: its capabilities, its claims and the inspection of its locks.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
     table::{Folder, KINDS, Table},
 };
 
-/// `folder:/srv/locks`.
+/// The driver of `folder:` URLs, such as `folder:/srv/locks`.
 pub const DRIVER: Driver = Driver { schemes: &[STORE], connect: |url| Box::pin(connect(url)) };
 
 async fn connect(url: StoreUrl) -> Result<Store> {
@@ -26,46 +26,49 @@ async fn connect(url: StoreUrl) -> Result<Store> {
 #[derive(Clone, Debug)]
 pub struct FolderBackend(Arc<Client>);
 
-/// What the claims of a client share.
+/// State that all claims of a client share.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) folder: Folder,
+    /// Maximum duration of one call.
     pub(crate) timeout: Duration,
     info: Info,
 }
 
 impl FolderBackend {
-    /// Opens the folder, and makes it if it is not there.
+    /// Opens the folder. Creates it if it does not exist.
     ///
     /// # Errors
-    /// [`Refused`](dlock::Error::Refused) if it cannot be made or read.
+    /// [`Refused`](dlock::Error::Refused) if the folder cannot be created or read.
     pub fn connect(config: &FolderConfig) -> Result<Self> {
         let folder = Folder::open(&config.folder)?;
-        // The path as the system knows it: two ways to write one folder are one store.
+        // The canonical path, so that two spellings of one folder have the same identity.
         let info = Info::new(STORE, format!("{STORE}:{}", folder.path().display()))
             .kinds(KINDS)
             .tokens(true)
             .detaches(true)
             .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write])
-            // A third of the shortest is what a step may take on a busy disk.
+            // A step takes at most a third of the ttl. On a busy disk it needs the 100 ms that the
+            // shortest ttl allows.
             .ttl(Duration::from_millis(300)..=Duration::from_secs(365 * 24 * 3600));
         Ok(Self(Arc::new(Client { folder, timeout: config.timeout, info })))
     }
 
-    /// The store with all its abilities.
+    /// Returns the store with all its capabilities.
     pub fn into_store(self) -> Store {
         Store::new(Arc::new(self.clone())).with_inspect(Arc::new(self))
     }
 
-    async fn look<T: Send + 'static>(
+    /// Runs `read` on a blocking thread, for at most the timeout.
+    async fn inspect_with<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&Folder, Moment) -> Result<T> + Send + 'static,
+        read: impl FnOnce(&Folder, Moment) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let (client, until) = (Arc::clone(&self.0), Moment::now().after(self.0.timeout * 9 / 10));
-        let looking = tokio::task::spawn_blocking(move || look(&client.folder, until));
-        match tokio::time::timeout(self.0.timeout, looking).await {
+        let (client, deadline) = (Arc::clone(&self.0), Moment::now().after(self.0.timeout * 9 / 10));
+        let reading = tokio::task::spawn_blocking(move || read(&client.folder, deadline));
+        match tokio::time::timeout(self.0.timeout, reading).await {
             Ok(Ok(outcome)) => outcome,
-            Ok(Err(_)) | Err(_) => Err(error::late()),
+            Ok(Err(_)) | Err(_) => Err(error::timed_out()),
         }
     }
 }
@@ -84,8 +87,8 @@ impl Backend for FolderBackend {
 impl Inspect for FolderBackend {
     async fn inspect(&self, name: &LockName) -> Result<Option<LockState>> {
         let name = name.clone();
-        self.look(move |folder, until| {
-            folder.step(&name, until, |table| {
+        self.inspect_with(move |folder, deadline| {
+            folder.step(&name, deadline, |table| {
                 (Some(state(table, name.clone())).filter(|state| !state.is_free()), false)
             })
         })
@@ -94,8 +97,8 @@ impl Inspect for FolderBackend {
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockState>> {
         let prefix = prefix.to_owned();
-        self.look(move |folder, until| {
-            let states = folder.each(until, |table| {
+        self.inspect_with(move |folder, deadline| {
+            let states = folder.each(deadline, |table| {
                 let names = table.rows.iter().map(|row| row.name.clone());
                 let mut names: Vec<_> = names.filter(|name| name.as_str().starts_with(&prefix)).collect();
                 names.sort();
@@ -111,8 +114,8 @@ impl Inspect for FolderBackend {
 
     async fn force_release(&self, name: &LockName) -> Result<bool> {
         let name = name.clone();
-        self.look(move |folder, until| {
-            folder.step(&name, until, |table| {
+        self.inspect_with(move |folder, deadline| {
+            folder.step(&name, deadline, |table| {
                 let queue = table.queue(&name);
                 let before = table.rows.len();
                 table.rows.retain(|row| row.name != name || turn(&queue, row.entry.id) != Turn::Mine);
@@ -124,6 +127,7 @@ impl Inspect for FolderBackend {
     }
 }
 
+/// Returns the holders and the queue of a lock.
 fn state(table: &Table, name: LockName) -> LockState {
     let queue = table.queue(&name);
     let mut state = LockState::new(name);

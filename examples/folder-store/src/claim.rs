@@ -1,4 +1,4 @@
-//! One claim in the table.
+//! A claim, as a row in its lock's table.
 
 use std::{future::pending, sync::Arc, time::Duration};
 
@@ -14,8 +14,8 @@ use crate::{
     table::{Row, Table},
 };
 
-/// How often a waiter asks: nothing wakes it.
-const INTERVAL: Duration = Duration::from_millis(50);
+/// Interval between the attempts of a waiter. The store does not wake waiters.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(crate) struct FolderClaim {
     pub(crate) client: Arc<Client>,
@@ -25,20 +25,20 @@ pub(crate) struct FolderClaim {
 }
 
 impl FolderClaim {
-    /// Makes one step of the store, on a thread, because it blocks. Ends by itself within the smaller of the configured
-    /// time-out and a third of the ttl.
+    /// Runs one step of the store on a blocking thread. Returns within the configured timeout or a
+    /// third of the ttl, whichever is shorter.
     async fn step<T: Send + 'static>(
         &self,
         step: impl FnOnce(&mut Table, &Request) -> (T, bool) + Send + 'static,
     ) -> Result<T> {
-        let bound = self.client.timeout.min(self.request.ttl / 3);
-        // The thread gives up before the caller does, so that what is late changes nothing any more.
-        let until = Moment::now().after(bound * 9 / 10);
+        let limit = self.client.timeout.min(self.request.ttl / 3);
+        // The thread's deadline is before the caller's, so that a late step changes nothing.
+        let deadline = Moment::now().after(limit * 9 / 10);
         let (client, request) = (Arc::clone(&self.client), self.request.clone());
-        let step = move || client.folder.step(&request.name, until, |table| step(table, &request));
-        match tokio::time::timeout(bound, tokio::task::spawn_blocking(step)).await {
+        let step = move || client.folder.step(&request.name, deadline, |table| step(table, &request));
+        match tokio::time::timeout(limit, tokio::task::spawn_blocking(step)).await {
             Ok(Ok(outcome)) => outcome,
-            Ok(Err(_)) | Err(_) => Err(error::late()),
+            Ok(Err(_)) | Err(_) => Err(error::timed_out()),
         }
     }
 }
@@ -49,7 +49,8 @@ impl Claim for FolderClaim {
         self.step(|table, Request { name, kind, id, ttl, wait, who, .. }| {
             let expires = table.now + *ttl;
             match table.row(*id) {
-                // Here already: the last answer was lost, or this is its sign of life, or it is to be downgraded.
+                // The claim is in the table already. The last reply was lost, a waiter renews its
+                // claim, or a holder requests a downgrade.
                 Some(row) => {
                     row.expires = expires;
                     if *kind == Kind::Read {
@@ -58,7 +59,7 @@ impl Claim for FolderClaim {
                 }
                 None => {
                     let entry = Entry::new(*id, *kind);
-                    let (number, who) = (table.draw(), who.text().to_owned());
+                    let (number, who) = (table.draw_number(), who.text().to_owned());
                     table.rows.push(Row { number, entry, expires, who, name: name.clone() });
                 }
             }
@@ -68,12 +69,12 @@ impl Claim for FolderClaim {
                 let number = table.row(*id).map_or(0, |row| row.number);
                 return (Attempt::Granted(Grant { token: Token::new(number), valid_for: *ttl }), true);
             };
-            // A refused try leaves nothing.
+            // A busy try leaves no row.
             if *wait == Wait::Never {
                 table.rows.retain(|row| row.entry.id != *id);
             }
-            let left = table.row(ahead.id).map_or(Duration::ZERO, |row| row.expires.saturating_sub(now));
-            (Attempt::Busy { retry_in: left.min(INTERVAL) }, true)
+            let ttl_left = table.row(ahead.id).map_or(Duration::ZERO, |row| row.expires.saturating_sub(now));
+            (Attempt::Busy { retry_in: ttl_left.min(POLL_INTERVAL) }, true)
         })
         .await
     }
@@ -81,17 +82,18 @@ impl Claim for FolderClaim {
     async fn renew(&mut self) -> Result<Renewal> {
         self.step(|table, Request { id, ttl, .. }| {
             let expires = table.now + *ttl;
-            // What has expired was buried before: it is not there any more, even if nobody took the lock meanwhile.
+            // An expired row was removed before this step, even if no other client has taken the
+            // lock since.
             let Some(row) = table.row(*id) else { return (Renewal::Lost, false) };
-            // The hold may have been given more time, and a renewal never shortens it.
+            // The hold may have a later expiry already, and a renewal never shortens it.
             row.expires = row.expires.max(expires);
             (Renewal::Renewed { valid_for: *ttl }, true)
         })
         .await
     }
 
-    /// The table forgets a claim when its time is over, whether its client lives or not. So a detached hold is one with another
-    /// id and another time.
+    /// A row stays in the table until it expires, whether its client runs or not. A detached hold
+    /// is therefore a row with another id and another expiry.
     async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
         self.ticket = Some(ticket);
         self.step(move |table, Request { name, id, .. }| {
@@ -100,7 +102,8 @@ impl Claim for FolderClaim {
                 let Some(row) = table.row(*id) else { return (Renewal::Lost, false) };
                 (row.entry.id, row.expires) = (ticket, expires);
             } else if ticket != *id && table.holds(name, ticket) {
-                // An earlier call whose answer was lost. A hold that is known by its ticket is never shortened.
+                // The reply of an earlier call was lost. A hold that has the ticket's id already is
+                // never shortened.
                 let Some(row) = table.row(ticket) else { return (Renewal::Lost, false) };
                 row.expires = row.expires.max(expires);
             } else {
@@ -114,13 +117,14 @@ impl Claim for FolderClaim {
     async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
         self.step(move |table, Request { name, id, ttl, who, .. }| {
             let (now, expires) = (table.now, table.now + *ttl);
-            let Some(known) = [*id, ticket].into_iter().find(|known| table.holds(name, *known)) else {
+            let Some(found_id) = [*id, ticket].into_iter().find(|found_id| table.holds(name, *found_id))
+            else {
                 return (Resumption::Gone, false);
             };
-            let Some(row) = table.row(known) else { return (Resumption::Gone, false) };
+            let Some(row) = table.row(found_id) else { return (Resumption::Gone, false) };
             let mut remaining = None;
-            if known == *id {
-                // An earlier call whose answer was lost, or a hold that was never handed over.
+            if found_id == *id {
+                // The reply of an earlier call was lost, or the hold was never detached.
                 row.expires = row.expires.max(expires);
             } else {
                 remaining = Some(row.expires.saturating_sub(now));

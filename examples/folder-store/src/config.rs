@@ -1,28 +1,30 @@
-//! What a URL may say: `folder:/srv/locks?timeout=500ms`.
+//! Configuration from a URL, such as `folder:/srv/locks?timeout=500ms`.
 
 use std::{path::PathBuf, time::Duration};
 
 use dlock::{Error, Result, driver::StoreUrl};
 
-/// How long a step may take unless the URL says otherwise.
-const TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum duration of a call if the URL sets none. Long enough for a busy disk.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where the store is.
+/// The location of the store, and the timeout of its calls.
 #[derive(Clone, Debug)]
 pub struct FolderConfig {
-    /// The folder. It is made if it is not there.
+    /// The folder. It is created if it does not exist.
     pub folder: PathBuf,
-    /// The longest that one step may take. A claim with a short ttl takes less: see the README.
+    /// Maximum duration of one call, from its start. Default in a URL: 2 s. A call of a claim also
+    /// ends within a third of the claim's ttl.
     pub timeout: Duration,
 }
 
 impl FolderConfig {
-    /// Reads a URL.
+    /// Returns the configuration of a URL.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] for a host, a parameter that is not known, or a folder that is not named.
+    /// [`Error::InvalidConfig`] for a host, an unknown parameter, an invalid timeout or a missing
+    /// folder.
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
-        // A misspelt parameter must not silently weaken a lock.
+        // A misspelled parameter must not silently weaken a lock.
         url.allow(&["timeout"])?;
         let invalid = |reason| Err(Error::InvalidConfig { reason });
         if !url.hosts().is_empty() {
@@ -32,7 +34,7 @@ impl FolderConfig {
             return invalid("no folder is named; write `folder:/path`".to_owned());
         }
         let timeout = match url.param("timeout") {
-            None => TIMEOUT,
+            None => DEFAULT_TIMEOUT,
             Some(text) => match text.strip_suffix("ms").unwrap_or(text).parse() {
                 Ok(millis) if millis > 0 => Duration::from_millis(millis),
                 _ => {

@@ -1,13 +1,13 @@
-//! What the system's errors mean.
+//! Conversion of errors. The variant says whether a retry may help.
 
 use std::{io, io::ErrorKind};
 
 use dlock::Error;
 
-/// The store's name in messages, and the scheme of its URLs.
+/// Name of the store in messages, and scheme of its URLs.
 pub(crate) const STORE: &str = "folder";
 
-/// Whether asking again may help. What is not known here will not.
+/// Returns the error of an I/O operation. An error of a kind that is not listed here is permanent.
 pub(crate) fn from_io(source: io::Error) -> Error {
     match source.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::ReadOnlyFilesystem => {
@@ -20,14 +20,16 @@ pub(crate) fn from_io(source: io::Error) -> Error {
     }
 }
 
-/// The step did not get its turn in time. Whether it happened is not known.
-pub(crate) fn late() -> Error {
-    let source = "another process has kept the folder to itself for too long";
+/// Returns the error of a call without a result in time. Its step may or may not have been
+/// executed.
+pub(crate) fn timed_out() -> Error {
+    let source = "another process has kept the table locked for too long";
     Error::Unavailable { store: STORE, source: source.into() }
 }
 
-/// The table is not one of ours.
-pub(crate) fn garbled(line: &str) -> Error {
-    let source = format!("the table has a line that no folder store has written: `{}`", line.escape_debug());
+/// Returns the error of a table with a line that this store does not write.
+pub(crate) fn invalid_line(line: &str) -> Error {
+    let source =
+        format!("the table has a line that is not in the format of this store: `{}`", line.escape_debug());
     Error::Refused { store: STORE, source: source.into() }
 }

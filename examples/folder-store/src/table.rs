@@ -1,9 +1,10 @@
-//! The tables: claims in order of arrival, in files that are read and written as a whole. A lock's name tells its table.
+//! Tables of claims, in order of arrival. Each table is a file that is read and written as a whole.
+//! The hash of a lock's name selects its table.
 //!
 //! ```text
 //! last 1770000000000004
 //! 1770000000000003 mutex 7e0c…36 characters 1770000030000000000 anna@web-3 pid 4711 worker⇥invoice/42
-//! number           kind  id                 expires, ns         who, to the tab             name, to the end of the line
+//! number           kind  id                 expires, ns         who, up to the tab          name, up to the end of the line
 //! ```
 
 use std::{
@@ -20,38 +21,41 @@ use dlock::{
 
 use crate::error;
 
-/// The kinds that the table knows, and their words there. A kind that is not here is not in `Info` either.
+/// The kinds of lock that the store supports.
 pub(crate) const KINDS: &[Kind] = &[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write];
 
-/// How many tables there are: locks in different ones do not wait for each other. Never changed, or one name would have two.
+/// Number of tables. Steps on different tables do not wait for each other. The number never
+/// changes, because a lock would otherwise move to another table.
 const TABLES: u32 = 64;
 
-/// One claim.
+/// A claim, waiting or held.
 pub(crate) struct Row {
-    /// Its place in the queue, and its token.
+    /// Position in the queue, and the token.
     pub(crate) number: u64,
     pub(crate) entry: Entry,
+    /// Expiry on the host's clock, since 1970.
     pub(crate) expires: Duration,
-    /// Who has it, in words. Neither this nor the name has control characters.
+    /// Label of the claim. Neither the label nor the name has control characters.
     pub(crate) who: String,
     pub(crate) name: LockName,
 }
 
-/// The claims of some of the locks, in order of arrival.
+/// The claims of all locks with one hash, in order of arrival.
 pub(crate) struct Table {
     pub(crate) rows: Vec<Row>,
-    /// The last number that was drawn.
+    /// Last number that was drawn.
     last: u64,
-    /// The host's clock, since 1970.
+    /// Time of this step on the host's clock, since 1970.
     pub(crate) now: Duration,
 }
 
-/// The folder.
+/// The folder with all tables.
 #[derive(Debug)]
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    /// Makes it if need be. Two clients that do so at once make one folder.
+    /// Opens the folder. Creates it if it does not exist, also if two clients do so at the same
+    /// time.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         fs::create_dir_all(path).and_then(|()| path.canonicalize()).map(Self).map_err(error::from_io)
     }
@@ -60,46 +64,48 @@ impl Folder {
         &self.0
     }
 
-    /// One step of the store on the table of a lock: no other process sees that table meanwhile. What the step has changed is
-    /// written if it says so.
+    /// Runs one atomic step on the table of a lock. During the step no other process reads or
+    /// writes the table. Writes the table if `step` returns `true`.
     ///
-    /// A step that gets its turn after `until` does nothing: its caller has given up, and must not be surprised later.
+    /// If the table's lock is free only after `deadline`, the step is not run. Its caller no longer
+    /// waits, and a late step must not change anything.
     pub(crate) fn step<T>(
         &self,
         name: &LockName,
-        until: Moment,
+        deadline: Moment,
         step: impl FnOnce(&mut Table) -> (T, bool),
     ) -> Result<T> {
-        self.step_on(table_of(name), until, step)
+        self.step_on(table_of(name), deadline, step)
     }
 
-    /// Looks at every table, one after the other.
-    pub(crate) fn each<T>(&self, until: Moment, mut look: impl FnMut(&Table) -> T) -> Result<Vec<T>> {
-        (0..TABLES).map(|table| self.step_on(table, until, |table| (look(table), false))).collect()
+    /// Reads every table, one after the other.
+    pub(crate) fn each<T>(&self, deadline: Moment, mut read: impl FnMut(&Table) -> T) -> Result<Vec<T>> {
+        (0..TABLES).map(|table| self.step_on(table, deadline, |table| (read(table), false))).collect()
     }
 
     fn step_on<T>(
         &self,
         number: u32,
-        until: Moment,
+        deadline: Moment,
         step: impl FnOnce(&mut Table) -> (T, bool),
     ) -> Result<T> {
-        let turn = File::create(self.0.join(format!("{number}.turn"))).map_err(error::from_io)?;
-        // Blocks until the others are through; it is freed when the file is closed, however this process ends.
-        turn.lock().map_err(error::from_io)?;
-        if until.has_passed() {
-            return Err(error::late());
+        let lock_file = File::create(self.0.join(format!("{number}.turn"))).map_err(error::from_io)?;
+        // Blocks while another step has the lock. The system unlocks the file when it is closed,
+        // even if this process is killed.
+        lock_file.lock().map_err(error::from_io)?;
+        if deadline.has_passed() {
+            return Err(error::timed_out());
         }
         let mut table = self.read(number)?;
-        // Bury, then look.
+        // The step must not find expired claims.
         let before = table.rows.len();
         table.rows.retain(|row| row.expires > table.now);
-        let buried = table.rows.len() < before;
-        let (answer, changed) = step(&mut table);
-        if changed || buried {
+        let has_expired = table.rows.len() < before;
+        let (result, has_changed) = step(&mut table);
+        if has_changed || has_expired {
             self.write(number, &table).map_err(error::from_io)?;
         }
-        Ok(answer)
+        Ok(result)
     }
 
     fn read(&self, number: u32) -> Result<Table> {
@@ -107,19 +113,20 @@ impl Folder {
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
             text => text.map_err(error::from_io)?,
         };
-        // The clock is read within the turn: it is the store's.
+        // This is the store's clock, so it is read while the table is locked.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut table = Table { rows: Vec::new(), last: 0, now };
         for line in text.lines() {
             match line.strip_prefix("last ") {
-                Some(last) => table.last = last.parse().map_err(|_| error::garbled(line))?,
-                None => table.rows.push(Row::parse(line).ok_or_else(|| error::garbled(line))?),
+                Some(last) => table.last = last.parse().map_err(|_| error::invalid_line(line))?,
+                None => table.rows.push(Row::parse(line).ok_or_else(|| error::invalid_line(line))?),
             }
         }
         Ok(table)
     }
 
-    /// Beside the table, and then into its place: who is killed meanwhile leaves a whole table.
+    /// Writes a new file and renames it over the table. If the process is killed, one complete
+    /// table remains.
     fn write(&self, number: u32, table: &Table) -> io::Result<()> {
         let mut text = format!("last {}\n", table.last);
         for Row { number, entry, expires, who, name } in &table.rows {
@@ -132,19 +139,20 @@ impl Folder {
     }
 }
 
-/// The table of a lock: FNV-1a, because every program that shares the folder must find the same, whatever built it.
+/// Returns the number of a lock's table. The hash is FNV-1a, because all programs that share the
+/// folder must find the same table, whatever compiler built them.
 fn table_of(name: &LockName) -> u32 {
     let mix = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
     name.as_str().as_bytes().iter().fold(0x811c_9dc5, mix) % TABLES
 }
 
 impl Table {
-    /// The queue of one lock.
+    /// Returns the queue of one lock.
     pub(crate) fn queue(&self, name: &LockName) -> Vec<Entry> {
         self.rows.iter().filter(|row| row.name == *name).map(|row| row.entry).collect()
     }
 
-    /// Whether this claim holds the lock, and does not wait for it.
+    /// Returns whether this claim holds the lock. `false` if it waits or does not exist.
     pub(crate) fn holds(&self, name: &LockName, id: ClaimId) -> bool {
         turn(&self.queue(name), id) == Turn::Mine
     }
@@ -153,8 +161,8 @@ impl Table {
         self.rows.iter_mut().find(|row| row.entry.id == id)
     }
 
-    /// A number that is greater than every one before, also if the table was lost.
-    pub(crate) fn draw(&mut self) -> u64 {
+    /// Returns a number greater than all earlier numbers, even if the table was lost.
+    pub(crate) fn draw_number(&mut self) -> u64 {
         let floor = u64::try_from(self.now.as_micros()).unwrap_or(u64::MAX / 2);
         self.last = (self.last + 1).max(floor);
         self.last
@@ -169,7 +177,7 @@ impl Row {
         let kind = KINDS.iter().copied().find(|known| known.to_string() == kind)?;
         let id = u128::from_str_radix(&words.next()?.replace('-', ""), 16).ok()?;
         let entry = Entry::new(ClaimId::from_bytes(id.to_be_bytes()), kind);
-        // To the nanosecond: a time that is cut ends a hold before its guard says so.
+        // In nanoseconds. A truncated time would end a hold before the deadline of its guard.
         let expires = Duration::from_nanos(words.next()?.parse().ok()?);
         let (who, name) = words.next()?.split_once('\t')?;
         Some(Self { number, entry, expires, who: who.to_owned(), name: LockName::new(name).ok()? })

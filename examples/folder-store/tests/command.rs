@@ -1,4 +1,4 @@
-//! The command with a driver that it was not made with.
+//! The command with a third party's driver.
 
 use std::process::{Command, Output};
 
@@ -12,19 +12,23 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_command_runs_under_a_lock_of_the_foreign_store() {
+fn a_command_runs_while_its_lock_is_held_in_the_folder() {
     let folder = tempfile::tempdir().expect("a folder for the test");
     let store = format!("folder:{}/locks", folder.path().display());
     let nested = format!("{} inspect --store {store} --json nightly", env!("CARGO_BIN_EXE_dlock-folder"));
-    let ran = dlock(&["run", "--store", &store, "nightly", "-c", &format!("{nested}; exit 7")]);
-    assert_eq!(ran.status.code(), Some(7), "the command's own status: {}", text(&ran.stderr));
-    assert!(text(&ran.stdout).contains("\"holders\""), "it was held meanwhile: {}", text(&ran.stdout));
+    let output = dlock(&["run", "--store", &store, "nightly", "-c", &format!("{nested}; exit 7")]);
+    assert_eq!(output.status.code(), Some(7), "not the exit status of the command: {}", text(&output.stderr));
+    assert!(
+        text(&output.stdout).contains("\"holders\""),
+        "the lock was not held while the command ran: {}",
+        text(&output.stdout)
+    );
     let free = dlock(&["try", "--store", &store, "nightly"]);
-    assert_eq!(free.status.code(), Some(0), "it was released: {}", text(&free.stderr));
+    assert_eq!(free.status.code(), Some(0), "the lock was not released: {}", text(&free.stderr));
 }
 
 #[test]
-fn the_help_names_the_foreign_scheme_too() {
+fn the_help_names_the_scheme_of_the_added_driver_too() {
     let help = text(&dlock(&["run", "--help"]).stdout);
     for scheme in ["folder", "sqlite"] {
         assert!(help.contains(&format!("{scheme}:")), "{scheme} is not in: {help}");

@@ -1,4 +1,4 @@
-//! The suite that every store passes.
+//! Runs the suite that every store passes.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -25,12 +25,12 @@ impl Fixture for FolderFixture {
         Duration::from_secs(10)
     }
 
-    // A third of it is what a step may take, on a busy machine too.
+    // A step may take a third of the ttl. On a busy machine it needs the two thirds of a second.
     fn short_ttl(&self) -> Duration {
         Duration::from_secs(2)
     }
 
-    // Waiters ask every 50 ms, so a case needs more of the machine than with a store that wakes them.
+    // Waiters poll every 50 ms, so a case needs more CPU time than in a store that wakes waiters.
     fn at_once(&self) -> usize {
         8
     }

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     contract::{Attempt, Claim, Grant, Release, Renewal, Request, Resumption},
     kit::Moment,
-    model::{ClaimId, Error, Result, Wait},
+    model::{ClaimId, Error, Result, Wait, duration},
 };
 
 /// Time after which a contender that holds some members, but no majority, releases them.
@@ -322,7 +322,10 @@ impl RedLockClaim {
 }
 
 fn no_reply(member: &str, timeout: Duration) -> Error {
-    Error::Unavailable { store: "redlock", source: format!("{member}: no reply within {timeout:?}").into() }
+    Error::Unavailable {
+        store: "redlock",
+        source: format!("{member}: no reply within {}", duration::text(timeout)).into(),
+    }
 }
 
 #[async_trait]
@@ -344,8 +347,10 @@ impl Claim for RedLockClaim {
         if tally.held >= quorum {
             // The members reply too slowly for this ttl. Waiting does not help, because no other
             // claim holds the lock.
-            let late =
-                format!("a majority granted, but only after a ttl of {:?} had passed", self.request.ttl);
+            let late = format!(
+                "a majority granted, but only after a ttl of {} had passed",
+                duration::text(self.request.ttl)
+            );
             return Err(Error::Unavailable { store: "redlock", source: late.into() });
         }
         if is_single_try || tally.unknown > tolerated {

@@ -4,9 +4,10 @@
 -- In: lock: its name; seconds: time to wait for the lock; silence, table_wait: seconds; name: the
 -- lock's name for which the number is drawn; fence: the table; comment: the claim; session: the
 -- connection id of the client's session.
--- Out: a row with `result`: 1 if the session owns the lock, 0 if another session owns it, -1 if the
--- wait was ended, -2 if this is not the client's session or if it owned the lock before; and
--- `token`: the number, or 0 if none was drawn.
+-- Out: a row with `result` and `token`. `result` is 1 if the session now owns the lock, 0 if
+-- another session owns it, -1 if the wait was ended, and -2 if the lock was not requested, because
+-- this is not the client's session or because the session owns the lock already. `token` is the
+-- number, or 0 if none was drawn.
 :writable, SESSION wait_timeout = :silence, SESSION lock_wait_timeout = :table_wait, @dlock_has = IF(
     CONNECTION_ID() = :session AND COALESCE(IS_USED_LOCK(:lock) <> CONNECTION_ID(), 1), GET_LOCK(:lock, :seconds), -2) /*dlock :comment*/;
 UPDATE :fence SET last = LAST_INSERT_ID(

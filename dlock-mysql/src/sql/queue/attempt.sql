@@ -1,14 +1,14 @@
 -- Puts a claim at the end of the queue of its name, or keeps it alive in its place. A read claim
 -- with the id of a hold of another kind turns that hold into a read hold. After @dlock_deadline the
 -- batch puts no claim into the queue, because the caller may have given up and released it. A claim
--- whose row of the fence is missing gets no number and is not inserted. A claim that finds expired
--- claims ahead asks again with again.sql, which deletes them.
+-- whose row of the fence is missing gets no number and is not inserted. If there are expired claims
+-- ahead, the driver then executes again.sql, which deletes them.
 -- In: fence, queue: the tables; name, claim, kind, slots, who; ttl: microseconds; clean, condition:
 -- try_clean.sql and try_condition.sql for a try, else empty; bell: SQL that takes the doorbell of a
 -- claim that is in the queue, or 0; nearest: maximum number of rows of the queue.
--- Out: the claim's row, if it is in the queue, and the nearest claims ahead for which it may have
--- to wait, the last one first; then a row with `has_drawn`: 1 if the claim got a number; and
--- `is_queued`: 1 if the batch put the claim into the queue or extended it.
+-- Out: first, in descending order of `seq`, the claim's row if it is in the queue, and the rows of
+-- the nearest claims ahead for which it may have to wait. Then a row with `has_drawn`: 1 if the
+-- claim got a number; `is_queued`: 1 if the batch put the claim into the queue or extended it.
 START TRANSACTION;
 UPDATE :fence SET last = LAST_INSERT_ID(
         IF(:read_only, :refusal, GREATEST(last + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))))

@@ -6,8 +6,9 @@
 -- In: queue: the table; name, claim, ticket, who; ttl: microseconds; bell: SQL that takes the
 -- doorbell, or 0.
 -- Out: the locked rows; then a row with `is_in_time`: 1 if the deadline had not passed;
--- `is_renamed`: 1 if the hold now has the claim's id; `seq`: its number; `had_own_id`: 1 if it had
--- that id before; and `time_left`: microseconds that were left until its expiry.
+-- `is_renamed`: 1 if the hold now has the claim's id; `seq`: number of the hold; `had_own_id`: 1 if
+-- the hold had the claim's id before the batch; `time_left`: microseconds until the expiry before
+-- the batch.
 :writable;
 START TRANSACTION;
 SELECT claim FROM :queue WHERE claim IN (:claim, :ticket) FOR UPDATE;

@@ -1,7 +1,7 @@
-//! A write in SQL that a stale holder cannot do: `cargo run --bin fenced_stock`.
+//! An SQL write that a stale holder cannot make: `cargo run --bin fenced_stock`.
 //!
-//! A process can be stopped between its last look at the guard and its write. The fencing token goes along with the write, and the
-//! row refuses a token that is smaller than one it has seen.
+//! A process can be stopped between its last check of the guard and its write. The write therefore
+//! carries the fencing token, and the row refuses a token smaller than the greatest one so far.
 
 use std::{env, error::Error};
 
@@ -27,7 +27,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let guard = locks.mutex("stock/chair").lock().await?;
     let token = guard.token().ok_or("this store has no tokens")?;
     println!("the holder takes a chair: {}", take(&mut database, "chair", token).await?);
-    println!("who held before takes one too late: {}", take(&mut database, "chair", stale).await?);
+    println!("the earlier holder takes one too late: {}", take(&mut database, "chair", stale).await?);
     guard.release().await?;
     locks.close().await;
 
@@ -38,7 +38,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Takes one piece. `false` if somebody with a greater token has written since, or there is none left.
+/// Takes one piece. Returns `false` if a holder with a greater token has written already, or if no
+/// piece is left.
 async fn take(database: &mut SqliteConnection, item: &str, token: Token) -> Result<bool, Box<dyn Error>> {
     let fence = i64::try_from(token)?;
     let taken = sqlx::query(

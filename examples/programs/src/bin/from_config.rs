@@ -1,19 +1,19 @@
-//! Stores from a file, so that a test has its locks in memory and production in Redis:
+//! Stores from a file, so that locks are in memory in a test, and in Redis in production:
 //! `cargo run --bin from_config -- dlock.toml`, with a file such as
 //!
 //! ```toml
-//! default = "here"
+//! default = "local"
 //!
-//! [stores.here]
+//! [stores.local]
 //! url = "sqlite:locks.db"
 //!
-//! [stores.all]
+//! [stores.shared]
 //! url = "redis://:${REDIS_PASSWORD}@redis.internal"
 //! ttl = "20s"
 //!
 //! [[rules]]
 //! lock = "billing/*"
-//! store = "all"
+//! store = "shared"
 //! wait = "5s"
 //! ```
 
@@ -21,16 +21,16 @@ use std::env;
 
 use dlock::config::Config;
 
-/// Without a file.
-const TEXT: &str = r#"
-    default = "here"
-    [stores.here]
+/// Configuration if no file is given.
+const DEFAULT_CONFIG: &str = r#"
+    default = "local"
+    [stores.local]
     url = "memory:"
-    [stores.all]
+    [stores.shared]
     url = "memory:programs"
     [[rules]]
     lock = "billing/*"
-    store = "all"
+    store = "shared"
     wait = "5s"
 "#;
 
@@ -38,12 +38,12 @@ const TEXT: &str = r#"
 async fn main() -> dlock::Result<()> {
     let config = match env::args_os().nth(1) {
         Some(file) => Config::from_file(file)?,
-        None => Config::from_toml(TEXT)?,
+        None => Config::from_toml(DEFAULT_CONFIG)?,
     };
-    // One client for each store that the file names.
+    // One client for each store of the configuration.
     let stores = config.connect(&dlock::registry()).await?;
     for name in ["billing/42", "cache/42"] {
-        // The rest of the program does not know which store it is.
+        // The rest of the program does not depend on the choice of the store.
         let guard = stores.of(name).mutex(name).lock().await?;
         println!("{name} is locked in the store `{}`", config.store_of(name));
         guard.release().await?;

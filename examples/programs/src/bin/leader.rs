@@ -8,7 +8,7 @@ use tokio::time::sleep;
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> dlock::Result<()> {
     let store = env::var("DLOCK_STORE").unwrap_or("memory:programs".to_owned());
-    // Two clients in the place of two processes.
+    // Two clients represent two processes.
     tokio::try_join!(stand_for_election("anna", &store), stand_for_election("bert", &store))?;
     Ok(())
 }
@@ -16,11 +16,12 @@ async fn main() -> dlock::Result<()> {
 async fn stand_for_election(name: &str, store: &str) -> dlock::Result<()> {
     let locks = dlock::connect(store).await?;
     loop {
-        // Waits until nobody leads.
+        // Waits until there is no leader.
         let guard = locks.fair("leader").lock().await?;
         let done = tokio::select! {
             () = lead(name, &guard) => true,
-            // Whatever the leader was at has been dropped: somebody else may lead now.
+            // `select!` has dropped the work of this leader, because another candidate may lead
+            // now.
             reason = guard.lost() => {
                 println!("{name} does not lead any more: {reason}");
                 false

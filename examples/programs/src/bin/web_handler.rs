@@ -1,4 +1,5 @@
-//! A web handler that tries a lock, and answers 409 while another request has it: `cargo run --bin web_handler`.
+//! A web handler that tries a lock, and responds with 409 while another request holds it:
+//! `cargo run --bin web_handler`.
 
 use std::{env, error::Error, time::Duration};
 
@@ -25,11 +26,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("listening at http://{address}");
     tokio::select! {
         ended = async { axum::serve(listener, app).await } => ended?,
-        // A click on "pay", and an impatient second one.
-        told = async { tokio::try_join!(click(address), click(address)) } => {
-            let mut told: Vec<_> = <[String; 2]>::from(told?).into();
-            told.sort();
-            println!("{}", told.join("\n"));
+        // A user clicks on "pay" twice.
+        responses = async { tokio::try_join!(click(address), click(address)) } => {
+            let mut status_lines: Vec<_> = <[String; 2]>::from(responses?).into();
+            status_lines.sort();
+            println!("{}", status_lines.join("\n"));
         }
     }
     locks.close().await;
@@ -39,12 +40,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
 async fn pay(State(locks): State<Locks>, Path(number): Path<u64>) -> (StatusCode, &'static str) {
     let invoice = locks.mutex(format!("invoice/{number}"));
     let paid = invoice.try_run(async |_guard| {
-        sleep(Duration::from_millis(300)).await; // The bank takes its time.
+        sleep(Duration::from_millis(300)).await; // The bank executes the payment.
     });
     match paid.await {
         Ok(Some(())) => (StatusCode::OK, "paid"),
         Ok(None) => (StatusCode::CONFLICT, "this invoice is being paid"),
-        // The store is away, or the lock was lost meanwhile: nobody knows whether it is paid.
+        // The store is unreachable, or the lock was lost during the payment. The payment may or may
+        // not have been made.
         Err(error) => {
             eprintln!("{error}");
             (StatusCode::SERVICE_UNAVAILABLE, "try again later")
@@ -52,12 +54,13 @@ async fn pay(State(locks): State<Locks>, Path(number): Path<u64>) -> (StatusCode
     }
 }
 
+/// Sends a request for the payment of one invoice, and returns the status line of the response.
 async fn click(address: std::net::SocketAddr) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(address).await?;
     stream
         .write_all(b"POST /invoices/42/payment HTTP/1.1\r\nhost: shop\r\nconnection: close\r\n\r\n")
         .await?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
-    Ok(answer.lines().next().unwrap_or_default().to_owned())
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await?;
+    Ok(response.lines().next().unwrap_or_default().to_owned())
 }

@@ -1,4 +1,4 @@
-//! Counts the calls that clients send to a server: passes on what they send, and looks at the packets.
+//! A proxy that counts the commands of clients, by the headers of the packets that it forwards.
 
 use std::{
     io::{self, Read, Write},
@@ -14,28 +14,28 @@ use async_trait::async_trait;
 
 use crate::contest::{Counter, Outcome};
 
-/// The last call of a session, which has no answer.
+/// First byte of the command that ends a session. It has no reply, so it is not counted.
 const QUIT: u8 = 1;
 
-/// A way to a server on which calls are counted. Its threads end with the connections, or with the benchmark.
-pub(super) struct Trips {
+/// A proxy in front of a server. Its threads end with their connections, or with the benchmark.
+pub(super) struct RoundTrips {
     address: SocketAddr,
     count: Arc<AtomicUsize>,
 }
 
-impl Trips {
+impl RoundTrips {
     pub(super) fn to(server: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
-        let trips = Self { address: listener.local_addr()?, count: Arc::default() };
-        let count = Arc::clone(&trips.count);
+        let proxy = Self { address: listener.local_addr()?, count: Arc::default() };
+        let count = Arc::clone(&proxy.count);
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let Ok(server) = TcpStream::connect(server) else { return };
                 let count = Arc::clone(&count);
-                thread::spawn(move || pass(client, &server, &count));
+                thread::spawn(move || forward(client, &server, &count));
             }
         });
-        Ok(trips)
+        Ok(proxy)
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -44,26 +44,28 @@ impl Trips {
 }
 
 #[async_trait(?Send)]
-impl Counter for Trips {
-    /// How many calls clients have sent so far.
+impl Counter for RoundTrips {
+    /// Returns the number of commands that all clients have sent.
     async fn read(&self) -> Outcome<f64> {
         Ok(self.count.load(SeqCst) as f64)
     }
 }
 
-/// Passes on both ways until one ends, and counts the client's calls.
-fn pass(client: TcpStream, server: &TcpStream, count: &AtomicUsize) -> io::Result<()> {
+/// Forwards bytes in both directions until one direction ends, and counts the client's commands.
+fn forward(client: TcpStream, server: &TcpStream, count: &AtomicUsize) -> io::Result<()> {
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     let (mut from, mut to) = (server.try_clone()?, client.try_clone()?);
     thread::spawn(move || io::copy(&mut from, &mut to));
-    let ended = pass_calls(client, server, count);
-    // The other thread reads from it still.
-    server.shutdown(Shutdown::Both).and(ended)
+    let result = forward_commands(client, server, count);
+    // The other thread still reads from the server. The shutdown ends it.
+    server.shutdown(Shutdown::Both).and(result)
 }
 
-/// Each call begins a new numbering of packets.
-fn pass_calls(mut client: TcpStream, mut server: &TcpStream, count: &AtomicUsize) -> io::Result<()> {
+/// Forwards packets from the client to the server, and counts those that begin a command.
+///
+/// The packets of a command are numbered from 0.
+fn forward_commands(mut client: TcpStream, mut server: &TcpStream, count: &AtomicUsize) -> io::Result<()> {
     loop {
         let mut packet = vec![0; 4];
         client.read_exact(&mut packet)?;

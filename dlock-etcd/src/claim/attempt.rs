@@ -1,0 +1,196 @@
+//! An attempt joins the queue, reads the claims ahead, and watches them.
+
+use std::time::Duration;
+
+use dlock_core::{Error, Result, Wait, driver::Attempt};
+use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnResponse};
+use futures_util::future::try_join_all;
+use tokio::time::Instant;
+
+use super::{EtcdClaim, OwnKey, being_deleted, created_revision, is_free, lease_has_ended};
+use crate::{
+    error::{self, STORE},
+    keys::{Keys, Record},
+    queue::{self, Position, position, ranges},
+    session::Lease,
+};
+
+/// Maximum number of reads of the queue in one attempt. Each further read follows the deletion of a
+/// claim that was ahead.
+const MAX_READS: usize = 3;
+
+/// Result of an attempt that needs no timed retry, because a watch reports the change or the caller
+/// does not wait.
+const BUSY_UNTIL_HINT: Attempt = Attempt::Busy { retry_in: Duration::MAX };
+
+/// Result of a single try.
+enum TryOutcome {
+    /// There was no other claim, and this claim now holds the lock.
+    Acquired,
+    /// The claim would have to wait. The cluster has no key of it.
+    Busy,
+    /// The queue has to be read. The claim has a key already, or it may hold beside others.
+    Undecided,
+}
+
+impl EtcdClaim {
+    /// Makes an attempt.
+    pub(super) async fn try_acquire(&mut self) -> Result<Attempt> {
+        let keys = self.keys()?;
+        self.client.ensure_pump_runs();
+        let lease = self.client.session.lease().await?;
+        if !self.touch(&keys) {
+            return Err(being_deleted());
+        }
+        if self.is_unchanged(lease) {
+            return Ok(BUSY_UNTIL_HINT);
+        }
+        self.checked_at = None;
+        self.seats.iter().for_each(|(_, seat)| seat.clear());
+        if self.request.wait == Wait::Never {
+            match self.try_once(&keys, lease).await? {
+                TryOutcome::Acquired => return Ok(Attempt::Granted(self.grant(&keys, lease))),
+                TryOutcome::Busy => {
+                    self.client.session.leave(self.request.id);
+                    return Ok(BUSY_UNTIL_HINT);
+                }
+                TryOutcome::Undecided => {}
+            }
+        }
+        for _ in 0..MAX_READS {
+            let ahead = match self.find_position(&keys, lease).await? {
+                Position::First => return Ok(Attempt::Granted(self.grant(&keys, lease))),
+                Position::Behind(ahead) => ahead,
+            };
+            if self.request.wait == Wait::Never {
+                self.delete(&keys).await?;
+                return Ok(BUSY_UNTIL_HINT);
+            }
+            if !self.watch(ahead).await? {
+                self.checked_at = Some(Instant::now());
+                return Ok(BUSY_UNTIL_HINT);
+            }
+        }
+        Ok(Attempt::Busy { retry_in: Duration::ZERO })
+    }
+
+    /// Returns whether a read of the queue would find nothing new. This is the case if the claim
+    /// waits under this lease, its watches had started before the last read, and none has reported
+    /// an event since.
+    ///
+    /// No watch reports that another program has deleted the claim's own key. Once per ttl this
+    /// therefore returns `false`, if the client allows the read.
+    fn is_unchanged(&self, lease: Lease) -> bool {
+        self.checked_at.is_some_and(|checked_at| {
+            self.own_key.is_some_and(|own_key| own_key.lease == Some(lease.id))
+                && !self.seats.is_empty()
+                && self.seats.iter().all(|(_, seat)| seat.is_quiet())
+                && (checked_at.elapsed() < self.request.ttl || !self.client.allows_check())
+        })
+    }
+
+    /// Acquires the lock if it has no other claim.
+    async fn try_once(&mut self, keys: &Keys, lease: Lease) -> Result<TryOutcome> {
+        let txn = Txn::new()
+            .when([is_free(keys)])
+            .and_then([self.put(keys, lease.id)])
+            .or_else([TxnOp::get(keys.own.as_str(), None), queue::read(keys, self.request.kind, None)]);
+        let response = self.send_create(txn, lease).await?;
+        if response.succeeded() {
+            let create_revision = created_revision(&response)?;
+            self.own_key = Some(OwnKey { lease: Some(lease.id), create_revision });
+            return Ok(TryOutcome::Acquired);
+        }
+        let [own, queue] = &ranges(&response)[..] else { return Err(STORE.unexpected_reply("a try")) };
+        // If the claim has a key already, it holds the lock. Its last reply was lost, or it is to
+        // be downgraded.
+        let may_hold = !own.is_empty() || position(&self.request, i64::MAX, queue) == Position::First;
+        Ok(if may_hold { TryOutcome::Undecided } else { TryOutcome::Busy })
+    }
+
+    /// Reads the claim's position in the queue. Joins the queue first if the claim has no key
+    /// there.
+    async fn find_position(&mut self, keys: &Keys, lease: Lease) -> Result<Position> {
+        if let Some(own_key) = self.own_key.filter(|own_key| own_key.lease == Some(lease.id)) {
+            let revision = own_key.create_revision;
+            let exists = Compare::create_revision(keys.own.as_str(), CompareOp::Equal, revision);
+            let read = queue::read(keys, self.request.kind, Some(revision));
+            let response = self.client.connection.txn(Txn::new().when([exists]).and_then([read])).await?.body;
+            if response.succeeded() {
+                let queue =
+                    ranges(&response).pop().ok_or_else(|| STORE.unexpected_reply("a read of the queue"))?;
+                return Ok(position(&self.request, revision, &queue));
+            }
+            // Another program has deleted the key while the claim was waiting. The claim joins
+            // again, at the end.
+            self.own_key = None;
+        }
+        Box::pin(self.join_queue(keys, lease)).await
+    }
+
+    async fn join_queue(&mut self, keys: &Keys, lease: Lease) -> Result<Position> {
+        let is_new = Compare::create_revision(keys.own.as_str(), CompareOp::Equal, 0);
+        let txn = Txn::new()
+            .when([is_new])
+            .and_then([self.put(keys, lease.id), queue::read(keys, self.request.kind, None)])
+            .or_else([TxnOp::get(keys.own.as_str(), None)]);
+        let response = self.send_create(txn, lease).await?;
+        let found = ranges(&response).pop().ok_or_else(|| STORE.unexpected_reply("an attempt"))?;
+        if response.succeeded() {
+            let create_revision = created_revision(&response)?;
+            self.own_key = Some(OwnKey { lease: Some(lease.id), create_revision });
+            return Ok(position(&self.request, create_revision, &found));
+        }
+        let own = found.first().ok_or_else(|| STORE.unexpected_reply("an attempt"))?;
+        // The key exists already. The last reply was lost, or a hold of another kind is to be
+        // downgraded.
+        if (own.lease() != lease.id || Record::read(own.value()).kind != self.request.kind)
+            && !self.rewrite(keys, own, self.request.kind, lease.id, self.renamed_to()).await?
+        {
+            return Err(STORE.unavailable("another request has deleted the claim at the same time"));
+        }
+        self.own_key = Some(OwnKey { lease: Some(lease.id), create_revision: own.create_revision() });
+        Box::pin(self.find_position(keys, lease)).await
+    }
+
+    /// Sends a transaction that creates the key.
+    ///
+    /// # Errors
+    /// If the lease has ended, the key was not created. Other errors leave that unknown.
+    async fn send_create(&mut self, txn: Txn, lease: Lease) -> Result<TxnResponse> {
+        let session = &self.client.session;
+        let is_only_request = session.expect_late_request(self.request.id);
+        let result = self.client.connection.txn(txn).await;
+        self.is_refused = is_only_request && matches!(result, Err(Error::Refused { .. }));
+        let response = match result {
+            Err(error) if error::is_without_lease(&error) => {
+                session.note_lease_end(lease.id);
+                None
+            }
+            result => Some(result?),
+        };
+        // If the request was sent twice, the first send may be executed late.
+        if is_only_request && response.as_ref().is_none_or(|response| !response.maybe_repeated) {
+            session.rule_out_late_requests(self.request.id);
+        }
+        response.map(|response| response.body).ok_or_else(lease_has_ended)
+    }
+
+    /// Takes a seat for each of these keys, and leaves all other seats. Returns whether a seat is
+    /// new, in which case its key may have been deleted before the watch started.
+    async fn watch(&mut self, ahead: Vec<String>) -> Result<bool> {
+        self.seats.retain(|(key, _)| ahead.contains(key));
+        let arrival = self.own_key.and_then(|own_key| u64::try_from(own_key.create_revision).ok());
+        // Time must remain for another read. A seat whose watch starts later is notified then.
+        let limit = self.time_limit() / 3;
+        let new = ahead.into_iter().filter(|key| !self.seats.iter().any(|(taken, _)| taken == key));
+        let seats = new.map(async |key| {
+            let seat = self.client.seats.join(key.clone(), arrival, self.request.kind, limit).await;
+            seat.map(|seat| (key, seat))
+        });
+        let seats = try_join_all(seats).await?;
+        let is_new = !seats.is_empty();
+        self.seats.extend(seats);
+        Ok(is_new)
+    }
+}

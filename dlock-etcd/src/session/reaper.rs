@@ -1,0 +1,172 @@
+//! The records of the claims under a session's lease, and the deletion of their keys.
+//!
+//! A claim's key is deleted when the claim has sent no request for its ttl, although the lease is
+//! alive.
+//!
+//! # Late requests
+//!
+//! A request that creates a claim's key, or moves it to the session's lease, may be executed after
+//! its caller has given it up, at any time while the lease is alive. The key then blocks the lock
+//! for a claim that no keeper owns.
+//!
+//! Before each such request, the claim calls [`Session::expect_late_request`]. When the outcome of
+//! the request is certain, it calls [`Session::rule_out_late_requests`]. If a late request is still
+//! possible when the claim [leaves](Session::leave), its record stays, and the session deletes the
+//! key several times: when the ttl of the claim is over, then after pauses that double, up to the
+//! ttl of the lease. This continues for [`LATE_REQUEST_WINDOW`].
+
+use std::time::Duration;
+
+use dlock_core::{ClaimId, Error, Result, driver::Moment};
+use etcd_client::{Compare, CompareOp, Txn, TxnOp};
+
+use super::{Session, lock};
+
+/// Time for which a request may arrive after it was given up, counted from the first deletion of
+/// its key. With Linux's settings, TCP gives up retransmitting after about 15 minutes. Other
+/// systems and proxies stay well below an hour.
+const LATE_REQUEST_WINDOW: Duration = Duration::from_secs(3600);
+
+/// Maximum number of claims that one request deletes. A server allows 128 operations.
+const MAX_DELETIONS: usize = 100;
+
+/// Record of a claim that may have a key under the session's lease.
+pub(super) struct Record {
+    key: String,
+    /// Time from the claim's last request, or from the last deletion, to the next deletion.
+    deletion_delay: Duration,
+    /// Whether a request that creates the key, or moves it to the session's lease, may still be
+    /// executed. The key is then deleted more than once.
+    expects_late_request: bool,
+    /// End of [`LATE_REQUEST_WINDOW`]. `None` before the first deletion.
+    late_until: Option<Moment>,
+}
+
+impl Session {
+    /// Restarts the ttl of a claim. Returns `false` if the claim is being deleted.
+    #[must_use]
+    pub(crate) fn touch(&self, id: ClaimId, key: &str, ttl: Duration) -> bool {
+        if !self.reaper.touch(id, ttl) {
+            return false;
+        }
+        {
+            let mut records = lock(&self.records);
+            let new = || Record {
+                key: key.to_owned(),
+                deletion_delay: ttl,
+                expects_late_request: false,
+                late_until: None,
+            };
+            records.entry(id).or_insert_with(new).deletion_delay = ttl;
+        }
+        let end = Moment::now().after(ttl);
+        let is_sooner = lock(&self.planned_upkeep).is_none_or(|planned| end.since(planned).is_zero());
+        if is_sooner {
+            self.upkeep_wake.notify_one();
+        }
+        true
+    }
+
+    /// Records that a request is sent that creates the claim's key, or moves it to the session's
+    /// lease. The request may be executed late, until
+    /// [`rule_out_late_requests`](Self::rule_out_late_requests) is called. Returns `false` if an
+    /// earlier request of the claim may be executed late, too. The outcome of this request then
+    /// does not rule that out.
+    pub(crate) fn expect_late_request(&self, id: ClaimId) -> bool {
+        let mut records = lock(&self.records);
+        records.get_mut(&id).is_none_or(|record| !std::mem::replace(&mut record.expects_late_request, true))
+    }
+
+    /// Records that no request of this claim is in flight or may be executed late.
+    pub(crate) fn rule_out_late_requests(&self, id: ClaimId) {
+        if let Some(record) = lock(&self.records).get_mut(&id) {
+            record.expects_late_request = false;
+        }
+    }
+
+    /// Returns whether this session has sent a request for the claim that the claim has not
+    /// [left](Self::leave) since.
+    pub(crate) fn has_record(&self, id: ClaimId) -> bool {
+        lock(&self.records).contains_key(&id)
+    }
+
+    /// Forgets a claim whose key was deleted, or was moved to another lease.
+    ///
+    /// If a late request is possible, keeps the record, and deletes the key when the claim's ttl is
+    /// over, and repeatedly after that, as the documentation of this module describes.
+    pub(crate) fn leave(&self, id: ClaimId) {
+        let delay = lock(&self.records)
+            .get(&id)
+            .filter(|record| record.expects_late_request)
+            .map(|record| record.deletion_delay);
+        if let Some(delay) = delay {
+            // If the claim is being deleted, its next deletion is planned after this one.
+            let _ = self.reaper.touch(id, delay);
+            self.upkeep_wake.notify_one();
+        } else {
+            self.forget(id);
+        }
+    }
+
+    /// Records that the session has deleted a claim's key, and plans the next deletion if a late
+    /// request is possible.
+    fn note_deletion(&self, id: ClaimId) {
+        let max_delay = self.granted_ttl();
+        let next_delay = lock(&self.records).get_mut(&id).and_then(|record| {
+            let until = *record.late_until.get_or_insert_with(|| Moment::now().after(LATE_REQUEST_WINDOW));
+            let is_last = !record.expects_late_request || until.has_passed();
+            record.deletion_delay = (record.deletion_delay * 2).min(max_delay);
+            (!is_last).then_some(record.deletion_delay)
+        });
+        match next_delay {
+            None => self.forget(id),
+            Some(delay) => {
+                self.reaper.forget(id);
+                let _ = self.reaper.touch(id, delay);
+            }
+        }
+    }
+
+    fn forget(&self, id: ClaimId) {
+        self.reaper.forget(id);
+        lock(&self.records).remove(&id);
+    }
+
+    /// Deletes the keys of overdue claims, many in one request. If the cluster refuses that,
+    /// deletes each key by itself, so that one refused key does not keep the others.
+    pub(super) async fn reap(&self) -> Result<()> {
+        let overdue = self.reaper.overdue();
+        let mut result = Ok(());
+        for ids in overdue.chunks(MAX_DELETIONS) {
+            match self.delete(ids).await {
+                Err(Error::Refused { .. }) => {
+                    for id in ids.chunks(1) {
+                        result = result.and(self.delete(id).await);
+                    }
+                }
+                outcome => outcome?,
+            }
+        }
+        result
+    }
+
+    async fn delete(&self, ids: &[ClaimId]) -> Result<()> {
+        // Without a lease there is no key to delete.
+        let lease = lock(&self.lease).map_or(0, |lease| lease.id);
+        let deletions: Vec<_> = {
+            let records = lock(&self.records);
+            let keys = ids.iter().filter_map(|id| records.get(id).map(|record| record.key.clone()));
+            // A key under another lease is a detached hold, or belongs to another client by now.
+            let delete = |key: String| {
+                let is_ours = Compare::lease(key.as_str(), CompareOp::Equal, lease);
+                TxnOp::txn(Txn::new().when([is_ours]).and_then([TxnOp::delete(key, None)]))
+            };
+            keys.map(delete).collect()
+        };
+        if lease != 0 && !deletions.is_empty() {
+            self.connection.txn(Txn::new().and_then(deletions)).await?;
+        }
+        ids.iter().for_each(|id| self.note_deletion(*id));
+        Ok(())
+    }
+}

@@ -1,4 +1,4 @@
-//! Seats: which claims wait for which event, and which claims an event wakes.
+//! Seats record which claims wait for which event, and wake the right claims when an event occurs.
 //!
 //! All waiters of a client that wait for one event, such as a message on a channel, share one
 //! subscription. An event wakes the first waiter, or as many as can hold the lock together. If a
@@ -151,7 +151,8 @@ pub struct Seat {
 }
 
 impl Seats {
-    /// Creates seats whose events come from this source. The first waiter starts the source.
+    /// Creates seats whose events come from this source. The first waiter starts the source, or the
+    /// first call of [`ensure_source_runs`](Self::ensure_source_runs).
     pub fn new(source: impl EventSource) -> Self {
         Self::with(Some(Box::new(source)))
     }
@@ -209,6 +210,12 @@ impl Seats {
     /// have both seats that need a subscription and seats that need none.
     pub fn join_without_subscription(&self, event: String, arrival: Option<u64>, kind: Kind) -> Seat {
         self.register(event, arrival, kind, Subscription::NotNeeded).0
+    }
+
+    /// Starts the source on this runtime, unless it already runs. For a source with work that needs
+    /// no waiter, such as keeping a session alive.
+    pub fn ensure_source_runs(&self) {
+        self.0.start_source();
     }
 
     /// Wakes the waiters of an event.
@@ -287,9 +294,10 @@ impl Seat {
         }
     }
 
-    /// Returns whether the subscription of the seat's event is active, no message may have been
-    /// missed, and the seat was not notified since it was last [cleared](Self::clear). A waiter
-    /// that has sent a request since the subscription became active then need not send another.
+    /// Returns whether the waiter can rely on the notification of its seat. This is the case if the
+    /// subscription is active, no message may have been missed, and the seat was not notified since
+    /// it was last [cleared](Self::clear). A waiter that has sent a request since the subscription
+    /// became active then needs no further request.
     pub fn is_quiet(&self) -> bool {
         let events = self.client.0.events();
         let is_current = |event: &Event| *event.is_subscribed.borrow() && !event.may_have_missed;
@@ -307,8 +315,8 @@ impl Seat {
         first.is_some_and(|(rank, _)| *rank == self.rank)
     }
 
-    /// Forgets earlier notifications. Call it before the waiter sends its request to the store,
-    /// because that request sees every change that the seat was notified of.
+    /// Forgets earlier notifications. Call it directly before the waiter sends its request to the
+    /// store. The request sees every change of which the seat was notified before.
     pub fn clear(&self) {
         self.waiter.is_notified.store(false, Relaxed);
     }

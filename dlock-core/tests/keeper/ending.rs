@@ -1,4 +1,4 @@
-//! What ends early: drivers that panic, clients that are closed, runtimes that end.
+//! Drivers that panic, clients that are closed, and runtimes that end.
 
 use std::mem;
 
@@ -8,68 +8,68 @@ use dlock_core::{
 };
 use tokio::time::sleep;
 
-use super::script::{BUSY, Call, GRANTED, Late, MS, Panic, Play, S, Say, TTL};
+use super::script::{BUSY, Call, GRANTED, Late, MS, Panic, S, Say, ScriptedStore, TTL};
 
 #[test]
-fn a_lock_outside_of_a_runtime_is_an_error_that_says_so() {
+fn an_acquisition_outside_of_a_runtime_fails_with_no_runtime() {
     let locks = Locks::memory();
     for owner in [None, Some(Owner::new())] {
         let lock = owner.iter().fold(locks.mutex("x"), |lock, owner| lock.owned_by(owner));
-        let told = futures_util::FutureExt::now_or_never(lock.lock().wait(S)).expect("at once");
-        assert!(matches!(told, Err(Error::NoRuntime { .. })), "{told:?}");
+        let result = futures_util::FutureExt::now_or_never(lock.lock().wait(S)).expect("at once");
+        assert!(matches!(result, Err(Error::NoRuntime { .. })), "{result:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_that_panics_in_a_renewal_loses_the_lock() {
-    let play = Play::new().renew([Panic]);
-    let held = play.hold().await;
+async fn a_panic_of_the_driver_in_a_renewal_is_a_loss() {
+    let store = ScriptedStore::new().renew([Panic]);
+    let held = store.hold().await;
     assert_eq!(held.lost().await, LostReason::Abandoned);
     assert!(held.is_lost() && held.remaining().is_zero());
-    let told = held.release().await;
-    assert!(matches!(told, Err(Error::Lost { reason: LostReason::Abandoned, .. })), "{told:?}");
+    let result = held.release().await;
+    assert!(matches!(result, Err(Error::Lost { reason: LostReason::Abandoned, .. })), "{result:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_that_panics_in_an_attempt_is_an_error() {
-    let play = Play::new().attempt([Panic]);
-    let told = play.client().mutex("x").lock().await;
-    assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
+async fn a_panic_of_the_driver_in_an_attempt_is_reported_as_an_error() {
+    let store = ScriptedStore::new().attempt([Panic]);
+    let result = store.client().mutex("x").lock().await;
+    assert!(matches!(result, Err(Error::Unavailable { .. })), "{result:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_that_panics_in_a_release_is_an_error() {
-    let play = Play::new().release([Panic]);
-    let told = play.hold().await.release().await;
-    assert!(matches!(told, Err(Error::Lost { reason: LostReason::Abandoned, .. })), "{told:?}");
+async fn a_panic_of_the_driver_in_a_release_is_reported_as_a_loss() {
+    let store = ScriptedStore::new().release([Panic]);
+    let result = store.hold().await.release().await;
+    assert!(matches!(result, Err(Error::Lost { reason: LostReason::Abandoned, .. })), "{result:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_is_closed_lets_the_attempt_in_flight_end() {
-    let play = Play::new().attempt([Late(S, BUSY)]);
-    let client = play.client();
+async fn a_closed_client_waits_for_the_attempt_in_flight() {
+    let store = ScriptedStore::new().attempt([Late(S, BUSY)]);
+    let client = store.client();
     let lock = client.mutex("x").lock();
-    let (told, ()) = tokio::join!(lock, async {
+    let (result, ()) = tokio::join!(lock, async {
         sleep(S / 2).await;
         client.close().await;
     });
-    assert!(matches!(told, Err(Error::Closed { .. })), "{told:?}");
-    play.over(&client).await;
-    assert_eq!(play.count(Call::Release), 1);
+    assert!(matches!(result, Err(Error::Closed { .. })), "{result:?}");
+    store.close(&client).await;
+    assert_eq!(store.count(Call::Release), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_is_closed_lets_no_other_task_of_an_owner_in() {
-    let play = Play::new().attempt([Say(BUSY), Say(GRANTED)]);
-    let (client, me) = (play.client(), Owner::new());
+async fn after_a_close_no_other_task_of_an_owner_makes_an_attempt() {
+    let store = ScriptedStore::new().attempt([Say(BUSY), Say(GRANTED)]);
+    let (client, me) = (store.client(), Owner::new());
     let lock = client.mutex("x").owned_by(&me);
-    let told = tokio::join!(lock.lock(), lock.lock(), async {
+    let result = tokio::join!(lock.lock(), lock.lock(), async {
         sleep(S).await;
         client.close().await;
     });
-    assert!(matches!(told, (Err(Error::Closed { .. }), Err(Error::Closed { .. }), ())), "{told:?}");
-    play.over(&client).await;
-    assert_eq!(play.count(Call::Attempt), 1, "a closed client asked the store again");
+    assert!(matches!(result, (Err(Error::Closed { .. }), Err(Error::Closed { .. }), ())), "{result:?}");
+    store.close(&client).await;
+    assert_eq!(store.count(Call::Attempt), 1, "a closed client made another attempt");
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -77,63 +77,63 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 #[test]
-fn a_runtime_that_ends_takes_its_locks_along_and_says_so() {
-    let play = Play::new();
+fn the_end_of_a_runtime_is_a_loss_of_its_locks() {
+    let store = ScriptedStore::new();
     let runtime = runtime();
-    let held = runtime.block_on(play.hold());
+    let held = runtime.block_on(store.hold());
     assert!(!held.is_lost());
     drop(runtime);
-    assert!(held.is_lost(), "nobody renews the hold any more, and the guard does not say so");
+    assert!(held.is_lost(), "the hold is not renewed any more, but the guard is not lost");
     let reason = self::runtime().block_on(held.lost());
     assert_eq!(reason, LostReason::Abandoned);
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "to block the runtime is what this is about")]
-fn a_guard_is_lost_at_the_first_look_after_its_runtime_was_blocked() {
+#[expect(clippy::disallowed_methods, reason = "the test blocks its runtime on purpose")]
+fn the_first_check_after_a_blocked_runtime_reports_the_loss() {
     let ttl = 50 * MS;
-    let play = Play::new().attempt([Say(Attempt::Granted(Grant { token: None, valid_for: ttl }))]);
+    let store = ScriptedStore::new().attempt([Say(Attempt::Granted(Grant { token: None, valid_for: ttl }))]);
     runtime().block_on(async {
-        let held = play.client().mutex("x").lock().ttl(ttl).await.expect("granted");
+        let held = store.client().mutex("x").lock().ttl(ttl).await.expect("granted");
         std::thread::sleep(ttl * 2);
         assert!(
             held.is_lost(),
-            "the store may have given the lock to somebody else, and the guard does not say so"
+            "the store may have granted the lock to another client, but the guard is not lost"
         );
     });
 }
 
 #[test]
 fn a_guard_dropped_on_a_thread_without_a_runtime_is_released() {
-    let play = Play::new();
-    let client = play.client();
+    let store = ScriptedStore::new();
+    let client = store.client();
     runtime().block_on(async {
         let held = client.mutex("x").lock().await.expect("granted");
         std::thread::spawn(move || drop(held)).join().expect("no panic");
-        play.over(&client).await;
+        store.close(&client).await;
     });
-    assert_eq!(play.count(Call::Release), 1);
+    assert_eq!(store.count(Call::Release), 1);
 }
 
 #[test]
-fn a_guard_that_is_forgotten_is_renewed_for_as_long_as_its_runtime_lives() {
-    let play = Play::new();
+fn a_forgotten_guard_is_renewed_until_its_runtime_ends() {
+    let store = ScriptedStore::new();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     runtime.expect("a runtime can be built").block_on(async {
-        mem::forget(play.hold().await);
+        mem::forget(store.hold().await);
         sleep(TTL * 2 + S).await;
     });
-    assert_eq!((play.count(Call::Renew), play.count(Call::Release)), (6, 0));
+    assert_eq!((store.count(Call::Renew), store.count(Call::Release)), (6, 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_driver_that_panicked_may_have_left_is_released() {
-    for play in [Play::new().attempt([Panic]), Play::new().renew([Panic])] {
-        let client = play.client();
+async fn the_claim_of_a_driver_that_panicked_is_released() {
+    for store in [ScriptedStore::new().attempt([Panic]), ScriptedStore::new().renew([Panic])] {
+        let client = store.client();
         if let Ok(held) = client.mutex("x").lock().await {
             held.lost().await;
         }
-        play.over(&client).await;
-        assert_eq!(play.count(Call::Release), 1);
+        store.close(&client).await;
+        assert_eq!(store.count(Call::Release), 1);
     }
 }

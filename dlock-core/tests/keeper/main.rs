@@ -1,4 +1,4 @@
-//! The engine against a store that follows a script: what no real store shows on demand.
+//! The engine with a store that follows a script, for behaviour that no real store shows on demand.
 
 mod admission;
 mod contend;

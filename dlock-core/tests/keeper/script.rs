@@ -1,4 +1,4 @@
-//! A store that follows a script.
+//! A store that follows a script, for all tests of this binary.
 
 use std::{
     collections::VecDeque,
@@ -20,28 +20,36 @@ pub(super) const TTL: Duration = Duration::from_secs(30);
 pub(super) const S: Duration = Duration::from_secs(1);
 pub(super) const MS: Duration = Duration::from_millis(1);
 
-/// What the store answers to one call.
+/// Reaction of the store to one call.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Reply<T> {
+    /// The store replies at once.
     Say(T),
-    /// No answer: unknown.
+    /// The store is unreachable, so the outcome is unknown.
     Fail,
-    /// An answer that asking again will not change.
+    /// The store refuses permanently.
     Refuse,
-    /// The store cannot write now, but may later.
+    /// The store cannot write now, but may be able to later.
     Unwritable,
+    /// The store replies after this time.
     Late(Duration, T),
+    /// The call never ends.
     Hang,
+    /// The driver panics at once.
     Panic,
+    /// The driver panics after this time.
     LatePanic(Duration),
 }
 pub(super) use Reply::{Fail, Hang, Late, LatePanic, Panic, Refuse, Say, Unwritable};
 
-/// How the store hints.
+/// Hints of the store.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Hints {
+    /// No hint.
     Silent,
+    /// A hint at every call of `changed`.
     Endless,
+    /// One hint, after this time.
     Once(Duration),
 }
 
@@ -49,40 +57,42 @@ pub(super) enum Hints {
 pub(super) enum Call {
     Attempt,
     Renew,
-    /// Answered as a renewal.
+    /// The reply is the next one for a renewal.
     Resume,
     Detach,
     Release,
 }
 
-/// What the store answers. The replies of a call are used up one by one, and the last one is repeated.
+/// Replies of the store, and a record of its calls. The replies to a method are used one by one,
+/// and the last one is repeated.
 pub(super) struct Script {
     pub(super) attempt: VecDeque<Reply<Attempt>>,
     pub(super) renew: VecDeque<Reply<Renewal>>,
     pub(super) detach: VecDeque<Reply<Renewal>>,
     pub(super) release: VecDeque<Reply<Release>>,
     pub(super) hints: Hints,
-    /// The ttl of every claim that was made.
+    /// Ttl of every claim that was created.
     pub(super) ttls: Vec<Duration>,
-    /// The id of every claim that was made.
+    /// Id of every claim that was created.
     pub(super) ids: Vec<ClaimId>,
-    /// For how long the claim was to be detached, call by call.
-    pub(super) spans: Vec<Duration>,
-    /// Ids that holds were detached as or resumed from.
+    /// Duration of every requested detachment.
+    pub(super) detached_for: Vec<Duration>,
+    /// Ticket of every detachment and resumption.
     pub(super) tickets: Vec<ClaimId>,
-    /// What was called and when, and what is being called now.
+    /// All calls with the times of their starts.
     pub(super) calls: Vec<(Call, Instant)>,
+    /// Call in flight.
     pub(super) running: Option<Call>,
-    /// Each time that the keeper broke the contract with the driver.
-    pub(super) broken: Vec<String>,
+    /// Violations of the driver contract by the keeper.
+    pub(super) violations: Vec<String>,
 }
 
 #[derive(Clone)]
-pub(super) struct Play(Arc<Mutex<Script>>, pub(super) Info);
+pub(super) struct ScriptedStore(Arc<Mutex<Script>>, pub(super) Info);
 
-impl std::fmt::Debug for Play {
+impl std::fmt::Debug for ScriptedStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Play")
+        f.write_str("ScriptedStore")
     }
 }
 
@@ -90,8 +100,8 @@ pub(super) const GRANTED: Attempt = Attempt::Granted(Grant { token: None, valid_
 pub(super) const RENEWED: Renewal = Renewal::Renewed { valid_for: TTL };
 pub(super) const BUSY: Attempt = Attempt::Busy { retry_in: TTL };
 
-impl Play {
-    /// A store that grants, renews and releases.
+impl ScriptedStore {
+    /// Creates a store that grants, renews and releases. Starts the watchdog.
     pub(super) fn new() -> Self {
         watch();
         let info = Info::new("script", "script")
@@ -105,20 +115,20 @@ impl Play {
             hints: Hints::Silent,
             ttls: Vec::new(),
             ids: Vec::new(),
-            spans: Vec::new(),
+            detached_for: Vec::new(),
             tickets: Vec::new(),
             calls: Vec::new(),
             running: None,
-            broken: Vec::new(),
+            violations: Vec::new(),
         };
         Self(Arc::new(Mutex::new(script)), info)
     }
 
-    /// The same, and it can keep a claim without its client.
+    /// Creates a store that can also keep a claim without its client.
     pub(super) fn detaching() -> Self {
-        let mut play = Self::new();
-        play.1 = play.1.detaches(true);
-        play
+        let mut store = Self::new();
+        store.1 = store.1.detaches(true);
+        store
     }
 
     pub(super) fn attempt(self, replies: impl IntoIterator<Item = Reply<Attempt>>) -> Self {
@@ -158,7 +168,7 @@ impl Play {
         self.client().mutex("x").lock().await.expect("the script grants it")
     }
 
-    /// When calls of one sort were made, counted from `start`.
+    /// Returns the start times of the calls of one method, counted from `start`.
     pub(super) fn times(&self, call: Call, start: Instant) -> Vec<Duration> {
         let script = self.script();
         let calls = script.calls.iter().filter(|(called, _)| *called == call);
@@ -169,58 +179,59 @@ impl Play {
         self.script().calls.iter().filter(|(called, _)| *called == call).count()
     }
 
-    /// Waits until nothing of the client is left.
-    pub(super) async fn over(&self, client: &Locks) {
+    /// Closes the client, and asserts that its keepers have kept the driver contract.
+    pub(super) async fn close(&self, client: &Locks) {
         client.close().await;
-        assert_eq!(self.script().broken, [] as [String; 0]);
+        assert_eq!(self.script().violations, [] as [String; 0]);
     }
 
-    async fn play<T>(&self, call: Call, reply: Reply<T>) -> Result<T> {
-        /// Notes when a call is dropped in flight.
-        struct Flight<'a>(&'a Play, Call);
-        impl Drop for Flight<'_> {
+    async fn execute<T>(&self, call: Call, reply: Reply<T>) -> Result<T> {
+        /// Records a violation if the call is dropped in flight.
+        struct InFlight<'a>(&'a ScriptedStore, Call);
+        impl Drop for InFlight<'_> {
             fn drop(&mut self) {
                 if self.0.script().running.take().is_some() && !std::thread::panicking() {
-                    self.0.script().broken.push(format!("{:?} dropped in flight", self.1));
+                    self.0.script().violations.push(format!("{:?} dropped in flight", self.1));
                 }
             }
         }
-        let beside = {
+        let concurrent = {
             let mut script = self.script();
             script.calls.push((call, Instant::now()));
             script.running.replace(call)
         };
-        if let Some(beside) = beside {
-            self.script().broken.push(format!("{call:?} beside {beside:?}"));
+        if let Some(concurrent) = concurrent {
+            self.script().violations.push(format!("{call:?} during {concurrent:?}"));
         }
-        let _flight = Flight(self, call);
-        let answer = match reply {
-            Say(answer) => Ok(answer),
-            Fail => Err(Error::Unavailable { store: "script", source: "no answer".into() }),
+        let _in_flight = InFlight(self, call);
+        let result = match reply {
+            Say(reply) => Ok(reply),
+            Fail => Err(Error::Unavailable { store: "script", source: "no reply".into() }),
             Unwritable => Err(Error::Unwritable { store: "script", source: "disk full".into() }),
-            Refuse => Err(Error::Refused { store: "script", source: "not you".into() }),
-            Late(span, answer) => {
-                sleep(span).await;
-                Ok(answer)
+            Refuse => Err(Error::Refused { store: "script", source: "access denied".into() }),
+            Late(delay, reply) => {
+                sleep(delay).await;
+                Ok(reply)
             }
             Hang => pending().await,
-            Panic => panic!("as the script says"),
-            LatePanic(span) => {
-                sleep(span).await;
-                panic!("as the script says")
+            Panic => panic!("as the script requires"),
+            LatePanic(delay) => {
+                sleep(delay).await;
+                panic!("as the script requires")
             }
         };
         self.script().running = None;
-        answer
+        result
     }
 }
 
+/// Returns the next reply, or the last one again.
 fn next<T: Copy>(replies: &mut VecDeque<Reply<T>>) -> Reply<T> {
     if replies.len() > 1 { replies.pop_front() } else { replies.front().copied() }
         .expect("a script is never empty")
 }
 
-impl Backend for Play {
+impl Backend for ScriptedStore {
     fn info(&self) -> &Info {
         &self.1
     }
@@ -233,29 +244,29 @@ impl Backend for Play {
 }
 
 #[async_trait]
-impl Claim for Play {
+impl Claim for ScriptedStore {
     async fn attempt(&mut self) -> Result<Attempt> {
         let reply = next(&mut self.script().attempt);
-        self.play(Call::Attempt, reply).await
+        self.execute(Call::Attempt, reply).await
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
         let reply = next(&mut self.script().renew);
-        self.play(Call::Renew, reply).await
+        self.execute(Call::Renew, reply).await
     }
 
     async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
         let reply = next(&mut self.script().detach);
-        self.script().spans.push(lasting);
+        self.script().detached_for.push(lasting);
         self.script().tickets.push(ticket);
-        self.play(Call::Detach, reply).await
+        self.execute(Call::Detach, reply).await
     }
 
-    /// Answers what the script has for a renewal.
+    /// Replies as the script has it for a renewal.
     async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
         let reply = next(&mut self.script().renew);
         self.script().tickets.push(ticket);
-        Ok(match self.play(Call::Resume, reply).await? {
+        Ok(match self.execute(Call::Resume, reply).await? {
             Renewal::Renewed { valid_for } => {
                 Resumption::Resumed { grant: Grant { token: None, valid_for }, remaining: Some(TTL * 10) }
             }
@@ -265,7 +276,7 @@ impl Claim for Play {
 
     async fn release(&mut self) -> Result<Release> {
         let reply = next(&mut self.script().release);
-        self.play(Call::Release, reply).await
+        self.execute(Call::Release, reply).await
     }
 
     async fn changed(&mut self) {
@@ -281,7 +292,7 @@ impl Claim for Play {
     }
 }
 
-/// Whether two times are the same but for a timer's granularity and jitter.
-pub(super) fn about(a: Duration, b: Duration) -> bool {
+/// Returns whether two times differ by no more than the granularity and jitter of timers.
+pub(super) fn is_about(a: Duration, b: Duration) -> bool {
     a.abs_diff(b) <= 25 * MS
 }

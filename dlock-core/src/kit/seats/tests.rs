@@ -299,6 +299,18 @@ impl EventSource for Recorder {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_source_can_run_without_a_waiter() {
+    let (sender, mut events) = mpsc::unbounded_channel();
+    let seats = Seats::new(Recorder(sender));
+    seats.ensure_source_runs();
+    seats.ensure_source_runs();
+    assert_eq!(events.recv().await, Some("started"));
+    assert_eq!(seats.len(), 0, "an event is left, although there was no waiter");
+    drop(seats);
+    assert_eq!(events.recv().await, Some("ended"), "the source was started twice");
+}
+
 #[test]
 fn another_runtime_listens_after_the_first_has_ended() {
     let (sender, mut events) = mpsc::unbounded_channel();

@@ -1,4 +1,4 @@
-//! What the suite needs to know of a store under test.
+//! The description of a store under test.
 
 use std::{num::NonZeroUsize, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
 /// A store under test.
 #[async_trait]
 pub trait Fixture: Send + Sync + 'static {
-    /// The store's name, also in `DLOCK_REQUIRE`.
+    /// Returns the store's name, as in `DLOCK_REQUIRE`.
     fn name(&self) -> &str;
 
     /// Connects a new client, as from another process.
@@ -23,91 +23,103 @@ pub trait Fixture: Send + Sync + 'static {
     /// Fails the case.
     async fn connect(&self) -> Result<Store>;
 
-    /// Connects a new client as [`connect`](Self::connect) does, with a way to kill it: from then on nothing of the client
-    /// reaches the store, no heartbeat of its session either, and nothing is released. The cases about crashes then kill the
-    /// client; where this is `None` they cut its calls.
+    /// Connects a new client as [`connect`](Self::connect) does, and returns a way to kill it. After
+    /// the kill, no request of the client reaches the store, also no heartbeat of its session, and
+    /// nothing is released. The cases about crashes kill the client. If this returns `None`, they
+    /// cut the calls of the client instead.
     ///
-    /// Default: through a proxy to the one server of [`network`](Self::network), `None` without one. A store whose claims
-    /// live as long as their client's session ([`Info::session`](dlock_core::driver::Info::session)) must return a client
-    /// here. If it has several servers, [`killable`] makes one.
+    /// By default the client connects through a proxy to the server of [`network`](Self::network).
+    /// Without a network the default is `None`. A store whose claims live as long as their client's
+    /// session ([`Info::session`](dlock_core::driver::Info::session)) must return a client.
+    /// [`killable`] makes one for a store with several servers.
     ///
     /// # Errors
-    /// Fails the case.
+    /// An error fails the case.
     async fn connect_killable(&self) -> Option<Result<(Store, Kill)>> {
         let network = self.network()?;
         Some(killable(&[network.server()], |proxies| network.connect_to(proxies[0])).await)
     }
 
-    /// Connects a new client of a composite store, as [`connect`](Self::connect) does, but with one member that misbehaves in
-    /// this way, the same member for every client. `None` where the store has no members: its rows are then left out.
+    /// Connects a new client of a composite store, one of whose members has this habit. It is the
+    /// same member for every client. Returns `None` if the store has no members, and the rows about
+    /// members are then left out.
     ///
     /// # Errors
-    /// Fails the case.
+    /// An error fails the case.
     async fn connect_with_member(&self, _habit: Habit) -> Option<Result<Store>> {
         None
     }
 
-    /// How to put a [`Proxy`](crate::Proxy) between a client and its server, for the cases about the line between them. `None`
-    /// where a client uses more than one server, or none: these cases are then left out.
+    /// Returns the description of the network between client and server, with which the cases put a
+    /// [`Proxy`](crate::Proxy) between them. Returns `None` for a store without a server or with
+    /// several servers, and the cases about the network are then left out.
     fn network(&self) -> Option<&dyn Network> {
         None
     }
 
-    /// How time passes in the cases. Time may be skipped only if the store waits for nothing but tokio's timers.
+    /// Returns the clock of the cases. A paused clock is only possible if the store waits for nothing
+    /// but tokio's timers.
     fn clock(&self) -> Clock {
         Clock::Real
     }
 
-    /// The ttl of cases that do not care: long enough that a busy machine does not lose a lock.
+    /// Returns the ttl of cases that do not wait for its end. It must be long enough that a busy
+    /// machine does not lose a lock. Default 5 s, or 30 s with a paused clock.
     fn ttl(&self) -> Duration {
         Duration::from_secs(if self.clock() == Clock::Paused { 30 } else { 5 })
     }
 
-    /// The ttl of cases that wait for one to end: the shortest that the store keeps well.
+    /// Returns the ttl of cases that wait for its end: the shortest that the store keeps reliably.
+    /// Default 1 s, or [`ttl`](Self::ttl) with a paused clock.
     fn short_ttl(&self) -> Duration {
         if self.clock() == Clock::Paused { self.ttl() } else { Duration::from_secs(1) }
     }
 
-    /// Whether tokens go on growing when the store comes back without its data: whether the first token of a name is no
-    /// smaller than the microseconds since 1970.
+    /// Returns whether tokens continue to grow after the store has lost its data. This is the case if
+    /// the first token of a name is at least the number of microseconds since 1970. Default `true`.
     fn tokens_outlive_data(&self) -> bool {
         true
     }
 
-    /// Whether locks are granted in order of arrival however busy the machine is. Default `true`. A
-    /// [`RedLock`](dlock_core::RedLock) on the wall's clock keeps the order only while its members answer in time: it returns
-    /// `false`, and the cases that compare the order are left out.
+    /// Returns whether locks are granted in the order of arrival, however busy the machine is.
+    /// Default `true`. A [`RedLock`](dlock_core::RedLock) with real time keeps the order only while
+    /// its members reply in time. Its fixture returns `false`, and the cases that compare the order
+    /// are left out.
     fn keeps_order(&self) -> bool {
         true
     }
 
-    /// Reason why a waiter of this store sends requests while nothing changes, as in `the plain dialect polls`. The cases that
-    /// count such requests are then ignored with this reason. Default `None`: a waiter waits for a notification.
+    /// Returns the reason why a waiter of this store sends requests while nothing changes, such as
+    /// `the plain dialect polls`. The cases that count such requests are then ignored with this
+    /// reason. Default `None`: a waiter waits for a notification.
     fn polls(&self) -> Option<&'static str> {
         None
     }
 
-    /// How many bytes this process has allocated, if the test binary counts them, with a global allocator such as
-    /// `cap::Cap`. The case that looks for leaks is left out without it, and runs alone with it.
+    /// Returns the number of bytes that this process has allocated, if the test binary counts them
+    /// with a global allocator such as `cap::Cap`. Otherwise the case that looks for leaks is left
+    /// out. That case runs alone.
     fn allocated(&self) -> Option<usize> {
         None
     }
 
-    /// How many names the case that looks for leaks uses before it measures. Default 200. More where a client crate keeps the
-    /// last so many names, and no more.
+    /// Returns the number of names that the case about leaks uses before it measures. Default 200.
+    /// More are needed if a client crate keeps a bounded number of recent names.
     fn warm_up(&self) -> usize {
         200
     }
 
-    /// The longest that one case may take by the wall's clock. A case that takes longer fails, and the message says which
-    /// step it waited in. Default 60 s: ten times what the longest case takes, for a machine that is busy. With a
-    /// [paused clock](Clock::Paused) 30 s, since a case that waits for nothing takes milliseconds.
+    /// Returns the time limit of one case in real time. A case that takes longer fails, with a message
+    /// that names the step in which it waited. Default 60 s, ten times the duration of the longest
+    /// case, because a machine may be busy. With a [paused clock](Clock::Paused) the default is 30 s,
+    /// because a case that waits for nothing takes milliseconds.
     fn limit(&self) -> Duration {
         Duration::from_secs(if self.clock() == Clock::Paused { 30 } else { 60 })
     }
 
-    /// How many cases run at once, unless the command line says otherwise. Each may connect some ten clients. Default 32 on
-    /// the wall's clock, where cases mostly wait, and else one for each core.
+    /// Returns the number of cases that run concurrently, unless the command line sets one. Each may
+    /// connect about ten clients. Default 32 in real time, because the cases mostly wait. With a
+    /// paused clock the default is the number of cores.
     fn at_once(&self) -> usize {
         match self.clock() {
             Clock::Real => 32,
@@ -125,18 +137,19 @@ pub enum Clock {
     Paused,
 }
 
-/// Why a store cannot be tested here. Its cases are ignored with this reason, or fail if `DLOCK_REQUIRE` names it.
+/// The reason why a store cannot be tested on this machine. Its cases are ignored with this reason.
+/// They fail instead if `DLOCK_REQUIRE` names the store.
 #[derive(Clone, Debug)]
 pub struct Unreachable {
-    /// The store, as [`Fixture::name`] would say.
+    /// Name of the store, as [`Fixture::name`] returns it.
     pub name: String,
-    /// What is missing, and how to provide it.
+    /// The missing program or server, and the way to provide it.
     pub reason: String,
 }
 
 impl Unreachable {
-    /// The one trial that replaces the cases. It is ignored, with the reason in its name. If `DLOCK_REQUIRE` names the
-    /// store, or says `all`, it fails.
+    /// Returns the trial that replaces the cases. It is ignored, with the reason in its name. It
+    /// fails if `DLOCK_REQUIRE` contains the store's name or `all`.
     pub fn trial(self, cases: &str) -> Trial {
         let required = self.is_required();
         let Self { name, reason } = self;
@@ -144,10 +157,12 @@ impl Unreachable {
         Trial::test(format!("{cases}: ignored, {reason}"), || Err(failure)).with_ignored_flag(!required)
     }
 
-    /// Whether `DLOCK_REQUIRE` names the store, or says `all`: then its absence is a failure.
+    /// Returns whether `DLOCK_REQUIRE` contains the store's name or `all`. A missing store is then a
+    /// failure.
     ///
     /// # Panics
-    /// If `DLOCK_REQUIRE` has a word that names nothing: a misspelt one would require nothing, and nobody would notice.
+    /// If `DLOCK_REQUIRE` contains an unknown name. A misspelt name would otherwise require nothing
+    /// and go unnoticed.
     pub fn is_required(&self) -> bool {
         let list = std::env::var("DLOCK_REQUIRE").unwrap_or_default();
         let unknown = unknown(&list, &self.name);
@@ -158,8 +173,8 @@ impl Unreachable {
 
 /// Names that `DLOCK_REQUIRE` may contain, beside that of the store under test.
 ///
-/// First those that need no server, then the servers of `testbed/images/official`, then the programs of `testbed/peers`. A
-/// test of `dlock-testbed` compares the list with these two.
+/// The list begins with the names that need no server. The servers of `testbed/images/official` and
+/// the programs of `testbed/peers` follow, and a test of `dlock-testbed` compares the list with both.
 pub const REQUIRABLE: [&str; 19] = [
     "all",
     "sqlite",
@@ -184,7 +199,8 @@ pub const REQUIRABLE: [&str; 19] = [
     "redsync",
 ];
 
-/// What to say about a word of the list that names nothing. `own` is the store that asks: it may be a third party's.
+/// Returns the error message for the first unknown name of the list. `own` is the name of the store
+/// under test, which may belong to a third party.
 fn unknown(list: &str, own: &str) -> Option<String> {
     let words = list.split(',').map(str::trim).filter(|word| !word.is_empty());
     let unknown = words.into_iter().find(|word| *word != own && !REQUIRABLE.contains(word))?;
@@ -192,7 +208,7 @@ fn unknown(list: &str, own: &str) -> Option<String> {
     Some(format!("DLOCK_REQUIRE names `{unknown}`, which no test needs; there are: {names}"))
 }
 
-/// Whether a list like `sqlite,redis` or `all` names a store.
+/// Returns whether a list such as `sqlite,redis` or `all` contains a store.
 fn names(list: &str, store: &str) -> bool {
     list.split(',').any(|word| word.trim() == store || word.trim() == "all")
 }
@@ -202,11 +218,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_that_names_nothing_is_told_with_those_that_do() {
+    fn an_unknown_name_is_reported_with_the_known_names() {
         assert_eq!(unknown("", "redis"), None);
         assert_eq!(unknown("sqlite, redis,folder", "folder"), None);
-        let told = unknown("sqlite,zookeper", "redis").expect("it is misspelt");
-        assert!(told.contains("`zookeper`") && told.contains("zookeeper"), "{told}");
+        let message = unknown("sqlite,zookeper", "redis").expect("it is misspelt");
+        assert!(message.contains("`zookeper`") && message.contains("zookeeper"), "{message}");
     }
 
     #[test]

@@ -148,8 +148,8 @@ pub(super) async fn no_client_is_granted_before_the_holder_on_a_silent_connectio
 pub(super) async fn an_answer_that_comes_late_answers_no_later_call(arena: Arc<Arena>) {
     let ((a, proxy), b) = (arena.client_behind_proxy().await, arena.client().await);
     let [taken, free] = ["-taken", "-free"].map(|suffix| arena.name_with(suffix));
-    // So long that the lock is not lost on a busy machine. Otherwise a try could be granted
-    // rightly.
+    // With a shorter ttl, a busy machine could lose the lock, and a try could then be granted
+    // correctly.
     let held = b.mutex(&taken).lock().ttl(arena.long_ttl(&b)).await.expect("the lock is free");
     let tried = async |name: &str| a.mutex(name).try_lock().await;
     for round in 0..3 {

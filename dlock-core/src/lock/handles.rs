@@ -20,7 +20,7 @@ pub mod kind {
 
     macro_rules! sides {
         ($($side:ident),*) => {$(
-            #[doc = concat!("The kind [`Kind::", stringify!($side), "`](crate::Kind::", stringify!($side), ").")]
+            #[doc = concat!("The kind [`Kind::", stringify!($side), "`](crate::model::Kind::", stringify!($side), ").")]
             #[derive(Clone, Copy, Debug)]
             pub struct $side;
 

@@ -84,7 +84,7 @@ impl Contestant {
     }
 
     /// Makes this contestant the limit of its group.
-    pub(crate) fn as_limit(self) -> Self {
+    pub(crate) fn into_limit(self) -> Self {
         Self { is_limit: true, ..self }
     }
 }

@@ -78,7 +78,7 @@ async fn contestants(url: &str, server: &Server) -> Outcome<Vec<Contestant>> {
     let go = contest::start(Program::ETCD_GO, url, PEER_TTL);
     let go = PeerContestant::of(&go, PeerKind::Mutex);
     Ok(vec![
-        Contestant::new("lock service", KEYS, Waiting::Notified, Ok(service)).as_limit(),
+        Contestant::new("lock service", KEYS, Waiting::Notified, Ok(service)).into_limit(),
         Contestant::new("dlock", KEYS, Waiting::Notified, Ok(dlock)),
         Contestant::new(&Program::ETCD_GO.name(), KEYS, Waiting::Notified, go),
     ])

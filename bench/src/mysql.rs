@@ -128,11 +128,11 @@ async fn contestants(endpoint: Endpoint<'_>, address: SocketAddr) -> Outcome<Vec
     let (queue, session) = (dlock("").await?, dlock("?mode=session").await?);
     let (commit, rows) = (batches(GET_LOCK_AND_COMMIT).await?, batches(INSERT_AND_DELETE).await?);
     Ok(vec![
-        Contestant::new("GET_LOCK + one commit", NAMED, Waiting::Notified, Ok(commit)).as_limit(),
+        Contestant::new("GET_LOCK + one commit", NAMED, Waiting::Notified, Ok(commit)).into_limit(),
         Contestant::new("dlock, session", NAMED, Waiting::Notified, Ok(session)),
         Contestant::new("GET_LOCK", NAMED, Waiting::Notified, Ok(batches(GET_LOCK).await?)),
         // The inserted row does not exclude other clients, and no client can wait for it.
-        Contestant::new("INSERT, DELETE", ROWS, Waiting::Unsupported, Ok(rows)).as_limit(),
+        Contestant::new("INSERT, DELETE", ROWS, Waiting::Unsupported, Ok(rows)).into_limit(),
         Contestant::new("dlock, queue", ROWS, Waiting::InOrder, Ok(queue)),
     ])
 }

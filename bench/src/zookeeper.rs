@@ -92,7 +92,7 @@ async fn contestants(url: &str) -> Outcome<Vec<Contestant>> {
     let dlock = InProcess::connect(2, async || Dlock::connect(&dlock_url(url), Kind::Mutex).await).await?;
     let curator = PeerContestant::of(&curator(url), PeerKind::Mutex);
     Ok(vec![
-        Contestant::new("crate's recipe", NODES, Waiting::InOrder, Ok(recipe)).as_limit(),
+        Contestant::new("crate's recipe", NODES, Waiting::InOrder, Ok(recipe)).into_limit(),
         Contestant::new("dlock", NODES, Waiting::InOrder, Ok(dlock)),
         Contestant::new(&Program::CURATOR.name(), NODES, Waiting::InOrder, curator),
     ])

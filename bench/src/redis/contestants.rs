@@ -43,13 +43,13 @@ pub(super) async fn all(server: &Server) -> Outcome<Vec<Contestant>> {
         [NEWEST, OLD, REDSYNC].map(|program| contest::start(program, url, PEERS_TTL));
     let fair = format!("{}, fair", NEWEST.name());
     Ok(vec![
-        Contestant::new("limit, Redisson's", REDISSON, Notified, Ok(redisson_limit)).as_limit(),
+        Contestant::new("limit, Redisson's", REDISSON, Notified, Ok(redisson_limit)).into_limit(),
         Contestant::new("dlock", REDISSON, Notified, Ok(dlock("", Kind::Mutex).await?)),
         Contestant::new(&NEWEST.name(), REDISSON, Notified, PeerContestant::of(&newest, PeerKind::Mutex)),
         Contestant::new(&OLD.name(), REDISSON, Notified, PeerContestant::of(&old, PeerKind::Mutex)),
         Contestant::new("dlock, fair", REDISSON, InOrder, Ok(dlock("", Kind::Fair).await?)),
         Contestant::new(&fair, REDISSON, InOrder, PeerContestant::of(&newest, PeerKind::Fair)),
-        Contestant::new("limit, plain", PLAIN, Unsupported, Ok(plain_limit)).as_limit(),
+        Contestant::new("limit, plain", PLAIN, Unsupported, Ok(plain_limit)).into_limit(),
         Contestant::new("dlock, plain", PLAIN, Notified, Ok(dlock("dialect=plain", Kind::Mutex).await?)),
         Contestant::new("rslock", PLAIN, Polls, Ok(rslock)),
         Contestant::new("rlock", PLAIN, Polls, Ok(rlock)),

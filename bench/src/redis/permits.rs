@@ -33,7 +33,7 @@ pub(super) async fn beside_the_mutex(server: &Server, effort: Effort) -> Outcome
         let waiting = if kind == Kind::Mutex { Waiting::Notified } else { Waiting::InOrder };
         Outcome::Ok(Contestant::new(name, REDISSON, waiting, Ok(InProcess::connect(CLIENTS, client).await?)))
     };
-    let mutex = contestant("mutex", Kind::Mutex, 1).await?.as_limit();
+    let mutex = contestant("mutex", Kind::Mutex, 1).await?.into_limit();
     let (fair, permit) =
         (contestant("fair", Kind::Fair, 1).await?, contestant("permit", Kind::Permit, LIMIT).await?);
     let kinds = [mutex, fair, permit, contestant(LAST_PERMIT, Kind::Permit, LIMIT).await?];
@@ -55,7 +55,7 @@ pub(super) async fn beside_the_mutex(server: &Server, effort: Effort) -> Outcome
     let title = "Redis: lock + release on one connection (target: a permit 1.10 × the mutex)";
     table.print(title, "   p50 µs    p99 µs    × mutex", |row| table.times(row, 1));
 
-    let mutex = contestant("mutex", Kind::Mutex, 1).await?.as_limit();
+    let mutex = contestant("mutex", Kind::Mutex, 1).await?.into_limit();
     let single =
         [mutex, contestant("fair", Kind::Fair, 1).await?, contestant("permit", Kind::Permit, 1).await?];
     let table = Table::measure(

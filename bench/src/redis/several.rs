@@ -32,7 +32,7 @@ pub(super) async fn redlock(server: &Server, effort: Effort) -> Outcome {
     };
     let one = dlock(server.url_with("dialect=plain")).await?;
     let mut contestants =
-        vec![Contestant::new("dlock, one server", PLAIN, Waiting::Notified, Ok(one)).as_limit()];
+        vec![Contestant::new("dlock, one server", PLAIN, Waiting::Notified, Ok(one)).into_limit()];
     for members in [3, 5] {
         let urls: Vec<_> = servers[..members].iter().map(|server| server.url().to_owned()).collect();
         let hosts = urls.join(",").replace("redis://", "");

@@ -50,6 +50,7 @@ pub(crate) struct Chosen {
     pub(crate) display: String,
     /// Reason for the choice of this store.
     pub(crate) reason: String,
+    /// The lock, unless the configuration assigns it to another store than the chosen one.
     lock: Option<String>,
 }
 
@@ -139,7 +140,14 @@ impl<'a> Stores<'a> {
                 (Place::Own(file), display, reason)
             }
         };
-        Ok(Chosen { place, display, reason, lock: lock.map(str::to_owned) })
+        // A rule of the configuration names a store and the options there, so it does not apply to
+        // another store.
+        let rule_applies = |lock: &&str| match &place {
+            Place::Named { config, store } => config.store_of(lock) == store,
+            Place::Url(_) | Place::Own(_) => true,
+        };
+        let lock = lock.filter(rule_applies).map(str::to_owned);
+        Ok(Chosen { place, display, reason, lock })
     }
 }
 

@@ -94,6 +94,19 @@ fn a_configuration_says_in_which_store_a_lock_is_and_how_it_is_held() {
 }
 
 #[test]
+fn a_named_store_takes_the_lock_whatever_the_rules_say() {
+    let place = Place::new();
+    let file = configured(&place, "[[rules]]\nlock = 'job/*'\nstore = 'a'\n");
+    for lock in ["job/1", "x"] {
+        let run = &["run", "--config", &file, "--store", "b", lock, "true"];
+        let ended = Ended::of(&mut bare(&place, run));
+        assert_eq!(ended.status, 0, "{}", ended.err);
+        assert!(!place.path("a.db").exists(), "`{lock}` was locked in another store than that of --store");
+    }
+    assert!(place.path("b.db").exists(), "no store was used");
+}
+
+#[test]
 fn what_is_typed_goes_before_the_environment_and_a_url_before_a_file() {
     let place = Place::new();
     let file = configured(&place, "");

@@ -194,7 +194,7 @@ impl EtcdClaim {
         }
     }
 
-    /// Ends the leases of failed detachments. None of them has the key.
+    /// Ends the leases of failed detachments. The claim's key is under another lease.
     async fn end_detach_leases(&mut self) {
         while let Some(lease) = self.detach_leases.last() {
             if self.client.connection.revoke(*lease).await.is_err() {

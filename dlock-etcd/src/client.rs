@@ -32,7 +32,7 @@ const OTHERS_IN_FLIGHT: usize = 128;
 /// Minimum interval between two reads of a queue by waiters of one client that no event has woken.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// One client: its settings, its connection, its session, and its watches.
+/// The settings, the connection, the session and the watches of one client.
 pub(crate) struct Client {
     pub(crate) config: EtcdConfig,
     pub(crate) info: Info,
@@ -68,8 +68,8 @@ impl Client {
         }
     }
 
-    /// Runs a call of a claim that is not an attempt, as soon as fewer than [`OTHERS_IN_FLIGHT`] of
-    /// them are in flight.
+    /// Runs a call of a claim that is not an attempt, as soon as fewer than [`OTHERS_IN_FLIGHT`]
+    /// such calls are in flight.
     pub(crate) async fn run_other<T>(&self, call: impl Future<Output = T>) -> T {
         // The semaphore is never closed.
         let _permit = self.others_in_flight.acquire().await.ok();

@@ -1,4 +1,5 @@
-//! Configuration of a client: the cluster, the way to reach it, and the names of locks in it.
+//! Configuration of a client. It names the cluster, the way to reach it, and the rule for the
+//! names of locks.
 
 use std::{fmt, time::Duration};
 

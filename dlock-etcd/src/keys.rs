@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! key    PREFIX NAME / ID                 as Go's `concurrency.Mutex` writes NAME / LEASE
-//! value  dlock/1 KIND LIMIT LEASE WHO     LEASE of a detached hold in hex, or `-` for the client's lease
+//! value  dlock/1 KIND LIMIT LEASE WHO     LEASE of a detached hold in hex, otherwise `-`
 //!        dlock/1 KIND LIMIT LEASE@ID WHO  ID to which the hold was renamed
 //! ```
 //!

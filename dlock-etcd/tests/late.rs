@@ -19,9 +19,9 @@ fn main() -> std::process::ExitCode {
     dlock_conformance::run_tests([dlock_conformance::tests! {
         a_resumption_that_fails_leaves_the_detached_hold_as_it_was,
         an_attempt_that_arrives_late_keeps_no_lock_taken_for_long,
-        an_attempt_whose_answer_is_lost_is_sent_again_and_is_one_claim,
-        several_locks_whose_answer_is_lost_are_asked_for_again_and_are_one_claim_each,
-        a_detachment_whose_answer_is_lost_is_undone_by_a_resumption,
+        an_attempt_whose_reply_is_lost_is_sent_again_and_is_one_claim,
+        several_locks_whose_reply_is_lost_are_attempted_again_and_are_one_claim_each,
+        a_detachment_whose_reply_is_lost_is_undone_by_a_resumption,
         a_hold_is_watched_again_after_the_runtime_of_the_pump_has_ended,
         claims_with_a_short_time_limit_find_another_member_too,
         an_abandoned_claim_is_deleted_soon_after_an_outage,
@@ -178,7 +178,7 @@ async fn an_attempt_that_arrives_late_keeps_no_lock_taken_for_long() {
     );
 }
 
-async fn an_attempt_whose_answer_is_lost_is_sent_again_and_is_one_claim() {
+async fn an_attempt_whose_reply_is_lost_is_sent_again_and_is_one_claim() {
     let Some(bench) = Bench::standalone().await else { return };
     let ((store, proxy, _other), name) = (through_two_proxies(&bench, "timeout=6s").await, unique());
     proxy.hold_answers();
@@ -188,7 +188,7 @@ async fn an_attempt_whose_answer_is_lost_is_sent_again_and_is_one_claim() {
     assert_eq!(bench.queue(&name).await.len(), 0, "a key of the claim is left");
 }
 
-async fn several_locks_whose_answer_is_lost_are_asked_for_again_and_are_one_claim_each() {
+async fn several_locks_whose_reply_is_lost_are_attempted_again_and_are_one_claim_each() {
     let Some(bench) = Bench::standalone().await else { return };
     let (store, proxy, _other) = through_two_proxies(&bench, "timeout=6s").await;
     let (locks, names) = (Locks::new(store), [unique(), unique(), unique()]);
@@ -206,7 +206,7 @@ async fn several_locks_whose_answer_is_lost_are_asked_for_again_and_are_one_clai
     }
 }
 
-async fn a_detachment_whose_answer_is_lost_is_undone_by_a_resumption() {
+async fn a_detachment_whose_reply_is_lost_is_undone_by_a_resumption() {
     const DELAY: Duration = Duration::from_millis(400);
     let Some(bench) = Bench::standalone().await else { return };
     // A detachment reads the key, creates a lease, and moves the key to the lease. The timeout

@@ -22,7 +22,7 @@ use crate::{
 /// and a lock with the longest possible name needs 16 KiB.
 pub(crate) const MAX_LOCKS_PER_STEP: usize = 64;
 
-/// Acquires these locks if none of them has a claim.
+/// Acquires these locks if they have no claims. Otherwise acquires no lock.
 ///
 /// # Errors
 /// The outcome is unknown. A claim with the same id finds the key of its request, or deletes it.
@@ -53,8 +53,8 @@ async fn acquire(client: &Client, claims: Vec<(Keys, EtcdClaim)>) -> Result<Atte
     if first_keys.len() != claims.len() {
         return Err(STORE.unexpected_reply("an attempt at several locks"));
     }
-    // If the request was sent twice and the first send was executed, the keys exist. Each of them
-    // is then the first of its lock, because the lock had no other key.
+    // If the request was sent twice and the first send was executed, the keys exist. Each key is
+    // then the first of its lock, because the lock had no other key.
     let own_keys = first_keys
         .iter()
         .zip(&claims)

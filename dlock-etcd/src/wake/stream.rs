@@ -1,4 +1,4 @@
-//! One stream of watches: its requests, and the meaning of the server's messages.
+//! The requests on a stream of watches, and the meaning of the server's messages.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},

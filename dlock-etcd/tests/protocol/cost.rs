@@ -16,7 +16,7 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
         a_try_is_one_transaction_and_a_refused_one_changes_nothing,
         a_multilock_of_five_names_is_one_transaction,
         a_multilock_of_the_longest_names_is_one_transaction_for_64_of_them,
-        thousands_of_locks_are_one_lease_and_few_signs_of_life,
+        thousands_of_locks_are_one_lease_and_few_keep_alives,
     }
 }
 
@@ -174,7 +174,7 @@ async fn a_multilock_of_the_longest_names_is_one_transaction_for_64_of_them() {
     assert_eq!(locks.list("").await.expect("a reply"), []);
 }
 
-async fn thousands_of_locks_are_one_lease_and_few_signs_of_life() {
+async fn thousands_of_locks_are_one_lease_and_few_keep_alives() {
     const LOCKS: usize = 2000;
     let Some(bench) = Bench::standalone().await else { return };
     let (locks, name) = (bench.locks("").await, unique());

@@ -17,7 +17,7 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
         a_name_and_the_same_name_with_a_slash_are_two_locks,
         a_transaction_can_require_the_lock,
         a_lock_of_etcds_lock_service_and_of_dlock_exclude_and_wake_each_other,
-        a_session_that_the_cluster_makes_longer_is_told,
+        a_session_that_the_cluster_makes_longer_is_reported,
         all_locks_are_listed_and_keys_of_other_programs_are_not,
     }
 }
@@ -160,7 +160,7 @@ async fn a_lock_of_etcds_lock_service_and_of_dlock_exclude_and_wake_each_other()
     service.unlock(key).await.expect("a reply");
 }
 
-async fn a_session_that_the_cluster_makes_longer_is_told() {
+async fn a_session_that_the_cluster_makes_longer_is_reported() {
     let Some(bench) = Bench::standalone().await else { return };
     let store = crate::common::connect(&format!("{}?session=10500ms&timeout=5s", bench.running.url()))
         .await

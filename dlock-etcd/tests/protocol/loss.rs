@@ -12,7 +12,7 @@ use crate::common::{Bench, soon, spawn, unique};
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     dlock_conformance::tests! {
-        a_key_that_somebody_deletes_is_a_loss_at_once,
+        a_key_that_another_client_deletes_is_a_loss_at_once,
         a_lease_that_is_revoked_loses_every_hold_at_once_and_no_waiter,
         history_that_is_compacted_costs_no_lock_and_no_wake_up,
         a_stale_hold_writes_nothing_and_the_next_holder_does,
@@ -23,7 +23,7 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
 /// Time after which a held key is watched.
 const SETTLED: Duration = Duration::from_millis(300);
 
-async fn a_key_that_somebody_deletes_is_a_loss_at_once() {
+async fn a_key_that_another_client_deletes_is_a_loss_at_once() {
     let Some(bench) = Bench::standalone().await else { return };
     let (locks, name) = (bench.locks("").await, unique());
     // The loss is also reported if the key is deleted before the watch has started.

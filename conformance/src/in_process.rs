@@ -1,4 +1,4 @@
-//! A store that lives in the process of its test, as a fixture.
+//! A fixture for a store in the process of its test.
 
 use std::fmt;
 
@@ -7,8 +7,8 @@ use dlock_core::{Result, driver::Store};
 
 use crate::{Clock, Fixture};
 
-/// A store that lives in the process of its test and waits for nothing but tokio's timers, so that its cases run on the paused
-/// clock.
+/// A store in the process of its test that waits for nothing but tokio's timers, so that its cases
+/// run on the paused clock.
 pub struct InProcess<C> {
     name: &'static str,
     connect: C,
@@ -16,12 +16,13 @@ pub struct InProcess<C> {
 }
 
 impl<C: Fn() -> Store + Send + Sync + 'static> InProcess<C> {
-    /// A fixture of this [name](Fixture::name). `connect` makes a client, as from another process.
+    /// Creates a fixture with this [name](Fixture::name). `connect` connects a client, as from
+    /// another process.
     pub fn new(name: &'static str, connect: C) -> Self {
         Self { name, connect, allocated: None }
     }
 
-    /// The same, with a count of the [bytes](Fixture::allocated) that the process has allocated.
+    /// Adds a function that counts the [bytes](Fixture::allocated) that the process has allocated.
     pub fn counting(self, allocated: fn() -> usize) -> Self {
         Self { allocated: Some(allocated), ..self }
     }

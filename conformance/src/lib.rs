@@ -1,6 +1,7 @@
-//! The behaviour suite that every dlock backend passes. It tests your backend too.
+//! The conformance suite of dlock: tests that every backend must pass, including your own.
 //!
-//! A backend's `tests/conformance.rs` (with `harness = false` in its manifest) is all that is needed:
+//! To run the suite against a backend, implement [`Fixture`] and call [`run`] in the backend's
+//! `tests/conformance.rs`. In the manifest, that test has `harness = false`.
 //!
 //! ```no_run
 //! use async_trait::async_trait;
@@ -27,15 +28,24 @@
 //! }
 //! ```
 //!
-//! One table of [cases](cases::all), each a sentence that can be false, becomes `libtest-mimic` trials, chosen by what the
-//! store's [`Info`](dlock_core::driver::Info) says it can do. The whole table runs five times: on the store as it is, and
-//! through four [wrappers](wrap::Habit) that misbehave as real stores do: hints that never come, hints without end, slow
-//! answers, and answers that are lost after the store acted. A composite store runs it four times more, each time with [one
-//! member](Fixture::connect_with_member) that misbehaves in one of these ways. If the [fixture](Fixture::network) allows
-//! it, some cases put a [`Proxy`] between a network driver and its server. After each case the store must be empty.
+//! The suite is one table of [cases](cases::all), each named by a sentence that can be false. A case
+//! becomes a `libtest-mimic` trial if the store has the capabilities that the case needs, according
+//! to its [`Info`](dlock_core::driver::Info). Other cases are ignored, with the reason in their names.
 //!
-//! For runs without a script there are a [history], which records what happens and checks rules, and a [simulation] of all
-//! troubles at once. The crate `dlock-planted` tests the suite itself, with stores that have one bug each.
+//! - The table runs on the plain store, and through four [wrappers](wrap::Habit) that misbehave as
+//!   real stores do. Hints are lost, hints arrive without end, replies are slow, or replies are lost
+//!   after the store has executed the request.
+//! - For a composite store the table runs four more times, each time with one
+//!   [member](Fixture::connect_with_member) that misbehaves in one of these ways.
+//! - Some cases put a [`Proxy`] between a network driver and its server, if the
+//!   [fixture](Fixture::network) allows it.
+//! - After each case the store must be empty.
+//!
+//! A case gets its clients, names and bounded waits from an [`Arena`].
+//!
+//! For runs without a script, a [history] records events and checks them against rules, and a
+//! [simulation] injects all faults at random. The crate `dlock-planted` tests the suite itself, with
+//! stores that have one bug each.
 
 mod arena;
 mod case;
@@ -66,7 +76,7 @@ pub use runner::{judge, table};
 pub use suite::{Suite, run, run_suites};
 pub use wrap::Kill;
 
-/// The examples of the guide, compiled and run.
+/// Compiles and runs the examples of the guide.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/backends.md")]
 struct Guide;

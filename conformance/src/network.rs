@@ -1,51 +1,54 @@
-//! What the suite needs to put a proxy between a store's clients and their server.
+//! The connection between a store's clients and their server, as the fixture describes it.
 
 use std::{io, net::SocketAddr, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{Result, driver::Store};
 
-/// Which data a server has when it starts again.
+/// Data of a server after its restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {
-    /// All that it had acknowledged: servers append every write to a file.
+    /// All data that the server had acknowledged. Servers append every write to a file.
     Kept,
-    /// Nothing. It keeps its configuration, and its place in a cluster.
+    /// No data. The server keeps its configuration, and its place in a cluster.
     Lost,
 }
 
-/// How clients reach the one server of a store by TCP: see [`Fixture::network`](crate::Fixture::network).
+/// Describes how clients reach the only server of a store by TCP, see
+/// [`Fixture::network`](crate::Fixture::network).
 #[async_trait]
 pub trait Network: Send + Sync {
-    /// Where the server listens.
+    /// Returns the address of the server.
     fn server(&self) -> SocketAddr;
 
-    /// Connects a new client as [`Fixture::connect`](crate::Fixture::connect) does, but to this address: that of a
-    /// [`Proxy`](crate::Proxy) to the server.
+    /// Connects a new client as [`Fixture::connect`](crate::Fixture::connect) does, but to
+    /// `address`, which is that of a [`Proxy`](crate::Proxy) to the server.
     ///
     /// # Errors
-    /// Fails the case, unless the proxy lets nothing through.
+    /// An error fails the case, unless the proxy lets nothing through.
     async fn connect_to(&self, address: SocketAddr) -> Result<Store>;
 
-    /// The longest that one call of the driver may take with a ttl, whatever the server does, from the call to its end.
-    /// Default: a third of the ttl. A driver whose own bound is longer for short ttls says so here, and in its README.
+    /// Returns the maximum duration of one call of the driver for a claim with this ttl, whatever
+    /// the server does. Default: a third of the ttl. A driver with a longer bound for short ttls
+    /// returns it here and states it in its README.
     fn bound(&self, ttl: Duration) -> Duration {
         ttl / 3
     }
 
-    /// How to restart the server. `None` where the fixture cannot: the cases that need it are then left out. They run alone,
-    /// because all cases share the server.
+    /// Returns a way to restart the server. `None` if the fixture cannot restart it, and the cases
+    /// that need it are then ignored. These cases run alone, because all cases share the server.
     fn restart(&self) -> Option<&dyn Restart> {
         None
     }
 }
 
-/// Restarts the server of a store: see [`Network::restart`].
+/// Restarts the server of a store, see [`Network::restart`].
 #[async_trait]
 pub trait Restart: Send + Sync {
-    /// Ends the server as `kill -9` does, starts it again in the same place, and waits until it answers.
+    /// Ends the server as `kill -9` does, starts it again at the same address, and waits until it
+    /// replies.
     ///
     /// # Errors
-    /// Fails the case.
+    /// An error fails the case.
     async fn restart(&self, data: Data) -> io::Result<()>;
 }

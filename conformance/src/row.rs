@@ -1,13 +1,14 @@
-//! The rows of the table: what stands between the cases and the store.
+//! The rows of the table. Each row is the plain store or one way to make it misbehave.
 
 use std::fmt;
 
 use crate::wrap::Habit;
 
-/// What stands between the cases and the store. The whole table of cases is run once for each.
+/// The behaviour of the store in one run of the table. Each row repeats the cases whose result it
+/// may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Row {
-    /// Nothing: the store as it is.
+    /// The store as it is.
     Plain,
     /// Every client misbehaves in this way.
     Habit(Habit),
@@ -16,7 +17,7 @@ pub enum Row {
 }
 
 impl Row {
-    /// All of them: those that every store has, then those of composite stores.
+    /// Returns all rows. The rows for composite stores come last.
     pub fn all() -> impl Iterator<Item = Self> {
         let habits = Habit::ALL.into_iter().map(Self::Habit);
         let members = Habit::ALL.into_iter().map(Self::Member);
@@ -25,7 +26,7 @@ impl Row {
 }
 
 impl fmt::Display for Row {
-    /// The first word of a trial's name: `plain`, `deaf`, `deaf_member`.
+    /// Formats the first word of a trial's name, such as `plain`, `deaf`, `deaf_member`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Plain => f.write_str("plain"),

@@ -140,7 +140,7 @@ fn a_store_without_a_planted_bug_passes() {
 /// message names it.
 #[test]
 fn a_bug_that_drivers_had_is_named_by_its_case() {
-    let theft = "a_downgraded_holder_is_told_of_a_theft_as_soon_as_any_other";
+    let case_name = "a_forced_release_is_reported_to_a_downgraded_holder_as_soon_as_to_any_other";
     for (bug, case, text) in [
         (
             Bug::NoRowLock,
@@ -242,9 +242,9 @@ fn a_bug_that_drivers_had_is_named_by_its_case() {
             "ticket_permit::a_resumed_hold_dies_with_its_client".to_owned(),
             "the detached time continues",
         ),
-        (Bug::DowngradeLosesHints, format!("downgrade_mutex::{theft}"), "it is deaf"),
-        (Bug::DowngradeLosesHints, format!("downgrade_fair::{theft}"), "it is deaf"),
-        (Bug::DowngradeLosesHints, format!("downgrade_write::{theft}"), "it is deaf"),
+        (Bug::DowngradeLosesHints, format!("downgrade_mutex::{case_name}"), "it is deaf"),
+        (Bug::DowngradeLosesHints, format!("downgrade_fair::{case_name}"), "it is deaf"),
+        (Bug::DowngradeLosesHints, format!("downgrade_write::{case_name}"), "it is deaf"),
     ] {
         let table = table(&planted(bug));
         let (row, found) =

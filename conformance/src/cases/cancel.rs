@@ -30,7 +30,7 @@ pub(super) fn cases() -> Vec<Case> {
             an_acquire_that_is_never_polled_does_nothing,
             another_arm_of_a_select_ends_the_wait,
             a_task_that_is_aborted_leaves_nothing,
-            a_grant_that_nobody_takes_any_more_is_released,
+            a_grant_without_a_caller_is_released,
             a_try_whose_answer_is_lost_leaves_nothing,
             an_acquire_whose_answers_are_all_lost_leaves_nothing,
             a_release_whose_answers_are_lost_still_releases,
@@ -202,7 +202,7 @@ pub(super) async fn a_task_that_is_aborted_leaves_nothing(arena: Arc<Arena>) {
     drop(arena.take_soon("the aborted task still waits", &a).await);
 }
 
-pub(super) async fn a_grant_that_nobody_takes_any_more_is_released(arena: Arc<Arena>) {
+pub(super) async fn a_grant_without_a_caller_is_released(arena: Arc<Arena>) {
     let ((a, switch), b) = (arena.client_with_switch().await, arena.client().await);
     switch.freeze();
     let (lock, options) = (arena.lock(&a), long(&arena, &a));

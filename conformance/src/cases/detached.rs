@@ -27,7 +27,7 @@ pub(super) fn cases() -> Vec<Case> {
         "detached" (Kind::Mutex) [Need::NoDetach] { a_store_that_cannot_keep_a_lock_says_so_before_any_io }
         "detached" (Kind::Mutex) [Need::Detach] {
             a_time_that_the_store_cannot_keep_is_refused_before_any_io,
-            a_hold_that_was_told_lost_does_not_go_on,
+            a_hold_that_was_reported_lost_does_not_continue,
         }
         "detached" (Kind::Mutex) [Need::Detach, Need::Inspect] { a_force_released_hold_cannot_be_detached }
         "detached_write" (Kind::Write) [Need::Detach, Need::Inspect] { a_force_released_hold_cannot_be_detached }
@@ -56,7 +56,7 @@ fn of(topic: &'static str, kind: Kind, needs: &'static [Need]) -> Vec<Case> {
     }
 }
 
-/// Time by which a store may end a hold is_early by the clock of the case. Stores count whole
+/// Time by which a store may end a hold early by the clock of the case. Stores count whole
 /// milliseconds, on clocks of their own.
 const EARLY: Duration = Duration::from_millis(50);
 
@@ -187,14 +187,14 @@ fn is_lost(result: &Result<Ticket, GuardError>) -> bool {
 
 /// The last request that reached the store may have been a detachment. The client must remember
 /// that when it is connected again.
-pub(super) async fn a_hold_that_was_told_lost_does_not_go_on(arena: Arc<Arena>) {
+pub(super) async fn a_hold_that_was_reported_lost_does_not_continue(arena: Arc<Arena>) {
     let ((a, switch), b) = (arena.client_with_switch().await, arena.client().await);
     let held = arena.lock(&a).lock(&arena.short()).await.expect("the lock is free");
     switch.lose_answers();
     let mut detaching = Box::pin(held.detach(arena.long_ttl(&a)));
-    let is_early = timeout(arena.short_ttl() / 4, &mut detaching).await;
+    let first_result = timeout(arena.short_ttl() / 4, &mut detaching).await;
     switch.cut();
-    let result = match is_early {
+    let result = match first_result {
         Ok(result) => result,
         Err(_) => arena.within(arena.short_ttl(), "the loss is never reported", detaching).await,
     };
@@ -244,7 +244,7 @@ pub(super) async fn a_time_that_the_store_cannot_keep_is_refused_before_any_io(a
     let result = arena.lock(&a).try_lock(&options).await;
     assert!(matches!(result, Err(Error::InvalidOptions { .. })), "{result:?}");
     switch.connect();
-    held.release().await.expect("a refusal was reported as a loss");
+    held.release().await.expect("the lock is still held");
 }
 
 pub(super) async fn a_detached_reader_lets_readers_in_and_keeps_writers_out(arena: Arc<Arena>) {

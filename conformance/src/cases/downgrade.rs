@@ -20,8 +20,8 @@ pub(super) const TOPICS: [(&str, Kind); 3] =
 pub(super) fn cases() -> Vec<Case> {
     // Waiters for a mutex have no order.
     let in_order = cases! {
-        "downgrade_fair" (Kind::Fair) [Need::Kind(Kind::Read), Need::Downgrade] { a_downgrade_passes_nobody_who_waits }
-        "downgrade_write" (Kind::Write) [Need::Kind(Kind::Read), Need::Downgrade] { a_downgrade_passes_nobody_who_waits }
+        "downgrade_fair" (Kind::Fair) [Need::Kind(Kind::Read), Need::Downgrade] { a_downgrade_lets_no_reader_overtake_a_waiter }
+        "downgrade_write" (Kind::Write) [Need::Kind(Kind::Read), Need::Downgrade] { a_downgrade_lets_no_reader_overtake_a_waiter }
     };
     TOPICS.into_iter().flat_map(|(topic, kind)| of(topic, kind)).chain(in_order).collect()
 }
@@ -31,12 +31,12 @@ fn of(topic: &'static str, kind: Kind) -> Vec<Case> {
         topic (kind) [Need::Kind(Kind::Read), Need::Downgrade] {
             a_downgrade_lets_readers_in_and_keeps_others_out,
             a_downgrade_wakes_all_readers_behind,
-            the_release_of_a_downgraded_hold_wakes_who_waits,
+            the_release_of_a_downgraded_hold_wakes_the_next_waiter,
             a_downgraded_hold_outlasts_the_ttl,
         }
         topic (kind) [Need::Kind(Kind::Read), Need::Downgrade, Need::Tokens] { a_downgrade_keeps_the_token }
         topic (kind) [Need::Kind(Kind::Read), Need::Downgrade, Need::Inspect] {
-            a_downgraded_holder_is_told_of_a_theft_as_soon_as_any_other,
+            a_forced_release_is_reported_to_a_downgraded_holder_as_soon_as_to_any_other,
         }
     }
 }
@@ -126,7 +126,7 @@ pub(super) async fn a_downgrade_keeps_the_token(arena: Arc<Arena>) {
     assert!(!reader.is_lost(), "the downgrade was reported as a loss");
 }
 
-pub(super) async fn a_downgrade_passes_nobody_who_waits(arena: Arc<Arena>) {
+pub(super) async fn a_downgrade_lets_no_reader_overtake_a_waiter(arena: Arc<Arena>) {
     let held = take(&arena).await;
     let mut next = arrive(&arena, arena.kind(), 2).await;
     let mut late = arrive(&arena, Kind::Read, 3).await;
@@ -140,7 +140,7 @@ pub(super) async fn a_downgrade_passes_nobody_who_waits(arena: Arc<Arena>) {
     let _late = granted(&arena, "all claims ahead have left, but the reader still waits", late).await;
 }
 
-pub(super) async fn the_release_of_a_downgraded_hold_wakes_who_waits(arena: Arc<Arena>) {
+pub(super) async fn the_release_of_a_downgraded_hold_wakes_the_next_waiter(arena: Arc<Arena>) {
     let held = take(&arena).await;
     let reader = downgrade(&arena, held).await;
     let mut next = arrive(&arena, arena.kind(), 2).await;
@@ -165,7 +165,9 @@ pub(super) async fn a_downgraded_hold_outlasts_the_ttl(arena: Arc<Arena>) {
 
 /// A store that notifies a holder at once when its claim is deleted must still do so after a
 /// downgrade.
-pub(super) async fn a_downgraded_holder_is_told_of_a_theft_as_soon_as_any_other(arena: Arc<Arena>) {
+pub(super) async fn a_forced_release_is_reported_to_a_downgraded_holder_as_soon_as_to_any_other(
+    arena: Arc<Arena>,
+) {
     if matches!(arena.habit(), Some(Habit::Deaf)) {
         // This wrapper drops all hints.
         return;

@@ -51,7 +51,7 @@ fn of(topic: &'static str, kind: Kind) -> Vec<Case> {
             a_release_wakes_a_waiter_long_before_the_ttl_ends,
             a_release_wakes_a_waiter_of_the_same_client,
             handles_of_one_client_exclude_each_other,
-            without_an_owner_nobody_re_enters,
+            without_an_owner_a_lock_is_not_re_entered,
             locks_of_two_names_do_not_disturb_each_other,
             a_lock_passes_through_a_chain_of_waiters,
             every_waiter_of_one_client_is_granted_once,
@@ -271,7 +271,7 @@ pub(super) async fn handles_of_one_client_exclude_each_other(arena: Arc<Arena>) 
     assert!(tried.is_some(), "a released lock is not free");
 }
 
-pub(super) async fn without_an_owner_nobody_re_enters(arena: Arc<Arena>) {
+pub(super) async fn without_an_owner_a_lock_is_not_re_entered(arena: Arc<Arena>) {
     let client = arena.client().await;
     let (lock, options) = (arena.lock(&client), arena.options());
     let held = lock.lock(&options).await.expect("the lock is free");

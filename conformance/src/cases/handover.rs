@@ -224,15 +224,16 @@ pub(super) async fn a_repeated_resume_returns_the_same_hold(arena: Arc<Arena>) {
 pub(super) async fn a_hold_that_was_taken_over_is_handed_back_to_its_ticket(arena: Arc<Arena>) {
     let (a, b) = (arena.store().await, arena.store().await);
     let (_, claim, ticket) = detached(&arena, &a).await;
-    let mut abandoned = taker(&arena, &b, claim.as_ref());
-    assert!(takes_over(&arena, abandoned.as_mut(), ticket).await, "an unused ticket is not valid");
-    let result = arena.soon("the call does not return", abandoned.detach(long(&arena, &b), ticket)).await;
+    let mut abandoned_taker = taker(&arena, &b, claim.as_ref());
+    assert!(takes_over(&arena, abandoned_taker.as_mut(), ticket).await, "an unused ticket is not valid");
+    let result =
+        arena.soon("the call does not return", abandoned_taker.detach(long(&arena, &b), ticket)).await;
     assert!(
         matches!(result, Ok(Renewal::Renewed { .. })),
         "the claim was held, but handing it back returned {result:?}"
     );
     assert!(is_busy(&arena, &a).await, "handing a hold back to its ticket released it");
-    let mut next = taker(&arena, &a, abandoned.as_ref());
+    let mut next = taker(&arena, &a, abandoned_taker.as_ref());
     assert!(
         takes_over(&arena, next.as_mut(), ticket).await,
         "the hold was handed back, but its ticket is not valid"

@@ -96,7 +96,7 @@ impl<'a> Scene<'a> {
         (self.arena.ttl() * 12).min(*self.other.backend.info().ttl.end())
     }
 
-    /// Returns a shorter ttl that still_left outlives the timeouts of a few calls.
+    /// Returns a shorter ttl that still outlives the timeouts of a few calls.
     fn middle(&self) -> Duration {
         (self.arena.ttl() * 4).min(*self.other.backend.info().ttl.end())
     }

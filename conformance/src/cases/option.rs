@@ -35,8 +35,7 @@ pub(super) async fn invalid_options_are_refused_before_any_io(arena: Arc<Arena>)
     ];
     let outside = |range: &RangeInclusive<Duration>| {
         let nano = Duration::from_nanos(1);
-        [range.start().checked_sub(nano), range.end().checked_add(nano)]
-            .map(|outside| outside.unwrap_or(zero))
+        [range.start().checked_sub(nano), range.end().checked_add(nano)].map(|value| value.unwrap_or(zero))
     };
     invalid.extend(outside(&info.ttl).map(|ttl| LockOptions::new().ttl(ttl)));
     invalid.extend(outside(&info.leases).map(|lease| LockOptions::new().lease(lease)));

@@ -425,7 +425,7 @@ async fn a_missing_chroot_and_a_session_that_is_not_granted_are_reported() {
     let missing = refusal(url(running, &format!("chroot=/{chroot}"))).await;
     assert!(missing.contains("does not exist") && missing.contains(&chroot), "{missing}");
     let long = refusal(url(running, "session=10m")).await;
-    assert!(long.contains("session=60s") && long.contains("maxSessionTimeout"), "{long}");
+    assert!(long.contains("session=1m") && long.contains("maxSessionTimeout"), "{long}");
     let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
     raw.create(&format!("/{chroot}"), b"", &options).await.expect("all clients may create nodes");
     let below = locks(&url(running, &format!("session=10s&chroot=/{chroot}"))).await;

@@ -349,8 +349,8 @@ async fn a_lock_of_the_other_shape_is_refused_and_unchanged() {
     let Some(bench) = Bench::new().await else { return };
     let store = bench.store("").await;
     for (fields, kinds, words) in [
-        (vec![A, "1"], [Kind::Read, Kind::Write], "ask for `mutex` or `fair`"),
-        (vec!["mode", "read", A, "1"], [Kind::Mutex, Kind::Fair], "ask for `read` or `write`"),
+        (vec![A, "1"], [Kind::Read, Kind::Write], "request `mutex` or `fair`"),
+        (vec!["mode", "read", A, "1"], [Kind::Mutex, Kind::Fair], "request `read` or `write`"),
     ] {
         bench.send("DEL foo").await;
         bench.send(&format!("HSET foo {}", fields.join(" "))).await;

@@ -258,7 +258,7 @@ async fn a_semaphore_and_every_other_kind_refuse_each_other() {
         assert_eq!(bench.query::<Vec<String>>("HGETALL foo").await[..2], ["mode", "permit"]);
         held.release().await.unwrap();
         let held = other.lock(&Default::default()).await.unwrap();
-        refused(&pool.acquire().await.expect_err("another kind is held"), "ask for");
+        refused(&pool.acquire().await.expect_err("another kind is held"), "; request");
         held.release().await.unwrap();
     }
     bench.send("SET foo bar").await;

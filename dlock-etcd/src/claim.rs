@@ -100,7 +100,7 @@ impl EtcdClaim {
 
     /// Returns the time limit of a call.
     fn time_limit(&self) -> Duration {
-        self.client.config.timeout.min(self.request.ttl / 3)
+        self.request.time_limit(self.client.config.timeout)
     }
 
     /// Restarts the claim's ttl. Returns `false` if the claim is being deleted.

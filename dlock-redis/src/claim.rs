@@ -103,7 +103,7 @@ impl RedisClaim {
     /// Time limit of a call. After it the keeper stops waiting for the reply, and the server must
     /// not execute the call.
     fn limit(&self) -> Duration {
-        self.client.config.timeout.min(self.request.ttl / 3)
+        self.request.time_limit(self.client.config.timeout)
     }
 
     /// Returns the call of the script that acquires the lock.

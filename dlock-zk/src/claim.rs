@@ -131,7 +131,7 @@ impl Claim for ZooKeeperClaim {
         // With a third of the ttl for each renewal, the keeper can try several times before the
         // deadline.
         let verified = STORE
-            .with_timeout(self.client.config.timeout.min(self.request.ttl / 3), self.verify_hold(&session))
+            .with_timeout(self.request.time_limit(self.client.config.timeout), self.verify_hold(&session))
             .await;
         match verified {
             // The node could not be read. The heartbeats still prove that the session is alive.

@@ -118,6 +118,13 @@ impl Request {
         self.wait = wait;
         self
     }
+
+    /// Returns the time limit of one call for this claim, where `timeout` is the driver's own limit:
+    /// the shorter of `timeout` and a third of the ttl. The keeper can then renew at least twice more
+    /// before the claim expires.
+    pub fn time_limit(&self, timeout: Duration) -> Duration {
+        timeout.min(self.ttl / 3)
+    }
 }
 
 /// A connected store. Cheap to share. Holds connections, but no state of locks.

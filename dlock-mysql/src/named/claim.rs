@@ -86,7 +86,7 @@ impl NamedClaim {
 
     /// Returns the time limit of a call about this claim.
     fn timeout(&self) -> Duration {
-        self.client.timeout().min(self.request.ttl / 3)
+        self.request.time_limit(self.client.timeout())
     }
 
     fn lock_literal(&self) -> Result<String> {

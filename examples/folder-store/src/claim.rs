@@ -31,7 +31,7 @@ impl FolderClaim {
         &self,
         step: impl FnOnce(&mut Table, &Request) -> (T, bool) + Send + 'static,
     ) -> Result<T> {
-        let limit = self.client.timeout.min(self.request.ttl / 3);
+        let limit = self.request.time_limit(self.client.timeout);
         // The thread's deadline is before the caller's, so that a late step changes nothing.
         let deadline = Moment::now().after(limit * 9 / 10);
         let (client, request) = (Arc::clone(&self.client), self.request.clone());

@@ -210,7 +210,7 @@ impl Config {
                 let locks = if is_member(name) {
                     let member = store.with_place(registry.open(url).await)?;
                     opened.insert(name, member.clone());
-                    Locks::new(member)
+                    label_of(url).into_iter().fold(Locks::new(member), Locks::with_who)
                 } else {
                     store.with_place(registry.connect(url).await)?
                 };
@@ -294,6 +294,11 @@ impl Config {
         };
         store.with_options(locks)
     }
+}
+
+/// Returns the label of a URL, or `None` if the URL has no valid label.
+fn label_of(url: &str) -> Option<Who> {
+    url.parse::<StoreUrl>().ok()?.param("who").map(Who::new)?.ok()
 }
 
 impl NamedStore {
@@ -514,6 +519,19 @@ mod tests {
             let this_process = Who::this_process();
             assert_eq!(holder.who.as_deref(), who.or(Some(this_process.text())), "of {lock}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_member_of_a_redlock_may_have_a_label_in_its_url() {
+        let text = "default='a'\n[stores.a]\nurl='memory:label-a?who=ci'\n[stores.b]\nurl='memory:label-b'\n\
+                    [stores.c]\nurl='memory:label-c'\n[stores.all]\nredlock=['a','b','c']";
+        let config = Config::from_toml(text).unwrap();
+        let registry = crate::registry();
+        config.connect_store(&registry, "all").await.expect("the label of a member is refused");
+        let stores = config.connect(&registry).await.expect("the label of a member is refused");
+        let _guard = stores.of("x").mutex("x").lock().await.unwrap();
+        let holder = stores.of("x").inspect("x").await.unwrap().expect("held").holders.remove(0);
+        assert_eq!(holder.who.as_deref(), Some("ci"), "the client of the member alone has no label");
     }
 
     #[tokio::test]

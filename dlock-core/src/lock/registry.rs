@@ -72,10 +72,8 @@ impl Registry {
     /// # Cancel safety
     /// Safe. Dropping the future ends the attempt.
     pub async fn connect(&self, url: &str) -> Result<Locks> {
-        let mut url: StoreUrl = url.parse()?;
-        let invalid = |error| Error::InvalidConfig { reason: format!("`who` of a store's URL: {error}") };
-        let who = url.take_param("who").map(Who::new).transpose().map_err(invalid)?;
-        let locks = Locks::new(self.driver(&url)?(url).await?);
+        let (store, who) = self.open_with_label(url).await?;
+        let locks = Locks::new(store);
         Ok(match who {
             Some(who) => locks.with_who(who),
             None => locks,
@@ -97,8 +95,8 @@ impl Registry {
     }
 
     /// Connects to the store of a URL without a client. This is for a store that becomes part of
-    /// another, such as a member of a [`RedLock`](crate::RedLock). The parameter `who` is not
-    /// accepted, because a label belongs to a client.
+    /// another, such as a member of a [`RedLock`](crate::RedLock). The parameter `who` has no effect,
+    /// because a label belongs to a client.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
@@ -106,8 +104,14 @@ impl Registry {
     /// # Cancel safety
     /// Safe. Dropping the future ends the attempt.
     pub async fn open(&self, url: &str) -> Result<Store> {
-        let url: StoreUrl = url.parse()?;
-        self.driver(&url)?(url).await
+        self.open_with_label(url).await.map(|(store, _)| store)
+    }
+
+    async fn open_with_label(&self, url: &str) -> Result<(Store, Option<Who>)> {
+        let mut url: StoreUrl = url.parse()?;
+        let invalid = |error| Error::InvalidConfig { reason: format!("`who` of a store's URL: {error}") };
+        let who = url.take_param("who").map(Who::new).transpose().map_err(invalid)?;
+        Ok((self.driver(&url)?(url).await?, who))
     }
 
     fn driver(&self, url: &StoreUrl) -> Result<fn(StoreUrl) -> ConnectFuture> {

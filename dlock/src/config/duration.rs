@@ -35,27 +35,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_duration_may_be_written_in_words_or_as_seconds() {
-        let ms = Duration::from_millis;
-        for (text, duration) in [
-            ("30s", ms(30_000)),
-            ("30", ms(30_000)),
-            ("0.2", ms(200)),
-            ("0.2s", ms(200)),
-            ("250ms", ms(250)),
-            ("1m 30s", ms(90_000)),
-            ("2h", ms(7_200_000)),
-            ("0", ms(0)),
-        ] {
-            assert_eq!(super::duration(text), Ok(duration), "{text}");
-        }
-    }
-
-    #[test]
-    fn what_is_no_duration_is_refused() {
-        for text in ["", "x", "-1", "1 fortnight", "NaN", "inf", "1e400", "s"] {
-            duration(text).expect_err(text);
-        }
+    fn the_error_of_a_duration_has_examples() {
+        assert_eq!(duration("1m 30s"), Ok(Duration::from_secs(90)));
+        assert!(duration("1 fortnight").expect_err("not a duration").contains("`30s`"));
     }
 
     #[test]

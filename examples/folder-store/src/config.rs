@@ -33,17 +33,7 @@ impl FolderConfig {
         if url.path().is_empty() {
             return invalid("no folder is named; write `folder:/path`".to_owned());
         }
-        let timeout = match url.param("timeout") {
-            None => DEFAULT_TIMEOUT,
-            Some(text) => match text.strip_suffix("ms").unwrap_or(text).parse() {
-                Ok(millis) if millis > 0 => Duration::from_millis(millis),
-                _ => {
-                    return invalid(format!(
-                        "`timeout={text}` is not a duration; write for example `timeout=500ms`"
-                    ));
-                }
-            },
-        };
+        let timeout = url.duration("timeout", Duration::from_millis(1)..)?.unwrap_or(DEFAULT_TIMEOUT);
         Ok(Self { folder: url.path().into(), timeout })
     }
 }

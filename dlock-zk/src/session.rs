@@ -3,10 +3,12 @@
 //!
 //! `session/validity.rs` computes that time from the confirmed requests. `session/heartbeat.rs`
 //! sends the heartbeats. `session/records.rs` keeps what each claim has in the store,
-//! `session/reaper.rs` deletes the claims whose keepers have fallen silent, and `session/paths.rs`
-//! limits how much a session may contain.
+//! `session/late.rs` deletes nodes that a late request has created, `session/reaper.rs` deletes the
+//! claims whose keepers have fallen silent, and `session/paths.rs` limits how much a session may
+//! contain.
 
 mod heartbeat;
+mod late;
 mod paths;
 mod reaper;
 mod records;
@@ -27,6 +29,7 @@ use zookeeper_client::{Client as ZkClient, SessionState, StateWatcher};
 
 use crate::{error, queue::Queue};
 
+use late::LateCreate;
 use paths::Paths;
 pub(crate) use paths::WatchedPath;
 pub(crate) use records::Record;
@@ -38,6 +41,8 @@ pub(crate) struct Session {
     /// client ends the session.
     client: Mutex<Option<ZkClient>>,
     states: StateWatcher,
+    /// Number of state changes that this watcher has seen. It numbers the connections.
+    connection_changes: Mutex<(StateWatcher, u64)>,
     /// Session timeout that the servers have granted.
     pub(crate) timeout: Duration,
     validity: Mutex<Validity>,
@@ -47,6 +52,7 @@ pub(crate) struct Session {
     /// Time of the reaper's next search for overdue claims.
     next_reap: Mutex<Moment>,
     records: Mutex<HashMap<ClaimId, Record>>,
+    late_creates: Mutex<HashMap<ClaimId, LateCreate>>,
     pub(crate) paths: Arc<Paths>,
     /// Number of requests sent that may have created a node. Numbers the records.
     creates_sent: AtomicU64,
@@ -73,6 +79,7 @@ impl Session {
     pub(crate) fn new(client: ZkClient, has_containers: bool, began: Moment) -> Self {
         Self {
             states: client.state_watcher(),
+            connection_changes: Mutex::new((client.state_watcher(), 0)),
             timeout: client.session_timeout(),
             client: Mutex::new(Some(client)),
             validity: Mutex::new(Validity::new(began)),
@@ -80,6 +87,7 @@ impl Session {
             reaper_wake: Arc::default(),
             next_reap: Mutex::new(began),
             records: Mutex::default(),
+            late_creates: Mutex::default(),
             paths: Arc::default(),
             creates_sent: AtomicU64::default(),
             queues: Mutex::default(),

@@ -48,6 +48,7 @@ impl ZooKeeperClaim {
                 _ => drop(session.delete_node(zk, &record.directory, &name).await?),
             }
         }
+        session.expect_late_create(self.request.id, &record);
         match &found {
             Some(_) => session.set_record(self.request.id, Record { node: found.clone(), ..record }),
             None => session.drop_record(self.request.id),

@@ -40,7 +40,13 @@ pub(super) async fn run(
         let mut next = pin!(timeout(period, states.changed()));
         loop {
             tokio::select! {
-                _ = &mut next => break,
+                changed = &mut next => {
+                    // Late requests may have been executed before the connection changed.
+                    if changed.is_ok() {
+                        reaper_wake.notify_one();
+                    }
+                    break;
+                }
                 Some(()) = heartbeats.next() => {}
             }
         }

@@ -1,4 +1,5 @@
-//! The reaper of a session: deletes the claims that have given no sign of life for their ttl.
+//! The reaper of a session, which deletes the claims that have given no sign of life for their ttl,
+//! and the nodes of late creates.
 //!
 //! The servers would keep such a claim until the session ends.
 
@@ -27,6 +28,7 @@ pub(super) async fn run(session: &Weak<Session>, wake: &Notify, period: Duration
         for id in overdue {
             let _ = timeout(period, live.delete_claim(id)).await;
         }
+        live.delete_late_nodes(period).await;
         next = live.schedule_reap(next).max(MIN_PAUSE);
         drop(live);
         let _ = timeout(next, wake.notified()).await;

@@ -5,8 +5,8 @@
 //! or a delete after its caller has given up. A record without a node says that the outcome of such
 //! a request is unknown, so the claim may have no node, one node or several. Before the record is
 //! removed, a search through the leader finds the nodes. The servers execute the requests of a
-//! session in order, so the search runs after the earlier request. If the session has moved to
-//! another server in between, an earlier request that arrives late is refused.
+//! connection in order, so the search runs after the earlier request. If the connection was lost in
+//! between, an earlier request may still be executed later, as `session/late.rs` describes.
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
@@ -28,6 +28,8 @@ pub(crate) struct Record {
     pub(crate) node: Option<(Node, u64)>,
     /// Number of the request that created the node, or may create it.
     pub(crate) create_number: u64,
+    /// Connection of that request, as a number.
+    pub(crate) connection: u64,
 }
 
 impl Session {
@@ -44,7 +46,8 @@ impl Session {
     /// Records that a request that may create a node is sent now.
     pub(crate) fn begin_record(&self, id: ClaimId, directory: &Arc<str>) -> Record {
         let create_number = self.creates_sent.fetch_add(1, Relaxed);
-        let record = Record { directory: Arc::clone(directory), node: None, create_number };
+        let connection = self.connection_number();
+        let record = Record { directory: Arc::clone(directory), node: None, create_number, connection };
         self.set_record(id, record.clone());
         record
     }
@@ -56,8 +59,12 @@ impl Session {
 
     /// Records that it is unknown whether the claim's node exists.
     pub(crate) fn mark_unknown(&self, id: ClaimId) {
-        if let Some(record) = lock(&self.records).get_mut(&id) {
-            record.node = None;
+        let connection = self.connection_number();
+        if let Some(record) = lock(&self.records).get_mut(&id)
+            && record.node.take().is_some()
+        {
+            // The create was confirmed, so it cannot be late.
+            record.connection = connection;
         }
     }
 
@@ -102,19 +109,11 @@ impl Session {
         let existed = match &record.node {
             Some((node, _)) => self.delete_node(&client, &record.directory, &node.name).await?,
             None => {
-                let nodes = self.find_nodes(&client, id, &record.directory).await?;
                 let mut existed = false;
-                for node in nodes {
-                    let stat = client.check_stat(&format!("{}/{node}", record.directory)).await;
-                    // A node of another session belongs to another claim object with this id, or is
-                    // deleted when that session ends.
-                    if stat
-                        .map_err(error::explain)?
-                        .is_some_and(|stat| stat.ephemeral_owner == client.session_id().0)
-                    {
-                        existed |= self.delete_node(&client, &record.directory, &node).await?;
-                    }
+                for name in self.find_own_nodes(&client, id, &record.directory).await? {
+                    existed |= self.delete_node(&client, &record.directory, &name).await?;
                 }
+                self.expect_late_create(id, &record);
                 existed
             }
         };
@@ -137,6 +136,26 @@ impl Session {
             let _ = client.delete(directory, None).await;
         }
         Ok(existed)
+    }
+
+    /// Returns the names of a claim's nodes in this session.
+    ///
+    /// A node of another session belongs to another claim object with this id, or is deleted when
+    /// that session ends.
+    pub(super) async fn find_own_nodes(
+        &self,
+        client: &ZkClient,
+        id: ClaimId,
+        directory: &Arc<str>,
+    ) -> Result<Vec<String>> {
+        let mut own = Vec::new();
+        for name in self.find_nodes(client, id, directory).await? {
+            let stat = client.check_stat(&format!("{directory}/{name}")).await.map_err(error::explain)?;
+            if stat.is_some_and(|stat| stat.ephemeral_owner == client.session_id().0) {
+                own.push(name);
+            }
+        }
+        Ok(own)
     }
 
     /// Returns the names of a claim's nodes, in the leader's present state, because the client's

@@ -10,6 +10,7 @@ mod link;
 mod params;
 mod reaper;
 mod seats;
+mod shared_read;
 mod url;
 
 pub use backoff::Backoff;
@@ -23,4 +24,5 @@ pub use link::{Connect, Link, LiveConnection};
 pub use params::{Address, Login, Pems, Secret, Tls};
 pub use reaper::Reaper;
 pub use seats::{EventSource, Listener, Seat, Seats, Wake};
+pub use shared_read::SharedRead;
 pub use url::StoreUrl;

@@ -10,19 +10,13 @@
 //! downgraded to a read hold keeps its number, in dlock and in Curator since 5.5. After the end of
 //! a write hold the nodes are therefore listed again.
 
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dlock_core::{
     ClaimId, Kind, Result,
-    driver::{Entry, Turn, turn, watched},
+    driver::{Entry, SharedRead, Turn, turn, watched},
 };
-use futures_util::{
-    FutureExt as _,
-    future::{BoxFuture, OptionFuture, Shared},
-};
+use futures_util::future::{BoxFuture, OptionFuture};
 use zookeeper_client::{Client as ZkClient, Error as ZkError};
 
 use crate::{
@@ -33,24 +27,12 @@ use crate::{
 /// The queue of one directory, as the client last saw it.
 pub(crate) struct Queue {
     pub(crate) directory: Arc<str>,
-    /// Number of listings sent. Numbers the listings from 1.
-    lists_sent: AtomicU64,
-    /// The shared listing in flight, if there is one. There is never a second one for a directory.
-    /// A slow server therefore has one listing to send, even if many claims wait for it and give
-    /// up.
-    pending: Mutex<Option<PendingList>>,
+    lists: SharedRead<List>,
     snapshot: Mutex<Snapshot>,
 }
 
-/// A listing in flight that several callers wait for. Each of them may be dropped.
-#[derive(Clone)]
-struct PendingList {
-    number: u64,
-    source: ReadFrom,
-    names: Shared<BoxFuture<'static, Names>>,
-}
-
-type Names = std::result::Result<Arc<[String]>, ZkError>;
+/// The reply to a listing, and the server whose state it shows.
+type List = (ReadFrom, std::result::Result<Arc<[String]>, ZkError>);
 
 /// The server whose state a listing must show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,23 +77,18 @@ pub(crate) enum Position {
 
 impl Queue {
     pub(crate) fn new(directory: Arc<str>) -> Self {
-        Self {
-            directory,
-            lists_sent: AtomicU64::new(0),
-            pending: Mutex::default(),
-            snapshot: Mutex::default(),
-        }
+        Self { directory, lists: SharedRead::new(), snapshot: Mutex::default() }
     }
 
     /// Returns the number of listings sent so far. A listing with a greater number contains every
     /// node that exists now.
     pub(crate) fn lists_sent(&self) -> u64 {
-        self.lists_sent.load(Relaxed)
+        self.lists.sent()
     }
 
     /// Sends a listing at the call. The returned future waits for the reply and stores it.
     pub(crate) fn list<'a>(&'a self, client: &'a ZkClient) -> impl Future<Output = Result<()>> + Send + 'a {
-        let number = self.lists_sent.fetch_add(1, Relaxed) + 1;
+        let number = self.lists.number_next();
         let listing = client.list_children(&self.directory);
         async move {
             let names = match listing.await {
@@ -136,37 +113,30 @@ impl Queue {
             if self.snapshot().has_list_after(lists, source) {
                 return Ok(());
             }
-            let listing = self.pending_list(client, source);
-            let names = listing.names.await;
-            lock(&self.pending).take_if(|pending| pending.number == listing.number);
+            let (number, (shown, names)) = self.lists.join(|| self.send_list(client, source)).await;
             match names {
-                Ok(names) => self.store_list(listing.number, listing.source, &names),
-                Err(error) if listing.number > lists => return Err(error::explain(error)),
+                Ok(names) => self.store_list(number, shown, &names),
+                Err(error) if number > lists => return Err(error::explain(error)),
                 // The caller needs a later listing in any case.
                 Err(_) => {}
             }
         }
     }
 
-    /// Returns the listing in flight. Sends one if there is none.
-    fn pending_list(&self, client: &ZkClient, source: ReadFrom) -> PendingList {
-        let mut pending = lock(&self.pending);
-        let send = || {
-            let number = self.lists_sent.fetch_add(1, Relaxed) + 1;
-            let (client, directory) = (client.clone(), Arc::clone(&self.directory));
-            let names = async move {
-                let sync = OptionFuture::from((source == ReadFrom::Leader).then(|| client.sync(&directory)));
-                let (sync, names) = tokio::join!(sync, client.list_children(&directory));
-                sync.transpose()?;
-                match names {
-                    // The directory was deleted, so it has no nodes.
-                    Err(ZkError::NoNode) => Ok(Vec::new().into()),
-                    names => names.map(Into::into),
-                }
-            };
-            PendingList { number, source, names: names.boxed().shared() }
+    /// Returns a listing to send.
+    fn send_list(&self, client: &ZkClient, source: ReadFrom) -> BoxFuture<'static, List> {
+        let (client, directory) = (client.clone(), Arc::clone(&self.directory));
+        let names = async move {
+            let sync = OptionFuture::from((source == ReadFrom::Leader).then(|| client.sync(&directory)));
+            let (sync, names) = tokio::join!(sync, client.list_children(&directory));
+            sync.transpose()?;
+            match names {
+                // The directory was deleted, so it has no nodes.
+                Err(ZkError::NoNode) => Ok(Vec::new().into()),
+                names => names.map(Into::into),
+            }
         };
-        pending.get_or_insert_with(send).clone()
+        Box::pin(async move { (source, names.await) })
     }
 
     /// Returns the names of the nodes that begin with `stem`, in the leader's present state.
@@ -307,7 +277,8 @@ mod tests {
         let queue = Queue::new("/b/x".into());
         let names = ["_c_AB-__WRIT__0000000001", "_c_AC-__WRIT__0000000002"].map(str::to_owned);
         // The second listing is in flight when the node is deleted.
-        queue.lists_sent.store(2, Relaxed);
+        queue.lists.number_next();
+        queue.lists.number_next();
         queue.store_list(1, ReadFrom::Server, &names);
         assert!(queue.snapshot().has_list_after(0, ReadFrom::Server));
         queue.note_deleted(&names[0]);

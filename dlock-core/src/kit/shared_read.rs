@@ -1,0 +1,175 @@
+//! A read of the store that many callers share.
+
+use std::{
+    fmt,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use futures_util::{
+    FutureExt as _,
+    future::{BoxFuture, Shared},
+};
+use tokio::runtime::{self, Handle};
+
+/// Combines the reads of many callers, so that at most one is in flight.
+///
+/// Waiters of one client read the same queue. A read for each of them would load the server with
+/// the square of their number. If a server is slow, and its callers give up and come again, it
+/// still has one reply to send.
+///
+/// Reads are numbered from 1. A read with a greater number than [`sent`](Self::sent) returned shows
+/// all that was stored at the time of that call.
+///
+/// ```
+/// use dlock_core::driver::SharedRead;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let reads = SharedRead::new();
+/// let before = reads.sent();
+/// // The reply to a read that was in flight may be too old. The next one is not.
+/// let rows = loop {
+///     let (number, rows) = reads.join(|| Box::pin(async { vec!["a row"].len() })).await;
+///     if number > before {
+///         break rows;
+///     }
+/// };
+/// assert_eq!(rows, 1);
+/// # }
+/// ```
+pub struct SharedRead<T> {
+    sent: AtomicU64,
+    in_flight: Mutex<Option<InFlight<T>>>,
+}
+
+/// A read in flight. Each caller that waits for it may be dropped.
+#[derive(Clone)]
+struct InFlight<T> {
+    number: u64,
+    /// Runtime of the timers of the read. They panic once it has ended.
+    runtime: Option<runtime::Id>,
+    reply: Shared<BoxFuture<'static, T>>,
+}
+
+impl<T> SharedRead<T> {
+    /// No read was sent yet.
+    pub fn new() -> Self {
+        Self { sent: AtomicU64::new(0), in_flight: Mutex::new(None) }
+    }
+
+    /// Returns the number of reads sent so far.
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Relaxed)
+    }
+
+    /// Returns the number of a read that the caller sends now, without sharing it.
+    pub fn number_next(&self) -> u64 {
+        self.sent.fetch_add(1, Relaxed) + 1
+    }
+
+    fn in_flight(&self) -> MutexGuard<'_, Option<InFlight<T>>> {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Clone + Send + Sync + 'static> SharedRead<T> {
+    /// Waits for the reply to the read in flight. If there is none, sends the read that `read`
+    /// returns, which must bound its own I/O. Returns the number of the read, and its reply.
+    ///
+    /// # Cancel safety
+    /// Safe. If all callers of a read are dropped, the next caller on the same runtime continues it.
+    /// A caller on another runtime sends another read, because the first runtime may have ended.
+    pub async fn join(&self, read: impl FnOnce() -> BoxFuture<'static, T>) -> (u64, T) {
+        let InFlight { number, reply, .. } = self.read_in_flight(read);
+        let reply = reply.await;
+        self.in_flight().take_if(|read| read.number == number);
+        (number, reply)
+    }
+
+    fn read_in_flight(&self, read: impl FnOnce() -> BoxFuture<'static, T>) -> InFlight<T> {
+        let runtime = Handle::try_current().map(|handle| handle.id()).ok();
+        let mut in_flight = self.in_flight();
+        in_flight.take_if(|read| read.runtime != runtime);
+        in_flight
+            .get_or_insert_with(|| InFlight { number: self.number_next(), runtime, reply: read().shared() })
+            .clone()
+    }
+}
+
+impl<T> Default for SharedRead<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> fmt::Debug for SharedRead<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedRead({} sent)", self.sent())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::future::join_all;
+    use std::{sync::Arc, time::Duration};
+    use tokio::time::{sleep, timeout};
+
+    const ROUND_TRIP: Duration = Duration::from_millis(10);
+
+    /// A server that counts reads.
+    #[derive(Clone, Default)]
+    struct Server(Arc<AtomicU64>);
+
+    impl Server {
+        fn read(&self) -> BoxFuture<'static, u64> {
+            let reads = Arc::clone(&self.0);
+            Box::pin(async move {
+                let read = reads.fetch_add(1, Relaxed) + 1;
+                sleep(ROUND_TRIP).await;
+                read
+            })
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn callers_at_the_same_time_share_a_read_and_later_ones_get_another() {
+        let (server, reads) = (Server::default(), SharedRead::new());
+        let replies = join_all((0..100).map(|_| reads.join(|| server.read()))).await;
+        assert_eq!(replies, [(1, 1); 100]);
+        assert_eq!(reads.join(|| server.read()).await, (2, 2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn callers_that_give_up_and_come_again_send_one_read() {
+        let (server, reads) = (Server::default(), SharedRead::new());
+        for _ in 0..3 {
+            timeout(ROUND_TRIP / 5, reads.join(|| server.read())).await.expect_err("takes longer");
+        }
+        assert_eq!(reads.join(|| server.read()).await, (1, 1));
+        assert_eq!(reads.sent(), 1);
+    }
+
+    #[test]
+    fn a_read_whose_runtime_has_ended_is_sent_again() {
+        let (server, reads) = (Server::default(), SharedRead::new());
+        let runtime = || runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime()
+            .block_on(async { timeout(ROUND_TRIP / 5, reads.join(|| server.read())).await })
+            .expect_err("takes longer");
+        assert_eq!(runtime().block_on(reads.join(|| server.read())), (2, 2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_in_flight_has_no_greater_number_than_were_sent() {
+        let (server, reads) = (Server::default(), SharedRead::new());
+        timeout(ROUND_TRIP / 5, reads.join(|| server.read())).await.expect_err("takes longer");
+        let before = reads.sent();
+        let (number, _) = reads.join(|| server.read()).await;
+        assert!(number <= before, "the read was sent before");
+        let (number, _) = reads.join(|| server.read()).await;
+        assert!(number > before, "the read was sent after");
+    }
+}

@@ -19,7 +19,7 @@ use crate::{
     client::Client,
     error::{self, STORE},
     keys::{self, Keys, Record},
-    queue::ranges,
+    queue::{Queue, ranges},
     session::Lease,
     wake::HeldKey,
 };
@@ -38,6 +38,12 @@ pub(crate) struct EtcdClaim {
     own_key: Option<OwnKey>,
     /// Whether the cluster has refused to create the key. It then also refuses to delete it.
     is_refused: bool,
+    /// Queue of a waiting claim, if the claim waits for all claims ahead. Kept while the claim
+    /// waits, so that the client's other claims in this queue share it.
+    queue: Option<Arc<Queue>>,
+    /// Number of reads of `queue` that were sent before the claim's key was known to exist. Later
+    /// reads contain all claims ahead.
+    reads_before: u64,
     /// Seats of a waiting claim, each with the key whose deletion wakes it.
     seats: Vec<(String, Seat)>,
     /// Watch on the claim's own key while it holds the lock.
@@ -70,6 +76,8 @@ impl EtcdClaim {
             request,
             own_key: None,
             is_refused: false,
+            queue: None,
+            reads_before: 0,
             seats: Vec::new(),
             held_key: None,
             detach_leases: Vec::new(),
@@ -115,6 +123,7 @@ impl EtcdClaim {
     /// Records that the claim holds the lock, and returns the grant.
     fn grant(&mut self, keys: &Keys, lease: Lease) -> Grant {
         self.seats.clear();
+        self.queue = None;
         let revision = self.own_key.map_or(0, |own_key| own_key.create_revision);
         let add = || self.client.held_keys.add(&self.client.seats, &keys.own, revision);
         self.held_key = Some(self.held_key.take().unwrap_or_else(add));

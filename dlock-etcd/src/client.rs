@@ -1,7 +1,8 @@
 //! The settings and the state that all claims of one client share.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
 };
 
@@ -15,6 +16,7 @@ use crate::{
     config::EtcdConfig,
     connection::Connection,
     keys::Keys,
+    queue::Queue,
     session::Session,
     wake::{HeldKeys, Pump},
 };
@@ -41,6 +43,8 @@ pub(crate) struct Client {
     /// Waiters for the deletion of a key, and holders. The pump is their source of events.
     pub(crate) seats: Seats,
     pub(crate) held_keys: Arc<HeldKeys>,
+    /// Queues in which claims of this client wait, by the prefix of their keys.
+    queues: Mutex<HashMap<String, Weak<Queue>>>,
     /// Permits for requests of claims that are not attempts.
     others_in_flight: Semaphore,
     /// Time of the last read of a queue by a waiter that no event had woken.
@@ -63,6 +67,7 @@ impl Client {
             session,
             seats: Seats::new(pump),
             held_keys,
+            queues: Mutex::default(),
             others_in_flight: Semaphore::new(OTHERS_IN_FLIGHT),
             checked_at: Mutex::new(Instant::now()),
         }
@@ -85,6 +90,22 @@ impl Client {
             *checked_at = Instant::now();
         }
         is_due
+    }
+
+    /// Returns the queue of a name, which all claims of the client that wait there share.
+    pub(crate) fn queue(&self, keys: &Keys) -> Arc<Queue> {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(queue) = queues.get(&keys.queue).and_then(Weak::upgrade) {
+            return queue;
+        }
+        // Removes unused entries only when the map would grow, so that the cost for each entry
+        // stays small.
+        if queues.len() == queues.capacity() {
+            queues.retain(|_, queue| queue.strong_count() > 0);
+        }
+        let queue = Arc::new(Queue::new(&keys.queue));
+        queues.insert(keys.queue.clone(), Arc::downgrade(&queue));
+        queue
     }
 
     /// Returns the keys of the claim with this id.

@@ -1,4 +1,8 @@
 //! The queue of a lock as its claims read it, and the position of a claim in it.
+//!
+//! `queue/snapshot.rs` is for the claims that wait beside other claims of their client.
+
+mod snapshot;
 
 use dlock_core::{
     ClaimId, Kind,
@@ -7,6 +11,7 @@ use dlock_core::{
 use etcd_client::{GetOptions, KeyValue, SortOrder, SortTarget, TxnOp, TxnOpResponse, TxnResponse};
 
 use crate::keys::{Keys, Record};
+pub(crate) use snapshot::{Place, Queue};
 
 /// Position of a claim in its queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +24,7 @@ pub(crate) enum Position {
 
 /// Returns whether a claim of this kind waits for every claim ahead of it. It then needs only the
 /// claim directly ahead. A claim of another kind must know the kinds of all claims ahead.
-const fn waits_for_all(kind: Kind) -> bool {
+pub(crate) const fn waits_for_all(kind: Kind) -> bool {
     !matches!(kind, Kind::Read | Kind::Permit)
 }
 

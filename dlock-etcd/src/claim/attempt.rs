@@ -1,9 +1,9 @@
 //! An attempt joins the queue, reads the claims ahead, and watches them.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use dlock_core::{Error, Result, Wait, driver::Attempt};
-use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnResponse};
+use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnResponse};
 use futures_util::future::try_join_all;
 use tokio::time::Instant;
 
@@ -11,13 +11,17 @@ use super::{EtcdClaim, OwnKey, being_deleted, created_revision, is_free, lease_h
 use crate::{
     error::{self, STORE},
     keys::{Keys, Record},
-    queue::{self, Position, position, ranges},
+    queue::{self, Place, Position, Queue, position, ranges, waits_for_all},
     session::Lease,
 };
 
 /// Maximum number of reads of the queue in one attempt. Each further read follows the deletion of a
 /// claim that was ahead.
 const MAX_READS: usize = 3;
+
+/// Number of keys ahead that turn out to be deleted before the claim reads the queue again. A
+/// client with many claims may have ended.
+const MISSES_BEFORE_READ: usize = 2;
 
 /// Result of an attempt that needs no timed retry, because a watch reports the change or the caller
 /// does not wait.
@@ -108,18 +112,16 @@ impl EtcdClaim {
         Ok(if may_hold { TryOutcome::Undecided } else { TryOutcome::Busy })
     }
 
-    /// Reads the claim's position in the queue. Joins the queue first if the claim has no key
+    /// Finds the claim's position in the queue. Joins the queue first if the claim has no key
     /// there.
     async fn find_position(&mut self, keys: &Keys, lease: Lease) -> Result<Position> {
         if let Some(own_key) = self.own_key.filter(|own_key| own_key.lease == Some(lease.id)) {
-            let revision = own_key.create_revision;
-            let exists = Compare::create_revision(keys.own.as_str(), CompareOp::Equal, revision);
-            let read = queue::read(keys, self.request.kind, Some(revision));
-            let response = self.client.connection.txn(Txn::new().when([exists]).and_then([read])).await?.body;
-            if response.succeeded() {
-                let queue =
-                    ranges(&response).pop().ok_or_else(|| STORE.unexpected_reply("a read of the queue"))?;
-                return Ok(position(&self.request, revision, &queue));
+            let position = match self.shared_queue(keys) {
+                Some(queue) => self.check_position(keys, own_key, &queue).await?,
+                None => self.read_position(keys, own_key).await?,
+            };
+            if let Some(position) = position {
+                return Ok(position);
             }
             // Another program has deleted the key while the claim was waiting. The claim joins
             // again, at the end.
@@ -128,24 +130,99 @@ impl EtcdClaim {
         Box::pin(self.join_queue(keys, lease)).await
     }
 
+    /// Returns the client's snapshot of the queue, if other claims of the client wait in it, too.
+    ///
+    /// Only claims that wait for all claims ahead use it, because it does not contain their kinds.
+    fn shared_queue(&mut self, keys: &Keys) -> Option<Arc<Queue>> {
+        if self.request.wait == Wait::Never || !waits_for_all(self.request.kind) {
+            return None;
+        }
+        if self.queue.is_none() {
+            let queue = self.client.queue(keys);
+            self.reads_before = queue.reads_sent();
+            self.queue = Some(queue);
+        }
+        // One reference is that of this claim.
+        let is_shared =
+            |queue: &&Arc<Queue>| Arc::strong_count(queue) > 1 || queue.is_read_after(self.reads_before);
+        self.queue.as_ref().filter(is_shared).cloned()
+    }
+
+    /// Reads the claim directly ahead. Returns `None` if the claim's own key was deleted.
+    async fn read_position(&self, keys: &Keys, own_key: OwnKey) -> Result<Option<Position>> {
+        let revision = own_key.create_revision;
+        let read = queue::read(keys, self.request.kind, Some(revision));
+        let found = self.read_if_queued(keys, own_key, read).await?;
+        Ok(found.map(|queue| position(&self.request, revision, &queue)))
+    }
+
+    /// Checks whether the claim directly ahead, according to the snapshot, still exists. Returns
+    /// `None` if the claim's own key was deleted.
+    async fn check_position(&self, keys: &Keys, own_key: OwnKey, queue: &Queue) -> Result<Option<Position>> {
+        let (connection, revision) = (&self.client.connection, own_key.create_revision);
+        queue.ensure_read_after(connection, self.reads_before).await?;
+        let mut nearest = queue.nearest_ahead(revision);
+        for _ in 0..MISSES_BEFORE_READ {
+            // Without a claim ahead, the transaction only checks the claim's own key.
+            let key = nearest.as_ref().map_or(keys.own.as_str(), |(_, key)| key);
+            let read = TxnOp::get(key, Some(GetOptions::new().with_keys_only()));
+            let Some(found) = self.read_if_queued(keys, own_key, read).await? else { return Ok(None) };
+            let Some(ahead) = nearest else { return Ok(Some(Position::First)) };
+            if found.iter().any(|found| found.create_revision() == ahead.0) {
+                return Ok(Some(Position::Behind(vec![ahead.1])));
+            }
+            queue.note_deleted(&ahead);
+            nearest = queue.nearest_ahead(revision);
+            if nearest.is_none() {
+                return Ok(Some(Position::First));
+            }
+        }
+        queue.ensure_read_after(connection, queue.reads_sent()).await?;
+        Ok(position_in(queue, &(revision, keys.own.clone())))
+    }
+
+    /// Sends a read that is executed only if the claim's own key exists. Returns `None` if it does
+    /// not exist.
+    async fn read_if_queued(
+        &self,
+        keys: &Keys,
+        own_key: OwnKey,
+        read: TxnOp,
+    ) -> Result<Option<Vec<KeyValue>>> {
+        let exists = Compare::create_revision(keys.own.as_str(), CompareOp::Equal, own_key.create_revision);
+        let response = self.client.connection.txn(Txn::new().when([exists]).and_then([read])).await?.body;
+        if !response.succeeded() {
+            return Ok(None);
+        }
+        ranges(&response).pop().map(Some).ok_or_else(|| STORE.unexpected_reply("a read of the queue"))
+    }
+
     async fn join_queue(&mut self, keys: &Keys, lease: Lease) -> Result<Position> {
         let is_new = Compare::create_revision(keys.own.as_str(), CompareOp::Equal, 0);
-        let txn = Txn::new()
-            .when([is_new])
-            .and_then([self.put(keys, lease.id), queue::read(keys, self.request.kind, None)])
-            .or_else([TxnOp::get(keys.own.as_str(), None)]);
+        let shared_queue = self.shared_queue(keys);
+        let read = shared_queue.is_none().then(|| queue::read(keys, self.request.kind, None));
+        let join: Vec<_> = [self.put(keys, lease.id)].into_iter().chain(read).collect();
+        let txn = Txn::new().when([is_new]).and_then(join).or_else([TxnOp::get(keys.own.as_str(), None)]);
         let response = self.send_create(txn, lease).await?;
-        let found = ranges(&response).pop().ok_or_else(|| STORE.unexpected_reply("an attempt"))?;
+        self.reads_before = self.queue.as_ref().map_or(0, |queue| queue.reads_sent());
+        let found = ranges(&response).pop();
         if response.succeeded() {
             let create_revision = created_revision(&response)?;
             self.own_key = Some(OwnKey { lease: Some(lease.id), create_revision });
-            return Ok(position(&self.request, create_revision, &found));
+            let Some(queue) = shared_queue else {
+                let found = found.ok_or_else(|| STORE.unexpected_reply("an attempt"))?;
+                return Ok(position(&self.request, create_revision, &found));
+            };
+            queue.ensure_read_after(&self.client.connection, self.reads_before).await?;
+            let position = position_in(&queue, &(create_revision, keys.own.clone()));
+            return position.ok_or_else(|| STORE.unavailable("another program has deleted the claim"));
         }
-        let own = found.first().ok_or_else(|| STORE.unexpected_reply("an attempt"))?;
+        let own = found.and_then(|mut found| found.pop());
+        let own = own.ok_or_else(|| STORE.unexpected_reply("an attempt"))?;
         // The key exists already. The last reply was lost, or a hold of another kind is to be
         // downgraded.
         if (own.lease() != lease.id || Record::read(own.value()).kind != self.request.kind)
-            && !self.rewrite(keys, own, self.request.kind, lease.id, self.renamed_to()).await?
+            && !self.rewrite(keys, &own, self.request.kind, lease.id, self.renamed_to()).await?
         {
             return Err(STORE.unavailable("another request has deleted the claim at the same time"));
         }
@@ -193,4 +270,14 @@ impl EtcdClaim {
         self.seats.extend(seats);
         Ok(is_new)
     }
+}
+
+/// Returns the position of a claim according to a snapshot, or `None` if the snapshot lacks the
+/// claim.
+fn position_in(queue: &Queue, own: &Place) -> Option<Position> {
+    if !queue.contains(own) {
+        return None;
+    }
+    let ahead = queue.nearest_ahead(own.0);
+    Some(ahead.map_or(Position::First, |(_, key)| Position::Behind(vec![key])))
 }

@@ -94,12 +94,19 @@ impl Bench {
     /// Returns the number of requests that the first member has received for a gRPC method such as
     /// `Txn`. For a streaming method, this is the number of messages.
     pub(crate) async fn requests(&self, method: &str) -> u64 {
+        self.metric("grpc_server_msg_received_total{", &format!("grpc_method=\"{method}\"")).await as u64
+    }
+
+    /// Returns the processor time that the first member has used, in seconds.
+    pub(crate) async fn cpu_seconds(&self) -> f64 {
+        self.metric("process_cpu_seconds_total", "").await
+    }
+
+    /// Returns the sum of a metric of the first member over the lines with these labels.
+    async fn metric(&self, name: &str, labels: &str) -> f64 {
         let metrics = ask(&self.running.servers()[0], "/metrics").await.expect("a reply");
-        let of_method = format!("grpc_method=\"{method}\"");
-        let is_of_method =
-            |line: &&str| line.starts_with("grpc_server_msg_received_total{") && line.contains(&of_method);
-        let value = |line: &str| line.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok());
-        metrics.lines().filter(is_of_method).filter_map(value).sum::<f64>() as u64
+        let found = metrics.lines().filter(|line| line.starts_with(name) && line.contains(labels));
+        found.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 }
 

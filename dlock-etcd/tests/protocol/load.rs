@@ -4,19 +4,21 @@
 use std::{sync::Arc, time::Duration};
 
 use dlock_core::Locks;
+use etcd_client::GetOptions;
 use futures_util::future::join_all;
 use tokio::{
     sync::Semaphore,
     time::{Instant, sleep},
 };
 
-use crate::common::{Bench, SOON, soon, spawn, unique};
+use crate::common::{Bench, SOON, soon, spawn, unique, wait_until};
 
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     dlock_conformance::tests! {
         a_keep_alive_follows_a_read_of_the_majority,
         waiters_with_started_watches_send_no_requests,
+        the_cost_of_a_waiter_does_not_grow_with_their_number on 2 threads,
         a_burst_of_free_locks_is_granted_and_none_is_lost,
     }
 }
@@ -64,6 +66,38 @@ async fn waiters_with_started_watches_send_no_requests() {
         let results = soon("a waiter was not woken", join_all(waiting)).await;
         results.into_iter().for_each(|result| result.expect("no panic").expect("the waiter gets the lock"));
     }
+}
+
+/// A waiter that reads the queue for itself costs the server time for all keys of the queue.
+async fn the_cost_of_a_waiter_does_not_grow_with_their_number() {
+    const FEW: usize = 200;
+    const MANY: usize = 3_000;
+    let Some(bench) = Bench::standalone().await else { return };
+    // Returns the processor time of the server for each waiter, from its arrival to its release.
+    let cost = async |waiters: usize| {
+        let (holder, locks, name) = (bench.locks("").await, bench.locks("").await, unique());
+        let held = holder.mutex(&name).lock().await.expect("the lock is free");
+        let before = bench.cpu_seconds().await;
+        let wait = |_| {
+            let lock = locks.mutex(&name);
+            spawn(async move { lock.lock().await?.release().await })
+        };
+        let waiting: Vec<_> = (0..waiters).map(wait).collect();
+        wait_until("the waiters do not join the queue", async || {
+            let count = GetOptions::new().with_prefix().with_count_only();
+            let reply = bench.raw.kv_client().get(format!("{name}/"), Some(count)).await;
+            reply.is_ok_and(|reply| reply.count() > waiters as i64)
+        })
+        .await;
+        held.release().await.expect("the lock is held");
+        for waiter in join_all(waiting).await {
+            waiter.expect("no panic").expect("the waiter gets the lock");
+        }
+        (bench.cpu_seconds().await - before) / waiters as f64
+    };
+    let (few, many) = (cost(FEW).await, cost(MANY).await);
+    eprintln!("{:.2} ms for each of {FEW} waiters, {:.2} ms for each of {MANY}", few * 1e3, many * 1e3);
+    assert!(many < few * 2.5, "{few} s for each of {FEW} waiters, {many} s for each of {MANY}");
 }
 
 /// Acquires `count` locks with as many attempts in flight as the engine allows, and releases them.

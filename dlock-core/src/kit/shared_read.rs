@@ -14,7 +14,7 @@ use futures_util::{
 };
 use tokio::runtime::{self, Handle};
 
-/// Combines the reads of many callers, so that at most one is in flight.
+/// Combines the reads of many callers, so that at most one is in flight on each runtime.
 ///
 /// Waiters of one client read the same queue. A read for each of them would load the server with
 /// the square of their number. If a server is slow, and its callers give up and come again, it
@@ -41,7 +41,8 @@ use tokio::runtime::{self, Handle};
 /// ```
 pub struct SharedRead<T> {
     sent: AtomicU64,
-    in_flight: Mutex<Option<InFlight<T>>>,
+    /// Reads in flight, at most one for each runtime.
+    in_flight: Mutex<Vec<InFlight<T>>>,
 }
 
 /// A read in flight. Each caller that waits for it may be dropped.
@@ -56,7 +57,7 @@ struct InFlight<T> {
 impl<T> SharedRead<T> {
     /// No read was sent yet.
     pub fn new() -> Self {
-        Self { sent: AtomicU64::new(0), in_flight: Mutex::new(None) }
+        Self { sent: AtomicU64::new(0), in_flight: Mutex::new(Vec::new()) }
     }
 
     /// Returns the number of reads sent so far.
@@ -69,7 +70,11 @@ impl<T> SharedRead<T> {
         self.sent.fetch_add(1, Relaxed) + 1
     }
 
-    fn in_flight(&self) -> MutexGuard<'_, Option<InFlight<T>>> {
+    fn forget(&self, number: u64) {
+        self.in_flight().retain(|read| read.number != number);
+    }
+
+    fn in_flight(&self) -> MutexGuard<'_, Vec<InFlight<T>>> {
         self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -83,18 +88,38 @@ impl<T: Clone + Send + Sync + 'static> SharedRead<T> {
     /// A caller on another runtime sends another read, because the first runtime may have ended.
     pub async fn join(&self, read: impl FnOnce() -> BoxFuture<'static, T>) -> (u64, T) {
         let InFlight { number, reply, .. } = self.read_in_flight(read);
+        let forget = ForgetOnPanic { reads: self, number };
         let reply = reply.await;
-        self.in_flight().take_if(|read| read.number == number);
+        drop(forget);
+        self.forget(number);
         (number, reply)
     }
 
     fn read_in_flight(&self, read: impl FnOnce() -> BoxFuture<'static, T>) -> InFlight<T> {
         let runtime = Handle::try_current().map(|handle| handle.id()).ok();
         let mut in_flight = self.in_flight();
-        in_flight.take_if(|read| read.runtime != runtime);
-        in_flight
-            .get_or_insert_with(|| InFlight { number: self.number_next(), runtime, reply: read().shared() })
-            .clone()
+        if let Some(read) = in_flight.iter().find(|read| read.runtime == runtime) {
+            return read.clone();
+        }
+        // No caller waits for these reads, and their runtimes may have ended.
+        in_flight.retain(|read| read.reply.strong_count().is_some_and(|count| count > 1));
+        let read = InFlight { number: self.number_next(), runtime, reply: read().shared() };
+        in_flight.push(read.clone());
+        read
+    }
+}
+
+/// Removes a read whose future has panicked. It would panic again for each later caller.
+struct ForgetOnPanic<'a, T> {
+    reads: &'a SharedRead<T>,
+    number: u64,
+}
+
+impl<T> Drop for ForgetOnPanic<'_, T> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.reads.forget(self.number);
+        }
     }
 }
 
@@ -160,6 +185,30 @@ mod tests {
             .block_on(async { timeout(ROUND_TRIP / 5, reads.join(|| server.read())).await })
             .expect_err("takes longer");
         assert_eq!(runtime().block_on(reads.join(|| server.read())), (2, 2));
+    }
+
+    #[test]
+    fn callers_on_two_runtimes_share_a_read_on_each() {
+        let (server, reads) = (Server::default(), SharedRead::new());
+        let runtimes =
+            [(); 2].map(|()| runtime::Builder::new_current_thread().enable_time().build().unwrap());
+        let mut callers: Vec<_> = (0..4).map(|_| Box::pin(reads.join(|| server.read()))).collect();
+        for (number, caller) in callers.iter_mut().enumerate() {
+            let wait = async { timeout(Duration::from_millis(1), caller).await };
+            runtimes[number % 2].block_on(wait).expect_err("takes longer");
+        }
+        assert_eq!(reads.sent(), 2, "a caller has replaced the read of the other runtime");
+        let replies: Vec<_> =
+            callers.into_iter().enumerate().map(|(at, caller)| runtimes[at % 2].block_on(caller).0).collect();
+        assert_eq!(replies, [1, 2, 1, 2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_panic_the_next_caller_sends_a_read() {
+        let (server, reads) = (Server::default(), SharedRead::new());
+        let panicking = reads.join(|| Box::pin(async { panic!("expected in this test") }));
+        std::panic::AssertUnwindSafe(panicking).catch_unwind().await.expect_err("panics");
+        assert_eq!(reads.join(|| server.read()).await, (2, 1));
     }
 
     #[tokio::test(start_paused = true)]

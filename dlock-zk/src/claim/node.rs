@@ -40,11 +40,15 @@ impl ZooKeeperClaim {
                 read => read.map_err(error::explain)?,
             };
             match Node::of(name.clone()) {
-                Some(node) if found.is_none() && stat.ephemeral_owner == zk.session_id().0 => {
+                Some(node)
+                    if found.is_none()
+                        && stat.ephemeral_owner == zk.session_id().0
+                        && !session.is_deleted_late_node(self.request.id, &name) =>
+                {
                     found = Some((node, token_of(&data, stat.czxid)));
                 }
-                // A second node, from a request that was sent twice, or a node of an earlier
-                // session.
+                // A second node, from a request that was sent twice, a node of an earlier session,
+                // or a node whose deletion was sent before.
                 _ => drop(session.delete_node(zk, &record.directory, &name).await?),
             }
         }

@@ -28,8 +28,8 @@ pub(crate) struct Record {
     pub(crate) node: Option<(Node, u64)>,
     /// Number of the request that created the node, or may create it.
     pub(crate) create_number: u64,
-    /// Connection of that request, as a number.
-    pub(crate) connection: u64,
+    /// Connection of that request, as a number. `None` once the request was confirmed.
+    pub(crate) connection: Option<u64>,
 }
 
 impl Session {
@@ -46,7 +46,7 @@ impl Session {
     /// Records that a request that may create a node is sent now.
     pub(crate) fn begin_record(&self, id: ClaimId, directory: &Arc<str>) -> Record {
         let create_number = self.creates_sent.fetch_add(1, Relaxed);
-        let connection = self.connection_number();
+        let connection = Some(self.connection_number());
         let record = Record { directory: Arc::clone(directory), node: None, create_number, connection };
         self.set_record(id, record.clone());
         record
@@ -59,12 +59,10 @@ impl Session {
 
     /// Records that it is unknown whether the claim's node exists.
     pub(crate) fn mark_unknown(&self, id: ClaimId) {
-        let connection = self.connection_number();
         if let Some(record) = lock(&self.records).get_mut(&id)
             && record.node.take().is_some()
         {
-            // The create was confirmed, so it cannot be late.
-            record.connection = connection;
+            record.connection = None;
         }
     }
 

@@ -39,7 +39,7 @@ pub(crate) struct EtcdClaim {
     /// Whether the cluster has refused to create the key. It then also refuses to delete it.
     is_refused: bool,
     /// Queue of a waiting claim, if the claim waits for all claims ahead. Kept while the claim
-    /// waits, so that the client's other claims in this queue share it.
+    /// waits, so that the client's other claims in this queue use the same snapshot.
     queue: Option<Arc<Queue>>,
     /// Number of reads of `queue` that were sent before the claim's key was known to exist. Later
     /// reads contain all claims ahead.
@@ -123,8 +123,10 @@ impl EtcdClaim {
     /// Records that the claim holds the lock, and returns the grant.
     fn grant(&mut self, keys: &Keys, lease: Lease) -> Grant {
         self.seats.clear();
-        self.queue = None;
         let revision = self.own_key.map_or(0, |own_key| own_key.create_revision);
+        if let Some(queue) = self.queue.take() {
+            queue.note_granted(revision);
+        }
         let add = || self.client.held_keys.add(&self.client.seats, &keys.own, revision);
         self.held_key = Some(self.held_key.take().unwrap_or_else(add));
         let token = u64::try_from(revision).ok().and_then(Token::new);

@@ -11,7 +11,7 @@ use dlock_core::{
 use etcd_client::{GetOptions, KeyValue, SortOrder, SortTarget, TxnOp, TxnOpResponse, TxnResponse};
 
 use crate::keys::{Keys, Record};
-pub(crate) use snapshot::{Place, Queue};
+pub(crate) use snapshot::{Place, Queue, Reader};
 
 /// Position of a claim in its queue.
 #[derive(Clone, Debug, PartialEq, Eq)]

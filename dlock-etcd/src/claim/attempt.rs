@@ -11,7 +11,7 @@ use super::{EtcdClaim, OwnKey, being_deleted, created_revision, is_free, lease_h
 use crate::{
     error::{self, STORE},
     keys::{Keys, Record},
-    queue::{self, Place, Position, Queue, position, ranges, waits_for_all},
+    queue::{self, Place, Position, Queue, Reader, position, ranges, waits_for_all},
     session::Lease,
 };
 
@@ -19,9 +19,10 @@ use crate::{
 /// claim that was ahead.
 const MAX_READS: usize = 3;
 
-/// Number of keys ahead that turn out to be deleted before the claim reads the queue again. A
-/// client with many claims may have ended.
-const MISSES_BEFORE_READ: usize = 2;
+/// Numbers of keys ahead that a claim checks in one transaction: first and, if all of these were
+/// deleted, second. Few suffice for the hand-offs of several clients, many for the end of a client.
+/// If all keys were deleted, the claim reads the queue again. A server allows 128 operations.
+const CHECKED_AT_ONCE: [usize; 2] = [4, 64];
 
 /// Result of an attempt that needs no timed retry, because a watch reports the change or the caller
 /// does not wait.
@@ -115,25 +116,26 @@ impl EtcdClaim {
     /// Finds the claim's position in the queue. Joins the queue first if the claim has no key
     /// there.
     async fn find_position(&mut self, keys: &Keys, lease: Lease) -> Result<Position> {
+        let shared = self.shared_queue(keys);
+        let queue = shared.as_ref().and_then(|(_reader, queue)| queue.as_ref());
         if let Some(own_key) = self.own_key.filter(|own_key| own_key.lease == Some(lease.id)) {
-            let position = match self.shared_queue(keys) {
-                Some(queue) => self.check_position(keys, own_key, &queue).await?,
-                None => self.read_position(keys, own_key).await?,
-            };
-            if let Some(position) = position {
+            if let Some(position) = self.position_of(keys, own_key, queue).await? {
                 return Ok(position);
             }
             // Another program has deleted the key while the claim was waiting. The claim joins
             // again, at the end.
             self.own_key = None;
         }
-        Box::pin(self.join_queue(keys, lease)).await
+        Box::pin(self.join_queue(keys, lease, queue)).await
     }
 
-    /// Returns the client's snapshot of the queue, if other claims of the client wait in it, too.
+    /// Counts the claim as a reader of the client's snapshot of the queue. Also returns the
+    /// snapshot if other claims read their position at the same time, or if the snapshot contains
+    /// all claims ahead already.
     ///
-    /// Only claims that wait for all claims ahead use it, because it does not contain their kinds.
-    fn shared_queue(&mut self, keys: &Keys) -> Option<Arc<Queue>> {
+    /// Returns `None` for a claim that does not wait for all claims ahead, because the snapshot
+    /// does not contain their kinds, and for a single try.
+    fn shared_queue(&mut self, keys: &Keys) -> Option<(Reader, Option<Arc<Queue>>)> {
         if self.request.wait == Wait::Never || !waits_for_all(self.request.kind) {
             return None;
         }
@@ -142,65 +144,91 @@ impl EtcdClaim {
             self.reads_before = queue.reads_sent();
             self.queue = Some(queue);
         }
-        // One reference is that of this claim.
-        let is_shared =
-            |queue: &&Arc<Queue>| Arc::strong_count(queue) > 1 || queue.is_read_after(self.reads_before);
-        self.queue.as_ref().filter(is_shared).cloned()
+        let queue = self.queue.as_ref()?;
+        let (reader, has_others) = queue.enter();
+        let is_useful = has_others || queue.is_read_after(self.reads_before);
+        Some((reader, is_useful.then(|| Arc::clone(queue))))
+    }
+
+    /// Returns the position of the claim's key, or `None` if that key was deleted.
+    async fn position_of(
+        &self,
+        keys: &Keys,
+        own_key: OwnKey,
+        queue: Option<&Arc<Queue>>,
+    ) -> Result<Option<Position>> {
+        if let Some(queue) = queue {
+            // A long queue may take longer to read than a request may take.
+            if let Ok(position) = self.check_position(keys, own_key, queue).await {
+                return Ok(position);
+            }
+        }
+        self.read_position(keys, own_key).await
     }
 
     /// Reads the claim directly ahead. Returns `None` if the claim's own key was deleted.
     async fn read_position(&self, keys: &Keys, own_key: OwnKey) -> Result<Option<Position>> {
         let revision = own_key.create_revision;
         let read = queue::read(keys, self.request.kind, Some(revision));
-        let found = self.read_if_queued(keys, own_key, read).await?;
-        Ok(found.map(|queue| position(&self.request, revision, &queue)))
+        let found = self.read_if_queued(keys, own_key, vec![read]).await?;
+        Ok(found.map(|found| position(&self.request, revision, &found.concat())))
     }
 
-    /// Checks whether the claim directly ahead, according to the snapshot, still exists. Returns
-    /// `None` if the claim's own key was deleted.
+    /// Checks which of the claims ahead, according to the snapshot, still exist. Returns `None` if
+    /// the claim's own key was deleted.
     async fn check_position(&self, keys: &Keys, own_key: OwnKey, queue: &Queue) -> Result<Option<Position>> {
         let (connection, revision) = (&self.client.connection, own_key.create_revision);
         queue.ensure_read_after(connection, self.reads_before).await?;
-        let mut nearest = queue.nearest_ahead(revision);
-        for _ in 0..MISSES_BEFORE_READ {
+        for count in CHECKED_AT_ONCE {
+            let nearest = queue.nearest_ahead(revision, count);
             // Without a claim ahead, the transaction only checks the claim's own key.
-            let key = nearest.as_ref().map_or(keys.own.as_str(), |(_, key)| key);
-            let read = TxnOp::get(key, Some(GetOptions::new().with_keys_only()));
-            let Some(found) = self.read_if_queued(keys, own_key, read).await? else { return Ok(None) };
-            let Some(ahead) = nearest else { return Ok(Some(Position::First)) };
-            if found.iter().any(|found| found.create_revision() == ahead.0) {
-                return Ok(Some(Position::Behind(vec![ahead.1])));
+            let reads = nearest.iter().map(|(_, key)| get_key(key)).collect();
+            let Some(found) = self.read_if_queued(keys, own_key, reads).await? else { return Ok(None) };
+            for (place, found) in nearest.iter().zip(found) {
+                if found.iter().any(|found| found.create_revision() == place.0) {
+                    return Ok(Some(Position::Behind(vec![text(place)])));
+                }
+                queue.note_deleted(place);
             }
-            queue.note_deleted(&ahead);
-            nearest = queue.nearest_ahead(revision);
-            if nearest.is_none() {
+            if nearest.len() < count {
                 return Ok(Some(Position::First));
             }
         }
         queue.ensure_read_after(connection, queue.reads_sent()).await?;
-        Ok(position_in(queue, &(revision, keys.own.clone())))
+        Ok(position_in(queue, &(revision, keys.own.clone().into_bytes())))
     }
 
-    /// Sends a read that is executed only if the claim's own key exists. Returns `None` if it does
-    /// not exist.
+    /// Sends reads that are executed only if the claim's own key exists. Returns the keys that each
+    /// has found, or `None` if the own key does not exist.
     async fn read_if_queued(
         &self,
         keys: &Keys,
         own_key: OwnKey,
-        read: TxnOp,
-    ) -> Result<Option<Vec<KeyValue>>> {
-        let exists = Compare::create_revision(keys.own.as_str(), CompareOp::Equal, own_key.create_revision);
-        let response = self.client.connection.txn(Txn::new().when([exists]).and_then([read])).await?.body;
+        reads: Vec<TxnOp>,
+    ) -> Result<Option<Vec<Vec<KeyValue>>>> {
+        let (exists, count) = (
+            Compare::create_revision(keys.own.as_str(), CompareOp::Equal, own_key.create_revision),
+            reads.len(),
+        );
+        let response = self.client.connection.txn(Txn::new().when([exists]).and_then(reads)).await?.body;
         if !response.succeeded() {
             return Ok(None);
         }
-        ranges(&response).pop().map(Some).ok_or_else(|| STORE.unexpected_reply("a read of the queue"))
+        let found = ranges(&response);
+        if found.len() != count {
+            return Err(STORE.unexpected_reply("a read of the queue"));
+        }
+        Ok(Some(found))
     }
 
-    async fn join_queue(&mut self, keys: &Keys, lease: Lease) -> Result<Position> {
+    async fn join_queue(
+        &mut self,
+        keys: &Keys,
+        lease: Lease,
+        shared: Option<&Arc<Queue>>,
+    ) -> Result<Position> {
         let is_new = Compare::create_revision(keys.own.as_str(), CompareOp::Equal, 0);
-        let shared_queue = self.shared_queue(keys);
-        let read = shared_queue.is_none().then(|| queue::read(keys, self.request.kind, None));
+        let read = shared.is_none().then(|| queue::read(keys, self.request.kind, None));
         let join: Vec<_> = [self.put(keys, lease.id)].into_iter().chain(read).collect();
         let txn = Txn::new().when([is_new]).and_then(join).or_else([TxnOp::get(keys.own.as_str(), None)]);
         let response = self.send_create(txn, lease).await?;
@@ -208,13 +236,17 @@ impl EtcdClaim {
         let found = ranges(&response).pop();
         if response.succeeded() {
             let create_revision = created_revision(&response)?;
-            self.own_key = Some(OwnKey { lease: Some(lease.id), create_revision });
-            let Some(queue) = shared_queue else {
+            let own_key = OwnKey { lease: Some(lease.id), create_revision };
+            self.own_key = Some(own_key);
+            let Some(queue) = shared else {
                 let found = found.ok_or_else(|| STORE.unexpected_reply("an attempt"))?;
                 return Ok(position(&self.request, create_revision, &found));
             };
-            queue.ensure_read_after(&self.client.connection, self.reads_before).await?;
-            let position = position_in(&queue, &(create_revision, keys.own.clone()));
+            let position = match queue.ensure_read_after(&self.client.connection, self.reads_before).await {
+                Ok(()) => position_in(queue, &(create_revision, keys.own.clone().into_bytes())),
+                // A long queue may take longer to read than a request may take.
+                Err(_) => self.read_position(keys, own_key).await?,
+            };
             return position.ok_or_else(|| STORE.unavailable("another program has deleted the claim"));
         }
         let own = found.and_then(|mut found| found.pop());
@@ -278,6 +310,16 @@ fn position_in(queue: &Queue, own: &Place) -> Option<Position> {
     if !queue.contains(own) {
         return None;
     }
-    let ahead = queue.nearest_ahead(own.0);
-    Some(ahead.map_or(Position::First, |(_, key)| Position::Behind(vec![key])))
+    let ahead = queue.nearest_ahead(own.0, 1);
+    Some(ahead.first().map_or(Position::First, |place| Position::Behind(vec![text(place)])))
+}
+
+/// Returns the operation that reads whether a key exists.
+fn get_key(key: &[u8]) -> TxnOp {
+    TxnOp::get(key, Some(GetOptions::new().with_keys_only()))
+}
+
+/// Returns the key of a place as text, to watch it.
+fn text((_, key): &Place) -> String {
+    String::from_utf8_lossy(key).into_owned()
 }

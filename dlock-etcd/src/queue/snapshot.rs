@@ -4,16 +4,19 @@
 //! To find the claim directly ahead of another one, a server reads and sorts all keys of the name.
 //! For a single waiter that is one cheap request. For five thousand waiters of one client it would
 //! be five thousand sorts of five thousand keys, and as many for the hand-offs. Therefore claims
-//! that wait beside other claims of their client share reads of the whole queue, and find the claim
+//! that read their position at the same time share a read of the whole queue, and find the claim
 //! ahead in the reply. A reply contains all claims ahead of a claim if the read was sent after the
 //! claim's key was created, because no key ever appears ahead of an existing one.
 //!
-//! Afterwards a claim only checks whether the key ahead still exists, at a cost that does not
+//! Afterwards a claim only checks whether the nearest keys still exist, at a cost that does not
 //! depend on the length of the queue. Keys that were deleted are removed from the snapshot.
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use dlock_core::{
@@ -24,8 +27,9 @@ use etcd_client::{GetOptions, KeyValue};
 
 use crate::{connection::Connection, error::STORE};
 
-/// Create revision and name of a key, in the order of the queue.
-pub(crate) type Place = (i64, String);
+/// Create revision and key of a claim, in the order of the queue. Keys of other programs need not
+/// be text.
+pub(crate) type Place = (i64, Vec<u8>);
 
 /// The queue of one name, as the client last read it.
 pub(crate) struct Queue {
@@ -33,6 +37,17 @@ pub(crate) struct Queue {
     prefix: String,
     reads: SharedRead<Result<Arc<[Place]>, SharedError>>,
     snapshot: Mutex<Snapshot>,
+    /// Number of claims that are reading their position.
+    readers: AtomicUsize,
+}
+
+/// A claim that is reading its position, until this is dropped.
+pub(crate) struct Reader(Arc<Queue>);
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.0.readers.fetch_sub(1, Relaxed);
+    }
 }
 
 #[derive(Default)]
@@ -45,7 +60,18 @@ struct Snapshot {
 
 impl Queue {
     pub(crate) fn new(prefix: &str) -> Self {
-        Self { prefix: prefix.to_owned(), reads: SharedRead::new(), snapshot: Mutex::default() }
+        Self {
+            prefix: prefix.to_owned(),
+            reads: SharedRead::new(),
+            snapshot: Mutex::default(),
+            readers: AtomicUsize::new(0),
+        }
+    }
+
+    /// Counts a claim that is reading its position. Also returns whether others are.
+    pub(crate) fn enter(self: &Arc<Self>) -> (Reader, bool) {
+        let others = self.readers.fetch_add(1, Relaxed);
+        (Reader(Arc::clone(self)), others > 0)
     }
 
     /// Returns the number of reads sent so far. A read with a greater number contains every key
@@ -86,9 +112,10 @@ impl Queue {
         }
     }
 
-    /// Returns the place directly ahead of the key that was created at `revision`.
-    pub(crate) fn nearest_ahead(&self, revision: i64) -> Option<Place> {
-        self.snapshot().places.range(..(revision, String::new())).next_back().cloned()
+    /// Returns at most `count` places ahead of the key that was created at `revision`, the nearest
+    /// first.
+    pub(crate) fn nearest_ahead(&self, revision: i64, count: usize) -> Vec<Place> {
+        self.snapshot().places.range(..(revision, Vec::new())).rev().take(count).cloned().collect()
     }
 
     /// Returns whether the snapshot contains this key.
@@ -101,6 +128,13 @@ impl Queue {
         self.snapshot().places.remove(place);
     }
 
+    /// Removes all keys ahead of the claim that was created at `revision` and holds the lock now.
+    pub(crate) fn note_granted(&self, revision: i64) {
+        let mut snapshot = self.snapshot();
+        let behind = snapshot.places.split_off(&(revision, Vec::new()));
+        snapshot.places = behind;
+    }
+
     fn snapshot(&self) -> MutexGuard<'_, Snapshot> {
         self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -110,7 +144,7 @@ impl Queue {
 async fn read_places(connection: &Connection, prefix: &str) -> Result<Arc<[Place]>, SharedError> {
     let keys_only = GetOptions::new().with_prefix().with_keys_only();
     let reply = connection.get(prefix.as_bytes(), keys_only).await.map_err(|error| STORE.share(&error))?;
-    let place = |key: &KeyValue| (key.create_revision(), String::from_utf8_lossy(key.key()).into_owned());
+    let place = |key: &KeyValue| (key.create_revision(), key.key().to_vec());
     Ok(reply.kvs().iter().map(place).collect())
 }
 
@@ -119,18 +153,21 @@ mod tests {
     use super::*;
 
     fn place(revision: i64) -> Place {
-        (revision, format!("x/{revision}"))
+        (revision, format!("x/{revision}").into_bytes())
     }
 
     #[test]
     fn the_place_ahead_is_the_next_older_one_that_was_not_deleted() {
         let queue = Queue::new("x/");
         queue.store(1, &[place(7), place(3), place(5)]);
-        assert_eq!(queue.nearest_ahead(7), Some(place(5)));
+        assert_eq!(queue.nearest_ahead(7, 1), [place(5)]);
+        assert_eq!(queue.nearest_ahead(8, 2), [place(7), place(5)]);
         queue.note_deleted(&place(5));
-        assert_eq!(queue.nearest_ahead(7), Some(place(3)));
-        assert_eq!(queue.nearest_ahead(3), None);
+        assert_eq!(queue.nearest_ahead(7, 2), [place(3)]);
+        assert_eq!(queue.nearest_ahead(3, 1), []);
         assert!(queue.contains(&place(3)) && !queue.contains(&place(5)));
+        queue.note_granted(7);
+        assert_eq!(queue.nearest_ahead(8, 2), [place(7)]);
     }
 
     #[test]
@@ -138,7 +175,7 @@ mod tests {
         let queue = Queue::new("x/");
         queue.store(2, &[place(3)]);
         queue.store(1, &[place(1), place(3)]);
-        assert_eq!(queue.nearest_ahead(3), None);
+        assert_eq!(queue.nearest_ahead(3, 1), []);
         assert!(queue.is_read_after(1) && !queue.is_read_after(2));
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use dlock_core::{Error, Kind, LockOptions, Who};
 use dlock_etcd::EtcdConfig;
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
+use futures_util::future::join_all;
 
 use crate::common::{Bench, TTL, soon, spawn, unique, wait_until};
 
@@ -19,6 +20,7 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
         a_lock_of_etcds_lock_service_and_of_dlock_exclude_and_wake_each_other,
         a_session_that_the_cluster_makes_longer_is_reported,
         all_locks_are_listed_and_keys_of_other_programs_are_not,
+        a_key_of_another_program_that_is_no_text_keeps_the_lock_taken on 2 threads,
     }
 }
 
@@ -189,4 +191,18 @@ async fn all_locks_are_listed_and_keys_of_other_programs_are_not() {
     listed.sort();
     assert_eq!(listed, names);
     drop(held);
+}
+
+/// The client reads the key ahead by its name, once per ttl.
+async fn a_key_of_another_program_that_is_no_text_keeps_the_lock_taken() {
+    const SHORT: Duration = Duration::from_secs(2);
+    let Some(bench) = Bench::standalone().await else { return };
+    let (locks, name) = (bench.locks("").await, unique());
+    let key = [name.as_bytes(), b"/\xff"].concat();
+    bench.raw.kv_client().put(key, "", None).await.expect("a reply");
+    let wait = |_| spawn(locks.mutex(&name).lock().ttl(SHORT).wait(SHORT * 4));
+    for waiter in join_all((0..4).map(wait)).await {
+        let granted = waiter.expect("no panic");
+        assert!(matches!(granted, Err(Error::Timeout { .. })), "{granted:?}");
+    }
 }

@@ -96,7 +96,6 @@ async fn the_cost_of_a_waiter_does_not_grow_with_their_number() {
         (bench.cpu_seconds().await - before) / waiters as f64
     };
     let (few, many) = (cost(FEW).await, cost(MANY).await);
-    eprintln!("{:.2} ms for each of {FEW} waiters, {:.2} ms for each of {MANY}", few * 1e3, many * 1e3);
     assert!(many < few * 2.5, "{few} s for each of {FEW} waiters, {many} s for each of {MANY}");
 }
 

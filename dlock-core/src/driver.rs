@@ -17,7 +17,8 @@
 //! - Connections: a [`Link`] is a connection that many callers share. One caller at a time opens
 //!   it, and waits after each failure as a [`Backoff`] says.
 //! - Batches: a [`Batcher`] combines the requests of many callers into few calls.
-//! - Reads: a [`SharedRead`] combines equal reads of many callers, so that one is in flight.
+//! - Reads: a [`SharedRead`] combines equal reads of many callers, so that at most one is in
+//!   flight. A [`WeakMap`] finds the callers that share it.
 //! - Waking: [`Seats`] record which claims wait for which event, and wake the right claims.
 //! - Expiry: a [`Reaper`] gives each claim a ttl in a store that only has sessions.
 
@@ -31,7 +32,7 @@ pub use crate::{
     kit::{
         Address, Backoff, Batch, Batcher, Connect, ConnectFuture, Driver, EventSource, Link, Listener,
         LiveConnection, Login, Moment, Pems, Reaper, Seat, Seats, Secret, SharedError, SharedRead,
-        StoreErrors, StoreUrl, Tls, Verdict, Wake, client_error,
+        StoreErrors, StoreUrl, Tls, Verdict, Wake, WeakMap, client_error,
     },
     model::{BoxError, duration},
 };

@@ -12,6 +12,7 @@ mod reaper;
 mod seats;
 mod shared_read;
 mod url;
+mod weak_map;
 
 pub use backoff::Backoff;
 pub use batch::{Batch, Batcher};
@@ -26,3 +27,4 @@ pub use reaper::Reaper;
 pub use seats::{EventSource, Listener, Seat, Seats, Wake};
 pub use shared_read::SharedRead;
 pub use url::StoreUrl;
+pub use weak_map::WeakMap;

@@ -1,14 +1,13 @@
 //! The settings and the state that all claims of one client share.
 
 use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use dlock_core::{
     ClaimId, LockName, Result,
-    driver::{Info, Seats},
+    driver::{Info, Seats, WeakMap},
 };
 use tokio::{sync::Semaphore, time::Instant};
 
@@ -44,7 +43,7 @@ pub(crate) struct Client {
     pub(crate) seats: Seats,
     pub(crate) held_keys: Arc<HeldKeys>,
     /// Queues in which claims of this client wait, by the prefix of their keys.
-    queues: Mutex<HashMap<String, Weak<Queue>>>,
+    queues: WeakMap<String, Queue>,
     /// Permits for requests of claims that are not attempts.
     others_in_flight: Semaphore,
     /// Time of the last read of a queue by a waiter that no event had woken.
@@ -67,7 +66,7 @@ impl Client {
             session,
             seats: Seats::new(pump),
             held_keys,
-            queues: Mutex::default(),
+            queues: WeakMap::new(),
             others_in_flight: Semaphore::new(OTHERS_IN_FLIGHT),
             checked_at: Mutex::new(Instant::now()),
         }
@@ -94,18 +93,7 @@ impl Client {
 
     /// Returns the queue of a name, which all claims of the client that wait there share.
     pub(crate) fn queue(&self, keys: &Keys) -> Arc<Queue> {
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(queue) = queues.get(&keys.queue).and_then(Weak::upgrade) {
-            return queue;
-        }
-        // Removes unused entries only when the map would grow, so that the cost for each entry
-        // stays small.
-        if queues.len() == queues.capacity() {
-            queues.retain(|_, queue| queue.strong_count() > 0);
-        }
-        let queue = Arc::new(Queue::new(&keys.queue));
-        queues.insert(keys.queue.clone(), Arc::downgrade(&queue));
-        queue
+        self.queues.get_or_insert_with(&keys.queue, || Queue::new(&keys.queue))
     }
 
     /// Returns the keys of the claim with this id.

@@ -16,13 +16,13 @@ mod validity;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::AtomicU64},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
     time::Duration,
 };
 
 use dlock_core::{
     ClaimId, Error, Result,
-    driver::{Moment, Reaper},
+    driver::{Moment, Reaper, WeakMap},
 };
 use tokio::{sync::Notify, time::timeout};
 use zookeeper_client::{Client as ZkClient, SessionState, StateWatcher};
@@ -56,7 +56,7 @@ pub(crate) struct Session {
     pub(crate) paths: Arc<Paths>,
     /// Number of requests sent that may have created a node. Numbers the records.
     creates_sent: AtomicU64,
-    queues: Mutex<HashMap<Arc<str>, Weak<Queue>>>,
+    queues: WeakMap<Arc<str>, Queue>,
     /// Whether the servers support container nodes. If not, the client deletes each directory that
     /// it leaves empty.
     pub(crate) has_containers: bool,
@@ -90,7 +90,7 @@ impl Session {
             late_creates: Mutex::default(),
             paths: Arc::default(),
             creates_sent: AtomicU64::default(),
-            queues: Mutex::default(),
+            queues: WeakMap::new(),
             has_containers,
         }
     }
@@ -188,18 +188,7 @@ impl Session {
     /// Returns the client's snapshot of the queue in a directory, which all claims that wait there
     /// share.
     pub(crate) fn queue(&self, directory: &Arc<str>) -> Arc<Queue> {
-        let mut queues = lock(&self.queues);
-        if let Some(queue) = queues.get(directory).and_then(Weak::upgrade) {
-            return queue;
-        }
-        // Removes unused entries only when the map would grow, so that the cost for each entry
-        // stays small.
-        if queues.len() == queues.capacity() {
-            queues.retain(|_, queue| queue.strong_count() > 0);
-        }
-        let queue = Arc::new(Queue::new(Arc::clone(directory)));
-        queues.insert(Arc::clone(directory), Arc::downgrade(&queue));
-        queue
+        self.queues.get_or_insert_with(directory, || Queue::new(Arc::clone(directory)))
     }
 
     /// Checks that the chroot exists.

@@ -88,9 +88,8 @@ impl<T: Clone + Send + Sync + 'static> SharedRead<T> {
     /// A caller on another runtime sends another read, because the first runtime may have ended.
     pub async fn join(&self, read: impl FnOnce() -> BoxFuture<'static, T>) -> (u64, T) {
         let InFlight { number, reply, .. } = self.read_in_flight(read);
-        let forget = ForgetOnPanic { reads: self, number };
+        let _forget_on_panic = ForgetOnPanic { reads: self, number };
         let reply = reply.await;
-        drop(forget);
         self.forget(number);
         (number, reply)
     }

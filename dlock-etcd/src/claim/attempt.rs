@@ -19,9 +19,10 @@ use crate::{
 /// claim that was ahead.
 const MAX_READS: usize = 3;
 
-/// Numbers of keys ahead that a claim checks in one transaction: first and, if all of these were
-/// deleted, second. Few suffice for the hand-offs of several clients, many for the end of a client.
-/// If all keys were deleted, the claim reads the queue again. A server allows 128 operations.
+/// Numbers of keys ahead that a claim checks in its first and its second transaction. The second is
+/// sent only if all keys of the first were deleted. Few keys suffice after a hand-off, and many
+/// after the end of another client. If these were deleted as well, the claim reads the whole queue.
+/// By default a server allows 128 operations in a transaction.
 const CHECKED_AT_ONCE: [usize; 2] = [4, 64];
 
 /// Result of an attempt that needs no timed retry, because a watch reports the change or the caller
@@ -157,13 +158,12 @@ impl EtcdClaim {
         own_key: OwnKey,
         queue: Option<&Arc<Queue>>,
     ) -> Result<Option<Position>> {
-        if let Some(queue) = queue {
-            // A long queue may take longer to read than a request may take.
-            if let Ok(position) = self.check_position(keys, own_key, queue).await {
-                return Ok(position);
-            }
+        let Some(queue) = queue else { return self.read_position(keys, own_key).await };
+        match self.check_position(keys, own_key, queue).await {
+            // The server may allow fewer operations in a transaction.
+            Err(error) if !error.is_transient() => self.read_position(keys, own_key).await,
+            position => position,
         }
-        self.read_position(keys, own_key).await
     }
 
     /// Reads the claim directly ahead. Returns `None` if the claim's own key was deleted.
@@ -206,10 +206,8 @@ impl EtcdClaim {
         own_key: OwnKey,
         reads: Vec<TxnOp>,
     ) -> Result<Option<Vec<Vec<KeyValue>>>> {
-        let (exists, count) = (
-            Compare::create_revision(keys.own.as_str(), CompareOp::Equal, own_key.create_revision),
-            reads.len(),
-        );
+        let count = reads.len();
+        let exists = Compare::create_revision(keys.own.as_str(), CompareOp::Equal, own_key.create_revision);
         let response = self.client.connection.txn(Txn::new().when([exists]).and_then(reads)).await?.body;
         if !response.succeeded() {
             return Ok(None);
@@ -236,17 +234,13 @@ impl EtcdClaim {
         let found = ranges(&response).pop();
         if response.succeeded() {
             let create_revision = created_revision(&response)?;
-            let own_key = OwnKey { lease: Some(lease.id), create_revision };
-            self.own_key = Some(own_key);
+            self.own_key = Some(OwnKey { lease: Some(lease.id), create_revision });
             let Some(queue) = shared else {
                 let found = found.ok_or_else(|| STORE.unexpected_reply("an attempt"))?;
                 return Ok(position(&self.request, create_revision, &found));
             };
-            let position = match queue.ensure_read_after(&self.client.connection, self.reads_before).await {
-                Ok(()) => position_in(queue, &(create_revision, keys.own.clone().into_bytes())),
-                // A long queue may take longer to read than a request may take.
-                Err(_) => self.read_position(keys, own_key).await?,
-            };
+            queue.ensure_read_after(&self.client.connection, self.reads_before).await?;
+            let position = position_in(queue, &(create_revision, keys.own.clone().into_bytes()));
             return position.ok_or_else(|| STORE.unavailable("another program has deleted the claim"));
         }
         let own = found.and_then(|mut found| found.pop());

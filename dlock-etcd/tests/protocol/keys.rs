@@ -193,7 +193,7 @@ async fn all_locks_are_listed_and_keys_of_other_programs_are_not() {
     drop(held);
 }
 
-/// The client reads the key ahead by its name, once per ttl.
+/// A waiter checks once per ttl whether the key ahead still exists, which it does by the key's bytes.
 async fn a_key_of_another_program_that_is_no_text_keeps_the_lock_taken() {
     const SHORT: Duration = Duration::from_secs(2);
     let Some(bench) = Bench::standalone().await else { return };

@@ -28,7 +28,8 @@ pub(crate) struct Record {
     pub(crate) node: Option<(Node, u64)>,
     /// Number of the request that created the node, or may create it.
     pub(crate) create_number: u64,
-    /// Connection of that request, as a number. `None` once the request was confirmed.
+    /// Connection of that request, as a number. `None` if the request was confirmed before the node
+    /// became unknown.
     pub(crate) connection: Option<u64>,
 }
 

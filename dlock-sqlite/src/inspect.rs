@@ -34,7 +34,7 @@ pub(crate) async fn force_release(client: &Client, name: &LockName) -> Result<bo
         client.remove_dead(&dead).await?;
     }
     let (mut tx, mut to_ring) = (client.begin(Access::Write).await?, Vec::new());
-    tx.remove_expired(name.as_str(), &mut to_ring).await?;
+    tx.remove_expired(name.as_str(), None, &mut to_ring).await?;
     let rows = tx.queue(name.as_str()).await?;
     let holders = &rows[..holder_count(&rows)];
     for holder in holders {

@@ -103,8 +103,7 @@ impl Tx<'_> {
         me: &ClientIdentity,
         to_ring: &mut Vec<QueueRow>,
     ) -> Result<Position> {
-        self.remove_expired(request.name.as_str(), to_ring).await?;
-        let mut own = self.find(request.id).await?;
+        let mut own = self.remove_expired(request.name.as_str(), Some(request.id), to_ring).await?;
         let mut entry = request.entry();
         if let Some(own) = &mut own {
             if entry.kind == Kind::Read && own.entry.kind != Kind::Read {
@@ -213,9 +212,8 @@ impl Tx<'_> {
 
     /// Adds the claim to the end of the queue. Returns its number.
     async fn insert(&mut self, request: &Request, me: &ClientIdentity) -> Result<i64> {
-        self.run(sqlx::query(include_str!("../sql/draw_number.sql")).bind(clock::min_token())).await?;
-        let drawn = sqlx::query_scalar(include_str!("../sql/drawn_number.sql")).fetch_one(self.conn()).await;
-        let number: i64 = drawn.map_err(|source| self.explain(source))?;
+        let draw = sqlx::query_scalar(include_str!("../sql/draw_number.sql")).bind(clock::min_token());
+        let number: i64 = draw.fetch_one(self.conn()).await.map_err(|source| self.explain(source))?;
         let insert = sqlx::query(include_str!("../sql/insert.sql"))
             .bind(request.name.as_str().to_owned())
             .bind(number)
@@ -255,12 +253,31 @@ impl Tx<'_> {
         Ok(rows)
     }
 
-    /// Removes the expired claims of a lock. This must precede any query of the claims ahead.
-    /// Otherwise a claim could be granted although an expired claim ahead stays in the file. If the
-    /// expired claim were renewed afterwards, both would hold the lock.
-    pub(crate) async fn remove_expired(&mut self, name: &str, to_ring: &mut Vec<QueueRow>) -> Result<()> {
-        let expired = sqlx::query_as(include_str!("../sql/expired.sql")).bind(name.to_owned()).bind(self.now);
-        self.remove_all(expired, to_ring).await
+    /// Removes the expired claims of a lock. Returns the row of the claim `own` if it is in the
+    /// file and was not removed.
+    ///
+    /// This must precede any query of the claims ahead. Otherwise a claim could be granted although
+    /// an expired claim ahead stays in the file. If the expired claim were renewed afterwards, both
+    /// would hold the lock.
+    pub(crate) async fn remove_expired(
+        &mut self,
+        name: &str,
+        own: Option<ClaimId>,
+        to_ring: &mut Vec<QueueRow>,
+    ) -> Result<Option<QueueRow>> {
+        let rows = sqlx::query_as(include_str!("../sql/expired_or_own.sql"))
+            .bind(name.to_owned())
+            .bind(self.now)
+            .bind(own.as_ref().map(id));
+        let mut own = None;
+        for row in self.rows(rows).await? {
+            if row.name == name && row.expires <= self.now {
+                self.remove(&row, to_ring).await?;
+            } else {
+                own = Some(row);
+            }
+        }
+        Ok(own)
     }
 
     /// Removes expired claims of all locks, the oldest first and at most [`MAX_SWEPT`]. Otherwise a

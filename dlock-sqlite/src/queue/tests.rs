@@ -111,7 +111,8 @@ fn no_statement_scans_a_queue_to_find_one_claim() {
             (include_str!("../sql/detach.sql"), "claim=?"),
             (include_str!("../sql/delete.sql"), "claim=?"),
             (include_str!("../sql/downgrade.sql"), "claim=?"),
-            (include_str!("../sql/expired.sql"), "dlock_queue_expires (name=? AND expires<?)"),
+            (include_str!("../sql/expired_or_own.sql"), "dlock_queue_expires (name=? AND expires<?)"),
+            (include_str!("../sql/expired_or_own.sql"), "claim=?"),
             (include_str!("../sql/expired_of_all.sql"), "dlock_queue_left (expires<?)"),
             (include_str!("../sql/ahead_of_exclusive.sql"), "PRIMARY KEY (name=? AND seq<?)"),
             (

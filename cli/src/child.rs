@@ -61,7 +61,7 @@ impl Child {
     /// Starts a command. From then on `signals` also receives the signals that are only forwarded.
     pub(crate) fn spawn(mut command: Command, signals: &mut Signals) -> Outcome<Self> {
         signals.listen_to(&[Signal::USR1, Signal::USR2])?;
-        let others = descendants::all_but(&[]);
+        let others = descendants::all();
         let adopts = descendants::adopt() || is_first();
         let target =
             if io::stdin().is_terminal() || is_in_foreground() { Target::Process } else { Target::Group };

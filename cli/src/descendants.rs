@@ -14,6 +14,29 @@ pub(crate) fn adopt() -> bool {
     false
 }
 
+/// Returns the running descendants of this process. Takes a time that does not depend on the other
+/// processes of the host, if there are no descendants and the kernel lists children.
+pub(crate) fn all() -> Vec<Pid> {
+    if has_children() == Some(false) { Vec::new() } else { all_but(&[]) }
+}
+
+/// Returns whether this process has children. `None` if the kernel does not list them (Linux lists
+/// them with the option `CONFIG_PROC_CHILDREN`).
+///
+/// An empty list is reliable. A list with children may lack some, if others end while it is read.
+fn has_children() -> Option<bool> {
+    for thread in std::fs::read_dir("/proc/self/task").ok()? {
+        match std::fs::read(thread.ok()?.path().join("children")) {
+            Ok(children) if children.is_empty() => {}
+            Ok(_) => return Some(true),
+            // The thread has ended, and its children belong to another thread, which may have been read
+            // already. Or the kernel does not list children.
+            Err(_) => return None,
+        }
+    }
+    Some(false)
+}
+
 /// Returns the running descendants of this process, except `others` and their descendants. Empty if
 /// the system does not list processes.
 pub(crate) fn all_but(others: &[Pid]) -> Vec<Pid> {
@@ -76,6 +99,7 @@ mod tests {
         let pid = Pid::from_raw(child.id().try_into().unwrap()).unwrap();
         assert!(all_but(&[]).contains(&pid));
         assert!(!all_but(&[pid]).contains(&pid));
+        assert!(all().contains(&pid));
         assert!(Status::of(pid.as_raw_nonzero().get()).unwrap().started > 0);
         child.kill().unwrap();
         child.wait().unwrap();

@@ -38,6 +38,7 @@ fn main() -> std::process::ExitCode {
         a_server_that_is_away_while_dlock_starts_is_waited_for_as_long_as_for_the_lock,
         waiting_for_a_server_that_hangs_ends_with_the_time_of_wait,
         dlock_ends_with_a_command_that_has_lost_its_lock,
+        a_member_of_a_redlock_that_is_down_delays_no_run,
     }])
 }
 
@@ -263,4 +264,31 @@ async fn dlock_ends_with_a_command_that_has_lost_its_lock() {
     server.resume().await.unwrap();
     assert_eq!(ended.status, 74, "{}", ended.err);
     assert!(!ended.err.contains("confirm the release"), "{}", ended.err);
+}
+
+async fn a_member_of_a_redlock_that_is_down_delays_no_run() {
+    let (Some(one), Some(two), Some(three)) =
+        (OnRedis::new().await, OnRedis::new().await, OnRedis::new().await)
+    else {
+        return;
+    };
+    let server = &three.running.servers()[0];
+    let addresses = [&one, &two, &three].map(|redis| redis.running.servers()[0].address().to_string());
+    let url = format!("redis+redlock://{}", addresses.join(","));
+    let run = || {
+        let began = Instant::now();
+        let ended = Ended::of(&mut one.dlock_at(&url, "run", &["x", "--", "echo", "ran"]));
+        assert_eq!((ended.status, &*ended.out, &*ended.err), (0, "ran\n", ""));
+        began.elapsed()
+    };
+    run();
+    server.pause().await.unwrap();
+    let hung = run();
+    server.resume().await.unwrap();
+    server.kill().await.unwrap();
+    let killed = run();
+    for (state, elapsed) in [("hung", hung), ("killed", killed)] {
+        // A run that waits for the member when it connects, releases or ends takes 5 s.
+        assert!(elapsed < Duration::from_secs(4), "with a {state} member the run took {elapsed:?}");
+    }
 }

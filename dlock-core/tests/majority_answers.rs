@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use dlock_conformance::wrap::{Habit, Switch};
 use dlock_core::{
     Error, Guard, Kind, LockName, LockState, Locks, RedLock, Result, Wait,
-    driver::{Attempt, Backend as _, Claim, Inspect, Renewal, Request},
+    driver::{Attempt, Backend as _, Claim, Inspect, Release, Renewal, Request},
     memory::MemoryBackend,
 };
 use tokio::time::{Instant, sleep};
@@ -96,6 +96,20 @@ async fn a_renewal_waits_only_for_a_majority() {
     let result = claim.renew().await;
     assert!(matches!(result, Ok(Renewal::Renewed { .. })), "three of five renewed: {result:?}");
     assert_eq!(sent.elapsed(), Duration::ZERO, "the call waited for the frozen members");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_ends_soon_after_a_majority_has_confirmed_it() {
+    let five = Members::new(5);
+    let mut claim = five.held(3).await;
+    five.freeze(4);
+    let sent = Instant::now();
+    let result = claim.release().await;
+    assert!(matches!(result, Ok(Release::Done)), "three of five released at once: {result:?}");
+    let elapsed = sent.elapsed();
+    assert!(elapsed >= 20 * MS, "the fourth member was not waited for, which replies after 20 ms");
+    assert!(elapsed <= LIMIT / 5, "the call waited {elapsed:?} for the frozen member");
+    assert_eq!(five.holders(3).await, [] as [String; 0], "left behind on the fourth member");
 }
 
 #[tokio::test(start_paused = true)]

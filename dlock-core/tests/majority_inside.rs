@@ -670,25 +670,47 @@ async fn a_release_that_fails_on_a_member_is_repeated_until_the_member_confirms_
     sleep(TTL / 10).await;
     assert_eq!(holders(&a).await.len(), 1, "the release reached a member that is cut off");
     line.connect();
-    x.close().await;
+    sleep(Duration::from_secs(3)).await;
     assert!(holders(&a).await.is_empty(), "left behind for the rest of its ttl");
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_waits_for_members_that_are_late() {
+async fn closing_waits_for_no_minority_that_is_unreachable() {
+    for fail in [Switch::cut, Switch::lose_answers, Switch::freeze] {
+        let [a, b, c] = three();
+        let line = Switch::default();
+        let x = locks([line.wrap(a.clone().into_store()), b.into_store(), c.into_store()]);
+        fail(&line);
+        let held = x.mutex("x").lock().await.expect("two of three");
+        held.release().await.expect("a majority has confirmed");
+        let released_at = Instant::now();
+        x.close().await;
+        let elapsed = released_at.elapsed();
+        assert!(elapsed <= Duration::from_secs(2), "close() took {elapsed:?} for a minority");
+        line.connect();
+        sleep(TTL / 2).await;
+        assert!(holders(&a).await.is_empty(), "the release was not repeated after close()");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_waits_for_a_release_that_no_majority_has_confirmed() {
     let [a, b, c] = three();
-    let line = Switch::default();
-    let x = locks([line.wrap(a.clone().into_store()), b.into_store(), c.into_store()]);
+    let lines = [(); 2].map(|()| Switch::default());
+    let [one, two] = &lines;
+    let x = locks([one.wrap(a.clone().into_store()), two.wrap(b.clone().into_store()), c.into_store()]);
     let held = x.mutex("x").lock().await.expect("free");
     sleep(MS).await;
-    line.freeze();
-    held.release().await.expect("a majority has confirmed");
+    lines.iter().for_each(Switch::freeze);
+    drop(held);
     let thaw = async {
-        sleep(Duration::from_secs(3)).await;
-        line.connect();
+        sleep(Duration::from_secs(5)).await;
+        lines.iter().for_each(Switch::connect);
     };
     tokio::join!(x.close(), thaw);
-    assert!(holders(&a).await.is_empty(), "close() ended before the last member had executed the release");
+    for member in [&a, &b] {
+        assert!(holders(member).await.is_empty(), "close() ended before a majority had executed the release");
+    }
 }
 
 /// Wraps a member whose replies to attempts are late, so that the other members grant the lock.

@@ -249,13 +249,7 @@ pub(super) fn start(tasks: &TaskTracker, life: impl Future<Output = ()> + Send +
 
 /// Runs a call to a driver to its end, as a separate task. RedLock uses this for calls to slow
 /// members. Such a call must not be dropped in flight, and the majority must not wait for it.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a call to a member bounds itself, and the client's close waits for it"
-)]
-pub(crate) fn run_to_end<T: Send + 'static>(
-    tasks: &TaskTracker,
-    call: impl Future<Output = T> + Send + 'static,
-) -> JoinHandle<T> {
-    tasks.spawn(call)
+#[expect(clippy::disallowed_methods, reason = "a call to a member bounds itself")]
+pub(crate) fn run_to_end<T: Send + 'static>(call: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    tokio::spawn(call)
 }

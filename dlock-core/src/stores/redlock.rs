@@ -8,13 +8,14 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
+use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use crate::{
     contract::{Backend, Claim, Info, Request, Store},
     model::{Error, Kind, Result},
 };
-use claim::RedLockClaim;
+use claim::{MAX_MEMBER_TIMEOUT, RedLockClaim};
 
 /// Several independent stores as one backend. A claim holds a lock if it holds the lock on a
 /// majority of the stores. The lock survives the loss of a minority.
@@ -28,6 +29,11 @@ use claim::RedLockClaim;
 /// A waiter stays in the queues of the members that have queues, and they wake it. Several
 /// contenders may each hold some members without a majority. Each of them then releases its members
 /// after a random pause, and tries again.
+///
+/// A release returns soon after a majority has confirmed it, and [`close`](crate::Locks::close)
+/// waits only for releases that no majority has confirmed. The release is repeated on the other
+/// members while the runtime lives. If the program ends before, such a member frees its part after
+/// the ttl.
 ///
 /// **Fairness is limited.** No order is common to all members. [`fair`](crate::Locks::fair) and
 /// read/write locks are granted in order of arrival if contenders arrive further apart than a round
@@ -62,8 +68,8 @@ pub struct RedLock {
     members: Arc<[Store]>,
     member_timeout: Option<Duration>,
     info: Arc<Info>,
-    /// The background tasks, which are calls to slow members and releases.
-    tasks: TaskTracker,
+    /// Releases in the background that no member has replied to yet.
+    first_releases: TaskTracker,
 }
 
 impl RedLock {
@@ -110,7 +116,8 @@ impl RedLock {
             Some(session) => info.session(session, shortest_lease..=longest_lease),
             None => info,
         };
-        Ok(Self { members, member_timeout: None, info: Arc::new(info), tasks: member::closed_tracker() })
+        let first_releases = member::closed_tracker();
+        Ok(Self { members, member_timeout: None, info: Arc::new(info), first_releases })
     }
 
     /// Sets the time after which the lock continues without the reply of a member. Default: a tenth
@@ -146,10 +153,12 @@ impl Backend for RedLock {
         Box::new(RedLockClaim::new(self, request))
     }
 
-    /// Waits for calls and releases in the background, then closes the members. A release is
-    /// repeated for a ttl at most, and on a member with sessions until the session ends.
+    /// Waits for the first reply to each release in the background, for at most two seconds, and
+    /// then closes the members. When the engine calls this, a majority has confirmed the release of
+    /// every claim. A release that a member of the minority has not confirmed is repeated while the
+    /// runtime lives, but a member that is down must not delay the end of a program.
     async fn close(&self) {
-        self.tasks.wait().await;
+        timeout(MAX_MEMBER_TIMEOUT, self.first_releases.wait()).await.ok();
         join_all(self.members.iter().map(|member| member.backend.close())).await;
     }
 }

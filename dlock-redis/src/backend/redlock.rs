@@ -1,15 +1,23 @@
 //! `redis+redlock://host,host,host`: a majority of independent servers as one store.
 
+use std::time::Duration;
+
 use dlock_core::{
-    Error, RedLock, Result,
+    RedLock, Result,
     driver::{Store, StoreUrl},
 };
-use futures_util::future::join_all;
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use tokio::time::{Instant, sleep_until};
 
 use crate::{
     backend::RedisBackend,
     config::{MIN_DURATION, RedisConfig},
 };
+
+/// Time that connecting waits for the other members once a majority has replied: a multiple of the
+/// time that the majority took, and at least this minimum.
+const GRACE_FACTOR: u32 = 4;
+const MIN_GRACE: Duration = Duration::from_millis(250);
 
 /// Connects to each host as to a `redis://` store, with the same user, database and parameters. A
 /// majority must reply now. Any other member is connected when it is first used.
@@ -19,33 +27,53 @@ pub(crate) async fn connect(mut url: StoreUrl) -> Result<Store> {
         return Err(url.invalid("has `token_ttl`, but a RedLock has no tokens"));
     }
     url.take_param("member_timeout");
-    let results = join_all(configs(&url)?.into_iter().map(member)).await;
-    let (mut members, mut errors) = (Vec::with_capacity(results.len()), Vec::new());
-    for result in results {
-        let (backend, error) = result?;
-        members.push(backend.into_store());
-        errors.extend(error);
-    }
-    let max_errors = members.len().saturating_sub(1) / 2;
+    let configs = configs(&url)?;
+    let lazy: Vec<_> = configs.iter().cloned().map(RedisBackend::lazy).collect::<Result<_>>()?;
+    // Refuses an invalid list of members before any I/O.
+    RedLock::new(lazy.iter().cloned().map(RedisBackend::into_store))?;
+    let connected = connect_members(&configs).await?;
+    let members = connected.into_iter().zip(lazy).map(|(member, lazy)| member.unwrap_or(lazy).into_store());
     let lock = RedLock::new(members)?;
-    if errors.len() > max_errors {
-        return Err(errors.swap_remove(0));
-    }
     Ok(limit.into_iter().fold(lock, RedLock::member_timeout).into_store())
+}
+
+/// Connects to the members, in the order of their configurations. Returns `None` for a member that
+/// is unreachable, or that replies much later than the majority.
+///
+/// # Errors
+/// That of an unreachable member if there is no majority, and every permanent error.
+async fn connect_members(configs: &[RedisConfig]) -> Result<Vec<Option<RedisBackend>>> {
+    let start = Instant::now();
+    let mut tolerated = configs.len().saturating_sub(1) / 2;
+    let majority = configs.len() - tolerated;
+    let connect = |(index, config): (usize, &RedisConfig)| {
+        let config = config.clone();
+        async move { (index, RedisBackend::connect(config).await) }
+    };
+    let mut outstanding: FuturesUnordered<_> = configs.iter().enumerate().map(connect).collect();
+    let mut members = vec![None; configs.len()];
+    let mut deadline = None;
+    loop {
+        let reply = tokio::select! {
+            biased;
+            reply = outstanding.next() => reply,
+            () = sleep_until(deadline.unwrap_or(start)), if deadline.is_some() => None,
+        };
+        match reply {
+            None => return Ok(members),
+            Some((index, Ok(member))) => members[index] = Some(member),
+            Some((_, Err(error))) if error.is_transient() && tolerated > 0 => tolerated -= 1,
+            Some((_, Err(error))) => return Err(error),
+        }
+        if deadline.is_none() && members.iter().flatten().count() >= majority {
+            let grace = (start.elapsed() * GRACE_FACTOR).max(MIN_GRACE);
+            deadline = Some(Instant::now() + grace);
+        }
+    }
 }
 
 /// Returns the configuration of each member. All hosts are checked before dlock connects to any,
 /// because an invalid host may be a part of a password.
 pub(crate) fn configs(url: &StoreUrl) -> Result<Vec<RedisConfig>> {
     url.hosts().iter().map(|host| RedisConfig::from_url(&url.with_host("redis", host))).collect()
-}
-
-/// Connects to a member. If it does not reply now, returns a client that connects later, and the
-/// error.
-async fn member(config: RedisConfig) -> Result<(RedisBackend, Option<Error>)> {
-    match RedisBackend::connect(config.clone()).await {
-        Ok(backend) => Ok((backend, None)),
-        Err(error) if error.is_transient() => Ok((RedisBackend::lazy(config)?, Some(error))),
-        Err(error) => Err(error),
-    }
 }

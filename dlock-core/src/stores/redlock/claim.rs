@@ -42,7 +42,13 @@ const MAX_SPLIT_TIME: Duration = Duration::from_millis(100);
 /// Bounds of the default timeout of one member. With a shorter timeout, a busy member would count
 /// as down. With a longer one, all callers would wait too long for a member that is down.
 const MIN_MEMBER_TIMEOUT: Duration = Duration::from_millis(50);
-const MAX_MEMBER_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const MAX_MEMBER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Time that a release waits for the other members once a majority has confirmed it: a multiple of
+/// the time that the majority took, and at least this minimum. Members that are up reply in this
+/// time, and a member that is down delays no caller for longer.
+const RELEASE_GRACE_FACTOR: u32 = 4;
+const MIN_RELEASE_GRACE: Duration = Duration::from_millis(100);
 
 pub(super) struct RedLockClaim {
     members: Vec<Member>,
@@ -131,7 +137,7 @@ impl RedLockClaim {
         // Tokens of different members cannot be compared, so they have no use.
         let request = request.without_token();
         let members = lock.members.iter().enumerate().map(|(index, store)| {
-            Member::new(index, Arc::clone(&store.backend), request.clone(), lock.tasks.clone())
+            Member::new(index, Arc::clone(&store.backend), request.clone(), lock.first_releases.clone())
         });
         let mut members: Vec<_> = members.collect();
         let resumes = request.locator.is_some();
@@ -167,7 +173,17 @@ impl RedLockClaim {
         operation: impl Fn(&Member) -> Option<Operation> + Send,
         enough: impl Fn(&Tally) -> bool + Send + Sync,
     ) -> Tally {
-        let end = Moment::now().after(self.member_timeout).instant();
+        self.round_within(self.member_timeout, operation, enough).await
+    }
+
+    /// Does the same as [`round`](Self::round), with another timeout.
+    async fn round_within(
+        &mut self,
+        timeout: Duration,
+        operation: impl Fn(&Member) -> Option<Operation> + Send,
+        enough: impl Fn(&Tally) -> bool + Send + Sync,
+    ) -> Tally {
+        let end = Moment::now().after(timeout).instant();
         let (drift, resumes) = (self.drift(), self.resumes);
         let mut tally = Tally::default();
         let mut pending: Vec<&mut Member> = Vec::with_capacity(self.members.len());
@@ -200,7 +216,7 @@ impl RedLockClaim {
         for member in pending {
             member.finish_in_background();
             if is_late {
-                tally.count(Reply::Unknown(no_reply(member.identity(), self.member_timeout)));
+                tally.count(Reply::Unknown(no_reply(member.identity(), timeout)));
             }
         }
         tally
@@ -233,9 +249,9 @@ impl RedLockClaim {
         newcomers.for_each(Member::give_vote);
     }
 
-    /// Releases on every member, and returns when all have replied or after `member_timeout`.
-    /// Releases without a reply continue in the background, because an earlier call may still reach
-    /// its member and create an entry there.
+    /// Releases on every member. Returns when all have replied, soon after a majority has confirmed
+    /// the release, or after `member_timeout`. Releases without a reply continue in the background,
+    /// because an earlier call may still reach its member and create an entry there.
     ///
     /// Returns `Gone` if the members without a claim leave too few others for a majority.
     ///
@@ -243,13 +259,22 @@ impl RedLockClaim {
     /// So many members did not confirm the release that a majority may still hold.
     async fn release_all(&mut self) -> Result<Release> {
         let with_entry = self.members.iter().filter(|member| member.may_have_entry()).count();
-        let tally =
-            self.round(|member| member.may_have_entry().then_some(Operation::Release), |_| false).await;
+        let needed = with_entry.saturating_sub(self.tolerated_failures());
+        let operation = |member: &Member| member.may_have_entry().then_some(Operation::Release);
+        let start = Instant::now();
+        let mut tally = self.round(operation, |tally| tally.released >= needed).await;
+        if tally.released >= needed && tally.released + tally.unknown < with_entry {
+            let grace = (start.elapsed() * RELEASE_GRACE_FACTOR).max(MIN_RELEASE_GRACE);
+            let rest = |member: &Member| member.is_in_flight().then_some(Operation::Release);
+            let rest = self.round_within(grace.min(self.member_timeout), rest, |_| false).await;
+            tally.released += rest.released;
+            tally.without_claim += rest.without_claim;
+        }
         self.members.iter_mut().for_each(Member::release_in_background);
         if with_entry == 0 {
             return Ok(Release::Gone);
         }
-        if tally.released < with_entry.saturating_sub(self.tolerated_failures()) {
+        if tally.released < needed {
             return Err(self.no_majority(tally));
         }
         Ok(if tally.without_claim > self.tolerated_failures() { Release::Gone } else { Release::Done })

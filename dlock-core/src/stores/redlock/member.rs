@@ -71,8 +71,8 @@ pub(super) struct Member {
     /// Background releases of earlier claims on this member. The tracker is closed, so that a wait
     /// for it can end.
     releases: TaskTracker,
-    /// All background tasks of the RedLock, for [`Backend::close`].
-    tasks: TaskTracker,
+    /// Background releases that [`Backend::close`] waits for. Each leaves it with the first reply.
+    first_releases: TaskTracker,
 }
 
 enum State {
@@ -137,7 +137,12 @@ pub(super) enum Reply {
 }
 
 impl Member {
-    pub(super) fn new(index: usize, backend: Arc<dyn Backend>, request: Request, tasks: TaskTracker) -> Self {
+    pub(super) fn new(
+        index: usize,
+        backend: Arc<dyn Backend>,
+        request: Request,
+        first_releases: TaskTracker,
+    ) -> Self {
         let releases = closed_tracker();
         let index = index.to_le_bytes()[0];
         Self {
@@ -155,7 +160,7 @@ impl Member {
             is_detached: false,
             detached_until: None,
             releases,
-            tasks,
+            first_releases,
         }
     }
 
@@ -337,6 +342,8 @@ impl Member {
         let others = is_release.then(|| std::mem::replace(&mut self.releases, closed_tracker()));
         let detached = self.detached_until.take().map(Moment::remaining).unwrap_or_default();
         let (backend, forgotten_after) = (Arc::clone(&self.backend), self.request.ttl + detached);
+        // The round of a release in flight has waited for this member.
+        let mut waited_for = (!is_release).then(|| self.first_releases.token());
         let release = async move {
             let claim = match state {
                 State::Draining(_) | State::None => return,
@@ -347,14 +354,16 @@ impl Member {
                 },
             };
             if let Some(mut claim) = claim {
-                engine::release_until_forgotten(claim.as_mut(), backend.info(), forgotten_after, drop).await;
+                let on_failure = |_| waited_for = None;
+                engine::release_until_forgotten(claim.as_mut(), backend.info(), forgotten_after, on_failure)
+                    .await;
             }
             // If the release in flight failed, it has not waited for the earlier claims.
             if let Some(others) = others {
                 others.wait().await;
             }
         };
-        drop(engine::run_to_end(&self.tasks, self.releases.track_future(release)));
+        drop(engine::run_to_end(self.releases.track_future(release)));
     }
 
     fn clear_hold(&mut self) {
@@ -470,7 +479,7 @@ impl Member {
     pub(super) fn finish_in_background(&mut self) {
         if let State::InFlight { call, is_late: is_late @ false, .. } = &mut self.state {
             let in_flight = std::mem::replace(call, Box::pin(pending()));
-            let task = engine::run_to_end(&self.tasks, in_flight);
+            let task = engine::run_to_end(in_flight);
             let reply = async move { task.await.unwrap_or_else(|_| (None, Reply::Unknown(member_failed()))) };
             *call = Box::pin(reply);
             *is_late = true;

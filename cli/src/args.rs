@@ -144,7 +144,7 @@ pub(crate) struct Run {
 #[derive(Args, Clone, Copy)]
 pub(crate) struct WaitArgs {
     /// Waits at most this long for the store and the lock, then exits 69 or 75; or `forever`
-    /// [default: no limit for the lock]
+    /// [default: 30s for the store, no limit for the lock]
     #[arg(short = 'w', long, alias = "timeout", value_name = "DURATION", allow_negative_numbers = true, value_parser = values::wait, conflicts_with = "no_wait")]
     wait: Option<Wait>,
 
@@ -166,7 +166,8 @@ pub(crate) struct OutputArgs {
     #[arg(short = 'q', long, conflicts_with = "verbose")]
     quiet: bool,
 
-    /// Prints the current holder once a minute while waiting, also without a terminal
+    /// Prints the current holder, or why the store cannot be reached, once a minute while waiting,
+    /// also without a terminal
     #[arg(short = 'v', long)]
     verbose: bool,
 }
@@ -187,7 +188,7 @@ pub(crate) enum Verbosity {
     /// Errors only.
     Quiet,
     Normal,
-    /// The current holder once a minute, also without a terminal.
+    /// The reason of the wait once a minute, also without a terminal.
     Verbose,
 }
 

@@ -84,11 +84,11 @@ async fn take(
     args.flock.check()?;
     let name = values::name(&args.name)?;
     let chosen = stores.chosen(Some(name.as_str()))?;
-    let wait = match &source {
-        LockSource::Acquire(wait, _) => wait.or(chosen.wait()).unwrap_or(Wait::Forever),
-        LockSource::Ticket(_) => Wait::Never,
-    };
-    let wait_limit = WaitLimit::new(wait);
+    let wait_limit = WaitLimit::new(match &source {
+        LockSource::Acquire(wait, _) => wait.or(chosen.wait()),
+        // A detached hold needs no wait for the lock.
+        LockSource::Ticket(_) => None,
+    });
     // Without --ttl the ttl is the store's default, because its maximum may be less than 30 s.
     let options = args.ttl.map_or_else(LockOptions::new, |ttl| LockOptions::new().ttl(ttl));
     let at_least = at_least.unwrap_or_default();
@@ -107,7 +107,8 @@ async fn take(
     job.check()?;
     let mut signals = Signals::listen()?;
     let activity = format!("dlock {verb} {}", job.name);
-    let connecting = store::connect_as(stores, &chosen, &args.who, &activity, wait_limit);
+    let connecting =
+        store::connect_as(stores, &chosen, &args.who, &activity, wait_limit, args.busy.verbosity());
     let (locks, who) = signals.unless(connecting).await?;
     let outcome = job.run(&locks, &who, &mut signals).await;
     // A lost lock needs no release, and its store may be unreachable for a long time.
@@ -120,7 +121,7 @@ async fn take(
         Ok(End::Become(words, (name, token))) => {
             Err(exec::replace(&words, |command| set_environment(command, &name, token)))
         }
-        Err(failure) => Err(args.busy.apply(failure, wait)),
+        Err(failure) => Err(args.busy.apply(failure, wait_limit.wait)),
     }
 }
 

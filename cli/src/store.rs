@@ -1,24 +1,24 @@
 //! The connection to a store.
 
-use std::time::Duration;
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
-use dlock::{Error, Locks, Registry, Result, Who};
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use dlock::{Error, Locks, Registry, Result, Who, driver::Backoff};
+use tokio::time::{sleep_until, timeout, timeout_at};
 
 use crate::{
-    args::WhoArg,
+    args::{Verbosity, WhoArg},
     choice::{Chosen, Stores},
-    exit::Outcome,
+    exit::{Outcome, chain},
     output, values,
-    wait::WaitLimit,
+    wait::{self, StoreDeadline, WaitLimit},
 };
 
 /// Maximum time that dlock waits at its end for outstanding releases. The store deletes unreleased
 /// claims after their ttl.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Interval between attempts to connect to an unreachable store.
-const RECONNECT_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Connects to the store of a lock.
 pub(crate) async fn connect(stores: &Stores<'_>, lock: &str) -> Outcome<Locks> {
@@ -49,6 +49,7 @@ pub(crate) async fn connect_as(
     who: &WhoArg,
     activity: &str,
     wait_limit: WaitLimit,
+    verbosity: Verbosity,
 ) -> Outcome<(Locks, Who)> {
     // An empty variable counts as unset.
     let is_unset = std::env::var_os("DLOCK_WHO").is_some_and(|who| who.is_empty());
@@ -58,30 +59,57 @@ pub(crate) async fn connect_as(
         .filter(|who| !(is_unset && who.is_empty()))
         .map(|who| values::utf8(who, "the text of --who or DLOCK_WHO"));
     let label = label.transpose()?.map(Who::new).transpose()?;
-    let locks = connect_within(stores.registry, chosen, wait_limit).await?;
+    let locks = connect_within(stores.registry, chosen, wait_limit, verbosity).await?;
     let who = label.or_else(|| chosen.who()).unwrap_or_else(|| Who::doing(activity));
     Ok((locks.with_who(who.clone()), who))
 }
 
-/// Connects to the store. Retries until the end of the wait limit while the store is unreachable.
-async fn connect_within(registry: &Registry, chosen: &Chosen, wait_limit: WaitLimit) -> Result<Locks> {
-    let Some(deadline) = wait_limit.deadline() else { return chosen.connect(registry).await };
-    let mut last_error = None;
-    loop {
-        match timeout_at(deadline, chosen.connect(registry)).await {
-            Ok(Err(error)) if error.is_transient() && Instant::now() + RECONNECT_INTERVAL < deadline => {
-                last_error = Some(error)
-            }
-            Ok(result) => return result,
-            Err(_) => {
-                let timed_out = || Error::Unavailable {
-                    store: "the store",
-                    source: "no reply within the time of --wait".into(),
-                };
-                return Err(last_error.unwrap_or_else(timed_out));
+/// The error of the last attempt to connect.
+#[derive(Default)]
+struct LastError(Mutex<Option<Error>>);
+
+impl LastError {
+    fn lock(&self) -> MutexGuard<'_, Option<Error>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Connects to the store. Retries until the end of the wait limit while the store is unreachable. A
+/// status line shows the reason.
+async fn connect_within(
+    registry: &Registry,
+    chosen: &Chosen,
+    wait_limit: WaitLimit,
+    verbosity: Verbosity,
+) -> Result<Locks> {
+    let Some(deadline) = wait_limit.store_deadline() else { return chosen.connect(registry).await };
+    let last_error = LastError::default();
+    let connecting = async {
+        let mut backoff = Backoff::foreground();
+        loop {
+            sleep_until(backoff.next_attempt()).await;
+            backoff.note_attempt();
+            match chosen.connect(registry).await {
+                Err(error @ Error::Unavailable { .. }) => *last_error.lock() = Some(error),
+                result => return result,
             }
         }
-        sleep_until(Instant::now() + RECONNECT_INTERVAL).await;
+    };
+    let connecting = async {
+        let StoreDeadline::At(deadline) = deadline else { return connecting.await };
+        let timed_out =
+            || Error::Unavailable { store: "the store", source: "no reply within the time of --wait".into() };
+        let result = timeout_at(deadline, connecting).await;
+        result.unwrap_or_else(|_| Err(last_error.lock().take().unwrap_or_else(timed_out)))
+    };
+    let progress = wait::show_progress(verbosity, async || {
+        let reason = last_error.lock().as_ref().map(|error| format!(": {}", chain(error)));
+        format!("waiting for the store, {}{}", chosen.display, reason.unwrap_or_default())
+    });
+    tokio::select! {
+        biased;
+        result = connecting => result,
+        never = progress => match never {},
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use dlock::{Error, LockName, LockOptions, Locks, Ticket, Wait, Who};
+use dlock::{Error, LockName, LockOptions, Locks, Ticket, Who};
 
 use crate::{
     args::{Acquire, Release},
@@ -27,13 +27,13 @@ pub(crate) async fn acquire(stores: &Stores<'_>, args: Acquire) -> Outcome {
     let mut signals = Signals::listen()?;
     let activity = format!("dlock acquire {name}");
     let chosen = stores.chosen(Some(name.as_str()))?;
-    let wait = args.wait.wait().or(chosen.wait()).unwrap_or(Wait::Forever);
-    let wait_limit = WaitLimit::new(wait);
-    let connecting = store::connect_as(stores, &chosen, &args.who, &activity, wait_limit);
+    let wait_limit = WaitLimit::new(args.wait.wait().or(chosen.wait()));
+    let verbosity = args.busy.verbosity();
+    let connecting = store::connect_as(stores, &chosen, &args.who, &activity, wait_limit, verbosity);
     let (locks, who) = signals.unless(connecting).await?;
     let outcome = match signals.unless(take(&locks, &who, &name, outer, &args, wait_limit)).await {
         Ok((ticket, since)) => print_ticket(&locks, &ticket, since, &args, &mut signals).await,
-        Err(failure) => Err(args.busy.apply(failure, wait)),
+        Err(failure) => Err(args.busy.apply(failure, wait_limit.wait)),
     };
     store::close(&locks).await;
     outcome

@@ -30,28 +30,43 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Width of a terminal that does not report its width.
 const DEFAULT_WIDTH: u16 = 80;
 
+/// Time for which dlock tries to connect if the user sets no wait limit. Long enough for a store
+/// that restarts or that has no free connection, and short enough to notice a wrong address.
+const DEFAULT_STORE_LIMIT: Duration = Duration::from_secs(30);
+
 /// Wait limit for the store and the lock together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitLimit {
-    wait: Wait,
+    /// The limit for the lock.
+    pub(crate) wait: Wait,
+    /// The limit for the store.
+    store: Wait,
     began: Instant,
 }
 
 impl WaitLimit {
-    /// Creates a limit that counts from now.
-    pub(crate) fn new(wait: Wait) -> Self {
-        Self { wait, began: Instant::now() }
-    }
-
-    /// Returns the deadline, if the wait is limited.
-    pub(crate) fn deadline(self) -> Option<Instant> {
-        match self.wait {
-            Wait::For(limit) => self.began.checked_add(limit),
-            _ => None,
+    /// Creates a limit that counts from now. Without a limit of the user, dlock waits for the lock
+    /// without an end, and for the store for [`DEFAULT_STORE_LIMIT`].
+    pub(crate) fn new(chosen: Option<Wait>) -> Self {
+        Self {
+            wait: chosen.unwrap_or(Wait::Forever),
+            store: chosen.unwrap_or(Wait::For(DEFAULT_STORE_LIMIT)),
+            began: Instant::now(),
         }
     }
 
-    /// Returns the rest of the wait limit.
+    /// Returns the time up to which dlock tries to connect. `None` if it tries only once.
+    pub(crate) fn store_deadline(self) -> Option<StoreDeadline> {
+        match self.store {
+            Wait::Never => None,
+            Wait::For(limit) => {
+                Some(self.began.checked_add(limit).map_or(StoreDeadline::Never, StoreDeadline::At))
+            }
+            _ => Some(StoreDeadline::Never),
+        }
+    }
+
+    /// Returns the rest of the limit for the lock.
     pub(crate) fn remaining(self) -> Wait {
         match self.wait {
             Wait::For(limit) => match limit.saturating_sub(self.began.elapsed()) {
@@ -61,6 +76,13 @@ impl WaitLimit {
             wait => wait,
         }
     }
+}
+
+/// End of the attempts to connect.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum StoreDeadline {
+    At(Instant),
+    Never,
 }
 
 /// Acquires the lock as `who`. A status line on the terminal shows the holder during the wait.
@@ -109,25 +131,33 @@ async fn holders(locks: &Locks, name: &LockName) -> Option<String> {
     show::holders(&state)
 }
 
+/// Shows the holder and the number of waiters ahead until the future is dropped.
+async fn show_status(locks: &Locks, me: &Who, name: &LockName, verbosity: Verbosity) -> Infallible {
+    let began = Instant::now();
+    show_progress(verbosity, async || {
+        let state = locks.inspect(name).await.ok().flatten();
+        let details =
+            state.as_ref().map(|state| queue_details(state, me, began.elapsed())).unwrap_or_default();
+        format!("waiting for lock `{name}`{details}")
+    })
+    .await
+}
+
 /// Keeps the status line up to date until the future is dropped. With [`Verbosity::Verbose`] and
 /// without a terminal, prints a line per [`LOG_INTERVAL`].
-async fn show_status(locks: &Locks, me: &Who, name: &LockName, verbosity: Verbosity) -> Infallible {
+pub(crate) async fn show_progress(verbosity: Verbosity, text: impl AsyncFn() -> String) -> Infallible {
     let is_terminal = io::stderr().is_terminal();
     let interval = match verbosity {
         Verbosity::Normal | Verbosity::Verbose if is_terminal => REFRESH_INTERVAL,
         Verbosity::Verbose => LOG_INTERVAL,
         Verbosity::Normal | Verbosity::Quiet => return pending().await,
     };
-    let began = Instant::now();
     let mut line = StatusLine { is_shown: false };
     let mut pause = STATUS_DELAY;
     loop {
         sleep(pause).await;
         pause = interval;
-        let state = locks.inspect(name).await.ok().flatten();
-        let details =
-            state.as_ref().map(|state| queue_details(state, me, began.elapsed())).unwrap_or_default();
-        let text = format!("waiting for lock `{name}`{details}");
+        let text = text().await;
         if is_terminal {
             line.write(&text);
         } else {

@@ -149,8 +149,8 @@ async fn a_cluster_without_a_majority_is_69_in_bounded_time() {
     for member in &etcd.running.servers()[..2] {
         member.pause().await.unwrap();
     }
-    for (verb, args) in [("run", &["x", "--", "true"][..]), ("try", &["x"]), ("ls", &[]), ("inspect", &["x"])]
-    {
+    let run = ["-n", "x", "--", "true"];
+    for (verb, args) in [("run", &run[..]), ("try", &["x"]), ("ls", &[]), ("inspect", &["x"])] {
         let began = Instant::now();
         let ended = etcd.run(verb, args);
         assert_eq!(ended.status, 69, "{verb}: {ended:?}");

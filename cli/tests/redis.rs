@@ -18,6 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use dlock_conformance::Data;
 use dlock_testbed::servers::{
     Running,
     redis::{Brand, Flavour, start},
@@ -36,6 +37,7 @@ fn main() -> std::process::ExitCode {
         a_server_that_is_not_there_is_69_and_its_password_is_not_shown,
         a_wrong_password_is_78_and_is_not_shown,
         a_server_that_is_away_while_dlock_starts_is_waited_for_as_long_as_for_the_lock,
+        a_run_without_a_limit_waits_for_a_store_that_restarts_but_not_for_ever,
         waiting_for_a_server_that_hangs_ends_with_the_time_of_wait,
         dlock_ends_with_a_command_that_has_lost_its_lock,
         a_member_of_a_redlock_that_is_down_delays_no_run,
@@ -200,7 +202,8 @@ async fn a_server_that_is_not_there_is_69_and_its_password_is_not_shown() {
     let closed_port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let url = format!("redis://app:hunter2@{closed_port}");
     for (verb, args) in [
-        ("run", &["x", "--", "echo", "ran"][..]),
+        ("run", &["-n", "x", "--", "echo", "ran"][..]),
+        ("run", &["-w", "1s", "x", "--", "echo", "ran"]),
         ("try", &["x"]),
         ("ls", &[]),
         ("inspect", &["x"]),
@@ -233,13 +236,38 @@ async fn a_server_that_is_away_while_dlock_starts_is_waited_for_as_long_as_for_t
     let Some(on) = OnRedis::new().await else { return };
     let server = &on.running.servers()[0];
     server.pause().await.unwrap();
-    let mut run = on.dlock("run", &["-w", "60s", "late", "--", "echo", "ran"]);
-    let run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut runs = Vec::new();
+    for limit in [&["-w", "60s"][..], &["-w", "forever"], &[]] {
+        let mut run = on.dlock("run", &[limit, &["late", "-v", "--", "echo", "ran"]].concat());
+        runs.push((limit, run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()));
+    }
     // Longer than the timeout of one attempt to connect.
     std::thread::sleep(Duration::from_secs(4));
     server.resume().await.unwrap();
-    let ended = Ended::from(run.wait_with_output().unwrap());
-    assert_eq!((ended.status, &*ended.out), (0, "ran\n"), "{}", ended.err);
+    for (limit, run) in runs {
+        let ended = Ended::from(run.wait_with_output().unwrap());
+        assert_eq!((ended.status, &*ended.out), (0, "ran\n"), "{limit:?}: {}", ended.err);
+        let status = format!("dlock: waiting for the store, `{}`", on.running.url());
+        assert!(ended.err.starts_with(&status), "{limit:?}: {}", ended.err);
+    }
+}
+
+async fn a_run_without_a_limit_waits_for_a_store_that_restarts_but_not_for_ever() {
+    let Some(on) = OnRedis::new().await else { return };
+    let server = &on.running.servers()[0];
+    server.kill().await.unwrap();
+    let run = || {
+        let mut run = on.dlock("run", &["x", "--", "echo", "ran"]);
+        run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let (began, ended) = (Instant::now(), Ended::from(run().wait_with_output().unwrap()));
+    assert_eq!((ended.status, &*ended.out), (69, ""), "{}", ended.err);
+    assert!(ended.err.starts_with("dlock: redis is not reachable: "), "{}", ended.err);
+    assert!(began.elapsed() >= Duration::from_secs(20), "the store was not waited for");
+    let waits = run();
+    server.start(Data::Kept).await.unwrap();
+    let ended = Ended::from(waits.wait_with_output().unwrap());
+    assert_eq!((ended.status, &*ended.out, &*ended.err), (0, "ran\n", ""));
 }
 
 async fn waiting_for_a_server_that_hangs_ends_with_the_time_of_wait() {

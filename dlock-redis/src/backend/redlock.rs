@@ -41,7 +41,7 @@ pub(crate) async fn connect(mut url: StoreUrl) -> Result<Store> {
 /// is unreachable, or that replies much later than the majority.
 ///
 /// # Errors
-/// That of an unreachable member if there is no majority, and every permanent error.
+/// The first of an unreachable member if there is no majority, and every permanent error.
 async fn connect_members(configs: &[RedisConfig]) -> Result<Vec<Option<RedisBackend>>> {
     let start = Instant::now();
     let mut tolerated = configs.len().saturating_sub(1) / 2;
@@ -52,7 +52,7 @@ async fn connect_members(configs: &[RedisConfig]) -> Result<Vec<Option<RedisBack
     };
     let mut outstanding: FuturesUnordered<_> = configs.iter().enumerate().map(connect).collect();
     let mut members = vec![None; configs.len()];
-    let mut deadline = None;
+    let (mut deadline, mut first_error) = (None, None);
     loop {
         let reply = tokio::select! {
             biased;
@@ -62,8 +62,12 @@ async fn connect_members(configs: &[RedisConfig]) -> Result<Vec<Option<RedisBack
         match reply {
             None => return Ok(members),
             Some((index, Ok(member))) => members[index] = Some(member),
-            Some((_, Err(error))) if error.is_transient() && tolerated > 0 => tolerated -= 1,
-            Some((_, Err(error))) => return Err(error),
+            Some((_, Err(error))) if !error.is_transient() => return Err(error),
+            Some((_, Err(error))) if tolerated == 0 => return Err(first_error.unwrap_or(error)),
+            Some((_, Err(error))) => {
+                tolerated -= 1;
+                first_error.get_or_insert(error);
+            }
         }
         if deadline.is_none() && members.iter().flatten().count() >= majority {
             let grace = (start.elapsed() * GRACE_FACTOR).max(MIN_GRACE);

@@ -38,6 +38,11 @@ pub(crate) fn script(shell: Shell) -> Outcome {
         None => Err(io::ErrorKind::Unsupported.into()),
     };
     result.map_err(|error| Failure::internal("cannot write the script", &error))?;
+    if shell == Shell::Bash {
+        // Without it bash completes no names of files, which most commands under a lock have.
+        let text = String::from_utf8_lossy(&script).replace("-o bashdefault", "-o bashdefault -o default");
+        script = text.into_bytes();
+    }
     output::print(&script).map(|()| OK)
 }
 

@@ -116,8 +116,11 @@ pub(crate) async fn acquire(
             let holders = holders(locks, name).await;
             Err(Failure::busy(format!("lock `{name}` is {}", holders.as_deref().unwrap_or("not free"))))
         }
-        Err(error @ Error::Timeout { .. }) => {
-            let holders = holders(locks, name).await.map(|holders| format!("; it is {holders}"));
+        Err(Error::Timeout { name, waited, source }) => {
+            // The limit includes the time until the store was connected.
+            let waited = if let Wait::For(limit) = wait_limit.wait { limit } else { waited };
+            let holders = holders(locks, &name).await.map(|holders| format!("; it is {holders}"));
+            let error = Error::Timeout { name, waited, source };
             Err(Failure::from(error).and(holders.as_deref().unwrap_or_default()))
         }
         Err(error) => Err(error.into()),

@@ -123,6 +123,15 @@ fn there_are_completions_for_the_usual_shells() {
     }
 }
 
+#[test]
+fn bash_completes_files_where_dlock_has_no_completion() {
+    let place = Place::new();
+    let script = place.run(["completions", "bash"]).out;
+    let registrations: Vec<_> = script.lines().filter(|line| line.contains("complete -o")).collect();
+    assert!(!registrations.is_empty(), "{script}");
+    assert!(registrations.iter().all(|line| line.contains(" -o default ")), "{registrations:#?}");
+}
+
 /// Returns the completions of bash for the last of these words.
 fn proposed(place: &Place, words: &[&str]) -> Vec<String> {
     let folder = Path::new(env!("CARGO_BIN_EXE_dlock")).parent().expect("a folder").display().to_string();

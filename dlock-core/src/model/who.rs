@@ -98,11 +98,24 @@ fn user() -> String {
     let named = ["USER", "LOGNAME", "USERNAME"].into_iter().filter_map(|name| env::var(name).ok());
     let number = || {
         #[cfg(unix)]
-        return format!("uid{}", rustix::process::getuid().as_raw());
+        let uid = rustix::process::getuid().as_raw();
+        let accounts = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        return name_of(uid, &accounts).map_or_else(|| format!("uid{uid}"), str::to_owned);
         #[cfg(not(unix))]
         return "unknown".to_owned();
     };
     named.into_iter().find(|name| !name.is_empty()).unwrap_or_else(number)
+}
+
+/// Returns the name of a user in the format of `/etc/passwd`. Services and containers often have no
+/// variable with the name of their user.
+#[cfg(unix)]
+fn name_of(uid: u32, accounts: &str) -> Option<&str> {
+    accounts.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let (name, number) = (fields.next()?, fields.nth(1)?);
+        (number.parse() == Ok(uid) && !name.is_empty()).then_some(name)
+    })
 }
 
 fn host() -> String {
@@ -123,6 +136,16 @@ mod tests {
         let expected = format!("@{} pid {} dlock run report", host(), std::process::id());
         assert!(label.text().contains(&expected), "{label}");
         assert!(Who::this_process().text().contains(" pid "), "{}", Who::this_process());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_user_without_a_variable_has_the_name_of_the_account() {
+        let accounts =
+            "root:x:0:0:root:/root:/bin/sh\n# a comment\nweb:x:33:33::/var/www:/usr/sbin/nologin\n";
+        assert_eq!(name_of(0, accounts), Some("root"));
+        assert_eq!(name_of(33, accounts), Some("web"));
+        assert_eq!(name_of(34, accounts), None);
     }
 
     #[test]

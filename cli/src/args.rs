@@ -127,7 +127,7 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) wait: WaitArgs,
 
-    /// Keeps the lock held until this long after its grant
+    /// Keeps the lock held for at least this long after its grant
     ///
     /// Also if the command ends or fails before. Example for a daily job that runs once over all
     /// hosts: `dlock run -n --at-least 23h report -- ./report.sh`
@@ -162,7 +162,7 @@ impl WaitArgs {
 /// Amount of output of dlock itself.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct OutputArgs {
-    /// Prints errors only, neither the current holder while waiting nor that the lock is busy
+    /// Prints errors only: no status line while waiting, and no message if the lock is busy
     #[arg(short = 'q', long, conflicts_with = "verbose")]
     quiet: bool,
 
@@ -312,6 +312,9 @@ pub(crate) struct HoldArgs {
 
     /// Time after which the store frees the lock of a dlock that no longer renews it [default: 30s,
     /// or the store's longest]
+    ///
+    /// etcd and ZooKeeper free it after the timeout of the client's session instead, which the
+    /// parameter `session` of the store's URL sets.
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = values::ttl)]
     pub(crate) ttl: Option<Duration>,
 

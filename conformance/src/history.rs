@@ -40,9 +40,9 @@ pub use rule::{Counts, Rule, Violation};
 
 /// A record of what contenders observe of their locks. Share it by reference or in an `Arc`.
 ///
-/// The methods update a verb in the present tense, such as [`invokes`](Self::invokes) and
-/// [`releases`](Self::releases), are called before the operation. The methods update a participle,
-/// such as [`granted`](Self::granted) and [`released`](Self::released), are called after it.
+/// Call methods whose name is a verb in the present tense, such as [`invokes`](Self::invokes) and
+/// [`releases`](Self::releases), before the operation. Call methods whose name is a participle, such
+/// as [`granted`](Self::granted) and [`released`](Self::released), after it.
 #[derive(Debug, Default)]
 pub struct History(Mutex<Log>);
 
@@ -112,14 +112,14 @@ impl History {
         Self::default()
     }
 
-    /// Records that a lock is about to be requested, update the ttl or lease of the hold. A permit
-    /// has a limit of one.
+    /// Records that a lock is about to be requested, with the ttl or lease of the hold. A permit has
+    /// a limit of one.
     pub fn invokes(&self, name: &str, kind: Kind, ttl: Duration) -> AcquisitionId {
         self.begins(name, kind, 1, ttl)
     }
 
-    /// Records that a permit of a semaphore update this limit is about to be requested, update the
-    /// ttl or lease of the hold.
+    /// Records that a permit of a semaphore with this limit is about to be requested, with the ttl
+    /// or lease of the hold.
     pub fn invokes_permit(&self, name: &str, limit: u32, ttl: Duration) -> AcquisitionId {
         self.begins(name, Kind::Permit, limit, ttl)
     }
@@ -146,7 +146,7 @@ impl History {
         AcquisitionId(log.acquisitions.len() - 1)
     }
 
-    /// Records that the acquisition was granted, update the guard's token and current deadline.
+    /// Records that the acquisition was granted, with the guard's token and current deadline.
     /// Nothing is recorded for an acquisition that is refused or abandoned.
     pub fn granted(&self, acquisition: AcquisitionId, token: Option<Token>, valid_until: Instant) {
         self.update(acquisition, |record, now| {
@@ -202,7 +202,7 @@ impl History {
     /// counter of its own writes, one for each lock name.
     ///
     /// `base` is the value that this holder had read. A write that was `accepted` adds one. The
-    /// holder reads update its token, so that the counter can refuse older tokens from then on.
+    /// holder reads with its token, so that the counter can refuse older tokens from then on.
     pub fn wrote(&self, acquisition: AcquisitionId, base: u64, accepted: bool) {
         let mut log = self.log();
         let at = log.stamp();

@@ -139,14 +139,14 @@ fn acquisitions_and_the_duration_of_a_hold_are_reported() {
     assert_logged_once(
         &log,
         &[
-            "dlock_contests_total{kind=mutex,outcome=granted,store=memory} +1",
+            "dlock_acquisitions_total{kind=mutex,outcome=granted,store=memory} +1",
             "dlock_wait_seconds{kind=mutex,outcome=granted,store=memory} 0",
-            "dlock_contests_total{kind=fair,outcome=busy,store=memory} +1",
+            "dlock_acquisitions_total{kind=fair,outcome=busy,store=memory} +1",
             "dlock_held_seconds{kind=mutex,store=memory} 3",
-            "DEBUG lock let go (x)",
+            "DEBUG lock released (x)",
         ],
     );
-    assert_eq!(log.count("DEBUG lock asked for (x)"), 2);
+    assert_eq!(log.count("DEBUG acquisition ended (x)"), 2);
     assert_eq!(
         log.count("dlock_lost_total{kind=mutex,store=memory} +1"),
         0,
@@ -192,7 +192,7 @@ fn a_failure_of_the_store_is_reported_with_its_operation() {
         &log,
         &[
             "dlock_store_failures_total{operation=renewal,store=memory} +1",
-            "WARN store failed, will ask again (x)",
+            "WARN store call failed, will retry (x)",
         ],
     );
 }

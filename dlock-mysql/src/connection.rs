@@ -40,8 +40,8 @@ const MAX_CONFLICTS: usize = 8;
 /// lanes have failed.
 const LANE_BACK_OFF: Duration = Duration::from_secs(1);
 
-/// Load of a lane without an open session, as a number of calls. It makes urgent calls prefer a
-/// lane with an open session.
+/// Load, as a number of calls, that a lane without an open session counts as. Urgent calls therefore
+/// prefer a lane with an open session.
 const OPENING: usize = 2;
 
 /// The server's reply to a batch.

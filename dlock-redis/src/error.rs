@@ -181,7 +181,7 @@ fn verdict(error: &RedisError) -> Verdict {
             | ServerErrorKind::Moved
             | ServerErrorKind::Ask => Transient("the server cannot reply now".into()),
             ServerErrorKind::CrossSlot => Permanent(
-                "the lock's keys are in several slots; on a cluster a name needs no brace, or `{` before `}` and text between"
+                "the lock's keys are in different slots; use a name without braces, or with a hash tag such as `{tag}`"
                     .into(),
             ),
             _ => Permanent("the command failed".into()),

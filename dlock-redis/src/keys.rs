@@ -9,8 +9,8 @@ use redis::{RedisWrite, ToRedisArgs};
 #[derive(Clone)]
 pub(crate) struct Keys {
     lock: Arc<str>,
-    /// Whether the lock's name contains a `{`. Such a name counts as one with a hash tag, and is
-    /// part of the other names without further braces.
+    /// Whether the lock's name contains a `{`. Other keys then contain the name as it is, and
+    /// otherwise as `{name}`.
     is_tagged: bool,
 }
 

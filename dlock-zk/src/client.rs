@@ -59,6 +59,6 @@ impl Client {
     #[cfg_attr(not(feature = "tracing"), expect(unused_variables, reason = "only for `tracing`"))]
     pub(crate) fn note_revocation(&self, request: &Request) {
         #[cfg(feature = "tracing")]
-        tracing::warn!(store = self.info.store, lock = %request.name, "somebody asks the holder to release the lock");
+        tracing::warn!(store = self.info.store, lock = %request.name, "another client requests the release of the lock");
     }
 }

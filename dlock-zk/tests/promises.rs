@@ -276,10 +276,10 @@ async fn a_pair_costs_three_requests() {
     assert!((3 * PAIRS..most).contains(&made), "{made} requests for {PAIRS} pairs");
 }
 
-/// `DLOCK_CROWD` is the number of holds. Default: 500.
+/// `DLOCK_MANY` is the number of holds. Default: 500.
 async fn many_holds_of_a_session_cost_its_heartbeats_and_no_other_request() {
     const WATCHED: Duration = Duration::from_secs(8);
-    let held = std::env::var("DLOCK_CROWD").map_or(500, |text| text.parse().expect("a number"));
+    let held = std::env::var("DLOCK_MANY").map_or(500, |text| text.parse().expect("a number"));
     let Some(running) = store(Flavour::Standalone).await else { return };
     let (client, name) = (locks(&url(&running, "session=30s")).await, unique());
     let before = requests(&running).await;
@@ -446,11 +446,11 @@ async fn an_unset_ttl_is_the_longest_that_the_session_can_keep() {
     assert!(held.remaining() <= Duration::from_secs(10) && held.remaining() > Duration::from_secs(8));
 }
 
-/// `DLOCK_CROWD` is the number of waiters. Default: 1 000.
+/// `DLOCK_MANY` is the number of waiters. Default: 1 000.
 async fn a_crowd_of_one_client_queues_and_is_drained_with_few_requests() {
     // The test has its own server, so that no other client is counted.
     let Some(running) = store(Flavour::Standalone).await else { return };
-    let crowd = std::env::var("DLOCK_CROWD").map_or(1000, |text| text.parse().expect("a number"));
+    let crowd = std::env::var("DLOCK_MANY").map_or(1000, |text| text.parse().expect("a number"));
     let (client, name) = (locks(&url(&running, "session=30s")).await, unique());
     let held = client.mutex(&name).lock().await.expect("the lock is free");
     let (before, began) = (requests(&running).await, Instant::now());

@@ -51,10 +51,10 @@ pub struct Info {
     /// Shortest and longest [lease](crate::LockOptions::lease), and the range of times for which a
     /// claim can be detached.
     pub leases: RangeInclusive<Duration>,
-    /// Session timeout, in a store in which a claim lives as long as its client's session. The
-    /// claims of a silent client are deleted this time after the client's last sign of life. While
-    /// the session lives, a claim that was not released stays. `None` in a store that deletes each
-    /// claim after the claim's own ttl.
+    /// Session timeout of a store whose claims live as long as their client's session. The store
+    /// deletes the claims of a client this long after the last request that it has received from
+    /// the client. Until then a claim that was not released stays. `None` in a store that deletes
+    /// each claim after the claim's own ttl.
     pub session: Option<Duration>,
 }
 

@@ -40,7 +40,7 @@ struct State {
     /// Whether the last renewal reaches beyond the hold's end, so that no further renewal is
     /// needed.
     outlasts_end: bool,
-    /// Time until which the lock stays taken, even if it is released earlier.
+    /// Time until which the store keeps the lock taken, even if the last guard is dropped earlier.
     taken_until: Option<Moment>,
     /// Set while the caller of a resumption has not received its hold. If the caller gives up, the
     /// hold goes back to its ticket until this time.

@@ -3,7 +3,7 @@
 //!
 //! | metric | kind | labels |
 //! |---|---|---|
-//! | `dlock_contests_total` | counter | `store`, `kind`, `outcome`: granted, busy, deserted, failed |
+//! | `dlock_acquisitions_total` | counter | `store`, `kind`, `outcome`: granted, busy, abandoned, failed |
 //! | `dlock_wait_seconds` | histogram | `store`, `kind`, `outcome` |
 //! | `dlock_held_seconds` | histogram | `store`, `kind` |
 //! | `dlock_lost_total` | counter | `store`, `kind` |
@@ -42,7 +42,7 @@ pub(crate) fn contest_ended(request: &Request, info: &Info, start: StartTime, ou
     #[cfg(any(feature = "tracing", feature = "metrics"))]
     let waited = start.0.elapsed();
     #[cfg(feature = "tracing")]
-    tracing::debug!(store = info.store, lock = %request.name, kind = %request.kind, ?waited, outcome, "lock asked for");
+    tracing::debug!(store = info.store, lock = %request.name, kind = %request.kind, ?waited, outcome, "acquisition ended");
     #[cfg(feature = "metrics")]
     {
         let labels = [
@@ -50,7 +50,7 @@ pub(crate) fn contest_ended(request: &Request, info: &Info, start: StartTime, ou
             ("kind", request.kind.to_string()),
             ("outcome", outcome.to_owned()),
         ];
-        metrics::counter!("dlock_contests_total", &labels).increment(1);
+        metrics::counter!("dlock_acquisitions_total", &labels).increment(1);
         metrics::histogram!("dlock_wait_seconds", &labels).record(waited);
     }
 }
@@ -65,7 +65,7 @@ pub(crate) fn hold_ended(request: &Request, info: &Info, start: StartTime, lost:
             tracing::warn!(store = info.store, lock = %request.name, kind = %request.kind, ?held, %reason, "lock lost");
         }
         None => {
-            tracing::debug!(store = info.store, lock = %request.name, kind = %request.kind, ?held, "lock let go")
+            tracing::debug!(store = info.store, lock = %request.name, kind = %request.kind, ?held, "lock released")
         }
     }
     #[cfg(feature = "metrics")]
@@ -98,7 +98,7 @@ pub(crate) fn failed(request: &Request, info: &Info, operation: &'static str, er
         lock = %request.name,
         operation,
         error = error as &dyn std::error::Error,
-        "store failed, will ask again"
+        "store call failed, will retry"
     );
     #[cfg(feature = "metrics")]
     metrics::counter!("dlock_store_failures_total", "store" => info.store, "operation" => operation)

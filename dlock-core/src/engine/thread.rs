@@ -20,8 +20,8 @@ use super::Client;
 use crate::model::{Error, Result};
 
 /// Maximum time that the drop of the client's last handle, or of its last guard, waits for the
-/// release of its claims. Longer than a store takes that replies. A store without a reply by then
-/// forgets the claims by itself after a ttl.
+/// release of its claims. A store that responds at all responds sooner. If it has not responded by
+/// then, it deletes the claims after their ttl.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The thread of one client. Ends when this value is dropped.

@@ -17,11 +17,11 @@ use tokio::runtime::{self, Handle};
 /// Combines the reads of many callers, so that at most one is in flight on each runtime.
 ///
 /// Waiters of one client read the same queue. A read for each of them would load the server with
-/// the square of their number. If a server is slow, and its callers give up and come again, it
-/// still has one reply to send.
+/// the square of their number. If a server is slow, and its callers give up and call again, the
+/// server still has only one reply to send.
 ///
-/// Reads are numbered from 1. A read with a greater number than [`sent`](Self::sent) returned shows
-/// all that was stored at the time of that call.
+/// Reads are numbered from 1. Call [`sent`](Self::sent) first. Any read with a greater number was
+/// sent after that call, so it shows everything that was stored by then.
 ///
 /// ```
 /// use dlock_core::driver::SharedRead;
@@ -49,7 +49,7 @@ pub struct SharedRead<T> {
 #[derive(Clone)]
 struct InFlight<T> {
     number: u64,
-    /// Runtime of the timers of the read. They panic once it has ended.
+    /// Runtime that owns the timers of the read, which panic once the runtime has ended.
     runtime: Option<runtime::Id>,
     reply: Shared<BoxFuture<'static, T>>,
 }

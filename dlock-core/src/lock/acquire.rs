@@ -118,8 +118,9 @@ macro_rules! options {
                 self.with(|options| options.renew_every(interval))
             }
 
-            /// Sets the minimum time from the grant for which the lock stays taken, even after a
-            /// release. Default: none. See [`LockOptions::at_least`].
+            /// Sets the minimum time for which the lock stays taken, counted from the return of the
+            /// guard. If the guard is released or dropped earlier, the store keeps the lock taken
+            /// until then. Default: none. See [`LockOptions::at_least`].
             pub fn at_least(self, min: Duration) -> Self {
                 self.with(|options| options.at_least(min))
             }

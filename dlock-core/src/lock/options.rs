@@ -19,8 +19,8 @@ use crate::{
 /// | `renew_every` | a third of the time left | interval between the renewals of a held lock |
 /// | `lease` | none | fixed duration of a hold that is not extended, from before the request is sent |
 /// | `max_hold` | none | maximum duration of a hold that is renewed, from before the request is sent |
-/// | `at_least` | none | minimum time from the grant for which the lock stays taken, even after a release |
-/// | `wait` | [`Wait::Forever`] | maximum time that the call waits for the lock, from the call |
+/// | `at_least` | none | minimum time for which the lock stays taken, even if the guard is released earlier, from the return of the guard |
+/// | `wait` | [`Wait::Forever`] | maximum time that the future waits for the lock, from its first poll |
 /// | `label` | user, host, process id and program | text for people that says who has the claim |
 ///
 /// The default ttl of 30 seconds is that of Redisson. It is long enough for a failover of the
@@ -123,8 +123,8 @@ impl LockOptions {
         self
     }
 
-    /// Sets the maximum time that the call waits for the lock, counted from the call. Zero is a
-    /// single try, as is [`Wait::Never`]. Default: [`Wait::Forever`].
+    /// Sets the maximum time that the future waits for the lock, counted from its first poll. Zero
+    /// is a single try, as is [`Wait::Never`]. Default: [`Wait::Forever`].
     #[must_use]
     pub fn wait(mut self, wait: impl Into<Wait>) -> Self {
         // No other code handles a wait of zero.

@@ -12,9 +12,9 @@ use super::{
 /// holder is free after its ttl.
 ///
 /// **The limit** is not kept in the store. Each claim, held or waiting, carries the limit of its
-/// handle. A permit is granted if fewer claims are ahead of it in the queue than the smallest limit
-/// of the claim and of all claims ahead. While programs change from a limit of 4 to 5, a program
-/// with the limit 4 therefore never holds beside more than three other holders.
+/// handle. A permit is granted when the number of claims ahead of it in the queue is less than the
+/// smallest limit among itself and those claims. While programs change from a limit of 4 to 5, a
+/// program with the limit 4 therefore never holds beside more than three other holders.
 ///
 /// **Owners** are not supported. Two acquisitions hold two permits. A task that holds all permits
 /// and acquires another one deadlocks with itself.

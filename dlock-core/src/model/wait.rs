@@ -7,7 +7,8 @@ use std::time::Duration;
 pub enum Wait {
     /// No wait: the lock is tried once.
     Never,
-    /// This time, counted from the call. It is one deadline for all steps of the call.
+    /// This time, counted from the first poll of the future. It is one deadline for all steps of
+    /// the call.
     For(Duration),
     /// No limit: the caller waits until the lock is granted.
     #[default]

@@ -47,13 +47,12 @@ use claim::{MAX_MEMBER_TIMEOUT, RedLockClaim};
 /// members, and the loss of one member would stop it. A permit is therefore refused before any I/O.
 /// Use one store for a semaphore, or as many mutexes as there are permits.
 ///
-/// **A detached hold** is based on the majority that keeps it. Its ticket contains the claim of
-/// each member, so that the hold can be taken over on these members and nowhere else. If a member
-/// does not reply when the ticket is used to release the hold, its release is repeated for another
-/// ttl. After that the member keeps its claim until the time of the ticket has passed. The next
-/// holder needs only two of three members, but none of the two may fail during that time. The same
-/// applies to a member that misses a detachment or a resumption. It keeps its part under the old id
-/// until the time of that part has passed, unless its release reaches the member earlier.
+/// **A detached hold** is based on the majority that keeps it. Its ticket lists the members that
+/// keep a part of it, so the hold can be resumed only on these members. If a member misses the
+/// release by ticket, the release is repeated for another ttl. After that the member keeps its part
+/// until the ticket's time ends. With three members, the next holder needs both others until then.
+/// The same applies to a member that misses a detachment or a resumption. It keeps its part under
+/// the old id until the time of that part ends, unless a release reaches the member earlier.
 ///
 /// The ids that the members report agree with [`Guard::id`](crate::Guard::id) in their first 30
 /// characters. Each member receives a different id, and a new one after each release, so that a
@@ -73,7 +72,8 @@ pub struct RedLock {
 }
 
 impl RedLock {
-    /// Creates a RedLock of `members`, an odd number of stores that fail independently.
+    /// Creates a RedLock of three or more stores that fail independently. Take an odd number,
+    /// because one member more tolerates no further failure.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] for fewer than three members, for a member that is given twice, and

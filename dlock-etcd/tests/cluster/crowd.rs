@@ -28,12 +28,12 @@ async fn requests(bench: &Bench) -> f64 {
     total
 }
 
-/// `DLOCK_CROWD` is the number of locks. The default is 2000.
+/// `DLOCK_MANY` is the number of locks. The default is 2000.
 async fn thousands_of_locks_of_one_client_outlive_each_member_and_cost_no_request_each() {
     const AT_ONCE: usize = 100;
     /// Time in which each lock is renewed.
     const RENEWAL_PERIOD: Duration = Duration::from_secs(8);
-    let count: usize = env::var("DLOCK_CROWD").map_or(2000, |count| count.parse().expect("a number"));
+    let count: usize = env::var("DLOCK_MANY").map_or(2000, |count| count.parse().expect("a number"));
     let Some(bench) = Bench::new(Flavour::Cluster).await else { return };
     let url = format!("{}?session=60s&timeout=9s", bench.running.url());
     let (locks, name) = (Locks::new(connect(&url).await.expect("the server is running")), unique());

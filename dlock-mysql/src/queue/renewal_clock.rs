@@ -9,8 +9,8 @@ use tokio::{sync::Semaphore, time::timeout};
 
 use super::local_claims::{LocalClaims, Records};
 
-/// Divisor of the ttl. A claim whose renewal was carried needs no renewal of its own for this part of
-/// its ttl.
+/// Divisor of the ttl. A claim that a call of another claim has renewed needs no renewal of its own
+/// for this part of its ttl.
 const FRESH_DIVISOR: u32 = 4;
 
 /// Divisor of the ttl. A keeper waits for a call in flight that carries its claim for this part of

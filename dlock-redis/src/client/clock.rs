@@ -12,14 +12,14 @@ use std::{
 use dlock_core::driver::Moment;
 use redis::cluster_routing::Slot;
 
-/// A lower bound of the server's time, so that no deadline is too late.
+/// Estimates the server's time from below, so that deadlines are rather too early than too late.
 ///
 /// A deadline is too early if the clock was read slowly or was set forward since. The server then
 /// refuses the request and replies with its time, and the client sends the request again.
 ///
-/// After a clock was set back, deadlines are too late by the same amount, until the clock has
-/// caught up. If the clock of a cluster's node is behind the clock that was read, deadlines at that
-/// node are too late by the difference.
+/// A deadline is too late in two cases: by as much as the server's clock was set back, until the
+/// clock has caught up, and on a cluster's node by as much as its clock is behind the clock that was
+/// read.
 #[derive(Debug)]
 pub(crate) struct ServerClock(Mutex<Readings>);
 

@@ -37,7 +37,7 @@ impl ContestEnd {
         match self {
             Self::Granted(..) => "granted",
             Self::Busy => "busy",
-            Self::CallerLeft => "deserted",
+            Self::CallerLeft => "abandoned",
             Self::Failed(_) => "failed",
         }
     }

@@ -109,8 +109,8 @@ impl Keeper {
                 };
                 match (changed, request) {
                     (Ok(()), _) => next_renewal = self.next_renewal(hold),
-                    // The next renewal does not become later, so that the lock is not lost to a
-                    // change that fails again and again.
+                    // A downgrade or detachment that fails must not postpone the next renewal.
+                    // Otherwise the hold could expire during repeated failures.
                     (Err(error), _) if error.is_transient() => {
                         failures += 1;
                         retry_at = Some(Instant::now() + retry_pause(failures));

@@ -24,8 +24,8 @@ use crate::{
     model::{ClaimId, Error, Result},
 };
 
-/// Number of id bytes that all claims of one RedLock claim on its members have in common. The other
-/// three bytes differ, because they contain the member's index and the claim's number.
+/// Length in bytes of the id's prefix that the members' claims of one RedLock claim share. The last
+/// three bytes differ for each member and attempt: they contain the member's index and a counter.
 const COMMON_BYTES: usize = 13;
 
 /// Number of characters of these bytes in the id's text.

@@ -142,6 +142,12 @@ impl Proxy {
         self.change(|traffic| (traffic.requests, traffic.replies) = (Flow::Delayed(by), Flow::Delayed(by)));
     }
 
+    /// Delays replies by at least `by` from now on. A reply that arrives during the delay of an
+    /// earlier one is delayed from the delivery of that one. Requests reach the server at once.
+    pub fn delay_answers(&self, by: Duration) {
+        self.change(|traffic| traffic.replies = Flow::Delayed(by));
+    }
+
     /// Breaks every open connection once. Later connections are not affected.
     pub fn cut(&self) {
         self.change(|traffic| traffic.cuts += 1);

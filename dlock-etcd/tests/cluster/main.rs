@@ -6,7 +6,14 @@ mod common;
 mod crowd;
 mod data;
 mod members;
+mod minority;
 
 fn main() -> std::process::ExitCode {
-    dlock_conformance::run_tests([apart::tests(), crowd::tests(), data::tests(), members::tests()])
+    dlock_conformance::run_tests([
+        apart::tests(),
+        crowd::tests(),
+        data::tests(),
+        members::tests(),
+        minority::tests(),
+    ])
 }

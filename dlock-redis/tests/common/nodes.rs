@@ -41,6 +41,11 @@ impl Nodes {
         &self.url
     }
 
+    /// Returns the servers.
+    pub(crate) fn servers(&self) -> Vec<Server> {
+        self.running.iter().map(|running| running.servers()[0].clone()).collect()
+    }
+
     /// Returns the URL of each server.
     pub(crate) fn urls(&self) -> Vec<&str> {
         self.running.iter().map(Running::url).collect()

@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod minority;
 mod redlock;
 mod redlock_foreign;
 mod replicas;
@@ -11,6 +12,7 @@ mod topologies;
 
 fn main() -> std::process::ExitCode {
     dlock_conformance::run_tests([
+        minority::tests(),
         redlock::tests(),
         redlock_foreign::tests(),
         replicas::tests(),

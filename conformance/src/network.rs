@@ -28,6 +28,16 @@ pub trait Network: Send + Sync {
     /// An error fails the case, unless the proxy lets nothing through.
     async fn connect_to(&self, address: SocketAddr) -> Result<Store>;
 
+    /// Connects a new client as [`connect_to`](Self::connect_to) does, for a case whose faults must
+    /// end before the client's claims do. A store whose claims end with their client's session
+    /// returns a client with a session of 30 s or more. Default: the same client.
+    ///
+    /// # Errors
+    /// As [`connect_to`](Self::connect_to).
+    async fn connect_lasting_to(&self, address: SocketAddr) -> Result<Store> {
+        self.connect_to(address).await
+    }
+
     /// Returns the maximum duration of one call of the driver for a claim with this ttl, whatever
     /// the server does. Default: a third of the ttl. A driver with a longer bound for short ttls
     /// returns it here and states it in its README.

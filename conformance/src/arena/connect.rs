@@ -42,6 +42,16 @@ impl Arena {
         })
     }
 
+    /// Connects a new client through a proxy of its own. Its claims outlast the faults of the case.
+    #[track_caller]
+    pub(crate) fn lasting_client_behind_proxy(&self) -> impl Future<Output = (Locks, Arc<Proxy>)> {
+        self.step("connect a client through a proxy".to_owned(), async {
+            let proxy = self.proxy().await;
+            let connected = self.network().connect_lasting_to(proxy.address()).await;
+            (self.locks(self.connected(connected), None), proxy)
+        })
+    }
+
     /// Connects a store through a proxy of its own, for a case that drives claims itself.
     pub(crate) async fn store_behind_proxy(&self) -> (Store, Arc<Proxy>) {
         let proxy = self.proxy().await;

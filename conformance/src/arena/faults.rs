@@ -55,7 +55,7 @@ impl Arena {
     /// Connects a new client with fault injection.
     pub(crate) async fn client_with_faults(&self) -> (Locks, Faults) {
         if self.fixture.network().is_some() {
-            let (client, proxy) = self.client_behind_proxy().await;
+            let (client, proxy) = self.lasting_client_behind_proxy().await;
             (client, Faults::Network(proxy))
         } else {
             let (client, switch) = self.client_with_switch().await;

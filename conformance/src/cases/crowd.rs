@@ -54,8 +54,12 @@ const ROUND_TRIPS: [Duration; 2] = [Duration::ZERO, Duration::from_millis(10)];
 /// Longest silence of the server.
 const SILENCE: Duration = Duration::from_secs(4);
 
-/// Time without a request after which all waiters are assumed to have arrived.
+/// Interval of the checks whether the client sends requests.
 const QUIET: Duration = Duration::from_millis(500);
+
+/// Number of successive checks without requests after which all waiters are assumed to have arrived.
+/// A client that opens another session sends nothing else until then.
+const QUIET_CHECKS: usize = 3;
 
 /// Extra time for the first waiters to arrive on a busy machine.
 const ARRIVAL_ALLOWANCE: Duration = Duration::from_secs(5);
@@ -130,11 +134,13 @@ impl<'a> Crowd<'a> {
             let options = options.clone();
             self.waiters.push(self.arena.go(async move { lock.lock(&options).await }));
         }
-        let began = Instant::now();
+        let (began, mut quiet_checks) = (Instant::now(), 0);
         let is_quiet = loop {
             let sent = self.faults.requested();
             sleep(QUIET).await;
-            if sent == self.faults.requested() || sent + OWN_TRAFFIC / 8 > self.faults.requested() {
+            let is_quiet = sent + OWN_TRAFFIC / 8 > self.faults.requested();
+            quiet_checks = if is_quiet { quiet_checks + 1 } else { 0 };
+            if quiet_checks == QUIET_CHECKS {
                 break true;
             }
             if began.elapsed() > self.limit(size) + ARRIVAL_ALLOWANCE {

@@ -12,7 +12,7 @@ use dlock_testbed::servers::{
 
 use crate::{HEAP, common::connect};
 
-/// Session of clients that stay connected. The longest ttl that it allows outlasts the delays of a
+/// Session of clients that stay connected, or that outlast faults. The longest ttl that it allows outlasts the delays of a
 /// busy machine.
 const LONG: &str = "session=32s";
 /// Session of clients that are killed. Twice the ttl of a renewed claim.
@@ -105,6 +105,10 @@ impl Network for ZooKeeper {
 
     async fn connect_to(&self, address: SocketAddr) -> Result<Store> {
         self.open(&[address], SHORT).await
+    }
+
+    async fn connect_lasting_to(&self, address: SocketAddr) -> Result<Store> {
+        self.open(&[address], LONG).await
     }
 
     fn bound(&self, ttl: Duration) -> Duration {

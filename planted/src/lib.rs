@@ -118,11 +118,13 @@ pub enum Bug {
     /// A joint attempt checks in a first step whether the locks are free, and takes them in a
     /// second.
     JointAttemptInTwoSteps,
+    /// A renewal waits until the attempts of all waiters of its client are completed.
+    RenewalBehindAttempts,
 }
 
 impl Bug {
     /// All bugs, without [`None`](Self::None).
-    pub const ALL: [Self; 48] = [
+    pub const ALL: [Self; 49] = [
         Self::ReleaseWithoutOwnerCheck,
         Self::ReleaseOfALostClaimRemovesTheNext,
         Self::RenewalCreates,
@@ -171,5 +173,6 @@ impl Bug {
         Self::JointAttemptKeepsSome,
         Self::JointAttemptPassesWaiters,
         Self::JointAttemptInTwoSteps,
+        Self::RenewalBehindAttempts,
     ];
 }

@@ -4,7 +4,7 @@
 //! The server has the queues of a correct [`BuggyStore`](crate::BuggyStore). A client has one
 //! connection, and sends one line for each call.
 
-use std::{net::SocketAddr, sync::Arc, thread, time::Duration};
+use std::{collections::HashMap, net::SocketAddr, sync::Arc, thread, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
@@ -27,6 +27,22 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause of a client between a failure of the connection and the next attempt to connect.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 
+/// Number of attempts that a client sends one after the other within [`CALL_TIMEOUT`], also on a slow
+/// network.
+const ATTEMPTS_IN_FLIGHT: usize = 16;
+
+/// Interval of the attempts of a waiter with [`LineBug::WaiterPolls`].
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Interval of the attempts of a waiter with [`LineBug::RetriesAddUp`].
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Time after which [`LineBug::RetriesAddUp`] sends a request again.
+const RESEND_DELAY: Duration = Duration::from_millis(50);
+
+/// Bells of the claims of all clients. The server rings them without the network.
+type Bells = Arc<std::sync::Mutex<HashMap<ClaimId, Arc<Notify>>>>;
+
 /// The bug of the clients of a [`BuggyServer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -46,6 +62,11 @@ pub enum LineBug {
     BreakIsLoss,
     /// Every call reconnects if there is no connection, without a pause after a failure.
     ReconnectsWithoutPause,
+    /// A waiter sends an attempt every 20 ms, although the server notifies it.
+    WaiterPolls,
+    /// A waiter checks its place every 250 ms. Any request without a reply within 50 ms is sent
+    /// again every millisecond.
+    RetriesAddUp,
 }
 
 /// A server on 127.0.0.1, on its own thread. Dropping this value stops it.
@@ -53,6 +74,7 @@ pub enum LineBug {
 pub struct BuggyServer {
     address: SocketAddr,
     bug: LineBug,
+    bells: Bells,
     _stop: oneshot::Sender<()>,
 }
 
@@ -66,16 +88,18 @@ impl BuggyServer {
         let address = listener.local_addr().expect("the listener is bound");
         listener.set_nonblocking(true).expect("the socket can be non-blocking");
         let (stop, stopped) = oneshot::channel();
+        let bells = Bells::default();
+        let bells_of_server = Arc::clone(&bells);
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime can be built").block_on(async {
                 tokio::select! {
-                    () = accept(TcpListener::from_std(listener).expect("the listener is valid")) => {}
+                    () = accept(TcpListener::from_std(listener).expect("the listener is valid"), bells_of_server) => {}
                     _ = stopped => {}
                 }
             });
         });
-        Self { address, bug, _stop: stop }
+        Self { address, bug, bells, _stop: stop }
     }
 
     /// Address on which the server listens.
@@ -89,23 +113,25 @@ impl BuggyServer {
     /// If the server does not reply in time.
     pub async fn connect(&self, address: SocketAddr) -> Result<Store> {
         let info = Info::new("wrong", format!("wrong:{}", self.address)).tokens(true);
-        let client = Client { address, bug: self.bug, info, link: Mutex::default() };
+        let info = info.attempts_in_flight(ATTEMPTS_IN_FLIGHT);
+        let bells = Arc::clone(&self.bells);
+        let client = Client { address, bug: self.bug, info, link: Mutex::default(), bells };
         let limit = (self.bug != LineBug::ConnectsWithoutTimeout).then_some(CALL_TIMEOUT);
         client.request("hello", limit).await?;
         Ok(Store::new(Arc::new(BuggyBackend(Arc::new(client)))))
     }
 }
 
-async fn accept(listener: TcpListener) {
+async fn accept(listener: TcpListener, bells: Bells) {
     let queues = Arc::new(std::sync::Mutex::new(BuggyQueues::new(Bug::None)));
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
-        let queues = Arc::clone(&queues);
+        let (queues, bells) = (Arc::clone(&queues), Arc::clone(&bells));
         connections.spawn(async move {
             let mut stream = BufReader::new(stream);
             let mut line = String::new();
             while stream.read_line(&mut line).await.is_ok_and(|count| count > 0) {
-                let reply = execute(&mut queues.lock().expect("no call panics"), &line);
+                let reply = execute(&mut queues.lock().expect("no call panics"), &bells, &line);
                 if stream.write_all(reply.as_bytes()).await.is_err() {
                     return;
                 }
@@ -116,19 +142,20 @@ async fn accept(listener: TcpListener) {
 }
 
 /// Executes a line of a client, and returns the reply.
-fn execute(queues: &mut BuggyQueues, line: &str) -> String {
+fn execute(queues: &mut BuggyQueues, bells: &Bells, line: &str) -> String {
     let words: Vec<_> = line.trim_end().splitn(5, ' ').collect();
     let [call, id, ttl, wait, name] = words[..] else { return "hello\n".to_owned() };
     let id = ClaimId::from_bytes(u128::from_str_radix(id, 16).expect("in hexadecimal").to_be_bytes());
     let ttl = Duration::from_millis(ttl.parse().expect("a number"));
     let wait = if wait == "try" { Wait::Never } else { Wait::Forever };
     let request = Request::new(LockName::new(name).expect("a name"), Kind::Mutex, ttl).id(id).wait(wait);
+    let bell = bells.lock().expect("no call panics").get(&id).cloned().unwrap_or_default();
     match call {
-        "attempt" => match queues.attempt(&request, 0, &Arc::new(Notify::new()), false) {
+        "attempt" => match queues.attempt(&request, 0, &bell, false) {
             Ok(token) => format!("granted {token}\n"),
             Err(_) => "busy\n".to_owned(),
         },
-        "renew" if queues.renew(&request, 0, &Arc::default()) => "renewed\n".to_owned(),
+        "renew" if queues.renew(&request, 0, &bell) => "renewed\n".to_owned(),
         "renew" => "lost\n".to_owned(),
         _ if queues.release(&request.name, id, false) => "done\n".to_owned(),
         _ => "gone\n".to_owned(),
@@ -142,6 +169,7 @@ struct Client {
     bug: LineBug,
     info: Info,
     link: Mutex<Link>,
+    bells: Bells,
 }
 
 #[derive(Debug, Default)]
@@ -181,6 +209,13 @@ impl Link {
         let result = if client.bug == LineBug::LateReplyIsUsed {
             let stream = self.stream.insert(stream);
             return exchange(stream, line, &mut reply).await.map(|()| reply);
+        } else if client.bug == LineBug::RetriesAddUp {
+            let copies = exchange_impatiently(&mut stream, line, &mut reply).await;
+            // The replies to the copies would answer later calls.
+            return copies.map(|copies| {
+                self.stream = (copies == 1).then_some(stream);
+                reply
+            });
         } else {
             exchange(&mut stream, line, &mut reply).await
         };
@@ -215,6 +250,25 @@ async fn exchange(stream: &mut BufReader<TcpStream>, line: &str, reply: &mut Str
     }
 }
 
+/// Sends the line again and again until there is a reply. Returns the number of copies.
+async fn exchange_impatiently(
+    stream: &mut BufReader<TcpStream>,
+    line: &str,
+    reply: &mut String,
+) -> Result<usize> {
+    let (mut copies, mut delay) = (0, RESEND_DELAY);
+    loop {
+        stream.write_all(format!("{line}\n").as_bytes()).await.map_err(unavailable)?;
+        copies += 1;
+        // `read_line` keeps what it has read if it is dropped.
+        match timeout(delay, stream.read_line(reply)).await {
+            Ok(Ok(1..)) => return Ok(copies),
+            Ok(_) => return Err(unavailable("the server hung up")),
+            Err(_) => delay = Duration::from_millis(1),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct BuggyBackend(Arc<Client>);
 
@@ -224,13 +278,22 @@ impl Backend for BuggyBackend {
     }
 
     fn claim(&self, request: Request) -> Box<dyn Claim> {
-        Box::new(BuggyClaim { client: Arc::clone(&self.0), request })
+        let bell = Arc::<Notify>::default();
+        self.0.bells.lock().expect("no call panics").insert(request.id, Arc::clone(&bell));
+        Box::new(BuggyClaim { client: Arc::clone(&self.0), request, bell })
     }
 }
 
 struct BuggyClaim {
     client: Arc<Client>,
     request: Request,
+    bell: Arc<Notify>,
+}
+
+impl Drop for BuggyClaim {
+    fn drop(&mut self) {
+        self.client.bells.lock().expect("no call panics").remove(&self.request.id);
+    }
 }
 
 impl BuggyClaim {
@@ -252,7 +315,13 @@ impl Claim for BuggyClaim {
         let token = words.get(1).and_then(|token| token.parse().ok()).and_then(Token::new);
         Ok(match token {
             Some(_) => Attempt::Granted(Grant { token, valid_for: self.request.ttl }),
-            None => Attempt::Busy { retry_in: Duration::from_millis(50) },
+            None => Attempt::Busy {
+                retry_in: match self.client.bug {
+                    LineBug::WaiterPolls => POLL_INTERVAL,
+                    LineBug::RetriesAddUp => CHECK_INTERVAL,
+                    _ => self.request.ttl / 3,
+                },
+            },
         })
     }
 
@@ -270,6 +339,6 @@ impl Claim for BuggyClaim {
     }
 
     async fn changed(&mut self) {
-        std::future::pending().await
+        self.bell.notified().await;
     }
 }

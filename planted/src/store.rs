@@ -24,6 +24,9 @@ use crate::{Bug, queues::BuggyQueues};
 /// Delay of a claim's first reply, for [`Bug::ValidFromReceipt`].
 const FIRST_REPLY_DELAY: Duration = Duration::from_millis(200);
 
+/// Time for which an attempt occupies the connection with [`Bug::RenewalBehindAttempts`].
+const ATTEMPT_TIME: Duration = Duration::from_millis(300);
+
 /// Maximum number of locks in a joint attempt. So small that some requests of the suite contain
 /// only a part of their locks.
 const MAX_LOCKS_PER_STEP: usize = 4;
@@ -37,6 +40,8 @@ pub struct BuggyStore {
     info: Info,
     /// Number of this client.
     client: u64,
+    /// The client's only connection, for [`Bug::RenewalBehindAttempts`].
+    connection: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl BuggyStore {
@@ -48,7 +53,13 @@ impl BuggyStore {
             .detaches(true)
             .locks_per_step(MAX_LOCKS_PER_STEP)
             .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write]);
-        Self { bug, queues: Arc::new(Mutex::new(BuggyQueues::new(bug))), info, client: 0 }
+        Self {
+            bug,
+            queues: Arc::new(Mutex::new(BuggyQueues::new(bug))),
+            info,
+            client: 0,
+            connection: Arc::default(),
+        }
     }
 
     /// Returns a new client, with [`Inspect`].
@@ -68,6 +79,7 @@ impl BuggyStore {
     fn become_new_client(&mut self) {
         static CLIENTS: AtomicU64 = AtomicU64::new(1);
         self.client = CLIENTS.fetch_add(1, Relaxed);
+        self.connection = Arc::default();
         if self.bug == Bug::IdentityPerClient {
             self.info.identity = format!("wrong:{}", ClaimId::random());
         }
@@ -147,6 +159,10 @@ impl Claim for BuggyClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
         let Request { name, ttl, .. } = &self.request;
         self.has_called = true;
+        if self.store.bug == Bug::RenewalBehindAttempts {
+            let _connection = self.store.connection.lock().await;
+            sleep(ATTEMPT_TIME).await;
+        }
         let passes_queue = self.store.queues().has_no_row(name);
         if passes_queue {
             yield_now().await;
@@ -166,6 +182,9 @@ impl Claim for BuggyClaim {
 
     async fn renew(&mut self) -> Result<Renewal> {
         self.has_called = true;
+        if self.store.bug == Bug::RenewalBehindAttempts {
+            drop(self.store.connection.lock().await);
+        }
         let renewed = self.store.queues().renew(&self.request, self.store.client, &self.bell);
         Ok(if renewed { Renewal::Renewed { valid_for: self.request.ttl } } else { Renewal::Lost })
     }

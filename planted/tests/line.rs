@@ -1,5 +1,5 @@
-//! The cases of the group `network` pass on a correct driver, and detect bugs that show only on a
-//! network.
+//! The cases of the groups `network` and `crowd` pass on a correct driver, and detect bugs that show
+//! only on a network.
 
 use std::{net::SocketAddr, sync::Arc, thread};
 
@@ -37,11 +37,14 @@ impl Network for Wired {
     }
 }
 
-/// Runs the cases of the group `network` whose names contain `filter`. Returns the message of each
+/// Runs the cases of the groups `network` and `crowd` whose names contain `filter`. Returns the message of each
 /// failed case.
 fn failures(bug: LineBug, filter: &str) -> Vec<String> {
     let wired: Arc<Wired> = Arc::new(Wired(BuggyServer::start(bug)));
-    let table = table(&*wired).into_iter().filter(|(_, case)| case.to_string().starts_with("network::"));
+    let table = table(&*wired).into_iter().filter(|(_, case)| {
+        let name = case.to_string();
+        name.starts_with("network::") || name.starts_with("crowd::")
+    });
     let chosen: Vec<_> = table.filter(|(_, case)| case.to_string().contains(filter)).collect();
     assert!(!chosen.is_empty(), "no case has `{filter}` in its name");
     // All cases run concurrently, because they mostly wait.
@@ -100,4 +103,14 @@ fn a_driver_that_takes_a_broken_connection_for_a_loss_is_caught() {
 #[test]
 fn a_driver_that_reconnects_for_every_call_is_caught() {
     is_caught(LineBug::ReconnectsWithoutPause, "many_callers_do_not_storm", "each call dials by itself");
+}
+
+#[test]
+fn a_waiter_that_polls_is_caught() {
+    is_caught(LineBug::WaiterPolls, "crowd::waiters_of_one_name_send_nothing", "while nothing changed");
+}
+
+#[test]
+fn a_retry_that_amplifies_load_is_caught() {
+    is_caught(LineBug::RetriesAddUp, "crowd::waiters_of_one_name_cost_their_client", "retries add up");
 }

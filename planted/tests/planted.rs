@@ -242,6 +242,11 @@ fn a_bug_that_drivers_had_is_named_by_its_case() {
             "ticket_permit::a_resumed_hold_dies_with_its_client".to_owned(),
             "the detached time continues",
         ),
+        (
+            Bug::RenewalBehindAttempts,
+            "crowd::waiters_of_a_name_each_cost_their_client_no_lock_when_the_server_is_silent".to_owned(),
+            "the renewals were starved",
+        ),
         (Bug::DowngradeLosesHints, format!("downgrade_mutex::{case_name}"), "it is deaf"),
         (Bug::DowngradeLosesHints, format!("downgrade_fair::{case_name}"), "it is deaf"),
         (Bug::DowngradeLosesHints, format!("downgrade_write::{case_name}"), "it is deaf"),

@@ -165,6 +165,11 @@ impl Arena {
         self.fixture.ttl()
     }
 
+    /// Returns the number of tasks of one client, see [`Fixture::tasks`].
+    pub(crate) fn tasks(&self) -> usize {
+        self.fixture.tasks()
+    }
+
     /// Returns the number of names to use before memory is measured.
     pub(crate) fn warm_up(&self) -> usize {
         self.fixture.warm_up()

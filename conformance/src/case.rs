@@ -1,10 +1,10 @@
 //! One case of the table, the requirements of a case, and the macro that lists the cases of a file.
 
-use std::{fmt, pin::Pin, sync::Arc};
+use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
 use dlock_core::{Kind, driver::Info};
 
-use crate::{Arena, Clock, Fixture, Row, runner::error_chain, wrap::Habit};
+use crate::{Arena, Clock, Fixture, Row, cases::endurance, runner::error_chain, wrap::Habit};
 
 /// A statement about locks, with the function that checks it and its requirements.
 #[derive(Clone, Copy)]
@@ -46,6 +46,8 @@ pub(crate) enum Need {
     Restart,
     /// A waiter sends no requests while nothing changes.
     FreeWaiting,
+    /// The case takes the time that the environment sets, in addition to the limit of the fixture.
+    Time,
 }
 
 /// Capabilities of a store and its fixture.
@@ -107,6 +109,12 @@ impl Case {
 
     pub(crate) async fn run(&self, arena: Arc<Arena>) {
         (self.run)(arena).await;
+    }
+
+    /// Returns the time that the case takes in addition to the limit of the fixture.
+    pub(crate) fn additional_time(&self) -> Duration {
+        // Afterwards the tasks of the case end, and their claims are released.
+        if self.needs.contains(&Need::Time) { endurance::span() * 2 } else { Duration::ZERO }
     }
 
     /// Returns whether the case must run while no other case of the process runs.

@@ -7,6 +7,7 @@ mod close;
 mod crowd;
 mod detached;
 mod downgrade;
+pub(crate) mod endurance;
 mod exclusive;
 mod fair;
 mod handover;
@@ -59,6 +60,7 @@ pub fn all() -> Vec<Case> {
         network::cases(),
         late::cases(),
         crowd::cases(),
+        endurance::cases(),
         restart::cases(),
         token::cases(),
         name::cases(),

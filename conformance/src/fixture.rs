@@ -109,6 +109,12 @@ pub trait Fixture: Send + Sync + 'static {
         200
     }
 
+    /// Returns the number of tasks of one client in the case about endurance, unless `DLOCK_TASKS`
+    /// sets it. Default 100. A store with a connection for each waiter needs fewer.
+    fn tasks(&self) -> usize {
+        100
+    }
+
     /// Returns the time limit of one case in real time. A case that takes longer fails, with a message
     /// that names the step in which it waited. Default 60 s, ten times the duration of the longest
     /// case, because a machine may be busy. With a [paused clock](Clock::Paused) the default is 30 s,

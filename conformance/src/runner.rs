@@ -112,7 +112,7 @@ pub fn judge(fixture: Arc<dyn Fixture>, row: Row, case: Case) -> Result<(), Stri
     let read_guard = || RUNNING.read().unwrap_or_else(PoisonError::into_inner);
     let _alone = case.runs_alone().then(|| RUNNING.write().unwrap_or_else(PoisonError::into_inner));
     let _beside = (!case.runs_alone()).then(read_guard);
-    let (steps, limit) = (Steps::default(), fixture.limit());
+    let (steps, limit) = (Steps::default(), fixture.limit() + case.additional_time());
     let timeout_with_grace = limit + if fixture.clock() == Clock::Paused { Duration::ZERO } else { GRACE };
     let (report, reported) = mpsc::channel();
     let steps_of_case = steps.clone();
@@ -138,7 +138,7 @@ fn wait_awake<T>(reports: &mpsc::Receiver<T>, limit: Duration) -> Option<T> {
 
 fn run_case(fixture: Arc<dyn Fixture>, row: Row, case: Case, steps: &Steps) {
     let clock = fixture.clock();
-    let limit = if clock == Clock::Paused { PAUSED_LIMIT } else { fixture.limit() };
+    let limit = if clock == Clock::Paused { PAUSED_LIMIT } else { fixture.limit() + case.additional_time() };
     block_on(clock, async {
         let arena = Arc::new(Arena::new(fixture, row, case.kind(), steps.clone()));
         let whole = async {

@@ -247,6 +247,11 @@ fn a_bug_that_drivers_had_is_named_by_its_case() {
             "crowd::waiters_of_a_name_each_cost_their_client_no_lock_when_the_server_is_silent".to_owned(),
             "the renewals were starved",
         ),
+        (
+            Bug::ReleaseWithoutOwnerCheck,
+            "endurance::faults_that_are_shorter_than_the_ttl_cost_tasks_of_one_client_no_lock".to_owned(),
+            "violations, the first:",
+        ),
         (Bug::DowngradeLosesHints, format!("downgrade_mutex::{case_name}"), "it is deaf"),
         (Bug::DowngradeLosesHints, format!("downgrade_fair::{case_name}"), "it is deaf"),
         (Bug::DowngradeLosesHints, format!("downgrade_write::{case_name}"), "it is deaf"),

@@ -25,6 +25,22 @@ impl Faults {
         }
     }
 
+    /// Breaks the connections, and refuses new ones from now on.
+    pub(crate) fn hang_up(&self) {
+        match self {
+            Self::Network(proxy) => proxy.hang_up(),
+            Self::Calls(switch) => switch.cut(),
+        }
+    }
+
+    /// Delays all replies by `by` from now on. Without a network the replies are lost.
+    pub(crate) fn delay_answers(&self, by: Duration) {
+        match self {
+            Self::Network(proxy) => proxy.delay_answers(by),
+            Self::Calls(switch) => switch.lose_answers(),
+        }
+    }
+
     /// Lets everything through from now on, and delivers what was held back.
     pub(crate) fn pass(&self) {
         match self {

@@ -135,6 +135,11 @@ impl Fixture for Server {
         12
     }
 
+    /// A named lock has a session for each waiter.
+    fn tasks(&self) -> usize {
+        if self.is_session() { 20 } else { 100 }
+    }
+
     /// A call may take a third of it, and a busy server answers late.
     fn short_ttl(&self) -> Duration {
         Duration::from_secs(2)

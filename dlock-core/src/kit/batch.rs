@@ -1,10 +1,14 @@
 //! The batcher: combines the requests of many callers into few calls to the store.
 //!
-//! The first caller is the leader. It waits up to 20 ms for other callers, divides all requests
+//! The first caller of a round is its leader. It waits 20 ms for other callers, divides all requests
 //! into chunks, and chooses one caller of each chunk as its sender. The sender makes the call for
 //! the whole chunk. There is no background task. A caller waits for another only for a limited
-//! time. If the leader or a sender is suspended or ends with its runtime, the other callers send
-//! their own requests.
+//! time. If the leader is suspended, or its task or runtime has ended, another caller divides the
+//! requests. If a sender is, the callers of its chunk send their own requests.
+//!
+//! No caller can distinguish a leader that never continues from one that waits for its turn in a
+//! busy runtime. A caller that takes over therefore sends the whole round, because a request of
+//! every caller would keep a busy client busy.
 
 use std::{
     collections::HashMap,
@@ -16,7 +20,7 @@ use std::{
 
 use tokio::{
     sync::oneshot,
-    time::{Instant, sleep, timeout},
+    time::{Instant, timeout},
 };
 
 use super::StoreErrors;
@@ -28,8 +32,8 @@ const COLLECT_TIME: Duration = Duration::from_millis(20);
 /// Minimum ttl of a batched request. [`COLLECT_TIME`] is one percent of it.
 const MIN_TTL: Duration = Duration::from_secs(2);
 
-/// Maximum time that the other callers wait for the leader before each sends its own request. The
-/// leader's runtime may be blocked or may have ended.
+/// Maximum time that the other callers wait for the leader before one of them takes over the round.
+/// The leader's runtime may be blocked or may have ended.
 const LEADER_TIMEOUT: Duration = Duration::from_millis(60);
 
 /// Requests of which the store can answer many in one call.
@@ -100,8 +104,8 @@ pub struct Batcher<B: Batch> {
 
 /// The callers that wait for the leader to divide their requests.
 struct Round<B: Batch> {
-    /// Callers of the current round, the leader first. `None` if there is no leader.
-    callers: Option<Vec<Caller<B>>>,
+    /// Callers of the current round, the leader first. Empty if there is no round.
+    callers: Vec<Caller<B>>,
     /// Number of the next caller.
     next_number: u64,
 }
@@ -114,7 +118,7 @@ struct Caller<B: Batch> {
     channel: oneshot::Sender<Message<B>>,
 }
 
-/// A message of the leader or of a sender to a caller.
+/// A message of the caller that divides the round, or of a sender, to a caller.
 enum Message<B: Batch> {
     /// The reply to the caller's request.
     Reply(Result<B::Reply>),
@@ -126,7 +130,7 @@ enum Message<B: Batch> {
 impl<B: Batch> Batcher<B> {
     /// Creates the batcher of one client.
     pub fn new(errors: StoreErrors, batch: B) -> Self {
-        Self { errors, batch, round: Mutex::new(Round { callers: None, next_number: 0 }) }
+        Self { errors, batch, round: Mutex::new(Round { callers: Vec::new(), next_number: 0 }) }
     }
 
     /// Returns the implementation that sends the requests to the store.
@@ -145,24 +149,18 @@ impl<B: Batch> Batcher<B> {
     /// the error.
     ///
     /// # Cancel safety
-    /// Safe. If this caller is the leader or a sender, the others time out as if it were suspended,
-    /// and send their own requests. The request of this caller may have been sent.
+    /// Safe. If this caller is the leader or a sender, the others time out as if it were suspended.
+    /// The request of this caller may have been sent.
     pub async fn submit(&self, request: Arc<B::Request>, ttl: Duration) -> Result<B::Reply> {
         if ttl < MIN_TTL {
             return self.batch.send_one(&request).await;
         }
-        let (number, is_leader, mut inbox) = self.enter(&request, ttl);
-        let mut next = if is_leader {
-            sleep(COLLECT_TIME).await;
-            let callers = self.round().callers.take();
-            self.distribute(callers.unwrap_or_default());
-            receive(ttl, inbox).await
+        let (number, max_wait, mut inbox) = self.enter(&request, ttl);
+        let mut next = if let Ok(message) = timeout(max_wait, &mut inbox).await {
+            message.ok()
         } else {
-            match timeout(LEADER_TIMEOUT, &mut inbox).await {
-                Ok(message) => message.ok(),
-                Err(_) if self.withdraw(number) => None,
-                Err(_) => receive(ttl, inbox).await,
-            }
+            self.close_round_of(number);
+            receive(ttl, inbox).await
         };
         loop {
             match next {
@@ -178,48 +176,56 @@ impl<B: Batch> Batcher<B> {
         }
     }
 
-    /// Joins the current round. Returns the caller's number, and whether it is the first and so the
-    /// leader.
-    fn enter(&self, request: &Arc<B::Request>, ttl: Duration) -> (u64, bool, oneshot::Receiver<Message<B>>) {
+    /// Joins the current round. Returns the caller's number, and the time after which the caller
+    /// itself closes the round if it has no message.
+    fn enter(
+        &self,
+        request: &Arc<B::Request>,
+        ttl: Duration,
+    ) -> (u64, Duration, oneshot::Receiver<Message<B>>) {
         let (sender, receiver) = oneshot::channel();
         let arrived = Instant::now();
         let mut round = self.round();
         let number = round.next_number;
         round.next_number += 1;
-        let caller = Caller { number, request: Arc::clone(request), ttl, arrived, channel: sender };
-        let is_leader = match &mut round.callers {
-            Some(callers)
-                if callers.first().is_some_and(|leader| arrived < leader.arrived + LEADER_TIMEOUT) =>
-            {
-                callers.push(caller);
-                false
-            }
-            // A leader that has not made chunks by now never will. Dropping the senders notifies
-            // the callers that wait for it.
-            callers => {
-                *callers = Some(vec![caller]);
-                true
-            }
+        let max_wait = match round.callers.first() {
+            None => COLLECT_TIME,
+            Some(leader) if arrived < leader.arrived + LEADER_TIMEOUT => LEADER_TIMEOUT,
+            Some(_) => Duration::ZERO,
         };
-        (number, is_leader, receiver)
+        let request = Arc::clone(request);
+        round.callers.push(Caller { number, request, ttl, arrived, channel: sender });
+        (number, max_wait, receiver)
     }
 
-    /// Leaves the current round. Returns `false` if the leader has made the chunks already.
-    fn withdraw(&self, number: u64) -> bool {
+    /// Ends the current round if the caller with this number is one of its callers, and distributes
+    /// the requests.
+    fn close_round_of(&self, number: u64) {
         let mut round = self.round();
-        let Some(callers) = &mut round.callers else { return false };
-        let index = callers.iter().position(|caller| caller.number == number);
-        index.map(|index| callers.remove(index)).is_some()
+        // The callers are in the order of their numbers.
+        if round.callers.binary_search_by_key(&number, |caller| caller.number).is_ok() {
+            let callers = std::mem::take(&mut round.callers);
+            drop(round);
+            self.distribute(callers, number);
+        }
     }
 
     fn round(&self) -> MutexGuard<'_, Round<B>> {
         self.round.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Divides the requests into chunks, and makes one caller of each chunk its sender.
-    fn distribute(&self, mut callers: Vec<Caller<B>>) {
-        // The caller with the least time left becomes the sender, and its request is the first.
-        callers.sort_by_key(|caller| caller.arrived + caller.ttl);
+    /// Divides the requests into chunks, and makes the first caller of each chunk its sender.
+    /// `closer` is the number of the caller that closed the round.
+    fn distribute(&self, mut callers: Vec<Caller<B>>, closer: u64) {
+        let leader = callers.first().map(|leader| leader.number);
+        callers.retain(|caller| !caller.channel.is_closed());
+        callers.sort_by_key(|caller| {
+            // The caller that has the least time left depends on no other caller. But a leader that
+            // did not close its round may be suspended, and the caller that did is not.
+            let is_suspect = Some(caller.number) == leader && caller.number != closer;
+            let has_taken_over = caller.number == closer && leader != Some(closer);
+            (is_suspect, !has_taken_over, caller.arrived + caller.ttl)
+        });
         let mut groups: HashMap<B::Group, Vec<Caller<B>>> = HashMap::new();
         for caller in callers {
             groups.entry(self.batch.group(&caller.request)).or_default().push(caller);
@@ -272,7 +278,7 @@ async fn receive<B: Batch>(ttl: Duration, inbox: oneshot::Receiver<Message<B>>) 
 
 impl<B: Batch> fmt::Debug for Batcher<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let callers = self.round().callers.as_ref().map_or(0, Vec::len);
+        let callers = self.round().callers.len();
         write!(f, "Batcher({} with {callers} callers)", self.errors.store())
     }
 }

@@ -6,6 +6,7 @@ use futures_util::{
     poll,
 };
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use tokio::time::sleep;
 
 const TTL: Duration = Duration::from_secs(30);
 const STORE: StoreErrors = StoreErrors::new("table");
@@ -81,7 +82,7 @@ impl Batcher<Echo> {
     }
 
     fn is_empty(&self) -> bool {
-        self.round().callers.is_none()
+        self.round().callers.is_empty()
     }
 }
 
@@ -115,39 +116,76 @@ async fn a_caller_with_little_time_sends_its_request_alone_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn if_the_leader_is_suspended_the_others_send_their_own_requests() {
+async fn if_the_leader_is_suspended_another_caller_sends_the_requests_of_all() {
     let (batcher, start) = (batcher(100, Echo::default()), Instant::now());
-    let mut leader = batcher.submit_boxed(0, TTL);
+    // The leader has the least time left, and would send if it had divided the requests.
+    let mut leader = batcher.submit_boxed(0, TTL / 2);
     assert!(poll!(&mut leader).is_pending());
     assert_eq!(replies(batcher.submit_all(1..4).await), [1, 2, 3]);
-    assert_eq!(batcher.calls(), [1, 1, 1]);
-    assert!(start.elapsed() < TTL / 10, "{:?}", start.elapsed());
+    assert_eq!(batcher.calls(), [4]);
+    assert!(start.elapsed() < TTL / 100, "{:?}", start.elapsed());
     assert_eq!(leader.await.unwrap(), 0, "the leader gets no reply when it continues");
+    assert!(batcher.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_the_leader_was_dropped_the_next_caller_leads() {
+async fn callers_that_a_busy_runtime_polls_late_make_no_more_calls() {
+    const CALLERS: u64 = 1000;
+    for is_leader_first in [true, false] {
+        let batcher = batcher(200, Echo::default());
+        let mut all: Vec<_> = (0..CALLERS).map(|request| batcher.submit_boxed(request, TTL)).collect();
+        for caller in &mut all {
+            assert!(poll!(caller).is_pending());
+        }
+        // The runtime is busy with other tasks until all timers of the round are due.
+        tokio::time::advance(LEADER_TIMEOUT * 2).await;
+        if !is_leader_first {
+            all.reverse();
+        }
+        let mut replies = replies(join_all(all).await);
+        replies.sort_unstable();
+        assert_eq!(replies, Vec::from_iter(0..CALLERS));
+        assert_eq!(batcher.calls(), [200; 5], "calls if the leader continues first: {is_leader_first}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_request_of_a_dropped_leader_is_not_sent() {
     let batcher = batcher(100, Echo::default());
     let mut leader = batcher.submit_boxed(0, TTL);
     assert!(poll!(&mut leader).is_pending());
     drop(leader);
     assert_eq!(replies(batcher.submit_all(1..3).await), [1, 2]);
     assert_eq!(replies(batcher.submit_all(3..6).await), [3, 4, 5]);
-    assert_eq!(batcher.calls(), [3, 1, 1]);
+    assert_eq!(batcher.calls(), [3, 2]);
     assert!(batcher.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn callers_of_a_leader_that_was_replaced_send_their_own_requests() {
+async fn a_caller_that_joins_an_overdue_round_closes_it_at_once() {
     let batcher = batcher(100, Echo::default());
     let (mut leader, mut waiting) = (batcher.submit_boxed(0, TTL), batcher.submit_boxed(1, TTL));
     assert!(poll!(&mut leader).is_pending() && poll!(&mut waiting).is_pending());
     tokio::time::advance(LEADER_TIMEOUT).await;
-    let mut next = batcher.submit_boxed(2, TTL);
-    assert!(poll!(&mut next).is_pending(), "the next caller does not lead");
+    let start = Instant::now();
+    assert_eq!(batcher.submit_boxed(2, TTL).await.unwrap(), 2);
+    assert!(start.elapsed() < COLLECT_TIME, "{:?}", start.elapsed());
     assert_eq!(waiting.await.unwrap(), 1);
-    assert_eq!(next.await.unwrap(), 2);
     assert_eq!(leader.await.unwrap(), 0);
+    assert_eq!(batcher.calls(), [3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_continues_late_does_not_end_the_round_of_another() {
+    let batcher = batcher(100, Echo::default());
+    let mut late = batcher.submit_boxed(0, TTL);
+    assert!(poll!(&mut late).is_pending());
+    assert_eq!(batcher.submit_boxed(1, TTL).await.unwrap(), 1);
+    let mut next = batcher.submit_boxed(2, TTL);
+    assert!(poll!(&mut next).is_pending());
+    assert_eq!(late.await.unwrap(), 0);
+    assert_eq!(replies(join_all([next, batcher.submit_boxed(3, TTL)]).await), [2, 3]);
+    assert_eq!(batcher.calls(), [2, 2]);
 }
 
 #[tokio::test(start_paused = true)]

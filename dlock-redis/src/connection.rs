@@ -4,7 +4,9 @@
 mod breaker;
 mod commands;
 mod dial;
+mod gather;
 pub(crate) mod server;
+mod socket;
 
 use std::{
     collections::BTreeMap,

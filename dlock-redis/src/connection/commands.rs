@@ -7,21 +7,35 @@ use dlock_core::{
     driver::{Connect, Link},
 };
 use redis::{
-    Cmd, Pipeline, RedisResult, Value,
+    AsyncConnectionConfig, Cmd, ConnectionInfo, Pipeline, RedisResult, TlsCertificates, Value,
     aio::{ConnectionLike, MultiplexedConnection},
     cluster_async::ClusterConnection,
     cluster_routing::SingleNodeRoutingInfo,
 };
 use tokio::time::{Instant, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
-use super::Dialer;
+use super::{
+    Dialer,
+    gather::{Gather, InFlight},
+    socket,
+};
 use crate::{error::STORE, wake::Notifications};
 
 /// A connection for commands.
 #[derive(Clone)]
 pub(crate) enum CommandConnection {
-    Server(MultiplexedConnection),
+    Server(ServerConnection),
     Cluster(ClusterConnection),
+}
+
+/// A connection to one server, whose clones share one socket. It ends with its last clone.
+#[derive(Clone)]
+pub(crate) struct ServerConnection {
+    connection: MultiplexedConnection,
+    in_flight: InFlight,
+    /// The task of the client crate that writes the commands and reads the replies.
+    _driver: Arc<AbortOnDropHandle<()>>,
 }
 
 /// Opens connections for commands.
@@ -66,11 +80,43 @@ impl Connect for CommandConnector {
     }
 }
 
+impl ServerConnection {
+    /// Connects to a server. Sets no timeout for replies. Each caller sets the timeout of its
+    /// command, and these differ.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the driver of a connection of the client crate, which would otherwise spawn it itself"
+    )]
+    pub(crate) async fn open(
+        info: &ConnectionInfo,
+        certificates: Option<&TlsCertificates>,
+    ) -> RedisResult<Self> {
+        let in_flight = InFlight::default();
+        let socket = Gather::new(socket::connect(info, certificates).await?, in_flight.clone());
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        let opened = MultiplexedConnection::new_with_config(info.redis_settings(), socket, config);
+        let (connection, driver) = opened.await?;
+        let driver = Arc::new(AbortOnDropHandle::new(tokio::spawn(driver)));
+        Ok(Self { connection, in_flight, _driver: driver })
+    }
+
+    /// Sends a command, and waits for the reply.
+    pub(crate) async fn send(&mut self, cmd: &Cmd) -> RedisResult<Value> {
+        let _counted = self.in_flight.count();
+        self.connection.send_packed_command(cmd).await
+    }
+
+    async fn send_all(&mut self, all: &Pipeline) -> RedisResult<Vec<Value>> {
+        let _counted = self.in_flight.count();
+        self.connection.send_packed_commands(all, 0, all.len()).await
+    }
+}
+
 impl CommandConnection {
     /// Sends a command, and waits for the reply for at most `limit`.
     pub(crate) async fn send(&mut self, cmd: &Cmd, limit: Duration) -> RedisResult<Value> {
         let reply = match self {
-            Self::Server(server) => in_time(limit, server.send_packed_command(cmd)).await?,
+            Self::Server(server) => in_time(limit, server.send(cmd)).await?,
             Self::Cluster(cluster) => in_time(limit, cluster.req_packed_command(cmd)).await?,
         };
         reply.extract_error()
@@ -84,10 +130,10 @@ impl CommandConnection {
         node: Option<SingleNodeRoutingInfo>,
         limit: Duration,
     ) -> RedisResult<Vec<Value>> {
-        let count = all.len();
         match self {
-            Self::Server(server) => in_time(limit, server.send_packed_commands(&all, 0, count)).await,
+            Self::Server(server) => in_time(limit, server.send_all(&all)).await,
             Self::Cluster(cluster) => {
+                let count = all.len();
                 let node = node.unwrap_or(SingleNodeRoutingInfo::Random);
                 in_time(limit, cluster.route_pipeline(all, 0, count, node)).await
             }

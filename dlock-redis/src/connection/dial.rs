@@ -10,14 +10,14 @@ use dlock_core::{
 use redis::{
     AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, FromRedisValue, IntoConnectionInfo,
     ProtocolVersion, RedisConnectionInfo, RedisError, RedisResult, TlsCertificates, TlsMode,
-    aio::{AsyncPushSender, MultiplexedConnection, PubSub},
+    aio::{AsyncPushSender, PubSub},
     cluster::{ClusterClient, ClusterClientBuilder},
     cluster_async::ClusterConnection,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
 use tokio::time::timeout;
 
-use super::{CommandConnection, server};
+use super::{CommandConnection, commands::ServerConnection, server};
 use crate::{
     config::{self, RedisConfig, Topology},
     error::{self, STORE},
@@ -73,20 +73,18 @@ impl Dialer {
     }
 
     /// Opens a connection for commands, to the server or to the current master.
-    async fn commands(&self) -> Result<MultiplexedConnection> {
+    async fn commands(&self) -> Result<ServerConnection> {
         self.bounded(async {
             let client = self.server().await?;
             let explain = |error| explain_of(&client, error);
-            // No timeout for replies here. Each caller sets the timeout of its command, and these
-            // differ.
-            let config = AsyncConnectionConfig::new()
-                .set_connection_timeout(Some(self.limit()))
-                .set_response_timeout(None);
-            let connection = client.get_multiplexed_async_connection_with_config(&config).await;
-            let mut connection = connection.map_err(explain)?;
+            let certificates = self.config.tls.as_ref().map(certificates).transpose();
+            let certificates = certificates.map_err(|error| STORE.as_transient(&error))?;
+            let info = client.get_connection_info();
+            let mut connection =
+                ServerConnection::open(info, certificates.as_ref()).await.map_err(explain)?;
             let mut name = redis::cmd("CLIENT");
             name.arg("SETNAME").arg(&self.config.client_name);
-            match connection.send_packed_command(&name).await {
+            match connection.send(&name).await {
                 // A user without the right to set a name works without a name.
                 Err(error) if error::is_broken(&error) => Err(explain(error)),
                 _ => Ok(connection),

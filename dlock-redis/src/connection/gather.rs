@@ -1,0 +1,102 @@
+//! A stream that gathers the commands of several tasks into one write.
+//!
+//! Nagle's algorithm is off on dlock's connections, because it would hold a command back until the
+//! previous one is acknowledged. Without it, each write is a packet of its own, and a worker of the
+//! runtime polls the driver of the client crate directly after a task has sent a command. This
+//! stream lets the tasks that can already run add their commands first. It never waits for a timer:
+//! the driver's task goes to the end of the runtime's queue once, and then writes.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    task::{Context, Poll},
+};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Number of bytes from which a write is not deferred. These are some 15 commands. The server can
+/// execute them while the client prepares the next ones.
+const FULL: usize = 4096;
+
+/// Number of commands of one connection that have no reply yet.
+#[derive(Clone, Debug, Default)]
+pub(super) struct InFlight(Arc<AtomicUsize>);
+
+/// Counts a command until it is dropped.
+pub(super) struct Counted<'a>(&'a InFlight);
+
+impl InFlight {
+    /// Counts a command until the returned value is dropped.
+    pub(super) fn count(&self) -> Counted<'_> {
+        self.0.fetch_add(1, Relaxed);
+        Counted(self)
+    }
+
+    fn are_several(&self) -> bool {
+        self.0.load(Relaxed) > 1
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Defers each write until the tasks that can run have added their commands.
+///
+/// The stream has no buffer. A deferred write returns [`Poll::Pending`], so the bytes stay with the
+/// writer, which offers them again together with those of later commands. The writer must offer all
+/// its bytes at each call, as a [`Framed`](https://docs.rs/tokio-util) does. A command that has no
+/// other command beside it is not deferred.
+pub(super) struct Gather<S> {
+    stream: S,
+    in_flight: InFlight,
+    /// Whether the bytes since the last flush were deferred or need no deferral. The rest of a
+    /// partial write, and a write that waits for the socket, are not deferred.
+    is_due: bool,
+}
+
+impl<S> Gather<S> {
+    pub(super) fn new(stream: S, in_flight: InFlight) -> Self {
+        Self { stream, in_flight, is_due: false }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Gather<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let was_due = std::mem::replace(&mut self.is_due, true);
+        if !was_due && bytes.len() < FULL && self.in_flight.are_several() {
+            // A task that wakes itself goes to the end of the queue.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.is_due = false;
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Gather<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -181,7 +181,7 @@ impl Unreachable {
 ///
 /// The list begins with the names that need no server. The servers of `testbed/images/official` and
 /// the programs of `testbed/peers` follow, and a test of `dlock-testbed` compares the list with both.
-pub const REQUIRABLE: [&str; 19] = [
+pub const REQUIRABLE: [&str; 20] = [
     "all",
     "sqlite",
     "redlock",
@@ -190,6 +190,7 @@ pub const REQUIRABLE: [&str; 19] = [
     "etcd",
     "mariadb",
     "mysql",
+    "postgres",
     "redis",
     "redis5",
     "redis6",

@@ -23,6 +23,7 @@
 //! - `etcd://A,B,C`, feature `etcd`: a cluster, shared with `etcdctl lock`.
 //! - `mysql://HOST/DATABASE` and `mariadb://…`, feature `mysql`: a queue in a table, or the
 //!   server's named locks.
+//! - `postgres://HOST/DATABASE` and `postgresql://…`, feature `postgres`: a queue in a table.
 //!
 //! `docs/semantics.md` describes the guarantees of all stores and their limits. The README of each
 //! store's crate describes the properties of that store.
@@ -96,12 +97,13 @@ pub fn registry() -> Registry {
 }
 
 /// Feature and URL schemes of each store, with its driver if that is compiled in.
-const STORES: [(&str, &[&str], Option<driver::Driver>); 5] = [
+const STORES: [(&str, &[&str], Option<driver::Driver>); 6] = [
     ("sqlite", &["sqlite"], SQLITE),
     ("etcd", &["etcd", "etcds"], ETCD),
     ("redis", &["redis", "rediss", "redis+unix", "redis+sentinel", "redis-cluster", "redis+redlock"], REDIS),
     ("zk", &["zk"], ZOOKEEPER),
     ("mysql", &["mysql", "mariadb"], MYSQL),
+    ("postgres", &["postgres", "postgresql"], POSTGRES),
 ];
 
 #[cfg(feature = "sqlite")]
@@ -128,6 +130,11 @@ const ZOOKEEPER: Option<driver::Driver> = None;
 const MYSQL: Option<driver::Driver> = Some(dlock_mysql::DRIVER);
 #[cfg(not(feature = "mysql"))]
 const MYSQL: Option<driver::Driver> = None;
+
+#[cfg(feature = "postgres")]
+const POSTGRES: Option<driver::Driver> = Some(dlock_postgres::DRIVER);
+#[cfg(not(feature = "postgres"))]
+const POSTGRES: Option<driver::Driver> = None;
 
 #[cfg(test)]
 mod tests {
@@ -192,7 +199,7 @@ mod tests {
             // No server listens on this port.
             let url = match feature {
                 "sqlite" => sqlite.clone(),
-                "mysql" => "mysql://user:password@127.0.0.1:1/database".to_owned(),
+                "mysql" | "postgres" => format!("{feature}://user:password@127.0.0.1:1/database"),
                 scheme => format!("{scheme}://127.0.0.1:1"),
             };
             labels.insert(if driver.is_some() { label(&url).await } else { feature });

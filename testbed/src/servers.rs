@@ -1,8 +1,8 @@
 //! Servers for tests, and the faults that tests can inject into them.
 //!
 //! Each store has a recipe: its package, its servers, a probe for one server, the steps that make
-//! one store of the servers, and the URL. The modules [`etcd`], [`mysql`], [`redis`] and
-//! [`zookeeper`] contain the recipes. The code that all stores share finds an image or a program,
+//! one store of the servers, and the URL. The modules [`etcd`], [`mysql`], [`postgres`], [`redis`]
+//! and [`zookeeper`] contain the recipes. The code that all stores share finds an image or a program,
 //! and then starts, probes, faults and stops the servers.
 //!
 //! The URL of a store comes from an environment variable, if it is set: `DLOCK_TEST_REDIS_URL`, or
@@ -36,6 +36,7 @@ mod folder;
 pub mod mysql;
 mod package;
 mod port;
+pub mod postgres;
 mod process;
 mod recipe;
 pub mod redis;

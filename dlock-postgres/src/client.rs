@@ -1,0 +1,108 @@
+//! State that the claims of one client share.
+
+mod renewals;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use dlock_core::{
+    ClaimId, Kind, Result,
+    driver::{Batcher, Info, Seat, Seats, Wake},
+};
+use uuid::Uuid;
+
+use crate::{
+    config::PostgresConfig,
+    connection::{Connection, Dial},
+    error::STORE,
+    keys,
+    wake::{LISTENING, Notifications},
+};
+pub(crate) use renewals::{RenewalRequest, Renewals};
+
+/// One release in this many also deletes expired claims of other locks.
+const SWEEP_EVERY: u32 = 8;
+
+/// The sessions, batches and seats of one client.
+pub(crate) struct Client {
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) renewals: Batcher<Renewals>,
+    pub(crate) info: Info,
+    /// Channel on which the client listens while it has waiters.
+    pub(crate) channel: String,
+    has_notifications: bool,
+    /// Whether the client listens now.
+    is_listening: Arc<AtomicBool>,
+    /// Waiters. Each has a seat for the id of its claim, and one for the subscription that all share.
+    seats: Seats,
+    releases: AtomicU32,
+}
+
+/// The seats of a waiting claim.
+pub(crate) struct WaiterSeats {
+    /// Notified when the claim's turn may have come.
+    pub(crate) turn: Seat,
+    /// Notified when a notification may have been missed.
+    pub(crate) listening: Seat,
+}
+
+impl Client {
+    pub(crate) fn new(connection: Arc<Connection>, config: &PostgresConfig, info: Info) -> Result<Self> {
+        let channel = format!("dlock_{}", Uuid::from_bytes(*ClaimId::random().as_bytes()).simple());
+        let is_listening = Arc::<AtomicBool>::default();
+        let source = Notifications::new(
+            Dial::new(config.clone())?,
+            Arc::clone(&connection),
+            channel.clone(),
+            Arc::clone(&is_listening),
+        );
+        Ok(Self {
+            renewals: Batcher::new(STORE, Renewals::new(Arc::clone(&connection))),
+            connection,
+            info,
+            channel,
+            has_notifications: config.has_notifications,
+            is_listening,
+            seats: Seats::new(source),
+            releases: AtomicU32::new(0),
+        })
+    }
+
+    /// Returns whether waiters of this client can be woken by notifications, unless the server or a
+    /// connection pooler prevents it.
+    pub(crate) fn has_notifications(&self) -> bool {
+        self.has_notifications
+    }
+
+    /// Returns whether the client listens now, so that a waiter gets its seats without a request.
+    pub(crate) fn is_listening(&self) -> bool {
+        self.is_listening.load(Relaxed)
+    }
+
+    /// Gives a waiting claim its seats. Starts to listen if the client does not.
+    ///
+    /// # Errors
+    /// If notifications do not arrive. The claim must poll.
+    pub(crate) async fn sit(&self, id: ClaimId, kind: Kind, limit: Duration) -> Result<WaiterSeats> {
+        let turn = self.seats.join_without_subscription(id.to_string(), None, kind);
+        let listening = self.seats.join(LISTENING.to_owned(), None, kind, limit).await?;
+        Ok(WaiterSeats { turn, listening })
+    }
+
+    /// Counts a release, and returns whether it also deletes expired claims of other locks.
+    pub(crate) fn must_sweep(&self) -> bool {
+        self.releases.fetch_add(1, Relaxed).is_multiple_of(SWEEP_EVERY)
+    }
+
+    /// Wakes claims of this client, which the server leaves to the client that freed the lock.
+    pub(crate) fn wake(&self, claims: &[Uuid]) {
+        for claim in claims {
+            self.seats.wake(&keys::claim_id(*claim).to_string(), Wake::All);
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The servers, the database and the schema of a store, as a URL names them.
+
+use std::{fmt, path::PathBuf, time::Duration};
+
+use dlock_core::{
+    Result,
+    driver::{Address, Login, StoreUrl, Tls},
+};
+
+/// The address and the options of a store. Read from a URL by [`from_url`](Self::from_url).
+#[derive(Clone, PartialEq, Eq)]
+pub struct PostgresConfig {
+    /// Host and port of each server. Empty if there is a socket.
+    pub(crate) hosts: Vec<Address>,
+    /// Folder of the server's Unix socket.
+    pub(crate) socket: Option<PathBuf>,
+    pub(crate) database: String,
+    pub(crate) login: Login,
+    pub(crate) tls: Option<Tls>,
+    pub(crate) schema: String,
+    /// Time limit of a call.
+    pub(crate) timeout: Duration,
+    /// Maximum number of sessions that execute the calls of one client.
+    pub(crate) connections: usize,
+    /// Whether waiters are woken by `NOTIFY`. Otherwise they poll.
+    pub(crate) has_notifications: bool,
+}
+
+/// Range of the time limit of a call.
+const TIMEOUTS: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(1)..=Duration::from_secs(24 * 3600);
+
+const PARAMS: &[&str] = &[
+    "schema",
+    "timeout",
+    "connections",
+    "notify",
+    "mode",
+    "socket",
+    "password_file",
+    "tls",
+    "ca",
+    "cert",
+    "key",
+];
+
+/// Port of the server, also in the name of its Unix socket.
+const DEFAULT_PORT: u16 = 5432;
+
+/// Maximum length of a schema's name. The server cuts longer names.
+const LONGEST_SCHEMA: usize = 63;
+
+impl PostgresConfig {
+    /// Reads a URL: `postgres://user:password@host:port/database`, `postgres://host,host/database`,
+    /// or `postgres:///database?socket=FOLDER`. `postgresql://` means the same. The README lists the
+    /// parameters.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`](dlock_core::Error::InvalidConfig) for a host, database or parameter
+    /// that cannot be used.
+    pub fn from_url(url: &StoreUrl) -> Result<Self> {
+        url.allow(PARAMS)?;
+        let socket = url.param("socket").map(PathBuf::from);
+        let hosts = url.addresses(DEFAULT_PORT)?;
+        if hosts.is_empty() == socket.is_none() {
+            return Err(
+                url.invalid("names no server: write `//host/database`, or `///database?socket=FOLDER`")
+            );
+        }
+        if socket.as_ref().is_some_and(|folder| !folder.is_absolute()) {
+            return Err(url.invalid("has a `socket` that is no absolute path of a folder"));
+        }
+        let database = url.path().trim_matches('/').to_owned();
+        if database.is_empty() || database.contains(['/', '\0']) {
+            return Err(url.invalid("names no database: write `//host/database`"));
+        }
+        let schema = url.param("schema").unwrap_or("dlock").to_owned();
+        let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        if schema.is_empty() || schema.len() > LONGEST_SCHEMA || !schema.chars().all(is_word) {
+            return Err(url.invalid(
+                "has a `schema` that cannot be used: use up to 63 lower-case letters, digits and `_`",
+            ));
+        }
+        let tls = url.tls(None)?;
+        if tls.is_some() && socket.is_some() {
+            return Err(url.invalid("has `tls`, which a socket does not support: leave it out"));
+        }
+        if !url.choice("mode", &[("queue", true), ("session", false)])? {
+            return Err(url.invalid("has `mode=session`, which is not supported yet: leave it out"));
+        }
+        Ok(Self {
+            hosts,
+            socket,
+            database,
+            login: url.login("password_file")?,
+            tls,
+            schema,
+            timeout: url.duration("timeout", TIMEOUTS)?.unwrap_or(Duration::from_secs(3)),
+            connections: url.number("connections", 1..=100_usize)?.unwrap_or(4),
+            has_notifications: url.choice("notify", &[("on", true), ("off", false)])?,
+        })
+    }
+
+    /// Returns the text that identifies the store. It contains no secret.
+    pub(crate) fn identity(&self) -> String {
+        let mut hosts: Vec<_> = self.hosts.iter().map(ToString::to_string).collect();
+        hosts.sort_unstable();
+        let socket = self.socket.as_ref().map(|socket| socket.display().to_string()).unwrap_or_default();
+        format!("postgres://{}{socket}/{}[{}]", hosts.join(","), self.database, self.schema)
+    }
+}
+
+impl fmt::Debug for PostgresConfig {
+    /// Shows no login.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PostgresConfig").field(&self.identity()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(url: &str) -> Result<PostgresConfig> {
+        PostgresConfig::from_url(&url.parse().expect(url))
+    }
+
+    #[test]
+    fn a_short_url_gets_the_defaults() {
+        let config = config("postgres://localhost/app").unwrap();
+        assert_eq!(config.hosts, [Address { host: "localhost".to_owned(), port: DEFAULT_PORT }]);
+        assert_eq!((config.database.as_str(), config.schema.as_str()), ("app", "dlock"));
+        assert_eq!((config.timeout, config.connections), (Duration::from_secs(3), 4));
+        assert!(config.has_notifications);
+    }
+
+    #[test]
+    fn both_schemes_and_any_order_of_hosts_name_the_same_store() {
+        let [short, long] =
+            ["postgres://b,a:1/app", "postgresql://a:1,b/app"].map(|url| config(url).unwrap());
+        assert_eq!(short.identity(), long.identity());
+        assert_ne!(short.identity(), config("postgres://b,a:1/app?schema=x").unwrap().identity());
+    }
+
+    #[test]
+    fn a_url_that_cannot_be_used_is_refused() {
+        for (url, word) in [
+            ("postgres://localhost", "database"),
+            ("postgres:///app", "no server"),
+            ("postgres://localhost/app?socket=/run/x", "no server"),
+            ("postgres:///app?socket=run/x", "absolute"),
+            ("postgres://localhost/app?schema=a\"b", "schema"),
+            ("postgres://localhost/app?schema=App", "schema"),
+            ("postgres://localhost/app?connections=0", "connections"),
+            ("postgres://localhost/app?mode=session", "not supported"),
+            ("postgres://localhost/app?notify=perhaps", "notify"),
+            ("postgres://localhost/app?wait=3s", "unknown parameter"),
+            ("postgres://localhost/app?ca=x", "tls"),
+            ("postgres:///app?socket=/run/x&tls=on", "tls"),
+        ] {
+            let error = config(url).expect_err(url).to_string();
+            assert!(error.contains(word), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn debug_shows_no_password() {
+        let config = config("postgres://app:s3cret@localhost/app").unwrap();
+        let shown = format!("{config:?}");
+        assert!(!shown.contains("s3cret") && shown.contains("localhost"), "{shown}");
+    }
+}

@@ -1,0 +1,198 @@
+//! Opens connections, to the first of the hosts that accepts writes.
+
+use std::{sync::Arc, time::Duration};
+
+use dlock_core::{
+    Result,
+    driver::{Address, Connect},
+};
+use futures_util::{
+    StreamExt as _,
+    future::{Either, select},
+    pin_mut,
+    stream::{self, BoxStream},
+};
+use tokio_postgres::{
+    AsyncMessage, Client, Config, Error, NoTls, SimpleQueryMessage, SimpleQueryRow, Socket,
+    config::SslMode,
+    tls::{MakeTlsConnect, TlsConnect, TlsStream},
+};
+
+use super::tls::Rustls;
+use crate::{
+    config::PostgresConfig,
+    error::{self, STORE},
+    session::{ClockReading, Session},
+    sql::PREPARE,
+};
+
+/// Oldest version that the schema is tested for, as in `server_version_num`.
+const OLDEST_VERSION: u32 = 14_00_00;
+
+/// Messages of the server outside of replies. Replies arrive only while this stream is polled.
+pub(crate) type Messages = BoxStream<'static, std::result::Result<AsyncMessage, Error>>;
+
+/// An open connection that no task drives yet.
+pub(crate) struct Opened {
+    pub(crate) client: Client,
+    pub(crate) messages: Messages,
+    clock: ClockReading,
+}
+
+/// Connects to a server that accepts writes. Reads the files of certificates and passwords for each
+/// connection, because they are replaced before they expire.
+pub(crate) struct Dial {
+    config: PostgresConfig,
+}
+
+impl Dial {
+    /// # Errors
+    /// For a file that cannot be read now. If a file cannot be read later, perhaps because it is
+    /// being replaced, the store is unavailable until it can.
+    pub(crate) fn new(config: PostgresConfig) -> Result<Self> {
+        let dial = Self { config };
+        dial.options(None)?;
+        dial.config.tls.as_ref().map(Rustls::new).transpose()?;
+        Ok(dial)
+    }
+
+    /// Returns the time limit of a call.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.config.timeout
+    }
+
+    /// Opens a connection.
+    ///
+    /// # Errors
+    /// If no host accepts writes, returns the error of the last host that refused for good or is
+    /// read-only. If there is no such host, returns the error of the first host.
+    pub(crate) async fn open(&self) -> Result<Opened> {
+        let hosts: Vec<_> = self.config.hosts.iter().map(Some).collect();
+        let hosts = if hosts.is_empty() { vec![None] } else { hosts };
+        let time_for_each = self.config.timeout / u32::try_from(hosts.len()).unwrap_or(u32::MAX);
+        let mut failure = None;
+        for host in hosts {
+            match STORE.with_timeout(time_for_each, self.open_on(host)).await {
+                Ok(opened) => return Ok(opened),
+                // A host that names a fault of the URL or the user says more than an unreachable
+                // one.
+                Err(error) => {
+                    let error = match host {
+                        Some(host) => STORE.at_host(host, error),
+                        None => error,
+                    };
+                    if failure.as_ref().is_none_or(|_| !error.is_transient() || error::is_read_only(&error)) {
+                        failure = Some(error);
+                    }
+                }
+            }
+        }
+        Err(failure.unwrap_or_else(|| STORE.unavailable("the URL names no host")))
+    }
+
+    async fn open_on(&self, host: Option<&Address>) -> Result<Opened> {
+        let options = self.options(host).map_err(|error| STORE.as_transient(&error))?;
+        let tls = self.config.tls.as_ref().map(Rustls::new).transpose();
+        let (client, mut messages) = match tls.map_err(|error| STORE.as_transient(&error))? {
+            Some(tls) => connect(&options, tls).await?,
+            None => connect(&options, NoTls).await?,
+        };
+        let described = drive(&mut messages, first_row(&client, PREPARE), |_| {}).await?;
+        let clock = ClockReading::now(number(&described, "clock")?);
+        if !word(&described, "version").starts_with("PostgreSQL ") {
+            return Err(STORE.refused(error::NOT_POSTGRES));
+        }
+        if number::<u32>(&described, "version_num")? < OLDEST_VERSION {
+            return Err(STORE.refused(error::TOO_OLD));
+        }
+        if word(&described, "is_read_only") == "true" {
+            return Err(STORE.unwritable(error::READ_ONLY));
+        }
+        if word(&described, "isolation") != "read committed" {
+            let set = client
+                .batch_execute("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED");
+            drive(&mut messages, set, |_| {}).await.map_err(error::explain)?;
+        }
+        Ok(Opened { client, messages, clock })
+    }
+
+    fn options(&self, host: Option<&Address>) -> Result<Config> {
+        let PostgresConfig { database, login, tls, socket, .. } = &self.config;
+        let mut options = Config::new();
+        options.dbname(database).application_name("dlock").connect_timeout(self.config.timeout);
+        if let Some(Address { host, port }) = host {
+            options.host(host).port(*port);
+        }
+        #[cfg(unix)]
+        if let Some(socket) = socket {
+            options.host_path(socket);
+        }
+        if let Some(user) = &login.user {
+            options.user(user);
+        }
+        if let Some(password) = &login.password {
+            options.password(password.read()?);
+        }
+        options.ssl_mode(if tls.is_some() { SslMode::Require } else { SslMode::Disable });
+        Ok(options)
+    }
+}
+
+async fn connect<T>(options: &Config, tls: T) -> Result<(Client, Messages)>
+where
+    T: MakeTlsConnect<Socket>,
+    T::Stream: TlsStream + Send + 'static,
+    T::TlsConnect: TlsConnect<Socket> + Send,
+    <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+{
+    let (client, mut connection) = options.connect(tls).await.map_err(error::explain)?;
+    Ok((client, stream::poll_fn(move |context| connection.poll_message(context)).boxed()))
+}
+
+/// Waits for a request on a connection that no task drives. Calls `on_message` for each message.
+pub(crate) async fn drive<T>(
+    messages: &mut Messages,
+    request: impl Future<Output = T>,
+    mut on_message: impl FnMut(&AsyncMessage),
+) -> T {
+    pin_mut!(request);
+    loop {
+        match select(request, messages.next()).await {
+            Either::Left((result, _)) => return result,
+            Either::Right((Some(Ok(message)), unfinished)) => {
+                on_message(&message);
+                request = unfinished;
+            }
+            // The connection has ended, and the request fails.
+            Either::Right((_, unfinished)) => return unfinished.await,
+        }
+    }
+}
+
+/// Sends a query as text, and returns the first row.
+pub(crate) async fn first_row(client: &Client, query: &str) -> Result<SimpleQueryRow> {
+    let reply = client.simple_query(query).await.map_err(error::explain)?;
+    let row = reply.into_iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    });
+    row.ok_or_else(|| STORE.unexpected_reply("a query"))
+}
+
+/// Returns a column of a query that was sent as text. Empty if it is missing.
+pub(crate) fn word<'r>(row: &'r SimpleQueryRow, name: &str) -> &'r str {
+    row.try_get(name).ok().flatten().unwrap_or_default()
+}
+
+fn number<T: std::str::FromStr>(row: &SimpleQueryRow, name: &str) -> Result<T> {
+    word(row, name).parse().map_err(|_| STORE.unexpected_reply("a query"))
+}
+
+impl Connect for Dial {
+    type Connection = Arc<Session>;
+
+    async fn connect(&self) -> Result<Arc<Session>> {
+        let Opened { client, messages, clock } = self.open().await?;
+        Ok(Session::new(client, messages, clock, &self.config.schema))
+    }
+}

@@ -1,0 +1,153 @@
+//! One session of the server, and the execution of calls on it.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use dlock_core::Result;
+use futures_util::StreamExt as _;
+use tokio::{
+    sync::OnceCell,
+    task::JoinHandle,
+    time::{Instant, timeout_at},
+};
+use tokio_postgres::{Client, Error, Row, SimpleQueryRow, Statement, types::ToSql};
+
+use crate::{
+    connection::{Call, LateExecution, Messages, first_row},
+    error,
+    sql::Function,
+};
+
+/// A session. Calls are sent at once, and the server executes them in order.
+pub(crate) struct Session {
+    client: Client,
+    schema: String,
+    /// Prepared statements, in the order of [`Function`].
+    statements: [OnceCell<Statement>; Function::COUNT],
+    state: Mutex<State>,
+    _task: AbortOnDrop,
+}
+
+struct State {
+    clock: ClockReading,
+    last_reply: Instant,
+}
+
+/// The server's clock at one moment of the client's clock. The server's time is at least this
+/// reading plus the time since, because the reply took time.
+#[derive(Clone, Copy)]
+pub(crate) struct ClockReading {
+    /// Microseconds since 1970 on the server's clock.
+    server: i64,
+    read_at: Instant,
+}
+
+impl ClockReading {
+    /// Records a time of the server that has just arrived.
+    pub(crate) fn now(server: i64) -> Self {
+        Self { server, read_at: Instant::now() }
+    }
+
+    /// Returns the server's time after `span` from now.
+    fn after(self, span: Duration) -> i64 {
+        let span = i64::try_from((self.read_at.elapsed() + span).as_micros()).unwrap_or(i64::MAX);
+        self.server.saturating_add(span)
+    }
+}
+
+/// The task that reads the connection.
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The result of sending a call to a session.
+pub(crate) enum Outcome {
+    Done(Vec<Row>),
+    Failed(Error),
+    /// No reply to this call arrived before the deadline.
+    NoReply,
+}
+
+impl Session {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "tokio-postgres needs one task for each connection; it ends when the session is dropped"
+    )]
+    pub(crate) fn new(
+        client: Client,
+        mut messages: Messages,
+        clock: ClockReading,
+        schema: &str,
+    ) -> Arc<Self> {
+        let task = tokio::spawn(async move { while let Some(Ok(_)) = messages.next().await {} });
+        Arc::new(Self {
+            client,
+            schema: schema.to_owned(),
+            statements: Default::default(),
+            state: Mutex::new(State { clock, last_reply: Instant::now() }),
+            _task: AbortOnDrop(task),
+        })
+    }
+
+    /// Returns whether the connection has ended, or its task has ended with its runtime.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    /// Returns whether no call got a reply since `since`.
+    pub(crate) fn is_silent_since(&self, since: Instant) -> bool {
+        self.state().last_reply < since
+    }
+
+    /// Records a time of the server that has just arrived.
+    pub(crate) fn note_clock(&self, server: i64) {
+        self.state().clock = ClockReading::now(server);
+    }
+
+    /// Executes a call. The server may still execute it after `deadline`.
+    pub(crate) async fn execute(&self, call: &Call, deadline: Instant) -> Outcome {
+        let outcome = match timeout_at(deadline, self.run(call, deadline)).await {
+            Ok(Ok(rows)) => Outcome::Done(rows),
+            Ok(Err(error)) => Outcome::Failed(error),
+            Err(_) => return Outcome::NoReply,
+        };
+        self.state().last_reply = Instant::now();
+        outcome
+    }
+
+    /// Sends the call. A call that must not be executed late may start in the first half of the time
+    /// that is left. The second half is for its commit and for the reply.
+    async fn run(&self, call: &Call, deadline: Instant) -> std::result::Result<Vec<Row>, Error> {
+        let function = call.function;
+        let prepare = || async { self.client.prepare(&function.statement(&self.schema)).await };
+        let statement = self.statements[function as usize].get_or_try_init(prepare).await?;
+        let half_of_the_time = deadline.saturating_duration_since(Instant::now()) / 2;
+        let server_deadline = self.state().clock.after(half_of_the_time);
+        let mut params: Vec<&(dyn ToSql + Sync)> = Vec::with_capacity(call.params.len() + 1);
+        params.extend(call.params.iter().map(|param| &**param as &(dyn ToSql + Sync)));
+        if call.late_execution == LateExecution::Refused {
+            params.push(&server_deadline);
+        }
+        self.client.query(statement, &params).await
+    }
+
+    /// Sends a query as text, and returns the first row.
+    pub(crate) async fn first_row(&self, query: &str) -> Result<SimpleQueryRow> {
+        first_row(&self.client, query).await
+    }
+
+    /// Executes statements in one transaction.
+    pub(crate) async fn execute_all(&self, statements: &str) -> Result<()> {
+        self.client.batch_execute(statements).await.map_err(error::explain)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

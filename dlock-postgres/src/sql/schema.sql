@@ -1,0 +1,439 @@
+-- Tables and functions of the queue, in the schema {schema}. They are sent as one query, which is one
+-- transaction, so a client that finds the last function finds everything.
+--
+-- The names of the functions end with a version. A client of another version creates its own
+-- functions beside these, and both use the same tables. All names are qualified, so that the
+-- `search_path` of a caller has no effect.
+-- Two sessions that create a schema at once would otherwise fail on the catalog's unique indexes.
+SELECT pg_catalog.pg_advisory_xact_lock(1145851715, -1);
+
+CREATE SCHEMA IF NOT EXISTS {schema};
+
+-- The fence draws the numbers of all names. A name belongs to one of 1024 buckets, so the number of
+-- rows does not depend on the number of names.
+CREATE TABLE IF NOT EXISTS {schema}.fence (
+    bucket integer PRIMARY KEY,
+    last bigint NOT NULL
+) WITH (fillfactor = 25, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
+    autovacuum_vacuum_cost_delay = 0);
+COMMENT ON COLUMN {schema}.fence.last IS 'number drawn last';
+
+-- The queue has the claims that hold or wait, in order of arrival. Columns that change are in no
+-- index, so a renewal writes no index entry.
+CREATE TABLE IF NOT EXISTS {schema}.queue (
+    name bytea NOT NULL,
+    seq bigint NOT NULL,
+    claim uuid NOT NULL UNIQUE,
+    kind smallint NOT NULL,
+    slots integer NOT NULL,
+    held boolean NOT NULL,
+    since timestamptz NOT NULL,
+    expires timestamptz NOT NULL,
+    channel text COLLATE "C" NOT NULL,
+    who bytea NOT NULL,
+    PRIMARY KEY (name, seq)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0);
+COMMENT ON COLUMN {schema}.queue.name IS 'name of the lock, in UTF-8';
+COMMENT ON COLUMN {schema}.queue.seq IS 'position in the queue, and fencing token';
+COMMENT ON COLUMN {schema}.queue.kind IS '1 mutex, 2 fair, 3 read, 4 write, 5 permit';
+COMMENT ON COLUMN {schema}.queue.slots IS 'limit of a permit, otherwise 1';
+COMMENT ON COLUMN {schema}.queue.held IS 'whether the lock was granted to the claim';
+COMMENT ON COLUMN {schema}.queue.channel IS 'channel on which the client of the claim listens while it waits';
+COMMENT ON COLUMN {schema}.queue.who IS 'label of the claim, in UTF-8';
+
+-- Locks the queues of a bucket until the transaction ends, and returns the server's time after that.
+-- The statements that follow must see what other transactions committed during the wait, so any
+-- isolation level with one snapshot for the whole transaction is refused.
+CREATE OR REPLACE FUNCTION {schema}.lock_bucket_1(p_bucket integer) RETURNS timestamptz
+LANGUAGE plpgsql VOLATILE AS $dlock$
+BEGIN
+    IF pg_catalog.current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'dlock needs the isolation level READ COMMITTED' USING ERRCODE = '25001';
+    END IF;
+    PERFORM pg_catalog.set_config('lock_timeout', '1s', true);
+    PERFORM pg_catalog.pg_advisory_xact_lock(1145851715, p_bucket);
+    RETURN pg_catalog.clock_timestamp();
+END $dlock$;
+
+-- Returns a time as microseconds since 1970.
+CREATE OR REPLACE FUNCTION {schema}.micros_1(p_time timestamptz) RETURNS bigint
+LANGUAGE sql STABLE AS $dlock$
+    SELECT (extract(epoch FROM p_time) * 1000000)::bigint
+$dlock$;
+
+-- Reads the head of a queue: the claims that hold, up to the first claim that waits. Deletes expired
+-- claims there, except p_claim. Wakes the claims behind p_behind, and behind a deleted claim, that
+-- hold from now on and do not know it yet.
+-- Out: how many claims hold, their kind, and the smallest of their limits; has_waiter: whether a
+-- claim waits; is_first_waiter: whether that claim is p_claim; holds: whether p_claim holds; ends:
+-- the earliest expiry of the holders other than p_claim; wake: claims of p_channel to be woken. Other
+-- clients get a notification.
+CREATE OR REPLACE FUNCTION {schema}.read_head_1(
+    p_name bytea, p_now timestamptz, p_claim uuid, p_channel text, p_behind bigint,
+    OUT holders integer, OUT held_kind smallint, OUT least_limit integer, OUT has_waiter boolean,
+    OUT is_first_waiter boolean, OUT holds boolean, OUT ends timestamptz, OUT wake uuid[]
+) LANGUAGE plpgsql VOLATILE AS $dlock$
+DECLARE
+    r record;
+BEGIN
+    holders := 0;
+    least_limit := 2147483647;
+    has_waiter := false;
+    is_first_waiter := false;
+    holds := false;
+    wake := '{}';
+    FOR r IN
+        SELECT q.seq, q.claim, q.kind, q.slots, q.held, q.expires, q.channel
+        FROM {schema}.queue q WHERE q.name = p_name ORDER BY q.seq
+    LOOP
+        IF r.expires <= p_now AND r.claim IS DISTINCT FROM p_claim THEN
+            -- The condition is checked again on the newest version of the row. A renewal that was
+            -- committed in the meantime keeps its claim.
+            DELETE FROM {schema}.queue q WHERE q.name = p_name AND q.seq = r.seq AND q.expires <= p_now;
+            IF FOUND THEN
+                p_behind := least(p_behind, r.seq);
+                CONTINUE;
+            END IF;
+        END IF;
+        IF r.kind = 5 THEN
+            least_limit := least(least_limit, r.slots);
+        END IF;
+        IF holders > 0 AND (r.kind <> held_kind OR r.kind NOT IN (3, 5) OR (r.kind = 5 AND holders >= least_limit)) THEN
+            has_waiter := true;
+            is_first_waiter := r.claim IS NOT DISTINCT FROM p_claim;
+            EXIT;
+        END IF;
+        holders := holders + 1;
+        held_kind := r.kind;
+        IF r.claim IS NOT DISTINCT FROM p_claim THEN
+            holds := true;
+            CONTINUE;
+        END IF;
+        ends := least(ends, r.expires);
+        IF NOT r.held AND r.seq > p_behind THEN
+            IF r.channel = p_channel THEN
+                wake := wake || r.claim;
+            ELSE
+                PERFORM pg_catalog.pg_notify(r.channel, r.claim::text);
+            END IF;
+        END IF;
+    END LOOP;
+END $dlock$;
+
+-- Draws the next number of a bucket. Microseconds of the clock are its lower bound, so that numbers
+-- also grow after the tables were created again or restored from a backup.
+CREATE OR REPLACE FUNCTION {schema}.draw_1(p_bucket integer, p_now timestamptz) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $dlock$
+DECLARE
+    v_drawn bigint;
+BEGIN
+    UPDATE {schema}.fence f SET last = greatest(f.last + 1, {schema}.micros_1(p_now))
+        WHERE f.bucket = p_bucket RETURNING f.last INTO v_drawn;
+    IF NOT FOUND THEN
+        INSERT INTO {schema}.fence (bucket, last) VALUES (p_bucket, {schema}.micros_1(p_now))
+            RETURNING last INTO v_drawn;
+    END IF;
+    RETURN v_drawn;
+END $dlock$;
+
+-- Makes the commit of this transaction wait for the disk, whatever the default of the role.
+CREATE OR REPLACE FUNCTION {schema}.commit_durably_1() RETURNS void
+LANGUAGE plpgsql VOLATILE AS $dlock$
+BEGIN
+    IF pg_catalog.current_setting('synchronous_commit') = 'off' THEN
+        PERFORM pg_catalog.set_config('synchronous_commit', 'local', true);
+    END IF;
+END $dlock$;
+
+-- Puts a claim at the end of the queue, or keeps it alive in its place. A read claim with the id of
+-- a hold of another kind turns that hold into a read hold. After p_deadline nothing is changed,
+-- because the caller may have given up and released the claim.
+-- Out: clock: the server's time; late: whether the deadline had passed; token: number of the claim if
+-- it holds; otherwise retry: microseconds until the claim in front may expire, is_next: whether only
+-- holders are in front, and ahead: number of claims that wait in front, at most 40; wake: as
+-- read_head_1.
+CREATE OR REPLACE FUNCTION {schema}.attempt_1(
+    p_bucket integer, p_name bytea, p_claim uuid, p_kind smallint, p_slots integer, p_ttl bigint,
+    p_is_try boolean, p_channel text, p_who bytea, p_deadline bigint,
+    OUT clock bigint, OUT late boolean, OUT token bigint, OUT retry bigint, OUT is_next boolean,
+    OUT ahead integer, OUT wake uuid[]
+) LANGUAGE plpgsql VOLATILE AS $dlock$
+DECLARE
+    v_now timestamptz;
+    v_end timestamptz;
+    v_own record;
+    v_is_queued boolean;
+    v_head record;
+    v_behind bigint := 9223372036854775807;
+    v_seq bigint;
+    v_holds boolean;
+    v_ends timestamptz;
+BEGIN
+    late := false;
+    is_next := true;
+    ahead := 0;
+    wake := '{}';
+    -- A try that is refused needs no lock and writes nothing. A permit needs the number of holders,
+    -- which is counted under the lock.
+    IF p_is_try THEN
+        SELECT min(q.expires) INTO v_ends FROM {schema}.queue q
+            WHERE q.name = p_name AND q.claim <> p_claim AND q.expires > pg_catalog.clock_timestamp()
+                AND (p_kind NOT IN (3, 5) OR q.kind <> p_kind);
+        IF v_ends IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {schema}.queue q WHERE q.claim = p_claim) THEN
+            v_now := pg_catalog.clock_timestamp();
+            clock := {schema}.micros_1(v_now);
+            retry := greatest(0, {schema}.micros_1(v_ends) - clock);
+            RETURN;
+        END IF;
+    END IF;
+
+    v_now := {schema}.lock_bucket_1(p_bucket);
+    clock := {schema}.micros_1(v_now);
+    IF clock > p_deadline THEN
+        late := true;
+        RETURN;
+    END IF;
+    v_end := v_now + p_ttl * interval '1 microsecond';
+
+    SELECT q.seq, q.kind, q.held, q.expires INTO v_own FROM {schema}.queue q
+        WHERE q.claim = p_claim AND q.name = p_name;
+    v_is_queued := FOUND;
+    IF v_is_queued AND p_kind = 3 AND v_own.kind <> 3 THEN
+        UPDATE {schema}.queue q SET kind = 3 WHERE q.claim = p_claim;
+        v_behind := v_own.seq;
+    END IF;
+    SELECT * INTO v_head FROM {schema}.read_head_1(p_name, v_now, p_claim, p_channel, v_behind);
+    wake := v_head.wake;
+
+    IF v_is_queued THEN
+        v_seq := v_own.seq;
+        v_holds := v_head.holds;
+        is_next := v_head.is_first_waiter;
+        -- The expiry of a waiting claim is approximate, so that a poll seldom writes.
+        IF v_holds OR v_own.expires < v_end - p_ttl / 4 * interval '1 microsecond' THEN
+            UPDATE {schema}.queue q
+                SET expires = greatest(q.expires, v_end), held = v_holds, channel = p_channel
+                WHERE q.claim = p_claim;
+            IF NOT FOUND THEN
+                -- A transaction that does not lock the bucket has deleted the expired claim.
+                late := true;
+                RETURN;
+            END IF;
+        END IF;
+    ELSE
+        is_next := NOT v_head.has_waiter;
+        v_holds := NOT v_head.has_waiter AND (v_head.holders = 0 OR (v_head.held_kind = p_kind
+            AND (p_kind = 3 OR (p_kind = 5 AND v_head.holders < least(v_head.least_limit, p_slots)))));
+        IF v_holds OR NOT p_is_try THEN
+            v_seq := {schema}.draw_1(p_bucket, v_now);
+            INSERT INTO {schema}.queue (name, seq, claim, kind, slots, held, since, expires, channel, who)
+                VALUES (p_name, v_seq, p_claim, p_kind, p_slots, v_holds, v_now, v_end, p_channel, p_who);
+        END IF;
+    END IF;
+
+    IF v_holds THEN
+        token := v_seq;
+        PERFORM {schema}.commit_durably_1();
+        RETURN;
+    END IF;
+    -- A claim whose place in the queue is lost in a crash enters the queue again.
+    PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
+    v_ends := v_head.ends;
+    IF NOT is_next AND v_seq IS NOT NULL THEN
+        SELECT q.expires INTO v_ends FROM {schema}.queue q
+            WHERE q.name = p_name AND q.seq < v_seq AND q.expires > v_now ORDER BY q.seq DESC LIMIT 1;
+        SELECT greatest(1, count(*) - v_head.holders) INTO ahead FROM (
+            SELECT 1 FROM {schema}.queue q WHERE q.name = p_name AND q.seq < v_seq ORDER BY q.seq
+            LIMIT v_head.holders + 40) AS before;
+    END IF;
+    retry := greatest(0, {schema}.micros_1(v_ends) - clock);
+END $dlock$;
+
+-- Grants several free locks, or none of them. Claims that are in the queue already were granted by an
+-- execution whose reply was lost.
+-- Out: clock and late as in attempt_1; busy: index from 1 of the first lock that is not free; tokens,
+-- if all locks were granted.
+CREATE OR REPLACE FUNCTION {schema}.attempt_all_1(
+    p_buckets integer[], p_names bytea[], p_claims uuid[], p_kinds smallint[], p_ttls bigint[],
+    p_channel text, p_whos bytea[], p_deadline bigint,
+    OUT clock bigint, OUT late boolean, OUT busy integer, OUT tokens bigint[]
+) LANGUAGE plpgsql VOLATILE AS $dlock$
+DECLARE
+    v_now timestamptz;
+    v_bucket integer;
+    v_seq bigint;
+    v_end timestamptz;
+BEGIN
+    late := false;
+    -- In one order, so that two clients never wait for each other.
+    FOR v_bucket IN SELECT DISTINCT b FROM pg_catalog.unnest(p_buckets) AS b ORDER BY b LOOP
+        v_now := {schema}.lock_bucket_1(v_bucket);
+    END LOOP;
+    clock := {schema}.micros_1(v_now);
+    IF clock > p_deadline THEN
+        late := true;
+        RETURN;
+    END IF;
+    FOR i IN 1 .. pg_catalog.cardinality(p_names) LOOP
+        -- Without a channel, every woken claim gets a notification.
+        PERFORM {schema}.read_head_1(p_names[i], v_now, p_claims[i], '', 9223372036854775807);
+        SELECT q.seq INTO v_seq FROM {schema}.queue q WHERE q.claim = p_claims[i];
+        IF EXISTS (SELECT 1 FROM {schema}.queue q WHERE q.name = p_names[i] AND q.claim <> p_claims[i]
+            AND (v_seq IS NULL OR q.seq < v_seq))
+        THEN
+            busy := i;
+            EXIT;
+        END IF;
+    END LOOP;
+    IF busy IS NOT NULL THEN
+        -- Some claims of a lost grant may have expired, and the others must not stay.
+        FOR i IN 1 .. pg_catalog.cardinality(p_names) LOOP
+            DELETE FROM {schema}.queue q WHERE q.claim = p_claims[i];
+            IF FOUND THEN
+                PERFORM {schema}.read_head_1(p_names[i], v_now, NULL, '', 0);
+            END IF;
+        END LOOP;
+        RETURN;
+    END IF;
+    tokens := '{}';
+    FOR i IN 1 .. pg_catalog.cardinality(p_names) LOOP
+        v_end := v_now + p_ttls[i] * interval '1 microsecond';
+        UPDATE {schema}.queue q SET expires = greatest(q.expires, v_end), held = true
+            WHERE q.claim = p_claims[i] RETURNING q.seq INTO v_seq;
+        IF NOT FOUND THEN
+            v_seq := {schema}.draw_1(p_buckets[i], v_now);
+            INSERT INTO {schema}.queue (name, seq, claim, kind, slots, held, since, expires, channel, who)
+                VALUES (p_names[i], v_seq, p_claims[i], p_kinds[i], 1, true, v_now, v_end, p_channel, p_whos[i]);
+        END IF;
+        tokens := tokens || v_seq;
+    END LOOP;
+    PERFORM {schema}.commit_durably_1();
+END $dlock$;
+
+-- Extends claims that have not expired. Never moves an expiry to an earlier time, because a claim may
+-- have been detached for longer. Never inserts a claim. Returns the claims that were extended. With
+-- p_skip, claims whose rows are locked by another transaction are left out.
+CREATE OR REPLACE FUNCTION {schema}.renew_1(p_claims uuid[], p_ttl bigint, p_skip boolean)
+RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE AS $dlock$
+BEGIN
+    PERFORM {schema}.commit_durably_1();
+    IF p_skip THEN
+        RETURN QUERY
+            WITH free AS MATERIALIZED (
+                SELECT q.claim FROM {schema}.queue q
+                WHERE q.claim = ANY (p_claims) AND q.expires > pg_catalog.clock_timestamp()
+                ORDER BY q.claim FOR NO KEY UPDATE SKIP LOCKED)
+            UPDATE {schema}.queue q
+                SET expires = greatest(q.expires, pg_catalog.clock_timestamp() + p_ttl * interval '1 microsecond')
+                FROM free WHERE q.claim = free.claim RETURNING q.claim;
+    ELSE
+        PERFORM pg_catalog.set_config('lock_timeout', '1s', true);
+        RETURN QUERY
+            UPDATE {schema}.queue q
+                SET expires = greatest(q.expires, pg_catalog.clock_timestamp() + p_ttl * interval '1 microsecond')
+                WHERE q.claim = ANY (p_claims) AND q.expires > pg_catalog.clock_timestamp() RETURNING q.claim;
+    END IF;
+END $dlock$;
+
+-- Deletes a claim, under its own id or that of its ticket, and wakes the claims that hold from now on.
+-- With p_sweep, also deletes some expired claims of other locks. The commit does not wait for the
+-- disk: a release that is lost in a crash only delays the next holder until the claim expires.
+-- Out: done: whether the claim was in the queue; wake: as read_head_1.
+CREATE OR REPLACE FUNCTION {schema}.release_1(
+    p_bucket integer, p_name bytea, p_claims uuid[], p_channel text, p_sweep boolean,
+    OUT done boolean, OUT wake uuid[]
+) LANGUAGE plpgsql VOLATILE AS $dlock$
+DECLARE
+    v_now timestamptz;
+    v_behind bigint;
+BEGIN
+    PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
+    v_now := {schema}.lock_bucket_1(p_bucket);
+    WITH deleted AS (
+        DELETE FROM {schema}.queue q WHERE q.claim = ANY (p_claims) AND q.name = p_name RETURNING q.seq)
+        SELECT min(d.seq) INTO v_behind FROM deleted d;
+    done := v_behind IS NOT NULL;
+    -- Without a deleted row this may be the second execution, and the reply to the first one with its
+    -- list of woken claims was lost.
+    SELECT h.wake INTO wake FROM {schema}.read_head_1(p_name, v_now, NULL, p_channel, coalesce(v_behind, 0)) h;
+    IF p_sweep THEN
+        DELETE FROM {schema}.queue q WHERE q.claim IN (
+            SELECT e.claim FROM {schema}.queue e WHERE e.expires <= pg_catalog.clock_timestamp()
+            LIMIT 16 FOR UPDATE SKIP LOCKED);
+    END IF;
+END $dlock$;
+
+-- Renames a hold to its ticket, with an expiry that needs no renewal. A hold that has the ticket's id
+-- is only extended. After p_deadline nothing is changed.
+-- Out: clock and late as in attempt_1; done: whether the hold has the ticket's id now.
+CREATE OR REPLACE FUNCTION {schema}.detach_1(
+    p_bucket integer, p_name bytea, p_claim uuid, p_ticket uuid, p_lasting bigint, p_deadline bigint,
+    OUT clock bigint, OUT late boolean, OUT done boolean
+) LANGUAGE plpgsql VOLATILE AS $dlock$
+DECLARE
+    v_now timestamptz;
+    v_end timestamptz;
+BEGIN
+    PERFORM {schema}.lock_bucket_1(p_bucket);
+    -- The row may be locked by a renewal. The deadline is compared after that wait.
+    PERFORM 1 FROM {schema}.queue q WHERE q.claim IN (p_claim, p_ticket) FOR UPDATE;
+    v_now := pg_catalog.clock_timestamp();
+    clock := {schema}.micros_1(v_now);
+    late := clock > p_deadline;
+    IF late THEN
+        RETURN;
+    END IF;
+    v_end := v_now + p_lasting * interval '1 microsecond';
+    UPDATE {schema}.queue q
+        SET expires = CASE WHEN q.claim = p_ticket THEN greatest(q.expires, v_end) ELSE v_end END, claim = p_ticket
+        WHERE q.claim IN (p_claim, p_ticket) AND q.name = p_name AND q.held AND q.expires > v_now;
+    done := FOUND;
+    PERFORM {schema}.commit_durably_1();
+END $dlock$;
+
+-- Renames a detached hold from its ticket to the claim's own id, with the claim's ttl and client. A
+-- claim that only waits is not renamed. After p_deadline nothing is changed.
+-- Out: clock and late as in attempt_1; token: number of the hold, if there is one; remaining:
+-- microseconds until the expiry before the call; had_own: whether it had the claim's id before.
+CREATE OR REPLACE FUNCTION {schema}.resume_1(
+    p_bucket integer, p_name bytea, p_claim uuid, p_ticket uuid, p_ttl bigint, p_channel text, p_who bytea,
+    p_deadline bigint,
+    OUT clock bigint, OUT late boolean, OUT token bigint, OUT remaining bigint, OUT had_own boolean
+) LANGUAGE plpgsql VOLATILE AS $dlock$
+DECLARE
+    v_now timestamptz;
+    v_row record;
+BEGIN
+    PERFORM {schema}.lock_bucket_1(p_bucket);
+    SELECT q.seq, q.claim, q.expires INTO v_row FROM {schema}.queue q
+        WHERE q.claim IN (p_claim, p_ticket) AND q.name = p_name AND q.held
+        ORDER BY q.claim = p_claim DESC LIMIT 1 FOR UPDATE;
+    v_now := pg_catalog.clock_timestamp();
+    clock := {schema}.micros_1(v_now);
+    late := clock > p_deadline;
+    IF late OR v_row.seq IS NULL OR v_row.expires <= v_now THEN
+        RETURN;
+    END IF;
+    UPDATE {schema}.queue q
+        SET claim = p_claim, channel = p_channel, who = p_who, expires = v_now + p_ttl * interval '1 microsecond'
+        WHERE q.name = p_name AND q.seq = v_row.seq;
+    token := v_row.seq;
+    remaining := {schema}.micros_1(v_row.expires) - clock;
+    had_own := v_row.claim = p_claim;
+    PERFORM {schema}.commit_durably_1();
+END $dlock$;
+
+-- Deletes holds of one lock, and wakes the claims that hold from now on.
+-- Out: done: whether there was such a hold; wake: as read_head_1.
+CREATE OR REPLACE FUNCTION {schema}.break_1(
+    p_bucket integer, p_name bytea, p_claims uuid[], p_channel text, OUT done boolean, OUT wake uuid[]
+) LANGUAGE plpgsql VOLATILE AS $dlock$
+DECLARE
+    v_now timestamptz;
+BEGIN
+    v_now := {schema}.lock_bucket_1(p_bucket);
+    DELETE FROM {schema}.queue q WHERE q.name = p_name AND q.claim = ANY (p_claims);
+    done := FOUND;
+    SELECT h.wake INTO wake FROM {schema}.read_head_1(p_name, v_now, NULL, p_channel, 0) h;
+END $dlock$

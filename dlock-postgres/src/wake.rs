@@ -1,0 +1,210 @@
+//! Listens for the notifications that wake the waiters of a client.
+//!
+//! The client has one channel. A notification on it has the id of a claim that holds the lock now. The
+//! server wakes every listening session for each notification in the database, so a client listens
+//! only while it has waiters, on a connection of its own.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use dlock_core::{
+    Error, Result,
+    driver::{Backoff, EventSource, Listener, Wake},
+};
+use futures_util::StreamExt as _;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_postgres::AsyncMessage;
+
+use crate::{
+    connection::{Connection, Dial, Messages, Opened, drive, first_row, word},
+    error::{self, STORE},
+};
+
+/// Event of the subscription that all waiters of a client share.
+pub(crate) const LISTENING: &str = "listening";
+
+/// Time without waiters after which the client ceases to listen.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// Interval between checks of the connection, whose end may go unnoticed.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Payload of the notification that shows whether notifications arrive.
+const PROBE: &str = "probe";
+
+/// The connection of a client for notifications.
+pub(crate) struct Notifications {
+    dial: Dial,
+    /// The connection for calls, on which the probe is sent.
+    connection: Arc<Connection>,
+    channel: String,
+    is_listening: Arc<AtomicBool>,
+}
+
+/// Reason why the use of a connection has ended.
+enum End {
+    /// The client was dropped.
+    Client,
+    /// The client has had no waiters for some time.
+    Unused,
+}
+
+impl Notifications {
+    pub(crate) fn new(
+        dial: Dial,
+        connection: Arc<Connection>,
+        channel: String,
+        is_listening: Arc<AtomicBool>,
+    ) -> Self {
+        Self { dial, connection, channel, is_listening }
+    }
+
+    /// Opens a connection that listens, and checks that notifications arrive on it.
+    async fn open(&self, seats: &Listener) -> Result<Opened> {
+        let mut opened = self.dial.open().await?;
+        let limit = self.dial.timeout();
+        let listen = format!("LISTEN {}; SELECT pg_catalog.pg_backend_pid() AS pid", self.channel);
+        let Opened { client, messages, .. } = &mut opened;
+        let listening = drive(messages, first_row(client, &listen), |message| {
+            handle(message, seats);
+        });
+        let row = STORE.with_timeout(limit, listening).await?;
+        self.probe(word(&row, "pid"), messages, seats).await?;
+        Ok(opened)
+    }
+
+    /// Checks that notifications of other sessions arrive on a connection whose session has the
+    /// process id `listener`.
+    async fn probe(&self, listener: &str, messages: &mut Messages, seats: &Listener) -> Result<()> {
+        // A connection pooler that shares sessions between transactions may have let another client
+        // listen. A probe that was sent by that session would arrive by accident, so the probe has to
+        // come from another session.
+        let mut has_arrived = false;
+        let mut on_message = |message: &AsyncMessage| has_arrived |= handle(message, seats);
+        let sender = drive(messages, self.connection.notify(&self.channel, PROBE), &mut on_message).await?;
+        if sender == listener {
+            return Err(STORE.refused(error::DEAF));
+        }
+        let arrival = async {
+            while !has_arrived {
+                match messages.next().await {
+                    Some(Ok(message)) => has_arrived |= handle(&message, seats),
+                    Some(Err(error)) => return Err(error::explain(error)),
+                    None => return Err(disconnected()),
+                }
+            }
+            Ok(())
+        };
+        let deaf = |_| Err(STORE.refused(error::DEAF));
+        timeout(self.dial.timeout(), arrival).await.unwrap_or_else(deaf)
+    }
+
+    /// Listens on one connection until it breaks.
+    async fn listen_once(&self, seats: &Listener, added: &[String], backoff: &mut Backoff) -> Result<End> {
+        let Opened { client, mut messages, .. } = self.open(seats).await?;
+        backoff.note_answer();
+        let _listening = ListeningMark::new(&self.is_listening);
+        seats.mark_subscribed(added);
+        let mut check_at = Instant::now() + CHECK_INTERVAL;
+        let mut unused_at: Option<Instant> = None;
+        loop {
+            tokio::select! {
+                message = messages.next() => match message {
+                    Some(Ok(message)) => {
+                        handle(&message, seats);
+                    }
+                    Some(Err(error)) => return Err(error::explain(error)),
+                    None => return Err(disconnected()),
+                },
+                is_open = seats.has_work() => {
+                    if !is_open {
+                        return Ok(End::Client);
+                    }
+                    let (added, removed) = seats.take_changes(usize::MAX, &HashSet::new());
+                    if !added.is_empty() {
+                        unused_at = None;
+                        seats.mark_subscribed(&added);
+                    } else if !removed.is_empty() {
+                        unused_at = Some(Instant::now() + LINGER);
+                    }
+                }
+                () = sleep_until(unused_at.unwrap_or(check_at)), if unused_at.is_some() => {
+                    return Ok(End::Unused);
+                }
+                () = sleep_until(check_at) => {
+                    let check = async { client.simple_query("").await.map_err(error::explain) };
+                    let check = STORE.with_timeout(self.dial.timeout(), check);
+                    drive(&mut messages, check, |message| {
+                        handle(message, seats);
+                    })
+                    .await?;
+                    check_at = Instant::now() + CHECK_INTERVAL;
+                }
+            }
+        }
+    }
+}
+
+/// Wakes the waiter of a notification. Returns whether the message is the probe.
+fn handle(message: &AsyncMessage, seats: &Listener) -> bool {
+    let AsyncMessage::Notification(notification) = message else { return false };
+    seats.wake(notification.payload(), Wake::All);
+    notification.payload() == PROBE
+}
+
+fn disconnected() -> Error {
+    STORE.unavailable("the connection for notifications has ended")
+}
+
+/// Marks the client as listening until it is dropped, also with its runtime.
+struct ListeningMark<'a>(&'a AtomicBool);
+
+impl<'a> ListeningMark<'a> {
+    fn new(is_listening: &'a AtomicBool) -> Self {
+        is_listening.store(true, Relaxed);
+        Self(is_listening)
+    }
+}
+
+impl Drop for ListeningMark<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Relaxed);
+    }
+}
+
+#[async_trait]
+impl EventSource for Notifications {
+    async fn listen(&mut self, seats: &Listener) {
+        let mut backoff = Backoff::background();
+        loop {
+            let (added, _) = seats.take_changes(usize::MAX, &HashSet::new());
+            if added.is_empty() {
+                if !seats.has_work().await {
+                    return;
+                }
+                continue;
+            }
+            sleep_until(backoff.next_attempt()).await;
+            backoff.note_attempt();
+            match self.listen_once(seats, &added, &mut backoff).await {
+                Ok(End::Client) => return,
+                Ok(End::Unused) => {}
+                Err(error) => {
+                    seats.mark_disconnected();
+                    // After `mark_disconnected`. Otherwise a waiter that joins in between would miss
+                    // the refusal.
+                    if !error.is_transient() {
+                        seats.refuse(STORE.share(&error));
+                    }
+                }
+            }
+        }
+    }
+}

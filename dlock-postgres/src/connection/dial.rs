@@ -163,8 +163,11 @@ pub(crate) async fn drive<T>(
                 on_message(&message);
                 request = unfinished;
             }
-            // The connection has ended, and the request fails.
-            Either::Right((_, unfinished)) => return unfinished.await,
+            Either::Right((_, unfinished)) => {
+                // The connection has ended. The request fails once the connection is dropped.
+                *messages = stream::empty().boxed();
+                return unfinished.await;
+            }
         }
     }
 }

@@ -9,9 +9,10 @@ use std::{future::pending, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use dlock_core::{
     ClaimId, Result, Token, Wait,
-    driver::{Attempt, Claim, Grant, Release, Renewal, Request, Resumption},
+    driver::{Attempt, Claim, Grant, Release, Renewal, Request, Resumption, Seat},
 };
-use futures_util::{future::select, pin_mut};
+use futures_util::{FutureExt as _, future::select, pin_mut};
+use tokio::time::Instant;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -32,6 +33,10 @@ const LONGEST_POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// the claims behind it. A notification is lost only with its connection, which is checked.
 const PATROL_INTERVAL: Duration = Duration::from_secs(2);
 
+/// Divisor of the ttl. A waiting claim is kept alive by an attempt once this part of its ttl has
+/// passed since the last one. The engine calls `attempt` at every third of the ttl.
+const KEEP_ALIVE_DIVISOR: u32 = 4;
+
 /// Shortest time between two attempts. The claim ahead may be about to expire.
 const MIN_RETRY: Duration = Duration::from_millis(1);
 
@@ -44,6 +49,8 @@ pub(crate) struct PostgresClaim {
     must_poll: bool,
     /// Number of polls so far.
     polls: u32,
+    /// The last reply to an attempt. `None` before the first, and after an error.
+    position: Option<Position>,
     /// Id under which the store may know the hold, once `detach` was called.
     ticket: Option<ClaimId>,
 }
@@ -51,20 +58,26 @@ pub(crate) struct PostgresClaim {
 /// The server's reply to an attempt.
 enum Attempted {
     Granted(Option<Token>),
-    Busy {
-        /// Time until the claim ahead may expire.
-        retry: Duration,
-        /// Whether only holders are ahead.
-        is_next: bool,
-        /// Number of waiting claims ahead, up to a maximum.
-        ahead: u32,
-    },
+    Busy(Position),
+}
+
+/// The position of a waiting claim in the queue.
+#[derive(Clone, Copy)]
+struct Position {
+    /// Time of the attempt, which has kept the claim alive.
+    attempted_at: Instant,
+    /// Time at which the claim ahead expires, unless it is renewed.
+    ahead_expires_at: Instant,
+    /// Whether only holders are ahead.
+    is_next: bool,
+    /// Number of waiting claims ahead, up to a maximum.
+    ahead: u32,
 }
 
 impl PostgresClaim {
     pub(crate) fn new(client: Arc<Client>, request: Request) -> Self {
         let must_poll = !client.has_notifications();
-        Self { client, request, seats: None, must_poll, polls: 0, ticket: None }
+        Self { client, request, seats: None, must_poll, polls: 0, position: None, ticket: None }
     }
 
     /// Returns the time limit of a call that depends on the ttl.
@@ -97,7 +110,9 @@ impl PostgresClaim {
     }
 
     /// Enters the queue, or stays alive in it.
-    async fn enter(&self) -> Result<Attempted> {
+    async fn enter(&mut self) -> Result<Attempted> {
+        self.position = None;
+        let attempted_at = Instant::now();
         if let Some(seats) = &self.seats {
             seats.turn.clear();
             seats.listening.clear();
@@ -118,11 +133,32 @@ impl PostgresClaim {
         if let Some(token) = column::<Option<i64>>(row, "token")? {
             return Ok(Attempted::Granted(token_of(token)));
         }
-        Ok(Attempted::Busy {
-            retry: keys::duration(column::<Option<i64>>(row, "retry")?.unwrap_or_default()),
+        let time_left = keys::duration(column::<Option<i64>>(row, "retry")?.unwrap_or_default());
+        let position = Position {
+            attempted_at,
+            ahead_expires_at: Instant::now() + time_left,
             is_next: column(row, "is_next")?,
             ahead: column::<i32>(row, "ahead")?.unsigned_abs(),
-        })
+        };
+        self.position = Some(position);
+        Ok(Attempted::Busy(position))
+    }
+
+    /// Polls the queue, and returns the claim's position if it still waits. Returns `None` without a
+    /// poll if the claim was woken, or must be kept alive by an attempt.
+    async fn still_waits(&self) -> Result<Option<Position>> {
+        let Some(position) = self.position.filter(|_| self.request.wait != Wait::Never) else {
+            return Ok(None);
+        };
+        let is_woken = self.seats.as_ref().is_some_and(|seats| {
+            let is_notified = |seat: &Seat| seat.notified().now_or_never().is_some();
+            is_notified(&seats.turn) || is_notified(&seats.listening)
+        });
+        if is_woken || position.attempted_at.elapsed() >= self.request.ttl / KEEP_ALIVE_DIVISOR {
+            return Ok(None);
+        }
+        let is_blocked = self.client.is_blocked(self.request.id, self.request.ttl).await?;
+        Ok(is_blocked.then_some(position))
     }
 
     /// Takes seats, unless notifications do not arrive. Returns whether the claim has seats now that
@@ -138,15 +174,22 @@ impl PostgresClaim {
     }
 
     /// Returns the time until the next attempt, if no hint arrives.
-    fn retry_in(&mut self, retry: Duration, is_next: bool, ahead: u32) -> Duration {
-        let patrol = if self.seats.is_some() {
-            if is_next { PATROL_INTERVAL } else { retry }
-        } else {
+    fn retry_in(&mut self, position: Position) -> Duration {
+        let poll_in = if self.seats.is_none() {
             let interval = POLL_INTERVAL * 2_u32.saturating_pow(self.polls.min(8));
             self.polls += 1;
-            (interval.min(LONGEST_POLL_INTERVAL) * (ahead + 1)).min(PATROL_INTERVAL)
+            (interval.min(LONGEST_POLL_INTERVAL) * (position.ahead + 1)).min(PATROL_INTERVAL)
+        } else if position.is_next {
+            PATROL_INTERVAL
+        } else {
+            self.request.ttl
         };
-        retry.min(patrol).max(MIN_RETRY)
+        let poll_in = self.client.until_next(poll_in);
+        match position.ahead_expires_at.checked_duration_since(Instant::now()) {
+            Some(time_left) => poll_in.min(time_left).max(MIN_RETRY),
+            // The claim ahead was renewed.
+            None => poll_in,
+        }
     }
 }
 
@@ -163,12 +206,15 @@ impl Claim for PostgresClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
         self.client.info.check_kind(self.request.kind)?;
         let is_try = self.request.wait == Wait::Never;
+        if let Some(position) = self.still_waits().await? {
+            return Ok(Attempt::Busy { retry_in: self.retry_in(position) });
+        }
         // Once the client listens, seats cost no request, and no wake-up can be missed.
         if !is_try && self.client.is_listening() {
             self.sit().await;
         }
         let mut attempted = self.enter().await?;
-        if !is_try && matches!(attempted, Attempted::Busy { .. }) && self.sit().await {
+        if !is_try && matches!(attempted, Attempted::Busy(_)) && self.sit().await {
             // The lock may have become free before the client listened.
             attempted = self.enter().await?;
         }
@@ -177,10 +223,7 @@ impl Claim for PostgresClaim {
                 self.seats = None;
                 Ok(Attempt::Granted(Grant { token, valid_for: self.request.ttl }))
             }
-            Attempted::Busy { retry, .. } if is_try => Ok(Attempt::Busy { retry_in: retry }),
-            Attempted::Busy { retry, is_next, ahead } => {
-                Ok(Attempt::Busy { retry_in: self.retry_in(retry, is_next, ahead) })
-            }
+            Attempted::Busy(position) => Ok(Attempt::Busy { retry_in: self.retry_in(position) }),
         }
     }
 

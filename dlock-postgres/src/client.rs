@@ -1,5 +1,6 @@
 //! State that the claims of one client share.
 
+mod blocked;
 mod renewals;
 
 use std::{
@@ -14,6 +15,7 @@ use dlock_core::{
     ClaimId, Kind, Result,
     driver::{Batcher, Info, Seat, Seats, Wake},
 };
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::{
@@ -23,6 +25,7 @@ use crate::{
     keys,
     wake::{LISTENING, Notifications},
 };
+use blocked::Blocked;
 pub(crate) use renewals::{RenewalRequest, Renewals};
 
 /// One release in this many also deletes expired claims of other locks.
@@ -32,6 +35,7 @@ const SWEEP_EVERY: u32 = 8;
 pub(crate) struct Client {
     pub(crate) connection: Arc<Connection>,
     pub(crate) renewals: Batcher<Renewals>,
+    blocked: Batcher<Blocked>,
     pub(crate) info: Info,
     /// Channel on which the client listens while it has waiters.
     pub(crate) channel: String,
@@ -41,6 +45,7 @@ pub(crate) struct Client {
     /// Waiters. Each has a seat for the id of its claim, and one for the subscription that all share.
     seats: Seats,
     releases: AtomicU32,
+    created_at: Instant,
 }
 
 /// The seats of a waiting claim.
@@ -63,6 +68,7 @@ impl Client {
         );
         Ok(Self {
             renewals: Batcher::new(STORE, Renewals::new(Arc::clone(&connection))),
+            blocked: Batcher::new(STORE, Blocked::new(Arc::clone(&connection))),
             connection,
             info,
             channel,
@@ -70,6 +76,7 @@ impl Client {
             is_listening,
             seats: Seats::new(source),
             releases: AtomicU32::new(0),
+            created_at: Instant::now(),
         })
     }
 
@@ -92,6 +99,19 @@ impl Client {
         let turn = self.seats.join_without_subscription(id.to_string(), None, kind);
         let listening = self.seats.join(LISTENING.to_owned(), None, kind, limit).await?;
         Ok(WaiterSeats { turn, listening })
+    }
+
+    /// Returns whether a claim is in the queue and does not hold. The request is sent together with
+    /// those of other waiters.
+    pub(crate) async fn is_blocked(&self, id: ClaimId, ttl: Duration) -> Result<bool> {
+        self.blocked.submit(Arc::new(id), ttl).await
+    }
+
+    /// Returns the time until the next multiple of `interval` since the client was created. All
+    /// claims of the client have these moments in common, so that they share their polls.
+    pub(crate) fn until_next(&self, interval: Duration) -> Duration {
+        let past = self.created_at.elapsed().as_micros() % interval.as_micros().max(1);
+        interval.saturating_sub(Duration::from_micros(u64::try_from(past).unwrap_or_default()))
     }
 
     /// Counts a release, and returns whether it also deletes expired claims of other locks.

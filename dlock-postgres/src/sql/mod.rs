@@ -23,11 +23,12 @@ pub(crate) enum Function {
     Resume,
     Break,
     Look,
+    Blocked,
 }
 
 impl Function {
     /// Number of functions.
-    pub(crate) const COUNT: usize = 8;
+    pub(crate) const COUNT: usize = 9;
 
     /// Returns the statement. The types of its parameters are those of the function in
     /// `schema.sql`.
@@ -45,6 +46,7 @@ impl Function {
             Self::Resume => call("resume_1", 8),
             Self::Break => call("break_1", 4),
             Self::Look => include_str!("look.sql").to_owned(),
+            Self::Blocked => include_str!("blocked.sql").to_owned(),
         };
         in_schema(&text, schema)
     }

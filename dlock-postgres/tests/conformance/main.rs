@@ -4,7 +4,7 @@ use std::{alloc::System, io, net::SocketAddr, process::ExitCode, time::Duration}
 
 use async_trait::async_trait;
 use cap::Cap;
-use dlock_conformance::{Data, Fixture, Network, Restart, Suite, Unreachable, run_suites};
+use dlock_conformance::{Data, Fixture, Network, Restart, Row, Suite, Unreachable, run_suites};
 use dlock_core::{Result, driver::Store};
 use dlock_postgres::DRIVER;
 use dlock_testbed::servers::{
@@ -16,9 +16,15 @@ use dlock_testbed::servers::{
 #[global_allocator]
 static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 
-/// Runs the queue behind all wrappers.
+/// Runs the queue behind all wrappers, and polling and TLS without wrappers, which would add little
+/// there.
 fn main() -> ExitCode {
-    run_suites([suite("postgres", Flavour::Standalone, "")])
+    let plain = [Row::Plain];
+    run_suites([
+        suite("postgres", Flavour::Standalone, ""),
+        suite("polling", Flavour::Standalone, "notify=off").in_rows(plain),
+        suite("tls", Flavour::Tls, "").in_rows(plain),
+    ])
 }
 
 fn suite(name: &'static str, flavour: Flavour, params: &'static str) -> Suite {

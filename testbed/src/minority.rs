@@ -76,9 +76,9 @@ pub async fn costs_no_lock<C>(
     servers: &[Server],
     victims: &[usize],
     fault: Fault,
-    connect: impl Fn(Vec<SocketAddr>) -> C,
+    connect: impl Fn(Vec<SocketAddr>) -> C + Sync,
 ) where
-    C: Future<Output = Result<Store>>,
+    C: Future<Output = Result<Store>> + Send,
 {
     let mut network = Network::new(servers, fault).await;
     let prefix = format!("minority-{}", ClaimId::random());
@@ -87,7 +87,7 @@ pub async fn costs_no_lock<C>(
 
     // The clients hold a lock each, and wait for the lock of the next client. The store may have no
     // queue for a mutex, in which the waiter could be seen.
-    let kind = |number: usize| if number % 2 == 0 { Kind::Mutex } else { Kind::Fair };
+    let kind = |number: usize| if number.is_multiple_of(2) { Kind::Mutex } else { Kind::Fair };
     let lock = |client: &Locks, number: usize| {
         let lock = client.of(kind(number), name(number));
         async move { lock.lock(&LockOptions::new()).await }

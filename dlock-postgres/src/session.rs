@@ -12,13 +12,17 @@ use tokio::{
     task::JoinHandle,
     time::{Instant, timeout_at},
 };
-use tokio_postgres::{Client, Error, Row, SimpleQueryRow, Statement, types::ToSql};
+use tokio_postgres::{Client, Error, Row, SimpleQueryMessage, SimpleQueryRow, Statement, types::ToSql};
 
 use crate::{
     connection::{Call, LateExecution, Messages, first_row},
     error,
-    sql::Function,
+    sql::{CLOCK, Function},
 };
+
+/// Period for which a reading of the server's clock is used. Two clocks drift apart by some
+/// milliseconds in that time.
+const CLOCK_VALIDITY: Duration = Duration::from_secs(60);
 
 /// A session. Calls are sent at once, and the server executes them in order.
 pub(crate) struct Session {
@@ -48,6 +52,10 @@ impl ClockReading {
     /// Records a time of the server that has just arrived.
     pub(crate) fn now(server: i64) -> Self {
         Self { server, read_at: Instant::now() }
+    }
+
+    fn is_outdated(self) -> bool {
+        self.read_at.elapsed() >= CLOCK_VALIDITY
     }
 
     /// Returns the server's time after `span` from now.
@@ -127,6 +135,9 @@ impl Session {
         let function = call.function;
         let prepare = || async { self.client.prepare(&function.statement(&self.schema)).await };
         let statement = self.statements[function as usize].get_or_try_init(prepare).await?;
+        if call.late_execution == LateExecution::Refused && self.state().clock.is_outdated() {
+            self.read_clock().await?;
+        }
         let half_of_the_time = deadline.saturating_duration_since(Instant::now()) / 2;
         let server_deadline = self.state().clock.after(half_of_the_time);
         let mut params: Vec<&(dyn ToSql + Sync)> = Vec::with_capacity(call.params.len() + 1);
@@ -135,6 +146,18 @@ impl Session {
             params.push(&server_deadline);
         }
         self.client.query(statement, &params).await
+    }
+
+    async fn read_clock(&self) -> std::result::Result<(), Error> {
+        let reply = self.client.simple_query(CLOCK).await?;
+        let clock = reply.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get("clock")?.parse().ok(),
+            _ => None,
+        });
+        if let Some(clock) = clock {
+            self.note_clock(clock);
+        }
+        Ok(())
     }
 
     /// Sends a query as text, and returns the first row.

@@ -12,6 +12,9 @@ use crate::error;
 /// Statement that describes a new session.
 pub(crate) const PREPARE: &str = include_str!("prepare.sql");
 
+/// Statement that reads the server's clock.
+pub(crate) const CLOCK: &str = include_str!("clock.sql");
+
 /// A statement that a session prepares once, when it is first used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Function {

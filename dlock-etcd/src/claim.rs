@@ -196,8 +196,9 @@ impl EtcdClaim {
         Ok(true)
     }
 
-    /// Ends the own lease that the key had as `before`, unless that is `lease`. If this fails, the
-    /// lease expires by itself, without keys.
+    /// Revokes the lease of the detached hold that `before`, the former version of the key, records,
+    /// if the key was under that lease and it is not `lease`. If this fails, the lease expires by
+    /// itself, without keys.
     async fn end_own_lease(&self, before: &KeyValue, lease: i64) {
         let own_lease = Record::read(before.value()).own_lease;
         if let Some(own_lease) = own_lease.filter(|own| *own == before.lease() && *own != lease) {

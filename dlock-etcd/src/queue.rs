@@ -82,8 +82,8 @@ pub(crate) fn entry_of(claim: &KeyValue) -> Entry {
 /// name.
 ///
 /// No two claims of a name have the same create revision. Keys that another program creates in one
-/// transaction have, but they are not claims. The claims of a `MultiLock` have, but for different
-/// names.
+/// transaction share one, but they are not claims. The claims of a `MultiLock` share one, but they
+/// belong to different names.
 fn entry_id(revision: i64) -> ClaimId {
     ClaimId::from_bytes(i128::from(revision).to_be_bytes())
 }

@@ -112,10 +112,10 @@ impl Call<'_> {
 
     /// Returns whether a batch that conflicted with another transaction is sent again.
     ///
-    /// A batch that has timed out on a locked row would probably do so again. Such a batch is sent
-    /// again only if the server refuses its late execution, as that of an attempt, or if two thirds
-    /// of its time are left. The rest of the time is for the renewal of each claim in a call of its
-    /// own, after a batch of renewals has failed.
+    /// A batch that timed out on a locked row would probably time out again. It is sent again only if
+    /// the server refuses its late execution (as for attempts), or if more than two thirds of the
+    /// call's time is left. Otherwise that time is reserved: after a batch of renewals has failed,
+    /// each claim is renewed by a call of its own.
     fn may_retry(&self, error: &sqlx::Error, deadline: Instant) -> bool {
         let may_wait_again =
             self.late_execution == LateExecution::Refused || !error::is_lock_wait_timeout(error);

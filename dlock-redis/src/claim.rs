@@ -26,8 +26,8 @@ use crate::{
 /// wakes it.
 const PLAIN_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Time until the next attempt of a waiter that need not poll: the lock has no ttl, or another
-/// waiter polls for it. The engine makes the next attempt earlier.
+/// `retry_in` of a waiter that need not poll, because the lock has no ttl or another waiter polls for
+/// it. The engine limits it to a third of the waiter's ttl.
 const MAX_RETRY_IN: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) struct RedisClaim {

@@ -64,7 +64,7 @@ pub(crate) enum PubSub {
 /// Confirmation of a grant by replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Replicas {
-    /// Number of replicas to wait for.
+    /// Number of replicas to wait for. One that confirms within the time is enough.
     pub(crate) count: u32,
     /// Maximum time to wait for them.
     pub(crate) timeout: Duration,

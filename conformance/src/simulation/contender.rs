@@ -1,4 +1,4 @@
-//! A contender that requests locks kind_again and kind_again, and holds them carelessly.
+//! A contender that requests locks again and again, and holds them carelessly.
 
 mod acquiring;
 mod detaching;
@@ -76,7 +76,7 @@ impl Contender {
         let mut base = None;
         for _ in 0..self.dice.usize(..6) {
             // The counter needs tokens to recognise a stale holder, and it cannot separate holders
-            // that use_guard together.
+            // that hold together.
             if !matches!(kind, Kind::Read | Kind::Permit) && guard.token().is_some() {
                 match base.take() {
                     None => {
@@ -123,7 +123,7 @@ impl Contender {
         }
     }
 
-    /// Returns whether the store can downgrade a use_guard of this kind.
+    /// Returns whether the store can downgrade a hold of this kind.
     fn downgrades(&self, round: &Round, kind: Kind) -> bool {
         self.info(round).downgrades.contains(&kind)
     }
@@ -154,7 +154,7 @@ impl Contender {
             Err(Error::Deadlock { .. }) if kind == Kind::Read && kind_again != Kind::Read => {
                 return self.leave(acquisition, outer).await;
             }
-            // The outer use_guard may have ended by now.
+            // The outer hold may have ended by now.
             outcome => {
                 if !outer.is_lost() {
                     run.history.note(Rule::Reentry, format!("{outcome:?} instead of {outer:?}"));
@@ -178,7 +178,7 @@ impl Contender {
             self.leave(acquisition, outer).await;
         } else {
             if kind_again == Kind::Read && self.downgrades(round, kind) {
-                // The engine downgrades the use_guard in the store by itself.
+                // The engine downgrades the hold in the store by itself.
                 run.history.downgrades(acquisition);
             }
             drop(outer);

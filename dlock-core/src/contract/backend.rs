@@ -120,8 +120,9 @@ impl Request {
     }
 
     /// Returns the time limit of one call for this claim, where `timeout` is the driver's own limit:
-    /// the shorter of `timeout` and a third of the ttl. The keeper can then renew at least twice more
-    /// before the claim expires.
+    /// the shorter of `timeout` and a third of the ttl. By default the first renewal starts after a
+    /// third of the ttl. If it fails at its limit, one more renewal of that length fits before the
+    /// claim expires.
     pub fn time_limit(&self, timeout: Duration) -> Duration {
         timeout.min(self.ttl / 3)
     }

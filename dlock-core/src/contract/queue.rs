@@ -113,8 +113,8 @@ pub fn watchers(queue: &[Entry], id: ClaimId) -> impl Iterator<Item = Entry> {
 ///
 /// Most claims watch only the claim that [`Turn::Behind`] names. A permit with only permits ahead
 /// must watch several, because any of them may leave first. These are the nearest permits, as many
-/// as are enough to block the waiting one. A permit therefore watches at most as many others as its
-/// own limit lets hold. A claim that leaves is watched by no more claims than may hold together,
+/// as are enough to block the waiting one. A permit with the limit N therefore watches at most N
+/// other claims. A claim that leaves is watched by no more claims than may hold together,
 /// however long the queue is.
 pub fn watched(queue: &[Entry], id: ClaimId) -> &[Entry] {
     let (Some(at), Turn::Behind(blocker)) = (index_of(queue, id), turn(queue, id)) else { return &[] };

@@ -33,7 +33,7 @@ pub(crate) struct Detached {
 impl Detached {
     /// Takes the hold over from the keeper, which then ends.
     pub(crate) fn take(self) -> Request {
-        // Without a receiver, the keeper's runtime has ended, and the keeper releases nothing.
+        // Fails only if the keeper's runtime has ended. The keeper then releases nothing.
         self.taken.send(()).ok();
         self.request
     }
@@ -42,7 +42,7 @@ impl Detached {
 impl Keeper {
     /// Detaches the claim, and reports this to the guard. Returns `true` if the guard has taken the
     /// detached hold; the keeper then ends. Returns `false` if the hold is lost, or if the guard
-    /// was dropped, which is the keeper's next request.
+    /// was dropped. In the second case the keeper's next request is the release.
     ///
     /// # Errors
     /// [`Error::Unsupported`], [`Error::InvalidOptions`], and the store's error. The lock is then

@@ -65,7 +65,7 @@ impl Guard {
     }
 
     /// Returns the fencing token of this hold. It is greater than every token granted before for
-    /// this name. Re-entering and downgrading do not change it. Returns `None` if the store has no
+    /// this name, except on ZooKeeper and etcd after a loss of all data. Re-entering and downgrading do not change it. Returns `None` if the store has no
     /// tokens, and for a [`MultiLock`](crate::MultiLock), which has one [for each
     /// member](Self::tokens).
     pub fn token(&self) -> Option<Token> {

@@ -38,8 +38,8 @@ static HAS_CGROUPFS: LazyLock<bool> = LazyLock::new(|| {
     driver.is_ok_and(|output| output.stdout.trim_ascii() == b"cgroupfs")
 });
 
-/// Whether the servers' files are in the fixture's folder, and therefore on the disk, or in the
-/// memory, of the tests' own files.
+/// Whether the servers' files are in the fixture's folder, and therefore on the same file system
+/// (disk or memory) as the tests' own files.
 ///
 /// This requires an engine that can mount the folder, and a test binary that runs as root, because
 /// the files belong to root.

@@ -33,9 +33,10 @@ use crate::{
 /// Time after which a contender that holds some members, but no majority, releases them.
 ///
 /// The time doubles with each release up to [`MAX_SPLIT_TIME`], because a release does not help
-/// while another claim holds the majority. The maximum is short enough for the contenders to agree
-/// soon once the majority is free, which may take ten rounds and more. At most as many contenders
-/// send attempts at this rate as there are members in a minority, which is fewer than half.
+/// while another claim holds the majority. The maximum is short, because the contenders may need ten
+/// or more rounds until one of them gets a majority that has become free. While another claim holds
+/// a majority, only contenders that hold a member of the rest send attempts at this rate. They are
+/// fewer than half the number of members.
 const FIRST_SPLIT_TIME: Duration = Duration::from_millis(20);
 const MAX_SPLIT_TIME: Duration = Duration::from_millis(100);
 

@@ -257,8 +257,8 @@ impl Member {
         if self.holds() { Operation::Renew } else { Operation::Attempt }
     }
 
-    /// Sends a request to the member. While an earlier request is in flight that is not a
-    /// release, only a release has an effect. It is sent after the reply to the earlier request.
+    /// Sends a request to the member. While a request other than a release is in flight, ignores
+    /// every operation except a release. The release is sent after the reply to that request.
     pub(super) fn send(&mut self, operation: Operation) {
         match operation {
             Operation::Release => self.send_release(),

@@ -32,7 +32,7 @@ use fastrand::Rng;
 use tokio::{
     runtime::Handle,
     task::JoinSet,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 use crate::{
@@ -61,6 +61,13 @@ const PERMITS: u32 = 4;
 
 /// Greatest drift of a member's clock, in thousandths faster than the client's. RedLock allows ten.
 const DRIFT: u32 = 9;
+
+/// Maximum time in which a RedLock whose clients are closed releases the members that a majority did
+/// not need. A call to such a member may take a ttl, and the release that follows it another one.
+const MINORITY_RELEASE: Duration = Duration::from_secs(4 * TTL.as_secs());
+
+/// Interval at which the tasks of closed clients are counted.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Result of one run.
 #[derive(Clone, Debug)]
@@ -125,7 +132,7 @@ struct Tally {
 /// # Panics
 /// If a contender panics, or if called inside another runtime.
 pub fn simulate(store: Store, seed: u64) -> Report {
-    run_seed(seed, |dice| {
+    run_seed(seed, Duration::ZERO, |dice| {
         let chaos = Chaos::new(dice.u64(..), TTL);
         let client = |_| {
             let switch = Switch::default();
@@ -145,7 +152,7 @@ pub fn simulate(store: Store, seed: u64) -> Report {
 /// # Panics
 /// If a contender panics, or if called inside another runtime.
 pub fn simulate_majority(members: usize, seed: u64) -> Report {
-    run_seed(seed, |dice| {
+    run_seed(seed, MINORITY_RELEASE, |dice| {
         let queues = dice.bool();
         let members: Vec<_> = (0..members)
             .map(|_| {
@@ -170,9 +177,13 @@ pub fn simulate_majority(members: usize, seed: u64) -> Report {
     })
 }
 
-/// Runs one seed. `make` draws the clients, their connections, and the store that is inspected at
-/// the end.
-fn run_seed(seed: u64, make: impl FnOnce(&mut Rng) -> (Vec<Client>, Vec<Chaos>, Store)) -> Report {
+/// Runs one seed. `settles_in` is the time in which the tasks of the closed clients must end. When
+/// they have ended, nothing may be left behind. `make` draws the clients, their connections, and the store that is inspected then.
+fn run_seed(
+    seed: u64,
+    settles_in: Duration,
+    make: impl FnOnce(&mut Rng) -> (Vec<Client>, Vec<Chaos>, Store),
+) -> Report {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     // The keepers' jitter then follows from the seed.
     fastrand::seed(seed);
@@ -180,12 +191,19 @@ fn run_seed(seed: u64, make: impl FnOnce(&mut Rng) -> (Vec<Client>, Vec<Chaos>, 
         pretend_clock();
         let mut dice = Rng::with_seed(seed);
         let (clients, chaos, store) = make(&mut dice);
-        play(clients, &chaos, &store, dice, seed).await
+        play(clients, &chaos, &store, dice, seed, settles_in).await
     };
     runtime.expect("a runtime without I/O can be built").block_on(whole)
 }
 
-async fn play(clients: Vec<Client>, chaos: &[Chaos], store: &Store, mut dice: Rng, seed: u64) -> Report {
+async fn play(
+    clients: Vec<Client>,
+    chaos: &[Chaos],
+    store: &Store,
+    mut dice: Rng,
+    seed: u64,
+    settles_in: Duration,
+) -> Report {
     let run = Arc::new(Run {
         history: History::new(),
         clients,
@@ -203,6 +221,10 @@ async fn play(clients: Vec<Client>, chaos: &[Chaos], store: &Store, mut dice: Rn
         let parts_until = run.parts_until.lock().expect("no contender panicked").take();
         if let Some(until) = parts_until {
             sleep(until.remaining()).await;
+        }
+        let settled_at = Instant::now() + settles_in;
+        while Handle::current().metrics().num_alive_tasks() > 0 && Instant::now() < settled_at {
+            sleep(CHECK_INTERVAL).await;
         }
         check_residue(&run, store).await;
     }

@@ -53,6 +53,9 @@ const PROTOCOL: u32 = 3 << 16;
 /// First byte of the message with which a server that is up requests a password.
 const AUTHENTICATION: u8 = b'R';
 
+/// Code of the error with which a server that is up refuses a login without TLS.
+const NO_SUCH_ACCESS: &[u8] = b"C28000";
+
 #[async_trait]
 impl Recipe for Postgres {
     fn package(&self) -> &'static str {
@@ -110,21 +113,25 @@ impl Recipe for Postgres {
         }])
     }
 
-    /// Begins a login. A server that is still starting, or that recovers, replies with an error.
+    /// Begins a login without TLS. A server that is still starting, or that recovers, replies with
+    /// another error than one that requires TLS.
     async fn probe(&self, server: &Server) -> io::Result<()> {
-        if self.flavour == Flavour::Tls {
-            // A login would need TLS.
-            return TcpStream::connect(server.address()).await.map(drop);
-        }
         let parameters = format!("user\0{USER}\0database\0{DATABASE}\0\0");
         let length = u32::try_from(parameters.len() + 8).unwrap_or(u32::MAX);
         let mut message = [length.to_be_bytes(), PROTOCOL.to_be_bytes()].concat();
         message.extend(parameters.as_bytes());
         let mut stream = TcpStream::connect(server.address()).await?;
         stream.write_all(&message).await?;
-        match stream.read_u8().await? {
-            AUTHENTICATION => Ok(()),
-            _ => Err(io::Error::other("the server accepts no logins yet")),
+        let mut reply = vec![stream.read_u8().await?];
+        if reply[0] != AUTHENTICATION {
+            // After an error the server closes the connection.
+            stream.read_to_end(&mut reply).await?;
+        }
+        let refuses_plain = reply.split(|byte| *byte == 0).any(|field| field == NO_SUCH_ACCESS);
+        if reply[0] == AUTHENTICATION || self.flavour == Flavour::Tls && refuses_plain {
+            Ok(())
+        } else {
+            Err(io::Error::other("the server accepts no logins yet"))
         }
     }
 

@@ -15,7 +15,9 @@
 //! - Errors: [`StoreErrors`] converts errors of the client crate. A [`Verdict`] says whether the
 //!   caller should retry.
 //! - Connections: a [`Link`] is a connection that many callers share. One caller at a time opens
-//!   it, and waits after each failure as a [`Backoff`] says.
+//!   it, and waits after each failure as a [`Backoff`] says. [`Lanes`] are several links, of which
+//!   each call uses the least busy one. A [`CallCounter`] counts the calls in flight.
+//!   [`connect_to_first`] tries several hosts within one time limit.
 //! - Batches: a [`Batcher`] combines the requests of many callers into few calls.
 //! - Reads: a [`SharedRead`] combines equal reads of many callers, so that at most one is in
 //!   flight. A [`WeakMap`] finds the callers that share it.
@@ -30,9 +32,10 @@ pub use crate::{
         Resumption, Store, Turn, turn, watched, watchers,
     },
     kit::{
-        Address, Backoff, Batch, Batcher, Connect, ConnectFuture, Driver, EventSource, Link, Listener,
-        LiveConnection, Login, Moment, Pems, Reaper, Seat, Seats, Secret, SharedError, SharedRead,
-        StoreErrors, StoreUrl, Tls, Verdict, Wake, WeakMap, client_error,
+        Address, Backoff, Batch, Batcher, CallCounter, Connect, ConnectFuture, CountedCall, Driver,
+        EventSource, Lane, Lanes, Link, Listener, LiveConnection, Login, Moment, Pems, Reaper, Seat, Seats,
+        Secret, SharedError, SharedRead, StoreErrors, StoreUrl, Tls, Verdict, Wake, WeakMap, client_error,
+        connect_to_first,
     },
     model::{BoxError, duration},
 };

@@ -3,9 +3,12 @@
 
 mod backoff;
 mod batch;
+mod calls;
 mod clock;
 mod driver;
 mod errors;
+mod hosts;
+mod lanes;
 mod link;
 mod params;
 mod reaper;
@@ -16,11 +19,14 @@ mod weak_map;
 
 pub use backoff::Backoff;
 pub use batch::{Batch, Batcher};
+pub use calls::{CallCounter, CountedCall};
 pub use clock::Moment;
 #[cfg(feature = "test-util")]
 pub use clock::{pretend_clock, pretend_suspend};
 pub use driver::{ConnectFuture, Driver};
 pub use errors::{SharedError, StoreErrors, Verdict, client_error};
+pub use hosts::connect_to_first;
+pub use lanes::{Lane, Lanes};
 pub use link::{Connect, Link, LiveConnection};
 pub use params::{Address, Login, Pems, Secret, Tls};
 pub use reaper::Reaper;

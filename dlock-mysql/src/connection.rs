@@ -8,24 +8,24 @@ mod dial;
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use dlock_core::{
     Error, Result,
-    driver::{Link, LiveConnection},
+    driver::{Lane, Lanes, Link, LiveConnection},
 };
 use sqlx::mysql::MySqlRow;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use crate::{
     config::MysqlConfig,
     error::{self, STORE},
     keys::{self, Tables},
-    session::{CallCount, Outcome, Session},
+    session::{Outcome, Session},
     sql::{SCHEMA, VERSION, column, expect},
 };
 pub(crate) use dial::Dial;
@@ -35,14 +35,6 @@ const TABLES_VERSION: u32 = 1;
 
 /// Maximum number of repetitions of a batch that conflicts with other transactions.
 const MAX_CONFLICTS: usize = 8;
-
-/// Time after a failure to open a lane's session. During this time the lane is used only if all
-/// lanes have failed.
-const LANE_BACK_OFF: Duration = Duration::from_secs(1);
-
-/// Load, as a number of calls, that a lane without an open session counts as. Urgent calls therefore
-/// prefer a lane with an open session.
-const OPENING: usize = 2;
 
 /// The server's reply to a batch.
 pub(crate) struct Reply {
@@ -124,55 +116,18 @@ impl Call<'_> {
     }
 }
 
-/// A slot for one session.
-struct Lane {
-    calls: CallCount,
-    link: Link<Dial>,
-    is_open: AtomicBool,
-    /// Time of the last failure to open the session, if it has not been opened since.
-    failed_at: Mutex<Option<Instant>>,
-}
-
-impl Lane {
-    fn new(config: &MysqlConfig) -> Result<Self> {
-        let dial = Dial::new(config.clone())?;
-        Ok(Self {
-            calls: dial.calls(),
-            link: Link::new(STORE, config.timeout, dial),
-            is_open: AtomicBool::default(),
-            failed_at: Mutex::default(),
-        })
-    }
-
-    /// Records whether the session could be opened.
-    fn record(&self, is_open: bool) {
-        self.is_open.store(is_open, Relaxed);
-        let failed_at = (!is_open).then(Instant::now);
-        *self.failed_at.lock().unwrap_or_else(PoisonError::into_inner) = failed_at;
-    }
-
-    fn has_failed(&self) -> bool {
-        let failed_at = *self.failed_at.lock().unwrap_or_else(PoisonError::into_inner);
-        failed_at.is_some_and(|at| at.elapsed() < LANE_BACK_OFF)
-    }
-
-    /// Gives up the session of a call that has failed.
-    fn give_up(&self, live: &LiveConnection<Arc<Session>>, error: Error) -> Error {
-        self.is_open.store(false, Relaxed);
-        self.link.give_up(live, error)
-    }
-}
+type Live = LiveConnection<Arc<Session>>;
 
 /// A batch that was given to a session.
 struct Executed<'a> {
     session: Arc<Session>,
     /// The lane of the session, unless the call named the session.
-    lane: Option<(&'a Lane, LiveConnection<Arc<Session>>)>,
+    lane: Option<(&'a Lane<Dial>, Live)>,
     outcome: Outcome,
 }
 
 /// Gives up the session of a failed call, if the session was chosen from the lanes.
-fn give_up(lane: Option<&(&Lane, LiveConnection<Arc<Session>>)>, error: Error) -> Error {
+fn give_up(lane: Option<&(&Lane<Dial>, Live)>, error: Error) -> Error {
     match lane {
         Some((lane, live)) => lane.give_up(live, error),
         None => error,
@@ -182,7 +137,7 @@ fn give_up(lane: Option<&(&Lane, LiveConnection<Arc<Session>>)>, error: Error) -
 /// The shared sessions of one client.
 pub(crate) struct Connection {
     /// If there are several lanes, the first is reserved for urgent calls.
-    lanes: Vec<Lane>,
+    lanes: Lanes<Dial>,
     /// Number of sessions whose failure a call has noticed.
     session_epoch: AtomicU64,
     pub(crate) tables: Tables,
@@ -192,8 +147,13 @@ pub(crate) struct Connection {
 impl Connection {
     /// Connects, and creates the tables if they do not exist.
     pub(crate) async fn open(config: &MysqlConfig) -> Result<Self> {
+        let lanes = (0..config.connections).map(|_| {
+            let dial = Dial::new(config.clone())?;
+            let calls = dial.calls().clone();
+            Ok((Link::new(STORE, config.timeout, dial), calls))
+        });
         let connection = Self {
-            lanes: (0..config.connections).map(|_| Lane::new(config)).collect::<Result<_>>()?,
+            lanes: Lanes::new(STORE, lanes.collect::<Result<Vec<_>>>()?),
             session_epoch: AtomicU64::default(),
             tables: config.tables(),
             timeout: config.timeout,
@@ -299,7 +259,7 @@ impl Connection {
             let error = match outcome {
                 Outcome::Done(rows) => {
                     if let Some((lane, _)) = &lane {
-                        lane.link.note_answer();
+                        lane.note_answer();
                     }
                     return Ok(Reply { rows, session, sent_twice });
                 }
@@ -341,41 +301,16 @@ impl Connection {
         deadline: Instant,
         unopened: &mut usize,
     ) -> Result<Option<Executed<'_>>> {
-        let (lane, _counted) = self.least_busy(call.priority);
-        let live = match timeout_at(deadline, lane.link.live()).await {
-            Ok(Ok(live)) => live,
-            // The server may allow fewer sessions than there are lanes.
-            Ok(Err(error)) => {
-                lane.record(false);
-                *unopened += 1;
-                if *unopened < self.lanes.len() && self.lanes.iter().any(|lane| !lane.has_failed()) {
-                    return Ok(None);
-                }
-                return Err(error);
-            }
-            Err(_) => {
-                lane.record(false);
-                return Err(STORE.timed_out(call.timeout));
-            }
+        let reserved = usize::from(call.priority == Priority::Attempt);
+        let (lane, _counted) = self.lanes.least_busy(reserved, call.priority == Priority::Urgent);
+        let Some(live) = self.lanes.open(lane, deadline, call.timeout, unopened).await? else {
+            return Ok(None);
         };
-        lane.record(true);
         let Some(outcome) = live.connection.execute(call, deadline).await else {
             lane.give_up(&live, STORE.unavailable("the session has ended"));
             return Ok(None);
         };
         Ok(Some(Executed { session: Arc::clone(&live.connection), lane: Some((lane, live)), outcome }))
-    }
-
-    /// Returns the usable lane with the fewest calls, and counts one more call for it.
-    fn least_busy(&self, priority: Priority) -> (&Lane, CountedCall<'_>) {
-        let rank = |(index, lane): &(usize, &Lane)| {
-            let is_reserved = *index == 0 && priority == Priority::Attempt;
-            let is_opening = priority == Priority::Urgent && !lane.is_open.load(Relaxed);
-            let calls = lane.calls.load(Relaxed) + if is_opening { OPENING } else { 0 };
-            (lane.has_failed(), is_reserved, calls)
-        };
-        let (_, lane) = self.lanes.iter().enumerate().min_by_key(rank).unwrap_or((0, &self.lanes[0]));
-        (lane, CountedCall::new(&lane.calls))
     }
 }
 
@@ -387,23 +322,7 @@ impl fmt::Debug for Connection {
 
 /// Executes a batch on the session that the call names. Returns `None` if that session has ended.
 async fn execute_on<'a>(session: &Arc<Session>, call: &Call<'_>, deadline: Instant) -> Option<Executed<'a>> {
-    let _counted = CountedCall::new(session.calls());
+    let _counted = session.calls().count();
     let outcome = session.execute(call, deadline).await?;
     Some(Executed { session: Arc::clone(session), lane: None, outcome })
-}
-
-/// Counts a call until it is dropped.
-struct CountedCall<'a>(&'a CallCount);
-
-impl<'a> CountedCall<'a> {
-    fn new(calls: &'a CallCount) -> Self {
-        calls.fetch_add(1, Relaxed);
-        Self(calls)
-    }
-}
-
-impl Drop for CountedCall<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
-    }
 }

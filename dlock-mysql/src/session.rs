@@ -4,13 +4,14 @@ use std::{
     sync::{
         Arc,
         atomic::{
-            AtomicBool, AtomicU64, AtomicUsize,
+            AtomicBool, AtomicU64,
             Ordering::{Relaxed, SeqCst},
         },
     },
     time::Duration,
 };
 
+use dlock_core::driver::CallCounter;
 use sqlx::{
     AssertSqlSafe, Row as _,
     mysql::{MySqlConnection, MySqlRow},
@@ -42,7 +43,8 @@ pub(crate) struct Session {
     is_clock_doubtful: AtomicBool,
     /// Whether the session has to end as soon as it is idle.
     must_end: AtomicBool,
-    calls: CallCount,
+    /// Calls of the session's lane.
+    calls: CallCounter,
 }
 
 struct Connected {
@@ -58,9 +60,6 @@ struct ClockReading {
     read_at: Instant,
 }
 
-/// Number of calls that run in one lane or wait for it.
-pub(crate) type CallCount = Arc<AtomicUsize>;
-
 /// The result of sending a batch to a session.
 pub(crate) enum Outcome {
     /// The rows of all statements.
@@ -73,7 +72,7 @@ pub(crate) enum Outcome {
 }
 
 impl Session {
-    pub(crate) fn new(connection: MySqlConnection, id: u64, calls: CallCount) -> Arc<Self> {
+    pub(crate) fn new(connection: MySqlConnection, id: u64, calls: CallCounter) -> Arc<Self> {
         Arc::new(Self {
             id,
             state: tokio::sync::Mutex::new(Some(Connected { connection, clock: None })),
@@ -89,7 +88,7 @@ impl Session {
         self.id
     }
 
-    pub(crate) fn calls(&self) -> &CallCount {
+    pub(crate) fn calls(&self) -> &CallCounter {
         &self.calls
     }
 

@@ -7,18 +7,11 @@
 mod dial;
 mod tls;
 
-use std::{
-    fmt,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use dlock_core::{
-    Error, Result,
-    driver::{Link, LiveConnection},
+    Result,
+    driver::{CallCounter, Lanes, Link},
 };
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::Row;
@@ -33,14 +26,6 @@ pub(crate) use dial::{Dial, Messages, Opened, drive, first_row, word};
 
 /// Maximum number of repetitions of a call that conflicts with other transactions.
 const MAX_CONFLICTS: usize = 8;
-
-/// Time after a failure to open a lane's session. During this time the lane is used only if all
-/// lanes have failed.
-const LANE_BACK_OFF: Duration = Duration::from_secs(1);
-
-/// Load of a lane without an open session, as a number of calls. It makes calls prefer a lane with an
-/// open session.
-const OPENING: usize = 2;
 
 /// The server's reply to a call.
 pub(crate) struct Reply {
@@ -88,54 +73,12 @@ pub(crate) enum LateExecution {
     Refused,
 }
 
-/// A slot for one session.
-struct Lane {
-    /// Number of calls that are executed or wait for the session.
-    calls: AtomicUsize,
-    link: Link<Dial>,
-    is_open: AtomicBool,
-    /// Time of the last failure to open the session, if it has not been opened since.
-    failed_at: Mutex<Option<Instant>>,
-}
-
-type Live = LiveConnection<Arc<Session>>;
-
-impl Lane {
-    fn new(config: &PostgresConfig) -> Result<Self> {
-        Ok(Self {
-            calls: AtomicUsize::new(0),
-            link: Link::new(STORE, config.timeout, Dial::new(config.clone())?),
-            is_open: AtomicBool::default(),
-            failed_at: Mutex::default(),
-        })
-    }
-
-    /// Returns the lane's session, and opens it if there is none.
-    async fn live(&self, deadline: Instant, timeout: Duration) -> Result<Live> {
-        let opened = timeout_at(deadline, self.link.live()).await;
-        let result = opened.unwrap_or_else(|_| Err(STORE.timed_out(timeout)));
-        self.is_open.store(result.is_ok(), Relaxed);
-        let failed_at = result.is_err().then(Instant::now);
-        *self.failed_at.lock().unwrap_or_else(PoisonError::into_inner) = failed_at;
-        result
-    }
-
-    fn has_failed(&self) -> bool {
-        let failed_at = *self.failed_at.lock().unwrap_or_else(PoisonError::into_inner);
-        failed_at.is_some_and(|at| at.elapsed() < LANE_BACK_OFF)
-    }
-
-    /// Gives up the session of a call that has failed.
-    fn give_up(&self, live: &Live, error: Error) -> Error {
-        self.is_open.store(false, Relaxed);
-        self.link.give_up(live, error)
-    }
-}
-
 /// The shared sessions of one client.
 pub(crate) struct Connection {
-    /// Lanes, the one with the highest priority first.
-    lanes: Vec<Lane>,
+    /// The first lanes are reserved, the very first for renewals.
+    lanes: Lanes<Dial>,
+    /// Number of lanes that attempts may not use.
+    reserved: usize,
     schema: String,
     timeout: Duration,
 }
@@ -143,8 +86,13 @@ pub(crate) struct Connection {
 impl Connection {
     /// Connects, and creates the schema if it does not exist.
     pub(crate) async fn open(config: &PostgresConfig) -> Result<Self> {
+        let lanes = (0..config.connections).map(|_| {
+            let link = Link::new(STORE, config.timeout, Dial::new(config.clone())?);
+            Ok((link, CallCounter::default()))
+        });
         let connection = Self {
-            lanes: (0..config.connections).map(|_| Lane::new(config)).collect::<Result<_>>()?,
+            lanes: Lanes::new(STORE, lanes.collect::<Result<Vec<_>>>()?),
+            reserved: config.connections - 1,
             schema: config.schema.clone(),
             timeout: config.timeout,
         };
@@ -206,13 +154,14 @@ impl Connection {
         // Creating the schema can take longer than other calls.
         let timeout = self.timeout * 2;
         let deadline = Instant::now() + timeout;
-        let mut is_repeated = false;
+        let (mut is_repeated, mut unopened) = (false, 0);
         loop {
-            let (lane, _counted) = self.least_busy(Priority::Urgent);
-            let live = lane.live(deadline, timeout).await?;
+            let (lane, _counted) = self.lanes.least_busy(self.reserved(Priority::Urgent), true);
+            let opened = self.lanes.open(lane, deadline, timeout, &mut unopened).await?;
+            let Some(live) = opened else { continue };
             let error = match timeout_at(deadline, requests(Arc::clone(&live.connection))).await {
                 Ok(Ok(result)) => {
-                    lane.link.note_answer();
+                    lane.note_answer();
                     return Ok(result);
                 }
                 Ok(Err(error)) if !live.connection.has_ended() => return Err(error),
@@ -234,24 +183,13 @@ impl Connection {
         let deadline = Instant::now() + call.timeout;
         let (mut sent_twice, mut breaks, mut conflicts, mut unopened) = (false, 0, 0, 0);
         loop {
-            let (lane, _counted) = self.least_busy(call.priority);
-            let live = match lane.live(deadline, call.timeout).await {
-                Ok(live) => live,
-                // The server may allow fewer sessions than there are lanes.
-                Err(error) => {
-                    unopened += 1;
-                    let may_work =
-                        unopened < self.lanes.len() && self.lanes.iter().any(|lane| !lane.has_failed());
-                    if may_work && Instant::now() < deadline {
-                        continue;
-                    }
-                    return Err(error);
-                }
-            };
+            let (lane, _counted) = self.lanes.least_busy(self.reserved(call.priority), true);
+            let opened = self.lanes.open(lane, deadline, call.timeout, &mut unopened).await?;
+            let Some(live) = opened else { continue };
             let sent = Instant::now();
             let error = match live.connection.execute(call, deadline).await {
                 Outcome::Done(rows) => {
-                    lane.link.note_answer();
+                    lane.note_answer();
                     if call.late_execution == LateExecution::Allowed || is_in_time(&rows, &live.connection)? {
                         return Ok(Reply { rows, sent_twice });
                     }
@@ -287,16 +225,9 @@ impl Connection {
         }
     }
 
-    /// Returns the usable lane with the fewest calls, and counts one more call for it.
-    fn least_busy(&self, priority: Priority) -> (&Lane, CountedCall<'_>) {
-        let last = self.lanes.len() - 1;
-        let rank = |(index, lane): &(usize, &Lane)| {
-            let is_reserved = *index < last && *index < priority as usize;
-            let opening = if lane.is_open.load(Relaxed) { 0 } else { OPENING };
-            (lane.has_failed(), is_reserved, lane.calls.load(Relaxed) + opening)
-        };
-        let (_, lane) = self.lanes.iter().enumerate().min_by_key(rank).unwrap_or((0, &self.lanes[0]));
-        (lane, CountedCall::new(&lane.calls))
+    /// Returns the number of lanes that a call of this priority may not use. At least one is left.
+    fn reserved(&self, priority: Priority) -> usize {
+        self.reserved.min(priority as usize)
     }
 }
 
@@ -310,21 +241,5 @@ fn is_in_time(rows: &[Row], session: &Session) -> Result<bool> {
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection").finish_non_exhaustive()
-    }
-}
-
-/// Counts a call until it is dropped.
-struct CountedCall<'a>(&'a AtomicUsize);
-
-impl<'a> CountedCall<'a> {
-    fn new(calls: &'a AtomicUsize) -> Self {
-        calls.fetch_add(1, Relaxed);
-        Self(calls)
-    }
-}
-
-impl Drop for CountedCall<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
     }
 }

@@ -9,10 +9,10 @@ use dlock_core::Result;
 use futures_util::StreamExt as _;
 use tokio::{
     sync::OnceCell,
-    task::JoinHandle,
     time::{Instant, timeout_at},
 };
 use tokio_postgres::{Client, Error, Row, SimpleQueryMessage, SimpleQueryRow, Statement, types::ToSql};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     connection::{Call, LateExecution, Messages, first_row},
@@ -31,7 +31,8 @@ pub(crate) struct Session {
     /// Prepared statements, in the order of [`Function`].
     statements: [OnceCell<Statement>; Function::COUNT],
     state: Mutex<State>,
-    _task: AbortOnDrop,
+    /// The task that reads the connection.
+    _task: AbortOnDropHandle<()>,
 }
 
 struct State {
@@ -65,15 +66,6 @@ impl ClockReading {
     }
 }
 
-/// The task that reads the connection.
-struct AbortOnDrop(JoinHandle<()>);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 /// The result of sending a call to a session.
 pub(crate) enum Outcome {
     Done(Vec<Row>),
@@ -99,7 +91,7 @@ impl Session {
             schema: schema.to_owned(),
             statements: Default::default(),
             state: Mutex::new(State { clock, last_reply: Instant::now() }),
-            _task: AbortOnDrop(task),
+            _task: AbortOnDropHandle::new(task),
         })
     }
 

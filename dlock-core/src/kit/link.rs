@@ -171,7 +171,9 @@ impl<C: Connect> Link<C> {
         sleep_until(next_attempt).await;
         opening.backoff.note_attempt();
         let began = Instant::now();
-        let connection = match self.connect.connect().await {
+        // Boxed because this future is large, is needed rarely, and is a part of the future of every
+        // call.
+        let connection = match Box::pin(self.connect.connect()).await {
             Ok(connection) => connection,
             Err(error) => {
                 *self.last_error() = Some(self.errors.share(&error));

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use dlock_core::{
     Result,
-    driver::{Address, Connect},
+    driver::{Address, CallCounter, Connect, connect_to_first},
 };
 use sqlx::{
     AssertSqlSafe, ConnectOptions as _,
@@ -14,7 +14,7 @@ use sqlx::{
 use crate::{
     config::MysqlConfig,
     error::{self, STORE},
-    session::{CallCount, Session},
+    session::Session,
     sql::{NO_LOCK, PREPARE, column, flag},
 };
 
@@ -26,7 +26,7 @@ const LONGEST_CALL: u64 = 64 * 1024;
 /// each session, because they are replaced before they expire.
 pub(crate) struct Dial {
     config: MysqlConfig,
-    calls: CallCount,
+    calls: CallCounter,
 }
 
 impl Dial {
@@ -34,14 +34,14 @@ impl Dial {
     /// For a file that cannot be read now. If a file cannot be read later, perhaps because it is
     /// being replaced, the store is unavailable until it can.
     pub(crate) fn new(config: MysqlConfig) -> Result<Self> {
-        let dial = Self { config, calls: CallCount::default() };
+        let dial = Self { config, calls: CallCounter::default() };
         dial.options(None)?;
         Ok(dial)
     }
 
-    /// Returns the count of calls that use the sessions of this dial, shared by all of them.
-    pub(super) fn calls(&self) -> CallCount {
-        Arc::clone(&self.calls)
+    /// Returns the counter of the calls that use a session of this dial.
+    pub(super) fn calls(&self) -> &CallCounter {
+        &self.calls
     }
 
     /// Returns the time limit of a call.
@@ -58,27 +58,8 @@ impl Dial {
     pub(crate) async fn session(&self, tag: Option<&str>) -> Result<(MySqlConnection, u64)> {
         let take_tag = tag.map_or(NO_LOCK.to_owned(), |tag| format!("GET_LOCK({tag}, 0)"));
         let prepare = PREPARE.with(&[("tag", &take_tag)]);
-        let hosts: Vec<_> = self.config.hosts.iter().map(Some).collect();
-        let hosts = if hosts.is_empty() { vec![None] } else { hosts };
-        let time_for_each = self.config.timeout / u32::try_from(hosts.len()).unwrap_or(u32::MAX);
-        let mut failure = None;
-        for host in hosts {
-            match STORE.with_timeout(time_for_each, self.session_on(host, &prepare)).await {
-                Ok(session) => return Ok(session),
-                // A host that names a fault of the URL or the user says more than an unreachable
-                // one.
-                Err(error) => {
-                    let error = match host {
-                        Some(host) => STORE.at_host(host, error),
-                        None => error,
-                    };
-                    if failure.as_ref().is_none_or(|_| !error.is_transient() || error::is_read_only(&error)) {
-                        failure = Some(error);
-                    }
-                }
-            }
-        }
-        Err(failure.unwrap_or_else(|| STORE.unavailable("the URL names no host")))
+        let MysqlConfig { hosts, timeout, .. } = &self.config;
+        connect_to_first(STORE, hosts, *timeout, |host| self.session_on(host, &prepare)).await
     }
 
     async fn session_on(&self, host: Option<&Address>, prepare: &str) -> Result<(MySqlConnection, u64)> {
@@ -139,6 +120,6 @@ impl Connect for Dial {
     type Connection = Arc<Session>;
 
     async fn connect(&self) -> Result<Arc<Session>> {
-        self.session(None).await.map(|(connection, id)| Session::new(connection, id, self.calls()))
+        self.session(None).await.map(|(connection, id)| Session::new(connection, id, self.calls.clone()))
     }
 }

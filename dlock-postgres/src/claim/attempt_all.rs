@@ -18,7 +18,8 @@ use crate::{
 
 /// Grants all requests, or none of them.
 pub(crate) async fn attempt_all(client: &Arc<Client>, requests: Vec<Request>) -> Result<AttemptAll> {
-    let Some(shortest_ttl) = requests.iter().map(|request| request.ttl).min() else {
+    let timeout = client.connection.timeout();
+    let Some(timeout) = requests.iter().map(|request| request.time_limit(timeout)).min() else {
         return Ok(AttemptAll::Granted(Vec::new()));
     };
     let kinds = requests.iter().map(|request| keys::kind_code(request.kind)).collect::<Result<Vec<_>>>()?;
@@ -35,7 +36,7 @@ pub(crate) async fn attempt_all(client: &Arc<Client>, requests: Vec<Request>) ->
     let call = Call {
         function: Function::AttemptAll,
         params,
-        timeout: client.connection.timeout().min(shortest_ttl / 3),
+        timeout,
         late_execution: LateExecution::Refused,
         priority: Priority::Attempt,
     };

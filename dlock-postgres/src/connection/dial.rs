@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use dlock_core::{
     Result,
-    driver::{Address, Connect},
+    driver::{Address, Connect, connect_to_first},
 };
 use futures_util::{
     StreamExt as _,
@@ -67,27 +67,8 @@ impl Dial {
     /// If no host accepts writes, returns the error of the last host that refused for good or is
     /// read-only. If there is no such host, returns the error of the first host.
     pub(crate) async fn open(&self) -> Result<Opened> {
-        let hosts: Vec<_> = self.config.hosts.iter().map(Some).collect();
-        let hosts = if hosts.is_empty() { vec![None] } else { hosts };
-        let time_for_each = self.config.timeout / u32::try_from(hosts.len()).unwrap_or(u32::MAX);
-        let mut failure = None;
-        for host in hosts {
-            match STORE.with_timeout(time_for_each, self.open_on(host)).await {
-                Ok(opened) => return Ok(opened),
-                // A host that names a fault of the URL or the user says more than an unreachable
-                // one.
-                Err(error) => {
-                    let error = match host {
-                        Some(host) => STORE.at_host(host, error),
-                        None => error,
-                    };
-                    if failure.as_ref().is_none_or(|_| !error.is_transient() || error::is_read_only(&error)) {
-                        failure = Some(error);
-                    }
-                }
-            }
-        }
-        Err(failure.unwrap_or_else(|| STORE.unavailable("the URL names no host")))
+        let PostgresConfig { hosts, timeout, .. } = &self.config;
+        connect_to_first(STORE, hosts, *timeout, |host| self.open_on(host)).await
     }
 
     async fn open_on(&self, host: Option<&Address>) -> Result<Opened> {

@@ -4,7 +4,7 @@ use std::{io, sync::Arc, time::Duration};
 
 use dlock_core::{
     Result,
-    driver::{Connect, Link},
+    driver::{CallCounter, Connect, Link},
 };
 use redis::{
     AsyncConnectionConfig, Cmd, ConnectionInfo, Pipeline, RedisResult, TlsCertificates, Value,
@@ -15,11 +15,7 @@ use redis::{
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{
-    Dialer,
-    gather::{Gather, InFlight},
-    socket,
-};
+use super::{Dialer, gather::Gather, socket};
 use crate::{error::STORE, wake::Notifications};
 
 /// A connection for commands.
@@ -33,7 +29,7 @@ pub(crate) enum CommandConnection {
 #[derive(Clone)]
 pub(crate) struct ServerConnection {
     connection: MultiplexedConnection,
-    in_flight: InFlight,
+    in_flight: CallCounter,
     /// The task of the client crate that writes the commands and reads the replies.
     _driver: Arc<AbortOnDropHandle<()>>,
 }
@@ -64,9 +60,7 @@ impl Connect for CommandConnector {
     type Connection = CommandConnection;
 
     async fn connect(&self) -> Result<CommandConnection> {
-        // Boxed because this future is large, is needed rarely, and is a part of the future of
-        // every command.
-        Box::pin(self.dialer.command_connection()).await
+        self.dialer.command_connection().await
     }
 
     fn reconnected(&self, since: Instant) {
@@ -91,7 +85,7 @@ impl ServerConnection {
         info: &ConnectionInfo,
         certificates: Option<&TlsCertificates>,
     ) -> RedisResult<Self> {
-        let in_flight = InFlight::default();
+        let in_flight = CallCounter::default();
         let socket = Gather::new(socket::connect(info, certificates).await?, in_flight.clone());
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let opened = MultiplexedConnection::new_with_config(info.redis_settings(), socket, config);

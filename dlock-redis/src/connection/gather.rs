@@ -9,43 +9,15 @@
 use std::{
     io,
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
     task::{Context, Poll},
 };
 
+use dlock_core::driver::CallCounter;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Number of bytes from which a write is not deferred. These are some 15 commands. The server can
 /// execute them while the client prepares the next ones.
 const FULL: usize = 4096;
-
-/// Number of commands of one connection that have no reply yet.
-#[derive(Clone, Debug, Default)]
-pub(super) struct InFlight(Arc<AtomicUsize>);
-
-/// Counts a command until it is dropped.
-pub(super) struct Counted<'a>(&'a InFlight);
-
-impl InFlight {
-    /// Counts a command until the returned value is dropped.
-    pub(super) fn count(&self) -> Counted<'_> {
-        self.0.fetch_add(1, Relaxed);
-        Counted(self)
-    }
-
-    fn are_several(&self) -> bool {
-        self.0.load(Relaxed) > 1
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Relaxed);
-    }
-}
 
 /// Defers each write until the tasks that can run have added their commands.
 ///
@@ -55,14 +27,15 @@ impl Drop for Counted<'_> {
 /// other command beside it is not deferred.
 pub(super) struct Gather<S> {
     stream: S,
-    in_flight: InFlight,
+    /// Commands of this connection that have no reply yet.
+    in_flight: CallCounter,
     /// Whether the bytes since the last flush were deferred or need no deferral. The rest of a
     /// partial write, and a write that waits for the socket, are not deferred.
     is_due: bool,
 }
 
 impl<S> Gather<S> {
-    pub(super) fn new(stream: S, in_flight: InFlight) -> Self {
+    pub(super) fn new(stream: S, in_flight: CallCounter) -> Self {
         Self { stream, in_flight, is_due: false }
     }
 }
@@ -70,7 +43,7 @@ impl<S> Gather<S> {
 impl<S: AsyncWrite + Unpin> AsyncWrite for Gather<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let was_due = std::mem::replace(&mut self.is_due, true);
-        if !was_due && bytes.len() < FULL && self.in_flight.are_several() {
+        if !was_due && bytes.len() < FULL && self.in_flight.calls() > 1 {
             // A task that wakes itself goes to the end of the queue.
             cx.waker().wake_by_ref();
             return Poll::Pending;

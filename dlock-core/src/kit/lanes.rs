@@ -1,0 +1,256 @@
+//! Several connections of one client, of which each call uses the least busy one.
+
+use std::{
+    fmt,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use tokio::time::{Instant, timeout_at};
+
+use super::{CallCounter, Connect, CountedCall, Link, LiveConnection, StoreErrors};
+use crate::model::{Error, Result};
+
+/// Time after a failure to open a lane's connection. During this time the lane is used only if all
+/// lanes have failed.
+const BACK_OFF: Duration = Duration::from_secs(1);
+
+/// Number of calls that a lane without an open connection counts as, for a call that prefers an open
+/// one.
+const OPENING: usize = 2;
+
+/// The connections that the calls of one client share. The first lanes can be reserved for calls
+/// that must not wait behind others.
+///
+/// ```
+/// use dlock_core::{Result, driver::{CallCounter, Connect, Lanes, Link, StoreErrors}};
+/// use std::time::Duration;
+/// use tokio::time::Instant;
+/// const STORE: StoreErrors = StoreErrors::new("table");
+/// const TIMEOUT: Duration = Duration::from_secs(3);
+///
+/// struct Server; // and its address
+///
+/// impl Connect for Server {
+///     type Connection = (); // the client crate's
+///     async fn connect(&self) -> Result<()> { Ok(()) }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<()> {
+/// let lane = || (Link::new(STORE, TIMEOUT, Server), CallCounter::default());
+/// let lanes = Lanes::new(STORE, [lane(), lane()]);
+/// let (deadline, mut failed) = (Instant::now() + TIMEOUT, 0);
+/// loop {
+///     // The first lane is reserved for other calls.
+///     let (lane, _counted) = lanes.least_busy(1, false);
+///     if let Some(live) = lanes.open(lane, deadline, TIMEOUT, &mut failed).await? {
+///         let () = live.connection; // … a request through it
+///         lane.note_answer();
+///         break;
+///     }
+/// }
+/// # Ok(()) }
+/// ```
+pub struct Lanes<C: Connect> {
+    errors: StoreErrors,
+    lanes: Vec<Lane<C>>,
+}
+
+/// A place for one connection.
+pub struct Lane<C: Connect> {
+    link: Link<C>,
+    calls: CallCounter,
+    is_open: AtomicBool,
+    /// Time of the last failure to open the connection, if it has not been opened since.
+    failed_at: Mutex<Option<Instant>>,
+}
+
+impl<C: Connect> Lanes<C> {
+    /// Creates a lane for each link, with the counter of its calls. A driver that makes some calls
+    /// on a certain connection counts these with the same counter.
+    ///
+    /// # Panics
+    /// Without a link.
+    pub fn new(errors: StoreErrors, links: impl IntoIterator<Item = (Link<C>, CallCounter)>) -> Self {
+        let lane =
+            |(link, calls)| Lane { link, calls, is_open: AtomicBool::default(), failed_at: Mutex::default() };
+        let lanes: Vec<_> = links.into_iter().map(lane).collect();
+        assert!(!lanes.is_empty(), "a client needs a lane");
+        Self { errors, lanes }
+    }
+
+    /// Returns the lane with the fewest calls, and counts a call for it. A lane that could not be
+    /// opened, and the first `reserved` lanes, are chosen only if there is no other.
+    ///
+    /// A call that `prefers_open` connections waits for the opening of one only if the others are
+    /// busy.
+    pub fn least_busy(&self, reserved: usize, prefers_open: bool) -> (&Lane<C>, CountedCall<'_>) {
+        let rank = |(index, lane): &(usize, &Lane<C>)| {
+            let is_opening = prefers_open && !lane.is_open.load(Relaxed);
+            let load = lane.calls.calls() + if is_opening { OPENING } else { 0 };
+            (lane.has_failed(), *index < reserved, load)
+        };
+        let (_, lane) = self.lanes.iter().enumerate().min_by_key(rank).expect("there is a lane");
+        (lane, lane.calls.count())
+    }
+
+    /// Returns the connection of a lane, and opens it if there is none. Returns `None` if it cannot be
+    /// opened and another lane may work, because the server may allow fewer connections than there
+    /// are lanes. `failed` counts the lanes that this call could not open.
+    ///
+    /// # Errors
+    /// If no lane works. `timeout`, the time limit of the call, is shown in the error after
+    /// `deadline`.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn open(
+        &self,
+        lane: &Lane<C>,
+        deadline: Instant,
+        timeout: Duration,
+        failed: &mut usize,
+    ) -> Result<Option<LiveConnection<C::Connection>>> {
+        let opened = timeout_at(deadline, lane.link.live()).await;
+        let opened = opened.unwrap_or_else(|_| Err(self.errors.timed_out(timeout)));
+        lane.record(opened.is_ok());
+        let error = match opened {
+            Ok(live) => return Ok(Some(live)),
+            Err(error) => error,
+        };
+        *failed += 1;
+        let may_work = *failed < self.lanes.len() && self.lanes.iter().any(|lane| !lane.has_failed());
+        if may_work && Instant::now() < deadline { Ok(None) } else { Err(error) }
+    }
+}
+
+impl<C: Connect> fmt::Debug for Lanes<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.lanes).finish()
+    }
+}
+
+impl<C: Connect> fmt::Debug for Lane<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} with {} calls", self.link, self.calls.calls())
+    }
+}
+
+impl<C: Connect> Lane<C> {
+    /// Records that the server has replied, see [`Link::note_answer`].
+    pub fn note_answer(&self) {
+        self.link.note_answer();
+    }
+
+    /// Gives up the connection of a call that has failed, see [`Link::give_up`].
+    pub fn give_up(&self, live: &LiveConnection<C::Connection>, error: Error) -> Error {
+        self.is_open.store(false, Relaxed);
+        self.link.give_up(live, error)
+    }
+
+    fn record(&self, is_open: bool) {
+        self.is_open.store(is_open, Relaxed);
+        let failed_at = (!is_open).then(Instant::now);
+        *self.failed_at.lock().unwrap_or_else(PoisonError::into_inner) = failed_at;
+    }
+
+    fn has_failed(&self) -> bool {
+        let failed_at = *self.failed_at.lock().unwrap_or_else(PoisonError::into_inner);
+        failed_at.is_some_and(|at| at.elapsed() < BACK_OFF)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, atomic::AtomicUsize};
+
+    const STORE: StoreErrors = StoreErrors::new("table");
+    const TIMEOUT: Duration = Duration::from_secs(3);
+
+    /// A server that allows a number of connections.
+    #[derive(Clone)]
+    struct Server(Arc<AtomicUsize>);
+
+    impl Connect for Server {
+        type Connection = ();
+
+        async fn connect(&self) -> Result<()> {
+            let allowed = self.0.fetch_update(Relaxed, Relaxed, |allowed| allowed.checked_sub(1));
+            allowed.map(drop).map_err(|_| STORE.unavailable("too many connections"))
+        }
+    }
+
+    fn lanes(count: usize, allowed: usize) -> Lanes<Server> {
+        let server = Server(Arc::new(AtomicUsize::new(allowed)));
+        let lane = |_| (Link::new(STORE, TIMEOUT, server.clone()), CallCounter::default());
+        Lanes::new(STORE, (0..count).map(lane))
+    }
+
+    fn index_of(lanes: &Lanes<Server>, lane: &Lane<Server>) -> usize {
+        lanes.lanes.iter().position(|other| std::ptr::eq(other, lane)).expect("one of them")
+    }
+
+    /// Opens the least busy lane, as a call does. Returns the index of the lane.
+    async fn open(lanes: &Lanes<Server>) -> Result<usize> {
+        let (deadline, mut failed) = (Instant::now() + TIMEOUT, 0);
+        loop {
+            let (lane, _counted) = lanes.least_busy(0, false);
+            if lanes.open(lane, deadline, TIMEOUT, &mut failed).await?.is_some() {
+                return Ok(index_of(lanes, lane));
+            }
+        }
+    }
+
+    #[test]
+    fn a_call_uses_the_lane_with_the_fewest_calls_that_is_not_reserved() {
+        let lanes = lanes(3, 3);
+        let (first, _one) = lanes.least_busy(1, false);
+        let (second, _two) = lanes.least_busy(1, false);
+        let (third, _three) = lanes.least_busy(1, false);
+        assert_eq!([first, second, third].map(|lane| index_of(&lanes, lane)), [1, 2, 1]);
+        let (reserved, _four) = lanes.least_busy(0, false);
+        assert_eq!(index_of(&lanes, reserved), 0);
+        drop(_three);
+        let (again, _five) = lanes.least_busy(1, false);
+        assert_eq!(index_of(&lanes, again), 1, "a call that has ended still counts");
+    }
+
+    #[test]
+    fn the_only_lane_is_used_although_it_is_reserved() {
+        let lanes = lanes(1, 1);
+        assert_eq!(index_of(&lanes, lanes.least_busy(1, false).0), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_open_connection_is_preferred_until_it_is_busy() {
+        let lanes = lanes(2, 2);
+        assert_eq!(open(&lanes).await.unwrap(), 0);
+        let (first, _one) = lanes.least_busy(0, true);
+        let (second, _two) = lanes.least_busy(0, true);
+        let (third, _three) = lanes.least_busy(0, true);
+        assert_eq!([first, second, third].map(|lane| index_of(&lanes, lane)), [0, 0, 0]);
+        let (fourth, _four) = lanes.least_busy(0, true);
+        assert_eq!(index_of(&lanes, fourth), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_allows_fewer_connections_is_used_with_these() {
+        let lanes = lanes(3, 1);
+        assert_eq!(open(&lanes).await.unwrap(), 0);
+        let (_busy, _counted) = lanes.least_busy(0, false);
+        assert_eq!(open(&lanes).await.unwrap(), 0, "the lanes without a connection were not passed over");
+        for _ in 0..5 {
+            assert_eq!(index_of(&lanes, lanes.least_busy(0, false).0), 0, "a lane that failed is used");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_any_connection_the_error_is_returned() {
+        let error = open(&lanes(3, 0)).await.expect_err("the server allows none");
+        assert!(format!("{error:?}").contains("too many connections"), "{error:?}");
+    }
+}

@@ -8,7 +8,7 @@ use dlock_core::{
     driver::{Address, Login, Pems, Tls},
 };
 use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, FromRedisValue, IntoConnectionInfo,
+    ClientTlsConfig, Cmd, ConnectionAddr, ConnectionInfo, FromRedisValue, IntoConnectionInfo,
     ProtocolVersion, RedisConnectionInfo, RedisError, RedisResult, TlsCertificates, TlsMode,
     aio::{AsyncPushSender, PubSub},
     cluster::{ClusterClient, ClusterClientBuilder},
@@ -17,7 +17,7 @@ use redis::{
 };
 use tokio::time::timeout;
 
-use super::{CommandConnection, commands::ServerConnection, server};
+use super::{CommandConnection, commands::ServerConnection, server, socket};
 use crate::{
     config::{self, RedisConfig, Topology},
     error::{self, STORE},
@@ -75,13 +75,9 @@ impl Dialer {
     /// Opens a connection for commands, to the server or to the current master.
     async fn commands(&self) -> Result<ServerConnection> {
         self.bounded(async {
-            let client = self.server().await?;
-            let explain = |error| explain_of(&client, error);
-            let certificates = self.config.tls.as_ref().map(certificates).transpose();
-            let certificates = certificates.map_err(|error| STORE.as_transient(&error))?;
-            let info = client.get_connection_info();
-            let mut connection =
-                ServerConnection::open(info, certificates.as_ref()).await.map_err(explain)?;
+            let server = self.server().await?;
+            let explain = |error| server.explain(error);
+            let mut connection = server.open().await.map_err(explain)?;
             let mut name = redis::cmd("CLIENT");
             name.arg("SETNAME").arg(&self.config.client_name);
             match connection.send(&name).await {
@@ -96,8 +92,8 @@ impl Dialer {
     /// Opens a connection for messages, to the same server.
     pub(crate) async fn messages(&self) -> Result<PubSub> {
         self.bounded(async {
-            let client = self.server().await?;
-            client.get_async_pubsub().await.map_err(|error| explain_of(&client, error))
+            let server = self.server().await?;
+            server.open_for_messages().await.map_err(|error| server.explain(error))
         })
         .await
     }
@@ -135,14 +131,14 @@ impl Dialer {
         STORE.with_timeout(self.limit(), call).await
     }
 
-    async fn server(&self) -> Result<Client> {
+    async fn server(&self) -> Result<Target> {
         let address = match &self.config.topology {
             Topology::Sentinel { master } => self.address(&self.sentinels_master(master).await?),
             Topology::Listed => self.address(&self.listed_master().await?),
             Topology::Socket { path } => ConnectionAddr::Unix(path.clone()),
             Topology::Single | Topology::Cluster => self.address(&self.config.hosts[0]),
         };
-        self.client(address, self.login()?.set_db(self.config.db))
+        self.target(address, self.login()?.set_db(self.config.db))
     }
 
     fn login(&self) -> Result<RedisConnectionInfo> {
@@ -154,9 +150,9 @@ impl Dialer {
         let mut last_error = None;
         for host in &self.config.hosts {
             let request = async {
-                let client = self.client(self.address(host), self.login()?)?;
-                let info = query_new::<String>(&client, redis::cmd("INFO").arg("replication")).await;
-                info.map_err(|error| explain_of(&client, error))
+                let server = self.target(self.address(host), self.login()?)?;
+                let info = server.query::<String>(redis::cmd("INFO").arg("replication")).await;
+                info.map_err(|error| server.explain(error))
             };
             match self.in_share(host, request).await {
                 Ok(info) if server::is_master(&info) => return Ok(host.clone()),
@@ -187,8 +183,8 @@ impl Dialer {
             let request = async {
                 let login = settings(&self.config.sentinel_login);
                 let login = login.map_err(|error| STORE.as_transient(&error))?;
-                let client = self.client(self.address(host), login)?;
-                let found = query_new::<Option<(String, u16)>>(&client, &query).await;
+                let sentinel = self.target(self.address(host), login)?;
+                let found = sentinel.query::<Option<(String, u16)>>(&query).await;
                 found.map_err(|error| error::explain_sentinel(host, error))
             };
             match self.in_share(host, request).await {
@@ -203,18 +199,13 @@ impl Dialer {
         Err(last_error.expect("a configuration has at least one host"))
     }
 
-    fn client(&self, address: ConnectionAddr, settings: RedisConnectionInfo) -> Result<Client> {
+    fn target(&self, address: ConnectionAddr, settings: RedisConnectionInfo) -> Result<Target> {
         let info = address.into_connection_info().map_err(error::explain)?;
         let settings = settings.set_lib_name("dlock", env!("CARGO_PKG_VERSION"));
         let info = info.set_redis_settings(settings).set_tcp_settings(self.tcp());
-        match &self.config.tls {
-            Some(tls) => {
-                let certificates = certificates(tls).map_err(|error| STORE.as_transient(&error))?;
-                Client::build_with_tls(info, certificates)
-            }
-            None => Client::open(info),
-        }
-        .map_err(error::explain)
+        let certificates = self.config.tls.as_ref().map(certificates).transpose();
+        let certificates = certificates.map_err(|error| STORE.as_transient(&error))?;
+        Ok(Target { info, certificates })
     }
 
     /// Returns the options of a TCP connection.
@@ -243,23 +234,41 @@ impl Dialer {
     }
 }
 
-/// Sends a command through a new connection of its own. Sets no timeout, because the caller
-/// bounds the call, and the defaults of the client crate are shorter than dlock's.
-async fn query_new<T: FromRedisValue>(client: &Client, cmd: &Cmd) -> RedisResult<T> {
-    let unbounded = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-    let mut connection = client.get_multiplexed_async_connection_with_config(&unbounded).await?;
-    cmd.query_async(&mut connection).await
+/// A server, with all that is needed to connect to it. Connecting has no timeout, because the caller
+/// bounds it.
+struct Target {
+    info: ConnectionInfo,
+    certificates: Option<TlsCertificates>,
+}
+
+impl Target {
+    /// Opens a connection for commands.
+    async fn open(&self) -> RedisResult<ServerConnection> {
+        ServerConnection::open(&self.info, self.certificates.as_ref()).await
+    }
+
+    /// Opens a connection for messages.
+    async fn open_for_messages(&self) -> RedisResult<PubSub> {
+        let socket = socket::connect(&self.info, self.certificates.as_ref()).await?;
+        PubSub::new(self.info.redis_settings(), socket).await
+    }
+
+    /// Sends a command through a connection of its own.
+    async fn query<T: FromRedisValue>(&self, cmd: &Cmd) -> RedisResult<T> {
+        let reply = self.open().await?.send(cmd).await?.extract_error()?;
+        Ok(redis::from_redis_value(reply)?)
+    }
+
+    /// Adds the server's address to the error of a request.
+    fn explain(&self, error: RedisError) -> Error {
+        STORE.at_host(self.info.addr(), error::explain(error))
+    }
 }
 
 /// Returns the error to report after requests to two hosts have failed: a permanent error takes
 /// precedence, because an operator has to act on it. Otherwise the newer error is returned.
 fn permanent_or_newer(older: Option<Error>, newer: Error) -> Error {
     older.filter(|error| !error.is_transient()).unwrap_or(newer)
-}
-
-/// Adds the server's address to the error of a request.
-fn explain_of(client: &Client, error: RedisError) -> Error {
-    STORE.at_host(client.get_connection_info().addr(), error::explain(error))
 }
 
 fn settings(login: &Login) -> Result<RedisConnectionInfo> {

@@ -1,4 +1,4 @@
-//! Opens the socket of a connection for commands, over TCP, TLS or a Unix domain socket.
+//! Opens the socket of a connection to one server, over TCP, TLS or a Unix domain socket.
 
 use std::{io, sync::Arc};
 

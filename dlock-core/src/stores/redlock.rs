@@ -1,8 +1,11 @@
 //! RedLock: a majority of independent stores as one backend.
 
 mod claim;
+mod ids;
 mod inspect;
 mod member;
+mod resuming;
+mod tally;
 
 use std::{fmt, sync::Arc, time::Duration};
 

@@ -23,6 +23,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{
     RedLock,
     member::{Member, Operation, Reply},
+    tally::Tally,
 };
 use crate::{
     contract::{Attempt, Claim, Grant, Release, Renewal, Request, Resumption},
@@ -67,70 +68,6 @@ pub(super) struct RedLockClaim {
     disowned: Option<Instant>,
     /// Whether the claim takes over a detached hold, and no majority has confirmed that yet.
     resumes: bool,
-}
-
-/// The replies of the members in one round.
-#[derive(Default)]
-struct Tally {
-    /// Members that granted or renewed.
-    held: usize,
-    /// Members with a vote that renewed.
-    confirmed: usize,
-    /// Members with a vote that have detached the claim, or all such members while the claim takes
-    /// over a hold. A late reply to an earlier renewal does not count.
-    detached: usize,
-    /// All members that renewed.
-    renewed: usize,
-    /// Members on which another claim is first, or that have forgotten the claim.
-    refused: usize,
-    released: usize,
-    /// Members whose release found no claim. Counted in `released` too.
-    without_claim: usize,
-    /// Members that failed, or did not reply in time.
-    unknown: usize,
-    /// Members whose error is permanent. Counted in `unknown` too.
-    permanent: usize,
-    retry_in: Option<Duration>,
-    /// Shortest time for which a member would have kept the detached hold.
-    remaining: Option<Duration>,
-    transient_error: Option<Error>,
-    permanent_error: Option<Error>,
-}
-
-impl Tally {
-    fn count(&mut self, reply: Reply) {
-        match reply {
-            Reply::Granted { .. } => self.held += 1,
-            Reply::Renewed { .. } => {
-                self.held += 1;
-                self.renewed += 1;
-            }
-            Reply::Resumed { remaining, .. } => {
-                self.held += 1;
-                self.renewed += 1;
-                self.remaining = [self.remaining, remaining].into_iter().flatten().min();
-            }
-            Reply::Detached { .. } => self.held += 1,
-            Reply::Busy(retry_in) => {
-                self.refused += 1;
-                self.retry_in = Some(self.retry_in.map_or(retry_in, |least| least.min(retry_in)));
-            }
-            Reply::Lost => self.refused += 1,
-            Reply::Released(release) => {
-                self.released += 1;
-                self.without_claim += usize::from(release == Release::Gone);
-            }
-            Reply::Unknown(error) => {
-                self.unknown += 1;
-                if error.is_transient() {
-                    self.transient_error.get_or_insert(error);
-                } else {
-                    self.permanent += 1;
-                    self.permanent_error.get_or_insert(error);
-                }
-            }
-        }
-    }
 }
 
 impl RedLockClaim {

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use futures_util::future::join_all;
 
-use super::{RedLock, member::is_same_claim};
+use super::{RedLock, ids::is_same_claim};
 use crate::{
     contract::{Contender, Inspect, LockState},
     model::{Error, LockName, Result},

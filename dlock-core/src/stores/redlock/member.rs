@@ -12,24 +12,17 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use futures_util::FutureExt as _;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+use super::{ids, resuming::ResumingClaim};
 use crate::{
     contract::{Attempt, Backend, Claim, Grant, Release, Renewal, Request, Resumption},
     engine,
     kit::Moment,
     model::{ClaimId, Error, Result},
 };
-
-/// Length in bytes of the id's prefix that the members' claims of one RedLock claim share. The last
-/// three bytes differ for each member and attempt: they contain the member's index and a counter.
-const COMMON_BYTES: usize = 13;
-
-/// Number of characters of these bytes in the id's text.
-const COMMON_CHARS: usize = 30;
 
 /// The claim of one member, and the state of its hold.
 ///
@@ -373,18 +366,9 @@ impl Member {
 
     /// Returns the request of the next claim, with an id that no claim on any member has had.
     fn fresh_request(&mut self) -> Request {
-        let request = self.request.clone().id(self.id_of(self.request.id, self.claims));
+        let request = self.request.clone().id(ids::of_member(self.request.id, self.index, self.claims));
         self.claims = self.claims.wrapping_add(1);
         request
-    }
-
-    fn id_of(&self, id: ClaimId, claim: u16) -> ClaimId {
-        let mut id = *id.as_bytes();
-        let [high, low] = claim.to_be_bytes();
-        for (byte, own) in id[COMMON_BYTES..].iter_mut().zip([self.index, high, low]) {
-            *byte ^= own;
-        }
-        ClaimId::from_bytes(id)
     }
 
     /// Returns the member's part of the locator. It says whether a detached hold is based on this
@@ -398,10 +382,7 @@ impl Member {
     pub(super) fn find(&mut self, locator: &str) {
         if locator == "v" {
             let request = self.fresh_request();
-            self.state = State::Idle(Box::new(ResumingClaim {
-                claim: self.backend.claim(request),
-                unconfirmed_ticket: None,
-            }));
+            self.state = State::Idle(Box::new(ResumingClaim::new(self.backend.claim(request))));
         }
     }
 
@@ -409,7 +390,7 @@ impl Member {
     /// the id of the member's first claim for a request with the ticket's id, so that a release by
     /// ticket finds it.
     pub(super) fn ticket(&self, ticket: ClaimId) -> ClaimId {
-        self.id_of(ticket, 0)
+        ids::of_member(ticket, self.index, 0)
     }
 
     /// Records that the member may keep the hold for its ticket until `until`. The release is
@@ -511,73 +492,12 @@ impl Member {
     }
 }
 
-/// A claim that takes over a detached hold on one member. The majority does not wait for this
-/// member. The outcome may therefore be unknown when the claim is released, and the member may
-/// still know the hold by its ticket.
-struct ResumingClaim {
-    claim: Box<dyn Claim>,
-    /// Ticket of a resumption whose outcome is unknown.
-    unconfirmed_ticket: Option<ClaimId>,
-}
-
-#[async_trait]
-impl Claim for ResumingClaim {
-    async fn attempt(&mut self) -> Result<Attempt> {
-        self.claim.attempt().await
-    }
-
-    async fn renew(&mut self) -> Result<Renewal> {
-        self.claim.renew().await
-    }
-
-    async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
-        let detached = self.claim.detach(lasting, ticket).await;
-        if detached.is_ok() {
-            self.unconfirmed_ticket = None;
-        }
-        detached
-    }
-
-    async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
-        self.unconfirmed_ticket = Some(ticket);
-        let resumed = self.claim.resume(ticket).await?;
-        self.unconfirmed_ticket = None;
-        Ok(resumed)
-    }
-
-    fn locator(&self) -> Option<Arc<str>> {
-        self.claim.locator()
-    }
-
-    async fn release(&mut self) -> Result<Release> {
-        if let Some(ticket) = self.unconfirmed_ticket {
-            self.resume(ticket).await?;
-        }
-        self.claim.release().await
-    }
-
-    async fn changed(&mut self) {
-        self.claim.changed().await;
-    }
-}
-
 /// Creates a tracker that can be waited for while it is in use.
 pub(super) fn closed_tracker() -> TaskTracker {
     let tasks = TaskTracker::new();
     tasks.close();
     tasks
 }
-
-/// Returns whether the ids that two members report belong to one RedLock claim. Such ids differ
-/// only in the bytes after the first [`COMMON_BYTES`]. Text after the id, as in ids of other
-/// programs, must be equal.
-pub(super) fn is_same_claim(one: &str, other: &str) -> bool {
-    let parts = |id: &str| Some((id.get(..COMMON_CHARS)?.to_owned(), id.get(ID_CHARS..)?.to_owned()));
-    one == other || parts(one).is_some_and(|one| Some(one) == parts(other))
-}
-
-/// Number of characters of a [`ClaimId`].
-const ID_CHARS: usize = 36;
 
 fn start_call(mut claim: Box<dyn Claim>, operation: Operation) -> CallInFlight {
     Box::pin(async move {
@@ -644,23 +564,9 @@ mod tests {
             let mut member = member(index, id);
             ids.extend((0..300).map(|_| member.fresh_request().id));
         }
-        assert!(ids.iter().all(|one| is_same_claim(&one.to_string(), &id.to_string())));
+        assert!(ids.iter().all(|one| ids::is_same_claim(&one.to_string(), &id.to_string())));
         ids.sort_unstable();
         ids.dedup();
         assert_eq!(ids.len(), 1500);
-    }
-
-    #[test]
-    fn ids_of_different_claims_are_distinguished() {
-        let (one, other) = (ClaimId::random().to_string(), ClaimId::random().to_string());
-        assert!(!is_same_claim(&one, &other));
-        assert!(
-            !is_same_claim(&format!("{one}:1"), &format!("{one}:2")),
-            "two threads of one Redisson client are taken for one claim"
-        );
-        assert!(
-            is_same_claim("x", "x") && !is_same_claim("x", "y"),
-            "short ids, as other programs have, are not compared as they are"
-        );
     }
 }

@@ -29,8 +29,8 @@ fn has_children() -> Option<bool> {
         match std::fs::read(thread.ok()?.path().join("children")) {
             Ok(children) if children.is_empty() => {}
             Ok(_) => return Some(true),
-            // The thread has ended, and its children belong to another thread, which may have been read
-            // already. Or the kernel does not list children.
+            // The thread has ended, and another thread, which may have been read already, has its
+            // children now. Or the kernel does not list children.
             Err(_) => return None,
         }
     }

@@ -5,15 +5,18 @@ use std::{
     time::Duration,
 };
 
-use dlock::{Error, Locks, Registry, Result, Who, driver::Backoff};
-use tokio::time::{sleep_until, timeout, timeout_at};
+use dlock::{
+    Error, Locks, Registry, Result, Who,
+    driver::{Backoff, duration},
+};
+use tokio::time::{sleep_until, timeout};
 
 use crate::{
     args::{Verbosity, WhoArg},
     choice::{Chosen, Stores},
     exit::{Outcome, chain},
     output, values,
-    wait::{self, StoreDeadline, WaitLimit},
+    wait::{self, WaitLimit},
 };
 
 /// Maximum time that dlock waits at its end for outstanding releases. The store deletes unreleased
@@ -82,7 +85,7 @@ async fn connect_within(
     wait_limit: WaitLimit,
     verbosity: Verbosity,
 ) -> Result<Locks> {
-    let Some(deadline) = wait_limit.store_deadline() else { return chosen.connect(registry).await };
+    let Some(limit) = wait_limit.for_store() else { return chosen.connect(registry).await };
     let last_error = LastError::default();
     let connecting = async {
         let mut backoff = Backoff::foreground();
@@ -96,10 +99,11 @@ async fn connect_within(
         }
     };
     let connecting = async {
-        let StoreDeadline::At(deadline) = deadline else { return connecting.await };
-        let timed_out =
-            || Error::Unavailable { store: "the store", source: "no reply within the time of --wait".into() };
-        let result = timeout_at(deadline, connecting).await;
+        let timed_out = || Error::Unavailable {
+            store: "the store",
+            source: format!("no reply within {}; --wait sets this limit", duration::text(limit)).into(),
+        };
+        let result = timeout(limit, connecting).await;
         result.unwrap_or_else(|_| Err(last_error.lock().take().unwrap_or_else(timed_out)))
     };
     let progress = wait::show_progress(verbosity, async || {

@@ -55,14 +55,12 @@ impl WaitLimit {
         }
     }
 
-    /// Returns the time up to which dlock tries to connect. `None` if it tries only once.
-    pub(crate) fn store_deadline(self) -> Option<StoreDeadline> {
+    /// Returns the maximum time for which dlock tries to connect. `None` if it tries only once.
+    pub(crate) fn for_store(self) -> Option<Duration> {
         match self.store {
             Wait::Never => None,
-            Wait::For(limit) => {
-                Some(self.began.checked_add(limit).map_or(StoreDeadline::Never, StoreDeadline::At))
-            }
-            _ => Some(StoreDeadline::Never),
+            Wait::For(limit) => Some(limit),
+            _ => Some(Duration::MAX),
         }
     }
 
@@ -76,13 +74,6 @@ impl WaitLimit {
             wait => wait,
         }
     }
-}
-
-/// End of the attempts to connect.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum StoreDeadline {
-    At(Instant),
-    Never,
 }
 
 /// Acquires the lock as `who`. A status line on the terminal shows the holder during the wait.

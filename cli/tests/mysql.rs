@@ -26,6 +26,7 @@ fn main() -> std::process::ExitCode {
         a_command_runs_under_a_lock_that_is_free_when_it_ends,
         a_ticket_outlives_its_process,
         what_get_lock_holds_is_shown_waited_for_and_broken,
+        more_jobs_than_the_server_allows_connections_all_run,
     }])
 }
 
@@ -120,4 +121,30 @@ async fn what_get_lock_holds_is_shown_waited_for_and_broken() {
     let waits = tokio::spawn(async move { query(&mut other, "SELECT GET_LOCK('stock', 60)").await });
     assert_eq!(run.let_go().status, 0);
     assert_eq!(waits.await.unwrap(), 1);
+}
+
+async fn more_jobs_than_the_server_allows_connections_all_run() {
+    const JOBS: usize = 12;
+    let Some(mariadb) = OnMariadb::new("").await else { return };
+    assert_eq!(mariadb.run("try", &["pool"]).status, 0, "the tables are created");
+    let mut other = mariadb.other_program().await;
+    for sql in [
+        "CREATE USER few@'127.0.0.1' IDENTIFIED BY 'x' WITH MAX_USER_CONNECTIONS 3",
+        "GRANT ALL ON dlock.* TO few@'127.0.0.1'",
+    ] {
+        sqlx::raw_sql(sql).execute(&mut other).await.unwrap();
+    }
+    let url = format!("mysql://few:x@{}/dlock", mariadb.running.servers()[0].address());
+    // A job keeps its connection for a moment, so that others find none.
+    let job = || {
+        let words = ["run", "--store", &url, "--slots", "12", "pool", "--", "sleep", "0.1"];
+        Ended::of(&mut mariadb.place.dlock(words))
+    };
+    let jobs: Vec<_> = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..JOBS).map(|_| scope.spawn(job)).collect();
+        all.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    for ended in jobs {
+        assert_eq!((ended.status, &*ended.err), (0, ""));
+    }
 }

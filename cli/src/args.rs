@@ -162,7 +162,7 @@ impl WaitArgs {
 /// Amount of output of dlock itself.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct OutputArgs {
-    /// Prints errors only: no status line while waiting, and no message if the lock is busy
+    /// Prints errors only, without status lines and without a message about a busy lock
     #[arg(short = 'q', long, conflicts_with = "verbose")]
     quiet: bool,
 
@@ -392,7 +392,6 @@ impl KindArgs {
 
 /// Store of the locks. [`choice`] reads the values, together with their sources.
 #[derive(Args)]
-#[allow(dead_code, reason = "read by name")]
 pub(crate) struct StoreArg {
     /// URL of the store [default: see `dlock info`]
     ///

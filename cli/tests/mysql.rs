@@ -135,7 +135,7 @@ async fn more_jobs_than_the_server_allows_connections_all_run() {
         sqlx::raw_sql(sql).execute(&mut other).await.unwrap();
     }
     let url = format!("mysql://few:x@{}/dlock", mariadb.running.servers()[0].address());
-    // A job keeps its connection for a moment, so that others find none.
+    // A job keeps its connection while its command runs, so that others find none.
     let job = || {
         let words = ["run", "--store", &url, "--slots", "12", "pool", "--", "sleep", "0.1"];
         Ended::of(&mut mariadb.place.dlock(words))

@@ -1,6 +1,7 @@
 -- Reads which claims of a list wait for a claim ahead. Takes no lock.
--- In: $1: ids of claims. Out: a row with `claim` for each of them that is in the queue and does not
--- hold. A claim behind an expired one counts as holding, and its attempt deletes the expired claim.
+-- In: $1: ids of claims. Out: a row with `claim` for each claim of the list that is in the queue and
+-- does not hold. A claim behind an expired one counts as holding, and its attempt deletes the expired
+-- claim.
 SELECT o.claim FROM {schema}.queue o
 WHERE o.claim = ANY ($1) AND CASE o.kind
     WHEN 3 THEN EXISTS (

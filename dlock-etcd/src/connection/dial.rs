@@ -9,16 +9,16 @@ use dlock_core::{
     ClaimId, Error, Result,
     driver::{Address, Connect},
 };
-use etcd_client::{Certificate, Client as Etcd, ConnectOptions, Identity, TlsOptions};
+use etcd_client::{Certificate, Client as Etcd, ConnectOptions, GetOptions, Identity, TlsOptions};
 use tokio::{
     sync::watch::{Receiver, Sender},
-    time::Instant,
+    time::{Instant, timeout},
 };
 
 use crate::{
     config::EtcdConfig,
     connection::{probe_key, read_through_majority},
-    error::{self, STORE},
+    error::{self, Fault, STORE},
 };
 
 /// Time without messages on a connection with a stream, after which HTTP/2 sends a ping. A server
@@ -83,37 +83,77 @@ impl Dial {
         if members == 1 { self.config.timeout } else { self.config.timeout / (members + 1) }
     }
 
-    async fn connect_to(&self, address: &Address) -> Result<Etcd> {
-        let options = self.options().map_err(|error| STORE.as_transient(&error))?;
-        let scheme = if self.config.tls.is_some() { "https" } else { "http" };
-        let etcd = Etcd::connect([format!("{scheme}://{address}")], Some(options));
-        let etcd = etcd.await.map_err(error::explain)?;
-        // The client crate connects with the first request. This request needs a majority, as the
-        // requests of locks do.
-        match read_through_majority(&etcd, &probe_key(&self.config)).await {
-            Err(error) if !error::is_denied(&error) => Err(error::explain(error)),
-            _ => Ok(etcd),
-        }
+    /// Connects to one member.
+    ///
+    /// # Errors
+    /// If the member does not respond within `limit`.
+    async fn connect_to(&self, address: &Address, limit: Duration) -> Result<Reached> {
+        let open = async {
+            let options = self.options().map_err(|error| STORE.as_transient(&error))?;
+            let scheme = if self.config.tls.is_some() { "https" } else { "http" };
+            let etcd = Etcd::connect([format!("{scheme}://{address}")], Some(options));
+            etcd.await.map_err(error::explain)
+        };
+        let started = Instant::now();
+        let etcd = STORE.with_timeout(limit, open).await?;
+        let limit = limit.saturating_sub(started.elapsed());
+        // The client crate connects with the first request. The first read needs a majority, as the
+        // requests of locks do. The second is answered by the member alone.
+        let key = probe_key(&self.config);
+        let confirmed = STORE.with_timeout(limit, async {
+            match read_through_majority(&etcd, &key).await {
+                Err(error) if !error::is_denied(&error) => Err(error::explain(error)),
+                _ => Ok(()),
+            }
+        });
+        let responds = timeout(limit, responds(&etcd, &key));
+        Ok(match tokio::join!(confirmed, responds) {
+            (Ok(()), _) => Reached::Majority(etcd),
+            (Err(error), Ok(true)) if error.is_transient() => Reached::Member(etcd),
+            (Err(error), _) => return Err(error),
+        })
+    }
+}
+
+/// Result of a connection to a member.
+enum Reached {
+    /// A majority has confirmed a read through the member.
+    Majority(Etcd),
+    /// Only the member itself has responded.
+    Member(Etcd),
+}
+
+/// Returns whether a member responds to a read that needs no other member. A refusal is a response.
+async fn responds(etcd: &Etcd, key: &str) -> bool {
+    let options = GetOptions::new().with_count_only().with_serializable();
+    match etcd.kv_client().get(key, Some(options)).await {
+        Ok(_) => true,
+        Err(error) => error::fault(&error) != Fault::Connection,
     }
 }
 
 impl Connect for Dial {
     type Connection = Etcd;
 
-    /// Tries the members one after the other, from the member behind the last failed one.
+    /// Tries the members one after the other, from the member behind the last failed one, until a
+    /// majority confirms a read. An election may take longer than these attempts. A member that
+    /// responds without a majority is therefore used if there is no better one. Requests then fail
+    /// with transient errors until the election has ended.
     async fn connect(&self) -> Result<Etcd> {
         let (hosts, limit) = (&self.config.hosts, self.member_limit());
-        let mut last_error = None;
+        let (mut member, mut last_error) = (None, None);
         for _ in hosts {
             let host = &hosts[self.next.fetch_add(1, Relaxed) % hosts.len()];
-            match STORE.with_timeout(limit, self.connect_to(host)).await {
-                Ok(etcd) => return Ok(etcd),
+            match self.connect_to(host, limit).await {
+                Ok(Reached::Majority(etcd)) => return Ok(etcd),
+                Ok(Reached::Member(etcd)) => member = Some(etcd),
                 // Another member would refuse as well.
                 Err(error @ Error::Refused { .. }) => return Err(STORE.at_host(host, error)),
                 Err(error) => last_error = Some(STORE.at_host(host, error)),
             }
         }
-        Err(last_error.unwrap_or_else(|| STORE.refused("the URL names no member")))
+        let no_member = || STORE.refused("the URL names no member");
+        member.ok_or_else(|| last_error.unwrap_or_else(no_member))
     }
 
     fn reconnected(&self, since: Instant) {

@@ -30,17 +30,15 @@ const CALLS_PER_LOCK: u32 = 3;
 
 /// Returns the state of a lock, or `None` if it is free.
 pub(crate) async fn inspect(client: &Client, name: &LockName) -> Result<Option<LockState>> {
-    let directory = client.directory(name)?;
-    let (_session, zk) = connected_session(client).await?;
-    STORE.with_timeout(client.config.timeout * CALLS_PER_LOCK, read_state(&zk, name, &directory)).await
+    let directory = &client.directory(name)?;
+    read(client, CALLS_PER_LOCK, |zk| async move { read_state(&zk, name, directory).await }).await
 }
 
 /// Returns the states of all locks in use whose names begin with `prefix`, in order of their names.
 pub(crate) async fn list(client: &Client, prefix: &str) -> Result<Vec<LockState>> {
-    let (_session, zk) = connected_session(client).await?;
     let base = &client.config.base;
     let root = if base.is_empty() { "/" } else { base };
-    let directories = match STORE.with_timeout(client.config.timeout, children(&zk, root)).await? {
+    let directories = match read(client, 1, |zk| async move { children(&zk, root).await }).await? {
         Some(directories) => directories,
         None => return Ok(Vec::new()),
     };
@@ -49,8 +47,8 @@ pub(crate) async fn list(client: &Client, prefix: &str) -> Result<Vec<LockState>
     let mut names: Vec<_> = names.filter(|name| name.as_str().starts_with(prefix)).collect();
     names.sort_unstable();
     let inspect_one = async |name: LockName| {
-        let directory = client.directory(&name)?;
-        STORE.with_timeout(client.config.timeout * CALLS_PER_LOCK, read_state(&zk, &name, &directory)).await
+        let (name, directory) = (&name, &client.directory(&name)?);
+        read(client, CALLS_PER_LOCK, |zk| async move { read_state(&zk, name, directory).await }).await
     };
     let found: Vec<_> =
         stream::iter(names).map(inspect_one).buffered(MAX_PARALLEL_REQUESTS).try_collect().await?;
@@ -69,6 +67,25 @@ pub(crate) async fn force_release(client: &Client, name: &LockName) -> Result<bo
         Ok(deleted.contains(&true))
     };
     STORE.with_timeout(client.config.timeout * CALLS_PER_LOCK, breaking).await
+}
+
+/// Reads from a server. After a transient error, such as a broken connection, reads once more.
+/// `calls` is the time limit of both reads, as a multiple of the time limit of a call.
+async fn read<T, F>(client: &Client, calls: u32, read: impl Fn(ZkClient) -> F + Sync) -> Result<T>
+where
+    T: Send,
+    F: Future<Output = Result<T>> + Send,
+{
+    let twice = async {
+        let (_session, zk) = connected_session(client).await?;
+        match read(zk).await {
+            Err(error) if error.is_transient() => {}
+            result => return result,
+        }
+        let (_session, zk) = connected_session(client).await?;
+        read(zk).await
+    };
+    STORE.with_timeout(client.config.timeout * calls, twice).await
 }
 
 /// Returns a session and its client. The caller keeps the session until its last reply has arrived.

@@ -7,7 +7,6 @@ use dlock_core::{
     Kind, LockName, LockState, Result,
     driver::{AttemptAll, Backend, Claim, Driver, Info, Inspect, Request, Store, StoreUrl},
 };
-use tokio::time::{sleep, timeout};
 
 use crate::{
     claim::{self, EtcdClaim},
@@ -40,13 +39,6 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 /// Maximum time for which a hold can be detached, or taken without renewals.
 const MAX_HOLD: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// Time limit for opening the session, as a multiple of the timeout of a call. By default, etcd
-/// elects a new leader within 2 s of the failure of the old one.
-const CALLS_TO_CONNECT: u32 = 2;
-
-/// Pause between two attempts to open the session.
-const ELECTION_PAUSE: Duration = Duration::from_millis(100);
-
 impl EtcdBackend {
     /// Connects, and opens the client's session.
     ///
@@ -60,7 +52,8 @@ impl EtcdBackend {
     /// Safe. Dropping the future ends the attempt. A lease may stay until its ttl is over.
     pub async fn connect(config: EtcdConfig) -> Result<Self> {
         let connection = Arc::new(Connection::new(&config)?);
-        let session = Arc::new(open_session(&connection, &config).await?);
+        let open = Session::open(Arc::clone(&connection), config.session, config.timeout);
+        let session = Arc::new(open.await?);
         let granted = session.granted_ttl();
         let info = Info::new(STORE.store(), config.identity())
             .kinds(KINDS)
@@ -77,27 +70,6 @@ impl EtcdBackend {
     /// Returns the store with [`Inspect`].
     pub fn into_store(self) -> Store {
         Store::new(Arc::new(self.clone())).with_inspect(Arc::new(self))
-    }
-}
-
-/// Opens the client's session. If members respond but have no leader, waits for the end of their
-/// election.
-async fn open_session(connection: &Arc<Connection>, config: &EtcdConfig) -> Result<Session> {
-    // Fails at once if no member responds.
-    connection.live().await?;
-    let (limit, mut last_error) = (config.timeout * CALLS_TO_CONNECT, None);
-    let retries = async {
-        loop {
-            match Session::open(Arc::clone(connection), config.session).await {
-                Err(error) if error.is_transient() => last_error = Some(error),
-                result => return result,
-            }
-            sleep(ELECTION_PAUSE).await;
-        }
-    };
-    match timeout(limit, retries).await {
-        Ok(result) => result,
-        Err(_) => Err(last_error.unwrap_or_else(|| STORE.timed_out(limit))),
     }
 }
 

@@ -21,7 +21,10 @@ use dlock_core::{
     ClaimId, Result,
     driver::{Moment, Reaper, SharedError},
 };
-use tokio::sync::Notify;
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, timeout_at},
+};
 
 use crate::{
     connection::{Connection, History, lease_id},
@@ -32,6 +35,13 @@ use reaper::Record;
 /// Number of keep-alives that a client sends in one ttl of its lease. Claims can rely on the rest
 /// of the lease between two keep-alives, so that rest is the maximum ttl of a claim.
 pub(crate) const KEEP_ALIVES_PER_TTL: u32 = 5;
+
+/// Time limit for opening a session, as a multiple of the timeout of a call. By default, etcd elects
+/// a new leader within 2 s of the failure of the old one.
+const CALLS_TO_OPEN: u32 = 2;
+
+/// Pause between two attempts to open a session.
+const ELECTION_PAUSE: Duration = Duration::from_millis(100);
 
 /// The lease of a client, and the time for which it is certainly alive.
 #[derive(Clone, Copy, Debug)]
@@ -79,11 +89,17 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Opens the session with a new lease.
+    /// Opens the session with a new lease. If members respond but have no leader, waits for the end
+    /// of their election.
     ///
     /// # Errors
-    /// If the server does not reply or refuses.
-    pub(crate) async fn open(connection: Arc<Connection>, requested_ttl: Duration) -> Result<Self> {
+    /// If no member responds, if the cluster refuses, or if it has no leader for twice the timeout
+    /// of a call.
+    pub(crate) async fn open(
+        connection: Arc<Connection>,
+        requested_ttl: Duration,
+        call_timeout: Duration,
+    ) -> Result<Self> {
         let session = Self {
             connection,
             requested_ttl,
@@ -98,8 +114,18 @@ impl Session {
             planned_upkeep: Mutex::new(None),
             upkeep_wake: Notify::new(),
         };
-        session.grant().await?;
-        Ok(session)
+        let limit = call_timeout * CALLS_TO_OPEN;
+        let (deadline, mut last_error) = (Instant::now() + limit, None);
+        // Fails at once if no member responds.
+        session.connection.live().await?;
+        loop {
+            match timeout_at(deadline, session.grant()).await {
+                Ok(Err(error)) if error.is_transient() => last_error = Some(error),
+                Ok(result) => return result.map(|_| session),
+                Err(_) => return Err(last_error.unwrap_or_else(|| STORE.timed_out(limit))),
+            }
+            sleep(ELECTION_PAUSE).await;
+        }
     }
 
     /// Returns the ttl that the cluster has granted to the lease.

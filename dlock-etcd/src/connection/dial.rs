@@ -12,7 +12,7 @@ use dlock_core::{
 use etcd_client::{Certificate, Client as Etcd, ConnectOptions, GetOptions, Identity, TlsOptions};
 use tokio::{
     sync::watch::{Receiver, Sender},
-    time::{Instant, timeout},
+    time::{Instant, timeout_at},
 };
 
 use crate::{
@@ -88,30 +88,27 @@ impl Dial {
     /// # Errors
     /// If the member does not respond within `limit`.
     async fn connect_to(&self, address: &Address, limit: Duration) -> Result<Reached> {
+        let deadline = Instant::now() + limit;
         let open = async {
             let options = self.options().map_err(|error| STORE.as_transient(&error))?;
             let scheme = if self.config.tls.is_some() { "https" } else { "http" };
             let etcd = Etcd::connect([format!("{scheme}://{address}")], Some(options));
             etcd.await.map_err(error::explain)
         };
-        let started = Instant::now();
         let etcd = STORE.with_timeout(limit, open).await?;
-        let limit = limit.saturating_sub(started.elapsed());
         // The client crate connects with the first request. The first read needs a majority, as the
         // requests of locks do. The second is answered by the member alone.
         let key = probe_key(&self.config);
-        let confirmed = STORE.with_timeout(limit, async {
-            match read_through_majority(&etcd, &key).await {
-                Err(error) if !error::is_denied(&error) => Err(error::explain(error)),
-                _ => Ok(()),
-            }
-        });
-        let responds = timeout(limit, responds(&etcd, &key));
-        Ok(match tokio::join!(confirmed, responds) {
-            (Ok(()), _) => Reached::Majority(etcd),
-            (Err(error), Ok(true)) if error.is_transient() => Reached::Member(etcd),
-            (Err(error), _) => return Err(error),
-        })
+        let confirmed = timeout_at(deadline, read_through_majority(&etcd, &key));
+        let responds = timeout_at(deadline, responds(&etcd, &key));
+        let (confirmed, responds) = tokio::join!(confirmed, responds);
+        let error = match confirmed {
+            Ok(Err(error)) if !error::is_denied(&error) => error::explain(error),
+            Ok(_) => return Ok(Reached::Majority(etcd)),
+            Err(_) => STORE.timed_out(limit),
+        };
+        let is_alive = error.is_transient() && responds.is_ok_and(|responds| responds);
+        if is_alive { Ok(Reached::Member(etcd)) } else { Err(error) }
     }
 }
 

@@ -12,8 +12,8 @@
 //! Before each such request, the claim calls [`Session::expect_late_request`]. When the outcome of
 //! the request is certain, it calls [`Session::rule_out_late_requests`]. If a late request is still
 //! possible when the claim [leaves](Session::leave), its record stays, and the session deletes the
-//! key several times: when the ttl of the claim is over, then after pauses that double, up to the
-//! ttl of the lease. This continues for [`LATE_REQUEST_WINDOW`].
+//! key several times: when the ttl of the claim is over, then after pauses that double, up to half
+//! the ttl of the lease. This continues for [`LATE_REQUEST_WINDOW`].
 
 use std::time::Duration;
 
@@ -26,6 +26,10 @@ use super::{Session, lock};
 /// its key. With Linux's settings, TCP gives up retransmitting after about 15 minutes. Other
 /// systems and proxies stay well below an hour.
 const LATE_REQUEST_WINDOW: Duration = Duration::from_secs(3600);
+
+/// Number of deletions of the key of a late request in one ttl of the lease, once the pauses have
+/// their full length. A late key blocks its lock for half that ttl at most.
+const DELETIONS_PER_TTL: u32 = 2;
 
 /// Maximum number of claims that one request deletes. A server allows 128 operations.
 const MAX_DELETIONS: usize = 100;
@@ -111,7 +115,7 @@ impl Session {
     /// Records that the session has deleted a claim's key, and plans the next deletion if a late
     /// request is possible.
     fn note_deletion(&self, id: ClaimId) {
-        let max_delay = self.granted_ttl();
+        let max_delay = self.granted_ttl() / DELETIONS_PER_TTL;
         let next_delay = lock(&self.records).get_mut(&id).and_then(|record| {
             let until = *record.late_until.get_or_insert_with(|| Moment::now().after(LATE_REQUEST_WINDOW));
             let is_last = !record.expects_late_request || until.has_passed();

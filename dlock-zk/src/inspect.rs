@@ -31,14 +31,14 @@ const CALLS_PER_LOCK: u32 = 3;
 /// Returns the state of a lock, or `None` if it is free.
 pub(crate) async fn inspect(client: &Client, name: &LockName) -> Result<Option<LockState>> {
     let directory = &client.directory(name)?;
-    read(client, CALLS_PER_LOCK, |zk| async move { read_state(&zk, name, directory).await }).await
+    read(client, |zk| async move { read_state(&zk, name, directory).await }).await
 }
 
 /// Returns the states of all locks in use whose names begin with `prefix`, in order of their names.
 pub(crate) async fn list(client: &Client, prefix: &str) -> Result<Vec<LockState>> {
     let base = &client.config.base;
     let root = if base.is_empty() { "/" } else { base };
-    let directories = match read(client, 1, |zk| async move { children(&zk, root).await }).await? {
+    let directories = match read(client, |zk| async move { children(&zk, root).await }).await? {
         Some(directories) => directories,
         None => return Ok(Vec::new()),
     };
@@ -48,7 +48,7 @@ pub(crate) async fn list(client: &Client, prefix: &str) -> Result<Vec<LockState>
     names.sort_unstable();
     let inspect_one = async |name: LockName| {
         let (name, directory) = (&name, &client.directory(&name)?);
-        read(client, CALLS_PER_LOCK, |zk| async move { read_state(&zk, name, directory).await }).await
+        read(client, |zk| async move { read_state(&zk, name, directory).await }).await
     };
     let found: Vec<_> =
         stream::iter(names).map(inspect_one).buffered(MAX_PARALLEL_REQUESTS).try_collect().await?;
@@ -70,8 +70,7 @@ pub(crate) async fn force_release(client: &Client, name: &LockName) -> Result<bo
 }
 
 /// Reads from a server. After a transient error, such as a broken connection, reads once more.
-/// `calls` is the time limit of both reads, as a multiple of the time limit of a call.
-async fn read<T, F>(client: &Client, calls: u32, read: impl Fn(ZkClient) -> F + Sync) -> Result<T>
+async fn read<T, F>(client: &Client, read: impl Fn(ZkClient) -> F + Sync) -> Result<T>
 where
     T: Send,
     F: Future<Output = Result<T>> + Send,
@@ -85,7 +84,7 @@ where
         let (_session, zk) = connected_session(client).await?;
         read(zk).await
     };
-    STORE.with_timeout(client.config.timeout * calls, twice).await
+    STORE.with_timeout(client.config.timeout * CALLS_PER_LOCK, twice).await
 }
 
 /// Returns a session and its client. The caller keeps the session until its last reply has arrived.

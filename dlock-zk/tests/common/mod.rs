@@ -6,10 +6,11 @@ use std::time::Duration;
 use dlock_conformance::or_ignore;
 use dlock_core::{ClaimId, LockOptions, Locks, Result, driver::Store};
 use dlock_testbed::servers::{
-    Running,
-    zookeeper::{Flavour, start},
+    Running, Server,
+    zookeeper::{Flavour, start, word},
 };
 use dlock_zk::DRIVER;
+use tokio::time::sleep;
 use zookeeper_client::{Acls, Client, CreateMode};
 
 /// Connects to the store of a URL.
@@ -44,4 +45,28 @@ pub(crate) fn unique() -> String {
 /// if it does not.
 pub(crate) async fn soon<T>(what: &str, wait: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), wait).await.unwrap_or_else(|_| panic!("{what}"))
+}
+
+/// Returns the servers whose status contains `mode`.
+async fn servers(running: &Running, mode: &str) -> Vec<Server> {
+    let mut found = Vec::new();
+    for server in running.servers() {
+        if word(server.address(), "srvr").await.unwrap_or_default().contains(mode) {
+            found.push(server.clone());
+        }
+    }
+    found
+}
+
+/// Waits until exactly `COUNT` servers have this mode, because an election may be in progress.
+pub(crate) async fn some<const COUNT: usize>(running: &Running, mode: &str) -> [Server; COUNT] {
+    let found = async {
+        loop {
+            match servers(running, mode).await.try_into() {
+                Ok(found) => break found,
+                Err(_) => sleep(Duration::from_millis(20)).await,
+            }
+        }
+    };
+    soon("the servers do not agree", found).await
 }

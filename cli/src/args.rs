@@ -318,6 +318,12 @@ pub(crate) struct HoldArgs {
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = values::ttl)]
     pub(crate) ttl: Option<Duration>,
 
+    /// Stops the command of a lock that cannot be renewed this long before the store frees the lock;
+    /// at most half of the ttl [default: a second more than --kill-after, if that is at most a third
+    /// of the ttl; else none]
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = values::duration)]
+    pub(crate) margin: Option<Duration>,
+
     #[command(flatten)]
     pub(crate) kind: KindArgs,
 

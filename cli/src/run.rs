@@ -22,13 +22,18 @@ use crate::{
 /// Maximum time to wait for the store's confirmation of a release.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Maximum time to wait for the release of a lock that was lost. The store may be unreachable, and
+/// frees the lock soon by itself.
+const LOST_RELEASE_TIMEOUT: Duration = Duration::from_millis(300);
+
+/// Part of the default margin that is left for the end of the processes after KILL.
+const TIME_AFTER_KILL: Duration = Duration::from_secs(1);
+
 /// A checked command line of `run` or `try`.
 struct Job {
     name: LockName,
     source: LockSource,
     options: LockOptions,
-    /// Whether `options` has a ttl from the command line.
-    has_ttl: bool,
     wait_limit: WaitLimit,
     busy: BusyArgs,
     /// Whether `--at-least` keeps the lock held after the command.
@@ -90,13 +95,13 @@ async fn take(
         LockSource::Ticket(_) => None,
     });
     // Without --ttl the ttl is the store's default, because its maximum may be less than 30 s.
-    let options = args.ttl.map_or_else(LockOptions::new, |ttl| LockOptions::new().ttl(ttl));
+    let options = args.ttl.into_iter().fold(LockOptions::new(), LockOptions::ttl);
+    let options = args.margin.into_iter().fold(options, LockOptions::margin);
     let at_least = at_least.unwrap_or_default();
     let job = Job {
         name,
         source,
         options: if at_least.is_zero() { options } else { options.at_least(at_least) },
-        has_ttl: args.ttl.is_some(),
         keeps_lock: !at_least.is_zero(),
         wait_limit,
         busy: args.busy,
@@ -111,8 +116,10 @@ async fn take(
         store::connect_as(stores, &chosen, &args.who, &activity, wait_limit, args.busy.verbosity());
     let (locks, who) = signals.unless(connecting).await?;
     let outcome = job.run(&locks, &who, &mut signals).await;
-    // A lost lock needs no release, and its store may be unreachable for a long time.
-    if !outcome.as_ref().is_err_and(Failure::is_loss) {
+    if outcome.as_ref().is_err_and(Failure::is_loss) {
+        // The margin of the lock may not be over, and its next holder need not wait for that.
+        timeout(LOST_RELEASE_TIMEOUT, locks.close()).await.ok();
+    } else {
         store::close(&locks).await;
     }
     drop(locks);
@@ -146,14 +153,11 @@ impl Job {
     }
 
     async fn run(self, locks: &Locks, who: &Who, signals: &mut Signals) -> Outcome<End> {
-        let Self { name, options, .. } = &self;
+        let name = &self.name;
+        let options = with_margin(self.options.clone(), self.kill_after, locks);
         let guard = match &self.source {
             LockSource::Ticket(ticket) => {
-                // Without --ttl the store's configuration may set a ttl.
-                let locks = match self.has_ttl {
-                    true => locks.clone().with_defaults(options.clone()),
-                    false => locks.clone(),
-                };
+                let locks = locks.clone().with_defaults(options.or(locks.defaults()));
                 let resumed = async { locks.resume(ticket).await.map_err(ticket::unusable) };
                 signals.unless(resumed).await?
             }
@@ -172,14 +176,8 @@ impl Job {
                     });
                 }
                 let lock = kind.of(locks, name);
-                let acquiring = wait::acquire(
-                    locks,
-                    who,
-                    &*lock,
-                    options.clone(),
-                    self.wait_limit,
-                    self.busy.verbosity(),
-                );
+                let acquiring =
+                    wait::acquire(locks, who, &*lock, options, self.wait_limit, self.busy.verbosity());
                 signals.unless(acquiring).await?
             }
         };
@@ -221,6 +219,20 @@ impl Job {
     }
 }
 
+/// Adds the default margin, if neither the command line nor the configuration sets a margin. The
+/// margin is sufficient for TERM, KILL, and the end of the processes. A ttl of less than three times
+/// the margin gets none, because too little of it would be left for renewals.
+fn with_margin(options: LockOptions, kill_after: Duration, locks: &Locks) -> LockOptions {
+    let effective = options.clone().or(locks.defaults());
+    let margin = kill_after.saturating_add(TIME_AFTER_KILL);
+    let ttl = effective.max_margin(locks.info()) * 2;
+    if effective.get_margin().is_none() && margin.saturating_mul(3) <= ttl {
+        options.margin(margin)
+    } else {
+        options
+    }
+}
+
 /// Sets the variables with the name and the token of the lock.
 fn set_environment(command: &mut Command, name: &LockName, token: Option<u64>) {
     command.env("DLOCK_NAME", name.as_str());
@@ -249,4 +261,34 @@ async fn release(guard: Guard, keeps_lock: bool) -> Option<LostReason> {
         Err(_) => {}
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_margin_is_a_second_more_than_kill_after_if_the_ttl_is_long_enough() {
+        let s = Duration::from_secs;
+        let plain = Locks::memory();
+        let with_defaults = |options| Locks::memory().with_defaults(options);
+        let none = LockOptions::new;
+        for (options, kill_after, locks, margin) in [
+            (none(), s(5), &plain, Some(s(6))),
+            (none().ttl(s(18)), s(5), &plain, Some(s(6))),
+            (none().ttl(s(17)), s(5), &plain, None),
+            (none(), s(10), &plain, None),
+            (none(), Duration::MAX, &plain, None),
+            (none().margin(s(1)), s(5), &plain, Some(s(1))),
+            (none().margin(s(0)), s(5), &plain, Some(s(0))),
+            (none(), s(5), &with_defaults(none().margin(s(9))), None),
+            (none(), s(5), &with_defaults(none().ttl(s(10))), None),
+            (none(), s(5), &with_defaults(none().lease(s(10))), None),
+            (none(), s(5), &with_defaults(none().max_hold(s(10))), None),
+        ] {
+            let result = with_margin(options.clone(), kill_after, locks);
+            assert_eq!(result.get_margin(), margin, "{options:?} after {kill_after:?} on {locks:?}");
+            result.or(locks.defaults()).validate(locks.info()).expect("the default margin is legal");
+        }
+    }
 }

@@ -3,6 +3,8 @@
 #![allow(clippy::disallowed_methods, reason = "the tests start processes, not tasks")]
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
+#[path = "cli/partition.rs"]
+mod partition;
 #[allow(dead_code, reason = "each test binary uses a part of it")]
 #[path = "cli/place.rs"]
 mod place;
@@ -30,6 +32,7 @@ fn main() -> std::process::ExitCode {
         a_lock_is_broken_and_its_command_is_stopped,
         names_with_slashes_and_dots_are_locks_of_their_own,
         a_cluster_without_a_majority_is_69_in_bounded_time,
+        a_command_that_is_cut_off_ends_before_the_next_one_begins on 2 threads,
     }])
 }
 
@@ -156,4 +159,15 @@ async fn a_cluster_without_a_majority_is_69_in_bounded_time() {
         assert_eq!(ended.status, 69, "{verb}: {ended:?}");
         assert!(began.elapsed() < Duration::from_secs(30), "{verb} took {:?}", began.elapsed());
     }
+}
+
+async fn a_command_that_is_cut_off_ends_before_the_next_one_begins() {
+    let Some(on) = OnEtcd::new().await else { return };
+    let server = on.running.servers()[0].address();
+    let url = |at: std::net::SocketAddr| {
+        let url = on.running.url().replace(&server.to_string(), &at.to_string());
+        assert!(url.contains(&at.to_string()), "{url}");
+        url + "?session=12s"
+    };
+    partition::a_command_that_is_cut_off_ends_before_the_next_one_begins(&on.place, server, url, &[]).await;
 }

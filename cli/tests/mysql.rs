@@ -4,6 +4,8 @@
 #![allow(clippy::disallowed_methods, reason = "the tests start processes, not tasks")]
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
+#[path = "cli/partition.rs"]
+mod partition;
 #[allow(dead_code, reason = "each test binary uses a part of it")]
 #[path = "cli/place.rs"]
 mod place;
@@ -27,6 +29,7 @@ fn main() -> std::process::ExitCode {
         a_ticket_outlives_its_process,
         what_get_lock_holds_is_shown_waited_for_and_broken,
         more_jobs_than_the_server_allows_connections_all_run,
+        a_command_that_is_cut_off_ends_before_the_next_one_begins on 2 threads,
     }])
 }
 
@@ -147,4 +150,21 @@ async fn more_jobs_than_the_server_allows_connections_all_run() {
     for ended in jobs {
         assert_eq!((ended.status, &*ended.err), (0, ""));
     }
+}
+
+async fn a_command_that_is_cut_off_ends_before_the_next_one_begins() {
+    let Some(on) = OnMariadb::new("").await else { return };
+    let server = on.running.servers()[0].address();
+    let url = |at: std::net::SocketAddr| {
+        let url = on.store.replace(&server.to_string(), &at.to_string());
+        assert!(url.contains(&at.to_string()), "{url}");
+        url
+    };
+    partition::a_command_that_is_cut_off_ends_before_the_next_one_begins(
+        &on.place,
+        server,
+        url,
+        &["--ttl", "9s"],
+    )
+    .await;
 }

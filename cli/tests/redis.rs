@@ -4,6 +4,8 @@
 #![allow(clippy::disallowed_methods, reason = "the tests start processes, not tasks")]
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
+#[path = "cli/partition.rs"]
+mod partition;
 #[allow(dead_code, reason = "each test binary uses a part of it")]
 #[path = "cli/place.rs"]
 mod place;
@@ -41,6 +43,7 @@ fn main() -> std::process::ExitCode {
         waiting_for_a_server_that_hangs_ends_with_the_time_of_wait,
         dlock_ends_with_a_command_that_has_lost_its_lock,
         a_member_of_a_redlock_that_is_down_delays_no_run,
+        a_command_that_is_cut_off_ends_before_the_next_one_begins on 2 threads,
     }])
 }
 
@@ -319,4 +322,21 @@ async fn a_member_of_a_redlock_that_is_down_delays_no_run() {
         // A run that waits for the member when it connects, releases or ends takes 5 s.
         assert!(elapsed < Duration::from_secs(4), "with a {state} member the run took {elapsed:?}");
     }
+}
+
+async fn a_command_that_is_cut_off_ends_before_the_next_one_begins() {
+    let Some(on) = OnRedis::new().await else { return };
+    let server = on.running.servers()[0].address();
+    let url = |at: std::net::SocketAddr| {
+        let url = on.running.url().replace(&server.to_string(), &at.to_string());
+        assert!(url.contains(&at.to_string()), "{url}");
+        url
+    };
+    partition::a_command_that_is_cut_off_ends_before_the_next_one_begins(
+        &on.place,
+        server,
+        url,
+        &["--ttl", "9s"],
+    )
+    .await;
 }

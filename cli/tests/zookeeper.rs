@@ -3,6 +3,8 @@
 #![allow(clippy::disallowed_methods, reason = "the tests start processes, not tasks")]
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
+#[path = "cli/partition.rs"]
+mod partition;
 #[allow(dead_code, reason = "each test binary uses a part of it")]
 #[path = "cli/place.rs"]
 mod place;
@@ -28,6 +30,7 @@ fn main() -> std::process::ExitCode {
         a_lock_is_broken_and_its_command_is_stopped,
         what_needs_a_hold_without_its_holder_is_refused_with_the_reason,
         what_curator_holds_is_refused_shown_listed_and_broken on 2 threads,
+        a_command_that_is_cut_off_ends_before_the_next_one_begins on 2 threads,
     }])
 }
 
@@ -135,4 +138,15 @@ async fn what_curator_holds_is_refused_shown_listed_and_broken() {
     let ran = run("run", &["stock", "--", "sh", "-c", "exit 7"]);
     assert_eq!((ran.status, &*ran.err), (7, ""));
     assert_eq!(run("inspect", &["stock"]).status, 1, "the lock is not free");
+}
+
+async fn a_command_that_is_cut_off_ends_before_the_next_one_begins() {
+    let Some(on) = OnZooKeeper::new().await else { return };
+    let server = on.running.servers()[0].address();
+    let url = |at: std::net::SocketAddr| {
+        let url = on.running.url().replace(&server.to_string(), &at.to_string());
+        assert!(url.contains(&at.to_string()), "{url}");
+        url + "?session=20s"
+    };
+    partition::a_command_that_is_cut_off_ends_before_the_next_one_begins(&on.place, server, url, &[]).await;
 }

@@ -16,6 +16,7 @@ mod kinds;
 mod late;
 mod look;
 mod loss;
+mod margin;
 mod multi;
 mod name;
 mod network;
@@ -55,6 +56,7 @@ pub fn all() -> Vec<Case> {
         ticket::cases(),
         stay::cases(),
         loss::cases(),
+        margin::cases(),
         newcomer::cases(),
         outage::cases(),
         network::cases(),

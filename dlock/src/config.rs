@@ -26,8 +26,8 @@
 //! ```
 //!
 //! The options of a store, and of the locks of a rule, are those of [`LockOptions`]: `ttl`, `lease`,
-//! `renew_every`, `max_hold`, `at_least`, `wait`, and its `label` as `who`. An option of a rule
-//! overrides the same option of the store.
+//! `renew_every`, `max_hold`, `margin`, `at_least`, `wait`, and its `label` as `who`. An option of a
+//! rule overrides the same option of the store.
 
 mod duration;
 mod read;
@@ -87,6 +87,7 @@ struct Options {
     lease: Option<Duration>,
     renew_every: Option<Duration>,
     max_hold: Option<Duration>,
+    margin: Option<Duration>,
     at_least: Option<Duration>,
     wait: Option<Wait>,
     /// Label of the claims. It becomes the label of the client, so that a program can still replace
@@ -101,6 +102,7 @@ impl Options {
         let options = self.lease.into_iter().fold(options, LockOptions::lease);
         let options = self.renew_every.into_iter().fold(options, LockOptions::renew_every);
         let options = self.max_hold.into_iter().fold(options, LockOptions::max_hold);
+        let options = self.margin.into_iter().fold(options, LockOptions::margin);
         let options = self.at_least.into_iter().fold(options, LockOptions::at_least);
         self.wait.into_iter().fold(options, LockOptions::wait)
     }
@@ -498,13 +500,13 @@ mod tests {
     #[tokio::test]
     async fn every_lock_option_of_a_store_and_of_a_rule_reaches_the_lock() {
         let s = Duration::from_secs;
-        let text = "default='a'\n[stores.a]\nurl='memory:'\nttl=9\nrenew_every=2\nmax_hold='1h'\nat_least=3\nwait=4\nwho='store'\n\
-                    [stores.b]\nurl='memory:'\n[[rules]]\nlock='x'\nmax_hold=7\nat_least=0.5\nwho='rule'\n\
+        let text = "default='a'\n[stores.a]\nurl='memory:'\nttl=9\nrenew_every=2\nmax_hold='1h'\nmargin=4\nat_least=3\nwait=4\nwho='store'\n\
+                    [stores.b]\nurl='memory:'\n[[rules]]\nlock='x'\nmax_hold=7\nmargin='1500ms'\nat_least=0.5\nwho='rule'\n\
                     [[rules]]\nlock='y'\nstore='b'\nlease=5";
         let config = Config::from_toml(text).expect("a key of a lock option is refused");
-        let of_store =
-            LockOptions::new().ttl(s(9)).renew_every(s(2)).max_hold(s(3600)).at_least(s(3)).wait(s(4));
-        let of_rule = of_store.clone().max_hold(s(7)).at_least(s(1) / 2);
+        let of_store = LockOptions::new().ttl(s(9)).renew_every(s(2)).max_hold(s(3600)).margin(s(4));
+        let of_store = of_store.at_least(s(3)).wait(s(4));
+        let of_rule = of_store.clone().max_hold(s(7)).margin(s(3) / 2).at_least(s(1) / 2);
         let stores = config.connect(&crate::registry()).await.unwrap();
         for (lock, options, who) in [
             ("other", of_store, Some("store")),

@@ -120,11 +120,14 @@ pub enum Bug {
     JointAttemptInTwoSteps,
     /// A renewal waits until the attempts of all waiters of its client are completed.
     RenewalBehindAttempts,
+    /// Grants and renewals report a validity that is half a ttl too long. Their holder has the
+    /// deadline of an engine that adds a margin of a quarter of the ttl instead of subtracting it.
+    MarginAdded,
 }
 
 impl Bug {
     /// All bugs, without [`None`](Self::None).
-    pub const ALL: [Self; 49] = [
+    pub const ALL: [Self; 50] = [
         Self::ReleaseWithoutOwnerCheck,
         Self::ReleaseOfALostClaimRemovesTheNext,
         Self::RenewalCreates,
@@ -174,5 +177,6 @@ impl Bug {
         Self::JointAttemptPassesWaiters,
         Self::JointAttemptInTwoSteps,
         Self::RenewalBehindAttempts,
+        Self::MarginAdded,
     ];
 }

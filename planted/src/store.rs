@@ -154,6 +154,13 @@ struct BuggyClaim {
     has_called: bool,
 }
 
+impl BuggyClaim {
+    /// Returns the validity that the driver reports for a ttl.
+    fn validity(&self, ttl: Duration) -> Duration {
+        if self.store.bug == Bug::MarginAdded { ttl * 3 / 2 } else { ttl }
+    }
+}
+
 #[async_trait]
 impl Claim for BuggyClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
@@ -168,7 +175,7 @@ impl Claim for BuggyClaim {
             yield_now().await;
         }
         let result = self.store.queues().attempt(&self.request, self.store.client, &self.bell, passes_queue);
-        let mut valid_for = *ttl;
+        let mut valid_for = self.validity(*ttl);
         if self.store.bug == Bug::ValidFromReceipt && !self.has_replied {
             self.has_replied = true;
             sleep(FIRST_REPLY_DELAY).await;
@@ -186,7 +193,8 @@ impl Claim for BuggyClaim {
             drop(self.store.connection.lock().await);
         }
         let renewed = self.store.queues().renew(&self.request, self.store.client, &self.bell);
-        Ok(if renewed { Renewal::Renewed { valid_for: self.request.ttl } } else { Renewal::Lost })
+        let valid_for = self.validity(self.request.ttl);
+        Ok(if renewed { Renewal::Renewed { valid_for } } else { Renewal::Lost })
     }
 
     async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
@@ -202,7 +210,7 @@ impl Claim for BuggyClaim {
             self.request.id = ticket;
         }
         Ok(resumed.map_or(Resumption::Gone, |(number, remaining)| Resumption::Resumed {
-            grant: Grant { token: Token::new(number), valid_for: self.request.ttl },
+            grant: Grant { token: Token::new(number), valid_for: self.validity(self.request.ttl) },
             remaining,
         }))
     }

@@ -243,6 +243,16 @@ fn a_bug_that_drivers_had_is_named_by_its_case() {
             "the detached time continues",
         ),
         (
+            Bug::MarginAdded,
+            "margin::no_client_is_granted_within_the_margin_of_a_holder_that_is_cut_off".to_owned(),
+            "two claims hold the lock",
+        ),
+        (
+            Bug::ExpiryEarly,
+            "margin::an_expired_hold_stays_taken_until_its_guard_is_dropped".to_owned(),
+            "was free while the work was being stopped",
+        ),
+        (
             Bug::RenewalBehindAttempts,
             "crowd::waiters_of_a_name_each_cost_their_client_no_lock_when_the_server_is_silent".to_owned(),
             "the renewals were starved",

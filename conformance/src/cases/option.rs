@@ -32,6 +32,9 @@ pub(super) async fn invalid_options_are_refused_before_any_io(arena: Arc<Arena>)
         arena.options().renew_every(ttl / 2 + Duration::from_nanos(1)),
         arena.options().renew_every(Duration::MAX),
         arena.options().lease(ttl).renew_every(ttl / 3),
+        arena.options().margin(ttl / 2 + Duration::from_nanos(1)),
+        arena.options().margin(Duration::MAX),
+        arena.options().max_hold(ttl / 2).margin(ttl / 3),
     ];
     let outside = |range: &RangeInclusive<Duration>| {
         let nano = Duration::from_nanos(1);

@@ -9,9 +9,12 @@ use std::{
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::detached::{DetachRequest, Detached};
+use super::{
+    Terms,
+    detached::{DetachRequest, Detached},
+};
 use crate::{
-    contract::{Info, Request},
+    contract::{Grant, Info, Request},
     kit::Moment,
     model::{ClaimId, Error, Kind, LockName, LostReason, Result, Token},
 };
@@ -26,6 +29,8 @@ pub(crate) struct Hold {
     pub(crate) kind: Kind,
     /// End of its lease or of its `max_hold`. Renewals do not extend the hold beyond this time.
     end: Option<Moment>,
+    /// Time from the deadline of the guards to `kept_until`.
+    margin: Duration,
     /// Cancelled when the hold is lost.
     pub(crate) lost: CancellationToken,
     /// Wakes the keeper when a guard has a request for it.
@@ -36,7 +41,11 @@ pub(crate) struct Hold {
 struct State {
     /// The kind of the hold in the store. During a downgrade already the new kind.
     kind: Kind,
+    /// Deadline of the guards, which are lost when it passes.
     deadline: Moment,
+    /// Time until which the store keeps the claim without a renewal, or the end of the hold if that
+    /// is earlier. A margin after the deadline.
+    kept_until: Moment,
     /// Whether the last renewal reaches beyond the hold's end, so that no further renewal is
     /// needed.
     outlasts_end: bool,
@@ -110,15 +119,16 @@ pub(crate) enum Reentry {
 }
 
 impl Hold {
-    /// Creates a hold that counts one guard already; the caller creates that guard. The hold is
-    /// granted until `deadline`, and renewals extend it until `end` at most.
+    /// Creates a hold that counts one guard already; the caller creates that guard. The store has
+    /// granted the lock with a request that was sent at `sent`.
     pub(crate) fn new(
         Request { name, kind, id, .. }: &Request,
         info: &Info,
-        token: Option<Token>,
-        deadline: Moment,
-        end: Option<Moment>,
+        terms: &Terms,
+        grant: &Grant,
+        sent: Moment,
     ) -> Self {
+        let kept_until = sent.after(grant.valid_for);
         let kind = *kind;
         let (exclusive, shared) = match Side::of(kind) {
             Side::Exclusive => (1, 0),
@@ -126,7 +136,8 @@ impl Hold {
         };
         let state = State {
             kind,
-            deadline,
+            deadline: kept_until,
+            kept_until,
             outlasts_end: false,
             taken_until: None,
             offered_until: None,
@@ -144,14 +155,15 @@ impl Hold {
             name: name.clone(),
             id: *id,
             store: info.store,
-            token,
+            token: grant.token,
             kind,
-            end,
+            end: terms.longest.map(|longest| sent.after(longest)),
+            margin: terms.margin,
             lost: CancellationToken::new(),
             keeper_wake: Notify::new(),
             state: Mutex::new(state),
         };
-        hold.set_deadline(&mut hold.state(), deadline);
+        hold.set_kept_until(&mut hold.state(), kept_until);
         hold
     }
 
@@ -320,25 +332,36 @@ impl Hold {
         }
     }
 
+    /// Returns the deadline of the guards, which are lost when it passes.
     pub(crate) fn deadline(&self) -> Moment {
         self.state().deadline
     }
 
-    /// Moves the deadline. Returns `false` if the hold is lost or its deadline has passed, because
-    /// a loss that was reported is final.
-    pub(crate) fn extend(&self, deadline: Moment) -> bool {
+    /// Returns the time until which the store keeps the claim without a renewal, a margin after the
+    /// deadline. Before this time no other client can be granted the lock, unless the claim is
+    /// released.
+    pub(crate) fn kept_until(&self) -> Moment {
+        self.state().kept_until
+    }
+
+    /// Records that the store keeps the claim until `kept_until`, and moves the deadline
+    /// accordingly. Returns `false` if the hold is lost or its deadline has passed, because a loss
+    /// that was reported is final.
+    pub(crate) fn extend(&self, kept_until: Moment) -> bool {
         if self.loss().is_some() {
             return false;
         }
-        self.set_deadline(&mut self.state(), deadline);
+        self.set_kept_until(&mut self.state(), kept_until);
         true
     }
 
-    /// Moves the deadline to `deadline` if that is earlier.
-    pub(crate) fn shorten(&self, deadline: Moment) {
+    /// Ends the hold at `end` if that is earlier than its deadline. There is no margin before this
+    /// end, because the guard is about to hand the lock over.
+    pub(crate) fn shorten(&self, end: Moment) {
         let mut state = self.state();
-        let earlier = state.deadline.min(deadline);
-        self.set_deadline(&mut state, earlier);
+        state.kept_until = state.kept_until.min(end);
+        state.deadline = state.deadline.min(end);
+        state.outlasts_end &= self.end.is_some_and(|last| last.since(end).is_zero());
     }
 
     /// Keeps the lock taken for at least this time from now, even if it is released earlier.
@@ -385,9 +408,10 @@ impl Hold {
         self.state().outlasts_end
     }
 
-    fn set_deadline(&self, state: &mut State, deadline: Moment) {
-        state.deadline = self.end.map_or(deadline, |end| end.min(deadline));
-        state.outlasts_end = self.end.is_some_and(|end| end.since(deadline).is_zero());
+    fn set_kept_until(&self, state: &mut State, kept_until: Moment) {
+        state.kept_until = self.end.map_or(kept_until, |end| end.min(kept_until));
+        state.deadline = state.kept_until.before(self.margin);
+        state.outlasts_end = self.end.is_some_and(|end| end.since(kept_until).is_zero());
     }
 
     /// Marks the hold as lost, and reports the loss to all its guards. If the hold was already
@@ -447,11 +471,11 @@ impl Hold {
     }
 
     /// Marks the hold as lost, because its first release found no claim in the store. Returns
-    /// `false` if it was already lost or its deadline has passed. In the second case the store was
+    /// `false` if it was already lost or its grant has ended. In the second case the store was
     /// right to forget the claim.
     pub(crate) fn lose_before_release(&self) -> bool {
         let state = self.state();
-        if state.lost.is_some() || state.deadline.has_passed() {
+        if state.lost.is_some() || state.kept_until.has_passed() {
             return false;
         }
         drop(state);

@@ -1,13 +1,17 @@
 //! Joint attempts: several claims of one client in one request. Each granted claim then has its own
 //! keeper, like any other claim.
 
-use std::{panic::AssertUnwindSafe, sync::Arc};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
 use tokio::sync::oneshot;
 
 use super::{HoldRef, Keeper, Outcome, keeper::start, observe, observe::StartTime};
-use crate::{contract::AttemptAll, kit::Moment};
+use crate::{
+    contract::{AttemptAll, Grant},
+    kit::Moment,
+    model::Result,
+};
 
 /// Outcome of a joint attempt.
 pub(crate) enum JointOutcome {
@@ -58,25 +62,21 @@ async fn attempt_together(keepers: Vec<Keeper>, mut reply: oneshot::Sender<Joint
     // This call is never dropped in flight, because its outcome decides what to release.
     let attempt = AssertUnwindSafe(client.store.backend.attempt_all(requests)).catch_unwind().await;
     drop(permit);
-    let outcome = match attempt.unwrap_or_else(|_| Err(first.panicked())) {
+    let attempt = attempt.unwrap_or_else(|_| Err(first.panicked()));
+    let outcome = match attempt.and_then(|attempt| in_time(attempt, &keepers, sent)) {
         Ok(AttemptAll::Busy(at)) => {
             let at = at.min(keepers.len() - 1);
             observe::contest_ended(&keepers[at].request, keepers[at].info(), start_time, "busy");
             JointOutcome::Busy(at)
         }
-        Ok(AttemptAll::Granted(claims))
-            if claims.len() == keepers.len()
-                && claims.iter().all(|(_, grant)| !sent.after(grant.valid_for).has_passed()) =>
-        {
+        Ok(AttemptAll::Granted(claims)) => {
             let kept = keepers.into_iter().zip(claims).map(|(keeper, (claim, grant))| {
                 observe::contest_ended(&keeper.request, keeper.info(), start_time, "granted");
                 Box::new(keeper).start_granted(claim, grant, sent)
             });
             JointOutcome::Granted(kept.collect())
         }
-        failed => {
-            // `Ok` here is a grant that had expired before its reply arrived.
-            let error = failed.err().unwrap_or_else(|| first.too_late(sent));
+        Err(error) => {
             // A permanent error occurs again, and is reported, when each claim sends its attempt.
             if error.is_transient() {
                 observe::failed(&first.request, first.info(), "attempt", &error);
@@ -87,6 +87,20 @@ async fn attempt_together(keepers: Vec<Keeper>, mut reply: oneshot::Sender<Joint
     // If the caller has given up, this drops the references, which releases the holds like any
     // dropped guard.
     reply.send(outcome).ok();
+}
+
+/// Returns an error if a keeper has no grant, or a grant that arrived too late.
+fn in_time(attempt: AttemptAll, keepers: &[Keeper], sent: Moment) -> Result<AttemptAll> {
+    let AttemptAll::Granted(claims) = &attempt else { return Ok(attempt) };
+    let mut grants = claims.iter().map(|(_, grant)| grant);
+    for keeper in keepers {
+        let missing = Grant { token: None, valid_for: Duration::ZERO };
+        let grant = grants.next().unwrap_or(&missing);
+        if !keeper.is_in_time(grant, sent) {
+            return Err(keeper.too_late(grant, sent));
+        }
+    }
+    Ok(attempt)
 }
 
 fn separate(keepers: Vec<Keeper>, start: fn(Box<Keeper>, oneshot::Sender<Outcome>)) -> JointOutcome {

@@ -212,9 +212,7 @@ impl Keeper {
 
     /// Creates the hold of a grant whose request was sent at `sent`.
     pub(super) fn begin_hold(&self, grant: Grant, sent: Moment) -> (Arc<Hold>, HoldRef) {
-        let deadline = sent.after(grant.valid_for);
-        let end = self.terms.longest.map(|longest| sent.after(longest));
-        let hold = Arc::new(Hold::new(&self.request, self.info(), grant.token, deadline, end));
+        let hold = Arc::new(Hold::new(&self.request, self.info(), &self.terms, &grant, sent));
         let hold_ref = HoldRef::new(Arc::clone(&hold), Side::of(self.request.kind));
         (hold, hold_ref)
     }
@@ -227,12 +225,23 @@ impl Keeper {
         Error::Unavailable { store: self.info().store, source: "its driver panicked".into() }
     }
 
-    /// Returns the error of a grant that had expired before its reply arrived.
-    pub(super) fn too_late(&self, sent: Moment) -> Error {
-        let late = format!(
-            "the lock was granted, but the grant had expired when the reply arrived, after {}",
-            duration::text(sent.elapsed())
-        );
+    /// Returns whether a hold of this grant, which was requested at `sent`, has time left until its
+    /// deadline.
+    pub(super) fn is_in_time(&self, grant: &Grant, sent: Moment) -> bool {
+        !sent.after(grant.valid_for.saturating_sub(self.terms.margin)).has_passed()
+    }
+
+    /// Returns the error of a grant whose deadline had passed before its reply arrived.
+    pub(super) fn too_late(&self, grant: &Grant, sent: Moment) -> Error {
+        let [valid_for, elapsed, margin] =
+            [grant.valid_for, sent.elapsed(), self.terms.margin].map(duration::text);
+        let late = if self.terms.margin.is_zero() {
+            format!("the lock was granted for {valid_for}, but the reply arrived after {elapsed}")
+        } else {
+            format!(
+                "the lock was granted for {valid_for}, of which {margin} are its margin, but the reply arrived after {elapsed}"
+            )
+        };
         Error::Unavailable { store: self.info().store, source: late.into() }
     }
 }

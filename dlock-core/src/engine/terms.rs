@@ -1,4 +1,4 @@
-//! The ttl of a claim, the interval of its renewals, and the maximum duration of its hold.
+//! The ttl of a claim, the interval of its renewals, the maximum duration of its hold, and its margin.
 
 use std::time::Duration;
 
@@ -9,6 +9,8 @@ pub(crate) struct Terms {
     pub(crate) renewal: Cadence,
     /// Maximum duration of the whole hold: its lease or its `max_hold`.
     pub(crate) longest: Option<Duration>,
+    /// Time from the deadline of the guard until the store may delete the claim.
+    pub(crate) margin: Duration,
 }
 
 /// Interval between the renewals of a held claim.

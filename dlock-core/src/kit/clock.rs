@@ -33,6 +33,16 @@ impl Moment {
         Self { tokio: self.tokio + span, boot: self.boot + span }
     }
 
+    /// Returns the time `span` before this moment. A time before the start of a clock counts as the
+    /// present.
+    #[must_use]
+    pub fn before(self, span: Duration) -> Self {
+        Self {
+            tokio: self.tokio.checked_sub(span).unwrap_or_else(Instant::now),
+            boot: self.boot.saturating_sub(span),
+        }
+    }
+
     /// Returns the earlier of two deadlines, separately on each clock.
     #[must_use]
     pub fn min(self, other: Self) -> Self {

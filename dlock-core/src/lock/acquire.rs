@@ -118,6 +118,12 @@ macro_rules! options {
                 self.with(|options| options.renew_every(interval))
             }
 
+            /// Sets the time between the guard's deadline and the earliest grant to another client,
+            /// for work that needs time to stop. Default: none. See [`LockOptions::margin`].
+            pub fn margin(self, margin: Duration) -> Self {
+                self.with(|options| options.margin(margin))
+            }
+
             /// Sets the minimum time for which the lock stays taken, counted from the return of the
             /// guard. If the guard is released or dropped earlier, the store keeps the lock taken
             /// until then. Default: none. See [`LockOptions::at_least`].
@@ -152,7 +158,7 @@ impl Acquisition {
         let hold_ref = ready!(running.poll(context))?;
         // `at_least` begins in the poll that delivers the guard. If the caller has given up, a
         // grant reaches only the client's thread, and is released at once.
-        let min_time_taken = options.clone().or(&target.locks.defaults()).min_time_taken();
+        let min_time_taken = options.clone().or(target.locks.defaults()).min_time_taken();
         if let (Some(hold_ref), Some(min)) = (&hold_ref, min_time_taken) {
             hold_ref.hold.keep_taken_for(min);
         }
@@ -329,7 +335,7 @@ impl Target {
     pub(super) fn check(&self, options: LockOptions) -> Result<CheckedOptions> {
         let client = self.locks.client();
         let info = client.store.backend.info();
-        let options = options.or(&self.locks.defaults());
+        let options = options.or(self.locks.defaults());
         self.name.check()?;
         options.validate(info)?;
         info.check_kind(self.kind)?;

@@ -188,7 +188,7 @@ impl<K: kind::Side> DistributedLock for Lock<K> {
     }
 
     fn defaults(&self) -> LockOptions {
-        self.target.locks.defaults()
+        self.target.locks.defaults().clone()
     }
 
     fn check(&self, options: &LockOptions) -> Result<()> {

@@ -249,8 +249,9 @@ impl Locks {
         self.thread.as_ref()
     }
 
-    pub(crate) fn defaults(&self) -> LockOptions {
-        self.defaults.clone()
+    /// Returns the options that a call has if it does not set them.
+    pub fn defaults(&self) -> &LockOptions {
+        &self.defaults
     }
 
     pub(crate) fn who(&self) -> &Who {

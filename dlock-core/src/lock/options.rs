@@ -19,6 +19,7 @@ use crate::{
 /// | `renew_every` | a third of the time left | interval between the renewals of a held lock |
 /// | `lease` | none | fixed duration of a hold that is not extended, from before the request is sent |
 /// | `max_hold` | none | maximum duration of a hold that is renewed, from before the request is sent |
+/// | `margin` | none | time between the guard's deadline and the earliest grant to another client |
 /// | `at_least` | none | minimum time for which the lock stays taken, even if the guard is released earlier, from the return of the guard |
 /// | `wait` | [`Wait::Forever`] | maximum time that the future waits for the lock, from its first poll |
 /// | `label` | user, host, process id and program | text for people that says who has the claim |
@@ -43,6 +44,7 @@ pub struct LockOptions {
     lease: Option<Duration>,
     renew_every: Option<Duration>,
     max_hold: Option<Duration>,
+    margin: Option<Duration>,
     at_least: Option<Duration>,
     wait: Option<Wait>,
     label: Option<Arc<str>>,
@@ -96,6 +98,26 @@ impl LockOptions {
         self
     }
 
+    /// Sets the time between the guard's deadline and the earliest grant to another client. The
+    /// guard's deadline is earlier by this time, and the ttl in the store stays the same. Default:
+    /// none; zero means none.
+    ///
+    /// This is for work that needs some time to stop, such as a request in flight or a child
+    /// process. A holder that the store cannot reach is lost at its deadline. It then has the margin
+    /// to stop before the store grants the lock to another client. The guard must be dropped after
+    /// the work has stopped, because its drop releases the lock. If it is not dropped, the keeper
+    /// releases the lock at the end of the margin.
+    ///
+    /// [`remaining`](crate::Guard::remaining), [`is_lost`](crate::Guard::is_lost), leases and
+    /// [`max_hold`](Self::max_hold) end by the margin earlier too. A loss that the store reports has
+    /// no margin, because another client may hold the lock already. At most half of the ttl, of the
+    /// lease, and of `max_hold`.
+    #[must_use]
+    pub fn margin(mut self, margin: Duration) -> Self {
+        self.margin = Some(margin);
+        self
+    }
+
     /// Sets the minimum time for which the lock stays taken, counted from the moment at which the
     /// caller receives the guard. If the guard is released or dropped earlier, the store keeps the
     /// lock for the rest of the time, without renewals. Default: none; zero means none.
@@ -143,7 +165,10 @@ impl LockOptions {
     ///   no lease.
     /// - A call that sets a lease takes no `max_hold`, which a lease excludes.
     /// - A call that sets a lease or `max_hold` takes no `at_least`, which may be longer.
-    pub(crate) fn or(self, defaults: &Self) -> Self {
+    ///
+    /// A margin is always taken. If it is too long for the ttl of the call, the call is refused.
+    #[must_use]
+    pub fn or(self, defaults: &Self) -> Self {
         let no_options = Self::new();
         let renewal_defaults =
             if self.ttl.is_some() || self.lease.is_some() { &no_options } else { defaults };
@@ -154,6 +179,7 @@ impl LockOptions {
             lease: self.lease.or(renewal_defaults.lease.filter(|_| !is_renewed)),
             renew_every: self.renew_every.or(renewal_defaults.renew_every),
             max_hold: self.max_hold.or(defaults.max_hold.filter(|_| self.lease.is_none())),
+            margin: self.margin.or(defaults.margin),
             at_least: self.at_least.or(defaults.at_least.filter(|_| !is_limited)),
             wait: self.wait.or(defaults.wait),
             label: self.label.or_else(|| defaults.label.clone()),
@@ -167,6 +193,28 @@ impl LockOptions {
 
     pub(crate) fn wait_limit(&self) -> Wait {
         self.wait.unwrap_or_default()
+    }
+
+    /// Returns the [margin](Self::margin), or `None` if none is set.
+    pub fn get_margin(&self) -> Option<Duration> {
+        self.margin
+    }
+
+    /// Returns the longest margin that these options permit on a store. This is half of the ttl, of
+    /// the lease, or of `max_hold`, whichever is shortest.
+    pub fn max_margin(&self, info: &Info) -> Duration {
+        self.shortest_span(info).1 / 2
+    }
+
+    /// Returns the shortest of the durations that limit a hold without renewals, with its name.
+    fn shortest_span(&self, info: &Info) -> (&'static str, Duration) {
+        let ttl = match self.lease {
+            Some(_) if info.session.is_none() => None,
+            _ => Some(self.ttl_on(info)),
+        };
+        let spans = [("ttl", ttl), ("lease", self.lease), ("max_hold", self.max_hold)];
+        let spans = spans.into_iter().filter_map(|(option, span)| Some((option, span?)));
+        spans.min_by_key(|(_, span)| *span).unwrap_or(("ttl", DEFAULT_TTL))
     }
 
     /// Minimum time for which the lock stays taken. `None` if it is not set or zero.
@@ -208,6 +256,16 @@ impl LockOptions {
                 }
             }
         }
+        if let Some(margin) = self.margin
+            && margin > self.max_margin(info)
+        {
+            let (option, span) = self.shortest_span(info);
+            return invalid(format!(
+                "a margin of {} does not suit a {option} of {}; it must be at most half of it",
+                text(margin),
+                text(span)
+            ));
+        }
         let ttl = self.ttl_on(info);
         match (self.lease, self.renew_every, self.max_hold) {
             (_, _, Some(Duration::ZERO)) => {
@@ -238,15 +296,16 @@ impl LockOptions {
 
     /// Returns the part of the options that the keeper needs.
     pub(crate) fn terms(&self, info: &Info) -> Terms {
-        let renewed =
-            |longest| Terms { ttl: whole_milliseconds(self.ttl_on(info)), renewal: Cadence::Third, longest };
+        let margin = self.margin.unwrap_or_default();
+        let ttl = whole_milliseconds(self.ttl_on(info));
+        let renewed = |longest| Terms { ttl, renewal: Cadence::Third, longest, margin };
         match (self.lease, self.renew_every) {
             // A session keeps a claim until the session ends. The engine therefore ends the lease
             // itself. It renews until then, to notice the end of the session.
             (Some(lease), _) if info.session.is_some() => renewed(Some(whole_milliseconds(lease))),
             (Some(lease), _) => {
                 let lease = whole_milliseconds(lease);
-                Terms { ttl: lease, renewal: Cadence::Never, longest: Some(lease) }
+                Terms { ttl: lease, renewal: Cadence::Never, longest: Some(lease), margin }
             }
             (None, Some(interval)) => Terms { renewal: Cadence::Every(interval), ..renewed(self.max_hold) },
             (None, None) => renewed(self.max_hold),
@@ -294,6 +353,11 @@ mod tests {
             (LockOptions::new().lease(s(9)).renew_every(s(1)), ["lease of 9s", "1s"]),
             (LockOptions::new().lease(s(9)).max_hold(s(8)), ["lease of 9s", "8s"]),
             (LockOptions::new().max_hold(Duration::ZERO), ["max_hold", "zero"]),
+            (LockOptions::new().ttl(s(9)).margin(s(5)), ["margin of 5s", "ttl of 9s"]),
+            (LockOptions::new().margin(s(16)), ["margin of 16s", "ttl of 30s"]),
+            (LockOptions::new().margin(Duration::MAX), ["margin of", "ttl of 30s"]),
+            (LockOptions::new().lease(s(9)).margin(s(5)), ["margin of 5s", "lease of 9s"]),
+            (LockOptions::new().max_hold(s(9)).margin(s(5)), ["margin of 5s", "max_hold of 9s"]),
             (LockOptions::new().at_least(s(9)).lease(s(8)), ["lease of 8s", "at least 9s"]),
             (LockOptions::new().at_least(s(9)).max_hold(s(8)), ["max_hold of 8s", "at least 9s"]),
             (LockOptions::new().at_least(s(7200)), ["without its holder", "2h"]),
@@ -354,6 +418,15 @@ mod tests {
     }
 
     #[test]
+    fn a_call_with_a_shorter_ttl_does_not_drop_the_margin_of_the_client() {
+        let s = Duration::from_secs;
+        let defaults = LockOptions::new().ttl(s(60)).margin(s(10));
+        assert_eq!(LockOptions::new().ttl(s(30)).or(&defaults).get_margin(), Some(s(10)));
+        let error = LockOptions::new().ttl(s(9)).or(&defaults).validate(&info());
+        assert!(matches!(error, Err(Error::InvalidOptions { .. })), "{error:?}");
+    }
+
+    #[test]
     fn a_lease_and_a_max_hold_of_call_and_client_do_not_conflict() {
         let s = Duration::from_secs;
         for (call, defaults) in [
@@ -375,6 +448,8 @@ mod tests {
             LockOptions::new().lease(s(1)).wait(Wait::Never),
             LockOptions::new().wait(Duration::MAX),
             LockOptions::new().max_hold(Duration::MAX),
+            LockOptions::new().ttl(s(9)).margin(Duration::from_millis(4500)),
+            LockOptions::new().margin(Duration::ZERO),
         ] {
             options.validate(&info()).expect("sensible");
         }

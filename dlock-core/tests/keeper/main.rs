@@ -6,6 +6,7 @@ mod detach;
 mod downgrade;
 mod ending;
 mod hold;
+mod margin;
 mod release;
 mod script;
 mod stay;

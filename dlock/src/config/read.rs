@@ -12,7 +12,7 @@ use wildmatch::WildMatch;
 use super::{Config, NamedStore, Options, Rule, Source, duration, wait};
 
 /// Keys of lock options, in stores and in rules.
-const OPTIONS: [&str; 7] = ["ttl", "lease", "renew_every", "max_hold", "at_least", "wait", "who"];
+const OPTIONS: [&str; 8] = ["ttl", "lease", "renew_every", "max_hold", "margin", "at_least", "wait", "who"];
 
 /// A TOML text and its file.
 #[derive(Clone, Copy)]
@@ -155,6 +155,7 @@ impl<'a> Table<'a> {
             lease: self.duration("lease")?,
             renew_every: self.duration("renew_every")?,
             max_hold: self.duration("max_hold")?,
+            margin: self.duration("margin")?,
             at_least: self.duration("at_least")?,
             wait: wait.transpose()?,
             who: self.label("who")?,

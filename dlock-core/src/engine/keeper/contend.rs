@@ -88,10 +88,15 @@ impl Keeper {
             // This call is never dropped in flight, because its outcome decides what to release.
             let attempt = claim.attempt().await;
             drop(permit);
-            let pause = match attempt {
-                Ok(Attempt::Granted(grant)) if !sent.after(grant.valid_for).has_passed() => {
-                    return ContestEnd::Granted(grant, sent);
+            let attempt = match attempt {
+                // Counts as a failure, because another attempt may be faster.
+                Ok(Attempt::Granted(grant)) if !self.is_in_time(&grant, sent) => {
+                    Err(self.too_late(&grant, sent))
                 }
+                attempt => attempt,
+            };
+            let pause = match attempt {
+                Ok(Attempt::Granted(grant)) => return ContestEnd::Granted(grant, sent),
                 Ok(Attempt::Busy { .. }) if self.request.wait == Wait::Never => return ContestEnd::Busy,
                 Ok(Attempt::Busy { retry_in }) => {
                     streak = FailureStreak { is_queued: true, ..FailureStreak::default() };
@@ -99,10 +104,7 @@ impl Keeper {
                     // claim alive in the store.
                     jittered(retry_in.min(self.request.ttl / 3))
                 }
-                failed => {
-                    // `Ok` here is a grant that had expired before its reply arrived. It counts as
-                    // a failure, because another attempt may be faster.
-                    let error = failed.err().unwrap_or_else(|| self.too_late(sent));
+                Err(error) => {
                     let may_retry = self.request.wait != Wait::Never && error.is_transient();
                     if !may_retry || streak.count_failure(sent, self.request.ttl) {
                         return ContestEnd::Failed(error);

@@ -56,6 +56,7 @@ impl Keeper {
             observe::hold_ended(&self.request, self.info(), start, hold.loss());
             abandon.disarm();
             if let HoldEnd::Release(reply) = end {
+                stay_within_margin(&hold).await;
                 // Boxed, because every keeper would otherwise reserve the memory of this future
                 // during the hold.
                 Box::pin(self.release_hold(claim.as_mut(), &hold, reply)).await;
@@ -227,24 +228,38 @@ impl Drop for AbandonOnDrop {
     }
 }
 
-/// Waits for the store's reply to a request, without a time limit. If the deadline of the hold
-/// passes first, reports the loss to the holder at that time, and continues to wait.
-pub(crate) async fn reply_or_expire<T>(hold: &Hold, reply: impl Future<Output = T>) -> T {
-    reply_or_deadline(hold, reply, || hold.expire()).await
+/// Leaves the claim of an expired hold in the store until its last guard is dropped, but no longer
+/// than its margin. The work of the guards is still being stopped, so a release would admit the
+/// next holder too early.
+async fn stay_within_margin(hold: &Hold) {
+    let kept_until = hold.kept_until();
+    if hold.loss() == Some(LostReason::Expired) && !kept_until.has_passed() {
+        tokio::select! {
+            biased;
+            _ = hold.next_request(false) => {}
+            () = sleep_until(kept_until.instant()) => {}
+        }
+    }
 }
 
 /// Waits for the store's reply to a request, without a time limit. If the deadline of the hold
-/// passes first, calls `on_deadline` at that time, and continues to wait.
-pub(super) async fn reply_or_deadline<T>(
-    hold: &Hold,
+/// passes first, reports the loss to the holder at that time, and continues to wait.
+pub(crate) async fn reply_or_expire<T>(hold: &Hold, reply: impl Future<Output = T>) -> T {
+    reply_or_timeout(hold.deadline(), reply, || hold.expire()).await
+}
+
+/// Waits for the store's reply to a request, without a time limit. If `limit` passes first, calls
+/// `on_timeout` at that time, and continues to wait.
+pub(super) async fn reply_or_timeout<T>(
+    limit: Moment,
     reply: impl Future<Output = T>,
-    on_deadline: impl FnOnce(),
+    on_timeout: impl FnOnce(),
 ) -> T {
     let mut reply = std::pin::pin!(reply);
     tokio::select! {
         biased;
         reply = &mut reply => return reply,
-        () = sleep_until(hold.deadline().instant()) => on_deadline(),
+        () = sleep_until(limit.instant()) => on_timeout(),
     }
     reply.await
 }

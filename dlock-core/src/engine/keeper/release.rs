@@ -18,7 +18,7 @@ use tokio::{sync::oneshot, time::sleep};
 
 use super::{
     Keeper,
-    keep::reply_or_deadline,
+    keep::reply_or_timeout,
     pause::{jittered, retry_pause},
 };
 use crate::{
@@ -54,7 +54,8 @@ impl Keeper {
     /// for the rest of that time instead.
     ///
     /// `reply` is that of a guard that waits for the result. The guard gets an error at once if the
-    /// store refuses the release, and at the deadline if the store has not confirmed it.
+    /// store refuses the release. If the store has not confirmed it by then, the guard gets an error
+    /// when the store deletes the claim by itself.
     pub(super) async fn release_hold(
         &self,
         claim: &mut dyn Claim,
@@ -68,7 +69,7 @@ impl Keeper {
             has_failed = true;
             observe::failed(&self.request, self.info(), "release", &error);
             // A longer wait would not change a refusal.
-            if !error.is_transient() || hold.deadline().has_passed() {
+            if !error.is_transient() || hold.kept_until().has_passed() {
                 reply.send(Err(error));
             }
         });
@@ -78,7 +79,8 @@ impl Keeper {
                 None => release_with_retries(claim, &mut retries).await,
             }
         };
-        let released = reply_or_deadline(hold, release, || reply.send(Err(hold.release_timeout()))).await;
+        let on_timeout = || reply.send(Err(hold.release_timeout()));
+        let released = reply_or_timeout(hold.kept_until(), release, on_timeout).await;
         reply.send(match released {
             // `Gone` is a loss only if no release failed before, because a failed release may have
             // removed the claim without a reply.

@@ -23,7 +23,7 @@ pub(crate) async fn a_command_that_is_cut_off_ends_before_the_next_one_begins(
         let store = ["run", "--store", url];
         place.dlock([&store[..], args, &["x", "--", "sh", "-c", text]].concat())
     };
-    let args = [args, &["--margin", "4s", "--kill-after", "500ms"]].concat();
+    let args = [args, &["--fair", "--margin", "4s", "--kill-after", "500ms"]].concat();
     let text = "trap '' TERM; echo $$; while :; do sleep 0.02; done";
     let first = Started::of(&mut dlock(&first_url, &args, text));
     // A process that has ended may still have an entry, in the state Z.
@@ -32,7 +32,7 @@ pub(crate) async fn a_command_that_is_cut_off_ends_before_the_next_one_begins(
         r#"case "$(cat {stat} 2>/dev/null)" in ""|*") Z "*) echo alone;; *) echo beside the first;; esac"#
     );
     let next = std::thread::spawn({
-        let mut next = dlock(&next_url, &["-w", "90s"], &text);
+        let mut next = dlock(&next_url, &["--fair", "-w", "90s"], &text);
         move || {
             let next = Started::of(&mut next);
             let first_line = next.first.clone();

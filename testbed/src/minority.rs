@@ -33,6 +33,8 @@ pub enum Fault {
     HungUp,
     /// The processes of the servers are stopped. The kernel still accepts connections.
     Stopped,
+    /// Every write of the servers to their disks hangs. The servers continue to run.
+    DiskHung,
 }
 
 impl Fault {
@@ -213,6 +215,7 @@ impl Network {
                 Fault::RepliesLate => link.delay_answers(LATENESS),
                 Fault::HungUp => link.hang_up(),
                 Fault::Stopped => servers[*victim].pause().await.expect("the server is running"),
+                Fault::DiskHung => servers[*victim].hang_disk().expect("the server has a disk of its own"),
             }
         }
     }
@@ -220,9 +223,11 @@ impl Network {
     /// Ends the fault. Data that was held back is delivered, as TCP would send it again.
     async fn recover(&self, servers: &[Server]) {
         self.links.iter().for_each(Proxy::pass);
-        if self.fault == Fault::Stopped {
-            for victim in &self.victims {
-                servers[*victim].resume().await.expect("the server is running");
+        for victim in &self.victims {
+            match self.fault {
+                Fault::Stopped => servers[*victim].resume().await.expect("the server is running"),
+                Fault::DiskHung => servers[*victim].recover_disk().expect("the disk hangs"),
+                _ => {}
             }
         }
     }

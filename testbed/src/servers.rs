@@ -31,6 +31,7 @@
 
 mod certificates;
 mod container;
+mod disk;
 pub mod etcd;
 mod folder;
 pub mod mysql;
@@ -58,6 +59,7 @@ use folder::Folder;
 use package::{Host, Package};
 use recipe::Recipe;
 
+pub use disk::check_own_disks;
 pub use dlock_conformance::Data;
 pub use server::Server;
 

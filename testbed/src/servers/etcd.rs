@@ -43,7 +43,18 @@ pub enum Flavour {
 /// # Cancel safety
 /// Dropping the future stops the servers that it has started, in the background.
 pub async fn start(flavour: Flavour) -> Result<Running, Unreachable> {
-    super::start(Etcd { flavour, lines: None }).await
+    super::start(Etcd { flavour, lines: None, own_disks: false }).await
+}
+
+/// Finds or starts three members, each with a [disk](Server::hang_disk) of its own.
+///
+/// # Errors
+/// As [`start`].
+///
+/// # Cancel safety
+/// As [`start`].
+pub async fn start_with_disks() -> Result<Running, Unreachable> {
+    super::start(Etcd { flavour: Flavour::Cluster, lines: None, own_disks: true }).await
 }
 
 /// Finds or starts three members, and returns the connections between them, which a test can cut.
@@ -55,7 +66,7 @@ pub async fn start(flavour: Flavour) -> Result<Running, Unreachable> {
 /// As [`start`].
 pub async fn start_with_lines() -> Result<(Running, Lines), Unreachable> {
     let lines = Lines::default();
-    let recipe = Etcd { flavour: Flavour::Cluster, lines: Some(lines.clone()) };
+    let recipe = Etcd { flavour: Flavour::Cluster, lines: Some(lines.clone()), own_disks: false };
     super::start(recipe).await.map(|running| (running, lines))
 }
 
@@ -77,6 +88,7 @@ pub fn client(server: &Server) -> [PathBuf; 2] {
 struct Etcd {
     flavour: Flavour,
     lines: Option<Lines>,
+    own_disks: bool,
 }
 
 /// Number of ports of a member. The first is for clients, the second for other members. The third
@@ -92,6 +104,7 @@ impl Recipe for Etcd {
     fn flavour(&self) -> &'static str {
         match self.flavour {
             Flavour::Cluster if self.lines.is_some() => "cluster_with_lines",
+            Flavour::Cluster if self.own_disks => "cluster_with_disks",
             Flavour::Standalone => STANDALONE,
             Flavour::Tls => "tls",
             Flavour::Cluster => "cluster",
@@ -132,6 +145,10 @@ impl Recipe for Etcd {
             members.iter_mut().try_for_each(enable_tls)?;
         }
         Ok(members)
+    }
+
+    fn has_own_disks(&self) -> bool {
+        self.own_disks
     }
 
     async fn probe(&self, server: &Server) -> io::Result<()> {

@@ -51,6 +51,11 @@ pub(super) trait Recipe: Debug + Send + Sync + 'static {
         Ok(())
     }
 
+    /// Returns whether each server has a [file system](super::disk) of its own.
+    fn has_own_disks(&self) -> bool {
+        false
+    }
+
     /// Returns the URL of the store for dlock clients.
     fn url(&self, servers: &[Server]) -> String;
 }

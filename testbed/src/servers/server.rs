@@ -12,6 +12,7 @@ use rustix::process::Signal;
 
 use super::{
     container::Container,
+    disk,
     folder::Folder,
     on_own_runtime,
     package::Site,
@@ -53,6 +54,9 @@ impl Server {
         recipe: &Arc<dyn Recipe>,
     ) -> io::Result<Self> {
         let folder = folder.server(&member.name)?;
+        if recipe.has_own_disks() {
+            disk::mount(&folder)?;
+        }
         // Also for a container that gets copies of the files, for people who examine a failure.
         for (name, content) in &member.files {
             fs::write(folder.join(name), content)?;
@@ -142,6 +146,23 @@ impl Server {
             }
         })
         .await
+    }
+
+    /// Makes every write of the server to its disk wait until [`recover_disk`](Self::recover_disk).
+    /// The server continues to run, and to reply to requests that need no disk.
+    ///
+    /// # Errors
+    /// If the server has no file system of its own.
+    pub fn hang_disk(&self) -> io::Result<()> {
+        disk::hang(&self.inner.folder)
+    }
+
+    /// Completes the writes that wait since [`hang_disk`](Self::hang_disk).
+    ///
+    /// # Errors
+    /// If the disk does not hang.
+    pub fn recover_disk(&self) -> io::Result<()> {
+        disk::recover(&self.inner.folder)
     }
 
     /// Waits until the server accepts requests.

@@ -85,7 +85,18 @@ pub fn tls_params(server: &Server) -> String {
 /// # Cancel safety
 /// As [`start`].
 pub async fn start_behind(links: [Arc<Proxy>; 2]) -> Result<Running, Unreachable> {
-    super::start(ensemble::Ensemble { links: Some(links) }).await
+    super::start(ensemble::Ensemble { links: Some(links), ..ensemble::Ensemble::default() }).await
+}
+
+/// Finds or starts an ensemble, each server with a [disk](Server::hang_disk) of its own.
+///
+/// # Errors
+/// As [`start`].
+///
+/// # Cancel safety
+/// As [`start`].
+pub async fn start_with_disks() -> Result<Running, Unreachable> {
+    super::start(ensemble::Ensemble { own_disks: true, ..ensemble::Ensemble::default() }).await
 }
 
 /// Returns a server with the configuration that all servers share, and the lines `more`.

@@ -21,6 +21,7 @@ pub(super) struct Ensemble {
     /// Proxies through which the first server connects to the second and to the third server when
     /// it follows them.
     pub(super) links: Option<[Arc<Proxy>; SERVERS - 1]>,
+    pub(super) own_disks: bool,
 }
 
 #[async_trait]
@@ -57,6 +58,10 @@ impl Recipe for Ensemble {
             member
         });
         Ok(members.collect())
+    }
+
+    fn has_own_disks(&self) -> bool {
+        self.own_disks
     }
 
     /// Succeeds after the servers have elected a leader, because a server reports its mode only

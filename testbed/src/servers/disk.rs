@@ -1,0 +1,63 @@
+//! A file system of a server's own, which a test can make hang as a failing disk does.
+
+use std::{
+    fs::File,
+    io,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use tempfile::TempDir;
+
+/// Size of the file system. The file behind it is sparse. etcd allocates 64 MB for each of two log
+/// files.
+const SIZE: u64 = 512 << 20;
+
+/// Checks whether servers can have file systems of their own. This requires root, and a kernel with
+/// loop devices.
+///
+/// # Errors
+/// The reason why they cannot.
+pub fn check_own_disks() -> Result<(), String> {
+    let check = || {
+        let folder = TempDir::with_prefix("dlock-test-disk-")?;
+        mount(folder.path())?;
+        let hung = hang(folder.path()).and_then(|()| recover(folder.path()));
+        run("umount", &[folder.path()])?;
+        std::fs::remove_file(image(folder.path()))?;
+        hung
+    };
+    check().map_err(|error: io::Error| format!("servers cannot have disks of their own: {error}"))
+}
+
+/// Creates a file system in a file beside `folder`, and mounts it at `folder`. `sweep.sh` unmounts
+/// it.
+pub(super) fn mount(folder: &Path) -> io::Result<()> {
+    let image = image(folder);
+    File::create(&image)?.set_len(SIZE)?;
+    run("mkfs.ext4", &[Path::new("-q"), "-O".as_ref(), "^has_journal".as_ref(), &image])?;
+    run("mount", &["-o".as_ref(), "loop,noatime".as_ref(), &image, folder])
+}
+
+/// Makes every write to the file system wait until it [recovers](recover). Reads succeed.
+pub(super) fn hang(folder: &Path) -> io::Result<()> {
+    run("fsfreeze", &["--freeze".as_ref(), folder])
+}
+
+pub(super) fn recover(folder: &Path) -> io::Result<()> {
+    run("fsfreeze", &["--unfreeze".as_ref(), folder])
+}
+
+/// Returns the path of the file behind the file system at `folder`.
+fn image(folder: &Path) -> PathBuf {
+    folder.with_extension("disk")
+}
+
+fn run(program: &str, arguments: &[&Path]) -> io::Result<()> {
+    let output = Command::new(program).args(arguments).output();
+    let output = output.map_err(|error| io::Error::other(format!("{program}: {error}")))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim())))
+}

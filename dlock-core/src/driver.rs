@@ -33,9 +33,9 @@ pub use crate::{
     },
     kit::{
         Address, Backoff, Batch, Batcher, CallCounter, Connect, ConnectFuture, CountedCall, Driver,
-        EventSource, Lane, Lanes, Link, Listener, LiveConnection, Login, Moment, Pems, Reaper, Seat, Seats,
-        Secret, SharedError, SharedRead, StoreErrors, StoreUrl, Tls, Verdict, Wake, WeakMap, client_error,
-        connect_to_first,
+        EventSource, Lane, Lanes, Link, Listener, LiveConnection, Login, Moment, OpenLane, Pems, Reaper,
+        Seat, Seats, Secret, SharedError, SharedRead, StoreErrors, StoreUrl, Tls, Verdict, Wake, WeakMap,
+        client_error, connect_to_first,
     },
     model::{BoxError, duration},
 };

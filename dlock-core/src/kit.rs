@@ -26,7 +26,7 @@ pub use clock::{pretend_clock, pretend_suspend};
 pub use driver::{ConnectFuture, Driver};
 pub use errors::{SharedError, StoreErrors, Verdict, client_error};
 pub use hosts::connect_to_first;
-pub use lanes::{Lane, Lanes};
+pub use lanes::{Lane, Lanes, OpenLane};
 pub use link::{Connect, Link, LiveConnection};
 pub use params::{Address, Login, Pems, Secret, Tls};
 pub use reaper::Reaper;

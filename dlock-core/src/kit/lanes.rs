@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, timeout_at},
+};
 
 use super::{CallCounter, Connect, CountedCall, Link, LiveConnection, StoreErrors};
 use crate::model::{Error, Result};
@@ -21,6 +24,10 @@ const BACK_OFF: Duration = Duration::from_secs(1);
 /// Number of calls that a lane without an open connection counts as, for a call that prefers an open
 /// one.
 const OPENING: usize = 2;
+
+/// Time that a call of [`Lanes::open_soon`] waits for one connection to open before it uses another
+/// lane. Opening a connection takes less, even on most busy servers, so few attempts are dropped.
+const SLOW_OPENING: Duration = Duration::from_millis(500);
 
 /// The connections that the calls of one client share. The first lanes can be reserved for calls
 /// that must not wait behind others.
@@ -57,6 +64,18 @@ const OPENING: usize = 2;
 pub struct Lanes<C: Connect> {
     errors: StoreErrors,
     lanes: Vec<Lane<C>>,
+    /// Notifies calls that wait for any connection to open.
+    opened: Notify,
+}
+
+/// A lane that was chosen for a call, with its open connection.
+pub struct OpenLane<'a, C: Connect> {
+    /// The lane.
+    pub lane: &'a Lane<C>,
+    /// The connection of the lane.
+    pub live: LiveConnection<C::Connection>,
+    /// Counts the call until it is dropped.
+    pub counted: CountedCall<'a>,
 }
 
 /// A place for one connection.
@@ -79,7 +98,7 @@ impl<C: Connect> Lanes<C> {
             |(link, calls)| Lane { link, calls, is_open: AtomicBool::default(), failed_at: Mutex::default() };
         let lanes: Vec<_> = links.into_iter().map(lane).collect();
         assert!(!lanes.is_empty(), "a client needs a lane");
-        Self { errors, lanes }
+        Self { errors, lanes, opened: Notify::new() }
     }
 
     /// Returns the lane with the fewest calls, and counts a call for it. A lane that could not be
@@ -116,7 +135,9 @@ impl<C: Connect> Lanes<C> {
     ) -> Result<Option<LiveConnection<C::Connection>>> {
         let opened = timeout_at(deadline, lane.link.live()).await;
         let opened = opened.unwrap_or_else(|_| Err(self.errors.timed_out(timeout)));
-        lane.record(opened.is_ok());
+        if lane.record(opened.is_ok()) {
+            self.opened.notify_waiters();
+        }
         let error = match opened {
             Ok(live) => return Ok(Some(live)),
             Err(error) => error,
@@ -125,11 +146,62 @@ impl<C: Connect> Lanes<C> {
         let may_work = *failed < self.lanes.len() && self.lanes.iter().any(|lane| !lane.has_failed());
         if may_work && Instant::now() < deadline { Ok(None) } else { Err(error) }
     }
+
+    /// Returns the least busy lane of all, with its connection, for a call that must not wait for
+    /// one slow lane. As [`least_busy`](Self::least_busy) without reserved lanes, followed by
+    /// [`open`](Self::open). If the connection takes longer than half a second to open, and another
+    /// lane has an open one, that lane is returned.
+    ///
+    /// An attempt to connect that began while the server did not reply may never get a reply. It
+    /// then ends with its own timeout, long after other lanes have reached the server.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn open_soon(
+        &self,
+        deadline: Instant,
+        timeout: Duration,
+        failed: &mut usize,
+    ) -> Result<Option<OpenLane<'_, C>>> {
+        let (lane, counted) = self.least_busy(0, true);
+        tokio::select! {
+            biased;
+            opened = self.open(lane, deadline, timeout, failed) => {
+                Ok(opened?.map(|live| OpenLane { lane, live, counted }))
+            }
+            other = self.open_lane_beside(lane) => Ok(Some(other)),
+        }
+    }
+
+    /// Waits for [`SLOW_OPENING`], and then until a lane other than `slow` has an open connection.
+    /// Returns the least busy of these lanes.
+    async fn open_lane_beside(&self, slow: &Lane<C>) -> OpenLane<'_, C> {
+        sleep(SLOW_OPENING).await;
+        loop {
+            // Before the lanes are read, so that no opening is missed.
+            let opened = self.opened.notified();
+            let others = self.lanes.iter().filter(|lane| !std::ptr::eq(*lane, slow));
+            let open = others.filter_map(|lane| Some((lane, lane.link.if_open()?)));
+            if let Some((lane, live)) = open.min_by_key(|(lane, _)| lane.calls.calls()) {
+                return OpenLane { lane, live, counted: lane.calls.count() };
+            }
+            opened.await;
+        }
+    }
 }
 
 impl<C: Connect> fmt::Debug for Lanes<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(&self.lanes).finish()
+    }
+}
+
+impl<C: Connect> fmt::Debug for OpenLane<'_, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("OpenLane").field(self.lane).finish()
     }
 }
 
@@ -151,10 +223,12 @@ impl<C: Connect> Lane<C> {
         self.link.give_up(live, error)
     }
 
-    fn record(&self, is_open: bool) {
-        self.is_open.store(is_open, Relaxed);
+    /// Records whether the connection is open. Returns whether it was not open before and is now.
+    fn record(&self, is_open: bool) -> bool {
+        let was_open = self.is_open.swap(is_open, Relaxed);
         let failed_at = (!is_open).then(Instant::now);
         *self.failed_at.lock().unwrap_or_else(PoisonError::into_inner) = failed_at;
+        is_open && !was_open
     }
 
     fn has_failed(&self) -> bool {
@@ -246,6 +320,45 @@ mod tests {
         for _ in 0..5 {
             assert_eq!(index_of(&lanes, lanes.least_busy(0, false).0), 0, "a lane that failed is used");
         }
+    }
+
+    /// A server that never replies to the first connection.
+    #[derive(Clone, Default)]
+    struct SilentAtFirst(Arc<AtomicUsize>);
+
+    impl Connect for SilentAtFirst {
+        type Connection = ();
+
+        async fn connect(&self) -> Result<()> {
+            if self.0.fetch_add(1, Relaxed) == 0 { std::future::pending().await } else { Ok(()) }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_must_be_soon_leaves_a_lane_that_does_not_open() {
+        let server = SilentAtFirst::default();
+        let lane = |_| (Link::new(STORE, TIMEOUT, server.clone()), CallCounter::default());
+        let lanes = Lanes::new(STORE, (0..2).map(lane));
+        let (start, deadline) = (Instant::now(), Instant::now() + TIMEOUT);
+        let (mut failed, mut failed_beside) = (0, 0);
+        let soon = async {
+            let opened = lanes.open_soon(deadline, TIMEOUT, &mut failed).await;
+            (opened.expect("the other lane works").expect("the other lane is open"), start.elapsed())
+        };
+        let beside = async {
+            sleep(SLOW_OPENING * 2).await;
+            let (other, _counted) = lanes.least_busy(1, false);
+            lanes.open(other, deadline, TIMEOUT, &mut failed_beside).await.expect("the server replies");
+        };
+        let ((opened, waited), ()) = tokio::join!(soon, beside);
+        assert!(std::ptr::eq(opened.lane, &lanes.lanes[1]), "the silent lane is used");
+        assert_eq!(waited, SLOW_OPENING * 2, "the call waited longer than until the other lane was open");
+        drop(opened);
+        assert_eq!(
+            lanes.lanes.iter().map(|lane| lane.calls.calls()).sum::<usize>(),
+            0,
+            "a call still counts"
+        );
     }
 
     #[tokio::test(start_paused = true)]

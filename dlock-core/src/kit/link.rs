@@ -148,13 +148,13 @@ impl<C: Connect> Link<C> {
     /// # Cancel safety
     /// Safe. If an attempt is dropped, the next caller makes another.
     pub async fn live(&self) -> Result<LiveConnection<C::Connection>> {
-        if let Some(live) = self.current().clone() {
+        if let Some(live) = self.if_open() {
             return Ok(live);
         }
         let failed_before = self.failed_attempts.load(Relaxed);
         let timed_out = |_| self.errors.timed_out(self.limit);
         let mut opening = timeout(self.limit, self.opening.lock()).await.map_err(timed_out)?;
-        if let Some(live) = self.current().clone() {
+        if let Some(live) = self.if_open() {
             return Ok(live);
         }
         if self.has_worked.swap(false, Relaxed) {
@@ -188,6 +188,11 @@ impl<C: Connect> Link<C> {
             self.connect.reconnected(began);
         }
         Ok(live)
+    }
+
+    /// Returns the connection if it is open.
+    pub(super) fn if_open(&self) -> Option<LiveConnection<C::Connection>> {
+        self.current().clone()
     }
 
     /// Records that the server has replied on the connection. Do not call it for a reply in which

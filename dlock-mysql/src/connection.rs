@@ -16,7 +16,7 @@ use std::{
 
 use dlock_core::{
     Error, Result,
-    driver::{Lane, Lanes, Link, LiveConnection},
+    driver::{Lane, Lanes, Link, LiveConnection, OpenLane},
 };
 use sqlx::mysql::MySqlRow;
 use tokio::time::Instant;
@@ -74,8 +74,11 @@ pub(crate) struct Call<'a> {
 /// Order in which calls get a session.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Priority {
-    /// Renewals, releases and all else that a hold depends on. One session is reserved for them,
-    /// and on the others they wait for at most two attempts.
+    /// Renewals. They may use all sessions, where they wait for each other and for at most one call
+    /// of another priority.
+    Renewal,
+    /// Releases and all else that a hold depends on. One session is reserved for them and for
+    /// renewals, and on the others they wait for at most two attempts.
     Urgent,
     /// Attempts and look-ups of waiters.
     Attempt,
@@ -136,7 +139,7 @@ fn give_up(lane: Option<&(&Lane<Dial>, Live)>, error: Error) -> Error {
 
 /// The shared sessions of one client.
 pub(crate) struct Connection {
-    /// If there are several lanes, the first is reserved for urgent calls.
+    /// If there are several lanes, the first is reserved for renewals and urgent calls.
     lanes: Lanes<Dial>,
     /// Number of sessions whose failure a call has noticed.
     session_epoch: AtomicU64,
@@ -301,11 +304,15 @@ impl Connection {
         deadline: Instant,
         unopened: &mut usize,
     ) -> Result<Option<Executed<'_>>> {
-        let reserved = usize::from(call.priority == Priority::Attempt);
-        let (lane, _counted) = self.lanes.least_busy(reserved, call.priority == Priority::Urgent);
-        let Some(live) = self.lanes.open(lane, deadline, call.timeout, unopened).await? else {
-            return Ok(None);
+        let opened = if call.priority == Priority::Renewal {
+            self.lanes.open_soon(deadline, call.timeout, unopened).await?
+        } else {
+            let is_attempt = call.priority == Priority::Attempt;
+            let (lane, counted) = self.lanes.least_busy(usize::from(is_attempt), !is_attempt);
+            let live = self.lanes.open(lane, deadline, call.timeout, unopened).await?;
+            live.map(|live| OpenLane { lane, live, counted })
         };
+        let Some(OpenLane { lane, live, counted: _counted }) = opened else { return Ok(None) };
         let Some(outcome) = live.connection.execute(call, deadline).await else {
             lane.give_up(&live, STORE.unavailable("the session has ended"));
             return Ok(None);

@@ -37,6 +37,9 @@ pub(crate) struct Session {
     /// Held by the attempt that is next. At most one attempt stands between an urgent call and the
     /// connection.
     attempts: tokio::sync::Mutex<()>,
+    /// Held by the attempt or urgent call that uses the connection or is next. Renewals do not wait
+    /// for it, so at most one call of another kind stands between a renewal and the connection.
+    before_renewals: tokio::sync::Mutex<()>,
     /// Shortest round trip seen, in microseconds. `u64::MAX` before the first.
     round_trip: AtomicU64,
     /// Whether the server's clock may have been set since it was read.
@@ -77,6 +80,7 @@ impl Session {
             id,
             state: tokio::sync::Mutex::new(Some(Connected { connection, clock: None })),
             attempts: tokio::sync::Mutex::default(),
+            before_renewals: tokio::sync::Mutex::default(),
             round_trip: AtomicU64::new(u64::MAX),
             is_clock_doubtful: AtomicBool::default(),
             must_end: AtomicBool::default(),
@@ -138,13 +142,18 @@ impl Session {
     /// The session ends if no reply arrives before `deadline`, or if this future is dropped while
     /// the batch runs.
     pub(crate) async fn execute(&self, call: &Call<'_>, deadline: Instant) -> Option<Outcome> {
-        let _next = match call.priority {
-            Priority::Urgent => None,
-            Priority::Attempt => match timeout_at(deadline, self.attempts.lock()).await {
-                Ok(next) => Some(next),
-                Err(_) => return Some(Outcome::NotSent),
-            },
+        let turn = async {
+            let attempt = match call.priority {
+                Priority::Attempt => Some(self.attempts.lock().await),
+                Priority::Renewal | Priority::Urgent => None,
+            };
+            let before_renewals = match call.priority {
+                Priority::Attempt | Priority::Urgent => Some(self.before_renewals.lock().await),
+                Priority::Renewal => None,
+            };
+            (attempt, before_renewals)
         };
+        let Ok(_turn) = timeout_at(deadline, turn).await else { return Some(Outcome::NotSent) };
         let Ok(mut state) = timeout_at(deadline, self.state.lock()).await else {
             return Some(Outcome::NotSent);
         };

@@ -9,7 +9,7 @@ use dlock_core::{
 
 use super::local_claims::LocalClaims;
 use crate::{
-    connection::{Call, Connection, Reply},
+    connection::{Call, Connection, Priority, Reply},
     error::{self, STORE},
     keys,
     sql::{NO_LOCK, RENEW, TAKE_BELLS, claim_id, column, flag, micros},
@@ -71,7 +71,9 @@ impl Renewals {
         ];
         let session_epoch = self.connection.session_epoch();
         let timeout = self.connection.timeout_for(ttl);
-        let reply = self.connection.call(Call::new(RENEW.with(&values), timeout)).await?;
+        let mut call = Call::new(RENEW.with(&values), timeout);
+        call.priority = Priority::Renewal;
+        let reply = self.connection.call(call).await?;
         let (mut found, mut orphaned_bells) = (HashMap::with_capacity(ids.len()), Vec::new());
         for row in &reply.rows {
             let id = claim_id(row)?;

@@ -10,7 +10,7 @@ use dlock_mysql::DRIVER;
 use dlock_testbed::servers::Running;
 use tokio::time::{sleep, timeout};
 
-use crate::{SOON, connect, execute, plain_session, query, status, until};
+use crate::{SOON, connect, end_sessions, execute, plain_session, query, status, until};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -60,6 +60,34 @@ pub(crate) async fn the_number_of_statements_does_not_grow_with_the_number_of_wa
             assert!(rate < 100, "{waiters} waiters, detached {detached}: {rate} statements a second");
         }
     }
+}
+
+/// Each release of a waiter waits for a second for its locked row, so the releases of the crowd
+/// occupy the sessions for longer than the ttl of the hold. Their time limit is longer than that.
+/// After the end of the sessions that own the doorbells, the releases use all sessions.
+pub(crate) async fn a_crowd_that_leaves_costs_its_client_no_lock(server: &Running) {
+    const WAITERS: usize = 200;
+    let ttl = Duration::from_secs(12);
+    let locks = connect(server, "?timeout=60s").await.expect("the server runs");
+    let precious = locks.mutex("precious").lock().ttl(ttl).await.expect("the lock is free");
+    let job = locks.mutex("job").lock().ttl(TTL).await.expect("the lock is free");
+    let waiters: Vec<_> = (0..WAITERS)
+        .map(|_| {
+            let lock = locks.mutex("job");
+            tokio::spawn(async move { lock.lock().ttl(TTL).await.map(drop) })
+        })
+        .collect();
+    let mut other = plain_session(server).await;
+    let count = "SELECT COUNT(*) FROM dlock_queue WHERE name = 'job'";
+    until(&mut other, count, i64::try_from(WAITERS + 1).expect("the number is small")).await;
+    execute(&mut other, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").await;
+    execute(&mut other, "START TRANSACTION; SELECT * FROM dlock_queue WHERE name = 'job' FOR UPDATE").await;
+    end_sessions(&mut other).await;
+    waiters.iter().for_each(tokio::task::JoinHandle::abort);
+    timeout(ttl * 3 / 2, precious.lost()).await.expect_err("the renewals waited for the releases");
+    execute(&mut other, "ROLLBACK").await;
+    job.release().await.expect("the lock is still held");
+    precious.release().await.expect("the lock is still held");
 }
 
 pub(crate) async fn a_hold_outlives_sessions_that_cannot_be_opened(server: &Running) {

@@ -31,9 +31,11 @@ async fn a_failed_renewal_is_repeated_until_the_deadline_and_not_beyond() {
     assert_eq!(held.lost().await, LostReason::Expired);
     assert!(is_about(start.elapsed(), TTL), "lost after {:?}", start.elapsed());
     let times = store.times(Call::Renew, start);
+    assert!(times[1] <= 10 * S + 100 * MS, "the second renewal did not come at once: {times:?}");
+    let mut gaps = times.windows(2).map(|pair| pair[1] - pair[0]);
     assert!(
-        is_about(times[1], 10 * S + 20 * S / 3),
-        "the second renewal did not come after a third of the remaining time: {times:?}"
+        gaps.all(|gap| gap <= S + 100 * MS),
+        "the store could be reachable for more than a second without a renewal: {times:?}"
     );
     let renewals = times.len();
     assert!((5..100).contains(&renewals), "{renewals} renewals");

@@ -67,7 +67,7 @@ impl Keeper {
     async fn keep_until_end(&mut self, claim: &mut Box<dyn Claim>, hold: &Hold) -> HoldEnd {
         let mut last_renewal = Instant::now();
         let mut next_renewal = self.next_renewal(hold);
-        let mut is_hinted = false;
+        let (mut is_hinted, mut failed_renewals) = (false, 0);
         // Time of the next retry of a downgrade or detachment that failed, and the number of its
         // failures.
         let (mut retry_at, mut failures) = (None::<Instant>, 0);
@@ -130,10 +130,14 @@ impl Keeper {
                 }
             } else {
                 (last_renewal, is_hinted) = (Instant::now(), false);
-                if self.terms.renewal != Cadence::Never {
-                    self.renew(claim.as_mut(), hold).await;
-                }
+                let is_failed =
+                    self.terms.renewal != Cadence::Never && !self.renew(claim.as_mut(), hold).await;
+                failed_renewals = if is_failed { failed_renewals + 1 } else { 0 };
                 next_renewal = self.next_renewal(hold);
+                if is_failed {
+                    // The store may be reachable again for a short time only.
+                    next_renewal = next_renewal.min(Instant::now() + retry_pause(failed_renewals));
+                }
             }
             if hold.loss().is_some() {
                 return HoldEnd::Release(None);
@@ -153,7 +157,8 @@ impl Keeper {
         Instant::now() + interval
     }
 
-    async fn renew(&mut self, claim: &mut dyn Claim, hold: &Hold) {
+    /// Renews the hold once. Returns `false` after an error.
+    async fn renew(&mut self, claim: &mut dyn Claim, hold: &Hold) -> bool {
         let sent = Moment::now();
         // After a detachment with an unknown outcome, the store may know the hold by its ticket.
         let ticket = self.ticket.filter(|_| self.detached_until.is_some());
@@ -174,8 +179,12 @@ impl Keeper {
             Ok(Renewal::Lost) => hold.lose(LostReason::Taken),
             // After an error the state is unknown, which is not a loss. The guard holds the lock
             // until the deadline.
-            Err(error) => observe::failed(&self.request, self.info(), "renewal", &error),
+            Err(error) => {
+                observe::failed(&self.request, self.info(), "renewal", &error);
+                return false;
+            }
         }
+        true
     }
 
     /// Replaces the exclusive claim by a read claim with the same id.

@@ -71,6 +71,8 @@ struct Run {
     end: Instant,
     /// Number of acquisitions that ended with a transient error or a timeout, or were dropped.
     abandoned: AtomicUsize,
+    /// Shortest time that a hold had left before its deadline.
+    least_remaining: Mutex<Duration>,
     /// Losses, each with the time since the grant.
     losses: Mutex<Vec<(Duration, LostReason)>>,
 }
@@ -92,6 +94,7 @@ pub(super) async fn faults_that_are_shorter_than_the_ttl_cost_tasks_of_one_clien
         ttl,
         end: Instant::now() + span,
         abandoned: AtomicUsize::new(0),
+        least_remaining: Mutex::new(ttl),
         losses: Mutex::default(),
     });
     let start = |number: usize, client: &Locks| {
@@ -120,8 +123,10 @@ pub(super) async fn faults_that_are_shorter_than_the_ttl_cost_tasks_of_one_clien
     );
     drop(losses);
     print_figure(&format!(
-        "{tasks} tasks for {span:?}: {grants} grants, {} abandoned acquisitions, {count} faults, no loss",
-        run.abandoned.load(Relaxed)
+        "{tasks} tasks for {span:?}: {grants} grants, {} abandoned acquisitions, {count} faults, no loss; \
+        at least {:?} of {ttl:?} were left",
+        run.abandoned.load(Relaxed),
+        run.least_remaining(),
     ));
 }
 
@@ -194,6 +199,15 @@ impl Run {
         self.losses().push((granted_at.elapsed(), reason));
     }
 
+    fn least_remaining(&self) -> MutexGuard<'_, Duration> {
+        self.least_remaining.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn record_remaining(&self, remaining: Duration) {
+        let mut least = self.least_remaining();
+        *least = remaining.min(*least);
+    }
+
     fn losses(&self) -> MutexGuard<'_, Vec<(Duration, LostReason)>> {
         self.losses.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -202,6 +216,7 @@ impl Run {
     async fn hold(&self, acquisition: AcquisitionId, guard: &Guard, until: Instant) {
         while Instant::now() < until && !guard.is_lost() {
             self.history.holds(acquisition, deadline(guard));
+            self.record_remaining(guard.remaining());
             sleep_until(until.min(Instant::now() + RECORD_INTERVAL)).await;
         }
     }

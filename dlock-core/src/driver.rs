@@ -22,6 +22,8 @@
 //! - Reads: a [`SharedRead`] combines equal reads of many callers, so that at most one is in
 //!   flight. A [`WeakMap`] finds the callers that share it.
 //! - Waking: [`Seats`] record which claims wait for which event, and wake the right claims.
+//! - Guards: [`held_claims`] returns the claims of a guard, for a driver that verifies a hold inside
+//!   a transaction of the user.
 //! - Expiry: a [`Reaper`] gives each claim a ttl in a store that only has sessions.
 
 #[cfg(feature = "test-util")]
@@ -37,5 +39,6 @@ pub use crate::{
         Seat, Seats, Secret, SharedError, SharedRead, StoreErrors, StoreUrl, Tls, Verdict, Wake, WeakMap,
         client_error, connect_to_first,
     },
+    lock::{HeldClaim, held_claims},
     model::{BoxError, duration},
 };

@@ -1,6 +1,6 @@
 //! The capabilities of a store, as data.
 
-use std::{ops::RangeInclusive, time::Duration};
+use std::{any::Any, ops::RangeInclusive, sync::Arc, time::Duration};
 
 use crate::model::{Error, Kind, Result, duration};
 
@@ -56,6 +56,10 @@ pub struct Info {
     /// the client. Until then a claim that was not released stays. `None` in a store that deletes
     /// each claim after the claim's own ttl.
     pub session: Option<Duration>,
+    /// Data of the driver, which it finds again in the guards of its holds
+    /// ([`HeldClaim::driver_data`](crate::driver::HeldClaim::driver_data)). The engine does not use
+    /// it.
+    pub driver_data: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Info {
@@ -76,6 +80,7 @@ impl Info {
             ttl: range.clone(),
             leases: range,
             session: None,
+            driver_data: None,
         }
     }
 
@@ -146,6 +151,14 @@ impl Info {
     #[must_use]
     pub fn session(mut self, timeout: Duration, leases: RangeInclusive<Duration>) -> Self {
         (self.session, self.leases) = (Some(timeout), leases);
+        self
+    }
+
+    /// Sets data that the driver finds again in the guards of its holds. For a driver that verifies a
+    /// hold inside a transaction of the user. Default: none.
+    #[must_use]
+    pub fn driver_data(mut self, data: impl Any + Send + Sync) -> Self {
+        self.driver_data = Some(Arc::new(data));
         self
     }
 

@@ -2,6 +2,7 @@
 //! this state is in this file.
 
 use std::{
+    any::Any,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
@@ -27,6 +28,10 @@ pub(crate) struct Hold {
     pub(crate) token: Option<Token>,
     /// The kind that the store granted. A downgrade does not change this field.
     pub(crate) kind: Kind,
+    /// Time at which the reply with the grant had arrived.
+    pub(crate) granted_at: Moment,
+    /// See [`Info::driver_data`].
+    pub(crate) driver_data: Option<Arc<dyn Any + Send + Sync>>,
     /// End of its lease or of its `max_hold`. Renewals do not extend the hold beyond this time.
     end: Option<Moment>,
     /// Time from the deadline of the guards to `kept_until`.
@@ -157,6 +162,8 @@ impl Hold {
             store: info.store,
             token: grant.token,
             kind,
+            granted_at: Moment::now(),
+            driver_data: info.driver_data.clone(),
             end: terms.longest.map(|longest| sent.after(longest)),
             margin: terms.margin,
             lost: CancellationToken::new(),

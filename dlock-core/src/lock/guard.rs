@@ -296,6 +296,14 @@ impl Guard {
         }
     }
 
+    /// Returns the holds of all locks of the guard.
+    pub(super) fn holds(&self) -> Vec<&Arc<Hold>> {
+        match &self.0 {
+            Inner::Single(hold_ref) => vec![&hold_ref.hold],
+            Inner::Multi { guards, .. } => guards.iter().flat_map(Self::holds).collect(),
+        }
+    }
+
     /// Returns the hold. `None` for a guard of several locks.
     pub(crate) fn hold(&self) -> Option<&Arc<Hold>> {
         match &self.0 {

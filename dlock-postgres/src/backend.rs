@@ -46,7 +46,7 @@ impl PostgresBackend {
     /// Safe. A dropped future may have created the schema.
     pub async fn connect(config: PostgresConfig) -> Result<Self> {
         let connection = Arc::new(Connection::open(&config).await?);
-        let info = info(&config);
+        let info = info(&config).driver_data(Arc::clone(connection.place()));
         Ok(Self { client: Arc::new(Client::new(connection, &config, info)?) })
     }
 

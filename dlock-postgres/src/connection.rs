@@ -19,6 +19,7 @@ use tokio_postgres::Row;
 use crate::{
     config::PostgresConfig,
     error::{self, STORE},
+    place::Place,
     session::{Outcome, Session},
     sql::{self, Function, Param, column},
 };
@@ -79,7 +80,7 @@ pub(crate) struct Connection {
     lanes: Lanes<Dial>,
     /// Number of lanes that attempts may not use.
     reserved: usize,
-    schema: String,
+    place: Arc<Place>,
     timeout: Duration,
 }
 
@@ -93,7 +94,7 @@ impl Connection {
         let connection = Self {
             lanes: Lanes::new(STORE, lanes.collect::<Result<Vec<_>>>()?),
             reserved: config.connections - 1,
-            schema: config.schema.clone(),
+            place: Arc::new(Place::new(&config.schema)),
             timeout: config.timeout,
         };
         connection.create_schema().await?;
@@ -103,6 +104,11 @@ impl Connection {
     /// Returns the time limit of a call that does not depend on a claim's ttl.
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout
+    }
+
+    /// Returns where the queue is.
+    pub(crate) fn place(&self) -> &Arc<Place> {
+        &self.place
     }
 
     /// Executes a call. Creates the schema again if it is missing, because the server has lost its
@@ -133,17 +139,20 @@ impl Connection {
 
     /// Creates the tables and functions if they do not exist.
     async fn create_schema(&self) -> Result<()> {
-        let (exists, create) = (&sql::exists(&self.schema), &sql::create(&self.schema));
-        self.on_a_session(|session| async move {
-            if word(&session.first_row(exists).await?, "is_complete") == "true" {
-                return Ok(());
+        let schema = self.place.schema();
+        let (exists, create) = (&sql::exists(schema), &sql::create(schema));
+        let identity = &sql::identity(schema);
+        let row = self.on_a_session(|session| async move {
+            if word(&session.first_row(exists).await?, "is_complete") != "true" {
+                match session.execute_all(create).await {
+                    Err(error) if error::was_conflict(&error) => session.execute_all(create).await?,
+                    result => result?,
+                }
             }
-            match session.execute_all(create).await {
-                Err(error) if error::was_conflict(&error) => session.execute_all(create).await,
-                result => result,
-            }
-        })
-        .await
+            session.first_row(identity).await
+        });
+        self.place.set_id(word(&row.await?, "id"));
+        Ok(())
     }
 
     /// Makes requests on one session. Repeats them once if the session has ended.

@@ -48,7 +48,7 @@ const MEANINGS: &[(&str, Meaning)] = &[
     ("53", Meaning::Full),           // disk_full, out_of_memory
     ("54000", Meaning::Full),        // program_limit_exceeded: the queue of notifications
     ("25006", Meaning::ReadOnly),
-    ("25001", Meaning::WrongIsolation), // Raised by `lock_bucket_1`.
+    ("25001", Meaning::WrongIsolation), // Raised by `lock_bucket_2`.
     ("42501", Meaning::MissingRights),
     ("28", Meaning::WrongLogin),
     ("3D000", Meaning::UnknownDatabase),
@@ -59,7 +59,10 @@ const MEANINGS: &[(&str, Meaning)] = &[
 
 impl Meaning {
     fn of(error: &tokio_postgres::Error) -> Option<Self> {
-        let code = error.code()?.code();
+        Self::of_code(error.code()?.code())
+    }
+
+    fn of_code(code: &str) -> Option<Self> {
         MEANINGS.iter().find(|(prefix, _)| code.starts_with(prefix)).map(|(_, meaning)| *meaning)
     }
 
@@ -115,6 +118,26 @@ pub(crate) const TOO_OLD: &str = "the server is older than PostgreSQL 14: upgrad
 
 /// Reason for waiters that poll although notifications are turned on.
 pub(crate) const DEAF: &str = "notifications do not arrive, probably because of a connection pooler";
+
+/// Returns what an error code means to a transaction of the user that checks a hold in.
+pub(crate) fn verdict_of_check_in(code: &str) -> Option<Verdict> {
+    Some(match Meaning::of_code(code)? {
+        Meaning::Conflict => Verdict::Transient(
+            "the transaction conflicts with another one, which may have ended the hold: roll back, and check in \
+            again in a new transaction"
+                .into(),
+        ),
+        Meaning::MissingSchema => Verdict::Permanent(
+            "the database of the transaction has no functions of this dlock in the schema of the lock: begin the \
+            transaction on the database of the lock's URL"
+                .into(),
+        ),
+        Meaning::ReadOnly => Verdict::Permanent(
+            "the transaction is read-only, and a check-in locks a row: begin one that may write".into(),
+        ),
+        meaning => meaning.verdict(),
+    })
+}
 
 /// Converts an error of the client crate. The original error stays the source.
 pub(crate) fn explain(source: tokio_postgres::Error) -> Error {

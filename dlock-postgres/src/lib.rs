@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod backend;
+mod check_in;
 mod claim;
 mod client;
 mod config;
@@ -8,9 +9,11 @@ mod connection;
 mod error;
 mod inspect;
 mod keys;
+mod place;
 mod session;
 mod sql;
 mod wake;
 
 pub use backend::{DRIVER, PostgresBackend};
+pub use check_in::CheckIn;
 pub use config::PostgresConfig;

@@ -59,7 +59,7 @@ impl Renewals {
                 priority: Priority::Renewal,
             })
             .await?;
-        reply.rows.iter().map(|row| column(row, "renew_1")).collect()
+        reply.rows.iter().map(|row| column(row, "renew_2")).collect()
     }
 }
 

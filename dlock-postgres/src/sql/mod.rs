@@ -41,13 +41,13 @@ impl Function {
             format!("SELECT * FROM {{schema}}.{name}({})", parameters.join(", "))
         };
         let text = match self {
-            Self::Attempt => call("attempt_1", 10),
-            Self::AttemptAll => call("attempt_all_1", 8),
-            Self::Renew => call("renew_1", 3),
-            Self::Release => call("release_1", 5),
-            Self::Detach => call("detach_1", 6),
-            Self::Resume => call("resume_1", 8),
-            Self::Break => call("break_1", 4),
+            Self::Attempt => call("attempt_2", 10),
+            Self::AttemptAll => call("attempt_all_2", 8),
+            Self::Renew => call("renew_2", 3),
+            Self::Release => call("release_2", 5),
+            Self::Detach => call("detach_2", 6),
+            Self::Resume => call("resume_2", 8),
+            Self::Break => call("break_2", 4),
             Self::Look => include_str!("look.sql").to_owned(),
             Self::Blocked => include_str!("blocked.sql").to_owned(),
         };
@@ -63,6 +63,18 @@ pub(crate) fn create(schema: &str) -> String {
 /// Returns the query whether the schema is complete.
 pub(crate) fn exists(schema: &str) -> String {
     in_schema(include_str!("exists.sql"), schema)
+}
+
+/// Returns the query for the identity of the store.
+pub(crate) fn identity(schema: &str) -> String {
+    in_schema("SELECT id::text AS id FROM {schema}.store", schema)
+}
+
+/// Returns the statement that verifies a hold inside a transaction of the user. Its parameters are
+/// the name of the lock as bytes, the id of the claim as text, and the token. It is one row with
+/// the columns of `check_in_2`.
+pub(crate) fn check_in(schema: &str) -> String {
+    in_schema("SELECT * FROM {schema}.check_in_2($1, $2, $3)", schema)
 }
 
 /// Replaces the placeholder. The name of a schema has no character that ends the quotes.
@@ -89,7 +101,7 @@ mod tests {
 
     #[test]
     fn each_function_is_called_in_its_schema_with_all_parameters() {
-        assert_eq!(Function::Renew.statement("jobs"), r#"SELECT * FROM "jobs".renew_1($1, $2, $3)"#);
+        assert_eq!(Function::Renew.statement("jobs"), r#"SELECT * FROM "jobs".renew_2($1, $2, $3)"#);
         assert!(
             !create("jobs").contains("{schema}")
                 && Function::Look.statement("jobs").contains("\"jobs\".queue")

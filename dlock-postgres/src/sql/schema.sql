@@ -42,10 +42,16 @@ COMMENT ON COLUMN {schema}.queue.held IS 'whether the lock was granted to the cl
 COMMENT ON COLUMN {schema}.queue.channel IS 'channel on which the client of the claim listens while it waits';
 COMMENT ON COLUMN {schema}.queue.who IS 'label of the claim, in UTF-8';
 
+-- The store has one row with its identity, by which a client recognizes it in another session.
+CREATE TABLE IF NOT EXISTS {schema}.store (
+    id uuid NOT NULL
+);
+INSERT INTO {schema}.store (id) SELECT pg_catalog.gen_random_uuid() WHERE NOT EXISTS (SELECT 1 FROM {schema}.store);
+
 -- Locks the queues of a bucket until the transaction ends, and returns the server's time after that.
 -- The statements that follow must see what other transactions committed during the wait, so any
 -- isolation level with one snapshot for the whole transaction is refused.
-CREATE OR REPLACE FUNCTION {schema}.lock_bucket_1(p_bucket integer) RETURNS timestamptz
+CREATE OR REPLACE FUNCTION {schema}.lock_bucket_2(p_bucket integer) RETURNS timestamptz
 LANGUAGE plpgsql VOLATILE AS $dlock$
 BEGIN
     IF pg_catalog.current_setting('transaction_isolation') <> 'read committed' THEN
@@ -57,7 +63,7 @@ BEGIN
 END $dlock$;
 
 -- Returns a time as microseconds since 1970.
-CREATE OR REPLACE FUNCTION {schema}.micros_1(p_time timestamptz) RETURNS bigint
+CREATE OR REPLACE FUNCTION {schema}.micros_2(p_time timestamptz) RETURNS bigint
 LANGUAGE sql STABLE AS $dlock$
     SELECT (extract(epoch FROM p_time) * 1000000)::bigint
 $dlock$;
@@ -65,17 +71,21 @@ $dlock$;
 -- Reads the head of a queue: the claims that hold, up to the first claim that waits. Deletes expired
 -- claims there, except p_claim. Wakes the claims behind p_behind, and behind a deleted claim, that
 -- hold from now on and do not know it yet.
+-- An expired claim whose row another transaction has locked stays, and counts as a holder. That
+-- transaction may have checked the claim in, or may be renewing it. Waiting for it would keep the
+-- bucket locked. The first waiter behind such a claim polls.
 -- Out: how many claims hold, their kind, and the smallest of their limits; has_waiter: whether a
 -- claim waits; is_first_waiter: whether that claim is p_claim; holds: whether p_claim holds; ends:
 -- the earliest expiry of the holders other than p_claim; wake: claims of p_channel to be woken. Other
 -- clients get a notification.
-CREATE OR REPLACE FUNCTION {schema}.read_head_1(
+CREATE OR REPLACE FUNCTION {schema}.read_head_2(
     p_name bytea, p_now timestamptz, p_claim uuid, p_channel text, p_behind bigint,
     OUT holders integer, OUT held_kind smallint, OUT least_limit integer, OUT has_waiter boolean,
     OUT is_first_waiter boolean, OUT holds boolean, OUT ends timestamptz, OUT wake uuid[]
 ) LANGUAGE plpgsql VOLATILE AS $dlock$
 DECLARE
     r record;
+    v_keeps_expired boolean := false;
 BEGIN
     holders := 0;
     least_limit := 2147483647;
@@ -90,11 +100,16 @@ BEGIN
         IF r.expires <= p_now AND r.claim IS DISTINCT FROM p_claim THEN
             -- The condition is checked again on the newest version of the row. A renewal that was
             -- committed in the meantime keeps its claim.
-            DELETE FROM {schema}.queue q WHERE q.name = p_name AND q.seq = r.seq AND q.expires <= p_now;
+            PERFORM 1 FROM {schema}.queue q WHERE q.name = p_name AND q.seq = r.seq AND q.expires <= p_now
+                FOR UPDATE SKIP LOCKED;
             IF FOUND THEN
+                DELETE FROM {schema}.queue q WHERE q.name = p_name AND q.seq = r.seq;
                 p_behind := least(p_behind, r.seq);
                 CONTINUE;
             END IF;
+            v_keeps_expired := true;
+            -- The poll interval of the first waiter.
+            r.expires := p_now + interval '50 milliseconds';
         END IF;
         IF r.kind = 5 THEN
             least_limit := least(least_limit, r.slots);
@@ -102,6 +117,14 @@ BEGIN
         IF holders > 0 AND (r.kind <> held_kind OR r.kind NOT IN (3, 5) OR (r.kind = 5 AND holders >= least_limit)) THEN
             has_waiter := true;
             is_first_waiter := r.claim IS NOT DISTINCT FROM p_claim;
+            -- It sleeps until the expiry that the claim in front had before its release.
+            IF v_keeps_expired AND NOT is_first_waiter AND r.seq > p_behind THEN
+                IF r.channel = p_channel THEN
+                    wake := wake || r.claim;
+                ELSE
+                    PERFORM pg_catalog.pg_notify(r.channel, r.claim::text);
+                END IF;
+            END IF;
             EXIT;
         END IF;
         holders := holders + 1;
@@ -121,24 +144,47 @@ BEGIN
     END LOOP;
 END $dlock$;
 
+-- Ends claims of one lock, in a locked bucket. Deletes their rows. A row that a transaction has locked
+-- by check_in_2 cannot be deleted. Its claim expires now, and the row excludes the next holder until
+-- that transaction ends. Returns the smallest number of the ended claims, or NULL if there was none.
+CREATE OR REPLACE FUNCTION {schema}.end_claims_2(p_name bytea, p_claims uuid[], p_now timestamptz) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $dlock$
+DECLARE
+    v_first bigint;
+BEGIN
+    -- Waits for a renewal, but not for a transaction that has checked in.
+    PERFORM 1 FROM {schema}.queue q WHERE q.claim = ANY (p_claims) AND q.name = p_name FOR NO KEY UPDATE;
+    WITH free AS MATERIALIZED (
+            SELECT q.claim FROM {schema}.queue q
+            WHERE q.claim = ANY (p_claims) AND q.name = p_name FOR UPDATE SKIP LOCKED),
+        deleted AS (
+            DELETE FROM {schema}.queue q USING free WHERE q.claim = free.claim RETURNING q.seq)
+        SELECT min(d.seq) INTO v_first FROM deleted d;
+    WITH expired AS (
+            UPDATE {schema}.queue q SET expires = least(q.expires, p_now)
+            WHERE q.claim = ANY (p_claims) AND q.name = p_name RETURNING q.seq)
+        SELECT least(v_first, min(e.seq)) INTO v_first FROM expired e;
+    RETURN v_first;
+END $dlock$;
+
 -- Draws the next number of a bucket. Microseconds of the clock are its lower bound, so that numbers
 -- also grow after the tables were created again or restored from a backup.
-CREATE OR REPLACE FUNCTION {schema}.draw_1(p_bucket integer, p_now timestamptz) RETURNS bigint
+CREATE OR REPLACE FUNCTION {schema}.draw_2(p_bucket integer, p_now timestamptz) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $dlock$
 DECLARE
     v_drawn bigint;
 BEGIN
-    UPDATE {schema}.fence f SET last = greatest(f.last + 1, {schema}.micros_1(p_now))
+    UPDATE {schema}.fence f SET last = greatest(f.last + 1, {schema}.micros_2(p_now))
         WHERE f.bucket = p_bucket RETURNING f.last INTO v_drawn;
     IF NOT FOUND THEN
-        INSERT INTO {schema}.fence (bucket, last) VALUES (p_bucket, {schema}.micros_1(p_now))
+        INSERT INTO {schema}.fence (bucket, last) VALUES (p_bucket, {schema}.micros_2(p_now))
             RETURNING last INTO v_drawn;
     END IF;
     RETURN v_drawn;
 END $dlock$;
 
 -- Makes the commit of this transaction wait for the disk, whatever the default of the role.
-CREATE OR REPLACE FUNCTION {schema}.commit_durably_1() RETURNS void
+CREATE OR REPLACE FUNCTION {schema}.commit_durably_2() RETURNS void
 LANGUAGE plpgsql VOLATILE AS $dlock$
 BEGIN
     IF pg_catalog.current_setting('synchronous_commit') = 'off' THEN
@@ -152,8 +198,8 @@ END $dlock$;
 -- Out: clock: the server's time; late: whether the deadline had passed; token: number of the claim if
 -- it holds; otherwise retry: microseconds until the claim in front may expire, is_next: whether only
 -- holders are in front, and ahead: number of claims that wait in front, at most 40; wake: as
--- read_head_1.
-CREATE OR REPLACE FUNCTION {schema}.attempt_1(
+-- read_head_2.
+CREATE OR REPLACE FUNCTION {schema}.attempt_2(
     p_bucket integer, p_name bytea, p_claim uuid, p_kind smallint, p_slots integer, p_ttl bigint,
     p_is_try boolean, p_channel text, p_who bytea, p_deadline bigint,
     OUT clock bigint, OUT late boolean, OUT token bigint, OUT retry bigint, OUT is_next boolean,
@@ -182,14 +228,14 @@ BEGIN
                 AND (p_kind NOT IN (3, 5) OR q.kind <> p_kind);
         IF v_ends IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {schema}.queue q WHERE q.claim = p_claim) THEN
             v_now := pg_catalog.clock_timestamp();
-            clock := {schema}.micros_1(v_now);
-            retry := greatest(0, {schema}.micros_1(v_ends) - clock);
+            clock := {schema}.micros_2(v_now);
+            retry := greatest(0, {schema}.micros_2(v_ends) - clock);
             RETURN;
         END IF;
     END IF;
 
-    v_now := {schema}.lock_bucket_1(p_bucket);
-    clock := {schema}.micros_1(v_now);
+    v_now := {schema}.lock_bucket_2(p_bucket);
+    clock := {schema}.micros_2(v_now);
     IF clock > p_deadline THEN
         late := true;
         RETURN;
@@ -203,7 +249,7 @@ BEGIN
         UPDATE {schema}.queue q SET kind = 3 WHERE q.claim = p_claim;
         v_behind := v_own.seq;
     END IF;
-    SELECT * INTO v_head FROM {schema}.read_head_1(p_name, v_now, p_claim, p_channel, v_behind);
+    SELECT * INTO v_head FROM {schema}.read_head_2(p_name, v_now, p_claim, p_channel, v_behind);
     wake := v_head.wake;
 
     IF v_is_queued THEN
@@ -226,7 +272,7 @@ BEGIN
         v_holds := NOT v_head.has_waiter AND (v_head.holders = 0 OR (v_head.held_kind = p_kind
             AND (p_kind = 3 OR (p_kind = 5 AND v_head.holders < least(v_head.least_limit, p_slots)))));
         IF v_holds OR NOT p_is_try THEN
-            v_seq := {schema}.draw_1(p_bucket, v_now);
+            v_seq := {schema}.draw_2(p_bucket, v_now);
             INSERT INTO {schema}.queue (name, seq, claim, kind, slots, held, since, expires, channel, who)
                 VALUES (p_name, v_seq, p_claim, p_kind, p_slots, v_holds, v_now, v_end, p_channel, p_who);
         END IF;
@@ -234,7 +280,7 @@ BEGIN
 
     IF v_holds THEN
         token := v_seq;
-        PERFORM {schema}.commit_durably_1();
+        PERFORM {schema}.commit_durably_2();
         RETURN;
     END IF;
     -- A claim whose place in the queue is lost in a crash enters the queue again.
@@ -247,14 +293,14 @@ BEGIN
             SELECT 1 FROM {schema}.queue q WHERE q.name = p_name AND q.seq < v_seq ORDER BY q.seq
             LIMIT v_head.holders + 40) AS before;
     END IF;
-    retry := greatest(0, {schema}.micros_1(v_ends) - clock);
+    retry := greatest(0, {schema}.micros_2(v_ends) - clock);
 END $dlock$;
 
 -- Grants several free locks, or none of them. Claims that are in the queue already were granted by an
 -- execution whose reply was lost.
--- Out: clock and late as in attempt_1; busy: index from 1 of the first lock that is not free; tokens,
+-- Out: clock and late as in attempt_2; busy: index from 1 of the first lock that is not free; tokens,
 -- if all locks were granted.
-CREATE OR REPLACE FUNCTION {schema}.attempt_all_1(
+CREATE OR REPLACE FUNCTION {schema}.attempt_all_2(
     p_buckets integer[], p_names bytea[], p_claims uuid[], p_kinds smallint[], p_ttls bigint[],
     p_channel text, p_whos bytea[], p_deadline bigint,
     OUT clock bigint, OUT late boolean, OUT busy integer, OUT tokens bigint[]
@@ -268,16 +314,16 @@ BEGIN
     late := false;
     -- In one order, so that two clients never wait for each other.
     FOR v_bucket IN SELECT DISTINCT b FROM pg_catalog.unnest(p_buckets) AS b ORDER BY b LOOP
-        v_now := {schema}.lock_bucket_1(v_bucket);
+        v_now := {schema}.lock_bucket_2(v_bucket);
     END LOOP;
-    clock := {schema}.micros_1(v_now);
+    clock := {schema}.micros_2(v_now);
     IF clock > p_deadline THEN
         late := true;
         RETURN;
     END IF;
     FOR i IN 1 .. pg_catalog.cardinality(p_names) LOOP
         -- Without a channel, every woken claim gets a notification.
-        PERFORM {schema}.read_head_1(p_names[i], v_now, p_claims[i], '', 9223372036854775807);
+        PERFORM {schema}.read_head_2(p_names[i], v_now, p_claims[i], '', 9223372036854775807);
         SELECT q.seq INTO v_seq FROM {schema}.queue q WHERE q.claim = p_claims[i];
         IF EXISTS (SELECT 1 FROM {schema}.queue q WHERE q.name = p_names[i] AND q.claim <> p_claims[i]
             AND (v_seq IS NULL OR q.seq < v_seq))
@@ -289,9 +335,8 @@ BEGIN
     IF busy IS NOT NULL THEN
         -- Some claims of a lost grant may have expired, and the others must not stay.
         FOR i IN 1 .. pg_catalog.cardinality(p_names) LOOP
-            DELETE FROM {schema}.queue q WHERE q.claim = p_claims[i];
-            IF FOUND THEN
-                PERFORM {schema}.read_head_1(p_names[i], v_now, NULL, '', 0);
+            IF {schema}.end_claims_2(p_names[i], p_claims[i:i], v_now) IS NOT NULL THEN
+                PERFORM {schema}.read_head_2(p_names[i], v_now, NULL, '', 0);
             END IF;
         END LOOP;
         RETURN;
@@ -302,22 +347,22 @@ BEGIN
         UPDATE {schema}.queue q SET expires = greatest(q.expires, v_end), held = true
             WHERE q.claim = p_claims[i] RETURNING q.seq INTO v_seq;
         IF NOT FOUND THEN
-            v_seq := {schema}.draw_1(p_buckets[i], v_now);
+            v_seq := {schema}.draw_2(p_buckets[i], v_now);
             INSERT INTO {schema}.queue (name, seq, claim, kind, slots, held, since, expires, channel, who)
                 VALUES (p_names[i], v_seq, p_claims[i], p_kinds[i], 1, true, v_now, v_end, p_channel, p_whos[i]);
         END IF;
         tokens := tokens || v_seq;
     END LOOP;
-    PERFORM {schema}.commit_durably_1();
+    PERFORM {schema}.commit_durably_2();
 END $dlock$;
 
 -- Extends claims that have not expired. Never moves an expiry to an earlier time, because a claim may
 -- have been detached for longer. Never inserts a claim. Returns the claims that were extended. With
 -- p_skip, claims whose rows are locked by another transaction are left out.
-CREATE OR REPLACE FUNCTION {schema}.renew_1(p_claims uuid[], p_ttl bigint, p_skip boolean)
+CREATE OR REPLACE FUNCTION {schema}.renew_2(p_claims uuid[], p_ttl bigint, p_skip boolean)
 RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE AS $dlock$
 BEGIN
-    PERFORM {schema}.commit_durably_1();
+    PERFORM {schema}.commit_durably_2();
     IF p_skip THEN
         RETURN QUERY
             WITH free AS MATERIALIZED (
@@ -339,8 +384,8 @@ END $dlock$;
 -- Deletes a claim, under its own id or that of its ticket, and wakes the claims that hold from now on.
 -- With p_sweep, also deletes some expired claims of other locks. The commit does not wait for the
 -- disk: a release that is lost in a crash only delays the next holder until the claim expires.
--- Out: done: whether the claim was in the queue; wake: as read_head_1.
-CREATE OR REPLACE FUNCTION {schema}.release_1(
+-- Out: done: whether the claim was in the queue; wake: as read_head_2.
+CREATE OR REPLACE FUNCTION {schema}.release_2(
     p_bucket integer, p_name bytea, p_claims uuid[], p_channel text, p_sweep boolean,
     OUT done boolean, OUT wake uuid[]
 ) LANGUAGE plpgsql VOLATILE AS $dlock$
@@ -349,14 +394,12 @@ DECLARE
     v_behind bigint;
 BEGIN
     PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
-    v_now := {schema}.lock_bucket_1(p_bucket);
-    WITH deleted AS (
-        DELETE FROM {schema}.queue q WHERE q.claim = ANY (p_claims) AND q.name = p_name RETURNING q.seq)
-        SELECT min(d.seq) INTO v_behind FROM deleted d;
+    v_now := {schema}.lock_bucket_2(p_bucket);
+    v_behind := {schema}.end_claims_2(p_name, p_claims, v_now);
     done := v_behind IS NOT NULL;
     -- Without a deleted row this may be the second execution, and the reply to the first one with its
     -- list of woken claims was lost.
-    SELECT h.wake INTO wake FROM {schema}.read_head_1(p_name, v_now, NULL, p_channel, coalesce(v_behind, 0)) h;
+    SELECT h.wake INTO wake FROM {schema}.read_head_2(p_name, v_now, NULL, p_channel, coalesce(v_behind, 0)) h;
     IF p_sweep THEN
         DELETE FROM {schema}.queue q WHERE q.claim IN (
             SELECT e.claim FROM {schema}.queue e WHERE e.expires <= pg_catalog.clock_timestamp()
@@ -366,8 +409,8 @@ END $dlock$;
 
 -- Renames a hold to its ticket, with an expiry that needs no renewal. A hold that has the ticket's id
 -- is only extended. After p_deadline nothing is changed.
--- Out: clock and late as in attempt_1; done: whether the hold has the ticket's id now.
-CREATE OR REPLACE FUNCTION {schema}.detach_1(
+-- Out: clock and late as in attempt_2; done: whether the hold has the ticket's id now.
+CREATE OR REPLACE FUNCTION {schema}.detach_2(
     p_bucket integer, p_name bytea, p_claim uuid, p_ticket uuid, p_lasting bigint, p_deadline bigint,
     OUT clock bigint, OUT late boolean, OUT done boolean
 ) LANGUAGE plpgsql VOLATILE AS $dlock$
@@ -375,11 +418,13 @@ DECLARE
     v_now timestamptz;
     v_end timestamptz;
 BEGIN
-    PERFORM {schema}.lock_bucket_1(p_bucket);
-    -- The row may be locked by a renewal. The deadline is compared after that wait.
-    PERFORM 1 FROM {schema}.queue q WHERE q.claim IN (p_claim, p_ticket) FOR UPDATE;
+    PERFORM {schema}.lock_bucket_2(p_bucket);
+    -- The row may be locked by a renewal. The deadline is compared after that wait. A row that a
+    -- transaction has checked in cannot get another id, and the caller repeats the call.
+    PERFORM 1 FROM {schema}.queue q WHERE q.claim IN (p_claim, p_ticket) FOR NO KEY UPDATE;
+    PERFORM 1 FROM {schema}.queue q WHERE q.claim IN (p_claim, p_ticket) FOR UPDATE NOWAIT;
     v_now := pg_catalog.clock_timestamp();
-    clock := {schema}.micros_1(v_now);
+    clock := {schema}.micros_2(v_now);
     late := clock > p_deadline;
     IF late THEN
         RETURN;
@@ -389,14 +434,14 @@ BEGIN
         SET expires = CASE WHEN q.claim = p_ticket THEN greatest(q.expires, v_end) ELSE v_end END, claim = p_ticket
         WHERE q.claim IN (p_claim, p_ticket) AND q.name = p_name AND q.held AND q.expires > v_now;
     done := FOUND;
-    PERFORM {schema}.commit_durably_1();
+    PERFORM {schema}.commit_durably_2();
 END $dlock$;
 
 -- Renames a detached hold from its ticket to the claim's own id, with the claim's ttl and client. A
 -- claim that only waits is not renamed. After p_deadline nothing is changed.
--- Out: clock and late as in attempt_1; token: number of the hold, if there is one; remaining:
+-- Out: clock and late as in attempt_2; token: number of the hold, if there is one; remaining:
 -- microseconds until the expiry before the call; had_own: whether it had the claim's id before.
-CREATE OR REPLACE FUNCTION {schema}.resume_1(
+CREATE OR REPLACE FUNCTION {schema}.resume_2(
     p_bucket integer, p_name bytea, p_claim uuid, p_ticket uuid, p_ttl bigint, p_channel text, p_who bytea,
     p_deadline bigint,
     OUT clock bigint, OUT late boolean, OUT token bigint, OUT remaining bigint, OUT had_own boolean
@@ -405,12 +450,14 @@ DECLARE
     v_now timestamptz;
     v_row record;
 BEGIN
-    PERFORM {schema}.lock_bucket_1(p_bucket);
+    PERFORM {schema}.lock_bucket_2(p_bucket);
+    -- As in detach_2.
+    PERFORM 1 FROM {schema}.queue q WHERE q.claim IN (p_claim, p_ticket) FOR NO KEY UPDATE;
     SELECT q.seq, q.claim, q.expires INTO v_row FROM {schema}.queue q
         WHERE q.claim IN (p_claim, p_ticket) AND q.name = p_name AND q.held
-        ORDER BY q.claim = p_claim DESC LIMIT 1 FOR UPDATE;
+        ORDER BY q.claim = p_claim DESC LIMIT 1 FOR UPDATE NOWAIT;
     v_now := pg_catalog.clock_timestamp();
-    clock := {schema}.micros_1(v_now);
+    clock := {schema}.micros_2(v_now);
     late := clock > p_deadline;
     IF late OR v_row.seq IS NULL OR v_row.expires <= v_now THEN
         RETURN;
@@ -419,21 +466,43 @@ BEGIN
         SET claim = p_claim, channel = p_channel, who = p_who, expires = v_now + p_ttl * interval '1 microsecond'
         WHERE q.name = p_name AND q.seq = v_row.seq;
     token := v_row.seq;
-    remaining := {schema}.micros_1(v_row.expires) - clock;
+    remaining := {schema}.micros_2(v_row.expires) - clock;
     had_own := v_row.claim = p_claim;
-    PERFORM {schema}.commit_durably_1();
+    PERFORM {schema}.commit_durably_2();
 END $dlock$;
 
 -- Deletes holds of one lock, and wakes the claims that hold from now on.
--- Out: done: whether there was such a hold; wake: as read_head_1.
-CREATE OR REPLACE FUNCTION {schema}.break_1(
+-- Out: done: whether there was such a hold; wake: as read_head_2.
+CREATE OR REPLACE FUNCTION {schema}.break_2(
     p_bucket integer, p_name bytea, p_claims uuid[], p_channel text, OUT done boolean, OUT wake uuid[]
 ) LANGUAGE plpgsql VOLATILE AS $dlock$
 DECLARE
     v_now timestamptz;
 BEGIN
-    v_now := {schema}.lock_bucket_1(p_bucket);
-    DELETE FROM {schema}.queue q WHERE q.name = p_name AND q.claim = ANY (p_claims);
-    done := FOUND;
-    SELECT h.wake INTO wake FROM {schema}.read_head_1(p_name, v_now, NULL, p_channel, 0) h;
+    v_now := {schema}.lock_bucket_2(p_bucket);
+    done := {schema}.end_claims_2(p_name, p_claims, v_now) IS NOT NULL;
+    SELECT h.wake INTO wake FROM {schema}.read_head_2(p_name, v_now, NULL, p_channel, 0) h;
+END $dlock$;
+
+-- Verifies that a claim holds its lock, inside a transaction of the caller. Locks the claim's row until
+-- that transaction ends. No other claim is granted before, because the row cannot be deleted. A
+-- renewal changes no column of a unique index, so it does not wait for this lock.
+-- The row is visible only if the claim held when the snapshot was taken. With one snapshot for the
+-- whole transaction, all later reads are therefore as new as the grant.
+-- In: p_claim: id of the claim. Out: store: identity of the store; is_held; has_one_snapshot: whether
+-- the isolation level takes one snapshot for the whole transaction; age: microseconds since the
+-- transaction began.
+CREATE OR REPLACE FUNCTION {schema}.check_in_2(
+    p_name bytea, p_claim text, p_token bigint,
+    OUT store text, OUT is_held boolean, OUT has_one_snapshot boolean, OUT age bigint
+) LANGUAGE plpgsql VOLATILE AS $dlock$
+BEGIN
+    PERFORM 1 FROM {schema}.queue q
+        WHERE q.claim = p_claim::uuid AND q.name = p_name AND q.seq = p_token AND q.held
+            AND q.expires > pg_catalog.clock_timestamp()
+        FOR KEY SHARE;
+    is_held := FOUND;
+    SELECT s.id::text INTO store FROM {schema}.store s;
+    has_one_snapshot := pg_catalog.current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
+    age := {schema}.micros_2(pg_catalog.clock_timestamp()) - {schema}.micros_2(pg_catalog.transaction_timestamp());
 END $dlock$

@@ -28,10 +28,13 @@ macro_rules! cases {
     };
 }
 
+mod check_in;
+mod pauses;
+
 type Case = fn(&Runtime, &Running);
 
 fn main() -> ExitCode {
-    let cases = cases! {
+    let mut cases = cases! {
         a_waiter_of_another_client_is_woken_by_the_server,
         no_two_hold_while_sessions_are_terminated,
         clients_that_find_no_schema_create_it_together,
@@ -43,6 +46,8 @@ fn main() -> ExitCode {
         a_read_only_server_is_refused,
         a_client_listens_only_while_it_has_waiters,
     };
+    cases.extend(check_in::cases());
+    cases.extend(pauses::cases());
     let runtime = Runtime::new().expect("a runtime");
     let trials = match runtime.block_on(start(Flavour::Standalone)) {
         // This server only shows that servers can be started.

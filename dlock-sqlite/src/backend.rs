@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::{
     bell::{BellDir, Bells},
+    check_in::Place,
     claim::SqliteClaim,
     client::Client,
     config::SqliteConfig,
@@ -131,6 +132,7 @@ impl Inspect for SqliteBackend {
 
 fn info(path: &Path) -> Info {
     Info::new(STORE.store(), format!("{}:{}", STORE.store(), path.display()))
+        .driver_data(Place::new(path))
         .kinds(keys::KINDS)
         .tokens(true)
         .detaches(true)

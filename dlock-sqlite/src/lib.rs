@@ -2,6 +2,7 @@
 
 mod backend;
 mod bell;
+mod check_in;
 mod claim;
 mod client;
 mod config;
@@ -17,4 +18,5 @@ mod keys;
 mod queue;
 
 pub use backend::{DRIVER, SqliteBackend};
+pub use check_in::CheckIn;
 pub use config::SqliteConfig;

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
+mod check_in;
 #[cfg(target_os = "linux")]
 mod detached;
 #[cfg(target_os = "linux")]

@@ -39,6 +39,18 @@ pub mod blocking;
 #[cfg(feature = "config")]
 pub mod config;
 
+/// What only PostgreSQL supports.
+#[cfg(feature = "postgres")]
+pub mod postgres {
+    pub use dlock_postgres::CheckIn;
+}
+
+/// What only SQLite supports.
+#[cfg(feature = "sqlite")]
+pub mod sqlite {
+    pub use dlock_sqlite::CheckIn;
+}
+
 pub use dlock_core::{
     Acquire, ClaimId, Contender, DistributedLock, DistributedLockExt, Error, FairLock, FairMutex, Guard,
     GuardError, Kind, Lock, LockName, LockOptions, LockState, Locks, LostReason, LostSignal, Member,

@@ -36,6 +36,17 @@ fn a_stale_holder_cannot_write() {
 }
 
 #[test]
+fn a_paused_transaction_keeps_the_next_holder_out() {
+    let stdout = run(env!("CARGO_BIN_EXE_checked_in"), &[]);
+    let expected = "the slow holder has the lock\n\
+        the slow holder has committed, after the end of its hold: true\n\
+        the next holder has the lock\n\
+        the next holder has committed, after the end of its hold: false\n\
+        2 pieces were taken\n";
+    assert_eq!(stdout, expected);
+}
+
+#[test]
 fn the_second_of_two_requests_gets_409_at_once() {
     let stdout = run(env!("CARGO_BIN_EXE_web_handler"), &[]);
     assert!(stdout.ends_with("HTTP/1.1 200 OK\nHTTP/1.1 409 Conflict\n"), "{stdout}");

@@ -7,8 +7,9 @@ use tokio_postgres::{Client, IsolationLevel};
 
 use super::*;
 
-/// Length of a lease that ends during a test, instead of a holder that is paused.
-pub(crate) const LEASE: Duration = Duration::from_millis(400);
+/// Length of a lease that ends during a test, instead of a holder that is paused. An attempt may take
+/// a third of it.
+pub(crate) const LEASE: Duration = Duration::from_secs(3);
 
 pub(crate) fn cases() -> Vec<(&'static str, Case)> {
     cases! {
@@ -25,6 +26,7 @@ pub(crate) fn cases() -> Vec<(&'static str, Case)> {
         a_permit_stays_taken_until_the_transaction_ends,
         all_locks_of_a_guard_are_checked_in,
         a_check_in_after_the_loss_fails_at_each_isolation_level,
+        a_claim_that_is_deleted_after_the_snapshot_is_a_conflict,
         a_snapshot_from_before_the_grant_is_refused,
         a_rollback_to_an_older_savepoint_ends_the_check_in,
         a_guard_of_another_store_is_refused,
@@ -310,6 +312,20 @@ async fn a_check_in_after_the_loss_fails_at_each_isolation_level(server: &Runnin
             transaction.rollback().await.expect("rolled back");
             sql(server, "DELETE FROM dlock.queue").await;
         }
+    }
+}
+
+async fn a_claim_that_is_deleted_after_the_snapshot_is_a_conflict(server: &Running) {
+    let locks = connect(server).await.expect("connected");
+    let mut client = session(server.url()).await;
+    for level in [IsolationLevel::RepeatableRead, IsolationLevel::Serializable] {
+        let guard = locks.mutex("job").lock().await.expect("the lock");
+        let mut transaction = client.build_transaction().isolation_level(level).start().await.expect("begun");
+        transaction.simple_query("SELECT count(*) FROM dlock.queue").await.expect("the snapshot is taken");
+        sql(server, "DELETE FROM dlock.queue").await;
+        let error = guard.check_in(&mut transaction).await.expect_err("deleted");
+        assert!(error.is_transient(), "{error:?}");
+        assert!(format!("{error:?}").contains("may have ended the hold"), "{error:?}");
     }
 }
 

@@ -111,7 +111,7 @@ async fn a_holder_that_is_paused_anywhere_is_lost_or_excludes_the_next_one(serve
                 is_excluded
             };
             let both = async { tokio::join!(holder, successor) };
-            let (result, is_excluded) = timeout(SOON, both).await.expect("in time");
+            let (result, is_excluded) = timeout(SOON * 2, both).await.expect("in time");
             assert_eq!(is_excluded, at >= Point::AfterCheckIn, "the successor at {at:?}, {level:?}");
             match result {
                 Ok(()) => assert!(is_excluded, "two holders at {at:?}, {level:?}"),

@@ -21,6 +21,7 @@ mod multi;
 mod name;
 mod network;
 mod newcomer;
+mod once;
 mod option;
 mod outage;
 mod owner;
@@ -55,6 +56,7 @@ pub fn all() -> Vec<Case> {
         handover::cases(),
         ticket::cases(),
         stay::cases(),
+        once::cases(),
         loss::cases(),
         margin::cases(),
         newcomer::cases(),

@@ -10,7 +10,7 @@ mod queueless;
 mod slow;
 mod switch;
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
@@ -98,6 +98,10 @@ where
 
     async fn attempt_all(&self, requests: Vec<Request>) -> Result<AttemptAll> {
         joint::attempt_all(&self.inner, &self.wrapper, requests).await
+    }
+
+    async fn clock(&self) -> Result<Duration> {
+        self.inner.clock().await
     }
 
     async fn close(&self) {

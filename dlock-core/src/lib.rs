@@ -35,8 +35,8 @@ mod stores;
 pub use contract::{Contender, LockState};
 pub use lock::{
     Acquire, DistributedLock, DistributedLockExt, FairLock, FairMutex, Guard, GuardError, Lock, LockOptions,
-    Locks, LostSignal, Member, MultiLock, Mutex, Owner, ReadLock, Registry, RwLock, RwPair, Semaphore,
-    Ticket, TryAcquire, WriteLock, kind,
+    Locks, LostSignal, Mark, Member, MultiLock, Mutex, Occurrence, Once, OnceError, Owner, ReadLock,
+    Registry, RwLock, RwPair, Semaphore, Ticket, TryAcquire, WriteLock, kind,
 };
 pub use model::{ClaimId, Error, Kind, LockName, LostReason, Result, Token, Wait, Who};
 pub use stores::{RedLock, memory};

@@ -1,6 +1,6 @@
 //! The store as its users and the engine see it, in either mode.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
@@ -64,6 +64,7 @@ impl fmt::Debug for MysqlBackend {
     }
 }
 
+#[async_trait]
 impl Backend for MysqlBackend {
     fn info(&self) -> &Info {
         self.backend.info()
@@ -71,6 +72,10 @@ impl Backend for MysqlBackend {
 
     fn claim(&self, request: Request) -> Box<dyn Claim> {
         self.backend.claim(request)
+    }
+
+    async fn clock(&self) -> Result<Duration> {
+        self.backend.clock().await
     }
 }
 

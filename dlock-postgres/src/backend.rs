@@ -77,6 +77,10 @@ impl Backend for PostgresBackend {
     async fn attempt_all(&self, requests: Vec<Request>) -> Result<AttemptAll> {
         attempt_all(&self.client, requests).await
     }
+
+    async fn clock(&self) -> Result<Duration> {
+        self.client.connection.clock().await
+    }
 }
 
 fn info(config: &PostgresConfig) -> Info {
@@ -84,6 +88,7 @@ fn info(config: &PostgresConfig) -> Info {
         .kinds(KINDS)
         .tokens(true)
         .detaches(true)
+        .clock(true)
         .locks_per_step(MAX_LOCKS_PER_STEP)
         // An attempt then waits for few others, and for none longer than a call may take.
         .attempts_in_flight(config.connections * 8)

@@ -21,7 +21,7 @@ use crate::{
     error::{self, STORE},
     place::Place,
     session::{Outcome, Session},
-    sql::{self, Function, Param, column},
+    sql::{self, CLOCK, Function, Param, column},
 };
 pub(crate) use dial::{Dial, Messages, Opened, drive, first_row, word};
 
@@ -135,6 +135,14 @@ impl Connection {
         let query = &query;
         let row = self.on_a_session(|session| async move { session.first_row(query).await }).await?;
         Ok(word(&row, "pid").to_owned())
+    }
+
+    /// Returns the time since 1970 on the server's clock.
+    pub(crate) async fn clock(&self) -> Result<Duration> {
+        let row = self.on_a_session(|session| async move { session.first_row(CLOCK).await }).await?;
+        let micros =
+            word(&row, "clock").parse().map_err(|_| STORE.unexpected_reply("a request for the time"))?;
+        Ok(Duration::from_micros(micros))
     }
 
     /// Creates the tables and functions if they do not exist.

@@ -2,8 +2,9 @@
 
 pub(crate) mod redlock;
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
+use async_trait::async_trait;
 use dlock_core::{
     Kind, Result,
     driver::{Backend, Claim, Driver, Info, Request, Store, StoreUrl},
@@ -23,6 +24,9 @@ pub const DRIVER: Driver = Driver {
     schemes: &["redis", "rediss", "redis+unix", "redis+sentinel", "redis-cluster", "redis+redlock"],
     connect: |url| Box::pin(connect(url)),
 };
+
+/// Key whose node shows a cluster's time, so that all clients read one clock.
+const CLOCK_KEY: &str = "dlock_clock";
 
 /// A client of a Redis or Valkey store. Clones share one client, whose connections close when the
 /// last clone and the last claim are dropped.
@@ -71,6 +75,7 @@ impl fmt::Debug for RedisBackend {
     }
 }
 
+#[async_trait]
 impl Backend for RedisBackend {
     fn info(&self) -> &Info {
         &self.client.info
@@ -79,13 +84,17 @@ impl Backend for RedisBackend {
     fn claim(&self, request: Request) -> Box<dyn Claim> {
         Box::new(RedisClaim::new(Arc::clone(&self.client), request))
     }
+
+    async fn clock(&self) -> Result<Duration> {
+        self.client.server_time(CLOCK_KEY).await
+    }
 }
 
 /// The kinds of Redisson's dialect, and permits, which only dlock has.
 const KINDS: &[Kind] = &[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind::Permit];
 
 fn info(config: &RedisConfig) -> Info {
-    let info = Info::new(STORE.store(), config.identity()).detaches(true);
+    let info = Info::new(STORE.store(), config.identity()).detaches(true).clock(true);
     if config.dialect == Dialect::Plain {
         return info;
     }

@@ -81,10 +81,16 @@ impl Client {
 
     /// Reads the clock of the server. On a cluster, reads the clock of the node that has this key.
     async fn read_clock(&self, key: &str) -> Result<ServerClock> {
+        Ok(ServerClock::new(u64::try_from(self.server_time(key).await?.as_micros()).unwrap_or(u64::MAX)))
+    }
+
+    /// Returns the time since 1970 on the clock of the server, or of the node of a cluster that has
+    /// this key.
+    pub(crate) async fn server_time(&self, key: &str) -> Result<Duration> {
         let reply = self.connection.query_node_of(key, &redis::cmd("TIME")).await?;
         let (seconds, micros): (u64, u64) =
             redis::from_redis_value(reply).map_err(|_| STORE.unexpected_reply("TIME"))?;
-        Ok(ServerClock::new(seconds.saturating_mul(1_000_000).saturating_add(micros)))
+        Ok(Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros)))
     }
 
     pub(crate) fn keys(&self, name: &LockName) -> Keys {

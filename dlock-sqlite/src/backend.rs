@@ -102,6 +102,7 @@ impl fmt::Debug for SqliteBackend {
     }
 }
 
+#[async_trait]
 impl Backend for SqliteBackend {
     fn info(&self) -> &Info {
         &self.client.info
@@ -109,6 +110,11 @@ impl Backend for SqliteBackend {
 
     fn claim(&self, request: Request) -> Box<dyn Claim> {
         Box::new(SqliteClaim::new(Arc::clone(&self.client), request))
+    }
+
+    /// Reads the wall clock of the host, which all clients of the file share.
+    async fn clock(&self) -> Result<Duration> {
+        Ok(host::clock::since_1970())
     }
 }
 
@@ -136,6 +142,7 @@ fn info(path: &Path) -> Info {
         .kinds(keys::KINDS)
         .tokens(true)
         .detaches(true)
+        .clock(true)
         .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write])
         // Commits on a busy disk would often take longer than a shorter ttl.
         .ttl(Duration::from_millis(10)..=Duration::from_secs(10 * 365 * 24 * 3600))

@@ -53,9 +53,9 @@ pub mod sqlite {
 
 pub use dlock_core::{
     Acquire, ClaimId, Contender, DistributedLock, DistributedLockExt, Error, FairLock, FairMutex, Guard,
-    GuardError, Kind, Lock, LockName, LockOptions, LockState, Locks, LostReason, LostSignal, Member,
-    MultiLock, Mutex, Owner, ReadLock, RedLock, Registry, Result, RwLock, RwPair, Semaphore, Ticket, Token,
-    TryAcquire, Wait, Who, WriteLock, driver,
+    GuardError, Kind, Lock, LockName, LockOptions, LockState, Locks, LostReason, LostSignal, Mark, Member,
+    MultiLock, Mutex, Occurrence, Once, OnceError, Owner, ReadLock, RedLock, Registry, Result, RwLock,
+    RwPair, Semaphore, Ticket, Token, TryAcquire, Wait, Who, WriteLock, driver,
 };
 
 /// Connects to the store of a URL. Supports the stores that are compiled in.

@@ -123,11 +123,14 @@ pub enum Bug {
     /// Grants and renewals report a validity that is half a ttl too long. Their holder has the
     /// deadline of an engine that adds a margin of a quarter of the ttl instead of subtracting it.
     MarginAdded,
+    /// The release of a lock leaves the mark that was last looked up and not found, so work that
+    /// failed counts as done.
+    MarkAfterFailedRun,
 }
 
 impl Bug {
     /// All bugs, without [`None`](Self::None).
-    pub const ALL: [Self; 50] = [
+    pub const ALL: [Self; 51] = [
         Self::ReleaseWithoutOwnerCheck,
         Self::ReleaseOfALostClaimRemovesTheNext,
         Self::RenewalCreates,
@@ -178,5 +181,6 @@ impl Bug {
         Self::JointAttemptInTwoSteps,
         Self::RenewalBehindAttempts,
         Self::MarginAdded,
+        Self::MarkAfterFailedRun,
     ];
 }

@@ -16,6 +16,9 @@ use tokio::{sync::Notify, time::Instant};
 
 use crate::Bug;
 
+/// Time of the mark that [`Bug::MarkAfterFailedRun`] leaves.
+const MARK_TIME: Duration = Duration::from_secs(3600);
+
 #[derive(Debug)]
 pub(crate) struct BuggyQueues {
     bug: Bug,
@@ -27,6 +30,8 @@ pub(crate) struct BuggyQueues {
     rows: BTreeSet<LockName>,
     /// Bells of all names ever used, for [`Bug::BellsAreKept`].
     bells: BTreeMap<LockName, Arc<Notify>>,
+    /// Mark that was last looked up and not found, for [`Bug::MarkAfterFailedRun`].
+    missing_mark: Option<LockName>,
 }
 
 #[derive(Debug)]
@@ -54,7 +59,7 @@ impl BuggyQueues {
     pub(crate) fn new(bug: Bug) -> Self {
         let last_number = if bug == Bug::NoTokenFloor { 0 } else { token_floor() };
         let (queues, rows, bells) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
-        Self { bug, last_number, reusable: None, queues, rows, bells }
+        Self { bug, last_number, reusable: None, queues, rows, bells, missing_mark: None }
     }
 
     /// Returns whether a new claim finds no row to lock, and so enters the queue in a second step.
@@ -287,6 +292,10 @@ impl BuggyQueues {
             _ => {}
         }
         self.remove(name, id);
+        if let Some(mark) = self.missing_mark.take_if(|mark| mark.as_str().contains(name.as_str())) {
+            let request = Request::new(mark, Kind::Mutex, MARK_TIME);
+            self.insert(&request, MARK_TIME, 0, &Arc::default());
+        }
         was_there
     }
 
@@ -406,7 +415,12 @@ impl BuggyQueues {
     pub(crate) fn inspect(&mut self, name: &LockName) -> Option<LockState> {
         let now = Instant::now();
         self.delete_expired(name, now);
-        Some(self.state(name, now)).filter(is_alive)
+        let state = Some(self.state(name, now)).filter(is_alive);
+        if self.bug == Bug::MarkAfterFailedRun && state.is_none() && name.as_str().starts_with("dlock-once:")
+        {
+            self.missing_mark = Some(name.clone());
+        }
+        state
     }
 
     fn state(&self, name: &LockName, now: Instant) -> LockState {

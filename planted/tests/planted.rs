@@ -258,6 +258,11 @@ fn a_bug_that_drivers_had_is_named_by_its_case() {
             "the renewals were starved",
         ),
         (
+            Bug::MarkAfterFailedRun,
+            "once::work_that_fails_leaves_no_mark".to_owned(),
+            "a failed run left a mark",
+        ),
+        (
             Bug::ReleaseWithoutOwnerCheck,
             "endurance::faults_that_are_shorter_than_the_ttl_cost_tasks_of_one_client_no_lock".to_owned(),
             "violations, the first:",

@@ -59,6 +59,10 @@ impl Backend for Fast {
         })
     }
 
+    async fn clock(&self) -> Result<Duration> {
+        self.0.clock().await
+    }
+
     async fn close(&self) {
         self.0.close().await;
     }

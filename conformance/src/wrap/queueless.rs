@@ -1,6 +1,6 @@
 //! A store that keeps no queue. A waiter must attempt again, as for a mutex on Redis.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
@@ -33,6 +33,10 @@ impl Backend for Queueless {
 
     async fn attempt_all(&self, requests: Vec<Request>) -> Result<AttemptAll> {
         self.0.attempt_all(requests).await
+    }
+
+    async fn clock(&self) -> Result<Duration> {
+        self.0.clock().await
     }
 
     async fn close(&self) {

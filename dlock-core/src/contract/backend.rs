@@ -1,8 +1,9 @@
 //! The driver contract: the operations that a store must provide.
 //!
 //! A driver implements six methods: [`Backend::info`] and [`Backend::claim`], and the four required
-//! methods of [`Claim`]. Five more have defaults: [`Backend::close`], [`Backend::attempt_all`] for
-//! stores that can grant several locks in one step, and [`Claim::detach`], [`Claim::resume`] and
+//! methods of [`Claim`]. Six more have defaults: [`Backend::close`], [`Backend::attempt_all`] for
+//! stores that can grant several locks in one step, [`Backend::clock`] for stores with a clock that
+//! clients can read, and [`Claim::detach`], [`Claim::resume`] and
 //! [`Claim::locator`] for stores that can keep a claim without its client. The engine implements
 //! waiting, timeouts, cancellation, renewal, loss and re-entry.
 
@@ -160,6 +161,18 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     async fn attempt_all(&self, requests: Vec<Request>) -> Result<AttemptAll> {
         let what = format!("grant {} locks in one step", requests.len());
         Err(Error::Unsupported { store: "this driver", what })
+    }
+
+    /// Returns the time since 1970 on the store's clock, which all clients of the store share. In a
+    /// store of several servers, their clocks may differ.
+    ///
+    /// The engine calls this method only if [`Info::clock`] is true. The call must end by itself, like
+    /// every call. No decision about a claim depends on the result.
+    ///
+    /// # Errors
+    /// If the store cannot be reached. Default: [`Error::Unsupported`].
+    async fn clock(&self) -> Result<Duration> {
+        Err(Error::Unsupported { store: "this driver", what: "tell its clients the time".to_owned() })
     }
 
     /// Shuts the client down in this order: waits for calls in flight, then ends sessions and

@@ -39,6 +39,9 @@ pub struct Info {
     /// ([`Claim::detach`](super::Claim::detach)). Required for
     /// [`LockOptions::at_least`](crate::LockOptions::at_least) and [tickets](crate::Ticket).
     pub detaches: bool,
+    /// Whether clients can read the store's clock ([`Backend::clock`](super::Backend::clock)). Required
+    /// for [`Locks::period_key`](crate::Locks::period_key).
+    pub clock: bool,
     /// Maximum number of free locks that the store can grant in one step
     /// ([`Backend::attempt_all`](super::Backend::attempt_all)). 1 means not supported.
     pub locks_per_step: usize,
@@ -75,6 +78,7 @@ impl Info {
             tokens: false,
             downgrades: &[],
             detaches: false,
+            clock: false,
             locks_per_step: 1,
             attempts_in_flight: 256,
             ttl: range.clone(),
@@ -118,6 +122,14 @@ impl Info {
     #[must_use]
     pub fn detaches(mut self, detaches: bool) -> Self {
         self.detaches = detaches;
+        self
+    }
+
+    /// Sets whether clients can read the store's clock. For a driver that implements
+    /// [`clock`](super::Backend::clock). Default: false.
+    #[must_use]
+    pub fn clock(mut self, clock: bool) -> Self {
+        self.clock = clock;
         self
     }
 

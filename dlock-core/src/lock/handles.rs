@@ -40,6 +40,14 @@ pub mod kind {
     impl Lockable for Fair {}
     impl Lockable for Read {}
     impl Lockable for Write {}
+
+    /// A kind that excludes all other holders, as the work of an
+    /// [occurrence](crate::Occurrence) requires.
+    pub trait Exclusive: Lockable {}
+
+    impl Exclusive for Mutex {}
+    impl Exclusive for Fair {}
+    impl Exclusive for Write {}
 }
 
 /// An exclusive lock.

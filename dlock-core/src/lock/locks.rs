@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use super::{DistributedLock, FairMutex, Lock, LockOptions, Mutex, RwPair, Semaphore};
+use super::{DistributedLock, FairMutex, Lock, LockOptions, Mutex, RwPair, Semaphore, mark};
 use crate::{
     contract::{Info, Inspect, LockState, Store},
     engine::{Client, Thread},
@@ -169,7 +169,8 @@ impl Locks {
     }
 
     /// Returns a snapshot of the locks whose names begin with `prefix`, in order of their names.
-    /// May be expensive in a store with many locks.
+    /// May be expensive in a store with many locks. Leaves out the [marks](Self::marks) of work that
+    /// is done.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the store cannot list its locks, and the store's errors.
@@ -177,6 +178,13 @@ impl Locks {
     /// # Cancel safety
     /// Safe. The call only reads.
     pub async fn list(&self, prefix: &str) -> Result<Vec<LockState>> {
+        let mut states = self.list_all(prefix).await?;
+        states.retain(|state| !mark::is_mark(&state.name));
+        Ok(states)
+    }
+
+    /// Returns the locks and the marks whose names in the store begin with `prefix`.
+    pub(super) async fn list_all(&self, prefix: &str) -> Result<Vec<LockState>> {
         let (store, prefix) = (self.inspector("list its locks")?, prefix.to_owned());
         self.on_thread(async move { store.list(&prefix).await }).await
     }

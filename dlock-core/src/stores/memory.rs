@@ -29,6 +29,8 @@ pub const DRIVER: Driver = Driver { schemes: &["memory"], connect: |url| Box::pi
 pub struct MemoryBackend {
     queues: Arc<SharedQueues>,
     info: Info,
+    /// Time since 1970 at the creation of the store, and the same moment on its own clock.
+    created: (Duration, Moment),
 }
 
 /// The state that the clients of one store share.
@@ -66,10 +68,11 @@ impl MemoryBackend {
             .kinds(&[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind::Permit])
             .tokens(true)
             .detaches(true)
+            .clock(true)
             .locks_per_step(usize::MAX)
             .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write]);
         let queues = Queues { last_number: first_token(), by_name: BTreeMap::new() };
-        Self { queues: Arc::new(Mutex::new(queues)), info }
+        Self { queues: Arc::new(Mutex::new(queues)), info, created: (since_1970(), Moment::now()) }
     }
 
     /// Returns the store, with inspection.
@@ -123,6 +126,11 @@ impl Backend for MemoryBackend {
             (Box::new(claim) as Box<dyn Claim>, grant)
         });
         Ok(AttemptAll::Granted(granted.collect()))
+    }
+
+    async fn clock(&self) -> Result<Duration> {
+        let (since_1970, at) = self.created;
+        Ok(since_1970.saturating_add(at.elapsed()))
     }
 }
 
@@ -366,14 +374,16 @@ impl Inspect for MemoryBackend {
 
 /// Returns the first token, which is the number of microseconds since 1970. Tokens therefore grow
 /// across restarts of the process, if it grants fewer than a million a second.
+fn first_token() -> u64 {
+    u64::try_from(since_1970().as_micros()).unwrap_or(u64::MAX / 2)
+}
+
 #[expect(
     clippy::disallowed_methods,
-    reason = "the first token is the one use of the wall clock, which outlives the process"
+    reason = "the first token must outlive the process, and users of the store's clock expect the time of day"
 )]
-fn first_token() -> u64 {
-    let now = std::time::SystemTime::now();
-    let since_1970 = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX / 2)
+fn since_1970() -> Duration {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
 async fn connect(url: StoreUrl) -> Result<Store> {

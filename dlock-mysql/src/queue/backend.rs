@@ -2,13 +2,20 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use async_trait::async_trait;
 use dlock_core::{
     Kind, Result,
     driver::{Backend, Claim, Info, Request},
 };
 
 use super::{claim::QueueClaim, client::QueueClient};
-use crate::{config::MysqlConfig, connection::Connection, error::STORE, keys::KINDS};
+use crate::{
+    config::MysqlConfig,
+    connection::{Call, Connection},
+    error::STORE,
+    keys::KINDS,
+    sql::{CLOCK, column, expect},
+};
 
 /// A client that keeps its locks in the queue.
 pub(crate) struct QueueBackend {
@@ -23,6 +30,7 @@ impl QueueBackend {
     }
 }
 
+#[async_trait]
 impl Backend for QueueBackend {
     fn info(&self) -> &Info {
         &self.client.info
@@ -30,6 +38,13 @@ impl Backend for QueueBackend {
 
     fn claim(&self, request: Request) -> Box<dyn Claim> {
         Box::new(QueueClaim::new(Arc::clone(&self.client), request))
+    }
+
+    async fn clock(&self) -> Result<Duration> {
+        let connection = &self.client.connection;
+        let call = Call::new(CLOCK.with(&[]), connection.timeout());
+        let reply = connection.call_without_tables(call).await?;
+        column(expect(reply.rows.first(), "a request for the time")?, "clock").map(Duration::from_micros)
     }
 }
 
@@ -44,6 +59,7 @@ fn info(config: &MysqlConfig) -> Info {
         .kinds(KINDS)
         .tokens(true)
         .detaches(true)
+        .clock(true)
         // An attempt then waits for few others, and for none longer than a call may take.
         .attempts_in_flight(config.connections * 8)
         .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write])

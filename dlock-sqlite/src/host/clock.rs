@@ -38,8 +38,8 @@ pub(crate) fn nanos(duration: Duration) -> i64 {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "the least token and detached claims outlive the host's boot, and some hosts have no other clock that processes share"
+    reason = "users of the store's clock expect the time of day, the least token and detached claims outlive the host's boot, and some hosts have no other clock that processes share"
 )]
-fn since_1970() -> Duration {
+pub(crate) fn since_1970() -> Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }

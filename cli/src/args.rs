@@ -14,7 +14,7 @@ Examples:
   dlock run nightly -- ./report.sh                wait for the lock, run the script, release it
   dlock run -n backup -- ./backup.sh              exit 75 at once if the lock is held
   dlock run -w 30s -c 'wc -l <data' data          wait for at most 30 seconds; run a shell command
-  dlock run -n --at-least 23h report -- ./r.sh    once a day, over all hosts that share the store
+  dlock run -q --every 1d report -- ./r.sh        once a day, over all hosts that share the store
   dlock run --slots 4 pool -- ./job.sh            at most four at the same time
   dlock ls; dlock inspect nightly                 holders and waiters
   dlock info                                      the store in use, and the reason
@@ -96,6 +96,8 @@ pub(crate) enum Command {
     Info(Info),
     /// Takes a lock from its holder; exit status 1 if it was not held.
     Unlock(Unlock),
+    /// Lets a command of `run --once` run again; exit status 1 if it was not marked as done.
+    Forget(Forget),
     /// Creates a store in a file, with --group for the users of that group, and prints its URL.
     Init(Init),
     /// Fails with a message that names `run` and `acquire`.
@@ -134,10 +136,40 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = values::duration)]
     pub(crate) at_least: Option<Duration>,
 
+    #[command(flatten)]
+    pub(crate) once: OnceArgs,
+
     /// Takes over the lock of a ticket that `acquire` has printed, and releases it when the command
     /// has ended
-    #[arg(long, value_name = "TICKET", conflicts_with_all = ["WaitArgs", "KindArgs", "at_least"])]
+    #[arg(long, value_name = "TICKET", conflicts_with_all = ["WaitArgs", "KindArgs", "OnceArgs", "at_least"])]
     pub(crate) ticket: Option<OsString>,
+}
+
+/// Occurrence of the command, which runs once.
+#[derive(Args)]
+pub(crate) struct OnceArgs {
+    /// Runs the command only if it has not yet succeeded for this key; otherwise exits 0
+    ///
+    /// The key names the occurrence, such as the day of a report: `dlock run --once "$(date -I)"
+    /// report -- ./report.sh`. The store remembers a command that ended with status 0, for the time
+    /// of --keep. A command that fails, or whose lock is lost, can run again. So does one whose dlock
+    /// is killed before the store has confirmed that it is done.
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["every", "read", "slots"])]
+    pub(crate) once: Option<OsString>,
+
+    /// As --once, with one key for each period of this length, by the store's clock
+    ///
+    /// For lines of a crontab that all hosts have: `0 * * * * dlock run -q --every 1h report --
+    /// ./report.sh`. A period has a multiple of the length since 1970 (UTC) in its middle. With 1h, a
+    /// start from 8:30 to 9:30 counts for 9:00, so hosts whose clocks differ from the store's by less
+    /// than half an hour agree. Not on etcd and a RedLock, which have no clock.
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = values::duration, conflicts_with_all = ["read", "slots"])]
+    pub(crate) every: Option<Duration>,
+
+    /// Time for which the store remembers that the command has succeeded [default: 7d, with --every
+    /// at least one period]
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = values::duration)]
+    pub(crate) keep: Option<Duration>,
 }
 
 /// Wait limit for a lock.
@@ -434,6 +466,10 @@ pub(crate) struct Ls {
     #[arg(default_value = "")]
     pub(crate) prefix: OsString,
 
+    /// Lists what `run --once` and --every have done, instead of locks
+    #[arg(long)]
+    pub(crate) marks: bool,
+
     /// Prints a JSON object; docs/json.md explains its fields
     #[arg(long)]
     pub(crate) json: bool,
@@ -476,6 +512,18 @@ pub(crate) struct Unlock {
     /// Confirms the risk that the holder may still be running
     #[arg(long)]
     pub(crate) force: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Forget {
+    #[command(flatten)]
+    pub(crate) store: StoreArg,
+
+    /// The lock's name
+    pub(crate) name: OsString,
+
+    /// The key, as `ls --marks` prints it
+    pub(crate) key: OsString,
 }
 
 #[derive(Args)]

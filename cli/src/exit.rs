@@ -38,7 +38,7 @@ const OF_ALL: [(u8, &str); 5] = [
     (UNREACHABLE, "the store cannot be reached, or cannot write at present (a full disk, for example)"),
     (INTERNAL, "an error inside dlock"),
     (CONFIG, "configuration: the URL, an unknown scheme, or a store that refuses (rights, damage)"),
-    (NO, "of `inspect` and `unlock`: the lock is not held"),
+    (NO, "of `inspect` and `unlock`: the lock is not held; of `forget`: there is no mark"),
 ];
 
 /// Returns the section of `--help` about exit statuses.
@@ -130,6 +130,11 @@ impl Failure {
     /// Returns whether the lock was lost, so that there is nothing to release.
     pub(crate) fn is_loss(&self) -> bool {
         self.status == LOST
+    }
+
+    /// Replaces the message.
+    pub(crate) fn say_instead(self, message: String) -> Self {
+        Self { message: Some(message), ..self }
     }
 
     /// Appends a text to the message.

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use dlock::{Contender, LockName, LockState, Ticket, Token};
+use dlock::{Contender, LockName, LockState, Mark, Ticket, Token};
 use serde::Serialize;
 
 use crate::{
@@ -27,6 +27,35 @@ pub(crate) fn locks(states: &[LockState]) -> Outcome<String> {
         locks: Vec<Lock<'a>>,
     }
     text(Locks { locks })
+}
+
+/// Returns the output of `ls --marks`.
+pub(crate) fn marks(marks: &[Mark]) -> Outcome<String> {
+    #[derive(Serialize)]
+    struct Fields<'a> {
+        name: &'a str,
+        key: &'a str,
+        who: Option<&'a str>,
+        since: Option<f64>,
+        since_at: Option<String>,
+        ttl_left: Option<f64>,
+        expires_at: Option<String>,
+    }
+    #[derive(Serialize)]
+    struct Marks<'a> {
+        marks: Vec<Fields<'a>>,
+    }
+    let now = now();
+    let fields = marks.iter().map(|mark| Fields {
+        name: mark.name.as_str(),
+        key: &mark.key,
+        who: mark.who.as_deref(),
+        since: mark.since.map(|since| since.as_secs_f64()),
+        since_at: rfc3339(mark.since.and_then(|since| now.checked_sub(since))),
+        ttl_left: mark.ttl_left.map(|left| left.as_secs_f64()),
+        expires_at: rfc3339(mark.ttl_left.and_then(|left| now.checked_add(left))),
+    });
+    text(Marks { marks: fields.collect() })
 }
 
 /// Returns the output of `inspect`.

@@ -18,6 +18,7 @@ mod info;
 mod init;
 mod json;
 mod look;
+mod once;
 mod output;
 mod run;
 mod show;
@@ -100,6 +101,7 @@ fn execute(stores: &Stores<'_>, command: Command) -> Outcome {
             Command::Ls(args) => look::ls(stores, args).await,
             Command::Inspect(args) => look::inspect(stores, args).await,
             Command::Unlock(args) => unlock::unlock(stores, args).await,
+            Command::Forget(args) => once::forget(stores, args).await,
             Command::Info(args) => info::info(stores, args).await,
             Command::Init(args) => init::init(stores, args).await,
             Command::Lock { .. } | Command::Completions { .. } | Command::Man { .. } => Ok(exit::OK),

@@ -1,8 +1,8 @@
 //! `dlock run` and `dlock try`: a command under a lock.
 
-use std::{ffi::OsString, process::Command, time::Duration};
+use std::{ffi::OsString, process::Command, sync::Arc, time::Duration};
 
-use dlock::{Error, Guard, Kind, LockName, LockOptions, Locks, LostReason, Ticket, Wait, Who};
+use dlock::{Error, Guard, Kind, LockName, LockOptions, Locks, LostReason, Occurrence, Ticket, Wait, Who};
 use tokio::time::timeout;
 
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
     exec,
     exit::{self, Failure, Outcome, chain},
     held::{self, Held, OuterHolds},
-    output,
+    once, output,
     signals::Signals,
     store, ticket, values,
     wait::{self, WaitLimit},
@@ -38,6 +38,8 @@ struct Job {
     busy: BusyArgs,
     /// Whether `--at-least` keeps the lock held after the command.
     keeps_lock: bool,
+    /// Set by `--once` and `--every`.
+    plan: Option<once::Plan>,
     outer: OuterHolds,
     words: Vec<OsString>,
     kill_after: Duration,
@@ -61,7 +63,7 @@ impl LockSource {
 
 /// Runs a command under a lock.
 pub(crate) async fn run(stores: &Stores<'_>, args: Run) -> Outcome {
-    let Run { hold, wait, at_least, ticket } = args;
+    let Run { hold, wait, at_least, once, ticket } = args;
     if hold.command().is_empty() {
         return Err(Failure::usage(
             "no command; write `dlock run NAME -- CMD ARGS…` or `dlock run NAME -c 'shell text'`",
@@ -71,19 +73,30 @@ pub(crate) async fn run(stores: &Stores<'_>, args: Run) -> Outcome {
         Some(ticket) => LockSource::Ticket(values::ticket(&ticket)?),
         None => LockSource::Acquire(wait.wait(), hold.kind),
     };
-    take(stores, "run", source, at_least, hold).await
+    let plan = once::Plan::new(&once)?;
+    if once.keep.is_some() && plan.is_none() {
+        return Err(Failure::usage("--keep needs --once or --every; without them no command is remembered"));
+    }
+    take(stores, "run", source, Terms { at_least, plan }, hold).await
 }
 
 /// Runs a command if the lock is free. Without a command, only tests the lock.
 pub(crate) async fn attempt(stores: &Stores<'_>, args: HoldArgs) -> Outcome {
-    take(stores, "try", LockSource::Acquire(Some(Wait::Never), args.kind), None, args).await
+    take(stores, "try", LockSource::Acquire(Some(Wait::Never), args.kind), Terms::default(), args).await
+}
+
+/// Options that only `run` has.
+#[derive(Default)]
+struct Terms {
+    at_least: Option<Duration>,
+    plan: Option<once::Plan>,
 }
 
 async fn take(
     stores: &Stores<'_>,
     verb: &str,
     source: LockSource,
-    at_least: Option<Duration>,
+    Terms { at_least, plan }: Terms,
     args: HoldArgs,
 ) -> Outcome {
     args.flock.check()?;
@@ -103,6 +116,7 @@ async fn take(
         source,
         options: if at_least.is_zero() { options } else { options.at_least(at_least) },
         keeps_lock: !at_least.is_zero(),
+        plan,
         wait_limit,
         busy: args.busy,
         outer: OuterHolds::from_env()?,
@@ -154,6 +168,7 @@ impl Job {
 
     async fn run(self, locks: &Locks, who: &Who, signals: &mut Signals) -> Outcome<End> {
         let name = &self.name;
+        let mut due = None;
         let options = with_margin(self.options.clone(), self.kill_after, locks);
         let guard = match &self.source {
             LockSource::Ticket(ticket) => {
@@ -163,9 +178,10 @@ impl Job {
             }
             LockSource::Acquire(_, kind) => {
                 if let Some(held) = signals.unless(self.outer.enter(locks, name, kind.kind())).await? {
-                    if self.keeps_lock {
+                    let option = if self.plan.is_some() { "--once" } else { "--at-least" };
+                    if self.keeps_lock || self.plan.is_some() {
                         return Err(Failure::usage(format!(
-                            "lock `{name}` is held by an outer dlock, which releases it; use --at-least with the outer one"
+                            "lock `{name}` is held by an outer dlock, which releases it; use {option} with the outer one"
                         )));
                     }
                     let lock = (name.clone(), held.token());
@@ -176,20 +192,46 @@ impl Job {
                     });
                 }
                 let lock = kind.of(locks, name);
+                if let Some(plan) = &self.plan {
+                    let planned = plan.occurrence(locks, Arc::clone(&lock), options.clone());
+                    let occurrence = signals.unless(planned).await?;
+                    if signals.unless(self.is_done(&occurrence)).await? {
+                        return Ok(End::Status(exit::OK));
+                    }
+                    due = Some(occurrence);
+                }
                 let acquiring =
                     wait::acquire(locks, who, &*lock, options, self.wait_limit, self.busy.verbosity());
                 signals.unless(acquiring).await?
             }
         };
+        // Another host may have done it during the wait.
+        if let Some(occurrence) = &due
+            && signals.unless(self.is_done(occurrence)).await?
+        {
+            release(guard, self.keeps_lock).await;
+            return Ok(End::Status(exit::OK));
+        }
         if self.words.is_empty() {
             release(guard, self.keeps_lock).await;
             return Ok(End::Status(exit::OK));
         }
-        self.run_under(guard, locks, signals).await.map(End::Status)
+        self.run_under(guard, due, locks, signals).await.map(End::Status)
+    }
+
+    async fn is_done(&self, occurrence: &Occurrence) -> Outcome<bool> {
+        once::is_done(occurrence, &self.name, self.busy.verbosity()).await
     }
 
     /// Runs the command under the lock, and releases the lock after the command has ended.
-    async fn run_under(self, guard: Guard, locks: &Locks, signals: &mut Signals) -> Outcome {
+    /// Marks `due` as done if the command has succeeded.
+    async fn run_under(
+        self,
+        guard: Guard,
+        due: Option<Occurrence>,
+        locks: &Locks,
+        signals: &mut Signals,
+    ) -> Outcome {
         let token = guard.token();
         let mut command = exec::tied(&self.words);
         set_environment(&mut command, &self.name, token.map(dlock::Token::get));
@@ -199,6 +241,10 @@ impl Job {
             biased;
             status = child.wait(signals) => {
                 let status = status?;
+                let marked = match due.filter(|_| status.success()) {
+                    Some(occurrence) => signals.unless(once::mark(&occurrence, &guard)).await,
+                    None => Ok(()),
+                };
                 // After a suspend of the machine the command may end before the keeper detects the
                 // loss.
                 let lost = if guard.is_lost() { Some(guard.lost().await) } else { release(guard, self.keeps_lock).await };
@@ -206,7 +252,7 @@ impl Job {
                     let then = format!("the command had ended with status {} before the loss was detected", child::code(status));
                     return Err(Failure::lost(&self.name, reason, &then));
                 }
-                child::outcome_of(status)
+                marked.and_then(|()| child::outcome_of(status))
             }
             reason = guard.lost() => {
                 // Before any output, because the command must not run beside the next holder.

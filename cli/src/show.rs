@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, time::Duration};
 
-use dlock::{Contender, LockName, LockState};
+use dlock::{Contender, LockName, LockState, Mark};
 
 /// Describes the holders: `held by anna@web-3 pid 4711 dlock run report for 12s`. `None` if the
 /// lock is free.
@@ -31,6 +31,20 @@ pub(crate) fn table(states: &[LockState]) -> String {
         ]
     };
     aligned(["NAME", "KIND", "HOLDERS", "WAITING", "SINCE", "WHO"], states.iter().map(row).collect())
+}
+
+/// Returns a header and one line for each mark. Empty if there are no marks.
+pub(crate) fn marks(marks: &[Mark]) -> String {
+    let row = |mark: &Mark| {
+        [
+            printable(mark.name.as_str()),
+            printable(&mark.key),
+            optional(mark.since.map(rough)),
+            optional(mark.ttl_left.map(rough)),
+            printable(mark.who.as_deref().unwrap_or("-")),
+        ]
+    };
+    aligned(["NAME", "KEY", "SINCE", "TTL LEFT", "WHO"], marks.iter().map(row).collect())
 }
 
 /// Returns all information about one lock.

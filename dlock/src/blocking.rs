@@ -16,6 +16,8 @@
 //! blocks for up to two seconds until the store has confirmed the releases. Calls may be made from
 //! any thread. In an async task they block the executor, as any blocking call does.
 
+mod once;
+
 use std::{fmt, sync::Arc, time::Duration};
 
 use dlock_core::{
@@ -24,6 +26,8 @@ use dlock_core::{
 };
 use pollster::block_on;
 use tokio_util::sync::CancellationToken;
+
+pub use once::Occurrence;
 
 /// Connects to the store of a URL. Supports the stores that are compiled in.
 ///

@@ -57,6 +57,15 @@ fn the_page_lists_the_fields_of_locks() {
 }
 
 #[test]
+fn the_page_lists_the_fields_of_marks() {
+    let place = Place::new();
+    assert_eq!(place.run(["run", "--once", "k", "x", "true"]).status, 0);
+    let all = json(&place.run(["ls", "--marks", "--json"]));
+    assert_eq!(fields(&all), documented("`dlock ls --marks --json`"));
+    assert_eq!(fields(&all["marks"][0]), documented("A mark of `ls --marks`"));
+}
+
+#[test]
 fn the_page_lists_the_fields_of_a_store() {
     let info = json(&Place::new().run(["info", "--json"]));
     assert_eq!(fields(&info), documented("`dlock info --json`"));

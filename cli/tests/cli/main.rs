@@ -10,6 +10,7 @@ mod json;
 mod looking;
 mod loss;
 mod nesting;
+mod once;
 mod place;
 mod queueing;
 mod quiet;

@@ -40,7 +40,7 @@ fn the_worker_pool_has_four_at_once_at_most() {
 fn the_daily_report_is_made_once() {
     let place = Place::new();
     for times in [1, 0] {
-        let ended = run_example(&place, "--at-least");
+        let ended = run_example(&place, "--every 1d");
         assert_eq!(ended.status, 0, "{}", ended.err);
         assert_eq!(ended.out.lines().count(), times, "{}", ended.out);
         assert_eq!(ended.err, "", "a job without work prints a message, which cron would mail");

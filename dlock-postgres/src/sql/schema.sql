@@ -381,6 +381,25 @@ BEGIN
     END IF;
 END $dlock$;
 
+-- Deletes some expired claims of any lock. Expiries have no index, so this reads a few blocks of the
+-- table, from a random one on. Its time therefore does not grow with the number of claims, of which
+-- a million may be detached for days.
+CREATE OR REPLACE FUNCTION {schema}.sweep_1() RETURNS void
+LANGUAGE plpgsql VOLATILE AS $dlock$
+DECLARE
+    v_span CONSTANT bigint := 16;
+    v_blocks bigint := pg_catalog.pg_relation_size('{schema}.queue'::regclass)
+        / pg_catalog.current_setting('block_size')::bigint;
+    v_first bigint := pg_catalog.floor(pg_catalog.random() * greatest(1, v_blocks - v_span + 1));
+BEGIN
+    DELETE FROM {schema}.queue q WHERE q.claim IN (
+        SELECT e.claim FROM {schema}.queue e
+        WHERE e.ctid >= pg_catalog.format('(%s,0)', v_first)::tid
+            AND e.ctid < pg_catalog.format('(%s,0)', v_first + v_span)::tid
+            AND e.expires <= pg_catalog.clock_timestamp()
+        LIMIT 64 FOR UPDATE SKIP LOCKED);
+END $dlock$;
+
 -- Deletes a claim, under its own id or that of its ticket, and wakes the claims that hold from now on.
 -- With p_sweep, also deletes some expired claims of other locks. The commit does not wait for the
 -- disk: a release that is lost in a crash only delays the next holder until the claim expires.
@@ -401,9 +420,7 @@ BEGIN
     -- list of woken claims was lost.
     SELECT h.wake INTO wake FROM {schema}.read_head_2(p_name, v_now, NULL, p_channel, coalesce(v_behind, 0)) h;
     IF p_sweep THEN
-        DELETE FROM {schema}.queue q WHERE q.claim IN (
-            SELECT e.claim FROM {schema}.queue e WHERE e.expires <= pg_catalog.clock_timestamp()
-            LIMIT 16 FOR UPDATE SKIP LOCKED);
+        PERFORM {schema}.sweep_1();
     END IF;
 END $dlock$;
 

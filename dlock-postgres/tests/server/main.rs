@@ -15,7 +15,10 @@ use dlock_testbed::servers::{
 };
 use futures_util::future::join_all;
 use libtest_mimic::{Arguments, Trial};
-use tokio::{runtime::Runtime, time::timeout};
+use tokio::{
+    runtime::Runtime,
+    time::{Instant, timeout},
+};
 use tokio_postgres::{NoTls, SimpleQueryMessage};
 
 /// Maximum time of an operation that waits for no ttl.
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
         a_login_that_fails_is_refused_with_its_reason,
         a_read_only_server_is_refused,
         a_client_listens_only_while_it_has_waiters,
+        many_marks_delay_no_other_lock_and_are_deleted_after_their_time,
     };
     cases.extend(check_in::cases());
     cases.extend(pauses::cases());
@@ -259,4 +263,39 @@ async fn a_client_listens_only_while_it_has_waiters(server: &Running) {
     guard.release().await.expect("released");
     let ceases = async { while listeners().await != "0" {} };
     timeout(SOON * 2, ceases).await.expect("the client ceases to listen");
+}
+
+/// Inserts marks as `Occurrence::run` would. They end `interval` from now.
+async fn add_marks(server: &Running, first: u32, last: u32, interval: &str) {
+    let statement = format!(
+        "INSERT INTO dlock.queue (name, seq, claim, kind, slots, held, since, expires, channel, who)
+         SELECT convert_to('dlock-once:6:report:' || i, 'UTF8'), i, gen_random_uuid(), 1, 1, true,
+                clock_timestamp(), clock_timestamp() + interval '{interval}', '', 'cron'
+         FROM generate_series({first}, {last}) AS i"
+    );
+    sql(server, &statement).await;
+}
+
+#[expect(clippy::print_stdout, reason = "libtest shows it with --nocapture")]
+async fn many_marks_delay_no_other_lock_and_are_deleted_after_their_time(server: &Running) {
+    const PAIRS: u32 = 800;
+    let locks = connect(server).await.expect("connected");
+    let pairs = async || {
+        let began = Instant::now();
+        for _ in 0..PAIRS {
+            locks.mutex("other").lock().await.expect("free").release().await.expect("held until now");
+        }
+        began.elapsed() / PAIRS
+    };
+    let before = pairs().await;
+    add_marks(server, 1, 100_000, "7 days").await;
+    add_marks(server, 100_001, 110_000, "-1 second").await;
+    let after = timeout(SOON * 6, pairs()).await.expect("marks delay an unrelated lock");
+    println!("an acquire and release took {before:?} without marks, and {after:?} beside 110000 marks");
+    let expired = "SELECT count(*) FROM dlock.queue WHERE expires <= clock_timestamp()";
+    let count: u32 = sql(server, expired).await.parse().expect("a number");
+    assert!(count < 10_000, "no mark was deleted after its time");
+    assert_eq!(rows(server).await, (100_000 + count).to_string(), "a mark was deleted before its time");
+    let done = locks.mutex("report").once("7").is_done().await.expect("the server is reachable");
+    assert!(done, "a mark is not found among many");
 }

@@ -10,6 +10,7 @@ mod doorbells;
 mod file;
 #[cfg(target_os = "linux")]
 mod gate;
+mod marks;
 mod names;
 mod older;
 mod transactions;

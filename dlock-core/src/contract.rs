@@ -9,5 +9,5 @@ mod queue;
 
 pub use backend::{Attempt, AttemptAll, Backend, Claim, Grant, Release, Renewal, Request, Resumption, Store};
 pub use info::Info;
-pub use inspect::{Contender, Inspect, LockState};
+pub use inspect::{Contender, Inspect, LockState, MARK_PREFIX};
 pub use queue::{Entry, Turn, turn, watched, watchers};

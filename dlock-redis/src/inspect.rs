@@ -7,7 +7,10 @@ use std::{
 };
 
 use async_trait::async_trait;
-use dlock_core::{ClaimId, Contender, Kind, LockName, LockState, Result, Token, Who, driver::Inspect};
+use dlock_core::{
+    ClaimId, Contender, Kind, LockName, LockState, Result, Token, Who,
+    driver::{Inspect, MARK_PREFIX},
+};
 use futures_util::{StreamExt as _, stream};
 use redis::{FromRedisValue, ParsingError, Value};
 
@@ -120,7 +123,9 @@ async fn list(client: &Client, prefix: &str) -> Result<Vec<LockState>> {
         if node.is_some() {
             find_names(client, node, &keys::escape(prefix), &mut names).await?;
         }
-        let names = names.into_iter().filter(|name| name.starts_with(prefix));
+        // There may be many marks, and each name costs a call of a script.
+        let is_hidden = |name: &str| name.starts_with(MARK_PREFIX) && !prefix.starts_with(MARK_PREFIX);
+        let names = names.into_iter().filter(|name| name.starts_with(prefix) && !is_hidden(name));
         let names: Vec<_> = names.filter_map(|name| LockName::new(name).ok()).collect();
         for batch in names.chunks(MAX_PIPELINE) {
             inspect_batch(client, node, batch, &mut states).await?;

@@ -7,6 +7,9 @@ use async_trait::async_trait;
 
 use crate::model::{Kind, LockName, Result, Token};
 
+/// Beginning of the names of marks, which record that work is done. A store may have many of them.
+pub const MARK_PREFIX: &str = "dlock-once:";
+
 /// Inspects a store. The results are snapshots, and may be outdated when they arrive.
 #[async_trait]
 pub trait Inspect: fmt::Debug + Send + Sync + 'static {
@@ -18,6 +21,10 @@ pub trait Inspect: fmt::Debug + Send + Sync + 'static {
 
     /// Returns the locks whose names begin with `prefix`, sorted by name. May be costly, but never
     /// blocks the store.
+    ///
+    /// May leave out names that begin with [`MARK_PREFIX`], unless `prefix` does so too. The engine
+    /// drops them from other lists. A driver that sends a request for each lock should leave them
+    /// out.
     ///
     /// # Errors
     /// If the store cannot be reached or refuses the query.

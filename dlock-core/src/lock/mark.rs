@@ -4,12 +4,9 @@ use std::time::Duration;
 
 use super::Locks;
 use crate::{
-    contract::LockState,
+    contract::{LockState, MARK_PREFIX},
     model::{Error, LockName, Result},
 };
-
-/// Beginning of the name of every mark. No list of locks contains names with this beginning.
-const PREFIX: &str = "dlock-once:";
 
 /// Maximum length of a lock's name and a key together, in bytes. The name of a mark contains both.
 const MAX_LEN: usize = 1000;
@@ -55,17 +52,17 @@ pub(super) fn mark_name(name: &LockName, key: &str) -> Result<LockName> {
             len + key.len()
         ));
     }
-    LockName::new(format!("{PREFIX}{len}:{name}:{key}"))
+    LockName::new(format!("{MARK_PREFIX}{len}:{name}:{key}"))
 }
 
 /// Returns whether this is the name of a mark.
 pub(super) fn is_mark(name: &LockName) -> bool {
-    name.as_str().starts_with(PREFIX)
+    name.as_str().starts_with(MARK_PREFIX)
 }
 
 /// Returns the lock's name and the key of a mark. `None` for the name of a lock.
 fn parse(mark: &LockName) -> Option<(LockName, String)> {
-    let (len, rest) = mark.as_str().strip_prefix(PREFIX)?.split_once(':')?;
+    let (len, rest) = mark.as_str().strip_prefix(MARK_PREFIX)?.split_once(':')?;
     let (name, key) = rest.split_at_checked(len.parse().ok()?)?;
     Some((LockName::new(name).ok()?, key.strip_prefix(':')?.to_owned()))
 }
@@ -101,7 +98,7 @@ impl Locks {
     /// # Cancel safety
     /// Safe. The call only reads.
     pub async fn marks(&self, prefix: &str) -> Result<Vec<Mark>> {
-        let states = self.list_all(PREFIX).await?;
+        let states = self.list_all(MARK_PREFIX).await?;
         let marks = states.into_iter().filter_map(Mark::of);
         let mut marks: Vec<_> = marks.filter(|mark| mark.name.as_str().starts_with(prefix)).collect();
         marks.sort_by(|a, b| (&a.name, &a.key).cmp(&(&b.name, &b.key)));

@@ -9,13 +9,14 @@ mod joint;
 mod queueless;
 mod slow;
 mod switch;
+mod watches;
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
-    Result,
-    driver::{AttemptAll, Backend, Claim, Info, Request, Store},
+    LockName, Result,
+    driver::{AttemptAll, Backend, Claim, Info, Request, Store, Watch},
 };
 
 pub use chaos::Chaos;
@@ -42,12 +43,15 @@ impl Habit {
 
     /// Wraps a store so that it has this habit.
     pub fn wrap(self, store: Store) -> Store {
-        wrap(store, move |claim, request| match self {
-            Self::Deaf => Box::new(deaf::Deaf(claim)),
-            Self::Chatty => Box::new(chatty::Chatty::new(claim)),
-            Self::Slow => Box::new(slow::Slow(claim)),
-            Self::Flaky => Box::new(flaky::Flaky::new(claim, &request)),
-        })
+        let wrapper = move |claim, request: Request| -> Box<dyn Claim> {
+            match self {
+                Self::Deaf => Box::new(deaf::Deaf(claim)),
+                Self::Chatty => Box::new(chatty::Chatty::new(claim)),
+                Self::Slow => Box::new(slow::Slow(claim)),
+                Self::Flaky => Box::new(flaky::Flaky::new(claim, &request)),
+            }
+        };
+        wrap_with(store, wrapper, Some(self))
     }
 }
 
@@ -69,12 +73,22 @@ pub fn wrap(
     store: Store,
     wrapper: impl Fn(Box<dyn Claim>, Request) -> Box<dyn Claim> + Send + Sync + 'static,
 ) -> Store {
-    Store { backend: Arc::new(Wrapped { inner: store.backend, wrapper }), inspect: store.inspect }
+    wrap_with(store, wrapper, None)
+}
+
+/// Wraps the claims of a store. Its hints for observers have this habit, too.
+fn wrap_with(
+    store: Store,
+    wrapper: impl Fn(Box<dyn Claim>, Request) -> Box<dyn Claim> + Send + Sync + 'static,
+    habit: Option<Habit>,
+) -> Store {
+    Store { backend: Arc::new(Wrapped { inner: store.backend, wrapper, habit }), inspect: store.inspect }
 }
 
 struct Wrapped<W> {
     inner: Arc<dyn Backend>,
     wrapper: W,
+    habit: Option<Habit>,
 }
 
 impl<W> fmt::Debug for Wrapped<W> {
@@ -102,6 +116,10 @@ where
 
     async fn clock(&self) -> Result<Duration> {
         self.inner.clock().await
+    }
+
+    fn watch(&self, name: &LockName) -> Option<Box<dyn Watch>> {
+        watches::of_habit(self.habit, self.inner.watch(name))
     }
 
     async fn close(&self) {

@@ -6,8 +6,10 @@ mod backend;
 mod info;
 mod inspect;
 mod queue;
+mod watch;
 
 pub use backend::{Attempt, AttemptAll, Backend, Claim, Grant, Release, Renewal, Request, Resumption, Store};
 pub use info::Info;
 pub use inspect::{Contender, Inspect, LockState, MARK_PREFIX};
 pub use queue::{Entry, Turn, turn, watched, watchers};
+pub use watch::Watch;

@@ -31,7 +31,7 @@ pub use crate::kit::{pretend_clock, pretend_suspend};
 pub use crate::{
     contract::{
         Attempt, AttemptAll, Backend, Claim, Entry, Grant, Info, Inspect, MARK_PREFIX, Release, Renewal,
-        Request, Resumption, Store, Turn, turn, watched, watchers,
+        Request, Resumption, Store, Turn, Watch, turn, watched, watchers,
     },
     kit::{
         Address, Backoff, Batch, Batcher, CallCounter, Connect, ConnectFuture, CountedCall, Driver,

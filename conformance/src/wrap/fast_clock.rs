@@ -4,9 +4,9 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
-    ClaimId, Result,
+    ClaimId, LockName, Result,
     driver::{
-        Attempt, AttemptAll, Backend, Claim, Grant, Info, Release, Renewal, Request, Resumption, Store,
+        Attempt, AttemptAll, Backend, Claim, Grant, Info, Release, Renewal, Request, Resumption, Store, Watch,
     },
 };
 
@@ -61,6 +61,10 @@ impl Backend for Fast {
 
     async fn clock(&self) -> Result<Duration> {
         self.0.clock().await
+    }
+
+    fn watch(&self, name: &LockName) -> Option<Box<dyn Watch>> {
+        self.0.watch(name)
     }
 
     async fn close(&self) {

@@ -4,8 +4,8 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
-    Result, Wait,
-    driver::{AttemptAll, Backend, Claim, Info, Request, Store},
+    LockName, Result, Wait,
+    driver::{AttemptAll, Backend, Claim, Info, Request, Store, Watch},
 };
 
 /// Wraps a store so that a refused attempt leaves no claim.
@@ -37,6 +37,10 @@ impl Backend for Queueless {
 
     async fn clock(&self) -> Result<Duration> {
         self.0.clock().await
+    }
+
+    fn watch(&self, name: &LockName) -> Option<Box<dyn Watch>> {
+        self.0.watch(name)
     }
 
     async fn close(&self) {

@@ -1,17 +1,18 @@
 //! The driver contract: the operations that a store must provide.
 //!
 //! A driver implements six methods: [`Backend::info`] and [`Backend::claim`], and the four required
-//! methods of [`Claim`]. Six more have defaults: [`Backend::close`], [`Backend::attempt_all`] for
-//! stores that can grant several locks in one step, [`Backend::clock`] for stores with a clock that
-//! clients can read, and [`Claim::detach`], [`Claim::resume`] and
-//! [`Claim::locator`] for stores that can keep a claim without its client. The engine implements
-//! waiting, timeouts, cancellation, renewal, loss and re-entry.
+//! methods of [`Claim`]. Seven more have defaults: [`Backend::close`], [`Backend::watch`] for stores
+//! that can notify observers, [`Backend::clock`] for stores with a clock that clients can read,
+//! [`Backend::attempt_all`] for stores that can grant several locks in one step, and
+//! [`Claim::detach`], [`Claim::resume`] and [`Claim::locator`] for stores that can keep a claim
+//! without its client. The engine implements waiting, timeouts, cancellation, renewal, loss and
+//! re-entry.
 
 use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
-use super::{Entry, Info, Inspect};
+use super::{Entry, Info, Inspect, Watch};
 use crate::model::{ClaimId, Error, Kind, LockName, Result, Token, Wait, Who, duration};
 
 /// The parameters of a claim.
@@ -173,6 +174,17 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// If the store cannot be reached. Default: [`Error::Unsupported`].
     async fn clock(&self) -> Result<Duration> {
         Err(Error::Unsupported { store: "this driver", what: "tell its clients the time".to_owned() })
+    }
+
+    /// Returns a source of hints that the holder of a lock may have changed, for observers. Does no
+    /// I/O before the first call of [`Watch::changed`]. A watch is no contender: it must not appear
+    /// in the queue of the lock, and must not delay any claim.
+    ///
+    /// Default: `None`. The engine then inspects the lock every third of a ttl, at most once a
+    /// second. With a watch it inspects the lock at each hint, too.
+    fn watch(&self, name: &LockName) -> Option<Box<dyn Watch>> {
+        let _ = name;
+        None
     }
 
     /// Shuts the client down in this order: waits for calls in flight, then ends sessions and

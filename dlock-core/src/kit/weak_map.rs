@@ -28,6 +28,11 @@ impl<K: Clone + Eq + Hash, V> WeakMap<K, V> {
         Self::default()
     }
 
+    /// Returns the value of a key, if it is in use.
+    pub fn get(&self, key: &K) -> Option<Arc<V>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).and_then(Weak::upgrade)
+    }
+
     /// Returns the value of a key. If it is not in use, creates it with `new`.
     pub fn get_or_insert_with(&self, key: &K, new: impl FnOnce() -> V) -> Arc<V> {
         let mut values = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,6 +76,8 @@ mod tests {
         assert!(Arc::ptr_eq(&kept, &map.get_or_insert_with(&0, || 1)), "the value is in use");
         assert!(map.0.lock().unwrap().capacity() < 100, "the map has kept unused entries");
         drop(kept);
-        assert_eq!(*map.get_or_insert_with(&0, || 1), 1);
+        assert_eq!(map.get(&0), None, "the value is not in use any more");
+        let fresh = map.get_or_insert_with(&0, || 1);
+        assert_eq!((*fresh, map.get(&0)), (1, Some(Arc::clone(&fresh))));
     }
 }

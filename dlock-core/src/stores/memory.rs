@@ -10,14 +10,14 @@ use std::{
 };
 
 use async_trait::async_trait;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::{
     contract::{
         Attempt, AttemptAll, Backend, Claim, Contender, Entry, Grant, Info, Inspect, LockState, Release,
-        Renewal, Request, Resumption, Store, Turn, turn, watched, watchers,
+        Renewal, Request, Resumption, Store, Turn, Watch, turn, watched, watchers,
     },
-    kit::{Driver, Moment, StoreUrl},
+    kit::{Driver, Moment, StoreUrl, WeakMap},
     model::{ClaimId, Error, Kind, LockName, Result, Token, Wait, Who},
 };
 
@@ -42,6 +42,8 @@ struct Queues {
     last_number: u64,
     /// The queue of each lock, without empty queues.
     by_name: BTreeMap<LockName, Vec<QueuedClaim>>,
+    /// Notified when the holders of a lock may have changed, for each lock with an observer.
+    observed: WeakMap<LockName, watch::Sender<()>>,
 }
 
 /// A claim in the queue of its lock, waiting or held.
@@ -71,7 +73,8 @@ impl MemoryBackend {
             .clock(true)
             .locks_per_step(usize::MAX)
             .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write]);
-        let queues = Queues { last_number: first_token(), by_name: BTreeMap::new() };
+        let queues =
+            Queues { last_number: first_token(), by_name: BTreeMap::new(), observed: WeakMap::new() };
         Self { queues: Arc::new(Mutex::new(queues)), info, created: (since_1970(), Moment::now()) }
     }
 
@@ -131,6 +134,27 @@ impl Backend for MemoryBackend {
     async fn clock(&self) -> Result<Duration> {
         let (since_1970, at) = self.created;
         Ok(since_1970.saturating_add(at.elapsed()))
+    }
+
+    fn watch(&self, name: &LockName) -> Option<Box<dyn Watch>> {
+        let sender = self.lock().observed.get_or_insert_with(name, || watch::Sender::new(()));
+        let mut changes = sender.subscribe();
+        // The first hint says that the subscription is active.
+        changes.mark_changed();
+        Some(Box::new(MemoryWatch { changes, _sender: sender }))
+    }
+}
+
+struct MemoryWatch {
+    changes: watch::Receiver<()>,
+    _sender: Arc<watch::Sender<()>>,
+}
+
+#[async_trait]
+impl Watch for MemoryWatch {
+    async fn changed(&mut self) {
+        // Fails only without a sender, and this watch has one.
+        self.changes.changed().await.ok();
     }
 }
 
@@ -198,6 +222,7 @@ impl Claim for MemoryClaim {
             (claim.entry.id, claim.expires_at) = (ticket, now.after(lasting));
         }
         claim.is_detached = true;
+        queues.notify_observers(name, ticket);
         Ok(Renewal::Renewed { valid_for: lasting })
     }
 
@@ -221,6 +246,7 @@ impl Claim for MemoryClaim {
         };
         claim.hint = Arc::clone(&self.hint);
         let grant = Grant { token: Token::new(claim.number), valid_for: *ttl };
+        queues.notify_observers(name, *id);
         Ok(Resumption::Resumed { grant, remaining })
     }
 
@@ -273,6 +299,7 @@ impl Queues {
             who: request.who.clone(),
             hint: Arc::clone(hint),
         });
+        self.notify_observers(&request.name, request.id);
         self.last_number
     }
 
@@ -307,12 +334,22 @@ impl Queues {
     }
 
     fn remove(&mut self, name: &LockName, id: ClaimId) {
+        self.notify_observers(name, id);
         self.notify_watchers(name, id);
         if let Some(queue) = self.by_name.get_mut(name) {
             queue.retain(|claim| claim.entry.id != id);
             if queue.is_empty() {
                 self.by_name.remove(name);
             }
+        }
+    }
+
+    /// Notifies the observers of a lock, if this claim holds it.
+    fn notify_observers(&self, name: &LockName, id: ClaimId) {
+        if let Some(changes) = self.observed.get(name)
+            && self.holds(name, id)
+        {
+            changes.send_replace(());
         }
     }
 

@@ -6,6 +6,7 @@ mod inspect;
 mod member;
 mod resuming;
 mod tally;
+mod watch;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -15,8 +16,8 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    contract::{Backend, Claim, Info, Request, Store},
-    model::{Error, Kind, Result},
+    contract::{Backend, Claim, Info, Request, Store, Watch},
+    model::{Error, Kind, LockName, Result},
 };
 use claim::{MAX_MEMBER_TIMEOUT, RedLockClaim};
 
@@ -154,6 +155,10 @@ impl Backend for RedLock {
 
     fn claim(&self, request: Request) -> Box<dyn Claim> {
         Box::new(RedLockClaim::new(self, request))
+    }
+
+    fn watch(&self, name: &LockName) -> Option<Box<dyn Watch>> {
+        watch::of_members(&self.members, name)
     }
 
     /// Waits for the first reply to each release in the background, for at most two seconds, and

@@ -7,6 +7,7 @@ mod close;
 mod crowd;
 mod detached;
 mod downgrade;
+mod election;
 pub(crate) mod endurance;
 mod exclusive;
 mod fair;
@@ -21,6 +22,7 @@ mod multi;
 mod name;
 mod network;
 mod newcomer;
+mod observer;
 mod once;
 mod option;
 mod outage;
@@ -71,6 +73,8 @@ pub fn all() -> Vec<Case> {
         owner::cases(),
         look::cases(),
         who::cases(),
+        election::cases(),
+        observer::cases(),
         multi::cases(),
         client::cases(),
         close::cases(),

@@ -2,6 +2,7 @@
 
 mod chaos;
 mod chatty;
+mod count;
 mod deaf;
 mod fast_clock;
 mod flaky;
@@ -20,6 +21,7 @@ use dlock_core::{
 };
 
 pub use chaos::Chaos;
+pub(crate) use count::Requests;
 pub use fast_clock::fast_clock;
 pub use queueless::queueless;
 pub use switch::{Kill, Switch};

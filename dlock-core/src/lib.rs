@@ -34,9 +34,10 @@ mod stores;
 
 pub use contract::{Contender, LockState};
 pub use lock::{
-    Acquire, DistributedLock, DistributedLockExt, FairLock, FairMutex, Guard, GuardError, Lock, LockOptions,
-    Locks, LostSignal, Mark, Member, MultiLock, Mutex, Occurrence, Once, OnceError, Owner, ReadLock,
-    Registry, RwLock, RwPair, Semaphore, Ticket, TryAcquire, WriteLock, kind,
+    Acquire, Candidate, DistributedLock, DistributedLockExt, Election, FairLock, FairMutex, Guard,
+    GuardError, Leader, Lock, LockOptions, Locks, LostSignal, Mark, Member, MultiLock, Mutex, Next, Observed,
+    Observer, Occurrence, Once, OnceError, Owner, ReadLock, Registry, RwLock, RwPair, Semaphore, Term,
+    Ticket, TryAcquire, WriteLock, kind,
 };
 pub use model::{ClaimId, Error, Kind, LockName, LostReason, Result, Token, Wait, Who};
 pub use stores::{RedLock, memory};

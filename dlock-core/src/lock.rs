@@ -2,6 +2,7 @@
 
 mod acquire;
 mod contract;
+mod election;
 mod guard;
 mod handles;
 mod held_claim;
@@ -20,6 +21,7 @@ mod ticket;
 
 pub use acquire::{Acquire, TryAcquire};
 pub use contract::{DistributedLock, DistributedLockExt, FairLock, RwLock};
+pub use election::{Candidate, Election, Leader, Next, Observed, Observer, Term};
 pub use guard::{Guard, GuardError};
 pub use handles::{FairMutex, Lock, Mutex, ReadLock, RwPair, WriteLock, kind};
 pub use held_claim::{HeldClaim, held_claims};

@@ -52,10 +52,11 @@ pub mod sqlite {
 }
 
 pub use dlock_core::{
-    Acquire, ClaimId, Contender, DistributedLock, DistributedLockExt, Error, FairLock, FairMutex, Guard,
-    GuardError, Kind, Lock, LockName, LockOptions, LockState, Locks, LostReason, LostSignal, Mark, Member,
-    MultiLock, Mutex, Occurrence, Once, OnceError, Owner, ReadLock, RedLock, Registry, Result, RwLock,
-    RwPair, Semaphore, Ticket, Token, TryAcquire, Wait, Who, WriteLock, driver,
+    Acquire, Candidate, ClaimId, Contender, DistributedLock, DistributedLockExt, Election, Error, FairLock,
+    FairMutex, Guard, GuardError, Kind, Leader, Lock, LockName, LockOptions, LockState, Locks, LostReason,
+    LostSignal, Mark, Member, MultiLock, Mutex, Next, Observed, Observer, Occurrence, Once, OnceError, Owner,
+    ReadLock, RedLock, Registry, Result, RwLock, RwPair, Semaphore, Term, Ticket, Token, TryAcquire, Wait,
+    Who, WriteLock, driver,
 };
 
 /// Connects to the store of a URL. Supports the stores that are compiled in.

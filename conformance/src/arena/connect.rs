@@ -6,7 +6,11 @@ use std::{sync::Arc, time::Duration};
 use dlock_core::{Locks, Result, driver::Store};
 
 use super::Arena;
-use crate::{Data, Network, Proxy, Row, runner::error_chain, wrap::Switch};
+use crate::{
+    Data, Network, Proxy, Row,
+    runner::error_chain,
+    wrap::{Requests, Switch},
+};
 
 impl Arena {
     /// Connects a new client, as from another process. Its default ttl is [`ttl`](Self::ttl).
@@ -16,6 +20,13 @@ impl Arena {
             let store = self.connect().await;
             self.locks(store, None)
         })
+    }
+
+    /// Connects a new client whose requests are counted.
+    pub(crate) async fn client_with_count(&self) -> (Locks, Requests) {
+        let requests = Requests::default();
+        let store = requests.count(self.connect().await);
+        (self.locks(store, None), requests)
     }
 
     /// Connects a new client that can be cut off from its store, frozen, and killed.

@@ -4,8 +4,8 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
-    ClaimId, Error, Result,
-    driver::{Attempt, Claim, Release, Renewal, Resumption, Store},
+    ClaimId, Error, LockName, LockState, Result,
+    driver::{Attempt, Claim, Inspect, Release, Renewal, Resumption, Store},
 };
 use tokio::sync::watch;
 
@@ -98,10 +98,36 @@ impl Switch {
         self.set(State::Frozen);
     }
 
-    /// Puts a store behind this switch. Hints still arrive.
+    /// Puts a store behind this switch, with its inspection. Hints still arrive.
     pub fn wrap(&self, store: Store) -> Store {
         let state = self.state.clone();
-        super::wrap(store, move |claim, _| Box::new(Switched { claim, state: state.subscribe() }))
+        let mut wrapped =
+            super::wrap(store, move |claim, _| Box::new(Switched { claim, state: state.subscribe() }));
+        wrapped.inspect = wrapped.inspect.map(|inspect| {
+            Arc::new(SwitchedInspect { inspect, state: self.state.subscribe() }) as Arc<dyn Inspect>
+        });
+        wrapped
+    }
+}
+
+#[derive(Debug)]
+struct SwitchedInspect {
+    inspect: Arc<dyn Inspect>,
+    state: watch::Receiver<State>,
+}
+
+#[async_trait]
+impl Inspect for SwitchedInspect {
+    async fn inspect(&self, name: &LockName) -> Result<Option<LockState>> {
+        pass(&mut self.state.clone(), self.inspect.inspect(name)).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockState>> {
+        pass(&mut self.state.clone(), self.inspect.list(prefix)).await
+    }
+
+    async fn force_release(&self, name: &LockName) -> Result<bool> {
+        pass(&mut self.state.clone(), self.inspect.force_release(name)).await
     }
 }
 

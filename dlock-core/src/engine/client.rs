@@ -2,22 +2,25 @@
 
 use std::{
     collections::HashSet,
-    sync::{Mutex, PoisonError},
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use tokio::{
     runtime::Handle,
-    sync::{Notify, Semaphore, SemaphorePermit},
+    sync::{Notify, Semaphore, SemaphorePermit, watch},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+use super::{Hold, lookout::Lookout};
 use crate::{
     contract::Store,
+    kit::WeakMap,
     model::{ClaimId, Error, LockName, Result},
 };
 
 /// The state of a client, shared by its clones and all their keepers.
-#[derive(Debug)]
 pub(crate) struct Client {
     /// Unique among the clients of this process.
     pub(crate) id: u64,
@@ -29,6 +32,10 @@ pub(crate) struct Client {
     /// [`Info::attempts_in_flight`](crate::driver::Info::attempts_in_flight).
     attempts: Semaphore,
     pub(crate) tickets: Tickets,
+    /// Holds of the client's terms, without those whose term was dropped or resigned.
+    pub(crate) led: watch::Sender<Vec<Arc<Hold>>>,
+    /// Lookouts of the observed locks, each for one ttl.
+    pub(crate) lookouts: WeakMap<(LockName, Duration), Lookout>,
 }
 
 /// The tickets that one client is using. A use lasts from the first request until the caller has
@@ -64,6 +71,12 @@ impl Tickets {
     }
 }
 
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("id", &self.id).field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
 impl Client {
     pub(crate) fn new(id: u64, store: Store) -> Self {
         let max_attempts = store.backend.info().attempts_in_flight.clamp(1, Semaphore::MAX_PERMITS);
@@ -74,6 +87,8 @@ impl Client {
             closing: CancellationToken::new(),
             attempts: Semaphore::new(max_attempts),
             tickets: Tickets::default(),
+            led: watch::Sender::default(),
+            lookouts: WeakMap::new(),
         }
     }
 

@@ -42,7 +42,8 @@ use crate::{
 use contend::ContestEnd;
 
 pub(super) use keep::reply_or_expire;
-pub(super) use pause::{MAX_FAILURES, retry_pause};
+pub(crate) use pause::spread;
+pub(super) use pause::{MAX_FAILURES, jittered, retry_pause};
 pub(crate) use release::release_until_forgotten;
 
 /// Reference to the hold that was acquired, or `None` if a single try found the lock busy.

@@ -16,12 +16,14 @@
     allow(unused_variables, reason = "each feature uses some of them")
 )]
 
+use std::{fmt, time::Duration};
+
 #[cfg(any(feature = "tracing", feature = "metrics"))]
 use tokio::time::Instant;
 
 use crate::{
     contract::{Info, Request},
-    model::{Error, LostReason},
+    model::{Error, LockName, LostReason},
 };
 
 /// Start time of a measurement. Reads the clock only if one of the features is enabled.
@@ -103,4 +105,11 @@ pub(crate) fn failed(request: &Request, info: &Info, operation: &'static str, er
     #[cfg(feature = "metrics")]
     metrics::counter!("dlock_store_failures_total", "store" => info.store, "operation" => operation)
         .increment(1);
+}
+
+/// Reports a term whose work has failed, or a campaign that has failed. The candidate stands again
+/// after `pause`.
+pub(crate) fn candidate_failed(name: &LockName, info: &Info, pause: Duration, error: &dyn fmt::Display) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(store = info.store, election = %name, ?pause, %error, "candidate failed, will stand again");
 }

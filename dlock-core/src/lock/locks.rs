@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use super::{DistributedLock, FairMutex, Lock, LockOptions, Mutex, RwPair, Semaphore, mark};
+use super::{DistributedLock, Election, FairMutex, Lock, LockOptions, Mutex, RwPair, Semaphore, mark};
 use crate::{
     contract::{Info, Inspect, LockState, Store},
     engine::{Client, Thread},
@@ -137,6 +137,12 @@ impl Locks {
         Semaphore::with_limit(self, name, limit)
     }
 
+    /// Returns the election of a leader. It is a [fair](Self::fair) lock of this name, or a mutex in
+    /// a store without fair locks.
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election::new(self, name)
+    }
+
     /// Returns a lock of a kind that is chosen at run time. For [`Kind::Permit`] it is a semaphore
     /// with a limit of 1.
     pub fn of(&self, kind: Kind, name: impl AsRef<str>) -> Arc<dyn DistributedLock> {
@@ -206,7 +212,7 @@ impl Locks {
     }
 
     /// Returns the store's interface for inspection. `what` names the request in the error.
-    fn inspector(&self, what: &str) -> Result<Arc<dyn Inspect>> {
+    pub(super) fn inspector(&self, what: &str) -> Result<Arc<dyn Inspect>> {
         let unsupported = || Error::Unsupported { store: self.info().store, what: what.to_owned() };
         self.client.store.inspect.clone().ok_or_else(unsupported)
     }

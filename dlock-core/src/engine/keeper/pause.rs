@@ -28,11 +28,11 @@ pub(crate) fn retry_pause(failures: u32) -> Duration {
 
 /// Adds up to half of a retry pause at random. An outage affects all waiters of a store at the same
 /// time, and their retries must not stay synchronized.
-pub(super) fn spread(pause: Duration) -> Duration {
+pub(crate) fn spread(pause: Duration) -> Duration {
     pause + (pause / 2).mul_f64(fastrand::f64())
 }
 
 /// Adds up to a tenth of a sleep at random, at most [`MAX_JITTER`], to at least [`MIN_SLEEP`].
-pub(super) fn jittered(sleep: Duration) -> Duration {
+pub(crate) fn jittered(sleep: Duration) -> Duration {
     sleep.max(MIN_SLEEP) + (sleep / 10).min(MAX_JITTER).mul_f64(fastrand::f64())
 }

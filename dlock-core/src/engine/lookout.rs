@@ -1,0 +1,287 @@
+//! The lookout: the one task of a client that inspects an observed lock for all its observers.
+//!
+//! It inspects the lock at each hint, at intervals, and when the claim of the holder ends. The
+//! observers read its last sighting, and send no request themselves.
+
+use std::{
+    future::pending,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, sleep_until, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Client,
+    keeper::{jittered, retry_pause, spread, start},
+};
+use crate::{
+    contract::{Contender, Inspect, LockState, Watch},
+    kit::{Moment, SharedError, StoreErrors},
+    model::LockName,
+};
+
+/// Minimum interval of inspections while no hint arrives, however short the ttl is.
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Minimum time between two inspections. Each hint in a row that finds no change doubles it, up to
+/// sixteen times, so that a store that sends hints all the time is not inspected all the time.
+const MIN_PAUSE: Duration = Duration::from_millis(20);
+const MAX_DOUBLINGS: u32 = 4;
+
+/// The last sighting of a lock, and the task that renews it. Dropping the lookout ends the task.
+pub(crate) struct Lookout(Arc<Shared>);
+
+struct Shared {
+    name: LockName,
+    ttl: Duration,
+    sighting: watch::Sender<Sighting>,
+    is_running: AtomicBool,
+    /// Cancelled when the last observer has left.
+    end: CancellationToken,
+}
+
+/// The result of the last inspections of a lock.
+#[derive(Clone, Debug)]
+pub(crate) struct Sighting {
+    /// The holder in the last reply.
+    pub(crate) holder: Option<Arc<Contender>>,
+    /// Time after which the store no longer keeps the claim of the holder, unless the holder has
+    /// renewed it since. `None` without a holder, and in a store that does not report the time.
+    pub(crate) claim_ends: Option<Moment>,
+    /// Send time of the last inspection with a reply. The start of the observation without a reply.
+    pub(crate) replied_at: Moment,
+    /// Time after which the reply is too old to be relied on.
+    pub(crate) trusted_until: Moment,
+    /// Whether no further reply was received until `trusted_until`, or no reply was received at
+    /// all.
+    pub(crate) is_stale: bool,
+    /// Error of the last inspection, if it failed.
+    pub(crate) error: Option<SharedError>,
+    /// Whether an inspection has completed or failed.
+    pub(crate) is_checked: bool,
+}
+
+impl Lookout {
+    pub(crate) fn new(name: LockName, ttl: Duration) -> Self {
+        let now = Moment::now();
+        let nothing = Sighting {
+            holder: None,
+            claim_ends: None,
+            replied_at: now,
+            trusted_until: now,
+            is_stale: true,
+            error: None,
+            is_checked: false,
+        };
+        Self(Arc::new(Shared {
+            name,
+            ttl,
+            sighting: watch::Sender::new(nothing),
+            is_running: AtomicBool::new(false),
+            end: CancellationToken::new(),
+        }))
+    }
+
+    /// Returns the name of the observed lock.
+    pub(crate) fn name(&self) -> &LockName {
+        &self.0.name
+    }
+
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Sighting> {
+        self.0.sighting.subscribe()
+    }
+
+    /// Starts the task on the current runtime, unless it runs. It does not run before the first
+    /// call, and after its runtime has ended.
+    pub(crate) fn ensure_runs(&self, client: &Arc<Client>, inspect: &Arc<dyn Inspect>) {
+        let is_closed = client.closing.is_cancelled();
+        if is_closed || self.0.is_running.swap(true, SeqCst) {
+            return;
+        }
+        let task = Task {
+            running: Running(Arc::clone(&self.0)),
+            client: Arc::clone(client),
+            inspect: Arc::clone(inspect),
+        };
+        start(&client.tasks, task.run());
+    }
+
+    /// Returns whether the task runs.
+    pub(crate) fn is_running(&self) -> bool {
+        self.0.is_running.load(SeqCst)
+    }
+}
+
+impl Drop for Lookout {
+    fn drop(&mut self) {
+        self.0.end.cancel();
+    }
+}
+
+/// Marks the sighting as stale when the task ends, because nothing renews it any more.
+struct Running(Arc<Shared>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.is_running.store(false, SeqCst);
+        self.0.sighting.send_modify(|sighting| (sighting.is_stale, sighting.is_checked) = (true, true));
+    }
+}
+
+/// What the task of a lookout works with.
+struct Task {
+    running: Running,
+    client: Arc<Client>,
+    inspect: Arc<dyn Inspect>,
+}
+
+impl Task {
+    async fn run(self) {
+        let shared = &self.running.0;
+        tokio::select! {
+            () = shared.end.cancelled() => {}
+            () = self.client.closing.cancelled() => {}
+            () = shared.mark_stale() => {}
+            () = self.look_out() => {}
+        }
+    }
+
+    /// Inspects the lock, again and again.
+    async fn look_out(&self) {
+        let mut watch = self.client.store.backend.watch(&self.running.0.name);
+        let mut led = self.client.led.subscribe();
+        let (mut failures, mut idle_hints) = (0_u32, 0_u32);
+        loop {
+            let inspected_at = Instant::now();
+            let pause = match self.inspect().await {
+                Ok(Found { is_changed, pause }) => {
+                    failures = 0;
+                    idle_hints = if is_changed { 0 } else { idle_hints };
+                    jittered(pause.max(MIN_PAUSE))
+                }
+                Err(()) => {
+                    failures += 1;
+                    spread(retry_pause(failures))
+                }
+            };
+            let hint = async {
+                // After a failure hints are ignored, so that they do not make the client send
+                // requests all the time to a store that is down.
+                if failures > 0 {
+                    pending::<()>().await;
+                }
+                tokio::select! {
+                    () = changed(watch.as_deref_mut()) => {}
+                    _ = led.changed() => {}
+                }
+                sleep_until(inspected_at + MIN_PAUSE * (1 << idle_hints.min(MAX_DOUBLINGS))).await;
+            };
+            tokio::select! {
+                () = hint => idle_hints += 1,
+                () = sleep(pause) => idle_hints = 0,
+            }
+        }
+    }
+
+    /// Inspects the lock once, and publishes the result.
+    async fn inspect(&self) -> Result<Found, ()> {
+        let (shared, store) = (&self.running.0, StoreErrors::new(self.client.store.backend.info().store));
+        let sent = Moment::now();
+        let inspection = self.inspect.inspect(&shared.name);
+        let reply = timeout(shared.ttl.max(MIN_INTERVAL), inspection).await;
+        match reply.unwrap_or_else(|_| Err(store.unavailable("no reply to an inspection"))) {
+            Ok(state) => Ok(shared.publish(state, sent)),
+            Err(error) => {
+                shared.sighting.send_if_modified(|sighting| {
+                    sighting.error = Some(store.share(&error));
+                    !std::mem::replace(&mut sighting.is_checked, true)
+                });
+                Err(())
+            }
+        }
+    }
+}
+
+/// Result of an inspection.
+struct Found {
+    is_changed: bool,
+    /// Time until the next inspection if no hint arrives.
+    pause: Duration,
+}
+
+/// Waits for a hint. Never returns in a store without hints.
+async fn changed(watch: Option<&mut (dyn Watch + 'static)>) {
+    match watch {
+        Some(watch) => watch.changed().await,
+        None => pending().await,
+    }
+}
+
+impl Shared {
+    /// Returns the interval of inspections while no hint arrives.
+    fn interval(&self) -> Duration {
+        (self.ttl / 3).max(MIN_INTERVAL)
+    }
+
+    /// Publishes the state of the lock, from the reply to an inspection that was sent at `sent`.
+    fn publish(&self, state: Option<LockState>, sent: Moment) -> Found {
+        let holder = state.and_then(|state| state.holders.into_iter().next()).map(Arc::new);
+        let ttl_left = holder.as_ref().and_then(|holder| holder.ttl_left);
+        let claim_ends = ttl_left.map(|left| Moment::now().after(left));
+        let mut trusted_until = sent.after(self.ttl.max(3 * MIN_INTERVAL));
+        if let Some(claim_ends) = claim_ends {
+            // The inspection at the end of the claim needs time for its reply.
+            trusted_until = trusted_until.min(claim_ends.after(self.interval()));
+        }
+        let is_changed = self.sighting.send_if_modified(|sighting| {
+            let is_changed = sighting.is_stale || !is_same(sighting.holder.as_deref(), holder.as_deref());
+            *sighting = Sighting {
+                holder,
+                claim_ends,
+                replied_at: sent,
+                trusted_until,
+                is_stale: false,
+                error: None,
+                is_checked: true,
+            };
+            is_changed
+        });
+        // A millisecond more, because stores report whole milliseconds.
+        let pause = ttl_left.map_or(self.interval(), |left| {
+            self.interval().min(left.saturating_add(Duration::from_millis(1)))
+        });
+        Found { is_changed, pause }
+    }
+
+    /// Marks each sighting as stale when it can no longer be relied on. Never returns.
+    async fn mark_stale(&self) {
+        loop {
+            let (is_stale, until) = {
+                let sighting = self.sighting.borrow();
+                (sighting.is_stale, sighting.trusted_until)
+            };
+            // No sighting is trusted for less than this interval.
+            let check_at = if is_stale { Instant::now() + MIN_INTERVAL } else { until.instant() };
+            sleep_until(check_at).await;
+            self.sighting.send_if_modified(|sighting| {
+                let ends = !sighting.is_stale && sighting.trusted_until.has_passed();
+                sighting.is_stale |= ends;
+                ends
+            });
+        }
+    }
+}
+
+/// Returns whether both are the same holder. Its remaining time does not matter.
+fn is_same(a: Option<&Contender>, b: Option<&Contender>) -> bool {
+    let identity = |holder: &Contender| (holder.id.clone(), holder.token, holder.who.clone());
+    a.map(identity) == b.map(identity)
+}

@@ -126,11 +126,24 @@ pub enum Bug {
     /// The release of a lock leaves the mark that was last looked up and not found, so work that
     /// failed counts as done.
     MarkAfterFailedRun,
+    /// A grant promises twice the time for which the store keeps the claim. A leader whose term has
+    /// ended therefore believes that it leads: a stale flag.
+    StaleFlag,
+    /// The renewal of a hold for which another claim waits releases it, and reports success. The
+    /// next candidate is elected while the work of the leader still runs.
+    RenewalGivesWay,
+    /// An inspection of a lock shows claims that have expired, so that observers report a dead
+    /// leader.
+    InspectionShowsTheDead,
+    /// A release wakes all waiters of the lock.
+    ReleaseWakesAll,
+    /// The tokens that an inspection shows decrease from grant to grant.
+    InspectedTokenDecreases,
 }
 
 impl Bug {
     /// All bugs, without [`None`](Self::None).
-    pub const ALL: [Self; 51] = [
+    pub const ALL: [Self; 56] = [
         Self::ReleaseWithoutOwnerCheck,
         Self::ReleaseOfALostClaimRemovesTheNext,
         Self::RenewalCreates,
@@ -182,5 +195,10 @@ impl Bug {
         Self::RenewalBehindAttempts,
         Self::MarginAdded,
         Self::MarkAfterFailedRun,
+        Self::StaleFlag,
+        Self::RenewalGivesWay,
+        Self::InspectionShowsTheDead,
+        Self::ReleaseWakesAll,
+        Self::InspectedTokenDecreases,
     ];
 }

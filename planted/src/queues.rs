@@ -167,6 +167,11 @@ impl BuggyQueues {
         let Request { name, id, ttl, .. } = request;
         self.delete_expired(name, now);
         let expires = self.expiry(now, *ttl);
+        let has_waiters = self.queues.get(name).is_some_and(|queue| queue.len() > 1);
+        if bug == Bug::RenewalGivesWay && has_waiters && self.turn(name, *id) == Turn::Mine {
+            self.remove(name, *id);
+            return true;
+        }
         if let Some(record) = self.record(name, *id) {
             record.expires = if bug == Bug::RenewalShortens { expires } else { record.expires.max(expires) };
             (record.client, record.bell) = (client, Arc::clone(bell));
@@ -377,9 +382,8 @@ impl BuggyQueues {
 
     fn notify_watchers(&mut self, name: &LockName, id: ClaimId) {
         let queue = self.entries(name);
-        if self.bug == Bug::PermitWakesAll
-            && queue.iter().any(|entry| entry.id == id && entry.kind == Kind::Permit)
-        {
+        let is_permit = queue.iter().any(|entry| entry.id == id && entry.kind == Kind::Permit);
+        if self.bug == Bug::ReleaseWakesAll || self.bug == Bug::PermitWakesAll && is_permit {
             queue.iter().for_each(|entry| self.notify(name, entry.id));
         }
         let most = if self.bug == Bug::SecondWaiterNotWoken { 1 } else { usize::MAX };
@@ -414,7 +418,9 @@ impl BuggyQueues {
 
     pub(crate) fn inspect(&mut self, name: &LockName) -> Option<LockState> {
         let now = Instant::now();
-        self.delete_expired(name, now);
+        if self.bug != Bug::InspectionShowsTheDead {
+            self.delete_expired(name, now);
+        }
         let state = Some(self.state(name, now)).filter(is_alive);
         if self.bug == Bug::MarkAfterFailedRun && state.is_none() && name.as_str().starts_with("dlock-once:")
         {
@@ -425,11 +431,17 @@ impl BuggyQueues {
 
     fn state(&self, name: &LockName, now: Instant) -> LockState {
         let mut state = LockState::new(name.clone());
-        for record in self.queues.get(name).into_iter().flatten().filter(|record| record.expires > now) {
+        let shows_dead = self.bug == Bug::InspectionShowsTheDead;
+        let records = self.queues.get(name).into_iter().flatten();
+        for record in records.filter(|record| record.expires > now || shows_dead) {
             let ClaimRecord { entry: Entry { id, kind, .. }, number, expires, who, .. } = record;
             let waits = Contender::new(id.to_string(), *kind).ttl_left(*expires - now).who(who.text());
             match self.turn(name, *id) {
-                Turn::Mine => state.holders.push(waits.token(Token::new(*number))),
+                Turn::Mine => {
+                    let falls = self.bug == Bug::InspectedTokenDecreases;
+                    let token = if falls { i64::MAX as u64 - number } else { *number };
+                    state.holders.push(waits.token(Token::new(token)));
+                }
                 _ => state.queue.push(waits),
             }
         }

@@ -157,7 +157,11 @@ struct BuggyClaim {
 impl BuggyClaim {
     /// Returns the validity that the driver reports for a ttl.
     fn validity(&self, ttl: Duration) -> Duration {
-        if self.store.bug == Bug::MarginAdded { ttl * 3 / 2 } else { ttl }
+        match self.store.bug {
+            Bug::MarginAdded => ttl * 3 / 2,
+            Bug::StaleFlag => ttl * 2,
+            _ => ttl,
+        }
     }
 }
 

@@ -267,6 +267,32 @@ fn a_bug_that_drivers_had_is_named_by_its_case() {
             "endurance::faults_that_are_shorter_than_the_ttl_cost_tasks_of_one_client_no_lock".to_owned(),
             "violations, the first:",
         ),
+        (
+            Bug::StaleFlag,
+            "election::no_candidate_is_elected_while_another_term_is_current".to_owned(),
+            "two terms are current",
+        ),
+        (
+            Bug::RenewalGivesWay,
+            "election::the_claim_is_released_after_the_work_has_ended".to_owned(),
+            "released while the work was running",
+        ),
+        (
+            Bug::InspectionShowsTheDead,
+            "observer::it_reports_a_dead_leader_as_vacant_when_its_claim_has_ended".to_owned(),
+            "the observer reports a dead leader",
+        ),
+        (
+            Bug::ReleaseWakesAll,
+            "election::a_resignation_among_a_hundred_candidates_costs_the_requests_of_one_hand_over"
+                .to_owned(),
+            "among 100 candidates has caused",
+        ),
+        (
+            Bug::InspectedTokenDecreases,
+            "observer::it_reports_terms_that_never_decrease".to_owned(),
+            "the observer reports Unknown",
+        ),
         (Bug::DowngradeLosesHints, format!("downgrade_mutex::{case_name}"), "it is deaf"),
         (Bug::DowngradeLosesHints, format!("downgrade_fair::{case_name}"), "it is deaf"),
         (Bug::DowngradeLosesHints, format!("downgrade_write::{case_name}"), "it is deaf"),

@@ -37,7 +37,7 @@ use crate::model::{Kind, LockName, Result};
 /// let candidate = election.candidate().label("10.0.0.7:9000");
 /// candidate
 ///     .lead(async |term: &Term| {
-///         assert!(term.is_current());
+///         assert!(term.is_current() && election.is_leading());
 ///         let leader = election.leader().await?.expect("this term");
 ///         assert_eq!(leader.label.as_deref(), Some("10.0.0.7:9000"));
 ///         Ok::<_, dlock_core::Error>(Next::Done)
@@ -136,6 +136,15 @@ impl Election {
         let state = self.target.locks.inspect(&self.target.name).await?;
         let holder = state.and_then(|state| state.holders.into_iter().next());
         Ok(holder.map(|holder| Leader::of(&holder, &self.target.locks.client().led.borrow())))
+    }
+
+    /// Returns whether a [`Term`] of this client is current, such as the one in which
+    /// [`Candidate::lead`] runs its work. False from the deadline of the term on, even if no task of
+    /// dlock has run since, because the call compares the clocks itself. Does no I/O, so a handler
+    /// of requests can call it each time.
+    pub fn is_leading(&self) -> bool {
+        let led = self.target.locks.client().led.borrow();
+        led.iter().any(|hold| hold.name == self.target.name && hold.loss().is_none())
     }
 
     /// Returns the options of the election, for the calls of its candidates and observers.

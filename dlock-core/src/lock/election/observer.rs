@@ -168,3 +168,49 @@ impl fmt::Debug for Observer {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, feature = "test-util"))]
+mod tests {
+    use std::time::Duration;
+
+    use crate::{Leader, Locks, Observed, driver};
+
+    /// No task of dlock runs between the suspend and the assertions, because nothing is awaited.
+    #[tokio::test(start_paused = true)]
+    async fn after_a_suspend_neither_a_term_nor_an_observer_relies_on_the_past() {
+        let election = Locks::memory().election("x").ttl(Duration::from_secs(30));
+        let term = election.candidate().elect().await.expect("no rival");
+        let mut observer = election.observe().await.expect("memory can be inspected");
+        let before = observer.present();
+        assert!(matches!(before, Observed::Leader(Leader { mine: true, .. })), "{before:?}");
+        driver::pretend_suspend(Duration::from_secs(30));
+        assert!(!term.is_current() && !election.is_leading(), "the flag is stale");
+        let after = observer.present();
+        assert!(matches!(after, Observed::Unknown { .. }), "an old leader is reported: {after:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_ends_with_its_runtime_is_started_again_by_the_next_observer() {
+        let locks = Locks::memory();
+        let (started, first) = std::sync::mpsc::channel();
+        let election = locks.election("x");
+        let first_runtime = std::thread::spawn({
+            let election = election.clone();
+            move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+                let observing = election.observe();
+                started.send(runtime.expect("a runtime").block_on(observing)).ok();
+            }
+        });
+        first_runtime.join().expect("no panic");
+        let mut observer = first.recv().expect("sent").expect("memory can be inspected");
+        assert!(matches!(observer.present(), Observed::Unknown { .. }), "no task inspects the lock");
+        let state = loop {
+            match observer.next().await {
+                Observed::Unknown { .. } => {}
+                state => break state,
+            }
+        };
+        assert_eq!(state, Observed::Vacant { after: None });
+    }
+}

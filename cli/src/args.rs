@@ -6,7 +6,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, value_parser};
 use clap_complete::Shell;
 use dlock::{DistributedLock, Kind, LockName, Locks, Registry, Wait};
 
-use crate::{choice, exit, values};
+use crate::{choice, exit, lead, leader, values};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -16,6 +16,8 @@ Examples:
   dlock run -w 30s -c 'wc -l <data' data          wait for at most 30 seconds; run a shell command
   dlock run -q --every 1d report -- ./r.sh        once a day, over all hosts that share the store
   dlock run --slots 4 pool -- ./job.sh            at most four at the same time
+  dlock lead scheduler -- ./scheduler             on one of several hosts, with standbys on the others
+  dlock leader scheduler                          the leader
   dlock ls; dlock inspect nightly                 holders and waiters
   dlock info                                      the store in use, and the reason
 ";
@@ -24,7 +26,7 @@ Examples:
 const MORE: &str = "`--help` adds examples, stores, signals and exit statuses. `dlock man | man -l -` shows the manual page.";
 
 const COMMANDS: &str = "\
-The environment of the command has the lock's name in DLOCK_NAME and its fencing token in DLOCK_TOKEN. \
+The environment of the command has the lock's name in DLOCK_NAME and its fencing token in DLOCK_TOKEN, and that of a leader the token in DLOCK_TERM too. \
 A `run` of the same name inside the command enters at once. \
 Inside `run --read` only --read may nest, inside --slots only --slots. Any other kind would deadlock and exits 64.
 
@@ -59,7 +61,7 @@ impl Cli {
                     arg.long_help(format!("{about}\n\nStores: {schemes}:\n\nThe default is {default}."))
                 });
             }
-            if matches!(subcommand.get_name(), "run" | "try") {
+            if matches!(subcommand.get_name(), "run" | "try" | "lead") {
                 subcommand = subcommand.after_help(MORE).after_long_help(&help);
             }
             *command = subcommand;
@@ -81,6 +83,14 @@ pub(crate) enum Command {
         override_usage = "dlock try [OPTIONS] <NAME> [-- <CMD> [ARGS]...]\n       dlock try [OPTIONS] <NAME> -c <TEXT>"
     )]
     Try(Try),
+    /// Runs a command whenever this host is elected leader; stops it when the term is lost, and stands
+    /// again.
+    #[command(
+        override_usage = "dlock lead [OPTIONS] <NAME> -- <CMD> [ARGS]...\n       dlock lead [OPTIONS] <NAME> -c <TEXT>"
+    )]
+    Lead(lead::Args),
+    /// Prints who leads an election; exit status 1 if there is no leader.
+    Leader(leader::Args),
     /// Takes a lock that outlives this process, and prints a ticket for it.
     Acquire(Acquire),
     /// Releases the lock of a ticket.

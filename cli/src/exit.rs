@@ -38,7 +38,7 @@ const OF_ALL: [(u8, &str); 5] = [
     (UNREACHABLE, "the store cannot be reached, or cannot write at present (a full disk, for example)"),
     (INTERNAL, "an error inside dlock"),
     (CONFIG, "configuration: the URL, an unknown scheme, or a store that refuses (rights, damage)"),
-    (NO, "of `inspect` and `unlock`: the lock is not held; of `forget`: there is no mark"),
+    (NO, "of `inspect` and `unlock`: the lock is not held; of `forget`: no mark; of `leader`: no leader"),
 ];
 
 /// Returns the section of `--help` about exit statuses.

@@ -62,7 +62,7 @@ fn namespace() -> Option<String> {
 const COMMON_ID_LEN: usize = 30;
 
 /// Locks of all outer dlocks, from the outermost.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct OuterHolds(Vec<Held>);
 
 impl OuterHolds {

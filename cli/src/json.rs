@@ -171,15 +171,24 @@ fn rfc3339(time: Option<SystemTime>) -> Option<String> {
     Some(text)
 }
 
+#[derive(Serialize)]
+struct Versioned<T> {
+    version: u32,
+    #[serde(flatten)]
+    result: T,
+}
+
 /// Returns a result with the version, as JSON text.
 pub(crate) fn text(result: impl Serialize) -> Outcome<String> {
-    #[derive(Serialize)]
-    struct Versioned<T> {
-        version: u32,
-        #[serde(flatten)]
-        result: T,
-    }
-    let text = serde_json::to_string_pretty(&Versioned { version: VERSION, result });
+    finished(serde_json::to_string_pretty(&Versioned { version: VERSION, result }))
+}
+
+/// Returns a result with the version, as JSON text in one line.
+pub(crate) fn line(result: impl Serialize) -> Outcome<String> {
+    finished(serde_json::to_string(&Versioned { version: VERSION, result }))
+}
+
+fn finished(text: serde_json::Result<String>) -> Outcome<String> {
     let text = text.map_err(|error| Failure::internal("cannot write the result as JSON", &error))?;
     Ok(escaped(&text) + "\n")
 }

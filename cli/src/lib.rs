@@ -17,10 +17,13 @@ mod held;
 mod info;
 mod init;
 mod json;
+mod lead;
+mod leader;
 mod look;
 mod once;
 mod output;
 mod run;
+mod serve;
 mod show;
 mod signals;
 mod store;
@@ -96,6 +99,8 @@ fn execute(stores: &Stores<'_>, command: Command) -> Outcome {
         match command {
             Command::Run(args) => run::run(stores, args).await,
             Command::Try(args) => run::attempt(stores, args.hold).await,
+            Command::Lead(args) => lead::lead(stores, args).await,
+            Command::Leader(args) => leader::leader(stores, args).await,
             Command::Acquire(args) => ticket::acquire(stores, args).await,
             Command::Release(args) => ticket::release(stores, args).await,
             Command::Ls(args) => look::ls(stores, args).await,

@@ -268,7 +268,7 @@ impl Job {
 /// Adds the default margin, if neither the command line nor the configuration sets a margin. The
 /// margin is sufficient for TERM, KILL, and the end of the processes. A ttl of less than three times
 /// the margin gets none, because too little of it would be left for renewals.
-fn with_margin(options: LockOptions, kill_after: Duration, locks: &Locks) -> LockOptions {
+pub(crate) fn with_margin(options: LockOptions, kill_after: Duration, locks: &Locks) -> LockOptions {
     let effective = options.clone().or(locks.defaults());
     let margin = kill_after.saturating_add(TIME_AFTER_KILL);
     let ttl = effective.max_margin(locks.info()) * 2;
@@ -280,7 +280,7 @@ fn with_margin(options: LockOptions, kill_after: Duration, locks: &Locks) -> Loc
 }
 
 /// Sets the variables with the name and the token of the lock.
-fn set_environment(command: &mut Command, name: &LockName, token: Option<u64>) {
+pub(crate) fn set_environment(command: &mut Command, name: &LockName, token: Option<u64>) {
     command.env("DLOCK_NAME", name.as_str());
     match token {
         Some(token) => command.env("DLOCK_TOKEN", token.to_string()),

@@ -78,7 +78,7 @@ fn who(contender: &Contender) -> String {
 
 /// Escapes the characters of a text from another program that could mislead the reader of a
 /// terminal.
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let mut escaped = String::new();
     for c in text.chars() {
         if is_misleading(c) { escaped.extend(c.escape_unicode()) } else { escaped.push(c) }

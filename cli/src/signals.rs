@@ -9,10 +9,15 @@ use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 use crate::exit::{Failure, Outcome};
 
 /// Signals that end the wait for a lock. Once the command runs, dlock forwards them to it.
-const ENDING: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
+pub(crate) const ENDING: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
+
+/// Signals after which a command that ends is not started again.
+const STOPPING: [Signal; 3] = [Signal::INT, Signal::QUIT, Signal::TERM];
 
 /// Receives signals of this process.
 pub(crate) struct Signals {
+    /// Whether a signal of [`STOPPING`] was received.
+    pub(crate) has_stopped: bool,
     streams: Vec<(Signal, Stream)>,
     /// Signals that were ignored when dlock started, as bits.
     ignored: u64,
@@ -25,7 +30,7 @@ impl Signals {
     /// Starts to receive the signals that end the wait.
     pub(crate) fn listen() -> Outcome<Self> {
         let child = signal(SignalKind::child()).map_err(failed)?;
-        let mut signals = Self { streams: Vec::new(), ignored: ignored(), child };
+        let mut signals = Self { has_stopped: false, streams: Vec::new(), ignored: ignored(), child };
         signals.listen_to(&ENDING)?;
         Ok(signals)
     }
@@ -35,7 +40,8 @@ impl Signals {
     pub(crate) fn listen_to(&mut self, more: &[Signal]) -> Outcome<()> {
         for &each in more {
             let number = each.as_raw();
-            if self.ignored & (1 << (number - 1)) == 0 {
+            let is_known = self.streams.iter().any(|(known, _)| *known == each);
+            if !is_known && self.ignored & (1 << (number - 1)) == 0 {
                 self.streams.push((each, signal(SignalKind::from_raw(number)).map_err(failed)?));
             }
         }
@@ -47,6 +53,7 @@ impl Signals {
         poll_fn(|context| {
             for (signal, stream) in &mut self.streams {
                 if stream.poll_recv(context).is_ready() {
+                    self.has_stopped |= STOPPING.contains(signal);
                     return Poll::Ready(Some(*signal));
                 }
             }

@@ -1,6 +1,6 @@
 //! Values on the command line: durations and names.
 
-use std::{ffi::OsStr, time::Duration};
+use std::{ffi::OsStr, ops::Range, time::Duration};
 
 pub(crate) use dlock::config::{duration, wait};
 use dlock::{LockName, Ticket};
@@ -15,6 +15,17 @@ pub(crate) fn ttl(text: &str) -> Result<Duration, String> {
         }
         ttl => Ok(ttl),
     }
+}
+
+/// Reads a range of durations, `1s..30s`.
+pub(crate) fn range(text: &str) -> Result<Range<Duration>, String> {
+    let (start, end) =
+        text.split_once("..").ok_or("write the shortest and the longest pause, such as 1s..30s")?;
+    let (start, end) = (duration(start)?, duration(end)?);
+    if start.is_zero() || end < start {
+        return Err("the shortest pause must be above zero, and not longer than the longest".to_owned());
+    }
+    Ok(start..end)
 }
 
 /// Reads a lock's name.
@@ -43,5 +54,13 @@ mod tests {
     fn a_ttl_of_zero_is_refused() {
         ttl("0ms").expect_err("zero");
         assert_eq!(ttl("1ms"), Ok(Duration::from_millis(1)));
+    }
+
+    #[test]
+    fn a_range_has_two_durations_in_order() {
+        assert_eq!(range("1s..30s"), Ok(Duration::from_secs(1)..Duration::from_secs(30)));
+        for wrong in ["1s", "0s..1s", "2s..1s", "..1s", "1s..", "1..x"] {
+            range(wrong).expect_err(wrong);
+        }
     }
 }

@@ -7,6 +7,7 @@ mod bad_input;
 mod choosing;
 mod flock;
 mod json;
+mod leading;
 mod looking;
 mod loss;
 mod nesting;

@@ -98,8 +98,8 @@ pub(super) async fn no_candidate_is_elected_while_another_term_is_current(arena:
     let term = election_of(&a).candidate().elect().await.expect("there is no other candidate");
     assert!(term.is_current(), "a new term is not current");
     switch.cut();
-    let standing = election_of(&b).candidate().elect();
-    let next = arena.within(arena.short_ttl(), "a leader that is cut off leads for ever", standing).await;
+    let electing = election_of(&b).candidate().elect();
+    let next = arena.within(arena.short_ttl(), "a leader that is cut off leads for ever", electing).await;
     let next = next.expect("a candidate without a limit is elected");
     assert!(!term.is_current(), "two terms are current at the same time");
     assert!(next.is_current(), "a new term is not current");

@@ -44,7 +44,7 @@ struct Shared {
     ttl: Duration,
     sighting: watch::Sender<Sighting>,
     is_running: AtomicBool,
-    /// Cancelled when the last observer has left.
+    /// Cancelled when the last observer was dropped.
     end: CancellationToken,
 }
 
@@ -136,7 +136,7 @@ impl Drop for Running {
     }
 }
 
-/// What the task of a lookout works with.
+/// State of the task of a lookout.
 struct Task {
     running: Running,
     client: Arc<Client>,

@@ -19,8 +19,8 @@ use crate::model::{Kind, LockName, Result};
 /// An election of one leader among several candidates. Cheap to clone. The handle itself holds
 /// nothing, and creating it does no I/O.
 ///
-/// An election is a lock of the same name: a [fair](Locks::fair) one, or a mutex in a store without
-/// fair locks. A [`Term`] is a guard of that lock, and the fencing token of the lock is the number
+/// An election is a [fair](Locks::fair) lock of the same name, or a mutex in a store without fair
+/// locks. A [`Term`] is a guard of that lock, and the fencing token of the lock is the number
 /// of the term. There is no other record of the leader, so a leader that has lost the lock has lost
 /// its term.
 ///

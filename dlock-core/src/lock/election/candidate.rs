@@ -25,7 +25,7 @@ pub struct Candidate {
 /// Function that receives each failure of a candidate, and the pause after it.
 type OnFailure = Arc<dyn Fn(&dyn fmt::Display, Duration) + Send + Sync>;
 
-/// What happens to the work of a leader that has lost its term.
+/// Treatment of the work of a leader that has lost its term.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AfterLoss {
     /// The work is dropped at its next await point.
@@ -34,7 +34,7 @@ enum AfterLoss {
     Await,
 }
 
-/// What a leader whose work has ended does next.
+/// Next step of a leader whose work has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Resigns, and stands for election again after the shortest pause of the

@@ -9,8 +9,8 @@ use crate::{contract::Contender, engine::Hold, model::Token};
 /// The leader of an election at one point in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leader {
-    /// Text for people that says who leads: the label, or the id of the leader's claim if the store
-    /// has no label for it.
+    /// Text for people that says who leads. This is the label, or the id of the leader's claim if
+    /// the store has no label for it.
     pub who: String,
     /// The leader's label, if the store reports one. A program may publish its address here, with
     /// [`Candidate::label`](crate::Candidate::label). A label proves nothing, because any client

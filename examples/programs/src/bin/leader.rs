@@ -1,43 +1,39 @@
-//! One leader among several candidates: `cargo run --bin leader`.
+//! A scheduler with a hot standby: `cargo run --bin leader`.
 
-use std::{env, time::Duration};
+use std::{convert::Infallible, env, time::Duration};
 
-use dlock::Guard;
+use dlock::{Next, Observed, Term};
 use tokio::time::sleep;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> dlock::Result<()> {
     let store = env::var("DLOCK_STORE").unwrap_or("memory:programs".to_owned());
     // Two clients represent two processes.
-    tokio::try_join!(stand_for_election("anna", &store), stand_for_election("bert", &store))?;
+    tokio::try_join!(schedule("anna", &store), schedule("bert", &store))?;
     Ok(())
 }
 
-async fn stand_for_election(name: &str, store: &str) -> dlock::Result<()> {
+async fn schedule(name: &str, store: &str) -> dlock::Result<()> {
     let locks = dlock::connect(store).await?;
-    loop {
-        // Waits until there is no leader.
-        let guard = locks.fair("leader").lock().await?;
-        let done = tokio::select! {
-            () = lead(name, &guard) => true,
-            // `select!` has dropped the work of this leader, because another candidate may lead
-            // now.
-            reason = guard.lost() => {
-                println!("{name} does not lead any more: {reason}");
-                false
-            }
-        };
-        if done {
-            guard.release().await?;
-            locks.close().await;
-            return Ok(());
-        }
+    let election = locks.election("scheduler");
+    let mut observer = election.observe().await?;
+    if let Observed::Unknown { .. } = observer.next().await {
+        eprintln!("{name} cannot reach the store, and continues to try");
     }
+    // Stands by until there is no leader. If the term is lost, `lead` drops the work, because
+    // another candidate may lead then, and stands again.
+    let candidate = election.candidate().label(name).margin(Duration::from_secs(5));
+    candidate.lead(async |term: &Term| lead(name, term).await).await?;
+    // The observer has a task of the client, which ends with the client.
+    locks.close().await;
+    Ok(())
 }
 
-async fn lead(name: &str, guard: &Guard) {
+async fn lead(name: &str, term: &Term) -> Result<Next, Infallible> {
     for step in 1..=3 {
-        println!("{name} leads, step {step}, with token {:?}", guard.token().map(u64::from));
+        println!("{name} leads, step {step}, in term {:?}", term.number().map(u64::from));
         sleep(Duration::from_millis(50)).await;
     }
+    // A real scheduler does not end. `Next::Resign` would let another candidate lead.
+    Ok(Next::Done)
 }

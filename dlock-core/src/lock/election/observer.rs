@@ -52,7 +52,7 @@ pub struct Observer {
 impl Observer {
     pub(super) async fn start(election: &Election) -> Result<Self> {
         let (locks, name) = (&election.target.locks, &election.target.name);
-        let options = election.options().or(&locks.defaults());
+        let options = election.options().or(locks.defaults());
         name.check()?;
         options.validate(locks.info())?;
         let inspect = locks.inspector("tell who leads an election")?;

@@ -11,7 +11,7 @@ use dlock_core::{
     driver::{HeldClaim, held_claims},
 };
 
-use crate::{error::STORE, keys, place::Place, sql};
+use crate::{connection::Place, error::STORE, keys, sql};
 
 /// Verifies a hold inside a transaction of the user, on the database that has the lock.
 ///

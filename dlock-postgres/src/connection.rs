@@ -5,6 +5,7 @@
 //! wait for a locked queue.
 
 mod dial;
+mod place;
 mod tls;
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -19,11 +20,11 @@ use tokio_postgres::Row;
 use crate::{
     config::PostgresConfig,
     error::{self, STORE},
-    place::Place,
     session::{Outcome, Session},
     sql::{self, CLOCK, Function, Param, column},
 };
 pub(crate) use dial::{Dial, Messages, Opened, drive, first_row, word};
+pub(crate) use place::Place;
 
 /// Maximum number of repetitions of a call that conflicts with other transactions.
 const MAX_CONFLICTS: usize = 8;

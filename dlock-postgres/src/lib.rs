@@ -9,7 +9,6 @@ mod connection;
 mod error;
 mod inspect;
 mod keys;
-mod place;
 mod session;
 mod sql;
 mod wake;

@@ -13,7 +13,7 @@ use crate::{
     model::{Result, Token},
 };
 
-/// An observer of an [`Election`](crate::Election), which follows who leads. Observing takes no
+/// An observer of an [`Election`], which follows who leads. Observing takes no
 /// place in the queue, and does not delay any candidate.
 ///
 /// The interface resembles that of a receiver of [`tokio::sync::watch`]: the first

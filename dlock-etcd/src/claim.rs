@@ -1,8 +1,8 @@
 //! One claim, which is a key in the queue of its lock, under the client's lease.
 //!
 //! `claim/attempt.rs` makes an attempt and sets the watches of a waiter, `claim/attempt_all.rs`
-//! acquires several locks in one transaction, `claim/create.rs` sends the transactions of both,
-//! `claim/hold.rs` renews, detaches and resumes a hold, and `claim/release.rs` deletes the key.
+//! acquires several locks in one transaction, `claim/hold.rs` renews, detaches and resumes a hold,
+//! and `claim/release.rs` deletes the key.
 
 use std::{future::pending, sync::Arc, time::Duration};
 
@@ -20,14 +20,13 @@ use crate::{
     error::{self, STORE},
     keys::{self, Keys, Record},
     queue::{Queue, ranges},
-    session::{Lease, Tombstones},
+    session::Lease,
     wake::HeldKey,
 };
 pub(crate) use attempt_all::{MAX_LOCKS_PER_STEP, attempt_all};
 
 mod attempt;
 mod attempt_all;
-mod create;
 mod hold;
 mod release;
 
@@ -171,23 +170,15 @@ impl EtcdClaim {
         let session = &self.client.session;
         let own_lease = self.detach_leases.contains(&lease).then_some(lease);
         // A late execution leaves the session a key that no keeper owns.
-        let is_only_request = own_lease.is_some() || session.expect_move(self.request.id);
+        let is_only_request = own_lease.is_some() || session.expect_late_request(self.request.id);
         let mut request = self.request.clone();
         request.kind = kind;
-        // A detachment gives the claim up.
-        let given_up = if own_lease.is_some() { &[self.request.id][..] } else { &[] };
-        let txn = |tombstones: &Tombstones| {
-            let is_unchanged =
-                Compare::mod_revision(keys.own.as_str(), CompareOp::Equal, before.mod_revision());
-            let with_tombstone = |operation| {
-                [operation].into_iter().chain(tombstones.write(self.request.id)).collect::<Vec<_>>()
-            };
-            Txn::new()
-                .when([is_unchanged])
-                .and_then(with_tombstone(put(&request, keys, lease, own_lease, renamed_to)))
-                .or_else(with_tombstone(TxnOp::get(keys.own.as_str(), None)))
-        };
-        let response = session.send_with_tombstones(given_up, txn).await?;
+        let is_unchanged = Compare::mod_revision(keys.own.as_str(), CompareOp::Equal, before.mod_revision());
+        let txn = Txn::new()
+            .when([is_unchanged])
+            .and_then([put(&request, keys, lease, own_lease, renamed_to)])
+            .or_else([TxnOp::get(keys.own.as_str(), None)]);
+        let response = self.client.connection.txn(txn).await?;
         if own_lease.is_none() && is_only_request && !response.maybe_repeated {
             session.rule_out_late_requests(self.request.id);
         }

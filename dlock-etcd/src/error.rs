@@ -92,11 +92,6 @@ pub(crate) fn is_without_lease(error: &Error) -> bool {
     client_error(error).is_some_and(is_lease_missing)
 }
 
-/// Returns whether a request failed because the user lacks rights.
-pub(crate) fn is_refused_for_rights(error: &Error) -> bool {
-    client_error(error).is_some_and(is_denied)
-}
-
 /// Returns the error for a watch that the server has refused for this reason.
 pub(crate) fn watch_refused(reason: &str) -> Error {
     let is_denied = reason.contains("permission denied");

@@ -2,7 +2,6 @@
 //!
 //! ```text
 //! key    PREFIX NAME / ID                 as Go's `concurrency.Mutex` writes NAME / LEASE
-//!        PREFIX NAME %tombstone- ID       the claim with this ID was given up, and gets no key
 //! value  dlock/1 KIND LIMIT LEASE WHO     LEASE of a detached hold in hex, otherwise `-`
 //!        dlock/1 KIND LIMIT LEASE@ID WHO  ID to which the hold was renamed
 //! ```
@@ -13,9 +12,7 @@
 //! the claim that takes it over. Its key does not change, because the key's create revision is the
 //! position in the queue and the token.
 //!
-//! All claims of a name are in one queue, in the order of their create revisions. A tombstone is not
-//! below the name's slash, so it blocks no claim of any program. It begins with the name, so that a
-//! user with rights on the prefix of a name has rights on the tombstones.
+//! All claims of a name are in one queue, in the order of their create revisions.
 
 use std::num::NonZeroU32;
 
@@ -25,12 +22,6 @@ use crate::config::{EtcdConfig, Names};
 
 /// First word of every value that dlock writes.
 const MAGIC: &str = "dlock/1";
-
-/// Mark between the name and the id in the key of a tombstone.
-const TOMBSTONE_MARK: &str = "%tombstone-";
-
-/// Value of a tombstone.
-pub(crate) const TOMBSTONE: &str = "dlock/1 tombstone";
 
 /// The keys of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,12 +42,6 @@ impl Keys {
         let own = format!("{queue}{id}");
         Ok(Self { queue, own })
     }
-}
-
-/// Returns the key of the tombstone of the claim with this key.
-pub(crate) fn tombstone(own: &str) -> String {
-    let (name, id) = own.rsplit_once('/').unwrap_or((own, ""));
-    format!("{name}{TOMBSTONE_MARK}{id}")
 }
 
 /// Returns the prefix of the keys of a lock's claims, with its slash.
@@ -203,19 +188,6 @@ mod tests {
         assert_eq!(queue_prefix(&config, &named("50%")).unwrap(), "50%/");
         let error = queue_prefix(&config, &named("a/b")).expect_err("a slash").to_string();
         assert!(error.contains("slash") && error.contains("names=exact"), "{error}");
-    }
-
-    #[test]
-    fn a_tombstone_belongs_to_no_lock_and_begins_with_the_name_of_its_own() {
-        for (params, name) in [("", "stock"), ("", "a/b"), ("?prefix=app.", "%"), ("?names=exact", "a%")] {
-            let config = config(params);
-            let keys = Keys::new(&config, &named(name), ID).unwrap();
-            let tombstone = tombstone(&keys.own);
-            assert!(tombstone.starts_with(&name_prefix(&config, name)), "{tombstone}");
-            assert!(tombstone.ends_with(&ID.to_string()) && !tombstone.contains('/'), "{tombstone}");
-            assert_eq!(parse_key(&config, &tombstone), None);
-        }
-        assert_eq!(Record::read(TOMBSTONE.as_bytes()).who, None);
     }
 
     #[test]

@@ -1,13 +1,10 @@
 //! A client's session. It is one lease, which keep-alives extend for all claims of the client.
 //!
-//! `session/record.rs` is what the session knows of a claim. `session/tombstones.rs` prevents
-//! requests from being executed late. `session/reaper.rs` ends claims that are past their own ttl
-//! while the lease is alive, and deletes the keys of other late requests. `session/upkeep.rs` is
-//! the loop that sends keep-alives and runs the reaper.
+//! `session/reaper.rs` ends claims that are past their own ttl while the lease is alive, and
+//! deletes the keys of late requests. `session/upkeep.rs` is the loop that sends keep-alives and
+//! runs the reaper.
 
 mod reaper;
-mod record;
-mod tombstones;
 mod upkeep;
 
 use std::{
@@ -33,8 +30,7 @@ use crate::{
     connection::{Connection, History, lease_id},
     error::STORE,
 };
-use record::Record;
-pub(crate) use tombstones::Tombstones;
+use reaper::Record;
 
 /// Number of keep-alives that a client sends in one ttl of its lease. Claims can rely on the rest
 /// of the lease between two keep-alives, so that rest is the maximum ttl of a claim.
@@ -84,8 +80,6 @@ pub(crate) struct Session {
     reaper: Reaper,
     /// Claims whose keys the session may have to delete.
     records: Mutex<HashMap<ClaimId, Record>>,
-    /// Whether the user may have rights on tombstones.
-    allows_tombstones: AtomicBool,
     /// Whether the client has closed the session. It then gets no new lease.
     is_closed: AtomicBool,
     /// Time of the next upkeep. `None` if none is necessary.
@@ -116,7 +110,6 @@ impl Session {
             last_failure: Mutex::new(None),
             reaper: Reaper::new(),
             records: Mutex::default(),
-            allows_tombstones: AtomicBool::new(true),
             is_closed: AtomicBool::new(false),
             planned_upkeep: Mutex::new(None),
             upkeep_wake: Notify::new(),

@@ -22,7 +22,6 @@ fn main() -> std::process::ExitCode {
         a_token_that_expires_costs_no_lock_and_no_wake_up,
         a_changed_password_is_read_again_and_costs_no_lock,
         a_revoked_right_affects_no_other_lock,
-        a_user_with_rights_below_one_name_only_acquires_it_and_abandons_it,
         tls_needs_the_authority_and_the_clients_certificate,
     }])
 }
@@ -241,45 +240,4 @@ async fn a_revoked_right_affects_no_other_lock() {
         next.release().await.expect("the lock is held");
     }
     drop(held);
-}
-
-async fn a_user_with_rights_below_one_name_only_acquires_it_and_abandons_it() {
-    let Some(bench) = with_users().await else { return };
-    let server = bench.running.servers()[0].address().to_string();
-    let root = etcd_client::ConnectOptions::new().with_user("root", "secret");
-    let root = etcd_client::Client::connect([server], Some(root)).await.expect("the login is right");
-    let name = unique();
-    let rights = Permission::new(PermissionType::Readwrite, format!("{name}/")).with_prefix();
-    root.auth_client().role_grant_permission("locks", rights).await.expect("the user has the rights");
-    // The user may read the tombstones of this name, and write none.
-    let readable = unique();
-    let mut auth = root.auth_client();
-    let rights = Permission::new(PermissionType::Read, readable.as_str()).with_prefix();
-    auth.role_grant_permission("locks", rights).await.expect("the user has the rights");
-    let rights = Permission::new(PermissionType::Readwrite, format!("{readable}/")).with_prefix();
-    auth.role_grant_permission("locks", rights).await.expect("the user has the rights");
-    for name in [name, readable] {
-        let proxy = Proxy::to(bench.running.servers()[0].address()).await.expect("a port is free");
-        let url = format!("etcd://app:secret@{}?session=20s&timeout=1s", proxy.address());
-        let locks = Locks::new(connect(&url).await.expect("the user may connect"));
-        for kind in [Kind::Mutex, Kind::Read, Kind::Permit] {
-            let (lock, options) = (locks.of(kind, &name), LockOptions::new().ttl(SOON));
-            let held = lock.lock(&options).await.expect("the user has the rights");
-            held.release().await.expect("the lock is held");
-            let held = lock.try_lock(&options).await.expect("the user has the rights");
-            held.expect("the lock is free").release().await.expect("the lock is held");
-        }
-        let both = [&name, &format!("app.{}", unique())].map(|name| locks.of(Kind::Mutex, name));
-        let both = MultiLock::new(both).expect("two names");
-        let held = both.lock(&LockOptions::new().ttl(SOON)).await.expect("the user has the rights");
-        held.release().await.expect("the lock is held");
-        proxy.hold_requests();
-        let abandoned = locks.mutex(&name).lock().ttl(SOON).wait(Duration::from_millis(1500)).await;
-        assert!(abandoned.is_err(), "the lock was acquired without a reply");
-        proxy.pass();
-        // Without rights on tombstones, the client deletes the key of a late attempt.
-        let next = soon("a late attempt blocks the lock", locks.mutex(&name).lock().ttl(SOON).into_future());
-        next.await.expect("the user has the rights").release().await.expect("the lock is held");
-        soon("the client still releases a claim", locks.close()).await;
-    }
 }

@@ -2,14 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use dlock_core::{Result, Wait, driver::Attempt};
+use dlock_core::{Error, Result, Wait, driver::Attempt};
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnResponse};
 use futures_util::future::try_join_all;
 use tokio::time::Instant;
 
-use super::{EtcdClaim, OwnKey, being_deleted, create::send_create, created_revision, is_free};
+use super::{EtcdClaim, OwnKey, being_deleted, created_revision, is_free, lease_has_ended};
 use crate::{
-    error::STORE,
+    error::{self, STORE},
     keys::{Keys, Record},
     queue::{self, Place, Position, Queue, Reader, position, ranges, waits_for_all},
     session::Lease,
@@ -57,7 +57,7 @@ impl EtcdClaim {
             match self.try_once(&keys, lease).await? {
                 TryOutcome::Acquired => return Ok(Attempt::Granted(self.grant(&keys, lease))),
                 TryOutcome::Busy => {
-                    self.client.session.withdraw(&[self.request.id]).await;
+                    self.client.session.leave(self.request.id);
                     return Ok(BUSY_UNTIL_HINT);
                 }
                 TryOutcome::Undecided => {}
@@ -97,13 +97,11 @@ impl EtcdClaim {
 
     /// Acquires the lock if it has no other claim.
     async fn try_once(&mut self, keys: &Keys, lease: Lease) -> Result<TryOutcome> {
-        let put = self.put(keys, lease.id);
-        let reads = [TxnOp::get(keys.own.as_str(), None), queue::read(keys, self.request.kind, None)];
-        let txn = |conditions: Vec<Compare>| {
-            let conditions = [is_free(keys)].into_iter().chain(conditions);
-            Txn::new().when(conditions.collect::<Vec<_>>()).and_then([put.clone()]).or_else(reads.clone())
-        };
-        let response = self.send_create(lease, txn).await?;
+        let txn = Txn::new()
+            .when([is_free(keys)])
+            .and_then([self.put(keys, lease.id)])
+            .or_else([TxnOp::get(keys.own.as_str(), None), queue::read(keys, self.request.kind, None)]);
+        let response = self.send_create(txn, lease).await?;
         if response.succeeded() {
             let create_revision = created_revision(&response)?;
             self.own_key = Some(OwnKey { lease: Some(lease.id), create_revision });
@@ -227,15 +225,11 @@ impl EtcdClaim {
         lease: Lease,
         shared: Option<&Arc<Queue>>,
     ) -> Result<Position> {
+        let is_new = Compare::create_revision(keys.own.as_str(), CompareOp::Equal, 0);
         let read = shared.is_none().then(|| queue::read(keys, self.request.kind, None));
         let join: Vec<_> = [self.put(keys, lease.id)].into_iter().chain(read).collect();
-        let txn = |conditions: Vec<Compare>| {
-            let is_new = Compare::create_revision(keys.own.as_str(), CompareOp::Equal, 0);
-            let conditions: Vec<_> = [is_new].into_iter().chain(conditions).collect();
-            let read_own = TxnOp::get(keys.own.as_str(), None);
-            Txn::new().when(conditions).and_then(join.clone()).or_else([read_own])
-        };
-        let response = self.send_create(lease, txn).await?;
+        let txn = Txn::new().when([is_new]).and_then(join).or_else([TxnOp::get(keys.own.as_str(), None)]);
+        let response = self.send_create(txn, lease).await?;
         self.reads_before = self.queue.as_ref().map_or(0, |queue| queue.reads_sent());
         let found = ranges(&response).pop();
         if response.succeeded() {
@@ -250,8 +244,7 @@ impl EtcdClaim {
             return position.ok_or_else(|| STORE.unavailable("another program has deleted the claim"));
         }
         let own = found.and_then(|mut found| found.pop());
-        // Without a key there is a tombstone, which the session has just written.
-        let own = own.ok_or_else(being_deleted)?;
+        let own = own.ok_or_else(|| STORE.unexpected_reply("an attempt"))?;
         // The key exists already. The last reply was lost, or a hold of another kind is to be
         // downgraded.
         if (own.lease() != lease.id || Record::read(own.value()).kind != self.request.kind)
@@ -263,18 +256,27 @@ impl EtcdClaim {
         Box::pin(self.find_position(keys, lease)).await
     }
 
-    /// Sends a transaction that creates the key. `txn` returns it with further conditions.
+    /// Sends a transaction that creates the key.
     ///
     /// # Errors
     /// If the lease has ended, the key was not created. Other errors leave that unknown.
-    async fn send_create(
-        &mut self,
-        lease: Lease,
-        txn: impl Fn(Vec<Compare>) -> Txn + Send + Sync,
-    ) -> Result<TxnResponse> {
-        let created = send_create(&self.client, &[self.request.id], lease, txn).await;
-        self.is_refused = created.is_refused;
-        created.response
+    async fn send_create(&mut self, txn: Txn, lease: Lease) -> Result<TxnResponse> {
+        let session = &self.client.session;
+        let is_only_request = session.expect_late_request(self.request.id);
+        let result = self.client.connection.txn(txn).await;
+        self.is_refused = is_only_request && matches!(result, Err(Error::Refused { .. }));
+        let response = match result {
+            Err(error) if error::is_without_lease(&error) => {
+                session.note_lease_end(lease.id);
+                None
+            }
+            result => Some(result?),
+        };
+        // If the request was sent twice, the first send may be executed late.
+        if is_only_request && response.as_ref().is_none_or(|response| !response.maybe_repeated) {
+            session.rule_out_late_requests(self.request.id);
+        }
+        response.map(|response| response.body).ok_or_else(lease_has_ended)
     }
 
     /// Takes a seat for each of these keys, and leaves all other seats. Returns whether a seat is

@@ -3,17 +3,23 @@
 use std::sync::Arc;
 
 use dlock_core::{
-    Result,
+    ClaimId, Error, Result,
     driver::{AttemptAll, Claim, Request},
 };
-use etcd_client::{Compare, Txn};
+use etcd_client::{Txn, TxnResponse};
 
-use super::{EtcdClaim, OwnKey, being_deleted, create::send_create, created_revision, is_free};
-use crate::{client::Client, error::STORE, keys::Keys, queue, session::Lease};
+use super::{EtcdClaim, OwnKey, being_deleted, created_revision, is_free, lease_has_ended};
+use crate::{
+    client::Client,
+    error::{self, STORE},
+    keys::Keys,
+    queue,
+    session::Lease,
+};
 
 /// Maximum number of locks in one transaction. A server allows 128 comparisons, 128 operations if
-/// they succeed, and 128 if they fail. Each lock needs two comparisons, and one of each operation. A
-/// server also allows 1.5 MiB, and a lock with the longest possible name needs 19 KiB.
+/// they succeed, and 128 if they fail. Each lock needs one of each. A server also allows 1.5 MiB,
+/// and a lock with the longest possible name needs 16 KiB.
 pub(crate) const MAX_LOCKS_PER_STEP: usize = 64;
 
 /// Acquires these locks if they have no claims. Otherwise acquires no lock.
@@ -33,15 +39,12 @@ async fn acquire(client: &Client, claims: Vec<(Keys, EtcdClaim)>) -> Result<Atte
     if !claims.iter().all(|(keys, claim)| claim.touch(keys)) {
         return Err(being_deleted());
     }
-    let txn = |conditions: Vec<Compare>| {
-        let conditions = claims.iter().map(|(keys, _)| is_free(keys)).chain(conditions);
-        Txn::new()
-            .when(conditions.collect::<Vec<_>>())
-            .and_then(claims.iter().map(|(keys, claim)| claim.put(keys, lease.id)).collect::<Vec<_>>())
-            .or_else(claims.iter().map(|(keys, _)| queue::read_first(keys)).collect::<Vec<_>>())
-    };
+    let txn = Txn::new()
+        .when(claims.iter().map(|(keys, _)| is_free(keys)).collect::<Vec<_>>())
+        .and_then(claims.iter().map(|(keys, claim)| claim.put(keys, lease.id)).collect::<Vec<_>>())
+        .or_else(claims.iter().map(|(keys, _)| queue::read_first(keys)).collect::<Vec<_>>());
     let ids: Vec<_> = claims.iter().map(|(_, claim)| claim.request.id).collect();
-    let response = send_create(client, &ids, lease, txn).await.response?;
+    let response = send_create(client, &ids, txn, lease).await?;
     if response.succeeded() {
         let revision = created_revision(&response)?;
         return Ok(granted(claims, lease, |_| revision));
@@ -59,7 +62,7 @@ async fn acquire(client: &Client, claims: Vec<(Keys, EtcdClaim)>) -> Result<Atte
     let own_keys: Vec<_> = own_keys.flatten().collect();
     match first_keys.iter().position(Option::is_some) {
         Some(busy) if own_keys.is_empty() => {
-            client.session.withdraw(&ids).await;
+            ids.iter().for_each(|id| client.session.leave(*id));
             Ok(AttemptAll::Busy(busy))
         }
         _ if own_keys.len() == claims.len() && own_keys.iter().all(|own| own.lease() == lease.id) => {
@@ -67,6 +70,29 @@ async fn acquire(client: &Client, claims: Vec<(Keys, EtcdClaim)>) -> Result<Atte
         }
         _ => Err(STORE.unavailable("another request has changed some of the claims at the same time")),
     }
+}
+
+/// Sends a transaction that creates the keys of these claims.
+async fn send_create(client: &Client, ids: &[ClaimId], txn: Txn, lease: Lease) -> Result<TxnResponse> {
+    let session = &client.session;
+    let without_earlier_request: Vec<_> = ids.iter().filter(|id| session.expect_late_request(**id)).collect();
+    let result = client.connection.txn(txn).await;
+    let is_without_lease = result.as_ref().is_err_and(error::is_without_lease);
+    let is_outcome_certain = match &result {
+        Ok(response) => !response.maybe_repeated,
+        // No key was created. Each claim makes an attempt by itself next, and so finds out whether
+        // it is the refused one.
+        Err(Error::Refused { .. }) => true,
+        Err(_) => is_without_lease,
+    };
+    if is_outcome_certain {
+        without_earlier_request.into_iter().for_each(|id| session.rule_out_late_requests(*id));
+    }
+    if is_without_lease {
+        session.note_lease_end(lease.id);
+        return Err(lease_has_ended());
+    }
+    Ok(result?.body)
 }
 
 /// Records that the claims hold their locks. `revision` returns the create revision of the key with

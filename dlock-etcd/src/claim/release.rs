@@ -8,7 +8,6 @@ use crate::{
     error::{self, STORE},
     keys::{Keys, Record},
     queue::ranges,
-    session::Tombstones,
 };
 
 impl EtcdClaim {
@@ -20,15 +19,11 @@ impl EtcdClaim {
         // A key that was written more than once may contain the id of another claim, and is read
         // first.
         let is_written_once = Compare::version(keys.own.as_str(), CompareOp::Equal, 1);
-        let id = self.request.id;
-        let txn = |tombstones: &Tombstones| {
-            let with_tombstone = |operation| [operation].into_iter().chain(tombstones.write(id));
-            Txn::new()
-                .when([is_written_once.clone()])
-                .and_then(with_tombstone(TxnOp::delete(keys.own.as_str(), None)).collect::<Vec<_>>())
-                .or_else(with_tombstone(TxnOp::get(keys.own.as_str(), None)).collect::<Vec<_>>())
-        };
-        let response = match self.client.session.send_with_tombstones(&[id], txn).await {
+        let txn = Txn::new()
+            .when([is_written_once])
+            .and_then([TxnOp::delete(keys.own.as_str(), None)])
+            .or_else([TxnOp::get(keys.own.as_str(), None)]);
+        let response = match self.client.connection.txn(txn).await {
             // A user without the right to delete the key could not create it either. If a request
             // from before the loss of that right is executed late, the session deletes its key, or
             // the key is deleted at the end of the session.
@@ -43,6 +38,7 @@ impl EtcdClaim {
         // notified instead.
         self.seats.clear();
         (self.own_key, self.held_key) = (None, None);
+        // If a late request may create the key again, the session deletes it when the ttl is over.
         self.client.session.leave(self.request.id);
         let is_deleted = response.body.succeeded() || response.maybe_repeated;
         let mut release = if is_deleted { Release::Done } else { Release::Gone };

@@ -1,24 +1,31 @@
-//! The deletion of the keys of claims under a session's lease.
+//! The records of the claims under a session's lease, and the deletion of their keys.
 //!
 //! A claim's key is deleted when the claim has sent no request for its ttl, although the lease is
-//! alive. If a creation of the key may be executed late, the deletion also writes the claim's
-//! tombstone.
+//! alive.
 //!
-//! If another late request is possible when the claim [leaves](Session::leave), its record stays,
-//! and the session deletes the key several times: when the ttl of the claim is over, then after
-//! pauses that double, up to half the ttl of the lease. This continues for an hour.
+//! # Late requests
+//!
+//! A request that creates a claim's key, or moves it to the session's lease, may be executed after
+//! its caller has given it up, at any time while the lease is alive. The key then blocks the lock
+//! for a claim that no keeper owns.
+//!
+//! Before each such request, the claim calls [`Session::expect_late_request`]. When the outcome of
+//! the request is certain, it calls [`Session::rule_out_late_requests`]. If a late request is still
+//! possible when the claim [leaves](Session::leave), its record stays, and the session deletes the
+//! key several times: when the ttl of the claim is over, then after pauses that double, up to half
+//! the ttl of the lease. This continues for [`LATE_REQUEST_WINDOW`].
 
 use std::time::Duration;
 
 use dlock_core::{ClaimId, Error, Result, driver::Moment};
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 
-use super::{
-    Session, lock,
-    record::{Record, TombstoneChange},
-    tombstones::Tombstones,
-};
-use crate::keys;
+use super::{Session, lock};
+
+/// Time for which a request may arrive after it was given up, counted from the first deletion of
+/// its key. With Linux's settings, TCP gives up retransmitting after about 15 minutes. Other
+/// systems and proxies stay well below an hour.
+const LATE_REQUEST_WINDOW: Duration = Duration::from_secs(3600);
 
 /// Number of deletions of the key of a late request in one ttl of the lease, once the pauses have
 /// their full length. A late key blocks its lock for half that ttl at most.
@@ -26,6 +33,18 @@ const DELETIONS_PER_TTL: u32 = 2;
 
 /// Maximum number of claims that one request deletes. A server allows 128 operations.
 const MAX_DELETIONS: usize = 100;
+
+/// Record of a claim that may have a key under the session's lease.
+pub(super) struct Record {
+    key: String,
+    /// Time from the claim's last request, or from the last deletion, to the next deletion.
+    deletion_delay: Duration,
+    /// Whether a request that creates the key, or moves it to the session's lease, may still be
+    /// executed. The key is then deleted more than once.
+    expects_late_request: bool,
+    /// End of [`LATE_REQUEST_WINDOW`]. `None` before the first deletion.
+    late_until: Option<Moment>,
+}
 
 impl Session {
     /// Restarts the ttl of a claim. Returns `false` if the claim is being deleted.
@@ -36,7 +55,13 @@ impl Session {
         }
         {
             let mut records = lock(&self.records);
-            records.entry(id).or_insert_with(|| Record::new(key, ttl)).set_ttl(ttl);
+            let new = || Record {
+                key: key.to_owned(),
+                deletion_delay: ttl,
+                expects_late_request: false,
+                late_until: None,
+            };
+            records.entry(id).or_insert_with(new).deletion_delay = ttl;
         }
         let end = Moment::now().after(ttl);
         let is_sooner = lock(&self.planned_upkeep).is_none_or(|planned| end.since(planned).is_zero());
@@ -44,6 +69,23 @@ impl Session {
             self.upkeep_wake.notify_one();
         }
         true
+    }
+
+    /// Records that a request is sent that creates the claim's key, or moves it to the session's
+    /// lease. The request may be executed late, until
+    /// [`rule_out_late_requests`](Self::rule_out_late_requests) is called. Returns `false` if an
+    /// earlier request of the claim may be executed late, too. The outcome of this request then
+    /// does not rule that out.
+    pub(crate) fn expect_late_request(&self, id: ClaimId) -> bool {
+        let mut records = lock(&self.records);
+        records.get_mut(&id).is_none_or(|record| !std::mem::replace(&mut record.expects_late_request, true))
+    }
+
+    /// Records that no request of this claim is in flight or may be executed late.
+    pub(crate) fn rule_out_late_requests(&self, id: ClaimId) {
+        if let Some(record) = lock(&self.records).get_mut(&id) {
+            record.expects_late_request = false;
+        }
     }
 
     /// Returns whether this session has sent a request for the claim that the claim has not
@@ -54,30 +96,32 @@ impl Session {
 
     /// Forgets a claim whose key was deleted, or was moved to another lease.
     ///
-    /// If the claim has a tombstone, or if a late request is possible that no tombstone prevents,
-    /// keeps the record for the deletions that the documentation of this module describes.
+    /// If a late request is possible, keeps the record, and deletes the key when the claim's ttl is
+    /// over, and repeatedly after that, as the documentation of this module describes.
     pub(crate) fn leave(&self, id: ClaimId) {
-        let delay = lock(&self.records).get_mut(&id).and_then(Record::delay_after_leave);
-        match delay {
-            Some(delay) => {
-                // If the claim is being deleted, its next deletion is planned after this one.
-                let _ = self.reaper.touch(id, delay);
-                // Each keep-alive plans the next upkeep, too.
-                if delay < self.granted_ttl() {
-                    self.upkeep_wake.notify_one();
-                }
-            }
-            None => self.forget(id),
+        let delay = lock(&self.records)
+            .get(&id)
+            .filter(|record| record.expects_late_request)
+            .map(|record| record.deletion_delay);
+        if let Some(delay) = delay {
+            // If the claim is being deleted, its next deletion is planned after this one.
+            let _ = self.reaper.touch(id, delay);
+            self.upkeep_wake.notify_one();
+        } else {
+            self.forget(id);
         }
     }
 
-    /// Records that the session has deleted a claim's key, and plans the next deletion if one is
-    /// necessary.
-    fn note_deletion(&self, deletion: &Deletion) {
-        let (id, change) = (deletion.id, deletion.change);
+    /// Records that the session has deleted a claim's key, and plans the next deletion if a late
+    /// request is possible.
+    fn note_deletion(&self, id: ClaimId) {
         let max_delay = self.granted_ttl() / DELETIONS_PER_TTL;
-        let next = |record: &mut Record| record.delay_after_deletion(change, max_delay);
-        let next_delay = lock(&self.records).get_mut(&id).and_then(next);
+        let next_delay = lock(&self.records).get_mut(&id).and_then(|record| {
+            let until = *record.late_until.get_or_insert_with(|| Moment::now().after(LATE_REQUEST_WINDOW));
+            let is_last = !record.expects_late_request || until.has_passed();
+            record.deletion_delay = (record.deletion_delay * 2).min(max_delay);
+            (!is_last).then_some(record.deletion_delay)
+        });
         match next_delay {
             None => self.forget(id),
             Some(delay) => {
@@ -110,60 +154,23 @@ impl Session {
         result
     }
 
-    /// Deletes the keys of these claims, and writes or removes their tombstones.
-    pub(super) async fn delete(&self, ids: &[ClaimId]) -> Result<()> {
+    async fn delete(&self, ids: &[ClaimId]) -> Result<()> {
         // Without a lease there is no key to delete.
         let lease = lock(&self.lease).map_or(0, |lease| lease.id);
-        let deletions = self.plan_deletions(ids);
-        if lease != 0 && !deletions.is_empty() {
-            let is_write = |deletion: &&Deletion| deletion.change == TombstoneChange::Write;
-            let given_up: Vec<_> = deletions.iter().filter(is_write).map(|deletion| deletion.id).collect();
-            let txn = |tombstones: &Tombstones| {
-                let operations = deletions.iter().map(|deletion| deletion.operation(lease, tombstones));
-                Txn::new().and_then(operations.collect::<Vec<_>>())
+        let deletions: Vec<_> = {
+            let records = lock(&self.records);
+            let keys = ids.iter().filter_map(|id| records.get(id).map(|record| record.key.clone()));
+            // A key under another lease is a detached hold, or belongs to another client by now.
+            let delete = |key: String| {
+                let is_ours = Compare::lease(key.as_str(), CompareOp::Equal, lease);
+                TxnOp::txn(Txn::new().when([is_ours]).and_then([TxnOp::delete(key, None)]))
             };
-            self.send_with_tombstones(&given_up, txn).await?;
+            keys.map(delete).collect()
+        };
+        if lease != 0 && !deletions.is_empty() {
+            self.connection.txn(Txn::new().and_then(deletions)).await?;
         }
-        deletions.iter().for_each(|deletion| self.note_deletion(deletion));
+        ids.iter().for_each(|id| self.note_deletion(*id));
         Ok(())
-    }
-
-    /// Returns the deletions of these claims. Forgets claims without a record, which have no key
-    /// under the lease.
-    fn plan_deletions(&self, ids: &[ClaimId]) -> Vec<Deletion> {
-        let records = lock(&self.records);
-        let plan = |id: &ClaimId| match records.get(id) {
-            Some(record) => {
-                Some(Deletion { id: *id, key: record.key().to_owned(), change: record.tombstone_change() })
-            }
-            None => {
-                self.reaper.forget(*id);
-                None
-            }
-        };
-        ids.iter().filter_map(plan).collect()
-    }
-}
-
-/// A deletion of a claim's key by the session.
-struct Deletion {
-    id: ClaimId,
-    key: String,
-    change: TombstoneChange,
-}
-
-impl Deletion {
-    /// Returns the operation that deletes the key if it has the session's lease. A key under
-    /// another lease is a detached hold, or belongs to another client by now.
-    fn operation(&self, lease: i64, tombstones: &Tombstones) -> TxnOp {
-        let is_ours = Compare::lease(self.key.as_str(), CompareOp::Equal, lease);
-        let tombstone = match self.change {
-            TombstoneChange::Write => tombstones.write(self.id),
-            TombstoneChange::Remove => Some(TxnOp::delete(keys::tombstone(&self.key), None)),
-            TombstoneChange::None => None,
-        };
-        let delete = [TxnOp::delete(self.key.as_str(), None)].into_iter().chain(tombstone.clone());
-        let txn = Txn::new().when([is_ours]).and_then(delete.collect::<Vec<_>>());
-        TxnOp::txn(txn.or_else(tombstone.into_iter().collect::<Vec<_>>()))
     }
 }

@@ -77,13 +77,6 @@ impl Bench {
         found.take_kvs()
     }
 
-    /// Returns the keys that begin with `prefix`.
-    pub(crate) async fn keys(&self, prefix: &str) -> Vec<String> {
-        let options = GetOptions::new().with_prefix().with_keys_only();
-        let found = self.raw.kv_client().get(prefix, Some(options)).await.expect("a reply");
-        found.kvs().iter().map(|key| key.key_str().expect("a key of text").to_owned()).collect()
-    }
-
     /// Waits until the lock has `count` claims that hold it or wait for it.
     pub(crate) async fn wait_for_claims(&self, name: &str, count: usize) {
         wait_until(&format!("the lock did not reach {count} claims"), async || {
@@ -102,11 +95,6 @@ impl Bench {
     /// `Txn`. For a streaming method, this is the number of messages.
     pub(crate) async fn requests(&self, method: &str) -> u64 {
         self.metric("grpc_server_msg_received_total{", &format!("grpc_method=\"{method}\"")).await as u64
-    }
-
-    /// Returns the number of changes that the members have agreed on, with those that had no effect.
-    pub(crate) async fn committed(&self) -> u64 {
-        self.metric("etcd_server_proposals_committed_total", "").await as u64
     }
 
     /// Returns the processor time that the first member has used, in seconds.

@@ -1,8 +1,7 @@
 //! Tests of delayed requests, lost replies and ended tasks. A claim without a holder must not stay,
 //! and no holder may lose its hold.
 
-mod abandoned;
-#[path = "../common/mod.rs"]
+#[path = "common/mod.rs"]
 mod common;
 
 use std::time::Duration;
@@ -13,15 +12,13 @@ use dlock_core::{
     ClaimId, DistributedLock, Kind, LockName, LockOptions, Locks, LostReason, MultiLock, Wait,
     driver::{Attempt, Claim, Release, Renewal, Request, Resumption, Store},
 };
-use tokio::time::{Instant, sleep};
+use futures_util::future::join_all;
+use tokio::time::{Instant, sleep, timeout};
 
 fn main() -> std::process::ExitCode {
-    dlock_conformance::run_tests([abandoned::tests(), tests()])
-}
-
-fn tests() -> Vec<libtest_mimic::Trial> {
-    dlock_conformance::tests! {
+    dlock_conformance::run_tests([dlock_conformance::tests! {
         a_resumption_that_fails_leaves_the_detached_hold_as_it_was,
+        an_attempt_that_arrives_late_keeps_no_lock_taken_for_long,
         an_attempt_whose_reply_is_lost_is_sent_again_and_is_one_claim,
         several_locks_whose_reply_is_lost_are_attempted_again_and_are_one_claim_each,
         a_detachment_whose_reply_is_lost_is_undone_by_a_resumption,
@@ -30,7 +27,7 @@ fn tests() -> Vec<libtest_mimic::Trial> {
         an_abandoned_claim_is_deleted_soon_after_an_outage,
         a_client_that_is_closed_during_a_keep_alive_leaves_no_lease,
         breaking_a_lock_deletes_no_key_of_another_program,
-    }
+    }])
 }
 
 /// Ttl of detached holds. No test waits for its end.
@@ -99,6 +96,86 @@ async fn a_resumption_that_fails_leaves_the_detached_hold_as_it_was() {
         "a used ticket released the lock of its holder"
     );
     assert!(matches!(claim.release().await, Ok(Release::Done)));
+}
+
+async fn an_attempt_that_arrives_late_keeps_no_lock_taken_for_long() {
+    const TTL: Duration = Duration::from_secs(8);
+    /// The calls that precede the delivery of the delayed attempt.
+    #[derive(Clone, Copy, Debug)]
+    enum After {
+        RefusedTry,
+        /// The delivery follows the release after this duration.
+        Release(Duration),
+        Detach,
+        Downgrade,
+        Several,
+    }
+    let Some(bench) = Bench::standalone().await else { return };
+    let bench = &bench;
+    // Returns the number of claims that the delayed attempt has created.
+    let deliver_after = async |after: After| {
+        let ((b, proxy, _other), name) = (through_two_proxies(bench, "timeout=2400ms").await, unique());
+        let (a, request) =
+            (connect(bench.running.url()).await.expect("the server is running"), request(&name, TTL));
+        let holder = self::request(&name, TTL * 2);
+        proxy.hold_requests();
+        match after {
+            After::RefusedTry => {
+                let mut holder = take(&a, &holder).await;
+                let result = b.backend.claim(request.wait(Wait::Never)).attempt().await;
+                assert!(matches!(result, Ok(Attempt::Busy { .. })), "{result:?}");
+                holder.release().await.expect("the lock is held");
+            }
+            After::Release(later) => {
+                take(&b, &request).await.release().await.expect("the lock is held");
+                sleep(later).await;
+            }
+            After::Detach => {
+                let ticket = ClaimId::random();
+                take(&b, &request).await.detach(LONG, ticket).await.expect("the lock is held");
+                a.backend.claim(request.id(ticket)).release().await.expect("a reply");
+            }
+            After::Downgrade => {
+                proxy.pass();
+                let mut writer = take(&b, &request).await;
+                proxy.hold_requests();
+                let mut reader = request.clone().wait(Wait::Never);
+                reader.kind = Kind::Read;
+                // The reply is lost, and the engine continues with the writer.
+                drop(b.backend.claim(reader).attempt().await);
+                writer.release().await.expect("a reply");
+            }
+            After::Several => {
+                let locks = Locks::new(b.clone());
+                let both = [name.clone(), unique()].map(|name| locks.of(Kind::Mutex, name));
+                let options = LockOptions::new().ttl(TTL);
+                let held =
+                    MultiLock::new(both).expect("two names").lock(&options).await.expect("the lock is free");
+                held.release().await.expect("the lock is held");
+            }
+        }
+        assert_eq!(bench.queue(&name).await.len(), 0, "{after:?}");
+        proxy.pass();
+        sleep(Duration::from_millis(500)).await;
+        let created = bench.queue(&name).await.len();
+        let deletion = async {
+            while !bench.queue(&name).await.is_empty() {
+                sleep(Duration::from_millis(100)).await;
+            }
+        };
+        timeout(TTL * 3, deletion)
+            .await
+            .unwrap_or_else(|_| panic!("a claim without a holder stays: {after:?}"));
+        created
+    };
+    let all = [After::RefusedTry, After::Release(Duration::ZERO), After::Release(TTL + TTL / 3)];
+    let created =
+        join_all(all.into_iter().chain([After::Detach, After::Downgrade, After::Several]).map(deliver_after))
+            .await;
+    assert!(
+        created.iter().sum::<usize>() > 0,
+        "no delayed attempt created a claim, so the test proves nothing"
+    );
 }
 
 async fn an_attempt_whose_reply_is_lost_is_sent_again_and_is_one_claim() {

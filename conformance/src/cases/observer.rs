@@ -228,9 +228,10 @@ pub(super) async fn a_thousand_of_one_client_share_the_requests_of_one(arena: Ar
     }
     let intervals = began.elapsed().div_duration_f64(interval(&arena)) as usize;
     let inspections = requests.inspections();
-    // Two more for the subscription, and two for the new leader.
+    // Each hint may cause one more. A RedLock of five sends five when it subscribes, and five when
+    // there is a new leader.
     assert!(
-        inspections <= intervals + 5,
+        inspections <= intervals + 20,
         "{OBSERVERS} observers have caused {inspections} inspections in {intervals} intervals"
     );
     term.resign().await.expect("the term is current");

@@ -242,7 +242,11 @@ impl Shared {
             trusted_until = trusted_until.min(claim_ends.after(self.interval()));
         }
         let is_changed = self.sighting.send_if_modified(|sighting| {
-            let is_changed = sighting.is_stale || !is_same(sighting.holder.as_deref(), holder.as_deref());
+            // Observers compare these times themselves, so one may already have reported their end.
+            let has_ended =
+                sighting.trusted_until.has_passed() || sighting.claim_ends.is_some_and(Moment::has_passed);
+            let is_changed =
+                sighting.is_stale || has_ended || !is_same(sighting.holder.as_deref(), holder.as_deref());
             *sighting = Sighting {
                 holder,
                 claim_ends,

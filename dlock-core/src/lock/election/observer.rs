@@ -137,7 +137,9 @@ impl Observer {
         let is_mine = matches!(&self.last, Some(Observed::Leader(leader)) if leader.mine);
         let sighting = self.sighting.borrow();
         let holder = sighting.holder.as_ref().filter(|_| is_mine)?;
-        hold_of(holder, &self.led.borrow()).map(|hold| hold.lost.clone())
+        let lost = hold_of(holder, &self.led.borrow()).map(|hold| hold.lost.clone());
+        // A loss that was reported before is no news.
+        lost.filter(|lost| !lost.is_cancelled())
     }
 
     /// Starts the task that inspects the lock, unless it runs. With `checks` also checks that the
@@ -185,8 +187,11 @@ mod tests {
         assert!(matches!(before, Observed::Leader(Leader { mine: true, .. })), "{before:?}");
         driver::pretend_suspend(Duration::from_secs(30));
         assert!(!term.is_current() && !election.is_leading(), "the flag is stale");
-        let after = observer.present();
+        let after = observer.next().await;
         assert!(matches!(after, Observed::Unknown { .. }), "an old leader is reported: {after:?}");
+        // The term is lost, and its claim expires in the store.
+        let after = observer.next().await;
+        assert!(matches!(after, Observed::Vacant { .. }), "{after:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -10,10 +10,11 @@ use std::{
 
 use async_trait::async_trait;
 use dlock_core::{
-    ClaimId, Error, Kind, LockName, LockState, Locks, Once, OnceError, Result, Wait,
-    driver::{Backend, Inspect, Renewal, Request, Store},
+    ClaimId, Error, Kind, LockName, LockOptions, LockState, Locks, Once, OnceError, Result, Wait,
+    driver::{Attempt, Backend, Claim, Info, Inspect, MARK_PREFIX, Release, Renewal, Request, Store},
     memory::MemoryBackend,
 };
+use tokio::time::sleep;
 
 const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -115,4 +116,62 @@ async fn a_store_that_cannot_be_inspected_refuses_before_any_io() {
     let locks = Locks::new(Store::new(MemoryBackend::new().into_store().backend));
     let result = locks.mutex("report").once("k").run(async |_guard| Ok::<_, Error>(())).await;
     assert!(matches!(result, Err(OnceError::Lock(Error::Unsupported { .. }))), "{result:?}");
+}
+
+/// A store that grants marks 20 seconds late.
+#[derive(Debug)]
+struct SlowMarks(MemoryBackend);
+
+#[async_trait]
+impl Backend for SlowMarks {
+    fn info(&self) -> &Info {
+        self.0.info()
+    }
+
+    fn claim(&self, request: Request) -> Box<dyn Claim> {
+        let is_mark = request.name.as_str().starts_with(MARK_PREFIX);
+        let claim = self.0.claim(request);
+        if is_mark { Box::new(SlowClaim(claim)) } else { claim }
+    }
+}
+
+struct SlowClaim(Box<dyn Claim>);
+
+#[async_trait]
+impl Claim for SlowClaim {
+    async fn attempt(&mut self) -> Result<Attempt> {
+        sleep(Duration::from_secs(20)).await;
+        self.0.attempt().await
+    }
+
+    async fn renew(&mut self) -> Result<Renewal> {
+        self.0.renew().await
+    }
+
+    async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
+        self.0.detach(lasting, ticket).await
+    }
+
+    async fn release(&mut self) -> Result<Release> {
+        self.0.release().await
+    }
+
+    async fn changed(&mut self) {
+        self.0.changed().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_whose_lock_is_lost_while_the_mark_is_created_leaves_no_mark() {
+    let memory = MemoryBackend::new();
+    let inspect = memory.clone().into_store().inspect.expect("memory can be inspected");
+    let locks = Locks::new(Store::new(Arc::new(SlowMarks(memory))).with_inspect(inspect));
+    let occurrence = locks.mutex("report").once("2026-11-23");
+    let occurrence = occurrence.options(LockOptions::new().lease(Duration::from_secs(10)));
+    let ran = occurrence.run(async |_guard| Ok::<_, Error>(())).await;
+    assert!(matches!(ran, Err(OnceError::Lock(Error::Lost { .. }))), "{ran:?}");
+    // The keeper of the mark's claim releases it.
+    sleep(Duration::from_secs(1)).await;
+    let again = occurrence.is_done().await;
+    assert!(!again.expect("memory replies"), "the work of a lost lock counts as done");
 }

@@ -250,7 +250,13 @@ impl Occurrence {
             let request = Request::by(who, mark, Kind::Mutex, terms.ttl).wait(Wait::Never).without_token();
             let (reply, outcome) = oneshot::channel();
             Keeper::new(locks.client(), request, terms, None).start(reply);
-            match outcome.await.unwrap_or_else(|_| Err(locks.client().keeper_ended()))? {
+            let marked = outcome.await.unwrap_or_else(|_| Err(locks.client().keeper_ended()));
+            // After a pause another client may have held the lock, and have done the work too. The
+            // drop of `marked` removes the claim of this mark.
+            if hold.loss().is_some() {
+                return Err(hold.lost_error());
+            }
+            match marked? {
                 Some(hold_ref) => hold_ref.detach(keep).await.map(drop).map_err(|(_, error)| error),
                 // Another client has marked the occurrence.
                 None => Ok(()),

@@ -351,6 +351,11 @@ impl Hold {
         self.state().kept_until
     }
 
+    /// Returns whether the deadline is earlier than the time until which the store keeps the claim.
+    pub(crate) fn has_margin(&self) -> bool {
+        !self.margin.is_zero()
+    }
+
     /// Records that the store keeps the claim until `kept_until`, and moves the deadline
     /// accordingly. Returns `false` if the hold is lost or its deadline has passed, because a loss
     /// that was reported is final.

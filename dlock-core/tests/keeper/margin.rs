@@ -5,7 +5,7 @@ use std::time::Duration;
 use dlock_core::{Error, LostReason, driver::Renewal};
 use tokio::time::{Instant, sleep};
 
-use super::script::{Call, Fail, GRANTED, Hang, Late, RENEWED, S, Say, ScriptedStore, TTL, is_about};
+use super::script::{Call, Fail, GRANTED, Hang, Late, Panic, RENEWED, S, Say, ScriptedStore, TTL, is_about};
 
 const MARGIN: Duration = Duration::from_secs(10);
 
@@ -69,6 +69,20 @@ async fn a_loss_that_the_store_reports_has_no_margin() {
     sleep(S).await;
     let releases = store.times(Call::Release, start);
     assert!(releases.len() == 1 && is_about(releases[0], lost_at), "{releases:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_of_the_driver_leaves_its_holder_the_margin() {
+    let store = ScriptedStore::new().renew([Panic]);
+    let (client, start) = (store.client(), Instant::now());
+    let held = client.mutex("x").lock().margin(MARGIN).await.expect("granted");
+    assert_eq!(held.lost().await, LostReason::Abandoned);
+    sleep(4 * S).await;
+    assert_eq!(store.count(Call::Release), 0, "the next holder was admitted while the work still ran");
+    drop(held);
+    client.close().await;
+    let releases = store.times(Call::Release, start);
+    assert!(releases.len() == 1 && is_about(releases[0], (TTL - MARGIN) / 3 + 4 * S), "{releases:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -130,11 +130,11 @@ impl Keeper {
                 }
             } else {
                 (last_renewal, is_hinted) = (Instant::now(), false);
-                let is_failed =
+                let is_retried =
                     self.terms.renewal != Cadence::Never && !self.renew(claim.as_mut(), hold).await;
-                failed_renewals = if is_failed { failed_renewals + 1 } else { 0 };
+                failed_renewals = if is_retried { failed_renewals + 1 } else { 0 };
                 next_renewal = self.next_renewal(hold);
-                if is_failed {
+                if is_retried {
                     // The store may be reachable again for a short time only.
                     next_renewal = next_renewal.min(Instant::now() + retry_pause(failed_renewals));
                 }
@@ -157,7 +157,7 @@ impl Keeper {
         Instant::now() + interval
     }
 
-    /// Renews the hold once. Returns `false` after an error.
+    /// Renews the hold once. Returns `false` after an error that a retry may not have.
     async fn renew(&mut self, claim: &mut dyn Claim, hold: &Hold) -> bool {
         let sent = Moment::now();
         // After a detachment with an unknown outcome, the store may know the hold by its ticket.
@@ -181,7 +181,7 @@ impl Keeper {
             // until the deadline.
             Err(error) => {
                 observe::failed(&self.request, self.info(), "renewal", &error);
-                return false;
+                return !error.is_transient();
             }
         }
         true
@@ -237,12 +237,19 @@ impl Drop for AbandonOnDrop {
     }
 }
 
-/// Leaves the claim of an expired hold in the store until its last guard is dropped, but no longer
+/// Leaves the claim of a hold that was lost by itself in the store until its last guard is dropped, but no longer
 /// than its margin. The work of the guards is still being stopped, so a release would admit the
 /// next holder too early.
 async fn stay_within_margin(hold: &Hold) {
     let kept_until = hold.kept_until();
-    if hold.loss() == Some(LostReason::Expired) && !kept_until.has_passed() {
+    let is_kept = match hold.loss() {
+        Some(LostReason::Expired) => true,
+        // After a panic of the driver.
+        Some(LostReason::Abandoned) => hold.has_margin(),
+        // A loss that the store reports has no margin.
+        _ => false,
+    };
+    if is_kept && !kept_until.has_passed() {
         tokio::select! {
             biased;
             _ = hold.next_request(false) => {}

@@ -13,7 +13,7 @@ use std::{
 };
 
 use clap::ValueEnum;
-use dlock::{Candidate, Election, Error, LockOptions, Locks, Next, Term, Token, Who, driver::duration};
+use dlock::{Candidate, Election, Error, LockOptions, Locks, Next, Term, Token, Wait, Who, driver::duration};
 use rustix::process::{Signal, getpid, kill_process};
 use serde::Serialize;
 use tokio::sync::Mutex as AsyncMutex;
@@ -185,7 +185,9 @@ impl Job {
     /// Leads until the command has ended for good, or a signal arrives.
     async fn run(&self, locks: &Locks, cooldown: Range<Duration>) -> Outcome {
         let say = !self.is_quiet;
-        let candidate = self.margin.into_iter().fold(self.election.candidate(), Candidate::margin);
+        // The wait limit of the configuration is for single commands.
+        let candidate = self.election.candidate().wait(Wait::Forever);
+        let candidate = self.margin.into_iter().fold(candidate, Candidate::margin);
         let candidate = candidate.cooldown(cooldown).on_failure(move |error, pause| {
             if say {
                 output::say(&format!("{error}; standing again in {}", duration::text(rounded(pause))));

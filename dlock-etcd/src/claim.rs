@@ -120,6 +120,11 @@ impl EtcdClaim {
         put(&self.request, keys, lease, None, self.renamed_to())
     }
 
+    /// Returns the value of the key under the client's lease.
+    fn value(&self) -> String {
+        keys::value(&self.request, None, self.renamed_to())
+    }
+
     /// Records that the claim holds the lock, and returns the grant.
     fn grant(&mut self, keys: &Keys, lease: Lease) -> Grant {
         self.seats.clear();
@@ -170,9 +175,10 @@ impl EtcdClaim {
         let session = &self.client.session;
         let own_lease = self.detach_leases.contains(&lease).then_some(lease);
         // A late execution leaves the session a key that no keeper owns.
-        let is_only_request = own_lease.is_some() || session.expect_late_request(self.request.id);
         let mut request = self.request.clone();
         request.kind = kind;
+        let value = keys::value(&request, own_lease, renamed_to);
+        let is_only_request = own_lease.is_some() || session.expect_late_request(self.request.id, value);
         let is_unchanged = Compare::mod_revision(keys.own.as_str(), CompareOp::Equal, before.mod_revision());
         let txn = Txn::new()
             .when([is_unchanged])

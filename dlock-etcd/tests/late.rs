@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 fn main() -> std::process::ExitCode {
     dlock_conformance::run_tests([dlock_conformance::tests! {
         a_resumption_that_fails_leaves_the_detached_hold_as_it_was,
+        a_hold_that_its_own_client_resumes_is_not_taken_for_a_late_attempt,
         an_attempt_that_arrives_late_keeps_no_lock_taken_for_long,
         an_attempt_whose_reply_is_lost_is_sent_again_and_is_one_claim,
         several_locks_whose_reply_is_lost_are_attempted_again_and_are_one_claim_each,
@@ -96,6 +97,31 @@ async fn a_resumption_that_fails_leaves_the_detached_hold_as_it_was() {
         "a used ticket released the lock of its holder"
     );
     assert!(matches!(claim.release().await, Ok(Release::Done)));
+}
+
+/// The attempt is sent to two members, so the session expects that one of its requests is executed
+/// late. The resumption keeps the key of the claim.
+async fn a_hold_that_its_own_client_resumes_is_not_taken_for_a_late_attempt() {
+    const TTL: Duration = Duration::from_secs(8);
+    let Some(bench) = Bench::standalone().await else { return };
+    let ((store, proxy, _other), name) = (through_two_proxies(&bench, "timeout=2400ms").await, unique());
+    proxy.hold_answers();
+    let transactions = bench.requests("Txn").await;
+    let mut first = take(&store, &request(&name, TTL)).await;
+    assert!(bench.requests("Txn").await - transactions >= 2, "no attempt can be late");
+    let ticket = ClaimId::random();
+    first.detach(LONG, ticket).await.expect("the lock is held");
+    let mut second = store.backend.claim(request(&name, TTL));
+    let resumed = second.resume(ticket).await.expect("a reply");
+    assert!(matches!(resumed, Resumption::Resumed { .. }), "{resumed:?}");
+    let end = Instant::now() + TTL * 2;
+    while Instant::now() < end {
+        sleep(TTL / 8).await;
+        assert_eq!(bench.queue(&name).await.len(), 1, "the client has deleted its own hold");
+        let renewal = second.renew().await.expect("a reply");
+        assert!(matches!(renewal, Renewal::Renewed { .. }), "{renewal:?}");
+    }
+    assert!(matches!(second.release().await, Ok(Release::Done)));
 }
 
 async fn an_attempt_that_arrives_late_keeps_no_lock_taken_for_long() {

@@ -262,7 +262,7 @@ impl EtcdClaim {
     /// If the lease has ended, the key was not created. Other errors leave that unknown.
     async fn send_create(&mut self, txn: Txn, lease: Lease) -> Result<TxnResponse> {
         let session = &self.client.session;
-        let is_only_request = session.expect_late_request(self.request.id);
+        let is_only_request = session.expect_late_request(self.request.id, self.value());
         let result = self.client.connection.txn(txn).await;
         self.is_refused = is_only_request && matches!(result, Err(Error::Refused { .. }));
         let response = match result {

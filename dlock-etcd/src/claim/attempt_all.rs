@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dlock_core::{
-    ClaimId, Error, Result,
+    Error, Result,
     driver::{AttemptAll, Claim, Request},
 };
 use etcd_client::{Txn, TxnResponse};
@@ -43,8 +43,7 @@ async fn acquire(client: &Client, claims: Vec<(Keys, EtcdClaim)>) -> Result<Atte
         .when(claims.iter().map(|(keys, _)| is_free(keys)).collect::<Vec<_>>())
         .and_then(claims.iter().map(|(keys, claim)| claim.put(keys, lease.id)).collect::<Vec<_>>())
         .or_else(claims.iter().map(|(keys, _)| queue::read_first(keys)).collect::<Vec<_>>());
-    let ids: Vec<_> = claims.iter().map(|(_, claim)| claim.request.id).collect();
-    let response = send_create(client, &ids, txn, lease).await?;
+    let response = send_create(client, &claims, txn, lease).await?;
     if response.succeeded() {
         let revision = created_revision(&response)?;
         return Ok(granted(claims, lease, |_| revision));
@@ -62,7 +61,7 @@ async fn acquire(client: &Client, claims: Vec<(Keys, EtcdClaim)>) -> Result<Atte
     let own_keys: Vec<_> = own_keys.flatten().collect();
     match first_keys.iter().position(Option::is_some) {
         Some(busy) if own_keys.is_empty() => {
-            ids.iter().for_each(|id| client.session.leave(*id));
+            claims.iter().for_each(|(_, claim)| client.session.leave(claim.request.id));
             Ok(AttemptAll::Busy(busy))
         }
         _ if own_keys.len() == claims.len() && own_keys.iter().all(|own| own.lease() == lease.id) => {
@@ -73,9 +72,18 @@ async fn acquire(client: &Client, claims: Vec<(Keys, EtcdClaim)>) -> Result<Atte
 }
 
 /// Sends a transaction that creates the keys of these claims.
-async fn send_create(client: &Client, ids: &[ClaimId], txn: Txn, lease: Lease) -> Result<TxnResponse> {
+async fn send_create(
+    client: &Client,
+    claims: &[(Keys, EtcdClaim)],
+    txn: Txn,
+    lease: Lease,
+) -> Result<TxnResponse> {
     let session = &client.session;
-    let without_earlier_request: Vec<_> = ids.iter().filter(|id| session.expect_late_request(**id)).collect();
+    let ids = claims.iter().filter_map(|(_, claim)| {
+        let id = claim.request.id;
+        session.expect_late_request(id, claim.value()).then_some(id)
+    });
+    let without_earlier_request: Vec<_> = ids.collect();
     let result = client.connection.txn(txn).await;
     let is_without_lease = result.as_ref().is_err_and(error::is_without_lease);
     let is_outcome_certain = match &result {
@@ -86,7 +94,7 @@ async fn send_create(client: &Client, ids: &[ClaimId], txn: Txn, lease: Lease) -
         Err(_) => is_without_lease,
     };
     if is_outcome_certain {
-        without_earlier_request.into_iter().for_each(|id| session.rule_out_late_requests(*id));
+        without_earlier_request.into_iter().for_each(|id| session.rule_out_late_requests(id));
     }
     if is_without_lease {
         session.note_lease_end(lease.id);

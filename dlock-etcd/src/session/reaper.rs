@@ -14,6 +14,10 @@
 //! possible when the claim [leaves](Session::leave), its record stays, and the session deletes the
 //! key several times: when the ttl of the claim is over, then after pauses that double, up to half
 //! the ttl of the lease. This continues for [`LATE_REQUEST_WINDOW`].
+//!
+//! By then the same client may hold the lock again with the same key, because a resumption keeps the
+//! key and renames the hold. Such a deletion therefore requires a value that a late request of the
+//! claim has written.
 
 use std::time::Duration;
 
@@ -39,11 +43,33 @@ pub(super) struct Record {
     key: String,
     /// Time from the claim's last request, or from the last deletion, to the next deletion.
     deletion_delay: Duration,
-    /// Whether a request that creates the key, or moves it to the session's lease, may still be
-    /// executed. The key is then deleted more than once.
-    expects_late_request: bool,
+    /// Values that requests which may still be executed write, when they create the key or move it
+    /// to the session's lease. If there are any, the key is deleted more than once.
+    late_values: Vec<String>,
+    /// Whether only late requests can write the key for this claim.
+    has_left: bool,
     /// End of [`LATE_REQUEST_WINDOW`]. `None` before the first deletion.
     late_until: Option<Moment>,
+}
+
+impl Record {
+    /// Returns the operation that deletes the key if it is under this lease. A key under another
+    /// lease is a detached hold, or belongs to another client by now.
+    fn deletion(&self, lease: i64) -> TxnOp {
+        let key = self.key.as_str();
+        let is_ours = Compare::lease(key, CompareOp::Equal, lease);
+        let delete = || TxnOp::delete(key, None);
+        let deletions = if self.has_left {
+            let delete_late = |value: &String| {
+                let is_late = Compare::value(key, CompareOp::Equal, value.as_str());
+                TxnOp::txn(Txn::new().when([is_late]).and_then([delete()]))
+            };
+            self.late_values.iter().map(delete_late).collect()
+        } else {
+            vec![delete()]
+        };
+        TxnOp::txn(Txn::new().when([is_ours]).and_then(deletions))
+    }
 }
 
 impl Session {
@@ -58,10 +84,12 @@ impl Session {
             let new = || Record {
                 key: key.to_owned(),
                 deletion_delay: ttl,
-                expects_late_request: false,
+                late_values: Vec::new(),
+                has_left: false,
                 late_until: None,
             };
-            records.entry(id).or_insert_with(new).deletion_delay = ttl;
+            let record = records.entry(id).or_insert_with(new);
+            (record.deletion_delay, record.has_left) = (ttl, false);
         }
         let end = Moment::now().after(ttl);
         let is_sooner = lock(&self.planned_upkeep).is_none_or(|planned| end.since(planned).is_zero());
@@ -71,20 +99,25 @@ impl Session {
         true
     }
 
-    /// Records that a request is sent that creates the claim's key, or moves it to the session's
-    /// lease. The request may be executed late, until
+    /// Records that a request is sent that creates the claim's key with this value, or moves it to
+    /// the session's lease. The request may be executed late, until
     /// [`rule_out_late_requests`](Self::rule_out_late_requests) is called. Returns `false` if an
     /// earlier request of the claim may be executed late, too. The outcome of this request then
     /// does not rule that out.
-    pub(crate) fn expect_late_request(&self, id: ClaimId) -> bool {
+    pub(crate) fn expect_late_request(&self, id: ClaimId, value: String) -> bool {
         let mut records = lock(&self.records);
-        records.get_mut(&id).is_none_or(|record| !std::mem::replace(&mut record.expects_late_request, true))
+        let Some(record) = records.get_mut(&id) else { return true };
+        let is_only_request = record.late_values.is_empty();
+        if !record.late_values.contains(&value) {
+            record.late_values.push(value);
+        }
+        is_only_request
     }
 
     /// Records that no request of this claim is in flight or may be executed late.
     pub(crate) fn rule_out_late_requests(&self, id: ClaimId) {
         if let Some(record) = lock(&self.records).get_mut(&id) {
-            record.expects_late_request = false;
+            record.late_values.clear();
         }
     }
 
@@ -99,10 +132,10 @@ impl Session {
     /// If a late request is possible, keeps the record, and deletes the key when the claim's ttl is
     /// over, and repeatedly after that, as the documentation of this module describes.
     pub(crate) fn leave(&self, id: ClaimId) {
-        let delay = lock(&self.records)
-            .get(&id)
-            .filter(|record| record.expects_late_request)
-            .map(|record| record.deletion_delay);
+        let delay = lock(&self.records).get_mut(&id).and_then(|record| {
+            record.has_left = true;
+            (!record.late_values.is_empty()).then_some(record.deletion_delay)
+        });
         if let Some(delay) = delay {
             // If the claim is being deleted, its next deletion is planned after this one.
             let _ = self.reaper.touch(id, delay);
@@ -118,7 +151,8 @@ impl Session {
         let max_delay = self.granted_ttl() / DELETIONS_PER_TTL;
         let next_delay = lock(&self.records).get_mut(&id).and_then(|record| {
             let until = *record.late_until.get_or_insert_with(|| Moment::now().after(LATE_REQUEST_WINDOW));
-            let is_last = !record.expects_late_request || until.has_passed();
+            let is_last = record.late_values.is_empty() || until.has_passed();
+            record.has_left = true;
             record.deletion_delay = (record.deletion_delay * 2).min(max_delay);
             (!is_last).then_some(record.deletion_delay)
         });
@@ -159,13 +193,7 @@ impl Session {
         let lease = lock(&self.lease).map_or(0, |lease| lease.id);
         let deletions: Vec<_> = {
             let records = lock(&self.records);
-            let keys = ids.iter().filter_map(|id| records.get(id).map(|record| record.key.clone()));
-            // A key under another lease is a detached hold, or belongs to another client by now.
-            let delete = |key: String| {
-                let is_ours = Compare::lease(key.as_str(), CompareOp::Equal, lease);
-                TxnOp::txn(Txn::new().when([is_ours]).and_then([TxnOp::delete(key, None)]))
-            };
-            keys.map(delete).collect()
+            ids.iter().filter_map(|id| records.get(id).map(|record| record.deletion(lease))).collect()
         };
         if lease != 0 && !deletions.is_empty() {
             self.connection.txn(Txn::new().and_then(deletions)).await?;

@@ -160,20 +160,24 @@ pub(super) async fn it_reports_terms_that_never_decrease(arena: Arc<Arena>) {
 pub(super) async fn a_term_is_mine_for_its_own_client_and_until_its_deadline(arena: Arc<Arena>) {
     let ((a, switch), b) = (arena.client_with_switch().await, arena.client().await);
     let election_of = |client: &Locks| client.election(arena.name()).ttl(arena.short_ttl());
-    let term = election_of(&a).candidate().label("anna").elect().await.expect("there is no rival");
-    let (mut own, mut other) = (observe(&election_of(&a)).await, observe(&election_of(&b)).await);
+    // The claim outlives the deadline by the margin, so the observer still reports the leader then.
+    let candidate = election_of(&a).candidate().label("anna").margin(arena.short_ttl() / 2);
+    let term = candidate.elect().await.expect("there is no rival");
+    let observed_by = |client: &Locks| client.election(arena.name()).ttl(arena.long_ttl(client));
+    let (mut own, mut other) = (observe(&observed_by(&a)).await, observe(&observed_by(&b)).await);
     let seen = election_of(&a).leader().await.expect("the store is reachable").expect("there is a leader");
     assert!(seen.mine, "the leader is a term of this client: {seen:?}");
     assert!(until_led_by(&arena, &mut own, "anna").await.mine, "the leader is a term of this client");
     assert!(!until_led_by(&arena, &mut other, "anna").await.mine, "the leader is a term of another client");
     switch.freeze();
-    sleep(arena.short_ttl()).await;
+    sleep(term.remaining()).await;
     let present = own.present();
     assert!(!term.is_current(), "the deadline has passed, but the term is current");
     assert!(
         !matches!(&present, Observed::Leader(leader) if leader.mine),
         "the deadline has passed, but the observer reports {present:?}"
     );
+    drop(term);
     switch.connect();
     let next = elect_soon(&arena, &a, "a lost term still leads").await;
     next.resign().await.expect("the term is current");

@@ -19,7 +19,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Client,
+    Client, Hold,
     keeper::{jittered, retry_pause, spread, start},
 };
 use crate::{
@@ -131,8 +131,9 @@ struct Running(Arc<Shared>);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.is_running.store(false, SeqCst);
+        // Before another task can start, which publishes newer sightings.
         self.0.sighting.send_modify(|sighting| (sighting.is_stale, sighting.is_checked) = (true, true));
+        self.0.is_running.store(false, SeqCst);
     }
 }
 
@@ -158,9 +159,14 @@ impl Task {
     async fn look_out(&self) {
         let mut watch = self.client.store.backend.watch(&self.running.0.name);
         let mut led = self.client.led.subscribe();
+        let name = &self.running.0.name;
+        let own_terms = |holds: &[Arc<Hold>]| -> Vec<_> {
+            holds.iter().filter(|hold| hold.name == *name).map(|hold| hold.id).collect()
+        };
         let (mut failures, mut idle_hints) = (0_u32, 0_u32);
         loop {
             let inspected_at = Instant::now();
+            let known_terms = own_terms(&led.borrow_and_update());
             let pause = match self.inspect().await {
                 Ok(Found { is_changed, pause }) => {
                     failures = 0;
@@ -180,7 +186,8 @@ impl Task {
                 }
                 tokio::select! {
                     () = changed(watch.as_deref_mut()) => {}
-                    _ = led.changed() => {}
+                    // A term of this client has begun or ended.
+                    _ = led.wait_for(|holds| own_terms(holds) != known_terms) => {}
                 }
                 sleep_until(inspected_at + MIN_PAUSE * (1 << idle_hints.min(MAX_DOUBLINGS))).await;
             };
@@ -267,19 +274,29 @@ impl Shared {
 
     /// Marks each sighting as stale when it can no longer be relied on. Never returns.
     async fn mark_stale(&self) {
+        let mut latest = self.sighting.subscribe();
         loop {
-            let (is_stale, until) = {
-                let sighting = self.sighting.borrow();
-                (sighting.is_stale, sighting.trusted_until)
+            let until = {
+                let sighting = latest.borrow_and_update();
+                (!sighting.is_stale).then_some(sighting.trusted_until)
             };
-            // No sighting is trusted for less than this interval.
-            let check_at = if is_stale { Instant::now() + MIN_INTERVAL } else { until.instant() };
-            sleep_until(check_at).await;
-            self.sighting.send_if_modified(|sighting| {
-                let ends = !sighting.is_stale && sighting.trusted_until.has_passed();
-                sighting.is_stale |= ends;
-                ends
-            });
+            let ends = async {
+                match until {
+                    Some(until) => sleep_until(until.instant()).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                // Fails only without a sender, which `self` has.
+                _ = latest.changed() => {}
+                () = ends => {
+                    self.sighting.send_if_modified(|sighting| {
+                        let ends = !sighting.is_stale && sighting.trusted_until.has_passed();
+                        sighting.is_stale |= ends;
+                        ends
+                    });
+                }
+            }
         }
     }
 }

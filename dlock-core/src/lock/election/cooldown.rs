@@ -7,6 +7,9 @@ use crate::{
     model::{Error, Result, duration::text},
 };
 
+/// Maximum pause, so that no clock can overflow.
+const MAX_PAUSE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// Counts the failures of a candidate in a row, and returns the pauses after them.
 #[derive(Debug)]
 pub(super) struct Cooldown {
@@ -26,7 +29,8 @@ impl Cooldown {
             );
             return Err(Error::InvalidOptions { reason });
         }
-        Ok(Self { range, failures: 0 })
+        let end = range.end.min(MAX_PAUSE);
+        Ok(Self { range: range.start.min(end)..end, failures: 0 })
     }
 
     /// Returns the shortest pause.
@@ -55,6 +59,15 @@ impl Cooldown {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_longest_cooldown_is_a_cooldown() {
+        for range in [Duration::from_secs(1)..Duration::MAX, Duration::MAX..Duration::MAX] {
+            let mut cooldown = Cooldown::new(range).expect("not empty");
+            let pauses: Vec<_> = (0..100).map(|_| cooldown.after_failure()).collect();
+            assert!(pauses.iter().all(|pause| *pause <= MAX_PAUSE), "{pauses:?}");
+        }
+    }
 
     #[test]
     fn the_pauses_grow_from_the_beginning_of_the_range_to_its_end() {

@@ -43,10 +43,6 @@ pub enum Observed {
     },
 }
 
-/// Length of the part of a claim's id that all stores report. The members of a
-/// [`RedLock`](crate::RedLock) differ in the rest.
-const COMMON_ID_LEN: usize = 30;
-
 impl Leader {
     /// Returns the leader with this claim. `led` are the holds of this client's terms.
     pub(super) fn of(holder: &Contender, led: &[Arc<Hold>]) -> Self {
@@ -58,5 +54,5 @@ impl Leader {
 
 /// Returns the hold of this client that is the claim of `holder`.
 pub(super) fn hold_of<'a>(holder: &Contender, led: &'a [Arc<Hold>]) -> Option<&'a Arc<Hold>> {
-    led.iter().find(|hold| holder.id.starts_with(&hold.id.to_string()[..COMMON_ID_LEN]))
+    led.iter().find(|hold| hold.id.is_reported_as(&holder.id))
 }

@@ -24,11 +24,12 @@ use crate::{
 ///   at the latest when the ttl of its claim has passed since its last renewal, plus the time of one
 ///   inspection. In a store whose claims live as long as a session (ZooKeeper, etcd, MySQL's named
 ///   locks), it is reported at the latest with the first inspection after the end of that session.
-/// - **A change of the leader** is reported with the next hint of the store, or with the next
-///   inspection, every third of the [ttl](crate::Election::ttl) and at most once a second.
-/// - **An unreachable store** is reported as [`Unknown`](Observed::Unknown) when the claim of the
-///   leader may have ended, and at the latest one ttl after the last inspection with a reply. The
-///   bounds are a third of the ttl and three seconds at least.
+/// - **A change of the leader** is reported with the next inspection, every third of the
+///   [ttl](crate::Election::ttl) and at most once a second. A store that implements
+///   [`Backend::watch`](crate::driver::Backend::watch) causes one at each change.
+/// - **An unreachable store** is reported as [`Unknown`](Observed::Unknown) one ttl after the last
+///   inspection with a reply, or three seconds after it if the ttl is shorter. If the leader's claim
+///   ends first, it is reported a third of the ttl, and at least one second, after that end.
 /// - **Term numbers never decrease.** If the store reports a smaller term than before, as after a
 ///   loss of its data, the observer reports [`Unknown`](Observed::Unknown). A new observer accepts
 ///   every number.
@@ -62,7 +63,7 @@ impl Observer {
         let (sighting, led) = (lookout.subscribe(), locks.client().led.subscribe());
         let mut observer =
             Self { locks: locks.clone(), inspect, lookout, sighting, led, last: None, term: None };
-        observer.ensure_lookout_runs(true).await?;
+        observer.ensure_lookout_runs().await?;
         // Fails only without a sender, which the lookout has.
         let checked = observer.sighting.wait_for(|sighting| sighting.is_checked).await.ok();
         let refusal = checked.and_then(|sighting| Some(sighting.error.as_ref()?.error()));
@@ -87,7 +88,7 @@ impl Observer {
             }
             if !self.lookout.is_running() {
                 // Without a runtime the state stays unknown.
-                self.ensure_lookout_runs(false).await.ok();
+                self.ensure_lookout_runs().await.ok();
             }
             let lost = self.loss_of_own_term();
             let lost = async {
@@ -142,9 +143,11 @@ impl Observer {
         lost.filter(|lost| !lost.is_cancelled())
     }
 
-    /// Starts the task that inspects the lock, unless it runs. With `checks` also checks that the
-    /// client is open and that there is a runtime.
-    async fn ensure_lookout_runs(&self, checks: bool) -> Result<()> {
+    /// Starts the task that inspects the lock, unless it runs.
+    ///
+    /// # Errors
+    /// If the client is closed, or there is no runtime.
+    async fn ensure_lookout_runs(&self) -> Result<()> {
         let (client, inspect) = (Arc::clone(self.locks.client()), Arc::clone(&self.inspect));
         let (lookout, name) = (Arc::downgrade(&self.lookout), self.lookout.name().clone());
         let starting = async move {
@@ -152,7 +155,7 @@ impl Observer {
             if let (Ok(()), Some(lookout)) = (&open, lookout.upgrade()) {
                 lookout.ensure_runs(&client, &inspect);
             }
-            if checks { open } else { Ok(()) }
+            open
         };
         self.locks.on_thread(starting).await
     }

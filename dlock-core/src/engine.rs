@@ -7,6 +7,7 @@ mod hold;
 mod hold_ref;
 mod joint;
 mod keeper;
+mod limits;
 mod lookout;
 mod observe;
 mod terms;
@@ -16,7 +17,9 @@ pub(crate) use client::Client;
 pub(crate) use hold::{Hold, Reentry};
 pub(crate) use hold_ref::HoldRef;
 pub(crate) use joint::JointOutcome;
-pub(crate) use keeper::{Keeper, LastFailure, Outcome, release_until_forgotten, run_to_end, spread};
+pub(crate) use keeper::{
+    Keeper, LastFailure, MAX_FAILURES, Outcome, release_until_forgotten, retry_pause, run_to_end, spread,
+};
 pub(crate) use lookout::{Lookout, Sighting};
 pub(crate) use observe::candidate_failed;
 pub(crate) use terms::{Cadence, Terms};

@@ -177,8 +177,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Returns a source of hints that the holder of a lock may have changed, for observers. Does no
-    /// I/O before the first call of [`Watch::changed`]. A watch is no contender: it must not appear
-    /// in the queue of the lock, and must not delay any claim.
+    /// I/O before the first call of [`Watch::changed`]. A watch has no claim. It must not appear in the
+    /// queue of the lock or delay any claim.
     ///
     /// Default: `None`. The engine then inspects the lock every third of a ttl, at most once a
     /// second. With a watch it inspects the lock at each hint, too.

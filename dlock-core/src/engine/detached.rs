@@ -111,7 +111,10 @@ impl Keeper {
             }
             let sent = Moment::now();
             match self.caught(claim.resume(ticket)).await {
-                Ok(Resumption::Resumed { grant, remaining }) if self.is_in_time(&grant, sent) => {
+                Ok(Resumption::Resumed { grant, remaining }) => {
+                    if let Err(error) = self.check_in_time(&grant, sent) {
+                        break error;
+                    }
                     let grant = Grant { token: grant.token.or(token), ..grant };
                     let (hold, hold_ref) = self.begin_hold(grant, sent);
                     hold.offer_until(sent.after(remaining.unwrap_or(self.request.ttl)));
@@ -122,7 +125,6 @@ impl Keeper {
                     reply.send(Ok(Some(hold_ref))).ok();
                     return keeping.await;
                 }
-                Ok(Resumption::Resumed { grant, .. }) => break self.too_late(&grant, sent),
                 Ok(Resumption::Gone) => {
                     reply.send(Err(self.deleted())).ok();
                     // A store of several members may have handed over a part of the hold.

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Terms,
     detached::{DetachRequest, Detached},
+    limits::Limits,
 };
 use crate::{
     contract::{Grant, Info, Request},
@@ -32,10 +33,6 @@ pub(crate) struct Hold {
     pub(crate) granted_at: Moment,
     /// See [`Info::driver_data`].
     pub(crate) driver_data: Option<Arc<dyn Any + Send + Sync>>,
-    /// End of its lease or of its `max_hold`. Renewals do not extend the hold beyond this time.
-    end: Option<Moment>,
-    /// Time from the deadline of the guards to `kept_until`.
-    margin: Duration,
     /// Cancelled when the hold is lost.
     pub(crate) lost: CancellationToken,
     /// Wakes the keeper when a guard has a request for it.
@@ -46,14 +43,7 @@ pub(crate) struct Hold {
 struct State {
     /// The kind of the hold in the store. During a downgrade already the new kind.
     kind: Kind,
-    /// Deadline of the guards, which are lost when it passes.
-    deadline: Moment,
-    /// Time until which the store keeps the claim without a renewal, or the end of the hold if that
-    /// is earlier. A margin after the deadline.
-    kept_until: Moment,
-    /// Whether the last renewal reaches beyond the hold's end, so that no further renewal is
-    /// needed.
-    outlasts_end: bool,
+    limits: Limits,
     /// Time until which the store keeps the lock taken, even if the last guard is dropped earlier.
     taken_until: Option<Moment>,
     /// Set while the caller of a resumption has not received its hold. If the caller gives up, the
@@ -133,7 +123,6 @@ impl Hold {
         grant: &Grant,
         sent: Moment,
     ) -> Self {
-        let kept_until = sent.after(grant.valid_for);
         let kind = *kind;
         let (exclusive, shared) = match Side::of(kind) {
             Side::Exclusive => (1, 0),
@@ -141,9 +130,7 @@ impl Hold {
         };
         let state = State {
             kind,
-            deadline: kept_until,
-            kept_until,
-            outlasts_end: false,
+            limits: Limits::new(terms, grant, sent),
             taken_until: None,
             offered_until: None,
             lost: None,
@@ -156,7 +143,7 @@ impl Hold {
             downgrade: None,
             detach: None,
         };
-        let hold = Self {
+        Self {
             name: name.clone(),
             id: *id,
             store: info.store,
@@ -164,14 +151,10 @@ impl Hold {
             kind,
             granted_at: Moment::now(),
             driver_data: info.driver_data.clone(),
-            end: terms.longest.map(|longest| sent.after(longest)),
-            margin: terms.margin,
             lost: CancellationToken::new(),
             keeper_wake: Notify::new(),
             state: Mutex::new(state),
-        };
-        hold.set_kept_until(&mut hold.state(), kept_until);
-        hold
+        }
     }
 
     /// Returns the number of guards that share the hold.
@@ -188,7 +171,10 @@ impl Hold {
     /// Adds a guard for the same owner, without I/O.
     pub(crate) fn enter(&self, kind: Kind) -> Reentry {
         let mut state = self.state();
-        if state.is_unguarded || state.detach.is_some() || state.lost.is_some() || state.deadline.has_passed()
+        if state.is_unguarded
+            || state.detach.is_some()
+            || state.lost.is_some()
+            || state.limits.deadline().has_passed()
         {
             return Reentry::Over;
         }
@@ -341,19 +327,19 @@ impl Hold {
 
     /// Returns the deadline of the guards, which are lost when it passes.
     pub(crate) fn deadline(&self) -> Moment {
-        self.state().deadline
+        self.state().limits.deadline()
     }
 
     /// Returns the time until which the store keeps the claim without a renewal, a margin after the
     /// deadline. Before this time no other client can be granted the lock, unless the claim is
     /// released.
     pub(crate) fn kept_until(&self) -> Moment {
-        self.state().kept_until
+        self.state().limits.kept_until()
     }
 
     /// Returns whether the deadline is earlier than the time until which the store keeps the claim.
     pub(crate) fn has_margin(&self) -> bool {
-        !self.margin.is_zero()
+        self.state().limits.has_margin()
     }
 
     /// Records that the store keeps the claim until `kept_until`, and moves the deadline
@@ -363,17 +349,13 @@ impl Hold {
         if self.loss().is_some() {
             return false;
         }
-        self.set_kept_until(&mut self.state(), kept_until);
+        self.state().limits.extend(kept_until);
         true
     }
 
-    /// Ends the hold at `end` if that is earlier than its deadline. There is no margin before this
-    /// end, because the guard is about to hand the lock over.
+    /// Ends the hold at `end` if that is earlier than its deadline, without a margin.
     pub(crate) fn shorten(&self, end: Moment) {
-        let mut state = self.state();
-        state.kept_until = state.kept_until.min(end);
-        state.deadline = state.deadline.min(end);
-        state.outlasts_end &= self.end.is_some_and(|last| last.since(end).is_zero());
+        self.state().limits.shorten(end);
     }
 
     /// Keeps the lock taken for at least this time from now, even if it is released earlier.
@@ -417,13 +399,7 @@ impl Hold {
     /// Returns whether the last renewal reaches beyond the hold's end, so that no further renewal
     /// is needed.
     pub(crate) fn outlasts_its_end(&self) -> bool {
-        self.state().outlasts_end
-    }
-
-    fn set_kept_until(&self, state: &mut State, kept_until: Moment) {
-        state.kept_until = self.end.map_or(kept_until, |end| end.min(kept_until));
-        state.deadline = state.kept_until.before(self.margin);
-        state.outlasts_end = self.end.is_some_and(|end| end.since(kept_until).is_zero());
+        self.state().limits.outlasts_end()
     }
 
     /// Marks the hold as lost, and reports the loss to all its guards. If the hold was already
@@ -434,7 +410,7 @@ impl Hold {
     pub(crate) fn lose(&self, reason: LostReason) {
         let mut state = self.state();
         let reason = match reason {
-            LostReason::Taken if state.deadline.has_passed() => LostReason::Expired,
+            LostReason::Taken if state.limits.deadline().has_passed() => LostReason::Expired,
             reason => reason,
         };
         state.lost.get_or_insert(reason);
@@ -465,9 +441,9 @@ impl Hold {
         }
     }
 
-    /// Returns the error of a release that the store has not confirmed by the deadline.
+    /// Returns the error of a release that the store has not confirmed in time.
     pub(crate) fn release_timeout(&self) -> Error {
-        let source = "the store did not reply before the lock's deadline".into();
+        let source = "the store did not reply before the time of the lock had ended".into();
         Error::Unavailable { store: self.store, source }
     }
 
@@ -487,7 +463,7 @@ impl Hold {
     /// right to forget the claim.
     pub(crate) fn lose_before_release(&self) -> bool {
         let state = self.state();
-        if state.lost.is_some() || state.kept_until.has_passed() {
+        if state.lost.is_some() || state.limits.kept_until().has_passed() {
             return false;
         }
         drop(state);
@@ -518,7 +494,7 @@ impl Hold {
     /// as lost, unless it has no guard any more. A released hold cannot be lost.
     pub(crate) fn loss(&self) -> Option<LostReason> {
         let state = self.state();
-        if state.lost.is_none() && !state.is_unguarded && state.deadline.has_passed() {
+        if state.lost.is_none() && !state.is_unguarded && state.limits.deadline().has_passed() {
             drop(state);
             self.lose(LostReason::Expired);
             return Some(LostReason::Expired);

@@ -1,16 +1,16 @@
 //! Joint attempts: several claims of one client in one request. Each granted claim then has its own
 //! keeper, like any other claim.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use futures_util::FutureExt as _;
 use tokio::sync::oneshot;
 
 use super::{HoldRef, Keeper, Outcome, keeper::start, observe, observe::StartTime};
 use crate::{
-    contract::{AttemptAll, Grant},
+    contract::AttemptAll,
     kit::Moment,
-    model::Result,
+    model::{Error, Result},
 };
 
 /// Outcome of a joint attempt.
@@ -92,14 +92,12 @@ async fn attempt_together(keepers: Vec<Keeper>, mut reply: oneshot::Sender<Joint
 /// Returns an error if a keeper has no grant, or a grant that arrived too late.
 fn in_time(attempt: AttemptAll, keepers: &[Keeper], sent: Moment) -> Result<AttemptAll> {
     let AttemptAll::Granted(claims) = &attempt else { return Ok(attempt) };
-    let mut grants = claims.iter().map(|(_, grant)| grant);
-    for keeper in keepers {
-        let missing = Grant { token: None, valid_for: Duration::ZERO };
-        let grant = grants.next().unwrap_or(&missing);
-        if !keeper.is_in_time(grant, sent) {
-            return Err(keeper.too_late(grant, sent));
-        }
+    if claims.len() != keepers.len() {
+        let source = format!("its driver granted {} locks instead of {}", claims.len(), keepers.len());
+        return Err(Error::Unavailable { store: keepers[0].info().store, source: source.into() });
     }
+    let mut pairs = keepers.iter().zip(claims);
+    pairs.try_for_each(|(keeper, (_, grant))| keeper.check_in_time(grant, sent))?;
     Ok(attempt)
 }
 

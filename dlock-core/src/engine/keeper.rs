@@ -32,6 +32,7 @@ use tokio_util::task::TaskTracker;
 use super::{
     Client, Hold, HoldRef, Terms,
     hold::Side,
+    limits::Limits,
     observe::{self, StartTime},
 };
 use crate::{
@@ -42,8 +43,8 @@ use crate::{
 use contend::ContestEnd;
 
 pub(super) use keep::reply_or_expire;
-pub(crate) use pause::spread;
-pub(super) use pause::{MAX_FAILURES, jittered, retry_pause};
+pub(super) use pause::jittered;
+pub(crate) use pause::{MAX_FAILURES, retry_pause, spread};
 pub(crate) use release::release_until_forgotten;
 
 /// Reference to the hold that was acquired, or `None` if a single try found the lock busy.
@@ -62,6 +63,8 @@ pub(crate) struct Keeper {
     /// End of the time for which the store may keep the claim because of a detachment, if the claim
     /// has not been renewed since.
     pub(super) detached_until: Option<Moment>,
+    /// Number of renewals in a row that have failed for a transient reason.
+    failed_renewals: u32,
     /// Id that the hold is detached as, once a guard has requested that.
     pub(super) ticket: Option<ClaimId>,
     /// Ticket from which the hold was taken over.
@@ -83,6 +86,7 @@ impl Keeper {
             terms,
             failure,
             detached_until: None,
+            failed_renewals: 0,
             ticket: None,
             resumed_from: None,
         })
@@ -226,14 +230,15 @@ impl Keeper {
         Error::Unavailable { store: self.info().store, source: "its driver panicked".into() }
     }
 
-    /// Returns whether a hold of this grant, which was requested at `sent`, has time left until its
-    /// deadline.
-    pub(super) fn is_in_time(&self, grant: &Grant, sent: Moment) -> bool {
-        !sent.after(grant.valid_for.saturating_sub(self.terms.margin)).has_passed()
-    }
-
-    /// Returns the error of a grant whose deadline had passed before its reply arrived.
-    pub(super) fn too_late(&self, grant: &Grant, sent: Moment) -> Error {
+    /// Checks that the deadline of a hold of this grant, which was requested at `sent`, has not
+    /// passed.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], because another request may be faster.
+    pub(super) fn check_in_time(&self, grant: &Grant, sent: Moment) -> Result<()> {
+        if !Limits::new(&self.terms, grant, sent).deadline().has_passed() {
+            return Ok(());
+        }
         let [valid_for, elapsed, margin] =
             [grant.valid_for, sent.elapsed(), self.terms.margin].map(duration::text);
         let late = if self.terms.margin.is_zero() {
@@ -243,7 +248,7 @@ impl Keeper {
                 "the lock was granted for {valid_for}, of which {margin} are its margin, but the reply arrived after {elapsed}"
             )
         };
-        Error::Unavailable { store: self.info().store, source: late.into() }
+        Err(Error::Unavailable { store: self.info().store, source: late.into() })
     }
 }
 

@@ -33,8 +33,8 @@ impl Moment {
         Self { tokio: self.tokio + span, boot: self.boot + span }
     }
 
-    /// Returns the time `span` before this moment. A time before the start of a clock counts as the
-    /// present.
+    /// Returns the time `span` before this moment. A time before the start of a clock counts as
+    /// passed.
     #[must_use]
     pub fn before(self, span: Duration) -> Self {
         Self {
@@ -82,7 +82,7 @@ impl Moment {
 /// Maximum distance of a deadline. No process runs that long.
 const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// Simulates a suspend of the machine for `span`, in tests: the boot clock advances, and tokio's
+/// Simulates, in tests, a suspend of the machine for `span`. The boot clock advances, and tokio's
 /// clock does not. Affects the calling thread only.
 #[cfg(feature = "test-util")]
 pub fn pretend_suspend(span: Duration) {

@@ -157,7 +157,7 @@ impl Guard {
     /// Releases the lock, and waits until the store has confirmed the release.
     ///
     /// While the store is unreachable, the keeper repeats the release, and this call waits until
-    /// the deadline of the hold, and its margin, at most. After an error the keeper continues to repeat the release,
+    /// the margin after the deadline ends, at most. After an error the keeper continues to repeat the release,
     /// until the store has confirmed it or has deleted the claim by itself. The keeper runs on the
     /// runtime that took the lock, so this call also waits while that runtime is blocked.
     ///

@@ -209,12 +209,12 @@ impl LockOptions {
     /// Returns the shortest of the durations that limit a hold without renewals, with its name.
     fn shortest_span(&self, info: &Info) -> (&'static str, Duration) {
         let ttl = match self.lease {
-            Some(_) if info.session.is_none() => None,
-            _ => Some(self.ttl_on(info)),
+            Some(lease) if info.session.is_none() => ("lease", lease),
+            _ => ("ttl", self.ttl_on(info)),
         };
-        let spans = [("ttl", ttl), ("lease", self.lease), ("max_hold", self.max_hold)];
-        let spans = spans.into_iter().filter_map(|(option, span)| Some((option, span?)));
-        spans.min_by_key(|(_, span)| *span).unwrap_or(("ttl", DEFAULT_TTL))
+        let others = [("lease", self.lease), ("max_hold", self.max_hold)];
+        let others = others.into_iter().filter_map(|(option, span)| Some((option, span?)));
+        others.fold(ttl, |shortest, span| if span.1 < shortest.1 { span } else { shortest })
     }
 
     /// Minimum time for which the lock stays taken. `None` if it is not set or zero.
@@ -256,10 +256,8 @@ impl LockOptions {
                 }
             }
         }
-        if let Some(margin) = self.margin
-            && margin > self.max_margin(info)
-        {
-            let (option, span) = self.shortest_span(info);
+        let (option, span) = self.shortest_span(info);
+        if let Some(margin) = self.margin.filter(|margin| *margin > span / 2) {
             return invalid(format!(
                 "a margin of {} does not suit a {option} of {}; it must be at most half of it",
                 text(margin),

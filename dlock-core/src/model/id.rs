@@ -52,6 +52,16 @@ impl ClaimId {
         &self.0
     }
 
+    /// Number of characters at the beginning of the text of an id that the claims of one RedLock
+    /// claim on all its members share. They are unique among claims.
+    pub(crate) const COMMON_CHARS: usize = 30;
+
+    /// Returns whether this is the claim that a store reports with the text `id`, or one of its
+    /// claims on the members of a RedLock.
+    pub fn is_reported_as(&self, id: &str) -> bool {
+        id.get(..Self::COMMON_CHARS).is_some_and(|common| self.to_string().starts_with(common))
+    }
+
     /// Restores an id from its bytes, as read from a store.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)

@@ -88,13 +88,11 @@ impl Keeper {
             // This call is never dropped in flight, because its outcome decides what to release.
             let attempt = claim.attempt().await;
             drop(permit);
-            let attempt = match attempt {
-                // Counts as a failure, because another attempt may be faster.
-                Ok(Attempt::Granted(grant)) if !self.is_in_time(&grant, sent) => {
-                    Err(self.too_late(&grant, sent))
-                }
-                attempt => attempt,
-            };
+            // A grant that arrives too late counts as a failure.
+            let attempt = attempt.and_then(|attempt| match &attempt {
+                Attempt::Granted(grant) => self.check_in_time(grant, sent).map(|()| attempt),
+                Attempt::Busy { .. } => Ok(attempt),
+            });
             let pause = match attempt {
                 Ok(Attempt::Granted(grant)) => return ContestEnd::Granted(grant, sent),
                 Ok(Attempt::Busy { .. }) if self.request.wait == Wait::Never => return ContestEnd::Busy,

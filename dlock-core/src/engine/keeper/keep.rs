@@ -20,7 +20,7 @@ use crate::{
         observe::{self, StartTime},
     },
     kit::Moment,
-    model::{Kind, LostReason, Result, Wait},
+    model::{Error, Kind, LostReason, Result, Wait},
 };
 
 /// Minimum time between two renewals that are sent because of hints. A loss is still noticed at
@@ -67,7 +67,7 @@ impl Keeper {
     async fn keep_until_end(&mut self, claim: &mut Box<dyn Claim>, hold: &Hold) -> HoldEnd {
         let mut last_renewal = Instant::now();
         let mut next_renewal = self.next_renewal(hold);
-        let (mut is_hinted, mut failed_renewals) = (false, 0);
+        let mut is_hinted = false;
         // Time of the next retry of a downgrade or detachment that failed, and the number of its
         // failures.
         let (mut retry_at, mut failures) = (None::<Instant>, 0);
@@ -130,14 +130,10 @@ impl Keeper {
                 }
             } else {
                 (last_renewal, is_hinted) = (Instant::now(), false);
-                let is_retried =
-                    self.terms.renewal != Cadence::Never && !self.renew(claim.as_mut(), hold).await;
-                failed_renewals = if is_retried { failed_renewals + 1 } else { 0 };
-                next_renewal = self.next_renewal(hold);
-                if is_retried {
-                    // The store may be reachable again for a short time only.
-                    next_renewal = next_renewal.min(Instant::now() + retry_pause(failed_renewals));
+                if self.terms.renewal != Cadence::Never {
+                    self.renew(claim.as_mut(), hold).await;
                 }
+                next_renewal = self.next_renewal(hold);
             }
             if hold.loss().is_some() {
                 return HoldEnd::Release(None);
@@ -154,11 +150,14 @@ impl Keeper {
             Cadence::Every(cadence) => cadence.min(remaining / 2),
             Cadence::Never => remaining,
         };
+        // After a failure the store may be reachable again for a short time only. The retries of
+        // many holds are not spread, so that they still share calls to the store.
+        let interval =
+            if self.failed_renewals > 0 { interval.min(retry_pause(self.failed_renewals)) } else { interval };
         Instant::now() + interval
     }
 
-    /// Renews the hold once. Returns `false` after an error that a retry may not have.
-    async fn renew(&mut self, claim: &mut dyn Claim, hold: &Hold) -> bool {
+    async fn renew(&mut self, claim: &mut dyn Claim, hold: &Hold) {
         let sent = Moment::now();
         // After a detachment with an unknown outcome, the store may know the hold by its ticket.
         let ticket = self.ticket.filter(|_| self.detached_until.is_some());
@@ -171,7 +170,10 @@ impl Keeper {
                 }),
             }
         };
-        match reply_or_expire(hold, renewal).await {
+        let renewal = reply_or_expire(hold, renewal).await;
+        let may_retry = renewal.as_ref().is_err_and(Error::is_transient);
+        self.failed_renewals = if may_retry { self.failed_renewals + 1 } else { 0 };
+        match renewal {
             Ok(Renewal::Renewed { valid_for }) => {
                 self.detached_until = None;
                 hold.extend(sent.after(valid_for));
@@ -179,12 +181,8 @@ impl Keeper {
             Ok(Renewal::Lost) => hold.lose(LostReason::Taken),
             // After an error the state is unknown, which is not a loss. The guard holds the lock
             // until the deadline.
-            Err(error) => {
-                observe::failed(&self.request, self.info(), "renewal", &error);
-                return !error.is_transient();
-            }
+            Err(error) => observe::failed(&self.request, self.info(), "renewal", &error),
         }
-        true
     }
 
     /// Replaces the exclusive claim by a read claim with the same id.
@@ -237,9 +235,8 @@ impl Drop for AbandonOnDrop {
     }
 }
 
-/// Leaves the claim of a hold that was lost by itself in the store until its last guard is dropped, but no longer
-/// than its margin. The work of the guards is still being stopped, so a release would admit the
-/// next holder too early.
+/// Waits before the release of a lost hold until its last guard is dropped or its margin ends. The
+/// holder may still be stopping its work, and a release would admit the next holder too early.
 async fn stay_within_margin(hold: &Hold) {
     let kept_until = hold.kept_until();
     let is_kept = match hold.loss() {

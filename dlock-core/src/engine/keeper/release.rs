@@ -54,8 +54,8 @@ impl Keeper {
     /// for the rest of that time instead.
     ///
     /// `reply` is that of a guard that waits for the result. The guard gets an error at once if the
-    /// store refuses the release. If the store has not confirmed it by then, the guard gets an error
-    /// when the store deletes the claim by itself.
+    /// store refuses the release. If the store has not replied when the time of the hold and its
+    /// margin end, the guard gets an error at that time.
     pub(super) async fn release_hold(
         &self,
         claim: &mut dyn Claim,

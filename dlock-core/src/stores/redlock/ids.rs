@@ -6,9 +6,6 @@ use crate::model::ClaimId;
 /// three bytes differ for each member and attempt: they contain the member's index and a counter.
 const COMMON_BYTES: usize = 13;
 
-/// Number of characters of these bytes in the id's text.
-const COMMON_CHARS: usize = 30;
-
 /// Returns the id of the claim with this number on the member with this index.
 pub(super) fn of_member(id: ClaimId, index: u8, number: u16) -> ClaimId {
     let mut id = *id.as_bytes();
@@ -23,7 +20,8 @@ pub(super) fn of_member(id: ClaimId, index: u8, number: u16) -> ClaimId {
 /// only in the bytes after the first [`COMMON_BYTES`]. Text after the id, as in ids of other
 /// programs, must be equal.
 pub(super) fn is_same_claim(one: &str, other: &str) -> bool {
-    let parts = |id: &str| Some((id.get(..COMMON_CHARS)?.to_owned(), id.get(ID_CHARS..)?.to_owned()));
+    let parts =
+        |id: &str| Some((id.get(..ClaimId::COMMON_CHARS)?.to_owned(), id.get(ID_CHARS..)?.to_owned()));
     one == other || parts(one).is_some_and(|one| Some(one) == parts(other))
 }
 

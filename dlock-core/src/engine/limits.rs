@@ -1,0 +1,74 @@
+//! The time limits of a hold: the deadline of its guards, and the time until which the store keeps
+//! its claim.
+
+use std::time::Duration;
+
+use super::Terms;
+use crate::{contract::Grant, kit::Moment};
+
+/// The time limits of a hold.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    /// End of its lease or of its `max_hold`. Renewals do not extend the hold beyond this time.
+    end: Option<Moment>,
+    /// Time from the deadline to `kept_until`.
+    margin: Duration,
+    deadline: Moment,
+    kept_until: Moment,
+    outlasts_end: bool,
+}
+
+impl Limits {
+    /// Returns the limits of a hold whose grant was requested at `sent`.
+    pub(super) fn new(terms: &Terms, grant: &Grant, sent: Moment) -> Self {
+        let kept_until = sent.after(grant.valid_for);
+        let mut limits = Self {
+            end: terms.longest.map(|longest| sent.after(longest)),
+            margin: terms.margin,
+            deadline: kept_until,
+            kept_until,
+            outlasts_end: false,
+        };
+        limits.extend(kept_until);
+        limits
+    }
+
+    /// Deadline of the guards, which are lost when it passes.
+    pub(super) fn deadline(&self) -> Moment {
+        self.deadline
+    }
+
+    /// Time until which the store keeps the claim without a renewal, or the end of the hold if that
+    /// is earlier. A margin after the deadline. Before this time no other client can be granted the
+    /// lock, unless the claim is released.
+    pub(super) fn kept_until(&self) -> Moment {
+        self.kept_until
+    }
+
+    /// Returns whether the last renewal reaches beyond the hold's end, so that no further renewal
+    /// is needed.
+    pub(super) fn outlasts_end(&self) -> bool {
+        self.outlasts_end
+    }
+
+    /// Returns whether the deadline is earlier than the time until which the store keeps the claim.
+    pub(super) fn has_margin(&self) -> bool {
+        !self.margin.is_zero()
+    }
+
+    /// Records that the store keeps the claim until `kept_until`, and moves the deadline
+    /// accordingly.
+    pub(super) fn extend(&mut self, kept_until: Moment) {
+        self.kept_until = self.end.map_or(kept_until, |end| end.min(kept_until));
+        self.deadline = self.kept_until.before(self.margin);
+        self.outlasts_end = self.end.is_some_and(|end| end.since(kept_until).is_zero());
+    }
+
+    /// Ends the hold at `end` if that is earlier than its deadline. There is no margin before this
+    /// end, because the guard is about to hand the lock over.
+    pub(super) fn shorten(&mut self, end: Moment) {
+        let deadline = self.deadline.min(end);
+        self.extend(self.kept_until.min(end));
+        self.deadline = deadline;
+    }
+}

@@ -20,7 +20,7 @@ const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Adds a mark as `Occurrence::run` would.
 async fn add_mark(store: &Store, key: usize) {
-    let name = LockName::new(format!("dlock-once:6:report:{key}")).expect("legal");
+    let name = LockName::new(format!("dlock-once:report:{key}:6")).expect("legal");
     let request = Request::new(name, Kind::Mutex, Duration::from_secs(30)).wait(Wait::Never);
     let mut claim = store.backend.claim(request);
     claim.attempt().await.expect("memory replies");

@@ -58,7 +58,7 @@ fn of(topic: &'static str, kind: Kind, needs: &'static [Need]) -> Vec<Case> {
 
 /// Time by which a store may end a hold early by the clock of the case. Stores count whole
 /// milliseconds, on clocks of their own.
-const EARLY: Duration = Duration::from_millis(50);
+pub(super) const EARLY: Duration = Duration::from_millis(50);
 
 /// Returns the time of a detached hold that ends during the case. Longer than the ttl of the hold.
 pub(super) fn span(arena: &Arena) -> Duration {

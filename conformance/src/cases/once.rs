@@ -12,9 +12,9 @@ use std::{
 };
 
 use dlock_core::{Error, Kind, Locks, Occurrence, Once, OnceError, Wait};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use super::detached::span;
+use super::detached::{EARLY, span};
 use crate::{
     Arena,
     case::{Case, Need, cases},
@@ -235,6 +235,7 @@ pub(super) async fn another_key_and_another_lock_are_not_done(arena: Arc<Arena>)
 pub(super) async fn a_mark_ends_after_its_time(arena: Arc<Arena>) {
     let (a, b) = (arena.client().await, arena.client().await);
     let keep = span(&arena).max(*a.info().leases.start());
+    let began = Instant::now();
     assert!(ran(&occurrence(&arena, &a).keep(keep)).await);
     a.close().await;
     let again = occurrence(&arena, &b);
@@ -244,6 +245,11 @@ pub(super) async fn a_mark_ends_after_its_time(arena: Arc<Arena>) {
         }
     };
     arena.within(keep, "the mark never ends", ended).await;
+    assert!(
+        began.elapsed() + EARLY >= keep,
+        "the mark ended {:?} after the start of its work",
+        began.elapsed()
+    );
     runs_again(&arena, "the work does not run after the end of the mark", &again).await;
 }
 

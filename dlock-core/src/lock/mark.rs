@@ -27,8 +27,9 @@ pub struct Mark {
     pub who: Option<String>,
 }
 
-/// Returns the name of the mark of an occurrence: `dlock-once:6:report:2026-11-23`. The number is
-/// the length of the lock's name, so two different pairs never have the same mark.
+/// Returns the name of the mark of an occurrence: `dlock-once:report:2026-11-23:6`. The number is
+/// the length of the lock's name, so two different pairs never have the same mark. It is the last
+/// part, so that a store can list the marks of the names with one prefix.
 ///
 /// # Errors
 /// [`Error::InvalidName`] for an illegal name of a lock. [`Error::InvalidOptions`] for a key that is
@@ -52,7 +53,7 @@ pub(super) fn mark_name(name: &LockName, key: &str) -> Result<LockName> {
             len + key.len()
         ));
     }
-    LockName::new(format!("{MARK_PREFIX}{len}:{name}:{key}"))
+    LockName::new(format!("{MARK_PREFIX}{name}:{key}:{len}"))
 }
 
 /// Returns whether this is the name of a mark.
@@ -62,7 +63,7 @@ pub(super) fn is_mark(name: &LockName) -> bool {
 
 /// Returns the lock's name and the key of a mark. `None` for the name of a lock.
 fn parse(mark: &LockName) -> Option<(LockName, String)> {
-    let (len, rest) = mark.as_str().strip_prefix(MARK_PREFIX)?.split_once(':')?;
+    let (rest, len) = mark.as_str().strip_prefix(MARK_PREFIX)?.rsplit_once(':')?;
     let (name, key) = rest.split_at_checked(len.parse().ok()?)?;
     Some((LockName::new(name).ok()?, key.strip_prefix(':')?.to_owned()))
 }
@@ -78,8 +79,8 @@ impl Mark {
 
 impl Locks {
     /// Returns the marks of the locks whose names begin with `prefix`: the
-    /// [occurrences](crate::Occurrence) whose work is done. In the order of the names and keys. The
-    /// call reads all marks of the store, so it may be expensive.
+    /// [occurrences](crate::Occurrence) whose work is done. In the order of the names and keys. May
+    /// be expensive in a store with many such marks.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
@@ -98,7 +99,7 @@ impl Locks {
     /// # Cancel safety
     /// Safe. The call only reads.
     pub async fn marks(&self, prefix: &str) -> Result<Vec<Mark>> {
-        let states = self.list_all(MARK_PREFIX).await?;
+        let states = self.list_all(&format!("{MARK_PREFIX}{prefix}")).await?;
         let marks = states.into_iter().filter_map(Mark::of);
         let mut marks: Vec<_> = marks.filter(|mark| mark.name.as_str().starts_with(prefix)).collect();
         marks.sort_by(|a, b| (&a.name, &a.key).cmp(&(&b.name, &b.key)));
@@ -139,7 +140,7 @@ mod tests {
     #[test]
     fn a_lock_with_a_name_like_a_mark_is_not_taken_for_one() {
         for name in
-            ["report", "report@2026", "dlock-once", "dlock-once:", "dlock-once:x:a:b", "dlock-once:9:a:b"]
+            ["report", "report@2026", "dlock-once", "dlock-once:", "dlock-once:a:b:x", "dlock-once:a:b:9"]
         {
             assert_eq!(parse(&LockName::new(name).expect("legal")), None, "{name}");
         }

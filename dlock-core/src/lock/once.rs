@@ -4,27 +4,15 @@ mod error;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use tokio::{sync::oneshot, time::sleep_until};
+use tokio::{sync::oneshot, time::sleep};
 
 use super::{DistributedLock, Guard, Lock, LockOptions, Locks, kind, mark::mark_name};
 use crate::{
     contract::{LockState, Request},
-    engine::{Hold, Keeper},
-    kit::Backoff,
-    model::{ClaimId, Error, Kind, LockName, LostReason, Result, Wait},
+    engine::{Hold, Keeper, MAX_FAILURES, retry_pause, spread},
+    model::{Error, Kind, LockName, LostReason, Result, Wait},
 };
 pub use error::OnceError;
-
-/// Time for which a mark is kept by default.
-const DEFAULT_KEEP: Duration = Duration::from_secs(7 * 24 * 3600);
-
-/// Maximum number of failed reads before a run ends with the store's error. While a run holds its
-/// lock, it repeats a failed read until the lock is lost.
-const MAX_FAILED_READS: u32 = 5;
-
-/// Number of characters that the ids of one claim have in common on all members of a RedLock. They
-/// are unique among claims.
-const COMMON_ID_CHARS: usize = 30;
 
 /// Result of [`Occurrence::run`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,12 +99,15 @@ impl Locks {
     /// time. The lock must be of this client's store and of an exclusive kind. The first call that
     /// uses the occurrence checks that. [`Lock::once`] has the details.
     pub fn once(&self, lock: Arc<dyn DistributedLock>, key: impl Into<Arc<str>>) -> Occurrence {
-        let (keep, options) = (DEFAULT_KEEP, LockOptions::new());
+        let (keep, options) = (Occurrence::DEFAULT_KEEP, LockOptions::new());
         Occurrence { locks: self.clone(), lock, key: key.into(), keep, options }
     }
 }
 
 impl Occurrence {
+    /// Default of [`keep`](Self::keep).
+    pub const DEFAULT_KEEP: Duration = Duration::from_secs(7 * 24 * 3600);
+
     /// Sets the time for which the store keeps the mark, counted from its creation at the end of the
     /// work. In whole milliseconds. Default: 7 days.
     pub fn keep(mut self, keep: Duration) -> Self {
@@ -154,8 +145,7 @@ impl Occurrence {
     /// # Errors
     /// - [`OnceError::Work`] with the error of the work. The lock was released, without a mark.
     /// - [`OnceError::Lock`] if the work did not run, because the lock or the store failed. Also with
-    ///   [`Error::Lost`] if the lock was lost before the work had ended, as far as client or store
-    ///   know. There is no mark.
+    ///   [`Error::Lost`] if the lock was lost before the mark was created. This run leaves no mark.
     /// - [`OnceError::Mark`] if the work has succeeded, but the store has not confirmed its mark. The
     ///   work may be repeated.
     ///
@@ -212,7 +202,7 @@ impl Occurrence {
     /// Safe. The call only reads.
     pub async fn is_done(&self) -> Result<bool> {
         let (mark, locks) = (self.checked_mark()?, self.locks.as_on_thread());
-        let read = async move { look(&locks, &mark, |failures| failures < MAX_FAILED_READS).await };
+        let read = async move { look(&locks, &mark, |failures| failures < MAX_FAILURES).await };
         // A mark is created after a success only. A claim that is not detached yet, or not on all
         // members of a RedLock, therefore proves a success too.
         Ok(self.locks.on_thread(read).await?.is_some())
@@ -227,7 +217,7 @@ impl Occurrence {
     /// as it is.
     ///
     /// # Errors
-    /// - [`Error::Lost`] if the lock is lost. The occurrence is not marked.
+    /// - [`Error::Lost`] if the lock is lost. This call leaves no mark.
     /// - As [`check`](Self::check), and [`Error::InvalidOptions`] for the guard of another lock.
     /// - The store's errors. The occurrence may or may not be marked, for a ttl at most.
     ///
@@ -334,16 +324,15 @@ impl fmt::Debug for Occurrence {
 /// Reads the state of a name. Repeats a read that failed for a transient reason while `may_repeat`
 /// is true for the number of failures.
 async fn look(locks: &Locks, name: &LockName, may_repeat: impl Fn(u32) -> bool) -> Result<Option<LockState>> {
-    let (mut backoff, mut failures) = (Backoff::foreground(), 0);
+    let mut failures = 0;
     loop {
-        sleep_until(backoff.next_attempt()).await;
-        backoff.note_attempt();
         match locks.inspect(name).await {
             Err(error) if error.is_transient() => {
                 failures += 1;
                 if !may_repeat(failures) {
                     return Err(error);
                 }
+                sleep(spread(retry_pause(failures))).await;
             }
             result => return result,
         }
@@ -355,7 +344,6 @@ async fn look(locks: &Locks, name: &LockName, may_repeat: impl Fn(u32) -> bool) 
 /// # Errors
 /// [`Error::Lost`] if the hold is lost, and the store's error if it refuses.
 async fn confirm(locks: &Locks, hold: &Hold) -> Result<()> {
-    let id = ClaimId::to_string(&hold.id);
     let state = look(locks, &hold.name, |_| hold.loss().is_none()).await;
     if hold.loss().is_some() {
         return Err(hold.lost_error());
@@ -363,10 +351,8 @@ async fn confirm(locks: &Locks, hold: &Hold) -> Result<()> {
     let contenders = state?.into_iter().flat_map(|state| state.holders.into_iter().chain(state.queue));
     // A claim that has held never waits again. A RedLock of which some members do not reply may
     // report a holder as waiting.
-    let is_present = contenders
-        .map(|contender| contender.id)
-        .any(|other| other.get(..COMMON_ID_CHARS).is_some_and(|common| id.starts_with(common)));
-    match is_present {
+    let mut contenders = contenders.map(|contender| contender.id);
+    match contenders.any(|id| hold.id.is_reported_as(&id)) {
         true => Ok(()),
         false => Err(Error::Lost { name: hold.name.clone(), reason: LostReason::Taken }),
     }

@@ -11,7 +11,7 @@ use crate::{
     model::{Error, Result, duration::text},
 };
 
-/// The shortest period. Usual delays of clients are longer than shorter periods.
+/// Shortest period. Ordinary delays of a client can exceed a fraction of a second.
 const MIN_PERIOD: Duration = Duration::from_secs(1);
 
 /// The longest period. Ten years, the longest time for which stores keep a mark.
@@ -23,11 +23,12 @@ impl Locks {
     /// Returns the key of the present period of this length, by the store's clock:
     /// `2026-11-23T09:00:00Z/1h`. Clients on hosts with different clocks get the same key.
     ///
-    /// A period has a multiple of `length` since 1970 (UTC) in its middle, and the key names this
-    /// time. With a length of one hour, each client that calls from about 8:30 to 9:30 gets the key
+    /// Periods are centred on the multiples of `length` since 1970-01-01 UTC, and the key names this
+    /// time. With a length of one hour, each client that calls from 8:29:30 to 9:29:30 gets the key
     /// of 9:00. A job that every host starts at 9:00 by its own clock therefore gets one key, if no
-    /// clock is wrong by half an hour. The borders of a period of a minute or more are half a minute
-    /// off the whole minute, because crontabs start jobs at whole minutes.
+    /// clock is wrong by half an hour. A period of one day begins at 11:59:30 UTC. The borders of a
+    /// period of whole minutes are half a minute off the whole minute, because crontabs start jobs
+    /// at whole minutes.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
@@ -48,18 +49,10 @@ impl Locks {
     /// # Cancel safety
     /// Safe. The call only reads.
     pub async fn period_key(&self, length: Duration) -> Result<String> {
-        self.check_period(length)?;
+        check(self.info(), length)?;
         let client = Arc::clone(self.client());
         let now = self.on_thread(async move { client.store.backend.clock().await }).await?;
         Ok(key(now, length))
-    }
-
-    /// Checks a period as [`period_key`](Self::period_key) does, without I/O.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] and [`Error::InvalidOptions`].
-    pub fn check_period(&self, length: Duration) -> Result<()> {
-        check(self.info(), length)
     }
 }
 

@@ -269,7 +269,7 @@ async fn a_client_listens_only_while_it_has_waiters(server: &Running) {
 async fn add_marks(server: &Running, first: u32, last: u32, interval: &str) {
     let statement = format!(
         "INSERT INTO dlock.queue (name, seq, claim, kind, slots, held, since, expires, channel, who)
-         SELECT convert_to('dlock-once:6:report:' || i, 'UTF8'), i, gen_random_uuid(), 1, 1, true,
+         SELECT convert_to('dlock-once:report:' || i || ':6', 'UTF8'), i, gen_random_uuid(), 1, 1, true,
                 clock_timestamp(), clock_timestamp() + interval '{interval}', '', 'cron'
          FROM generate_series({first}, {last}) AS i"
     );

@@ -21,7 +21,7 @@ async fn add_marks(place: &Place) {
         "BEGIN;
          WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {MARKS})
          INSERT INTO dlock_queue (name, seq, claim, kind, shares, client, pid, host, since, expires, slots, until, who)
-         SELECT 'dlock-once:6:report:' || i, i, randomblob(16), 'mutex', 0, zeroblob(16), 1, 'host', {now},
+         SELECT 'dlock-once:report:' || i || ':6', i, randomblob(16), 'mutex', 0, zeroblob(16), 1, 'host', {now},
                 {now} + (CASE i % 2 WHEN 0 THEN 1 ELSE -1 END) * 604800 * 1000000000, NULL, NULL, 'cron' FROM n;
          COMMIT"
     );

@@ -10,7 +10,7 @@ use crate::model::Error;
 pub enum OnceError<E> {
     /// The work returned this error. The lock was released, and the occurrence is not marked.
     Work(E),
-    /// The work did not run, or its lock was lost before it had ended. The occurrence is not marked.
+    /// The work did not run, or the lock was lost before the mark was created. This run leaves no mark.
     Lock(Error),
     /// The work has succeeded, but the store has not confirmed the mark, so the work may be
     /// repeated.

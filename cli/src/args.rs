@@ -162,17 +162,18 @@ pub(crate) struct OnceArgs {
     ///
     /// The key names the occurrence, such as the day of a report: `dlock run --once "$(date -I)"
     /// report -- ./report.sh`. The store remembers a command that ended with status 0, for the time
-    /// of --keep. A command that fails, or whose lock is lost, can run again. So does one whose dlock
-    /// is killed before the store has confirmed that it is done.
+    /// of --keep. A command that fails, or whose lock is lost before the store has confirmed that it is
+    /// done, can run again. So can a command whose dlock is killed before that.
     #[arg(long, value_name = "KEY", conflicts_with_all = ["every", "read", "slots"])]
     pub(crate) once: Option<OsString>,
 
     /// As --once, with one key for each period of this length, by the store's clock
     ///
     /// For lines of a crontab that all hosts have: `0 * * * * dlock run -q --every 1h report --
-    /// ./report.sh`. A period has a multiple of the length since 1970 (UTC) in its middle. With 1h, a
-    /// start from 8:30 to 9:30 counts for 9:00, so hosts whose clocks differ from the store's by less
-    /// than half an hour agree. Not on etcd and a RedLock, which have no clock.
+    /// ./report.sh`. Periods are centred on the multiples of the length since 1970 (UTC). With 1h, a
+    /// start from 8:29:30 to 9:29:30 counts for 9:00. With 1d, a period ends at 11:59:30 UTC; if hosts
+    /// start near that time, use `--once "$(date -I)"`. Not on stores without a clock that clients can
+    /// read: etcd, ZooKeeper, a RedLock, and MySQL with mode=session.
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = values::duration, conflicts_with_all = ["read", "slots"])]
     pub(crate) every: Option<Duration>,
 
@@ -360,9 +361,9 @@ pub(crate) struct HoldArgs {
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = values::ttl)]
     pub(crate) ttl: Option<Duration>,
 
-    /// Stops the command of a lock that cannot be renewed this long before the store frees the lock;
-    /// at most half of the ttl [default: a second more than --kill-after, if that is at most a third
-    /// of the ttl; else none]
+    /// Time before the store frees the lock at which the command is stopped if the store is
+    /// unreachable; at most half of the ttl [default: that of the configuration, else a second more
+    /// than --kill-after if the ttl is at least three times that]
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = values::duration)]
     pub(crate) margin: Option<Duration>,
 

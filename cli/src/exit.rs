@@ -178,11 +178,14 @@ impl From<Error> for Failure {
                 USAGE,
                 "; select another kind with --read, --write, --fair or --slots, or a plain lock without them",
             ),
-            Error::Unsupported { .. } => (
+            Error::Unsupported { what, .. } if what.starts_with("grant locks of kind") => (
                 USAGE,
                 "; use another store, or select another kind with --read, --write, --fair or --slots, or a plain lock without them",
             ),
-            Error::Deadlock { .. } | Error::InvalidName { .. } | Error::InvalidOptions { .. } => (USAGE, ""),
+            Error::Unsupported { .. }
+            | Error::Deadlock { .. }
+            | Error::InvalidName { .. }
+            | Error::InvalidOptions { .. } => (USAGE, ""),
             Error::InvalidConfig { .. } => (CONFIG, ""),
             Error::Unavailable { .. } | Error::Unwritable { .. } => (UNREACHABLE, ""),
             // Rights, corruption or a version. A retry does not help, because a person must repair
@@ -252,7 +255,10 @@ mod tests {
         let name = LockName::new("x").unwrap();
         for error in [
             Error::WrongKind { name, kind: Kind::Mutex, reason: "it is a read/write lock".to_owned() },
-            Error::Unsupported { store: "redis", what: "lock for fair".to_owned() },
+            Error::Unsupported {
+                store: "redis",
+                what: "grant locks of kind fair; it supports mutex".to_owned(),
+            },
         ] {
             let message = Failure::from(error).message.unwrap();
             assert!(["--read", "--write", "--fair"].iter().all(|flag| message.contains(flag)), "{message}");

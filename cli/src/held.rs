@@ -3,7 +3,7 @@
 
 use std::{env, fs};
 
-use dlock::{Error, Guard, Kind, LockName, Locks, Token};
+use dlock::{ClaimId, Contender, Error, Guard, Kind, LockName, Locks, Token};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -58,9 +58,6 @@ fn namespace() -> Option<String> {
     Some(fs::read_link("/proc/self/ns/pid").ok()?.to_string_lossy().into_owned())
 }
 
-/// Length of the part of a claim's id that is equal on all members of a RedLock. It is unique.
-const COMMON_ID_LEN: usize = 30;
-
 /// Locks of all outer dlocks, from the outermost.
 #[derive(Clone, Debug)]
 pub(crate) struct OuterHolds(Vec<Held>);
@@ -92,8 +89,8 @@ impl OuterHolds {
             Err(Error::Unsupported { .. }) => return held.admits(name, kind).map(Some),
             Err(error) => return Err(error.into()),
         };
-        let claim = held.claim.get(..COMMON_ID_LEN).unwrap_or(&held.claim);
-        if claim.is_empty() || !holders.iter().any(|holder| holder.id.starts_with(claim)) {
+        let is_held = |id: ClaimId| holders.iter().any(|holder: &Contender| id.is_reported_as(&holder.id));
+        if !held.claim.parse().is_ok_and(is_held) {
             return Ok(None);
         }
         held.admits(name, kind).map(Some)

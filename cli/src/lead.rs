@@ -5,6 +5,7 @@ use std::{
     future::poll_fn,
     net::SocketAddr,
     ops::Range,
+    os::unix::process::ExitStatusExt as _,
     pin::pin,
     process::ExitStatus,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -14,12 +15,12 @@ use std::{
 
 use clap::ValueEnum;
 use dlock::{Candidate, Election, Error, LockOptions, Locks, Next, Term, Token, Wait, Who, driver::duration};
-use rustix::process::{Signal, getpid, kill_process};
+use rustix::process::Signal;
 use serde::Serialize;
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::{
-    args::{OutputArgs, StoreArg, Verbosity, WhoArg},
+    args::{StoreArg, Verbosity, WhoArg},
     child::{self, Child},
     choice::Stores,
     exec,
@@ -28,7 +29,7 @@ use crate::{
     output,
     run::{set_environment, with_margin},
     serve::Server,
-    signals::{ENDING, Signals},
+    signals::Signals,
     store, values,
     wait::WaitLimit,
 };
@@ -50,9 +51,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = values::ttl)]
     ttl: Option<Duration>,
 
-    /// Time between the loss of a term and the earliest election of another leader, in which the
-    /// command is stopped [default: a second more than --kill-after, if that is at most a third of
-    /// the ttl]
+    /// Time before the earliest election of another leader at which the command is stopped if the
+    /// store is unreachable; at most half of the ttl [default: that of the configuration, else a
+    /// second more than --kill-after if the ttl is at least three times that]
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = values::duration)]
     margin: Option<Duration>,
 
@@ -78,8 +79,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "5s", value_parser = values::duration)]
     kill_after: Duration,
 
-    #[command(flatten)]
-    output: OutputArgs,
+    /// Prints errors only, without a line for each term
+    #[arg(short = 'q', long)]
+    quiet: bool,
 
     /// Runs `sh -c TEXT` instead of a command
     #[arg(short = 'c', value_name = "TEXT", conflicts_with = "command")]
@@ -97,7 +99,7 @@ enum Restart {
     Always,
     /// After an exit status other than 0, or a signal
     OnFailure,
-    /// Never: dlock ends with the command
+    /// Never: dlock ends when the command has ended by itself
     No,
 }
 
@@ -144,7 +146,8 @@ pub(crate) async fn lead(stores: &Stores<'_>, args: Args) -> Outcome {
             "no command; write `dlock lead NAME -- CMD ARGS…` or `dlock lead NAME -c 'shell text'`",
         ));
     }
-    let (name, verbosity) = (values::name(&args.name)?, args.output.verbosity());
+    let name = values::name(&args.name)?;
+    let verbosity = if args.quiet { Verbosity::Quiet } else { Verbosity::Normal };
     let chosen = stores.chosen(Some(name.as_str()))?;
     let outer = OuterHolds::from_env()?;
     let server = args.serve.map(Server::bind).transpose()?;
@@ -155,6 +158,11 @@ pub(crate) async fn lead(stores: &Stores<'_>, args: Args) -> Outcome {
     let (locks, who) = signals.unless(connecting).await?;
     let election = locks.election(&name);
     let election = args.ttl.into_iter().fold(election, Election::ttl);
+    if signals.unless(outer.enter(&locks, &name, election.kind())).await?.is_some() {
+        return Err(Failure::usage(format!(
+            "lock `{name}` is held by an outer dlock, so this candidate would wait for itself; use another name, or start `dlock lead` outside"
+        )));
+    }
     let options = args.ttl.map_or_else(LockOptions::new, |ttl| LockOptions::new().ttl(ttl));
     let options = args.margin.into_iter().fold(options, LockOptions::margin);
     let job = Job {
@@ -164,7 +172,7 @@ pub(crate) async fn lead(stores: &Stores<'_>, args: Args) -> Outcome {
         words,
         restart: args.restart,
         kill_after: args.kill_after,
-        is_quiet: verbosity == Verbosity::Quiet,
+        is_quiet: args.quiet,
         outer,
         signals: AsyncMutex::new(signals),
         number: Mutex::new(None),
@@ -173,6 +181,7 @@ pub(crate) async fn lead(stores: &Stores<'_>, args: Args) -> Outcome {
     let outcome = match server {
         None => leading.await,
         Some(server) => tokio::select! {
+            biased;
             outcome = leading => outcome,
             never = server.run(|| job.status()) => match never {},
         },
@@ -184,19 +193,17 @@ pub(crate) async fn lead(stores: &Stores<'_>, args: Args) -> Outcome {
 impl Job {
     /// Leads until the command has ended for good, or a signal arrives.
     async fn run(&self, locks: &Locks, cooldown: Range<Duration>) -> Outcome {
-        let say = !self.is_quiet;
         // The wait limit of the configuration is for single commands.
         let candidate = self.election.candidate().wait(Wait::Forever);
         let candidate = self.margin.into_iter().fold(candidate, Candidate::margin);
-        let candidate = candidate.cooldown(cooldown).on_failure(move |error, pause| {
-            if say {
-                output::say(&format!("{error}; standing again in {}", duration::text(rounded(pause))));
-            }
+        let candidate = candidate.cooldown(cooldown).on_failure(|error, pause| {
+            output::say(&format!("{error}; standing again in {}", duration::text(rounded(pause))));
         });
         let mut outcome = Ok(exit::OK);
         let work = async |term: &Term| {
             *self.number() = term.number();
             let result = self.serve(term, locks).await;
+            *self.number() = None;
             self.next(result, term, &mut outcome)
         };
         let leading = candidate.lead_until_stopped(work);
@@ -244,12 +251,12 @@ impl Job {
 
     /// Returns what to do after the end of the command. Sets the outcome of dlock if it ends.
     fn next(&self, result: Outcome<End>, term: &Term, outcome: &mut Outcome) -> Result<Next, String> {
-        let has_stopped = self.signals.try_lock().is_ok_and(|signals| signals.has_stopped);
+        let stopped_by = self.signals.try_lock().ok().and_then(|signals| signals.stopped_by);
         let status = match result {
             Ok(End::Status(status)) => status,
-            Ok(End::Lost) if !has_stopped => return Ok(Next::Resign),
             Ok(End::Lost) => {
-                *outcome = Err(Failure::stopped(Signal::TERM));
+                let Some(signal) = stopped_by else { return Ok(Next::Resign) };
+                *outcome = Err(Failure::stopped(signal));
                 return Ok(Next::Done);
             }
             // The command cannot be executed, on this host at least.
@@ -263,7 +270,10 @@ impl Job {
             Restart::OnFailure => !status.success(),
             Restart::No => false,
         };
-        if has_stopped || !restarts {
+        // A command that dies of HUP has lost its terminal. One that handles HUP reads its
+        // configuration again.
+        let is_stopped = stopped_by.is_some() || status.signal() == Some(Signal::HUP.as_raw());
+        if is_stopped || !restarts {
             *outcome = child::outcome_of(status);
             return Ok(Next::Done);
         }
@@ -276,21 +286,11 @@ impl Job {
 
     /// Waits for a signal that ends dlock, while no command runs.
     async fn signal_without_command(&self) -> Signal {
-        loop {
-            let next = poll_fn(|context| match self.signals.try_lock() {
-                Ok(mut signals) => pin!(signals.next()).poll(context),
-                Err(_) => Poll::Pending,
-            });
-            match next.await {
-                ending if ENDING.contains(&ending) => return ending,
-                // An earlier command has made dlock handle this signal.
-                Signal::TSTP => {
-                    kill_process(getpid(), Signal::STOP).ok();
-                }
-                // The others are only forwarded.
-                _ => {}
-            }
-        }
+        poll_fn(|context| match self.signals.try_lock() {
+            Ok(mut signals) => pin!(signals.next_ending()).poll(context),
+            Err(_) => Poll::Pending,
+        })
+        .await
     }
 
     fn number(&self) -> MutexGuard<'_, Option<Token>> {

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use dlock::{Leader, LockName, Observed, Token};
+use dlock::{Leader, LockName, Locks, Observed, Token};
 use serde::Serialize;
 
 use crate::{
@@ -51,14 +51,8 @@ pub(crate) async fn leader(stores: &Stores<'_>, args: Args) -> Outcome {
     if args.watch {
         return watch(stores, &name, args.json).await;
     }
-    let leader = match store::connect_to_inspect(stores, Some(name.as_str())).await? {
-        Some(locks) => {
-            let leader = locks.election(&name).leader().await?;
-            store::close(&locks).await;
-            leader
-        }
-        None => None,
-    };
+    let read = async |locks: &Locks| locks.election(&name).leader().await;
+    let leader = store::with_store(stores, Some(name.as_str()), read).await?;
     let is_vacant = leader.is_none();
     let state = leader.map_or(Observed::Vacant { after: None }, Observed::Leader);
     if args.json {

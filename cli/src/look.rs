@@ -1,7 +1,5 @@
 //! `dlock ls` and `dlock inspect`: list the locks or the marks in a store.
 
-use dlock::{Locks, Result};
-
 use crate::{
     args::{Inspect, Ls},
     choice::Stores,
@@ -13,10 +11,10 @@ use crate::{
 pub(crate) async fn ls(stores: &Stores<'_>, args: Ls) -> Outcome {
     let prefix = values::utf8(&args.prefix, "the prefix of a lock's name")?;
     let text = if args.marks {
-        let marks = read(stores, None, async |locks| locks.marks(prefix).await).await?;
+        let marks = store::with_store(stores, None, async |locks| locks.marks(prefix).await).await?;
         if args.json { json::marks(&marks)? } else { show::marks(&marks) }
     } else {
-        let states = read(stores, None, async |locks| locks.list(prefix).await).await?;
+        let states = store::with_store(stores, None, async |locks| locks.list(prefix).await).await?;
         if args.json { json::locks(&states)? } else { show::table(&states) }
     };
     output::print(text)?;
@@ -26,24 +24,12 @@ pub(crate) async fn ls(stores: &Stores<'_>, args: Ls) -> Outcome {
 /// Shows one lock. Returns [`NO`] if it is free.
 pub(crate) async fn inspect(stores: &Stores<'_>, args: Inspect) -> Outcome {
     let name = values::name(&args.name)?;
-    let state = read(stores, Some(name.as_str()), async |locks| locks.inspect(&name).await).await?;
+    let state =
+        store::with_store(stores, Some(name.as_str()), async |locks| locks.inspect(&name).await).await?;
     output::print(if args.json {
         json::lock(&name, state.as_ref())?
     } else {
         show::page(&name, state.as_ref())
     })?;
     Ok(if state.is_some() { OK } else { NO })
-}
-
-/// Reads from the store of a lock, or from the default store. The result is empty if the store does
-/// not exist yet.
-async fn read<T: Default>(
-    stores: &Stores<'_>,
-    lock: Option<&str>,
-    read: impl AsyncFnOnce(&Locks) -> Result<T>,
-) -> Outcome<T> {
-    let Some(locks) = store::connect_to_inspect(stores, lock).await? else { return Ok(T::default()) };
-    let result = read(&locks).await?;
-    store::close(&locks).await;
-    Ok(result)
 }

@@ -11,9 +11,6 @@ use crate::{
     output, store, values,
 };
 
-/// Time for which a mark is kept by default. A mark of --every is kept for one period at least.
-const DEFAULT_KEEP: Duration = Duration::from_secs(7 * 24 * 3600);
-
 /// A key as long as any that a store's clock gives, for checks before the clock is read.
 const SAMPLE_KEY: &str = "2026-11-23T09:00:00.000Z/315360000000ms";
 
@@ -39,16 +36,29 @@ impl Plan {
         let source = match (&args.once, args.every) {
             (Some(key), _) => KeySource::Given(values::utf8(key, "the key of --once")?.to_owned()),
             (None, Some(length)) => KeySource::Period(length),
+            (None, None) if args.keep.is_some() => {
+                return Err(Failure::usage(
+                    "--keep needs --once or --every; without them no command is remembered",
+                ));
+            }
             (None, None) => return Ok(None),
         };
         let shortest = args.every.unwrap_or_default();
-        let keep = args.keep.unwrap_or_else(|| DEFAULT_KEEP.max(shortest));
+        let keep = args.keep.unwrap_or_else(|| Occurrence::DEFAULT_KEEP.max(shortest));
         if keep < shortest {
             return Err(Failure::usage(
                 "--keep is shorter than --every, so the command would run twice in one period; make --keep as long, or leave it out",
             ));
         }
         Ok(Some(Self { source, keep }))
+    }
+
+    /// Returns the option of the key.
+    pub(crate) fn option(&self) -> &'static str {
+        match self.source {
+            KeySource::Given(_) => "--once",
+            KeySource::Period(_) => "--every",
+        }
     }
 
     /// Returns the occurrence that is due, after all checks that need no I/O.
@@ -105,10 +115,7 @@ pub(crate) async fn mark(occurrence: &Occurrence, guard: &Guard) -> Outcome<()> 
 pub(crate) async fn forget(stores: &Stores<'_>, args: Forget) -> Outcome {
     let name = values::name(&args.name)?;
     let key = values::utf8(&args.key, "the key")?;
-    let Some(locks) = store::connect_to_inspect(stores, Some(name.as_str())).await? else { return Ok(NO) };
-    let forgotten = locks.forget(&name, key).await;
-    store::close(&locks).await;
-    if forgotten? {
+    if store::with_store(stores, Some(name.as_str()), async |locks| locks.forget(&name, key).await).await? {
         return Ok(OK);
     }
     output::say(&format!("`{key}` of lock `{name}` is not marked as done"));

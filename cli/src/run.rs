@@ -74,9 +74,6 @@ pub(crate) async fn run(stores: &Stores<'_>, args: Run) -> Outcome {
         None => LockSource::Acquire(wait.wait(), hold.kind),
     };
     let plan = once::Plan::new(&once)?;
-    if once.keep.is_some() && plan.is_none() {
-        return Err(Failure::usage("--keep needs --once or --every; without them no command is remembered"));
-    }
     take(stores, "run", source, Terms { at_least, plan }, hold).await
 }
 
@@ -178,8 +175,8 @@ impl Job {
             }
             LockSource::Acquire(_, kind) => {
                 if let Some(held) = signals.unless(self.outer.enter(locks, name, kind.kind())).await? {
-                    let option = if self.plan.is_some() { "--once" } else { "--at-least" };
-                    if self.keeps_lock || self.plan.is_some() {
+                    let at_least = self.keeps_lock.then_some("--at-least");
+                    if let Some(option) = self.plan.as_ref().map(once::Plan::option).or(at_least) {
                         return Err(Failure::usage(format!(
                             "lock `{name}` is held by an outer dlock, which releases it; use {option} with the outer one"
                         )));
@@ -241,10 +238,13 @@ impl Job {
             biased;
             status = child.wait(signals) => {
                 let status = status?;
-                let marked = match due.filter(|_| status.success()) {
-                    Some(occurrence) => signals.unless(once::mark(&occurrence, &guard)).await,
-                    None => Ok(()),
-                };
+                if let Some(occurrence) = due.filter(|_| status.success()) {
+                    let marked = signals.unless(once::mark(&occurrence, &guard)).await;
+                    // After the mark a loss has no effect any more. Without a mark, `marked` is the
+                    // failure.
+                    release(guard, self.keeps_lock).await;
+                    return marked.and_then(|()| child::outcome_of(status));
+                }
                 // After a suspend of the machine the command may end before the keeper detects the
                 // loss.
                 let lost = if guard.is_lost() { Some(guard.lost().await) } else { release(guard, self.keeps_lock).await };
@@ -252,7 +252,7 @@ impl Job {
                     let then = format!("the command had ended with status {} before the loss was detected", child::code(status));
                     return Err(Failure::lost(&self.name, reason, &then));
                 }
-                marked.and_then(|()| child::outcome_of(status))
+                child::outcome_of(status)
             }
             reason = guard.lost() => {
                 // Before any output, because the command must not run beside the next holder.

@@ -2,22 +2,22 @@
 
 use std::{fs, future::poll_fn, io, process, task::Poll};
 
-use rustix::process::Signal;
+use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::low_level;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
 use crate::exit::{Failure, Outcome};
 
 /// Signals that end the wait for a lock. Once the command runs, dlock forwards them to it.
-pub(crate) const ENDING: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
+const ENDING: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
 
 /// Signals after which a command that ends is not started again.
 const STOPPING: [Signal; 3] = [Signal::INT, Signal::QUIT, Signal::TERM];
 
 /// Receives signals of this process.
 pub(crate) struct Signals {
-    /// Whether a signal of [`STOPPING`] was received.
-    pub(crate) has_stopped: bool,
+    /// Last signal of [`STOPPING`] that was received while the command ran.
+    pub(crate) stopped_by: Option<Signal>,
     streams: Vec<(Signal, Stream)>,
     /// Signals that were ignored when dlock started, as bits.
     ignored: u64,
@@ -30,7 +30,7 @@ impl Signals {
     /// Starts to receive the signals that end the wait.
     pub(crate) fn listen() -> Outcome<Self> {
         let child = signal(SignalKind::child()).map_err(failed)?;
-        let mut signals = Self { has_stopped: false, streams: Vec::new(), ignored: ignored(), child };
+        let mut signals = Self { stopped_by: None, streams: Vec::new(), ignored: ignored(), child };
         signals.listen_to(&ENDING)?;
         Ok(signals)
     }
@@ -53,7 +53,9 @@ impl Signals {
         poll_fn(|context| {
             for (signal, stream) in &mut self.streams {
                 if stream.poll_recv(context).is_ready() {
-                    self.has_stopped |= STOPPING.contains(signal);
+                    if STOPPING.contains(signal) {
+                        self.stopped_by = Some(*signal);
+                    }
                     return Poll::Ready(Some(*signal));
                 }
             }
@@ -62,8 +64,22 @@ impl Signals {
         .await
     }
 
-    /// Returns the next signal. Cancel safe: no signal is lost.
-    pub(crate) async fn next(&mut self) -> Signal {
+    /// Returns the next signal that ends dlock while no command runs. Ignores signals that are only
+    /// forwarded. Cancel safe: no signal is lost.
+    pub(crate) async fn next_ending(&mut self) -> Signal {
+        loop {
+            match self.next().await {
+                ending if ENDING.contains(&ending) => return ending,
+                // An earlier command has made dlock handle this signal.
+                Signal::TSTP => {
+                    kill_process(getpid(), Signal::STOP).ok();
+                }
+                _ => {}
+            }
+        }
+    }
+
+    async fn next(&mut self) -> Signal {
         poll_fn(|context| {
             for (signal, stream) in &mut self.streams {
                 if stream.poll_recv(context).is_ready() {
@@ -79,7 +95,7 @@ impl Signals {
     pub(crate) async fn unless<T>(&mut self, work: impl Future<Output = Outcome<T>>) -> Outcome<T> {
         tokio::select! {
             biased;
-            signal = self.next() => Err(Failure::stopped(signal)),
+            signal = self.next_ending() => Err(Failure::stopped(signal)),
             result = work => result,
         }
     }

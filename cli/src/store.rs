@@ -31,7 +31,7 @@ pub(crate) async fn connect(stores: &Stores<'_>, lock: &str) -> Outcome<Locks> {
 /// Connects to the store of a lock, or to the default store, to inspect it. If the store is a file
 /// that does not exist yet, prints a message and returns `None`, because an inspection creates no
 /// store.
-pub(crate) async fn connect_to_inspect(stores: &Stores<'_>, lock: Option<&str>) -> Outcome<Option<Locks>> {
+async fn connect_to_inspect(stores: &Stores<'_>, lock: Option<&str>) -> Outcome<Option<Locks>> {
     let chosen = stores.chosen(lock)?;
     if chosen.is_missing() {
         output::say(&format!(
@@ -115,6 +115,19 @@ async fn connect_within(
         result = connecting => result,
         never = progress => match never {},
     }
+}
+
+/// Calls `work` with the store of a lock, or with the default store. The result is empty if the
+/// store does not exist yet.
+pub(crate) async fn with_store<T: Default>(
+    stores: &Stores<'_>,
+    lock: Option<&str>,
+    work: impl AsyncFnOnce(&Locks) -> Result<T>,
+) -> Outcome<T> {
+    let Some(locks) = connect_to_inspect(stores, lock).await? else { return Ok(T::default()) };
+    let result = work(&locks).await;
+    close(&locks).await;
+    Ok(result?)
 }
 
 /// Waits until the store has confirmed all releases, for at most [`CLOSE_TIMEOUT`].

@@ -14,9 +14,8 @@ pub(crate) async fn unlock(stores: &Stores<'_>, args: Unlock) -> Outcome {
         let message = "`unlock` takes the lock from a holder that may still be running; if you know that it is not, add --force";
         return Err(Failure::usage(message));
     }
-    let Some(locks) = store::connect_to_inspect(stores, Some(name.as_str())).await? else { return Ok(NO) };
-    let held = locks.force_release(&name).await?;
-    store::close(&locks).await;
+    let held = store::with_store(stores, Some(name.as_str()), async |locks| locks.force_release(&name).await)
+        .await?;
     if !held {
         output::say(&format!("lock `{name}` is not held"));
     }

@@ -1,5 +1,5 @@
-//! The command `dlock` on MariaDB: with the queue in a table, and together with other programs on
-//! the server's named locks.
+//! The command `dlock` on MariaDB, with the queue in a table. Also together with other programs that
+//! use the server's named locks.
 #![cfg(unix)]
 #![allow(clippy::disallowed_methods, reason = "the tests start processes, not tasks")]
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
@@ -155,16 +155,6 @@ async fn more_jobs_than_the_server_allows_connections_all_run() {
 async fn a_command_that_is_cut_off_ends_before_the_next_one_begins() {
     let Some(on) = OnMariadb::new("").await else { return };
     let server = on.running.servers()[0].address();
-    let url = |at: std::net::SocketAddr| {
-        let url = on.store.replace(&server.to_string(), &at.to_string());
-        assert!(url.contains(&at.to_string()), "{url}");
-        url
-    };
-    partition::a_command_that_is_cut_off_ends_before_the_next_one_begins(
-        &on.place,
-        server,
-        url,
-        &["--ttl", "9s"],
-    )
-    .await;
+    partition::the_command_ends_before_the_next_one_begins(&on.place, server, &on.store, &["--ttl", "9s"])
+        .await;
 }

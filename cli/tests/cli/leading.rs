@@ -49,7 +49,7 @@ fn the_command_of_a_leader_has_the_number_of_its_term() {
 #[test]
 fn a_lost_term_stops_the_command_with_its_descendants_and_dlock_stands_again() {
     let place = Place::new();
-    let mut run = lead(&place, &["--ttl", "2s", "x"], "sleep 1000 & echo $!; wait");
+    let mut run = lead(&place, &["--ttl", "5s", "x"], "sleep 1000 & echo $!; wait");
     let first = run.first.clone();
     assert_eq!(place.run(["unlock", "--force", "x"]).status, 0);
     let second = run.line();
@@ -101,7 +101,7 @@ fn a_command_that_fails_is_started_again_after_a_pause() {
 }
 
 #[test]
-fn the_server_answers_that_request_only() {
+fn the_server_answers_get_leader_only() {
     let place = Place::new();
     let address = free_address();
     let serve = address.to_string();
@@ -155,13 +155,49 @@ fn each_change_of_the_leader_is_printed() {
     drop(place.run(["run", "x", "--", "true"]));
     let mut watch = Started::of(&mut place.dlock(["leader", "--watch", "x"]));
     assert_eq!(watch.first, "vacant");
-    let run = lead(&place, &["--ttl", "2s", "--who", "anna", "x"], "echo leads; exec sleep 1000");
+    let run = lead(&place, &["--who", "anna", "x"], "echo leads; exec sleep 1000");
     assert_eq!(watch.line(), "leader anna");
     run.signal(Signal::TERM);
     assert_eq!(run.end().status, 143);
     assert_eq!(watch.line(), "vacant");
     watch.signal(Signal::TERM);
     assert_eq!(watch.end().status, 143);
+}
+
+#[test]
+fn a_lead_inside_a_hold_of_the_same_name_is_refused() {
+    let place = Place::new();
+    let inside = r#""$DLOCK" lead x -- true"#;
+    for outer in ["run", "lead"] {
+        let args = [outer, "x", "-c", inside];
+        let args = if outer == "lead" {
+            [&["lead", "--restart", "no"][..], &args[1..]].concat()
+        } else {
+            args.to_vec()
+        };
+        let ended = place.run(args);
+        assert_eq!(ended.status, 64, "{outer}: {}", ended.err);
+        assert!(ended.err.contains("would wait for itself"), "{outer}: {}", ended.err);
+    }
+}
+
+#[test]
+fn a_quiet_lead_prints_its_errors_only() {
+    let place = Place::new();
+    let fails_once = "echo run >>runs; test $(wc -l <runs) -gt 1 || exit 3";
+    let ended = place.run(["lead", "-q", "--cooldown", "50ms..100ms", "x", "-c", fails_once]);
+    assert_eq!(ended.status, 0, "{}", ended.err);
+    assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
+    assert!(ended.err.contains("ended with status 3; standing again"), "{}", ended.err);
+}
+
+#[test]
+fn a_command_that_dies_of_hup_is_not_started_again() {
+    let place = Place::new();
+    let run = lead(&place, &["x"], "echo leads; exec sleep 1000");
+    run.signal(Signal::HUP);
+    assert_eq!(run.end().status, 129);
+    assert_eq!(place.run(["leader", "x"]).status, 1);
 }
 
 #[test]

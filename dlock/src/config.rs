@@ -1,4 +1,4 @@
-//! Configuration in TOML: several named stores, and rules that assign locks to stores. Feature
+//! TOML configuration of named stores, and of rules that assign locks to them. Feature
 //! `config`. The command `dlock` reads the same format.
 //!
 //! ```toml

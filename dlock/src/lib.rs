@@ -39,13 +39,13 @@ pub mod blocking;
 #[cfg(feature = "config")]
 pub mod config;
 
-/// What only PostgreSQL supports.
+/// Features of PostgreSQL only.
 #[cfg(feature = "postgres")]
 pub mod postgres {
     pub use dlock_postgres::CheckIn;
 }
 
-/// What only SQLite supports.
+/// Features of SQLite only.
 #[cfg(feature = "sqlite")]
 pub mod sqlite {
     pub use dlock_sqlite::CheckIn;

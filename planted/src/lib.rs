@@ -120,11 +120,11 @@ pub enum Bug {
     JointAttemptInTwoSteps,
     /// A renewal waits until the attempts of all waiters of its client are completed.
     RenewalBehindAttempts,
-    /// Grants and renewals report a validity that is half a ttl too long. Their holder has the
-    /// deadline of an engine that adds a margin of a quarter of the ttl instead of subtracting it.
+    /// Grants and renewals report a validity that is half a ttl too long, as if the engine added a
+    /// margin of a quarter of the ttl instead of subtracting it.
     MarginAdded,
-    /// The release of a lock leaves the mark that was last looked up and not found, so work that
-    /// failed counts as done.
+    /// The release of a lock creates the mark that the last unsuccessful look-up was for, so work
+    /// that failed counts as done.
     MarkAfterFailedRun,
     /// A grant promises twice the time for which the store keeps the claim. A leader whose term has
     /// ended therefore believes that it leads: a stale flag.

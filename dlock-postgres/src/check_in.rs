@@ -111,7 +111,7 @@ impl<'g> Check<'g> {
             );
             return Err(Error::Unsupported { store: claim.store(), what });
         };
-        let token = claim.token().and_then(|token| i64::try_from(token.get()).ok());
+        let token = claim.token().and_then(|token| i64::try_from(token).ok());
         let token = token.ok_or_else(|| STORE.unexpected_reply("an attempt"))?;
         let held_for = claim.held_for();
         Ok(Self { claim, place, token, held_for })

@@ -107,7 +107,7 @@ impl Connection {
         self.timeout
     }
 
-    /// Returns where the queue is.
+    /// Returns the location of the queue.
     pub(crate) fn place(&self) -> &Arc<Place> {
         &self.place
     }

@@ -128,7 +128,7 @@ async fn check_in(claim: &HeldClaim<'_>, transaction: &mut Transaction<'_, Sqlit
         );
         return Err(Error::Unsupported { store: STORE.store(), what });
     };
-    let number = claim.token().and_then(|token| i64::try_from(token.get()).ok());
+    let number = claim.token().and_then(|token| i64::try_from(token).ok());
     // The update changes nothing. It locks the file for writing, which a read would not do.
     let statement = format!(
         "UPDATE \"{}\".dlock_queue SET expires = expires \

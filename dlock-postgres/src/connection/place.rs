@@ -1,9 +1,9 @@
-//! The place of a queue: its schema, and the identity of the store.
+//! Schema of a queue, and identity of its store.
 
 use std::sync::{Mutex, PoisonError};
 
-/// Where the queue of a client is. A guard carries it, so that its claim can be found in a
-/// transaction of the user.
+/// Location of a client's queue. Each guard carries it, so that a check-in finds the claim in
+/// another session.
 pub(crate) struct Place {
     schema: String,
     /// Identity of the store, in the table `store`. It changes if the schema is created again.

@@ -2,7 +2,7 @@
 
 use dlock_core::Guard;
 use dlock_postgres::CheckIn as _;
-use tokio::{sync::oneshot, time::sleep};
+use tokio::{sync::Barrier, time::sleep};
 use tokio_postgres::{Client, IsolationLevel, Transaction};
 
 use super::{
@@ -74,35 +74,31 @@ async fn a_holder_that_is_paused_anywhere_is_lost_or_excludes_the_next_one(serve
     for level in LEVELS {
         for at in POINTS {
             let guard = locks.mutex("counter").lock().lease(LEASE).await.expect("the lock");
-            let (paused, is_paused) = oneshot::channel();
-            let (go_on, may_go_on) = oneshot::channel::<()>();
-            let pauses = tokio::sync::Mutex::new(Some((paused, may_go_on)));
-            let pause = |point| {
-                let pauses = &pauses;
-                async move {
-                    if point == at {
-                        let (paused, may_go_on) = pauses.lock().await.take().expect("one pause");
-                        paused.send(()).expect("a test");
-                        may_go_on.await.expect("a test");
-                    }
+            let meeting = &Barrier::new(2);
+            let pause = move |point| async move {
+                if point == at {
+                    // The holder is at the point.
+                    meeting.wait().await;
+                    // The successor has tried.
+                    meeting.wait().await;
                 }
             };
             let holder = add_one(&mut client, &guard, level, pause);
             let successor = async {
-                is_paused.await.expect("the holder gets to the point");
+                meeting.wait().await;
                 until_expired(server, "counter").await;
                 let next = other.mutex("counter").try_lock().await.expect("a reply");
                 let is_excluded = next.is_none();
                 if let Some(next) = next {
                     add_one(&mut others, &next, level, |_| async {}).await.expect("held");
                     next.release().await.expect("released");
-                    go_on.send(()).expect("the holder waits");
+                    meeting.wait().await;
                 } else {
                     let waiter = other.mutex("counter");
                     let waiting = async { waiter.lock().await.expect("the lock") };
                     let ending = async {
                         while rows(server).await != "2" {}
-                        go_on.send(()).expect("the holder waits");
+                        meeting.wait().await;
                     };
                     let (next, ()) = tokio::join!(waiting, ending);
                     add_one(&mut others, &next, level, |_| async {}).await.expect("held");

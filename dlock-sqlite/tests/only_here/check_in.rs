@@ -6,7 +6,7 @@ use dlock_core::{Error, Guard, Locks};
 use dlock_sqlite::CheckIn as _;
 use sqlx::{Connection as _, Sqlite, SqliteConnection, Transaction};
 use tokio::{
-    sync::oneshot,
+    sync::Barrier,
     time::{Instant, sleep_until, timeout},
 };
 
@@ -68,22 +68,18 @@ async fn a_holder_that_is_paused_anywhere_is_lost_or_excludes_the_next_one() {
     let mut commits = 0;
     for at in POINTS {
         let guard = locks.mutex("counter").lock().lease(LEASE).await.unwrap();
-        let (paused, is_paused) = oneshot::channel();
-        let (go_on, may_go_on) = oneshot::channel::<()>();
-        let pauses = tokio::sync::Mutex::new(Some((paused, may_go_on)));
-        let pause = |point| {
-            let pauses = &pauses;
-            async move {
-                if point == at {
-                    let (paused, may_go_on) = pauses.lock().await.take().unwrap();
-                    paused.send(()).unwrap();
-                    may_go_on.await.unwrap();
-                }
+        let meeting = &Barrier::new(2);
+        let pause = move |point| async move {
+            if point == at {
+                // The holder is at the point.
+                meeting.wait().await;
+                // The successor has tried.
+                meeting.wait().await;
             }
         };
         let holding = add_one(&mut holder, &guard, pause);
         let succeeding = async {
-            is_paused.await.unwrap();
+            meeting.wait().await;
             sleep_until(Instant::now() + LEASE).await;
             assert!(guard.is_lost());
             // After the check-in, the file is busy for each client.
@@ -94,7 +90,7 @@ async fn a_holder_that_is_paused_anywhere_is_lost_or_excludes_the_next_one() {
                 add_one(&mut successor, &next, |_| async {}).await.expect("held");
                 next.release().await.unwrap();
             }
-            go_on.send(()).unwrap();
+            meeting.wait().await;
             is_excluded
         };
         let both = async { tokio::join!(holding, succeeding) };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dlock_conformance::wrap::Switch;
 use dlock_core::{Locks, Observed, memory::MemoryBackend};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 const S: Duration = Duration::from_secs(1);
 
@@ -16,6 +16,7 @@ async fn a_leader_with_a_short_claim_is_unknown_soon_after_the_store_is_unreacha
     // The reply without a leader is trusted for a ttl of 30 s.
     let mut observer = observers.election("x").ttl(30 * S).observe().await.expect("memory replies");
     assert!(matches!(observer.next().await, Observed::Vacant { .. }));
+    sleep(5 * S).await;
     let term = leaders.election("x").ttl(S).candidate().elect().await.expect("there is no rival");
     assert!(matches!(observer.next().await, Observed::Leader(_)));
     switch.cut();

@@ -360,7 +360,7 @@ pub(super) async fn a_resignation_among_a_hundred_candidates_costs_the_requests_
     let sent = requests_of_hand_overs[1];
     assert!(
         sent <= MOST,
-        "resignations among {CANDIDATES} candidates have caused {requests_of_hand_overs:?} requests"
+        "a resignation among {CANDIDATES} candidates has caused {sent} requests, the median of {requests_of_hand_overs:?}"
     );
     waiting.iter().for_each(JoinHandle::abort);
     term.resign().await.expect("the term is current");

@@ -355,11 +355,12 @@ pub(super) async fn a_resignation_among_a_hundred_candidates_costs_the_requests_
         arena.within(arena.ttl() * 2, "the candidates send requests all the time", quiet(&requests)).await;
         requests_of_hand_overs.push(requests.of_claims() - before);
     }
-    // A defect affects each hand-over. The loss of a connection also wakes all candidates, but only once.
-    let sent = *requests_of_hand_overs.iter().min().expect("there were hand-overs");
+    // The median, because a pause of the machine may delay a request into the next measurement.
+    requests_of_hand_overs.sort_unstable();
+    let sent = requests_of_hand_overs[1];
     assert!(
         sent <= MOST,
-        "each resignation among {CANDIDATES} candidates has caused {requests_of_hand_overs:?} requests"
+        "a resignation among {CANDIDATES} candidates has caused {sent} requests, the median of {requests_of_hand_overs:?}"
     );
     waiting.iter().for_each(JoinHandle::abort);
     term.resign().await.expect("the term is current");

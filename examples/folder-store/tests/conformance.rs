@@ -30,6 +30,10 @@ impl Fixture for FolderFixture {
         Duration::from_secs(2)
     }
 
+    fn polls(&self) -> Option<&'static str> {
+        Some("a folder wakes no waiters, so they poll")
+    }
+
     // Waiters poll every 50 ms, so a case needs more CPU time than in a store that wakes waiters.
     fn at_once(&self) -> usize {
         8

@@ -29,11 +29,11 @@ async fn a_keep_alive_follows_a_read_of_the_majority() {
     let held = locks.mutex(unique()).lock().ttl(Duration::from_secs(4)).await.expect("the lock is free");
     let (reads, beats) = (bench.requests("Range").await, bench.requests("LeaseKeepAlive").await);
     sleep(Duration::from_secs(6)).await;
-    let (reads, beats) =
-        (bench.requests("Range").await - reads, bench.requests("LeaseKeepAlive").await - beats);
+    let (beats, reads) =
+        (bench.requests("LeaseKeepAlive").await - beats, bench.requests("Range").await - reads);
     assert!(beats >= 2, "{beats} keep-alives in more than a session");
-    // A read precedes each keep-alive. The key of the hold may be read once in addition.
-    assert!(reads >= beats, "{reads} reads for {beats} keep-alives");
+    // A read precedes each keep-alive. That of the first keep-alive may precede the measurement.
+    assert!(reads + 1 >= beats, "{reads} reads for {beats} keep-alives");
     held.release().await.expect("the lock is held");
 }
 

@@ -273,6 +273,28 @@ async fn an_inspection_needs_a_majority_of_members() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_members_do_not_reply_is_not_reported_as_absent() {
+    let three = Members::new(3);
+    let view = |failing: usize| {
+        let stores = three.0.iter().enumerate().map(|(number, (member, _))| {
+            let store = member.clone().into_store();
+            if number < failing { store.with_inspect(Arc::new(NoInspection)) } else { store }
+        });
+        Locks::new(RedLock::new(stores).expect("independent members").into_store())
+    };
+    let (all, two) = (view(0).election("x"), view(1).election("x"));
+    let _held = all.candidate().elect().await.expect("there is no rival");
+
+    assert!(three.direct(1).force_release("x").await.expect("memory can"));
+    assert!(all.leader().await.expect("three members reply").is_some(), "two members keep the claim");
+    let leader = two.leader().await;
+    assert!(leader.is_err(), "a silent member may keep the claim, but the reply is {leader:?}");
+
+    assert!(three.direct(0).force_release("x").await.expect("memory can"));
+    assert_eq!(all.leader().await.expect("three members reply"), None, "one member is no majority");
+}
+
 /// A contender with too few members releases them, so that another contender can get a majority.
 /// While another client holds a majority, this does not help. The contender therefore keeps its
 /// members longer each time, but never longer than a third of the ttl, because all other contenders

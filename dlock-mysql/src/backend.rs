@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
-    LockName, LockState, Result,
+    Contender, LockName, LockState, Result,
     driver::{Backend, Claim, Driver, Info, Inspect, Request, Store, StoreUrl},
 };
 
@@ -83,6 +83,10 @@ impl Backend for MysqlBackend {
 impl Inspect for MysqlBackend {
     async fn inspect(&self, name: &LockName) -> Result<Option<LockState>> {
         self.inspect.inspect(name).await
+    }
+
+    async fn holder(&self, name: &LockName) -> Result<Option<Contender>> {
+        self.inspect.holder(name).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockState>> {

@@ -10,7 +10,7 @@ use std::{
 
 use async_trait::async_trait;
 use dlock_core::{
-    ClaimId, LockName, LockState, Result,
+    ClaimId, Contender, LockName, LockState, Result,
     driver::{Attempt, Claim, Inspect, Release, Renewal, Resumption, Store},
 };
 
@@ -101,6 +101,11 @@ impl Inspect for CountedInspect {
     async fn inspect(&self, name: &LockName) -> Result<Option<LockState>> {
         self.requests.0.inspections.fetch_add(1, Relaxed);
         self.inspect.inspect(name).await
+    }
+
+    async fn holder(&self, name: &LockName) -> Result<Option<Contender>> {
+        self.requests.0.inspections.fetch_add(1, Relaxed);
+        self.inspect.holder(name).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockState>> {

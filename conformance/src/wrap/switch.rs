@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
-    ClaimId, Error, LockName, LockState, Result,
+    ClaimId, Contender, Error, LockName, LockState, Result,
     driver::{Attempt, Claim, Inspect, Release, Renewal, Resumption, Store},
 };
 use tokio::sync::watch;
@@ -120,6 +120,10 @@ struct SwitchedInspect {
 impl Inspect for SwitchedInspect {
     async fn inspect(&self, name: &LockName) -> Result<Option<LockState>> {
         pass(&mut self.state.clone(), self.inspect.inspect(name)).await
+    }
+
+    async fn holder(&self, name: &LockName) -> Result<Option<Contender>> {
+        pass(&mut self.state.clone(), self.inspect.holder(name)).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockState>> {

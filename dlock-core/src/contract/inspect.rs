@@ -19,6 +19,18 @@ pub trait Inspect: fmt::Debug + Send + Sync + 'static {
     /// If the store cannot be reached or refuses the query.
     async fn inspect(&self, name: &LockName) -> Result<Option<LockState>>;
 
+    /// Returns the claim that holds an exclusive lock, for the observers of an election. A driver
+    /// implements this if it can read the holder without the queue. Otherwise the engine calls
+    /// [`inspect`](Self::inspect).
+    ///
+    /// # Errors
+    /// As [`inspect`](Self::inspect), and if a part of the store that may know the holder does not
+    /// reply.
+    async fn holder(&self, name: &LockName) -> Result<Option<Contender>> {
+        let state = self.inspect(name).await?;
+        Ok(state.and_then(|state| state.holders.into_iter().next()))
+    }
+
     /// Returns the locks whose names begin with `prefix`, sorted by name. May be costly, but never
     /// blocks the store.
     ///

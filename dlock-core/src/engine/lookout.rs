@@ -23,7 +23,7 @@ use super::{
     keeper::{jittered, retry_pause, spread, start},
 };
 use crate::{
-    contract::{Contender, Inspect, LockState, Watch},
+    contract::{Contender, Inspect, Watch},
     kit::{Moment, SharedError, StoreErrors},
     model::LockName,
 };
@@ -202,10 +202,10 @@ impl Task {
     async fn inspect(&self) -> Result<Found, ()> {
         let (shared, store) = (&self.running.0, StoreErrors::new(self.client.store.backend.info().store));
         let sent = Moment::now();
-        let inspection = self.inspect.inspect(&shared.name);
+        let inspection = self.inspect.holder(&shared.name);
         let reply = timeout(shared.ttl.max(MIN_INTERVAL), inspection).await;
         match reply.unwrap_or_else(|_| Err(store.unavailable("no reply to an inspection"))) {
-            Ok(state) => Ok(shared.publish(state, sent)),
+            Ok(holder) => Ok(shared.publish(holder, sent)),
             Err(error) => {
                 shared.sighting.send_if_modified(|sighting| {
                     sighting.error = Some(store.share(&error));
@@ -238,9 +238,9 @@ impl Shared {
         (self.ttl / 3).max(MIN_INTERVAL)
     }
 
-    /// Publishes the state of the lock, from the reply to an inspection that was sent at `sent`.
-    fn publish(&self, state: Option<LockState>, sent: Moment) -> Found {
-        let holder = state.and_then(|state| state.holders.into_iter().next()).map(Arc::new);
+    /// Publishes the holder of the lock, from the reply to an inspection that was sent at `sent`.
+    fn publish(&self, holder: Option<Contender>, sent: Moment) -> Found {
+        let holder = holder.map(Arc::new);
         let ttl_left = holder.as_ref().and_then(|holder| holder.ttl_left);
         let claim_ends = ttl_left.map(|left| Moment::now().after(left));
         let mut trusted_until = sent.after(self.ttl.max(3 * MIN_INTERVAL));

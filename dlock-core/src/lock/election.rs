@@ -128,14 +128,15 @@ impl Election {
     /// leader, [`observe`](Self::observe) sends fewer requests.
     ///
     /// # Errors
-    /// As [`Locks::inspect`]. While the store is unreachable, the leader is unknown.
+    /// As [`Locks::inspect`], and [`Error::Unavailable`](crate::Error::Unavailable) if the members of
+    /// a RedLock that may know the leader are unreachable.
     ///
     /// # Cancel safety
     /// Safe. The call only reads.
     pub async fn leader(&self) -> Result<Option<Leader>> {
-        let state = self.target.locks.inspect(&self.target.name).await?;
-        let holder = state.and_then(|state| state.holders.into_iter().next());
-        Ok(holder.map(|holder| Leader::of(&holder, &self.target.locks.client().led.borrow())))
+        let locks = &self.target.locks;
+        let holder = locks.holder(self.target.name.clone()).await?;
+        Ok(holder.map(|holder| Leader::of(&holder, &locks.client().led.borrow())))
     }
 
     /// Returns whether a [`Term`] of this client is current, such as the one in which

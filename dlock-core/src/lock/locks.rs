@@ -10,7 +10,7 @@ use std::{
 
 use super::{DistributedLock, Election, FairMutex, Lock, LockOptions, Mutex, RwPair, Semaphore, mark};
 use crate::{
-    contract::{Info, Inspect, LockState, Store},
+    contract::{Contender, Info, Inspect, LockState, Store},
     engine::{Client, Thread},
     model::{Error, Kind, LockName, Result, Who},
     stores::memory,
@@ -172,6 +172,17 @@ impl Locks {
         let name = LockName::new(name)?;
         let store = self.inspector("tell who holds a lock")?;
         self.on_thread(async move { store.inspect(&name).await }).await
+    }
+
+    /// Returns the claim that holds an exclusive lock.
+    ///
+    /// # Errors
+    /// As [`inspect`](Self::inspect), and if a part of the store that may know the holder does not
+    /// reply.
+    pub(super) async fn holder(&self, name: LockName) -> Result<Option<Contender>> {
+        name.check()?;
+        let store = self.inspector("tell who holds a lock")?;
+        self.on_thread(async move { store.holder(&name).await }).await
     }
 
     /// Returns a snapshot of the locks whose names begin with `prefix`, in order of their names.

@@ -8,7 +8,7 @@ use tokio::{sync::oneshot, time::sleep};
 
 use super::{DistributedLock, Guard, Lock, LockOptions, Locks, kind, mark::mark_name};
 use crate::{
-    contract::{LockState, Request},
+    contract::Request,
     engine::{Hold, Keeper, MAX_FAILURES, retry_pause, spread},
     model::{Error, Kind, LockName, LostReason, Result, Wait},
 };
@@ -202,7 +202,7 @@ impl Occurrence {
     /// Safe. The call only reads.
     pub async fn is_done(&self) -> Result<bool> {
         let (mark, locks) = (self.checked_mark()?, self.locks.as_on_thread());
-        let read = async move { look(&locks, &mark, |failures| failures < MAX_FAILURES).await };
+        let read = async move { repeated(|| locks.inspect(&mark), |failures| failures < MAX_FAILURES).await };
         // A mark is created after a success only. A claim that is not detached yet, or not on all
         // members of a RedLock, therefore proves a success too.
         Ok(self.locks.on_thread(read).await?.is_some())
@@ -321,12 +321,15 @@ impl fmt::Debug for Occurrence {
     }
 }
 
-/// Reads the state of a name. Repeats a read that failed for a transient reason while `may_repeat`
-/// is true for the number of failures.
-async fn look(locks: &Locks, name: &LockName, may_repeat: impl Fn(u32) -> bool) -> Result<Option<LockState>> {
+/// Makes a read. Repeats it after a transient error while `may_repeat` is true for the number of
+/// failures.
+async fn repeated<T, R>(read: impl Fn() -> R, may_repeat: impl Fn(u32) -> bool) -> Result<T>
+where
+    R: Future<Output = Result<T>>,
+{
     let mut failures = 0;
     loop {
-        match locks.inspect(name).await {
+        match read().await {
             Err(error) if error.is_transient() => {
                 failures += 1;
                 if !may_repeat(failures) {
@@ -344,15 +347,11 @@ async fn look(locks: &Locks, name: &LockName, may_repeat: impl Fn(u32) -> bool) 
 /// # Errors
 /// [`Error::Lost`] if the hold is lost, and the store's error if it refuses.
 async fn confirm(locks: &Locks, hold: &Hold) -> Result<()> {
-    let state = look(locks, &hold.name, |_| hold.loss().is_none()).await;
+    let holder = repeated(|| locks.holder(hold.name.clone()), |_| hold.loss().is_none()).await;
     if hold.loss().is_some() {
         return Err(hold.lost_error());
     }
-    let contenders = state?.into_iter().flat_map(|state| state.holders.into_iter().chain(state.queue));
-    // A claim that has held never waits again. A RedLock of which some members do not reply may
-    // report a holder as waiting.
-    let mut contenders = contenders.map(|contender| contender.id);
-    match contenders.any(|id| hold.id.is_reported_as(&id)) {
+    match holder?.is_some_and(|holder| hold.id.is_reported_as(&holder.id)) {
         true => Ok(()),
         false => Err(Error::Lost { name: hold.name.clone(), reason: LostReason::Taken }),
     }

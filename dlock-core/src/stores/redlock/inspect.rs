@@ -18,6 +18,29 @@ impl Inspect for RedLock {
         Ok(self.merged(states.into_iter().flatten().collect()))
     }
 
+    /// # Errors
+    /// Also if a contender would have a majority together with the members that have not replied.
+    async fn holder(&self, name: &LockName) -> Result<Option<Contender>> {
+        let results = join_all(self.inspectors().map(|member| member.inspect(name))).await;
+        let replies = self.majority(results)?;
+        let missing = self.members.len() - replies.len();
+        let states: Vec<_> = replies.into_iter().flatten().collect();
+        let Some(mut merged) = self.merged(states.clone()) else { return Ok(None) };
+        if !merged.holders.is_empty() {
+            return Ok(Some(merged.holders.swap_remove(0)));
+        }
+        let may_hold = |contender: &Contender| {
+            let votes = votes(&states, contender);
+            votes > 0 && votes + missing >= self.quorum()
+        };
+        if merged.queue.iter().any(may_hold) {
+            let (count, source) = (self.members.len(), "and one of them may know the holder");
+            let source = format!("{missing} of {count} members did not answer, {source}");
+            return Err(Error::Unavailable { store: "redlock", source: source.into() });
+        }
+        Ok(None)
+    }
+
     async fn list(&self, prefix: &str) -> Result<Vec<LockState>> {
         let results = join_all(self.inspectors().map(|member| member.list(prefix))).await;
         let mut states: Vec<_> = self.majority(results)?.into_iter().flatten().collect();
@@ -65,11 +88,17 @@ impl RedLock {
             if holding.iter().chain(&waiting).any(is_same) {
                 continue;
             }
-            let votes = states.iter().filter(|state| state.holders.iter().any(is_same)).count();
+            let votes = votes(&states, contender);
             // The tokens of single members do not order the grants of the RedLock.
             let contender = contender.clone().token(None);
             if votes >= self.quorum() { holding.push(contender) } else { waiting.push(contender) }
         }
         Some(LockState { name, holders: holding, queue: waiting })
     }
+}
+
+/// Returns the number of members on which a contender holds the lock.
+fn votes(states: &[LockState], contender: &Contender) -> usize {
+    let is_same = |holder: &Contender| is_same_claim(&holder.id, &contender.id);
+    states.iter().filter(|state| state.holders.iter().any(is_same)).count()
 }

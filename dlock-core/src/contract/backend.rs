@@ -49,6 +49,10 @@ pub struct Request {
     /// Result of [`Claim::locator`] from the time when the claim was detached. `None` unless the
     /// claim is to be resumed or released by its ticket.
     pub locator: Option<Arc<str>>,
+    /// Whether the claim is a candidate of an [`Election`](crate::Election). Only for stores in
+    /// which other programs have elections too, and store their candidates differently from locks.
+    /// Other stores ignore the field.
+    pub is_candidate: bool,
 }
 
 impl Request {
@@ -71,6 +75,7 @@ impl Request {
             limit,
             who,
             locator: None,
+            is_candidate: false,
         }
     }
 
@@ -104,6 +109,13 @@ impl Request {
     #[must_use]
     pub fn limit(mut self, limit: NonZeroU32) -> Self {
         self.limit = limit;
+        self
+    }
+
+    /// Makes the claim a candidate of an election.
+    #[must_use]
+    pub fn candidate(mut self) -> Self {
+        self.is_candidate = true;
         self
     }
 

@@ -32,6 +32,8 @@ pub(crate) struct Target {
     /// refuses zero.
     pub(crate) limit: u32,
     pub(crate) owner: Option<Owner>,
+    /// Whether the caller is a candidate of an election.
+    pub(crate) is_candidate: bool,
 }
 
 /// State of both builders, with the running acquisition once it has begun.
@@ -285,6 +287,7 @@ impl CheckedOptions {
         let terms = self.options.terms(client.store.backend.info());
         let request = Request::by(self.who.clone(), target.name.clone(), target.kind, terms.ttl);
         let request = request.limit(self.limit).wait(self.options.wait_limit());
+        let request = if target.is_candidate { request.candidate() } else { request };
         Keeper::new(client, request, terms, failure)
     }
 }

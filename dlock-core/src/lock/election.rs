@@ -59,7 +59,8 @@ impl Election {
         // The first call that uses the election checks its name, so that creating a handle cannot
         // fail.
         let name = LockName::unchecked(name.as_ref());
-        Self { target: Target { locks: locks.clone(), name, kind, limit: 1, owner: None }, ttl: None }
+        let locks = locks.clone();
+        Self { target: Target { locks, name, kind, limit: 1, owner: None, is_candidate: true }, ttl: None }
     }
 
     /// Returns the election's name, which is the name of its lock.

@@ -74,7 +74,8 @@ impl<K: kind::Side> Lock<K> {
         // The first call that uses the lock checks its name and limit, so that creating a handle
         // cannot fail.
         let name = LockName::unchecked(name.as_ref());
-        let target = Target { locks: locks.clone(), name, kind: K::KIND, limit, owner: None };
+        let (locks, kind) = (locks.clone(), K::KIND);
+        let target = Target { locks, name, kind, limit, owner: None, is_candidate: false };
         Self { target, kind: PhantomData }
     }
 

@@ -19,6 +19,7 @@
 
 mod border;
 pub mod cases;
+pub mod elections;
 mod fleet;
 mod lines;
 mod measure;
@@ -67,17 +68,30 @@ pub enum PeerKind {
     /// A majority of several of [`Mutex`](Self::Mutex) as one. A name is a list of names with
     /// commas.
     Redlock,
+    /// A candidate of an election, whose term is the hold.
+    Candidate,
+    /// A candidate of another kind of election, which ignores those of [`Candidate`](Self::Candidate).
+    Latch,
 }
 
 impl PeerKind {
-    const ALL: [Self; 7] =
-        [Self::Mutex, Self::Fair, Self::Read, Self::Write, Self::Fenced, Self::Multi, Self::Redlock];
+    const ALL: [Self; 9] = [
+        Self::Mutex,
+        Self::Fair,
+        Self::Read,
+        Self::Write,
+        Self::Fenced,
+        Self::Multi,
+        Self::Redlock,
+        Self::Candidate,
+        Self::Latch,
+    ];
 
     /// Returns the equivalent kind of dlock.
     pub fn kind(self) -> Kind {
         match self {
             Self::Mutex | Self::Fenced | Self::Multi | Self::Redlock => Kind::Mutex,
-            Self::Fair => Kind::Fair,
+            Self::Fair | Self::Candidate | Self::Latch => Kind::Fair,
             Self::Read => Kind::Read,
             Self::Write => Kind::Write,
         }
@@ -94,6 +108,8 @@ impl fmt::Display for PeerKind {
             Self::Fenced => "fenced",
             Self::Multi => "multi",
             Self::Redlock => "redlock",
+            Self::Candidate => "candidate",
+            Self::Latch => "latch",
         })
     }
 }
@@ -199,6 +215,26 @@ impl Contender {
             None if reply == "free" => Ok(None),
             _ => Err(self.unexpected_reply(&request, &reply)),
         }
+    }
+
+    /// Returns the label of an election's leader, whether of this peer or not. `None` if there is no
+    /// leader.
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock).
+    pub async fn leader(&self, kind: PeerKind, name: &str) -> io::Result<Option<String>> {
+        let request = format!("leader {kind} {name}");
+        let reply = self.request(&request, REPLY_TIMEOUT).await?;
+        match reply.strip_prefix("leader ") {
+            Some(label) => Ok(Some(label.to_owned())),
+            None if reply == "vacant" => Ok(None),
+            None => Err(self.unexpected_reply(&request, &reply)),
+        }
+    }
+
+    /// Returns the label under which the contender stands in elections.
+    pub fn label(&self) -> String {
+        format!("peer-{}", self.number)
     }
 
     fn taken(&self, request: &str, reply: &str) -> io::Result<Option<Taken>> {

@@ -38,7 +38,7 @@ func main() {
 			fmt.Println(line)
 		}
 	}()
-	say <- "ready mutex fenced"
+	say <- "ready mutex fenced candidate"
 	contenders := map[string]chan []string{}
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
@@ -57,14 +57,15 @@ func (p *peer) connected() (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{Endpoints: p.endpoints, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
 }
 
-// A contender with its locks, and with a session that is opened again after its end.
+// A contender with its claims, and with a session that is opened again after its end.
 type contender struct {
 	session *concurrency.Session
-	held    map[string]*concurrency.Mutex
+	label   string
+	held    map[string]claim
 }
 
 func (p *peer) serve(number string, asked <-chan []string, say chan<- string) {
-	me := &contender{held: map[string]*concurrency.Mutex{}}
+	me := &contender{label: "peer-" + number, held: map[string]claim{}}
 	for words := range asked {
 		answer, err := p.answer(me, words)
 		if err != nil {
@@ -76,17 +77,16 @@ func (p *peer) serve(number string, asked <-chan []string, say chan<- string) {
 
 func (p *peer) answer(me *contender, words []string) (string, error) {
 	verb, kind, name := words[0], words[1], words[2]
-	if kind != "mutex" && kind != "fenced" {
-		return "", errors.New("unknown kind " + kind)
-	}
 	ctx := context.Background()
 	switch verb {
 	case "lock", "try":
 		if err := p.open(me); err != nil {
 			return "", err
 		}
-		mutex := concurrency.NewMutex(me.session, name)
-		var err error
+		claim, err := p.newClaim(me.session, kind, name, me.label)
+		if err != nil {
+			return "", err
+		}
 		if verb == "lock" {
 			wait, wrong := strconv.Atoi(words[3])
 			if wrong != nil {
@@ -94,9 +94,9 @@ func (p *peer) answer(me *contender, words []string) (string, error) {
 			}
 			limited, cancel := context.WithTimeout(ctx, time.Duration(wait)*time.Millisecond)
 			defer cancel()
-			err = again(limited, me.session, func() error { return mutex.Lock(limited) })
+			err = again(limited, me.session, func() error { return claim.acquire(limited) })
 		} else {
-			err = mutex.TryLock(ctx)
+			err = claim.try(ctx)
 		}
 		if errors.Is(err, concurrency.ErrLocked) || errors.Is(err, context.DeadlineExceeded) {
 			return "busy", nil
@@ -104,7 +104,7 @@ func (p *peer) answer(me *contender, words []string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		me.held[name] = mutex
+		me.held[name] = claim
 		if kind == "mutex" {
 			return "held", nil
 		}
@@ -114,7 +114,7 @@ func (p *peer) answer(me *contender, words []string) (string, error) {
 		err = again(limited, me.session, func() error {
 			once, cancel := context.WithTimeout(limited, 3*time.Second)
 			defer cancel()
-			found, err = p.client.Get(once, mutex.Key())
+			found, err = p.client.Get(once, claim.Key())
 			return err
 		})
 		if err != nil || len(found.Kvs) == 0 {
@@ -122,8 +122,8 @@ func (p *peer) answer(me *contender, words []string) (string, error) {
 		}
 		return fmt.Sprintf("held %d", found.Kvs[0].CreateRevision), nil
 	case "unlock":
-		mutex := me.held[name]
-		if mutex == nil {
+		claim := me.held[name]
+		if claim == nil {
 			return "", errors.New("not held")
 		}
 		delete(me.held, name)
@@ -132,14 +132,14 @@ func (p *peer) answer(me *contender, words []string) (string, error) {
 		err := again(limited, me.session, func() error {
 			once, cancel := context.WithTimeout(limited, 3*time.Second)
 			defer cancel()
-			return mutex.Unlock(once)
+			return claim.release(once)
 		})
 		if err != nil {
 			return "", err
 		}
 		return "free", nil
 	case "state":
-		found, err := p.client.Get(ctx, name+"/", clientv3.WithPrefix(), clientv3.WithLimit(1))
+		found, err := p.contenders(ctx, name)
 		if err != nil {
 			return "", err
 		}
@@ -151,6 +151,11 @@ func (p *peer) answer(me *contender, words []string) (string, error) {
 			return "", err
 		}
 		return fmt.Sprintf("held %d", left.TTL*1000), nil
+	case "leader":
+		if err := p.open(me); err != nil {
+			return "", err
+		}
+		return p.leader(ctx, me.session, name)
 	case "time", "handoff":
 		return p.measure(verb, name, words[3:])
 	}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`etcdctl lock` as a peer: a process for each lock that is held, and a thread for each contender."""
+"""`etcdctl lock` and `etcdctl elect` as a peer: a process for each lock that is held, and a thread for each contender."""
 
 import json
 import os
@@ -34,12 +34,20 @@ def leave(process):
     process.wait(timeout=20)
 
 
-def lock(held, kind, name, wait):
-    process = subprocess.Popen(
-        [*ETCDCTL, "lock", f"--ttl={TTL}", name], env=ENV, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
+def start(*words):
+    return subprocess.Popen([*ETCDCTL, *words], env=ENV, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+
+def first_line(process, wait):
     ready, _, _ = select.select([process.stdout], [], [], wait)
-    key = process.stdout.readline().decode().strip() if ready else ""
+    return process.stdout.readline().decode().strip() if ready else ""
+
+
+def lock(held, number, kind, name, wait):
+    # `etcdctl elect` has no option for the ttl, which is 60 s.
+    words = ["elect", name, f"peer-{number}"] if kind == "candidate" else ["lock", f"--ttl={TTL}", name]
+    process = start(*words)
+    key = first_line(process, wait)
     if not key:
         leave(process)
         return "busy"
@@ -53,14 +61,27 @@ def contenders_of(name):
     return ask("get", f"{name}/", "--prefix", "--limit=1").get("kvs")
 
 
-def answer(held, verb, kind, name, *rest):
-    if kind not in ("mutex", "fenced"):
+def leader(name):
+    if not contenders_of(name):
+        return "vacant"
+    process = start("elect", "--listen", name)
+    # The key, and then its value. Both are printed at once.
+    is_reported = first_line(process, TRY)
+    label = process.stdout.readline().decode().strip() if is_reported else ""
+    leave(process)
+    return f"leader {label}"
+
+
+def answer(held, number, verb, kind, name, *rest):
+    if kind not in ("mutex", "fenced", "candidate"):
         raise ValueError(f"unknown kind {kind}")
     if verb == "lock":
-        return lock(held, kind, name, int(rest[0]) / 1000)
+        return lock(held, number, kind, name, int(rest[0]) / 1000)
     if verb == "try":
         # etcdctl has no try, and would wait behind the other contenders.
-        return "busy" if contenders_of(name) else lock(held, kind, name, TRY)
+        return "busy" if contenders_of(name) else lock(held, number, kind, name, TRY)
+    if verb == "leader":
+        return leader(name)
     if verb == "unlock":
         leave(held.pop(name))
         return "free"
@@ -74,14 +95,14 @@ def serve(number, asked):
     while True:
         words = asked.get()
         try:
-            told = answer(held, *words)
+            told = answer(held, number, *words)
         except Exception as error:  # Whatever it is, whoever asked is told.
             told = "error " + f"{type(error).__name__}: {error}".replace("\n", " ")
         say(f"{number} {told}")
 
 
 ask("endpoint", "health")
-say("ready mutex fenced")
+say("ready mutex fenced candidate")
 contenders = {}
 for line in sys.stdin:
     number, *words = line.split()

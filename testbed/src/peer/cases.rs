@@ -13,17 +13,17 @@ use super::{
 };
 
 /// Wait limit that no waiter reaches unless it is never woken.
-const LONG_WAIT: Duration = Duration::from_secs(60);
+pub(super) const LONG_WAIT: Duration = Duration::from_secs(60);
 
 /// Maximum time of a wake-up on a busy machine. Less than any ttl.
 const WAKE_TIMEOUT: Duration = Duration::from_secs(8);
 
-async fn soon<T>(failure: &str, wait: impl Future<Output = T>) -> T {
+pub(super) async fn soon<T>(failure: &str, wait: impl Future<Output = T>) -> T {
     tokio::time::timeout(WAKE_TIMEOUT, wait).await.unwrap_or_else(|_| panic!("{failure}"))
 }
 
 /// Returns a name that no other test uses.
-fn unique() -> String {
+pub(super) fn unique() -> String {
     format!("t-{}", ClaimId::random())
 }
 
@@ -31,7 +31,7 @@ async fn lock(locks: &Locks, kind: PeerKind, name: &str) -> Guard {
     locks.of(kind.kind(), name).lock(&LockOptions::new()).await.expect("it is granted")
 }
 
-fn took(taken: io::Result<Option<Taken>>) -> Taken {
+pub(super) fn took(taken: io::Result<Option<Taken>>) -> Taken {
     taken.expect("a reply").expect("the lock is free")
 }
 

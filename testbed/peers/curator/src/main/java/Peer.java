@@ -55,7 +55,7 @@ public final class Peer {
         if (!peer.client.blockUntilConnected(50, TimeUnit.SECONDS)) {
             throw new IllegalStateException("not connected");
         }
-        say("ready mutex read write");
+        say("ready mutex read write candidate latch");
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
         for (String line; (line = lines.readLine()) != null; ) {
             String[] words = line.split(" ");
@@ -75,12 +75,18 @@ public final class Peer {
     private String answer(String[] words) {
         try {
             InterProcessLock lock =
-                locks.computeIfAbsent(words[0] + " " + words[2] + " " + words[3], key -> lock(client, words[2], BASE + words[3]));
+                locks.computeIfAbsent(words[0] + " " + words[2] + " " + words[3], key -> lock(client, words[0], words[2], BASE + words[3]));
             switch (words[1]) {
                 case "lock":
                     return lock.acquire(Long.parseLong(words[4]), TimeUnit.MILLISECONDS) ? "held" : "busy";
                 case "try":
+                    if (lock instanceof Candidate) {
+                        return ((Candidate) lock).tryAcquire() ? "held" : "busy";
+                    }
                     return lock.acquire(0, TimeUnit.MILLISECONDS) ? "held" : "busy";
+                case "leader":
+                    Candidate candidate = (Candidate) lock;
+                    return candidate.isVacant() ? "vacant" : "leader " + candidate.leader();
                 case "unlock":
                     lock.release();
                     return "free";
@@ -103,10 +109,10 @@ public final class Peer {
 
     /** Returns the same lock of two clients with a connection each. */
     private List<InterProcessLock> ofTwoClients(String kind, String path) {
-        return List.of(lock(client, kind, path), lock(second(), kind, path));
+        return List.of(lock(client, "0", kind, path), lock(second(), "1", kind, path));
     }
 
-    private static InterProcessLock lock(CuratorFramework client, String kind, String path) {
+    private static InterProcessLock lock(CuratorFramework client, String contender, String kind, String path) {
         switch (kind) {
             case "mutex":
                 return new InterProcessMutex(client, path);
@@ -114,6 +120,10 @@ public final class Peer {
                 return new InterProcessReadWriteLock(client, path).readLock();
             case "write":
                 return new InterProcessReadWriteLock(client, path).writeLock();
+            case "candidate":
+                return new Candidate.OfSelector(client, path, "peer-" + contender);
+            case "latch":
+                return new Candidate.OfLatch(client, path, "peer-" + contender);
             default:
                 throw new IllegalArgumentException("unknown kind " + kind);
         }

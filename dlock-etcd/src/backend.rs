@@ -4,8 +4,8 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
-    Kind, LockName, LockState, Result,
-    driver::{AttemptAll, Backend, Claim, Driver, Info, Inspect, Request, Store, StoreUrl},
+    Contender, Kind, LockName, LockState, Result,
+    driver::{AttemptAll, Backend, Claim, Driver, Info, Inspect, Request, Store, StoreUrl, Watch},
 };
 
 use crate::{
@@ -16,6 +16,7 @@ use crate::{
     error::STORE,
     inspect,
     session::{KEEP_ALIVES_PER_TTL, Session},
+    wake::ObservedQueue,
 };
 
 /// Driver for URLs with the schemes `etcd` and `etcds`.
@@ -93,6 +94,10 @@ impl Backend for EtcdBackend {
         claim::attempt_all(&self.client, requests).await
     }
 
+    fn watch(&self, name: &LockName) -> Option<Box<dyn Watch>> {
+        Some(Box::new(ObservedQueue::new(&self.client, name)?))
+    }
+
     async fn close(&self) {
         // If no member replies, the lease expires by itself.
         let _ = STORE.with_timeout(self.client.config.timeout, self.client.session.close()).await;
@@ -103,6 +108,10 @@ impl Backend for EtcdBackend {
 impl Inspect for EtcdBackend {
     async fn inspect(&self, name: &LockName) -> Result<Option<LockState>> {
         inspect::inspect(&self.client, name).await
+    }
+
+    async fn holder(&self, name: &LockName) -> Result<Option<Contender>> {
+        inspect::holder(&self.client, name).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockState>> {

@@ -2,8 +2,10 @@
 //! another program that is not a claim but blocks a lock is shown with the lock, and is never
 //! deleted.
 
+use std::time::Duration;
+
 use dlock_core::{
-    Contender, LockName, LockState, Result, Token,
+    Contender, Kind, LockName, LockState, Result, Token,
     driver::{Entry, Turn, turn},
 };
 use etcd_client::{
@@ -24,23 +26,39 @@ const MAX_BREAKS: usize = 50;
 
 /// Returns the holders and the queue of one lock. Returns `None` if the lock has no claim.
 pub(crate) async fn inspect(client: &Client, name: &LockName) -> Result<Option<LockState>> {
-    let queue = queue(client, name).await?;
+    inspect_first(client, name, 0).await
+}
+
+/// Returns the holder of an exclusive lock.
+pub(crate) async fn holder(client: &Client, name: &LockName) -> Result<Option<Contender>> {
+    let state = inspect_first(client, name, 1).await?;
+    Ok(state.and_then(|state| state.holders.into_iter().next()))
+}
+
+/// Returns the holders and the queue among the first `count` claims, or among all for zero.
+async fn inspect_first(client: &Client, name: &LockName, count: i64) -> Result<Option<LockState>> {
+    let queue = queue(client, name, count).await?;
     let mut state = state(client, name.clone(), &queue);
     // Only the client of a claim knows the claim's ttl. The lease of a detached hold, and that of
     // another program, expires with the claim.
     for (contender, row) in state.holders.iter_mut().chain(&mut state.queue).zip(&queue) {
-        let record = Record::read(row.value());
-        if record.own_lease.is_some() || record.who.is_none() && row.lease() != 0 {
+        let rest = part_of_claim(client, row).unwrap_or_default();
+        if Record::read(row.value()).own_lease.is_some() {
             contender.ttl_left = client.connection.lease_remaining(row.lease()).await?;
+        } else if row.lease() != 0 && !keys::is_of_dlock(&rest, row.value()) {
+            // The server rounds down to whole seconds.
+            let remaining = client.connection.lease_remaining(row.lease()).await?;
+            contender.ttl_left = remaining.map(|remaining| remaining + Duration::from_secs(1));
         }
     }
     Ok(Some(state).filter(|state| !state.is_free()))
 }
 
-/// Reads the claims of a lock, in order of arrival.
-async fn queue(client: &Client, name: &LockName) -> Result<Vec<KeyValue>> {
+/// Reads the first `count` claims of a lock, or all for zero, in order of arrival.
+async fn queue(client: &Client, name: &LockName, count: i64) -> Result<Vec<KeyValue>> {
     let prefix = keys::queue_prefix(&client.config, name)?;
     let options = GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend);
+    let options = options.with_limit(count);
     Ok(client.connection.get(prefix.as_bytes(), options).await?.take_kvs())
 }
 
@@ -49,12 +67,14 @@ fn state(client: &Client, name: LockName, queue: &[KeyValue]) -> LockState {
     let entries: Vec<_> = queue.iter().map(entry_of).collect();
     let mut state = LockState::new(name);
     for (row, entry) in queue.iter().zip(&entries) {
-        let key = String::from_utf8_lossy(row.key());
-        let rest = keys::parse_key(&client.config, &key).map_or(&*key, |(_, rest)| rest);
+        let rest = part_of_claim(client, row);
+        let rest = rest.unwrap_or_else(|| String::from_utf8_lossy(row.key()).into_owned());
         let record = Record::read(row.value());
         let renamed_to = record.renamed_to.map(|id| id.to_string());
-        let mut contender = Contender::new(renamed_to.as_deref().unwrap_or(rest), record.kind);
-        contender.who = record.who;
+        let id = renamed_to.as_deref().unwrap_or(&rest);
+        let is_claim = keys::is_claim(&rest, row.value(), row.lease());
+        let mut contender = Contender::new(id, if is_claim { record.kind } else { Kind::Mutex });
+        contender.who = record.who.filter(|_| is_claim);
         match turn(&entries, entry.id) {
             Turn::Mine => {
                 let token = u64::try_from(row.create_revision()).ok().and_then(Token::new);
@@ -98,8 +118,13 @@ pub(crate) async fn list(client: &Client, prefix: &str) -> Result<Vec<LockState>
 /// not a claim.
 fn lock_of(client: &Client, row: &KeyValue) -> Option<LockName> {
     let (name, rest) = keys::parse_key(&client.config, row.key_str().ok()?)?;
-    let is_claim = Record::read(row.value()).who.is_some() || keys::is_native(rest, row.lease());
-    is_claim.then_some(name)
+    keys::is_claim(rest, row.value(), row.lease()).then_some(name)
+}
+
+/// Returns the part of a key behind the name of its lock.
+fn part_of_claim(client: &Client, row: &KeyValue) -> Option<String> {
+    let (_, rest) = keys::parse_key(&client.config, row.key_str().ok()?)?;
+    Some(rest.to_owned())
 }
 
 /// Returns the first key behind all keys with this prefix. For an empty prefix, returns etcd's mark
@@ -117,7 +142,7 @@ fn prefix_end(mut prefix: Vec<u8>) -> Vec<u8> {
 
 /// Deletes the claims that hold a lock. Returns whether there was one.
 pub(crate) async fn force_release(client: &Client, name: &LockName) -> Result<bool> {
-    let queue = queue(client, name).await?;
+    let queue = queue(client, name, 0).await?;
     let entries: Vec<Entry> = queue.iter().map(entry_of).collect();
     let holders = queue.iter().zip(&entries).filter(|(_, entry)| turn(&entries, entry.id) == Turn::Mine);
     let claims = holders.map(|(row, _)| row).filter(|row| lock_of(client, row).as_ref() == Some(name));

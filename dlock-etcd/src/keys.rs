@@ -4,9 +4,11 @@
 //! key    PREFIX NAME / ID                 as Go's `concurrency.Mutex` writes NAME / LEASE
 //! value  dlock/1 KIND LIMIT LEASE WHO     LEASE of a detached hold in hex, otherwise `-`
 //!        dlock/1 KIND LIMIT LEASE@ID WHO  ID to which the hold was renamed
+//!        WHO                              a candidate of an election, as Go's `concurrency.Election`
 //! ```
 //!
-//! Another program writes an empty value. Its claim counts as a mutex.
+//! A lock of another program has an empty value. It counts as a mutex, and another program's candidate
+//! as fair.
 //!
 //! A detachment renames a hold to the id of its ticket, and a resumption renames it to the id of
 //! the claim that takes it over. Its key does not change, because the key's create revision is the
@@ -16,7 +18,7 @@
 
 use std::num::NonZeroU32;
 
-use dlock_core::{ClaimId, Error, Kind, LockName, Result, driver::Request};
+use dlock_core::{ClaimId, Error, Kind, LockName, Result, Who, driver::Request};
 
 use crate::config::{EtcdConfig, Names};
 
@@ -57,6 +59,17 @@ pub(crate) fn queue_prefix(config: &EtcdConfig, name: &LockName) -> Result<Strin
     Ok(format!("{}/", name_prefix(config, text)))
 }
 
+/// Returns the event for which the observers of a queue wait. No key equals it, because names
+/// contain no control characters.
+pub(crate) fn event_of_queue(prefix: &str) -> String {
+    format!("\0{prefix}")
+}
+
+/// Returns the prefix of the queue with this event. `None` for the key of a claim.
+pub(crate) fn queue_of_event(event: &str) -> Option<&str> {
+    event.strip_prefix('\0')
+}
+
 /// Returns the common prefix of the keys of all locks whose names begin with `prefix`.
 pub(crate) fn name_prefix(config: &EtcdConfig, prefix: &str) -> String {
     let encoded = match config.names {
@@ -88,23 +101,23 @@ pub(crate) struct Record {
     pub(crate) own_lease: Option<i64>,
     /// Id to which the hold was renamed. `None` if the id in its key is valid.
     pub(crate) renamed_to: Option<ClaimId>,
-    /// Label of the contender. `None` if another program wrote the value.
+    /// Label of the contender. `None` if the value contains none.
     pub(crate) who: Option<String>,
 }
 
 impl Record {
-    /// Parses a value. A value in another format is the mutex of another program.
+    /// Parses the value of a claim. A value that dlock has not written is the label of an election's
+    /// candidate. If it cannot be a label, as in an empty one, the claim is a mutex.
     pub(crate) fn read(value: &[u8]) -> Self {
-        let record = std::str::from_utf8(value).ok().and_then(Self::parse);
-        record.unwrap_or(Self {
-            kind: Kind::Mutex,
-            limit: NonZeroU32::MIN,
-            own_lease: None,
-            renamed_to: None,
-            who: None,
+        let text = std::str::from_utf8(value).ok();
+        text.and_then(Self::parse).unwrap_or_else(|| {
+            let who = text.and_then(|text| Who::new(text).ok()).map(|who| who.text().to_owned());
+            let kind = if who.is_some() { Kind::Fair } else { Kind::Mutex };
+            Self { kind, limit: NonZeroU32::MIN, own_lease: None, renamed_to: None, who }
         })
     }
 
+    /// Parses a value in dlock's own format.
     fn parse(text: &str) -> Option<Self> {
         let mut words = text.splitn(5, ' ');
         let mut word = || words.next();
@@ -122,23 +135,39 @@ impl Record {
 
 /// Returns the value of a claim.
 pub(crate) fn value(request: &Request, own_lease: Option<i64>, renamed_to: Option<ClaimId>) -> String {
-    let Request { kind, limit, who, .. } = request;
+    let Request { kind, limit, who, is_candidate, .. } = request;
+    let is_plain = *is_candidate && *kind == Kind::Fair && own_lease.is_none() && renamed_to.is_none();
+    // A label that could be read as another value is written with all fields.
+    if is_plain && !who.text().starts_with(MAGIC) {
+        return who.text().to_owned();
+    }
     let own_lease = own_lease.map_or_else(|| "-".to_owned(), |lease| format!("{lease:x}"));
     let renamed_to = renamed_to.map_or_else(String::new, |id| format!("@{id}"));
     format!("{MAGIC} {kind} {limit} {own_lease}{renamed_to} {}", who.text())
 }
 
-/// Returns whether a key without a value of dlock is a claim. Go's `concurrency.Mutex` ends its
-/// keys with their lease.
-pub(crate) fn is_native(rest: &str, lease: i64) -> bool {
-    lease != 0 && rest == format!("{lease:x}")
+/// Returns whether a key is a claim, of dlock or another program. `rest` is its part behind the
+/// name's slash.
+///
+/// Go's `concurrency.Mutex` and `Election` end their keys with their lease.
+pub(crate) fn is_claim(rest: &str, value: &[u8], lease: i64) -> bool {
+    is_of_dlock(rest, value) || lease != 0 && rest == format!("{lease:x}")
+}
+
+/// Returns whether a key is a claim of dlock. `rest` is its part behind the name's slash.
+///
+/// An application may name its keys by UUIDs, too. The id of a candidate therefore begins with the
+/// key of the label that is its value.
+pub(crate) fn is_of_dlock(rest: &str, value: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(value) else { return false };
+    let is_labelled_by =
+        |id: ClaimId| id.to_string() == rest && Who::new(text).is_ok_and(|who| id.who_key() == who.key());
+    Record::parse(text).is_some() || rest.parse().is_ok_and(is_labelled_by)
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
-
-    use dlock_core::Who;
 
     use super::*;
 
@@ -212,15 +241,42 @@ mod tests {
         assert_eq!((record.own_lease, record.renamed_to), (Some(0xabc), Some(ID)));
         let record = Record::read(value(&request, None, Some(ID)).as_bytes());
         assert_eq!((record.own_lease, record.renamed_to), (None, Some(ID)));
-        for foreign in ["", "dlock/2 read 1 - x", "dlock/1 read 0 - x", "dlock/1 read 1 x", "\u{0}"] {
+        for foreign in ["", "\u{0}", &"x".repeat(201)] {
             assert_eq!(Record::read(foreign.as_bytes()).kind, Kind::Mutex, "{foreign}");
             assert_eq!(Record::read(foreign.as_bytes()).who, None, "{foreign}");
         }
     }
 
     #[test]
-    fn the_keys_of_go_end_with_their_lease() {
-        assert!(is_native("ea1a1fc07149807", 0x0ea1_a1fc_0714_9807));
-        assert!(!is_native("0", 0) && !is_native("ea", 0xeb));
+    fn the_value_of_a_candidate_is_its_label() {
+        let value_of = |label: &str, kind| {
+            let who = Who::new(label).expect("legal");
+            value(&Request::by(who, named("x"), kind, Duration::from_secs(1)).candidate(), None, None)
+        };
+        assert_eq!(value_of("10.0.0.7:9000", Kind::Fair), "10.0.0.7:9000");
+        for label in ["10.0.0.7:9000", "dlock/1", "dlock/1 read 1 - x", "dlock/2 read 1 - x"] {
+            let record = Record::read(value_of(label, Kind::Fair).as_bytes());
+            assert_eq!((record.kind, record.who.as_deref()), (Kind::Fair, Some(label)));
+        }
+        assert_eq!(Record::read(value_of("a", Kind::Permit).as_bytes()).kind, Kind::Permit);
+        let request = Request::new(named("x"), Kind::Fair, Duration::from_secs(1)).candidate();
+        assert_eq!(Record::read(value(&request, Some(1), Some(ID)).as_bytes()).renamed_to, Some(ID));
+    }
+
+    #[test]
+    fn a_claim_ends_with_its_id_or_its_lease() {
+        const LEASE: i64 = 0x0ea1_a1fc_0714_9807;
+        let id = ClaimId::random_for(&Who::new("label").expect("legal")).to_string();
+        assert!(is_claim("ea1a1fc07149807", b"", LEASE) && is_claim("ea1a1fc07149807", b"label", LEASE));
+        assert!(is_of_dlock(&id, b"label") && is_claim(&id, b"label", LEASE));
+        assert!(!is_claim(&id, b"10.0.0.1:80", LEASE), "an application may name its keys by UUIDs");
+        assert!(!is_claim(&id.replace('-', ""), b"label", LEASE), "dlock writes an id with dashes");
+        assert!(is_claim("anything", b"dlock/1 mutex 1 - x", 0));
+        for (rest, value, lease) in
+            [("0", &b""[..], 0), ("ea", b"", 0xeb), ("config", b"on", LEASE), (&id, b"x", 0)]
+        {
+            assert!(!is_claim(rest, value, lease), "{rest}");
+        }
+        assert!(!is_of_dlock("ea1a1fc07149807", b"label"));
     }
 }

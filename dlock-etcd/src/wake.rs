@@ -2,9 +2,10 @@
 //!
 //! All watches share one stream, which is opened again after each break. `wake/stream.rs` sends the
 //! requests of that stream and interprets its messages. `wake/held_keys.rs` has the keys that the
-//! client's claims hold.
+//! client's claims hold, and `wake/observed.rs` the queues that its observers follow.
 
 mod held_keys;
+mod observed;
 mod stream;
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
@@ -22,6 +23,7 @@ use crate::{
     session::Session,
 };
 pub(crate) use held_keys::{HeldKey, HeldKeys};
+pub(crate) use observed::ObservedQueue;
 use stream::{Stream, Target};
 
 /// Minimum age of a hold whose key is watched. Most holds end earlier.

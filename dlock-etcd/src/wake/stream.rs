@@ -17,6 +17,7 @@ use etcd_client::{
 use crate::{
     connection::Connection,
     error::{self, STORE},
+    keys,
 };
 
 use super::held_keys::{self, Change, HeldKeys};
@@ -24,7 +25,7 @@ use super::held_keys::{self, Change, HeldKeys};
 /// The subject of a watch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Target {
-    /// A key for whose deletion a waiter waits.
+    /// A key for whose deletion a waiter waits, or the event of a queue that observers follow.
     Awaited(String),
     /// A key that a claim holds, by its number.
     Held(u64),
@@ -86,7 +87,14 @@ impl<'a> Stream<'a> {
             self.unwatch(Target::Awaited(key.clone()));
             // From now on, because the server delays a watch from an earlier revision by up to 100
             // ms.
-            self.watch(Target::Awaited(key.clone()), key, WatchOptions::new());
+            let options = WatchOptions::new();
+            match keys::queue_of_event(&key) {
+                Some(prefix) => {
+                    let prefix = prefix.to_owned();
+                    self.watch(Target::Awaited(key), prefix, options.with_prefix());
+                }
+                None => self.watch(Target::Awaited(key.clone()), key, options),
+            }
         }
     }
 
@@ -205,7 +213,7 @@ impl<'a> Stream<'a> {
             _ => {}
         }
         match target {
-            // A deletion, or a downgrade that lets readers in.
+            // A deletion, a downgrade that lets readers in, or any change of an observed queue.
             Target::Awaited(key) if !message.events().is_empty() => seats.wake(&key, Wake::All),
             Target::Held(number) if !message.events().is_empty() => {
                 held_keys.mark_deleted(number);

@@ -1,4 +1,4 @@
-//! Interop tests of dlock with etcd's Go client and `etcdctl lock`, on one member.
+//! Interop tests of dlock with etcd's Go client, `etcdctl lock` and `etcdctl elect`, on one member.
 //!
 //! `DLOCK_FLEET` is the number of acquisitions of each contender of a mixed fleet. The default is
 //! 25. If the variable is set, a second fleet runs while leaders are killed.
@@ -16,9 +16,14 @@ use dlock_testbed::{
     border_trials,
     peer::{
         Border,
-        PeerKind::{Fenced, Mutex},
+        PeerKind::{Candidate, Fenced, Mutex},
         Program, Side,
         cases::{a_mixed_fleet_loses_nothing, each_wakes_the_other},
+        elections::{
+            a_leader_that_was_killed_is_followed_by_a_candidate_of_dlock,
+            a_resignation_elects_a_candidate_of_the_other_side, both_sides_know_the_one_leader_by_its_label,
+            candidates_of_both_lead_one_after_the_other,
+        },
     },
     servers::etcd::{Flavour, start},
 };
@@ -37,8 +42,12 @@ fn main() -> ExitCode {
         match Border::new(program, store.map_err(Clone::clone), TTL) {
             Ok(border) => {
                 let mut trials = trials(&border);
-                // `etcdctl lock` exits when a leader is killed, and leaves its key.
                 if program.word() == Program::ETCD_GO.word() {
+                    // `etcdctl elect` has a ttl of a minute, and no option for it.
+                    trials.extend(border_trials! { &border;
+                        a_leader_that_was_killed_is_followed_by_a_candidate_of_dlock(Candidate);
+                    });
+                    // `etcdctl lock` exits when a leader is killed, and leaves its key.
                     let fleet =
                         border_trials! { &border; fleet::a_mixed_fleet_loses_nothing_though_leaders_die(); };
                     let is_skipped = env::var("DLOCK_FLEET").is_err();
@@ -62,6 +71,9 @@ fn trials(border: &Arc<Border<Etcd>>) -> Vec<Trial> {
         cases::dlock_shows_and_breaks_a_hold_of_the_peer();
         cases::a_detached_hold_excludes_the_peer_until_it_is_released();
         a_mixed_fleet_loses_nothing(&[Fenced]);
+        both_sides_know_the_one_leader_by_its_label(Candidate);
+        a_resignation_elects_a_candidate_of_the_other_side(Candidate);
+        candidates_of_both_lead_one_after_the_other(Candidate);
         cases::no_claim_is_left();
     }
 }

@@ -6,7 +6,14 @@ mod cost;
 mod keys;
 mod load;
 mod loss;
+mod observers;
 
 fn main() -> std::process::ExitCode {
-    dlock_conformance::run_tests([cost::tests(), keys::tests(), load::tests(), loss::tests()])
+    dlock_conformance::run_tests([
+        cost::tests(),
+        keys::tests(),
+        load::tests(),
+        loss::tests(),
+        observers::tests(),
+    ])
 }

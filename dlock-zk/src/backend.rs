@@ -4,13 +4,13 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
-    Kind, LockName, LockState, Result,
-    driver::{Backend, Claim, Driver, Info, Inspect, Request, Store, StoreUrl},
+    Contender, Kind, LockName, LockState, Result,
+    driver::{Backend, Claim, Driver, Info, Inspect, Request, Store, StoreUrl, Watch},
 };
 
 use crate::{
     claim::ZooKeeperClaim, client::Client, config::ZooKeeperConfig, connection::Connection, error::STORE,
-    inspect,
+    inspect, wake::ObservedDirectory,
 };
 
 /// Driver for URLs with the scheme `zk`.
@@ -65,6 +65,10 @@ impl Backend for ZooKeeperBackend {
         Box::new(ZooKeeperClaim::new(Arc::clone(&self.client), request))
     }
 
+    fn watch(&self, name: &LockName) -> Option<Box<dyn Watch>> {
+        Some(Box::new(ObservedDirectory::new(&self.client, name)?))
+    }
+
     async fn close(&self) {
         self.client.connection.close().await;
     }
@@ -74,6 +78,10 @@ impl Backend for ZooKeeperBackend {
 impl Inspect for ZooKeeperBackend {
     async fn inspect(&self, name: &LockName) -> Result<Option<LockState>> {
         inspect::inspect(&self.client, name).await
+    }
+
+    async fn holder(&self, name: &LockName) -> Result<Option<Contender>> {
+        inspect::holder(&self.client, name).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockState>> {

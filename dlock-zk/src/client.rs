@@ -11,7 +11,7 @@ use zookeeper_client::{Acls, CreateMode, CreateOptions};
 use crate::{
     config::{Acl, ZooKeeperConfig},
     connection::Connection,
-    keys,
+    keys::{self, Marker},
     session::Session,
 };
 
@@ -36,8 +36,13 @@ impl Client {
     pub(crate) fn path_bytes(&self, directory: &str, request: &Request) -> usize {
         /// The digits and the sign of the node's number, a slash, and the length field.
         const OVERHEAD: usize = 11 + 1 + 4;
-        let prefix = keys::prefix(request.id, request.kind, request.limit);
+        let prefix = keys::prefix(request, self.marker(request));
         self.config.chroot.len() + directory.len() + prefix.len() + OVERHEAD
+    }
+
+    /// Returns the marker in the name of a claim's node.
+    pub(crate) fn marker(&self, request: &Request) -> Marker {
+        Marker::of(request, self.config.elections)
     }
 
     /// Returns the rights that the client grants on the nodes that it creates.

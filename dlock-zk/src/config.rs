@@ -8,7 +8,7 @@ use dlock_core::{
     driver::{Address, Login, StoreUrl, Tls},
 };
 
-use crate::keys::{self, Names};
+use crate::keys::{self, Elections, Names};
 
 /// Configuration of a client, parsed from a URL by [`from_url`](Self::from_url).
 #[derive(Clone, PartialEq, Eq)]
@@ -22,6 +22,7 @@ pub struct ZooKeeperConfig {
     /// itself.
     pub(crate) base: String,
     pub(crate) names: Names,
+    pub(crate) elections: Elections,
     pub(crate) acl: Acl,
     /// Session timeout that the URL requests. `None` requests [`DEFAULT_SESSION`], and accepts any
     /// timeout that is granted.
@@ -53,8 +54,19 @@ const MAX_SESSION: Duration = Duration::from_secs(24 * 3600);
 /// Node above the locks' directories if the URL has no path.
 const DEFAULT_BASE: &str = "/dlock";
 
-const PARAMS: &[&str] =
-    &["session", "timeout", "chroot", "names", "acl", "password_file", "tls", "ca", "cert", "key"];
+const PARAMS: &[&str] = &[
+    "session",
+    "timeout",
+    "chroot",
+    "names",
+    "elections",
+    "acl",
+    "password_file",
+    "tls",
+    "ca",
+    "cert",
+    "key",
+];
 
 impl ZooKeeperConfig {
     /// Parses a URL such as `zk://user:password@host:port,host:port/path?session=30s`. The path is
@@ -83,6 +95,8 @@ impl ZooKeeperConfig {
             chroot: node("a `chroot`", url.param("chroot").unwrap_or_default())?,
             base: node("a path", if url.path().is_empty() { DEFAULT_BASE } else { url.path() })?,
             names: url.choice("names", &[("encoded", Names::Encoded), ("exact", Names::Exact)])?,
+            elections: url
+                .choice("elections", &[("selector", Elections::Selector), ("latch", Elections::Latch)])?,
             acl: url.choice("acl", &[("open", Acl::Open), ("creator", Acl::Creator)])?,
             session: url.duration("session", MIN_SESSION..=MAX_SESSION)?,
             timeout: url
@@ -165,18 +179,19 @@ mod tests {
         let config = config("zk://localhost").unwrap();
         assert_eq!(config.cluster(), "tcp://localhost:2181");
         assert_eq!((config.base.as_str(), config.session, config.acl), ("/dlock", None, Acl::Open));
+        assert_eq!((config.names, config.elections), (Names::Encoded, Elections::Selector));
     }
 
     #[test]
     fn a_url_may_say_everything() {
         let config = config(
-            "zk://app:pw@a,[::1]:7000/locks/jobs?session=20s&timeout=500ms&chroot=/prod&names=exact&acl=creator",
+            "zk://app:pw@a,[::1]:7000/locks/jobs?session=20s&timeout=500ms&chroot=/prod&names=exact&elections=latch&acl=creator",
         )
         .unwrap();
         assert_eq!(config.cluster(), "tcp://a:2181,tcp://[::1]:7000/prod");
         assert_eq!(
-            (config.base.as_str(), config.names, config.acl),
-            ("/locks/jobs", Names::Exact, Acl::Creator)
+            (config.base.as_str(), config.names, config.elections, config.acl),
+            ("/locks/jobs", Names::Exact, Elections::Latch, Acl::Creator)
         );
         assert_eq!(config.session, Some(Duration::from_secs(20)));
     }

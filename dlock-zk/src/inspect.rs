@@ -28,10 +28,33 @@ const MAX_PARALLEL_REQUESTS: usize = 100;
 /// several requests.
 const CALLS_PER_LOCK: u32 = 3;
 
+/// Maximum number of holders that leave while a call reads the holder of a lock.
+const MAX_HOLDERS_READ: usize = 10;
+
 /// Returns the state of a lock, or `None` if it is free.
 pub(crate) async fn inspect(client: &Client, name: &LockName) -> Result<Option<LockState>> {
     let directory = &client.directory(name)?;
     read(client, |zk| async move { read_state(&zk, name, directory).await }).await
+}
+
+/// Returns the holder of an exclusive lock. Reads the data of no waiter's node.
+pub(crate) async fn holder(client: &Client, name: &LockName) -> Result<Option<Contender>> {
+    let directory = &client.directory(name)?;
+    let read_holder = |zk: ZkClient| async move {
+        for _ in 0..MAX_HOLDERS_READ {
+            let (mut holders, _) = holders_and_waiters(&zk, directory).await?;
+            if holders.is_empty() {
+                return Ok(None);
+            }
+            holders.truncate(1);
+            // A holder that has left since the listing may have a successor.
+            if let Some(holder) = describe(&zk, directory, holders, true).await?.pop() {
+                return Ok(Some(holder));
+            }
+        }
+        Err(STORE.unavailable("the lock changes hands too fast to say who holds it"))
+    };
+    read(client, read_holder).await
 }
 
 /// Returns the states of all locks in use whose names begin with `prefix`, in order of their names.
@@ -88,7 +111,7 @@ where
 }
 
 /// Returns a session and its client. The caller keeps the session until its last reply has arrived.
-async fn connected_session(client: &Client) -> Result<(Arc<Session>, ZkClient)> {
+pub(crate) async fn connected_session(client: &Client) -> Result<(Arc<Session>, ZkClient)> {
     let limit = client.config.timeout;
     let connected = async {
         let session = client.connection.session(limit).await?;
@@ -117,7 +140,7 @@ async fn holders_and_waiters(zk: &ZkClient, directory: &str) -> Result<(Vec<Node
     };
     let entries: Vec<_> = nodes.iter().zip(0..).map(entry).collect();
     // All holders are ahead of all waiters.
-    let is_blocked = |node: &Node, by: &String| keys::blocks(by, node.kind, node.number);
+    let is_blocked = |node: &Node, by: &String| keys::blocks(by, node.marker, node.number);
     let holds = |(entry, node): &(&Entry, &Node)| {
         turn(&entries, entry.id) == Turn::Mine && !strays.iter().any(|stray| is_blocked(node, stray))
     };
@@ -138,23 +161,25 @@ async fn children(zk: &ZkClient, path: &str) -> Result<Option<Vec<String>>> {
 /// Reads the state of a lock. Returns `None` if it is free.
 async fn read_state(zk: &ZkClient, name: &LockName, directory: &Arc<str>) -> Result<Option<LockState>> {
     let (holders, waiting) = holders_and_waiters(zk, directory).await?;
-    let now = unix_time();
-    let describe = async |nodes: Vec<Node>, holds: bool| -> Result<Vec<Contender>> {
-        let read = async |node: Node| match zk.get_data(&format!("{directory}/{}", node.name)).await {
-            Ok((data, stat)) => Ok(Some(contender(node, &data, &stat, holds, now))),
-            // The node was deleted after the listing.
-            Err(ZkError::NoNode) => Ok(None),
-            // The node's access rights may exclude this client.
-            Err(ZkError::NoAuth) => Ok(Some(Contender::new(display_id(&node), node.kind))),
-            Err(error) => Err(error::explain(error)),
-        };
-        let read: Vec<_> =
-            stream::iter(nodes).map(read).buffered(MAX_PARALLEL_REQUESTS).try_collect().await?;
-        Ok(read.into_iter().flatten().collect())
-    };
     let mut state = LockState::new(name.clone());
-    (state.holders, state.queue) = (describe(holders, true).await?, describe(waiting, false).await?);
+    state.holders = describe(zk, directory, holders, true).await?;
+    state.queue = describe(zk, directory, waiting, false).await?;
     Ok(Some(state).filter(|state| !state.is_free()))
+}
+
+/// Describes claims from their nodes, whose data it reads. `holds` says whether they are holders.
+async fn describe(zk: &ZkClient, directory: &str, nodes: Vec<Node>, holds: bool) -> Result<Vec<Contender>> {
+    let now = unix_time();
+    let read = async |node: Node| match zk.get_data(&format!("{directory}/{}", node.name)).await {
+        Ok((data, stat)) => Ok(Some(contender(node, &data, &stat, holds, now))),
+        // The node was deleted after the listing.
+        Err(ZkError::NoNode) => Ok(None),
+        // The node's access rights may exclude this client.
+        Err(ZkError::NoAuth) => Ok(Some(Contender::new(display_id(&node), node.kind))),
+        Err(error) => Err(error::explain(error)),
+    };
+    let read: Vec<_> = stream::iter(nodes).map(read).buffered(MAX_PARALLEL_REQUESTS).try_collect().await?;
+    Ok(read.into_iter().flatten().collect())
 }
 
 /// Describes a claim from its node and the node's data.

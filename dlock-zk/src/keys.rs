@@ -9,6 +9,7 @@
 //!                     _c_<id>-permit-4-lock-0000000009   one of four permits; a mutex to Curator
 //!                     _c_<id>-__READ__0000000010         read and write, as Curator's InterProcessReadWriteLock
 //!                     _c_<id>-__WRIT__0000000011
+//!                     _c_<id>-latch-0000000012           candidate with `elections=latch`, as Curator's LeaderLatch
 //! ```
 //!
 //! dlock writes the id in upper case and Curator in lower case, so dlock can distinguish its own
@@ -16,16 +17,19 @@
 
 use std::{cmp::Ordering, num::NonZeroU32};
 
-use dlock_core::{ClaimId, Error, Kind, LockName, Result};
+use dlock_core::{ClaimId, Error, Kind, LockName, Result, driver::Request};
 use percent_encoding::percent_decode_str;
 
-/// Marker that Curator searches for in the name of a mutex's node.
-const LOCK: &str = "lock-";
-/// Markers of Curator's read and write locks.
-const READ: &str = "__READ__";
-const WRITE: &str = "__WRIT__";
-/// All markers, each followed by the number.
-const MARKERS: [&str; 3] = [LOCK, READ, WRITE];
+/// Text in front of the number in the name of a claim's node. The recipes of Curator search for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Marker {
+    /// Mutex, and leader selector.
+    Lock,
+    Read,
+    Write,
+    /// Leader latch.
+    Latch,
+}
 
 /// Text between the id and the number of permits in the name of a permit's node.
 const PERMIT: &str = "-permit-";
@@ -41,6 +45,15 @@ pub(crate) const REVOKE: &[u8] = b"__REVOKE__";
 
 /// Bytes of an id as text.
 const ID_LEN: usize = 36;
+
+/// Recipe of Curator with which the candidates of elections share their directories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Elections {
+    /// `LeaderSelector`, whose nodes are those of Curator's mutex.
+    Selector,
+    /// `LeaderLatch`.
+    Latch,
+}
 
 /// Rule by which the name of a lock becomes the name of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,16 +149,43 @@ pub(crate) fn name_of(base: &str, names: Names, written: &str) -> Option<LockNam
     (directory(base, names, &name).ok()? == format!("{base}/{written}")).then_some(name)
 }
 
-/// Returns the name of a claim's node without the number, which the server appends.
-pub(crate) fn prefix(id: ClaimId, kind: Kind, limit: NonZeroU32) -> String {
-    let id = id.to_string().to_uppercase();
-    match kind {
-        Kind::Read => format!("{PROTECTED}{id}-{READ}"),
-        Kind::Write => format!("{PROTECTED}{id}-{WRITE}"),
-        Kind::Fair => format!("{PROTECTED}{id}{FAIR}{LOCK}"),
-        Kind::Permit => format!("{PROTECTED}{id}{PERMIT}{limit}-{LOCK}"),
-        _ => format!("{PROTECTED}{id}-{LOCK}"),
+impl Marker {
+    const ALL: [Self; 4] = [Self::Lock, Self::Read, Self::Write, Self::Latch];
+
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Lock => "lock-",
+            Self::Read => "__READ__",
+            Self::Write => "__WRIT__",
+            Self::Latch => "latch-",
+        }
     }
+
+    /// Returns the marker in the name of a claim's node.
+    pub(crate) fn of(request: &Request, elections: Elections) -> Self {
+        match request.kind {
+            Kind::Read => Self::Read,
+            Kind::Write => Self::Write,
+            _ if request.is_candidate && elections == Elections::Latch => Self::Latch,
+            _ => Self::Lock,
+        }
+    }
+
+    /// Returns whether clients of the recipe with this marker ignore nodes with the marker `other`.
+    fn ignores(self, other: Self) -> bool {
+        let is_shared = |marker| matches!(marker, Self::Read | Self::Write);
+        self != other && !(is_shared(self) && is_shared(other))
+    }
+}
+
+/// Returns the name of a claim's node without the number, which the server appends.
+pub(crate) fn prefix(request: &Request, marker: Marker) -> String {
+    let middle = match (marker, request.kind) {
+        (Marker::Lock, Kind::Fair) => FAIR.to_owned(),
+        (Marker::Lock, Kind::Permit) => format!("{PERMIT}{}-", request.limit),
+        _ => "-".to_owned(),
+    };
+    format!("{PROTECTED}{}{middle}{}", request.id.to_string().to_uppercase(), marker.text())
 }
 
 /// Node and version that a heartbeat tries to delete. The delete always fails, because no lock uses
@@ -174,24 +214,26 @@ pub(crate) struct Node {
     pub(crate) kind: Kind,
     pub(crate) limit: NonZeroU32,
     pub(crate) number: i64,
+    pub(crate) marker: Marker,
 }
 
 impl Node {
     /// Parses the name of a node. Returns `None` if it is not the name of a numbered claim.
     pub(crate) fn of(name: String) -> Option<Self> {
-        let (marker, at) = MARKERS
-            .iter()
-            .filter_map(|marker| name.rfind(marker).map(|at| (*marker, at)))
-            .max_by_key(|(marker, at)| at + marker.len())?;
-        let rest = &name[at + marker.len()..];
+        let (marker, at) = Marker::ALL
+            .into_iter()
+            .filter_map(|marker| name.rfind(marker.text()).map(|at| (marker, at)))
+            .max_by_key(|(marker, at)| at + marker.text().len())?;
+        let rest = &name[at + marker.text().len()..];
         let is_number =
             rest.len() >= 10 && rest.strip_prefix('-').unwrap_or(rest).bytes().all(|b| b.is_ascii_digit());
         let number = rest.parse().ok().filter(|_| is_number)?;
         let (mut kind, mut limit) = (Kind::Mutex, NonZeroU32::MIN);
         match marker {
-            READ => kind = Kind::Read,
-            WRITE => kind = Kind::Write,
-            _ => {
+            Marker::Read => kind = Kind::Read,
+            Marker::Write => kind = Kind::Write,
+            Marker::Latch => kind = Kind::Fair,
+            Marker::Lock => {
                 let between = if is_own(&name) { &name[PROTECTED.len() + ID_LEN..at] } else { "" };
                 if between == FAIR {
                     kind = Kind::Fair;
@@ -202,12 +244,12 @@ impl Node {
                 }
             }
         }
-        Some(Self { name, kind, limit, number })
+        Some(Self { name, kind, limit, number, marker })
     }
 
     /// A node that is no claim, for display.
     pub(crate) fn stray(name: String) -> Self {
-        Self { name, kind: Kind::Mutex, limit: NonZeroU32::MIN, number: 0 }
+        Self { name, kind: Kind::Mutex, limit: NonZeroU32::MIN, number: 0, marker: Marker::Lock }
     }
 
     /// Returns whether dlock created the node.
@@ -220,10 +262,10 @@ impl Node {
         self.is_own().then(|| self.name[PROTECTED.len()..PROTECTED.len() + ID_LEN].to_lowercase())
     }
 
-    /// Returns whether the node belongs to another program's recipe that ignores the nodes of
-    /// `kind`.
-    pub(crate) fn ignores(&self, kind: Kind) -> bool {
-        is_shared(self.kind) != is_shared(kind) && !self.is_own()
+    /// Returns whether the node belongs to another program's recipe that ignores the nodes with
+    /// this marker.
+    pub(crate) fn ignores(&self, marker: Marker) -> bool {
+        self.marker.ignores(marker) && !self.is_own()
     }
 
     /// Compares the positions of two nodes in the queue. Nodes with the same number are ordered by
@@ -239,11 +281,6 @@ fn is_own(name: &str) -> bool {
     id.bytes().all(|byte| byte.is_ascii_digit() || (b'A'..=b'F').contains(&byte) || byte == b'-')
 }
 
-/// Returns whether the kind is a side of a read/write lock.
-fn is_shared(kind: Kind) -> bool {
-    matches!(kind, Kind::Read | Kind::Write)
-}
-
 /// Distance from the end of the server's counter at which dlock creates no more nodes in a
 /// directory.
 ///
@@ -257,27 +294,30 @@ pub(crate) fn is_used_up(number: i64) -> bool {
     number < 0 || number >= i64::from(i32::MAX) - COUNTER_RESERVE
 }
 
-/// Returns whether the node `stray`, which is no numbered claim, is ahead of a claim of this kind
-/// and number in Curator's order. Curator sorts the nodes of a directory by the text after the
-/// marker, or by their whole names.
-pub(crate) fn blocks(stray: &str, kind: Kind, number: i64) -> bool {
-    let key = match kind {
-        Kind::Read if !stray.contains(WRITE) => return false,
-        Kind::Read | Kind::Write => suffix_after(suffix_after(stray, READ), WRITE),
-        _ => suffix_after(stray, LOCK),
+/// Returns whether the node `stray`, which is no numbered claim, is ahead of a claim with this
+/// marker and number in Curator's order. Curator sorts the nodes of a directory by the text after
+/// the marker, or by their whole names.
+pub(crate) fn blocks(stray: &str, marker: Marker, number: i64) -> bool {
+    let key = match marker {
+        Marker::Read if !stray.contains(Marker::Write.text()) => return false,
+        Marker::Read | Marker::Write => suffix_after(suffix_after(stray, Marker::Read), Marker::Write),
+        Marker::Lock | Marker::Latch => suffix_after(stray, marker),
     };
     key < digits(number).as_str()
 }
 
 /// Returns the text after the last `marker`, or the whole text if it has no marker.
-fn suffix_after<'a>(text: &'a str, marker: &str) -> &'a str {
-    text.rfind(marker).map_or(text, |at| &text[at + marker.len()..])
+fn suffix_after(text: &str, marker: Marker) -> &str {
+    text.rfind(marker.text()).map_or(text, |at| &text[at + marker.text().len()..])
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Duration;
+
     use proptest::prelude::*;
+
+    use super::*;
 
     fn name(text: &str) -> LockName {
         LockName::new(text).expect(text)
@@ -332,15 +372,31 @@ mod tests {
     #[test]
     fn a_nodes_name_contains_the_kind_and_the_limit() {
         let id = ClaimId::from_bytes([0xab; 16]);
-        let four = NonZeroU32::new(4).unwrap();
         for kind in [Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind::Permit] {
-            let read = node(&format!("{}0000000012", prefix(id, kind, four)));
+            let request = Request::new(name("x"), kind, Duration::from_secs(1)).id(id);
+            let request = request.limit(NonZeroU32::new(4).unwrap());
+            let written = prefix(&request, Marker::of(&request, Elections::Latch));
+            assert_eq!(written, prefix(&request, Marker::of(&request, Elections::Selector)));
+            let read = node(&format!("{written}0000000012"));
             assert_eq!((read.kind, read.number), (kind, 12));
             assert_eq!(read.limit.get(), if kind == Kind::Permit { 4 } else { 1 });
             assert_eq!(read.id().as_deref(), Some("abababab-abab-abab-abab-abababababab"));
-            assert!(
-                read.name.starts_with(&stem(id)) && !read.ignores(Kind::Mutex) && !read.ignores(Kind::Write)
-            );
+            assert!(read.name.starts_with(&stem(id)));
+            assert!(Marker::ALL.into_iter().all(|marker| !read.ignores(marker)));
+        }
+    }
+
+    #[test]
+    fn a_candidate_has_a_node_of_the_recipe_in_the_url() {
+        let id = ClaimId::from_bytes([0xab; 16]);
+        let request = Request::new(name("x"), Kind::Fair, Duration::from_secs(1)).id(id).candidate();
+        for (elections, middle, marker) in
+            [(Elections::Selector, "-fair-lock-", Marker::Lock), (Elections::Latch, "-latch-", Marker::Latch)]
+        {
+            let written = prefix(&request, Marker::of(&request, elections));
+            assert_eq!(written, format!("_c_{}{middle}", id.to_string().to_uppercase()));
+            let read = node(&format!("{written}0000000012"));
+            assert_eq!((read.kind, read.marker, read.is_own()), (Kind::Fair, marker, true));
         }
     }
 
@@ -348,6 +404,7 @@ mod tests {
     fn nodes_of_curator_and_kazoo_are_read() {
         for (text, kind, number) in [
             ("_c_caa75163-f1f4-467d-9207-2ba259767d1e-lock-0000000000", Kind::Mutex, 0),
+            ("_c_caa75163-f1f4-467d-9207-2ba259767d1e-latch-0000000002", Kind::Fair, 2),
             ("_c_caa75163-f1f4-467d-9207-2ba259767d1e-__WRIT__0000000003", Kind::Write, 3),
             ("caa75163f1f4467d92072ba259767d1e-__READ__0000000004", Kind::Read, 4),
             ("caa75163f1f4467d92072ba259767d1e-lock--000000005", Kind::Mutex, -5),
@@ -356,8 +413,14 @@ mod tests {
         ] {
             let read = node(text);
             assert_eq!((read.kind, read.number, read.id()), (kind, number, None), "{text}");
-            let other = if kind == Kind::Mutex { Kind::Read } else { Kind::Fair };
-            assert!(read.ignores(other) && !read.ignores(kind), "{text}");
+            let others = match read.marker {
+                Marker::Read | Marker::Write => [Marker::Lock, Marker::Latch].to_vec(),
+                Marker::Lock => [Marker::Read, Marker::Write, Marker::Latch].to_vec(),
+                Marker::Latch => [Marker::Read, Marker::Write, Marker::Lock].to_vec(),
+            };
+            let ignored: Vec<_> = Marker::ALL.into_iter().filter(|other| read.ignores(*other)).collect();
+            assert!(ignored.iter().all(|other| others.contains(other)), "{text} ignores {ignored:?}");
+            assert_eq!(ignored.len(), others.len(), "{text} ignores {ignored:?}");
         }
     }
 
@@ -394,7 +457,8 @@ mod tests {
             (&["00000000000000000000000000000000__lock__x"], true, false, true),
         ] {
             for stray in strays {
-                let blocked = [Kind::Mutex, Kind::Read, Kind::Write].map(|kind| blocks(stray, kind, 1));
+                let markers = [Marker::Lock, Marker::Read, Marker::Write];
+                let blocked = markers.map(|marker| blocks(stray, marker, 1));
                 assert_eq!(blocked, [mutex, read, write], "`{stray}`");
             }
         }
@@ -411,9 +475,10 @@ mod tests {
         }
 
         #[test]
-        fn no_name_of_a_node_makes_the_parser_panic(text in "\\PC{0,60}", marker in 0..3_usize, number in "-?[0-9]{0,12}") {
-            let _ = Node::of(format!("{text}{}{number}", MARKERS[marker])).map(|node| node.id());
-            blocks(&text, Kind::Write, 1);
+        fn no_name_of_a_node_makes_the_parser_panic(text in "\\PC{0,60}", marker in 0..4_usize, number in "-?[0-9]{0,12}") {
+            let marker = Marker::ALL[marker];
+            let _ = Node::of(format!("{text}{}{number}", marker.text())).map(|node| node.id());
+            blocks(&text, marker, 1);
         }
     }
 }

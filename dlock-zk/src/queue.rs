@@ -21,7 +21,7 @@ use zookeeper_client::{Client as ZkClient, Error as ZkError};
 
 use crate::{
     error,
-    keys::{self, Node},
+    keys::{self, Marker, Node},
 };
 
 /// The queue of one directory, as the client last saw it.
@@ -208,10 +208,11 @@ impl Queue {
         // part.
         let is_own = |node: &Node| node.number == own.number && node.name == own.name;
         let Some(at) = snapshot.nodes.iter().position(is_own) else { return Position::Unknown };
-        if let Some(found) = snapshot.foreign(own.kind) {
+        if let Some(found) = snapshot.foreign(own.marker) {
             return found;
         }
-        if let Some(stray) = snapshot.strays.iter().find(|stray| keys::blocks(stray, own.kind, own.number)) {
+        if let Some(stray) = snapshot.strays.iter().find(|stray| keys::blocks(stray, own.marker, own.number))
+        {
             return Position::Behind(vec![stray.clone()]);
         }
         let id = snapshot.entries[at].id;
@@ -228,13 +229,13 @@ impl Queue {
     }
 
     /// Returns whether a new claim would have to wait, according to the snapshot.
-    pub(crate) fn is_busy(&self, newcomer: Entry) -> bool {
+    pub(crate) fn is_busy(&self, newcomer: Entry, marker: Marker) -> bool {
         let snapshot = self.snapshot();
         let mut entries = snapshot.entries.clone();
         let last = snapshot.nodes.last().map_or(0, |node| node.number.saturating_add(1));
         entries.push(newcomer);
         turn(&entries, newcomer.id) != Turn::Mine
-            || snapshot.strays.iter().any(|stray| keys::blocks(stray, newcomer.kind, last))
+            || snapshot.strays.iter().any(|stray| keys::blocks(stray, marker, last))
     }
 
     fn snapshot(&self) -> MutexGuard<'_, Snapshot> {
@@ -256,12 +257,13 @@ impl Snapshot {
         }
     }
 
-    /// Returns a node of another recipe whose clients ignore claims of this kind, if there is one.
-    fn foreign(&self, kind: Kind) -> Option<Position> {
+    /// Returns a node of another recipe whose clients ignore claims with this marker, if there is
+    /// one.
+    fn foreign(&self, marker: Marker) -> Option<Position> {
         if !self.is_mixed {
             return None;
         }
-        let node = self.nodes.iter().find(|node| node.ignores(kind)).map(|node| &node.name);
+        let node = self.nodes.iter().find(|node| node.ignores(marker)).map(|node| &node.name);
         // The directory of the nodes of Curator's semaphore.
         let found = node.or_else(|| self.strays.iter().find(|stray| *stray == "leases"))?;
         Some(Position::Foreign(found.clone()))

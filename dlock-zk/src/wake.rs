@@ -1,4 +1,7 @@
 //! Watches on nodes, which turn the servers' notifications into hints for the keepers of claims.
+//! `wake/observed.rs` has the watches of observers.
+
+mod observed;
 
 use std::{
     future::Future,
@@ -9,11 +12,12 @@ use std::{
 use zookeeper_client::{EventType, OneshotWatcher, WatchedEvent};
 
 use crate::session::WatchedPath;
+pub(crate) use observed::ObservedDirectory;
 
 /// A watch on one node. It fires once. Dropping a watch that has not fired removes it from the
 /// server.
 pub(crate) struct Watch {
-    /// Name of the node.
+    /// Name of the node, or the path of a directory.
     pub(crate) name: String,
     event: Pin<Box<dyn Future<Output = WatchedEvent> + Send>>,
     fired: Option<EventType>,

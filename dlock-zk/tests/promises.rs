@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{connect, lasting_directory, locks, soon, store, unique};
 use dlock_conformance::{Proxy, Unreachable, or_ignore};
-use dlock_core::{Error, Kind, LockOptions, Locks, LostReason};
+use dlock_core::{Error, Kind, LockOptions, Locks, LostReason, Observed};
 use dlock_testbed::servers::{
     Running,
     zookeeper::{Flavour, start, word},
@@ -37,6 +37,7 @@ fn main() -> std::process::ExitCode {
         a_missing_chroot_and_a_session_that_is_not_granted_are_reported,
         an_unset_ttl_is_the_longest_that_the_session_can_keep,
         a_crowd_of_one_client_queues_and_is_drained_with_few_requests on 2 threads,
+        an_observer_is_notified_of_each_change,
     }])
 }
 
@@ -80,6 +81,35 @@ async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
         }
     })
     .await;
+}
+
+/// Each change is reported long before the observer inspects the lock on its own.
+async fn an_observer_is_notified_of_each_change() {
+    let Some(running) = server().await else { return };
+    let (a, b) = (locks(&url(running, "session=40s")).await, locks(&url(running, "session=40s")).await);
+    let name = unique();
+    let interval = *b.info().ttl.end() / 3;
+    // The election has no directory yet.
+    let mut observer = b.election(&name).observe().await.expect("a server is running");
+    let mut until = async |what: &str, label: Option<&str>| {
+        let reported = async {
+            loop {
+                match (observer.next().await, label) {
+                    (Observed::Vacant { .. }, None) => return,
+                    (Observed::Leader(leader), Some(label)) if leader.who == label => return,
+                    _ => {}
+                }
+            }
+        };
+        tokio::time::timeout(interval * 3 / 4, reported).await.unwrap_or_else(|_| panic!("{what}"));
+    };
+    until("the first state is not reported", None).await;
+    for label in ["1", "2", "3"] {
+        let term = a.election(&name).candidate().label(label).elect().await.expect("there is no rival");
+        until("the observer was not notified of a new leader", Some(label)).await;
+        term.resign().await.expect("the term is current");
+        until("the observer was not notified of a resignation", None).await;
+    }
 }
 
 /// The most important promise. In half of the runs the proxy passes no more data. In the other half

@@ -67,7 +67,7 @@ impl ZooKeeperClaim {
                     // The client's server may lag behind the leader and still show a lock that was
                     // released.
                     queue.ensure_listed_after(&zk, queue.lists_sent(), ReadFrom::Leader).await?;
-                    if queue.is_busy(self.request.entry()) {
+                    if queue.is_busy(self.request.entry(), self.client.marker(&self.request)) {
                         session.forget(id);
                         return Ok(BUSY_UNTIL_HINT);
                     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dlock_core::{
-    Kind, Result, Token,
+    Result, Token,
     driver::{Attempt, Grant, Moment, Request},
 };
 use futures_util::future::{OptionFuture, join_all};
@@ -72,7 +72,8 @@ impl ZooKeeperClaim {
         queue: &Arc<Queue>,
     ) -> Result<((Node, u64), bool)> {
         let Request { id, kind, limit, ref who, .. } = self.request;
-        let (directory, prefix) = (&queue.directory, keys::prefix(id, kind, limit));
+        let marker = self.client.marker(&self.request);
+        let (directory, prefix) = (&queue.directory, keys::prefix(&self.request, marker));
         let path = format!("{directory}/{prefix}");
         let ancestors = keys::ancestors(directory);
         // The number of missing nodes in each attempt. Usually the directory exists, and the nodes
@@ -95,7 +96,7 @@ impl ZooKeeperClaim {
                 Ok((stat, number)) => {
                     session.note_confirmed(sent);
                     let name = format!("{prefix}{number}");
-                    let node = Node { name, kind, limit, number: number.into_i64() };
+                    let node = Node { name, kind, limit, number: number.into_i64(), marker };
                     let created = (node, stat.czxid.unsigned_abs());
                     session.set_record(id, Record { node: Some(created.clone()), ..record });
                     if keys::is_used_up(created.0.number) {
@@ -147,10 +148,12 @@ impl ZooKeeperClaim {
         zk: &ZkClient,
         (old, token): (Node, u64),
     ) -> Result<Attempt> {
-        let Request { id, ref who, .. } = self.request;
-        let directory = self.client.directory(&self.request.name)?;
-        let name = format!("{}{}", keys::prefix(id, Kind::Read, old.limit), keys::digits(old.number));
-        let node = Node { name, kind: Kind::Read, ..old.clone() };
+        // The request has the kind of the hold after the downgrade.
+        let Request { id, kind, ref who, .. } = self.request;
+        let (directory, marker) =
+            (self.client.directory(&self.request.name)?, self.client.marker(&self.request));
+        let name = format!("{}{}", keys::prefix(&self.request, marker), keys::digits(old.number));
+        let node = Node { name, kind, marker, ..old.clone() };
         let (sent, record) = (Moment::now(), session.begin_record(id, &directory));
         let options = CreateMode::Ephemeral.with_acls(self.client.acls());
         let mut step = zk.new_multi_writer();

@@ -13,7 +13,7 @@ use dlock_core::{Error, Guard, Kind, LockOptions, Locks, Token};
 use dlock_testbed::{
     peer::{
         Border, Contender, Fleet, PeerKind,
-        PeerKind::{Mutex, Read, Write},
+        PeerKind::{Latch, Mutex, Read, Write},
         Side as _, Taken,
     },
     servers::zookeeper::word,
@@ -77,6 +77,24 @@ pub(crate) async fn a_mutex_of_dlock_refuses_a_directory_of_its_read_and_write_l
     assert!(matches!(error, Error::WrongKind { .. }), "{error:?}");
     other.unlock(Read, &name).await.expect("the claim holds the lock");
     lock(&locks, Mutex, &name).await.release().await.expect("the claim holds the lock");
+    locks.close().await;
+}
+
+/// The peer's leader latch and its mutex ignore each other, so dlock must not take a mutex beside a
+/// latch, or stand for election beside a mutex.
+pub(crate) async fn a_mutex_of_dlock_refuses_a_directory_of_its_latch(border: &Border<Zookeeper>) {
+    let (name, other, locks) = (unique(), border.contender(Latch), border.locks().await);
+    took(other.lock(Latch, &name, LONG).await);
+    let error = locks.mutex(&name).lock().ttl(TTL).await.expect_err("the peer would ignore it");
+    assert!(matches!(error, Error::WrongKind { .. }), "{error:?}");
+    other.unlock(Latch, &name).await.expect("the contender leads");
+    lock(&locks, Mutex, &name).await.release().await.expect("the claim holds the lock");
+
+    let name = unique();
+    took(other.lock(Mutex, &name, LONG).await);
+    let error = locks.election(&name).candidate().elect().await.expect_err("the peer would ignore it");
+    assert!(matches!(error, Error::WrongKind { .. }), "{error:?}");
+    other.unlock(Mutex, &name).await.expect("the claim holds the lock");
     locks.close().await;
 }
 

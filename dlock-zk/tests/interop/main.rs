@@ -21,6 +21,11 @@ use dlock_testbed::{
             readers_of_both_share_and_keep_writers_of_both_out, they_exclude_each_other,
             what_it_held_when_it_was_killed_is_free_after_its_ttl,
         },
+        elections::{
+            a_leader_that_was_killed_is_followed_by_a_candidate_of_dlock,
+            a_resignation_elects_a_candidate_of_the_other_side, both_sides_know_the_one_leader_by_its_label,
+            candidates_of_both_lead_one_after_the_other,
+        },
     },
     servers::{
         Running,
@@ -30,7 +35,7 @@ use dlock_testbed::{
 use libtest_mimic::{Arguments, Trial};
 use tokio::runtime::Runtime;
 
-use PeerKind::{Mutex, Read, Write};
+use PeerKind::{Candidate, Latch, Mutex, Read, Write};
 
 /// Session timeout on both sides. A waiter that waits until a session ends was not woken.
 const SESSION: Duration = Duration::from_secs(20);
@@ -54,6 +59,11 @@ fn main() -> ExitCode {
     }
     if let Ok(border) = border(&one, Program::CURATOR) {
         trials.extend(of_curator(&border));
+        trials.extend(of_an_election(&border, Candidate));
+    }
+    if let Ok(border) = border_with(&one, Program::CURATOR, "elections=latch") {
+        trials.extend(of_an_election(&border, Latch));
+        trials.extend(of_a_latch(&border));
     }
     let three = runtime.block_on(start(Flavour::Ensemble)).map(Arc::new);
     if let Ok(border) = border(&three, Program::CURATOR) {
@@ -88,6 +98,22 @@ fn of_curator(border: &Arc<Border<Zookeeper>>) -> Vec<Trial> {
     }
 }
 
+/// `kind` is Curator's `LeaderSelector` or its `LeaderLatch`.
+fn of_an_election(border: &Arc<Border<Zookeeper>>, kind: PeerKind) -> Vec<Trial> {
+    border_trials! { border;
+        both_sides_know_the_one_leader_by_its_label(kind);
+        a_resignation_elects_a_candidate_of_the_other_side(kind);
+        a_leader_that_was_killed_is_followed_by_a_candidate_of_dlock(kind);
+        candidates_of_both_lead_one_after_the_other(kind);
+    }
+}
+
+fn of_a_latch(border: &Arc<Border<Zookeeper>>) -> Vec<Trial> {
+    border_trials! { border;
+        cases::a_mutex_of_dlock_refuses_a_directory_of_its_latch();
+    }
+}
+
 fn of_an_ensemble(border: &Arc<Border<Zookeeper>>) -> Vec<Trial> {
     border_trials! { border;
         cases::a_mixed_fleet_survives_killed_leaders(&[Mutex]);
@@ -99,13 +125,24 @@ fn border(
     running: &Result<Arc<Running>, Unreachable>,
     program: Program,
 ) -> Result<Arc<Border<Zookeeper>>, Unreachable> {
-    let store = running.as_ref().map(|running| (running.url(), Zookeeper { running: Arc::clone(running) }));
+    border_with(running, program, "elections=selector")
+}
+
+fn border_with(
+    running: &Result<Arc<Running>, Unreachable>,
+    program: Program,
+    param: &'static str,
+) -> Result<Arc<Border<Zookeeper>>, Unreachable> {
+    let store =
+        running.as_ref().map(|running| (running.url(), Zookeeper { running: Arc::clone(running), param }));
     Border::new(program, store.map_err(Clone::clone), SESSION)
 }
 
 /// dlock on a ZooKeeper.
 struct Zookeeper {
     running: Arc<Running>,
+    /// Parameter of dlock's URL.
+    param: &'static str,
 }
 
 #[async_trait]
@@ -116,7 +153,7 @@ impl Side for Zookeeper {
 
     /// The lock `x` is the peer's `/it/x`.
     async fn locks(&self) -> Locks {
-        let url = format!("{}{BASE}?session={}s", self.running.url(), SESSION.as_secs());
+        let url = format!("{}{BASE}?session={}s&{}", self.running.url(), SESSION.as_secs(), self.param);
         let locks = Registry::new().with(dlock_zk::DRIVER).connect(&url).await.expect("a server is running");
         locks.with_defaults(LockOptions::new().ttl(TTL))
     }

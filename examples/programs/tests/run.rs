@@ -29,6 +29,14 @@ fn the_next_leader_begins_when_the_first_has_ended() {
 }
 
 #[test]
+fn an_instance_forwards_a_write_to_the_leader() {
+    let stdout = run(env!("CARGO_BIN_EXE_forwarded_writes"), &[]);
+    let [first, second] = stdout.lines().collect::<Vec<_>>()[..] else { panic!("{stdout}") };
+    assert!(first.contains(" has stored the order in term Some("), "{stdout}");
+    assert_eq!(first, second, "two instances have led");
+}
+
+#[test]
 fn a_stale_holder_cannot_write() {
     let stdout = run(env!("CARGO_BIN_EXE_fenced_stock"), &[]);
     assert!(stdout.contains("the holder takes a chair: true"), "{stdout}");

@@ -35,7 +35,8 @@ mod read;
 use std::{collections::BTreeMap, fmt, path::Path, time::Duration};
 
 use dlock_core::{
-    Error, LockOptions, Locks, RedLock, Registry, Result, Wait, Who,
+    Election, Error, FairMutex, LockOptions, Locks, Mutex, RedLock, Registry, Result, RwPair, Semaphore,
+    Wait, Who,
     driver::{Store, StoreUrl},
 };
 use wildmatch::WildMatch;
@@ -362,9 +363,36 @@ impl fmt::Debug for Source {
     }
 }
 
+/// Each method with the name of a lock chooses the store by the first rule that matches the name,
+/// and applies the options of that rule. A lock without a rule is in the default store.
 impl Stores {
-    /// Returns the client for the lock `name`, with the options of its rule. The first rule that
-    /// matches applies. A lock without a rule is in the default store.
+    /// Returns an exclusive lock. The store chooses the next holder. This is the cheapest kind.
+    pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
+        self.of(name.as_ref()).mutex(name)
+    }
+
+    /// Returns an exclusive lock that is granted in order of arrival.
+    pub fn fair(&self, name: impl AsRef<str>) -> FairMutex {
+        self.of(name.as_ref()).fair(name)
+    }
+
+    /// Returns a read/write lock.
+    pub fn rwlock(&self, name: impl AsRef<str>) -> RwPair {
+        self.of(name.as_ref()).rwlock(name)
+    }
+
+    /// Returns a semaphore with at most `limit` holders at one time, in order of arrival.
+    pub fn semaphore(&self, name: impl AsRef<str>, limit: u32) -> Semaphore {
+        self.of(name.as_ref()).semaphore(name, limit)
+    }
+
+    /// Returns the election of a leader.
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        self.of(name.as_ref()).election(name)
+    }
+
+    /// Returns the client for the lock `name`, with the options of its rule. Use it for this lock
+    /// only, because another name may have another rule.
     pub fn of(&self, name: &str) -> &Locks {
         let by_rule = self.rules.iter().find(|(glob, _)| glob.matches(name)).map(|(_, locks)| locks);
         by_rule.unwrap_or_else(|| &self.stores[&self.default])
@@ -391,7 +419,7 @@ mod tests {
     use std::sync::Arc;
 
     use dlock_core::{
-        Kind,
+        DistributedLock, Kind,
         driver::{Backend, Claim, Driver, Info, Request},
     };
 
@@ -428,6 +456,18 @@ mod tests {
             "a later rule was taken, not the first that matches"
         );
         assert_eq!(stores.store("b").unwrap().info().identity, "memory:config-b");
+        for (name, store) in [("x", "memory:config-a"), ("billing/7", "redlock:")] {
+            let found = [
+                stores.mutex(name).store().to_owned(),
+                stores.fair(name).store().to_owned(),
+                stores.rwlock(name).write().store().to_owned(),
+                stores.semaphore(name, 2).store().to_owned(),
+            ];
+            assert!(found.iter().all(|found| found.starts_with(store)), "{name}: {found:?}");
+        }
+        let term = stores.election("y").candidate().elect().await.unwrap();
+        assert!(stores.of("y").election("y").is_leading());
+        term.resign().await.unwrap();
     }
 
     #[tokio::test]

@@ -1,6 +1,6 @@
 //! Handles of a client's locks, with one type for each kind.
 
-use std::marker::PhantomData;
+use std::{marker::PhantomData, sync::Arc};
 
 use async_trait::async_trait;
 
@@ -175,6 +175,21 @@ impl<K: kind::Lockable> Lock<K> {
     /// As [`DistributedLock::lock`].
     pub fn try_lock(&self) -> TryAcquire {
         TryAcquire::new(self.target.clone(), LockOptions::new())
+    }
+}
+
+/// Makes locks of different kinds one type, as for a [`MultiLock`](crate::MultiLock).
+///
+/// ```
+/// use dlock_core::{DistributedLock, Locks};
+/// use std::sync::Arc;
+/// let locks = Locks::memory();
+/// let both: [Arc<dyn DistributedLock>; 2] = [locks.mutex("a").into(), locks.fair("b").into()];
+/// # assert_eq!(both[1].name().as_str(), "b");
+/// ```
+impl<K: kind::Side> From<Lock<K>> for Arc<dyn DistributedLock> {
+    fn from(lock: Lock<K>) -> Self {
+        Arc::new(lock)
     }
 }
 

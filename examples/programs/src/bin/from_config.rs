@@ -44,7 +44,7 @@ async fn main() -> dlock::Result<()> {
     let stores = config.connect(&dlock::registry()).await?;
     for name in ["billing/42", "cache/42"] {
         // The rest of the program does not depend on the choice of the store.
-        let guard = stores.of(name).mutex(name).lock().await?;
+        let guard = stores.mutex(name).lock().await?;
         println!("{name} is locked in the store `{}`", config.store_of(name));
         guard.release().await?;
     }

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use dlock::Guard;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use rustix::{
     process::{
@@ -78,8 +79,20 @@ impl Child {
         Ok(Self { process, pid, target, adopts, others })
     }
 
-    /// Forwards signals to the command until it ends, and returns its exit status.
-    pub(crate) async fn wait(&mut self, signals: &mut Signals) -> Outcome<ExitStatus> {
+    /// Forwards signals to the command until it ends, and returns its exit status. Leaves a stopped
+    /// command stopped if its lock is lost.
+    pub(crate) async fn wait(&mut self, signals: &mut Signals, guard: &Guard) -> Outcome<ExitStatus> {
+        // After a pause this dlock may receive CONT before its keeper has detected the loss. The
+        // caller sends TERM first, so that the command does not run beside the next holder.
+        self.forward_until_end(signals, |signal| signal != Signal::CONT || !guard.is_lost()).await
+    }
+
+    /// Forwards the signals for which `is_forwarded` returns `true`, until the command ends.
+    async fn forward_until_end(
+        &mut self,
+        signals: &mut Signals,
+        is_forwarded: impl Fn(Signal) -> bool,
+    ) -> Outcome<ExitStatus> {
         loop {
             tokio::select! {
                 biased;
@@ -87,7 +100,8 @@ impl Child {
                     return status.map_err(|error| Failure::internal("cannot wait for the command", &error));
                 }
                 event = signals.next_or_child() => match event {
-                    Some(signal) => self.forward(signal),
+                    Some(signal) if is_forwarded(signal) => self.forward(signal),
+                    Some(_) => {}
                     None => self.reap_others(),
                 },
             }
@@ -119,11 +133,12 @@ impl Child {
     /// cannot be killed.
     pub(crate) async fn stop(&mut self, grace: Duration, signals: &mut Signals) -> Outcome<ExitStatus> {
         let limit = Instant::now() + grace.min(LONGEST_GRACE);
-        let status = match timeout_at(limit, self.wait(signals)).await {
+        let all = |_| true;
+        let status = match timeout_at(limit, self.forward_until_end(signals, all)).await {
             Ok(status) => status,
             Err(_) => {
                 self.send_to_all(Signal::KILL);
-                self.wait(signals).await
+                self.forward_until_end(signals, all).await
             }
         };
         while self.has_processes() && Instant::now() < limit {

@@ -238,7 +238,7 @@ impl Job {
         }
         tokio::select! {
             biased;
-            status = child.wait(&mut signals) => status.map(End::Status),
+            status = child.wait(&mut signals, term) => status.map(End::Status),
             reason = term.lost() => {
                 // Before any output, because the command must not run beside the next leader.
                 child.terminate();

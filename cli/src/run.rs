@@ -236,7 +236,7 @@ impl Job {
         let mut child = Child::spawn(command, signals)?;
         tokio::select! {
             biased;
-            status = child.wait(signals) => {
+            status = child.wait(signals, &guard) => {
                 let status = status?;
                 if let Some(occurrence) = due.filter(|_| status.success()) {
                     let marked = signals.unless(once::mark(&occurrence, &guard)).await;

@@ -111,3 +111,21 @@ fn a_stopped_dlock_stops_its_command_until_both_continue() {
     run.signal(Signal::TERM);
     assert_eq!(run.end().status, 143);
 }
+
+#[test]
+fn a_stopped_command_that_has_lost_its_lock_never_continues() {
+    let place = Place::new();
+    let text = "trap 'echo continued' CONT; echo $$; sleep 1000 & wait; wait";
+    let run = place.start(&["--ttl", "2s", "x"], text);
+    let state = || std::fs::read_to_string(format!("/proc/{}/stat", run.first)).unwrap_or_default();
+    run.signal(Signal::TSTP);
+    until("the command is stopped", || state().contains(") T "));
+    assert_eq!(
+        place.run(["run", "-w", "60s", "x", "true"]).status,
+        0,
+        "the lock of a stopped dlock is not free"
+    );
+    run.signal(Signal::CONT);
+    let ended = run.end();
+    assert_eq!((ended.status, &*ended.out), (74, ""), "the command ran beside the next holder");
+}

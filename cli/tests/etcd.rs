@@ -3,6 +3,9 @@
 #![allow(clippy::disallowed_methods, reason = "the tests start processes, not tasks")]
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
+#[allow(dead_code, reason = "each test binary uses a part of it")]
+#[path = "cli/failover.rs"]
+mod failover;
 #[path = "cli/partition.rs"]
 mod partition;
 #[allow(dead_code, reason = "each test binary uses a part of it")]
@@ -21,6 +24,7 @@ use dlock_testbed::servers::{
     Running,
     etcd::{Flavour, start},
 };
+use failover::{ClaimTimes, Contest};
 use place::{Ended, Place, Started};
 use serde_json::Value;
 
@@ -33,6 +37,7 @@ fn main() -> std::process::ExitCode {
         names_with_slashes_and_dots_are_locks_of_their_own,
         a_cluster_without_a_majority_is_69_in_bounded_time,
         a_command_that_is_cut_off_ends_before_the_next_one_begins on 2 threads,
+        two_leaders_never_run_while_leaders_are_killed_stopped_and_cut_off on 2 threads,
     }])
 }
 
@@ -171,4 +176,12 @@ async fn a_command_that_is_cut_off_ends_before_the_next_one_begins() {
         &[],
     )
     .await;
+}
+
+async fn two_leaders_never_run_while_leaders_are_killed_stopped_and_cut_off() {
+    let Some(on) = OnEtcd::new().await else { return };
+    let server = on.running.servers()[0].address();
+    let times = ClaimTimes { ttl: Duration::from_secs(4), limit: Duration::from_secs(5) };
+    let store = format!("{}?session=5s", on.running.url());
+    Contest::on_server(&on.place, server, &store, times).await.run();
 }

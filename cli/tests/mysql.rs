@@ -4,6 +4,9 @@
 #![allow(clippy::disallowed_methods, reason = "the tests start processes, not tasks")]
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
+#[allow(dead_code, reason = "each test binary uses a part of it")]
+#[path = "cli/failover.rs"]
+mod failover;
 #[path = "cli/partition.rs"]
 mod partition;
 #[allow(dead_code, reason = "each test binary uses a part of it")]
@@ -19,6 +22,7 @@ use dlock_testbed::servers::{
     Running,
     mysql::{Brand, Flavour, start},
 };
+use failover::{ClaimTimes, Contest};
 use place::{Ended, Place, Started};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection as _, Row as _, mysql::MySqlConnection};
@@ -30,6 +34,7 @@ fn main() -> std::process::ExitCode {
         what_get_lock_holds_is_shown_waited_for_and_broken,
         more_jobs_than_the_server_allows_connections_all_run,
         a_command_that_is_cut_off_ends_before_the_next_one_begins on 2 threads,
+        two_leaders_never_run_while_leaders_are_killed_stopped_and_cut_off on 2 threads,
     }])
 }
 
@@ -157,4 +162,11 @@ async fn a_command_that_is_cut_off_ends_before_the_next_one_begins() {
     let server = on.running.servers()[0].address();
     partition::the_command_ends_before_the_next_one_begins(&on.place, server, &on.store, &["--ttl", "9s"])
         .await;
+}
+
+async fn two_leaders_never_run_while_leaders_are_killed_stopped_and_cut_off() {
+    let Some(on) = OnMariadb::new("").await else { return };
+    let server = on.running.servers()[0].address();
+    let times = ClaimTimes::WITHOUT_SESSION;
+    Contest::on_server(&on.place, server, &on.store, times).await.run();
 }

@@ -4,6 +4,9 @@
 #![allow(clippy::disallowed_methods, reason = "the tests start processes, not tasks")]
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
+#[allow(dead_code, reason = "each test binary uses a part of it")]
+#[path = "cli/failover.rs"]
+mod failover;
 #[path = "cli/partition.rs"]
 mod partition;
 #[allow(dead_code, reason = "each test binary uses a part of it")]
@@ -25,6 +28,7 @@ use dlock_testbed::servers::{
     Running,
     redis::{Brand, Flavour, start},
 };
+use failover::{ClaimTimes, Contest};
 use place::{Ended, Place, Started, until};
 use serde_json::Value;
 
@@ -44,6 +48,7 @@ fn main() -> std::process::ExitCode {
         dlock_ends_with_a_command_that_has_lost_its_lock,
         a_member_of_a_redlock_that_is_down_delays_no_run,
         a_command_that_is_cut_off_ends_before_the_next_one_begins on 2 threads,
+        two_leaders_never_run_while_leaders_are_killed_stopped_and_cut_off on 2 threads,
     }])
 }
 
@@ -334,4 +339,11 @@ async fn a_command_that_is_cut_off_ends_before_the_next_one_begins() {
         &["--ttl", "9s"],
     )
     .await;
+}
+
+async fn two_leaders_never_run_while_leaders_are_killed_stopped_and_cut_off() {
+    let Some(on) = OnRedis::new().await else { return };
+    let server = on.running.servers()[0].address();
+    let times = ClaimTimes::WITHOUT_SESSION;
+    Contest::on_server(&on.place, server, on.running.url(), times).await.run();
 }

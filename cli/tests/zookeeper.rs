@@ -3,6 +3,9 @@
 #![allow(clippy::disallowed_methods, reason = "the tests start processes, not tasks")]
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
+#[allow(dead_code, reason = "each test binary uses a part of it")]
+#[path = "cli/failover.rs"]
+mod failover;
 #[path = "cli/partition.rs"]
 mod partition;
 #[allow(dead_code, reason = "each test binary uses a part of it")]
@@ -21,6 +24,7 @@ use dlock_testbed::{
         zookeeper::{Flavour, start},
     },
 };
+use failover::{ClaimTimes, Contest};
 use place::{Ended, Place, Started};
 use serde_json::Value;
 
@@ -31,6 +35,7 @@ fn main() -> std::process::ExitCode {
         what_needs_a_hold_without_its_holder_is_refused_with_the_reason,
         what_curator_holds_is_refused_shown_listed_and_broken on 2 threads,
         a_command_that_is_cut_off_ends_before_the_next_one_begins on 2 threads,
+        two_leaders_never_run_while_leaders_are_killed_stopped_and_cut_off on 2 threads,
     }])
 }
 
@@ -150,4 +155,12 @@ async fn a_command_that_is_cut_off_ends_before_the_next_one_begins() {
         &[],
     )
     .await;
+}
+
+async fn two_leaders_never_run_while_leaders_are_killed_stopped_and_cut_off() {
+    let Some(on) = OnZooKeeper::new().await else { return };
+    let server = on.running.servers()[0].address();
+    let times = ClaimTimes { ttl: Duration::from_secs(3), limit: Duration::from_secs(6) };
+    let store = format!("{}?session=6s", on.running.url());
+    Contest::on_server(&on.place, server, &store, times).await.run();
 }

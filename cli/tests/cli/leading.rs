@@ -8,7 +8,10 @@ use std::{
 
 use rustix::process::Signal;
 
-use crate::place::{Place, Started, lives, until};
+use crate::{
+    failover::Contest,
+    place::{Place, Started, lives, until},
+};
 
 /// Starts `dlock lead ARGS -c TEXT`, and waits for its first line.
 fn lead(place: &Place, args: &[&str], text: &str) -> Started {
@@ -209,4 +212,10 @@ fn a_lead_without_a_command_or_with_an_impossible_pause_is_refused() {
     }
     let missing = place.run(["lead", "--restart", "no", "x", "--", "/no/such/program"]);
     assert_eq!(missing.status, 127, "{}", missing.err);
+}
+
+#[test]
+fn two_leaders_never_run_while_leaders_are_killed_and_stopped() {
+    let place = Place::new();
+    Contest::on_file(&place).run();
 }

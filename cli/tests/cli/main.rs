@@ -5,6 +5,8 @@
 
 mod bad_input;
 mod choosing;
+#[allow(dead_code, reason = "each test binary uses a part of it")]
+mod failover;
 mod flock;
 mod json;
 mod leading;

@@ -293,19 +293,23 @@ impl QueueClaim {
         may_have_missed
     }
 
-    /// Returns the time until the next look-up of the claims ahead, if no hint arrives.
-    fn retry_in(&mut self) -> Duration {
+    /// Returns the time until the next look-up of the claims ahead, if no hint arrives. The claims
+    /// expire after `times_left`, unless they are renewed.
+    fn retry_in(&mut self, times_left: impl Iterator<Item = Duration>) -> Duration {
         let awaits = |is: fn(&Awaited) -> bool| self.awaited.values().any(is);
+        let mut expiry = times_left.min().unwrap_or(Duration::MAX);
         let interval = if awaits(|awaited| matches!(awaited, Awaited::Polled(_))) {
             self.polls += 1;
             (POLL_INTERVAL * 2_u32.saturating_pow((self.polls - 1).min(8))).min(LONGEST_POLL_INTERVAL)
         } else if awaits(|awaited| matches!(awaited, Awaited::Bell(_))) {
             BELL_CHECK_INTERVAL
         } else {
+            expiry = Duration::MAX;
             LOCAL_CHECK_INTERVAL
         };
-        // All waiters of a client poll at the same times, so that they share one statement.
-        let retry_in = self.client.until_next(interval);
+        // All waiters of a client poll at the same times, so that they share one statement. The
+        // doorbell of a client that is stopped or cut off does not ring when its claim expires.
+        let retry_in = self.client.until_next(interval).min(expiry);
         self.poll_at = Instant::now() + retry_in;
         retry_in
     }
@@ -347,11 +351,9 @@ impl QueueClaim {
             return Ok(Some(self.poll_at.saturating_duration_since(Instant::now())));
         }
         let client = Arc::clone(&self.client);
-        let look_ups = self.awaited.keys().map(|(id, kind)| client.is_present(*id, *kind, self.request.ttl));
-        if try_join_all(look_ups).await?.contains(&false) {
-            return Ok(None);
-        }
-        Ok(Some(self.retry_in()))
+        let look_ups = self.awaited.keys().map(|(id, kind)| client.time_left(*id, *kind, self.request.ttl));
+        let times_left: Option<Vec<_>> = try_join_all(look_ups).await?.into_iter().collect();
+        Ok(times_left.map(|times_left| self.retry_in(times_left.into_iter())))
     }
 
     /// Extends the claim by its ttl. Returns the time since the sending of the request that
@@ -488,7 +490,7 @@ impl Claim for QueueClaim {
                 return Ok(Attempt::Busy { retry_in: Duration::ZERO });
             }
         }
-        Ok(Attempt::Busy { retry_in: self.retry_in() })
+        Ok(Attempt::Busy { retry_in: self.retry_in(ahead.iter().map(|row| row.time_left)) })
     }
 
     async fn renew(&mut self) -> Result<Renewal> {

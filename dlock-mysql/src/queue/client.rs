@@ -58,10 +58,11 @@ impl QueueClient {
         })
     }
 
-    /// Returns whether the queue has a claim with this id and kind. The request is sent together
-    /// with those of other waiters.
-    pub(super) async fn is_present(&self, id: ClaimId, kind: Kind, ttl: Duration) -> Result<bool> {
-        Ok(self.presence.submit(Arc::new(id), ttl).await? == Some(kind))
+    /// Returns the time until the expiry of the claim with this id and kind. `None` if the queue has
+    /// no such claim. The request is sent together with those of other waiters.
+    pub(super) async fn time_left(&self, id: ClaimId, kind: Kind, ttl: Duration) -> Result<Option<Duration>> {
+        let found = self.presence.submit(Arc::new(id), ttl).await?;
+        Ok(found.filter(|(found_kind, _)| *found_kind == kind).map(|(_, time_left)| time_left))
     }
 
     /// Returns the time until the next multiple of `interval` since the client was created. All

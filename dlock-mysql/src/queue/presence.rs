@@ -1,9 +1,10 @@
 //! Look-ups of the claims that waiters wait for, many in one statement.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use dlock_core::{ClaimId, Kind, Result, driver::Batch};
 
+use super::inspect::duration;
 use crate::{
     connection::{Call, Connection, Priority},
     keys,
@@ -13,8 +14,8 @@ use crate::{
 /// Maximum number of claims in one statement.
 const MAX_CLAIMS: usize = 500;
 
-/// The look-ups of one client. The answer to each is the kind of the claim, or `None` if the claim
-/// is not in the queue.
+/// The look-ups of one client. The answer to each is the kind of the claim with the time until its
+/// expiry, or `None` if the claim is not in the queue.
 pub(super) struct Presence {
     connection: Arc<Connection>,
 }
@@ -24,7 +25,10 @@ impl Presence {
         Self { connection }
     }
 
-    async fn look_up(&self, ids: impl Iterator<Item = ClaimId>) -> Result<HashMap<ClaimId, Kind>> {
+    async fn look_up(
+        &self,
+        ids: impl Iterator<Item = ClaimId>,
+    ) -> Result<HashMap<ClaimId, (Kind, Duration)>> {
         let claims: Vec<_> = ids.map(keys::claim_literal).collect();
         let queue = self.connection.tables.queue.as_str();
         let batch = PRESENT.with(&[("queue", queue), ("claims", &claims.join(","))]);
@@ -34,7 +38,7 @@ impl Presence {
         let mut found = HashMap::with_capacity(reply.rows.len());
         for row in &reply.rows {
             let kind = keys::parse_kind(&text(row, "kind")?).ok_or_else(|| bad_row("kind"))?;
-            found.insert(claim_id(row)?, kind);
+            found.insert(claim_id(row)?, (kind, duration(row, "time_left")?));
         }
         Ok(found)
     }
@@ -42,7 +46,7 @@ impl Presence {
 
 impl Batch for Presence {
     type Request = ClaimId;
-    type Reply = Option<Kind>;
+    type Reply = Option<(Kind, Duration)>;
     type Group = ();
 
     fn group(&self, _: &ClaimId) {}
@@ -51,11 +55,11 @@ impl Batch for Presence {
         MAX_CLAIMS
     }
 
-    async fn send_one(&self, id: &ClaimId) -> Result<Option<Kind>> {
+    async fn send_one(&self, id: &ClaimId) -> Result<Option<(Kind, Duration)>> {
         Ok(self.look_up(std::iter::once(*id)).await?.remove(id))
     }
 
-    async fn send_many(&self, ids: &[Arc<ClaimId>]) -> Result<Vec<Option<Option<Kind>>>> {
+    async fn send_many(&self, ids: &[Arc<ClaimId>]) -> Result<Vec<Option<Self::Reply>>> {
         let found = self.look_up(ids.iter().map(|id| **id)).await?;
         Ok(ids.iter().map(|id| Some(found.get(id).copied())).collect())
     }

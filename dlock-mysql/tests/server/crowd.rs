@@ -62,6 +62,25 @@ pub(crate) async fn the_number_of_statements_does_not_grow_with_the_number_of_wa
     }
 }
 
+pub(crate) async fn a_waiter_looks_a_silent_holder_up_when_its_claim_expires(server: &Running) {
+    // Shorter than the interval at which a waiter checks a claim with a doorbell.
+    const HELD: Duration = Duration::from_millis(1500);
+    let connect = async || (DRIVER.connect)(server.url().parse().expect("a URL")).await;
+    let request = |ttl| Request::new(LockName::new("job").expect("a name"), Kind::Fair, ttl);
+    let holder = connect().await.expect("the server runs");
+    let mut held = holder.backend.claim(request(HELD));
+    assert!(matches!(held.attempt().await, Ok(Attempt::Granted(_))), "the lock is free");
+    let waiter = connect().await.expect("the server runs");
+    let mut waits = waiter.backend.claim(request(TTL));
+    for request in ["attempt", "look-up"] {
+        assert!(matches!(held.renew().await, Ok(Renewal::Renewed { .. })), "the lock is held");
+        let Ok(Attempt::Busy { retry_in }) = waits.attempt().await else { panic!("the lock is not held") };
+        assert!(retry_in <= HELD, "after the {request} the waiter sends no request for {retry_in:?}");
+    }
+    waits.release().await.expect("the store replies");
+    held.release().await.expect("the store replies");
+}
+
 /// Each release of a waiter waits for a second for its locked row, so the releases of the crowd
 /// occupy the sessions for longer than the ttl of the hold. Their time limit is longer than that.
 /// After the end of the sessions that own the doorbells, the releases use all sessions.

@@ -77,6 +77,7 @@ fn main() -> ExitCode {
         bad::locked_tables_collect_no_sessions,
         bad::a_call_that_fails_rings_no_doorbell,
         bad::a_hold_that_is_taken_back_late_has_its_own_ttl,
+        crowd::a_waiter_looks_a_silent_holder_up_when_its_claim_expires,
         crowd::the_number_of_statements_does_not_grow_with_the_number_of_waiters,
         crowd::a_crowd_that_leaves_costs_its_client_no_lock,
         crowd::a_hold_outlives_sessions_that_cannot_be_opened,

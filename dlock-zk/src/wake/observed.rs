@@ -7,11 +7,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use dlock_core::{
-    LockName, Result,
-    driver::{self, Backoff},
-};
-use tokio::time::sleep_until;
+use dlock_core::{LockName, Result, driver};
 use zookeeper_client::Error as ZkError;
 
 use super::Watch;
@@ -23,14 +19,13 @@ pub(crate) struct ObservedDirectory {
     directory: Arc<str>,
     /// The active watch, and its session, which it keeps open.
     active: Option<(Watch, Arc<Session>)>,
-    backoff: Backoff,
 }
 
 impl ObservedDirectory {
     /// Creates a watch that has not started. `None` for a name that the store cannot represent.
     pub(crate) fn new(client: &Arc<Client>, name: &LockName) -> Option<Self> {
         let directory = client.directory(name).ok()?;
-        Some(Self { client: Arc::clone(client), directory, active: None, backoff: Backoff::background() })
+        Some(Self { client: Arc::clone(client), directory, active: None })
     }
 }
 
@@ -61,19 +56,13 @@ impl driver::Watch for ObservedDirectory {
             self.active = None;
         }
         // The next watch is active before the observer reads the directory, so no change is missed.
-        loop {
-            sleep_until(self.backoff.next_attempt()).await;
-            self.backoff.note_attempt();
-            match start(&self.client, &self.directory).await {
-                Ok(Some(active)) => {
-                    self.backoff.note_answer();
-                    self.active = Some(active);
-                    return;
-                }
-                // The observer still inspects the lock at intervals.
-                Ok(None) => pending().await,
-                Err(_) => {}
-            }
+        match start(&self.client, &self.directory).await {
+            Ok(Some(active)) => self.active = Some(active),
+            // Makes the observer read the directory. If that fails too, the engine waits before it
+            // calls this method again.
+            Err(error) if error.is_transient() => {}
+            // There is no room or no right for the watch. The observer reads at intervals.
+            Ok(None) | Err(_) => pending().await,
         }
     }
 }

@@ -31,18 +31,19 @@
 
 mod duration;
 mod read;
+mod stores;
 
 use std::{collections::BTreeMap, fmt, path::Path, time::Duration};
 
 use dlock_core::{
-    Election, Error, FairMutex, LockOptions, Locks, Mutex, RedLock, Registry, Result, RwPair, Semaphore,
-    Wait, Who,
+    Error, LockOptions, Locks, RedLock, Registry, Result, Wait, Who,
     driver::{Store, StoreUrl},
 };
 use wildmatch::WildMatch;
 
 pub use duration::{duration, wait};
 use read::Text;
+pub use stores::Stores;
 
 /// A configuration: stores and rules. `Debug` shows no password.
 #[derive(Clone, Debug)]
@@ -112,14 +113,6 @@ impl Options {
     fn apply(&self, locks: Locks, defaults: LockOptions) -> Locks {
         self.who.iter().cloned().fold(locks.with_defaults(defaults), Locks::with_who)
     }
-}
-
-/// The connected stores of a configuration. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct Stores {
-    default: String,
-    stores: BTreeMap<String, Locks>,
-    rules: Vec<(WildMatch, Locks)>,
 }
 
 impl Config {
@@ -360,57 +353,6 @@ impl fmt::Display for Source {
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
-    }
-}
-
-/// Each method with the name of a lock chooses the store by the first rule that matches the name,
-/// and applies the options of that rule. A lock without a rule is in the default store.
-impl Stores {
-    /// Returns an exclusive lock. The store chooses the next holder. This is the cheapest kind.
-    pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
-        self.of(name.as_ref()).mutex(name)
-    }
-
-    /// Returns an exclusive lock that is granted in order of arrival.
-    pub fn fair(&self, name: impl AsRef<str>) -> FairMutex {
-        self.of(name.as_ref()).fair(name)
-    }
-
-    /// Returns a read/write lock.
-    pub fn rwlock(&self, name: impl AsRef<str>) -> RwPair {
-        self.of(name.as_ref()).rwlock(name)
-    }
-
-    /// Returns a semaphore with at most `limit` holders at one time, in order of arrival.
-    pub fn semaphore(&self, name: impl AsRef<str>, limit: u32) -> Semaphore {
-        self.of(name.as_ref()).semaphore(name, limit)
-    }
-
-    /// Returns the election of a leader.
-    pub fn election(&self, name: impl AsRef<str>) -> Election {
-        self.of(name.as_ref()).election(name)
-    }
-
-    /// Returns the client for the lock `name`, with the options of its rule. Use it for this lock
-    /// only, because another name may have another rule.
-    pub fn of(&self, name: &str) -> &Locks {
-        let by_rule = self.rules.iter().find(|(glob, _)| glob.matches(name)).map(|(_, locks)| locks);
-        by_rule.unwrap_or_else(|| &self.stores[&self.default])
-    }
-
-    /// Returns the client of the store with this name in the configuration.
-    pub fn store(&self, name: &str) -> Option<&Locks> {
-        self.stores.get(name)
-    }
-
-    /// Closes every client; see [`Locks::close`].
-    ///
-    /// # Cancel safety
-    /// Safe: the clients stay closed. Another call continues to wait.
-    pub async fn close(&self) {
-        for locks in self.stores.values() {
-            locks.close().await;
-        }
     }
 }
 

@@ -47,7 +47,7 @@ pub(crate) async fn holder(client: &Client, name: &LockName) -> Result<Option<Co
                 return Ok(None);
             }
             holders.truncate(1);
-            // A holder that has left since the listing may have a successor.
+            // If the holder was deleted after the listing, the next claim may hold the lock.
             if let Some(holder) = describe(&zk, directory, holders, true).await?.pop() {
                 return Ok(Some(holder));
             }

@@ -1,5 +1,4 @@
-//! The time limits of a hold: the deadline of its guards, and the time until which the store keeps
-//! its claim.
+//! The deadline of the guards of a hold, and the time until which the store keeps its claim.
 
 use std::time::Duration;
 

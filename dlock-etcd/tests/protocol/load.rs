@@ -32,7 +32,7 @@ async fn a_keep_alive_follows_a_read_of_the_majority() {
     let (beats, reads) =
         (bench.requests("LeaseKeepAlive").await - beats, bench.requests("Range").await - reads);
     assert!(beats >= 2, "{beats} keep-alives in more than a session");
-    // A read precedes each keep-alive. That of the first keep-alive may precede the measurement.
+    // A read precedes each keep-alive. The first of these reads may precede the measurement.
     assert!(reads + 1 >= beats, "{reads} reads for {beats} keep-alives");
     held.release().await.expect("the lock is held");
 }

@@ -13,18 +13,14 @@ use crate::{
 impl Inspect for RedLock {
     /// Reports a contender as a holder if a majority of the members does, and otherwise as waiting.
     async fn inspect(&self, name: &LockName) -> Result<Option<LockState>> {
-        let results = join_all(self.inspectors().map(|member| member.inspect(name))).await;
-        let states = self.majority(results)?;
-        Ok(self.merged(states.into_iter().flatten().collect()))
+        let (states, _) = self.states(name).await?;
+        Ok(self.merged(states))
     }
 
     /// # Errors
     /// Also if a contender would have a majority together with the members that have not replied.
     async fn holder(&self, name: &LockName) -> Result<Option<Contender>> {
-        let results = join_all(self.inspectors().map(|member| member.inspect(name))).await;
-        let replies = self.majority(results)?;
-        let missing = self.members.len() - replies.len();
-        let states: Vec<_> = replies.into_iter().flatten().collect();
+        let (states, missing) = self.states(name).await?;
         let Some(mut merged) = self.merged(states.clone()) else { return Ok(None) };
         if !merged.holders.is_empty() {
             return Ok(Some(merged.holders.swap_remove(0)));
@@ -34,9 +30,9 @@ impl Inspect for RedLock {
             votes > 0 && votes + missing >= self.quorum()
         };
         if merged.queue.iter().any(may_hold) {
-            let (count, source) = (self.members.len(), "and one of them may know the holder");
-            let source = format!("{missing} of {count} members did not answer, {source}");
-            return Err(Error::Unavailable { store: "redlock", source: source.into() });
+            let count = self.members.len();
+            let reason = format!("{missing} of {count} members did not answer, and one may know the holder");
+            return Err(Error::Unavailable { store: "redlock", source: reason.into() });
         }
         Ok(None)
     }
@@ -58,6 +54,14 @@ impl Inspect for RedLock {
 impl RedLock {
     fn inspectors(&self) -> impl Iterator<Item = &dyn Inspect> {
         self.members.iter().filter_map(|member| member.inspect.as_deref())
+    }
+
+    /// Returns the states of a lock on the members that reply, and the number of other members.
+    async fn states(&self, name: &LockName) -> Result<(Vec<LockState>, usize)> {
+        let results = join_all(self.inspectors().map(|member| member.inspect(name))).await;
+        let replies = self.majority(results)?;
+        let missing = self.members.len() - replies.len();
+        Ok((replies.into_iter().flatten().collect(), missing))
     }
 
     /// Returns the replies without an error, if they are a majority.

@@ -20,7 +20,7 @@ use tokio::{
 
 use super::cancel::{CUTS, cut_off};
 use crate::{
-    Arena,
+    Arena, Clock,
     case::{Case, Need, cases},
 };
 
@@ -328,8 +328,8 @@ pub(super) async fn a_resignation_among_a_hundred_candidates_costs_the_requests_
     /// One hand-over, and some allowance for hints without a cause.
     const MOST: usize = 8;
     let (client, requests) = arena.client_with_count().await;
-    if client.info().store == "redlock" {
-        // Its candidates collide on single members, and then send further requests.
+    if client.info().store == "redlock" && arena.clock() != Clock::Paused {
+        // On a busy machine its candidates collide on single members, and then send more requests.
         return;
     }
     // No candidate sends a keep-alive during the case.

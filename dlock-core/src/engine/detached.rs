@@ -8,6 +8,7 @@ use tokio::{sync::oneshot, time::sleep};
 use super::{
     Client, Hold, Keeper, Outcome,
     keeper::{MAX_FAILURES, reply_or_expire, retry_pause},
+    limits::GrantTimes,
     observe,
 };
 use crate::{
@@ -112,18 +113,18 @@ impl Keeper {
             let sent = Moment::now();
             match self.caught(claim.resume(ticket)).await {
                 Ok(Resumption::Resumed { grant, remaining }) => {
-                    if let Err(error) = self.check_in_time(&grant, sent) {
+                    let times = GrantTimes::since(sent);
+                    if let Err(error) = self.check_in_time(&grant, times) {
                         break error;
                     }
                     let grant = Grant { token: grant.token.or(token), ..grant };
-                    let (hold, hold_ref) = self.begin_hold(grant, sent);
-                    hold.offer_until(sent.after(remaining.unwrap_or(self.request.ttl)));
-                    used.hold = Some(Arc::clone(&hold));
-                    let keeping = self.keep(claim, hold);
+                    let (kept, hold_ref) = self.begin_hold(&grant, times);
+                    kept.hold().offer_until(sent.after(remaining.unwrap_or(self.request.ttl)));
+                    used.hold = Some(Arc::clone(kept.hold()));
                     // If the caller has given up, this drops the reference, and the keeper hands
                     // the hold back to its ticket.
                     reply.send(Ok(Some(hold_ref))).ok();
-                    return keeping.await;
+                    return self.keep(claim, kept).await;
                 }
                 Ok(Resumption::Gone) => {
                     reply.send(Err(self.deleted())).ok();

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Terms,
     detached::{DetachRequest, Detached},
-    limits::Limits,
+    limits::{GrantTimes, Limits},
 };
 use crate::{
     contract::{Grant, Info, Request},
@@ -114,14 +114,13 @@ pub(crate) enum Reentry {
 }
 
 impl Hold {
-    /// Creates a hold that counts one guard already; the caller creates that guard. The store has
-    /// granted the lock with a request that was sent at `sent`.
-    pub(crate) fn new(
+    /// Creates a hold that counts one guard already; the caller creates that guard.
+    pub(super) fn new(
         Request { name, kind, id, .. }: &Request,
         info: &Info,
         terms: &Terms,
         grant: &Grant,
-        sent: Moment,
+        times: GrantTimes,
     ) -> Self {
         let kind = *kind;
         let (exclusive, shared) = match Side::of(kind) {
@@ -130,7 +129,7 @@ impl Hold {
         };
         let state = State {
             kind,
-            limits: Limits::new(terms, grant, sent),
+            limits: Limits::new(terms, grant, times.sent),
             taken_until: None,
             offered_until: None,
             lost: None,
@@ -149,7 +148,7 @@ impl Hold {
             store: info.store,
             token: grant.token,
             kind,
-            granted_at: Moment::now(),
+            granted_at: times.arrived,
             driver_data: info.driver_data.clone(),
             lost: CancellationToken::new(),
             keeper_wake: Notify::new(),

@@ -6,7 +6,7 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 use futures_util::FutureExt as _;
 use tokio::sync::oneshot;
 
-use super::{HoldRef, Keeper, Outcome, keeper::start, observe, observe::StartTime};
+use super::{HoldRef, Keeper, Outcome, keeper::start, limits::GrantTimes, observe, observe::StartTime};
 use crate::{
     contract::AttemptAll,
     kit::Moment,
@@ -63,7 +63,8 @@ async fn attempt_together(keepers: Vec<Keeper>, mut reply: oneshot::Sender<Joint
     let attempt = AssertUnwindSafe(client.store.backend.attempt_all(requests)).catch_unwind().await;
     drop(permit);
     let attempt = attempt.unwrap_or_else(|_| Err(first.panicked()));
-    let outcome = match attempt.and_then(|attempt| in_time(attempt, &keepers, sent)) {
+    let times = GrantTimes::since(sent);
+    let outcome = match attempt.and_then(|attempt| in_time(attempt, &keepers, times)) {
         Ok(AttemptAll::Busy(at)) => {
             let at = at.min(keepers.len() - 1);
             observe::contest_ended(&keepers[at].request, keepers[at].info(), start_time, "busy");
@@ -72,7 +73,7 @@ async fn attempt_together(keepers: Vec<Keeper>, mut reply: oneshot::Sender<Joint
         Ok(AttemptAll::Granted(claims)) => {
             let kept = keepers.into_iter().zip(claims).map(|(keeper, (claim, grant))| {
                 observe::contest_ended(&keeper.request, keeper.info(), start_time, "granted");
-                Box::new(keeper).start_granted(claim, grant, sent)
+                Box::new(keeper).start_granted(claim, grant, times)
             });
             JointOutcome::Granted(kept.collect())
         }
@@ -90,14 +91,14 @@ async fn attempt_together(keepers: Vec<Keeper>, mut reply: oneshot::Sender<Joint
 }
 
 /// Returns an error if a keeper has no grant, or a grant that arrived too late.
-fn in_time(attempt: AttemptAll, keepers: &[Keeper], sent: Moment) -> Result<AttemptAll> {
+fn in_time(attempt: AttemptAll, keepers: &[Keeper], times: GrantTimes) -> Result<AttemptAll> {
     let AttemptAll::Granted(claims) = &attempt else { return Ok(attempt) };
     if claims.len() != keepers.len() {
         let source = format!("its driver granted {} locks instead of {}", claims.len(), keepers.len());
         return Err(Error::Unavailable { store: keepers[0].info().store, source: source.into() });
     }
     let mut pairs = keepers.iter().zip(claims);
-    pairs.try_for_each(|(keeper, (_, grant))| keeper.check_in_time(grant, sent))?;
+    pairs.try_for_each(|(keeper, (_, grant))| keeper.check_in_time(grant, times))?;
     Ok(attempt)
 }
 

@@ -32,7 +32,7 @@ use tokio_util::task::TaskTracker;
 use super::{
     Client, Hold, HoldRef, Terms,
     hold::Side,
-    limits::Limits,
+    limits::{GrantTimes, Limits},
     observe::{self, StartTime},
 };
 use crate::{
@@ -42,7 +42,7 @@ use crate::{
 };
 use contend::ContestEnd;
 
-pub(super) use keep::reply_or_expire;
+pub(super) use keep::{KeptHold, reply_or_expire};
 pub(super) use pause::jittered;
 pub(crate) use pause::{MAX_FAILURES, retry_pause, spread};
 pub(crate) use release::release_until_forgotten;
@@ -128,11 +128,11 @@ impl Keeper {
         self: Box<Self>,
         claim: Box<dyn Claim>,
         grant: Grant,
-        sent: Moment,
+        times: GrantTimes,
     ) -> HoldRef {
         let client = Arc::clone(&self.client);
-        let (hold, hold_ref) = self.begin_hold(grant, sent);
-        start(&client.tasks, self.keep(claim, hold));
+        let (kept, hold_ref) = self.begin_hold(&grant, times);
+        start(&client.tasks, self.keep(claim, kept));
         hold_ref
     }
 
@@ -176,13 +176,18 @@ impl Keeper {
         let start = StartTime::now();
         // A driver that panics may have left an entry in the store. A panic is therefore a failure
         // that ends with a release.
-        let contest = self.contend(claim.as_mut(), &mut reply, &mut may_be_stored);
+        // Boxed, because every held lock would otherwise keep the memory of this future.
+        let contest = Box::pin(self.contend(claim.as_mut(), &mut reply, &mut may_be_stored));
         let contest = AssertUnwindSafe(contest).catch_unwind().await;
         let contest = contest.unwrap_or_else(|_| ContestEnd::Failed(self.panicked()));
         observe::contest_ended(&self.request, self.info(), start, contest.label());
         match contest {
-            ContestEnd::Granted(grant, sent) => {
-                self.deliver_and_keep(claim, grant, sent, reply).await;
+            ContestEnd::Granted(grant, times) => {
+                let (kept, hold_ref) = self.begin_hold(&grant, times);
+                // If the caller has given up, this drops the reference, which releases the hold like
+                // any dropped guard.
+                reply.send(Ok(Some(hold_ref))).ok();
+                self.keep(claim, kept).await;
             }
             ContestEnd::Busy => {
                 reply.send(Ok(None)).ok();
@@ -199,27 +204,11 @@ impl Keeper {
         }
     }
 
-    /// Delivers the hold to the caller, and keeps it until it ends.
-    async fn deliver_and_keep(
-        self: Box<Self>,
-        claim: Box<dyn Claim>,
-        grant: Grant,
-        sent: Moment,
-        reply: oneshot::Sender<Outcome>,
-    ) {
-        let (hold, hold_ref) = self.begin_hold(grant, sent);
-        let keeping = self.keep(claim, hold);
-        // If the caller has given up, this drops the reference, which releases the hold like any
-        // dropped guard.
-        reply.send(Ok(Some(hold_ref))).ok();
-        keeping.await;
-    }
-
-    /// Creates the hold of a grant whose request was sent at `sent`.
-    pub(super) fn begin_hold(&self, grant: Grant, sent: Moment) -> (Arc<Hold>, HoldRef) {
-        let hold = Arc::new(Hold::new(&self.request, self.info(), &self.terms, &grant, sent));
+    /// Creates the hold of a grant. The hold must be kept from now on, or abandoned.
+    pub(super) fn begin_hold(&self, grant: &Grant, times: GrantTimes) -> (KeptHold, HoldRef) {
+        let hold = Arc::new(Hold::new(&self.request, self.info(), &self.terms, grant, times));
         let hold_ref = HoldRef::new(Arc::clone(&hold), Side::of(self.request.kind));
-        (hold, hold_ref)
+        (KeptHold::new(hold), hold_ref)
     }
 
     pub(super) fn closed(&self) -> Error {
@@ -230,17 +219,17 @@ impl Keeper {
         Error::Unavailable { store: self.info().store, source: "its driver panicked".into() }
     }
 
-    /// Checks that the deadline of a hold of this grant, which was requested at `sent`, has not
-    /// passed.
+    /// Checks that the deadline of a hold of this grant has not passed when the grant arrives.
     ///
     /// # Errors
     /// [`Error::Unavailable`], because another request may be faster.
-    pub(super) fn check_in_time(&self, grant: &Grant, sent: Moment) -> Result<()> {
-        if !Limits::new(&self.terms, grant, sent).deadline().has_passed() {
+    pub(super) fn check_in_time(&self, grant: &Grant, times: GrantTimes) -> Result<()> {
+        let GrantTimes { sent, arrived } = times;
+        if !Limits::new(&self.terms, grant, sent).deadline().since(arrived).is_zero() {
             return Ok(());
         }
         let [valid_for, elapsed, margin] =
-            [grant.valid_for, sent.elapsed(), self.terms.margin].map(duration::text);
+            [grant.valid_for, sent.elapsed_at(arrived), self.terms.margin].map(duration::text);
         let late = if self.terms.margin.is_zero() {
             format!("the lock was granted for {valid_for}, but the reply arrived after {elapsed}")
         } else {

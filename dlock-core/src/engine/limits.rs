@@ -5,6 +5,21 @@ use std::time::Duration;
 use super::Terms;
 use crate::{contract::Grant, kit::Moment};
 
+/// The times of a request that the store has granted.
+#[derive(Clone, Copy)]
+pub(super) struct GrantTimes {
+    pub(super) sent: Moment,
+    /// Time at which the reply had arrived.
+    pub(super) arrived: Moment,
+}
+
+impl GrantTimes {
+    /// Returns the times of a request that was sent at `sent`, and whose reply has just arrived.
+    pub(super) fn since(sent: Moment) -> Self {
+        Self { sent, arrived: Moment::now() }
+    }
+}
+
 /// The time limits of a hold.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {

@@ -58,7 +58,12 @@ impl Moment {
     /// Returns the time since this moment, on the clock on which more time has passed. Zero if the
     /// moment is in the future.
     pub fn elapsed(self) -> Duration {
-        let now = Self::now();
+        self.elapsed_at(Self::now())
+    }
+
+    /// Returns what [`elapsed`](Self::elapsed) returns at `now`. For a caller that has read the
+    /// clocks already.
+    pub fn elapsed_at(self, now: Self) -> Duration {
         now.tokio.duration_since(self.tokio).max(now.boot.saturating_sub(self.boot))
     }
 

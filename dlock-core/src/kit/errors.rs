@@ -1,7 +1,7 @@
 //! Conversion of a client crate's errors into ours: a verdict says what each error means for the
 //! caller, in the same words on all stores.
 
-use std::{borrow::Cow, error::Error as StdError, fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, error::Error as StdError, fmt, pin::pin, sync::Arc, time::Duration};
 
 use tokio::time::timeout;
 
@@ -158,7 +158,8 @@ impl StoreErrors {
     /// # Cancel safety
     /// That of the call. A call that takes longer is dropped, and the server may still execute it.
     pub async fn with_timeout<T>(self, limit: Duration, call: impl Future<Output = Result<T>>) -> Result<T> {
-        timeout(limit, call).await.unwrap_or_else(|_| Err(self.timed_out(limit)))
+        // Pinned, because the timeout would copy a large future several times.
+        timeout(limit, pin!(call)).await.unwrap_or_else(|_| Err(self.timed_out(limit)))
     }
 
     /// Makes an error copyable, for callers that share one request.

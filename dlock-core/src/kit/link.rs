@@ -148,9 +148,15 @@ impl<C: Connect> Link<C> {
     /// # Cancel safety
     /// Safe. If an attempt is dropped, the next caller makes another.
     pub async fn live(&self) -> Result<LiveConnection<C::Connection>> {
-        if let Some(live) = self.if_open() {
-            return Ok(live);
+        match self.if_open() {
+            Some(live) => Ok(live),
+            // Boxed because this future is large, is needed rarely, and is a part of the future of
+            // every call.
+            None => Box::pin(self.open()).await,
         }
+    }
+
+    async fn open(&self) -> Result<LiveConnection<C::Connection>> {
         let failed_before = self.failed_attempts.load(Relaxed);
         let timed_out = |_| self.errors.timed_out(self.limit);
         let mut opening = timeout(self.limit, self.opening.lock()).await.map_err(timed_out)?;
@@ -171,9 +177,7 @@ impl<C: Connect> Link<C> {
         sleep_until(next_attempt).await;
         opening.backoff.note_attempt();
         let began = Instant::now();
-        // Boxed because this future is large, is needed rarely, and is a part of the future of every
-        // call.
-        let connection = match Box::pin(self.connect.connect()).await {
+        let connection = match self.connect.connect().await {
             Ok(connection) => connection,
             Err(error) => {
                 *self.last_error() = Some(self.errors.share(&error));

@@ -148,12 +148,14 @@ options!(TryAcquire);
 impl Acquisition {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Guard>>> {
         let Self { target, options, running } = self;
-        let begin = || {
-            let work =
-                acquire(Target { locks: target.locks.as_on_thread(), ..target.clone() }, options.clone());
+        let begin = || -> Pin<Box<dyn Future<Output = Outcome> + Send>> {
+            let options = options.clone();
             match target.locks.thread().cloned() {
-                None => Box::pin(work) as Pin<Box<dyn Future<Output = Outcome> + Send>>,
-                Some(thread) => Box::pin(async move { thread.run(work).await }),
+                None => Box::pin(acquire(target.clone(), options)),
+                Some(thread) => {
+                    let target = Target { locks: target.locks.as_on_thread(), ..target.clone() };
+                    Box::pin(async move { thread.run(acquire(target, options)).await })
+                }
             }
         };
         let running = running.get_or_insert_with(begin).as_mut();
@@ -269,7 +271,9 @@ async fn acquire(target: Target, options: LockOptions) -> Outcome {
     let contest = async |deadline| contest(&target, &checked, deadline).await;
     match &target.owner {
         None => contest(deadline).await,
-        Some(owner) => acquire_for(owner, &target, options, deadline, contest).await,
+        // Boxed, because few calls have an owner, and every call would otherwise reserve the memory
+        // of this future.
+        Some(owner) => Box::pin(acquire_for(owner, &target, options, deadline, contest)).await,
     }
 }
 

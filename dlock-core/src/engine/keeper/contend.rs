@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     contract::{Attempt, Claim, Grant},
-    engine::observe,
+    engine::{limits::GrantTimes, observe},
     kit::Moment,
     model::{Error, Wait},
 };
@@ -22,8 +22,7 @@ const UNPACED_HINTS: u32 = 3;
 
 /// The end of a contest.
 pub(super) enum ContestEnd {
-    /// The grant, and the send time of the attempt that was granted.
-    Granted(Grant, Moment),
+    Granted(Grant, GrantTimes),
     /// The lock is busy for a single try. The store has no entry of the claim.
     Busy,
     /// The caller dropped its future, for example after its timeout.
@@ -88,15 +87,21 @@ impl Keeper {
             // This call is never dropped in flight, because its outcome decides what to release.
             let attempt = claim.attempt().await;
             drop(permit);
-            // A grant that arrives too late counts as a failure.
-            let attempt = attempt.and_then(|attempt| match &attempt {
-                Attempt::Granted(grant) => self.check_in_time(grant, sent).map(|()| attempt),
-                Attempt::Busy { .. } => Ok(attempt),
-            });
-            let pause = match attempt {
-                Ok(Attempt::Granted(grant)) => return ContestEnd::Granted(grant, sent),
+            let retry_in = match attempt {
+                Ok(Attempt::Granted(grant)) => {
+                    let times = GrantTimes::since(sent);
+                    match self.check_in_time(&grant, times) {
+                        Ok(()) => return ContestEnd::Granted(grant, times),
+                        // A grant that arrives too late counts as a failure.
+                        Err(error) => Err(error),
+                    }
+                }
                 Ok(Attempt::Busy { .. }) if self.request.wait == Wait::Never => return ContestEnd::Busy,
-                Ok(Attempt::Busy { retry_in }) => {
+                Ok(Attempt::Busy { retry_in }) => Ok(retry_in),
+                Err(error) => Err(error),
+            };
+            let pause = match retry_in {
+                Ok(retry_in) => {
                     streak = FailureStreak { is_queued: true, ..FailureStreak::default() };
                     // At least three attempts in a ttl, because each attempt also keeps the waiting
                     // claim alive in the store.

@@ -1,6 +1,6 @@
 //! The phase of a hold, with its renewals, its loss, and the requests of its guards.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
 use tokio::{
@@ -38,45 +38,41 @@ enum HoldEnd {
 
 impl Keeper {
     /// Renews the hold until it ends, then releases the claim.
-    pub(crate) fn keep(
-        mut self: Box<Self>,
-        mut claim: Box<dyn Claim>,
-        hold: Arc<Hold>,
-    ) -> impl Future<Output = ()> + Send + use<> {
+    pub(crate) async fn keep(mut self: Box<Self>, mut claim: Box<dyn Claim>, mut kept: KeptHold) {
         let start = StartTime::now();
-        // Reports the loss to the holder if the runtime shuts down and drops the future, even
-        // before the first poll.
-        let abandon = AbandonOnDrop(Some(Arc::clone(&hold)));
-        async move {
-            let end = AssertUnwindSafe(self.keep_until_end(&mut claim, &hold)).catch_unwind().await;
-            let end = end.unwrap_or_else(|_| {
-                hold.abandon();
-                HoldEnd::Release(None)
-            });
-            observe::hold_ended(&self.request, self.info(), start, hold.loss());
-            abandon.disarm();
-            if let HoldEnd::Release(reply) = end {
-                stay_within_margin(&hold).await;
-                // Boxed, because every keeper would otherwise reserve the memory of this future
-                // during the hold.
-                Box::pin(self.release_hold(claim.as_mut(), &hold, reply)).await;
-            }
+        let hold = Arc::clone(kept.hold());
+        let end = AssertUnwindSafe(self.keep_until_end(&mut claim, &hold)).catch_unwind().await;
+        let end = end.unwrap_or_else(|_| {
+            hold.abandon();
+            HoldEnd::Release(None)
+        });
+        observe::hold_ended(&self.request, self.info(), start, hold.loss());
+        kept.end();
+        if let HoldEnd::Release(reply) = end {
+            stay_within_margin(&hold).await;
+            // Boxed, because every keeper would otherwise reserve the memory of this future during
+            // the hold.
+            Box::pin(self.release_hold(claim.as_mut(), &hold, reply)).await;
         }
     }
 
     async fn keep_until_end(&mut self, claim: &mut Box<dyn Claim>, hold: &Hold) -> HoldEnd {
-        let mut last_renewal = Instant::now();
-        let mut next_renewal = self.next_renewal(hold);
+        // The grant has just arrived, so the first round need not read the clocks.
+        let mut now = hold.granted_at.instant();
+        let mut last_renewal = now;
+        let mut next_renewal = self.next_renewal(hold, hold.granted_at);
         let mut is_hinted = false;
         // Time of the next retry of a downgrade or detachment that failed, and the number of its
         // failures.
         let (mut retry_at, mut failures) = (None::<Instant>, 0);
         loop {
-            let wake_at =
+            let renew_at =
                 if is_hinted { next_renewal.min(last_renewal + MIN_HINT_INTERVAL) } else { next_renewal };
             // Shortly before the deadline the interval shrinks towards zero. The minimum sleep
             // bounds the rate of requests to a store that fails then.
-            let wake_at = wake_at.max(Instant::now() + MIN_SLEEP);
+            let renew_at = renew_at.max(now + MIN_SLEEP);
+            // One timer for both times, because each timer adds to the memory of every held lock.
+            let wake_at = retry_at.map_or(renew_at, |at| at.min(renew_at));
             let request = tokio::select! {
                 biased;
                 request = hold.next_request(retry_at.is_none()) => match request {
@@ -85,20 +81,25 @@ impl Keeper {
                 },
                 () = claim.changed(), if !is_hinted && self.terms.renewal != Cadence::Never => {
                     is_hinted = true;
+                    now = Instant::now();
                     continue;
                 }
-                () = sleep_until(wake_at) => None,
-                () = sleep_until(retry_at.unwrap_or(wake_at)), if retry_at.is_some() => {
-                    retry_at = None;
-                    continue;
+                () = sleep_until(wake_at) => {
+                    now = Instant::now();
+                    // A renewal that is due comes before the retry.
+                    if now < renew_at {
+                        retry_at = None;
+                        continue;
+                    }
+                    None
                 }
             };
             if hold.loss().is_some() {
                 return HoldEnd::Release(None);
             }
             if let Some(request) = request {
-                // Boxed, because these are rare, and every keeper would otherwise reserve the
-                // memory of their large futures.
+                // Boxed like the renewals, because every keeper would otherwise reserve the memory
+                // of these futures.
                 let changed = match request {
                     GuardRequest::Detach(lasting) => {
                         match Box::pin(self.detach(claim.as_mut(), hold, lasting)).await {
@@ -109,20 +110,20 @@ impl Keeper {
                     _ => Box::pin(self.downgrade(claim, hold)).await,
                 };
                 match (changed, request) {
-                    (Ok(()), _) => next_renewal = self.next_renewal(hold),
+                    (Ok(()), _) => next_renewal = self.next_renewal(hold, Moment::now()),
                     // A downgrade or detachment that fails must not postpone the next renewal.
                     // Otherwise the hold could expire during repeated failures.
                     (Err(error), _) if error.is_transient() => {
                         failures += 1;
                         retry_at = Some(Instant::now() + retry_pause(failures));
-                        next_renewal = next_renewal.min(self.next_renewal(hold));
+                        next_renewal = next_renewal.min(self.next_renewal(hold, Moment::now()));
                     }
                     (Err(error), GuardRequest::Detach(_)) => {
                         if self.detached_until.is_some() {
                             // The store may have detached the hold before it refused. The renewal
                             // undoes that, so that the guard holds as before.
-                            self.renew(claim.as_mut(), hold).await;
-                            next_renewal = self.next_renewal(hold);
+                            Box::pin(self.renew(claim.as_mut(), hold)).await;
+                            next_renewal = self.next_renewal(hold, Moment::now());
                         }
                         hold.refuse_detach(error);
                     }
@@ -131,19 +132,20 @@ impl Keeper {
             } else {
                 (last_renewal, is_hinted) = (Instant::now(), false);
                 if self.terms.renewal != Cadence::Never {
-                    self.renew(claim.as_mut(), hold).await;
+                    Box::pin(self.renew(claim.as_mut(), hold)).await;
                 }
-                next_renewal = self.next_renewal(hold);
+                next_renewal = self.next_renewal(hold, Moment::now());
             }
             if hold.loss().is_some() {
                 return HoldEnd::Release(None);
             }
+            now = Instant::now();
         }
     }
 
     /// Returns the time of the next renewal. If no renewal follows, returns the deadline.
-    fn next_renewal(&self, hold: &Hold) -> Instant {
-        let remaining = hold.deadline().remaining();
+    fn next_renewal(&self, hold: &Hold, now: Moment) -> Instant {
+        let remaining = hold.deadline().since(now);
         let interval = match self.terms.renewal {
             _ if hold.outlasts_its_end() => remaining,
             Cadence::Third => remaining / 3,
@@ -154,7 +156,7 @@ impl Keeper {
         // many holds are not spread, so that they still share calls to the store.
         let interval =
             if self.failed_renewals > 0 { interval.min(retry_pause(self.failed_renewals)) } else { interval };
-        Instant::now() + interval
+        now.instant() + interval
     }
 
     async fn renew(&mut self, claim: &mut dyn Claim, hold: &Hold) {
@@ -170,7 +172,7 @@ impl Keeper {
                 }),
             }
         };
-        let renewal = reply_or_expire(hold, renewal).await;
+        let renewal = reply_or_expire(hold, pin!(renewal)).await;
         let may_retry = renewal.as_ref().is_err_and(Error::is_transient);
         self.failed_renewals = if may_retry { self.failed_renewals + 1 } else { 0 };
         match renewal {
@@ -218,19 +220,33 @@ impl Keeper {
     }
 }
 
-/// Reports to the holder, when dropped, that the keeper has ended without a release.
-struct AbandonOnDrop(Option<Arc<Hold>>);
+/// A hold of which a keeper takes care. If it is dropped before the hold has ended, it reports the
+/// loss to the holder. This happens when the runtime shuts down and drops the keeper, even before
+/// the keeper's first poll.
+pub(crate) struct KeptHold {
+    hold: Arc<Hold>,
+    has_ended: bool,
+}
 
-impl AbandonOnDrop {
-    fn disarm(mut self) {
-        self.0 = None;
+impl KeptHold {
+    pub(super) fn new(hold: Arc<Hold>) -> Self {
+        Self { hold, has_ended: false }
+    }
+
+    pub(crate) fn hold(&self) -> &Arc<Hold> {
+        &self.hold
+    }
+
+    /// Records that the hold has ended, and that its claim is about to be released.
+    fn end(&mut self) {
+        self.has_ended = true;
     }
 }
 
-impl Drop for AbandonOnDrop {
+impl Drop for KeptHold {
     fn drop(&mut self) {
-        if let Some(hold) = &self.0 {
-            hold.abandon();
+        if !self.has_ended {
+            self.hold.abandon();
         }
     }
 }
@@ -257,18 +273,18 @@ async fn stay_within_margin(hold: &Hold) {
 
 /// Waits for the store's reply to a request, without a time limit. If the deadline of the hold
 /// passes first, reports the loss to the holder at that time, and continues to wait.
-pub(crate) async fn reply_or_expire<T>(hold: &Hold, reply: impl Future<Output = T>) -> T {
+pub(crate) async fn reply_or_expire<T>(hold: &Hold, reply: impl Future<Output = T> + Unpin) -> T {
     reply_or_timeout(hold.deadline(), reply, || hold.expire()).await
 }
 
 /// Waits for the store's reply to a request, without a time limit. If `limit` passes first, calls
-/// `on_timeout` at that time, and continues to wait.
+/// `on_timeout` at that time, and continues to wait. The future is `Unpin`, because each function
+/// that takes a large future by value copies it.
 pub(super) async fn reply_or_timeout<T>(
     limit: Moment,
-    reply: impl Future<Output = T>,
+    mut reply: impl Future<Output = T> + Unpin,
     on_timeout: impl FnOnce(),
 ) -> T {
-    let mut reply = std::pin::pin!(reply);
     tokio::select! {
         biased;
         reply = &mut reply => return reply,

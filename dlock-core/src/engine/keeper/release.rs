@@ -10,6 +10,7 @@
 //! repeated without a limit.
 
 use std::{
+    pin::pin,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -73,14 +74,16 @@ impl Keeper {
                 reply.send(Err(error));
             }
         });
-        let release = async {
-            match stay {
-                Some(stay) => detach_or_release(claim, &mut retries, stay).await,
-                None => release_with_retries(claim, &mut retries).await,
-            }
-        };
         let on_timeout = || reply.send(Err(hold.release_timeout()));
-        let released = reply_or_timeout(hold.kept_until(), release, on_timeout).await;
+        let released = {
+            let release = pin!(async {
+                match stay {
+                    Some(stay) => detach_or_release(claim, &mut retries, stay).await,
+                    None => release_with_retries(claim, &mut retries).await,
+                }
+            });
+            reply_or_timeout(hold.kept_until(), release, on_timeout).await
+        };
         reply.send(match released {
             // `Gone` is a loss only if no release failed before, because a failed release may have
             // removed the claim without a reply.

@@ -1,6 +1,6 @@
 //! One claim on the server: the calls of every kind of lock.
 
-use std::{borrow::Cow, future::pending, sync::Arc, time::Duration};
+use std::{borrow::Cow, future::pending, pin::pin, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
@@ -81,12 +81,12 @@ impl RedisClaim {
 
     /// Sends the attempt once. With `wait_replicas`, also waits until a replica has the grant.
     async fn send_attempt(&self) -> Result<AttemptReply> {
-        let reply = match self.client.call_with_label(&self.request, None, self.run_attempt()).await {
+        let reply = match self.client.call_with_label(&self.request, None, pin!(self.run_attempt())).await {
             Err(error) if error::is_wrong_type(&error) => return Err(self.wrong_kind("other")),
             value => self.parse(value?)?,
         };
         if let (AttemptReply::Granted(_), Some(wanted)) = (&reply, self.client.config.replicas)
-            && !self.client.renewals.batch().confirm(&self.record, wanted).await?
+            && !Box::pin(self.client.renewals.batch().confirm(&self.record, wanted)).await?
         {
             return Err(STORE.unavailable(
                 "the lock ended before a replica had it: the server has lost it, or another claim holds it now",
@@ -356,12 +356,12 @@ impl Claim for RedisClaim {
         let mut reply = self.send_attempt().await?;
         if let AttemptReply::Busy { arrival, .. } = reply
             && self.request.wait != Wait::Never
-            && self.join(arrival).await?
+            && Box::pin(self.join(arrival)).await?
             && !self.is_represented()
         {
             // A release before the subscription was active has notified no waiter of this client,
             // so the claim sends its attempt once more.
-            reply = self.send_attempt().await?;
+            reply = Box::pin(self.send_attempt()).await?;
         }
         Ok(match reply {
             AttemptReply::Granted(token) => self.granted(token),
@@ -378,7 +378,7 @@ impl Claim for RedisClaim {
         self.join_as_holder();
         self.clear_seats();
         let (ttl, record) = (self.request.ttl, Arc::clone(&self.record));
-        let held = self.client.renewals.submit(record, ttl);
+        let held = pin!(self.client.renewals.submit(record, ttl));
         Ok(renewal(self.client.call_with_label(&self.request, None, held).await?, ttl))
     }
 
@@ -387,8 +387,10 @@ impl Claim for RedisClaim {
     /// detached hold like a grant, because no renewal follows.
     async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
         let ticket = Record { owner: owner(ticket), ttl: lasting, ..Record::clone(&self.record) };
-        let handed_over = self.hand_over(&self.record, &ticket);
-        let result = self.client.call_with_label(&self.request, Some(lasting), handed_over).await;
+        let result = {
+            let handed_over = pin!(self.hand_over(&self.record, &ticket));
+            self.client.call_with_label(&self.request, Some(lasting), handed_over).await
+        };
         let held = match (result, self.client.config.replicas) {
             (Ok(Some(_)), Some(wanted)) => self.client.renewals.batch().confirm(&ticket, wanted).await,
             (result, _) => result.map(|handed_over| handed_over.is_some()),
@@ -402,7 +404,7 @@ impl Claim for RedisClaim {
         self.join_as_holder();
         self.clear_seats();
         let ticket = Record { owner: owner(ticket), ..Record::clone(&self.record) };
-        let handed_over = self.hand_over(&ticket, &self.record);
+        let handed_over = pin!(self.hand_over(&ticket, &self.record));
         let Some(HandedOver { token, remaining }) =
             self.client.call_with_label(&self.request, None, handed_over).await?
         else {

@@ -70,8 +70,9 @@ impl Client {
         };
         let slot = self.connection.is_cluster().then(|| Slot::for_key(key));
         for _ in 0..2 {
-            let Some(left) = limit.checked_sub(started.elapsed()) else { break };
-            let reply = self.connection.run(&call(clock.deadline(slot, left))?).await?;
+            let now = Moment::now();
+            let Some(left) = limit.checked_sub(started.elapsed_at(now)) else { break };
+            let reply = self.connection.run(&call(clock.deadline(slot, now, left))?).await?;
             let Some(now) = time_of_refusal(&reply) else { return Ok(reply) };
             // Either the request was late, or the server's clock is ahead of the client's reading.
             clock.learn(slot, now);

@@ -153,7 +153,8 @@ impl Connection {
         let breaks = self.breaks.load(Relaxed);
         let mut sent = self.send(call.by_hash()).await;
         if matches!(&sent.result, Err(error) if error::is_no_script(error)) {
-            let in_full = self.send(&call.in_full()).await;
+            // Boxed because it is rare, and would make every call's future larger.
+            let in_full = Box::pin(async { self.send(&call.in_full()).await }).await;
             sent = Sent { is_repeated: sent.is_repeated || in_full.is_repeated, ..in_full };
         }
         let may_have_run_twice = sent.is_repeated || self.breaks.load(Relaxed) != breaks;

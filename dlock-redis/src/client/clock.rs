@@ -44,8 +44,8 @@ impl Reading {
         Self { at: Moment::now(), micros }
     }
 
-    fn now(self) -> u64 {
-        self.micros.saturating_add(micros(self.at.elapsed()))
+    fn at(self, now: Moment) -> u64 {
+        self.micros.saturating_add(micros(self.at.elapsed_at(now)))
     }
 }
 
@@ -55,12 +55,12 @@ impl ServerClock {
         Self(Mutex::new(Readings { common: Reading::of(micros), by_slot: HashMap::new() }))
     }
 
-    /// Returns the time at which `limit` ends, in microseconds since 1970. On a cluster, uses the
+    /// Returns the time `limit` after `now`, in microseconds since 1970. On a cluster, uses the
     /// clock of the node that has this slot.
-    pub(crate) fn deadline(&self, slot: Option<Slot>, limit: Duration) -> u64 {
+    pub(crate) fn deadline(&self, slot: Option<Slot>, now: Moment, limit: Duration) -> u64 {
         let readings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let of_slot = slot.and_then(|slot| readings.by_slot.get(&slot));
-        of_slot.unwrap_or(&readings.common).now().saturating_add(micros(limit))
+        of_slot.unwrap_or(&readings.common).at(now).saturating_add(micros(limit))
     }
 
     /// Records the time in a reply that was just received, unless it is behind an earlier reading.
@@ -71,7 +71,7 @@ impl ServerClock {
             Some(slot) => readings.by_slot.entry(slot).or_insert(latest),
             None => &mut readings.common,
         };
-        if known.now() < latest.now() {
+        if known.at(latest.at) < micros {
             *known = latest;
         }
     }
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn a_deadline_is_a_limit_after_the_last_reading() {
         let clock = ServerClock::new(1000 * SECOND);
-        let deadline = clock.deadline(None, Duration::from_secs(5));
+        let deadline = clock.deadline(None, Moment::now(), Duration::from_secs(5));
         assert!((1005 * SECOND..1065 * SECOND).contains(&deadline), "{deadline}");
     }
 
@@ -100,7 +100,7 @@ mod tests {
         clock.learn(None, 5000 * SECOND);
         // The reply was delayed, and is behind the earlier reading.
         clock.learn(None, 2000 * SECOND);
-        assert!(clock.deadline(None, Duration::ZERO) >= 5000 * SECOND);
+        assert!(clock.deadline(None, Moment::now(), Duration::ZERO) >= 5000 * SECOND);
     }
 
     #[test]
@@ -108,7 +108,7 @@ mod tests {
         let clock = ServerClock::new(1000 * SECOND);
         let (ahead, other) = (Slot::new(1), Slot::new(2));
         clock.learn(ahead, 5000 * SECOND);
-        assert!(clock.deadline(ahead, Duration::ZERO) >= 5000 * SECOND);
-        assert!(clock.deadline(other, Duration::ZERO) < 2000 * SECOND);
+        assert!(clock.deadline(ahead, Moment::now(), Duration::ZERO) >= 5000 * SECOND);
+        assert!(clock.deadline(other, Moment::now(), Duration::ZERO) < 2000 * SECOND);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::{
     collections::HashMap,
-    pin::pin,
+    pin::Pin,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -78,7 +78,7 @@ impl WrittenLabels {
             state.labels.insert(key, Label { expires_at: None, retry_at });
             return Some(lasting + FIRST_EXTRA);
         };
-        let lasts = |expires_at: Moment| expires_at.remaining() >= lasting + MIN_EXTRA;
+        let lasts = |expires_at: Moment| expires_at.since(now) >= lasting + MIN_EXTRA;
         if label.expires_at.is_some_and(lasts) || !is_last && !label.retry_at.has_passed() {
             return None;
         }
@@ -99,22 +99,33 @@ impl Client {
     ///
     /// A failure to write the label does not affect the call. Writing delays the call by at most
     /// [`WRITE_GRACE`], and only when it is due. `detached` is the time for which the call detaches
-    /// the claim.
+    /// the claim. The call is pinned, because each function that takes a large future by value
+    /// copies it.
     pub(crate) async fn call_with_label<T>(
         &self,
         request: &Request,
         detached: Option<Duration>,
-        call: impl Future<Output = T>,
+        call: Pin<&mut impl Future<Output = T>>,
     ) -> T {
         let lasting = detached.unwrap_or(request.ttl);
-        let Some(ttl) = self.labels.due(request.id.who_key(), lasting, detached.is_some()) else {
-            return call.await;
-        };
+        match self.labels.due(request.id.who_key(), lasting, detached.is_some()) {
+            None => call.await,
+            // Boxed because it is rare, and would make the future of every call larger.
+            Some(ttl) => Box::pin(self.call_and_write_label(request, ttl, call)).await,
+        }
+    }
+
+    async fn call_and_write_label<T>(
+        &self,
+        request: &Request,
+        ttl: Duration,
+        call: Pin<&mut impl Future<Output = T>>,
+    ) -> T {
         // The write is polled first, so a single server replies to it first. On a cluster, the
         // reply to the call may arrive earlier, from another node. The write then gets some more
         // time, because a command that is not sent yet would otherwise never be sent.
         let write = self.write_label(request, ttl).boxed();
-        match select(write, pin!(call)).await {
+        match select(write, call).await {
             Either::Left(((), call)) => call.await,
             Either::Right((result, write)) => {
                 timeout(WRITE_GRACE.min(request.ttl / 10), write).await.ok();

@@ -1,6 +1,11 @@
 //! The connection for commands, to a server or a cluster, and how it is opened and reopened.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    io,
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 
 use dlock_core::{
     Result,
@@ -110,8 +115,8 @@ impl CommandConnection {
     /// Sends a command, and waits for the reply for at most `limit`.
     pub(crate) async fn send(&mut self, cmd: &Cmd, limit: Duration) -> RedisResult<Value> {
         let reply = match self {
-            Self::Server(server) => in_time(limit, server.send(cmd)).await?,
-            Self::Cluster(cluster) => in_time(limit, cluster.req_packed_command(cmd)).await?,
+            Self::Server(server) => in_time(limit, pin!(server.send(cmd))).await?,
+            Self::Cluster(cluster) => in_time(limit, pin!(cluster.req_packed_command(cmd))).await?,
         };
         reply.extract_error()
     }
@@ -125,16 +130,18 @@ impl CommandConnection {
         limit: Duration,
     ) -> RedisResult<Vec<Value>> {
         match self {
-            Self::Server(server) => in_time(limit, server.send_all(&all)).await,
+            Self::Server(server) => in_time(limit, pin!(server.send_all(&all))).await,
             Self::Cluster(cluster) => {
                 let count = all.len();
                 let node = node.unwrap_or(SingleNodeRoutingInfo::Random);
-                in_time(limit, cluster.route_pipeline(all, 0, count, node)).await
+                in_time(limit, pin!(cluster.route_pipeline(all, 0, count, node))).await
             }
         }
     }
 }
 
-async fn in_time<T>(limit: Duration, call: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+/// Waits at most `limit` for the reply to a call. The call is pinned, because the futures of the
+/// client crate are large, and each function that takes one by value copies it.
+async fn in_time<T>(limit: Duration, call: Pin<&mut impl Future<Output = RedisResult<T>>>) -> RedisResult<T> {
     timeout(limit, call).await.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
 }

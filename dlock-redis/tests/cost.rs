@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use common::Bench;
 use dlock_core::{Kind, LockOptions, Who};
@@ -16,10 +16,23 @@ fn main() -> std::process::ExitCode {
         waiters_and_holders_send_no_command_while_nothing_changes,
         many_holds_are_renewed_in_few_calls,
         a_label_costs_a_client_one_command_and_an_acquisition_none,
+        an_acquisition_executes_eight_commands_on_the_server_and_a_release_five,
     }])
 }
 
 impl Bench {
+    /// Returns the names of all commands that the server has executed since `CONFIG RESETSTAT`, and
+    /// how often it has, with those that scripts have called.
+    async fn executed(&self) -> BTreeMap<String, u64> {
+        let stats: String = self.query("INFO commandstats").await;
+        let count = |line: &str| {
+            let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+            let own = name.starts_with("config") || name == "info";
+            Some((name.to_owned(), rest.split(',').next()?.parse().ok()?)).filter(|_| !own)
+        };
+        stats.lines().filter_map(count).collect()
+    }
+
     /// Returns the number of commands that the server has executed, without this one.
     async fn commands(&self) -> u64 {
         let stats: String = self.query("INFO stats").await;
@@ -101,4 +114,24 @@ async fn a_label_costs_a_client_one_command_and_an_acquisition_none() {
     let before = bench.calls("eval").await;
     locks.mutex("foo").lock().label("the nightly run").await.unwrap().release().await.unwrap();
     assert_eq!(bench.calls("eval").await - before, 1);
+}
+
+async fn an_acquisition_executes_eight_commands_on_the_server_and_a_release_five() {
+    const PAIRS: u64 = 100;
+    let Some(bench) = Bench::new().await else { return };
+    let mutex = bench.locks("").await.mutex("foo");
+    // The first pair loads the scripts, writes the label and creates the token.
+    mutex.lock().await.unwrap().release().await.unwrap();
+    bench.send("CONFIG RESETSTAT").await;
+    for _ in 0..PAIRS {
+        mutex.lock().await.unwrap().release().await.unwrap();
+    }
+    let executed = bench.executed().await;
+    let acquire = ["evalsha", "time", "exists", "get", "pttl", "setrange", "hset", "pexpire"];
+    let release = ["evalsha", "hexists", "del", "publish", "lindex"];
+    let mut expected = BTreeMap::new();
+    for name in acquire.iter().chain(&release) {
+        *expected.entry((*name).to_owned()).or_insert(0) += PAIRS;
+    }
+    assert_eq!(executed, expected);
 }

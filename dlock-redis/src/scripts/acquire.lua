@@ -7,7 +7,7 @@
 if redis.call('EXISTS', KEYS[1]) == 1 then
     if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
         redis.call('PEXPIRE', KEYS[1], ARGV[2])
-        return drawn(KEYS[2])
+        return draw(KEYS[2], true)
     end
     local mode = redis.call('HGET', KEYS[1], 'mode')
     if mode then return redis.status_reply(mode == 'permit' and mode or 'rwlock') end

@@ -3,7 +3,6 @@
 -- ARGV: owner, ttl in ms, Redisson's fairLockWaitTimeout in ms, channel, publish command.
 local lock, queue, deadlines, heartbeats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local owner, ttl, wait_timeout = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- Returns whether waiters of other programs exist. Only their deadlines are moved after a grant,
 -- because dlock's waiters refresh their own deadlines.

@@ -5,7 +5,7 @@
 -- 1 if no waiter is ahead of it, else 0}.
 if redis.call('HEXISTS', lock, owner) == 1 then
     redis.call('PEXPIRE', lock, ttl)
-    return drawn(KEYS[5])
+    return draw(KEYS[5], true)
 end
 local mode = redis.call('HGET', lock, 'mode')
 if mode then return redis.status_reply(mode == 'permit' and mode or 'rwlock') end

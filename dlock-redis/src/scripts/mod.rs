@@ -61,22 +61,22 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACQUIRE = "late" "draw" "acquire";
+    ACQUIRE = "time" "late" "draw" "acquire";
     RELEASE = "release";
-    FAIR_ACQUIRE = "late" "draw" "fair" "fair_acquire" "fair_wait";
-    FAIR_RELEASE = "fair" "fair_release";
-    RW_ACQUIRE = "late" "draw" "rw" "rw_acquire" "rw_wait";
-    RW_RELEASE = "readers" "rw" "rw_release";
+    FAIR_ACQUIRE = "time" "late" "draw" "fair" "fair_acquire" "fair_wait";
+    FAIR_RELEASE = "time" "fair" "fair_release";
+    RW_ACQUIRE = "time" "late" "draw" "rw" "rw_acquire" "rw_wait";
+    RW_RELEASE = "time" "readers" "rw" "rw_release";
     RENEW = "permit_renew" "renew";
-    HAND_OVER = "late" "readers" "hand_over";
-    PLAIN_ACQUIRE = "late" "plain_acquire";
-    PLAIN_HAND_OVER = "late" "plain_hand_over";
+    HAND_OVER = "time" "late" "readers" "hand_over";
+    PLAIN_ACQUIRE = "time" "late" "plain_acquire";
+    PLAIN_HAND_OVER = "time" "late" "plain_hand_over";
     PLAIN_RELEASE = "plain_release";
     PLAIN_RENEW = "plain_renew";
-    PERMIT_HAND_OVER = "late" "permit" "permit_hand_over";
-    PERMIT_ACQUIRE = "late" "draw" "permit_first" "permit" "permit_expire" "permit_acquire";
-    PERMIT_RELEASE = "permit_last" "permit" "permit_expire" "permit_release";
-    PERMIT_BREAK = "permit" "permit_expire" "permit_break";
+    PERMIT_HAND_OVER = "time" "late" "permit" "permit_hand_over";
+    PERMIT_ACQUIRE = "time" "late" "draw" "permit_first" "permit" "permit_expire" "permit_acquire";
+    PERMIT_RELEASE = "time" "permit_last" "permit" "permit_expire" "permit_release";
+    PERMIT_BREAK = "time" "permit" "permit_expire" "permit_break";
     INSPECT = "permit" "fields" "inspect_permits" "inspect";
     PEEK = "peek";
     FORCE_RELEASE = "fields" "force_release";

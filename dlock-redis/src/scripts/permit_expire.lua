@@ -4,7 +4,6 @@
 -- that are greater than those of the other program. All claims are therefore removed. The waiters
 -- send new attempts, some because they are woken, the others at their next heartbeat.
 local function remove_expired(is_ours)
-    local time = redis.call('TIME')
     local now = time[1] * 1000 + math.floor(time[2] / 1000)
     local fields = is_ours and redis.call('HLEN', lock) > 1 and redis.call('HGETALL', lock) or {}
     for i = 1, #fields, 2 do

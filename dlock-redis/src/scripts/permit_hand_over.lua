@@ -15,7 +15,6 @@ elseif own_token then
     redis.call('PEXPIRE', lock, ttl)
     return {1, own_token, left}
 end
-local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local held = holders()
 local function end_of(who)

@@ -4,7 +4,6 @@
 -- ARGV: owner, ttl in ms, channel, publish command.
 local lock, readers, writers, heartbeats, own_timeout = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, ttl = ARGV[1], tonumber(ARGV[2])
-local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- Wakes all waiters. `1` wakes the parked waiters of Redisson. A waiter of Redisson that is about
 -- to park misses `1`, but finds the permit that `0` leaves in its semaphore.

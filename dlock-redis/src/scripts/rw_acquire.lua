@@ -16,14 +16,14 @@ local function read(token)
 end
 local writes = mode == 'write' and redis.call('HEXISTS', lock, owner .. ':write') == 1
 if writes and reads then -- a downgrade
-    read(drawn(KEYS[6]))
+    read(draw(KEYS[6], true))
     redis.call('HDEL', lock, owner .. ':write')
     redis.call('PEXPIRE', lock, ttl)
     wake_all()
     return redis.call('GET', own_timeout)
 elseif writes then
     redis.call('PEXPIRE', lock, ttl)
-    return drawn(KEYS[6])
+    return draw(KEYS[6], true)
 elseif reads and mode == 'read' and redis.call('HEXISTS', lock, owner) == 1 then
     return read(redis.call('GET', own_timeout) or draw(KEYS[6]))
 end

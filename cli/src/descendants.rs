@@ -1,5 +1,9 @@
 //! The descendants of the command, which are its children, their children, and so on.
 
+use nix::{
+    errno::Errno,
+    sys::wait::{Id, WaitPidFlag, waitid},
+};
 use rustix::process::Pid;
 
 /// Makes orphaned descendants children of dlock, so that it finds all of them. Returns whether this
@@ -15,26 +19,15 @@ pub(crate) fn adopt() -> bool {
 }
 
 /// Returns the running descendants of this process. Takes a time that does not depend on the other
-/// processes of the host, if there are no descendants and the kernel lists children.
+/// processes of the host, if there are no descendants.
 pub(crate) fn all() -> Vec<Pid> {
-    if has_children() == Some(false) { Vec::new() } else { all_but(&[]) }
-}
-
-/// Returns whether this process has children. `None` if the kernel does not list them (Linux lists
-/// them with the option `CONFIG_PROC_CHILDREN`).
-///
-/// An empty list is reliable. A list with children may lack some, if others end while it is read.
-fn has_children() -> Option<bool> {
-    for thread in std::fs::read_dir("/proc/self/task").ok()? {
-        match std::fs::read(thread.ok()?.path().join("children")) {
-            Ok(children) if children.is_empty() => {}
-            Ok(_) => return Some(true),
-            // The thread has ended, and another thread, which may have been read already, has its
-            // children now. Or the kernel does not list children.
-            Err(_) => return None,
-        }
-    }
-    Some(false)
+    // Reaps no child.
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    // Also finds children that send another signal than SIGCHLD when they end.
+    #[cfg(target_os = "linux")]
+    let flags = flags | WaitPidFlag::__WALL;
+    let has_no_child = waitid(Id::All, flags) == Err(Errno::ECHILD);
+    if has_no_child { Vec::new() } else { all_but(&[]) }
 }
 
 /// Returns the running descendants of this process, except `others` and their descendants. Empty if

@@ -9,7 +9,7 @@ use dlock::{
     Error, Locks, Registry, Result, Who,
     driver::{Backoff, duration},
 };
-use tokio::time::{sleep_until, timeout};
+use tokio::time::timeout;
 
 use crate::{
     args::{Verbosity, WhoArg},
@@ -90,7 +90,7 @@ async fn connect_within(
     let connecting = async {
         let mut backoff = Backoff::foreground();
         loop {
-            sleep_until(backoff.next_attempt()).await;
+            backoff.pause().await;
             backoff.note_attempt();
             match chosen.connect(registry).await {
                 Err(error @ Error::Unavailable { .. }) => *last_error.lock() = Some(error),

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 /// Minimum pause between two attempts. A client makes at most five attempts a second for each
 /// connection.
@@ -21,7 +21,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {
 /// let mut backoff = Backoff::foreground();
 /// for replied in [false, true] {
-///     tokio::time::sleep_until(backoff.next_attempt()).await;
+///     backoff.pause().await;
 ///     backoff.note_attempt(); // … connect, and send a request
 ///     if replied {
 ///         backoff.note_answer();
@@ -59,6 +59,18 @@ impl Backoff {
         self.last_attempt.map_or_else(Instant::now, |last| last + self.pause)
     }
 
+    /// Waits until the next attempt is due. Returns at once if it is due already, without a timer,
+    /// which would end a millisecond later.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn pause(&self) {
+        let next_attempt = self.next_attempt();
+        if next_attempt > Instant::now() {
+            sleep_until(next_attempt).await;
+        }
+    }
+
     /// Records the start of an attempt.
     pub fn note_attempt(&mut self) {
         let pause = if self.is_failing { (self.pause * 2).min(MAX_PAUSE) } else { self.first_pause };
@@ -80,14 +92,24 @@ fn jitter() -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_attempt_waits_for_no_timer() {
+        let mut backoff = Backoff::foreground();
+        assert!(backoff.pause().now_or_never().is_some(), "the first attempt waits");
+        backoff.note_attempt();
+        assert!(backoff.pause().now_or_never().is_none(), "the second attempt does not wait");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn attempts_become_rarer_with_each_failure() {
         let (mut backoff, start) = (Backoff::foreground(), Instant::now());
         let mut count = 0;
         while start.elapsed() < Duration::from_secs(20) {
-            tokio::time::sleep_until(backoff.next_attempt()).await;
+            backoff.pause().await;
             backoff.note_attempt();
             count += 1;
             assert!(f64::from(count) <= 3.0 + start.elapsed().as_secs_f64(), "{count} attempts");
@@ -99,7 +121,7 @@ mod tests {
     async fn even_working_connections_are_not_reopened_more_than_five_times_a_second() {
         let (mut backoff, start) = (Backoff::foreground(), Instant::now());
         for _ in 0..20 {
-            tokio::time::sleep_until(backoff.next_attempt()).await;
+            backoff.pause().await;
             backoff.note_attempt();
             backoff.note_answer();
         }

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 
 use super::{Backoff, SharedError, StoreErrors};
 use crate::model::{Error, Result};
@@ -174,7 +174,7 @@ impl<C: Connect> Link<C> {
         {
             return Err(error.error());
         }
-        sleep_until(next_attempt).await;
+        opening.backoff.pause().await;
         opening.backoff.note_attempt();
         let began = Instant::now();
         let connection = match self.connect.connect().await {

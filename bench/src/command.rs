@@ -2,27 +2,24 @@
 
 use std::{
     env,
-    error::Error,
     path::{Path, PathBuf},
     process::Command,
 };
 
 use tokio::time::Instant;
 
-use crate::{Effort, figures::Figures};
+use crate::{Effort, arguments::Part, contest::Outcome, figures::Figures, results::Results, targets};
 
-pub(crate) fn bench(effort: Effort) -> Result<(), Box<dyn Error>> {
+pub(crate) fn bench(effort: Effort, results: &Results) -> Outcome {
     let Some(dlock) = sibling_binary("dlock") else {
-        println!("dlock run: not measured, build the command first: cargo build --release");
-        return Ok(());
+        return results.part_missing(Part::Command, "build the command first: cargo build --release");
     };
     let folder = tempfile::tempdir()?;
     let store = format!("sqlite:{}", folder.path().join("locks.db").display());
     let has_flock = Command::new("flock").arg("--version").output().is_ok();
-    let (mut dlock_times, mut flock_times, mut bare_times) =
-        (Figures::default(), Figures::default(), Figures::default());
+    let [mut dlock_times, mut flock_times, mut bare_times, mut ratios] = [const { Figures::new() }; 4];
     for round in 0..effort.rounds * 10 + 1 {
-        let run_ms = |command: &mut Command| -> Result<f64, Box<dyn Error>> {
+        let run_ms = |command: &mut Command| -> Outcome<f64> {
             let started_at = Instant::now();
             let status = command.status()?;
             status
@@ -43,13 +40,18 @@ pub(crate) fn bench(effort: Effort) -> Result<(), Box<dyn Error>> {
             dlock_times.add(dlock_ms);
             bare_times.add(bare_ms);
             flock_times.add(flock_ms);
+            ratios.add(dlock_ms / flock_ms);
         }
     }
     println!("whole processes, ms");
-    println!("  dlock run x -- true  {dlock_times}   target: at most 10 more than flock");
+    println!("  dlock run x -- true  {dlock_times}");
     println!("  flock f true         {flock_times}");
     println!("  true                 {bare_times}");
-    Ok(())
+    println!("  ratio to flock       {ratios}\n");
+    if !has_flock {
+        return results.missing(&targets::COMMAND_FLOCK, "flock is not installed");
+    }
+    results.measured(&targets::COMMAND_FLOCK, &ratios)
 }
 
 /// Returns the path of a binary of the same build, or `None` if it does not exist.

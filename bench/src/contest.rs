@@ -15,7 +15,7 @@ use dlock_testbed::peer::Contest;
 pub(crate) use dlock::Dlock;
 pub(crate) use in_process::{Client, InProcess};
 pub(crate) use peer::{PeerContestant, start};
-pub(crate) use table::Table;
+pub(crate) use table::{Row, Table};
 
 pub(crate) type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 

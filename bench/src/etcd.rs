@@ -18,8 +18,11 @@ use etcd_client::LockOptions;
 
 use crate::{
     Effort,
+    arguments::Part,
     contest::{self, Client, Contestant, Counter, Dlock, InProcess, Outcome, PeerContestant, Table, Waiting},
     figures::Figures,
+    results::Results,
+    targets,
 };
 
 /// Length of each hold in a hand-off.
@@ -32,32 +35,32 @@ const MAX_TURNS: usize = 8;
 /// Ttl of the locks of Go's Mutex.
 const PEER_TTL: Duration = Duration::from_secs(20);
 
-pub(crate) async fn bench(effort: Effort) -> Outcome {
+pub(crate) async fn bench(effort: Effort, results: &Results) -> Outcome {
     let running = match start(Flavour::Standalone).await {
         Ok(running) => running,
-        Err(unreachable) => {
-            println!("etcd: not measured, {}", unreachable.reason);
-            return Ok(());
-        }
+        Err(unreachable) => return results.part_missing(Part::Etcd, &unreachable.reason),
     };
     let Some(server) = running.servers().first() else {
-        println!("etcd: not measured, the server's address is not known");
-        return Ok(());
+        return results.part_missing(Part::Etcd, "the server's address is not known");
     };
     let contestants = contestants(running.url(), server).await?;
+    let go = Program::ETCD_GO.name();
+    let rivals = ["lock service", &go];
     let rounds = |_: &Contestant| effort.rounds;
     let pairs = Table::measure(&contestants, "alone", rounds, async |_, contestant, name| {
         Ok(Figures::micros(&contestant.pairs(name, (effort.pairs / 100) as usize).await?))
     });
-    let title = "etcd: lock + release of a free lock (target: faster than both)";
+    let title = "etcd: lock + release of a free lock";
     let pairs = pairs.await;
     pairs.print(title, "   p50 µs    p99 µs    × lock service", |row| pairs.times(row, 1));
+    pairs.record_ratio(results, &targets::ETCD_PAIR, "dlock", &rivals, |round| round.quantile(0.5))?;
     let handoff = Table::measure(&contestants, "handoff", rounds, async |_, contestant, name| {
         Ok(Figures::millis(&contestant.handoff(name, effort.turns.min(MAX_TURNS), HOLD).await?))
     });
-    let title = "etcd: hand-off to a waiting client, held 10 ms (target: faster than both)";
+    let title = "etcd: hand-off to a waiting client, held 10 ms";
     let handoff = handoff.await;
     handoff.print(title, "   p50 ms    p99 ms    × lock service", |row| handoff.times(row, 2));
+    handoff.record_ratio(results, &targets::ETCD_HANDOFF, "dlock", &rivals, |round| round.quantile(0.5))?;
     let received = ReceivedRequests(server.clone());
     let requests = Table::measure(
         &contestants,
@@ -65,8 +68,9 @@ pub(crate) async fn bench(effort: Effort) -> Outcome {
         |_| 1,
         async |_, contestant, name| contestant.count(name, &received).await,
     );
-    requests.await.print_counts("etcd: requests (target: 1 + 1)");
-    Ok(())
+    let requests = requests.await;
+    requests.print_counts("etcd: requests");
+    requests.record_sum(results, &targets::ETCD_REQUESTS, "dlock")
 }
 
 /// Returns all contestants. They are one group, because they lock the same keys.

@@ -7,6 +7,10 @@ use std::{fmt, time::Duration};
 pub(crate) struct Figures(Vec<f64>);
 
 impl Figures {
+    pub(crate) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
     pub(crate) fn micros(spans: &[Duration]) -> Self {
         spans.iter().map(|span| span.as_secs_f64() * 1e6).collect()
     }

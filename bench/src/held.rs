@@ -5,9 +5,9 @@ use std::{error::Error, time::Duration};
 use dlock_core::Locks;
 use tokio::runtime::Handle;
 
-use crate::Effort;
+use crate::{Effort, results::Results, targets};
 
-pub(crate) async fn bench(effort: Effort) -> Result<(), Box<dyn Error>> {
+pub(crate) async fn bench(effort: Effort, results: &Results) -> Result<(), Box<dyn Error>> {
     let locks = Locks::memory();
     let names: Vec<String> = (0..effort.held).map(|i| format!("lock-{i}")).collect();
     let mut guards = Vec::with_capacity(effort.held);
@@ -19,7 +19,8 @@ pub(crate) async fn bench(effort: Effort) -> Result<(), Box<dyn Error>> {
     let bytes_per_lock = (resident_bytes()? - bytes_before) / effort.held;
     println!("{} locks held on the memory store, with the store's own records", effort.held);
     println!("  tasks per lock       {:9.2}", tasks as f64 / effort.held as f64);
-    println!("  bytes per lock       {bytes_per_lock:9}   target: under 2048\n");
+    println!("  bytes per lock       {bytes_per_lock:9}\n");
+    results.measured_once(&targets::MEMORY_BYTES, bytes_per_lock as f64)?;
     drop(guards);
     locks.close().await;
     Ok(())

@@ -3,10 +3,12 @@
 //! Contestants are measured alternately, one round each, and a ratio compares values of the same
 //! round. Noise of the machine therefore affects all contestants alike.
 //!
-//! `-- --quick` runs every part briefly, as a check that it works. `-- PART` runs one part.
+//! `-- --help` lists the parts and options. [`targets`] declares what each measurement should be.
 #![expect(clippy::print_stdout, reason = "the output of a benchmark is printed")]
+#![expect(clippy::print_stderr, reason = "errors of a command are printed")]
 #![expect(clippy::future_not_send, reason = "each part runs on one thread")]
 
+mod arguments;
 mod command;
 mod contest;
 mod engine;
@@ -15,10 +17,27 @@ mod figures;
 mod held;
 mod mysql;
 mod redis;
+mod results;
 mod sqlite;
+mod targets;
+mod verdict;
 mod zookeeper;
 
-use std::{error::Error, process::Command, time::Duration};
+use std::{
+    env,
+    fs::File,
+    io,
+    process::{Command, ExitCode},
+    time::Duration,
+};
+
+use clap::Parser;
+use tokio::runtime::Builder;
+
+use arguments::{Arguments, Part};
+use contest::Outcome;
+use results::{Results, ResultsById};
+use verdict::{Verdict, Verdicts};
 
 /// Size of the measurements.
 #[derive(Clone, Copy, Debug)]
@@ -36,58 +55,93 @@ struct Effort {
     idle_time: Duration,
 }
 
-/// Parts of the benchmark. Each part runs in its own process, so that memory and timers of one part
-/// do not affect another.
-const PARTS: [&str; 14] = [
-    "engine",
-    "held",
-    "sqlite",
-    "redis",
-    "redis-distant",
-    "redis-crowd",
-    "redis-permits",
-    "redis-several",
-    "redis-held",
-    "etcd",
-    "mysql",
-    "zookeeper",
-    "zookeeper-distant",
-    "command",
-];
+impl Effort {
+    const QUICK: Self =
+        Self { rounds: 2, pairs: 1_000, held: 1_000, turns: 5, idle_time: Duration::from_millis(400) };
+    const FULL: Self =
+        Self { rounds: 11, pairs: 50_000, held: 100_000, turns: 25, idle_time: Duration::from_secs(2) };
+}
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let is_quick = arguments.iter().any(|argument| argument == "--quick");
-    let effort = if is_quick {
-        Effort { rounds: 2, pairs: 1_000, held: 1_000, turns: 5, idle_time: Duration::from_millis(400) }
-    } else {
-        Effort { rounds: 11, pairs: 50_000, held: 100_000, turns: 25, idle_time: Duration::from_secs(2) }
-    };
-    if let Some(part) = arguments.iter().find(|argument| PARTS.contains(&argument.as_str())) {
-        return measure(part, effort);
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("dlock-bench: {error}");
+            ExitCode::FAILURE
+        }
     }
+}
+
+fn run(arguments: &Arguments) -> Outcome<ExitCode> {
+    let effort = if arguments.quick { Effort::QUICK } else { Effort::FULL };
+    let parts = arguments.selected_parts();
+    if let Some(file) = &arguments.in_process {
+        let results = Results::append_to(file)?;
+        for part in parts {
+            measure(part, effort, &results)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (results, failed_parts) = match &arguments.judge {
+        Some(file) => (results::read(file)?, Vec::new()),
+        None => measure_all(&parts, effort, arguments)?,
+    };
+    let verdicts = Verdicts::of(&parts, results);
+    println!("\nTargets\n{verdicts}");
+    if !failed_parts.is_empty() {
+        return Err(format!("failed: {}", failed_parts.join(", ")).into());
+    }
+    let is_refused = arguments.check && verdicts.count(Verdict::Missed) > 0
+        || arguments.require_all && verdicts.count(Verdict::NotMeasured) > 0;
+    Ok(if is_refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Measures each part in a process of its own. Returns the results, and the names of the parts whose
+/// process failed.
+fn measure_all(parts: &[Part], effort: Effort, arguments: &Arguments) -> Outcome<(ResultsById, Vec<String>)> {
     println!(
         "{effort:?}\nA value with a range is the median of the rounds, with the least and the greatest\n"
     );
-    for part in PARTS {
-        let status = Command::new(std::env::current_exe()?).arg(part).args(&arguments).status()?;
+    let file = tempfile::NamedTempFile::new()?;
+    let mut failed_parts = Vec::new();
+    for part in parts {
+        let mut command = Command::new(env::current_exe()?);
+        command.arg(part.to_string()).arg("--in-process").arg(file.path());
+        command.args(arguments.quick.then_some("--quick"));
+        let status = command.status()?;
         if !status.success() {
-            return Err(format!("{part} failed").into());
+            failed_parts.push(format!("{part} ({status})"));
         }
     }
-    Ok(())
+    if let Some(path) = &arguments.results {
+        let mut kept = File::options().append(true).create(true).open(path)?;
+        io::copy(&mut File::open(file.path())?, &mut kept)?;
+    }
+    Ok((results::read(file.path())?, failed_parts))
 }
 
-fn measure(part: &str, effort: Effort) -> Result<(), Box<dyn Error>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+fn measure(part: Part, effort: Effort, results: &Results) -> Outcome {
+    let mut builder = match part {
+        Part::RedisWorkers => Builder::new_multi_thread(),
+        _ => Builder::new_current_thread(),
+    };
+    let runtime = builder.worker_threads(2).enable_all().build()?;
     match part {
-        "engine" => runtime.block_on(engine::bench(effort)),
-        "held" => runtime.block_on(held::bench(effort)),
-        "sqlite" => sqlite::bench(effort),
-        "etcd" => runtime.block_on(etcd::bench(effort)),
-        "mysql" => runtime.block_on(mysql::bench(effort)),
-        "command" => command::bench(effort),
-        "zookeeper" | "zookeeper-distant" => runtime.block_on(zookeeper::bench(part, effort)),
-        redis => runtime.block_on(redis::bench(redis, effort)),
+        Part::Engine => runtime.block_on(engine::bench(effort, results)),
+        Part::Held => runtime.block_on(held::bench(effort, results)),
+        Part::Sqlite => sqlite::bench(effort, results),
+        Part::Etcd => runtime.block_on(etcd::bench(effort, results)),
+        Part::Mysql => runtime.block_on(mysql::bench(effort, results)),
+        Part::Command => command::bench(effort, results),
+        Part::Zookeeper => runtime.block_on(zookeeper::bench(effort, results)),
+        Part::ZookeeperDistant => runtime.block_on(zookeeper::distant::bench(effort, results)),
+        Part::Redis
+        | Part::RedisWorkers
+        | Part::RedisDistant
+        | Part::RedisCrowd
+        | Part::RedisPermits
+        | Part::RedisSeveral
+        | Part::RedisHeld => runtime.block_on(redis::bench(part, effort, results)),
     }
 }

@@ -20,14 +20,23 @@ use tokio::sync::Mutex;
 
 use crate::{
     Effort,
+    arguments::Part,
     contest::{Contestant, Counter, Dlock, InProcess, Outcome, Table, Waiting},
     figures::Figures,
+    results::Results,
+    targets,
 };
 use batches::{Batches, GET_LOCK, GET_LOCK_AND_COMMIT, INSERT_AND_DELETE};
 use round_trips::RoundTrips;
 
 /// Length of each hold in a hand-off.
 const HOLD: Duration = Duration::from_millis(10);
+
+// Names of the limit and of dlock in each mode.
+const NAMED_LIMIT: &str = "GET_LOCK + one commit";
+const SESSION: &str = "dlock, session";
+const ROWS_LIMIT: &str = "INSERT, DELETE";
+const QUEUE: &str = "dlock, queue";
 
 /// A server's own URL and address, from which URLs through a proxy are derived.
 #[derive(Clone, Copy)]
@@ -49,17 +58,13 @@ impl Endpoint<'_> {
     }
 }
 
-pub(crate) async fn bench(effort: Effort) -> Outcome {
+pub(crate) async fn bench(effort: Effort, results: &Results) -> Outcome {
     let running = match start(Brand::Mariadb, Flavour::Durable).await {
         Ok(running) => running,
-        Err(unreachable) => {
-            println!("MariaDB: not measured, {}", unreachable.reason);
-            return Ok(());
-        }
+        Err(unreachable) => return results.part_missing(Part::Mysql, &unreachable.reason),
     };
     let Some(server) = running.servers().first().map(|server| server.address()) else {
-        println!("MariaDB: not measured, the server's address is not known");
-        return Ok(());
+        return results.part_missing(Part::Mysql, "the server's address is not known");
     };
     let endpoint = Endpoint { url: running.url(), server };
     let pairs = (effort.pairs / 500) as usize;
@@ -71,8 +76,11 @@ pub(crate) async fn bench(effort: Effort) -> Outcome {
         async |_, contestant, name| Ok(Figures::micros(&contestant.pairs(name, pairs).await?)),
     );
     let alone = alone.await;
-    let title = "MariaDB: lock + release of a free lock (target: 1.2 × the limit of each mode)";
+    let title = "MariaDB: lock + release of a free lock";
     alone.print(title, "   p50 µs    p99 µs    × limit", |row| alone.times(row, 1));
+    let p50 = |round: &Figures| round.quantile(0.5);
+    alone.record_ratio(results, &targets::MYSQL_SESSION_PAIR, SESSION, &[NAMED_LIMIT], p50)?;
+    alone.record_ratio(results, &targets::MYSQL_QUEUE_PAIR, QUEUE, &[ROWS_LIMIT], p50)?;
 
     let rounds =
         |contestant: &Contestant| if contestant.waiting == Waiting::Unsupported { 0 } else { effort.rounds };
@@ -80,8 +88,10 @@ pub(crate) async fn bench(effort: Effort) -> Outcome {
         Ok(Figures::millis(&contestant.handoff(name, effort.turns, HOLD).await?))
     });
     let handoff = handoff.await;
-    let title = "MariaDB: hand-off to a waiting client, held 10 ms (target: 2 ms)";
+    let title = "MariaDB: hand-off to a waiting client, held 10 ms";
     handoff.print(title, "   p50 ms    p99 ms    × limit", |row| handoff.times(row, 2));
+    handoff
+        .record(results, &targets::MYSQL_QUEUE_HANDOFF, QUEUE, |row| row.rounds.iter().map(p50).collect())?;
 
     let round_trips = RoundTrips::to(server)?;
     let through_proxy = contestants(endpoint, round_trips.address()).await?;
@@ -91,7 +101,10 @@ pub(crate) async fn bench(effort: Effort) -> Outcome {
         |_| 1,
         async |_, contestant, name| contestant.count(name, &round_trips).await,
     );
-    commands.await.print_counts("MariaDB: round trips (target: 1 + 1)");
+    let commands = commands.await;
+    commands.print_counts("MariaDB: round trips");
+    commands.record_sum(results, &targets::MYSQL_SESSION_REQUESTS, SESSION)?;
+    commands.record_sum(results, &targets::MYSQL_QUEUE_REQUESTS, QUEUE)?;
 
     let commits = Commits::of(endpoint.session_at(server).await?).await?;
     let commits_per_pair = Table::measure(
@@ -128,12 +141,12 @@ async fn contestants(endpoint: Endpoint<'_>, address: SocketAddr) -> Outcome<Vec
     let (queue, session) = (dlock("").await?, dlock("?mode=session").await?);
     let (commit, rows) = (batches(GET_LOCK_AND_COMMIT).await?, batches(INSERT_AND_DELETE).await?);
     Ok(vec![
-        Contestant::new("GET_LOCK + one commit", NAMED, Waiting::Notified, Ok(commit)).into_limit(),
-        Contestant::new("dlock, session", NAMED, Waiting::Notified, Ok(session)),
+        Contestant::new(NAMED_LIMIT, NAMED, Waiting::Notified, Ok(commit)).into_limit(),
+        Contestant::new(SESSION, NAMED, Waiting::Notified, Ok(session)),
         Contestant::new("GET_LOCK", NAMED, Waiting::Notified, Ok(batches(GET_LOCK).await?)),
         // The inserted row does not exclude other clients, and no client can wait for it.
-        Contestant::new("INSERT, DELETE", ROWS, Waiting::Unsupported, Ok(rows)).into_limit(),
-        Contestant::new("dlock, queue", ROWS, Waiting::InOrder, Ok(queue)),
+        Contestant::new(ROWS_LIMIT, ROWS, Waiting::Unsupported, Ok(rows)).into_limit(),
+        Contestant::new(QUEUE, ROWS, Waiting::InOrder, Ok(queue)),
     ])
 }
 

@@ -22,38 +22,38 @@ mod waiter;
 
 use dlock::Locks;
 
-use crate::{Effort, contest::Outcome};
+use crate::{Effort, arguments::Part, contest::Outcome, results::Results};
 use server::Server;
 
-pub(crate) async fn bench(part: &str, effort: Effort) -> Outcome {
-    if part == "redis-distant" {
+pub(crate) async fn bench(part: Part, effort: Effort, results: &Results) -> Outcome {
+    if part == Part::RedisDistant {
         let Some(server) = Server::distant() else {
-            println!("{part}: not measured, DLOCK_BENCH_REDIS_DISTANT_URL is not set");
-            return Ok(());
+            return results.part_missing(part, "DLOCK_BENCH_REDIS_DISTANT_URL is not set");
         };
-        return distant::pairs(&server, &contestants::all(&server).await?, effort).await;
+        return distant::pairs(&server, &contestants::all(&server).await?, effort, results).await;
     }
     let Some(server) = Server::start().await? else {
-        println!(
-            "{part}: not measured, DLOCK_BENCH_REDIS_URL is not set, and no redis-server could be started"
-        );
-        return Ok(());
+        let reason = "DLOCK_BENCH_REDIS_URL is not set, and no redis-server could be started";
+        return results.part_missing(part, reason);
     };
     match part {
-        "redis-held" => held::renewals(&server, effort).await,
-        "redis-several" => {
-            several::multilock(&server, effort).await?;
-            several::redlock(&server, effort).await
+        Part::RedisHeld => held::renewals(&server, effort, results).await,
+        Part::RedisSeveral => {
+            several::multilock(&server, effort, results).await?;
+            several::redlock(&server, effort, results).await
         }
-        "redis-crowd" => crowd::waiters(&server, effort).await,
-        "redis-permits" => permits::beside_the_mutex(&server, effort).await,
+        Part::RedisCrowd => crowd::waiters(&server, effort, results).await,
+        Part::RedisPermits => permits::beside_the_mutex(&server, effort, results).await,
+        Part::RedisWorkers => {
+            pair::two_workers(&contestants::redisson_in_process(&server).await?, effort, results).await
+        }
         _ => {
             let contestants = contestants::all(&server).await?;
-            pair::alone(&contestants, effort).await;
-            pair::together(&contestants, effort).await;
-            queue::handoff(&contestants, effort).await;
-            queue::waits(&contestants, effort).await;
-            waiter::commands(&server, &contestants, effort).await
+            pair::alone(&contestants, effort, results).await?;
+            pair::together(&contestants, effort, results).await?;
+            queue::handoff(&contestants, effort, results).await?;
+            queue::waits(&contestants, effort, results).await?;
+            waiter::commands(&server, &contestants, effort, results).await
         }
     }
 }

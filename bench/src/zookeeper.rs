@@ -4,7 +4,7 @@
 //! The server is the one of the tests, which does not wait for the disk. All contestants have their
 //! locks below one node.
 
-mod distant;
+pub(crate) mod distant;
 
 use std::{cell::Cell, net::SocketAddr, rc::Rc, time::Duration};
 
@@ -19,12 +19,18 @@ use zookeeper_client::{Acls, CreateMode, LockOptions, LockPrefix, OwnedLockClien
 
 use crate::{
     Effort,
+    arguments::Part,
     contest::{self, Client, Contestant, Counter, Dlock, InProcess, Outcome, PeerContestant, Table, Waiting},
     figures::Figures,
+    results::Results,
+    targets,
 };
 
 /// Length of each hold in a hand-off.
 const HOLD: Duration = Duration::from_millis(10);
+
+/// Name of the contestant that is the client crate's own lock.
+const RECIPE: &str = "crate's recipe";
 
 /// Session timeout of all contestants.
 const SESSION: Duration = Duration::from_secs(20);
@@ -35,20 +41,13 @@ const BASE: &str = "/it";
 /// Time in which the server receives requests that the recipe sends in the background.
 const BACKGROUND_REQUEST_TIME: Duration = Duration::from_millis(20);
 
-pub(crate) async fn bench(part: &str, effort: Effort) -> Outcome {
-    if part == "zookeeper-distant" {
-        return distant::bench(effort).await;
-    }
+pub(crate) async fn bench(effort: Effort, results: &Results) -> Outcome {
     let running = match start(Flavour::Standalone).await {
         Ok(running) => running,
-        Err(unreachable) => {
-            println!("ZooKeeper: not measured, {}", unreachable.reason);
-            return Ok(());
-        }
+        Err(unreachable) => return results.part_missing(Part::Zookeeper, &unreachable.reason),
     };
     let Some(server) = running.servers().first() else {
-        println!("ZooKeeper: not measured, the server's address is not known");
-        return Ok(());
+        return results.part_missing(Part::Zookeeper, "the server's address is not known");
     };
     let contestants = contestants(running.url()).await?;
     let raw = zookeeper_client::Client::connect(hosts(running.url())).await?;
@@ -57,16 +56,21 @@ pub(crate) async fn bench(part: &str, effort: Effort) -> Outcome {
         keep_directory(&raw, name).await?;
         Ok(Figures::micros(&contestant.pairs(name, (effort.pairs / 100) as usize).await?))
     });
-    let title = "ZooKeeper: lock + release of a free lock (target: faster than both; the recipe's release is not awaited)";
+    let title = "ZooKeeper: lock + release of a free lock (the recipe's release is not awaited)";
     let pairs = pairs.await;
     pairs.print(title, "   p50 µs    p99 µs    × recipe", |row| pairs.times(row, 1));
+    let p50 = |round: &Figures| round.quantile(0.5);
+    let curator = Program::CURATOR.name();
+    pairs.record_ratio(results, &targets::ZOOKEEPER_PAIR_CURATOR, "dlock", &[&curator], p50)?;
+    pairs.record_ratio(results, &targets::ZOOKEEPER_PAIR_RECIPE, "dlock", &[RECIPE], p50)?;
     let handoff = Table::measure(&contestants, "handoff", rounds, async |_, contestant, name| {
         keep_directory(&raw, name).await?;
         Ok(Figures::millis(&contestant.handoff(name, effort.turns, HOLD).await?))
     });
-    let title = "ZooKeeper: hand-off to a waiting client, held 10 ms (target: faster than both)";
+    let title = "ZooKeeper: hand-off to a waiting client, held 10 ms";
     let handoff = handoff.await;
     handoff.print(title, "   p50 ms    p99 ms    × recipe", |row| handoff.times(row, 2));
+    handoff.record_ratio(results, &targets::ZOOKEEPER_HANDOFF, "dlock", &[RECIPE], p50)?;
     let received = ReceivedRequests { server: server.address(), own_requests: Cell::default() };
     let requests = Table::measure(
         &contestants,
@@ -77,8 +81,9 @@ pub(crate) async fn bench(part: &str, effort: Effort) -> Outcome {
             contestant.count(name, &received).await
         },
     );
-    requests.await.print_counts("ZooKeeper: requests (target: 2 + 1)");
-    Ok(())
+    let requests = requests.await;
+    requests.print_counts("ZooKeeper: requests");
+    requests.record_sum(results, &targets::ZOOKEEPER_REQUESTS, "dlock")
 }
 
 /// Returns all contestants. They are one group, because they create the same nodes.
@@ -92,7 +97,7 @@ async fn contestants(url: &str) -> Outcome<Vec<Contestant>> {
     let dlock = InProcess::connect(2, async || Dlock::connect(&dlock_url(url), Kind::Mutex).await).await?;
     let curator = PeerContestant::of(&curator(url), PeerKind::Mutex);
     Ok(vec![
-        Contestant::new("crate's recipe", NODES, Waiting::InOrder, Ok(recipe)).into_limit(),
+        Contestant::new(RECIPE, NODES, Waiting::InOrder, Ok(recipe)).into_limit(),
         Contestant::new("dlock", NODES, Waiting::InOrder, Ok(dlock)),
         Contestant::new(&Program::CURATOR.name(), NODES, Waiting::InOrder, curator),
     ])

@@ -1,7 +1,7 @@
 //! One measurement of all contestants, taken round by round and printed as one row for each.
 
 use super::{Contestant, Measure, Outcome};
-use crate::figures::Figures;
+use crate::{figures::Figures, results::Results, targets::Target};
 
 /// The results of a measurement. `T` is the result of one round of one contestant.
 pub(crate) struct Table<'a, T>(Vec<Row<'a, T>>);
@@ -63,6 +63,54 @@ impl<'a, T> Table<'a, T> {
         ratios
     }
 
+    /// Returns the rounds of a contestant, or the reason why there are none.
+    fn rounds_of(&self, name: &str) -> Result<&Row<'a, T>, String> {
+        let row = self.0.iter().find(|row| row.contestant.name == name);
+        let row = row.ok_or_else(|| format!("there is no contestant {name}"))?;
+        match (&row.contestant.measurements, &row.error) {
+            (Ok(_), None) => Ok(row),
+            (Err(reason), _) | (_, Some(reason)) => Err(format!("{name}: {reason}")),
+        }
+    }
+
+    /// Records the values of one contestant as the result of a target.
+    pub(crate) fn record(
+        &self,
+        results: &Results,
+        target: &Target,
+        contestant: &str,
+        values: impl Fn(&Row<'a, T>) -> Figures,
+    ) -> Outcome {
+        match self.rounds_of(contestant) {
+            Ok(row) => results.measured(target, &values(row)),
+            Err(reason) => results.missing(target, &reason),
+        }
+    }
+
+    /// Records the values of one contestant, divided by the least value of its rivals in the same
+    /// round, as the result of a target.
+    ///
+    /// All rivals have to be measured. Without one of them the ratio would be too favourable.
+    pub(crate) fn record_ratio(
+        &self,
+        results: &Results,
+        target: &Target,
+        contestant: &str,
+        rivals: &[&str],
+        value: impl Fn(&T) -> f64,
+    ) -> Outcome {
+        match rivals.iter().map(|rival| self.rounds_of(rival)).collect::<Result<Vec<_>, _>>() {
+            Ok(rivals) => self.record(results, target, contestant, |row| {
+                let round_ratio = |(round, result): (usize, &T)| {
+                    let rivals = rivals.iter().filter_map(|rival| rival.rounds.get(round)).map(&value);
+                    value(result) / rivals.fold(f64::NAN, f64::min)
+                };
+                row.rounds.iter().enumerate().map(round_ratio).collect()
+            }),
+            Err(reason) => results.missing(target, &reason),
+        }
+    }
+
     pub(crate) fn print(&self, title: &str, columns: &str, cells: impl Fn(&Row<'a, T>) -> String) {
         println!("\n{title}\n  {:20}  {columns}", "");
         for row in &self.0 {
@@ -86,6 +134,11 @@ impl Table<'_, Figures> {
 }
 
 impl Table<'_, [f64; 2]> {
+    /// Records the counted cost of an acquisition and a release as the result of a target.
+    pub(crate) fn record_sum(&self, results: &Results, target: &Target, contestant: &str) -> Outcome {
+        self.record(results, target, contestant, |row| row.rounds.iter().map(|[a, b]| a + b).collect())
+    }
+
     /// Prints the counted cost of an acquisition and of a release.
     pub(crate) fn print_counts(&self, title: &str) {
         self.print(title, "acquire + release", |row| {

@@ -8,15 +8,16 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::time::sleep;
 
 use super::{Outcome, Server, connect};
-use crate::Effort;
+use crate::{Effort, results::Results, targets};
 
 const PERMITS: u32 = 10;
 
-pub(super) async fn waiters(server: &Server, effort: Effort) -> Outcome {
+pub(super) async fn waiters(server: &Server, effort: Effort, results: &Results) -> Outcome {
     println!(
-        "\nRedis: waiters of one client for one name, commands while they wait (target: 0) and per hand-off (target: constant)\n\
+        "\nRedis: waiters of one client for one name, commands while they wait and per hand-off\n\
          A permit is one of {PERMITS}. The last column includes the commands that scripts call"
     );
+    let mut most_commands = 0;
     let options = LockOptions::new().ttl(Duration::from_secs(300));
     for kind in [Kind::Mutex, Kind::Fair, Kind::Permit] {
         for waiters in if kind == Kind::Permit { [10, 100, 1_000] } else { [1, 100, 10_000] } {
@@ -58,6 +59,7 @@ pub(super) async fn waiters(server: &Server, effort: Effort) -> Outcome {
                 () = sleep(effort.idle_time) => server.commands().await? - before,
                 _ = waiting.next() => return Err("granted while it was held".into()),
             };
+            most_commands = most_commands.max(while_waiting);
             let turns = waiters.min(200);
             let (commands_before, calls_before) = (server.commands().await?, server.calls().await?);
             held.remove(0).release().await?;
@@ -77,5 +79,5 @@ pub(super) async fn waiters(server: &Server, effort: Effort) -> Outcome {
             client.close().await;
         }
     }
-    Ok(())
+    results.measured_once(&targets::REDIS_CROWD, most_commands as f64)
 }

@@ -10,18 +10,29 @@
 use futures_util::future::try_join_all;
 use tokio::time::Instant;
 
-use super::Server;
+use super::{Server, contestants};
 use crate::{
     Effort,
     contest::{Contestant, Outcome, Table},
     figures::Figures,
+    results::Results,
+    targets::{self, Target},
 };
 
-/// Number of tasks of one client that run at once, with a divisor. In a round, each task runs
-/// `Effort::pairs` divided by the divisor.
-const CROWDS: [(usize, usize); 3] = [(1, 100), (8, 200), (64, 500)];
+/// Number of tasks of one client that run at once, with a divisor and a target. In a round, each
+/// task runs `Effort::pairs` divided by the divisor.
+const CROWDS: [(usize, usize, &Target); 3] = [
+    (1, 100, &targets::REDIS_DISTANT_1),
+    (8, 200, &targets::REDIS_DISTANT_8),
+    (64, 500, &targets::REDIS_DISTANT_64),
+];
 
-pub(super) async fn pairs(server: &Server, contestants: &[Contestant], effort: Effort) -> Outcome {
+pub(super) async fn pairs(
+    server: &Server,
+    contestants: &[Contestant],
+    effort: Effort,
+    results: &Results,
+) -> Outcome {
     let mut round_trips = Figures::default();
     let mut connection = server.connection().await?;
     for _ in 0..200 {
@@ -30,7 +41,7 @@ pub(super) async fn pairs(server: &Server, contestants: &[Contestant], effort: E
         round_trips.add(started_at.elapsed().as_secs_f64() * 1e3);
     }
     let round_trip = round_trips.quantile(0.5);
-    for (tasks, divisor) in CROWDS {
+    for (tasks, divisor, target) in CROWDS {
         let pairs_per_task = (effort.pairs as usize / divisor).max(2);
         let table = Table::measure(
             contestants,
@@ -45,12 +56,14 @@ pub(super) async fn pairs(server: &Server, contestants: &[Contestant], effort: E
         )
         .await;
         let title = format!(
-            "Redis, {round_trip:.2} ms away: lock + release by {tasks} tasks of one client, a name each (target: 1.10 × two round trips)"
+            "Redis, {round_trip:.2} ms away: lock + release by {tasks} tasks of one client, a name each"
         );
-        table.print(&title, "   p50 ms    p99 ms   × two trips", |row| {
-            let [p50, p99] = [0.5, 0.99].map(|share| row.all().quantile(share));
-            format!("{p50:9.3} {p99:9.3}  {:12.2}", p50 / (2.0 * round_trip))
+        table.print(&title, "   p50 ms    p99 ms    × limit                  × two trips", |row| {
+            let trips = row.all().quantile(0.5) / (2.0 * round_trip);
+            format!("{}  {trips:12.2}", table.times(row, 3))
         });
+        let rivals = [contestants::REDISSON_LIMIT];
+        table.record_ratio(results, target, "dlock", &rivals, |round| round.quantile(0.5))?;
     }
     Ok(())
 }

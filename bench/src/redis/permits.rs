@@ -13,6 +13,8 @@ use crate::{
     Effort,
     contest::{Contestant, Dlock, InProcess, Outcome, Table, Waiting},
     figures::Figures,
+    results::Results,
+    targets,
 };
 
 /// Number of permits of the semaphore.
@@ -24,7 +26,7 @@ const HOLD: Duration = Duration::from_millis(1);
 /// Name of the contestant that takes the last free permit.
 const LAST_PERMIT: &str = "permit, 9 of 10 held";
 
-pub(super) async fn beside_the_mutex(server: &Server, effort: Effort) -> Outcome {
+pub(super) async fn beside_the_mutex(server: &Server, effort: Effort, results: &Results) -> Outcome {
     let clients = try_join_all((0..CLIENTS).map(|_| connect(server, ""))).await?;
     let contestant = async |name: &str, kind, limit| {
         let next_client = Cell::new(0);
@@ -52,8 +54,9 @@ pub(super) async fn beside_the_mutex(server: &Server, effort: Effort) -> Outcome
         },
     )
     .await;
-    let title = "Redis: lock + release on one connection (target: a permit 1.10 × the mutex)";
+    let title = "Redis: lock + release on one connection";
     table.print(title, "   p50 µs    p99 µs    × mutex", |row| table.times(row, 1));
+    table.record_ratio(results, &targets::REDIS_PERMIT, "permit", &["mutex"], |round| round.quantile(0.5))?;
 
     let mutex = contestant("mutex", Kind::Mutex, 1).await?.into_limit();
     let single =

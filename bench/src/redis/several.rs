@@ -15,17 +15,21 @@ use crate::{
     Effort,
     contest::{self, Contestant, Dlock, InProcess, Outcome, PeerContestant, Table, Waiting},
     figures::Figures,
+    results::Results,
+    targets,
 };
 
 /// Measures RedLocks of three and five servers.
-pub(super) async fn redlock(server: &Server, effort: Effort) -> Outcome {
+pub(super) async fn redlock(server: &Server, effort: Effort, results: &Results) -> Outcome {
     let mut servers = Vec::new();
     for _ in 0..5 {
         servers.extend(Server::start_own().await?);
     }
     if servers.len() < 5 {
-        println!("\nRedLock: not measured, no redis-server could be started");
-        return Ok(());
+        let reason = "no redis-server could be started";
+        println!("\nRedLock: not measured, {reason}");
+        results.missing(&targets::REDLOCK_3, reason)?;
+        return results.missing(&targets::REDLOCK_5, reason);
     }
     let dlock = async |url: String| {
         InProcess::connect(CLIENTS, async || Dlock::connect(&url, Kind::Mutex).await).await
@@ -55,14 +59,18 @@ pub(super) async fn redlock(server: &Server, effort: Effort) -> Outcome {
         },
     )
     .await;
-    let title =
-        "RedLock: lock + release of a free lock (target: 1.5 × per doubling, faster than both others)";
+    let title = "RedLock: lock + release of a free lock";
     table.print(title, "   p50 µs    p99 µs    × one server", |row| table.times(row, 1));
+    for (members, target) in [(3, &targets::REDLOCK_3), (5, &targets::REDLOCK_5)] {
+        let [dlock, rslock, redsync] =
+            ["dlock", "rslock", "redsync"].map(|program| format!("{program} of {members}"));
+        table.record_ratio(results, target, &dlock, &[&rslock, &redsync], |round| round.quantile(0.5))?;
+    }
     Ok(())
 }
 
 /// Measures ten free names as one lock, beside one name.
-pub(super) async fn multilock(server: &Server, effort: Effort) -> Outcome {
+pub(super) async fn multilock(server: &Server, effort: Effort, results: &Results) -> Outcome {
     let client = connect(server, "").await?;
     let ten = MultiLock::new((0..10).map(|i| client.of(Kind::Mutex, format!("multi-{i}"))))?;
     let one = client.of(Kind::Mutex, "multi-one");
@@ -87,9 +95,9 @@ pub(super) async fn multilock(server: &Server, effort: Effort) -> Outcome {
         }
         ratios.add(medians[0] / medians[1]);
     }
-    println!("\nMultiLock of 10 free names on one Redis, beside one lock, µs (target: within 2 ×)");
+    println!("\nMultiLock of 10 free names on one Redis, beside one lock, µs");
     println!("  ten names            {ten_times}   {} commands", after - between);
     println!("  one name             {one_times}   {} commands", between - before);
     println!("  ratio                {ratios}");
-    Ok(())
+    results.measured(&targets::MULTILOCK, &ratios)
 }

@@ -13,9 +13,16 @@ use super::{
 use crate::{
     Effort,
     contest::{Client, Contestant, Measure, Outcome, Table, Waiting},
+    results::Results,
+    targets,
 };
 
-pub(super) async fn commands(server: &Server, contestants: &[Contestant], effort: Effort) -> Outcome {
+pub(super) async fn commands(
+    server: &Server,
+    contestants: &[Contestant],
+    effort: Effort,
+    results: &Results,
+) -> Outcome {
     let (redisson, plain) = (RedissonLimit::connect(server).await?, PlainLimit::connect(server).await?);
     // The holder releases as a mutex, which does not wake waiters that wait in order of arrival.
     let rounds = |contestant: &Contestant| {
@@ -32,9 +39,9 @@ pub(super) async fn commands(server: &Server, contestants: &[Contestant], effort
             },
         )
         .await;
-    let title = "Redis: commands of one waiter while another client holds the lock (target: 0)";
+    let title = "Redis: commands of one waiter while another client holds the lock";
     table.print(title, "commands a second", |row| format!("{:17.1}", row.rounds.iter().sum::<f64>()));
-    Ok(())
+    table.record(results, &targets::REDIS_WAITER, "dlock", |row| row.rounds.iter().copied().collect())
 }
 
 /// Returns the number of commands per second that a waiter sends while `holder` holds the lock.

@@ -14,15 +14,14 @@ use tokio::time::Instant;
 use zookeeper_client::Client;
 
 use super::{curator, dlock_url, hosts, keep_directory};
-use crate::{Effort, contest::Outcome, figures::Figures};
+use crate::{Effort, arguments::Part, contest::Outcome, figures::Figures, results::Results};
 
 /// Number of measured connections.
 const CONNECTIONS: usize = 12;
 
-pub(super) async fn bench(effort: Effort) -> Outcome {
+pub(crate) async fn bench(effort: Effort, results: &Results) -> Outcome {
     let Ok(url) = env::var("DLOCK_BENCH_ZOOKEEPER_DISTANT_URL") else {
-        println!("distant ZooKeeper: not measured, DLOCK_BENCH_ZOOKEEPER_DISTANT_URL is not set\n");
-        return Ok(());
+        return results.part_missing(Part::ZookeeperDistant, "DLOCK_BENCH_ZOOKEEPER_DISTANT_URL is not set");
     };
     let raw = Client::connect(hosts(&url)).await?;
     let mut round_trips = Figures::default();

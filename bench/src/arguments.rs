@@ -1,0 +1,92 @@
+//! Arguments of the program.
+
+use std::{fmt, path::PathBuf};
+
+use clap::{Parser, ValueEnum};
+
+/// Measures dlock beside other lock implementations, and compares the results with targets.
+///
+/// Contestants are measured alternately, one round each, and a ratio compares values of the same
+/// round. Noise of the machine therefore affects all contestants alike.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "dlock-bench", max_term_width = 110)]
+pub(crate) struct Arguments {
+    /// Parts to measure. Without any, all parts.
+    #[arg(value_name = "PART")]
+    pub(crate) parts: Vec<Part>,
+
+    /// Measure briefly, as a check that the parts work. The figures have no meaning.
+    #[arg(long)]
+    pub(crate) quick: bool,
+
+    /// Exit with status 1 if a measured target is missed.
+    #[arg(long)]
+    pub(crate) check: bool,
+
+    /// With --check, also exit with status 1 if a target was not measured.
+    #[arg(long, requires = "check")]
+    pub(crate) require_all: bool,
+
+    /// Append the results to this file, one JSON object per line.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) results: Option<PathBuf>,
+
+    /// Print the verdicts on the results of this file, and measure nothing.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["quick", "results"])]
+    pub(crate) judge: Option<PathBuf>,
+
+    /// Measure one part in this process, and write its results to this file.
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub(crate) in_process: Option<PathBuf>,
+}
+
+/// A part of the benchmark. Each part runs in its own process, so that memory and timers of one
+/// part do not affect another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Part {
+    /// Lock and release on the memory store.
+    Engine,
+    /// Memory of held locks on the memory store.
+    Held,
+    /// Locks in an SQLite file.
+    Sqlite,
+    /// Locks in Redis, beside the least that the protocols allow and other implementations.
+    Redis,
+    /// Lock and release in Redis, on a runtime with two worker threads.
+    RedisWorkers,
+    /// Lock and release in Redis on the server `DLOCK_BENCH_REDIS_DISTANT_URL`, behind a slow link.
+    RedisDistant,
+    /// Many waiters of one client for one name in Redis.
+    RedisCrowd,
+    /// Permits beside the mutex in Redis.
+    RedisPermits,
+    /// Several Redis servers, and several names, as one lock.
+    RedisSeveral,
+    /// Renewals of many locks that one client holds in Redis.
+    RedisHeld,
+    /// Locks in etcd.
+    Etcd,
+    /// Locks in MariaDB, in both modes.
+    Mysql,
+    /// Locks in ZooKeeper.
+    Zookeeper,
+    /// Round trips to the ZooKeeper server `DLOCK_BENCH_ZOOKEEPER_DISTANT_URL`, behind a slow link.
+    ZookeeperDistant,
+    /// `dlock run` as a whole process.
+    Command,
+}
+
+impl Arguments {
+    /// Returns the parts to measure or to judge.
+    pub(crate) fn selected_parts(&self) -> Vec<Part> {
+        if self.parts.is_empty() { Part::value_variants().to_vec() } else { self.parts.clone() }
+    }
+}
+
+impl fmt::Display for Part {
+    /// Writes the name of the part on the command line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.to_possible_value();
+        f.pad(value.as_ref().map_or("", |value| value.get_name()))
+    }
+}

@@ -11,7 +11,7 @@ use clap::{Parser, ValueEnum};
 #[derive(Clone, Debug, Parser)]
 #[command(name = "dlock-bench", max_term_width = 110)]
 pub(crate) struct Arguments {
-    /// Parts to measure. Without any, all parts.
+    /// Parts to measure. Without any, all parts except those of growth.
     #[arg(value_name = "PART")]
     pub(crate) parts: Vec<Part>,
 
@@ -34,6 +34,10 @@ pub(crate) struct Arguments {
     /// Print the verdicts on the results of this file, and measure nothing.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["quick", "results"])]
     pub(crate) judge: Option<PathBuf>,
+
+    /// Draw charts of the parts of growth into this folder, as SVG files.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) charts: Option<PathBuf>,
 
     /// Measure one part in this process, and write its results to this file.
     #[arg(long, value_name = "FILE", hide = true)]
@@ -74,12 +78,36 @@ pub(crate) enum Part {
     ZookeeperDistant,
     /// `dlock run` as a whole process.
     Command,
+    /// Many waiters and many held locks of one client, on the memory store.
+    GrowthMemory,
+    /// The same in an SQLite file.
+    GrowthSqlite,
+    /// The same in Redis.
+    GrowthRedis,
+    /// The same in etcd.
+    GrowthEtcd,
+    /// The same in MariaDB, through a proxy that counts requests.
+    GrowthMysql,
+    /// The same in ZooKeeper.
+    GrowthZookeeper,
+}
+
+impl Part {
+    /// Returns whether this part is measured only on request, because it has no targets.
+    fn is_growth(self) -> bool {
+        use Part::{GrowthEtcd, GrowthMemory, GrowthMysql, GrowthRedis, GrowthSqlite, GrowthZookeeper};
+        matches!(self, GrowthMemory | GrowthSqlite | GrowthRedis | GrowthEtcd | GrowthMysql | GrowthZookeeper)
+    }
 }
 
 impl Arguments {
     /// Returns the parts to measure or to judge.
     pub(crate) fn selected_parts(&self) -> Vec<Part> {
-        if self.parts.is_empty() { Part::value_variants().to_vec() } else { self.parts.clone() }
+        if self.parts.is_empty() {
+            let all = Part::value_variants().iter().copied();
+            return all.filter(|part| !part.is_growth()).collect();
+        }
+        self.parts.clone()
     }
 }
 
@@ -88,5 +116,26 @@ impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let value = self.to_possible_value();
         f.pad(value.as_ref().map_or("", |value| value.get_name()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_options_are_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn parts_of_growth_are_measured_on_request_only() {
+        let all = Arguments::parse_from(["dlock-bench"]).selected_parts();
+        assert!(all.contains(&Part::Engine) && all.contains(&Part::Command), "{all:?}");
+        assert!(all.iter().all(|part| !part.is_growth()), "{all:?}");
+        let one = Arguments::parse_from(["dlock-bench", "growth-redis"]).selected_parts();
+        assert_eq!(one, [Part::GrowthRedis]);
     }
 }

@@ -21,6 +21,7 @@ use crate::{
     arguments::Part,
     contest::{self, Client, Contestant, Counter, Dlock, InProcess, Outcome, PeerContestant, Table, Waiting},
     figures::Figures,
+    growth,
     results::Results,
     targets,
 };
@@ -71,6 +72,18 @@ pub(crate) async fn bench(effort: Effort, results: &Results) -> Outcome {
     let requests = requests.await;
     requests.print_counts("etcd: requests");
     requests.record_sum(results, &targets::ETCD_REQUESTS, "dlock")
+}
+
+/// Returns the server for measurements of other modules, or the reason why there is none.
+pub(crate) async fn store() -> Outcome<Result<growth::Store, String>> {
+    let running = match start(Flavour::Standalone).await {
+        Ok(running) => running,
+        Err(unreachable) => return Ok(Err(unreachable.reason)),
+    };
+    let url = running.url().to_owned();
+    let counter = running.servers().first().cloned().map(ReceivedRequests);
+    let counter = counter.map(|counter| Box::new(counter) as Box<dyn Counter>);
+    Ok(Ok(growth::Store::new(url, counter, running)))
 }
 
 /// Returns all contestants. They are one group, because they lock the same keys.

@@ -14,6 +14,7 @@ mod contest;
 mod engine;
 mod etcd;
 mod figures;
+mod growth;
 mod held;
 mod mysql;
 mod redis;
@@ -27,6 +28,7 @@ use std::{
     env,
     fs::File,
     io,
+    path::Path,
     process::{Command, ExitCode},
     time::Duration,
 };
@@ -79,7 +81,7 @@ fn run(arguments: &Arguments) -> Outcome<ExitCode> {
     if let Some(file) = &arguments.in_process {
         let results = Results::append_to(file)?;
         for part in parts {
-            measure(part, effort, &results)?;
+            measure(part, effort, &results, arguments.charts.as_deref())?;
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -88,7 +90,9 @@ fn run(arguments: &Arguments) -> Outcome<ExitCode> {
         None => measure_all(&parts, effort, arguments)?,
     };
     let verdicts = Verdicts::of(&parts, results);
-    println!("\nTargets\n{verdicts}");
+    if !verdicts.is_empty() {
+        println!("\nTargets\n{verdicts}");
+    }
     if !failed_parts.is_empty() {
         return Err(format!("failed: {}", failed_parts.join(", ")).into());
     }
@@ -109,6 +113,9 @@ fn measure_all(parts: &[Part], effort: Effort, arguments: &Arguments) -> Outcome
         let mut command = Command::new(env::current_exe()?);
         command.arg(part.to_string()).arg("--in-process").arg(file.path());
         command.args(arguments.quick.then_some("--quick"));
+        if let Some(folder) = &arguments.charts {
+            command.arg("--charts").arg(folder);
+        }
         let status = command.status()?;
         if !status.success() {
             failed_parts.push(format!("{part} ({status})"));
@@ -121,7 +128,7 @@ fn measure_all(parts: &[Part], effort: Effort, arguments: &Arguments) -> Outcome
     Ok((results::read(file.path())?, failed_parts))
 }
 
-fn measure(part: Part, effort: Effort, results: &Results) -> Outcome {
+fn measure(part: Part, effort: Effort, results: &Results, charts: Option<&Path>) -> Outcome {
     let mut builder = match part {
         Part::RedisWorkers => Builder::new_multi_thread(),
         _ => Builder::new_current_thread(),
@@ -143,5 +150,11 @@ fn measure(part: Part, effort: Effort, results: &Results) -> Outcome {
         | Part::RedisPermits
         | Part::RedisSeveral
         | Part::RedisHeld => runtime.block_on(redis::bench(part, effort, results)),
+        Part::GrowthMemory
+        | Part::GrowthSqlite
+        | Part::GrowthRedis
+        | Part::GrowthEtcd
+        | Part::GrowthMysql
+        | Part::GrowthZookeeper => runtime.block_on(growth::bench(part, effort, charts)),
     }
 }

@@ -23,6 +23,7 @@ use crate::{
     arguments::Part,
     contest::{Contestant, Counter, Dlock, InProcess, Outcome, Table, Waiting},
     figures::Figures,
+    growth,
     results::Results,
     targets,
 };
@@ -123,6 +124,21 @@ pub(crate) async fn bench(effort: Effort, results: &Results) -> Outcome {
         .print(title, "per lock + release", |row| format!("{:6.2}", row.rounds.iter().sum::<f64>()));
     println!();
     Ok(())
+}
+
+/// Returns the server for measurements of other modules, behind a proxy that counts round trips, or
+/// the reason why there is none.
+pub(crate) async fn store() -> Outcome<Result<growth::Store, String>> {
+    let running = match start(Brand::Mariadb, Flavour::Durable).await {
+        Ok(running) => running,
+        Err(unreachable) => return Ok(Err(unreachable.reason)),
+    };
+    let Some(server) = running.servers().first().map(|server| server.address()) else {
+        return Ok(Err("the server's address is not known".to_owned()));
+    };
+    let round_trips = RoundTrips::to(server)?;
+    let url = Endpoint { url: running.url(), server }.url_at(round_trips.address(), "");
+    Ok(Ok(growth::Store::new(url, Some(Box::new(round_trips)), running)))
 }
 
 /// Returns the contestants, in one group for each mode. The limit of a group is the least cost of a

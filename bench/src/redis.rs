@@ -20,10 +20,21 @@ mod server;
 mod several;
 mod waiter;
 
+use std::rc::Rc;
+
+use async_trait::async_trait;
 use dlock::Locks;
 
-use crate::{Effort, arguments::Part, contest::Outcome, results::Results};
+use crate::{
+    Effort,
+    arguments::Part,
+    contest::{Counter, Outcome},
+    growth,
+    results::Results,
+};
 use server::Server;
+
+const NO_SERVER: &str = "DLOCK_BENCH_REDIS_URL is not set, and no redis-server could be started";
 
 pub(crate) async fn bench(part: Part, effort: Effort, results: &Results) -> Outcome {
     if part == Part::RedisDistant {
@@ -33,8 +44,7 @@ pub(crate) async fn bench(part: Part, effort: Effort, results: &Results) -> Outc
         return distant::pairs(&server, &contestants::all(&server).await?, effort, results).await;
     }
     let Some(server) = Server::start().await? else {
-        let reason = "DLOCK_BENCH_REDIS_URL is not set, and no redis-server could be started";
-        return results.part_missing(part, reason);
+        return results.part_missing(part, NO_SERVER);
     };
     match part {
         Part::RedisHeld => held::renewals(&server, effort, results).await,
@@ -55,6 +65,24 @@ pub(crate) async fn bench(part: Part, effort: Effort, results: &Results) -> Outc
             queue::waits(&contestants, effort, results).await?;
             waiter::commands(&server, &contestants, effort, results).await
         }
+    }
+}
+
+/// Returns the server for measurements of other modules, or the reason why there is none.
+pub(crate) async fn store() -> Outcome<Result<growth::Store, String>> {
+    let Some(server) = Server::start().await? else { return Ok(Err(NO_SERVER.to_owned())) };
+    let server = Rc::new(server);
+    let url = server.url_with("timeout=30s");
+    Ok(Ok(growth::Store::new(url, Some(Box::new(Requests(Rc::clone(&server)))), server)))
+}
+
+/// Number of scripts and subscriptions that the server has received from all clients.
+struct Requests(Rc<Server>);
+
+#[async_trait(?Send)]
+impl Counter for Requests {
+    async fn read(&self) -> Outcome<f64> {
+        Ok(self.0.commands().await? as f64)
     }
 }
 

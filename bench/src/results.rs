@@ -32,7 +32,7 @@ pub(crate) type ResultsById = HashMap<String, Measured>;
 
 /// One line of a file of results.
 #[derive(Debug, Serialize, Deserialize)]
-struct Line {
+struct ResultLine {
     target: String,
     #[serde(flatten)]
     measured: Measured,
@@ -74,7 +74,7 @@ impl Results {
     }
 
     fn write(&self, target: &Target, measured: Measured) -> Outcome {
-        let line = serde_json::to_string(&Line { target: target.id.to_owned(), measured })?;
+        let line = serde_json::to_string(&ResultLine { target: target.id.to_owned(), measured })?;
         // One write, so that no line is cut off if the process is killed.
         Ok(self.0.borrow_mut().write_all(format!("{line}\n").as_bytes())?)
     }
@@ -85,7 +85,7 @@ pub(crate) fn read(path: &Path) -> Outcome<ResultsById> {
     let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let mut results = HashMap::new();
     for (number, line) in (1..).zip(text.lines()) {
-        let Line { target, measured } =
+        let ResultLine { target, measured } =
             serde_json::from_str(line).map_err(|error| format!("{}:{number}: {error}", path.display()))?;
         results.insert(target, measured);
     }

@@ -1,4 +1,4 @@
-//! The targets: what each measurement should be, and why.
+//! The bounds that measurements should keep, and their reasons.
 
 use crate::arguments::Part;
 

@@ -28,6 +28,10 @@ impl Verdicts {
         Self(rows.collect())
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn count(&self, verdict: Verdict) -> usize {
         self.0.iter().filter(|(target, measured)| judge(target, measured) == verdict).count()
     }

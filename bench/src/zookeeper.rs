@@ -22,6 +22,7 @@ use crate::{
     arguments::Part,
     contest::{self, Client, Contestant, Counter, Dlock, InProcess, Outcome, PeerContestant, Table, Waiting},
     figures::Figures,
+    growth,
     results::Results,
     targets,
 };
@@ -84,6 +85,19 @@ pub(crate) async fn bench(effort: Effort, results: &Results) -> Outcome {
     let requests = requests.await;
     requests.print_counts("ZooKeeper: requests");
     requests.record_sum(results, &targets::ZOOKEEPER_REQUESTS, "dlock")
+}
+
+/// Returns the server for measurements of other modules, or the reason why there is none.
+pub(crate) async fn store() -> Outcome<Result<growth::Store, String>> {
+    let running = match start(Flavour::Standalone).await {
+        Ok(running) => running,
+        Err(unreachable) => return Ok(Err(unreachable.reason)),
+    };
+    let counter = running.servers().first().map(|server| {
+        let counter = ReceivedRequests { server: server.address(), own_requests: Cell::default() };
+        Box::new(counter) as Box<dyn Counter>
+    });
+    Ok(Ok(growth::Store::new(dlock_url(running.url()), counter, running)))
 }
 
 /// Returns all contestants. They are one group, because they create the same nodes.

@@ -89,7 +89,7 @@ targets! {
         "a free permit takes one script, as a free mutex does";
 
     MULTILOCK: RedisSeveral, "MultiLock of ten names, one server", AtMost 1.5, "× one name",
-        "ten free names of one server take one request to lock and one to release";
+        "one batch of requests can take ten free names of one server, and release them";
     REDLOCK_3: RedisSeveral, "RedLock of 3 servers", AtMost 1.0, "× fastest rival",
         "rslock and redsync send the same commands to the same servers";
     REDLOCK_5: RedisSeveral, "RedLock of 5 servers", AtMost 1.0, "× fastest rival",

@@ -56,7 +56,7 @@ impl fmt::Display for Verdicts {
         let name_width = longest(|target| target.name.chars().count());
         writeln!(
             f,
-            "{:part_width$}  {:name_width$}  {:>9}  {:<19} {:>6}  {:14} verdict",
+            "{:part_width$}  {:name_width$}  {:>9}  {:<19} {:>6}  {:15} verdict",
             "part", "target", "result", "(least … greatest)", "bound", "unit"
         )?;
         for (target, measured) in &self.0 {
@@ -72,7 +72,7 @@ impl fmt::Display for Verdicts {
                     (short(*median), if has_range { range } else { String::new() }, verdict.to_owned())
                 }
             };
-            writeln!(f, "{median:>9}  {range:19} {:>6}  {:14} {verdict}", target.bound, target.unit)?;
+            writeln!(f, "{median:>9}  {range:19} {:>6}  {:15} {verdict}", target.bound, target.unit)?;
         }
         let [met, missed, not_measured] =
             [Verdict::Met, Verdict::Missed, Verdict::NotMeasured].map(|verdict| self.count(verdict));

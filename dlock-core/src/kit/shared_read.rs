@@ -189,8 +189,9 @@ mod tests {
     #[test]
     fn callers_on_two_runtimes_share_a_read_on_each() {
         let (server, reads) = (Server::default(), SharedRead::new());
-        let runtimes =
-            [(); 2].map(|()| runtime::Builder::new_current_thread().enable_time().build().unwrap());
+        // Their clocks are paused, so that no read ends during the other calls.
+        let paused = || runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        let runtimes = [(); 2].map(|()| paused().unwrap());
         let mut callers: Vec<_> = (0..4).map(|_| Box::pin(reads.join(|| server.read()))).collect();
         for (number, caller) in callers.iter_mut().enumerate() {
             let wait = async { timeout(Duration::from_millis(1), caller).await };

@@ -204,6 +204,34 @@ async fn a_client_works_in_another_runtime_than_it_was_connected_in() {
     guard.release().await.unwrap();
 }
 
+#[test]
+fn a_release_in_flight_outlives_the_runtime_of_its_caller() {
+    let place = Place::new();
+    let current_thread = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (caller, other) = (current_thread(), current_thread());
+    let guard = caller.block_on(async {
+        let client = connect(&place.url()).await.unwrap();
+        client.mutex("x").lock().ttl(Duration::from_secs(600)).await.unwrap()
+    });
+    let mut raw = other.block_on(async {
+        let mut raw = place.raw().await;
+        sqlx::query("BEGIN IMMEDIATE").execute(&mut raw).await.unwrap();
+        raw
+    });
+    caller.block_on(async {
+        // During this time the keeper passes the release to the client's thread.
+        let released = timeout(Duration::from_millis(200), guard.release()).await;
+        assert!(released.is_err(), "released while the file was locked");
+    });
+    drop(caller);
+    other.block_on(async {
+        sqlx::query("COMMIT").execute(&mut raw).await.unwrap();
+        let client = place.client().await;
+        let wait = client.mutex("x").lock().wait(SOON);
+        assert!(wait.await.is_ok(), "the release ended with the runtime of its caller");
+    });
+}
+
 #[tokio::test]
 async fn a_waiter_makes_no_attempt_while_it_waits() {
     let place = Place::new();

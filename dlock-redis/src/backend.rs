@@ -7,11 +7,11 @@ use std::{fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use dlock_core::{
     Kind, Result,
-    driver::{Backend, Claim, Driver, Info, Request, Store, StoreUrl},
+    driver::{AttemptAll, Backend, Claim, Driver, Info, Request, Store, StoreUrl},
 };
 
 use crate::{
-    claim::RedisClaim,
+    claim::{RedisClaim, attempt_all},
     client::Client,
     config::{Dialect, RedisConfig},
     connection::{Connection, server},
@@ -85,6 +85,10 @@ impl Backend for RedisBackend {
         Box::new(RedisClaim::new(Arc::clone(&self.client), request))
     }
 
+    async fn attempt_all(&self, requests: Vec<Request>) -> Result<AttemptAll> {
+        attempt_all::attempt_all(&self.client, requests).await
+    }
+
     async fn clock(&self) -> Result<Duration> {
         self.client.server_time(CLOCK_KEY).await
     }
@@ -95,6 +99,7 @@ const KINDS: &[Kind] = &[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind:
 
 fn info(config: &RedisConfig) -> Info {
     let info = Info::new(STORE.store(), config.identity()).detaches(true).clock(true);
+    let info = info.locks_per_step(attempt_all::locks_per_step(config));
     if config.dialect == Dialect::Plain {
         return info;
     }

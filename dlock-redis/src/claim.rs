@@ -1,5 +1,7 @@
 //! One claim on the server: the calls of every kind of lock.
 
+pub(crate) mod attempt_all;
+
 use std::{borrow::Cow, future::pending, pin::pin, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
@@ -165,12 +167,7 @@ impl RedisClaim {
         match reply {
             Value::Int(-2) if self.is_plain() => Ok(AttemptReply::Granted(None)),
             Value::Int(left) => Ok(busy(left, 0)),
-            Value::BulkString(token) => {
-                let token = std::str::from_utf8(&token).ok().and_then(|token| token.parse().ok());
-                let token: u64 = token.ok_or_else(|| STORE.unexpected_reply("a fencing token"))?;
-                // `0` means that the claim has no token.
-                Ok(AttemptReply::Granted(Token::new(token)))
-            }
+            Value::BulkString(token) => parse_token(&token).map(AttemptReply::Granted),
             Value::SimpleString(found) => Err(self.wrong_kind(&found)),
             Value::Array(parts) => match parts[..] {
                 [Value::Int(left), Value::Int(arrival)] => Ok(busy(left, arrival)),
@@ -332,14 +329,21 @@ impl RedisClaim {
         }
     }
 
-    fn granted(&mut self, token: Option<Token>) -> Attempt {
+    /// Records that the claim holds its lock.
+    fn grant(&mut self, token: Option<Token>) -> Grant {
         // A notification during the attempt was caused by the release that made this grant
         // possible. It must not be passed on to the next waiter.
         self.clear_seats();
         self.leave_seats();
         self.join_as_holder();
-        Attempt::Granted(Grant { token, valid_for: self.request.ttl })
+        Grant { token, valid_for: self.request.ttl }
     }
+}
+
+/// Parses the token of a grant. `0` means that the claim has no token.
+fn parse_token(text: &[u8]) -> Result<Option<Token>> {
+    let token = std::str::from_utf8(text).ok().and_then(|token| token.parse().ok());
+    token.map(Token::new).ok_or_else(|| STORE.unexpected_reply("a fencing token"))
 }
 
 fn renewal(held: bool, ttl: Duration) -> Renewal {
@@ -364,7 +368,7 @@ impl Claim for RedisClaim {
             reply = Box::pin(self.send_attempt()).await?;
         }
         Ok(match reply {
-            AttemptReply::Granted(token) => self.granted(token),
+            AttemptReply::Granted(token) => Attempt::Granted(self.grant(token)),
             AttemptReply::Busy { retry_in, .. } if self.is_plain() => {
                 Attempt::Busy { retry_in: retry_in.min(PLAIN_POLL_INTERVAL) }
             }

@@ -62,6 +62,7 @@ macro_rules! scripts {
 
 scripts! {
     ACQUIRE = "time" "late" "draw" "acquire";
+    ACQUIRE_ALL = "time" "late" "draw" "acquire_all";
     RELEASE = "release";
     FAIR_ACQUIRE = "time" "late" "draw" "fair" "fair_acquire" "fair_wait";
     FAIR_RELEASE = "time" "fair" "fair_release";

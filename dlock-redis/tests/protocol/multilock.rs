@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use dlock_core::{DistributedLock, DistributedLockExt, Kind, LockOptions, Locks, MultiLock};
+use dlock_core::{
+    DistributedLock, DistributedLockExt, Error, Kind, LockName, LockOptions, Locks, MultiLock, Wait,
+    driver::{Attempt, AttemptAll, Grant, Request},
+};
 use futures_util::future::join_all;
 
 use crate::common::{Bench, connect, relay::Relay, soon};
@@ -13,7 +16,11 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     dlock_conformance::tests! {
         three_names_on_one_server_are_one_lock,
         a_member_that_is_lost_keeps_no_other_from_being_released,
-        ten_free_names_are_locked_by_ten_concurrent_commands_and_released_by_ten_more,
+        ten_free_mutexes_are_locked_by_one_command_and_released_by_ten_concurrent_ones,
+        ten_free_fair_locks_are_locked_by_ten_concurrent_commands_and_released_by_ten_more,
+        a_busy_mutex_leaves_no_other_locked,
+        a_read_write_lock_among_mutexes_is_the_wrong_kind,
+        an_attempt_that_was_executed_in_part_before_gets_all_mutexes,
         multilocks_over_the_same_names_in_any_order_never_deadlock,
     }
 }
@@ -63,30 +70,97 @@ async fn a_member_that_is_lost_keeps_no_other_from_being_released() {
     assert_eq!(key_count(&bench, &names).await, 0, "the release left a member locked");
 }
 
-async fn ten_free_names_are_locked_by_ten_concurrent_commands_and_released_by_ten_more() {
+async fn ten_free_mutexes_are_locked_by_one_command_and_released_by_ten_concurrent_ones() {
+    ten_names_cost(Kind::Mutex, 1).await;
+}
+
+async fn ten_free_fair_locks_are_locked_by_ten_concurrent_commands_and_released_by_ten_more() {
+    ten_names_cost(Kind::Fair, 10).await;
+}
+
+/// Checks that ten names are locked by `attempts` commands and released by ten, each of which are
+/// sent before the first reply.
+async fn ten_names_cost(kind: Kind, attempts: usize) {
     let Some(bench) = Bench::new().await else { return };
     // A given server cannot be used through a relay, because its URL may have more than host and
     // port.
     let Some(server) = bench.running.own_server() else { return };
     let relay = Relay::to(server.address()).await;
     let locks = Locks::new(connect(&format!("redis://{}?timeout=30s", relay.address)).await.unwrap());
-    // A first lock and release load the scripts into the server.
-    locks.mutex("n0").lock().await.unwrap().release().await.unwrap();
     let names = names(10);
+    let all = MultiLock::new(names.iter().map(|name| locks.of(kind, name))).expect("it has members");
+    // A first lock and release load the scripts into the server.
+    all.lock_within(Duration::from_secs(60)).await.unwrap().release().await.unwrap();
     let before = calls(&bench).await;
-    relay.hold_replies_for(10);
-    let all = multi(&locks, &names);
+    relay.hold_replies_for(attempts);
     let guard = soon(
-        "the lock waits for a reply before it has sent all ten attempts",
+        "the lock waits for a reply before it has sent all attempts",
         all.lock_within(Duration::from_secs(60)),
     )
     .await
     .unwrap();
-    assert_eq!(calls(&bench).await - before, 10, "a name costs more than one command");
+    assert_eq!(calls(&bench).await - before, attempts as u64);
+    assert_eq!(key_count(&bench, &names).await, 10);
     relay.hold_replies_for(10);
     soon("the release waits for a reply before it has sent all ten releases", guard.release()).await.unwrap();
-    assert_eq!(calls(&bench).await - before, 20, "the release of a name costs more than one command");
+    assert_eq!(calls(&bench).await - before, attempts as u64 + 10);
     assert_eq!(key_count(&bench, &names).await, 0, "the release left a member locked");
+}
+
+async fn a_busy_mutex_leaves_no_other_locked() {
+    let Some(bench) = Bench::new().await else { return };
+    let (a, b, names) = (bench.locks("").await, bench.locks("").await, names(3));
+    let busy = b.mutex("n1").lock().await.unwrap();
+    assert!(multi(&a, &names).try_lock(&LockOptions::new()).await.unwrap().is_none());
+    assert_eq!(key_count(&bench, &names).await, 1, "a try has left a member locked");
+    let token = busy.token();
+    busy.release().await.unwrap();
+    let guard = multi(&a, &names).try_lock(&LockOptions::new()).await.unwrap().expect("all are free");
+    assert!(Some(guard.tokens()[1].1) > token, "the token of n1 has not grown");
+    guard.release().await.unwrap();
+}
+
+async fn a_read_write_lock_among_mutexes_is_the_wrong_kind() {
+    let Some(bench) = Bench::new().await else { return };
+    let (a, b, names) = (bench.locks("").await, bench.locks("").await, names(3));
+    let reader = b.rwlock("n1").read().lock().await.unwrap();
+    let error = multi(&a, &names).try_lock(&LockOptions::new()).await.expect_err("n1 is no mutex");
+    assert!(matches!(error, Error::WrongKind { ref name, .. } if name.as_str() == "n1"), "{error}");
+    a.close().await;
+    assert_eq!(key_count(&bench, &names).await, 1, "a try has left a member locked");
+    reader.release().await.unwrap();
+}
+
+async fn an_attempt_that_was_executed_in_part_before_gets_all_mutexes() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let requests: Vec<_> = names(3)
+        .iter()
+        .map(|name| {
+            let name = LockName::new(name).expect("legal");
+            Request::new(name, Kind::Mutex, Duration::from_secs(30)).wait(Wait::Never)
+        })
+        .collect();
+    let who = requests[0].who.clone();
+    let first = store.backend.attempt_all(requests.clone()).await.expect("free");
+    let AttemptAll::Granted(first) = first else { panic!("busy, although all are free") };
+    // The same call once more, as after a lost reply.
+    let again = store.backend.attempt_all(requests.clone()).await.expect("held by the same claims");
+    let AttemptAll::Granted(again) = again else { panic!("busy because of its own claims") };
+    let tokens = |grants: &[(_, Grant)]| grants.iter().map(|(_, grant)| grant.token).collect::<Vec<_>>();
+    assert_eq!(tokens(&again), tokens(&first), "the same holds have other tokens");
+    // One of the holds has ended since, and its lock is free.
+    bench.send("DEL n1").await;
+    let third = store.backend.attempt_all(requests.clone()).await.expect("free, or held by the same claims");
+    let AttemptAll::Granted(third) = third else { panic!("busy because of its own claims") };
+    assert!(tokens(&third)[1] > tokens(&first)[1], "the new hold of n1 has the token of the old one");
+    assert_eq!(tokens(&third)[0], tokens(&first)[0]);
+    // Another claim has the lock since.
+    bench.send("DEL n1").await;
+    let other = Request::by(who, requests[1].name.clone(), Kind::Mutex, Duration::from_secs(30));
+    assert!(matches!(store.backend.claim(other).attempt().await, Ok(Attempt::Granted(_))));
+    let error = store.backend.attempt_all(requests).await.expect_err("n0 and n2 are still held");
+    assert!(error.is_transient(), "{error}");
 }
 
 /// Returns the number of executed scripts.

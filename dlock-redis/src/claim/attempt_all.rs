@@ -1,0 +1,80 @@
+//! The acquisition of several mutexes of one client by one script, which grants all or none.
+
+use std::{pin::pin, sync::Arc};
+
+use dlock_core::{
+    Error, Kind, Result,
+    driver::{AttemptAll, Claim, Request},
+};
+use redis::Value;
+
+use super::{RedisClaim, parse_token};
+use crate::{
+    client::Client,
+    config::{Dialect, RedisConfig, Topology},
+    error::STORE,
+    scripts::{ACQUIRE_ALL, Call, millis},
+};
+
+/// Maximum number of locks that one script acquires. It blocks the server's other clients for less
+/// than a millisecond.
+const MAX_LOCKS_PER_STEP: usize = 64;
+
+/// Returns the maximum number of locks in one step.
+pub(crate) fn locks_per_step(config: &RedisConfig) -> usize {
+    // The locks of a cluster are on several nodes. A wait for a replica confirms one lock.
+    let is_single_server = config.topology != Topology::Cluster && config.replicas.is_none();
+    if is_single_server && config.dialect == Dialect::Redisson { MAX_LOCKS_PER_STEP } else { 1 }
+}
+
+/// Acquires these mutexes if no other claim holds any of them. Otherwise acquires none.
+///
+/// # Errors
+/// The outcome is unknown. A claim with the same id finds its hold, or releases it.
+pub(crate) async fn attempt_all(client: &Arc<Client>, requests: Vec<Request>) -> Result<AttemptAll> {
+    let Some(first) = requests.first() else { return Ok(AttemptAll::Granted(Vec::new())) };
+    if !requests.iter().all(|request| is_like(first, request)) {
+        let what = "grant locks of several kinds, ttls or labels in one step".to_owned();
+        return Err(Error::Unsupported { store: STORE.store(), what });
+    }
+    let claims: Vec<_> =
+        requests.iter().map(|request| RedisClaim::new(Arc::clone(client), request.clone())).collect();
+    let acquire = client
+        .run_in_time(claims[0].record.keys.lock(), claims[0].limit(), |deadline| Ok(call(&claims, deadline)));
+    let reply = client.call_with_label(first, None, pin!(acquire)).await?;
+    match reply {
+        Value::Array(tokens) if tokens.len() == claims.len() => granted(claims, &tokens),
+        Value::Int(busy) if (0..claims.len() as i64).contains(&busy) => {
+            Ok(AttemptAll::Busy(usize::try_from(busy).unwrap_or_default()))
+        }
+        Value::SimpleString(status) if status == "partly" => {
+            Err(STORE.unavailable("an earlier request has acquired some of the locks"))
+        }
+        // Each claim makes an attempt by itself next, and one of them finds the reason.
+        Value::SimpleString(_) => Err(claims[0].wrong_kind("other")),
+        _ => Err(STORE.unexpected_reply("an attempt at several locks")),
+    }
+}
+
+/// Returns whether one script can acquire the locks of both requests.
+fn is_like(first: &Request, request: &Request) -> bool {
+    let properties = |request: &Request| (request.ttl, request.wants_token, request.id.who_key());
+    request.kind == Kind::Mutex && properties(first) == properties(request)
+}
+
+fn call(claims: &[RedisClaim], deadline: u64) -> Call {
+    let records = || claims.iter().map(|claim| &*claim.record);
+    let keys = records().flat_map(|record| [record.keys.lock().to_owned(), record.keys.token().to_string()]);
+    let owners: Vec<_> = records().map(|record| &*record.owner).collect();
+    let (ttl, token_ttl) = (millis(claims[0].request.ttl), claims[0].token_ttl());
+    ACQUIRE_ALL.call(keys.collect::<Vec<_>>(), (claims.len(), ttl, owners, token_ttl, deadline))
+}
+
+fn granted(claims: Vec<RedisClaim>, tokens: &[Value]) -> Result<AttemptAll> {
+    let grants = claims.into_iter().zip(tokens).map(|(mut claim, token)| {
+        let Value::BulkString(token) = token else { return Err(STORE.unexpected_reply("a fencing token")) };
+        let grant = claim.grant(parse_token(token)?);
+        Ok((Box::new(claim) as Box<dyn Claim>, grant))
+    });
+    grants.collect::<Result<_>>().map(AttemptAll::Granted)
+}

@@ -452,7 +452,8 @@ pub(crate) struct StoreArg {
 
     /// TOML file with named stores
     ///
-    /// Its rules assign locks to stores. --store accepts the name of a store in this file.
+    /// Its rules assign locks to stores. --store accepts the name of a store in this file. Without
+    /// --config dlock reads /etc/dlock.toml, if that exists. docs/config.md describes the format.
     #[arg(long, value_name = "FILE", env = "DLOCK_CONFIG", hide_env_values = true)]
     pub(crate) config: Option<OsString>,
 }

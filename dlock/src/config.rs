@@ -1,5 +1,6 @@
 //! TOML configuration of named stores, and of rules that assign locks to them. Feature
-//! `config`. The command `dlock` reads the same format.
+//! `config`. The command `dlock` reads the same format. `docs/config.md` describes every key, the
+//! precedence of rules and options, secrets and errors.
 //!
 //! ```toml
 //! default = "main"         # store of locks without a rule; optional with one store

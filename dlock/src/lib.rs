@@ -230,3 +230,8 @@ mod tests {
 #[doc = include_str!("../../README.md")]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// Compiles and runs the example of the page about configurations.
+#[cfg(all(doctest, feature = "config"))]
+#[doc = include_str!("../../docs/config.md")]
+struct ConfigPage;

@@ -74,15 +74,16 @@ impl Observer {
     }
 
     /// Waits for a state that differs from the one that the last call has returned, and returns it.
-    /// The first call returns the present state. Never returns after [`Locks::close`], once it has
-    /// returned [`Observed::Unknown`].
+    /// The first call returns the present state. After [`Observed::Unknown`], a later time of the
+    /// last reply is no different state. Never returns after [`Locks::close`], once it has returned
+    /// [`Observed::Unknown`].
     ///
     /// # Cancel safety
     /// Safe. Dropping the future loses no change.
     pub async fn next(&mut self) -> Observed {
         loop {
             let state = self.judge();
-            if let Some(state) = state.filter(|state| self.last.as_ref() != Some(state)) {
+            if let Some(state) = state.filter(|state| self.is_change(state)) {
                 self.last = Some(state.clone());
                 return state;
             }
@@ -130,6 +131,15 @@ impl Observer {
         }
         self.term = self.term.max(holder.token);
         Some(Observed::Leader(Leader::of(holder, &led)))
+    }
+
+    /// Returns whether this state differs from the one that was returned last. A reply that was too
+    /// old when it arrived only moves the time of the last reply.
+    fn is_change(&self, state: &Observed) -> bool {
+        match (&self.last, state) {
+            (Some(Observed::Unknown { .. }), Observed::Unknown { .. }) => false,
+            (last, state) => last.as_ref() != Some(state),
+        }
     }
 
     /// Returns the signal of the loss of this client's own term, if that is the last state that
@@ -195,6 +205,20 @@ mod tests {
         // The term is lost, and its claim expires in the store.
         let after = observer.next().await;
         assert!(matches!(after, Observed::Vacant { .. }), "{after:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_old_reply_is_not_reported_as_another_unknown_state() {
+        let election = Locks::memory().election("scheduler");
+        let mut observer = election.observe().await.expect("memory can be inspected");
+        assert_eq!(observer.next().await, Observed::Vacant { after: None });
+        driver::pretend_suspend(Duration::from_secs(60));
+        let state = observer.next().await;
+        assert!(matches!(state, Observed::Unknown { .. }), "{state:?}");
+        // The store replies again, and the reply is old before the observer reads it.
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        driver::pretend_suspend(Duration::from_secs(60));
+        assert_eq!(observer.next().await, Observed::Vacant { after: None });
     }
 
     #[tokio::test(start_paused = true)]

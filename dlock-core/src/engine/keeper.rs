@@ -174,10 +174,10 @@ impl Keeper {
         mut may_be_stored: bool,
     ) {
         let start = StartTime::now();
-        // A driver that panics may have left an entry in the store. A panic is therefore a failure
-        // that ends with a release.
         // Boxed, because every held lock would otherwise keep the memory of this future.
         let contest = Box::pin(self.contend(claim.as_mut(), &mut reply, &mut may_be_stored));
+        // A driver that panics may have left an entry in the store. A panic is therefore a failure
+        // that ends with a release.
         let contest = AssertUnwindSafe(contest).catch_unwind().await;
         let contest = contest.unwrap_or_else(|_| ContestEnd::Failed(self.panicked()));
         observe::contest_ended(&self.request, self.info(), start, contest.label());
@@ -204,7 +204,7 @@ impl Keeper {
         }
     }
 
-    /// Creates the hold of a grant. The hold must be kept from now on, or abandoned.
+    /// Creates the hold of a grant, for the keeper and for the first guard.
     pub(super) fn begin_hold(&self, grant: &Grant, times: GrantTimes) -> (KeptHold, HoldRef) {
         let hold = Arc::new(Hold::new(&self.request, self.info(), &self.terms, grant, times));
         let hold_ref = HoldRef::new(Arc::clone(&hold), Side::of(self.request.kind));

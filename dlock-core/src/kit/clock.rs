@@ -61,8 +61,8 @@ impl Moment {
         self.elapsed_at(Self::now())
     }
 
-    /// Returns what [`elapsed`](Self::elapsed) returns at `now`. For a caller that has read the
-    /// clocks already.
+    /// Returns the same as [`elapsed`](Self::elapsed), for a caller that has already read the clocks
+    /// as `now`.
     pub fn elapsed_at(self, now: Self) -> Duration {
         now.tokio.duration_since(self.tokio).max(now.boot.saturating_sub(self.boot))
     }

@@ -30,7 +30,8 @@ pub(crate) fn locks_per_step(config: &RedisConfig) -> usize {
 /// Acquires these mutexes if no other claim holds any of them. Otherwise acquires none.
 ///
 /// # Errors
-/// The outcome is unknown. A claim with the same id finds its hold, or releases it.
+/// [`Error::Unsupported`], before any I/O, if one script cannot acquire these locks. After any other
+/// error the outcome is unknown: a claim with the same id finds its hold, or releases it.
 pub(crate) async fn attempt_all(client: &Arc<Client>, requests: Vec<Request>) -> Result<AttemptAll> {
     let Some(first) = requests.first() else { return Ok(AttemptAll::Granted(Vec::new())) };
     if !requests.iter().all(|request| is_like(first, request)) {

@@ -1,9 +1,10 @@
--- Acquires several mutexes, all or none of them. Not on a cluster, whose nodes share no script.
+-- Acquires several mutexes, all or none of them. Not for a cluster, which has them on several nodes.
 -- KEYS: lock and token of each mutex.
 -- ARGV: number of mutexes, ttl in ms, the owner of each mutex, token_ttl, deadline.
 -- Reply: the token of each mutex if the owners hold them all now. Otherwise the index of the first
--- mutex that another owner holds. Or a status: the kind of lock that uses a name instead, or `partly`
--- if only some of the owners hold their mutexes, because this call was executed before.
+-- mutex that another owner holds, counted from 0. Or a status: `other` if a lock of another kind
+-- uses one of the names, or `partly` if some owners hold their mutexes already, because this call
+-- was executed before, and another owner holds one.
 local count, holds, held, busy = tonumber(ARGV[1]), {}, 0, nil
 for i = 1, count do
     local lock, owner = KEYS[2 * i - 1], ARGV[i + 2]

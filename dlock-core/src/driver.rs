@@ -17,7 +17,10 @@
 //! - Connections: a [`Link`] is a connection that many callers share. One caller at a time opens
 //!   it, and waits after each failure as a [`Backoff`] says. [`Lanes`] are several links, of which
 //!   each call uses the least busy one. A [`CallCounter`] counts the calls in flight.
-//!   [`connect_to_first`] tries several hosts within one time limit.
+//!   [`connect_to_first`] tries several hosts within one time limit. [`Retries`] decides whether a
+//!   request is sent again after a failure.
+//! - Majorities: [`connect_majority`] connects to the members of a [`RedLock`](crate::RedLock) while
+//!   some are unreachable.
 //! - Batches: a [`Batcher`] combines the requests of many callers into few calls.
 //! - Reads: a [`SharedRead`] combines equal reads of many callers, so that at most one is in
 //!   flight. A [`WeakMap`] finds the callers that share it.
@@ -34,10 +37,10 @@ pub use crate::{
         Request, Resumption, Store, Turn, Watch, turn, watched, watchers,
     },
     kit::{
-        Address, Backoff, Batch, Batcher, CallCounter, Connect, ConnectFuture, CountedCall, Driver,
-        EventSource, Lane, Lanes, Link, Listener, LiveConnection, Login, Moment, OpenLane, Pems, Reaper,
-        Seat, Seats, Secret, SharedError, SharedRead, StoreErrors, StoreUrl, Tls, Verdict, Wake, WeakMap,
-        client_error, connect_to_first,
+        Address, Backoff, Batch, Batcher, CallCounter, Connect, ConnectFuture, ConnectLater, CountedCall,
+        Driver, EventSource, Lane, Lanes, Link, Listener, LiveConnection, Login, Moment, OpenLane, Pems,
+        Reaper, Retries, Seat, Seats, Secret, SharedError, SharedRead, StoreErrors, StoreUrl, Tls, Verdict,
+        Wake, WeakMap, client_error, connect_to_first,
     },
     lock::{HeldClaim, held_claims},
     model::{BoxError, duration},

@@ -11,7 +11,7 @@ use std::{
 
 use dlock_core::{
     Error, Result,
-    driver::{Link, LiveConnection},
+    driver::{Link, LiveConnection, Retries},
 };
 use etcd_client::{
     Client as Etcd, Error as EtcdError, GetOptions, GetResponse, LeaseGrantOptions, ResponseHeader, Txn,
@@ -184,15 +184,14 @@ impl Connection {
     where
         F: Future<Output = Result<T, EtcdError>>,
     {
-        // Whether this is the second send, and whether the first may have been executed.
-        let (mut is_retry, mut maybe_repeated) = (false, false);
+        let mut retries = Retries::default();
         loop {
             let live = self.responsive().await?;
             let (sent_at, mut is_login) = (Instant::now(), false);
             let (error, may_retry) = match timeout(self.limit, request(live.connection.clone())).await {
                 Ok(Ok(body)) => {
                     self.note_response(&live);
-                    return Ok(Response { body, maybe_repeated });
+                    return Ok(Response { body, maybe_repeated: retries.maybe_executed() });
                 }
                 Ok(Err(error)) => {
                     let fault = error::fault(&error);
@@ -209,13 +208,17 @@ impl Connection {
                     (self.link.give_up(&live, STORE.timed_out(self.limit)), self.has_other_members)
                 }
             };
-            if maybe_repeated {
+            if retries.maybe_executed() {
                 return Err(as_unknown_outcome(error));
             }
-            if !may_retry || is_retry {
+            let is_sent_again = match (may_retry, is_login) {
+                (false, _) => false,
+                (true, true) => retries.after_refusal(),
+                (true, false) => retries.after_break(),
+            };
+            if !is_sent_again {
                 return Err(error);
             }
-            (is_retry, maybe_repeated) = (true, !is_login);
         }
     }
 

@@ -16,7 +16,7 @@ use std::{
 
 use dlock_core::{
     Error, Result,
-    driver::{Lane, Lanes, Link, LiveConnection, OpenLane},
+    driver::{Lane, Lanes, Link, LiveConnection, OpenLane, Retries},
 };
 use sqlx::mysql::MySqlRow;
 use tokio::time::Instant;
@@ -33,9 +33,6 @@ pub(crate) use dial::Dial;
 /// The version of the tables that this crate creates.
 const TABLES_VERSION: u32 = 1;
 
-/// Maximum number of repetitions of a batch that conflicts with other transactions.
-const MAX_CONFLICTS: usize = 8;
-
 /// The server's reply to a batch.
 pub(crate) struct Reply {
     /// The rows of all statements.
@@ -44,7 +41,7 @@ pub(crate) struct Reply {
     pub(crate) session: Arc<Session>,
     /// Whether the batch was sent twice and may have been executed twice. This is then the reply
     /// to the second execution.
-    pub(crate) sent_twice: bool,
+    pub(crate) maybe_repeated: bool,
 }
 
 impl Reply {
@@ -244,7 +241,7 @@ impl Connection {
     /// that must not be executed late compare the server's clock with a deadline.
     async fn send(&self, call: &Call<'_>) -> Result<Reply> {
         let deadline = Instant::now() + call.timeout;
-        let (mut sent_twice, mut breaks, mut conflicts, mut unopened) = (false, 0, 0, 0);
+        let (mut retries, mut unopened) = (Retries::until(deadline), 0);
         let mut preferred = call.session;
         loop {
             let on_preferred = match preferred.take() {
@@ -264,17 +261,16 @@ impl Connection {
                     if let Some((lane, _)) = &lane {
                         lane.note_answer();
                     }
-                    return Ok(Reply { rows, session, sent_twice });
+                    return Ok(Reply { rows, session, maybe_repeated: retries.maybe_executed() });
                 }
                 Outcome::NotSent => return Err(STORE.timed_out(call.timeout)),
                 Outcome::NoReply => return Err(give_up(lane.as_ref(), STORE.timed_out(call.timeout))),
                 Outcome::Failed(error)
                     if error::is_conflict(&error)
-                        && conflicts < MAX_CONFLICTS
-                        && call.may_retry(&error, deadline) =>
+                        && call.may_retry(&error, deadline)
+                        && retries.after_conflict() =>
                 {
-                    conflicts += 1;
-                    sent_twice = true;
+                    retries.note_execution();
                     preferred = call.session;
                     continue;
                 }
@@ -287,11 +283,15 @@ impl Connection {
             self.session_epoch.fetch_add(1, Relaxed);
             // These breaks are not counted. After a server has become read-only, each of its
             // sessions refuses one batch, and is replaced by a session on another server.
-            breaks += usize::from(!error::is_read_only(&error));
-            if breaks > 1 || Instant::now() >= deadline {
+            let is_sent_again = if error::is_read_only(&error) {
+                retries.note_execution();
+                retries.has_time()
+            } else {
+                retries.after_break()
+            };
+            if !is_sent_again {
                 return Err(error);
             }
-            sent_twice = true;
         }
     }
 

@@ -289,7 +289,7 @@ impl Claim for PostgresClaim {
         let row = reply.row("a release")?;
         self.client.wake(&column::<Vec<Uuid>>(row, "wake")?);
         self.seats = None;
-        Ok(if flag(row, "done")? || reply.sent_twice { Release::Done } else { Release::Gone })
+        Ok(if flag(row, "done")? || reply.maybe_repeated { Release::Done } else { Release::Gone })
     }
 
     async fn changed(&mut self) {

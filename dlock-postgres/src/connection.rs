@@ -12,7 +12,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use dlock_core::{
     Result,
-    driver::{CallCounter, Lanes, Link},
+    driver::{CallCounter, Lanes, Link, Retries},
 };
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::Row;
@@ -26,15 +26,12 @@ use crate::{
 pub(crate) use dial::{Dial, Messages, Opened, drive, first_row, word};
 pub(crate) use place::Place;
 
-/// Maximum number of repetitions of a call that conflicts with other transactions.
-const MAX_CONFLICTS: usize = 8;
-
 /// The server's reply to a call.
 pub(crate) struct Reply {
     pub(crate) rows: Vec<Row>,
     /// Whether the call was sent twice and may have been executed twice. This is then the reply to
     /// the second execution.
-    pub(crate) sent_twice: bool,
+    pub(crate) maybe_repeated: bool,
 }
 
 impl Reply {
@@ -172,7 +169,7 @@ impl Connection {
         // Creating the schema can take longer than other calls.
         let timeout = self.timeout * 2;
         let deadline = Instant::now() + timeout;
-        let (mut is_repeated, mut unopened) = (false, 0);
+        let (mut retries, mut unopened) = (Retries::until(deadline), 0);
         loop {
             let (lane, _counted) = self.lanes.least_busy(self.reserved(Priority::Urgent), true);
             let opened = self.lanes.open(lane, deadline, timeout, &mut unopened).await?;
@@ -186,7 +183,7 @@ impl Connection {
                 Ok(Err(error)) => lane.give_up(&live, error),
                 Err(_) => return Err(lane.give_up(&live, STORE.timed_out(timeout))),
             };
-            if std::mem::replace(&mut is_repeated, true) {
+            if !retries.after_break() {
                 return Err(error);
             }
         }
@@ -199,7 +196,7 @@ impl Connection {
     /// twice.
     async fn send(&self, call: &Call) -> Result<Reply> {
         let deadline = Instant::now() + call.timeout;
-        let (mut sent_twice, mut breaks, mut conflicts, mut unopened) = (false, 0, 0, 0);
+        let (mut retries, mut unopened) = (Retries::until(deadline), 0);
         loop {
             let (lane, _counted) = self.lanes.least_busy(self.reserved(call.priority), true);
             let opened = self.lanes.open(lane, deadline, call.timeout, &mut unopened).await?;
@@ -209,7 +206,7 @@ impl Connection {
                 Outcome::Done(rows) => {
                     lane.note_answer();
                     if call.late_execution == LateExecution::Allowed || is_in_time(&rows, &live.connection)? {
-                        return Ok(Reply { rows, sent_twice });
+                        return Ok(Reply { rows, maybe_repeated: retries.maybe_executed() });
                     }
                     if Instant::now() >= deadline {
                         return Err(STORE.timed_out(call.timeout));
@@ -222,24 +219,21 @@ impl Connection {
                     let is_silent = live.connection.is_silent_since(sent);
                     return Err(if is_silent { lane.give_up(&live, error) } else { error });
                 }
-                Outcome::Failed(error)
-                    if error::is_conflict(&error)
-                        && conflicts < MAX_CONFLICTS
-                        && Instant::now() < deadline =>
-                {
-                    conflicts += 1;
-                    continue;
-                }
+                Outcome::Failed(error) if error::is_conflict(&error) && retries.after_conflict() => continue,
                 Outcome::Failed(error) if !error::ends_session(&error) => return Err(error::explain(error)),
                 Outcome::Failed(error) => lane.give_up(&live, error::explain(error)),
             };
             // These breaks are not counted. After a server has become read-only, each of its
             // sessions refuses one call, and is replaced by a session on another server.
-            breaks += usize::from(!error::is_read_only(&error));
-            if breaks > 1 || Instant::now() >= deadline {
+            let is_sent_again = if error::is_read_only(&error) {
+                retries.note_execution();
+                retries.has_time()
+            } else {
+                retries.after_break()
+            };
+            if !is_sent_again {
                 return Err(error);
             }
-            sent_twice = true;
         }
     }
 

@@ -80,7 +80,7 @@ impl Inspect for PostgresBackend {
         let reply = self.client.connection.call(call).await?;
         let row = reply.row("a broken lock")?;
         self.client.wake(&column::<Vec<Uuid>>(row, "wake")?);
-        Ok(column(row, "done")? || reply.sent_twice)
+        Ok(column(row, "done")? || reply.maybe_repeated)
     }
 }
 

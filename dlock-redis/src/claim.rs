@@ -245,7 +245,7 @@ impl RedisClaim {
         let reply = self.client.connection.run_tracked(&call).await?;
         // If the release ran twice, the second run finds nothing because the first has removed the
         // claim.
-        let is_absent = reply.value == Value::Int(0) && !reply.may_have_run_twice;
+        let is_absent = reply.value == Value::Int(0) && !reply.maybe_repeated;
         Ok(if is_absent { Release::Gone } else { Release::Done })
     }
 

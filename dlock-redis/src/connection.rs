@@ -20,7 +20,7 @@ use std::{
 
 use dlock_core::{
     Error, Result,
-    driver::{Link, LiveConnection, Moment},
+    driver::{Link, LiveConnection, Moment, Retries},
 };
 use futures_util::future::{BoxFuture, FutureExt as _};
 use redis::{
@@ -66,14 +66,14 @@ pub(crate) struct Connection {
 pub(crate) struct ScriptReply {
     pub(crate) value: Value,
     /// Whether the script may have run twice. `value` is then the result of the second run.
-    pub(crate) may_have_run_twice: bool,
+    pub(crate) maybe_repeated: bool,
 }
 
 /// The result of a command that is sent at most twice.
 struct Sent {
     result: Result<Value>,
     /// Whether the command was sent a second time.
-    is_repeated: bool,
+    maybe_repeated: bool,
 }
 
 /// A command that failed because of its connection.
@@ -155,10 +155,10 @@ impl Connection {
         if matches!(&sent.result, Err(error) if error::is_no_script(error)) {
             // Boxed because it is rare, and would make every call's future larger.
             let in_full = Box::pin(async { self.send(&call.in_full()).await }).await;
-            sent = Sent { is_repeated: sent.is_repeated || in_full.is_repeated, ..in_full };
+            sent = Sent { maybe_repeated: sent.maybe_repeated || in_full.maybe_repeated, ..in_full };
         }
-        let may_have_run_twice = sent.is_repeated || self.breaks.load(Relaxed) != breaks;
-        Ok(ScriptReply { value: sent.result?, may_have_run_twice })
+        let maybe_repeated = sent.maybe_repeated || self.breaks.load(Relaxed) != breaks;
+        Ok(ScriptReply { value: sent.result?, maybe_repeated })
     }
 
     /// Sends a command.
@@ -184,13 +184,13 @@ impl Connection {
     /// Sends a command, and once more if the connection breaks. Often only the next command notices
     /// that an idle connection has ended. All commands of this crate may be executed twice.
     async fn send(&self, cmd: &Cmd) -> Sent {
-        let mut is_repeated = false;
+        let mut retries = Retries::default();
         loop {
             match self.try_send(cmd).await {
-                Err(failure) if failure.may_repeat && !is_repeated => is_repeated = true,
+                Err(failure) if failure.may_repeat && retries.after_break() => {}
                 outcome => {
                     let result = outcome.unwrap_or_else(|failure| Err(failure.error));
-                    return Sent { result, is_repeated };
+                    return Sent { result, maybe_repeated: retries.maybe_executed() };
                 }
             }
         }

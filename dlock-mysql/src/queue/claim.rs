@@ -1,50 +1,30 @@
 //! One claim in the queue.
 
-use std::{collections::HashMap, future::pending, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
     ClaimId, Kind, Result, Token, Wait,
-    driver::{Attempt, Claim, Entry, Grant, Moment, Release, Renewal, Request, Resumption, Seat, watched},
-};
-use futures_util::{
-    FutureExt as _,
-    future::{BoxFuture, select_all, try_join_all},
+    driver::{Attempt, Claim, Grant, Moment, Release, Renewal, Request, Resumption},
 };
 use tokio::time::Instant;
 
+use self::{attempt::Attempted, waiting::Awaited};
 use super::{
     client::{QueueClient, Registration},
     inspect::{QueueRow, duration},
     renewals::RenewalRequest,
 };
 use crate::{
-    connection::{Call, LateExecution, Priority, Reply},
-    error::{self, STORE},
+    connection::{Call, LateExecution, Reply},
+    error::STORE,
     keys,
     session::Session,
-    sql::{
-        AGAIN, ATTEMPT, DETACH, NO_LOCK, RELEASE, RESUME, RING_AGAIN, SWEEP, TRY_CLEAN, TRY_CONDITION,
-        column, expect, flag, literal, micros,
-    },
+    sql::{DETACH, NO_LOCK, RELEASE, RESUME, RING_AGAIN, SWEEP, column, expect, flag, literal, micros},
 };
 
-/// Poll interval while a claim ahead has no doorbell, such as a detached claim. Doubles with each
-/// poll that finds no change, up to `LONGEST_POLL_INTERVAL`.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
-const LONGEST_POLL_INTERVAL: Duration = Duration::from_millis(200);
-
-/// Poll interval while each claim ahead has a doorbell of another client. A lock that is broken
-/// rings no doorbell.
-const BELL_CHECK_INTERVAL: Duration = Duration::from_secs(2);
-
-/// Poll interval while all claims ahead are this client's. Their keepers wake the waiters, so a
-/// poll is useful only if the runtime of a keeper has stopped.
-const LOCAL_CHECK_INTERVAL: Duration = Duration::from_secs(10);
-
-/// Divisor of the ttl. A waiting claim is kept alive once this part of its ttl has passed since the
-/// last confirmation by the server. The engine calls `attempt` at every third of the ttl.
-const KEEP_ALIVE_DIVISOR: u32 = 4;
+mod attempt;
+mod waiting;
 
 pub(super) struct QueueClaim {
     client: Arc<QueueClient>,
@@ -66,33 +46,6 @@ pub(super) struct QueueClaim {
     registration: Option<Registration>,
     /// Id under which the store may know the hold, once `detach` was called.
     ticket: Option<ClaimId>,
-}
-
-/// The way in which a waiter learns of the end of a claim ahead.
-enum Awaited {
-    /// The claim is this client's own, and its end wakes the seat.
-    Local(Seat),
-    /// The claim's client rings its doorbell.
-    Bell(BoxFuture<'static, ()>),
-    /// The claim has no doorbell, or no session is free to wait for it. The waiter polls, and
-    /// tries to wait for the doorbell again at this time.
-    Polled(Instant),
-}
-
-impl Awaited {
-    fn polled() -> Self {
-        Self::Polled(Instant::now() + BELL_CHECK_INTERVAL)
-    }
-}
-
-/// The outcome of an attempt that the server executed in time.
-enum Attempted {
-    Granted(Option<Token>),
-    /// The claim is in the queue, or was deleted from it while the batch ran. It waits for the
-    /// claims ahead.
-    Waiting(Vec<QueueRow>),
-    /// A try found other claims ahead, and is not in the queue.
-    Refused(Vec<QueueRow>),
 }
 
 impl QueueClaim {
@@ -149,211 +102,6 @@ impl QueueClaim {
             return NO_LOCK.to_owned();
         }
         format!("RELEASE_LOCK({})", keys::bell_literal(self.request.id))
-    }
-
-    /// Enters the queue, or stays alive in it.
-    ///
-    /// Repeats the attempt within the time of a call if the batch changed nothing. There are three
-    /// reasons for that: other transactions locked the queue until the deadline of the batch, the
-    /// claim was deleted from the queue, or a try was refused because of a claim that has since
-    /// been deleted.
-    async fn enter(&mut self) -> Result<Attempted> {
-        let deadline = Instant::now() + self.client.connection.timeout_for(self.request.ttl);
-        loop {
-            if let Some(attempted) = self.enter_once(deadline).await? {
-                return Ok(attempted);
-            }
-            if Instant::now() >= deadline {
-                return Err(STORE.unavailable("other transactions kept the queue locked for too long"));
-            }
-        }
-    }
-
-    /// Sends one attempt. Returns `None` if the server has changed nothing.
-    async fn enter_once(&mut self, deadline: Instant) -> Result<Option<Attempted>> {
-        let bell_owner = self.bell_owner();
-        let batch = self.attempt_sql(bell_owner.as_ref())?;
-        let time_left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        let mut call = self.call(batch, time_left, bell_owner.as_ref());
-        call.priority = Priority::Attempt;
-        if !self.is_queued {
-            // An attempt that is executed after the claim's release would leave a claim for a ttl.
-            call.late_execution = LateExecution::Refused;
-        }
-        let session_epoch = self.client.connection.session_epoch();
-        let reply = self.client.connection.call(call).await?;
-        self.read_attempt(&reply, bell_owner.as_ref(), session_epoch)
-    }
-
-    /// Returns the batch of an attempt: `again.sql` if the claim is in the queue, otherwise
-    /// `attempt.sql`.
-    fn attempt_sql(&self, bell_owner: Option<&Arc<Session>>) -> Result<String> {
-        let Request { name, id, kind, limit, wait, ttl, who, .. } = &self.request;
-        let tables = &self.client.connection.tables;
-        // A permit waits for at most as many claims as its own limit. Other claims wait for the
-        // nearest claim that is in the way.
-        let ahead = if *kind == Kind::Permit { u64::from(limit.get()) } else { 1 };
-        let of_claim = [
-            ("queue", tables.queue.as_str()),
-            ("name", &literal(name.as_str().as_bytes())),
-            ("claim", &keys::claim_literal(*id)),
-            ("kind", keys::kind_literal(*kind)?),
-            ("slots", &limit.to_string()),
-        ];
-        let (clean, condition) = match wait {
-            Wait::Never => (TRY_CLEAN.with(&of_claim), TRY_CONDITION.with(&of_claim)),
-            _ => (String::new(), String::new()),
-        };
-        let of_attempt = [
-            ("fence", tables.fence.as_str()),
-            ("clean", &clean),
-            ("condition", &condition),
-            ("who", &literal(who.text().as_bytes())),
-            ("ttl", &micros(*ttl)),
-            ("bell", &self.take_bell_sql(bell_owner)),
-            ("nearest", &(ahead + 1).to_string()),
-        ];
-        let batch = if self.is_queued { AGAIN } else { ATTEMPT };
-        Ok(batch.with(&[&of_claim[..], &of_attempt].concat()))
-    }
-
-    /// Reads the reply to an attempt. Returns `None` if the batch has changed nothing.
-    fn read_attempt(
-        &mut self,
-        reply: &Reply,
-        bell_owner: Option<&Arc<Session>>,
-        session_epoch: u64,
-    ) -> Result<Option<Attempted>> {
-        let id = self.request.id;
-        let (outcome, rows) = reply.rows.split_last().ok_or_else(|| STORE.unexpected_reply("an attempt"))?;
-        if !flag(outcome, "has_drawn")? {
-            return Err(STORE.refused(error::INCOMPLETE_FENCE));
-        }
-        let has_changed = flag(outcome, "is_queued")?;
-        let mut rows = rows.iter().map(QueueRow::read).collect::<Result<Vec<_>>>()?;
-        let own = rows.iter().position(|row| row.entry.id == id).map(|at| rows.remove(at));
-        let was_queued = std::mem::replace(&mut self.is_queued, own.is_some());
-        if own.is_some() {
-            self.record_bell_owner(bell_owner, &reply.session, session_epoch);
-        }
-        let entry = own.as_ref().map_or_else(|| self.request.entry(), |own| own.entry);
-        let queue: Vec<Entry> = rows.iter().rev().map(|row| row.entry).chain([entry]).collect();
-        let watched = watched(&queue, entry.id);
-        rows.retain(|row| watched.contains(&row.entry));
-        let is_try = self.request.wait == Wait::Never;
-        // A try is refused, and changes nothing, if there are claims ahead of it. If any other
-        // batch changes nothing, its deadline had passed, or the claim was no longer in the queue.
-        let is_refused = own.is_none() && !was_queued && is_try && !rows.is_empty();
-        if !has_changed && !is_refused {
-            if !was_queued {
-                reply.session.doubt_clock();
-            }
-            return Ok(None);
-        }
-        Ok(Some(match own {
-            Some(own) if rows.is_empty() => Attempted::Granted(Token::new(own.number)),
-            _ if is_try => Attempted::Refused(rows),
-            _ => Attempted::Waiting(rows),
-        }))
-    }
-
-    /// Waits for the end of the claims ahead. Returns `true` if one of them may have ended
-    /// before the claim waited for it.
-    fn wait_for(&mut self, ahead: &[QueueRow]) -> bool {
-        let key = |row: &QueueRow| (row.entry.id, row.entry.kind);
-        let doorbells = &self.client.doorbells;
-        let has_bells = doorbells.are_enabled();
-        self.awaited.retain(|known, awaited| {
-            (has_bells || !matches!(awaited, Awaited::Bell(_))) && ahead.iter().any(|row| key(row) == *known)
-        });
-        let mut may_have_missed = false;
-        for row in ahead {
-            match self.awaited.get(&key(row)) {
-                Some(Awaited::Polled(until)) if has_bells && Instant::now() >= *until => {}
-                Some(_) => continue,
-                None => self.polls = 0,
-            }
-            let seat = self.client.seats.join_without_subscription(
-                row.entry.id.to_string(),
-                None,
-                self.request.kind,
-            );
-            // A claim that ends is first deleted from the store, and then wakes its seats. This
-            // claim therefore takes its seat before it looks the other claim up, so that it cannot
-            // miss the wake-up.
-            let awaited = if self.client.local_claims.contains(row.entry.id) {
-                may_have_missed = true;
-                Awaited::Local(seat)
-            } else {
-                let bell = doorbells.wait_for(&keys::bell_literal(row.entry.id));
-                bell.map_or_else(Awaited::polled, Awaited::Bell)
-            };
-            self.awaited.insert(key(row), awaited);
-        }
-        may_have_missed
-    }
-
-    /// Returns the time until the next look-up of the claims ahead, if no hint arrives. The claims
-    /// expire after `times_left`, unless they are renewed.
-    fn retry_in(&mut self, times_left: impl Iterator<Item = Duration>) -> Duration {
-        let awaits = |is: fn(&Awaited) -> bool| self.awaited.values().any(is);
-        let mut expiry = times_left.min().unwrap_or(Duration::MAX);
-        let interval = if awaits(|awaited| matches!(awaited, Awaited::Polled(_))) {
-            self.polls += 1;
-            (POLL_INTERVAL * 2_u32.saturating_pow((self.polls - 1).min(8))).min(LONGEST_POLL_INTERVAL)
-        } else if awaits(|awaited| matches!(awaited, Awaited::Bell(_))) {
-            BELL_CHECK_INTERVAL
-        } else {
-            expiry = Duration::MAX;
-            LOCAL_CHECK_INTERVAL
-        };
-        // All waiters of a client poll at the same times, so that they share one statement. The
-        // doorbell of a client that is stopped or cut off does not ring when its claim expires.
-        let retry_in = self.client.until_next(interval).min(expiry);
-        self.poll_at = Instant::now() + retry_in;
-        retry_in
-    }
-
-    /// Returns whether the claim must query the store now. This is the case after a hint that a
-    /// claim ahead may have ended. It is also the case when a session has become free, so that the
-    /// claim can wait for a doorbell instead of polling.
-    fn was_woken(&mut self) -> bool {
-        for awaited in self.awaited.values_mut() {
-            match awaited {
-                Awaited::Local(seat) => self.is_woken |= seat.notified().now_or_never().is_some(),
-                Awaited::Bell(bell) => {
-                    if bell.now_or_never().is_some() {
-                        *awaited = Awaited::polled();
-                        self.is_woken = true;
-                    }
-                }
-                Awaited::Polled(_) => {}
-            }
-        }
-        let is_bell_due = |awaited: &Awaited| matches!(awaited, Awaited::Polled(at) if Instant::now() >= *at);
-        self.is_woken || (self.client.doorbells.has_free_session() && self.awaited.values().any(is_bell_due))
-    }
-
-    /// Keeps a waiting claim alive, and looks up the claims ahead if a poll is due. Both requests
-    /// are sent together with those of other waiters.
-    ///
-    /// Returns the time until the next call. Returns `None` if the claim must attempt the lock,
-    /// because the claim itself or a claim ahead is no longer in the queue.
-    async fn stay_queued(&mut self) -> Result<Option<Duration>> {
-        if self.confirmed_at.elapsed() >= self.request.ttl / KEEP_ALIVE_DIVISOR {
-            let Some(age) = self.keep_alive().await? else { return Ok(None) };
-            self.confirmed_at = Instant::now().checked_sub(age).unwrap_or(self.confirmed_at);
-        }
-        // A claim ahead that belongs to this client wakes the waiter without a request. A claim of
-        // another client is looked up at each call.
-        let are_local = self.awaited.values().all(|awaited| matches!(awaited, Awaited::Local(_)));
-        if are_local && Instant::now() < self.poll_at {
-            return Ok(Some(self.poll_at.saturating_duration_since(Instant::now())));
-        }
-        let client = Arc::clone(&self.client);
-        let look_ups = self.awaited.keys().map(|(id, kind)| client.time_left(*id, *kind, self.request.ttl));
-        let times_left: Option<Vec<_>> = try_join_all(look_ups).await?.into_iter().collect();
-        Ok(times_left.map(|times_left| self.retry_in(times_left.into_iter())))
     }
 
     /// Extends the claim by its ttl. Returns the time since the sending of the request that
@@ -584,24 +332,10 @@ impl Claim for QueueClaim {
             self.client.doorbells.disable();
         }
         let is_deleted = flag(expect(reply.rows.last(), "a release")?, "is_deleted")?;
-        Ok(if is_deleted || reply.sent_twice { Release::Done } else { Release::Gone })
+        Ok(if is_deleted || reply.maybe_repeated { Release::Done } else { Release::Gone })
     }
 
     async fn changed(&mut self) {
-        let hints = self.awaited.iter_mut().filter_map(|(key, awaited)| match awaited {
-            Awaited::Local(seat) => Some(seat.notified().map(|()| None).boxed()),
-            Awaited::Bell(bell) => Some(bell.map(|()| Some(*key)).boxed()),
-            Awaited::Polled(_) => None,
-        });
-        let hints: Vec<_> = hints.collect();
-        if hints.is_empty() {
-            return pending().await;
-        }
-        let (rung_bell, ..) = select_all(hints).await;
-        self.is_woken = true;
-        if let Some(key) = rung_bell {
-            // If the claim is still in the queue, its doorbell has no owner.
-            self.awaited.insert(key, Awaited::polled());
-        }
+        self.woken().await;
     }
 }

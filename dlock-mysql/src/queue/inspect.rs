@@ -87,7 +87,7 @@ impl Inspect for QueueBackend {
             self.client.local_claims.forget_renewal(*id);
             self.client.wake_local_waiters(*id);
         }
-        Ok(flag(expect(reply.rows.last(), "a broken lock")?, "is_deleted")? || reply.sent_twice)
+        Ok(flag(expect(reply.rows.last(), "a broken lock")?, "is_deleted")? || reply.maybe_repeated)
     }
 }
 

@@ -4,7 +4,7 @@ use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
 use dlock_core::{Kind, driver::Info};
 
-use crate::{Arena, Clock, Fixture, Row, cases::endurance, runner::error_chain, wrap::Habit};
+use crate::{Arena, Clock, Fixture, Row, load, runner::error_chain, wrap::Habit};
 
 /// A statement about locks, with the function that checks it and its requirements.
 #[derive(Clone, Copy)]
@@ -114,7 +114,7 @@ impl Case {
     /// Returns the time that the case takes in addition to the limit of the fixture.
     pub(crate) fn additional_time(&self) -> Duration {
         // Afterwards the tasks of the case end, and their claims are released.
-        if self.needs.contains(&Need::Time) { endurance::span() * 2 } else { Duration::ZERO }
+        if self.needs.contains(&Need::Time) { load::duration() * 2 } else { Duration::ZERO }
     }
 
     /// Returns whether the case must run while no other case of the process runs.

@@ -8,7 +8,7 @@ mod crowd;
 mod detached;
 mod downgrade;
 mod election;
-pub(crate) mod endurance;
+mod endurance;
 mod exclusive;
 mod fair;
 mod handover;

@@ -55,6 +55,7 @@ mod fixture;
 pub mod history;
 mod ignore;
 mod in_process;
+mod load;
 mod network;
 mod proxy;
 mod row;

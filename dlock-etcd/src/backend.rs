@@ -38,7 +38,7 @@ const KINDS: &[Kind] = &[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind:
 const MIN_TTL: Duration = Duration::from_millis(100);
 
 /// Maximum time for which a hold can be detached, or taken without renewals.
-const MAX_HOLD: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+const MAX_HOLD: Duration = Info::MAX_TTL;
 
 impl EtcdBackend {
     /// Connects, and opens the client's session.

@@ -59,13 +59,7 @@ impl EtcdConfig {
     /// # Errors
     /// [`Error::InvalidConfig`] for an invalid host or parameter.
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
-        // Without `//` a host cannot be distinguished from a password, so the error omits the URL.
-        if url.hosts().is_empty() {
-            let scheme = url.scheme();
-            let reason =
-                format!("the `{scheme}:` URL names no host: write for example `{scheme}://localhost`");
-            return Err(Error::InvalidConfig { reason });
-        }
+        url.require_host()?;
         url.allow(PARAMS)?;
         if !url.path().trim_matches('/').is_empty() {
             return Err(url.invalid("has a path; a prefix for the names of locks is written `?prefix=app.`"));

@@ -94,7 +94,7 @@ fn info(config: &PostgresConfig) -> Info {
         .attempts_in_flight(config.connections * 8)
         .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write])
         // With a shorter ttl, commits on a busy disk would often take longer than the ttl.
-        .ttl(Duration::from_millis(10)..=Duration::from_secs(10 * 365 * 24 * 3600))
+        .ttl(Duration::from_millis(10)..=Info::MAX_TTL)
 }
 
 async fn connect(url: StoreUrl) -> Result<Store> {

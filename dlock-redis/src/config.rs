@@ -133,14 +133,7 @@ impl RedisConfig {
         if url.scheme() == "redis+unix" {
             return Self::for_socket(url);
         }
-        // Without `//`, a host cannot be distinguished from a password, so the error does not show
-        // the URL.
-        if url.hosts().is_empty() {
-            let scheme = url.scheme();
-            let reason =
-                format!("the `{scheme}:` URL names no host: write for example `{scheme}://localhost`");
-            return Err(Error::InvalidConfig { reason });
-        }
+        url.require_host()?;
         url.allow(PARAMS)?;
         let invalid = |what: &str| url.invalid(what);
         let path = url.path().trim_matches('/');

@@ -145,7 +145,7 @@ fn info(path: &Path) -> Info {
         .clock(true)
         .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write])
         // Commits on a busy disk would often take longer than a shorter ttl.
-        .ttl(Duration::from_millis(10)..=Duration::from_secs(10 * 365 * 24 * 3600))
+        .ttl(Duration::from_millis(10)..=Info::MAX_TTL)
 }
 
 async fn connect(url: StoreUrl) -> Result<Store> {

@@ -98,9 +98,6 @@ const KINDS: &[Kind] = &[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind:
 /// Minimum ttl and minimum lease.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// Maximum lease.
-const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
-
 /// Maximum number of attempts in flight. An attempt sends up to four small requests. A heartbeat
 /// therefore queues behind at most about a thousand requests, to which a server replies in a tenth
 /// of a second.
@@ -118,7 +115,7 @@ fn info(config: &ZooKeeperConfig, session: Duration) -> Info {
         .downgrades(&[Kind::Write])
         .attempts_in_flight(MAX_ATTEMPTS_IN_FLIGHT)
         .ttl(SHORTEST..=session / 2)
-        .session(session, SHORTEST..=LONGEST)
+        .session(session, SHORTEST..=Info::MAX_TTL)
 }
 
 async fn connect(url: StoreUrl) -> Result<Store> {

@@ -4,7 +4,7 @@
 use std::{fmt, time::Duration};
 
 use dlock_core::{
-    Error, Result,
+    Result,
     driver::{Address, Login, StoreUrl, Tls},
 };
 
@@ -75,12 +75,7 @@ impl ZooKeeperConfig {
     /// # Errors
     /// [`Error::InvalidConfig`] for a host, path or parameter that cannot be used.
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
-        // Without `//` a host cannot be distinguished from a password, so the error does not show
-        // the URL.
-        if url.hosts().is_empty() {
-            let reason = "the `zk:` URL names no host: write for example `zk://localhost`".to_owned();
-            return Err(Error::InvalidConfig { reason });
-        }
+        url.require_host()?;
         url.allow(PARAMS)?;
         let node = |noun: &str, path: &str| {
             let path = path.trim_end_matches('/');

@@ -1,7 +1,6 @@
 //! Many tasks of one client lock, hold and wait while its connection is paused, cut and late.
 
 use std::{
-    env,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -19,6 +18,7 @@ use crate::{
     arena::Faults,
     case::{Case, Need, cases},
     history::{AcquisitionId, Counts, History},
+    load,
 };
 
 /// The cases of this file.
@@ -28,18 +28,6 @@ pub(super) fn cases() -> Vec<Case> {
             faults_that_are_shorter_than_the_ttl_cost_tasks_of_one_client_no_lock,
         }
     }
-}
-
-/// Returns the time during which tasks request locks and faults are injected: `DLOCK_TASKS_SECONDS`.
-/// Default 5 s.
-pub(crate) fn span() -> Duration {
-    Duration::from_secs(number("DLOCK_TASKS_SECONDS").unwrap_or(5))
-}
-
-/// Returns the number in an environment variable. `None` if it is not set.
-fn number(variable: &str) -> Option<u64> {
-    let value = env::var(variable).ok()?;
-    Some(value.trim().parse().unwrap_or_else(|_| panic!("{variable} is a number, not `{value}`")))
 }
 
 /// Longest fault.
@@ -78,8 +66,8 @@ struct Run {
 }
 
 pub(super) async fn faults_that_are_shorter_than_the_ttl_cost_tasks_of_one_client_no_lock(arena: Arc<Arena>) {
-    let tasks = number("DLOCK_TASKS").map_or(arena.tasks(), |tasks| tasks as usize);
-    let span = span();
+    let tasks = load::tasks().unwrap_or_else(|| arena.tasks());
+    let span = load::duration();
     let (client, faults) = arena.client_with_faults().await;
     let rival = arena.client().await;
     let end_of_ttl = |client: &Locks| *client.info().ttl.end();

@@ -66,10 +66,13 @@ pub struct Info {
 }
 
 impl Info {
+    /// Longest ttl of a store that sets no limit of its own: ten years.
+    pub const MAX_TTL: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
     /// Creates the description of a store that grants a mutex without a token, with a ttl between
     /// one millisecond and ten years.
     pub fn new(store: &'static str, identity: impl Into<String>) -> Self {
-        let range = Duration::from_millis(1)..=Duration::from_secs(10 * 365 * 24 * 3600);
+        let range = Duration::from_millis(1)..=Self::MAX_TTL;
         Self {
             store,
             identity: identity.into(),

@@ -44,6 +44,20 @@ impl StoreUrl {
         &self.hosts
     }
 
+    /// Checks that the URL names a host.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`]. Without `//` a host cannot be distinguished from a password, so the
+    /// error does not show the URL.
+    pub fn require_host(&self) -> Result<()> {
+        if !self.hosts.is_empty() {
+            return Ok(());
+        }
+        let scheme = &self.scheme;
+        let reason = format!("the `{scheme}:` URL names no host: write for example `{scheme}://localhost`");
+        Err(Error::InvalidConfig { reason })
+    }
+
     /// Returns the path after the hosts, decoded, with its leading slash. In a URL without `//`,
     /// the path is the part between the scheme and the parameters.
     pub fn path(&self) -> &str {

@@ -14,8 +14,8 @@ use crate::{
 /// Shortest period. Ordinary delays of a client can exceed a fraction of a second.
 const MIN_PERIOD: Duration = Duration::from_secs(1);
 
-/// The longest period. Ten years, the longest time for which stores keep a mark.
-const MAX_PERIOD: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+/// The longest period, which is the longest time for which stores keep a mark.
+const MAX_PERIOD: Duration = Info::MAX_TTL;
 
 const MINUTE: u64 = 60_000;
 

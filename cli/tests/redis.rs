@@ -17,6 +17,7 @@ mod place;
 mod server;
 
 use std::{
+    fs,
     io::{BufRead, BufReader, Write},
     net::{TcpListener, TcpStream},
     process::{Command, Stdio},
@@ -311,21 +312,37 @@ async fn a_member_of_a_redlock_that_is_down_delays_no_run() {
     let server = &three.running.servers()[0];
     let addresses = [&one, &two, &three].map(|redis| redis.running.servers()[0].address().to_string());
     let url = format!("redis+redlock://{}", addresses.join(","));
-    let run = || {
+    let file = one.place.path("quorum.toml");
+    let members = ["a", "b", "c"].into_iter().zip(&addresses);
+    let members: String =
+        members.map(|(name, address)| format!("[stores.{name}]\nurl = 'redis://{address}'\n")).collect();
+    let text = format!("default = 'quorum'\n{members}[stores.quorum]\nredlock = ['a', 'b', 'c']\n");
+    fs::write(&file, text).unwrap();
+    let run = |of_file: bool| {
         let began = Instant::now();
-        let ended = Ended::of(&mut one.dlock_at(&url, "run", &["x", "--", "echo", "ran"]));
+        let mut command = if of_file {
+            let mut command = one.dlock_at("quorum", "run", &["y", "--", "echo", "ran"]);
+            command.env("DLOCK_CONFIG", &file);
+            command
+        } else {
+            one.dlock_at(&url, "run", &["x", "--", "echo", "ran"])
+        };
+        let ended = Ended::of(&mut command);
         assert_eq!((ended.status, &*ended.out, &*ended.err), (0, "ran\n", ""));
         began.elapsed()
     };
-    run();
-    server.pause().await.unwrap();
-    let hung = run();
-    server.resume().await.unwrap();
-    server.kill().await.unwrap();
-    let killed = run();
-    for (state, elapsed) in [("hung", hung), ("killed", killed)] {
-        // A run that waits for the member when it connects, releases or ends takes 5 s.
-        assert!(elapsed < Duration::from_secs(4), "with a {state} member the run took {elapsed:?}");
+    for of_file in [false, true] {
+        run(of_file);
+        server.pause().await.unwrap();
+        let hung = run(of_file);
+        server.resume().await.unwrap();
+        server.kill().await.unwrap();
+        let killed = run(of_file);
+        server.start(Data::Kept).await.unwrap();
+        for (state, elapsed) in [("hung", hung), ("killed", killed)] {
+            // A run that waits for the member when it connects, releases or ends takes 5 s.
+            assert!(elapsed < Duration::from_secs(4), "with a {state} member the run took {elapsed:?}");
+        }
     }
 }
 

@@ -44,4 +44,5 @@ pub use crate::{
     },
     lock::{HeldClaim, held_claims},
     model::{BoxError, duration},
+    stores::connect_majority,
 };

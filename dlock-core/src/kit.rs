@@ -24,7 +24,7 @@ pub use calls::{CallCounter, CountedCall};
 pub use clock::Moment;
 #[cfg(feature = "test-util")]
 pub use clock::{pretend_clock, pretend_suspend};
-pub use driver::{ConnectFuture, Driver};
+pub use driver::{ConnectFuture, ConnectLater, Driver};
 pub use errors::{SharedError, StoreErrors, Verdict, client_error};
 pub use hosts::connect_to_first;
 pub use lanes::{Lane, Lanes, OpenLane};

@@ -4,4 +4,4 @@
 pub mod memory;
 mod redlock;
 
-pub use redlock::RedLock;
+pub use redlock::{RedLock, connect_majority};

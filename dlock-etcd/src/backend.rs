@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Driver for URLs with the schemes `etcd` and `etcds`.
-pub const DRIVER: Driver = Driver { schemes: &["etcd", "etcds"], connect: |url| Box::pin(connect(url)) };
+pub const DRIVER: Driver = Driver::new(&["etcd", "etcds"], |url| Box::pin(connect(url)));
 
 async fn connect(url: StoreUrl) -> Result<Store> {
     EtcdBackend::connect(EtcdConfig::from_url(&url)?).await.map(EtcdBackend::into_store)

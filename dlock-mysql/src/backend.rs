@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// `mysql://` and `mariadb://`, which mean the same.
-pub const DRIVER: Driver = Driver { schemes: &["mysql", "mariadb"], connect: |url| Box::pin(connect(url)) };
+pub const DRIVER: Driver = Driver::new(&["mysql", "mariadb"], |url| Box::pin(connect(url)));
 
 /// A client of a MySQL or MariaDB store. Clones are the same client. Its sessions end when the last
 /// clone and the last claim are dropped.

@@ -18,8 +18,7 @@ use crate::{
 };
 
 /// `postgres://` and `postgresql://`, which mean the same.
-pub const DRIVER: Driver =
-    Driver { schemes: &["postgres", "postgresql"], connect: |url| Box::pin(connect(url)) };
+pub const DRIVER: Driver = Driver::new(&["postgres", "postgresql"], |url| Box::pin(connect(url)));
 
 /// Maximum number of locks that one transaction grants. It locks the bucket of each.
 const MAX_LOCKS_PER_STEP: usize = 100;

@@ -20,10 +20,11 @@ use crate::{
 
 /// `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://`, `redis-cluster://` and
 /// `redis+redlock://`.
-pub const DRIVER: Driver = Driver {
-    schemes: &["redis", "rediss", "redis+unix", "redis+sentinel", "redis-cluster", "redis+redlock"],
-    connect: |url| Box::pin(connect(url)),
-};
+pub const DRIVER: Driver = Driver::new(
+    &["redis", "rediss", "redis+unix", "redis+sentinel", "redis-cluster", "redis+redlock"],
+    |url| Box::pin(connect(url)),
+)
+.connecting_later(connect_later);
 
 /// Key whose node shows a cluster's time, so that all clients read one clock.
 const CLOCK_KEY: &str = "dlock_clock";
@@ -106,6 +107,15 @@ fn info(config: &RedisConfig) -> Info {
     // A mutex cannot be downgraded. Its hash has the format of Redisson's mutex, and cannot become
     // the hash of a read lock.
     info.kinds(KINDS).tokens(true).downgrades(&[Kind::Write])
+}
+
+/// Returns a store that connects when it is first used. A cluster cannot, because its nodes are
+/// unknown until it replies.
+fn connect_later(url: StoreUrl) -> Result<Option<Store>> {
+    if matches!(url.scheme(), "redis-cluster" | "redis+redlock") {
+        return Ok(None);
+    }
+    RedisBackend::lazy(RedisConfig::from_url(&url)?).map(|backend| Some(backend.into_store()))
 }
 
 async fn connect(url: StoreUrl) -> Result<Store> {

@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// The driver for URLs such as `sqlite:relative.db` and `sqlite:///absolute.db`.
-pub const DRIVER: Driver = Driver { schemes: &[STORE.store()], connect: |url| Box::pin(connect(url)) };
+pub const DRIVER: Driver = Driver::new(&[STORE.store()], |url| Box::pin(connect(url)));
 
 /// Time for which a connecting client waits while other clients create or open the file. It exceeds
 /// the timeout of a call, because the client has no lock yet that it could lose during the wait.

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Driver for URLs with the scheme `zk`.
-pub const DRIVER: Driver = Driver { schemes: &["zk"], connect: |url| Box::pin(connect(url)) };
+pub const DRIVER: Driver = Driver::new(&["zk"], |url| Box::pin(connect(url)));
 
 /// A client of a ZooKeeper store.
 ///

@@ -34,11 +34,11 @@ mod duration;
 mod read;
 mod stores;
 
-use std::{collections::BTreeMap, fmt, path::Path, time::Duration};
+use std::{collections::BTreeMap, fmt, future::ready, path::Path, time::Duration};
 
 use dlock_core::{
     Error, LockOptions, Locks, RedLock, Registry, Result, Wait, Who,
-    driver::{Store, StoreUrl},
+    driver::{ConnectFuture, Store, StoreUrl, connect_majority},
 };
 use wildmatch::WildMatch;
 
@@ -186,7 +186,8 @@ impl Config {
         self.rules.iter().find(|rule| rule.glob.matches(lock))
     }
 
-    /// Connects to every store. All members of a redlock must be reachable.
+    /// Connects to every store. A minority of the members of a redlock may be unreachable, if they
+    /// are Redis servers. Such a member connects when it is first used.
     ///
     /// # Errors
     /// Those of [`Registry::connect`], and [`Error::InvalidConfig`] for options that contradict
@@ -195,29 +196,29 @@ impl Config {
     /// # Cancel safety
     /// Safe: dropping the future ends the attempt.
     pub async fn connect(&self, registry: &Registry) -> Result<Stores> {
-        let mut opened: BTreeMap<&str, Store> = BTreeMap::new();
+        let mut opened: BTreeMap<String, Store> = BTreeMap::new();
         let mut stores: BTreeMap<String, (Locks, LockOptions)> = BTreeMap::new();
         let is_member = |name: &String| {
             let has = |store: &NamedStore| matches!(&store.source, Source::Majority { members, .. } if members.contains(name));
             self.stores.values().any(has)
         };
         for (name, store) in &self.stores {
-            if let Source::Url(url) = &store.source {
-                // A member shares one client with the redlock.
-                let locks = if is_member(name) {
-                    let member = store.with_place(registry.open(url).await)?;
-                    opened.insert(name, member.clone());
-                    label_of(url).into_iter().fold(Locks::new(member), Locks::with_who)
-                } else {
-                    store.with_place(registry.connect(url).await)?
-                };
+            if let Source::Majority { members, member_timeout } = &store.source {
+                let opened_members = self.open_members(registry, members, &opened).await?;
+                let locks = store.majority(opened_members.iter().cloned(), *member_timeout)?;
+                opened.extend(members.iter().cloned().zip(opened_members));
                 stores.insert(name.clone(), store.with_options(locks)?);
             }
         }
         for (name, store) in &self.stores {
-            if let Source::Majority { members, member_timeout } = &store.source {
-                let members = members.iter().map(|member| opened[member.as_str()].clone());
-                let locks = store.majority(members, *member_timeout)?;
+            if let Source::Url(url) = &store.source {
+                // A member shares one client with the redlock.
+                let locks = match opened.get(name) {
+                    Some(member) => {
+                        label_of(url).into_iter().fold(Locks::new(member.clone()), Locks::with_who)
+                    }
+                    None => store.with_place(registry.connect(url).await)?,
+                };
                 stores.insert(name.clone(), store.with_options(locks)?);
             }
         }
@@ -280,13 +281,8 @@ impl Config {
         let locks = match &store.source {
             Source::Url(url) => store.with_place(registry.connect(url).await)?,
             Source::Majority { members, member_timeout } => {
-                let mut opened = Vec::new();
-                for member in members {
-                    if let NamedStore { source: Source::Url(url), .. } = &self.stores[member] {
-                        opened.push(self.stores[member].with_place(registry.open(url).await)?);
-                    }
-                }
-                store.majority(opened, *member_timeout)?
+                let members = self.open_members(registry, members, &BTreeMap::new()).await?;
+                store.majority(members, *member_timeout)?
             }
         };
         store.with_options(locks)
@@ -300,6 +296,28 @@ fn label_of(url: &str) -> Option<Who> {
 
 impl NamedStore {
     fn majority(&self, members: impl IntoIterator<Item = Store>, limit: Option<Duration>) -> Result<Locks> {
+
+    /// Connects to the members of a redlock, except those that are open already.
+    async fn open_members(
+        &self,
+        registry: &Registry,
+        names: &[String],
+        opened: &BTreeMap<String, Store>,
+    ) -> Result<Vec<Store>> {
+        let members = names.iter().map(|name| {
+            let member = &self.stores[name];
+            if let Some(opened) = opened.get(name) {
+                return Ok((Box::pin(ready(Ok(opened.clone()))) as ConnectFuture, None));
+            }
+            // `Text::read` has refused other members.
+            let Source::Url(url) = &member.source else { unreachable!("`{name}` is no URL") };
+            let (connecting, later) = member.with_place(registry.open_or_later(url))?;
+            let place = member.place.clone();
+            let connecting = async move { connecting.await.map_err(|error| with_place(&place, error)) };
+            Ok((Box::pin(connecting) as ConnectFuture, later))
+        });
+        connect_majority(members.collect::<Result<_>>()?).await
+    }
         let lock = self.with_place(RedLock::new(members))?;
         Ok(Locks::new(limit.into_iter().fold(lock, RedLock::member_timeout).into_store()))
     }
@@ -521,14 +539,58 @@ mod tests {
 
     #[tokio::test]
     async fn an_option_that_the_store_does_not_support_is_named_with_its_place() {
-        let registry = Registry::new().with(Driver {
-            schemes: &["sessions"],
-            connect: |_| Box::pin(async { Ok(Store::new(Arc::new(WithoutDetach::new()))) }),
-        });
+        let registry = Registry::new().with(Driver::new(&["sessions"], |_| {
+            Box::pin(async { Ok(Store::new(Arc::new(WithoutDetach::new()))) })
+        }));
         let config = Config::from_toml("[stores.a]\nurl='sessions:'\nat_least=1").unwrap();
         let error = config.connect(&registry).await.unwrap_err();
         let words = ["line 1, column 9: store `a`", "sessions cannot keep a lock without its holder"];
         assert!(matches!(error, Error::InvalidConfig { .. }), "{error:?}");
+    /// Stores in memory. That of `late://down` is unreachable at first, and that of `never://down`
+    /// for ever.
+    fn with_unreachable_stores() -> Registry {
+        async fn connect(url: StoreUrl) -> Result<Store> {
+            if url.hosts() == ["down"] {
+                let reason = format!("{}://down is unreachable", url.scheme());
+                return Err(Error::Unavailable { store: "test", source: reason.into() });
+            }
+            Registry::new().open(&format!("memory:unreachable-{}", url.hosts().join(","))).await
+        }
+        let later = |_| Ok(Some(dlock_core::memory::MemoryBackend::new().into_store()));
+        Registry::new()
+            .with(Driver::new(&["never"], |url| Box::pin(connect(url))))
+            .with(Driver::new(&["late"], |url| Box::pin(connect(url))).connecting_later(later))
+    }
+
+    #[tokio::test]
+    async fn a_redlock_connects_while_a_minority_that_can_connect_later_is_unreachable() {
+        let of_members = |members: [&str; 3]| {
+            let store = |(name, url): (char, &str)| format!("[stores.{name}]\nurl='{url}'\n");
+            let stores: String = ('a'..='c').zip(members).map(store).collect();
+            Config::from_toml(&format!("default='all'\n{stores}[stores.all]\nredlock=['a','b','c']")).unwrap()
+        };
+        let registry = with_unreachable_stores();
+        let config = of_members(["late://x", "late://y", "late://down"]);
+        for locks in [
+            config.connect_store(&registry, "all").await.expect("a majority is reachable"),
+            config.connect(&registry).await.expect("a majority is reachable").of("x").clone(),
+        ] {
+            locks.mutex("x").lock().await.expect("a majority is reachable").release().await.unwrap();
+        }
+        for (members, problem) in [
+            (["late://x", "late://y", "never://down"], "never://down"),
+            (["late://x", "late://down", "late://down"], "late://down"),
+        ] {
+            let config = of_members(members);
+            let one = config.connect_store(&registry, "all").await.unwrap_err();
+            let all = config.connect(&registry).await.unwrap_err();
+            for error in [one, all] {
+                assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+                assert!(format!("{error:?}").contains(problem), "{error:?}");
+            }
+        }
+    }
+
         assert!(words.iter().all(|word| error.to_string().contains(word)), "{error}");
     }
 

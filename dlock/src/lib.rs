@@ -160,7 +160,8 @@ mod tests {
         for (feature, schemes, driver) in STORES {
             if let Some(driver) = driver {
                 assert_eq!(
-                    schemes, driver.schemes,
+                    schemes,
+                    driver.schemes(),
                     "the schemes that are listed for `{feature}` are not those of its driver"
                 );
             }

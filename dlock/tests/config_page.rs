@@ -33,15 +33,12 @@ fn rows(heading: &str) -> impl Iterator<Item = Vec<&'static str>> {
 
 /// Stores in memory in place of those of all schemes on the page. Each URL is a store of its own.
 fn registry() -> Registry {
-    Registry::new().with(Driver {
-        schemes: &["sqlite", "redis", "etcd", "postgres"],
-        connect: |url| {
-            Box::pin(async move {
-                let place = [url.scheme(), &url.hosts().join(","), url.path()].concat();
-                Registry::new().open(&format!("memory:page-{place}")).await
-            })
-        },
-    })
+    Registry::new().with(Driver::new(&["sqlite", "redis", "etcd", "postgres"], |url| {
+        Box::pin(async move {
+            let place = [url.scheme(), &url.hosts().join(","), url.path()].concat();
+            Registry::new().open(&format!("memory:page-{place}")).await
+        })
+    }))
 }
 
 #[tokio::test]

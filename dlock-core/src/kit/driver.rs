@@ -5,17 +5,62 @@ use std::{fmt, pin::Pin};
 use super::StoreUrl;
 use crate::{contract::Store, model::Result};
 
-/// The entry point of a driver: the URL schemes that it handles and its connect function. Each
+/// The entry point of a driver: the URL schemes that it handles, and its connect function. Each
 /// driver crate has a constant of this type.
+///
+/// # Examples
+///
+/// ```
+/// # async fn connect(url: dlock_core::driver::StoreUrl) -> dlock_core::Result<dlock_core::driver::Store> { todo!() }
+/// use dlock_core::driver::Driver;
+/// pub const DRIVER: Driver = Driver::new(&["table"], |url| Box::pin(connect(url)));
+/// ```
 #[derive(Clone, Copy)]
 pub struct Driver {
-    /// Schemes of the URLs that the driver handles.
-    pub schemes: &'static [&'static str],
-    /// Connects to the store of a URL. Must reject unknown parameters with [`StoreUrl::allow`].
-    pub connect: fn(StoreUrl) -> ConnectFuture,
+    pub(crate) schemes: &'static [&'static str],
+    pub(crate) connect: fn(StoreUrl) -> ConnectFuture,
+    pub(crate) connect_later: Option<ConnectLater>,
 }
 
-/// Future of [`Driver::connect`].
+impl Driver {
+    /// Creates the driver of URLs with these schemes. `connect` connects to the store of a URL, and
+    /// must reject unknown parameters with [`StoreUrl::allow`].
+    pub const fn new(schemes: &'static [&'static str], connect: fn(StoreUrl) -> ConnectFuture) -> Self {
+        Self { schemes, connect, connect_later: None }
+    }
+
+    /// Adds a function that returns the store of a URL without any I/O. The store connects when it
+    /// is first used. `None` means that this is not possible for the URL.
+    ///
+    /// A [`RedLock`](crate::RedLock) of a configuration file then connects while a minority of its
+    /// members is unreachable.
+    #[must_use]
+    pub const fn connecting_later(mut self, connect_later: ConnectLater) -> Self {
+        self.connect_later = Some(connect_later);
+        self
+    }
+
+    /// Connects to the store of a URL with one of the [schemes](Self::schemes).
+    ///
+    /// # Errors
+    /// Those of the driver.
+    ///
+    /// # Cancel safety
+    /// Safe. Dropping the future ends the attempt.
+    pub fn connect(&self, url: StoreUrl) -> ConnectFuture {
+        (self.connect)(url)
+    }
+
+    /// Returns the schemes of the URLs that the driver handles.
+    pub const fn schemes(&self) -> &'static [&'static str] {
+        self.schemes
+    }
+}
+
+/// Function of [`Driver::connecting_later`].
+pub type ConnectLater = fn(StoreUrl) -> Result<Option<Store>>;
+
+/// Future that connects to a store.
 pub type ConnectFuture = Pin<Box<dyn Future<Output = Result<Store>> + Send>>;
 
 impl fmt::Debug for Driver {

@@ -107,17 +107,30 @@ impl Registry {
         self.open_with_label(url).await.map(|(store, _)| store)
     }
 
-    async fn open_with_label(&self, url: &str) -> Result<(Store, Option<Who>)> {
-        let mut url: StoreUrl = url.parse()?;
-        let invalid = |error| Error::InvalidConfig { reason: format!("`who` of a store's URL: {error}") };
-        let who = url.take_param("who").map(Who::new).transpose().map_err(invalid)?;
-        Ok((self.driver(&url)?(url).await?, who))
+    /// Returns a future that connects to the store of a URL, as [`open`](Self::open) does. Also
+    /// returns the store that connects when it is first used, if the driver [has
+    /// it](Driver::connecting_later). Both together are a member for [`connect_majority`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`], as [`connect`](Self::connect).
+    ///
+    /// [`connect_majority`]: crate::driver::connect_majority
+    pub fn open_or_later(&self, url: &str) -> Result<(ConnectFuture, Option<Store>)> {
+        let (url, _) = parse(url)?;
+        let driver = self.driver(&url)?;
+        let later = driver.connect_later.map_or(Ok(None), |connect_later| connect_later(url.clone()))?;
+        Ok((driver.connect(url), later))
     }
 
-    fn driver(&self, url: &StoreUrl) -> Result<fn(StoreUrl) -> ConnectFuture> {
+    async fn open_with_label(&self, url: &str) -> Result<(Store, Option<Who>)> {
+        let (url, who) = parse(url)?;
+        Ok((self.driver(&url)?.connect(url).await?, who))
+    }
+
+    fn driver(&self, url: &StoreUrl) -> Result<Driver> {
         let has_scheme = |driver: &&Driver| driver.schemes.contains(&url.scheme());
         if let Some(driver) = self.drivers.iter().find(has_scheme) {
-            return Ok(driver.connect);
+            return Ok(*driver);
         }
         let known = self.schemes().join(", ");
         let reason = match self.disabled.iter().find(|(scheme, _)| *scheme == url.scheme()) {
@@ -130,6 +143,14 @@ impl Registry {
         };
         Err(Error::InvalidConfig { reason })
     }
+}
+
+/// Parses a URL, and takes the label out of it.
+fn parse(url: &str) -> Result<(StoreUrl, Option<Who>)> {
+    let mut url: StoreUrl = url.parse()?;
+    let invalid = |error| Error::InvalidConfig { reason: format!("`who` of a store's URL: {error}") };
+    let who = url.take_param("who").map(Who::new).transpose().map_err(invalid)?;
+    Ok((url, who))
 }
 
 #[cfg(test)]
@@ -154,7 +175,7 @@ mod tests {
         async fn connect(url: StoreUrl) -> Result<Store> {
             Err(Error::InvalidConfig { reason: format!("mine got {}", url.scheme()) })
         }
-        let mine = Driver { schemes: &["memory", "mine"], connect: |url| Box::pin(connect(url)) };
+        let mine = Driver::new(&["memory", "mine"], |url| Box::pin(connect(url)));
         assert!(format!("{mine:?}").contains("mine"), "{mine:?}");
         let registry = Registry::new().with(mine);
         assert_eq!(registry.schemes(), ["memory", "mine"]);

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// The driver for `memory:` and `memory:NAME`, with one store for each name in a process.
-pub const DRIVER: Driver = Driver { schemes: &["memory"], connect: |url| Box::pin(connect(url)) };
+pub const DRIVER: Driver = Driver::new(&["memory"], |url| Box::pin(connect(url)));
 
 /// A client of a store in the memory of this process. Clones are further clients of the same store.
 #[derive(Clone)]

@@ -1,6 +1,7 @@
 //! RedLock: a majority of independent stores as one backend.
 
 mod claim;
+mod connect;
 mod ids;
 mod inspect;
 mod member;
@@ -20,6 +21,7 @@ use crate::{
     model::{Error, Kind, LockName, Result},
 };
 use claim::{MAX_MEMBER_TIMEOUT, RedLockClaim};
+pub use connect::connect_majority;
 
 /// Several independent stores as one backend. A claim holds a lock if it holds the lock on a
 /// majority of the stores. The lock survives the loss of a minority.

@@ -26,7 +26,7 @@ pub(crate) const SOON: Duration = Duration::from_secs(5);
 
 /// Connects a client to the store of a URL.
 pub(crate) async fn connect(url: &str) -> Result<Store> {
-    (DRIVER.connect)(url.parse()?).await
+    DRIVER.connect(url.parse()?).await
 }
 
 /// A cluster for a test, and a connection for single requests.

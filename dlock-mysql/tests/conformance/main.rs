@@ -66,7 +66,7 @@ impl Server {
 }
 
 async fn connect(url: &str) -> Result<Store> {
-    (DRIVER.connect)(url.parse()?).await
+    DRIVER.connect(url.parse()?).await
 }
 
 /// Inspects named locks once their holders are visible. The server shows the claim of a hold only

@@ -65,7 +65,7 @@ pub(crate) async fn the_number_of_statements_does_not_grow_with_the_number_of_wa
 pub(crate) async fn a_waiter_looks_a_silent_holder_up_when_its_claim_expires(server: &Running) {
     // Shorter than the interval at which a waiter checks a claim with a doorbell.
     const HELD: Duration = Duration::from_millis(1500);
-    let connect = async || (DRIVER.connect)(server.url().parse().expect("a URL")).await;
+    let connect = async || DRIVER.connect(server.url().parse().expect("a URL")).await;
     let request = |ttl| Request::new(LockName::new("job").expect("a name"), Kind::Fair, ttl);
     let holder = connect().await.expect("the server runs");
     let mut held = holder.backend.claim(request(HELD));
@@ -214,7 +214,7 @@ pub(crate) async fn a_fence_without_rows_refuses_locks(server: &Running) {
 }
 
 pub(crate) async fn a_ticket_has_one_taker_and_a_waiting_claim_is_none(server: &Running) {
-    let store = (DRIVER.connect)(server.url().parse().expect("a URL")).await.expect("the server runs");
+    let store = DRIVER.connect(server.url().parse().expect("a URL")).await.expect("the server runs");
     let request = || Request::new(LockName::new("job").expect("a name"), Kind::Mutex, TTL);
     let [mut held, mut waits, mut taker, mut late] = [(); 4].map(|()| store.backend.claim(request()));
     let (ticket, waiter) = (ClaimId::random(), ClaimId::random());

@@ -138,7 +138,8 @@ pub(crate) async fn a_request_that_is_delivered_late_changes_nothing(server: &Ru
     let relay = Relay::to(real).await;
     let url = server.url().replace(&real.to_string(), &relay.address.to_string());
     let connect = async |url: &str| -> Store {
-        (DRIVER.connect)(format!("{url}?timeout=500ms&connections=1&doorbell=off").parse().expect("a URL"))
+        DRIVER
+            .connect(format!("{url}?timeout=500ms&connections=1&doorbell=off").parse().expect("a URL"))
             .await
             .expect("the server runs")
     };

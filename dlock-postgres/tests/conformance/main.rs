@@ -49,7 +49,7 @@ impl Server {
 }
 
 async fn connect(url: &str) -> Result<Store> {
-    (DRIVER.connect)(url.parse()?).await
+    DRIVER.connect(url.parse()?).await
 }
 
 #[async_trait]

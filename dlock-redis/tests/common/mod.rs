@@ -26,7 +26,7 @@ pub(crate) const KINDS: &[Kind] = &[Kind::Mutex, Kind::Fair, Kind::Read, Kind::W
 
 /// Connects a client to the store of a URL.
 pub(crate) async fn connect(url: &str) -> Result<Store> {
-    (DRIVER.connect)(url.parse()?).await
+    DRIVER.connect(url.parse()?).await
 }
 
 /// A server for a test, and a connection for single commands.

@@ -15,7 +15,7 @@ use zookeeper_client::{Acls, Client, CreateMode};
 
 /// Connects to the store of a URL.
 pub(crate) async fn connect(url: &str) -> Result<Store> {
-    (DRIVER.connect)(url.parse()?).await
+    DRIVER.connect(url.parse()?).await
 }
 
 /// Connects to the store of a URL, with the longest ttl that the session allows as the default.

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The driver of `folder:` URLs, such as `folder:/srv/locks`.
-pub const DRIVER: Driver = Driver { schemes: &[STORE], connect: |url| Box::pin(connect(url)) };
+pub const DRIVER: Driver = Driver::new(&[STORE], |url| Box::pin(connect(url)));
 
 async fn connect(url: StoreUrl) -> Result<Store> {
     Ok(FolderBackend::connect(&FolderConfig::from_url(&url)?)?.into_store())

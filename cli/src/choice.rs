@@ -169,6 +169,7 @@ impl Chosen {
     pub(crate) fn wait(&self) -> Option<Wait> {
         match (&self.place, &self.lock) {
             (Place::Named { config, .. }, Some(lock)) => config.wait_of(lock),
+            (Place::Named { config, store }, None) => config.store_wait(store),
             _ => None,
         }
     }
@@ -178,6 +179,7 @@ impl Chosen {
     pub(crate) fn who(&self) -> Option<Who> {
         let configured = match (&self.place, &self.lock) {
             (Place::Named { config, .. }, Some(lock)) => config.who_of(lock).cloned(),
+            (Place::Named { config, store }, None) => config.store_who(store).cloned(),
             _ => None,
         };
         configured.or_else(|| self.url()?.param("who").map(Who::new)?.ok())

@@ -33,6 +33,7 @@
 mod duration;
 mod read;
 mod stores;
+mod variables;
 
 use std::{collections::BTreeMap, fmt, future::ready, path::Path, time::Duration};
 
@@ -155,14 +156,26 @@ impl Config {
 
     /// Returns the wait limit of a lock, if its rule or its store sets one.
     pub fn wait_of(&self, lock: &str) -> Option<Wait> {
-        let of_store = || self.stores[self.store_of(lock)].options.wait;
+        let of_store = || self.store_wait(self.store_of(lock));
         self.rule(lock).and_then(|rule| rule.options.wait).or_else(of_store)
+    }
+
+    /// Returns the wait limit of the locks in a store that no rule assigns to it, if the store sets
+    /// one. `None` if there is no such store.
+    pub fn store_wait(&self, store: &str) -> Option<Wait> {
+        self.stores.get(store)?.options.wait
     }
 
     /// Returns the label of the claims of a lock, if its rule or its store sets one.
     pub fn who_of(&self, lock: &str) -> Option<&Who> {
-        let of_store = || self.stores[self.store_of(lock)].options.who.as_ref();
+        let of_store = || self.store_who(self.store_of(lock));
         self.rule(lock).and_then(|rule| rule.options.who.as_ref()).or_else(of_store)
+    }
+
+    /// Returns the label of the claims of locks in a store that no rule assigns to it, if the store
+    /// sets one. `None` if there is no such store.
+    pub fn store_who(&self, store: &str) -> Option<&Who> {
+        self.stores.get(store)?.options.who.as_ref()
     }
 
     /// Returns the URL of a store, or the URLs of the members of a redlock. Empty if there is no
@@ -198,10 +211,6 @@ impl Config {
     pub async fn connect(&self, registry: &Registry) -> Result<Stores> {
         let mut opened: BTreeMap<String, Store> = BTreeMap::new();
         let mut stores: BTreeMap<String, (Locks, LockOptions)> = BTreeMap::new();
-        let is_member = |name: &String| {
-            let has = |store: &NamedStore| matches!(&store.source, Source::Majority { members, .. } if members.contains(name));
-            self.stores.values().any(has)
-        };
         for (name, store) in &self.stores {
             if let Source::Majority { members, member_timeout } = &store.source {
                 let opened_members = self.open_members(registry, members, &opened).await?;
@@ -287,15 +296,6 @@ impl Config {
         };
         store.with_options(locks)
     }
-}
-
-/// Returns the label of a URL, or `None` if the URL has no valid label.
-fn label_of(url: &str) -> Option<Who> {
-    url.parse::<StoreUrl>().ok()?.param("who").map(Who::new)?.ok()
-}
-
-impl NamedStore {
-    fn majority(&self, members: impl IntoIterator<Item = Store>, limit: Option<Duration>) -> Result<Locks> {
 
     /// Connects to the members of a redlock, except those that are open already.
     async fn open_members(
@@ -318,6 +318,15 @@ impl NamedStore {
         });
         connect_majority(members.collect::<Result<_>>()?).await
     }
+}
+
+/// Returns the label of a URL, or `None` if the URL has no valid label.
+fn label_of(url: &str) -> Option<Who> {
+    url.parse::<StoreUrl>().ok()?.param("who").map(Who::new)?.ok()
+}
+
+impl NamedStore {
+    fn majority(&self, members: impl IntoIterator<Item = Store>, limit: Option<Duration>) -> Result<Locks> {
         let lock = self.with_place(RedLock::new(members))?;
         Ok(Locks::new(limit.into_iter().fold(lock, RedLock::member_timeout).into_store()))
     }
@@ -472,6 +481,7 @@ mod tests {
             ),
             ("[stores.a]\nurl='memory:'\nwho=''", &["line 3, column 5", "store `a`, `who`", "empty"]),
             ("# nothing", &["stores.main.url"]),
+            ("[stores]", &["line 1", "stores.main.url"]),
             ("[stores.a]\nurl=hunter2", &["line 2, column 5"]),
         ] {
             let error = Config::from_toml(text).expect_err(text).to_string();
@@ -537,15 +547,6 @@ mod tests {
         assert_eq!(holder.who.as_deref(), Some("ci"), "the client of the member alone has no label");
     }
 
-    #[tokio::test]
-    async fn an_option_that_the_store_does_not_support_is_named_with_its_place() {
-        let registry = Registry::new().with(Driver::new(&["sessions"], |_| {
-            Box::pin(async { Ok(Store::new(Arc::new(WithoutDetach::new()))) })
-        }));
-        let config = Config::from_toml("[stores.a]\nurl='sessions:'\nat_least=1").unwrap();
-        let error = config.connect(&registry).await.unwrap_err();
-        let words = ["line 1, column 9: store `a`", "sessions cannot keep a lock without its holder"];
-        assert!(matches!(error, Error::InvalidConfig { .. }), "{error:?}");
     /// Stores in memory. That of `late://down` is unreachable at first, and that of `never://down`
     /// for ever.
     fn with_unreachable_stores() -> Registry {
@@ -591,6 +592,15 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn an_option_that_the_store_does_not_support_is_named_with_its_place() {
+        let registry = Registry::new().with(Driver::new(&["sessions"], |_| {
+            Box::pin(async { Ok(Store::new(Arc::new(WithoutDetach::new()))) })
+        }));
+        let config = Config::from_toml("[stores.a]\nurl='sessions:'\nat_least=1").unwrap();
+        let error = config.connect(&registry).await.unwrap_err();
+        let words = ["line 1, column 9: store `a`", "sessions cannot keep a lock without its holder"];
+        assert!(matches!(error, Error::InvalidConfig { .. }), "{error:?}");
         assert!(words.iter().all(|word| error.to_string().contains(word)), "{error}");
     }
 
@@ -627,9 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_replaced_once_and_a_password_is_never_shown() {
-        let text = read::substitute("a-${CARGO_PKG_NAME}-${CARGO_PKG_NAME}-$z").unwrap();
-        assert_eq!(text, "a-dlock-rs-dlock-rs-$z");
+    fn a_password_is_never_shown() {
         let config = Config::from_toml("[stores.a]\nurl='redis://u:hunter2@h'").unwrap();
         assert!(!format!("{config:?}").contains("hunter2"));
         assert_eq!(config.shown("a").unwrap(), "redis://u:***@h");

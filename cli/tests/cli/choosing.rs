@@ -107,6 +107,24 @@ fn a_named_store_takes_the_lock_whatever_the_rules_say() {
 }
 
 #[test]
+fn a_named_store_gives_its_wait_limit_and_label_to_a_lock_of_another_store() {
+    let place = Place::new();
+    let more = "wait = 0\nwho = 'of b'\n[[rules]]\nlock = 'job/*'\nstore = 'a'\nwho = 'of the rule'\n";
+    let file = configured(&place, more);
+    let text = "$DLOCK inspect --json --store b --config $F job/1; \
+                env -u DLOCK_HELD timeout 60 $DLOCK run --store b --config $F job/1 true; echo $?";
+    let run = ["run", "--config", &file, "--store", "b", "job/1", "-c", text];
+    let ended = Ended::of(bare(&place, &run).env("F", &file));
+    assert!(ended.out.contains("\"who\": \"of b\""), "{}", ended.out);
+    assert!(
+        ended.out.ends_with("\n75\n"),
+        "the wait limit of the store was not used: {} {}",
+        ended.out,
+        ended.err
+    );
+}
+
+#[test]
 fn what_is_typed_goes_before_the_environment_and_a_url_before_a_file() {
     let place = Place::new();
     let file = configured(&place, "");

@@ -9,10 +9,17 @@ use toml::{
 };
 use wildmatch::WildMatch;
 
-use super::{Config, NamedStore, Options, Rule, Source, duration, wait};
+use super::{
+    Config, NamedStore, Options, Rule, Source, duration,
+    variables::{substitute, substitute_url},
+    wait,
+};
 
 /// Keys of lock options, in stores and in rules.
 const OPTIONS: [&str; 8] = ["ttl", "lease", "renew_every", "max_hold", "margin", "at_least", "wait", "who"];
+
+/// Error for a text without stores.
+const NO_STORE: &str = "the configuration has no store; write `stores.main.url = \"…\"`";
 
 /// A TOML text and its file.
 #[derive(Clone, Copy)]
@@ -65,11 +72,12 @@ impl<'a> Text<'a> {
 impl<'a> Table<'a> {
     fn stores(&self) -> Result<BTreeMap<String, NamedStore>> {
         let Some(stores) = self.entries.get("stores") else {
-            return Err(self
-                .text
-                .invalid(0..0, "the configuration has no store; write `stores.main.url = \"…\"`"));
+            return Err(self.text.invalid(0..0, NO_STORE));
         };
         let entries = self.table("stores", stores)?;
+        if entries.is_empty() {
+            return Err(self.text.invalid(stores.span(), NO_STORE));
+        }
         let mut found = BTreeMap::new();
         for (name, value) in entries {
             let about = format!("store `{}`", name.get_ref());
@@ -201,7 +209,9 @@ impl<'a> Table<'a> {
     fn text_of(&self, key: &str, value: &DeValue<'_>) -> Result<String> {
         let wrong =
             || self.at(key, &format!("it must be a string in quotes, but is of type {}", value.type_str()));
-        substitute(value.as_str().ok_or_else(wrong)?).map_err(|what| self.at(key, &what))
+        let text = value.as_str().ok_or_else(wrong)?;
+        let text = if key == "url" { substitute_url(text) } else { substitute(text) };
+        text.map_err(|what| self.at(key, &what))
     }
 
     fn table(&self, about: &str, value: &'a Spanned<DeValue<'a>>) -> Result<&'a DeTable<'a>> {
@@ -250,17 +260,4 @@ impl<'a> Table<'a> {
 /// Returns the names of the stores, for errors.
 fn known(stores: &BTreeMap<String, NamedStore>) -> String {
     stores.keys().cloned().collect::<Vec<_>>().join(", ")
-}
-
-/// Replaces each `${…}` by the value of that environment variable.
-pub(super) fn substitute(text: &str) -> Result<String, String> {
-    // A value is not expanded again, although it may contain `${`.
-    let (mut done, mut rest) = (String::new(), text);
-    while let Some((before, after)) = rest.split_once("${") {
-        let (variable, after) = after.split_once('}').ok_or("a `${` has no `}`")?;
-        let unset = |_| format!("the variable `{variable}` is not set in the environment");
-        done = done + before + &std::env::var(variable).map_err(unset)?;
-        rest = after;
-    }
-    Ok(done + rest)
 }

@@ -93,6 +93,8 @@ pub(crate) enum Command {
     Leader(leader::Args),
     /// Takes a lock that outlives this process, and prints a ticket for it.
     Acquire(Acquire),
+    /// Keeps the lock of a ticket held for longer, and prints a new ticket in place of the old one.
+    Renew(Renew),
     /// Releases the lock of a ticket.
     Release(Release),
     /// Lists the locks that are held or waited for.
@@ -153,6 +155,16 @@ pub(crate) struct Run {
     /// has ended
     #[arg(long, value_name = "TICKET", conflicts_with_all = ["WaitArgs", "KindArgs", "OnceArgs", "at_least"])]
     pub(crate) ticket: Option<OsString>,
+
+    /// Takes over the lock of the ticket in a file, and releases it and deletes the file when the
+    /// command has ended
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["ticket", "WaitArgs", "KindArgs", "OnceArgs", "at_least"])]
+    pub(crate) ticket_file: Option<PathBuf>,
+
+    /// Keeps the lock held for this time after the command has ended, for the next step: writes a
+    /// new ticket to the file instead of releasing the lock
+    #[arg(long = "for", value_name = "DURATION", requires = "ticket_file", allow_negative_numbers = true, value_parser = values::duration)]
+    pub(crate) lasting: Option<Duration>,
 }
 
 /// Occurrence of the command, which runs once.
@@ -298,8 +310,41 @@ pub(crate) struct Acquire {
     #[command(flatten)]
     pub(crate) busy: BusyArgs,
 
+    /// Writes the ticket to a file instead of stdout, for the steps of a script
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    pub(crate) ticket_file: Option<PathBuf>,
+
     /// Prints a JSON object with the ticket; docs/json.md explains its fields
     #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A ticket, or the file that contains it.
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct TicketArgs {
+    /// Ticket that `acquire` has printed
+    pub(crate) ticket: Option<OsString>,
+
+    /// File with the ticket
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ticket_file: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct Renew {
+    #[command(flatten)]
+    pub(crate) store: StoreArg,
+
+    #[command(flatten)]
+    pub(crate) ticket: TicketArgs,
+
+    /// Time for which the lock is held from now on
+    #[arg(long = "for", value_name = "DURATION", allow_negative_numbers = true, default_value = "10m", value_parser = values::duration)]
+    pub(crate) lasting: Duration,
+
+    /// Prints a JSON object with the new ticket, as `acquire` does
+    #[arg(long, conflicts_with = "ticket_file")]
     pub(crate) json: bool,
 }
 
@@ -308,8 +353,8 @@ pub(crate) struct Release {
     #[command(flatten)]
     pub(crate) store: StoreArg,
 
-    /// Ticket that `acquire` has printed
-    pub(crate) ticket: OsString,
+    #[command(flatten)]
+    pub(crate) ticket: TicketArgs,
 
     /// Prints a JSON object; docs/json.md explains its fields
     #[arg(long)]

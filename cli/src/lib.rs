@@ -28,6 +28,7 @@ mod show;
 mod signals;
 mod store;
 mod ticket;
+mod ticket_file;
 mod unlock;
 mod values;
 mod wait;
@@ -102,6 +103,7 @@ fn execute(stores: &Stores<'_>, command: Command) -> Outcome {
             Command::Lead(args) => lead::lead(stores, args).await,
             Command::Leader(args) => leader::leader(stores, args).await,
             Command::Acquire(args) => ticket::acquire(stores, args).await,
+            Command::Renew(args) => ticket::renew(stores, args).await,
             Command::Release(args) => ticket::release(stores, args).await,
             Command::Ls(args) => look::ls(stores, args).await,
             Command::Inspect(args) => look::inspect(stores, args).await,

@@ -15,7 +15,9 @@ use crate::{
     held::{self, Held, OuterHolds},
     once, output,
     signals::Signals,
-    store, ticket, values,
+    store, ticket,
+    ticket_file::TicketFile,
+    values,
     wait::{self, WaitLimit},
 };
 
@@ -40,6 +42,9 @@ struct Job {
     keeps_lock: bool,
     /// Set by `--once` and `--every`.
     plan: Option<once::Plan>,
+    /// File with the ticket of the lock, and the time for which the lock stays held after the
+    /// command, if it does.
+    ticket_file: Option<(TicketFile, Option<Duration>)>,
     outer: OuterHolds,
     words: Vec<OsString>,
     kill_after: Duration,
@@ -63,18 +68,21 @@ impl LockSource {
 
 /// Runs a command under a lock.
 pub(crate) async fn run(stores: &Stores<'_>, args: Run) -> Outcome {
-    let Run { hold, wait, at_least, once, ticket } = args;
+    let Run { hold, wait, at_least, once, ticket, ticket_file, lasting } = args;
     if hold.command().is_empty() {
         return Err(Failure::usage(
             "no command; write `dlock run NAME -- CMD ARGS…` or `dlock run NAME -c 'shell text'`",
         ));
     }
-    let source = match ticket {
-        Some(ticket) => LockSource::Ticket(values::ticket(&ticket)?),
-        None => LockSource::Acquire(wait.wait(), hold.kind),
+    let ticket_file = ticket_file.as_deref().map(TicketFile::new);
+    let source = match (ticket, &ticket_file) {
+        (_, Some(file)) => LockSource::Ticket(file.read()?),
+        (Some(ticket), None) => LockSource::Ticket(values::ticket(&ticket)?),
+        (None, None) => LockSource::Acquire(wait.wait(), hold.kind),
     };
     let plan = once::Plan::new(&once)?;
-    take(stores, "run", source, Terms { at_least, plan }, hold).await
+    let ticket_file = ticket_file.map(|file| (file, lasting));
+    take(stores, "run", source, Terms { at_least, plan, ticket_file }, hold).await
 }
 
 /// Runs a command if the lock is free. Without a command, only tests the lock.
@@ -87,13 +95,14 @@ pub(crate) async fn attempt(stores: &Stores<'_>, args: HoldArgs) -> Outcome {
 struct Terms {
     at_least: Option<Duration>,
     plan: Option<once::Plan>,
+    ticket_file: Option<(TicketFile, Option<Duration>)>,
 }
 
 async fn take(
     stores: &Stores<'_>,
     verb: &str,
     source: LockSource,
-    Terms { at_least, plan }: Terms,
+    Terms { at_least, plan, ticket_file }: Terms,
     args: HoldArgs,
 ) -> Outcome {
     args.flock.check()?;
@@ -114,6 +123,7 @@ async fn take(
         options: if at_least.is_zero() { options } else { options.at_least(at_least) },
         keeps_lock: !at_least.is_zero(),
         plan,
+        ticket_file,
         wait_limit,
         busy: args.busy,
         outer: OuterHolds::from_env()?,
@@ -169,6 +179,9 @@ impl Job {
         let options = with_margin(self.options.clone(), self.kill_after, locks);
         let guard = match &self.source {
             LockSource::Ticket(ticket) => {
+                if let Some((_, Some(lasting))) = self.ticket_file {
+                    locks.info().check_detach(lasting)?;
+                }
                 let locks = locks.clone().with_defaults(options.or(locks.defaults()));
                 let resumed = async { locks.resume(ticket).await.map_err(ticket::unusable) };
                 signals.unless(resumed).await?
@@ -229,6 +242,11 @@ impl Job {
         locks: &Locks,
         signals: &mut Signals,
     ) -> Outcome {
+        // Before the command, because its lock could not be kept otherwise.
+        let kept = match &self.ticket_file {
+            Some((file, Some(lasting))) => Some((*lasting, file.prepare()?)),
+            _ => None,
+        };
         let token = guard.token();
         let mut command = exec::tied(&self.words);
         set_environment(&mut command, &self.name, token.map(dlock::Token::get));
@@ -247,7 +265,23 @@ impl Job {
                 }
                 // After a suspend of the machine the command may end before the keeper detects the
                 // loss.
-                let lost = if guard.is_lost() { Some(guard.lost().await) } else { release(guard, self.keeps_lock).await };
+                let lost = match kept {
+                    _ if guard.is_lost() => Some(guard.lost().await),
+                    Some((lasting, file)) => {
+                        if let Err(failure) = ticket::keep(locks, guard, lasting, file).await {
+                            if status.success() || failure.is_loss() {
+                                return Err(failure);
+                            }
+                            failure.printed();
+                        }
+                        None
+                    }
+                    None => {
+                        let lost = release(guard, self.keeps_lock).await;
+                        self.ticket_file.iter().for_each(|(file, _)| file.remove());
+                        lost
+                    }
+                };
                 if let Some(reason) = lost {
                     let then = format!("the command had ended with status {} before the loss was detected", child::code(status));
                     return Err(Failure::lost(&self.name, reason, &then));

@@ -1,28 +1,26 @@
-//! `dlock acquire` and `dlock release`: a lock that outlives its process.
+//! `dlock acquire`, `dlock renew` and `dlock release`: a lock that outlives its process.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use dlock::{Error, LockName, LockOptions, Locks, Ticket, Who};
+use dlock::{Error, Guard, LockName, LockOptions, Locks, Ticket, Who};
 
 use crate::{
-    args::{Acquire, Release},
+    args::{Acquire, Release, Renew, TicketArgs},
     choice::Stores,
     exit::{Failure, OK, Outcome},
     held::OuterHolds,
     json, output,
     signals::Signals,
-    store, values,
+    store,
+    ticket_file::{NewTicketFile, TicketFile},
+    values,
     wait::{self, WaitLimit},
 };
 
 /// Acquires a lock that outlives this process, and prints its ticket.
 pub(crate) async fn acquire(stores: &Stores<'_>, args: Acquire) -> Outcome {
     let name = values::name(&args.name)?;
-    if output::stdout_is_closed() {
-        return Err(Failure::usage(
-            "stdout is closed, so the ticket cannot be written; without the ticket the lock cannot be released",
-        ));
-    }
+    let writer = TicketWriter::new(args.ticket_file.as_deref().map(TicketFile::new).as_ref(), args.json)?;
     let outer = OuterHolds::from_env()?;
     let mut signals = Signals::listen()?;
     let activity = format!("dlock acquire {name}");
@@ -32,7 +30,7 @@ pub(crate) async fn acquire(stores: &Stores<'_>, args: Acquire) -> Outcome {
     let connecting = store::connect_as(stores, &chosen, &args.who, &activity, wait_limit, verbosity);
     let (locks, who) = signals.unless(connecting).await?;
     let outcome = match signals.unless(take(&locks, &who, &name, outer, &args, wait_limit)).await {
-        Ok((ticket, since)) => print_ticket(&locks, &ticket, since, &args, &mut signals).await,
+        Ok((ticket, since)) => writer.write(&locks, &ticket, args.lasting, since, &mut signals).await,
         Err(failure) => Err(args.busy.apply(failure, wait_limit.wait)),
     };
     store::close(&locks).await;
@@ -67,35 +65,108 @@ async fn take(
     Ok((ticket, since))
 }
 
-/// Prints the ticket. If that fails, releases the lock, because no other process could.
-async fn print_ticket(
-    locks: &Locks,
-    ticket: &Ticket,
-    since: SystemTime,
-    args: &Acquire,
-    signals: &mut Signals,
-) -> Outcome {
-    let text =
-        if args.json { json::acquired(ticket, args.lasting, since) } else { Ok(format!("{ticket}\n")) };
-    let printed = match text {
-        Ok(text) => signals.unless(output::print_all(text)).await,
-        Err(error) => Err(error),
-    };
-    if printed.is_err() {
+/// The place for a new ticket.
+enum TicketWriter {
+    Stdout { json: bool },
+    File(NewTicketFile),
+}
+
+impl TicketWriter {
+    /// Checks that the ticket can be written, before it exists.
+    fn new(file: Option<&TicketFile>, json: bool) -> Outcome<Self> {
+        match file {
+            Some(file) => file.prepare().map(Self::File),
+            None if output::stdout_is_closed() => Err(Failure::usage(
+                "stdout is closed, so the ticket cannot be written; without the ticket the lock cannot be released",
+            )),
+            None => Ok(Self::Stdout { json }),
+        }
+    }
+
+    /// Writes the ticket. If that fails, releases the lock, because no other process could.
+    async fn write(
+        self,
+        locks: &Locks,
+        ticket: &Ticket,
+        lasting: Duration,
+        since: SystemTime,
+        signals: &mut Signals,
+    ) -> Outcome {
+        let text = match self {
+            Self::File(file) => {
+                return write_or_release(locks, ticket, file.write(ticket)).await.map(|()| OK);
+            }
+            Self::Stdout { json: true } => json::acquired(ticket, lasting, since),
+            Self::Stdout { json: false } => Ok(format!("{ticket}\n")),
+        };
+        let printed = match text {
+            Ok(text) => signals.unless(output::print_all(text)).await,
+            Err(error) => Err(error),
+        };
+        write_or_release(locks, ticket, printed).await.map(|()| OK)
+    }
+}
+
+/// Releases the lock of a ticket that could not be written. Returns the failure to write it.
+async fn write_or_release(locks: &Locks, ticket: &Ticket, written: Outcome<()>) -> Outcome<()> {
+    if written.is_err() {
         // The first failure is reported, not one of the release.
         locks.release(ticket).await.ok();
     }
-    printed.map(|()| OK)
+    written
+}
+
+/// Detaches a hold that was taken over, and writes its new ticket to a file.
+pub(crate) async fn keep(locks: &Locks, guard: Guard, lasting: Duration, file: NewTicketFile) -> Outcome<()> {
+    let ticket = guard.detach(lasting).await.map_err(Error::from)?;
+    write_or_release(locks, &ticket, file.write(&ticket)).await
+}
+
+impl TicketArgs {
+    fn file(&self) -> Option<TicketFile> {
+        self.ticket_file.as_deref().map(TicketFile::new)
+    }
+
+    fn read(&self) -> Outcome<Ticket> {
+        match (&self.ticket, self.file()) {
+            (_, Some(file)) => file.read(),
+            (ticket, None) => values::ticket(ticket.as_deref().unwrap_or_default()),
+        }
+    }
+}
+
+/// Takes the lock of a ticket over, and detaches it again.
+pub(crate) async fn renew(stores: &Stores<'_>, args: Renew) -> Outcome {
+    let ticket = args.ticket.read()?;
+    let writer = TicketWriter::new(args.ticket.file().as_ref(), args.json)?;
+    // No signal ends dlock between the takeover and the new ticket. Both are bounded in time.
+    let mut signals = Signals::listen()?;
+    let locks = store::connect(stores, ticket.name().as_str()).await?;
+    let outcome = async {
+        locks.info().check_detach(args.lasting)?;
+        let guard = locks.resume(&ticket).await.map_err(unusable)?;
+        let since = json::now();
+        let ticket = guard.detach(args.lasting).await.map_err(Error::from)?;
+        writer.write(&locks, &ticket, args.lasting, since, &mut signals).await
+    };
+    let outcome = outcome.await;
+    store::close(&locks).await;
+    outcome
 }
 
 /// Releases the lock of a ticket.
 pub(crate) async fn release(stores: &Stores<'_>, args: Release) -> Outcome {
-    let ticket = values::ticket(&args.ticket)?;
+    let ticket = args.ticket.read()?;
     let locks = store::connect(stores, ticket.name().as_str()).await?;
     let result = locks.release(&ticket).await;
     store::close(&locks).await;
-    if args.json && matches!(result, Ok(()) | Err(Error::Lost { .. })) {
-        output::print(json::released(&ticket, result.is_ok())?)?;
+    if matches!(result, Ok(()) | Err(Error::Lost { .. })) {
+        if let Some(file) = args.ticket.file() {
+            file.remove();
+        }
+        if args.json {
+            output::print(json::released(&ticket, result.is_ok())?)?;
+        }
     }
     result.map_err(unusable)?;
     Ok(OK)

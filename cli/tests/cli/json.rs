@@ -75,12 +75,15 @@ fn the_page_lists_the_fields_of_a_store() {
 fn the_page_lists_the_fields_of_tickets() {
     let place = Place::new();
     let acquired = json(&place.run(["acquire", "--json", "--for", "1h", "--fair", "x"]));
-    assert_eq!(fields(&acquired), documented("`dlock acquire --json`"));
+    assert_eq!(fields(&acquired), documented("`dlock acquire --json` and `dlock renew --json`"));
     let held = &place.state("x")["holders"][0];
     assert_eq!((&acquired["name"], &acquired["kind"]), (&Value::from("x"), &held["kind"]));
     assert_eq!((&acquired["token"], &acquired["id"]), (&held["token"], &held["id"]));
     assert_eq!(acquired["ttl_left"], 3600.0);
-    let ticket = acquired["ticket"].as_str().unwrap();
+    let renewed = json(&place.run(["renew", "--json", acquired["ticket"].as_str().unwrap()]));
+    assert_eq!(fields(&renewed), fields(&acquired));
+    assert_eq!(renewed["ttl_left"], 600.0);
+    let ticket = renewed["ticket"].as_str().unwrap();
     for (released, status) in [(true, 0), (false, 74)] {
         let ended = place.run(["release", "--json", ticket]);
         assert_eq!(ended.status, status);
@@ -88,7 +91,7 @@ fn the_page_lists_the_fields_of_tickets() {
         assert_eq!(fields(&answer), documented("`dlock release --json`"));
         assert_eq!(answer["released"], released);
         for field in ["name", "kind", "token", "id"] {
-            assert_eq!(answer[field], acquired[field]);
+            assert_eq!(answer[field], renewed[field]);
         }
     }
 }

@@ -1,6 +1,9 @@
 //! `dlock acquire` and `dlock release`: one process acquires a lock, another one releases it.
 
-use std::time::{Duration, Instant};
+use std::{
+    os::unix::fs::PermissionsExt as _,
+    time::{Duration, Instant},
+};
 
 use rustix::process::Signal;
 
@@ -129,6 +132,87 @@ fn acquire_waits_and_gives_up_as_run_does() {
     let ended = Ended::from(waiter.wait_with_output().unwrap());
     assert_eq!(ended.status, 0);
     assert_eq!(place.run(["release", ended.out.trim_end()]).status, 0);
+}
+
+#[test]
+fn a_script_keeps_its_lock_from_step_to_step() {
+    let place = Place::new();
+    let file = place.path("deploy.ticket").display().to_string();
+    let acquire = place.run(["acquire", "--ticket-file", &file, "x"]);
+    assert_eq!((acquire.status, &*acquire.out, &*acquire.err), (0, "", ""));
+    let first = place.read("deploy.ticket");
+    let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "other users can read the ticket");
+    // A step that fails keeps the lock, too.
+    for status in [0, 7] {
+        let text = format!("echo $DLOCK_TOKEN; exit {status}");
+        let step = place.run(["run", "--ticket-file", &file, "--for", "1h", "x", "-c", &text]);
+        assert_eq!((step.status, &*step.err), (status, ""));
+        assert!(first.contains(&format!(":{}:", step.out.trim_end())), "another token: {}", step.out);
+        assert_eq!(place.run(["try", "x"]).status, 75, "the lock was released after a step");
+        let left = place.state("x")["holders"][0]["ttl_left"].as_f64().unwrap();
+        assert!(left > 600.0, "the lock is kept for {left} s only");
+    }
+    assert_ne!(place.read("deploy.ticket"), first, "the file has a ticket that was used");
+    assert_eq!(place.run(["release", first.trim_end()]).status, 74, "a used ticket is valid");
+    assert_eq!(place.run(["run", "--ticket-file", &file, "x", "true"]).status, 0);
+    assert_eq!(place.run(["try", "x"]).status, 0, "the last step has not released the lock");
+    let late = place.run(["run", "--ticket-file", &file, "x", "--", "echo", "ran"]);
+    assert_eq!((late.status, &*late.out), (64, ""));
+    assert!(late.err.contains("cannot read a ticket from"), "{}", late.err);
+}
+
+#[test]
+fn the_lock_of_a_ticket_file_is_released_by_it() {
+    let place = Place::new();
+    let file = place.path("t").display().to_string();
+    assert_eq!(place.run(["acquire", "--ticket-file", &file, "x"]).status, 0);
+    let released = place.run(["release", "--ticket-file", &file]);
+    assert_eq!((released.status, &*released.err), (0, ""));
+    assert_eq!(place.run(["try", "x"]).status, 0, "the lock is still held");
+    assert!(!place.path("t").exists(), "the file has a ticket that was used");
+}
+
+#[test]
+fn a_renewed_ticket_holds_for_longer_and_replaces_the_old_one() {
+    let place = Place::new();
+    let old = acquired(&place, &["--for", "1m", "x"]);
+    let renewed = place.run(["renew", "--for", "1h", &old]);
+    assert_eq!((renewed.status, &*renewed.err), (0, ""));
+    let new = renewed.out.trim_end();
+    let token = |ticket: &str| ticket.split(':').nth(2).map(str::to_owned);
+    assert_eq!(token(new), token(&old), "another hold");
+    assert!(place.state("x")["holders"][0]["ttl_left"].as_f64().unwrap() > 600.0);
+    for verb in ["renew", "release"] {
+        let used = place.run([verb, &old]);
+        assert_eq!((used.status, &*used.out), (74, ""), "{verb}: {}", used.err);
+    }
+    let file = place.path("t").display().to_string();
+    std::fs::write(&file, new).unwrap();
+    let renewed = place.run(["renew", "--ticket-file", &file]);
+    assert_eq!((renewed.status, &*renewed.out, &*renewed.err), (0, "", ""));
+    assert_eq!(place.run(["release", new]).status, 74, "the file was not rewritten");
+    assert_eq!(place.run(["release", "--ticket-file", &file]).status, 0);
+}
+
+#[test]
+fn a_lock_whose_ticket_file_cannot_be_written_is_not_kept() {
+    let place = Place::new();
+    let missing = place.path("missing/t").display().to_string();
+    let acquire = place.run(["acquire", "--ticket-file", &missing, "x"]);
+    assert_eq!((acquire.status, &*acquire.out), (64, ""));
+    assert!(acquire.err.contains("cannot write a ticket to"), "{}", acquire.err);
+    assert_eq!(place.run(["inspect", "x"]).status, 1, "the lock was taken");
+
+    let folder = place.path("steps");
+    std::fs::create_dir(&folder).unwrap();
+    let file = folder.join("t").display().to_string();
+    assert_eq!(place.run(["acquire", "--ticket-file", &file, "x"]).status, 0);
+    let step = ["run", "--ticket-file", &file, "--for", "1h", "x", "-c"];
+    let ended = place.run([&step[..], &[&format!("rm -r '{}'", folder.display())]].concat());
+    assert_eq!(ended.status, 70, "{}", ended.err);
+    assert!(ended.err.contains("cannot write the ticket to"), "{}", ended.err);
+    assert_eq!(place.run(["inspect", "x"]).status, 1, "the lock is held without a ticket");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 #![cfg(all(feature = "metrics", feature = "tracing"))]
 
 use std::{
+    collections::BTreeSet,
     fmt::{self, Write as _},
     sync::{Arc, Mutex},
     time::Duration,
@@ -11,7 +12,8 @@ use std::{
 use dlock_conformance::wrap::Switch;
 use dlock_core::{LockOptions, Locks, memory::MemoryBackend};
 use metrics::{
-    Counter, CounterFn, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
+    Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
+    SharedString, Unit,
 };
 use tracing::{
     Event, Subscriber,
@@ -43,6 +45,16 @@ impl CounterFn for Metric {
     fn absolute(&self, _: u64) {}
 }
 
+impl GaugeFn for Metric {
+    fn increment(&self, value: f64) {
+        self.0.add(format!("{} +{value}", self.1));
+    }
+    fn decrement(&self, value: f64) {
+        self.0.add(format!("{} -{value}", self.1));
+    }
+    fn set(&self, _: f64) {}
+}
+
 impl HistogramFn for Metric {
     fn record(&self, value: f64) {
         self.0.add(format!("{} {value}", self.1));
@@ -65,8 +77,8 @@ impl Recorder for Log {
     fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
         Counter::from_arc(self.metric(key))
     }
-    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
-        Gauge::noop()
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::from_arc(self.metric(key))
     }
     fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
         Histogram::from_arc(self.metric(key))
@@ -155,6 +167,52 @@ fn acquisitions_and_the_duration_of_a_hold_are_reported() {
 }
 
 #[test]
+fn waiting_claims_and_holds_are_counted_until_they_end() {
+    let log = log_of(async |locks, _| {
+        let held = locks.mutex("x").lock().await.expect("free");
+        locks.fair("x").lock().wait(Duration::from_secs(1)).await.expect_err("it is held");
+        drop(held);
+    });
+    // In order: the mutex waits and holds, the fair lock waits and gives up, the mutex is released.
+    let lines = log.0.lock().expect("not poisoned");
+    let gauges: Vec<_> = lines.iter().filter_map(|line| line.split_once(",store=memory} ")).collect();
+    let gauges: Vec<_> = gauges.into_iter().filter(|(name, _)| name.contains("ing{kind")).collect();
+    let (waiting, holding) = ("dlock_waiting{kind=mutex", "dlock_holding{kind=mutex");
+    let fair = "dlock_waiting{kind=fair";
+    assert_eq!(
+        gauges,
+        [(waiting, "+1"), (waiting, "-1"), (holding, "+1"), (fair, "+1"), (fair, "-1"), (holding, "-1")]
+    );
+}
+
+#[test]
+fn calls_to_the_store_are_timed_and_a_renewal_reports_how_much_time_was_left() {
+    let log = log_of(async |locks, line| {
+        let held = locks.mutex("x").lock().await.expect("free");
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        line.cut();
+        // Before the failed renewal is retried.
+        tokio::time::sleep(Duration::from_millis(5_020)).await;
+        line.connect();
+        held.release().await.expect("held until now");
+    });
+    for (operation, outcome) in
+        [("attempt", "replied"), ("renewal", "replied"), ("renewal", "failed"), ("release", "replied")]
+    {
+        let call =
+            format!("dlock_store_call_seconds{{operation={operation},outcome={outcome},store=memory}} 0");
+        assert_logged_once(&log, &[&call]);
+    }
+    // The ttl is 30 s, and the renewal was sent after a third of it.
+    let lines = log.0.lock().expect("not poisoned");
+    let slack: Vec<f64> = lines
+        .iter()
+        .filter_map(|line| line.strip_prefix("dlock_slack_seconds{kind=mutex,store=memory} ")?.parse().ok())
+        .collect();
+    assert!(matches!(slack[..], [slack] if (19.9..=20.0).contains(&slack)), "{slack:?}");
+}
+
+#[test]
 fn a_loss_is_reported_when_it_happens() {
     let log = log_of(async |locks, _| {
         let held = locks.mutex("x").lock().await.expect("free");
@@ -195,4 +253,17 @@ fn a_failure_of_the_store_is_reported_with_its_operation() {
             "WARN store call failed, will retry (x)",
         ],
     );
+}
+
+#[test]
+fn the_page_lists_every_metric_and_the_alerts_name_no_other() {
+    let names = |text: &str| -> BTreeSet<String> {
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        words.filter(|word| word.starts_with("dlock_")).map(|word| word.replace("_bucket", "")).collect()
+    };
+    let code = names(include_str!("../src/engine/observe.rs"));
+    assert!(code.len() > 5, "{code:?}");
+    assert_eq!(names(include_str!("../../docs/metrics.md")), code);
+    let alerts = names(include_str!("../../docs/alerts.yml"));
+    assert!(!alerts.is_empty() && alerts.is_subset(&code), "{alerts:?}");
 }

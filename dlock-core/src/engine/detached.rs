@@ -9,7 +9,7 @@ use super::{
     Client, Hold, Keeper, Outcome,
     keeper::{MAX_FAILURES, reply_or_expire, retry_pause},
     limits::GrantTimes,
-    observe,
+    observe::{self, StartTime},
 };
 use crate::{
     contract::{Claim, Grant, Release, Renewal, Request, Resumption},
@@ -60,7 +60,10 @@ impl Keeper {
         hold.shorten(until);
         self.detached_until = Some(until);
         let ticket = *self.ticket.get_or_insert_with(|| ClaimId::random_for(&self.request.who));
-        match reply_or_expire(hold, claim.detach(lasting, ticket)).await {
+        let start = StartTime::now();
+        let reply = reply_or_expire(hold, claim.detach(lasting, ticket)).await;
+        observe::called(self.info(), "detachment", start, &reply);
+        match reply {
             Ok(Renewal::Renewed { .. }) if hold.loss().is_none() => {
                 Ok(hold.confirm_detach(self.request.clone().id(ticket).locator(claim.locator())).await)
             }
@@ -110,8 +113,10 @@ impl Keeper {
                 }
                 return;
             }
-            let sent = Moment::now();
-            match self.caught(claim.resume(ticket)).await {
+            let (sent, start) = (Moment::now(), StartTime::now());
+            let resumed = self.caught(claim.resume(ticket)).await;
+            observe::called(self.info(), "resumption", start, &resumed);
+            match resumed {
                 Ok(Resumption::Resumed { grant, remaining }) => {
                     let times = GrantTimes::since(sent);
                     if let Err(error) = self.check_in_time(&grant, times) {
@@ -150,7 +155,10 @@ impl Keeper {
         let end = Moment::now().after(lasting);
         let mut failures = 0;
         loop {
-            let error = match self.caught(claim.detach(lasting, ticket)).await {
+            let start = StartTime::now();
+            let reply = self.caught(claim.detach(lasting, ticket)).await;
+            observe::called(self.info(), "hand-back", start, &reply);
+            let error = match reply {
                 Ok(Renewal::Renewed { .. }) => return,
                 // A store of several members may still have a part of the hold.
                 Ok(Renewal::Lost) => return self.release_unheld(claim).await,
@@ -173,7 +181,10 @@ impl Keeper {
     ) {
         let mut failures = 0;
         let result = loop {
-            match self.caught(claim.release()).await {
+            let start = StartTime::now();
+            let released = self.caught(claim.release()).await;
+            observe::called(self.info(), "release", start, &released);
+            match released {
                 // An earlier release whose reply was lost may have removed the hold.
                 Ok(Release::Gone) if failures == 0 => break Err(self.deleted()),
                 Ok(_) => break Ok(()),

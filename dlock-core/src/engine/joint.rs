@@ -57,12 +57,13 @@ async fn attempt_together(keepers: Vec<Keeper>, mut reply: oneshot::Sender<Joint
             return;
         }
     };
-    let sent = Moment::now();
+    let (sent, call_start) = (Moment::now(), StartTime::now());
     let requests = keepers.iter().map(|keeper| keeper.request.clone()).collect();
     // This call is never dropped in flight, because its outcome decides what to release.
     let attempt = AssertUnwindSafe(client.store.backend.attempt_all(requests)).catch_unwind().await;
     drop(permit);
     let attempt = attempt.unwrap_or_else(|_| Err(first.panicked()));
+    observe::called(first.info(), "attempt", call_start, &attempt);
     let times = GrantTimes::since(sent);
     let outcome = match attempt.and_then(|attempt| in_time(attempt, &keepers, times)) {
         Ok(AttemptAll::Busy(at)) => {

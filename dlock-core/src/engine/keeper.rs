@@ -174,12 +174,14 @@ impl Keeper {
         mut may_be_stored: bool,
     ) {
         let start = StartTime::now();
+        let waiting = observe::count_waiting(&self.request, self.info());
         // Boxed, because every held lock would otherwise keep the memory of this future.
         let contest = Box::pin(self.contend(claim.as_mut(), &mut reply, &mut may_be_stored));
         // A driver that panics may have left an entry in the store. A panic is therefore a failure
         // that ends with a release.
         let contest = AssertUnwindSafe(contest).catch_unwind().await;
         let contest = contest.unwrap_or_else(|_| ContestEnd::Failed(self.panicked()));
+        drop(waiting);
         observe::contest_ended(&self.request, self.info(), start, contest.label());
         match contest {
             ContestEnd::Granted(grant, times) => {

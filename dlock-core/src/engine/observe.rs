@@ -7,7 +7,12 @@
 //! | `dlock_wait_seconds` | histogram | `store`, `kind`, `outcome` |
 //! | `dlock_held_seconds` | histogram | `store`, `kind` |
 //! | `dlock_lost_total` | counter | `store`, `kind` |
-//! | `dlock_store_failures_total` | counter | `store`, `operation`: attempt, renewal, downgrade, detachment, hand-back, release |
+//! | `dlock_waiting`, `dlock_holding` | gauge | `store`, `kind` |
+//! | `dlock_slack_seconds` | histogram | `store`, `kind` |
+//! | `dlock_store_call_seconds` | histogram | `store`, `operation`, `outcome`: replied, failed |
+//! | `dlock_store_failures_total` | counter | `store`, `operation` |
+//!
+//! An operation is attempt, renewal, downgrade, detachment, resumption, hand-back or release.
 //!
 //! Lock names are in the events only. Their number has no bound, and each would create a new time
 //! series of a metric.
@@ -23,7 +28,7 @@ use tokio::time::Instant;
 
 use crate::{
     contract::{Info, Request},
-    model::{Error, LockName, LostReason},
+    model::{Error, LockName, LostReason, Result},
 };
 
 /// Start time of a measurement. Reads the clock only if one of the features is enabled.
@@ -37,6 +42,60 @@ impl StartTime {
             Instant::now(),
         )
     }
+}
+
+/// A claim that a gauge counts until this value is dropped.
+pub(crate) struct Counted(#[cfg(feature = "metrics")] metrics::Gauge);
+
+#[cfg(feature = "metrics")]
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.decrement(1.0);
+    }
+}
+
+/// Counts a claim that waits for its lock.
+pub(crate) fn count_waiting(request: &Request, info: &Info) -> Counted {
+    Counted::new(
+        #[cfg(feature = "metrics")]
+        metrics::gauge!("dlock_waiting", "store" => info.store, "kind" => request.kind.to_string()),
+    )
+}
+
+/// Counts a hold, by the kind of its grant.
+pub(crate) fn count_holding(request: &Request, info: &Info) -> Counted {
+    Counted::new(
+        #[cfg(feature = "metrics")]
+        metrics::gauge!("dlock_holding", "store" => info.store, "kind" => request.kind.to_string()),
+    )
+}
+
+impl Counted {
+    fn new(#[cfg(feature = "metrics")] gauge: metrics::Gauge) -> Self {
+        #[cfg(feature = "metrics")]
+        gauge.increment(1.0);
+        Self(
+            #[cfg(feature = "metrics")]
+            gauge,
+        )
+    }
+}
+
+/// Reports the reply to a call to the store, or its failure.
+pub(crate) fn called<T>(info: &Info, operation: &'static str, start: StartTime, reply: &Result<T>) {
+    #[cfg(feature = "metrics")]
+    {
+        let outcome = if reply.is_ok() { "replied" } else { "failed" };
+        let labels = [("store", info.store), ("operation", operation), ("outcome", outcome)];
+        metrics::histogram!("dlock_store_call_seconds", &labels).record(start.0.elapsed());
+    }
+}
+
+/// Reports the time that was left before the deadline when a renewal succeeded.
+pub(crate) fn renewed(request: &Request, info: &Info, slack: impl FnOnce() -> Duration) {
+    #[cfg(feature = "metrics")]
+    metrics::histogram!("dlock_slack_seconds", "store" => info.store, "kind" => request.kind.to_string())
+        .record(slack());
 }
 
 /// Reports the end of an acquisition.

@@ -10,7 +10,10 @@ use super::{
 };
 use crate::{
     contract::{Attempt, Claim, Grant},
-    engine::{limits::GrantTimes, observe},
+    engine::{
+        limits::GrantTimes,
+        observe::{self, StartTime},
+    },
     kit::Moment,
     model::{Error, Wait},
 };
@@ -82,11 +85,12 @@ impl Keeper {
                 () = self.client.closing.cancelled() => return ContestEnd::Failed(self.closed()),
             };
             // After the admission, because the time in its queue is not part of the hold.
-            let sent = Moment::now();
+            let (sent, start) = (Moment::now(), StartTime::now());
             *may_be_stored = true;
             // This call is never dropped in flight, because its outcome decides what to release.
             let attempt = claim.attempt().await;
             drop(permit);
+            observe::called(self.info(), "attempt", start, &attempt);
             let retry_in = match attempt {
                 Ok(Attempt::Granted(grant)) => {
                     let times = GrantTimes::since(sent);

@@ -40,12 +40,14 @@ impl Keeper {
     /// Renews the hold until it ends, then releases the claim.
     pub(crate) async fn keep(mut self: Box<Self>, mut claim: Box<dyn Claim>, mut kept: KeptHold) {
         let start = StartTime::now();
+        let holding = observe::count_holding(&self.request, self.info());
         let hold = Arc::clone(kept.hold());
         let end = AssertUnwindSafe(self.keep_until_end(&mut claim, &hold)).catch_unwind().await;
         let end = end.unwrap_or_else(|_| {
             hold.abandon();
             HoldEnd::Release(None)
         });
+        drop(holding);
         observe::hold_ended(&self.request, self.info(), start, hold.loss());
         kept.end();
         if let HoldEnd::Release(reply) = end {
@@ -160,7 +162,7 @@ impl Keeper {
     }
 
     async fn renew(&mut self, claim: &mut dyn Claim, hold: &Hold) {
-        let sent = Moment::now();
+        let (sent, start) = (Moment::now(), StartTime::now());
         // After a detachment with an unknown outcome, the store may know the hold by its ticket.
         let ticket = self.ticket.filter(|_| self.detached_until.is_some());
         let renewal = async {
@@ -173,11 +175,13 @@ impl Keeper {
             }
         };
         let renewal = reply_or_expire(hold, pin!(renewal)).await;
+        observe::called(self.info(), "renewal", start, &renewal);
         let may_retry = renewal.as_ref().is_err_and(Error::is_transient);
         self.failed_renewals = if may_retry { self.failed_renewals + 1 } else { 0 };
         match renewal {
             Ok(Renewal::Renewed { valid_for }) => {
                 self.detached_until = None;
+                observe::renewed(&self.request, self.info(), || hold.deadline().remaining());
                 hold.extend(sent.after(valid_for));
             }
             Ok(Renewal::Lost) => hold.lose(LostReason::Taken),
@@ -197,8 +201,10 @@ impl Keeper {
         // A single try, because the read claim must not join the queue if the hold was lost.
         request.wait = Wait::Never;
         let mut reader = self.client.store.backend.claim(request.clone());
-        let sent = Moment::now();
-        match reply_or_expire(hold, reader.attempt()).await {
+        let (sent, start) = (Moment::now(), StartTime::now());
+        let attempt = reply_or_expire(hold, reader.attempt()).await;
+        observe::called(self.info(), "downgrade", start, &attempt);
+        match attempt {
             Ok(Attempt::Granted(grant)) if grant.token == hold.token => {
                 (self.request, *claim) = (request, reader);
                 if hold.extend(sent.after(grant.valid_for)) {

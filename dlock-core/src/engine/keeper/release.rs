@@ -24,7 +24,10 @@ use super::{
 };
 use crate::{
     contract::{Claim, Info, Release, Renewal},
-    engine::{Hold, observe},
+    engine::{
+        Hold,
+        observe::{self, StartTime},
+    },
     kit::Moment,
     model::{ClaimId, Error, Result},
 };
@@ -66,7 +69,7 @@ impl Keeper {
         let reply = ReleaseReply(Mutex::new(reply));
         let mut has_failed = false;
         let stay = self.stays_taken(hold);
-        let mut retries = Retries::new(self.info(), self.forgotten_after(), |error: Error| {
+        let mut retries = ReleaseRetries::new(self.info(), self.forgotten_after(), |error: Error| {
             has_failed = true;
             observe::failed(&self.request, self.info(), "release", &error);
             // A longer wait would not change a refusal.
@@ -127,15 +130,18 @@ pub(crate) async fn release_until_forgotten(
     forgotten_after: Duration,
     on_failure: impl FnMut(Error),
 ) -> Option<Release> {
-    release_with_retries(claim, &mut Retries::new(info, forgotten_after, on_failure)).await
+    release_with_retries(claim, &mut ReleaseRetries::new(info, forgotten_after, on_failure)).await
 }
 
 async fn release_with_retries<F: FnMut(Error)>(
     claim: &mut dyn Claim,
-    retries: &mut Retries<'_, F>,
+    retries: &mut ReleaseRetries<'_, F>,
 ) -> Option<Release> {
     loop {
-        let error = match claim.release().await {
+        let start = StartTime::now();
+        let reply = claim.release().await;
+        observe::called(retries.info, "release", start, &reply);
+        let error = match reply {
             Ok(release) => return Some(release),
             Err(error) => error,
         };
@@ -149,14 +155,17 @@ async fn release_with_retries<F: FnMut(Error)>(
 /// that time has passed, and then releases the claim.
 async fn detach_or_release<F: FnMut(Error)>(
     claim: &mut dyn Claim,
-    retries: &mut Retries<'_, F>,
+    retries: &mut ReleaseRetries<'_, F>,
     StayTaken { until, ticket }: StayTaken,
 ) -> Option<Release> {
     let leases = &retries.info.leases;
     while !until.has_passed() {
         // Stores count whole milliseconds, and the lock must not be free too early.
         let lasting = until.remaining() + Duration::from_millis(1);
-        let error = match claim.detach(lasting.clamp(*leases.start(), *leases.end()), ticket).await {
+        let start = StartTime::now();
+        let reply = claim.detach(lasting.clamp(*leases.start(), *leases.end()), ticket).await;
+        observe::called(retries.info, "detachment", start, &reply);
+        let error = match reply {
             Ok(Renewal::Renewed { .. }) => return Some(Release::Done),
             // The hold was lost. A store of several members may have kept the claim on a few of
             // them, and the release removes it there.
@@ -173,7 +182,7 @@ async fn detach_or_release<F: FnMut(Error)>(
 }
 
 /// The retries of one release.
-struct Retries<'a, F> {
+struct ReleaseRetries<'a, F> {
     info: &'a Info,
     /// Time from the first failure until a store without sessions forgets the claim.
     forgotten_after: Duration,
@@ -182,7 +191,7 @@ struct Retries<'a, F> {
     on_failure: F,
 }
 
-impl<'a, F: FnMut(Error)> Retries<'a, F> {
+impl<'a, F: FnMut(Error)> ReleaseRetries<'a, F> {
     fn new(info: &'a Info, forgotten_after: Duration, on_failure: F) -> Self {
         Self { info, forgotten_after, forgotten_at: None, failures: 0, on_failure }
     }

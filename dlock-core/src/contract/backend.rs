@@ -275,9 +275,9 @@ pub trait Claim: Send + 'static {
     /// [condition](#late-requests) too.
     ///
     /// After this call, whatever its outcome, `release` removes the hold under either id, and
-    /// [`resume`](Self::resume) with the same `ticket` takes the hold back. The engine calls
-    /// `detach` only if [`Info::detaches`] is true and with a time within [`Info::leases`]. It
-    /// draws `ticket` with [`ClaimId::random_for`] for the [`who`](Request::who) of the request.
+    /// [`resume`](Self::resume) with the same `ticket` resumes the hold. The engine calls `detach`
+    /// only if [`Info::detaches`] is true and with a time within [`Info::leases`]. It draws
+    /// `ticket` with [`ClaimId::random_for`] for the [`who`](Request::who) of the request.
     ///
     /// # Errors
     /// The outcome is unknown.
@@ -298,8 +298,8 @@ pub trait Claim: Send + 'static {
     /// needs a [condition](#late-requests) against late execution.
     ///
     /// # Errors
-    /// The outcome is unknown. The engine repeats the call, or hands the hold back to its ticket
-    /// with `detach`, which must work whether or not the hold was taken over.
+    /// The outcome is unknown. The engine repeats the call, or returns the hold to its ticket with
+    /// `detach`, which must work whether or not the hold was taken over.
     async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
         let what = format!("take back a lock that was detached as {ticket}");
         Err(Error::Unsupported { store: "this driver", what })
@@ -385,8 +385,8 @@ pub enum Resumption {
         /// the token of the ticket.
         grant: Grant,
         /// Time for which the store would still have kept the detached hold. `None` if unknown, as
-        /// for a claim that already holds. If the caller has left, the engine hands the hold back
-        /// for this time.
+        /// for a claim that already holds. If the caller has left, the engine returns the hold to
+        /// its ticket for this time.
         remaining: Option<Duration>,
     },
     /// No hold has the id of the ticket or of this claim. The hold has expired, was released, or

@@ -47,8 +47,8 @@ pub(crate) struct Tickets {
 }
 
 impl Tickets {
-    /// Waits until the client does not use this ticket, and begins to use it. After a caller
-    /// gives up, its keeper may still have to hand the hold back. The store does not know the
+    /// Waits until the client does not use this ticket, and begins to use it. After a caller gives
+    /// up, its keeper may still have to return the hold to the ticket. The store does not know the
     /// ticket until then.
     ///
     /// # Cancel safety

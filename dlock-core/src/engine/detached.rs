@@ -85,7 +85,7 @@ impl Keeper {
     /// was deleted, `reply` gets [`Error::Lost`].
     ///
     /// If the caller leaves, or after an error of the store, the hold stays with its ticket. The
-    /// keeper hands it back if the store may have handed it over.
+    /// keeper returns it to the ticket if the store may have handed it over.
     pub(super) async fn resume(
         mut self: Box<Self>,
         mut claim: Box<dyn Claim>,
@@ -126,8 +126,8 @@ impl Keeper {
                     let (kept, hold_ref) = self.begin_hold(&grant, times);
                     kept.hold().offer_until(sent.after(remaining.unwrap_or(self.request.ttl)));
                     used.hold = Some(Arc::clone(kept.hold()));
-                    // If the caller has given up, this drops the reference, and the keeper hands
-                    // the hold back to its ticket.
+                    // If the caller has given up, this drops the reference, and the keeper returns
+                    // the hold to its ticket.
                     reply.send(Ok(Some(hold_ref))).ok();
                     return self.keep(claim, kept).await;
                 }
@@ -148,8 +148,9 @@ impl Keeper {
         }
     }
 
-    /// Hands a hold that the store may have handed over back to its ticket, and repeats this for a
-    /// ttl. After a ttl the store has forgotten a hold that it had handed over.
+    /// Returns a hold to its ticket, in case the store has handed it over to this claim. Retries
+    /// for a ttl, or for the shortest lease of the store if that is longer. By then the store has
+    /// deleted a hold that it had handed over.
     async fn hand_back(&self, claim: &mut dyn Claim, ticket: ClaimId) {
         let lasting = self.request.ttl.max(*self.info().leases.start());
         let end = Moment::now().after(lasting);

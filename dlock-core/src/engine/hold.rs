@@ -41,13 +41,13 @@ pub(crate) struct Hold {
 }
 
 struct State {
-    /// The kind of the hold in the store. During a downgrade already the new kind.
+    /// The kind of the hold in the store. While a downgrade is in progress, the new kind.
     kind: Kind,
     limits: Limits,
     /// Time until which the store keeps the lock taken, even if the last guard is dropped earlier.
     taken_until: Option<Moment>,
     /// Set while the caller of a resumption has not received its hold. If the caller gives up, the
-    /// hold goes back to its ticket until this time.
+    /// hold returns to its ticket until this time.
     offered_until: Option<Moment>,
     lost: Option<LostReason>,
     /// Tokens of MultiLock guards, which are cancelled when the hold is lost. Weak, because such a
@@ -366,7 +366,7 @@ impl Hold {
     }
 
     /// Marks a hold that was taken over by ticket as not yet received by its caller. If the caller
-    /// gives up, the hold goes back to its ticket until `until`.
+    /// gives up, the hold returns to its ticket until `until`.
     pub(crate) fn offer_until(&self, until: Moment) {
         self.state().offered_until = Some(until);
     }
@@ -381,8 +381,8 @@ impl Hold {
         self.state().offered_until.is_some()
     }
 
-    /// Returns the end of the time for which the hold goes back to its ticket. `None` if its caller
-    /// has received it, or if it was lost.
+    /// Returns the end of the time for which the hold returns to its ticket. `None` if the caller
+    /// of the resumption has received the hold, or if the hold was lost.
     pub(crate) fn offered_until(&self) -> Option<Moment> {
         let offered_until = self.state().offered_until;
         offered_until.filter(|_| self.loss().is_none())
@@ -404,8 +404,8 @@ impl Hold {
     /// Marks the hold as lost, and reports the loss to all its guards. If the hold was already
     /// lost, the first reason stays.
     ///
-    /// After the deadline the reason is always `Expired`, even if a late reply reports that the
-    /// claim was taken. The store was then right to forget the claim.
+    /// After the deadline `Taken` becomes `Expired`, because the store was then right to delete the
+    /// claim.
     pub(crate) fn lose(&self, reason: LostReason) {
         let mut state = self.state();
         let reason = match reason {

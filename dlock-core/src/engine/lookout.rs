@@ -36,7 +36,7 @@ const MIN_INTERVAL: Duration = Duration::from_secs(1);
 const MIN_PAUSE: Duration = Duration::from_millis(20);
 const MAX_DOUBLINGS: u32 = 4;
 
-/// The last sighting of a lock, and the task that renews it. Dropping the lookout ends the task.
+/// The last sighting of a lock, and the task that refreshes it. Dropping the lookout ends the task.
 pub(crate) struct Lookout(Arc<Shared>);
 
 struct Shared {
@@ -126,12 +126,12 @@ impl Drop for Lookout {
     }
 }
 
-/// Marks the sighting as stale when the task ends, because nothing renews it any more.
+/// Marks the sighting as stale when the task ends, because nothing refreshes it any more.
 struct Running(Arc<Shared>);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Before another task can start, which publishes newer sightings.
+        // The sighting is marked before another task can start and publish newer sightings.
         self.0.sighting.send_modify(|sighting| (sighting.is_stale, sighting.is_checked) = (true, true));
         self.0.is_running.store(false, SeqCst);
     }
@@ -249,7 +249,9 @@ impl Shared {
             trusted_until = trusted_until.min(claim_ends.after(self.interval()));
         }
         let is_changed = self.sighting.send_if_modified(|sighting| {
-            // Observers compare these times themselves, so one may already have reported their end.
+            // Observers compare `trusted_until` and `claim_ends` with the clocks themselves. Once
+            // one of these times has passed, an observer no longer reports the holder as the
+            // leader. It must therefore be notified even if the holder is the same.
             let has_ended =
                 sighting.trusted_until.has_passed() || sighting.claim_ends.is_some_and(Moment::has_passed);
             let is_changed =

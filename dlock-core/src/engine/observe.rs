@@ -166,8 +166,8 @@ pub(crate) fn failed(request: &Request, info: &Info, operation: &'static str, er
         .increment(1);
 }
 
-/// Reports a term whose work has failed, or a campaign that has failed. The candidate stands again
-/// after `pause`.
+/// Reports a term whose work has failed, or a campaign that has failed. The candidate stands for
+/// election again after `pause`.
 pub(crate) fn candidate_failed(name: &LockName, info: &Info, pause: Duration, error: &dyn fmt::Display) {
     #[cfg(feature = "tracing")]
     tracing::warn!(store = info.store, election = %name, ?pause, %error, "candidate failed, will stand again");

@@ -1,14 +1,15 @@
 //! The batcher: combines the requests of many callers into few calls to the store.
 //!
-//! The first caller of a round is its leader. It waits 20 ms for other callers, divides all requests
-//! into chunks, and chooses one caller of each chunk as its sender. The sender makes the call for
-//! the whole chunk. There is no background task. A caller waits for another only for a limited
-//! time. If the leader is suspended, or its task or runtime has ended, another caller divides the
-//! requests. If a sender is, the callers of its chunk send their own requests.
+//! The first caller of a round is its leader. It waits 20 ms for other callers, divides all
+//! requests into chunks, and chooses one caller of each chunk as its sender. The sender makes the
+//! call for the whole chunk. There is no background task. A caller waits for another only for a
+//! limited time. If the leader is suspended, or its task or runtime has ended, another caller
+//! divides the requests. If a sender is suspended or has ended, the callers of its chunk send their
+//! own requests.
 //!
-//! No caller can distinguish a leader that never continues from one that waits for its turn in a
-//! busy runtime. A caller that takes over therefore sends the whole round, because a request of
-//! every caller would keep a busy client busy.
+//! A caller cannot know whether the leader has ended or waits for its turn in a busy runtime. The
+//! caller that takes over therefore divides the whole round, as the leader would. If every caller
+//! sent its own request instead, a busy client would have even more work.
 
 use std::{
     collections::HashMap,
@@ -32,8 +33,8 @@ const COLLECT_TIME: Duration = Duration::from_millis(20);
 /// Minimum ttl of a batched request. [`COLLECT_TIME`] is one percent of it.
 const MIN_TTL: Duration = Duration::from_secs(2);
 
-/// Maximum time that the other callers wait for the leader before one of them takes over the round.
-/// The leader's runtime may be blocked or may have ended.
+/// Maximum time that the other callers wait for the leader before one of them divides the round in
+/// its place. The leader's runtime may be blocked or may have ended.
 const LEADER_TIMEOUT: Duration = Duration::from_millis(60);
 
 /// Requests of which the store can answer many in one call.
@@ -220,8 +221,11 @@ impl<B: Batch> Batcher<B> {
         let leader = callers.first().map(|leader| leader.number);
         callers.retain(|caller| !caller.channel.is_closed());
         callers.sort_by_key(|caller| {
-            // The caller that has the least time left depends on no other caller. But a leader that
-            // did not close its round may be suspended, and the caller that did is not.
+            // The first caller of each chunk becomes its sender. The callers with the least time
+            // left come first, so the most urgent caller of a chunk waits for no other. There are
+            // two exceptions. If another caller has closed the round in the place of the leader,
+            // the leader may be suspended and comes last. The caller that closed the round is
+            // certainly running and comes first.
             let is_suspect = Some(caller.number) == leader && caller.number != closer;
             let has_taken_over = caller.number == closer && leader != Some(closer);
             (is_suspect, !has_taken_over, caller.arrived + caller.ttl)

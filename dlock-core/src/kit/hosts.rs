@@ -10,8 +10,9 @@ use crate::model::{Error, Result};
 /// Unix socket, calls `connect` once with `None`.
 ///
 /// # Errors
-/// The error of the last host that refused for good or cannot write, because it names a fault of the
-/// URL or the user. If there is no such host, the error of the first host.
+/// The error of the last host that refused for good or cannot write. It says more than that a host
+/// is unreachable: it names a wrong URL, a missing right or a read-only server, for example. If
+/// there is no such host, the error of the first host.
 pub async fn connect_to_first<'a, T, F>(
     errors: StoreErrors,
     hosts: &'a [Address],

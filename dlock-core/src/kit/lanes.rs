@@ -21,8 +21,9 @@ use crate::model::{Error, Result};
 /// lanes have failed.
 const BACK_OFF: Duration = Duration::from_secs(1);
 
-/// Number of calls that a lane without an open connection counts as, for a call that prefers an open
-/// one.
+/// Load that a lane without an open connection has in addition to its calls, when a call prefers
+/// open connections. Such a call opens another connection only if every open lane has at least this
+/// many more calls.
 const OPENING: usize = 2;
 
 /// Time that a call of [`Lanes::open_soon`] waits for one connection to open before it uses another
@@ -78,7 +79,7 @@ pub struct OpenLane<'a, C: Connect> {
     pub counted: CountedCall<'a>,
 }
 
-/// A place for one connection.
+/// One connection of a client, open or not, with the number of calls that use it.
 pub struct Lane<C: Connect> {
     link: Link<C>,
     calls: CallCounter,
@@ -104,8 +105,8 @@ impl<C: Connect> Lanes<C> {
     /// Returns the lane with the fewest calls, and counts a call for it. A lane that could not be
     /// opened, and the first `reserved` lanes, are chosen only if there is no other.
     ///
-    /// A call that `prefers_open` connections waits for the opening of one only if the others are
-    /// busy.
+    /// With `prefers_open`, a lane that must first open its connection counts as busier by two
+    /// calls.
     pub fn least_busy(&self, reserved: usize, prefers_open: bool) -> (&Lane<C>, CountedCall<'_>) {
         let rank = |(index, lane): &(usize, &Lane<C>)| {
             let is_opening = prefers_open && !lane.is_open.load(Relaxed);
@@ -181,7 +182,8 @@ impl<C: Connect> Lanes<C> {
     async fn open_lane_beside(&self, slow: &Lane<C>) -> OpenLane<'_, C> {
         sleep(SLOW_OPENING).await;
         loop {
-            // Before the lanes are read, so that no opening is missed.
+            // The notification is requested before the lanes are read, so that no opening is
+            // missed.
             let opened = self.opened.notified();
             let others = self.lanes.iter().filter(|lane| !std::ptr::eq(*lane, slow));
             let open = others.filter_map(|lane| Some((lane, lane.link.if_open()?)));

@@ -15,8 +15,8 @@ use crate::model::ClaimId;
 /// ([`Info::session`](crate::contract::Info::session)).
 ///
 /// Such a store keeps a claim as an ephemeral node, a key under a client's lease, or a lock of a
-/// connection. A claim whose keeper stopped, or whose release was never confirmed, would stay until
-/// the whole client dies.
+/// connection. A claim whose keeper has ended, or whose release was never confirmed, would stay
+/// until the whole client dies.
 ///
 /// A driver has one reaper for each session:
 ///

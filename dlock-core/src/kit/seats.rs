@@ -130,8 +130,8 @@ struct Waiter {
 pub enum Wake {
     /// The first waiter.
     First,
-    /// The first waiter, and those directly behind it that can hold the lock together with it: a
-    /// row of readers.
+    /// The first waiter, and the waiters directly behind it that can hold the lock together with
+    /// it, such as a run of readers.
     Sharers,
     /// All waiters.
     All,
@@ -332,7 +332,7 @@ impl Drop for Seat {
         if !event.waiters.is_empty() {
             if self.waiter.is_notified.load(Relaxed) {
                 // The notification may have been meant for several waiters, as when a writer frees
-                // the lock for a row of readers.
+                // the lock for a run of readers.
                 event.wake(Wake::Sharers);
             }
             return;

@@ -65,9 +65,9 @@ impl Guard {
     }
 
     /// Returns the fencing token of this hold. It is greater than every token granted before for
-    /// this name, except on ZooKeeper and etcd after a loss of all data. Re-entering and downgrading do not change it. Returns `None` if the store has no
-    /// tokens, and for a [`MultiLock`](crate::MultiLock), which has one [for each
-    /// member](Self::tokens).
+    /// this name, except on ZooKeeper and etcd after a loss of all data. Re-entering and
+    /// downgrading do not change it. Returns `None` if the store has no tokens, and for a
+    /// [`MultiLock`](crate::MultiLock), which has one [for each member](Self::tokens).
     pub fn token(&self) -> Option<Token> {
         match &self.0 {
             Inner::Single(hold_ref) => hold_ref.hold.token,
@@ -156,10 +156,11 @@ impl Guard {
 
     /// Releases the lock, and waits until the store has confirmed the release.
     ///
-    /// While the store is unreachable, the keeper repeats the release, and this call waits until
-    /// the margin after the deadline ends, at most. After an error the keeper continues to repeat the release,
-    /// until the store has confirmed it or has deleted the claim by itself. The keeper runs on the
-    /// runtime that took the lock, so this call also waits while that runtime is blocked.
+    /// While the store is unreachable, the keeper repeats the release, and this call waits at most
+    /// until the end of the margin after the deadline. After an error the keeper continues to
+    /// repeat the release, until the store has confirmed it or has deleted the claim by itself. The
+    /// keeper runs on the runtime that took the lock, so this call also waits while that runtime is
+    /// blocked.
     ///
     /// While other guards of the same owner share the hold, this call only reduces the
     /// [count](Self::hold_count), without I/O. The members of a [`MultiLock`](crate::MultiLock) are

@@ -15,10 +15,11 @@ use crate::model::{Error, Kind, LockName, Result, Wait};
 /// Several locks as one, of any names, kinds and stores. A call gets all of them or none, within
 /// one wait limit.
 ///
-/// **Acquisition.** The MultiLock first tries all members at the same time, which takes one round
-/// trip on one connection. If a member is busy, it waits for that member. During this wait it holds
-/// only members that precede the busy one in an order that all MultiLocks share, which is by store
-/// and then by name. Two MultiLocks therefore never deadlock, and no member is held unnecessarily.
+/// **Acquisition.** The MultiLock first tries all members at the same time. If every member is
+/// free, this takes the time of one round trip. If a member is busy, the MultiLock waits for that
+/// member. During this wait it holds only members that precede the busy one in an order that all
+/// MultiLocks share, which is by store and then by name. Two MultiLocks therefore never deadlock,
+/// and no member is held unnecessarily.
 ///
 /// **Joint requests.** If a store can grant several locks in one step
 /// ([`Info::locks_per_step`](crate::driver::Info::locks_per_step)), as etcd and Redis can, the
@@ -206,8 +207,8 @@ impl MultiLock {
         timeout(limit.saturating_add(TIMEOUT_GRACE), self.gather(options)).await.unwrap_or_else(timed_out)
     }
 
-    /// Tries and waits in rounds, until all members are held or a call without a wait finds one
-    /// busy.
+    /// Requests the members, and waits for a busy one, in rounds, until all members are held or a
+    /// call without a wait finds one busy.
     async fn gather(&self, options: &LockOptions) -> Result<Option<Guard>> {
         let started_at = Instant::now();
         // A member that is released because another one is busy must not stay taken.
@@ -238,8 +239,8 @@ impl MultiLock {
             // A member that was granted early may be lost before the last one is granted.
             let Some(reason) = held.iter().find_map(Guard::loss) else {
                 for (member, guard) in self.members.iter().zip(&held) {
-                    // The defaults of the member's client count too. `check` has compared the
-                    // option with the capabilities of the member's store.
+                    // The defaults of the member's client count too. `check` has compared
+                    // `at_least` with the capabilities of the member's store.
                     if let Some(min) = options.clone().or(&member.defaults()).min_time_taken() {
                         guard.keep_taken_for(min);
                     }

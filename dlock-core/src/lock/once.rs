@@ -203,8 +203,9 @@ impl Occurrence {
     pub async fn is_done(&self) -> Result<bool> {
         let (mark, locks) = (self.checked_mark()?, self.locks.as_on_thread());
         let read = async move { repeated(|| locks.inspect(&mark), |failures| failures < MAX_FAILURES).await };
-        // A mark is created after a success only. A claim that is not detached yet, or not on all
-        // members of a RedLock, therefore proves a success too.
+        // A claim under the mark's name is created only after the work has succeeded. Any such
+        // claim therefore proves a success, even if it is not detached yet, or if only some members
+        // of a RedLock have it.
         Ok(self.locks.on_thread(read).await?.is_some())
     }
 

@@ -23,12 +23,13 @@ impl Locks {
     /// Returns the key of the present period of this length, by the store's clock:
     /// `2026-11-23T09:00:00Z/1h`. Clients on hosts with different clocks get the same key.
     ///
-    /// Periods are centred on the multiples of `length` since 1970-01-01 UTC, and the key names this
-    /// time. With a length of one hour, each client that calls from 8:29:30 to 9:29:30 gets the key
-    /// of 9:00. A job that every host starts at 9:00 by its own clock therefore gets one key, if no
-    /// clock is wrong by half an hour. A period of one day begins at 11:59:30 UTC. The borders of a
-    /// period of whole minutes are half a minute off the whole minute, because crontabs start jobs
-    /// at whole minutes.
+    /// Periods are centred on the multiples of `length` since 1970-01-01 UTC, and the key names
+    /// this time. With a length of one hour, each client that calls from 8:29:30 to 9:29:30 gets
+    /// the key of 9:00. A job that every host starts at 9:00 by its own clock therefore gets one
+    /// key, if the clock of each host is less than 30.5 minutes ahead of the store's clock, and
+    /// less than 29.5 minutes behind it. A period of one day begins at 11:59:30 UTC. The borders of
+    /// a period of whole minutes are half a minute before a whole minute, because crontabs start
+    /// jobs at whole minutes.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {

@@ -159,8 +159,8 @@ impl Locks {
     /// - The store's errors. The ticket can then be used again, for one ttl at least.
     ///
     /// # Cancel safety
-    /// Safe. If the future is dropped, a task hands the hold back to the ticket for the rest of the
-    /// ticket's time. If the store's reply was lost, the hold is handed back for one ttl.
+    /// Safe. If the future is dropped, a task returns the hold to the ticket for the rest of the
+    /// ticket's time. If the store's reply was lost, the hold returns to the ticket for one ttl.
     pub async fn resume(&self, ticket: &Ticket) -> Result<Guard> {
         let (locks, id, ticket) = (self.as_on_thread(), ticket.id, ticket.clone());
         let resumed = async move {

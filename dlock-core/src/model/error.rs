@@ -153,8 +153,9 @@ impl Error {
 pub enum LostReason {
     /// The lock was not renewed before its deadline, or its lease or its maximum hold ended.
     Expired,
-    /// The store reports that the claim does not hold the lock any more: another client took the
-    /// lock over, or the claim was force-released or deleted.
+    /// The store reports that the claim no longer exists, because it was force-released, deleted,
+    /// or expired there. For a ticket, the cause may also be another use of that ticket. Whether
+    /// another client holds the lock now is unknown.
     Taken,
     /// No task renews the lock any more, because its runtime has ended or a driver panicked.
     Abandoned,

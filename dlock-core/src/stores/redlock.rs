@@ -73,7 +73,8 @@ pub struct RedLock {
     members: Arc<[Store]>,
     member_timeout: Option<Duration>,
     info: Arc<Info>,
-    /// Releases in the background that no member has replied to yet.
+    /// Releases in the background that `close` waits for. Each is a release on one member, and
+    /// leaves the tracker with the first reply of that member.
     first_releases: TaskTracker,
 }
 

@@ -125,8 +125,8 @@ async fn a_hold_whose_resume_is_dropped_goes_back_to_its_ticket() {
         let script = store.script();
         let resumed = script.calls.iter().filter(|(call, _)| *call == Call::Resume).count();
         assert!(script.calls.iter().all(|(call, _)| *call != Call::Release), "released after {yields} steps");
-        // The first detachment made the ticket. The second one hands the hold back, for the rest of
-        // the ticket's time.
+        // The first detachment made the ticket. The second one returns the hold to the ticket, for
+        // the rest of the ticket's time.
         assert_eq!(
             script.detached_for.len(),
             1 + resumed,

@@ -84,7 +84,8 @@ impl Keeper {
                 () = reply.closed() => return ContestEnd::CallerLeft,
                 () = self.client.closing.cancelled() => return ContestEnd::Failed(self.closed()),
             };
-            // After the admission, because the time in its queue is not part of the hold.
+            // The times are taken after the admission, because the time in its queue is not part of
+            // the hold.
             let (sent, start) = (Moment::now(), StartTime::now());
             *may_be_stored = true;
             // This call is never dropped in flight, because its outcome decides what to release.

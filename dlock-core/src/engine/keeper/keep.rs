@@ -263,7 +263,7 @@ async fn stay_within_margin(hold: &Hold) {
     let kept_until = hold.kept_until();
     let is_kept = match hold.loss() {
         Some(LostReason::Expired) => true,
-        // After a panic of the driver.
+        // The driver has panicked.
         Some(LostReason::Abandoned) => hold.has_margin(),
         // A loss that the store reports has no margin.
         _ => false,

@@ -3,7 +3,7 @@
 //! - A claim without a hold is released. It was waiting, or its outcome is unknown.
 //! - A hold is released. A guard that waits for the release gets the result.
 //! - A hold whose lock has to stay taken is detached for the rest of that time. This applies to
-//!   `at_least`, and to a hold that goes back to the ticket from which it was taken over.
+//!   `at_least`, and to a hold that returns to the ticket from which it was taken over.
 //!
 //! Each request is repeated until the store confirms it or has forgotten the claim by itself. In a
 //! store with sessions only the end of the session removes the claim, so there the requests are
@@ -99,7 +99,7 @@ impl Keeper {
     }
 
     /// Returns the time for which the lock has to stay taken after its last guard was dropped.
-    /// There are two cases. A hold that was taken over by ticket goes back to its ticket if its
+    /// There are two cases. A hold that was taken over by ticket returns to its ticket if the
     /// caller has not received it. Any other hold stays taken for its `at_least`.
     fn stays_taken(&self, hold: &Hold) -> Option<StayTaken> {
         if let Some(until) = hold.offered_until() {

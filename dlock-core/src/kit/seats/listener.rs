@@ -176,8 +176,8 @@ impl RunningSource {
 
 impl Drop for RunningSource {
     fn drop(&mut self) {
-        // Before the source is parked, because another runtime may then run it at once and
-        // subscribe.
+        // The events are marked before the source is parked. After that another runtime may run the
+        // source at once, and subscribe.
         self.shared.events().mark_all_interrupted();
         *self.shared.parked_source() = self.source.take();
         // No task listens any more. All waiters send their requests to the store, and the first to

@@ -217,8 +217,8 @@ impl Candidate {
         }
     }
 
-    /// Waits for one term. The future borrows nothing, because the compiler could not tell that
-    /// [`lead`](Self::lead) is `Send` if it did.
+    /// Waits for one term, which is one campaign. The future borrows nothing, because the compiler
+    /// could not tell that [`lead`](Self::lead) is `Send` if it did.
     fn campaign(&self) -> impl Future<Output = Result<Term>> + Send + use<> {
         let (target, options) = (self.election.target.clone(), self.options.clone());
         async move {

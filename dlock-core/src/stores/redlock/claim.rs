@@ -2,9 +2,11 @@
 //!
 //! - **Vote.** The hold is based on the members with a vote. At the grant every member that holds
 //!   gets a vote.
+//! - **Quorum.** The number of members that is a majority of all members, whether they have a vote
+//!   or not.
 //! - **Newcomer.** A member that has granted after the grant of the majority. It has no vote yet.
-//! - **Joined.** A newcomer that has also confirmed a renewal. It is therefore known to have held
-//!   without a gap from its grant until that renewal was sent.
+//! - **Joined.** A newcomer that has also confirmed a renewal or a detachment. It is therefore
+//!   known to have held without a gap from its grant until that request was sent.
 //! - **Disowned.** A member with a vote has replied that it does not hold for this claim, although
 //!   the time that it had granted has not expired. The cause is a forced release or lost data.
 //!   Another claim may have held the lock on that member.
@@ -34,10 +36,11 @@ use crate::{
 /// Time after which a contender that holds some members, but no majority, releases them.
 ///
 /// The time doubles with each release up to [`MAX_SPLIT_TIME`], because a release does not help
-/// while another claim holds the majority. The maximum is short, because the contenders may need ten
-/// or more rounds until one of them gets a majority that has become free. While another claim holds
-/// a majority, only contenders that hold a member of the rest send attempts at this rate. They are
-/// fewer than half the number of members.
+/// while another claim holds the majority. The maximum is short, because contenders may need ten or
+/// more rounds until one of them gets a majority that has become free. The load on the members
+/// stays small. While another claim holds a majority, only contenders that hold one of the
+/// remaining members send attempts at this rate, and those contenders are fewer than half the
+/// number of members.
 const FIRST_SPLIT_TIME: Duration = Duration::from_millis(20);
 const MAX_SPLIT_TIME: Duration = Duration::from_millis(100);
 
@@ -62,9 +65,9 @@ pub(super) struct RedLockClaim {
     split_time: Duration,
     /// Time since which some members hold for this claim, but no majority.
     split_since: Option<Instant>,
-    /// Time of the last reply in which a member with a vote disowned the hold. `None` once a
-    /// majority of the votes has confirmed the hold by renewals that were sent since. An earlier
-    /// renewal proves nothing about the time after it.
+    /// Time of the last reply in which a member with a vote disowned the hold. `None` once a quorum
+    /// of members with a vote has confirmed the hold by renewals that were sent after that reply.
+    /// An earlier renewal proves nothing about the time after it.
     disowned: Option<Instant>,
     /// Whether the claim takes over a detached hold, and no majority has confirmed that yet.
     resumes: bool,
@@ -176,8 +179,9 @@ impl RedLockClaim {
         self.request.ttl / 100 + Duration::from_millis(2)
     }
 
-    /// Removes the vote of each silent member whose granted time has expired. Gives votes instead
-    /// to joined newcomers that held before that expiry. Gives none while the hold is disowned.
+    /// Removes the vote of each silent member whose granted time has expired. In their place, gives
+    /// a vote to each joined newcomer that held before that expiry. Gives no vote while the hold is
+    /// disowned.
     fn replace_expired_votes(&mut self) {
         let drift = self.drift();
         let expiry = self.members.iter_mut().filter_map(|member| member.take_expired_vote(drift)).min();
@@ -194,7 +198,7 @@ impl RedLockClaim {
     /// Returns `Gone` if the members without a claim leave too few others for a majority.
     ///
     /// # Errors
-    /// So many members did not confirm the release that a majority may still hold.
+    /// So many members did not confirm the release that the others are no majority.
     async fn release_all(&mut self) -> Result<Release> {
         let with_entry = self.members.iter().filter(|member| member.may_have_entry()).count();
         let needed = with_entry.saturating_sub(self.tolerated_failures());
@@ -218,9 +222,9 @@ impl RedLockClaim {
         Ok(if tally.without_claim > self.tolerated_failures() { Release::Gone } else { Release::Done })
     }
 
-    /// Gives votes to joined newcomers. The condition is that a majority of the members with a vote
-    /// has confirmed renewals that were sent after the newcomer's grant. This proves that the hold
-    /// had a majority without the newcomer when it joined. A renewal that was sent earlier proves
+    /// Gives votes to joined newcomers. The condition is that a quorum of members with a vote has
+    /// confirmed renewals that were sent after the newcomer's grant. This proves that the hold had
+    /// a majority without the newcomer when it joined. A renewal that was sent earlier proves
     /// nothing about that time, even if its reply arrived later.
     fn admit_newcomers(&mut self) {
         let renewed: Vec<_> = self.members.iter().filter_map(Member::vote_renewed_at).collect();
@@ -341,9 +345,9 @@ impl Claim for RedLockClaim {
     /// - While no member with a vote has disowned the hold, the result is `Renewed` if any majority
     ///   renewed. Newcomers count here in the place of silent members, which may still hold. When
     ///   the time that a silent member had granted expires, newcomers get its vote.
-    /// - Once a member with a vote has disowned the hold, the result is `Renewed` only if a
-    ///   majority renewed among the members with a vote, because only they have held without a gap.
-    /// - The result is `Lost` if too few members with a vote are left for a majority.
+    /// - Once a member with a vote has disowned the hold, the result is `Renewed` only if a quorum
+    ///   of members with a vote renewed, because only members with a vote have held without a gap.
+    /// - The result is `Lost` if fewer than a quorum of members have a vote.
     async fn renew(&mut self) -> Result<Renewal> {
         let start = Moment::now();
         let (quorum, tolerated) = (self.quorum, self.tolerated_failures());
@@ -378,10 +382,10 @@ impl Claim for RedLockClaim {
         self.release_all().await
     }
 
-    /// Detaches on all members that hold. A majority of those with a vote must keep the claim. The
+    /// Detaches on all members that hold. A quorum of members with a vote must keep the claim. The
     /// members keep it longer by the drift, because the lock would be free too early on a member
-    /// with a fast clock. The hold is then based on all members that keep it, so that some of them
-    /// may fail.
+    /// with a fast clock. The detached hold is based on all members with a vote that keep it, so
+    /// that some of them may fail.
     async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
         self.take_late_replies();
         let lasting = lasting + lasting / 100 + Duration::from_millis(2);
@@ -394,9 +398,9 @@ impl Claim for RedLockClaim {
         let with_entry = self.members.iter().filter(|member| member.may_have_entry()).count();
         let tally = self.round(operation, |_| false).await;
         if resumes {
-            // The hold goes back to its ticket on all members, whether or not they have handed it
-            // over. A member that has not confirmed this may keep its part under an id that no
-            // later request will have.
+            // The hold returns to its ticket on all members, whether or not they have handed it
+            // over. A member that has not confirmed this may keep its part of the hold under an id
+            // that no later request will have.
             return match tally.detached + tally.refused {
                 confirmed if confirmed < with_entry => Err(self.no_majority(tally)),
                 _ if tally.detached >= self.quorum => Ok(Renewal::Renewed { valid_for: lasting }),
@@ -411,14 +415,17 @@ impl Claim for RedLockClaim {
             };
         }
         if self.members.iter().any(Member::is_newly_granted) {
-            // Some grants arrived in this round. Each counts once a majority confirms that it has
-            // held since.
+            // Some members have granted, but have confirmed no request since their grant. The
+            // second round detaches the hold on them too. The members with a vote confirm the
+            // detachment again, now after that grant, so `admit_newcomers` can give the new members
+            // a vote.
             self.round(operation, |_| false).await;
         }
         self.admit_newcomers();
-        // The ticket does not lead to the other members. These granted late, or their reply to the
-        // detachment is late or lost. A late detachment would otherwise keep its part after a
-        // release by ticket.
+        // The ticket lists only the members with a vote that have confirmed the detachment. The
+        // other members granted too late, or their reply to the detachment is late or lost. Release
+        // the hold on these. If such a member executed the detachment later, it would keep its part
+        // of the hold even after a release by ticket.
         let rest = self.members.iter_mut().filter(|member| !member.keeps_detached());
         rest.for_each(Member::release_in_background);
         Ok(Renewal::Renewed { valid_for: lasting })
@@ -428,7 +435,7 @@ impl Claim for RedLockClaim {
     /// have held without a gap, because a member never hands over a part that it has forgotten.
     ///
     /// If the claim's own `detach` has failed, the request goes to the members with a vote. Every
-    /// such member has either kept the claim or detached it.
+    /// member with a vote has either kept the claim or detached it.
     async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
         let start = Moment::now();
         let resumes = self.resumes;

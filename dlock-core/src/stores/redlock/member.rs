@@ -1,5 +1,5 @@
-//! The part of one member in a claim, with the requests to the member and the time for which it
-//! holds. All code that changes a member's state is in this file.
+//! The part of one member in a RedLock claim. It contains the requests to the member and the time
+//! for which the member holds. All code that changes a member's state is in this file.
 //!
 //! `claim.rs` explains the terms *vote*, *joined* and *disowned*.
 
@@ -24,13 +24,14 @@ use crate::{
     model::{ClaimId, Error, Result},
 };
 
-/// The claim of one member, and the state of its hold.
+/// The claim on one member, called a member claim here, and the state of the member's hold.
 ///
-/// **Every claim has a different id.** A claim that was released, or that the member has forgotten,
-/// is never attempted again. Otherwise a late release of it could remove the grant of a later
-/// attempt. The next attempt is a new claim with a new id, to which no late request applies. The
-/// ids of the members differ too, because two of them may be one server under two names. With one
-/// id, that server would grant twice and count as two.
+/// **Every member claim has a different id.** A member claim that was released, or that the member
+/// has forgotten, is never attempted again. Otherwise a late release of it could remove the grant
+/// of a later attempt. The next attempt is a new member claim with a new id, to which no late
+/// request applies. The ids of the claims on different members differ too, because two members may
+/// be one server under two names. With one id, that server would grant twice and count as two
+/// members.
 pub(super) struct Member {
     backend: Arc<dyn Backend>,
     request: Request,
@@ -64,7 +65,8 @@ pub(super) struct Member {
     /// Background releases of earlier claims on this member. The tracker is closed, so that a wait
     /// for it can end.
     releases: TaskTracker,
-    /// Background releases that [`Backend::close`] waits for. Each leaves it with the first reply.
+    /// Background releases that [`Backend::close`] waits for. Each leaves the tracker with its
+    /// first reply.
     first_releases: TaskTracker,
 }
 
@@ -106,8 +108,8 @@ pub(super) enum Operation {
 /// The reply of a member.
 #[derive(Debug)]
 pub(super) enum Reply {
-    /// The member holds until `until`. It has held since `at` at the latest, when the reply
-    /// arrived.
+    /// The member holds until `until`. It has held since the arrival of the reply, at `at`, or
+    /// longer.
     Granted { at: Instant, until: Moment },
     /// The member holds until `until`, and had held without a gap until the renewal was sent, at
     /// `sent`.
@@ -329,13 +331,14 @@ impl Member {
         if matches!(state, State::Draining(_) | State::None) {
             return;
         }
-        // A release in flight waits for all tasks in `releases`. In the same tracker it would wait
-        // for its own end, so it gets a new tracker.
+        // A release in flight already waits for all tasks in `releases`. The task below continues
+        // that release. In the same tracker it would wait for itself, so a new one tracks it.
         let is_release = matches!(state, State::InFlight { operation: Operation::Release, .. });
         let others = is_release.then(|| std::mem::replace(&mut self.releases, closed_tracker()));
         let detached = self.detached_until.take().map(Moment::remaining).unwrap_or_default();
         let (backend, forgotten_after) = (Arc::clone(&self.backend), self.request.ttl + detached);
-        // The round of a release in flight has waited for this member.
+        // `Backend::close` need not wait for a release that was in flight already, because its
+        // round has waited for this member.
         let mut waited_for = (!is_release).then(|| self.first_releases.token());
         let release = async move {
             let claim = match state {
@@ -371,8 +374,8 @@ impl Member {
         request
     }
 
-    /// Returns the member's part of the locator. It says whether a detached hold is based on this
-    /// member, for the client that takes the hold over.
+    /// Returns the member's part of the locator, for the client that resumes a detached hold. It
+    /// says whether the hold is based on this member.
     pub(super) fn locator(&self) -> &'static str {
         if self.has_vote { "v" } else { "n" }
     }
@@ -386,9 +389,9 @@ impl Member {
         }
     }
 
-    /// Returns the id under which this member keeps the hold that is detached as `ticket`. This is
-    /// the id of the member's first claim for a request with the ticket's id, so that a release by
-    /// ticket finds it.
+    /// Returns the id under which this member keeps the hold that is detached as `ticket`. A
+    /// release by ticket creates a RedLock claim with the ticket's id. This is the id of that
+    /// claim's first claim on this member (number 0), so the release finds the hold.
     pub(super) fn ticket(&self, ticket: ClaimId) -> ClaimId {
         ids::of_member(ticket, self.index, 0)
     }

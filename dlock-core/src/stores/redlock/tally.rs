@@ -12,8 +12,9 @@ pub(super) struct Tally {
     pub(super) held: usize,
     /// Members with a vote that renewed.
     pub(super) confirmed: usize,
-    /// Members with a vote that have detached the claim, or all such members while the claim takes
-    /// over a hold. A late reply to an earlier renewal does not count.
+    /// Members that have confirmed the detachment. Counts only members with a vote, except while
+    /// the claim takes over a hold, when all members count. A late reply to an earlier renewal does
+    /// not count.
     pub(super) detached: usize,
     /// All members that renewed.
     pub(super) renewed: usize,

@@ -25,7 +25,7 @@ use crate::{
     signals::Signals,
 };
 
-/// Interval at which the processes of a stopped command are checked.
+/// Interval at which the processes of a command that is being terminated are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Maximum number of times that KILL is sent to the remaining processes, once per
@@ -52,8 +52,8 @@ pub(crate) struct Child {
 enum Target {
     /// The process group of the command, which also contains the processes that it has started.
     Group,
-    /// The command only. It shares dlock's process group, so that it can read from the terminal,
-    /// as a pager and a password prompt do even if stdin is a file. The terminal would stop a
+    /// The command only. It shares dlock's process group, so that it can read from the terminal, as
+    /// a pager and a password prompt do even if stdin is a file. The terminal would suspend a
     /// background group that reads. Signals of the terminal (Ctrl-C) reach the command directly.
     Process,
 }
@@ -79,8 +79,8 @@ impl Child {
         Ok(Self { process, pid, target, adopts, others })
     }
 
-    /// Forwards signals to the command until it ends, and returns its exit status. Leaves a stopped
-    /// command stopped if its lock is lost.
+    /// Forwards signals to the command until it ends, and returns its exit status. Leaves a
+    /// suspended command suspended if its lock is lost.
     pub(crate) async fn wait(&mut self, signals: &mut Signals, guard: &Guard) -> Outcome<ExitStatus> {
         // After a pause this dlock may receive CONT before its keeper has detected the loss. The
         // caller sends TERM first, so that the command does not run beside the next holder.
@@ -124,7 +124,7 @@ impl Child {
     /// Sends TERM to the command and all its descendants.
     pub(crate) fn terminate(&self) {
         self.send_to_all(Signal::TERM);
-        // A stopped process would not react to TERM, so continue it.
+        // A suspended process would not react to TERM, so continue it.
         self.send_to_all(Signal::CONT);
     }
 
@@ -184,8 +184,8 @@ impl Child {
             self.send(signal);
         }
         if signal == Signal::TSTP {
-            // dlock stops together with the command. Otherwise the command would continue without
-            // renewals of its lock. `signals` receives CONT.
+            // dlock is suspended together with the command. Otherwise the command would continue
+            // without renewals of its lock. `signals` receives CONT.
             kill_process(getpid(), Signal::STOP).ok();
         }
     }

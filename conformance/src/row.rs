@@ -1,4 +1,4 @@
-//! The rows of the table. Each row is the plain store or one way to make it misbehave.
+//! The rows of the suite's table. Each row is the plain store or one way to make it misbehave.
 
 use std::fmt;
 

@@ -1,5 +1,7 @@
 //! One claim, which is a key in the queue of its lock, under the client's lease.
 //!
+//! In this crate a lease is always a lease of etcd.
+//!
 //! `claim/attempt.rs` makes an attempt and sets the watches of a waiter, `claim/attempt_all.rs`
 //! acquires several locks in one transaction, `claim/hold.rs` renews, detaches and resumes a hold,
 //! and `claim/release.rs` deletes the key.
@@ -174,10 +176,11 @@ impl EtcdClaim {
     ) -> Result<bool> {
         let session = &self.client.session;
         let own_lease = self.detach_leases.contains(&lease).then_some(lease);
-        // A late execution leaves the session a key that no keeper owns.
         let mut request = self.request.clone();
         request.kind = kind;
         let value = keys::value(&request, own_lease, renamed_to);
+        // If this request is executed late, the key is under the session's lease without a keeper. The
+        // session therefore records the value, and deletes such a key.
         let is_only_request = own_lease.is_some() || session.expect_late_request(self.request.id, value);
         let is_unchanged = Compare::mod_revision(keys.own.as_str(), CompareOp::Equal, before.mod_revision());
         let txn = Txn::new()
@@ -202,9 +205,10 @@ impl EtcdClaim {
         Ok(true)
     }
 
-    /// Revokes the lease of the detached hold that `before`, the former version of the key, records,
-    /// if the key was under that lease and it is not `lease`. If this fails, the lease expires by
-    /// itself, without keys.
+    /// Revokes the lease of its own that a detached hold had before its key was rewritten. `before`
+    /// is the former version of the key, and `lease` is the lease of the new version. Does nothing
+    /// unless `before` records a lease of its own, the key was under that lease, and that lease is
+    /// not `lease`. If the request fails, the lease expires by itself, without keys.
     async fn end_own_lease(&self, before: &KeyValue, lease: i64) {
         let own_lease = Record::read(before.value()).own_lease;
         if let Some(own_lease) = own_lease.filter(|own| *own == before.lease() && *own != lease) {

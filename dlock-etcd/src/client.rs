@@ -44,7 +44,7 @@ pub(crate) struct Client {
     pub(crate) held_keys: Arc<HeldKeys>,
     /// Queues in which claims of this client wait, by the prefix of their keys.
     queues: WeakMap<String, Queue>,
-    /// Permits for requests of claims that are not attempts.
+    /// Slots for the requests of claims that are in flight and are not attempts.
     others_in_flight: Semaphore,
     /// Time of the last read of a queue by a waiter that no event had woken.
     checked_at: Mutex<Instant>,

@@ -47,9 +47,9 @@ pub(crate) fn fault(error: &EtcdError) -> Fault {
     }
 }
 
-/// Returns whether the transport has created this status. Such a status has a source, and one from
-/// the server has none. The exception is a connection whose task has ended, for example with its
-/// runtime.
+/// Returns whether the transport has created this status. A status of the transport has a source,
+/// and a status of the server has none. One status of the transport has no source and is recognized
+/// by its text. It reports that the task of the connection has ended, for example with its runtime.
 fn is_transport_status(status: &Status) -> bool {
     status.source().is_some()
         || status.code() == Code::Unknown && status.message().starts_with("Service was not ready")

@@ -32,8 +32,9 @@ use crate::{
 };
 use reaper::Record;
 
-/// Number of keep-alives that a client sends in one ttl of its lease. Claims can rely on the rest
-/// of the lease between two keep-alives, so that rest is the maximum ttl of a claim.
+/// Number of keep-alives that a client sends in one ttl of its lease. Directly before a keep-alive,
+/// four fifths of the lease are left. Claims can rely on this part, so it is the maximum ttl of a
+/// claim.
 pub(crate) const KEEP_ALIVES_PER_TTL: u32 = 5;
 
 /// Time limit for opening a session, as a multiple of the timeout of a call. By default, etcd elects

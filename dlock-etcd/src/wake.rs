@@ -69,8 +69,8 @@ impl Pump {
             let End::Stream(error) = self.use_stream(seats, &mut backoff).await else { return };
             seats.mark_disconnected();
             self.held_keys.mark_all_unwatched();
-            // After `mark_disconnected`. Otherwise a waiter that waits for its watch would miss the
-            // refusal.
+            // The waiters get the refusal after `mark_disconnected`. Otherwise a waiter that waits
+            // for its watch would miss it.
             if let Some(error) = error.filter(|error| !error.is_transient()) {
                 seats.refuse(STORE.share(&error));
             }
@@ -83,7 +83,7 @@ impl Pump {
             Ok(stream) => stream,
             Err(error) => return End::Stream(Some(error)),
         };
-        // After `Stream::new`, which may have opened the connection itself.
+        // The time is taken after `Stream::new`, which may have opened the connection itself.
         let started_at = Instant::now();
         // Time at which the keys of new holds are watched.
         let mut watch_holds_at: Option<Instant> = None;

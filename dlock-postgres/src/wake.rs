@@ -198,8 +198,8 @@ impl EventSource for Notifications {
                 Ok(End::Unused) => {}
                 Err(error) => {
                     seats.mark_disconnected();
-                    // After `mark_disconnected`. Otherwise a waiter that joins in between would miss
-                    // the refusal.
+                    // The waiters get the refusal after `mark_disconnected`. Otherwise a waiter
+                    // that joins in between would miss it.
                     if !error.is_transient() {
                         seats.refuse(STORE.share(&error));
                     }

@@ -43,7 +43,8 @@ pub(crate) struct RedisClaim {
     /// Second seat of the first waiter of a fair lock, among the waiters of the mutex of that name.
     /// If Redisson holds the name as a mutex, its release wakes only those waiters.
     mutex_seat: Option<Seat>,
-    /// The claim as the server knows it once it was detached, or may have been.
+    /// Record of the hold under the id of its ticket. Set once a detachment was requested, whatever
+    /// its outcome.
     ticket: Option<Record>,
     /// Further seat of a waiter with `keyspace_events`, for the deletion of the lock's key. A
     /// program that deletes the key may publish no message.
@@ -61,11 +62,11 @@ enum AttemptReply {
     },
 }
 
-/// The server's reply after a hold has changed its owner.
+/// The server's reply after a hold was detached or resumed.
 struct HandedOver {
     token: Option<Token>,
-    /// Time that the hold would have lasted for its old owner. `None` if the new owner already had
-    /// the hold.
+    /// Time that the hold would have lasted under its former id. `None` if it already had the new
+    /// id.
     remaining: Option<Duration>,
 }
 
@@ -377,8 +378,8 @@ impl Claim for RedisClaim {
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        // Before the request, because a claim that was taken back was not granted to this client
-        // and has no seat yet.
+        // The seats are taken before the request, because a claim that was resumed was not granted
+        // to this client and has no seat yet.
         self.join_as_holder();
         self.clear_seats();
         let (ttl, record) = (self.request.ttl, Arc::clone(&self.record));
@@ -386,9 +387,9 @@ impl Claim for RedisClaim {
         Ok(renewal(self.client.call_with_label(&self.request, None, held).await?, ttl))
     }
 
-    /// Gives the hold another owner and another ttl. The server keeps every hold for its ttl,
-    /// whether or not its client still exists. With `wait_replicas`, a replica must confirm the
-    /// detached hold like a grant, because no renewal follows.
+    /// Gives the hold the id of the ticket and another ttl. The server keeps every hold for its
+    /// ttl, whether or not its client still exists. With `wait_replicas`, a replica must confirm
+    /// the detached hold like a grant, because no renewal follows.
     async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
         let ticket = Record { owner: owner(ticket), ttl: lasting, ..Record::clone(&self.record) };
         let result = {
@@ -404,7 +405,8 @@ impl Claim for RedisClaim {
     }
 
     async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
-        // Before the request, because the claim was not granted to this client and has no seat yet.
+        // The seats are taken before the request, because the claim was not granted to this client
+        // and has no seat yet.
         self.join_as_holder();
         self.clear_seats();
         let ticket = Record { owner: owner(ticket), ..Record::clone(&self.record) };

@@ -25,9 +25,9 @@ impl Keys {
 
     /// Creates the names for a cluster, where all keys of a lock must be in one slot.
     ///
-    /// A name whose keys would be in several slots is irregular, and dlock escapes it. This makes no
-    /// usable lock of Redisson incompatible, because on a cluster Redisson can acquire a lock with an
-    /// irregular name, but cannot release it.
+    /// A name whose keys would be in several slots is irregular, and dlock escapes it. dlock and
+    /// Redisson do not share a lock of such a name. No usable lock is affected, because on a
+    /// cluster Redisson can acquire a lock with an irregular name, but cannot release it.
     pub(crate) fn on_cluster(prefix: &str, name: &LockName) -> Self {
         let keys = Self::new(prefix, name);
         if is_regular(&keys.lock) && !name.as_str().starts_with(ESCAPED) {

@@ -68,8 +68,8 @@ pub trait CheckIn<T> {
     /// - **No lock of the file can be acquired, renewed or released during the transaction.** Keep
     ///   it shorter than a third of the shortest ttl in the file. Releases and acquisitions wait for
     ///   five seconds, and continue after the transaction.
-    /// - A process that is stopped during the transaction keeps the file locked until it continues
-    ///   or ends.
+    /// - A process that is suspended during the transaction keeps the file locked until it
+    ///   continues or ends.
     /// - A rollback to a savepoint that is older than this call keeps the file locked.
     /// - If the file is replaced while it is open, the connection may have the old one.
     fn check_in(&self, transaction: &mut T) -> impl Future<Output = Result<()>> + Send;

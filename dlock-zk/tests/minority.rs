@@ -34,8 +34,8 @@ async fn a_server_behind_a_faulty_network_costs_no_lock() {
     join_all(Fault::OF_NETWORK.map(|fault| costs_no_lock(running.servers(), &[], fault, connect_at))).await;
 }
 
-/// While the leader is stopped, no client can connect until the others have elected a new one, which
-/// takes some seconds. `ensemble` tests that case.
+/// While the leader is suspended, no client can connect until the others have elected a new one,
+/// which takes some seconds. `ensemble` tests that case.
 async fn a_follower_that_is_stopped_costs_no_lock() {
     let Some(running) = store(Flavour::Ensemble).await else { return };
     let [follower, _] = some(&running, "Mode: follower").await;

@@ -31,7 +31,7 @@ pub enum Fault {
     RepliesLate,
     /// Connections are accepted and closed.
     HungUp,
-    /// The processes of the servers are stopped. The kernel still accepts connections.
+    /// The processes of the servers are suspended. The kernel still accepts connections.
     Stopped,
     /// Every write of the servers to their disks hangs. The servers continue to run.
     DiskHung,

@@ -1,4 +1,4 @@
-//! An election of five `dlock lead` whose leaders are killed, stopped and cut off from the store.
+//! An election of five `dlock lead` whose leaders are killed, suspended and cut off from the store.
 //!
 //! The command of each leader writes the number of its term into one file, a hundred times a
 //! second. No number may be smaller than the one before it. A command therefore makes no step once
@@ -11,11 +11,12 @@
 //!   SQLite file the claim of a killed process is free at once. This may be shortly before the
 //!   kernel has ended the command, as the README of the command says. On SQLite only the numbers are
 //!   compared.
-//! - **Stopped:** the previous command has ended or is stopped. STOP is sent to dlock and to its
-//!   command. CONT is sent to dlock only, when the next candidate leads. dlock must then stop the
-//!   command before the command makes a step. If only dlock were stopped, or if CONT were sent to
-//!   both, the command would run beside the next leader, which dlock cannot prevent. The same
-//!   applies to a command that ignores TERM, so the leaders with such commands are not stopped.
+//! - **Suspended:** the previous command has ended or is suspended. STOP is sent to dlock and to
+//!   its command. CONT is sent to dlock only, when the next candidate leads. dlock must then
+//!   terminate the command before the command makes a step. If only dlock were suspended, or if
+//!   CONT were sent to both, the command would run beside the next leader, which dlock cannot
+//!   prevent. The same applies to a command that ignores TERM, so the leaders with such commands
+//!   are not suspended.
 //!
 //! The previous command must also have ended if a leader loses its term without a fault, as on a
 //! busy machine.

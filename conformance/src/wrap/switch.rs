@@ -31,7 +31,7 @@ enum State {
     Down,
     /// Calls reach the store, but the replies are lost.
     OneWay,
-    /// Calls hang until the state changes, as in a stopped process.
+    /// Calls hang until the state changes, as in a suspended process.
     Frozen,
     /// Like [`Down`](Self::Down), forever.
     Dead,

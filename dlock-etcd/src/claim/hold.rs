@@ -32,8 +32,8 @@ impl EtcdClaim {
         }
         let lease = self.client.session.lease().await?;
         let known_lease = self.own_key.and_then(|own_key| own_key.lease);
-        // Before any request that moves the key to the lease. If that request is executed late, the
-        // session deletes the key like that of any silent claim.
+        // The claim is recorded before any request that moves the key to the lease. If that request
+        // is executed late, the session deletes the key like that of any silent claim.
         if !self.touch(&keys) {
             return self.result_during_deletion();
         }
@@ -55,9 +55,11 @@ impl EtcdClaim {
         Ok(Renewal::Renewed { valid_for: lease.remaining().min(self.request.ttl) })
     }
 
-    /// Returns the result while the session deletes the claim. The result is an error if the claim
-    /// may be detached, because the deletion may then concern the key of an earlier request, and
-    /// only the cluster knows whether the hold exists.
+    /// Returns the result of a renewal or a detachment while the session deletes the claim's key.
+    /// The result is `Lost` if the key was last known under the client's lease. Otherwise the hold
+    /// may be under a lease of its own. The session deletes the key only if it is under the
+    /// client's lease, so only the cluster knows whether the hold exists, and the result is an
+    /// error.
     fn result_during_deletion(&self) -> Result<Renewal> {
         self.own_key.and_then(|own_key| own_key.lease).map(|_| Renewal::Lost).ok_or_else(being_deleted)
     }
@@ -132,7 +134,7 @@ impl EtcdClaim {
         Ok(Renewal::Renewed { valid_for: lasting })
     }
 
-    /// Takes the hold of a ticket over. If another client changes the key at the same time, reads
+    /// Takes over the hold of a ticket. If another client changes the key at the same time, reads
     /// the key again.
     pub(super) async fn resume_hold(&mut self, ticket: ClaimId) -> Result<Resumption> {
         for _ in 1..MAX_RESUME_TRIES {
@@ -162,8 +164,8 @@ impl EtcdClaim {
             keys.own.clone_from(&key);
             self.adopted_key = Some(key);
         }
-        // Before the request that takes the hold over. If that request is executed late, the
-        // session deletes the key like that of any silent claim.
+        // The claim is recorded before the request that takes the hold over. If that request is
+        // executed late, the session deletes the key like that of any silent claim.
         if !self.touch(&keys) {
             return Err(being_deleted());
         }

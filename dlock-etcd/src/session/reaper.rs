@@ -101,9 +101,10 @@ impl Session {
 
     /// Records that a request is sent that creates the claim's key with this value, or moves it to
     /// the session's lease. The request may be executed late, until
-    /// [`rule_out_late_requests`](Self::rule_out_late_requests) is called. Returns `false` if an
-    /// earlier request of the claim may be executed late, too. The outcome of this request then
-    /// does not rule that out.
+    /// [`rule_out_late_requests`](Self::rule_out_late_requests) is called. Returns whether this is
+    /// the only request of the claim that may be executed late. If it returns `false`, an earlier
+    /// request may still be executed late, even when the outcome of this one is certain. The caller
+    /// must then not call `rule_out_late_requests`.
     pub(crate) fn expect_late_request(&self, id: ClaimId, value: String) -> bool {
         let mut records = lock(&self.records);
         let Some(record) = records.get_mut(&id) else { return true };

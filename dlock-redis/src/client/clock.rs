@@ -1,7 +1,8 @@
 //! A client's readings of the server's clock, from which it calculates the deadlines of requests.
 //!
-//! A request may still reach the server after its caller has given it up. Scripts that can create
-//! or hand over a hold therefore carry a deadline on the server's clock, and do nothing after it.
+//! A request may still reach the server after its caller has given it up. Scripts that can create a
+//! hold, detach it or resume it therefore carry a deadline on the server's clock, and do nothing
+//! after it.
 
 use std::{
     collections::HashMap,
@@ -17,9 +18,9 @@ use redis::cluster_routing::Slot;
 /// A deadline is too early if the clock was read slowly or was set forward since. The server then
 /// refuses the request and replies with its time, and the client sends the request again.
 ///
-/// A deadline is too late in two cases: by as much as the server's clock was set back, until the
-/// clock has caught up, and on a cluster's node by as much as its clock is behind the clock that was
-/// read.
+/// A deadline is too late in two cases. After the server's clock was set back, it is too late by
+/// that amount, until the clock has caught up. On a node of a cluster whose clock is behind the
+/// clock that was read, it is too late by the difference.
 #[derive(Debug)]
 pub(crate) struct ServerClock(Mutex<Readings>);
 

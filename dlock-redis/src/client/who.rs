@@ -1,5 +1,5 @@
 //! The labels of claims. The ids of a client's claims begin with the key of their label, so the
-//! server stores a label once for all claims, and an acquisition needs no additional command.
+//! server stores a label once for all claims, and few acquisitions need an additional command.
 
 use std::{
     collections::HashMap,
@@ -32,8 +32,8 @@ const LATER_EXTRA: Duration = Duration::from_secs(3600);
 /// renewal writes the label again.
 const MIN_EXTRA: Duration = Duration::from_secs(2 * 60);
 
-/// Minimum time between two writes of a label that the server has not confirmed. It limits the cost
-/// for a user without the right to write labels.
+/// Minimum time between two writes of a label by attempts and renewals. It limits the cost for a
+/// user without the right to write labels. A detachment does not wait for it.
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Maximum time for which a call that has its reply waits for the node that stores the label.
@@ -51,7 +51,7 @@ struct State {
 struct Label {
     /// Time at which the label expires on the server. `None` if the server has not confirmed it.
     expires_at: Option<Moment>,
-    /// Time from which the label may be sent again without a confirmation.
+    /// Time from which an attempt or a renewal may write the label again.
     retry_at: Moment,
 }
 
@@ -61,7 +61,9 @@ impl WrittenLabels {
     }
 
     /// Returns the ttl with which the label of a claim must be written now, or `None` if it need
-    /// not be written. Other callers then get `None` for [`RETRY_INTERVAL`].
+    /// not be written. After a call that returned a ttl, calls without `is_last` return `None` for
+    /// [`RETRY_INTERVAL`]. A call with `is_last` returns a ttl until the server has confirmed a
+    /// sufficient expiry.
     ///
     /// `lasting` is the time that the claim lasts. `is_last` says that no renewal of the claim
     /// follows.
@@ -136,8 +138,8 @@ impl Client {
 
     async fn write_label(&self, request: &Request, ttl: Duration) {
         let (key, sent_at) = (request.id.who_key(), Moment::now());
-        // A detached claim that was taken back has the key of the client that created it. This
-        // client does not know the label, so the label in the store stays as it is.
+        // A claim that was resumed has the key of the client that created it. This client does not
+        // know the label, so the label in the store stays as it is.
         let text = if key == request.who.key() { request.who.text() } else { "" };
         let call = WHO.call(keys::label_key(&self.config.prefix, key), (text, millis(ttl)));
         if self.connection.query_once(call.in_full()).await.is_some() {

@@ -145,7 +145,7 @@ impl Dialer {
         settings(&self.config.login).map_err(|error| STORE.as_transient(&error))
     }
 
-    /// Queries the hosts one after the other, and returns the first that reports to be the master.
+    /// Queries the hosts one after the other, and returns the first that reports the role `master`.
     async fn listed_master(&self) -> Result<Address> {
         let mut last_error = None;
         for host in &self.config.hosts {

@@ -2,9 +2,10 @@
 //!
 //! Nagle's algorithm is off on dlock's connections, because it would hold a command back until the
 //! previous one is acknowledged. Without it, each write is a packet of its own, and a worker of the
-//! runtime polls the driver of the client crate directly after a task has sent a command. This
-//! stream lets the tasks that can already run add their commands first. It never waits for a timer:
-//! the driver's task goes to the end of the runtime's queue once, and then writes.
+//! runtime polls the connection task of the client crate directly after another task has sent a
+//! command. This stream lets the tasks that can already run add their commands first. It never
+//! waits for a timer. The connection task goes to the end of the runtime's queue once, and then
+//! writes.
 
 use std::{
     io,
@@ -29,8 +30,9 @@ pub(super) struct Gather<S> {
     stream: S,
     /// Commands of this connection that have no reply yet.
     in_flight: CallCounter,
-    /// Whether the bytes since the last flush were deferred or need no deferral. The rest of a
-    /// partial write, and a write that waits for the socket, are not deferred.
+    /// Whether the next write must not be deferred. Set by the first write after a flush, so that
+    /// at most one write is deferred between two flushes. The second offer of the same bytes, the
+    /// rest of a partial write, and a write that has waited for the socket are not deferred.
     is_due: bool,
 }
 

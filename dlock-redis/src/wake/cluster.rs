@@ -51,8 +51,8 @@ impl EventSource for Messages {
                             if is_added {
                                 seats.mark_interrupted(&channel);
                             }
-                            // After `mark_interrupted`. Otherwise a waiter that waits for its
-                            // subscription would miss the refusal.
+                            // The waiters get the refusal after `mark_interrupted`. Otherwise a
+                            // waiter that waits for its subscription would miss it.
                             if !error.is_transient() {
                                 seats.refuse(STORE.share(&error));
                             }

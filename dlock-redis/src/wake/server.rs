@@ -38,8 +38,8 @@ impl EventSource for Messages {
             backoff.note_attempt();
             let End::Connection(error) = self.listen_once(seats, &mut backoff).await else { return };
             seats.mark_disconnected();
-            // After `mark_disconnected`. Otherwise a waiter that waits for its subscription would
-            // miss the refusal.
+            // The waiters get the refusal after `mark_disconnected`. Otherwise a waiter that waits
+            // for its subscription would miss it.
             if let Some(error) = error.filter(|error| !error.is_transient()) {
                 seats.refuse(STORE.share(&error));
             }

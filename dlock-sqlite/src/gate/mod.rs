@@ -23,8 +23,8 @@ use tokio::time::{Instant, timeout};
 use crate::{bell::BellDir, error, files};
 
 /// Time without a change of the file after which waiting processes pass the gate without its lock.
-/// A transaction takes a millisecond, but the process that has the lock may be stopped, or the disk
-/// may stall.
+/// A transaction takes a millisecond, but the process that has the lock may be suspended, or the
+/// disk may stall.
 const STALL_LIMIT: Duration = Duration::from_secs(1);
 
 /// The gate of one store.

@@ -96,8 +96,8 @@ pub(crate) fn is_read_only(_: &Path) -> bool {
 }
 
 /// Returns the id of another process that has locked one of these files for writing, and whether
-/// that process is stopped. If there are several, a stopped one is preferred. `None` if the host
-/// reports none.
+/// that process is suspended. If there are several, a suspended process is preferred. `None` if the
+/// host reports none.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn lock_owner(files: &[PathBuf]) -> Option<(u32, bool)> {
     use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,4 @@
-//! Tests of the gate, the queue of writers, and of a writer that is stopped there.
+//! Tests of the gate, the queue of writers, and of a writer that is suspended there.
 
 use std::{
     fs::File,
@@ -46,7 +46,7 @@ async fn the_next_writer_passes_the_gate_when_a_writer_has_finished() {
     println!("through the gate after {:?}", opened.elapsed());
 }
 
-/// A process that is stopped while it has the file locked.
+/// A process that is suspended while it has the file locked.
 struct Stopped(Child);
 
 impl Stopped {

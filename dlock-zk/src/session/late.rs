@@ -82,7 +82,8 @@ impl Session {
 
     async fn delete_due_nodes(&self) {
         let Ok(client) = self.client().await else { return };
-        // After the wait for a connection, which the searches use.
+        // The number is read after the wait for a connection, because the searches use that
+        // connection.
         let number = self.connection_number();
         let due: Vec<_> = lock(&self.late_creates)
             .iter()

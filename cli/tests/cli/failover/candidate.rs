@@ -133,7 +133,7 @@ fn stderr_of(number: usize) -> String {
     format!("{number}.err")
 }
 
-/// Returns whether all threads of a process are stopped.
+/// Returns whether all threads of a process are suspended.
 fn is_stopped(pid: Pid) -> bool {
     let threads = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).unwrap();
     threads.flatten().all(|thread| {

@@ -22,7 +22,7 @@ const LONGEST_POLL_INTERVAL: Duration = Duration::from_millis(200);
 const BELL_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Poll interval while all claims ahead are this client's. Their keepers wake the waiters, so a
-/// poll is useful only if the runtime of a keeper has stopped.
+/// poll is useful only if the runtime of a keeper has ended or is blocked.
 const LOCAL_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Divisor of the ttl. A waiting claim is kept alive once this part of its ttl has passed since the
@@ -98,7 +98,7 @@ impl QueueClaim {
             LOCAL_CHECK_INTERVAL
         };
         // All waiters of a client poll at the same times, so that they share one statement. The
-        // doorbell of a client that is stopped or cut off does not ring when its claim expires.
+        // doorbell of a client that is suspended or cut off does not ring when its claim expires.
         let retry_in = self.client.until_next(interval).min(expiry);
         self.poll_at = Instant::now() + retry_in;
         retry_in

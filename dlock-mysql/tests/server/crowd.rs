@@ -7,10 +7,10 @@ use dlock_core::{
     driver::{Attempt, Release, Renewal, Request, Resumption},
 };
 use dlock_mysql::DRIVER;
-use dlock_testbed::servers::Running;
+use dlock_testbed::servers::{Running, mysql::Brand};
 use tokio::time::{sleep, timeout};
 
-use crate::{SOON, connect, end_sessions, execute, plain_session, query, status, until};
+use crate::{SOON, brand, connect, end_sessions, execute, plain_session, query, status, until};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -139,11 +139,16 @@ pub(crate) async fn a_hold_outlives_sessions_that_cannot_be_opened(server: &Runn
 pub(crate) async fn settings_of_the_server_cost_no_hold(server: &Running) {
     let mut other = plain_session(server).await;
     drop(connect(server, "").await.expect("the client creates the tables"));
+    let sql_mode = match brand(&mut other).await {
+        Brand::Mariadb => "sql_mode = 'ORACLE'",
+        // MySQL 8.0 and later have no mode of another database.
+        Brand::Mysql => "sql_mode = 'ANSI,NO_BACKSLASH_ESCAPES'",
+    };
     for (setting, default) in [
         ("sql_safe_updates = 1", "sql_safe_updates = 0"),
         ("sql_select_limit = 1", "sql_select_limit = DEFAULT"),
         ("max_join_size = 1", "max_join_size = DEFAULT"),
-        ("sql_mode = 'ORACLE'", "sql_mode = DEFAULT"),
+        (sql_mode, "sql_mode = DEFAULT"),
     ] {
         execute(&mut other, &format!("SET GLOBAL {setting}")).await;
         let ttl = Duration::from_secs(4);

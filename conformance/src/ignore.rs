@@ -74,7 +74,7 @@ macro_rules! tests {
 pub mod hidden {
     use super::*;
 
-    pub fn test(path: &str, body: fn()) -> Trial {
+    pub fn test(path: &str, body: impl FnOnce() + Send + 'static) -> Trial {
         // Without the name of the test binary, like the names of Rust's own tests.
         let name = path.split_once("::").map_or(path, |(_, name)| name).to_owned();
         Trial::ignorable_test(name, move || {

@@ -232,6 +232,16 @@ mod tests {
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+/// Compiles and runs the examples of the book.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/book/src/from-shedlock.md")]
+#[doc = include_str!("../../docs/book/src/leader.md")]
+#[doc = include_str!("../../docs/book/src/library.md")]
+#[doc = include_str!("../../docs/book/src/move-store.md")]
+#[doc = include_str!("../../docs/book/src/per-customer.md")]
+#[doc = include_str!("../../docs/book/src/pool.md")]
+struct Book;
+
 /// Compiles and runs the example of the page about configurations.
 #[cfg(all(doctest, feature = "config"))]
 #[doc = include_str!("../../docs/config.md")]

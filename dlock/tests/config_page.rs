@@ -1,4 +1,4 @@
-//! The page about the configuration file, compared with the parser.
+//! The page about the configuration file, compared with the parser, and the configurations of the book.
 #![cfg(feature = "config")]
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
@@ -11,6 +11,9 @@ use dlock::{
 };
 
 const PAGE: &str = include_str!("../../docs/config.md");
+
+/// Folder of the book's pages.
+const BOOK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/book/src");
 
 /// Returns the code blocks of a text, each with the word after its fence.
 fn blocks(text: &str) -> impl Iterator<Item = (&str, &str)> {
@@ -43,9 +46,13 @@ fn registry() -> Registry {
 
 #[tokio::test]
 async fn every_example_is_a_configuration_whose_options_suit_each_other() {
-    let examples: Vec<_> = blocks(PAGE).filter(|(language, _)| *language == "toml").collect();
-    assert!(!examples.is_empty(), "the page has no example");
-    for (_, text) in examples {
+    let files = fs::read_dir(BOOK).unwrap().map(|entry| entry.unwrap().path());
+    let pages = files.map(|file| fs::read_to_string(file).unwrap()).chain([PAGE.to_owned()]);
+    let pages: Vec<_> = pages.collect();
+    let blocks = pages.iter().flat_map(|page| blocks(page));
+    let examples: Vec<_> = blocks.filter(|(language, _)| *language == "toml").map(|(_, text)| text).collect();
+    assert!(examples.len() > 5, "only {} examples", examples.len());
+    for text in examples {
         // Cargo sets this variable.
         let text = text.replace("${REDIS_PASSWORD}", "${CARGO_PKG_NAME}");
         let config = Config::from_toml(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));

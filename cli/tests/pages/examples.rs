@@ -1,0 +1,44 @@
+//! Promises of the book's examples beyond their exit status and output.
+
+use libtest_mimic::Trial;
+
+use crate::{
+    page::{Page, root},
+    run::Folder,
+};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    dlock_conformance::tests! {
+        jobs_do_not_overlap_while_a_lock_moves_to_another_store on no runtime,
+    }
+}
+
+/// Returns the example of a page that contains these words.
+fn example(page: &str, words: &str) -> String {
+    let page = Page::read(root().join("docs/book/src").join(page));
+    let mut examples: Vec<_> = page
+        .blocks()
+        .into_iter()
+        .filter(|block| block.language == "sh" && block.text.contains(words))
+        .collect();
+    assert_eq!(examples.len(), 1, "`{words}` is not in exactly one example: {examples:?}");
+    examples.remove(0).text
+}
+
+/// A job that fails if another one runs.
+const EXCLUSIVE_JOB: &str = "mkdir inside || exit 9; sleep 0.02; rmdir inside; echo done";
+
+fn jobs_do_not_overlap_while_a_lock_moves_to_another_store() {
+    let example = example("move-store.md", "# in between");
+    let (variables, commands) = example.split_once('\n').unwrap();
+    let commands: Vec<_> = commands.lines().collect();
+    assert_eq!(commands.len(), 3, "{example}");
+    let folder = Folder::new(None);
+    folder.create_program("job", EXCLUSIVE_JOB);
+    for step in commands.windows(2) {
+        let jobs: String =
+            step.iter().map(|command| format!("{} &\n", command.split('#').next().unwrap())).collect();
+        let ended = folder.run_example(&format!("{variables}\nfor turn in 1 2 3 4 5; do\n{jobs}done\nwait"));
+        assert_eq!((ended.out, ended.err), ("done\n".repeat(10), String::new()), "{step:?}");
+    }
+}

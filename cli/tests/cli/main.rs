@@ -17,7 +17,6 @@ mod once;
 mod place;
 mod queueing;
 mod quiet;
-mod readme;
 mod running;
 mod schedule;
 mod sharing;

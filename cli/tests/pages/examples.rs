@@ -9,6 +9,9 @@ use crate::{
 
 pub(crate) fn tests() -> Vec<Trial> {
     dlock_conformance::tests! {
+        the_worker_pool_has_four_at_once_at_most on no runtime,
+        the_daily_report_is_made_once on no runtime,
+        a_ticket_goes_from_one_step_to_the_next on no runtime,
         jobs_do_not_overlap_while_a_lock_moves_to_another_store on no runtime,
     }
 }
@@ -23,6 +26,34 @@ fn example(page: &str, words: &str) -> String {
         .collect();
     assert_eq!(examples.len(), 1, "`{words}` is not in exactly one example: {examples:?}");
     examples.remove(0).text
+}
+
+fn the_worker_pool_has_four_at_once_at_most() {
+    let ended = Folder::new(None).run_example(&example("pool.md", "--slots 4"));
+    assert_eq!((ended.status, &*ended.err), (0, ""));
+    let mut inside = 0;
+    for line in ended.out.lines() {
+        inside += if line.starts_with("begin ") { 1 } else { -1 };
+        assert!((0..=4).contains(&inside), "{}", ended.out);
+    }
+    assert_eq!((inside, ended.out.lines().count()), (0, 16), "{}", ended.out);
+}
+
+fn the_daily_report_is_made_once() {
+    let folder = Folder::new(None);
+    for times in [1, 0] {
+        let ended = folder.run_example(&example("once-per-period.md", "for host in"));
+        assert_eq!(ended.status, 0, "{}", ended.err);
+        assert_eq!(ended.out.lines().count(), times, "{}", ended.out);
+        assert_eq!(ended.err, "", "a job without work prints a message, which cron would mail");
+    }
+}
+
+fn a_ticket_goes_from_one_step_to_the_next() {
+    let folder = Folder::new(None);
+    let ended = folder.run_example(&example("deploy.md", "ticket=$(dlock acquire --for 1h deploy)"));
+    assert_eq!((ended.status, &*ended.err), (0, ""));
+    assert_eq!(folder.run("dlock", &["ls"], &[]).out, "", "a lock is still held");
 }
 
 /// A job that fails if another one runs.

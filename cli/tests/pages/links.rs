@@ -11,6 +11,7 @@ use libtest_mimic::Trial;
 use crate::{
     files,
     page::{Page, pages_in, root},
+    pages_with_tests,
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -18,6 +19,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         every_link_leads_to_a_file_and_a_heading on no runtime,
         the_contents_list_every_page_with_its_title on no runtime,
         every_block_has_a_test_or_a_reason on no runtime,
+        the_front_page_fits_on_one_screen on no runtime,
     }
 }
 
@@ -122,7 +124,7 @@ fn the_contents_list_every_page_with_its_title() {
 
 fn every_block_has_a_test_or_a_reason() {
     let doc_tests = fs::read_to_string(root().join("dlock/src/lib.rs")).unwrap();
-    for page in pages_in("docs/book/src") {
+    for page in pages_with_tests() {
         for block in page.blocks() {
             let at = format!("{}:{}", page.name(), block.line);
             let words: Vec<_> = block.words.iter().map(String::as_str).collect();
@@ -146,4 +148,10 @@ fn every_block_has_a_test_or_a_reason() {
             }
         }
     }
+}
+
+fn the_front_page_fits_on_one_screen() {
+    let page = Page::read(root().join("README.md"));
+    let lines = page.text.lines().count();
+    assert!(lines <= 75, "{lines} lines");
 }

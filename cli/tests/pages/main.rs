@@ -1,5 +1,5 @@
-//! The pages of the book. Every code block is run, compiled or parsed, and every link leads
-//! somewhere.
+//! The pages that users read first: the front page and the book. Every code block is run, compiled
+//! or parsed, and every link leads somewhere.
 //!
 //! The first line of a block says how it is tested:
 //!
@@ -36,9 +36,18 @@ mod server;
 
 use std::process::ExitCode;
 
+use page::{Page, pages_in, root};
+
 fn main() -> ExitCode {
-    let pages = page::pages_in("docs/book/src");
+    let pages = pages_with_tests();
     dlock_conformance::run_tests(
         [links::tests(), examples::tests()].into_iter().chain(pages.iter().map(run::trials)),
     )
+}
+
+/// The front page, and the pages of the book.
+fn pages_with_tests() -> Vec<Page> {
+    let mut pages = pages_in("docs/book/src");
+    pages.push(Page::read(root().join("README.md")));
+    pages
 }

@@ -32,8 +32,8 @@
 //!   the ticket, which another client may have handed back in between.
 //! - [`Mutation::GivesUpAttemptEarly`] and [`Mutation::GivesUpResumptionEarly`]. A deadline is a
 //!   sufficient condition only if the driver waits for it. A driver that returns when its connection
-//!   breaks gives the request up before. The store may execute it until the deadline, if the request
-//!   has already left the client.
+//!   breaks gives the request up before. So does a driver that sends the request once more on another
+//!   connection. If the first request has left the client, the store may execute it until its deadline.
 //!
 //! **Not modelled.** The other two conditions, a revision and the order of the connection, waiters,
 //! and a store that forgets.

@@ -475,6 +475,46 @@ async fn a_vote_that_replaces_a_broken_one_does_not_count() {
     panic!("Y held the lock in between, and the loss is never reported to X");
 }
 
+/// A holds with the votes of X and Y, and Z has joined. The hold is broken on all members, and A
+/// reaches only Z, which denies the hold and then grants again. The vote of X expires. B holds the
+/// lock on X and Y in between, so the members that A reaches afterwards prove nothing.
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_only_a_joined_member_denies_is_not_regained_after_another_holder() {
+    let members = &three();
+    let lines = [(); 3].map(|()| Switch::default());
+    let wrapped = members.iter().zip(&lines).map(|(member, line)| line.wrap(member.clone().into_store()));
+    let mut a = store(wrapped).backend.claim(request());
+    let b = locks(members.clone().map(MemoryBackend::into_store));
+    let reach = |reached: [bool; 3]| {
+        for (line, is_reached) in lines.iter().zip(reached) {
+            if is_reached { line.connect() } else { line.cut() }
+        }
+    };
+    reach([true, true, false]);
+    assert!(matches!(a.attempt().await, Ok(Attempt::Granted(_))), "two of three");
+    sleep(TTL / 3).await;
+    reach([false, false, true]);
+    a.renew().await.expect_err("Z grants, and has not joined yet");
+    reach([false, true, true]);
+    assert!(matches!(a.renew().await, Ok(Renewal::Renewed { .. })), "Y renews, and Z joins");
+    for member in members {
+        assert!(direct(member).force_release("x").await.expect("memory can"), "A held it there");
+    }
+    reach([false, false, true]);
+    for pause in [Duration::ZERO, TTL * 2 / 3, Duration::ZERO] {
+        assert!(!matches!(a.renew().await, Ok(Renewal::Renewed { .. })), "one of three");
+        sleep(pause).await;
+    }
+    let held = b.mutex("x").try_lock().await.expect("no error").expect("X and Y are free");
+    held.release().await.expect("held until now");
+    reach([true, false, true]);
+    for _ in 0..5 {
+        let renewal = a.renew().await;
+        assert!(!matches!(renewal, Ok(Renewal::Renewed { .. })), "B held the lock in between");
+        sleep(MS).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_driver_that_panics_on_one_member_is_called_again_and_the_hold_continues() {
     for late in [Duration::ZERO, TTL / 6] {

@@ -27,12 +27,6 @@
 //! such a member stays away for the longest ttl. [`Mutation::ReturnsAtOnce`] breaks this rule, and
 //! the checker finds two valid guards. dlock cannot prevent this and does not detect it.
 //!
-//! **One rule of the model is stricter than RedLock is.** In the model a joined newcomer that denies
-//! the claim disowns the hold too, because renewals have counted it. In RedLock only a member with a
-//! vote does. [`Mutation::NewcomersCannotDisown`] shows a hold that was broken on all members and
-//! that its client regains after another client has held the lock. The client reaches one newcomer
-//! and no member with a vote during that time.
-//!
 //! **Less than the real freedom.** The second client does not renew its hold. Two guards overlap
 //! first at the grant of the younger, so the model needs only one client that renews. With
 //! [`RedLock::tries`] it requests all members in one step. The messages of the second client are not
@@ -73,7 +67,9 @@ pub enum Mutation {
     CountsOldVotes,
     /// A newcomer gets a vote at once.
     NewcomersVoteAtOnce,
-    /// Only a member with a vote disowns a hold, and not a joined newcomer. RedLock does this.
+    /// Only a member with a vote disowns a hold, and not a joined newcomer. A hold that was broken on
+    /// all members is then regained after another client has held the lock, if its client reaches
+    /// only the newcomer in between.
     NewcomersCannotDisown,
     /// The drift is not subtracted, although the clock of a member gains.
     IgnoresDrift,

@@ -31,7 +31,7 @@ fn a_forgetful_member_that_returns_at_once_lets_guards_overlap_which_is_a_docume
 }
 
 #[test]
-fn a_joined_newcomer_that_cannot_disown_lets_a_broken_hold_continue_which_is_a_known_limit() {
+fn a_joined_newcomer_that_cannot_disown_lets_a_broken_hold_continue() {
     assert_finds(&RedLock::BROKEN.with(Mutation::NewcomersCannotDisown), REGAINED);
 }
 

@@ -7,9 +7,9 @@
 //! - **Newcomer.** A member that has granted after the grant of the majority. It has no vote yet.
 //! - **Joined.** A newcomer that has also confirmed a renewal or a detachment. It is therefore
 //!   known to have held without a gap from its grant until that request was sent.
-//! - **Disowned.** A member with a vote has replied that it does not hold for this claim, although
-//!   the time that it had granted has not expired. The cause is a forced release or lost data.
-//!   Another claim may have held the lock on that member.
+//! - **Disowned.** A member with a vote, or a joined newcomer, has replied that it does not hold for
+//!   this claim, although the time that it had granted has not expired. The cause is a forced release
+//!   or lost data. Another claim may have held the lock on that member.
 //! - **Silent.** A member that does not reply. Whether it holds is unknown.
 //!
 //! Newcomers have no vote at first for this reason. Suppose that a hold was broken on most members,
@@ -65,7 +65,7 @@ pub(super) struct RedLockClaim {
     split_time: Duration,
     /// Time since which some members hold for this claim, but no majority.
     split_since: Option<Instant>,
-    /// Time of the last reply in which a member with a vote disowned the hold. `None` once a quorum
+    /// Time of the last reply in which a member that counts disowned the hold. `None` once a quorum
     /// of members with a vote has confirmed the hold by renewals that were sent after that reply.
     /// An earlier renewal proves nothing about the time after it.
     disowned: Option<Instant>,
@@ -342,10 +342,10 @@ impl Claim for RedLockClaim {
     /// Renews on the members that hold, and sends the others a new attempt. The top of this file
     /// explains the terms.
     ///
-    /// - While no member with a vote has disowned the hold, the result is `Renewed` if any majority
+    /// - While no member has disowned the hold, the result is `Renewed` if any majority
     ///   renewed. Newcomers count here in the place of silent members, which may still hold. When
     ///   the time that a silent member had granted expires, newcomers get its vote.
-    /// - Once a member with a vote has disowned the hold, the result is `Renewed` only if a quorum
+    /// - Once a member has disowned the hold, the result is `Renewed` only if a quorum
     ///   of members with a vote renewed, because only members with a vote have held without a gap.
     /// - The result is `Lost` if fewer than a quorum of members have a vote.
     async fn renew(&mut self) -> Result<Renewal> {

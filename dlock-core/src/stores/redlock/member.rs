@@ -52,10 +52,9 @@ pub(super) struct Member {
     renewal_sent: Option<Instant>,
     /// Whether the member has renewed in the current round.
     renewed_in_round: bool,
-    /// End of the granted time of a member that has disowned the hold while it had a vote. Kept
-    /// until the claim reads it, with [`take_disowned`](Self::take_disowned) or
-    /// [`take_expired_vote`](Self::take_expired_vote).
-    disowned_until: Option<Moment>,
+    /// The denial of a member that counted, until the claim reads it with
+    /// [`take_disowned`](Self::take_disowned) or [`take_expired_vote`](Self::take_expired_vote).
+    denial: Option<Denial>,
     /// Whether the member has confirmed a detachment, and no renewal or release was requested
     /// since.
     is_detached: bool,
@@ -68,6 +67,13 @@ pub(super) struct Member {
     /// Background releases that [`Backend::close`] waits for. Each leaves the tracker with its
     /// first reply.
     first_releases: TaskTracker,
+}
+
+/// The reply of a member that it does not hold, although it counted.
+struct Denial {
+    /// End of the time that the member had granted.
+    until: Moment,
+    had_vote: bool,
 }
 
 enum State {
@@ -151,7 +157,7 @@ impl Member {
             granted_at: None,
             renewal_sent: None,
             renewed_in_round: false,
-            disowned_until: None,
+            denial: None,
             is_detached: false,
             detached_until: None,
             releases,
@@ -218,13 +224,11 @@ impl Member {
     /// time may have expired by the member's clock. The member was then right to forget the claim,
     /// and counts as a silent member whose time has expired.
     pub(super) fn take_disowned(&mut self, drift: Duration) -> bool {
-        match self.disowned_until {
-            Some(until) if until.remaining() > drift => {
-                self.disowned_until = None;
-                true
-            }
-            _ => false,
+        let is_early = self.denial.as_ref().is_some_and(|denial| denial.until.remaining() > drift);
+        if is_early {
+            self.denial = None;
         }
+        is_early
     }
 
     /// Removes the member's vote if the granted time has expired. Returns the time of the expiry.
@@ -234,7 +238,8 @@ impl Member {
             // A later grant is a new hold, which must join like any newcomer.
             self.clear_hold();
         }
-        expired.or(self.disowned_until.take()).map(Moment::instant)
+        let denied = self.denial.take().filter(|denial| denial.had_vote).map(|denial| denial.until);
+        expired.or(denied).map(Moment::instant)
     }
 
     /// Returns whether the granted time has expired.
@@ -428,7 +433,7 @@ impl Member {
             (Some(claim), _) if is_end => State::Ended(claim),
             (Some(claim), _) => State::Idle(claim),
         };
-        let vote = self.vote_until();
+        let counted = self.countable_until().map(|until| Denial { until, had_vote: self.has_vote });
         match reply {
             Reply::Granted { at, until } => {
                 self.held_until = Some(until);
@@ -452,8 +457,8 @@ impl Member {
             }
             Reply::Unknown(_) => {}
         }
-        if self.vote_until().is_none() {
-            self.disowned_until = vote.or(self.disowned_until);
+        if self.countable_until().is_none() {
+            self.denial = counted.or(self.denial.take());
         }
         Poll::Ready(reply)
     }

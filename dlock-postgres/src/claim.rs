@@ -245,7 +245,11 @@ impl Claim for PostgresClaim {
         let reply = self.call_in_time(Function::Detach, params, Priority::Urgent).await?;
         Ok(match flag(reply.row("a detachment")?, "done")? {
             true => Renewal::Renewed { valid_for: lasting },
-            false => Renewal::Lost,
+            false => {
+                // The ticket may be that of another claim, which the release must not find.
+                self.ticket = None;
+                Renewal::Lost
+            }
         })
     }
 

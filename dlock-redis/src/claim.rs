@@ -400,7 +400,8 @@ impl Claim for RedisClaim {
             (Ok(Some(_)), Some(wanted)) => self.client.renewals.batch().confirm(&ticket, wanted).await,
             (result, _) => result.map(|handed_over| handed_over.is_some()),
         };
-        self.ticket = Some(ticket);
+        // The ticket may be that of another claim, which the release must not find.
+        self.ticket = Some(ticket).filter(|_| !matches!(held, Ok(false)));
         Ok(renewal(held?, lasting))
     }
 

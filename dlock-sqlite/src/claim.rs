@@ -163,6 +163,10 @@ impl Claim for SqliteClaim {
             Ok(detached.then_some(lasting))
         };
         let detached = self.client.thread.run(detachment).await?;
+        if detached.is_none() {
+            // The ticket may be that of another claim, which the release must not find.
+            self.ticket = None;
+        }
         // This client no longer has the claim in the file. So no client has to ring for it, or to
         // watch this client because of it.
         self.drop_bell();

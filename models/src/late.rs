@@ -25,11 +25,8 @@
 //! - The engine hands a hold back to its ticket if the caller of a resumption leaves:
 //!   `dlock-core/src/engine/detached.rs`.
 //!
-//! **Two rules of the model are stricter than the engine and its drivers are.** The tests show the
-//! counterexamples of the weaker rules.
-//! - [`Mutation::FreesTicketAfterHandBack`]. A hand-back that finds no hold is followed by a
-//!   release. In the model the release names the claim's own id only. In the engine it also names
-//!   the ticket, which another client may have handed back in between.
+//! **One rule of the model is stricter than the drivers are.** The tests show the counterexamples of
+//! the weaker rule.
 //! - [`Mutation::GivesUpAttemptEarly`] and [`Mutation::GivesUpResumptionEarly`]. A deadline is a
 //!   sufficient condition only if the driver waits for it. A driver that returns when its connection
 //!   breaks gives the request up before. So does a driver that sends the request once more on another
@@ -79,7 +76,8 @@ pub enum Mutation {
     DetachKeepsId,
     /// A detached hold keeps the id of its claim, and a renewal sets the time unconditionally.
     RenewalShortens,
-    /// The release after a hand-back that found no hold names the ticket too. The engine does this.
+    /// The release after a hand-back that found no hold names the ticket too, which another client
+    /// may have handed back in between.
     FreesTicketAfterHandBack,
     /// A driver gives an attempt up before its deadline, because its connection has broken. Only
     /// effects that no later request of the claim removes are reported. Drivers with a deadline do

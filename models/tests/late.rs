@@ -56,7 +56,7 @@ fn a_renewal_that_sets_the_time_shortens_a_detached_hold_that_keeps_its_id() {
 }
 
 #[test]
-fn a_release_by_ticket_after_a_failed_hand_back_frees_a_detached_hold_which_is_a_known_limit() {
+fn a_release_by_ticket_after_a_failed_hand_back_frees_a_detached_hold() {
     assert_finds(&Late::RULES.with(Mutation::FreesTicketAfterHandBack), FREED);
 }
 

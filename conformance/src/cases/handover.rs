@@ -42,6 +42,7 @@ fn of(topic: &'static str, kind: Kind, needs: &'static [Need]) -> Vec<Case> {
             a_detachment_is_undone_by_its_own_claim,
             a_release_after_a_detachment_removes_the_hold,
             a_release_by_ticket_does_not_disturb_its_taker,
+            a_claim_that_found_no_hold_to_hand_back_does_not_release_the_ticket,
             a_waiting_claim_is_not_taken_over,
             a_ticket_of_no_hold_creates_nothing,
             a_renewal_never_shortens_a_hold,
@@ -300,6 +301,25 @@ pub(super) async fn a_release_by_ticket_does_not_disturb_its_taker(arena: Arc<Ar
         Release::Done,
         "the claim that took the hold over does not hold it"
     );
+}
+
+/// The reply to the other claim's resumption was lost, so it hands back a hold that it may have.
+pub(super) async fn a_claim_that_found_no_hold_to_hand_back_does_not_release_the_ticket(arena: Arc<Arena>) {
+    let (a, b) = (arena.store().await, arena.store().await);
+    let (_, claim, ticket) = detached(&arena, &a).await;
+    let mut first = taker(&arena, &b, claim.as_ref());
+    assert!(takes_over(&arena, first.as_mut(), ticket).await, "an unused ticket is not valid");
+    let mut other = taker(&arena, &a, claim.as_ref());
+    let lasting = long(&arena, &a);
+    let result = arena.soon("the call does not return", other.detach(lasting, ticket)).await;
+    assert!(matches!(result, Ok(Renewal::Lost)), "another claim has the hold, but got {result:?}");
+    let result = arena.soon("the call does not return", first.detach(lasting, ticket)).await;
+    assert!(matches!(result, Ok(Renewal::Renewed { .. })), "the taker has the hold, but got {result:?}");
+    released(&arena, other.as_mut()).await;
+    assert!(is_busy(&arena, &b).await, "a claim without a hold has released the ticket");
+    let mut next = taker(&arena, &b, claim.as_ref());
+    assert!(takes_over(&arena, next.as_mut(), ticket).await, "the ticket that was handed back is not valid");
+    released(&arena, next.as_mut()).await;
 }
 
 pub(super) async fn a_waiting_claim_is_not_taken_over(arena: Arc<Arena>) {

@@ -274,8 +274,10 @@ pub trait Claim: Send + 'static {
     /// a late renewal or release of the old holder finds no claim. The request itself needs a
     /// [condition](#late-requests) too.
     ///
-    /// After this call, whatever its outcome, `release` removes the hold under either id, and
-    /// [`resume`](Self::resume) with the same `ticket` resumes the hold. The engine calls `detach`
+    /// After this call, also after an error, `release` removes the hold under either id, and
+    /// [`resume`](Self::resume) with the same `ticket` resumes the hold. After `Lost`, `release`
+    /// must not remove a hold known as `ticket`. Another claim may have resumed it from the ticket,
+    /// and may return it to the ticket later. The engine calls `detach`
     /// only if [`Info::detaches`] is true and with a time within [`Info::leases`]. It draws
     /// `ticket` with [`ClaimId::random_for`] for the [`who`](Request::who) of the request.
     ///

@@ -215,7 +215,11 @@ impl Claim for MemoryClaim {
         let mut queues = lock(&self.queues);
         queues.remove_expired(name, now);
         let known_as = [*id, ticket].into_iter().find(|id| queues.holds(name, *id));
-        let Some(claim) = known_as.and_then(|id| queues.find(name, id)) else { return Ok(Renewal::Lost) };
+        let Some(claim) = known_as.and_then(|id| queues.find(name, id)) else {
+            // The ticket may be that of another claim, which the release must not find.
+            self.ticket = None;
+            return Ok(Renewal::Lost);
+        };
         if claim.entry.id == ticket {
             claim.extend(now, lasting);
         } else {

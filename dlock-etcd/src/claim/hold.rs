@@ -103,6 +103,8 @@ impl EtcdClaim {
             found => found,
         };
         let Some(own) = own else {
+            // The ticket may be that of another claim, which the release must not find.
+            self.ticket = None;
             self.client.session.leave(self.request.id);
             return Ok(Renewal::Lost);
         };
@@ -123,6 +125,7 @@ impl EtcdClaim {
             }
             self.held_key = None;
             if !self.rewrite(&keys, &own, record.kind, lease, Some(ticket)).await? {
+                self.ticket = None;
                 self.end_detach_leases().await;
                 return Ok(Renewal::Lost);
             }

@@ -272,7 +272,11 @@ impl Claim for QueueClaim {
         self.clear();
         Ok(match flag(expect(reply.rows.last(), "a detached claim")?, "is_renamed")? {
             true => Renewal::Renewed { valid_for: lasting },
-            false => Renewal::Lost,
+            false => {
+                // The ticket may be that of another claim, which the release must not find.
+                self.ticket = None;
+                Renewal::Lost
+            }
         })
     }
 

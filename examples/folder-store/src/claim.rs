@@ -96,7 +96,7 @@ impl Claim for FolderClaim {
     /// is therefore a row with another id and another expiry.
     async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
         self.ticket = Some(ticket);
-        self.step(move |table, Request { name, id, .. }| {
+        let step = self.step(move |table, Request { name, id, .. }| {
             let expires = table.now + lasting;
             if table.holds(name, *id) {
                 let Some(row) = table.row(*id) else { return (Renewal::Lost, false) };
@@ -110,8 +110,13 @@ impl Claim for FolderClaim {
                 return (Renewal::Lost, false);
             }
             (Renewal::Renewed { valid_for: lasting }, true)
-        })
-        .await
+        });
+        let detached = step.await;
+        if matches!(detached, Ok(Renewal::Lost)) {
+            // The ticket may be that of another claim, which the release must not find.
+            self.ticket = None;
+        }
+        detached
     }
 
     async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {

@@ -3,7 +3,7 @@
 //! `claim/attempt.rs` makes an attempt and sets the watches of a waiter, `claim/hold.rs` verifies a
 //! hold for its renewal, and `claim/node.rs` creates, finds and downgrades the node.
 
-use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
+use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
@@ -11,6 +11,7 @@ use dlock_core::{
     driver::{Attempt, Claim, Moment, Release, Renewal, Request},
 };
 use futures_util::future::BoxFuture;
+use tokio::time::timeout;
 
 use self::hold::OwnNode;
 use crate::{client::Client, error::STORE, queue::Queue, session::Session, wake::Watch};
@@ -108,7 +109,13 @@ fn being_deleted() -> Error {
 #[async_trait]
 impl Claim for ZooKeeperClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
-        let result = STORE.with_timeout(self.attempt_timeout(), self.try_acquire()).await;
+        let limit = self.attempt_timeout();
+        let attempt = timeout(limit, pin!(self.try_acquire())).await;
+        let result = match attempt {
+            Ok(result) => result,
+            Err(_) if self.session.is_none() => Err(self.client.no_session_within(limit)),
+            Err(_) => Err(STORE.timed_out(limit)),
+        };
         let Some(session) = self.session.as_ref().filter(|session| session.record(self.request.id).is_some())
         else {
             return result;

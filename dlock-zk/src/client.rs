@@ -1,9 +1,9 @@
 //! The settings and the connection that all claims of one client share.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use dlock_core::{
-    LockName, Result,
+    Error, LockName, Result,
     driver::{Info, Request},
 };
 use zookeeper_client::{Acls, CreateMode, CreateOptions};
@@ -11,6 +11,7 @@ use zookeeper_client::{Acls, CreateMode, CreateOptions};
 use crate::{
     config::{Acl, ZooKeeperConfig},
     connection::Connection,
+    error,
     keys::{self, Marker},
     session::Session,
 };
@@ -38,6 +39,11 @@ impl Client {
         const OVERHEAD: usize = 11 + 1 + 4;
         let prefix = keys::prefix(request, self.marker(request));
         self.config.chroot.len() + directory.len() + prefix.len() + OVERHEAD
+    }
+
+    /// Returns the error of a call that got no session within `limit`.
+    pub(crate) fn no_session_within(&self, limit: Duration) -> Error {
+        error::no_session_within(limit, self.config.tls.is_some())
     }
 
     /// Returns the marker in the name of a claim's node.

@@ -27,7 +27,8 @@ mod tls;
 ///
 /// All claims share a session until it has no room for another path. Claims that start when the
 /// session is full, over or without a connection share another one. The first session may
-/// reconnect, and keeps its claims.
+/// reconnect, and keeps its claims. A session is opened only if no session with a connection has
+/// room, because the servers limit the connections of an address.
 pub(crate) struct Connection {
     link: Link<Opener>,
     opened: Sessions,
@@ -68,13 +69,14 @@ impl Connection {
         limit: Duration,
     ) -> Result<Arc<Session>> {
         loop {
-            let session = self.session(limit).await?;
-            if session.paths.reserve(id, bytes) {
+            // Before the link is used. It may have no session because the servers refuse another
+            // one.
+            if let Some(session) = self.session_with_room(id, bytes) {
                 return Ok(session);
             }
-            let mut others = self.opened().into_iter().filter(|other| other.is_healthy());
-            if let Some(other) = others.find(|other| other.paths.reserve(id, bytes)) {
-                return Ok(other);
+            let session = self.linked(limit).await?;
+            if session.paths.reserve(id, bytes) {
+                return Ok(session);
             }
             // Only the first of many callers gives up the full session. The other callers find the
             // new session.
@@ -89,14 +91,33 @@ impl Connection {
     /// Returns a session for requests that leave nothing at the servers. `limit` is the time limit
     /// of the caller's whole call.
     pub(crate) async fn session(&self, limit: Duration) -> Result<Arc<Session>> {
+        match self.healthy().next() {
+            Some(session) => Ok(session),
+            None => self.linked(limit).await,
+        }
+    }
+
+    /// Returns the link's session, and opens another one if it is over or has no connection.
+    async fn linked(&self, limit: Duration) -> Result<Arc<Session>> {
         let live = self.link.live().await?;
         if !live.connection.end_if_silent() && live.connection.is_connected(limit).await {
             return Ok(live.connection);
         }
+        live.connection.avoid();
         self.link.give_up(&live, error::session_is_over());
         let live = self.link.live().await?;
         self.link.note_answer();
         Ok(live.connection)
+    }
+
+    /// Reserves room for a claim's node in the newest session that has room and a connection.
+    fn session_with_room(&self, id: ClaimId, bytes: usize) -> Option<Arc<Session>> {
+        self.healthy().find(|session| !session.is_avoided() && session.paths.reserve(id, bytes))
+    }
+
+    /// Returns the sessions on whose connections heartbeats are confirmed, the newest first.
+    fn healthy(&self) -> impl Iterator<Item = Arc<Session>> {
+        self.opened().into_iter().rev().filter(|session| session.is_healthy())
     }
 
     /// Returns the sessions that are still in use, the oldest first.

@@ -1,9 +1,11 @@
 //! Classification of the errors of `zookeeper-client`. No other file decides which errors are
 //! transient.
 
+use std::time::Duration;
+
 use dlock_core::{
     Error, Kind, LockName,
-    driver::{StoreErrors, Verdict},
+    driver::{StoreErrors, Verdict, duration},
 };
 use zookeeper_client::Error as ZkError;
 
@@ -25,6 +27,21 @@ pub(crate) fn session_is_over() -> Error {
     STORE.unavailable(
         "the session is over: the servers received no request of this client for too long, or the client was closed",
     )
+}
+
+/// Returns the error of a call that got no session within `limit`.
+///
+/// A server closes a connection that it refuses without a reply, so the reason is unknown.
+pub(crate) fn no_session_within(limit: Duration, with_tls: bool) -> Error {
+    let mut text = format!(
+        "no session within {}: no server replies, or the server refuses further connections from this address (maxClientCnxns)",
+        duration::text(limit)
+    );
+    if with_tls {
+        text += "; a certificate that the client or a server rejects has the same effect, so compare the certificates and read \
+                 the servers' log";
+    }
+    STORE.unavailable(text)
 }
 
 /// Returns the error of a call that needs a session with confirmed heartbeats.

@@ -10,6 +10,7 @@ use dlock_core::{
     driver::{Entry, Turn, turn},
 };
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use tokio::time::timeout;
 use zookeeper_client::{Client as ZkClient, Error as ZkError, Stat};
 
 use crate::{
@@ -118,7 +119,7 @@ pub(crate) async fn connected_session(client: &Client) -> Result<(Arc<Session>, 
         let zk = session.client().await?;
         Ok((session, zk))
     };
-    STORE.with_timeout(limit, connected).await
+    timeout(limit, connected).await.unwrap_or_else(|_| Err(client.no_session_within(limit)))
 }
 
 /// Returns the nodes of the holders, and those of the waiters. A node that is no claim but blocks a

@@ -56,6 +56,8 @@ pub(crate) struct Session {
     pub(crate) paths: Arc<Paths>,
     /// Number of requests sent that may have created a node. Numbers the records.
     creates_sent: AtomicU64,
+    /// Time until which no new claim uses the session, because it had no connection.
+    avoided_until: Mutex<Option<Moment>>,
     queues: WeakMap<Arc<str>, Queue>,
     /// Whether the servers support container nodes. If not, the client deletes each directory that
     /// it leaves empty.
@@ -90,6 +92,7 @@ impl Session {
             late_creates: Mutex::default(),
             paths: Arc::default(),
             creates_sent: AtomicU64::default(),
+            avoided_until: Mutex::default(),
             queues: WeakMap::new(),
             has_containers,
         }
@@ -169,6 +172,17 @@ impl Session {
     /// Returns whether the session has a connection on which heartbeats are confirmed.
     pub(crate) fn is_healthy(&self) -> bool {
         !self.end_if_silent() && !self.is_stale() && self.states.peek_state() == SessionState::SyncConnected
+    }
+
+    /// Makes new claims use other sessions for a part of the timeout, because this one has no
+    /// connection. A connection that breaks again and again would delay them.
+    pub(crate) fn avoid(&self) {
+        *lock(&self.avoided_until) = Some(Moment::now().after(self.timeout / STALE_DIVISOR));
+    }
+
+    /// Returns whether the session has had no connection so recently that new claims use another.
+    pub(crate) fn is_avoided(&self) -> bool {
+        lock(&self.avoided_until).is_some_and(|until| !until.has_passed())
     }
 
     /// Records that a majority of the servers has confirmed a request that was sent at `sent`.

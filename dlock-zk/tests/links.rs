@@ -31,6 +31,7 @@ fn main() -> std::process::ExitCode {
         a_heartbeat_is_a_write_that_changes_no_node on 2 threads,
         a_busy_try_reads_from_the_leader_first on 2 threads,
         a_waiting_permit_sets_its_watches_together on 2 threads,
+        a_permit_with_too_many_nodes_to_watch_is_woken_by_the_others on 2 threads,
         a_claim_that_a_stray_node_keeps_out_is_shown_as_waiting_and_not_broken on 2 threads,
     }])
 }
@@ -279,6 +280,46 @@ async fn a_waiting_permit_sets_its_watches_together() {
             .expect("the task does not panic")
             .expect("the lock is free"),
     );
+}
+
+/// Returns the greatest number of watches of one session.
+async fn watches_of_a_session(running: &Running) -> usize {
+    let reply = word(running.servers()[0].address(), "wchc").await.expect("the server replies");
+    // A line names a session, and the indented lines after it are the paths that it watches.
+    let sessions = reply.split("0x").map(|session| session.matches("\n\t").count());
+    sessions.max().unwrap_or_default()
+}
+
+async fn a_permit_with_too_many_nodes_to_watch_is_woken_by_the_others() {
+    const PERMITS: u32 = 50;
+    // A session watches 116 KiB of paths, and each path has more than 3 KiB.
+    const MOST_WATCHES: usize = 40;
+    let Some(running) = store(Flavour::Standalone).await else { return };
+    let name = format!("{:/<1024}", unique());
+    let (other, client) = (direct(&running).await, direct(&running).await);
+    let acquire = || other.semaphore(&name, PERMITS).acquire().into_future();
+    let mut held = Vec::new();
+    for _ in 0..PERMITS {
+        held.push(acquire().await.expect("there are as many permits"));
+    }
+    for place in ["nearest", "farthest"] {
+        let waiting = tokio::spawn(client.semaphore(&name, PERMITS).acquire().into_future());
+        let mut watched = 0;
+        until("the claim does not set its watches", async || {
+            watched = watches_of_a_session(&running).await;
+            watched >= MOST_WATCHES / 2
+        })
+        .await;
+        assert!(watched < MOST_WATCHES, "a session has {watched} watches, and room for fewer");
+        let left = if place == "nearest" { held.pop().expect("held") } else { held.remove(0) };
+        left.release().await.expect("the claim holds a permit");
+        let next = soon(&format!("the waiter is not granted the permit of the {place} holder"), waiting)
+            .await
+            .expect("the task does not panic")
+            .expect("a permit is free");
+        next.release().await.expect("the claim holds a permit");
+        held.push(acquire().await.expect("a permit is free"));
+    }
 }
 
 async fn a_claim_that_a_stray_node_keeps_out_is_shown_as_waiting_and_not_broken() {

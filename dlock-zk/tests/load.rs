@@ -16,11 +16,11 @@ use std::{
 };
 
 use common::{locks, soon, store, unique};
-use dlock_conformance::Proxy;
-use dlock_core::{Guard, Locks};
+use dlock_conformance::{Proxy, or_ignore};
+use dlock_core::{Error, Guard, Locks};
 use dlock_testbed::servers::{
     Running,
-    zookeeper::{Flavour, word},
+    zookeeper::{Flavour, start_with, word},
 };
 use futures_util::{StreamExt as _, future::join_all, stream};
 use tokio::{
@@ -37,6 +37,7 @@ fn main() -> std::process::ExitCode {
         a_waiter_lists_the_queue_again_when_many_ahead_of_it_have_left on 2 threads,
         a_server_that_replies_late_once_is_not_queried_by_each_waiter on 2 threads,
         waiters_send_no_requests_while_nothing_changes on 2 threads,
+        a_client_that_gets_no_further_session_uses_those_that_it_has on 2 threads,
     }])
 }
 
@@ -255,4 +256,36 @@ async fn waiters_send_no_requests_while_nothing_changes() {
         drop(held);
         soon("the client cannot be closed", client.close()).await;
     }
+}
+
+async fn a_client_that_gets_no_further_session_uses_those_that_it_has() {
+    // Two connections from one address, and therefore two sessions of this client.
+    let Some(running) = or_ignore(start_with("maxClientCnxns=2\n").await) else { return };
+    let client = locks(&format!("{}/test?timeout=1s&session=30s", running.url())).await;
+    let names = long_names(1000);
+    let mut guards = Vec::new();
+    let refused = loop {
+        match client.mutex(names[guards.len()].as_str()).lock().await {
+            Ok(guard) => guards.push(guard),
+            Err(error) => break error,
+        }
+    };
+    let source = std::error::Error::source(&refused).map(ToString::to_string).unwrap_or_default();
+    assert!(matches!(refused, Error::Unavailable { .. }), "{refused:?}");
+    assert!(source.contains("maxClientCnxns"), "the error does not name the limit: {source}");
+    assert!(guards.len() > 300, "two sessions have room for more than {} claims", guards.len());
+    let held = &names[..guards.len()];
+    let state = client.inspect(&held[0]).await.expect("the sessions are alive");
+    assert!(state.is_some_and(|state| state.holders.len() == 1), "the lock is held");
+    let listed = client.list(&held[0]).await.expect("the sessions are alive");
+    assert_eq!(listed.len(), 1, "the lock is held");
+    assert!(client.force_release(&held[0]).await.expect("the sessions are alive"), "the lock is held");
+    // The room of a released claim serves a new one, in the oldest session and in the newest.
+    for (guard, name) in [(guards.remove(1), &names[900]), (guards.pop().expect("held"), &names[901])] {
+        guard.release().await.expect("the claim holds the lock");
+        let next = client.mutex(name.as_str()).lock().await;
+        guards.push(next.expect("the session has room for the claim"));
+    }
+    let lost = guards.iter().skip(1).filter(|guard| guard.is_lost()).count();
+    assert_eq!(lost, 0, "of {} holds are lost", guards.len());
 }

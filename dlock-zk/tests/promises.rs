@@ -32,6 +32,7 @@ fn main() -> std::process::ExitCode {
         many_holds_of_a_session_cost_its_heartbeats_and_no_other_request on 2 threads,
         a_hold_whose_node_is_deleted_is_lost_at_once_and_a_request_to_release_is_only_shown,
         stray_nodes_block_as_they_block_curator_and_are_survived,
+        a_name_of_curators_semaphore_is_refused_and_unchanged,
         missing_rights_are_named_and_the_login_of_the_url_has_them,
         a_holder_whose_node_is_unreadable_is_an_error_that_names_the_right,
         a_missing_chroot_and_a_session_that_is_not_granted_are_reported,
@@ -391,6 +392,25 @@ async fn stray_nodes_block_as_they_block_curator_and_are_survived() {
         // The claim's own node may be among these nodes, and the claim deletes it as well.
         let _ = raw.delete(&format!("/test/{name}/{stray}"), None).await;
     }
+}
+
+async fn a_name_of_curators_semaphore_is_refused_and_unchanged() {
+    let Some(running) = server().await else { return };
+    let (raw, client) = (raw(running).await, locks(&url(running, "session=10s")).await);
+    let name = unique();
+    lasting_directory(&raw, &name).await;
+    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    for directory in ["leases", "locks"] {
+        let path = format!("/test/{name}/{directory}");
+        raw.create(&path, b"", &options).await.expect("all clients may create nodes");
+    }
+    for kind in [Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind::Permit] {
+        let options = LockOptions::new().ttl(Duration::from_secs(5));
+        let refused = client.of(kind, &name).lock(&options).await.map(drop);
+        assert!(matches!(refused, Err(Error::WrongKind { .. })), "{kind}: {refused:?}");
+    }
+    until("a claim is left", async || nodes(&raw, &name).await.len() == 2).await;
+    assert!(client.inspect(&name).await.expect("the server replies").is_none(), "no claim has the lock");
 }
 
 async fn missing_rights_are_named_and_the_login_of_the_url_has_them() {

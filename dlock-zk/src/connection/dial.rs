@@ -50,7 +50,9 @@ impl Opener {
     /// support container nodes.
     async fn open_first(&self) -> Result<(ZkClient, bool)> {
         let limit = self.config.timeout;
-        timeout(limit, self.race()).await.unwrap_or_else(|_| Err(self.no_session_within(limit)))
+        timeout(limit, self.race())
+            .await
+            .unwrap_or_else(|_| Err(error::no_session_within(limit, self.config.tls.is_some())))
     }
 
     /// Races several attempts to open a session. The next attempt starts when another one fails,
@@ -80,18 +82,6 @@ impl Opener {
                 }
                 _ => {}
             }
-        }
-    }
-
-    /// The error of a client that got no session within `limit`.
-    fn no_session_within(&self, limit: Duration) -> Error {
-        match self.config.tls {
-            None => STORE.timed_out(limit),
-            Some(_) => STORE.unavailable(format!(
-                "no session within {}; a certificate that the client or a server rejects has the same effect, so compare the \
-                 certificates and read the servers' log",
-                duration::text(limit)
-            )),
         }
     }
 

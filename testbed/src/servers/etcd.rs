@@ -43,7 +43,7 @@ pub enum Flavour {
 /// # Cancel safety
 /// Dropping the future stops the servers that it has started, in the background.
 pub async fn start(flavour: Flavour) -> Result<Running, Unreachable> {
-    super::start(Etcd { flavour, lines: None, own_disks: false }).await
+    super::start(Etcd::new(flavour)).await
 }
 
 /// Finds or starts three members, each with a [disk](Server::hang_disk) of its own.
@@ -54,7 +54,7 @@ pub async fn start(flavour: Flavour) -> Result<Running, Unreachable> {
 /// # Cancel safety
 /// As [`start`].
 pub async fn start_with_disks() -> Result<Running, Unreachable> {
-    super::start(Etcd { flavour: Flavour::Cluster, lines: None, own_disks: true }).await
+    super::start(Etcd { own_disks: true, ..Etcd::new(Flavour::Cluster) }).await
 }
 
 /// Finds or starts three members, and returns the connections between them, which a test can cut.
@@ -66,8 +66,19 @@ pub async fn start_with_disks() -> Result<Running, Unreachable> {
 /// As [`start`].
 pub async fn start_with_lines() -> Result<(Running, Lines), Unreachable> {
     let lines = Lines::default();
-    let recipe = Etcd { flavour: Flavour::Cluster, lines: Some(lines.clone()), own_disks: false };
+    let recipe = Etcd { lines: Some(lines.clone()), ..Etcd::new(Flavour::Cluster) };
     super::start(recipe).await.map(|running| (running, lines))
+}
+
+/// Finds or starts one member with these options in addition, for example `--max-txn-ops=16`.
+///
+/// # Errors
+/// As [`start`].
+///
+/// # Cancel safety
+/// As [`start`].
+pub async fn start_with(options: &'static [&'static str]) -> Result<Running, Unreachable> {
+    super::start(Etcd { options, ..Etcd::new(Flavour::Standalone) }).await
 }
 
 /// Returns a member's reply to a GET request for a path such as `/metrics`.
@@ -89,6 +100,14 @@ struct Etcd {
     flavour: Flavour,
     lines: Option<Lines>,
     own_disks: bool,
+    /// Options that are added to the command of each member.
+    options: &'static [&'static str],
+}
+
+impl Etcd {
+    fn new(flavour: Flavour) -> Self {
+        Self { flavour, lines: None, own_disks: false, options: &[] }
+    }
 }
 
 /// Number of ports of a member. The first is for clients, the second for other members. The third
@@ -105,6 +124,7 @@ impl Recipe for Etcd {
         match self.flavour {
             Flavour::Cluster if self.lines.is_some() => "cluster_with_lines",
             Flavour::Cluster if self.own_disks => "cluster_with_disks",
+            Flavour::Standalone if !self.options.is_empty() => "configured",
             Flavour::Standalone => STANDALONE,
             Flavour::Tls => "tls",
             Flavour::Cluster => "cluster",
@@ -141,6 +161,8 @@ impl Recipe for Etcd {
             .zip(0..)
             .map(|(ports, index)| member(program, &script, index, ports, peer_port, &peers));
         let mut members: Vec<_> = members.collect();
+        let options = || self.options.iter().map(|option| (*option).to_owned());
+        members.iter_mut().for_each(|member| member.command.extend(options()));
         if self.flavour == Flavour::Tls {
             members.iter_mut().try_for_each(enable_tls)?;
         }

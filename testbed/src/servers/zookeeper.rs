@@ -62,10 +62,22 @@ impl Flavour {
 /// Dropping the future stops the servers that it has started, in the background.
 pub async fn start(flavour: Flavour) -> Result<Running, Unreachable> {
     match flavour {
-        Flavour::Standalone => super::start(standalone::Standalone).await,
+        Flavour::Standalone => super::start(standalone::Standalone::default()).await,
         Flavour::Ensemble => super::start(ensemble::Ensemble::default()).await,
         Flavour::Tls => super::start(tls::Tls).await,
     }
+}
+
+/// Finds or starts one server, with these lines of configuration in addition. A line overrides that
+/// of all servers, for example `maxClientCnxns=2`.
+///
+/// # Errors
+/// As [`start`].
+///
+/// # Cancel safety
+/// As [`start`].
+pub async fn start_with(lines: &'static str) -> Result<Running, Unreachable> {
+    super::start(standalone::Standalone { lines }).await
 }
 
 /// Returns the URL parameters for a client of [`Flavour::Tls`]: the certificate authority, and a

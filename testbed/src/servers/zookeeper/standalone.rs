@@ -11,8 +11,14 @@ use crate::servers::{
     server::Server,
 };
 
-#[derive(Debug)]
-pub(super) struct Standalone;
+/// Flavour of a server with further lines of configuration.
+const CONFIGURED: &str = "configured";
+
+#[derive(Debug, Default)]
+pub(super) struct Standalone {
+    /// Lines that are added to the server's configuration. A line overrides an earlier one.
+    pub(super) lines: &'static str,
+}
 
 #[async_trait]
 impl Recipe for Standalone {
@@ -21,11 +27,11 @@ impl Recipe for Standalone {
     }
 
     fn flavour(&self) -> &'static str {
-        STANDALONE
+        if self.lines.is_empty() { STANDALONE } else { CONFIGURED }
     }
 
     fn members(&self, _program: &str) -> io::Result<Vec<Member>> {
-        Ok(vec![member("server", vec![Port::claim()?], "")])
+        Ok(vec![member("server", vec![Port::claim()?], self.lines)])
     }
 
     async fn probe(&self, server: &Server) -> io::Result<()> {

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use dlock_core::{
-    Contender, Kind, LockName, LockState, Result, Token,
+    Contender, Error, Kind, LockName, LockState, Result, Token,
     driver::{Entry, Turn, turn},
 };
 use etcd_client::{
@@ -140,7 +140,8 @@ fn prefix_end(mut prefix: Vec<u8>) -> Vec<u8> {
     vec![0]
 }
 
-/// Deletes the claims that hold a lock. Returns whether there was one.
+/// Deletes the claims that hold a lock, many in one request. If the cluster refuses that, deletes
+/// each claim by itself. Returns whether there was one.
 pub(crate) async fn force_release(client: &Client, name: &LockName) -> Result<bool> {
     let queue = queue(client, name, 0).await?;
     let entries: Vec<Entry> = queue.iter().map(entry_of).collect();
@@ -148,21 +149,36 @@ pub(crate) async fn force_release(client: &Client, name: &LockName) -> Result<bo
     let claims = holders.map(|(row, _)| row).filter(|row| lock_of(client, row).as_ref() == Some(name));
     let (holders, mut is_broken): (Vec<_>, _) = (claims.collect(), false);
     for chunk in holders.chunks(MAX_BREAKS) {
-        // Only the claim that was read, and not a later one with the same key.
-        let breaks = chunk.iter().map(|row| {
-            let is_same = Compare::create_revision(row.key(), CompareOp::Equal, row.create_revision());
-            TxnOp::txn(Txn::new().when([is_same]).and_then([TxnOp::delete(row.key(), None)]))
-        });
-        let response = client.connection.txn(Txn::new().and_then(breaks.collect::<Vec<_>>())).await?;
-        for (row, result) in chunk.iter().zip(response.body.op_responses()) {
-            // The first of two sends may have deleted it.
-            if !response.maybe_repeated && !matches!(result, TxnOpResponse::Txn(txn) if txn.succeeded()) {
-                continue;
+        match break_claims(client, chunk).await {
+            // The cluster may allow fewer operations or bytes in a request.
+            Err(Error::Refused { .. }) if chunk.len() > 1 => {
+                for claim in chunk.chunks(1) {
+                    is_broken |= break_claims(client, claim).await?;
+                }
             }
-            is_broken = true;
-            if let Some(lease) = Record::read(row.value()).own_lease.filter(|lease| *lease == row.lease()) {
-                client.connection.revoke(lease).await?;
-            }
+            result => is_broken |= result?,
+        }
+    }
+    Ok(is_broken)
+}
+
+/// Deletes these claims in one request. Returns whether there was one.
+async fn break_claims(client: &Client, claims: &[&KeyValue]) -> Result<bool> {
+    // Only the claim that was read, and not a later one with the same key.
+    let breaks = claims.iter().map(|row| {
+        let is_same = Compare::create_revision(row.key(), CompareOp::Equal, row.create_revision());
+        TxnOp::txn(Txn::new().when([is_same]).and_then([TxnOp::delete(row.key(), None)]))
+    });
+    let response = client.connection.txn(Txn::new().and_then(breaks.collect::<Vec<_>>())).await?;
+    let mut is_broken = false;
+    for (row, result) in claims.iter().zip(response.body.op_responses()) {
+        // The first of two sends may have deleted it.
+        if !response.maybe_repeated && !matches!(result, TxnOpResponse::Txn(txn) if txn.succeeded()) {
+            continue;
+        }
+        is_broken = true;
+        if let Some(lease) = Record::read(row.value()).own_lease.filter(|lease| *lease == row.lease()) {
+            client.connection.revoke(lease).await?;
         }
     }
     Ok(is_broken)

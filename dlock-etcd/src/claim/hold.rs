@@ -176,8 +176,13 @@ impl EtcdClaim {
         let is_detached = record.renamed_to == Some(ticket);
         let remaining =
             if is_detached { self.client.connection.lease_remaining(own.lease()).await? } else { None };
-        // The key is rewritten even if the lease is right, so that a late detachment is refused.
-        if !self.rewrite(&keys, &own, record.kind, lease.id, self.renamed_to()).await? {
+        // If no request that renames the key was sent, the key has nothing to be moved back from.
+        // A cluster whose database is full refuses such a detachment before, and every rewrite.
+        let session_lease = self.own_key.and_then(|own_key| own_key.lease);
+        let is_unchanged = !is_detached && session_lease == Some(lease.id) && own.lease() == lease.id;
+        // Otherwise the key is rewritten even if the lease is right, so that a late detachment is
+        // refused.
+        if !is_unchanged && !self.rewrite(&keys, &own, record.kind, lease.id, self.renamed_to()).await? {
             self.client.session.leave(self.request.id);
             return Ok(Resumption::Gone);
         }

@@ -16,6 +16,8 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
         a_detached_hold_has_a_lease_of_its_own_until_it_is_taken_back,
         used_names_leave_no_key_and_a_closed_client_no_lease,
         a_name_and_the_same_name_with_a_slash_are_two_locks,
+        a_prefix_does_not_isolate_and_the_list_of_members_identifies_the_store,
+        a_detached_hold_lasts_whole_seconds,
         a_transaction_can_require_the_lock,
         a_lock_of_etcds_lock_service_and_of_dlock_exclude_and_wake_each_other,
         a_session_that_the_cluster_makes_longer_is_reported,
@@ -112,6 +114,35 @@ async fn a_name_and_the_same_name_with_a_slash_are_two_locks() {
         .release()
         .await
         .expect("the lock is held");
+}
+
+async fn a_prefix_does_not_isolate_and_the_list_of_members_identifies_the_store() {
+    let Some(bench) = Bench::standalone().await else { return };
+    let (plain, prefixed, name) = (bench.locks("").await, bench.locks("prefix=app.").await, unique());
+    let held = prefixed.mutex(&name).lock().await.expect("the lock is free");
+    let tried = plain.mutex(format!("app.{name}")).try_lock().await.expect("a reply");
+    assert!(tried.is_none(), "two clients hold one key");
+    let other_url = bench.running.url().replace("127.0.0.1", "localhost");
+    let other = bench.locks_at(&other_url, "").await;
+    assert_ne!(other.info().identity, plain.info().identity, "the member has another name");
+    let tried = other.mutex(format!("app.{name}")).try_lock().await.expect("a reply");
+    assert!(tried.is_none(), "the same member has granted the lock twice");
+    held.release().await.expect("the lock is held");
+}
+
+async fn a_detached_hold_lasts_whole_seconds() {
+    let Some(bench) = Bench::standalone().await else { return };
+    let (locks, mut leases) = (bench.locks("").await, bench.raw.lease_client());
+    let shortest = leases.grant(1, None).await.expect("a reply").ttl();
+    for (lasting, seconds) in [(2500, 3), (100, shortest)] {
+        let name = unique();
+        let held = locks.mutex(&name).lock().await.expect("the lock is free");
+        let ticket = held.detach(Duration::from_millis(lasting)).await.expect("the lock is held");
+        let lease = bench.queue(&name).await[0].lease();
+        let granted = leases.time_to_live(lease, None).await.expect("a reply").granted_ttl();
+        assert_eq!(granted, seconds, "a hold that is detached for {lasting} ms");
+        locks.release(&ticket).await.expect("a reply");
+    }
 }
 
 async fn a_transaction_can_require_the_lock() {

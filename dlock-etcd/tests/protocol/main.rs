@@ -4,6 +4,7 @@
 mod common;
 mod cost;
 mod keys;
+mod limits;
 mod load;
 mod loss;
 mod observers;
@@ -12,6 +13,7 @@ fn main() -> std::process::ExitCode {
     dlock_conformance::run_tests([
         cost::tests(),
         keys::tests(),
+        limits::tests(),
         load::tests(),
         loss::tests(),
         observers::tests(),

@@ -18,6 +18,7 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
         a_member_that_is_lost_keeps_no_other_from_being_released,
         ten_free_mutexes_are_locked_by_one_command_and_released_by_ten_concurrent_ones,
         ten_free_fair_locks_are_locked_by_ten_concurrent_commands_and_released_by_ten_more,
+        sixty_four_free_mutexes_are_locked_by_one_command_and_sixty_five_by_two,
         a_busy_mutex_leaves_no_other_locked,
         a_read_write_lock_among_mutexes_is_the_wrong_kind,
         an_attempt_that_was_executed_in_part_before_gets_all_mutexes,
@@ -105,6 +106,20 @@ async fn ten_names_cost(kind: Kind, attempts: usize) {
     soon("the release waits for a reply before it has sent all ten releases", guard.release()).await.unwrap();
     assert_eq!(calls(&bench).await - before, attempts as u64 + 10);
     assert_eq!(key_count(&bench, &names).await, 0, "the release left a member locked");
+}
+
+async fn sixty_four_free_mutexes_are_locked_by_one_command_and_sixty_five_by_two() {
+    let Some(bench) = Bench::new().await else { return };
+    let (locks, all) = (bench.locks("").await, names(65));
+    // A first lock and release load the scripts into the server.
+    multi(&locks, &all).lock_within(Duration::from_secs(60)).await.unwrap().release().await.unwrap();
+    for (count, commands) in [(64, 1), (65, 2)] {
+        let before = calls(&bench).await;
+        let guard = multi(&locks, &all[..count]).lock_within(Duration::from_secs(60)).await.unwrap();
+        assert_eq!(calls(&bench).await - before, commands, "commands for {count} mutexes");
+        assert_eq!(key_count(&bench, &all).await, count);
+        guard.release().await.unwrap();
+    }
 }
 
 async fn a_busy_mutex_leaves_no_other_locked() {

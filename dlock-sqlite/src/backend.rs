@@ -60,7 +60,7 @@ impl SqliteBackend {
         let path = config.resolve()?;
         files::make(&path)?;
         let users = files::check(&path)?;
-        let thread = Thread::start()?;
+        let thread = Thread::start(&path)?;
         let me = ClientIdentity { id: ClaimId::random(), pid: std::process::id(), host: host::name() };
         if path.metadata().is_ok_and(|found| found.len() > 0) && !BellDir::path_of(&path).exists() {
             let (path, deadline) = (path.clone(), Instant::now() + LOCK_TIMEOUT);

@@ -1,6 +1,6 @@
 //! The meaning of SQLite's errors to the caller.
 
-use std::path::Path;
+use std::{io, path::Path};
 
 use dlock_core::{
     Error,
@@ -37,6 +37,15 @@ pub(crate) fn busy(path: &Path) -> Error {
         None => "other processes have kept it locked for seconds".to_owned(),
     };
     STORE.unavailable(Busy { path: path.display().to_string(), reason })
+}
+
+/// Advice for a process that has no free file descriptor.
+const NO_DESCRIPTORS: &str = "cannot be opened: the process, or the host, has no free file descriptor; close files, or raise the limit \
+    (`ulimit -n`)";
+
+/// Returns the error of a call on the file at `path` that needed another file descriptor.
+pub(crate) fn without_descriptors(path: &Path, source: io::Error) -> Error {
+    STORE.explain(Verdict::Unwritable(format!("`{}` {NO_DESCRIPTORS}", path.display()).into()), source)
 }
 
 /// Returns whether SQLite found the file locked.
@@ -104,6 +113,7 @@ fn verdict(path: &Path, error: &sqlx::Error) -> Verdict {
         {
             unwritable("cannot grow: its disk or the memory is full")
         }
+        Some(codes::IOERR | codes::CANTOPEN) if host::descriptors::are_short() => unwritable(NO_DESCRIPTORS),
         Some(codes::IOERR) => permanent("cannot be read or written: check its disk"),
         Some(codes::CORRUPT) => {
             permanent("is damaged: stop the processes that use it, and delete it; locks held in it are lost")

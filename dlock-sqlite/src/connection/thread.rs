@@ -2,12 +2,15 @@
 //! runs. On the user's runtime each step would have to wait for the other tasks of that runtime,
 //! and so would all processes.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use dlock_core::Result;
 use tokio::runtime::{Builder, Handle, Runtime};
 
-use crate::error::STORE;
+use crate::{
+    error::{self, STORE},
+    host::descriptors,
+};
 
 /// Maximum duration of a call. It is longer than a transaction waits for the file, so that the
 /// error of the transaction, which says more, is returned first.
@@ -17,10 +20,21 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(8);
 pub(crate) struct Thread(Option<Runtime>);
 
 impl Thread {
-    pub(crate) fn start() -> Result<Self> {
+    /// Starts the thread of the client of the file at `path`.
+    ///
+    /// # Errors
+    /// [`Unwritable`](dlock_core::Error::Unwritable) without a free file descriptor, and
+    /// [`Unavailable`](dlock_core::Error::Unavailable) if the system refuses the thread.
+    pub(crate) fn start(path: &Path) -> Result<Self> {
         let runtime =
             Builder::new_multi_thread().worker_threads(1).thread_name("dlock-sqlite").enable_all().build();
-        runtime.map(|runtime| Self(Some(runtime))).map_err(|error| STORE.unavailable(error))
+        runtime.map(|runtime| Self(Some(runtime))).map_err(|source| {
+            if descriptors::are_missing(&source) {
+                error::without_descriptors(path, source)
+            } else {
+                STORE.unavailable(source)
+            }
+        })
     }
 
     /// Runs a call and waits for its end. The call continues if this future is dropped.

@@ -13,7 +13,10 @@ use std::{
 use dlock_core::{ClaimId, Error, Result};
 use rustix::process::geteuid;
 
-use crate::{error::STORE, host};
+use crate::{
+    error::{self, STORE},
+    host,
+};
 
 /// Suffixes of the files that SQLite keeps beside the main one.
 const SIDE_FILES: [&str; 3] = ["-wal", "-shm", "-journal"];
@@ -49,7 +52,8 @@ pub(crate) struct StoreUsers {
 /// intended to be shared. In such a folder the group may write the file, whatever the umask.
 ///
 /// # Errors
-/// [`Error::InvalidConfig`], which says what to do, or [`Error::Unwritable`].
+/// [`Error::InvalidConfig`], which says what to do, or [`Error::Unwritable`], also without a free file
+/// descriptor.
 pub(crate) fn make(path: &Path) -> Result<()> {
     if fs::symlink_metadata(path).is_ok() {
         return Ok(());
@@ -63,12 +67,15 @@ pub(crate) fn make(path: &Path) -> Result<()> {
         Err(error) => {
             fs::remove_file(draft).ok();
             // Another process was first.
-            if error.kind() == ErrorKind::AlreadyExists { Ok(()) } else { Err(creation_error(path, &error)) }
+            if error.kind() == ErrorKind::AlreadyExists { Ok(()) } else { Err(creation_error(path, error)) }
         }
     }
 }
 
-fn creation_error(path: &Path, error: &io::Error) -> Error {
+fn creation_error(path: &Path, error: io::Error) -> Error {
+    if host::descriptors::are_missing(&error) {
+        return error::without_descriptors(path, error);
+    }
     let file = path.display();
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::ReadOnlyFilesystem => {

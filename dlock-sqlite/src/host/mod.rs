@@ -2,6 +2,7 @@
 //! a file, and the process that has locked a file.
 
 pub(crate) mod clock;
+pub(crate) mod descriptors;
 
 use std::path::{Path, PathBuf};
 
@@ -25,10 +26,11 @@ pub(crate) fn name() -> String {
 /// # Errors
 /// [`InvalidConfig`](dlock_core::Error::InvalidConfig) if Linux does not provide the id. Without
 /// it, claims of this boot and of an earlier one cannot be distinguished.
+/// [`Unwritable`](dlock_core::Error::Unwritable) without a free file descriptor.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn boot() -> Result<String> {
     const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-    let boot = std::fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned();
+    let boot = read(BOOT_ID)?.trim().to_owned();
     if boot.is_empty() {
         let reason = format!(
             "cannot tell which boot of the host this is, because `{BOOT_ID}` cannot be read: let this process see \
@@ -37,12 +39,27 @@ pub(crate) fn boot() -> Result<String> {
         return Err(dlock_core::Error::InvalidConfig { reason });
     }
     // Offset of the clock in a time namespace.
-    let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+    let offsets = read("/proc/self/timens_offsets")?;
     let offset = offsets.lines().find_map(|line| line.strip_prefix("boottime")).unwrap_or_default();
     Ok(match offset.split_whitespace().collect::<Vec<_>>()[..] {
         [seconds, nanos] if (seconds, nanos) != ("0", "0") => format!("{boot} {seconds} s {nanos} ns"),
         _ => boot,
     })
+}
+
+/// Reads a file of the kernel. A file that does not exist or cannot be read counts as empty.
+///
+/// # Errors
+/// [`Unwritable`](dlock_core::Error::Unwritable) without a free file descriptor, because the file
+/// may have content.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn read(path: &str) -> Result<String> {
+    match std::fs::read_to_string(path) {
+        Err(source) if descriptors::are_missing(&source) => {
+            Err(crate::error::without_descriptors(Path::new(path), source))
+        }
+        content => Ok(content.unwrap_or_default()),
+    }
 }
 
 /// Returns the same id for all boots on other systems. Claims of an earlier boot end with their

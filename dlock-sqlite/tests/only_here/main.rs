@@ -4,6 +4,8 @@
 
 mod check_in;
 #[cfg(target_os = "linux")]
+mod descriptors;
+#[cfg(target_os = "linux")]
 mod detached;
 #[cfg(target_os = "linux")]
 mod doorbells;

@@ -32,6 +32,7 @@ macro_rules! cases {
 }
 
 mod check_in;
+mod limits;
 mod pauses;
 
 type Case = fn(&Runtime, &Running);
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         many_marks_delay_no_other_lock_and_are_deleted_after_their_time,
     };
     cases.extend(check_in::cases());
+    cases.extend(limits::cases());
     cases.extend(pauses::cases());
     let runtime = Runtime::new().expect("a runtime");
     let trials = match runtime.block_on(start(Flavour::Standalone)) {

@@ -15,7 +15,7 @@ async fn connect_as(server: &Running, user: &str, database: &str) -> Result<Lock
 }
 
 /// Asserts that a connection is refused, with an error that contains `word`.
-fn is_refused(result: Result<Locks>, word: &str) {
+pub(crate) fn is_refused(result: Result<Locks>, word: &str) {
     let error = result.expect_err("the store cannot be used");
     assert!(matches!(error, Error::Refused { .. }), "{error:?}");
     let mut message = error.to_string();

@@ -6,6 +6,7 @@
 mod bad;
 mod crowd;
 mod late;
+mod limits;
 mod named;
 mod pace;
 mod reach;
@@ -87,6 +88,9 @@ fn main() -> ExitCode {
         crowd::a_ticket_has_one_taker_and_a_waiting_claim_is_none,
         late::a_request_that_is_delivered_late_changes_nothing,
         late::a_waiter_whose_connection_breaks_in_silence_gets_the_lock,
+        limits::an_error_about_too_many_connections_names_the_settings,
+        limits::a_named_lock_without_a_connection_is_refused_and_costs_no_hold,
+        limits::a_packet_of_64_kibibytes_is_enough,
         reach::of_several_hosts_the_one_that_takes_writes_is_used,
         reach::a_socket_leads_to_the_server,
         reach::a_named_lock_is_lost_when_its_server_becomes_read_only,

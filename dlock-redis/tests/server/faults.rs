@@ -20,6 +20,7 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
         a_server_that_lost_the_scripts_receives_them_again,
         a_holder_and_a_waiter_survive_killed_connections,
         a_message_that_was_lost_with_the_subscription_is_made_good,
+        a_subscriber_that_the_server_drops_for_its_full_buffer_is_made_good,
         a_call_to_a_paused_server_ends_within_its_timeout,
         many_calls_to_a_hanging_server_end_as_soon_as_a_few,
         a_restart_with_its_data_is_not_noticed_by_a_holder,
@@ -93,6 +94,31 @@ async fn a_message_that_was_lost_with_the_subscription_is_made_good() {
     wait_for_waiter(&bench).await;
     bench.unsubscribe_and_send("DEL foo").await;
     drop(soon("the waiter made no attempt after it had subscribed again", waiter).await.unwrap().unwrap());
+}
+
+async fn a_subscriber_that_the_server_drops_for_its_full_buffer_is_made_good() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("").await;
+    let limit =
+        |value: &str| redis::cmd("CONFIG").arg(&["SET", "client-output-buffer-limit", value]).to_owned();
+    bench.send("HSET foo aaaa:1 1").await;
+    bench.send("PEXPIRE foo 600000").await;
+    let waiter = tokio::spawn(locks.mutex("foo").lock().ttl(Duration::from_secs(600)).into_future());
+    wait_for_waiter(&bench).await;
+    let subscribers: String = bench.query("CLIENT LIST TYPE pubsub").await;
+    let (subscriber, _) = subscribers.split_once(' ').expect("the waiter subscribes");
+    // The client subscribes again only after all of this, so it misses the release.
+    let mut commands = redis::pipe();
+    commands.atomic().add_command(limit("pubsub 1 0 0"));
+    commands.cmd("PUBLISH").arg("redisson_lock__channel:{foo}").arg("x".repeat(64 * 1024));
+    commands.add_command(limit("pubsub 33554432 8388608 60")).cmd("DEL").arg("foo");
+    commands.exec_async(&mut bench.raw.clone()).await.unwrap();
+    let held =
+        soon("the waiter made no attempt after it had subscribed again", waiter).await.unwrap().unwrap();
+    let clients: String = bench.query("CLIENT LIST").await;
+    let is_kept = clients.lines().any(|client| client.split(' ').next() == Some(subscriber));
+    assert!(!is_kept, "the server has kept the subscriber: {clients}");
+    held.release().await.unwrap();
 }
 
 async fn a_call_to_a_paused_server_ends_within_its_timeout() {

@@ -16,7 +16,7 @@ use dlock_testbed::servers::{
 use futures_util::future::join_all;
 use tokio::{
     sync::OnceCell,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 use zookeeper_client::{Acls, Client, CreateMode, Error as ZkError};
 
@@ -294,9 +294,12 @@ async fn a_permit_with_too_many_nodes_to_watch_is_woken_by_the_others() {
     const PERMITS: u32 = 50;
     // A session watches 116 KiB of paths, and each path has more than 3 KiB.
     const MOST_WATCHES: usize = 40;
+    // With a ttl of 30 s, a waiter makes an attempt of its own after 10 s, and polls each second.
+    const SOON: Duration = Duration::from_secs(6);
     let Some(running) = store(Flavour::Standalone).await else { return };
     let name = format!("{:/<1024}", unique());
-    let (other, client) = (direct(&running).await, direct(&running).await);
+    let client = || async { locks(&format!("{}/test?timeout=10s&session=60s", running.url())).await };
+    let (other, client) = (client().await, client().await);
     let acquire = || other.semaphore(&name, PERMITS).acquire().into_future();
     let mut held = Vec::new();
     for _ in 0..PERMITS {
@@ -313,8 +316,9 @@ async fn a_permit_with_too_many_nodes_to_watch_is_woken_by_the_others() {
         assert!(watched < MOST_WATCHES, "a session has {watched} watches, and room for fewer");
         let left = if place == "nearest" { held.pop().expect("held") } else { held.remove(0) };
         left.release().await.expect("the claim holds a permit");
-        let next = soon(&format!("the waiter is not granted the permit of the {place} holder"), waiting)
+        let next = timeout(SOON, waiting)
             .await
+            .unwrap_or_else(|_| panic!("the permit of the {place} holder is granted late"))
             .expect("the task does not panic")
             .expect("a permit is free");
         next.release().await.expect("the claim holds a permit");

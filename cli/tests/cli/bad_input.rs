@@ -284,3 +284,28 @@ fn an_error_for_dlock_lock_names_run_and_acquire() {
     let help = place.run(["--help"]).out;
     assert!(!help.lines().any(|line| line.trim_start().starts_with("lock ")), "{help}");
 }
+
+#[test]
+fn a_process_without_file_descriptors_runs_nothing_and_names_the_limit() {
+    let held = Place::new();
+    let holder = held.hold(&["x"]);
+    // With few descriptors, the program or its runtime does not start.
+    for limit in 3..=40 {
+        let free = Place::new();
+        let attempt = |place: &Place| {
+            let ended = place.run_shell(&format!("ulimit -n {limit}; exec \"$DLOCK\" try x -- touch ran"));
+            assert_ne!(ended.status, 78, "the lack is reported as a lack of rights: {}", ended.err);
+            let is_named = ended.err.contains("file descriptor") && ended.err.contains("ulimit -n");
+            assert!(ended.status != 69 || is_named, "the limit is not named: {}", ended.err);
+            ended.status
+        };
+        let (of_held, of_free) = (attempt(&held), attempt(&free));
+        assert_ne!(of_held, 0, "two processes hold the lock");
+        assert_eq!(free.path("ran").exists(), of_free == 0, "status {of_free} of a free lock");
+        if limit == 40 {
+            assert_eq!((of_held, of_free), (75, 0), "40 descriptors are enough");
+        }
+    }
+    assert!(!held.path("ran").exists(), "the command was run beside the holder");
+    assert_eq!(holder.let_go().status, 0);
+}

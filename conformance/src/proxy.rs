@@ -142,6 +142,13 @@ impl Proxy {
         self.change(|traffic| (traffic.requests, traffic.replies) = (Flow::Delayed(by), Flow::Delayed(by)));
     }
 
+    /// Delays requests by at least `by` from now on, also those of a client that has disconnected
+    /// since. A request that arrives during the delay of an earlier one is delayed from the delivery
+    /// of that one. Replies pass.
+    pub fn delay_requests(&self, by: Duration) {
+        self.change(|traffic| traffic.requests = Flow::Delayed(by));
+    }
+
     /// Delays replies by at least `by` from now on. A reply that arrives during the delay of an
     /// earlier one is delayed from the delivery of that one. Requests reach the server at once.
     pub fn delay_answers(&self, by: Duration) {

@@ -115,6 +115,19 @@ async fn a_delay_holds_up_requests_and_answers() {
 }
 
 #[tokio::test]
+async fn a_delay_of_requests_holds_up_no_replies() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    let proxy = Proxy::to(listener.local_addr().expect("it is bound")).await.expect("a port is free");
+    proxy.delay_requests(Duration::from_secs(3600));
+    let mut stream = connect(&proxy).await;
+    let (mut server, _) = listener.accept().await.expect("the proxy connects");
+    send(&mut stream, 1).await.expect("connected");
+    send(&mut server, 2).await.expect("connected");
+    assert_eq!(next(&mut stream).await, Some(2), "the delay holds up replies");
+    assert!(is_silent(&mut server).await, "the delay does not hold up requests");
+}
+
+#[tokio::test]
 async fn a_request_that_is_held_back_reaches_the_server_after_its_client_has_disconnected() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let proxy = Proxy::to(listener.local_addr().expect("it is bound")).await.expect("a port is free");

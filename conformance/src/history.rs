@@ -23,6 +23,8 @@
 //! ```
 
 mod check;
+#[cfg(feature = "soak")]
+mod recorded;
 mod rule;
 #[cfg(test)]
 mod tests;
@@ -36,6 +38,8 @@ use std::{
 use dlock_core::{Kind, LostReason, Token};
 use tokio::time::Instant;
 
+#[cfg(feature = "soak")]
+pub(crate) use recorded::Recorded;
 pub use rule::{Counts, Rule, Violation};
 
 /// A record of what contenders observe of their locks. Share it by reference or in an `Arc`.
@@ -50,6 +54,18 @@ pub struct History(Mutex<Log>);
 /// of an owner has no acquisition of its own: use that of the hold that was re-entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AcquisitionId(usize);
+
+impl AcquisitionId {
+    #[cfg(feature = "soak")]
+    pub(crate) fn new(index: usize) -> Self {
+        Self(index)
+    }
+
+    /// Returns the number of acquisitions that were recorded before this one.
+    pub fn index(self) -> usize {
+        self.0
+    }
+}
 
 /// Identifies one forced release of a lock in a [`History`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +86,7 @@ type Stamp = (Instant, u64);
 
 #[derive(Debug)]
 struct Acquisition {
+    id: AcquisitionId,
     name: String,
     kind: Kind,
     /// Number of permits according to this contender. 1 for the other kinds.
@@ -127,7 +144,9 @@ impl History {
     fn begins(&self, name: &str, kind: Kind, limit: u32, ttl: Duration) -> AcquisitionId {
         let mut log = self.log();
         let invoked = log.stamp();
+        let id = AcquisitionId(log.acquisitions.len());
         log.acquisitions.push(Acquisition {
+            id,
             name: name.to_owned(),
             kind,
             limit,
@@ -143,7 +162,7 @@ impl History {
             lost: None,
             claimed_after_loss: None,
         });
-        AcquisitionId(log.acquisitions.len() - 1)
+        id
     }
 
     /// Records that the acquisition was granted, with the guard's token and current deadline.
@@ -245,7 +264,7 @@ impl History {
 
     /// Records a violation that was found by other means. [`check`](Self::check) reports it too.
     pub fn note(&self, rule: Rule, detail: impl Into<String>) {
-        self.log().violations.push(Violation { rule, what: detail.into() });
+        self.log().violations.push(Violation::new(rule, detail, Vec::new()));
     }
 
     /// Returns every violation. Also reports [`Rule::Potency`] and [`Rule::SharedReads`] if less
@@ -289,8 +308,8 @@ impl Acquisition {
 
 impl fmt::Display for Acquisition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, kind, token, invoked, .. } = self;
+        let Self { id, name, kind, token, .. } = self;
         let token = token.map_or("none".to_owned(), |token| token.to_string());
-        write!(f, "{kind} `{name}` #{} (token {token})", invoked.1)
+        write!(f, "{kind} `{name}` #{} (token {token})", id.0)
     }
 }

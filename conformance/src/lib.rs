@@ -61,6 +61,8 @@ mod proxy;
 mod row;
 mod runner;
 pub mod simulation;
+#[cfg(feature = "soak")]
+pub mod soak;
 mod steps;
 mod suite;
 pub mod wrap;

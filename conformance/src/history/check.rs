@@ -26,7 +26,6 @@ impl Mode {
 #[derive(Clone, Copy)]
 struct Claim<'a> {
     acquisition: &'a Acquisition,
-    number: usize,
     mode: Mode,
     from: Stamp,
     until: Stamp,
@@ -53,15 +52,16 @@ pub(super) fn all(log: &Log, least: &Counts) -> Vec<Violation> {
 struct Violations(Vec<Violation>);
 
 impl Violations {
-    fn add(&mut self, rule: Rule, what: impl fmt::Display) {
-        self.0.push(Violation { rule, what: what.to_string() });
+    fn add<const N: usize>(&mut self, rule: Rule, of: [&Acquisition; N], what: impl fmt::Display) {
+        let acquisitions = of.iter().map(|acquisition| acquisition.id).collect();
+        self.0.push(Violation::new(rule, what.to_string(), acquisitions));
     }
 }
 
 /// Returns the claims of each lock in order of their start.
 fn claims(log: &Log) -> BTreeMap<&str, Vec<Claim<'_>>> {
     let mut by_name = BTreeMap::<_, Vec<_>>::new();
-    for (number, acquisition) in log.acquisitions.iter().enumerate() {
+    for acquisition in &log.acquisitions {
         let Some(granted) = acquisition.granted else { continue };
         let end = force_released(log, acquisition)
             .map_or(acquisition.end(), |broken| broken.min(acquisition.end()));
@@ -77,7 +77,7 @@ fn claims(log: &Log) -> BTreeMap<&str, Vec<Claim<'_>>> {
             [(mode, granted, end), (mode, end, end)]
         };
         let phases = phases.into_iter().filter(|(_, from, until)| from < until);
-        let phases = phases.map(|(mode, from, until)| Claim { acquisition, number, mode, from, until });
+        let phases = phases.map(|(mode, from, until)| Claim { acquisition, mode, from, until });
         by_name.entry(acquisition.name.as_str()).or_default().extend(phases);
     }
     by_name.values_mut().for_each(|claims| claims.sort_by_key(|claim| claim.from));
@@ -97,7 +97,8 @@ fn exclusive(claims: &[Claim<'_>], violations: &mut Violations) {
     for claim in claims {
         let conflicting = furthest.iter().filter(|other| !other.mode.may_overlap(claim.mode));
         for other in conflicting.filter(|other| claim.from < other.until) {
-            violations.add(Rule::Exclusive, format_args!("{claim} although {other}"));
+            let both = [claim.acquisition, other.acquisition];
+            violations.add(Rule::Exclusive, both, format_args!("{claim} although {other}"));
         }
         match furthest.iter_mut().find(|other| other.mode == claim.mode) {
             Some(other) if other.until < claim.until => *other = *claim,
@@ -117,6 +118,7 @@ fn limits(claims: &[Claim<'_>], violations: &mut Violations) {
             let (count, limit) = (open.len(), narrowest.acquisition.limit);
             violations.add(
                 Rule::Limit,
+                [claim.acquisition, narrowest.acquisition],
                 format_args!("{claim} as number {count} although {narrowest} with a limit of {limit}"),
             );
         }
@@ -129,9 +131,10 @@ fn tokens_grow_from_claim_to_claim(claims: &[Claim<'_>], violations: &mut Violat
     for claim in claims.iter().filter(|claim| claim.acquisition.token.is_some()) {
         let conflicting = highest.iter().filter(|other| !other.mode.may_overlap(claim.mode));
         // A downgraded hold keeps its token.
-        let conflicting = conflicting.filter(|other| other.number != claim.number);
+        let conflicting = conflicting.filter(|other| other.acquisition.id != claim.acquisition.id);
         for other in conflicting.filter(|other| claim.acquisition.token <= other.acquisition.token) {
-            violations.add(Rule::TokenOrder, format_args!("{claim} after {other}"));
+            let both = [claim.acquisition, other.acquisition];
+            violations.add(Rule::TokenOrder, both, format_args!("{claim} after {other}"));
         }
         match highest.iter_mut().find(|other| other.mode == claim.mode) {
             Some(other) if other.acquisition.token < claim.acquisition.token => *other = *claim,
@@ -161,6 +164,7 @@ fn tokens_grow_from_grant_to_request(log: &Log, violations: &mut Violations) {
         {
             violations.add(
                 Rule::TokenOrder,
+                [acquisition, before],
                 format_args!("{acquisition} was requested after {before} was granted"),
             );
         }
@@ -171,7 +175,8 @@ fn tokens_are_distinct(log: &Log, violations: &mut Violations) {
     let mut tokens = BTreeMap::new();
     for acquisition in log.acquisitions.iter().filter(|acquisition| acquisition.token.is_some()) {
         if let Some(other) = tokens.insert((acquisition.name.as_str(), acquisition.token), acquisition) {
-            violations.add(Rule::TokenOrder, format_args!("{acquisition} and {other} have the same token"));
+            let what = format_args!("{acquisition} and {other} have the same token");
+            violations.add(Rule::TokenOrder, [acquisition, other], what);
         }
     }
 }
@@ -191,6 +196,7 @@ fn updates_are_kept(log: &Log, violations: &mut Violations) {
             if base.checked_add(1) != Some(next) {
                 violations.add(
                     Rule::Fence,
+                    [acquisition, before],
                     format_args!(
                         "lost update: {acquisition} wrote on top of {next} after {before} wrote on \
                          top of {base}"
@@ -199,7 +205,8 @@ fn updates_are_kept(log: &Log, violations: &mut Violations) {
             } else if acquisition.token < before.token
                 || (acquisition.token == before.token && first.acquisition != second.acquisition)
             {
-                violations.add(Rule::Fence, format_args!("{acquisition} wrote after {before}"));
+                let what = format_args!("{acquisition} wrote after {before}");
+                violations.add(Rule::Fence, [acquisition, before], what);
             }
         }
     }
@@ -211,10 +218,10 @@ fn claiming_guards_are_not_refused(
     violations: &mut Violations,
 ) {
     let exclusive = claims.values().flatten().filter(|claim| claim.mode == Mode::Exclusive);
-    let until: BTreeMap<_, _> = exclusive.map(|claim| (claim.number, claim)).collect();
+    let until: BTreeMap<_, _> = exclusive.map(|claim| (claim.acquisition.id.0, claim)).collect();
     for write in log.writes.iter().filter(|write| !write.accepted) {
         if let Some(claim) = until.get(&write.acquisition).filter(|claim| write.at < claim.until) {
-            violations.add(Rule::Fence, format_args!("refused although {claim}"));
+            violations.add(Rule::Fence, [claim.acquisition], format_args!("refused although {claim}"));
         }
     }
 }
@@ -236,6 +243,7 @@ fn losses_are_reported(log: &Log, violations: &mut Violations) {
         {
             violations.add(
                 Rule::LossReported,
+                [acquisition],
                 format_args!(
                     "{acquisition} was force-released, and its guard claims it for more than {:?}",
                     acquisition.ttl
@@ -249,14 +257,14 @@ fn losses_are_true(log: &Log, violations: &mut Violations) {
     for acquisition in &log.acquisitions {
         let Some((at, reason)) = acquisition.lost else { continue };
         if acquisition.claimed_after_loss.is_some() {
-            violations.add(Rule::LostForGood, acquisition);
+            violations.add(Rule::LostForGood, [acquisition], acquisition);
         }
         // The runtime of the guard ended early, so its promise no longer applied.
         let was_abandoned = reason == LostReason::Abandoned;
         let promised = (acquisition.valid_until, 0);
         if acquisition.released.is_some_and(|released| released < at) {
-            violations
-                .add(Rule::FalseAlarm, format_args!("{acquisition} is lost after its release was confirmed"));
+            let what = format_args!("{acquisition} is lost after its release was confirmed");
+            violations.add(Rule::FalseAlarm, [acquisition], what);
         } else if at < promised
             && !was_abandoned
             && force_released(log, acquisition).is_none_or(|broken| at < broken)
@@ -264,6 +272,7 @@ fn losses_are_true(log: &Log, violations: &mut Violations) {
             let early = promised.0 - at.0;
             violations.add(
                 Rule::FalseAlarm,
+                [acquisition],
                 format_args!("{acquisition} is lost ({reason}) {early:?} before its time"),
             );
         }
@@ -297,7 +306,11 @@ fn shared(claims: &[Claim<'_>], mode: Mode) -> usize {
 
 fn potency(counts: &Counts, least: &Counts, violations: &mut Violations) {
     if counts.shared_reads < least.shared_reads {
-        violations.add(Rule::SharedReads, format_args!("{} of {}", counts.shared_reads, least.shared_reads));
+        violations.add(
+            Rule::SharedReads,
+            [],
+            format_args!("{} of {}", counts.shared_reads, least.shared_reads),
+        );
     }
     for (what, count, least) in [
         ("grants", counts.grants, least.grants),
@@ -307,7 +320,7 @@ fn potency(counts: &Counts, least: &Counts, violations: &mut Violations) {
         ("refused writes", counts.refused_writes, least.refused_writes),
     ] {
         if count < least {
-            violations.add(Rule::Potency, format_args!("{count} of {least} {what}"));
+            violations.add(Rule::Potency, [], format_args!("{count} of {least} {what}"));
         }
     }
 }

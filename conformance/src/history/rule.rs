@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::AcquisitionId;
+
 /// Numbers of events in a history. A history with few events proves little.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -27,6 +29,15 @@ pub struct Violation {
     pub rule: Rule,
     /// The acquisitions and times that violate the rule.
     pub what: String,
+    /// The acquisitions that violate the rule together. Empty if the violation was found by other
+    /// means than the record.
+    pub acquisitions: Vec<AcquisitionId>,
+}
+
+impl Violation {
+    pub(crate) fn new(rule: Rule, what: impl Into<String>, acquisitions: Vec<AcquisitionId>) -> Self {
+        Self { rule, what: what.into(), acquisitions }
+    }
 }
 
 impl fmt::Display for Violation {
@@ -53,6 +64,9 @@ pub enum Rule {
     /// Tokens of one lock are distinct and grow. A request that begins after a grant gets a greater
     /// token, and so does each later claim.
     TokenOrder,
+    /// A waiter is not overtaken by a claim that entered the queue later, in a queue that is in order
+    /// of arrival.
+    Order,
     /// The loss of a lock that was force-released is reported to its guard within a ttl.
     LossReported,
     /// A lost guard stays lost.
@@ -66,6 +80,8 @@ pub enum Rule {
     Residue,
     /// Every wait ends.
     Progress,
+    /// The store refuses no valid request for good.
+    Refusal,
     /// Several readers held at the same time. Otherwise the run did not test shared reads.
     SharedReads,
     /// Enough events happened to test something.
@@ -79,12 +95,14 @@ impl fmt::Display for Rule {
             Self::Limit => "more permits than the limit",
             Self::Fence => "a stale token was accepted, or a current one refused",
             Self::TokenOrder => "tokens are out of order",
+            Self::Order => "a waiter was overtaken",
             Self::LossReported => "a loss was not reported",
             Self::LostForGood => "a lost guard claims its lock again",
             Self::FalseAlarm => "a loss was reported without a cause",
             Self::Reentry => "a re-entry failed",
             Self::Residue => "a claim or a task is left behind",
             Self::Progress => "a wait does not end",
+            Self::Refusal => "a request was refused for good",
             Self::SharedReads => "too few shared reads",
             Self::Potency => "too few events",
         })

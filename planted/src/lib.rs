@@ -7,7 +7,7 @@ mod net;
 mod queues;
 mod store;
 
-pub use net::{BuggyServer, LineBug};
+pub use net::{BuggyServer, LINE_DRIVER, LineBug};
 pub use store::BuggyStore;
 
 /// The bug of a [`BuggyStore`].

@@ -9,7 +9,7 @@ use std::{collections::HashMap, net::SocketAddr, sync::Arc, thread, time::Durati
 use async_trait::async_trait;
 use dlock_core::{
     ClaimId, Error, Kind, LockName, Result, Token, Wait,
-    driver::{Attempt, Backend, Claim, Grant, Info, Release, Renewal, Request, Store},
+    driver::{Attempt, Backend, Claim, Driver, Grant, Info, Release, Renewal, Request, Store, StoreUrl},
 };
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
@@ -84,6 +84,19 @@ impl BuggyServer {
     /// # Panics
     /// If no port is free.
     pub fn start(bug: LineBug) -> Self {
+        Self::start_with(Bug::None, bug)
+    }
+
+    /// Starts a server with the bug of a store, for clients of other processes, which connect through
+    /// [`LINE_DRIVER`].
+    ///
+    /// # Panics
+    /// If no port is free.
+    pub fn start_buggy(bug: Bug) -> Self {
+        Self::start_with(bug, LineBug::None)
+    }
+
+    fn start_with(bug_of_store: Bug, bug: LineBug) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let address = listener.local_addr().expect("the listener is bound");
         listener.set_nonblocking(true).expect("the socket can be non-blocking");
@@ -94,7 +107,7 @@ impl BuggyServer {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime can be built").block_on(async {
                 tokio::select! {
-                    () = accept(TcpListener::from_std(listener).expect("the listener is valid"), bells_of_server) => {}
+                    () = accept(TcpListener::from_std(listener).expect("the listener is valid"), bug_of_store, bells_of_server) => {}
                     _ = stopped => {}
                 }
             });
@@ -112,18 +125,34 @@ impl BuggyServer {
     /// # Errors
     /// If the server does not reply in time.
     pub async fn connect(&self, address: SocketAddr) -> Result<Store> {
-        let info = Info::new("wrong", format!("wrong:{}", self.address)).tokens(true);
-        let info = info.attempts_in_flight(ATTEMPTS_IN_FLIGHT);
-        let bells = Arc::clone(&self.bells);
-        let client = Client { address, bug: self.bug, info, link: Mutex::default(), bells };
-        let limit = (self.bug != LineBug::ConnectsWithoutTimeout).then_some(CALL_TIMEOUT);
-        client.request("hello", limit).await?;
-        Ok(Store::new(Arc::new(BuggyBackend(Arc::new(client)))))
+        connect(address, self.address, self.bug, Arc::clone(&self.bells)).await
     }
 }
 
-async fn accept(listener: TcpListener, bells: Bells) {
-    let queues = Arc::new(std::sync::Mutex::new(BuggyQueues::new(Bug::None)));
+/// Connects clients of other processes than the server's: `line://127.0.0.1:4711`. The server cannot
+/// wake them, so a waiter attempts again after a third of its ttl.
+pub const LINE_DRIVER: Driver = Driver::new(&["line"], |url| Box::pin(connect_by_url(url)));
+
+async fn connect_by_url(url: StoreUrl) -> Result<Store> {
+    url.allow(&[])?;
+    let address = url.hosts().first().and_then(|host| host.parse().ok());
+    let reason = || "write for example `line://127.0.0.1:4711`".to_owned();
+    let address = address.ok_or_else(|| Error::InvalidConfig { reason: reason() })?;
+    connect(address, address, LineBug::None, Bells::default()).await
+}
+
+/// Connects a client through `address` to the server at `server`.
+async fn connect(address: SocketAddr, server: SocketAddr, bug: LineBug, bells: Bells) -> Result<Store> {
+    let info = Info::new("wrong", format!("wrong:{server}")).tokens(true);
+    let info = info.attempts_in_flight(ATTEMPTS_IN_FLIGHT);
+    let client = Client { address, bug, info, link: Mutex::default(), bells };
+    let limit = (bug != LineBug::ConnectsWithoutTimeout).then_some(CALL_TIMEOUT);
+    client.request("hello", limit).await?;
+    Ok(Store::new(Arc::new(BuggyBackend(Arc::new(client)))))
+}
+
+async fn accept(listener: TcpListener, bug: Bug, bells: Bells) {
+    let queues = Arc::new(std::sync::Mutex::new(BuggyQueues::new(bug)));
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         let (queues, bells) = (Arc::clone(&queues), Arc::clone(&bells));

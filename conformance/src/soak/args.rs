@@ -46,7 +46,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value = "16", value_parser = value_parser!(u32).range(1..))]
     pub(super) tasks: u32,
 
-    /// Number of locks [default: one for each four tasks, and at least three]
+    /// Number of locks [default: a quarter of the number of tasks]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(super) names: Option<u32>,
 

@@ -1,5 +1,5 @@
-//! A client process: its tasks lock, hold and wait until its stdin ends, and it writes each event on
-//! its stdout.
+//! A client process. Its tasks lock, hold and wait until its stdin ends. It writes each event on its
+//! stdout.
 
 mod place;
 mod task;

@@ -71,7 +71,7 @@ pub(super) struct Planned {
     pub(super) action: Action,
 }
 
-/// What happens to the client, with the length of the fault.
+/// A fault with its parameters, of which most are its length.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Action {
     Pause(Duration),

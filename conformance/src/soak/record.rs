@@ -1,4 +1,4 @@
-//! The record of a run: acquisitions, made of the events of all client processes, and faults.
+//! The record of a run. It has the acquisitions of all client processes, and the faults.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,7 +15,8 @@ use super::{
 };
 use crate::history::Violation;
 
-/// A process: the number of its client, and how often the client was restarted before.
+/// Identity of a client process, which consists of the client's number and of the number of its
+/// earlier processes.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq, Serialize)]
 pub(super) struct ProcessId {
     pub(super) client: usize,

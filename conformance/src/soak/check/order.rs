@@ -68,8 +68,8 @@ fn is_ordered(kind: Kind) -> bool {
     matches!(kind, Kind::Fair | Kind::Read | Kind::Write | Kind::Permit)
 }
 
-/// Returns whether two claims never hold together. Permits do, and so do readers. Which of them is
-/// granted first depends on their requests.
+/// Returns whether two claims never hold together. Permits do, and so do readers, so
+/// their grants may be received in any order.
 fn excludes(one: Kind, other: Kind) -> bool {
     one != other || !matches!(one, Kind::Read | Kind::Permit)
 }

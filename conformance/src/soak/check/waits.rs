@@ -38,9 +38,11 @@ fn overlap(a: Span, b: Span) -> Nanos {
     a.1.min(b.1).saturating_sub(a.0.max(b.0))
 }
 
-/// Returns a violation for each lock that stayed free for longer than the slack while a task waited
-/// for it. The time of a fault and of the store's memory after it does not count, because a claim that
-/// no task knows may hold the lock then.
+/// Returns a violation for each claim that waited for a free lock for longer than the slack.
+///
+/// The time of a fault and of the store's memory after it does not count, because a claim that no task
+/// knows may hold the lock then. A client sends a bounded number of attempts at once. So the bound also
+/// includes the longest time that a request spent inside of the waiter's client.
 pub(super) fn of_free_locks(record: &Record, facts: &Facts) -> Vec<Violation> {
     let mut names = vec![Vec::new(); facts.names.len()];
     for (index, acquisition) in record.acquisitions.iter().enumerate() {
@@ -49,36 +51,40 @@ pub(super) fn of_free_locks(record: &Record, facts: &Facts) -> Vec<Violation> {
     let faults = record.faults.iter();
     let disturbed = union(faults.map(|fault| (fault.from, fault.until + nanos(facts.memory))).collect());
     let calm = without(&[(facts.start, facts.end)], &disturbed);
+    let slack = nanos(facts.slack);
     let mut violations = Vec::new();
     for (name, acquisitions) in names.iter().enumerate() {
-        let spans = |span: &dyn Fn(&Acquisition) -> Option<Span>| {
-            union(acquisitions.iter().filter_map(|(_, acquisition)| span(acquisition)).collect())
-        };
-        let held = spans(&|acquisition| Some((acquisition.granted?, may_hold_until(acquisition, facts))));
-        // A client with many tasks sends a bounded number of requests at once, so a task may wait inside
-        // of its client first.
-        let waited = spans(&|acquisition| {
-            Some((acquisition.queued?.sent, acquisition.waited_until().unwrap_or(facts.end)))
-        });
-        for (from, until) in common(&without(&calm, &held), &waited) {
-            if until - from <= nanos(facts.slack) {
+        let holds = acquisitions
+            .iter()
+            .filter_map(|(_, acquisition)| Some((acquisition.granted?, may_hold_until(acquisition, facts))));
+        let mut free = without(&calm, &union(holds.collect()));
+        free.retain(|(from, until)| until - from > slack);
+        for (index, waiter) in acquisitions {
+            let Some(queued) = waiter.queued else { continue };
+            let waits = (queued.sent, waiter.waited_until().unwrap_or(facts.end));
+            let longest = common(&free, &[waits]).into_iter().max_by_key(|(from, until)| until - from);
+            let Some((from, until)) = longest else { continue };
+            if until - from <= slack.saturating_add(longest_delay(record, waiter, until)) {
                 continue;
             }
-            let waits = |acquisition: &Acquisition| {
-                acquisition.queued.is_some_and(|queued| queued.sent < until)
-                    && acquisition.waited_until().is_none_or(|ended| from < ended)
-            };
-            let waiting = acquisitions.iter().filter(|(_, acquisition)| waits(acquisition));
-            let waiting = waiting.map(|(index, _)| AcquisitionId::new(*index)).collect();
             let what = format!(
-                "`{}` was free for {:.1?} while tasks waited for it",
+                "#{index} waited for {:.1?} while `{}` was free",
+                Duration::from_nanos(until - from),
                 facts.names[name].name,
-                Duration::from_nanos(until - from)
             );
-            violations.push(Violation::new(Rule::Progress, what, waiting));
+            violations.push(Violation::new(Rule::Progress, what, vec![AcquisitionId::new(*index)]));
         }
     }
     violations
+}
+
+/// Returns the longest time that a request of the waiter's process spent inside of the client, of those
+/// that were made during the wait and the wait's own length before it.
+fn longest_delay(record: &Record, waiter: &Acquisition, until: Nanos) -> Nanos {
+    let from = waiter.began.saturating_sub(until - waiter.began);
+    let requests = record.acquisitions.iter().filter(|request| request.process == waiter.process);
+    let requests = requests.filter(|request| from <= request.began && request.began <= until);
+    requests.filter_map(|request| Some(request.queued?.sent.saturating_sub(request.began))).max().unwrap_or(0)
 }
 
 /// Returns the time up to which the store may keep the claim of this hold.

@@ -1,5 +1,5 @@
-//! The timeline of a run as SVG: a row for each client with its faults, and a row for each lock with
-//! its holders.
+//! The timeline of a run as SVG. Each client has a row with its faults, and each lock a row with its
+//! holders.
 
 use std::{collections::HashMap, fmt::Write as _};
 

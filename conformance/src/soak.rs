@@ -19,7 +19,7 @@
 //! - A client runs tasks that lock, hold, query their guards, and release. It writes each event as a
 //!   line of JSON. All processes read the same clock, which continues while a process is stopped, so
 //!   the times of two processes can be compared.
-//! - The coordinator injects [faults](faults), records the events, and checks the record: as a
+//! - The coordinator injects faults, records the events, and checks the record: as a
 //!   [history](crate::history), for the order of grants, for waits, and for leftovers in the store.
 //! - Faults and choices follow from a seed. The schedule of the processes by the kernel does not, so a
 //!   seed repeats the load of a run and not each of its events.

@@ -22,9 +22,9 @@ use crate::model::{Error, Kind, LockName, Result, Wait};
 /// and no member is held unnecessarily.
 ///
 /// **Joint requests.** If a store can grant several locks in one step
-/// ([`Info::locks_per_step`](crate::driver::Info::locks_per_step)), as etcd and Redis can, the
-/// exclusive members of one client share one request. A member with an [`Owner`](crate::Owner)
-/// always has its own request.
+/// ([`Info::locks_per_step`](crate::driver::Info::locks_per_step)), as etcd, PostgreSQL and Redis
+/// can, the exclusive members of one client share one request. A member with an
+/// [`Owner`](crate::Owner) always has its own request.
 ///
 /// **The guard** has a [token](Guard::tokens) for each member. It is lost when any member is lost.
 /// The other members stay held until the guard is released.

@@ -35,6 +35,9 @@ pub(crate) struct ZooKeeperClaim {
     /// Snapshot of the queue. Kept while the claim waits, so that other claims of the client share
     /// it.
     queue: Option<Arc<Queue>>,
+    /// Number of listings of `queue` that were sent before the claim created its node. They may show
+    /// an older node of the same name.
+    lists_before_node: u64,
     /// Watches on nodes ahead. At least one of these nodes must be deleted before the claim can
     /// hold the lock.
     ahead: Vec<Watch>,
@@ -54,6 +57,7 @@ impl ZooKeeperClaim {
             request,
             session: None,
             queue: None,
+            lists_before_node: 0,
             ahead: Vec::new(),
             lacks_watches: false,
             own: None,

@@ -73,7 +73,7 @@ impl ZooKeeperConfig {
     /// the node above the locks. The README lists the parameters.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] for a host, path or parameter that cannot be used.
+    /// [`InvalidConfig`](dlock_core::Error::InvalidConfig) for a host, path or parameter that cannot be used.
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
         url.require_host()?;
         url.allow(PARAMS)?;

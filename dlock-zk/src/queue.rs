@@ -5,6 +5,10 @@
 //! thousand waiters would overload the server. Therefore claims share listings. A listing contains
 //! all nodes ahead of a claim if it was sent after the claim's node was created.
 //!
+//! A node may have the name of an older one. This happens if a claim was deleted and joins again, and
+//! its directory was deleted in between, so that the numbers began at zero again. A claim therefore
+//! uses no listing that was sent before it created its node.
+//!
 //! When a node ahead is deleted, it is removed from the snapshot. No new listing is needed, because
 //! no node ever appears ahead of an existing one. There is one exception: a write hold that is
 //! downgraded to a read hold keeps its number, in dlock and in Curator since 5.5. After the end of
@@ -201,9 +205,13 @@ impl Queue {
         snapshot.strays.retain(|stray| stray != name);
     }
 
-    /// Returns the position of a node of this client, according to the snapshot.
-    pub(crate) fn position(&self, own: &Node) -> Position {
+    /// Returns the position of a node of this client, according to the snapshot, if that comes from
+    /// a listing with a number greater than `lists`.
+    pub(crate) fn position(&self, own: &Node, lists: u64) -> Position {
         let snapshot = self.snapshot();
+        if !snapshot.has_list_after(lists, ReadFrom::Server) {
+            return Position::Unknown;
+        }
         // Compares the numbers first, because the names of a client's nodes are equal for the most
         // part.
         let is_own = |node: &Node| node.number == own.number && node.name == own.name;
@@ -284,7 +292,7 @@ mod tests {
         queue.store_list(1, ReadFrom::Server, &names);
         assert!(queue.snapshot().has_list_after(0, ReadFrom::Server));
         queue.note_deleted(&names[0]);
-        assert_eq!(queue.position(&Node::of(names[1].clone()).expect("a node")), Position::Unknown);
+        assert_eq!(queue.position(&Node::of(names[1].clone()).expect("a node"), 0), Position::Unknown);
         queue.store_list(2, ReadFrom::Leader, &names);
         assert!(
             !queue.snapshot().has_list_after(0, ReadFrom::Server),

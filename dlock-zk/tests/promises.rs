@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use common::{connect, lasting_directory, locks, soon, store, unique};
 use dlock_conformance::{Proxy, Unreachable, or_ignore};
-use dlock_core::{Error, Kind, LockOptions, Locks, LostReason, Observed};
+use dlock_core::{
+    Error, Kind, LockName, LockOptions, Locks, LostReason, Observed,
+    driver::{Attempt, Request},
+};
 use dlock_testbed::servers::{
     Running,
     zookeeper::{Flavour, start, word},
@@ -31,6 +34,7 @@ fn main() -> std::process::ExitCode {
         a_pair_costs_three_requests,
         many_holds_of_a_session_cost_its_heartbeats_and_no_other_request on 2 threads,
         a_hold_whose_node_is_deleted_is_lost_at_once_and_a_request_to_release_is_only_shown,
+        a_claim_whose_new_node_has_the_name_of_an_older_one_waits_for_the_claims_ahead on 2 threads,
         stray_nodes_block_as_they_block_curator_and_are_survived,
         a_name_of_curators_semaphore_is_refused_and_unchanged,
         missing_rights_are_named_and_the_login_of_the_url_has_them,
@@ -354,6 +358,46 @@ async fn a_hold_whose_node_is_deleted_is_lost_at_once_and_a_request_to_release_i
     assert_eq!(state.holders[0].token, held.token());
     raw.delete(&node, None).await.expect("all clients may delete nodes");
     assert_eq!(soon("the holder is not notified", held.lost()).await, LostReason::Taken);
+}
+
+/// The directory of a lock is deleted while a waiter is silent. Its numbers begin at zero again, so the
+/// waiter's new node has the name of its deleted one, which the client has seen at the head of the queue.
+async fn a_claim_whose_new_node_has_the_name_of_an_older_one_waits_for_the_claims_ahead() {
+    let Some(running) = server().await else { return };
+    let (raw, store) = (raw(running).await, connect(&url(running, "")).await.expect("the server is running"));
+    let name = unique();
+    lasting_directory(&raw, &name).await;
+    let claim = |ttl: Duration| {
+        let name = LockName::new(name.clone()).expect("the name is legal");
+        store.backend.claim(Request::new(name, Kind::Mutex, ttl))
+    };
+    let mut holder = claim(*store.backend.info().ttl.end());
+    assert!(matches!(holder.attempt().await, Ok(Attempt::Granted(_))), "the lock is free");
+    let mut waiter = claim(Duration::from_secs(1));
+    assert!(matches!(waiter.attempt().await, Ok(Attempt::Busy { .. })), "the lock is held");
+    let of_waiter =
+        nodes(&raw, &name).await.into_iter().max_by_key(|node| node[node.len() - 10..].to_owned());
+    // Shares the listings with the first waiter.
+    let mut last = claim(Duration::from_secs(1));
+    assert!(matches!(last.attempt().await, Ok(Attempt::Busy { .. })), "the lock is held");
+    until("the silent waiters are not deleted", async || nodes(&raw, &name).await.len() == 1).await;
+    holder.release().await.expect("the server replies");
+    until("the holder is not deleted", async || nodes(&raw, &name).await.is_empty()).await;
+
+    let directory = format!("/test/{name}");
+    raw.delete(&directory, None).await.expect("the directory is empty");
+    lasting_directory(&raw, &name).await;
+    let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+    let ahead = format!("{directory}/_c_0b9c1d52-8b1b-4a86-8a5b-0c0f6a1c7d11-lock-");
+    raw.create(&ahead, b"", &options).await.expect("all clients may create nodes");
+    for _ in 0..10 {
+        let attempt = waiter.attempt().await.expect("the server replies");
+        assert!(matches!(attempt, Attempt::Busy { .. }), "two claims hold the lock: {attempt:?}");
+        let nodes = nodes(&raw, &name).await;
+        assert!(of_waiter.as_ref().is_some_and(|node| nodes.contains(node)), "{of_waiter:?} in {nodes:?}");
+    }
+    waiter.release().await.expect("the server replies");
+    last.release().await.expect("the server replies");
 }
 
 async fn stray_nodes_block_as_they_block_curator_and_are_survived() {

@@ -72,6 +72,7 @@ impl ZooKeeperClaim {
                         return Ok(BUSY_UNTIL_HINT);
                     }
                 }
+                self.lists_before_node = queue.lists_sent();
                 let (created, is_listed) = self.create_node(&session, &zk, &queue).await?;
                 is_fresh = is_listed;
                 created
@@ -79,7 +80,7 @@ impl ZooKeeperClaim {
         };
         let mut misses = 0;
         for _ in 0..MAX_ROUNDS {
-            match queue.position(&node) {
+            match queue.position(&node, self.lists_before_node) {
                 Position::First if is_fresh || self.watch_own(&session, &zk, &node).await? => {
                     self.stop_waiting();
                     let valid_for = session.valid_for()?.min(ttl);
@@ -183,7 +184,7 @@ impl ZooKeeperClaim {
 
     /// Drops the watches on nodes ahead, and the snapshot of the queue.
     pub(super) fn stop_waiting(&mut self) {
-        (self.queue, self.lacks_watches) = (None, false);
+        (self.queue, self.lists_before_node, self.lacks_watches) = (None, 0, false);
         self.ahead.clear();
     }
 }

@@ -32,6 +32,7 @@ mod restart;
 mod rwlock;
 mod semaphore;
 mod semaphore_stress;
+mod silent;
 mod stay;
 mod stress;
 mod ticket;
@@ -57,6 +58,7 @@ pub fn all() -> Vec<Case> {
         detached::cases(),
         handover::cases(),
         ticket::cases(),
+        silent::cases(),
         stay::cases(),
         once::cases(),
         loss::cases(),

@@ -181,7 +181,7 @@ impl Keeper {
         // that ends with a release.
         let contest = AssertUnwindSafe(contest).catch_unwind().await;
         let contest = contest.unwrap_or_else(|_| ContestEnd::Failed(self.panicked()));
-        drop(waiting);
+        waiting.end();
         observe::contest_ended(&self.request, self.info(), start, contest.label());
         match contest {
             ContestEnd::Granted(grant, times) => {

@@ -79,6 +79,9 @@ impl Counted {
             gauge,
         )
     }
+
+    /// Ends the count, as a drop does.
+    pub(crate) fn end(self) {}
 }
 
 /// Reports the reply to a call to the store, or its failure.

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use self::{attempt::Attempted, waiting::Awaited};
 use super::{
     client::{QueueClient, Registration},
-    inspect::{QueueRow, duration},
+    inspect::{Place, QueueRow, duration},
     renewals::RenewalRequest,
 };
 use crate::{
@@ -29,9 +29,9 @@ mod waiting;
 pub(super) struct QueueClaim {
     client: Arc<QueueClient>,
     request: Request,
-    /// The claims ahead that this claim waits for, by id and kind, each with the way in which the
+    /// The claims ahead that this claim waits for, in their places, each with the way in which the
     /// claim learns of its end.
-    awaited: HashMap<(ClaimId, Kind), Awaited>,
+    awaited: HashMap<Place, Awaited>,
     /// Number of polls in a row that found no change.
     polls: u32,
     /// Whether the last attempt found or put the claim in the queue.
@@ -230,9 +230,9 @@ impl Claim for QueueClaim {
         };
         if self.wait_for(&ahead) {
             // A claim that ended before its seat was taken did not wake this waiter.
-            let has_ended = |(id, _): &(ClaimId, Kind)| !client.local_claims.contains(*id);
-            let is_missed = |(key, awaited): (&(ClaimId, Kind), &Awaited)| {
-                matches!(awaited, Awaited::Local(_)) && has_ended(key)
+            let has_ended = |place: &Place| !client.local_claims.contains(place.id);
+            let is_missed = |(place, awaited): (&Place, &Awaited)| {
+                matches!(awaited, Awaited::Local(_)) && has_ended(place)
             };
             if self.awaited.iter().any(is_missed) {
                 return Ok(Attempt::Busy { retry_in: Duration::ZERO });

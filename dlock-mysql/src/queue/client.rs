@@ -9,12 +9,14 @@ use std::{
 };
 
 use dlock_core::{
-    ClaimId, Kind, Result,
+    ClaimId, Result,
     driver::{Batcher, Info, Seats, Wake},
 };
 use tokio::time::Instant;
 
-use super::{doorbells::Doorbells, local_claims::LocalClaims, presence::Presence, renewals::Renewals};
+use super::{
+    doorbells::Doorbells, inspect::Place, local_claims::LocalClaims, presence::Presence, renewals::Renewals,
+};
 use crate::{
     config::MysqlConfig,
     connection::{Connection, Dial},
@@ -58,11 +60,11 @@ impl QueueClient {
         })
     }
 
-    /// Returns the time until the expiry of the claim with this id and kind. `None` if the queue has
-    /// no such claim. The request is sent together with those of other waiters.
-    pub(super) async fn time_left(&self, id: ClaimId, kind: Kind, ttl: Duration) -> Result<Option<Duration>> {
-        let found = self.presence.submit(Arc::new(id), ttl).await?;
-        Ok(found.filter(|(found_kind, _)| *found_kind == kind).map(|(_, time_left)| time_left))
+    /// Returns the time until the expiry of the claim in this place. `None` if it is no longer there.
+    /// The request is sent together with those of other waiters.
+    pub(super) async fn time_left(&self, place: Place, ttl: Duration) -> Result<Option<Duration>> {
+        let found = self.presence.submit(Arc::new(place.id), ttl).await?;
+        Ok(found.filter(|(found_place, _)| *found_place == place).map(|(_, time_left)| time_left))
     }
 
     /// Returns the time until the next multiple of `interval` since the client was created. All

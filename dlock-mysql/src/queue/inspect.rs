@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
-    Contender, LockName, LockState, Result, Token,
+    ClaimId, Contender, Kind, LockName, LockState, Result, Token,
     driver::{Entry, Inspect, Turn, turn},
 };
 use sqlx::mysql::MySqlRow;
@@ -16,6 +16,16 @@ use crate::{
     sql::{BREAK, LOOK, bad_row, claim_id, column, expect, flag, literal, text},
 };
 
+/// A claim in its place in the queue. A claim that was deleted and joins again has the same id and
+/// another number, and no longer has to leave before the claims that came in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Place {
+    pub(super) id: ClaimId,
+    /// Kind of the claim, which a downgrade changes.
+    pub(super) kind: Kind,
+    pub(super) number: u64,
+}
+
 /// A claim's row of the queue.
 pub(super) struct QueueRow {
     pub(super) number: u64,
@@ -24,6 +34,10 @@ pub(super) struct QueueRow {
 }
 
 impl QueueRow {
+    pub(super) fn place(&self) -> Place {
+        Place { id: self.entry.id, kind: self.entry.kind, number: self.number }
+    }
+
     pub(super) fn read(row: &MySqlRow) -> Result<Self> {
         let kind = keys::parse_kind(&text(row, "kind")?).ok_or_else(|| bad_row("kind"))?;
         let limit = NonZeroU32::new(column(row, "slots")?).ok_or_else(|| bad_row("limit"))?;

@@ -2,19 +2,19 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use dlock_core::{ClaimId, Kind, Result, driver::Batch};
+use dlock_core::{ClaimId, Result, driver::Batch};
 
-use super::inspect::duration;
+use super::inspect::{Place, duration};
 use crate::{
     connection::{Call, Connection, Priority},
     keys,
-    sql::{PRESENT, bad_row, claim_id, text},
+    sql::{PRESENT, bad_row, claim_id, column, text},
 };
 
 /// Maximum number of claims in one statement.
 const MAX_CLAIMS: usize = 500;
 
-/// The look-ups of one client. The answer to each is the kind of the claim with the time until its
+/// The look-ups of one client. The answer to each is the place of the claim with the time until its
 /// expiry, or `None` if the claim is not in the queue.
 pub(super) struct Presence {
     connection: Arc<Connection>,
@@ -28,7 +28,7 @@ impl Presence {
     async fn look_up(
         &self,
         ids: impl Iterator<Item = ClaimId>,
-    ) -> Result<HashMap<ClaimId, (Kind, Duration)>> {
+    ) -> Result<HashMap<ClaimId, (Place, Duration)>> {
         let claims: Vec<_> = ids.map(keys::claim_literal).collect();
         let queue = self.connection.tables.queue.as_str();
         let batch = PRESENT.with(&[("queue", queue), ("claims", &claims.join(","))]);
@@ -38,7 +38,8 @@ impl Presence {
         let mut found = HashMap::with_capacity(reply.rows.len());
         for row in &reply.rows {
             let kind = keys::parse_kind(&text(row, "kind")?).ok_or_else(|| bad_row("kind"))?;
-            found.insert(claim_id(row)?, (kind, duration(row, "time_left")?));
+            let place = Place { id: claim_id(row)?, kind, number: column(row, "seq")? };
+            found.insert(place.id, (place, duration(row, "time_left")?));
         }
         Ok(found)
     }
@@ -46,7 +47,7 @@ impl Presence {
 
 impl Batch for Presence {
     type Request = ClaimId;
-    type Reply = Option<(Kind, Duration)>;
+    type Reply = Option<(Place, Duration)>;
     type Group = ();
 
     fn group(&self, _: &ClaimId) {}
@@ -55,7 +56,7 @@ impl Batch for Presence {
         MAX_CLAIMS
     }
 
-    async fn send_one(&self, id: &ClaimId) -> Result<Option<(Kind, Duration)>> {
+    async fn send_one(&self, id: &ClaimId) -> Result<Self::Reply> {
         Ok(self.look_up(std::iter::once(*id)).await?.remove(id))
     }
 

@@ -47,7 +47,7 @@ impl Keeper {
             hold.abandon();
             HoldEnd::Release(None)
         });
-        drop(holding);
+        holding.end();
         observe::hold_ended(&self.request, self.info(), start, hold.loss());
         kept.end();
         if let HoldEnd::Release(reply) = end {

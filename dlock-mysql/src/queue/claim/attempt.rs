@@ -110,6 +110,10 @@ impl QueueClaim {
         let mut rows = rows.iter().map(QueueRow::read).collect::<Result<Vec<_>>>()?;
         let own = rows.iter().position(|row| row.entry.id == id).map(|at| rows.remove(at));
         let was_queued = std::mem::replace(&mut self.is_queued, own.is_some());
+        if was_queued && own.is_none() {
+            // The claim will join again at the end. Waiters of this client wait for its former place.
+            self.client.wake_local_waiters(id);
+        }
         if own.is_some() {
             self.record_bell_owner(bell_owner, &reply.session, session_epoch);
         }

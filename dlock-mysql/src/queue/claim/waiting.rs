@@ -50,15 +50,15 @@ impl QueueClaim {
     /// Waits for the end of the claims ahead. Returns `true` if one of them may have ended
     /// before the claim waited for it.
     pub(super) fn wait_for(&mut self, ahead: &[QueueRow]) -> bool {
-        let key = |row: &QueueRow| (row.entry.id, row.entry.kind);
         let doorbells = &self.client.doorbells;
         let has_bells = doorbells.are_enabled();
         self.awaited.retain(|known, awaited| {
-            (has_bells || !matches!(awaited, Awaited::Bell(_))) && ahead.iter().any(|row| key(row) == *known)
+            (has_bells || !matches!(awaited, Awaited::Bell(_)))
+                && ahead.iter().any(|row| row.place() == *known)
         });
         let mut may_have_missed = false;
         for row in ahead {
-            match self.awaited.get(&key(row)) {
+            match self.awaited.get(&row.place()) {
                 Some(Awaited::Polled(until)) if has_bells && Instant::now() >= *until => {}
                 Some(_) => continue,
                 None => self.polls = 0,
@@ -78,7 +78,7 @@ impl QueueClaim {
                 let bell = doorbells.wait_for(&keys::bell_literal(row.entry.id));
                 bell.map_or_else(Awaited::polled, Awaited::Bell)
             };
-            self.awaited.insert(key(row), awaited);
+            self.awaited.insert(row.place(), awaited);
         }
         may_have_missed
     }
@@ -141,16 +141,16 @@ impl QueueClaim {
             return Ok(Some(self.poll_at.saturating_duration_since(Instant::now())));
         }
         let client = Arc::clone(&self.client);
-        let look_ups = self.awaited.keys().map(|(id, kind)| client.time_left(*id, *kind, self.request.ttl));
+        let look_ups = self.awaited.keys().map(|place| client.time_left(*place, self.request.ttl));
         let times_left: Option<Vec<_>> = try_join_all(look_ups).await?.into_iter().collect();
         Ok(times_left.map(|times_left| self.retry_in(times_left.into_iter())))
     }
 
     /// Waits for a hint that a claim ahead may have ended.
     pub(super) async fn woken(&mut self) {
-        let hints = self.awaited.iter_mut().filter_map(|(key, awaited)| match awaited {
+        let hints = self.awaited.iter_mut().filter_map(|(place, awaited)| match awaited {
             Awaited::Local(seat) => Some(seat.notified().map(|()| None).boxed()),
-            Awaited::Bell(bell) => Some(bell.map(|()| Some(*key)).boxed()),
+            Awaited::Bell(bell) => Some(bell.map(|()| Some(*place)).boxed()),
             Awaited::Polled(_) => None,
         });
         let hints: Vec<_> = hints.collect();
@@ -159,9 +159,9 @@ impl QueueClaim {
         }
         let (rung_bell, ..) = select_all(hints).await;
         self.is_woken = true;
-        if let Some(key) = rung_bell {
+        if let Some(place) = rung_bell {
             // If the claim is still in the queue, its doorbell has no owner.
-            self.awaited.insert(key, Awaited::polled());
+            self.awaited.insert(place, Awaited::polled());
         }
     }
 }

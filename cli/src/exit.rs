@@ -27,7 +27,7 @@ const NOT_FOUND: u8 = 127;
 /// Statuses of `run` and `try` in addition to the command's own, with their meanings.
 const OF_A_RUN: [(u8, &str); 4] = [
     (BUSY, "the lock was not free within the wait limit, also for `acquire`; `-E STATUS` replaces 75"),
-    (LOST, "the lock was lost, and dlock stopped the command; or the lock of the ticket was lost"),
+    (LOST, "the lock was lost, and dlock terminated the command; or the lock of the ticket was lost"),
     (NOT_EXECUTABLE, "the command cannot be executed"),
     (NOT_FOUND, "the command was not found"),
 ];

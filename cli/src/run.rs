@@ -16,7 +16,7 @@ use crate::{
     once, output,
     signals::Signals,
     store, ticket,
-    ticket_file::TicketFile,
+    ticket_file::{NewTicketFile, TicketFile},
     values,
     wait::{self, WaitLimit},
 };
@@ -175,12 +175,14 @@ impl Job {
 
     async fn run(self, locks: &Locks, who: &Who, signals: &mut Signals) -> Outcome<End> {
         let name = &self.name;
-        let mut due = None;
+        let (mut due, mut kept) = (None, None);
         let options = with_margin(self.options.clone(), self.kill_after, locks);
         let guard = match &self.source {
             LockSource::Ticket(ticket) => {
-                if let Some((_, Some(lasting))) = self.ticket_file {
-                    locks.info().check_detach(lasting)?;
+                if let Some((file, Some(lasting))) = &self.ticket_file {
+                    // Before the lock is taken over, which uses the ticket.
+                    locks.info().check_detach(*lasting)?;
+                    kept = Some((*lasting, file.prepare()?));
                 }
                 let locks = locks.clone().with_defaults(options.or(locks.defaults()));
                 let resumed = async { locks.resume(ticket).await.map_err(ticket::unusable) };
@@ -226,7 +228,7 @@ impl Job {
             release(guard, self.keeps_lock).await;
             return Ok(End::Status(exit::OK));
         }
-        self.run_under(guard, due, locks, signals).await.map(End::Status)
+        self.run_under(guard, due, kept, locks, signals).await.map(End::Status)
     }
 
     async fn is_done(&self, occurrence: &Occurrence) -> Outcome<bool> {
@@ -234,24 +236,28 @@ impl Job {
     }
 
     /// Runs the command under the lock, and releases the lock after the command has ended.
-    /// Marks `due` as done if the command has succeeded.
+    /// Marks `due` as done if the command has succeeded. Keeps the lock held if `kept` is set.
     async fn run_under(
         self,
         guard: Guard,
         due: Option<Occurrence>,
+        kept: Option<(Duration, NewTicketFile)>,
         locks: &Locks,
         signals: &mut Signals,
     ) -> Outcome {
-        // Before the command, because its lock could not be kept otherwise.
-        let kept = match &self.ticket_file {
-            Some((file, Some(lasting))) => Some((*lasting, file.prepare()?)),
-            _ => None,
-        };
         let token = guard.token();
         let mut command = exec::tied(&self.words);
         set_environment(&mut command, &self.name, token.map(dlock::Token::get));
         command.env(held::VARIABLE, self.outer.with(Held::new(locks, self.source.kind(), &guard))?);
-        let mut child = Child::spawn(command, signals)?;
+        let mut child = match Child::spawn(command, signals) {
+            Ok(child) => child,
+            Err(failure) => {
+                if let Some((lasting, file)) = kept {
+                    ticket::keep(locks, guard, lasting, file).await.map_err(Failure::printed).ok();
+                }
+                return Err(failure);
+            }
+        };
         tokio::select! {
             biased;
             status = child.wait(signals, &guard) => {
@@ -277,9 +283,10 @@ impl Job {
                         None
                     }
                     None => {
-                        let lost = release(guard, self.keeps_lock).await;
-                        self.ticket_file.iter().for_each(|(file, _)| file.remove());
-                        lost
+                        if let (Some((file, _)), LockSource::Ticket(ticket)) = (&self.ticket_file, &self.source) {
+                            file.remove(ticket);
+                        }
+                        release(guard, self.keeps_lock).await
                     }
                 };
                 if let Some(reason) = lost {

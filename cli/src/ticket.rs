@@ -146,7 +146,10 @@ pub(crate) async fn renew(stores: &Stores<'_>, args: Renew) -> Outcome {
         locks.info().check_detach(args.lasting)?;
         let guard = locks.resume(&ticket).await.map_err(unusable)?;
         let since = json::now();
-        let ticket = guard.detach(args.lasting).await.map_err(Error::from)?;
+        let detached = guard.detach(args.lasting).await;
+        let ticket = detached.map_err(|error| {
+            Failure::from(Error::from(error)).and("; the lock was released, and the ticket is used")
+        })?;
         writer.write(&locks, &ticket, args.lasting, since, &mut signals).await
     };
     let outcome = outcome.await;
@@ -159,14 +162,14 @@ pub(crate) async fn release(stores: &Stores<'_>, args: Release) -> Outcome {
     let ticket = args.ticket.read()?;
     let locks = store::connect(stores, ticket.name().as_str()).await?;
     let result = locks.release(&ticket).await;
+    let is_used = matches!(result, Ok(()) | Err(Error::Lost { .. }));
+    // Before the next holder can write its own ticket to the file.
+    if is_used && let Some(file) = args.ticket.file() {
+        file.remove(&ticket);
+    }
     store::close(&locks).await;
-    if matches!(result, Ok(()) | Err(Error::Lost { .. })) {
-        if let Some(file) = args.ticket.file() {
-            file.remove();
-        }
-        if args.json {
-            output::print(json::released(&ticket, result.is_ok())?)?;
-        }
+    if is_used && args.json {
+        output::print(json::released(&ticket, result.is_ok())?)?;
     }
     result.map_err(unusable)?;
     Ok(OK)

@@ -37,10 +37,13 @@ impl TicketFile {
         text.trim_end().parse().map_err(|error| Failure::usage(format!("`{path}`: {error}")))
     }
 
-    /// Deletes the file, whose ticket is of no further use.
-    pub(crate) fn remove(&self) {
-        // A ticket that cannot be deleted does no harm, because every use of it is refused.
-        fs::remove_file(&self.0).ok();
+    /// Deletes the file if it contains this ticket, which was used. Another process may have
+    /// written a new ticket since.
+    pub(crate) fn remove(&self, used: &Ticket) {
+        if self.read().is_ok_and(|ticket| ticket.to_string() == used.to_string()) {
+            // A used ticket that cannot be deleted does no harm, because every use of it is refused.
+            fs::remove_file(&self.0).ok();
+        }
     }
 
     /// Creates the file that will take this place. Only the user can read it.

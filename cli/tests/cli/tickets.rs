@@ -1,7 +1,9 @@
 //! `dlock acquire` and `dlock release`: one process acquires a lock, another one releases it.
 
 use std::{
+    io::Write as _,
     os::unix::fs::PermissionsExt as _,
+    process::Stdio,
     time::{Duration, Instant},
 };
 
@@ -126,7 +128,7 @@ fn acquire_waits_and_gives_up_as_run_does() {
         assert_eq!((ended.status, &*ended.out), (status, ""), "{}", ended.err);
         until("acquire has left the queue", || queued(&place, "x") == 0);
     }
-    let waiter = place.dlock(["acquire", "x"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let waiter = place.dlock(["acquire", "x"]).stdout(Stdio::piped()).spawn().unwrap();
     place.until_queued("x", 1);
     holder.let_go();
     let ended = Ended::from(waiter.wait_with_output().unwrap());
@@ -155,6 +157,9 @@ fn a_script_keeps_its_lock_from_step_to_step() {
     }
     assert_ne!(place.read("deploy.ticket"), first, "the file has a ticket that was used");
     assert_eq!(place.run(["release", first.trim_end()]).status, 74, "a used ticket is valid");
+    let missing = place.run(["run", "--ticket-file", &file, "--for", "1h", "x", "--", "./missing"]);
+    assert_eq!(missing.status, 127, "{}", missing.err);
+    assert_eq!(place.run(["try", "x"]).status, 75, "the lock was released after a step that cannot start");
     assert_eq!(place.run(["run", "--ticket-file", &file, "x", "true"]).status, 0);
     assert_eq!(place.run(["try", "x"]).status, 0, "the last step has not released the lock");
     let late = place.run(["run", "--ticket-file", &file, "x", "--", "echo", "ran"]);
@@ -171,6 +176,34 @@ fn the_lock_of_a_ticket_file_is_released_by_it() {
     assert_eq!((released.status, &*released.err), (0, ""));
     assert_eq!(place.run(["try", "x"]).status, 0, "the lock is still held");
     assert!(!place.path("t").exists(), "the file has a ticket that was used");
+}
+
+#[test]
+fn a_file_with_a_newer_ticket_is_not_deleted() {
+    let place = Place::new();
+    let file = place.path("t").display().to_string();
+    assert_eq!(place.run(["acquire", "--ticket-file", &file, "x"]).status, 0);
+    // Another job writes its own ticket while the lock is held.
+    let text = format!("$DLOCK acquire y >'{file}'");
+    assert_eq!(place.run(["run", "--ticket-file", &file, "x", "-c", &text]).status, 0);
+    assert_eq!(place.run(["release", "--ticket-file", &file]).status, 0, "the newer ticket was deleted");
+    assert_eq!(place.run(["try", "y"]).status, 0, "the lock of the newer ticket is still held");
+}
+
+#[test]
+fn a_step_whose_lock_could_not_be_kept_does_not_use_the_ticket() {
+    let place = Place::new();
+    let ticket = acquired(&place, &["x"]);
+    // A file is readable here, and no file can be created beside it.
+    let step = ["run", "--ticket-file", "/dev/fd/0", "--for", "1h", "x", "--", "echo", "ran"];
+    let mut command = place.dlock(step);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    writeln!(child.stdin.take().unwrap(), "{ticket}").unwrap();
+    let ended = Ended::from(child.wait_with_output().unwrap());
+    assert_eq!((ended.status, &*ended.out), (64, ""), "{}", ended.err);
+    assert!(ended.err.contains("cannot write a ticket to"), "{}", ended.err);
+    assert_eq!(place.run(["release", &ticket]).status, 0, "the ticket was used");
 }
 
 #[test]
@@ -232,7 +265,7 @@ fn a_lock_whose_ticket_cannot_be_printed_is_released() {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let mut command = place.dlock(args);
-        let status = command.stdout(writer).stderr(std::process::Stdio::null()).status().unwrap();
+        let status = command.stdout(writer).stderr(Stdio::null()).status().unwrap();
         assert_eq!(status.code(), Some(70), "{args:?}");
         assert_eq!(
             place.run(["inspect", "x"]).status,

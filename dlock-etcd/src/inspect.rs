@@ -149,37 +149,39 @@ pub(crate) async fn force_release(client: &Client, name: &LockName) -> Result<bo
     let claims = holders.map(|(row, _)| row).filter(|row| lock_of(client, row).as_ref() == Some(name));
     let (holders, mut is_broken): (Vec<_>, _) = (claims.collect(), false);
     for chunk in holders.chunks(MAX_BREAKS) {
-        match break_claims(client, chunk).await {
+        let broken = match break_claims(client, chunk).await {
             // The cluster may allow fewer operations or bytes in a request.
             Err(Error::Refused { .. }) if chunk.len() > 1 => {
+                let mut broken = Vec::new();
                 for claim in chunk.chunks(1) {
-                    is_broken |= break_claims(client, claim).await?;
+                    broken.extend(break_claims(client, claim).await?);
                 }
+                broken
             }
-            result => is_broken |= result?,
+            result => result?,
+        };
+        is_broken |= !broken.is_empty();
+        for lease in broken.into_iter().flatten() {
+            client.connection.revoke(lease).await?;
         }
     }
     Ok(is_broken)
 }
 
-/// Deletes these claims in one request. Returns whether there was one.
-async fn break_claims(client: &Client, claims: &[&KeyValue]) -> Result<bool> {
+/// Deletes these claims in one request. Returns the own lease of each claim that was deleted, or
+/// `None` for a claim without one.
+async fn break_claims(client: &Client, claims: &[&KeyValue]) -> Result<Vec<Option<i64>>> {
     // Only the claim that was read, and not a later one with the same key.
     let breaks = claims.iter().map(|row| {
         let is_same = Compare::create_revision(row.key(), CompareOp::Equal, row.create_revision());
         TxnOp::txn(Txn::new().when([is_same]).and_then([TxnOp::delete(row.key(), None)]))
     });
     let response = client.connection.txn(Txn::new().and_then(breaks.collect::<Vec<_>>())).await?;
-    let mut is_broken = false;
-    for (row, result) in claims.iter().zip(response.body.op_responses()) {
+    let deleted = claims.iter().zip(response.body.op_responses()).filter(|(_, result)| {
         // The first of two sends may have deleted it.
-        if !response.maybe_repeated && !matches!(result, TxnOpResponse::Txn(txn) if txn.succeeded()) {
-            continue;
-        }
-        is_broken = true;
-        if let Some(lease) = Record::read(row.value()).own_lease.filter(|lease| *lease == row.lease()) {
-            client.connection.revoke(lease).await?;
-        }
-    }
-    Ok(is_broken)
+        response.maybe_repeated || matches!(result, TxnOpResponse::Txn(txn) if txn.succeeded())
+    });
+    let leases =
+        deleted.map(|(row, _)| Record::read(row.value()).own_lease.filter(|lease| *lease == row.lease()));
+    Ok(leases.collect())
 }

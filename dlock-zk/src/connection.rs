@@ -71,10 +71,15 @@ impl Connection {
         loop {
             // Before the link is used. It may have no session because the servers refuse another
             // one.
-            if let Some(session) = self.session_with_room(id, bytes) {
+            let reserve = |session: &Arc<Session>| session.paths.reserve(id, bytes);
+            if let Some(session) = self.healthy().find(|session| !session.is_avoided() && reserve(session)) {
                 return Ok(session);
             }
-            let session = self.linked(limit).await?;
+            let session = match self.linked(limit).await {
+                Ok(session) => session,
+                // A session that is avoided, because it had no connection, is better than none.
+                Err(error) => return self.healthy().find(reserve).ok_or(error),
+            };
             if session.paths.reserve(id, bytes) {
                 return Ok(session);
             }
@@ -108,11 +113,6 @@ impl Connection {
         let live = self.link.live().await?;
         self.link.note_answer();
         Ok(live.connection)
-    }
-
-    /// Reserves room for a claim's node in the newest session that has room and a connection.
-    fn session_with_room(&self, id: ClaimId, bytes: usize) -> Option<Arc<Session>> {
-        self.healthy().find(|session| !session.is_avoided() && session.paths.reserve(id, bytes))
     }
 
     /// Returns the sessions on whose connections heartbeats are confirmed, the newest first.

@@ -66,7 +66,7 @@ async fn until_busy(claim: &mut dyn Claim) {
     }
 }
 
-/// Attempts with all claims in turn. Returns the index of the first that is granted the lock.
+/// Attempts with one claim after the other. Returns the index of the first that is granted the lock.
 async fn until_one_is_granted(claims: &mut [Box<dyn Claim>]) -> usize {
     loop {
         for (at, claim) in claims.iter_mut().enumerate() {

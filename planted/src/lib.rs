@@ -100,6 +100,8 @@ pub enum Bug {
     DetachedKeepsItsId,
     /// A resumed hold keeps the id of its ticket, so another client can resume it again.
     TicketWorksTwice,
+    /// A claim that found no hold to hand back releases the ticket of another claim.
+    LostKeepsTheTicket,
     /// The hand-back of a resumed hold to its ticket releases it.
     HandingBackReleases,
     /// A ticket with the id of a waiting claim takes that claim over.
@@ -143,7 +145,7 @@ pub enum Bug {
 
 impl Bug {
     /// All bugs, without [`None`](Self::None).
-    pub const ALL: [Self; 56] = [
+    pub const ALL: [Self; 57] = [
         Self::ReleaseWithoutOwnerCheck,
         Self::ReleaseOfALostClaimRemovesTheNext,
         Self::RenewalCreates,
@@ -184,6 +186,7 @@ impl Bug {
         Self::RenewalShortens,
         Self::DetachedKeepsItsId,
         Self::TicketWorksTwice,
+        Self::LostKeepsTheTicket,
         Self::HandingBackReleases,
         Self::WaiterIsTakenOver,
         Self::TicketReleaseRemovesTheNext,

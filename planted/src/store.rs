@@ -202,8 +202,8 @@ impl Claim for BuggyClaim {
     }
 
     async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
-        self.ticket = Some(ticket);
         let detached = self.store.queues().detach(&self.request, lasting, ticket, self.store.client);
+        self.ticket = (detached || self.store.bug == Bug::LostKeepsTheTicket).then_some(ticket);
         Ok(if detached { Renewal::Renewed { valid_for: lasting } } else { Renewal::Lost })
     }
 

@@ -223,6 +223,11 @@ fn a_bug_that_drivers_had_is_named_by_its_case() {
             "two clients took over one hold",
         ),
         (
+            Bug::LostKeepsTheTicket,
+            "handover::a_claim_that_found_no_hold_to_hand_back_does_not_release_the_ticket".to_owned(),
+            "a claim without a hold has released the ticket",
+        ),
+        (
             Bug::HandingBackReleases,
             "ticket::a_use_that_is_given_up_leaves_the_hold_to_the_ticket".to_owned(),
             "free after cut",

@@ -281,11 +281,8 @@ impl Connection {
             }
             let error = give_up(lane.as_ref(), error::explain(error));
             self.session_epoch.fetch_add(1, Relaxed);
-            // These breaks are not counted. After a server has become read-only, each of its
-            // sessions refuses one batch, and is replaced by a session on another server.
             let is_sent_again = if error::is_read_only(&error) {
-                retries.note_execution();
-                retries.has_time()
+                retries.after_refusal_to_write()
             } else {
                 retries.after_break()
             };

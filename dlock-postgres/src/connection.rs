@@ -223,11 +223,8 @@ impl Connection {
                 Outcome::Failed(error) if !error::ends_session(&error) => return Err(error::explain(error)),
                 Outcome::Failed(error) => lane.give_up(&live, error::explain(error)),
             };
-            // These breaks are not counted. After a server has become read-only, each of its
-            // sessions refuses one call, and is replaced by a session on another server.
             let is_sent_again = if error::is_read_only(&error) {
-                retries.note_execution();
-                retries.has_time()
+                retries.after_refusal_to_write()
             } else {
                 retries.after_break()
             };

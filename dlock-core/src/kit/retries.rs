@@ -4,6 +4,7 @@
 //! send ─┬─ reply ─────────────────────────► done; an earlier send may have been executed as well
 //!       ├─ the connection breaks ─────────► send once more, on another connection
 //!       ├─ refused before its execution ──► send once more
+//!       ├─ the server became read-only ───► send again, to another server, while time is left
 //!       ├─ conflict of transactions ──────► send again, a few times while time is left
 //!       └─ no reply in time ──────────────► error, the outcome is unknown
 //! ```
@@ -73,6 +74,17 @@ impl Retries {
         self.has_time() && !std::mem::replace(&mut self.is_repeated, true)
     }
 
+    /// Returns whether the request is sent again after a server that has become read-only refused it.
+    ///
+    /// These refusals are not counted: each session to such a server refuses one request, and is
+    /// then replaced by a session to another server. Earlier statements of the request may have been
+    /// executed.
+    #[must_use]
+    pub fn after_refusal_to_write(&mut self) -> bool {
+        self.note_execution();
+        self.has_time()
+    }
+
     /// Returns whether the request is sent again after it conflicted with other transactions.
     #[must_use]
     pub fn after_conflict(&mut self) -> bool {
@@ -116,6 +128,18 @@ mod tests {
         assert!(!retries.has_time());
         assert!(!retries.after_conflict());
         assert!(!retries.after_break());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refusals_to_write_are_not_counted_and_end_at_the_deadline() {
+        let mut retries = Retries::until(Instant::now() + Duration::from_secs(1));
+        for _ in 0..100 {
+            assert!(retries.after_refusal_to_write());
+        }
+        assert!(retries.maybe_executed());
+        assert!(retries.after_break(), "the retry after a break is left");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(!retries.after_refusal_to_write());
     }
 
     #[test]

@@ -67,6 +67,10 @@ impl Fixture for Server {
         12
     }
 
+    fn polls(&self) -> Option<&'static str> {
+        self.params.contains("notify=off").then_some("notify=off makes waiters poll")
+    }
+
     /// A call may take a third of it, and a busy server answers late.
     fn short_ttl(&self) -> Duration {
         Duration::from_secs(7)

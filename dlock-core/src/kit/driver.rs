@@ -10,10 +10,23 @@ use crate::{contract::Store, model::Result};
 ///
 /// # Examples
 ///
+/// A driver whose stores are in [memory](crate::memory):
+///
 /// ```
-/// # async fn connect(url: dlock_core::driver::StoreUrl) -> dlock_core::Result<dlock_core::driver::Store> { todo!() }
-/// use dlock_core::driver::Driver;
+/// use std::sync::Arc;
+///
+/// use dlock_core::{
+///     Result,
+///     driver::{Driver, Store, StoreUrl},
+///     memory::MemoryBackend,
+/// };
+///
 /// pub const DRIVER: Driver = Driver::new(&["table"], |url| Box::pin(connect(url)));
+///
+/// async fn connect(url: StoreUrl) -> Result<Store> {
+///     url.allow(&[])?;
+///     Ok(Store::new(Arc::new(MemoryBackend::new())))
+/// }
 /// ```
 #[derive(Clone, Copy)]
 pub struct Driver {

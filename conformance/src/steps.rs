@@ -155,6 +155,10 @@ impl Claim for Watched {
         self.claim.locator()
     }
 
+    fn late_for(&self) -> Duration {
+        self.claim.late_for()
+    }
+
     async fn release(&mut self) -> Result<Release> {
         recorded!(self.release())
     }

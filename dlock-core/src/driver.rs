@@ -38,9 +38,9 @@ pub use crate::{
     },
     kit::{
         Address, Backoff, Batch, Batcher, CallCounter, Connect, ConnectFuture, ConnectLater, CountedCall,
-        Driver, EventSource, Lane, Lanes, Link, Listener, LiveConnection, Login, Moment, OpenLane, Pems,
-        Reaper, Retries, Seat, Seats, Secret, SharedError, SharedRead, StoreErrors, StoreUrl, Tls, Verdict,
-        Wake, WeakMap, client_error, connect_to_first,
+        Driver, EventSource, Lane, Lanes, LateRequests, Link, Listener, LiveConnection, Login, Moment,
+        OpenLane, Pems, Reaper, Retries, Seat, Seats, Secret, SharedError, SharedRead, StoreErrors, StoreUrl,
+        Tls, Verdict, Wake, WeakMap, client_error, connect_to_first,
     },
     lock::{HeldClaim, held_claims},
     model::{BoxError, duration},

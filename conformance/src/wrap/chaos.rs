@@ -137,6 +137,10 @@ impl Claim for Chaotic {
         self.claim.locator()
     }
 
+    fn late_for(&self) -> Duration {
+        self.claim.late_for()
+    }
+
     async fn release(&mut self) -> Result<Release> {
         pass(&mut self.luck, &self.faults, self.claim.release()).await
     }

@@ -48,6 +48,10 @@ impl Claim for Chatty {
         self.claim.locator()
     }
 
+    fn late_for(&self) -> Duration {
+        self.claim.late_for()
+    }
+
     async fn release(&mut self) -> Result<Release> {
         self.claim.release().await
     }

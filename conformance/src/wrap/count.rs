@@ -81,6 +81,10 @@ impl Claim for Counted {
         self.claim.locator()
     }
 
+    fn late_for(&self) -> Duration {
+        self.claim.late_for()
+    }
+
     async fn release(&mut self) -> Result<Release> {
         self.next().release().await
     }

@@ -38,6 +38,10 @@ impl Claim for Deaf {
         self.0.locator()
     }
 
+    fn late_for(&self) -> Duration {
+        self.0.late_for()
+    }
+
     async fn release(&mut self) -> Result<Release> {
         self.0.release().await
     }

@@ -115,6 +115,10 @@ impl Claim for FastClaim {
         self.claim.locator()
     }
 
+    fn late_for(&self) -> Duration {
+        self.claim.late_for()
+    }
+
     async fn release(&mut self) -> Result<Release> {
         self.claim.release().await
     }

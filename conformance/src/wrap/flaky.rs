@@ -60,6 +60,10 @@ impl Claim for Flaky {
         self.claim.locator()
     }
 
+    fn late_for(&self) -> Duration {
+        self.claim.late_for()
+    }
+
     async fn release(&mut self) -> Result<Release> {
         let reply = self.claim.release().await;
         self.lose(reply)

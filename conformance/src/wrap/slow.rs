@@ -36,6 +36,10 @@ impl Claim for Slow {
         self.0.locator()
     }
 
+    fn late_for(&self) -> Duration {
+        self.0.late_for()
+    }
+
     async fn release(&mut self) -> Result<Release> {
         delayed(self.0.release()).await
     }

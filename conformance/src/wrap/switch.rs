@@ -174,6 +174,10 @@ impl Claim for Switched {
         self.claim.locator()
     }
 
+    fn late_for(&self) -> Duration {
+        self.claim.late_for()
+    }
+
     async fn release(&mut self) -> Result<Release> {
         pass(&mut self.state, self.claim.release()).await
     }

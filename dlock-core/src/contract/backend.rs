@@ -1,11 +1,11 @@
 //! The driver contract: the operations that a store must provide.
 //!
 //! A driver implements six methods: [`Backend::info`] and [`Backend::claim`], and the four required
-//! methods of [`Claim`]. Seven more have defaults: [`Backend::close`], [`Backend::watch`] for stores
+//! methods of [`Claim`]. Eight more have defaults: [`Backend::close`], [`Backend::watch`] for stores
 //! that can notify observers, [`Backend::clock`] for stores with a clock that clients can read,
 //! [`Backend::attempt_all`] for stores that can grant several locks in one step, and
 //! [`Claim::detach`], [`Claim::resume`] and [`Claim::locator`] for stores that can keep a claim
-//! without its client. The engine implements waiting, timeouts, cancellation, renewal, loss and
+//! without its client, and [`Claim::late_for`] for stores that refuse late requests by a deadline. The engine implements waiting, timeouts, cancellation, renewal, loss and
 //! re-entry.
 
 use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
@@ -220,7 +220,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
 /// create a hold. A `release` and a `renew` are safe because no other claim ever has the claim's
 /// id, and because a renewal never shortens a hold. An `attempt`, a `detach` and a `resume` need a
 /// condition that fails once the caller has given up: a deadline on the store's clock, a revision,
-/// or the order of the connection's requests.
+/// or the order of the connection's requests. A driver with a deadline that returns before it
+/// reports the rest of the time as [`late_for`](Claim::late_for).
 #[async_trait]
 pub trait Claim: Send + 'static {
     /// Requests the lock, for the first time or again, and keeps a waiting claim alive for another
@@ -312,6 +313,18 @@ pub trait Claim: Send + 'static {
     /// [`Request::locator`]. Default: `None`, which suits most drivers.
     fn locator(&self) -> Option<Arc<str>> {
         None
+    }
+
+    /// Returns the time from now for which the store may still execute an earlier `attempt` or
+    /// `resume` of this claim that the driver no longer waits for. Default: zero.
+    ///
+    /// This is the case if the connection of a request breaks before the request's deadline, whether
+    /// the driver then sends the request once more or returns an error. After the end of the claim
+    /// the engine waits for this time. Then it removes what such a request has created: it releases
+    /// a new claim object with the same [`Request`], or returns the hold to its ticket with
+    /// [`detach`](Self::detach).
+    fn late_for(&self) -> Duration {
+        Duration::ZERO
     }
 
     /// Waits for a hint that another request to the store may have a new result: a waiting claim

@@ -7,7 +7,7 @@ use tokio::{sync::oneshot, time::sleep};
 
 use super::{
     Client, Hold, Keeper, Outcome,
-    keeper::{MAX_FAILURES, reply_or_expire, retry_pause},
+    keeper::{MAX_FAILURES, StayTaken, reply_or_expire, retry_pause},
     limits::GrantTimes,
     observe::{self, StartTime},
 };
@@ -109,7 +109,7 @@ impl Keeper {
         let error = loop {
             if reply.is_closed() {
                 if failures > 0 {
-                    self.hand_back(claim.as_mut(), ticket).await;
+                    self.return_to_ticket(claim, ticket).await;
                 }
                 return;
             }
@@ -133,8 +133,7 @@ impl Keeper {
                 }
                 Ok(Resumption::Gone) => {
                     reply.send(Err(self.deleted())).ok();
-                    // A store of several members may have handed over a part of the hold.
-                    return self.release_unheld(claim.as_mut()).await;
+                    return self.release_part(claim, ticket).await;
                 }
                 Err(error) if may_retry(&error, &mut failures) => sleep(retry_pause(failures)).await,
                 Err(error) => break error,
@@ -144,15 +143,37 @@ impl Keeper {
         let may_have_resumed = failures != 1 || error.is_transient();
         reply.send(Err(error)).ok();
         if may_have_resumed {
-            self.hand_back(claim.as_mut(), ticket).await;
+            self.return_to_ticket(claim, ticket).await;
         }
     }
 
-    /// Returns a hold to its ticket, in case the store has handed it over to this claim. Retries
-    /// for a ttl, or for the shortest lease of the store if that is longer. By then the store has
-    /// deleted a hold that it had handed over.
-    async fn hand_back(&self, claim: &mut dyn Claim, ticket: ClaimId) {
-        let lasting = self.request.ttl.max(*self.info().leases.start());
+    /// Returns a hold to its ticket for a ttl, in case the store has handed it over to this claim or
+    /// does so late.
+    async fn return_to_ticket(&self, mut claim: Box<dyn Claim>, ticket: ClaimId) {
+        self.hand_back(claim.as_mut(), ticket, self.request.ttl).await;
+        self.settle_resumption(claim.late_for(), ticket).await;
+    }
+
+    /// Ends a claim that could not take a hold over from its ticket. Another client may have the
+    /// hold, and may return it to the ticket before a late resumption of this claim is executed.
+    async fn release_part(&self, mut claim: Box<dyn Claim>, ticket: ClaimId) {
+        // A store of several members may have handed over a part of the hold.
+        if claim.late_for().is_zero() {
+            self.release_unheld(claim.as_mut()).await;
+        }
+        self.settle_resumption(claim.late_for(), ticket).await;
+    }
+
+    async fn settle_resumption(&self, late_for: Duration, ticket: ClaimId) {
+        let until = Moment::now().after(late_for + self.request.ttl);
+        self.settle(late_for, Some(StayTaken { until, ticket })).await;
+    }
+
+    /// Returns a hold to its ticket for the time `lasting`, or for the shortest lease of the store if
+    /// that is longer. Does nothing if the store has not handed the hold over to this claim. Retries
+    /// for that time. By then the store has deleted a hold that it had handed over.
+    pub(super) async fn hand_back(&self, claim: &mut dyn Claim, ticket: ClaimId, lasting: Duration) {
+        let lasting = lasting.max(*self.info().leases.start());
         let end = Moment::now().after(lasting);
         let mut failures = 0;
         loop {
@@ -161,8 +182,10 @@ impl Keeper {
             observe::called(self.info(), "hand-back", start, &reply);
             let error = match reply {
                 Ok(Renewal::Renewed { .. }) => return,
-                // A store of several members may still have a part of the hold.
-                Ok(Renewal::Lost) => return self.release_unheld(claim).await,
+                // A store of several members may still have a part of the hold. A late resumption may
+                // take the hold, which must not be released then.
+                Ok(Renewal::Lost) if claim.late_for().is_zero() => return self.release_unheld(claim).await,
+                Ok(Renewal::Lost) => return,
                 Err(error) => error,
             };
             observe::failed(&self.request, self.info(), "hand-back", &error);

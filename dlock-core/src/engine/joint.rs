@@ -37,7 +37,7 @@ impl Keeper {
     }
 }
 
-async fn attempt_together(keepers: Vec<Keeper>, mut reply: oneshot::Sender<JointOutcome>) {
+async fn attempt_together(mut keepers: Vec<Keeper>, mut reply: oneshot::Sender<JointOutcome>) {
     let first = &keepers[0];
     let client = Arc::clone(&first.client);
     // The client may have been closed between the call and the start of this task. Each keeper then
@@ -82,6 +82,11 @@ async fn attempt_together(keepers: Vec<Keeper>, mut reply: oneshot::Sender<Joint
             // A permanent error occurs again, and is reported, when each claim sends its attempt.
             if error.is_transient() {
                 observe::failed(&first.request, first.info(), "attempt", &error);
+                // There is no claim that could report a late request. Each call ends within a third
+                // of the shortest ttl, and its deadline is not later.
+                let ends = keepers.iter().map(|keeper| sent.after(keeper.request.ttl / 3));
+                let late_until = ends.reduce(Moment::min);
+                keepers.iter_mut().for_each(|keeper| keeper.late_until = late_until);
             }
             separate(keepers, Keeper::start_again)
         }

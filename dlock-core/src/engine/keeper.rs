@@ -9,7 +9,8 @@
 //!           or has forgotten the claim by itself
 //! ```
 //!
-//! Each of these phases has a file of its name. Instead of being released, a hold may be detached.
+//! Each of these phases has a file of its name. After the release `settle.rs` removes what late
+//! requests have created. Instead of being released, a hold may be detached.
 //! It then continues without a keeper, see `detached.rs`.
 //!
 //! A caller's timeout, a `select!` that chose another arm, a dropped future and a dropped guard are
@@ -19,6 +20,7 @@ mod contend;
 mod keep;
 mod pause;
 mod release;
+mod settle;
 
 use std::{
     panic::AssertUnwindSafe,
@@ -45,6 +47,7 @@ use contend::ContestEnd;
 pub(super) use keep::{KeptHold, reply_or_expire};
 pub(super) use pause::jittered;
 pub(crate) use pause::{MAX_FAILURES, retry_pause, spread};
+pub(super) use release::StayTaken;
 pub(crate) use release::release_until_forgotten;
 
 /// Reference to the hold that was acquired, or `None` if a single try found the lock busy.
@@ -69,6 +72,10 @@ pub(crate) struct Keeper {
     pub(super) ticket: Option<ClaimId>,
     /// Ticket from which the hold was taken over.
     pub(super) resumed_from: Option<ClaimId>,
+    /// Ticket of a detachment that a renewal has undone, or may have undone.
+    pub(super) undone_ticket: Option<ClaimId>,
+    /// End of the time for which the store may execute a joint attempt whose outcome is unknown.
+    pub(super) late_until: Option<Moment>,
 }
 
 impl Keeper {
@@ -89,6 +96,8 @@ impl Keeper {
             failed_renewals: 0,
             ticket: None,
             resumed_from: None,
+            undone_ticket: None,
+            late_until: None,
         })
     }
 
@@ -163,6 +172,7 @@ impl Keeper {
             return self.contend_and_keep(claim, reply, true).await;
         }
         self.release_unheld(claim.as_mut()).await;
+        self.settle(claim.late_for(), None).await;
     }
 
     /// Acquires the lock and keeps it. `may_be_stored` says whether the claim may be in the store
@@ -193,6 +203,7 @@ impl Keeper {
             }
             ContestEnd::Busy => {
                 reply.send(Ok(None)).ok();
+                self.settle(claim.late_for(), None).await;
             }
             ContestEnd::CallerLeft | ContestEnd::Failed(_) => {
                 if let ContestEnd::Failed(error) = contest {
@@ -201,6 +212,7 @@ impl Keeper {
                 // Without an attempt, the store has no entry of the claim.
                 if may_be_stored {
                     Box::pin(self.release_unheld(claim.as_mut())).await;
+                    self.settle(claim.late_for(), None).await;
                 }
             }
         }

@@ -11,6 +11,7 @@ use tokio::{
 use super::{
     Keeper,
     pause::{MIN_SLEEP, retry_pause},
+    release::StayTaken,
 };
 use crate::{
     contract::{Attempt, Claim, Renewal, Resumption},
@@ -50,12 +51,19 @@ impl Keeper {
         holding.end();
         observe::hold_ended(&self.request, self.info(), start, hold.loss());
         kept.end();
-        if let HoldEnd::Release(reply) = end {
-            stay_within_margin(&hold).await;
-            // Boxed, because every keeper would otherwise reserve the memory of this future during
-            // the hold.
-            Box::pin(self.release_hold(claim.as_mut(), &hold, reply)).await;
-        }
+        let stay = match end {
+            HoldEnd::Release(reply) => {
+                stay_within_margin(&hold).await;
+                // Boxed, because every keeper would otherwise reserve the memory of this future
+                // during the hold.
+                Box::pin(self.release_hold(claim.as_mut(), &hold, reply)).await
+            }
+            HoldEnd::Detached => {
+                let detached = self.detached_until.zip(self.ticket);
+                detached.map(|(until, ticket)| StayTaken { until, ticket })
+            }
+        };
+        self.settle(claim.late_for(), stay).await;
     }
 
     async fn keep_until_end(&mut self, claim: &mut Box<dyn Claim>, hold: &Hold) -> HoldEnd {
@@ -165,6 +173,7 @@ impl Keeper {
         let (sent, start) = (Moment::now(), StartTime::now());
         // After a detachment with an unknown outcome, the store may know the hold by its ticket.
         let ticket = self.ticket.filter(|_| self.detached_until.is_some());
+        self.undone_ticket = ticket.or(self.undone_ticket);
         let renewal = async {
             match ticket {
                 None => claim.renew().await,

@@ -37,10 +37,11 @@ use crate::{
 const MAX_REFUSAL_PAUSE: Duration = Duration::from_secs(2);
 
 /// The time for which the lock stays taken after its last guard was dropped.
-struct StayTaken {
-    until: Moment,
+#[derive(Clone, Copy)]
+pub(in crate::engine) struct StayTaken {
+    pub(in crate::engine) until: Moment,
     /// Id that the hold is detached as.
-    ticket: ClaimId,
+    pub(in crate::engine) ticket: ClaimId,
 }
 
 impl Keeper {
@@ -60,12 +61,14 @@ impl Keeper {
     /// `reply` is that of a guard that waits for the result. The guard gets an error at once if the
     /// store refuses the release. If the store has not replied when the time of the hold and its
     /// margin end, the guard gets an error at that time.
+    ///
+    /// Returns the detachment, if there was one.
     pub(super) async fn release_hold(
         &self,
         claim: &mut dyn Claim,
         hold: &Hold,
         reply: Option<oneshot::Sender<Result<()>>>,
-    ) {
+    ) -> Option<StayTaken> {
         let reply = ReleaseReply(Mutex::new(reply));
         let mut has_failed = false;
         let stay = self.stays_taken(hold);
@@ -96,6 +99,7 @@ impl Keeper {
             }
             _ => Ok(()),
         });
+        stay
     }
 
     /// Returns the time for which the lock has to stay taken after its last guard was dropped.

@@ -13,7 +13,7 @@ use std::{
 };
 
 use futures_util::FutureExt as _;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
 
 use super::{ids, resuming::ResumingClaim};
@@ -342,6 +342,7 @@ impl Member {
         let others = is_release.then(|| std::mem::replace(&mut self.releases, closed_tracker()));
         let detached = self.detached_until.take().map(Moment::remaining).unwrap_or_default();
         let (backend, forgotten_after) = (Arc::clone(&self.backend), self.request.ttl + detached);
+        let request = self.request_of_claim();
         // `Backend::close` need not wait for a release that was in flight already, because its
         // round has waited for this member.
         let mut waited_for = (!is_release).then(|| self.first_releases.token());
@@ -358,6 +359,7 @@ impl Member {
                 let on_failure = |_| waited_for = None;
                 engine::release_until_forgotten(claim.as_mut(), backend.info(), forgotten_after, on_failure)
                     .await;
+                settle_in_background(backend, request, claim.late_for());
             }
             // If the release in flight failed, it has not waited for the earlier claims.
             if let Some(others) = others {
@@ -377,6 +379,12 @@ impl Member {
         let request = self.request.clone().id(ids::of_member(self.request.id, self.index, self.claims));
         self.claims = self.claims.wrapping_add(1);
         request
+    }
+
+    /// Returns the request of the last claim.
+    fn request_of_claim(&self) -> Request {
+        let claim = self.claims.wrapping_sub(1);
+        self.request.clone().id(ids::of_member(self.request.id, self.index, claim))
     }
 
     /// Returns the member's part of the locator, for the client that resumes a detached hold. It
@@ -428,6 +436,10 @@ impl Member {
         let State::InFlight { call, operation, .. } = &mut self.state else { return Poll::Pending };
         let Poll::Ready((claim, reply)) = call.as_mut().poll(context) else { return Poll::Pending };
         let is_end = *operation == Operation::Release || matches!(reply, Reply::Lost);
+        if let (Some(claim), Reply::Released(_)) = (&claim, &reply) {
+            let late_for = claim.late_for();
+            settle_in_background(Arc::clone(&self.backend), self.request_of_claim(), late_for);
+        }
         self.state = match (claim, &reply) {
             (None, _) | (_, Reply::Released(_)) => State::None,
             (Some(claim), _) if is_end => State::Ended(claim),
@@ -505,6 +517,20 @@ pub(super) fn closed_tracker() -> TaskTracker {
     let tasks = TaskTracker::new();
     tasks.close();
     tasks
+}
+
+/// Removes what late requests of a released claim create, `late_for` from now. Nothing waits for
+/// this, because a late request of one member takes no majority.
+fn settle_in_background(backend: Arc<dyn Backend>, request: Request, late_for: Duration) {
+    if late_for.is_zero() {
+        return;
+    }
+    drop(engine::run_to_end(async move {
+        sleep(late_for).await;
+        let ttl = request.ttl;
+        let mut claim = backend.claim(request);
+        engine::release_until_forgotten(claim.as_mut(), backend.info(), ttl, |_| {}).await;
+    }));
 }
 
 fn start_call(mut claim: Box<dyn Claim>, operation: Operation) -> CallInFlight {

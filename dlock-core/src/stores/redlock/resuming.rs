@@ -53,6 +53,10 @@ impl Claim for ResumingClaim {
         self.claim.locator()
     }
 
+    fn late_for(&self) -> Duration {
+        self.claim.late_for()
+    }
+
     async fn release(&mut self) -> Result<Release> {
         if let Some(ticket) = self.unconfirmed_ticket {
             self.resume(ticket).await?;

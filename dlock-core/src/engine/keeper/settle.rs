@@ -1,0 +1,45 @@
+//! The late requests of a claim that has ended.
+//!
+//! The connection of an attempt or a resumption may break before its deadline. A driver does not
+//! wait for the deadline, see [`Claim::late_for`](crate::contract::Claim::late_for). The store may
+//! therefore execute the request after the claim has ended. Its hold or its place in the queue would
+//! then belong to no client, and would stay in the store for a ttl.
+//!
+//! The keeper waits until the store refuses such a request, and removes what it has created.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::{Keeper, release::StayTaken};
+use crate::kit::Moment;
+
+impl Keeper {
+    /// Removes what late requests of an ended claim create, after the last of them has become
+    /// harmless. `late_for` is the [time](crate::contract::Claim::late_for) until then. Does nothing
+    /// if it is zero.
+    ///
+    /// `stay` is the detachment with which the claim has ended. If the claim has sent a resumption
+    /// with the ticket of that detachment, the resumption may take the hold from the ticket late. The
+    /// hold then returns to the ticket. The hold of a late attempt is released.
+    pub(in crate::engine) async fn settle(&self, late_for: Duration, stay: Option<StayTaken>) {
+        let late_for = late_for.max(self.late_until.map(Moment::remaining).unwrap_or_default());
+        if !late_for.is_zero() {
+            // Boxed, because every keeper would otherwise reserve the memory of this rare future.
+            Box::pin(self.settle_after(late_for, stay)).await;
+        }
+    }
+
+    async fn settle_after(&self, late_for: Duration, stay: Option<StayTaken>) {
+        sleep(late_for).await;
+        // New claim objects, which know no ticket. The release of the old one would free a hold that
+        // was detached.
+        let claim = || self.client.store.backend.claim(self.request.clone());
+        let is_resumed = |ticket| [self.resumed_from, self.undone_ticket].contains(&Some(ticket));
+        let stay = stay.filter(|stay| is_resumed(stay.ticket) && !stay.until.has_passed());
+        if let Some(StayTaken { until, ticket }) = stay {
+            self.hand_back(claim().as_mut(), ticket, until.remaining()).await;
+        }
+        self.release_unheld(claim().as_mut()).await;
+    }
+}

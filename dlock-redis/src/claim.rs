@@ -7,7 +7,7 @@ use std::{borrow::Cow, future::pending, pin::pin, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use dlock_core::{
     ClaimId, Kind, Result, Token, Wait,
-    driver::{Attempt, Claim, Grant, Release, Renewal, Request, Resumption, Seat},
+    driver::{Attempt, Claim, Grant, LateRequests, Release, Renewal, Request, Resumption, Seat},
 };
 use futures_util::future::select_all;
 use redis::Value;
@@ -49,6 +49,7 @@ pub(crate) struct RedisClaim {
     /// Further seat of a waiter with `keyspace_events`, for the deletion of the lock's key. A
     /// program that deletes the key may publish no message.
     deletion_seat: Option<Seat>,
+    late: LateRequests,
 }
 
 /// The server's reply to an attempt.
@@ -75,7 +76,16 @@ impl RedisClaim {
         let (keys, owner) = (client.keys(&request.name), owner(request.id));
         let record =
             Arc::new(Record { keys, owner, kind: request.kind, ttl: request.ttl, limit: request.limit });
-        Self { client, request, record, seat: None, mutex_seat: None, ticket: None, deletion_seat: None }
+        Self {
+            client,
+            request,
+            record,
+            seat: None,
+            mutex_seat: None,
+            ticket: None,
+            deletion_seat: None,
+            late: LateRequests::default(),
+        }
     }
 
     fn is_plain(&self) -> bool {
@@ -100,7 +110,7 @@ impl RedisClaim {
 
     async fn run_attempt(&self) -> Result<Value> {
         let key = self.record.keys.lock();
-        self.client.run_in_time(key, self.limit(), |deadline| self.attempt_call(deadline)).await
+        self.client.run_in_time(key, self.limit(), &self.late, |deadline| self.attempt_call(deadline)).await
     }
 
     /// Time limit of a call. After it the keeper stops waiting for the reply, and the server must
@@ -202,7 +212,7 @@ impl RedisClaim {
                 }
             })
         };
-        let reply = self.client.run_in_time(keys.lock(), self.limit(), call).await?;
+        let reply = self.client.run_in_time(keys.lock(), self.limit(), &self.late, call).await?;
         let Value::Array(parts) = &reply else { return Err(STORE.unexpected_reply("a hand-over")) };
         let number = |part: &Value| match part {
             Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse::<u64>().ok(),
@@ -243,10 +253,10 @@ impl RedisClaim {
             // The client does not support this kind, so no attempt has reached the server.
             _ => return Ok(Release::Gone),
         };
-        let reply = self.client.connection.run_tracked(&call).await?;
+        let sent = self.client.connection.run_tracked(&call).await;
         // If the release ran twice, the second run finds nothing because the first has removed the
         // claim.
-        let is_absent = reply.value == Value::Int(0) && !reply.maybe_repeated;
+        let is_absent = sent.result? == Value::Int(0) && !sent.maybe_repeated;
         Ok(if is_absent { Release::Gone } else { Release::Done })
     }
 
@@ -437,6 +447,10 @@ impl Claim for RedisClaim {
         // notified instead.
         self.leave_seats();
         Ok(release)
+    }
+
+    fn late_for(&self) -> Duration {
+        self.late.remaining()
     }
 
     async fn changed(&mut self) {

@@ -11,7 +11,7 @@ use std::{
 
 use dlock_core::{
     LockName, Result,
-    driver::{Batcher, Info, Moment},
+    driver::{Batcher, Info, LateRequests, Moment},
 };
 use redis::{Value, cluster_routing::Slot};
 
@@ -49,12 +49,15 @@ impl Client {
     /// Runs a script for `key` that does nothing once `limit` is over. The last argument of the
     /// script is its deadline. `call` receives the deadline in microseconds since 1970.
     ///
+    /// If the connection breaks before the deadline, the rest of the time is noted in `late`.
+    ///
     /// # Errors
     /// As [`Connection::run`].
     pub(crate) async fn run_in_time(
         &self,
         key: &str,
         limit: Duration,
+        late: &LateRequests,
         call: impl Fn(u64) -> Result<Call> + Send,
     ) -> Result<Value> {
         let started = Moment::now();
@@ -72,7 +75,11 @@ impl Client {
         for _ in 0..2 {
             let now = Moment::now();
             let Some(left) = limit.checked_sub(started.elapsed_at(now)) else { break };
-            let reply = self.connection.run(&call(clock.deadline(slot, now, left))?).await?;
+            let sent = self.connection.run_tracked(&call(clock.deadline(slot, now, left))?).await;
+            if sent.is_broken {
+                late.note(limit.saturating_sub(started.elapsed()));
+            }
+            let reply = sent.result?;
             let Some(now) = time_of_refusal(&reply) else { return Ok(reply) };
             // Either the request was late, or the server's clock is ahead of the client's reading.
             clock.learn(slot, now);

@@ -62,30 +62,30 @@ pub(crate) struct Connection {
     pub(crate) publish: &'static str,
 }
 
-/// The reply to a script.
-pub(crate) struct ScriptReply {
-    pub(crate) value: Value,
-    /// Whether the script may have run twice. `value` is then the result of the second run.
-    pub(crate) maybe_repeated: bool,
-}
-
 /// The result of a command that is sent at most twice.
-struct Sent {
-    result: Result<Value>,
-    /// Whether the command was sent a second time.
-    maybe_repeated: bool,
+pub(crate) struct Sent {
+    /// The reply to the last command sent.
+    ///
+    /// # Errors
+    /// Unless the server has refused the command, it may or may not have been executed.
+    pub(crate) result: Result<Value>,
+    /// Whether the command was sent a second time. The first one may have been executed.
+    pub(crate) maybe_repeated: bool,
+    /// Whether a connection broke before the reply, so that the server may still execute the
+    /// command.
+    pub(crate) is_broken: bool,
 }
 
 /// A command that failed because of its connection.
 struct Failure {
     error: Error,
-    /// Whether the command should be sent once more.
-    may_repeat: bool,
+    /// Whether the connection broke after the command was sent. It should be sent once more.
+    is_broken: bool,
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self { error, may_repeat: false }
+        Self { error, is_broken: false }
     }
 }
 
@@ -142,23 +142,26 @@ impl Connection {
     /// # Errors
     /// Unless the server has refused the script, it may or may not have run.
     pub(crate) async fn run(&self, call: &Call) -> Result<Value> {
-        self.run_tracked(call).await.map(|reply| reply.value)
+        self.run_tracked(call).await.result
     }
 
-    /// Runs a script, and reports whether it may have run twice.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub(crate) async fn run_tracked(&self, call: &Call) -> Result<ScriptReply> {
+    /// Runs a script, and reports whether it may have run twice, or may still run.
+    pub(crate) async fn run_tracked(&self, call: &Call) -> Sent {
         let breaks = self.breaks.load(Relaxed);
         let mut sent = self.send(call.by_hash()).await;
         if matches!(&sent.result, Err(error) if error::is_no_script(error)) {
             // Boxed because it is rare, and would make every call's future larger.
             let in_full = Box::pin(async { self.send(&call.in_full()).await }).await;
-            sent = Sent { maybe_repeated: sent.maybe_repeated || in_full.maybe_repeated, ..in_full };
+            sent = Sent {
+                result: in_full.result,
+                maybe_repeated: sent.maybe_repeated || in_full.maybe_repeated,
+                is_broken: sent.is_broken || in_full.is_broken,
+            };
         }
-        let maybe_repeated = sent.maybe_repeated || self.breaks.load(Relaxed) != breaks;
-        Ok(ScriptReply { value: sent.result?, maybe_repeated })
+        let has_node_broken = self.breaks.load(Relaxed) != breaks;
+        sent.maybe_repeated |= has_node_broken;
+        sent.is_broken |= has_node_broken;
+        sent
     }
 
     /// Sends a command.
@@ -184,13 +187,15 @@ impl Connection {
     /// Sends a command, and once more if the connection breaks. Often only the next command notices
     /// that an idle connection has ended. All commands of this crate may be executed twice.
     async fn send(&self, cmd: &Cmd) -> Sent {
-        let mut retries = Retries::default();
+        let (mut retries, mut is_broken) = (Retries::default(), false);
         loop {
-            match self.try_send(cmd).await {
-                Err(failure) if failure.may_repeat && retries.after_break() => {}
+            let outcome = self.try_send(cmd).await;
+            is_broken |= matches!(&outcome, Err(Failure { is_broken: true, .. }));
+            match outcome {
+                Err(failure) if failure.is_broken && retries.after_break() => {}
                 outcome => {
                     let result = outcome.unwrap_or_else(|failure| Err(failure.error));
-                    return Sent { result, maybe_repeated: retries.maybe_executed() };
+                    return Sent { result, maybe_repeated: retries.maybe_executed(), is_broken };
                 }
             }
         }
@@ -201,7 +206,7 @@ impl Connection {
         let limit = self.dialer.limit();
         let mut live = self.commands.live().await?;
         self.breaker.admit(cmd)?;
-        let (error, may_repeat) = match live.connection.send(cmd, limit).await {
+        let (error, is_broken) = match live.connection.send(cmd, limit).await {
             Err(error) if error.is_timeout() => (STORE.timed_out(limit), false),
             Err(error) if self.is_cluster() && error::is_unreachable(&error) => {
                 (self.breaker.note_failure(cmd, error::explain(error)), true)
@@ -213,7 +218,7 @@ impl Connection {
                 return Ok(reply.map_err(error::explain));
             }
         };
-        Err(Failure { error: self.commands.give_up(&live, error), may_repeat })
+        Err(Failure { error: self.commands.give_up(&live, error), is_broken })
     }
 
     /// Renews a hold that was just granted, and waits until a replica has the renewal and therefore

@@ -4,7 +4,7 @@ use std::{pin::pin, sync::Arc};
 
 use dlock_core::{
     Error, Kind, Result,
-    driver::{AttemptAll, Claim, Request},
+    driver::{AttemptAll, Claim, LateRequests, Request},
 };
 use redis::Value;
 
@@ -40,11 +40,18 @@ pub(crate) async fn attempt_all(client: &Arc<Client>, requests: Vec<Request>) ->
     }
     let claims: Vec<_> =
         requests.iter().map(|request| RedisClaim::new(Arc::clone(client), request.clone())).collect();
-    let acquire = client
-        .run_in_time(claims[0].record.keys.lock(), claims[0].limit(), |deadline| Ok(call(&claims, deadline)));
+    let late = LateRequests::default();
+    let (key, limit) = (claims[0].record.keys.lock(), claims[0].limit());
+    let acquire = client.run_in_time(key, limit, &late, |deadline| Ok(call(&claims, deadline)));
     let reply = client.call_with_label(first, None, pin!(acquire)).await?;
     match reply {
-        Value::Array(tokens) if tokens.len() == claims.len() => granted(claims, &tokens),
+        Value::Array(tokens) if tokens.len() == claims.len() => {
+            claims.iter().for_each(|claim| claim.late.note(late.remaining()));
+            granted(claims, &tokens)
+        }
+        Value::Int(_) if !late.remaining().is_zero() => {
+            Err(STORE.unavailable("the connection broke, and the server may execute the request late"))
+        }
         Value::Int(busy) if (0..claims.len() as i64).contains(&busy) => {
             Ok(AttemptAll::Busy(usize::try_from(busy).unwrap_or_default()))
         }

@@ -16,7 +16,7 @@ use std::{
 
 use dlock_core::{
     Error, Result,
-    driver::{Lane, Lanes, Link, LiveConnection, OpenLane, Retries},
+    driver::{Lane, Lanes, LateRequests, Link, LiveConnection, OpenLane, Retries},
 };
 use sqlx::mysql::MySqlRow;
 use tokio::time::Instant;
@@ -64,7 +64,7 @@ pub(crate) struct Call<'a> {
     /// SQL that is sent after the server has refused a statement of the batch. The statements
     /// behind the refused one were not executed.
     pub(crate) undo: String,
-    pub(crate) late_execution: LateExecution,
+    pub(crate) late_execution: LateExecution<'a>,
     pub(crate) priority: Priority,
 }
 
@@ -82,12 +82,27 @@ pub(crate) enum Priority {
 }
 
 /// Whether the server may execute a batch after its caller has given up.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LateExecution {
+#[derive(Clone, Copy)]
+pub(crate) enum LateExecution<'a> {
     Allowed,
     /// The batch compares the server's clock with [`DEADLINE`](crate::sql::DEADLINE), which is
     /// replaced by a time when the batch is sent.
-    Refused,
+    ///
+    /// If the session breaks before the reply, the rest of the time is noted in these requests.
+    Refused(&'a LateRequests),
+}
+
+impl LateExecution<'_> {
+    pub(crate) fn is_refused(self) -> bool {
+        matches!(self, Self::Refused(_))
+    }
+
+    /// Records that the server may still execute the call, until `deadline`.
+    fn note(self, deadline: Instant) {
+        if let Self::Refused(late) = self {
+            late.note(deadline.saturating_duration_since(Instant::now()));
+        }
+    }
 }
 
 impl Call<'_> {
@@ -109,8 +124,7 @@ impl Call<'_> {
     /// call's time is left. Otherwise that time is reserved: after a batch of renewals has failed,
     /// each claim is renewed by a call of its own.
     fn may_retry(&self, error: &sqlx::Error, deadline: Instant) -> bool {
-        let may_wait_again =
-            self.late_execution == LateExecution::Refused || !error::is_lock_wait_timeout(error);
+        let may_wait_again = self.late_execution.is_refused() || !error::is_lock_wait_timeout(error);
         let least = if may_wait_again { Duration::ZERO } else { self.timeout * 2 / 3 };
         Instant::now() + least < deadline
     }
@@ -284,6 +298,7 @@ impl Connection {
             let is_sent_again = if error::is_read_only(&error) {
                 retries.after_refusal_to_write()
             } else {
+                call.late_execution.note(deadline);
                 retries.after_break()
             };
             if !is_sent_again {

@@ -127,13 +127,13 @@ impl Session {
 
     /// Returns whether a reply can be expected before `deadline`. Sending a call that has too
     /// little time would cost the session.
-    fn has_time(&self, late_execution: LateExecution, deadline: Instant) -> bool {
+    fn has_time(&self, late_execution: LateExecution<'_>, deadline: Instant) -> bool {
         let round_trip = match self.round_trip.load(Relaxed) {
             u64::MAX => 0,
             micros => micros,
         };
         // The server may execute a batch with a deadline only in the first half of its time.
-        let trips = if late_execution == LateExecution::Refused { 3 } else { 1 };
+        let trips = if late_execution.is_refused() { 3 } else { 1 };
         Instant::now() + Duration::from_micros(round_trip) * trips < deadline
     }
 
@@ -189,7 +189,7 @@ impl Session {
         call: &Call<'_>,
         deadline: Instant,
     ) -> sqlx::Result<Vec<MySqlRow>> {
-        if call.late_execution != LateExecution::Refused {
+        if !call.late_execution.is_refused() {
             return run(&mut connected.connection, &call.batch).await;
         }
         let is_doubtful = self.is_clock_doubtful.swap(false, Relaxed);

@@ -9,7 +9,7 @@ use std::{future::pending, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use dlock_core::{
     ClaimId, Result, Token, Wait,
-    driver::{Attempt, Claim, Grant, Release, Renewal, Request, Resumption, Seat},
+    driver::{Attempt, Claim, Grant, LateRequests, Release, Renewal, Request, Resumption, Seat},
 };
 use futures_util::{FutureExt as _, future::select, pin_mut};
 use tokio::time::Instant;
@@ -53,6 +53,7 @@ pub(crate) struct PostgresClaim {
     position: Option<Position>,
     /// Id under which the store may know the hold, once `detach` was called.
     ticket: Option<ClaimId>,
+    late: LateRequests,
 }
 
 /// The server's reply to an attempt.
@@ -77,7 +78,8 @@ struct Position {
 impl PostgresClaim {
     pub(crate) fn new(client: Arc<Client>, request: Request) -> Self {
         let must_poll = !client.has_notifications();
-        Self { client, request, seats: None, must_poll, polls: 0, position: None, ticket: None }
+        let late = LateRequests::default();
+        Self { client, request, seats: None, must_poll, polls: 0, position: None, ticket: None, late }
     }
 
     /// Returns the time limit of a call that depends on the ttl.
@@ -103,7 +105,7 @@ impl PostgresClaim {
             function,
             params: all,
             timeout: self.time_limit(),
-            late_execution: LateExecution::Refused,
+            late_execution: LateExecution::Refused(&self.late),
             priority,
         };
         self.client.connection.call(call).await
@@ -294,6 +296,10 @@ impl Claim for PostgresClaim {
         self.client.wake(&column::<Vec<Uuid>>(row, "wake")?);
         self.seats = None;
         Ok(if flag(row, "done")? || reply.maybe_repeated { Release::Done } else { Release::Gone })
+    }
+
+    fn late_for(&self) -> Duration {
+        self.late.remaining()
     }
 
     async fn changed(&mut self) {

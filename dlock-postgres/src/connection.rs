@@ -12,7 +12,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use dlock_core::{
     Result,
-    driver::{CallCounter, Lanes, Link, Retries},
+    driver::{CallCounter, Lanes, LateRequests, Link, Retries},
 };
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::Row;
@@ -42,11 +42,11 @@ impl Reply {
 }
 
 /// A call of a function of the schema.
-pub(crate) struct Call {
+pub(crate) struct Call<'a> {
     pub(crate) function: Function,
     pub(crate) params: Vec<Param>,
     pub(crate) timeout: Duration,
-    pub(crate) late_execution: LateExecution,
+    pub(crate) late_execution: LateExecution<'a>,
     pub(crate) priority: Priority,
 }
 
@@ -64,12 +64,27 @@ pub(crate) enum Priority {
 }
 
 /// Whether the server may execute a call after its caller has given up.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LateExecution {
+#[derive(Clone, Copy)]
+pub(crate) enum LateExecution<'a> {
     Allowed,
     /// The last parameter of the function is a deadline on the server's clock, which is added when
     /// the call is sent. The reply has the columns `clock` and `late`.
-    Refused,
+    ///
+    /// If the session breaks before the reply, the rest of the time is noted in these requests.
+    Refused(&'a LateRequests),
+}
+
+impl LateExecution<'_> {
+    pub(crate) fn is_refused(self) -> bool {
+        matches!(self, Self::Refused(_))
+    }
+
+    /// Records that the server may still execute the call, until `deadline`.
+    fn note(self, deadline: Instant) {
+        if let Self::Refused(late) = self {
+            late.note(deadline.saturating_duration_since(Instant::now()));
+        }
+    }
 }
 
 /// The shared sessions of one client.
@@ -114,7 +129,7 @@ impl Connection {
     ///
     /// # Errors
     /// After any error but a refusal by the server, the call may or may not have been executed.
-    pub(crate) async fn call(&self, call: Call) -> Result<Reply> {
+    pub(crate) async fn call(&self, call: Call<'_>) -> Result<Reply> {
         match self.send(&call).await {
             Err(error) if error::lacks_schema(&error) => {
                 self.create_schema().await?;
@@ -194,7 +209,7 @@ impl Connection {
     /// A call that conflicts with other transactions is sent again while time is left. A call whose
     /// session breaks is sent once more, on another session. All calls of this crate may be executed
     /// twice.
-    async fn send(&self, call: &Call) -> Result<Reply> {
+    async fn send(&self, call: &Call<'_>) -> Result<Reply> {
         let deadline = Instant::now() + call.timeout;
         let (mut retries, mut unopened) = (Retries::until(deadline), 0);
         loop {
@@ -205,7 +220,7 @@ impl Connection {
             let error = match live.connection.execute(call, deadline).await {
                 Outcome::Done(rows) => {
                     lane.note_answer();
-                    if call.late_execution == LateExecution::Allowed || is_in_time(&rows, &live.connection)? {
+                    if !call.late_execution.is_refused() || is_in_time(&rows, &live.connection)? {
                         return Ok(Reply { rows, maybe_repeated: retries.maybe_executed() });
                     }
                     if Instant::now() >= deadline {
@@ -226,6 +241,7 @@ impl Connection {
             let is_sent_again = if error::is_read_only(&error) {
                 retries.after_refusal_to_write()
             } else {
+                call.late_execution.note(deadline);
                 retries.after_break()
             };
             if !is_sent_again {

@@ -15,7 +15,7 @@ use tokio_postgres::{Client, Error, Row, SimpleQueryMessage, SimpleQueryRow, Sta
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
-    connection::{Call, LateExecution, Messages, first_row},
+    connection::{Call, Messages, first_row},
     error,
     sql::{CLOCK, Function},
 };
@@ -111,7 +111,7 @@ impl Session {
     }
 
     /// Executes a call. The server may still execute it after `deadline`.
-    pub(crate) async fn execute(&self, call: &Call, deadline: Instant) -> Outcome {
+    pub(crate) async fn execute(&self, call: &Call<'_>, deadline: Instant) -> Outcome {
         let outcome = match timeout_at(deadline, self.run(call, deadline)).await {
             Ok(Ok(rows)) => Outcome::Done(rows),
             Ok(Err(error)) => Outcome::Failed(error),
@@ -123,18 +123,18 @@ impl Session {
 
     /// Sends the call. A call that must not be executed late may start in the first half of the time
     /// that is left. The second half is for its commit and for the reply.
-    async fn run(&self, call: &Call, deadline: Instant) -> std::result::Result<Vec<Row>, Error> {
+    async fn run(&self, call: &Call<'_>, deadline: Instant) -> std::result::Result<Vec<Row>, Error> {
         let function = call.function;
         let prepare = || async { self.client.prepare(&function.statement(&self.schema)).await };
         let statement = self.statements[function as usize].get_or_try_init(prepare).await?;
-        if call.late_execution == LateExecution::Refused && self.state().clock.is_outdated() {
+        if call.late_execution.is_refused() && self.state().clock.is_outdated() {
             self.read_clock().await?;
         }
         let half_of_the_time = deadline.saturating_duration_since(Instant::now()) / 2;
         let server_deadline = self.state().clock.after(half_of_the_time);
         let mut params: Vec<&(dyn ToSql + Sync)> = Vec::with_capacity(call.params.len() + 1);
         params.extend(call.params.iter().map(|param| &**param as &(dyn ToSql + Sync)));
-        if call.late_execution == LateExecution::Refused {
+        if call.late_execution.is_refused() {
             params.push(&server_deadline);
         }
         self.client.query(statement, &params).await

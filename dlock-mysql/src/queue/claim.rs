@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use dlock_core::{
     ClaimId, Kind, Result, Token, Wait,
-    driver::{Attempt, Claim, Grant, Moment, Release, Renewal, Request, Resumption},
+    driver::{Attempt, Claim, Grant, LateRequests, Moment, Release, Renewal, Request, Resumption},
 };
 use tokio::time::Instant;
 
@@ -46,6 +46,7 @@ pub(super) struct QueueClaim {
     registration: Option<Registration>,
     /// Id under which the store may know the hold, once `detach` was called.
     ticket: Option<ClaimId>,
+    late: LateRequests,
 }
 
 impl QueueClaim {
@@ -62,6 +63,7 @@ impl QueueClaim {
             is_woken: false,
             registration: None,
             ticket: None,
+            late: LateRequests::default(),
         }
     }
 
@@ -167,7 +169,7 @@ impl QueueClaim {
     async fn rename(&mut self, batch: String, bell_owner: Option<&Arc<Session>>) -> Result<Reply> {
         let timeout = self.client.connection.timeout_for(self.request.ttl);
         let mut call = self.call(batch, timeout, bell_owner);
-        call.late_execution = LateExecution::Refused;
+        call.late_execution = LateExecution::Refused(&self.late);
         let reply = self.client.connection.call(call).await?;
         if !flag(expect(reply.rows.last(), "a detached claim")?, "is_in_time")? {
             reply.session.doubt_clock();
@@ -337,6 +339,10 @@ impl Claim for QueueClaim {
         }
         let is_deleted = flag(expect(reply.rows.last(), "a release")?, "is_deleted")?;
         Ok(if is_deleted || reply.maybe_repeated { Release::Done } else { Release::Gone })
+    }
+
+    fn late_for(&self) -> Duration {
+        self.late.remaining()
     }
 
     async fn changed(&mut self) {

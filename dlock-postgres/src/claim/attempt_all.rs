@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dlock_core::{
     Result,
-    driver::{AttemptAll, Claim, Grant, Request},
+    driver::{AttemptAll, Claim, Grant, LateRequests, Request},
 };
 
 use super::{PostgresClaim, token_of};
@@ -33,16 +33,22 @@ pub(crate) async fn attempt_all(client: &Arc<Client>, requests: Vec<Request>) ->
         Box::new(client.channel.clone()),
         Box::new(requests.iter().map(|request| bytes(request.who.text())).collect::<Vec<_>>()),
     ];
+    let late = LateRequests::default();
     let call = Call {
         function: Function::AttemptAll,
         params,
         timeout,
-        late_execution: LateExecution::Refused,
+        late_execution: LateExecution::Refused(&late),
         priority: Priority::Attempt,
     };
     let reply = client.connection.call(call).await?;
     let row = reply.row("an attempt")?;
     if let Some(busy) = column::<Option<i32>>(row, "busy")? {
+        if !late.remaining().is_zero() {
+            return Err(
+                STORE.unavailable("the connection broke, and the server may execute the request late")
+            );
+        }
         let index = usize::try_from(busy - 1).map_err(|_| STORE.unexpected_reply("an attempt"))?;
         return Ok(AttemptAll::Busy(index));
     }
@@ -52,8 +58,9 @@ pub(crate) async fn attempt_all(client: &Arc<Client>, requests: Vec<Request>) ->
     }
     let grant = |(request, token): (Request, i64)| {
         let grant = Grant { token: token_of(token), valid_for: request.ttl };
-        let claim: Box<dyn Claim> = Box::new(PostgresClaim::new(Arc::clone(client), request));
-        (claim, grant)
+        let claim = PostgresClaim::new(Arc::clone(client), request);
+        claim.late.note(late.remaining());
+        (Box::new(claim) as Box<dyn Claim>, grant)
     };
     Ok(AttemptAll::Granted(requests.into_iter().zip(tokens).map(grant).collect()))
 }

@@ -55,7 +55,7 @@ impl QueueClaim {
         call.priority = Priority::Attempt;
         if !self.is_queued {
             // An attempt that is executed after the claim's release would leave a claim for a ttl.
-            call.late_execution = LateExecution::Refused;
+            call.late_execution = LateExecution::Refused(&self.late);
         }
         let session_epoch = self.client.connection.session_epoch();
         let reply = self.client.connection.call(call).await?;

@@ -12,8 +12,9 @@
 //! Before each such request, the claim calls [`Session::expect_late_request`]. When the outcome of
 //! the request is certain, it calls [`Session::rule_out_late_requests`]. If a late request is still
 //! possible when the claim [leaves](Session::leave), its record stays, and the session deletes the
-//! key several times: when the ttl of the claim is over, then after pauses that double, up to half
-//! the ttl of the lease. This continues for [`LATE_REQUEST_WINDOW`].
+//! key several times: after the time limit of a request, or the ttl of the claim if that is shorter,
+//! then after pauses that double, up to half the ttl of the lease. This continues for
+//! [`LATE_REQUEST_WINDOW`].
 //!
 //! By then the same client may hold the lock again with the same key, because a resumption keeps the
 //! key and renames the hold. Such a deletion therefore requires a value that a late request of the
@@ -130,11 +131,13 @@ impl Session {
 
     /// Forgets a claim whose key was deleted, or was moved to another lease.
     ///
-    /// If a late request is possible, keeps the record, and deletes the key when the claim's ttl is
-    /// over, and repeatedly after that, as the documentation of this module describes.
+    /// If a late request is possible, keeps the record, and deletes the key when the time limit of a
+    /// request is over, and repeatedly after that, as the documentation of this module describes.
     pub(crate) fn leave(&self, id: ClaimId) {
+        let limit = self.connection.limit();
         let delay = lock(&self.records).get_mut(&id).and_then(|record| {
             record.has_left = true;
+            record.deletion_delay = record.deletion_delay.min(limit);
             (!record.late_values.is_empty()).then_some(record.deletion_delay)
         });
         if let Some(delay) = delay {

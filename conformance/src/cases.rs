@@ -28,6 +28,7 @@ mod option;
 mod outage;
 mod owner;
 mod race;
+mod resent;
 mod restart;
 mod rwlock;
 mod semaphore;
@@ -67,6 +68,7 @@ pub fn all() -> Vec<Case> {
         outage::cases(),
         network::cases(),
         late::cases(),
+        resent::cases(),
         crowd::cases(),
         endurance::cases(),
         restart::cases(),

@@ -56,6 +56,8 @@ struct Traffic {
     /// Number of cuts. A connection ends when this number differs from its value at the start of
     /// the connection.
     cuts: u64,
+    /// Number of cuts of the clients' sides, which likewise end the replies of a connection.
+    client_cuts: u64,
     hangs_up: bool,
 }
 
@@ -70,7 +72,8 @@ enum Flow {
 
 impl Traffic {
     fn to(server: SocketAddr) -> Self {
-        Self { server, requests: Flow::Open, replies: Flow::Open, first_open: 0, cuts: 0, hangs_up: false }
+        let (requests, replies) = (Flow::Open, Flow::Open);
+        Self { server, requests, replies, first_open: 0, cuts: 0, client_cuts: 0, hangs_up: false }
     }
 }
 
@@ -109,7 +112,10 @@ impl Proxy {
 
     /// Lets everything pass from now on, and delivers what was held back.
     pub fn pass(&self) {
-        self.change(|traffic| *traffic = Traffic { cuts: traffic.cuts, ..Traffic::to(traffic.server) });
+        self.change(|traffic| {
+            let Traffic { server, cuts, client_cuts, .. } = *traffic;
+            *traffic = Traffic { cuts, client_cuts, ..Traffic::to(server) };
+        });
     }
 
     /// Holds back both directions from now on. The server seems to accept connections and to send
@@ -160,6 +166,12 @@ impl Proxy {
         self.change(|traffic| traffic.cuts += 1);
     }
 
+    /// Ends every open connection towards its client once. Requests that are held back are delivered
+    /// when everything passes. Later connections are not affected.
+    pub fn cut_clients(&self) {
+        self.change(|traffic| traffic.client_cuts += 1);
+    }
+
     /// Leads new connections to this server from now on, as after a change of an address or a name.
     /// Open connections are not affected.
     pub fn lead_to(&self, server: SocketAddr) {
@@ -199,7 +211,7 @@ async fn serve(
     mut traffic: watch::Receiver<Traffic>,
     count: Arc<Count>,
 ) -> io::Result<()> {
-    let Traffic { server, cuts, hangs_up, .. } = *traffic.borrow();
+    let Traffic { server, cuts, client_cuts, hangs_up, .. } = *traffic.borrow();
     if hangs_up {
         return Ok(());
     }
@@ -214,7 +226,15 @@ async fn serve(
         count.requested.fetch_add(bytes, Relaxed);
     };
     let requests = pump(from_client, to_server, traffic.clone(), request_flow, count_requested);
+    // Dropping the half that writes to the client ends the connection for the client.
+    let mut until_cut = traffic.clone();
     let replies = pump(from_server, to_client, traffic.clone(), |traffic| traffic.replies, |_| {});
+    let replies = async {
+        tokio::select! {
+            _ = replies => {}
+            _ = until_cut.wait_for(|traffic| traffic.client_cuts != client_cuts) => {}
+        }
+    };
     tokio::select! {
         _ = async { tokio::join!(requests, replies) } => {}
         _ = traffic.wait_for(|traffic| traffic.cuts != cuts) => {}

@@ -13,7 +13,7 @@
 //!
 //! **Properties.** A request that was given up must not create, free, shorten, extend or rename a
 //! hold: [`CREATED`], [`FREED`], [`SHORTENED`], [`EXTENDED`] and [`RENAMED`]. [`FREED`] also applies
-//! to a release that is not late. A client may still extend or free its own hold late, because it
+//! to a release that is not late. [`LEFT`] applies to clients that have ended. A client may still extend or free its own hold late, because it
 //! has not finished with it.
 //!
 //! **Rules that are modelled**, from `docs/backends.md`:
@@ -25,15 +25,13 @@
 //! - The engine hands a hold back to its ticket if the caller of a resumption leaves:
 //!   `dlock-core/src/engine/detached.rs`.
 //!
-//! **One rule of the model is stricter than the drivers are.** The tests show the counterexamples of
-//! the weaker rule.
-//! - [`Mutation::GivesUpAttemptEarly`] and [`Mutation::GivesUpResumptionEarly`]. A deadline is a
-//!   sufficient condition only if the driver waits for it. A driver that returns when its connection
-//!   breaks gives the request up before. So does a driver that sends the request once more on another
-//!   connection. If the first request has left the client, the store may execute it until its deadline.
+//! - A driver may give an attempt or a resumption up before its deadline, because its connection has
+//!   broken. After the end of the claim the engine waits for the time limit of the request. Then it
+//!   returns the hold to its ticket, or releases the claim once more:
+//!   `dlock-core/src/engine/keeper/settle.rs`. Until then the request may create a hold or hand it over.
 //!
-//! **Not modelled.** The other two conditions, a revision and the order of the connection, waiters,
-//! and a store that forgets.
+//! **Not modelled.** The other two conditions, a revision and the order of the connection, waiters, a
+//! detachment that is given up before its deadline, and a store that forgets.
 
 mod state;
 mod store;
@@ -50,6 +48,8 @@ pub const FREED: &str = "no request frees a hold that another client relies on";
 pub const SHORTENED: &str = "no late request shortens a hold";
 /// No late request extends a hold of another client or of a ticket.
 pub const EXTENDED: &str = "no late request extends a hold that its client does not have";
+/// No hold is left under the id of a client that has ended.
+pub const LEFT: &str = "no client that has ended leaves a hold";
 /// No late request gives a hold another id.
 pub const RENAMED: &str = "no late request hands a hold over";
 
@@ -79,12 +79,13 @@ pub enum Mutation {
     /// The release after a hand-back that found no hold names the ticket too, which another client
     /// may have handed back in between.
     FreesTicketAfterHandBack,
-    /// A driver gives an attempt up before its deadline, because its connection has broken. Only
-    /// effects that no later request of the claim removes are reported. Drivers with a deadline do
-    /// this.
-    GivesUpAttemptEarly,
-    /// As [`GivesUpAttemptEarly`](Self::GivesUpAttemptEarly), for a resumption.
-    GivesUpResumptionEarly,
+    /// A claim is not released once more after the time limit of a request that was given up early.
+    NeverSettles,
+    /// A claim is released once more, and its hold is not returned to the ticket before.
+    SettlesWithoutTicket,
+    /// A claim that found no hold to take over or to hand back is released while a resumption that
+    /// was given up early may still be executed.
+    ReleasesBeforeItSettles,
 }
 
 /// The model.
@@ -109,14 +110,6 @@ impl Late {
 
     fn mutated(&self, mutation: Mutation) -> bool {
         self.mutation == mutation
-    }
-
-    fn gives_up_early(&self, operation: Operation) -> bool {
-        match operation {
-            Operation::Attempt => self.mutated(Mutation::GivesUpAttemptEarly),
-            Operation::Resume => self.mutated(Mutation::GivesUpResumptionEarly),
-            _ => false,
-        }
     }
 
     fn keeps_id(&self) -> bool {
@@ -197,6 +190,7 @@ impl Model for Late {
             Property::always(SHORTENED, |_, state: &State| state.effect != Some(Effect::Shortened)),
             Property::always(EXTENDED, |_, state: &State| state.effect != Some(Effect::Extended)),
             Property::always(RENAMED, |_, state: &State| state.effect != Some(Effect::Renamed)),
+            Property::always(LEFT, |_, state: &State| !state.has_ended_client_with_hold()),
             Property::sometimes("two clients have taken the hold over", |_, state: &State| {
                 state.was_taken_over_twice()
             }),

@@ -26,8 +26,8 @@ fn a_late_resumption_without_a_deadline_takes_a_hold_from_its_ticket() {
 }
 
 #[test]
-fn a_deadline_without_the_error_of_the_clock_lets_a_late_attempt_create_a_hold() {
-    assert_finds(&Late::RULES.with(Mutation::IgnoresClockError), CREATED);
+fn a_deadline_without_the_error_of_the_clock_lets_a_late_detachment_hand_a_hold_over() {
+    assert_finds(&Late::RULES.with(Mutation::IgnoresClockError), RENAMED);
 }
 
 #[test]
@@ -61,11 +61,16 @@ fn a_release_by_ticket_after_a_failed_hand_back_frees_a_detached_hold() {
 }
 
 #[test]
-fn an_attempt_that_is_given_up_before_its_deadline_creates_a_hold_which_is_a_known_limit() {
-    assert_finds(&Late::RULES.with(Mutation::GivesUpAttemptEarly), CREATED);
+fn a_claim_that_is_not_released_once_more_leaves_the_hold_of_an_attempt_that_was_given_up_early() {
+    assert_finds(&Late::RULES.with(Mutation::NeverSettles), CREATED);
 }
 
 #[test]
-fn a_resumption_that_is_given_up_before_its_deadline_hands_a_hold_over_which_is_a_known_limit() {
-    assert_finds(&Late::RULES.with(Mutation::GivesUpResumptionEarly), RENAMED);
+fn a_resumption_that_was_given_up_early_takes_a_hold_that_is_not_returned_to_its_ticket() {
+    assert_finds(&Late::RULES.with(Mutation::SettlesWithoutTicket), RENAMED);
+}
+
+#[test]
+fn a_claim_that_is_released_too_early_takes_a_hold_that_another_client_has_handed_back() {
+    assert_finds(&Late::RULES.with(Mutation::ReleasesBeforeItSettles), RENAMED);
 }

@@ -49,6 +49,10 @@ struct Client {
     has_detached: bool,
     /// Whether the client has taken the hold over.
     has_resumed: bool,
+    /// Time after which the store refuses the attempts and resumptions that were given up early.
+    late_for: u8,
+    /// Whether one of them is a resumption, so that the hold returns to the ticket.
+    resumes_late: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,12 +69,25 @@ enum Phase {
     Offered,
     HandBack,
     Release,
+    /// The claim has ended, and late requests of it may still be executed. `to_ticket` says whether
+    /// a hold of the claim returns to the ticket before the release.
+    Settle {
+        to_ticket: bool,
+    },
     Ended,
 }
 
 impl State {
     pub(super) fn new(model: &Late) -> Self {
-        let client = Client { phase: Phase::Contend, waits: None, has_detached: false, has_resumed: false };
+        let phase = Phase::Contend;
+        let client = Client {
+            phase,
+            waits: None,
+            has_detached: false,
+            has_resumed: false,
+            late_for: 0,
+            resumes_late: false,
+        };
         let mut clients = [client; CLIENTS];
         TAKERS.iter().for_each(|at| clients[*at].phase = Phase::Idle);
         Self {
@@ -96,6 +113,12 @@ impl State {
         self.hold.is_some_and(|hold| hold.id == Some(client))
     }
 
+    pub(super) fn has_ended_client_with_hold(&self) -> bool {
+        let holder = self.hold.and_then(|hold| hold.id).map(|holder| &self.clients[holder]);
+        let is_detached = self.is_detached();
+        holder.is_some_and(|client| client.phase == Phase::Ended && !is_detached)
+    }
+
     pub(super) fn was_taken_over_twice(&self) -> bool {
         TAKERS.iter().all(|at| self.clients[*at].has_resumed)
     }
@@ -113,7 +136,7 @@ impl State {
             if let Some(age) = client.waits {
                 let mut awaited =
                     self.slow.iter().filter(|request| request.client == at && !request.is_given_up);
-                if age >= TIME_LIMIT || awaited.any(|request| model.gives_up_early(request.operation)) {
+                if age >= TIME_LIMIT || awaited.any(|request| gives_up_early(request.operation)) {
                     actions.push(Action::GiveUp(at));
                 }
                 continue;
@@ -144,6 +167,9 @@ impl State {
         match client.phase {
             Phase::Idle if self.has_ticket => &[Operation::Resume],
             Phase::Idle | Phase::Offered | Phase::Ended => &[],
+            Phase::Settle { .. } if client.late_for > 0 => &[],
+            Phase::Settle { to_ticket: true } => &[Operation::Detach],
+            Phase::Settle { to_ticket: false } => &[Operation::Release],
             Phase::Contend => &[Operation::Attempt],
             Phase::Keep if at == HOLDER => &[Operation::Renew, Operation::Detach],
             Phase::Keep => &[Operation::Renew],
@@ -176,7 +202,7 @@ impl State {
                 if self.hold.is_none() && before.is_some_and(|hold| self.relies_on_ticket(hold)) {
                     self.effect = Some(Effect::Freed);
                 }
-                self.receive(at, operation, has_hold);
+                self.receive(model, at, operation, has_hold);
             }
             Action::CallSlowly(at, operation) => self.send_slowly(model, at, operation),
             Action::Execute(request, ..) => self.execute_slow(model, request),
@@ -202,6 +228,7 @@ impl State {
     fn clients_tick(&mut self) {
         for client in &mut self.clients {
             client.waits = client.waits.map(|age| (age + 1).min(TIME_LIMIT));
+            client.late_for = client.late_for.saturating_sub(1);
         }
     }
 
@@ -246,20 +273,26 @@ impl State {
             }
             _ => None,
         };
-        let is_late = is_given_up && !self.is_settled_later(model, client, operation);
+        let is_late = is_given_up && !self.is_settled_later(client, operation);
         self.effect = self.effect.or(effect.filter(|_| is_late));
     }
 
-    /// Returns whether a driver gives requests up early, and the next request of the client settles
-    /// the outcome of this one.
-    fn is_settled_later(&self, model: &Late, client: usize, operation: Operation) -> bool {
+    /// Returns whether a later request of the client removes the effect of this one.
+    fn is_settled_later(&self, client: usize, operation: Operation) -> bool {
         let phase = self.clients[client].phase;
-        model.gives_up_early(operation)
-            && match operation {
-                Operation::Attempt => matches!(phase, Phase::Contend | Phase::Release),
-                Operation::Resume => matches!(phase, Phase::Resuming | Phase::HandBack),
-                _ => false,
+        match operation {
+            Operation::Attempt => {
+                matches!(phase, Phase::Contend | Phase::Release | Phase::Settle { .. })
             }
+            // The first holder undoes its own detachment.
+            Operation::Resume if client == HOLDER => {
+                matches!(phase, Phase::Detaching | Phase::Release | Phase::Settle { to_ticket: true })
+            }
+            Operation::Resume => {
+                matches!(phase, Phase::Resuming | Phase::HandBack | Phase::Settle { to_ticket: true })
+            }
+            _ => false,
+        }
     }
 
     fn relies_on_ticket(&self, hold: StoredHold) -> bool {
@@ -267,15 +300,26 @@ impl State {
     }
 
     /// Handles the reply to a request.
-    fn receive(&mut self, at: usize, operation: Operation, has_hold: bool) {
+    fn receive(&mut self, model: &Late, at: usize, operation: Operation, has_hold: bool) {
         let client = &mut self.clients[at];
+        let is_late = client.late_for > 0 && !model.mutated(Mutation::NeverSettles);
+        let to_ticket = client.resumes_late && !model.mutated(Mutation::SettlesWithoutTicket);
+        let end = if is_late { Phase::Settle { to_ticket } } else { Phase::Ended };
         client.phase = match (operation, client.phase) {
-            (Operation::Release | Operation::ReleaseOrTicket, _) => Phase::Ended,
+            (Operation::Release | Operation::ReleaseOrTicket, Phase::Settle { .. }) => Phase::Ended,
+            (Operation::Release | Operation::ReleaseOrTicket, _) => end,
+            (Operation::Detach, Phase::Settle { .. }) => Phase::Settle { to_ticket: false },
             (Operation::Attempt, _) if has_hold => Phase::Keep,
             (Operation::Attempt, phase) => phase,
             (Operation::Detach, _) if has_hold => {
                 self.has_ticket |= at == HOLDER;
-                Phase::Ended
+                end
+            }
+            // A release could free the hold that a late resumption has taken from the ticket.
+            (Operation::Detach | Operation::Resume, Phase::HandBack | Phase::Resuming)
+                if is_late && !has_hold && !model.mutated(Mutation::ReleasesBeforeItSettles) =>
+            {
+                end
             }
             (Operation::Resume, Phase::Detaching) if has_hold => Phase::Keep,
             (Operation::Resume, _) if has_hold => {
@@ -290,8 +334,15 @@ impl State {
 
     /// Gives the request in flight of a client up. Its outcome is unknown.
     fn give_up(&mut self, at: usize) {
-        self.clients[at].waits = None;
-        self.slow.iter_mut().filter(|request| request.client == at).for_each(|it| it.is_given_up = true);
+        let age = self.clients[at].waits.take().unwrap_or_default();
+        for request in self.slow.iter_mut().filter(|request| request.client == at && !request.is_given_up) {
+            request.is_given_up = true;
+            if gives_up_early(request.operation) {
+                let late_for = &mut self.clients[at].late_for;
+                *late_for = (TIME_LIMIT - age).max(*late_for);
+                self.clients[at].resumes_late |= request.operation == Operation::Resume;
+            }
+        }
         self.slow.sort_unstable();
         let client = &mut self.clients[at];
         client.phase = match client.phase {
@@ -300,4 +351,10 @@ impl State {
             phase => phase,
         };
     }
+}
+
+/// Returns whether a driver gives up a request of this type when its connection breaks, before its
+/// deadline.
+fn gives_up_early(operation: Operation) -> bool {
+    matches!(operation, Operation::Attempt | Operation::Resume)
 }

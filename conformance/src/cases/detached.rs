@@ -50,6 +50,7 @@ fn of(topic: &'static str, kind: Kind, needs: &'static [Need]) -> Vec<Case> {
             it_stays_for_its_time_without_renewals,
             it_stays_for_its_time_after_its_client_is_killed,
             it_stays_for_its_time_after_its_client_is_closed,
+            it_is_taken_over_within_the_longest_time,
             a_detachment_whose_answer_is_lost_stands,
             a_detachment_leaves_nothing_wherever_it_is_dropped,
         }
@@ -227,6 +228,23 @@ pub(super) async fn a_store_that_cannot_keep_a_lock_says_so_before_any_io(arena:
     }
     switch.connect();
     held.release().await.expect("the lock is still held");
+}
+
+/// The times in the store are then as great as they can be.
+pub(super) async fn it_is_taken_over_within_the_longest_time(arena: Arc<Arena>) {
+    let (a, b) = (arena.client().await, arena.client().await);
+    let longest = *a.info().leases.end();
+    let ticket = detached(&arena, &a, longest).await;
+    let is_free = async || arena.try_take(&b, rival(&arena)).await.is_some();
+    assert!(!is_free().await, "a hold that is detached for {longest:?} has ended");
+    let resumed = arena.soon("the ticket is not accepted", b.resume(&ticket)).await;
+    let resumed = resumed.expect("the ticket has the hold");
+    assert_eq!(resumed.token(), ticket.token());
+    let ticket = detach(&arena, resumed, longest).await;
+    assert!(!is_free().await, "a hold that is detached for {longest:?} again has ended");
+    let released = arena.soon("the release by ticket does not return", a.release(&ticket)).await;
+    released.expect("the ticket has the hold");
+    drop(arena.take_soon("the lock is not free after the release by ticket", &b).await);
 }
 
 pub(super) async fn a_time_that_the_store_cannot_keep_is_refused_before_any_io(arena: Arc<Arena>) {

@@ -24,6 +24,7 @@ pub(super) fn cases() -> Vec<Case> {
             of_many_clients_with_overlapping_locks_each_gets_all_of_its_own,
             several_locks_of_a_client_that_dies_are_freed_after_its_ttl_or_session,
             a_closed_client_is_granted_none_of_several_locks,
+            of_a_hundred_locks_with_the_longest_names_all_are_taken_or_none,
         }
         "multi" (Kind::Mutex) [Need::Inspect] {
             a_refused_try_of_several_locks_leaves_nothing_in_the_store,
@@ -107,6 +108,30 @@ pub(super) async fn of_several_locks_all_are_taken_or_none(arena: Arc<Arena>) {
     }
     held.release().await.expect("the lock is still held");
     each_is_free(&arena, &a, "a released lock is still held").await;
+}
+
+/// More locks than any store grants in one request.
+pub(super) async fn of_a_hundred_locks_with_the_longest_names_all_are_taken_or_none(arena: Arc<Arena>) {
+    const LOCKS: usize = 101;
+    let (a, b) = (arena.client().await, arena.client().await);
+    let width = 1024 - arena.name().len();
+    let names: Vec<_> = (0..LOCKS).map(|number| arena.name_with(&format!("{number:/>width$}"))).collect();
+    let (several, options) = (all(&arena, &b, &names), long(&arena, &b));
+    let held = one(&arena, &a, &names[LOCKS / 2], "a free lock was not granted").await;
+    let tried = arena.soon("the try does not end", several.try_lock(&options)).await;
+    assert!(tried.expect("a busy lock is not an error").is_none(), "two claims hold one of the locks");
+    for at in [0, LOCKS - 1] {
+        let free = one(&arena, &a, &names[at], "a lock is held because not all were granted").await;
+        free.release().await.expect("the lock is still held");
+    }
+    let mut waiting = several.lock(&options);
+    arena.still_waits("two claims hold one of the locks", &mut waiting).await;
+    held.release().await.expect("the lock is still held");
+    let held = arena.soon("the free locks were not granted", waiting).await.expect("the locks are free");
+    for at in [0, LOCKS / 2, LOCKS - 1] {
+        assert!(try_one(&arena, &a, &names[at]).await.is_none(), "one of the held locks is free");
+    }
+    held.release().await.expect("the locks are still held");
 }
 
 pub(super) async fn a_wait_for_several_locks_ends_when_the_last_is_freed(arena: Arc<Arena>) {

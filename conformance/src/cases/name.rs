@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dlock_core::{Error, Guard, Kind, Locks, Wait};
+use dlock_core::{Error, Guard, Kind, Locks, Wait, Who};
 
 use crate::{
     Arena,
@@ -19,7 +19,11 @@ pub(super) fn cases() -> Vec<Case> {
             odd_names_exclude_like_any_other,
             odd_names_are_shown_as_they_are,
             an_illegal_name_is_refused_before_any_io,
+            waiters_with_the_longest_names_and_labels_are_woken,
         }
+        "name_fair" (Kind::Fair) [] { waiters_with_the_longest_names_and_labels_are_woken }
+        "name_write" (Kind::Write) [] { waiters_with_the_longest_names_and_labels_are_woken }
+        "name_permit" (Kind::Permit) [] { waiters_with_the_longest_names_and_labels_are_woken }
     }
 }
 
@@ -137,6 +141,32 @@ pub(super) async fn odd_names_are_shown_as_they_are(arena: Arc<Arena>) {
         assert_eq!(listed, expected);
     }
     drop(held);
+}
+
+/// Text of this length that begins with `start` and continues with the character.
+fn filled(start: &str, character: char, len: usize) -> String {
+    let count = (len - start.len()) / character.len_utf8();
+    let text = format!("{start}{}", character.to_string().repeat(count));
+    format!("{text}{}", "x".repeat(len - text.len()))
+}
+
+/// A store may write names and labels into keys, messages, paths or statements, in which some
+/// characters take several bytes.
+pub(super) async fn waiters_with_the_longest_names_and_labels_are_woken(arena: Arc<Arena>) {
+    let (a, b) = (arena.client().await, arena.client().await);
+    for character in ['x', '\'', '\\', '%', '/', ' ', 'é', '🔒'] {
+        let name = filled(arena.name(), character, 1024);
+        let options = arena.options().label(filled("", character, Who::MAX_LEN));
+        let held = a.of(arena.kind(), &name).lock(&options).await.expect("the lock is free");
+        // The waiter makes no attempt of its own before the time limit of this case.
+        let (next, patient) = (b.of(arena.kind(), &name), options.ttl(arena.long_ttl(&b)));
+        let mut waiting = next.lock(&patient);
+        arena.still_waits("two claims hold the lock", &mut waiting).await;
+        held.release().await.expect("the lock is still held");
+        let failure = format!("a waiter for a long name of `{character}` is not woken");
+        let next = arena.soon(&failure, waiting).await.expect("the lock is free");
+        next.release().await.expect("the lock is still held");
+    }
 }
 
 pub(super) async fn an_illegal_name_is_refused_before_any_io(arena: Arc<Arena>) {

@@ -34,6 +34,7 @@ pub(super) fn cases() -> Vec<Case> {
             an_occurrence_that_is_forgotten_runs_again,
             a_mark_is_listed_as_a_mark_and_not_as_a_lock,
             an_invalid_occurrence_is_refused,
+            the_longest_occurrences_are_done_for_every_client,
         }
         "once" (Kind::Mutex) [] { clients_agree_on_the_period_if_the_store_has_a_clock }
     };
@@ -302,6 +303,29 @@ pub(super) async fn an_invalid_occurrence_is_refused(arena: Arc<Arena>) {
         let is_refused = matches!(result, Err(OnceError::Lock(Error::InvalidOptions { .. })));
         assert!(is_refused, "{occurrence:?} returned {result:?}");
         assert!(occurrence.check().is_err(), "{occurrence:?}");
+    }
+}
+
+/// The name of the mark is then as long as a mark's can be, and its time as great as it can be.
+pub(super) async fn the_longest_occurrences_are_done_for_every_client(arena: Arc<Arena>) {
+    let (a, b) = (arena.client().await, arena.client().await);
+    let (mut occurrences, longest) = (Vec::new(), *a.info().leases.end());
+    for character in ["x", "'", "%", "/", ":", "é", "🔒"] {
+        let name = arena.name_with(character);
+        let count = (1000 - name.len()) / character.len();
+        let key = format!("{}{}", character.repeat(count), "x".repeat((1000 - name.len()) % character.len()));
+        let first = a.mutex(&name).once(key.as_str()).keep(longest);
+        assert!(ran(&first).await, "the work of another occurrence counts as done: {first:?}");
+        assert!(!ran(&b.mutex(&name).once(key.as_str())).await, "the work ran twice: {first:?}");
+        let too_long = a.mutex(&name).once(format!("{key}x"));
+        assert!(too_long.check().is_err(), "{too_long:?}");
+        occurrences.push((first, (name, key)));
+    }
+    let marks = b.marks(arena.name()).await.expect("the store is reachable");
+    let found: Vec<_> = marks.into_iter().map(|mark| (mark.name.to_string(), mark.key)).collect();
+    for (occurrence, mark) in occurrences {
+        assert!(found.contains(&mark), "the mark of {occurrence:?} is not listed");
+        assert!(occurrence.forget().await.expect("the store is reachable"), "{occurrence:?} has no mark");
     }
 }
 

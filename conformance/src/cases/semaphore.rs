@@ -33,6 +33,7 @@ pub(super) fn cases() -> Vec<Case> {
             a_wider_limit_does_not_exceed_a_narrower_one,
             a_narrower_limit_waits_until_it_is_kept,
             a_narrow_waiter_that_leaves_lets_others_in,
+            the_greatest_limit_is_a_limit,
         }
         "semaphore" (Kind::Permit) [Need::Driver] { a_permit_given_back_wakes_no_more_waiters_than_may_hold }
         "semaphore" (Kind::Permit) [Need::Tokens] { permits_that_are_held_together_have_distinct_tokens_that_grow }
@@ -220,6 +221,20 @@ pub(super) async fn an_acquire_beyond_the_limit_leaves_nothing_wherever_it_is_dr
             .for_each(|result| result.expect("the lock is still held"));
     }
     drop(take(&arena, &b, 1, "a claim was left behind at the last cut").await);
+}
+
+pub(super) async fn the_greatest_limit_is_a_limit(arena: Arc<Arena>) {
+    let held = take_all(&arena, &[u32::MAX, u32::MAX, 3]).await;
+    let client = arena.client().await;
+    for limit in [u32::MAX, 4] {
+        let tried = client.semaphore(arena.name(), limit).try_lock(&arena.options()).await;
+        let tried = tried.expect("a busy lock is not an error");
+        assert!(tried.is_none(), "a fourth claim holds beside one with the limit 3");
+    }
+    for held in held {
+        held.release().await.expect("the permit is still held");
+    }
+    drop(take(&arena, &client, u32::MAX, "a permit is free").await);
 }
 
 pub(super) async fn a_limit_of_zero_is_refused_before_any_io(arena: Arc<Arena>) {

@@ -16,7 +16,7 @@ use std::{
 };
 
 use common::{locks, soon, store, unique};
-use dlock_conformance::{Proxy, or_ignore};
+use dlock_conformance::{Data, Proxy, or_ignore};
 use dlock_core::{Error, Guard, Locks};
 use dlock_testbed::servers::{
     Running,
@@ -38,6 +38,7 @@ fn main() -> std::process::ExitCode {
         a_server_that_replies_late_once_is_not_queried_by_each_waiter on 2 threads,
         waiters_send_no_requests_while_nothing_changes on 2 threads,
         a_client_that_gets_no_further_session_uses_those_that_it_has on 2 threads,
+        a_jute_maxbuffer_of_128_kibibytes_is_enough on 2 threads,
     }])
 }
 
@@ -288,4 +289,57 @@ async fn a_client_that_gets_no_further_session_uses_those_that_it_has() {
     }
     let lost = guards.iter().skip(1).filter(|guard| guard.is_lost()).count();
     assert_eq!(lost, 0, "of {} holds are lost", guards.len());
+}
+
+/// Kills the server, and starts it again with its data.
+async fn restart(running: &Running) {
+    let server = &running.servers()[0];
+    server.kill().await.expect("the server is running");
+    server.start(Data::Kept).await.expect("the server starts again");
+    running.ready().await.expect("the server reads its data");
+}
+
+async fn a_jute_maxbuffer_of_128_kibibytes_is_enough() {
+    const HELD: usize = 1500;
+    const LONG: usize = 70;
+    const WAITERS: usize = 2500;
+    let Some(running) = or_ignore(start_with("jute.maxbuffer=131072\n").await) else { return };
+    let proxy = Proxy::to(running.servers()[0].address()).await.expect("a port is free");
+    let client = locks(&format!("zk://{}/test?timeout=10s&session=40s", proxy.address())).await;
+    let crowd = locks(&format!("zk://{}/test?timeout=10s&session=40s", proxy.address())).await;
+    let run = unique();
+    let mut names: Vec<_> = (0..HELD).map(|number| format!("{run}-{number}")).collect();
+    // A slash has three bytes in a path.
+    names.extend((0..LONG).map(|number| format!("{run}-{number:/>982}")));
+    let guards = hold_all(&client, &names, Duration::from_millis(500)).await;
+    until("the holders do not watch their nodes", async || watches(&running).await >= names.len() as u64)
+        .await;
+    // Their queue has more than 128 KiB of names.
+    let waiting: Vec<_> =
+        (0..WAITERS).map(|_| tokio::spawn(crowd.mutex(&names[0]).lock().into_future())).collect();
+    let all = (names.len() + WAITERS) as u64;
+    until("the claims do not join the queue", async || watches(&running).await >= all).await;
+    let assert_all_kept = |event: &str| {
+        let lost = guards.iter().filter(|guard| guard.is_lost()).count();
+        assert_eq!(lost, 0, "of {} holds are lost after {event}", guards.len());
+        let ended = waiting.iter().filter(|waiter| waiter.is_finished()).count();
+        assert_eq!(ended, 0, "of {WAITERS} waiters have ended after {event}");
+    };
+    proxy.cut();
+    until("the claims do not watch again", async || watches(&running).await >= all).await;
+    // Longer than the time for which a hold lasts without a heartbeat.
+    sleep(Duration::from_secs(28)).await;
+    assert_all_kept("the connections broke");
+    restart(&running).await;
+    until("the claims do not watch again", async || watches(&running).await >= all).await;
+    sleep(Duration::from_secs(28)).await;
+    assert_all_kept("the server was restarted");
+    // The ends of the sessions are transactions with all paths.
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+    drop(guards);
+    soon("the crowd cannot be closed", crowd.close()).await;
+    soon("the client cannot be closed", client.close()).await;
+    restart(&running).await;
+    let client = locks(&format!("{}/test?timeout=10s&session=40s", running.url())).await;
+    drop(hold_all(&client, &names[HELD..], Duration::from_secs(5)).await);
 }

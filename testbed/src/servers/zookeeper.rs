@@ -69,7 +69,7 @@ pub async fn start(flavour: Flavour) -> Result<Running, Unreachable> {
 }
 
 /// Finds or starts one server, with these lines of configuration in addition. A line overrides that
-/// of all servers, for example `maxClientCnxns=2`.
+/// of all servers, for example `maxClientCnxns=2`. The line `jute.maxbuffer=BYTES` sets the property.
 ///
 /// # Errors
 /// As [`start`].

@@ -13,9 +13,11 @@ fi
 mkdir -p data
 # The server's number in an ensemble.
 [ ! -e myid ] || cp myid data/
+# Java reads this limit from a property only.
+buffer=$(sed -n 's/^jute.maxbuffer=//p' server.conf)
 # Data is not synced, because data in the kernel's cache survives `kill -9`. Empty containers are deleted after 0.5 s instead
 # of a minute.
-exec java -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xmx768m -cp "$path" \
+exec java -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xmx768m -cp "$path" ${buffer:+"-Djute.maxbuffer=$buffer"} \
     -Dorg.slf4j.simpleLogger.defaultLogLevel=warn -Dzookeeper.forceSync=no -Dzookeeper.extendedTypesEnabled=true \
     -Dznode.container.checkIntervalMs=500 -Dznode.container.maxPerMinute=1000000 -Dzookeeper.admin.enableServer=false \
     org.apache.zookeeper.server.quorum.QuorumPeerMain ./server.conf

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod faults;
+mod limits;
 mod moves;
 mod proxies;
 mod reach;
@@ -12,6 +13,7 @@ mod rights;
 fn main() -> std::process::ExitCode {
     dlock_conformance::run_tests([
         faults::tests(),
+        limits::tests(),
         moves::tests(),
         proxies::tests(),
         reach::tests(),

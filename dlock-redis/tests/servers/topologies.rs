@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use dlock_core::{Kind, LockOptions, Locks, LostReason, Who};
+use dlock_core::{Error, Kind, LockOptions, Locks, LostReason, Who};
 use dlock_testbed::servers::{
     Running, Server,
     redis::{Brand, Flavour, start},
@@ -30,6 +30,7 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
         a_client_connects_to_a_cluster_while_one_node_hangs,
         a_killed_node_delays_no_wake_up_by_another_node,
         a_waiter_is_woken_by_the_node_to_which_its_slot_has_moved,
+        while_a_slot_moves_its_locks_stay_held_and_its_free_names_are_unavailable,
         one_node_of_a_cluster_is_refused_with_the_scheme_for_all,
         the_locks_of_a_cluster_that_reports_no_addresses_are_listed,
         on_a_cluster_labels_are_reported_whichever_node_has_them,
@@ -267,22 +268,70 @@ async fn a_waiter_is_woken_by_the_node_to_which_its_slot_has_moved() {
     let held = a.mutex(name).lock().await.unwrap();
     let waiter = tokio::spawn(b.mutex(name).lock().into_future());
     wait_for_subscriber(from, name).await;
+    let slot = begin_move(name, from, to).await;
+    move_keys(slot, from, to).await;
+    end_move(slot, [to, from, other]).await;
+    wait_for_subscriber(to, name).await;
+    held.release().await.unwrap();
+    let woken = timeout(Duration::from_secs(10), waiter).await.expect("the waiter was not woken");
+    woken.unwrap().unwrap().release().await.unwrap();
+}
+
+/// Begins to move the slot of a name, and returns the slot.
+async fn begin_move(name: &str, from: &Server, to: &Server) -> u64 {
     let slot = query::<u64>(from, &format!("CLUSTER KEYSLOT {name}")).await;
     let (old, new) = (query::<String>(from, "CLUSTER MYID").await, query::<String>(to, "CLUSTER MYID").await);
     query::<()>(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {old}")).await;
     query::<()>(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {new}")).await;
+    slot
+}
+
+/// Moves the keys of a slot.
+async fn move_keys(slot: u64, from: &Server, to: &Server) {
     let keys: Vec<String> = query(from, &format!("CLUSTER GETKEYSINSLOT {slot} 100")).await;
     let mut migrate = redis::cmd("MIGRATE");
     migrate.arg("127.0.0.1").arg(to.address().port()).arg("").arg(0).arg(5000).arg("KEYS");
     migrate.arg(keys);
     migrate.exec_async(&mut raw(&format!("redis://{}", from.address())).await).await.expect("migrated");
-    for node in [to, from, other] {
+}
+
+/// Gives a slot to the first of the nodes.
+async fn end_move(slot: u64, nodes: [&Server; 3]) {
+    let new = query::<String>(nodes[0], "CLUSTER MYID").await;
+    for node in nodes {
         query::<()>(node, &format!("CLUSTER SETSLOT {slot} NODE {new}")).await;
     }
-    wait_for_subscriber(to, name).await;
+}
+
+async fn while_a_slot_moves_its_locks_stay_held_and_its_free_names_are_unavailable() {
+    let Some(running) = servers(Flavour::Cluster).await else { return };
+    let [from, to, other] = running.servers() else { panic!("three nodes") };
+    let ttl = Duration::from_secs(6);
+    let (a, b) = (locks(&running, ttl.as_secs()).await, locks(&running, ttl.as_secs()).await);
+    // The names have one slot.
+    let held = a.mutex("bar").lock().await.unwrap();
+    let queued = tokio::spawn(b.mutex("bar").lock().into_future());
+    wait_for_subscriber(from, "bar").await;
+    let slot = begin_move("bar", from, to).await;
+    let free = b.mutex("{bar}-free");
+    for moved in [false, true] {
+        let refused = [free.try_lock().await.map(drop), free.lock().await.map(drop)];
+        for refused in refused {
+            assert!(matches!(refused, Err(Error::Unavailable { .. })), "{refused:?}");
+        }
+        tokio::time::sleep(ttl).await;
+        assert!(!held.is_lost(), "the lock is lost while its slot moves, keys moved: {moved}");
+        assert!(!queued.is_finished(), "the waiter has ended, keys moved: {moved}");
+        if !moved {
+            move_keys(slot, from, to).await;
+        }
+    }
+    end_move(slot, [to, from, other]).await;
+    let granted = timeout(ttl, free.lock().into_future()).await.expect("the slot has moved");
+    granted.expect("the lock is free").release().await.unwrap();
     held.release().await.unwrap();
-    let woken = timeout(Duration::from_secs(10), waiter).await.expect("the waiter was not woken");
-    woken.unwrap().unwrap().release().await.unwrap();
+    let next = timeout(ttl, queued).await.expect("the waiter for a held lock waits").unwrap();
+    next.expect("the lock is free").release().await.unwrap();
 }
 
 /// Waits until a client subscribes to the channel of a mutex on a node.

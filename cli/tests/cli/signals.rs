@@ -112,6 +112,25 @@ fn a_stopped_dlock_stops_its_command_until_both_continue() {
     assert_eq!(run.end().status, 143);
 }
 
+/// STOP cannot be caught. The command runs beside the next holder until dlock continues.
+#[test]
+fn the_command_of_a_dlock_that_is_suspended_beyond_the_ttl_ends_as_soon_as_dlock_continues() {
+    let place = Place::new();
+    let run = place.start(&["--ttl", "2s", "x"], "echo $$; exec sleep 1000");
+    let command = run.first.clone();
+    run.signal(Signal::STOP);
+    assert_eq!(
+        place.run(["run", "-w", "60s", "x", "true"]).status,
+        0,
+        "the lock of a suspended dlock is not free"
+    );
+    let state = std::fs::read_to_string(format!("/proc/{command}/stat")).unwrap_or_default();
+    assert!(lives(&command) && !state.contains(") T "), "the command is suspended, too: {state}");
+    run.signal(Signal::CONT);
+    assert_eq!(run.end().status, 74);
+    until("the command has ended", || !lives(&command));
+}
+
 #[test]
 fn a_stopped_command_that_has_lost_its_lock_never_continues() {
     let place = Place::new();

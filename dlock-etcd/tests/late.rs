@@ -24,6 +24,7 @@ fn main() -> std::process::ExitCode {
         several_locks_whose_reply_is_lost_are_attempted_again_and_are_one_claim_each,
         a_detachment_whose_reply_is_lost_is_undone_by_a_resumption,
         a_hold_is_watched_again_after_the_runtime_of_the_pump_has_ended,
+        a_claim_whose_runtime_has_ended_is_deleted_after_its_ttl,
         claims_with_a_short_time_limit_find_another_member_too,
         an_abandoned_claim_is_deleted_soon_after_an_outage,
         a_client_that_is_closed_during_a_keep_alive_leaves_no_lease,
@@ -286,6 +287,29 @@ async fn a_hold_is_watched_again_after_the_runtime_of_the_pump_has_ended() {
     assert!(bench.locks("").await.force_release(&name).await.expect("a reply"));
     // If the key is not watched again in time, the next renewal reports the loss.
     assert_eq!(soon("the loss was not reported", held.lost()).await, LostReason::Taken);
+}
+
+/// The pump has ended with that runtime, too. The next renewal of the client starts it again.
+async fn a_claim_whose_runtime_has_ended_is_deleted_after_its_ttl() {
+    let Some(bench) = Bench::standalone().await else { return };
+    let (ttl, name) = (Duration::from_secs(4), unique());
+    let store = connect(&format!("{}?session=60s", bench.running.url())).await;
+    let client = Locks::new(store.expect("the server is running"));
+    let ended = std::thread::spawn({
+        let lock = client.mutex(&name).lock().ttl(ttl);
+        move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a runtime").block_on(lock.into_future()).expect("the lock is free")
+        }
+    });
+    let lost = ended.join().expect("no panic");
+    assert!(lost.is_lost(), "the keeper has ended with its runtime");
+    let held = client.mutex(unique()).lock().ttl(ttl).await.expect("the lock is free");
+    let other = bench.locks("").await;
+    let next = timeout(ttl + SOON, other.mutex(&name).lock().into_future()).await;
+    next.expect("the claim is not deleted").expect("the lock is free").release().await.expect("held");
+    assert!(!held.is_lost(), "the hold of the other runtime is lost");
+    held.release().await.expect("the lock is held");
 }
 
 async fn claims_with_a_short_time_limit_find_another_member_too() {

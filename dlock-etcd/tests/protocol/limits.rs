@@ -5,9 +5,9 @@ use std::time::Duration;
 use dlock_conformance::or_ignore;
 use dlock_core::{DistributedLock, Error, Kind, LockOptions, MultiLock};
 use dlock_testbed::servers::etcd::start_with;
-use etcd_client::{AlarmAction, AlarmType};
+use etcd_client::{AlarmAction, AlarmType, GetOptions};
 use futures_util::future::try_join_all;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::common::{Bench, TTL, connect, soon, spawn, unique};
 
@@ -16,6 +16,8 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     dlock_conformance::tests! {
         a_server_that_allows_few_operations_in_a_transaction_refuses_no_lock,
         a_full_database_costs_no_hold_and_is_reported_as_unwritable,
+        a_server_that_allows_few_streams_costs_no_hold_and_no_waiter,
+        a_queue_that_is_too_long_is_refused_and_costs_no_other_lock,
     }
 }
 
@@ -74,4 +76,60 @@ async fn a_full_database_costs_no_hold_and_is_reported_as_unwritable() {
     let resumed = other.resume(&ticket.expect("the hold was renewed until then")).await.expect("a ticket");
     resumed.release().await.expect("the lock is held");
     kept.release().await.expect("the lock is held");
+}
+
+/// A client needs a stream for its watches, and one for each request in flight.
+async fn a_server_that_allows_few_streams_costs_no_hold_and_no_waiter() {
+    const LOCKS: usize = 300;
+    const SHORT: Duration = Duration::from_secs(6);
+    let running = or_ignore(start_with(&["--max-concurrent-streams=4"]).await);
+    let Some(running) = running else { return };
+    let bench = Bench::of(running).await;
+    let (holder, waiter, name) = (bench.locks("").await, bench.locks("").await, unique());
+    let names: Vec<_> = (0..LOCKS).map(|number| format!("{name}-{number}")).collect();
+    let lock = |name: &String| holder.mutex(name).lock().ttl(SHORT).into_future();
+    let held = try_join_all(names.iter().map(lock)).await.expect("the locks are free");
+    let waiting: Vec<_> =
+        names.iter().map(|name| spawn(waiter.mutex(name).lock().ttl(SHORT).into_future())).collect();
+    sleep(SHORT * 3).await;
+    let failed = waiting.iter().filter(|waiter| waiter.is_finished()).count();
+    assert_eq!(failed, 0, "of {LOCKS} waiters have ended");
+    let lost = held.iter().filter(|guard| guard.is_lost()).count();
+    assert_eq!(lost, 0, "of {LOCKS} holds are lost");
+    try_join_all(held.into_iter().map(|guard| guard.release())).await.expect("the locks are held");
+    for waiter in waiting {
+        let next = timeout(SHORT * 4, waiter).await.expect("a waiter is not woken").expect("no panic");
+        next.expect("the lock is free").release().await.expect("the lock is held");
+    }
+}
+
+async fn a_queue_that_is_too_long_is_refused_and_costs_no_other_lock() {
+    // In total more than 64 MiB.
+    const KEYS: usize = 50;
+    const VALUE_BYTES: usize = 1_400_000;
+    const SHORT: Duration = Duration::from_secs(6);
+    let Some(bench) = Bench::standalone().await else { return };
+    let (locks, name) = (bench.locks("").await, unique());
+    let kept = locks.mutex(unique()).lock().ttl(SHORT).await.expect("the lock is free");
+    for number in 0..KEYS {
+        let key = format!("{name}/{number:016x}");
+        bench.raw.kv_client().put(key, vec![b'x'; VALUE_BYTES], None).await.expect("a reply");
+    }
+    let results = [
+        locks.inspect(&name).await.map(drop),
+        locks.list(&name).await.map(drop),
+        locks.rwlock(&name).read().lock().ttl(SHORT).await.map(drop),
+        locks.semaphore(&name, 3).acquire().ttl(SHORT).await.map(drop),
+    ];
+    for result in results {
+        assert!(matches!(result, Err(Error::Refused { .. })), "{result:?}");
+    }
+    let other = locks.mutex(unique()).lock().ttl(SHORT).await.expect("the lock is free");
+    sleep(SHORT * 2).await;
+    assert!(!kept.is_lost() && !other.is_lost(), "a long queue costs the holds of other names");
+    kept.release().await.expect("the lock is held");
+    other.release().await.expect("the lock is held");
+    let count = GetOptions::new().with_prefix().with_count_only();
+    let found = bench.raw.kv_client().get(format!("{name}/"), Some(count)).await.expect("a reply");
+    assert_eq!(found.count(), KEYS as i64, "a refused claim is left in the queue");
 }

@@ -126,11 +126,11 @@ pub(crate) async fn waiters_without_a_connection_of_their_own_poll(server: &Runn
             next.await.expect("no panic").expect("the lock is granted").release().await.expect("held");
         }
     };
-    timeout(Duration::from_millis(500) * LOCKS as u32, hand_offs).await.expect("the waiters poll");
+    timeout(Duration::from_millis(700) * LOCKS as u32, hand_offs).await.expect("the waiters poll");
 }
 
 pub(crate) async fn a_server_without_free_connections_costs_no_hold_and_no_waiter(server: &Running) {
-    let ttl = Duration::from_secs(4);
+    let ttl = Duration::from_secs(8);
     let mut other = plain_session(server).await;
     let (holder, waiter) = (connect(server, "").await, connect(server, "").await);
     let (holder, waiter) = (holder.expect("the server runs"), waiter.expect("the server runs"));
@@ -158,7 +158,7 @@ pub(crate) async fn a_server_without_free_connections_costs_no_hold_and_no_waite
 }
 
 pub(crate) async fn a_time_limit_for_statements_costs_no_hold_and_no_waiter(server: &Running) {
-    let ttl = Duration::from_secs(4);
+    let ttl = Duration::from_secs(8);
     let mut other = plain_session(server).await;
     let limit = match brand(&mut other).await {
         Brand::Mariadb => "max_statement_time = 1",
@@ -215,7 +215,7 @@ pub(crate) async fn the_longest_prefix_is_that_of_a_store(server: &Running) {
 }
 
 pub(crate) async fn a_client_with_one_connection_keeps_its_holds_beside_many_attempts(server: &Running) {
-    let ttl = Duration::from_secs(4);
+    let ttl = Duration::from_secs(8);
     let locks = connect(server, "?connections=1").await.expect("the server runs");
     let held = locks.mutex("precious").lock().ttl(ttl).await.expect("the lock is free");
     let began = Instant::now();

@@ -74,7 +74,7 @@ async fn an_error_about_too_many_sessions_names_the_settings(server: &Running) {
 }
 
 async fn time_limits_of_the_server_cost_no_hold_and_no_waiter(server: &Running) {
-    let ttl = Duration::from_secs(4);
+    let ttl = Duration::from_secs(8);
     let url = url_of_user(server, -1).await;
     for limit in [
         "statement_timeout = '1s'",
@@ -121,7 +121,7 @@ async fn the_longest_name_of_a_schema_is_that_of_a_store(server: &Running) {
 }
 
 async fn a_client_with_one_connection_keeps_its_holds_beside_many_attempts(server: &Running) {
-    let ttl = Duration::from_secs(4);
+    let ttl = Duration::from_secs(8);
     let locks = connect_to(&format!("{}?connections=1", server.url())).await.expect("connected");
     let held = locks.mutex("precious").lock().ttl(ttl).await.expect("the lock");
     let began = Instant::now();

@@ -4,30 +4,21 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
-    Kind, Result,
-    driver::{AttemptAll, Backend, Claim, Driver, Info, Request, Store, StoreUrl},
+    Contender, LockName, LockState, Result,
+    driver::{AttemptAll, Backend, Claim, Driver, Info, Inspect, Request, Store, StoreUrl},
 };
 
-use crate::{
-    claim::{PostgresClaim, attempt_all},
-    client::Client,
-    config::PostgresConfig,
-    connection::Connection,
-    error::STORE,
-    keys::KINDS,
-};
+use crate::{config::PostgresConfig, connection::Connection, queue::QueueBackend};
 
 /// `postgres://` and `postgresql://`, which mean the same.
 pub const DRIVER: Driver = Driver::new(&["postgres", "postgresql"], |url| Box::pin(connect(url)));
-
-/// Maximum number of locks that one transaction grants. It locks the bucket of each.
-const MAX_LOCKS_PER_STEP: usize = 100;
 
 /// A client of a PostgreSQL store. Clones are the same client. Its sessions end when the last clone
 /// and the last claim are dropped.
 #[derive(Clone)]
 pub struct PostgresBackend {
-    pub(crate) client: Arc<Client>,
+    backend: Arc<dyn Backend>,
+    inspect: Arc<dyn Inspect>,
 }
 
 impl PostgresBackend {
@@ -45,55 +36,62 @@ impl PostgresBackend {
     /// Safe. A dropped future may have created the schema.
     pub async fn connect(config: PostgresConfig) -> Result<Self> {
         let connection = Arc::new(Connection::open(&config).await?);
-        let info = info(&config).driver_data(Arc::clone(connection.place()));
-        Ok(Self { client: Arc::new(Client::new(connection, &config, info)?) })
+        Ok(Self::new(QueueBackend::new(&config, connection)?))
+    }
+
+    fn new(backend: impl Backend + Inspect) -> Self {
+        let backend = Arc::new(backend);
+        Self { inspect: Arc::<_>::clone(&backend) as _, backend }
     }
 
     /// Returns the store with all its abilities.
     pub fn into_store(self) -> Store {
-        let backend = Arc::new(self);
-        let inspect = Arc::<Self>::clone(&backend);
-        Store::new(backend).with_inspect(inspect)
+        Store::new(self.backend).with_inspect(self.inspect)
     }
 }
 
 impl fmt::Debug for PostgresBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("PostgresBackend").field(&self.client.info.identity).finish()
+        f.debug_tuple("PostgresBackend").field(&self.info().identity).finish()
     }
 }
 
 #[async_trait]
 impl Backend for PostgresBackend {
     fn info(&self) -> &Info {
-        &self.client.info
+        self.backend.info()
     }
 
     fn claim(&self, request: Request) -> Box<dyn Claim> {
-        Box::new(PostgresClaim::new(Arc::clone(&self.client), request))
+        self.backend.claim(request)
     }
 
     async fn attempt_all(&self, requests: Vec<Request>) -> Result<AttemptAll> {
-        attempt_all(&self.client, requests).await
+        self.backend.attempt_all(requests).await
     }
 
     async fn clock(&self) -> Result<Duration> {
-        self.client.connection.clock().await
+        self.backend.clock().await
     }
 }
 
-fn info(config: &PostgresConfig) -> Info {
-    Info::new(STORE.store(), config.identity())
-        .kinds(KINDS)
-        .tokens(true)
-        .detaches(true)
-        .clock(true)
-        .locks_per_step(MAX_LOCKS_PER_STEP)
-        // An attempt then waits for few others, and for none longer than a call may take.
-        .attempts_in_flight(config.connections * 8)
-        .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write])
-        // With a shorter ttl, commits on a busy disk would often take longer than the ttl.
-        .ttl(Duration::from_millis(10)..=Info::MAX_TTL)
+#[async_trait]
+impl Inspect for PostgresBackend {
+    async fn inspect(&self, name: &LockName) -> Result<Option<LockState>> {
+        self.inspect.inspect(name).await
+    }
+
+    async fn holder(&self, name: &LockName) -> Result<Option<Contender>> {
+        self.inspect.holder(name).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockState>> {
+        self.inspect.list(prefix).await
+    }
+
+    async fn force_release(&self, name: &LockName) -> Result<bool> {
+        self.inspect.force_release(name).await
+    }
 }
 
 async fn connect(url: StoreUrl) -> Result<Store> {

@@ -2,16 +2,13 @@
 
 mod backend;
 mod check_in;
-mod claim;
-mod client;
 mod config;
 mod connection;
 mod error;
-mod inspect;
 mod keys;
+mod queue;
 mod session;
 mod sql;
-mod wake;
 
 pub use backend::{DRIVER, PostgresBackend};
 pub use check_in::CheckIn;

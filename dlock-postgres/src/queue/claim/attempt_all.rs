@@ -7,9 +7,8 @@ use dlock_core::{
     driver::{AttemptAll, Claim, Grant, LateRequests, Request},
 };
 
-use super::{PostgresClaim, token_of};
+use super::{super::client::Client, PostgresClaim, token_of};
 use crate::{
-    client::Client,
     connection::{Call, LateExecution, Priority},
     error::STORE,
     keys,

@@ -10,8 +10,8 @@ use dlock_core::{
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+use super::backend::QueueBackend;
 use crate::{
-    backend::PostgresBackend,
     connection::{Call, LateExecution, Priority},
     error::STORE,
     keys,
@@ -48,7 +48,7 @@ impl QueueRow {
 }
 
 #[async_trait]
-impl Inspect for PostgresBackend {
+impl Inspect for QueueBackend {
     async fn inspect(&self, name: &LockName) -> Result<Option<LockState>> {
         Ok(states(&self.rows_of(name).await?)?.pop())
     }
@@ -84,7 +84,7 @@ impl Inspect for PostgresBackend {
     }
 }
 
-impl PostgresBackend {
+impl QueueBackend {
     async fn rows_of(&self, name: &LockName) -> Result<Vec<QueueRow>> {
         let name = name.as_str().as_bytes();
         // The next name in the order of bytes is this name with a zero byte at its end, so the

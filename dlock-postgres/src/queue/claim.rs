@@ -16,8 +16,8 @@ use tokio::time::Instant;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+use super::client::{Client, RenewalRequest, WaiterSeats};
 use crate::{
-    client::{Client, RenewalRequest, WaiterSeats},
     connection::{Call, LateExecution, Priority, Reply},
     keys,
     sql::{Function, Param, column},

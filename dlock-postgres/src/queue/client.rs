@@ -18,12 +18,12 @@ use dlock_core::{
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::wake::{LISTENING, Notifications};
 use crate::{
     config::PostgresConfig,
     connection::{Connection, Dial},
     error::STORE,
     keys,
-    wake::{LISTENING, Notifications},
 };
 use blocked::Blocked;
 pub(crate) use renewals::{RenewalRequest, Renewals};

@@ -1,4 +1,4 @@
-//! The store as its users and the engine see it.
+//! The store as its users and the engine see it, in either mode.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -8,7 +8,12 @@ use dlock_core::{
     driver::{AttemptAll, Backend, Claim, Driver, Info, Inspect, Request, Store, StoreUrl},
 };
 
-use crate::{config::PostgresConfig, connection::Connection, queue::QueueBackend};
+use crate::{
+    advisory::AdvisoryBackend,
+    config::{Mode, PostgresConfig},
+    connection::Connection,
+    queue::QueueBackend,
+};
 
 /// `postgres://` and `postgresql://`, which mean the same.
 pub const DRIVER: Driver = Driver::new(&["postgres", "postgresql"], |url| Box::pin(connect(url)));
@@ -27,7 +32,8 @@ impl PostgresBackend {
     /// # Errors
     /// - [`InvalidConfig`](dlock_core::Error::InvalidConfig) for a file that cannot be read.
     /// - [`Refused`](dlock_core::Error::Refused) for a wrong password, a database that does not
-    ///   exist, missing rights, or a server that is not PostgreSQL 14 or newer.
+    ///   exist, missing rights, or a server that is not PostgreSQL 14 or newer. In session mode also for a
+    ///   connection pooler that shares sessions between transactions.
     /// - [`Unwritable`](dlock_core::Error::Unwritable) if no host accepts writes.
     /// - [`Unavailable`](dlock_core::Error::Unavailable) if no host can be reached within the time
     ///   limit of a call.
@@ -36,7 +42,10 @@ impl PostgresBackend {
     /// Safe. A dropped future may have created the schema.
     pub async fn connect(config: PostgresConfig) -> Result<Self> {
         let connection = Arc::new(Connection::open(&config).await?);
-        Ok(Self::new(QueueBackend::new(&config, connection)?))
+        Ok(match config.mode {
+            Mode::Queue => Self::new(QueueBackend::new(&config, connection)?),
+            Mode::Session(names) => Self::new(AdvisoryBackend::open(&config, names, connection).await?),
+        })
     }
 
     fn new(backend: impl Backend + Inspect) -> Self {

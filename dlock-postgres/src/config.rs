@@ -24,7 +24,46 @@ pub struct PostgresConfig {
     pub(crate) connections: usize,
     /// Whether waiters are woken by `NOTIFY`. Otherwise they poll.
     pub(crate) has_notifications: bool,
+    pub(crate) mode: Mode,
 }
+
+/// The way in which the server keeps the locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// In a queue in a table, for all kinds of locks.
+    Queue,
+    /// As session-level advisory locks, each owned by a session. They exclude programs that call
+    /// `pg_advisory_lock` with the same key.
+    Session(Names),
+}
+
+/// The rule by which a lock's name becomes the key of an advisory lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Names {
+    /// `PostgresAdvisoryLockKey` of the .NET library `DistributedLock`, which hashes names that are no
+    /// keys.
+    Dotnet,
+    /// The Ruby gem `with_advisory_lock`, without a prefix.
+    Ruby,
+    /// `PgAdvisoryLock::new` of the Rust crate `sqlx`.
+    Sqlx,
+    /// `advisory` of the Python package `django-pglock`.
+    Pglock,
+    /// The server's function `hashtext`.
+    Hashtext,
+    /// The name is a number of 64 bits, or two numbers of 32 bits.
+    Number,
+}
+
+/// The values of `names`. The first is the default.
+const NAMES: &[(&str, Names)] = &[
+    ("dotnet", Names::Dotnet),
+    ("ruby", Names::Ruby),
+    ("sqlx", Names::Sqlx),
+    ("pglock", Names::Pglock),
+    ("hashtext", Names::Hashtext),
+    ("number", Names::Number),
+];
 
 /// Range of the time limit of a call.
 const TIMEOUTS: std::ops::RangeInclusive<Duration> =
@@ -36,6 +75,7 @@ const PARAMS: &[&str] = &[
     "connections",
     "notify",
     "mode",
+    "names",
     "socket",
     "password_file",
     "tls",
@@ -85,8 +125,11 @@ impl PostgresConfig {
         if tls.is_some() && socket.is_some() {
             return Err(url.invalid("has `tls`, which a socket does not support: leave it out"));
         }
-        if !url.choice("mode", &[("queue", true), ("session", false)])? {
-            return Err(url.invalid("has `mode=session`, which is not supported yet: leave it out"));
+        let names = url.choice("names", NAMES)?;
+        let mode = url.choice("mode", &[("queue", Mode::Queue), ("session", Mode::Session(names))])?;
+        let foreign_params: &[_] = if mode == Mode::Queue { &["names"] } else { &["notify", "connections"] };
+        if let Some(foreign) = foreign_params.iter().find(|key| url.param(key).is_some()) {
+            return Err(url.invalid(format_args!("has `{foreign}`, which is for the other `mode`")));
         }
         Ok(Self {
             hosts,
@@ -98,6 +141,7 @@ impl PostgresConfig {
             timeout: url.duration("timeout", TIMEOUTS)?.unwrap_or(Duration::from_secs(3)),
             connections: url.number("connections", 1..=100_usize)?.unwrap_or(4),
             has_notifications: url.choice("notify", &[("on", true), ("off", false)])?,
+            mode,
         })
     }
 
@@ -106,7 +150,15 @@ impl PostgresConfig {
         let mut hosts: Vec<_> = self.hosts.iter().map(ToString::to_string).collect();
         hosts.sort_unstable();
         let socket = self.socket.as_ref().map(|socket| socket.display().to_string()).unwrap_or_default();
-        format!("postgres://{}{socket}/{}[{}]", hosts.join(","), self.database, self.schema)
+        let database = format!("postgres://{}{socket}/{}", hosts.join(","), self.database);
+        match self.mode {
+            Mode::Queue => format!("{database}[{}]", self.schema),
+            // A name is another lock by another rule.
+            Mode::Session(names) => {
+                let names = NAMES.iter().find(|(_, known)| *known == names).map_or("", |(name, _)| name);
+                format!("{database}[pg_advisory_lock, {names}]")
+            }
+        }
     }
 }
 
@@ -152,7 +204,9 @@ mod tests {
             ("postgres://localhost/app?schema=a\"b", "schema"),
             ("postgres://localhost/app?schema=App", "schema"),
             ("postgres://localhost/app?connections=0", "connections"),
-            ("postgres://localhost/app?mode=session", "not supported"),
+            ("postgres://localhost/app?names=sqlx", "other `mode`"),
+            ("postgres://localhost/app?mode=session&notify=off", "other `mode`"),
+            ("postgres://localhost/app?mode=session&names=crc32", "names"),
             ("postgres://localhost/app?notify=perhaps", "notify"),
             ("postgres://localhost/app?wait=3s", "unknown parameter"),
             ("postgres://localhost/app?ca=x", "tls"),
@@ -161,6 +215,14 @@ mod tests {
             let error = config(url).expect_err(url).to_string();
             assert!(error.contains(word), "{url}: {error}");
         }
+    }
+
+    #[test]
+    fn one_name_by_two_rules_is_a_lock_of_two_stores() {
+        let [default, dotnet, sqlx] = ["", "&names=dotnet", "&names=sqlx"].map(|names| {
+            config(&format!("postgres://localhost/app?mode=session{names}")).unwrap().identity()
+        });
+        assert!(default == dotnet && dotnet != sqlx, "{default}, {dotnet}, {sqlx}");
     }
 
     #[test]

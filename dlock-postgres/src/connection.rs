@@ -6,6 +6,7 @@
 
 mod dial;
 mod place;
+mod probe;
 mod tls;
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -15,7 +16,7 @@ use dlock_core::{
     driver::{CallCounter, Lanes, LateRequests, Link, Retries},
 };
 use tokio::time::{Instant, timeout_at};
-use tokio_postgres::Row;
+use tokio_postgres::{Row, SimpleQueryRow};
 
 use crate::{
     config::PostgresConfig,
@@ -23,8 +24,9 @@ use crate::{
     session::{Outcome, Session},
     sql::{self, CLOCK, Function, Param, column},
 };
-pub(crate) use dial::{Dial, Messages, Opened, drive, first_row, word};
+pub(crate) use dial::{Dial, Messages, Opened, drive, first_row, rows, word};
 pub(crate) use place::Place;
+pub(crate) use probe::is_own_session;
 
 /// The server's reply to a call.
 pub(crate) struct Reply {
@@ -139,6 +141,11 @@ impl Connection {
         }
     }
 
+    /// Executes a query, which is sent as text, on one of the lanes. It may be executed twice.
+    pub(crate) async fn rows(&self, query: &str) -> Result<Vec<SimpleQueryRow>> {
+        self.on_a_session(|session| async move { session.rows(query).await }).await
+    }
+
     /// Sends a notification from one of the lanes. Returns the process id of its session.
     pub(crate) async fn notify(&self, channel: &str, payload: &str) -> Result<String> {
         // Both texts consist of letters, digits and `_`.
@@ -159,7 +166,7 @@ impl Connection {
     }
 
     /// Creates the tables and functions if they do not exist.
-    async fn create_schema(&self) -> Result<()> {
+    pub(crate) async fn create_schema(&self) -> Result<()> {
         let schema = self.place.schema();
         let (exists, create) = (&sql::exists(schema), &sql::create(schema));
         let identity = &sql::identity(schema);

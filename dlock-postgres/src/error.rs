@@ -57,6 +57,8 @@ const MEANINGS: &[(&str, Meaning)] = &[
     ("42883", Meaning::MissingSchema), // undefined_function
 ];
 
+const QUERY_CANCELED: &str = "57014";
+
 impl Meaning {
     fn of(error: &tokio_postgres::Error) -> Option<Self> {
         Self::of_code(error.code()?.code())
@@ -106,8 +108,7 @@ impl Meaning {
 const RIGHTS: &str = "the user lacks rights; to create the schema it needs CREATE on the database, and to use an \
     existing one: GRANT USAGE ON SCHEMA dlock; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dlock";
 
-pub(crate) const READ_ONLY: &str =
-    "the server is read-only: it is a standby, or `default_transaction_read_only` is set";
+pub(crate) const READ_ONLY: &str = "the server is read-only: it is a standby, or `default_transaction_read_only` is set; name the primary in the URL";
 
 /// Reason for a refused server whose locks exclude no other client.
 pub(crate) const NOT_POSTGRES: &str =
@@ -118,6 +119,11 @@ pub(crate) const TOO_OLD: &str = "the server is older than PostgreSQL 14: upgrad
 
 /// Reason for waiters that poll although notifications are turned on.
 pub(crate) const DEAF: &str = "notifications do not arrive, probably because of a connection pooler";
+
+/// Reason for a refused connection whose session other clients use too.
+pub(crate) const SHARED_SESSIONS: &str = "the connection has no session of its own, as behind a connection pooler that \
+    shares sessions between transactions, where an advisory lock excludes no other client: connect to the server \
+    directly or to a pooler in session mode, or use `mode=queue`";
 
 /// Returns what an error code means to a transaction of the user that checks a hold in.
 pub(crate) fn verdict_of_check_in(code: &str) -> Option<Verdict> {
@@ -170,6 +176,16 @@ const BROKEN: &str = "the connection failed";
 const CERTIFICATE: &str =
     "the TLS connection to the server failed: check its certificate, and name its authority with `ca`";
 
+/// Explains the error of a query that ends the session of a holder.
+pub(crate) fn explain_break(error: Error) -> Error {
+    let lacks_rights =
+        client_error(&error).is_some_and(|error| Meaning::of(error) == Some(Meaning::MissingRights));
+    if lacks_rights { STORE.refused(RIGHTS_TO_BREAK) } else { error }
+}
+
+const RIGHTS_TO_BREAK: &str = "the user may not end the session of the holder, which another user has opened: \
+    GRANT pg_signal_backend, or end it as a superuser";
+
 /// Returns whether the transaction conflicted with another one and may be repeated at once.
 pub(crate) fn is_conflict(error: &tokio_postgres::Error) -> bool {
     Meaning::of(error) == Some(Meaning::Conflict)
@@ -184,10 +200,21 @@ pub(crate) fn was_conflict(error: &Error) -> bool {
 /// lead to a server that executes the call.
 pub(crate) fn ends_session(error: &tokio_postgres::Error) -> bool {
     match Meaning::of(error) {
-        Some(Meaning::Unavailable) => error.code().is_some_and(|code| code.code() != "57014"),
+        Some(Meaning::Unavailable) => error.code().is_some_and(|code| code.code() != QUERY_CANCELED),
         Some(meaning) => matches!(meaning, Meaning::ReadOnly | Meaning::StaleSession),
         None => error.as_db_error().is_none(),
     }
+}
+
+/// As [`ends_session`], for an error that [`explain`] converted.
+pub(crate) fn ended_session(error: &Error) -> bool {
+    client_error(error).is_some_and(ends_session)
+}
+
+/// Returns whether the server has cancelled the statement.
+pub(crate) fn was_cancelled(error: &Error) -> bool {
+    client_error::<tokio_postgres::Error>(error)
+        .is_some_and(|error| error.code().is_some_and(|code| code.code() == QUERY_CANCELED))
 }
 
 /// Returns whether a table or function does not exist. Either no client has created the schema yet,

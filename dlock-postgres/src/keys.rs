@@ -21,7 +21,17 @@ pub(crate) fn bucket(name: &LockName) -> i32 {
     i32::try_from(bucket).unwrap_or_default()
 }
 
-fn crc32(bytes: &[u8]) -> u32 {
+/// First key of the advisory locks of buckets and of the schema, as in `schema.sql`.
+const BUCKET_LOCKS: u32 = 1_145_851_715;
+
+/// Returns the SQL condition for rows of `pg_locks` that are not locks of buckets or of the schema.
+/// `rows` is the alias of the table.
+pub(crate) fn is_no_bucket(rows: &str) -> String {
+    format!("({rows}.objsubid = 1 OR {rows}.classid <> '{BUCKET_LOCKS}'::oid)")
+}
+
+/// Returns the CRC-32 of zlib and PNG.
+pub(crate) fn crc32(bytes: &[u8]) -> u32 {
     const POLYNOMIAL: u32 = 0xedb8_8320;
     let shift = |crc: u32| (crc >> 1) ^ (POLYNOMIAL & (crc & 1).wrapping_neg());
     !bytes.iter().fold(u32::MAX, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), |crc, _| shift(crc)))

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod advisory;
 mod backend;
 mod check_in;
 mod config;

@@ -15,7 +15,7 @@ use tokio_postgres::{Client, Error, Row, SimpleQueryMessage, SimpleQueryRow, Sta
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
-    connection::{Call, Messages, first_row},
+    connection::{Call, Messages, first_row, rows},
     error,
     sql::{CLOCK, Function},
 };
@@ -155,6 +155,11 @@ impl Session {
     /// Sends a query as text, and returns the first row.
     pub(crate) async fn first_row(&self, query: &str) -> Result<SimpleQueryRow> {
         first_row(&self.client, query).await
+    }
+
+    /// Sends a query as text, and returns all rows.
+    pub(crate) async fn rows(&self, query: &str) -> Result<Vec<SimpleQueryRow>> {
+        rows(&self.client, query).await
     }
 
     /// Executes statements in one transaction.

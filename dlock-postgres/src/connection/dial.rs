@@ -155,12 +155,18 @@ pub(crate) async fn drive<T>(
 
 /// Sends a query as text, and returns the first row.
 pub(crate) async fn first_row(client: &Client, query: &str) -> Result<SimpleQueryRow> {
+    let rows = rows(client, query).await?;
+    rows.into_iter().next().ok_or_else(|| STORE.unexpected_reply("a query"))
+}
+
+/// Sends a query as text, and returns all rows.
+pub(crate) async fn rows(client: &Client, query: &str) -> Result<Vec<SimpleQueryRow>> {
     let reply = client.simple_query(query).await.map_err(error::explain)?;
-    let row = reply.into_iter().find_map(|message| match message {
+    let rows = reply.into_iter().filter_map(|message| match message {
         SimpleQueryMessage::Row(row) => Some(row),
         _ => None,
     });
-    row.ok_or_else(|| STORE.unexpected_reply("a query"))
+    Ok(rows.collect())
 }
 
 /// Returns a column of a query that was sent as text. Empty if it is missing.

@@ -19,11 +19,11 @@ use dlock_core::{
     driver::{Backoff, EventSource, Listener, Wake},
 };
 use futures_util::StreamExt as _;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 use tokio_postgres::AsyncMessage;
 
 use crate::{
-    connection::{Connection, Dial, Messages, Opened, drive, first_row, word},
+    connection::{Connection, Dial, Opened, drive, first_row, is_own_session, word},
     error::{self, STORE},
 };
 
@@ -35,9 +35,6 @@ const LINGER: Duration = Duration::from_secs(5);
 
 /// Interval between checks of the connection, whose end may go unnoticed.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-
-/// Payload of the notification that shows whether notifications arrive.
-const PROBE: &str = "probe";
 
 /// The connection of a client for notifications.
 pub(crate) struct Notifications {
@@ -72,38 +69,14 @@ impl Notifications {
         let limit = self.dial.timeout();
         let listen = format!("LISTEN {}; SELECT pg_catalog.pg_backend_pid() AS pid", self.channel);
         let Opened { client, messages, .. } = &mut opened;
-        let listening = drive(messages, first_row(client, &listen), |message| {
-            handle(message, seats);
-        });
+        let listening = drive(messages, first_row(client, &listen), |message| handle(message, seats));
         let row = STORE.with_timeout(limit, listening).await?;
-        self.probe(word(&row, "pid"), messages, seats).await?;
-        Ok(opened)
-    }
-
-    /// Checks that notifications of other sessions arrive on a connection whose session has the
-    /// process id `listener`.
-    async fn probe(&self, listener: &str, messages: &mut Messages, seats: &Listener) -> Result<()> {
-        // A connection pooler that shares sessions between transactions may have let another client
-        // listen. A probe that was sent by that session would arrive by accident, so the probe has to
-        // come from another session.
-        let mut has_arrived = false;
-        let mut on_message = |message: &AsyncMessage| has_arrived |= handle(message, seats);
-        let sender = drive(messages, self.connection.notify(&self.channel, PROBE), &mut on_message).await?;
-        if sender == listener {
-            return Err(STORE.refused(error::DEAF));
+        let (listener, channel) = (word(&row, "pid"), &self.channel);
+        let on_message = |message: &AsyncMessage| handle(message, seats);
+        match is_own_session(&self.connection, messages, listener, channel, limit, on_message).await? {
+            true => Ok(opened),
+            false => Err(STORE.refused(error::DEAF)),
         }
-        let arrival = async {
-            while !has_arrived {
-                match messages.next().await {
-                    Some(Ok(message)) => has_arrived |= handle(&message, seats),
-                    Some(Err(error)) => return Err(error::explain(error)),
-                    None => return Err(disconnected()),
-                }
-            }
-            Ok(())
-        };
-        let deaf = |_| Err(STORE.refused(error::DEAF));
-        timeout(self.dial.timeout(), arrival).await.unwrap_or_else(deaf)
     }
 
     /// Listens on one connection until it breaks.
@@ -117,9 +90,7 @@ impl Notifications {
         loop {
             tokio::select! {
                 message = messages.next() => match message {
-                    Some(Ok(message)) => {
-                        handle(&message, seats);
-                    }
+                    Some(Ok(message)) => handle(&message, seats),
                     Some(Err(error)) => return Err(error::explain(error)),
                     None => return Err(disconnected()),
                 },
@@ -141,10 +112,7 @@ impl Notifications {
                 () = sleep_until(check_at) => {
                     let check = async { client.simple_query("").await.map_err(error::explain) };
                     let check = STORE.with_timeout(self.dial.timeout(), check);
-                    drive(&mut messages, check, |message| {
-                        handle(message, seats);
-                    })
-                    .await?;
+                    drive(&mut messages, check, |message| handle(message, seats)).await?;
                     check_at = Instant::now() + CHECK_INTERVAL;
                 }
             }
@@ -152,11 +120,11 @@ impl Notifications {
     }
 }
 
-/// Wakes the waiter of a notification. Returns whether the message is the probe.
-fn handle(message: &AsyncMessage, seats: &Listener) -> bool {
-    let AsyncMessage::Notification(notification) = message else { return false };
-    seats.wake(notification.payload(), Wake::All);
-    notification.payload() == PROBE
+/// Wakes the waiter of a notification.
+fn handle(message: &AsyncMessage, seats: &Listener) {
+    if let AsyncMessage::Notification(notification) = message {
+        seats.wake(notification.payload(), Wake::All);
+    }
 }
 
 fn disconnected() -> Error {

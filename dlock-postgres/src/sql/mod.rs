@@ -1,5 +1,7 @@
 //! The SQL statements, with a placeholder for the schema.
 
+use std::fmt::Write as _;
+
 use tokio_postgres::{
     Row,
     types::{FromSql, ToSql},
@@ -14,6 +16,22 @@ pub(crate) const PREPARE: &str = include_str!("prepare.sql");
 
 /// Statement that reads the server's clock.
 pub(crate) const CLOCK: &str = include_str!("clock.sql");
+
+/// Statements of session mode, which are sent as text. See [`fill`].
+pub(crate) mod advisory {
+    pub(crate) const OPEN: &str = include_str!("advisory/open.sql");
+    pub(crate) const IDENTIFY: &str = include_str!("advisory/identify.sql");
+    pub(crate) const CHECK_CLIENT: &str = include_str!("advisory/check_client.sql");
+    pub(crate) const TAKE: &str = include_str!("advisory/take.sql");
+    pub(crate) const RENEW: &str = include_str!("advisory/renew.sql");
+    pub(crate) const RELEASE: &str = include_str!("advisory/release.sql");
+    pub(crate) const CLEAR: &str = include_str!("advisory/clear.sql");
+    pub(crate) const CANCEL: &str = include_str!("advisory/cancel.sql");
+    pub(crate) const TERMINATE: &str = include_str!("advisory/terminate.sql");
+    pub(crate) const IS_ALIVE: &str = include_str!("advisory/is_alive.sql");
+    pub(crate) const LOOK: &str = include_str!("advisory/look.sql");
+    pub(crate) const BREAK: &str = include_str!("advisory/break.sql");
+}
 
 /// A statement that a session prepares once, when it is first used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +95,44 @@ pub(crate) fn check_in(schema: &str) -> String {
     in_schema("SELECT * FROM {schema}.check_in_2($1, $2, $3)", schema)
 }
 
+/// Replaces placeholders `{name}` by values, which are numbers, identifiers and literals made by this
+/// crate. Removes the comments, because the server shows only the beginning of a statement.
+///
+/// # Panics
+/// If a placeholder has no value, which is a bug of this crate. Any test of the statement detects it.
+pub(crate) fn fill(text: &str, values: &[(&str, &str)]) -> String {
+    let lines: Vec<_> = text.lines().filter(|line| !line.starts_with("--")).collect();
+    let lines = lines.join("\n");
+    let mut parts = lines.split('{');
+    let mut filled = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (name, rest) = part.split_once('}').unwrap_or((part, ""));
+        let value = values.iter().find(|(known, _)| *known == name);
+        filled.push_str(value.unwrap_or_else(|| panic!("no value for {{{name}}}")).1);
+        filled.push_str(rest);
+    }
+    filled
+}
+
+/// Returns the bytes of a text in hexadecimal digits.
+pub(crate) fn hex(text: &str) -> String {
+    text.bytes().fold(String::with_capacity(text.len() * 2), |mut hex, byte| {
+        // Writing to a `String` cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+/// Returns the text with these bytes. `None` if it is not UTF-8.
+pub(crate) fn unhex(hex: &str) -> Option<String> {
+    let digits: Vec<_> = hex.chars().map(|digit| digit.to_digit(16)).collect::<Option<_>>()?;
+    let bytes = digits.chunks(2).map(|pair| match pair {
+        [high, low] => u8::try_from(high << 4 | low).ok(),
+        _ => None,
+    });
+    String::from_utf8(bytes.collect::<Option<_>>()?).ok()
+}
+
 /// Replaces the placeholder. The name of a schema has no character that ends the quotes.
 fn in_schema(text: &str, schema: &str) -> String {
     text.replace("{schema}", &format!("\"{schema}\""))
@@ -98,6 +154,12 @@ pub(crate) fn text(row: &Row, name: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn placeholders_are_replaced_once_and_comments_are_removed() {
+        let text = "-- a comment\nSELECT {a}, '{b}'\nFROM {a}";
+        assert_eq!(fill(text, &[("a", "{b}"), ("b", "1")]), "SELECT {b}, '1'\nFROM {b}");
+    }
 
     #[test]
     fn each_function_is_called_in_its_schema_with_all_parameters() {

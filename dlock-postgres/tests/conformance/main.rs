@@ -16,14 +16,15 @@ use dlock_testbed::servers::{
 #[global_allocator]
 static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 
-/// Runs the queue behind all wrappers, and polling and TLS without wrappers, which would add little
-/// there.
+/// Runs the queue behind all wrappers, and polling, TLS and session mode without wrappers, which would
+/// add little there.
 fn main() -> ExitCode {
     let plain = [Row::Plain];
     run_suites([
         suite("postgres", Flavour::Standalone, ""),
         suite("polling", Flavour::Standalone, "notify=off").in_rows(plain),
         suite("tls", Flavour::Tls, "").in_rows(plain),
+        suite("session", Flavour::Standalone, "mode=session").in_rows(plain),
     ])
 }
 
@@ -45,6 +46,12 @@ impl Server {
         let first = if running.url().contains('?') { '&' } else { '?' };
         let params = if params.is_empty() { String::new() } else { format!("{first}{}", params.join("&")) };
         Ok(Self { running, params })
+    }
+}
+
+impl Server {
+    fn is_session(&self) -> bool {
+        self.params.contains("mode=session")
     }
 }
 
@@ -76,6 +83,11 @@ impl Fixture for Server {
         Duration::from_secs(7)
     }
 
+    /// An advisory lock has a session for each waiter.
+    fn tasks(&self) -> usize {
+        if self.is_session() { 20 } else { 100 }
+    }
+
     fn limit(&self) -> Duration {
         Duration::from_secs(120)
     }
@@ -85,7 +97,10 @@ impl Fixture for Server {
     }
 
     fn network(&self) -> Option<&dyn Network> {
-        (self.running.servers().len() == 1).then_some(self)
+        // An advisory lock is lost with its connection. Session mode therefore omits the cases in which
+        // a hold must survive a cut connection, or in which the suite simulates a crash by cutting the
+        // connection.
+        (self.running.servers().len() == 1 && !self.is_session()).then_some(self)
     }
 }
 

@@ -1,0 +1,422 @@
+//! One claim to an advisory lock.
+
+use std::{future::pending, mem, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use dlock_core::{
+    Error, Kind, Result, Token, Wait,
+    driver::{Attempt, Claim, Grant, Release, Renewal, Request},
+};
+use futures_util::{FutureExt as _, future::join};
+use tokio::time::timeout;
+use tokio_postgres::SimpleQueryRow;
+
+use super::{
+    client::AdvisoryClient,
+    comment::ClaimComment,
+    key::Key,
+    session::{AdvisorySession, PendingStatement},
+};
+use crate::{
+    connection::word,
+    error::{self, STORE},
+    keys,
+    sql::{self, advisory},
+};
+
+/// Maximum silence of a session that has just been granted the lock it waited for. Its client sends
+/// the next statement at once. A session whose client has vanished delays the next waiter for no
+/// longer than this.
+const FIRST_SILENCE: Duration = Duration::from_secs(2);
+
+/// Time for the last reply of a session that the server has ended to arrive. Afterwards its connection
+/// counts as broken.
+const LAST_REPLY: Duration = Duration::from_millis(200);
+
+/// Time limit for a session to reply after its statement was cancelled.
+const STOP_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Maximum length of a session's application name, in bytes. The server cuts longer names.
+const LONGEST_APPLICATION_NAME: usize = 63;
+
+pub(super) struct AdvisoryClaim {
+    client: Arc<AdvisoryClient>,
+    request: Request,
+    state: State,
+}
+
+#[derive(Default)]
+enum State {
+    /// No session owns the lock for this claim, or waits for it.
+    #[default]
+    Idle,
+    /// The session waits for the lock.
+    Waiting(Arc<AdvisorySession>, PendingStatement),
+    /// The wait has ended, and its reply was not read yet.
+    WaitEnded(Arc<AdvisorySession>, Result<SimpleQueryRow>),
+    /// The session owns the lock, with this token.
+    Held(Arc<AdvisorySession>, Option<Token>),
+    /// The session may own the lock, and may execute a statement.
+    Unknown(Arc<AdvisorySession>),
+    /// The claim has lost the lock. The server may not have ended its session yet.
+    Lost(Arc<AdvisorySession>),
+}
+
+/// A way to take a lock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Take {
+    Try,
+    Wait,
+}
+
+impl AdvisoryClaim {
+    pub(super) fn new(client: Arc<AdvisoryClient>, request: Request) -> Self {
+        Self { client, request, state: State::Idle }
+    }
+
+    /// Returns the time limit of a call about this claim.
+    fn time_limit(&self) -> Duration {
+        self.request.time_limit(self.client.timeout())
+    }
+
+    fn key(&self) -> Result<Key> {
+        Key::of(&self.request.name, self.client.names)
+    }
+
+    /// Returns the name of a lock function in the form for the claim's kind.
+    fn function(&self, name: &str) -> String {
+        if self.request.kind == Kind::Read { format!("{name}_shared") } else { name.to_owned() }
+    }
+
+    /// Returns the statement that takes the lock.
+    fn take_statement(&self, session: &AdvisorySession, take: Take) -> Result<String> {
+        let Request { name, ttl, who, .. } = &self.request;
+        let (function, silence) = match take {
+            Take::Try => ("pg_try_advisory_lock", *ttl),
+            Take::Wait => ("pg_advisory_lock", FIRST_SILENCE.min(*ttl)),
+        };
+        Ok(sql::fill(
+            advisory::TAKE,
+            &[
+                ("comment", &ClaimComment::of(&self.request).text()),
+                ("tag", &session.id.tag),
+                ("function", &self.function(function)),
+                ("key", &self.key()?.arguments()),
+                ("schema", &format!("\"{}\"", self.client.connection.place().schema())),
+                ("bucket", &keys::bucket(name).to_string()),
+                ("silence", &milliseconds(silence)),
+                ("who", &application_name(who.text())),
+            ],
+        ))
+    }
+
+    /// Tries to take the lock on an idle session, or on a new one. Begins to wait for it if another
+    /// session owns it.
+    async fn begin(&mut self) -> Result<Attempt> {
+        if let State::Unknown(session) | State::Lost(session) = &self.state {
+            let session = Arc::clone(session);
+            self.end_session(session).await?;
+        }
+        // Also refuses a name that is no key before any I/O.
+        self.key()?;
+        while let Some(session) = self.client.take_idle() {
+            match self.take_on(&session).await {
+                // The server may have ended the session while it was idle.
+                Err(_) if session.has_ended() => self.end_session(session).await?,
+                result => return result,
+            }
+        }
+        let session = self.client.open_session().await?;
+        self.take_on(&session).await
+    }
+
+    async fn take_on(&mut self, session: &Arc<AdvisorySession>) -> Result<Attempt> {
+        let statement = self.take_statement(session, Take::Try)?;
+        // Until the reply arrives, the session may own the lock.
+        self.state = State::Unknown(Arc::clone(session));
+        let reply = session.statement(statement).await;
+        let attempt = self.read_take(session, reply).await?;
+        if attempt.is_none() && self.request.wait != Wait::Never {
+            let mut waiting = session.statement(self.take_statement(session, Take::Wait)?);
+            // Sends the statement. The lock may have been released since the try.
+            self.state = match (&mut waiting).now_or_never() {
+                Some(reply) => State::WaitEnded(Arc::clone(session), reply),
+                None => State::Waiting(Arc::clone(session), waiting),
+            };
+            return Ok(Attempt::Busy { retry_in: Duration::MAX });
+        }
+        if attempt.is_none() {
+            self.client.keep_idle(Arc::clone(session));
+        }
+        Ok(attempt.unwrap_or(Attempt::Busy { retry_in: self.request.ttl }))
+    }
+
+    /// Reads the reply to a request for the lock. Returns `None` if another session owns the lock.
+    /// After an error, the session may own the lock, and releases it.
+    async fn read_take(
+        &mut self,
+        session: &Arc<AdvisorySession>,
+        reply: Result<SimpleQueryRow>,
+    ) -> Result<Option<Attempt>> {
+        self.state = State::Unknown(Arc::clone(session));
+        let row = match reply {
+            Ok(row) => row,
+            Err(error) => return Err(self.clear_after(session, error).await),
+        };
+        match word(&row, "result") {
+            "true" => {
+                let token = word(&row, "token").parse().ok().and_then(Token::new);
+                if token.is_none() {
+                    return Err(self.clear_after(session, STORE.unexpected_reply("a lock")).await);
+                }
+                self.state = State::Held(Arc::clone(session), token);
+                Ok(Some(Attempt::Granted(Grant { token, valid_for: self.request.ttl })))
+            }
+            "false" => {
+                self.state = State::Idle;
+                Ok(None)
+            }
+            _ => {
+                self.state = State::Idle;
+                Err(STORE.refused(error::SHARED_SESSIONS))
+            }
+        }
+    }
+
+    /// Releases all locks of a session after an error, and returns the error. Creates the schema again
+    /// if it is missing, because the server has lost its data.
+    async fn clear_after(&mut self, session: &Arc<AdvisorySession>, error: Error) -> Error {
+        // If that fails, the next call ends the session.
+        self.clear(Arc::clone(session)).await.ok();
+        if !error::lacks_schema(&error) {
+            return error;
+        }
+        match self.client.connection.create_schema().await {
+            Ok(()) => STORE.unavailable("the schema was missing, and has been created again"),
+            Err(error) => error,
+        }
+    }
+
+    /// Renews the hold. Returns whether the session still owns the lock. From a moment after this call
+    /// began, the session may be silent for the ttl.
+    async fn check(&mut self) -> Result<bool> {
+        let State::Held(session, _) = &self.state else { return Ok(false) };
+        let session = Arc::clone(session);
+        let statement = sql::fill(
+            advisory::RENEW,
+            &[
+                ("comment", &ClaimComment::of(&self.request).text()),
+                ("tag", &session.id.tag),
+                ("silence", &milliseconds(self.request.ttl)),
+            ],
+        );
+        let reply = match session.has_ended() {
+            false => STORE.with_timeout(self.time_limit(), session.statement(statement)).await,
+            true => Err(session_has_ended()),
+        };
+        let is_lost = match &reply {
+            Ok(row) => word(row, "is_own") != "true",
+            // A claim without its session has lost the lock, even if the server has not noticed yet.
+            Err(error) => session.has_ended() || error::ended_session(error),
+        };
+        if is_lost {
+            self.state = State::Lost(session);
+            return Ok(false);
+        }
+        reply.map(|_| true)
+    }
+
+    /// Releases the lock on a session that owns it.
+    async fn release_on(&mut self, session: Arc<AdvisorySession>) -> Result<Release> {
+        self.state = State::Unknown(Arc::clone(&session));
+        let statement = sql::fill(
+            advisory::RELEASE,
+            &[
+                ("tag", &session.id.tag),
+                ("function", &self.function("pg_advisory_unlock")),
+                ("key", &self.key()?.arguments()),
+            ],
+        );
+        let released = timeout(self.client.timeout(), session.statement(statement)).await;
+        match released {
+            Ok(Ok(row)) if word(&row, "had_lock") == "true" => {
+                self.state = State::Idle;
+                self.client.keep_idle(session);
+                Ok(Release::Done)
+            }
+            // Another program has released the locks of the session, as a connection pooler lets it.
+            Ok(Ok(_)) => {
+                self.state = State::Lost(Arc::clone(&session));
+                self.end_session(session).await?;
+                Ok(Release::Gone)
+            }
+            // The lock has ended with the session.
+            Ok(Err(_)) if session.was_ended_by_server() => {
+                self.state = State::Idle;
+                Ok(Release::Gone)
+            }
+            Ok(Err(_)) | Err(_) => {
+                self.end_session(session).await?;
+                Ok(Release::Done)
+            }
+        }
+    }
+
+    /// Ends the statement of a session, and releases the lock if the session owns it.
+    async fn stop(
+        &mut self,
+        session: Arc<AdvisorySession>,
+        mut statement: PendingStatement,
+    ) -> Result<Release> {
+        self.state = State::Unknown(Arc::clone(&session));
+        let stopped = {
+            let cancel = self.client.cancel(&session.id);
+            timeout(STOP_TIMEOUT.min(self.client.timeout()), join(cancel, &mut statement)).await
+        };
+        match stopped {
+            Ok((Ok(()), _)) => self.clear(session).await?,
+            _ => self.end_session(session).await?,
+        }
+        Ok(Release::Done)
+    }
+
+    /// Releases all locks of a session that executes no statement. Ends the session if it does not
+    /// confirm that.
+    async fn clear(&mut self, session: Arc<AdvisorySession>) -> Result<()> {
+        self.state = State::Unknown(Arc::clone(&session));
+        let statement = sql::fill(advisory::CLEAR, &[("tag", &session.id.tag)]);
+        let cleared = timeout(self.client.timeout(), async {
+            match session.statement(statement.clone()).await {
+                // A request to cancel the wait may have cancelled this statement.
+                Err(error) if error::was_cancelled(&error) => session.statement(statement).await,
+                reply => reply,
+            }
+        });
+        if let Ok(Ok(row)) = cleared.await
+            && word(&row, "is_own") == "true"
+        {
+            self.state = State::Idle;
+            self.client.keep_idle(session);
+            return Ok(());
+        }
+        self.end_session(session).await
+    }
+
+    /// Ends a session, and waits until the session owns no lock.
+    ///
+    /// # Errors
+    /// If the server does not confirm that. The state of the claim stays as it is, and the session may
+    /// keep the lock until the ttl has passed.
+    async fn end_session(&mut self, session: Arc<AdvisorySession>) -> Result<()> {
+        if !session.was_ended_by_server() {
+            STORE.with_timeout(self.client.timeout(), self.client.terminate(&session.id)).await?;
+        }
+        self.state = State::Idle;
+        Ok(())
+    }
+
+    /// Handles a wait that has not ended. The end of a connection that breaks in silence is never
+    /// received, so the server is asked on another session whether this one is alive.
+    async fn continue_waiting(
+        &mut self,
+        session: Arc<AdvisorySession>,
+        mut statement: PendingStatement,
+    ) -> Result<Attempt> {
+        let is_alive = timeout(self.time_limit(), self.client.is_alive(&session.id)).await;
+        if !matches!(is_alive, Ok(Ok(false))) {
+            self.state = State::Waiting(session, statement);
+            return Ok(Attempt::Busy { retry_in: Duration::MAX });
+        }
+        match timeout(LAST_REPLY, &mut statement).await {
+            Ok(reply) => {
+                self.state = State::WaitEnded(session, reply);
+                Ok(Attempt::Busy { retry_in: Duration::ZERO })
+            }
+            Err(_) => Err(session_has_ended()),
+        }
+    }
+}
+
+#[async_trait]
+impl Claim for AdvisoryClaim {
+    async fn attempt(&mut self) -> Result<Attempt> {
+        let limit = self.time_limit();
+        let attempt = match mem::take(&mut self.state) {
+            state @ (State::Idle | State::Lost(_) | State::Unknown(_)) => {
+                self.state = state;
+                return STORE.with_timeout(limit, self.begin()).await;
+            }
+            State::Waiting(session, mut statement) => match (&mut statement).now_or_never() {
+                Some(reply) => self.read_take(&session, reply).await?,
+                None => return self.continue_waiting(session, statement).await,
+            },
+            State::WaitEnded(session, reply) => self.read_take(&session, reply).await?,
+            state => {
+                self.state = state;
+                None
+            }
+        };
+        let State::Held(_, token) = self.state else {
+            return Ok(attempt.unwrap_or(Attempt::Busy { retry_in: Duration::ZERO }));
+        };
+        // The server may have granted the lock long ago. The hold is valid from this check on.
+        match self.check().await? {
+            true => Ok(Attempt::Granted(Grant { token, valid_for: self.request.ttl })),
+            false => Err(session_has_ended()),
+        }
+    }
+
+    async fn renew(&mut self) -> Result<Renewal> {
+        Ok(match self.check().await? {
+            true => Renewal::Renewed { valid_for: self.request.ttl },
+            false => Renewal::Lost,
+        })
+    }
+
+    async fn release(&mut self) -> Result<Release> {
+        match mem::take(&mut self.state) {
+            State::Idle => Ok(Release::Gone),
+            State::Waiting(session, statement) => self.stop(session, statement).await,
+            State::WaitEnded(session, _) => self.clear(session).await.map(|()| Release::Done),
+            State::Held(session, _) => self.release_on(session).await,
+            State::Unknown(session) => {
+                self.state = State::Unknown(Arc::clone(&session));
+                self.end_session(session).await.map(|()| Release::Done)
+            }
+            State::Lost(session) => {
+                self.state = State::Lost(Arc::clone(&session));
+                self.end_session(session).await.map(|()| Release::Gone)
+            }
+        }
+    }
+
+    /// Also returns when the session that owns the lock has ended.
+    async fn changed(&mut self) {
+        match &mut self.state {
+            State::Waiting(session, statement) => {
+                let session = Arc::clone(session);
+                let reply = statement.await;
+                self.state = State::WaitEnded(session, reply);
+            }
+            State::WaitEnded(..) => {}
+            State::Held(session, _) => session.until_ended().await,
+            State::Idle | State::Unknown(_) | State::Lost(_) => pending().await,
+        }
+    }
+}
+
+fn session_has_ended() -> Error {
+    STORE.unavailable("the session of the claim has ended")
+}
+
+/// Returns the number of whole milliseconds that are not less than a duration.
+fn milliseconds(duration: Duration) -> String {
+    duration.as_micros().div_ceil(1000).to_string()
+}
+
+/// Returns the application name of a session, which names its claim in the server's list of sessions.
+fn application_name(who: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || " ._:;,@-+/()".contains(c);
+    let name = who.chars().map(|c| if is_plain(c) { c } else { '?' });
+    "dlock ".chars().chain(name).take(LONGEST_APPLICATION_NAME).collect()
+}

@@ -1,0 +1,118 @@
+//! State that the claims of one client share in session mode.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use dlock_core::Result;
+use tokio::time::sleep;
+
+use super::session::{AdvisorySession, PreparedSession, SessionId};
+use crate::{
+    config::{Names, PostgresConfig},
+    connection::{Connection, Dial, is_own_session, word},
+    error::{self, STORE},
+    sql::{self, advisory},
+};
+
+/// Maximum number of idle sessions that are kept for the next claims.
+const MAX_IDLE: usize = 16;
+
+/// Interval between two queries whether a terminated session has ended.
+const END_POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// The sessions of one client. Some are idle and wait for the next claim; others execute all calls
+/// that belong to no single claim.
+pub(super) struct AdvisoryClient {
+    dial: Dial,
+    /// Sessions that own no user's lock.
+    pub(super) connection: Arc<Connection>,
+    pub(super) names: Names,
+    idle: Mutex<Vec<Arc<AdvisorySession>>>,
+}
+
+impl AdvisoryClient {
+    /// Opens a session, and checks that no other client uses it. The next claim uses the session.
+    pub(super) async fn open(
+        config: &PostgresConfig,
+        names: Names,
+        connection: Arc<Connection>,
+    ) -> Result<Self> {
+        let dial = Dial::new(config.clone())?;
+        let limit = dial.timeout();
+        let mut session =
+            STORE.with_timeout(limit, async { PreparedSession::new(dial.open().await?).await }).await?;
+        // The tag consists of hexadecimal digits and hyphens.
+        let channel = format!("dlock_{}", session.id().tag.replace('-', ""));
+        let listen = format!("LISTEN {channel}; SELECT pg_catalog.pg_backend_pid() AS pid");
+        let row = STORE.with_timeout(limit, session.execute(&listen)).await?;
+        let is_own =
+            is_own_session(&connection, session.messages(), word(&row, "pid"), &channel, limit, |_| {})
+                .await?;
+        if !is_own {
+            return Err(STORE.refused(error::SHARED_SESSIONS));
+        }
+        let unlisten = format!("UNLISTEN {channel}; SELECT true");
+        STORE.with_timeout(limit, session.execute(&unlisten)).await?;
+        let idle = Mutex::new(vec![AdvisorySession::new(session)]);
+        Ok(Self { dial, connection, names, idle })
+    }
+
+    /// Returns the time limit of a call.
+    pub(super) fn timeout(&self) -> Duration {
+        self.dial.timeout()
+    }
+
+    /// Takes an idle session, if there is one.
+    pub(super) fn take_idle(&self) -> Option<Arc<AdvisorySession>> {
+        let mut idle = self.idle();
+        // The server ends a session that was idle for the ttl of its last claim.
+        std::iter::from_fn(|| idle.pop()).find(|session| !session.has_ended())
+    }
+
+    /// Opens a session.
+    pub(super) async fn open_session(&self) -> Result<Arc<AdvisorySession>> {
+        let prepared = PreparedSession::new(self.dial.open().await?).await?;
+        Ok(AdvisorySession::new(prepared))
+    }
+
+    /// Keeps a session that owns no lock for the next claim.
+    pub(super) fn keep_idle(&self, session: Arc<AdvisorySession>) {
+        let mut idle = self.idle();
+        idle.retain(|session| !session.has_ended());
+        if idle.len() < MAX_IDLE {
+            idle.push(session);
+        }
+    }
+
+    /// Ends the statement of a session. The statement may succeed nevertheless.
+    pub(super) async fn cancel(&self, session: &SessionId) -> Result<()> {
+        self.sessions(advisory::CANCEL, session).await.map(|_| ())
+    }
+
+    /// Returns whether a session is alive.
+    pub(super) async fn is_alive(&self, session: &SessionId) -> Result<bool> {
+        Ok(self.sessions(advisory::IS_ALIVE, session).await? > 0)
+    }
+
+    /// Ends a session, and waits until the session has released its locks.
+    pub(super) async fn terminate(&self, session: &SessionId) -> Result<()> {
+        while self.sessions(advisory::TERMINATE, session).await? > 0 {
+            sleep(END_POLL_INTERVAL).await;
+        }
+        Ok(())
+    }
+
+    /// Executes a statement about a session. Returns 0 if the session has ended.
+    async fn sessions(&self, statement: &str, session: &SessionId) -> Result<u32> {
+        let query = sql::fill(statement, &[("pid", &session.pid), ("started", &session.started)]);
+        let rows = self.connection.rows(&query).await?;
+        let count = rows.first().and_then(|row| word(row, "sessions").parse().ok());
+        count.ok_or_else(|| STORE.unexpected_reply("a query about a session"))
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Arc<AdvisorySession>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

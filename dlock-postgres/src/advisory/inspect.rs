@@ -1,0 +1,141 @@
+//! Inspects the server's advisory locks, and breaks them.
+//!
+//! The server lists the sessions that own an advisory lock or wait for it. All else comes from its list
+//! of sessions, as far as the user may see them: the address of the client, and the comments of dlock's
+//! clients.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use async_trait::async_trait;
+use dlock_core::{Contender, Kind, LockName, LockState, Result, driver::Inspect};
+use tokio::time::sleep;
+use tokio_postgres::SimpleQueryRow;
+
+use super::{backend::AdvisoryBackend, client::AdvisoryClient, comment::ClaimComment, key::Key};
+use crate::{
+    connection::word,
+    error::{self, STORE},
+    keys,
+    sql::{self, advisory},
+};
+
+/// Interval between two queries whether the server has released the locks of a terminated session.
+const FREED_POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// A session that owns an advisory lock or waits for it.
+struct ListedSession {
+    key: Key,
+    is_holder: bool,
+    comment: Option<ClaimComment>,
+    contender: Contender,
+}
+
+impl ListedSession {
+    /// Reads a row of `look.sql`.
+    fn read(row: &SimpleQueryRow) -> Result<Self> {
+        let number = |column: &str| {
+            word(row, column).parse::<u32>().map_err(|_| STORE.unexpected_reply("a query for advisory locks"))
+        };
+        let key = Key::of_columns(number("classid")?, number("objid")?, number("objsubid")?);
+        let span = |column: &str| word(row, column).parse().ok().map(keys::duration);
+        let kind = if word(row, "mode") == "ShareLock" { Kind::Read } else { Kind::Mutex };
+        let comment = ClaimComment::find(word(row, "query"));
+        let is_holder = word(row, "is_granted") == "true";
+        let contender = match &comment {
+            Some(ClaimComment { id, kind, ttl, who, .. }) => Contender::new(id, *kind)
+                .who(who)
+                .ttl_left(is_holder.then(|| ttl.saturating_sub(span("idle").unwrap_or_default()))),
+            None => {
+                let texts = [word(row, "application_name"), word(row, "client")];
+                let texts = texts.map(str::trim).into_iter().filter(|text| !text.is_empty());
+                let contender = Contender::new(format!("pid {}", word(row, "pid")), kind);
+                match texts.collect::<Vec<_>>().join(" ") {
+                    who if who.is_empty() => contender,
+                    who => contender.who(who),
+                }
+            }
+        };
+        Ok(Self { key, is_holder, comment, contender: contender.since(span("waited")) })
+    }
+}
+
+#[async_trait]
+impl Inspect for AdvisoryBackend {
+    async fn inspect(&self, name: &LockName) -> Result<Option<LockState>> {
+        let sessions = self.client.look(&Key::of(name, self.client.names)?.condition()).await?;
+        Ok((!sessions.is_empty()).then(|| state(name.clone(), &sessions)))
+    }
+
+    /// Lists the locks that are named in the comments of dlock's clients, and with `names=number` all
+    /// locks.
+    async fn list(&self, prefix: &str) -> Result<Vec<LockState>> {
+        let mut locks = BTreeMap::<Key, Vec<ListedSession>>::new();
+        for session in self.client.look(&keys::is_no_bucket("l")).await? {
+            locks.entry(session.key.clone()).or_default().push(session);
+        }
+        let mut states = Vec::new();
+        for (key, sessions) in locks {
+            let commented = sessions.iter().find_map(|session| session.comment.as_ref());
+            let name = match commented {
+                Some(comment) => Some(comment.name.clone()),
+                None => key.name().filter(|_| self.client.names == crate::config::Names::Number),
+            };
+            let Some(name) = name.and_then(|name| LockName::new(name).ok()) else { continue };
+            if name.as_str().starts_with(prefix) {
+                states.push(state(name, &sessions));
+            }
+        }
+        states.sort_unstable_by(|a, b| a.name.as_str().cmp(b.name.as_str()));
+        Ok(states)
+    }
+
+    /// Ends the sessions that own the lock, and waits until they have released it. Such a session loses
+    /// all its locks. A session of a dlock client owns no other user's lock.
+    async fn force_release(&self, name: &LockName) -> Result<bool> {
+        let client = &*self.client;
+        let condition = Key::of(name, client.names)?.condition();
+        let held: Vec<_> = client.holders(&condition).await?;
+        if held.is_empty() {
+            return Ok(false);
+        }
+        let query = sql::fill(advisory::BREAK, &[("condition", &condition)]);
+        client.connection.rows(&query).await.map_err(error::explain_break)?;
+        let freed = async {
+            while client.holders(&condition).await?.iter().any(|pid| held.contains(pid)) {
+                sleep(FREED_POLL_INTERVAL).await;
+            }
+            Ok(())
+        };
+        STORE.with_timeout(client.timeout(), freed).await?;
+        Ok(true)
+    }
+}
+
+impl AdvisoryClient {
+    /// Returns the sessions of the locks that the SQL condition selects: first the holders, then the
+    /// waiters in order.
+    async fn look(&self, condition: &str) -> Result<Vec<ListedSession>> {
+        let rows = self.look_rows(condition).await?;
+        rows.iter().map(ListedSession::read).collect()
+    }
+
+    async fn look_rows(&self, condition: &str) -> Result<Vec<SimpleQueryRow>> {
+        self.connection.rows(&sql::fill(advisory::LOOK, &[("condition", condition)])).await
+    }
+
+    /// Returns the process ids of the sessions that own a lock.
+    async fn holders(&self, condition: &str) -> Result<Vec<String>> {
+        let rows = self.look_rows(condition).await?;
+        let holders = rows.iter().filter(|row| word(row, "is_granted") == "true");
+        Ok(holders.map(|row| word(row, "pid").to_owned()).collect())
+    }
+}
+
+fn state(name: LockName, sessions: &[ListedSession]) -> LockState {
+    let mut state = LockState::new(name);
+    for session in sessions {
+        let contenders = if session.is_holder { &mut state.holders } else { &mut state.queue };
+        contenders.push(session.contender.clone());
+    }
+    state
+}

@@ -1,0 +1,58 @@
+//! The probe whether a connection has a session of its own.
+
+use std::time::Duration;
+
+use dlock_core::Result;
+use futures_util::StreamExt as _;
+use tokio::time::timeout;
+use tokio_postgres::AsyncMessage;
+
+use super::{Connection, Messages, drive};
+use crate::error::{self, STORE};
+
+/// Payload of the probe.
+const PROBE: &str = "probe";
+
+/// Returns whether a connection has a session of its own, so that a notification to it arrives. Its
+/// session has the process id `listener`, and listens to `channel`. Calls `on_message` for each message
+/// of the connection.
+///
+/// A connection pooler that shares sessions between transactions assigns none to a connection without a
+/// transaction, so nothing can arrive on it then. The notification is sent on one of the lanes. If the
+/// pooler lets the lane and the connection use one session, that session is not the connection's own.
+pub(crate) async fn is_own_session(
+    connection: &Connection,
+    messages: &mut Messages,
+    listener: &str,
+    channel: &str,
+    limit: Duration,
+    mut on_message: impl FnMut(&AsyncMessage),
+) -> Result<bool> {
+    let mut has_arrived = false;
+    let sending = connection.notify(channel, PROBE);
+    let sender = drive(messages, sending, |message| {
+        on_message(message);
+        has_arrived |= is_probe(message);
+    });
+    if sender.await? == listener {
+        return Ok(false);
+    }
+    let arrival = async {
+        while !has_arrived {
+            match messages.next().await {
+                Some(Ok(message)) => {
+                    on_message(&message);
+                    has_arrived |= is_probe(&message);
+                }
+                Some(Err(error)) => return Err(error::explain(error)),
+                None => return Err(STORE.unavailable("the connection for notifications has ended")),
+            }
+        }
+        Ok(true)
+    };
+    timeout(limit, arrival).await.unwrap_or(Ok(false))
+}
+
+fn is_probe(message: &AsyncMessage) -> bool {
+    matches!(message, AsyncMessage::Notification(notification) if notification.payload() == PROBE)
+}

@@ -4,7 +4,7 @@ use std::{future::pending, mem, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
-    Error, Kind, Result, Token, Wait,
+    Error, Kind, LockName, Result, Token, Wait,
     driver::{Attempt, Claim, Grant, Release, Renewal, Request},
 };
 use futures_util::{FutureExt as _, future::join};
@@ -13,7 +13,7 @@ use tokio_postgres::SimpleQueryRow;
 
 use super::{
     client::AdvisoryClient,
-    comment::ClaimComment,
+    comment::{ClaimComment, SHOWN_LENGTH},
     key::Key,
     session::{AdvisorySession, PendingStatement},
 };
@@ -42,6 +42,11 @@ const LONGEST_APPLICATION_NAME: usize = 63;
 pub(super) struct AdvisoryClaim {
     client: Arc<AdvisoryClient>,
     request: Request,
+    /// Comment of the statements after which the session owns the lock.
+    comment: String,
+    /// Present if the comment is too long for the server's list of sessions. The client then lists the
+    /// name by itself.
+    _long_name: Option<Arc<LockName>>,
     state: State,
 }
 
@@ -71,7 +76,10 @@ enum Take {
 
 impl AdvisoryClaim {
     pub(super) fn new(client: Arc<AdvisoryClient>, request: Request) -> Self {
-        Self { client, request, state: State::Idle }
+        let comment = ClaimComment::of(&request).text();
+        let long_name = (comment.len() > SHOWN_LENGTH)
+            .then(|| client.long_names.get_or_insert_with(&request.id.to_string(), || request.name.clone()));
+        Self { client, request, comment, _long_name: long_name, state: State::Idle }
     }
 
     /// Returns the time limit of a call about this claim.
@@ -98,7 +106,7 @@ impl AdvisoryClaim {
         Ok(sql::fill(
             advisory::TAKE,
             &[
-                ("comment", &ClaimComment::of(&self.request).text()),
+                ("comment", &self.comment),
                 ("tag", &session.id.tag),
                 ("function", &self.function(function)),
                 ("key", &self.key()?.arguments()),
@@ -205,7 +213,7 @@ impl AdvisoryClaim {
         let statement = sql::fill(
             advisory::RENEW,
             &[
-                ("comment", &ClaimComment::of(&self.request).text()),
+                ("comment", &self.comment),
                 ("tag", &session.id.tag),
                 ("silence", &milliseconds(self.request.ttl)),
             ],

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use dlock_core::Result;
+use dlock_core::{LockName, Result, driver::WeakMap};
 use tokio::time::sleep;
 
 use super::session::{AdvisorySession, PreparedSession, SessionId};
@@ -29,6 +29,8 @@ pub(super) struct AdvisoryClient {
     /// Sessions that own no user's lock.
     pub(super) connection: Arc<Connection>,
     pub(super) names: Names,
+    /// Names of claims by id, if they are too long for the server's list of sessions.
+    pub(super) long_names: WeakMap<String, LockName>,
     idle: Mutex<Vec<Arc<AdvisorySession>>>,
 }
 
@@ -56,7 +58,7 @@ impl AdvisoryClient {
         let unlisten = format!("UNLISTEN {channel}; SELECT true");
         STORE.with_timeout(limit, session.execute(&unlisten)).await?;
         let idle = Mutex::new(vec![AdvisorySession::new(session)]);
-        Ok(Self { dial, connection, names, idle })
+        Ok(Self { dial, connection, names, long_names: WeakMap::new(), idle })
     }
 
     /// Returns the time limit of a call.

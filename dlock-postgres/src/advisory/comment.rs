@@ -11,6 +11,10 @@ use crate::sql::{hex, unhex};
 const BEGIN: &str = "/*dlock ";
 const END: &str = "*/";
 
+/// Length of a statement of which the server's list of sessions shows everything, in bytes. The default
+/// of `track_activity_query_size` is one byte more.
+pub(super) const SHOWN_LENGTH: usize = 1023;
+
 /// Mark of a text that is not encoded.
 const PLAIN: char = '=';
 
@@ -22,7 +26,8 @@ pub(super) struct ClaimComment {
     /// Time of permitted silence of the session.
     pub(super) ttl: Duration,
     pub(super) who: String,
-    pub(super) name: String,
+    /// Name of the lock. `None` if it is too long for the server's list of sessions.
+    pub(super) name: Option<String>,
 }
 
 impl ClaimComment {
@@ -32,7 +37,7 @@ impl ClaimComment {
             kind: request.kind,
             ttl: request.ttl,
             who: request.who.text().to_owned(),
-            name: request.name.as_str().to_owned(),
+            name: Some(request.name.as_str().to_owned()),
         }
     }
 
@@ -40,24 +45,26 @@ impl ClaimComment {
     /// database may lack their characters.
     pub(super) fn text(&self) -> String {
         let Self { id, kind, ttl, who, name } = self;
-        format!("{BEGIN}{id} {kind} {} {} {}{END}", ttl.as_millis(), encode(who), encode(name))
+        let name = encode(name.as_deref().unwrap_or_default());
+        format!("{BEGIN}{id} {kind} {} {} {name}{END}", ttl.as_millis(), encode(who))
     }
 
     /// Returns the comment of a statement, if it has one. Any program can write such a comment, so
-    /// it is used for display only. The server keeps the first kilobyte of a statement, so a long name
-    /// may be cut, and such a comment is ignored.
+    /// it is used for display only. The server keeps only the beginning of a statement, so the end of a
+    /// long name is missing.
     pub(super) fn find(statement: &str) -> Option<Self> {
         let (_, rest) = statement.split_once(BEGIN)?;
-        let mut words = rest.split_once(END)?.0.split(' ');
-        let mut word = || words.next();
-        let comment = Self {
-            id: word()?.to_owned(),
-            kind: parse_kind(word()?)?,
-            ttl: Duration::from_millis(word()?.parse().ok()?),
-            who: decode(word()?)?,
-            name: decode(word()?)?,
+        let (comment, is_whole) = match rest.split_once(END) {
+            Some((comment, _)) => (comment, true),
+            None => (rest, false),
         };
-        word().is_none().then_some(comment)
+        let mut words = comment.split(' ');
+        let mut word = || words.next();
+        let (id, kind) = (word()?.to_owned(), parse_kind(word()?)?);
+        let ttl = Duration::from_millis(word()?.parse().ok()?);
+        let (who, name) = (decode(word()?)?, word()?);
+        let name = if is_whole { Some(decode(name)?) } else { None };
+        word().is_none().then_some(Self { id, kind, ttl, who, name })
     }
 }
 
@@ -85,10 +92,13 @@ mod tests {
     fn a_comment_is_read_as_it_was_written() {
         for (who, name) in [("*/ é '", "invoice/42"), ("anna@web-3", "a:b"), ("=", " ")] {
             let [id, who, name] = ["4711", who, name].map(str::to_owned);
-            let comment = ClaimComment { id, kind: Kind::Read, ttl: Duration::from_secs(3), who, name };
+            let comment =
+                ClaimComment { id, kind: Kind::Read, ttl: Duration::from_secs(3), who, name: Some(name) };
             let statement = format!("{} SELECT 1", comment.text());
             assert!(statement.is_ascii() && statement.matches("*/").count() == 1, "{statement}");
-            assert_eq!(ClaimComment::find(&statement), Some(comment));
+            assert_eq!(ClaimComment::find(&statement).as_ref(), Some(&comment));
+            let cut = &statement[..comment.text().len() - 1];
+            assert_eq!(ClaimComment::find(cut), Some(ClaimComment { name: None, ..comment }));
         }
     }
 
@@ -100,7 +110,7 @@ mod tests {
             "/*dlock a b*/",
             "/*dlock a mutex 6 61*/",
             "/*dlock a mutex 61 6 61*/",
-            "/*dlock a mutex 6 =a =b",
+            "/*dlock a mutex 6 =a",
             "/*dlock a pair 6 =a =b*/",
             "/*dlock a mutex 6 ff 61*/",
         ] {

@@ -13,6 +13,7 @@ use tokio_postgres::SimpleQueryRow;
 
 use super::{backend::AdvisoryBackend, client::AdvisoryClient, comment::ClaimComment, key::Key};
 use crate::{
+    config::Names,
     connection::word,
     error::{self, STORE},
     keys,
@@ -67,7 +68,7 @@ impl Inspect for AdvisoryBackend {
     }
 
     /// Lists the locks that are named in the comments of dlock's clients, and with `names=number` all
-    /// locks.
+    /// locks. A name that is too long for such a comment is listed only by the client of its claim.
     async fn list(&self, prefix: &str) -> Result<Vec<LockState>> {
         let mut locks = BTreeMap::<Key, Vec<ListedSession>>::new();
         for session in self.client.look(&keys::is_no_bucket("l")).await? {
@@ -75,13 +76,8 @@ impl Inspect for AdvisoryBackend {
         }
         let mut states = Vec::new();
         for (key, sessions) in locks {
-            let commented = sessions.iter().find_map(|session| session.comment.as_ref());
-            let name = match commented {
-                Some(comment) => Some(comment.name.clone()),
-                None => key.name().filter(|_| self.client.names == crate::config::Names::Number),
-            };
-            let Some(name) = name.and_then(|name| LockName::new(name).ok()) else { continue };
-            if name.as_str().starts_with(prefix) {
+            let name = self.client.name(&key, &sessions);
+            if let Some(name) = name.filter(|name| name.as_str().starts_with(prefix)) {
                 states.push(state(name, &sessions));
             }
         }
@@ -117,6 +113,24 @@ impl AdvisoryClient {
     async fn look(&self, condition: &str) -> Result<Vec<ListedSession>> {
         let rows = self.look_rows(condition).await?;
         rows.iter().map(ListedSession::read).collect()
+    }
+
+    /// Returns the name of a lock, if it is known.
+    fn name(&self, key: &Key, sessions: &[ListedSession]) -> Option<LockName> {
+        let name_of = |comment: &ClaimComment| match &comment.name {
+            Some(name) => LockName::new(name).ok(),
+            None => self.long_names.get(&comment.id).map(|name| (*name).clone()),
+        };
+        if self.names == Names::Number {
+            return key.name().and_then(|name| LockName::new(name).ok());
+        }
+        // Another client may use another rule for its keys.
+        let is_of_key = |name: &LockName| match Key::of(name, self.names) {
+            Ok(Key::Hashtext(_)) => true,
+            result => result.is_ok_and(|of_name| of_name == *key),
+        };
+        let comments = sessions.iter().filter_map(|session| session.comment.as_ref());
+        comments.filter_map(name_of).find(is_of_key)
     }
 
     async fn look_rows(&self, condition: &str) -> Result<Vec<SimpleQueryRow>> {

@@ -34,6 +34,8 @@ macro_rules! cases {
 mod check_in;
 mod limits;
 mod pauses;
+mod pooler;
+mod session;
 
 type Case = fn(&Runtime, &Running);
 
@@ -54,6 +56,8 @@ fn main() -> ExitCode {
     cases.extend(check_in::cases());
     cases.extend(limits::cases());
     cases.extend(pauses::cases());
+    cases.extend(pooler::cases());
+    cases.extend(session::cases());
     let runtime = Runtime::new().expect("a runtime");
     let trials = match runtime.block_on(start(Flavour::Standalone)) {
         // This server only shows that servers can be started.

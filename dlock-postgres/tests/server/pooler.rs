@@ -1,0 +1,169 @@
+//! Session mode behind a connection pooler that shares the sessions of the server between
+//! transactions.
+
+use std::{
+    collections::VecDeque,
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    task::AbortHandle,
+};
+
+use super::*;
+
+pub(crate) fn cases() -> Vec<(&'static str, Case)> {
+    cases! {
+        a_pooler_that_lends_the_last_session_first_is_refused,
+        a_pooler_that_lends_the_sessions_in_turn_is_refused,
+    }
+}
+
+/// The order in which a pooler lends its idle sessions.
+#[derive(Clone, Copy)]
+enum Order {
+    LastFirst,
+    InTurn,
+}
+
+/// A pooler that lends a session of the server for each transaction. Supports queries as text, of
+/// users without a password.
+struct Pooler {
+    address: SocketAddr,
+    task: AbortHandle,
+}
+
+/// The idle sessions of a pooler.
+struct Pool {
+    server: SocketAddr,
+    order: Order,
+    idle: Mutex<VecDeque<TcpStream>>,
+}
+
+impl Pooler {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "connections are accepted by a task, which ends with the pooler"
+    )]
+    async fn to(server: &Running, order: Order) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("a port");
+        let pool = Arc::new(Pool { server: server.servers()[0].address(), order, idle: Mutex::default() });
+        let task = tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let pool = Arc::clone(&pool);
+                // Fails when the client disconnects.
+                tokio::spawn(async move { pool.serve(client).await.ok() });
+            }
+        });
+        Self { address, task: task.abort_handle() }
+    }
+}
+
+impl Drop for Pooler {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Pool {
+    async fn serve(&self, mut client: TcpStream) -> io::Result<()> {
+        let length = client.read_u32().await?;
+        let mut startup = vec![0; length as usize - 4];
+        client.read_exact(&mut startup).await?;
+        // The login of the first session is the login of all.
+        let mut greeting = Vec::new();
+        let session = self.connect(&startup, &mut greeting).await?;
+        self.put_back(session);
+        client.write_all(&greeting).await?;
+        loop {
+            let request = message(&mut client).await?;
+            if request[0] == b'X' {
+                return Ok(());
+            }
+            let mut session = match self.take() {
+                Some(session) => session,
+                None => self.connect(&startup, &mut Vec::new()).await?,
+            };
+            // Messages outside of transactions belong to no client.
+            while session.try_read(&mut [0; 1024]).is_ok_and(|length| length > 0) {}
+            session.write_all(&request).await?;
+            loop {
+                let reply = message(&mut session).await?;
+                client.write_all(&reply).await?;
+                // The session is ready, and in no transaction.
+                if reply == *b"Z\0\0\0\x05I" {
+                    break;
+                }
+            }
+            self.put_back(session);
+        }
+    }
+
+    /// Opens a session, and appends the server's messages to `greeting`.
+    async fn connect(&self, startup: &[u8], greeting: &mut Vec<u8>) -> io::Result<TcpStream> {
+        let mut session = TcpStream::connect(self.server).await?;
+        let length = u32::try_from(startup.len() + 4).expect("a short message");
+        session.write_all(&[&length.to_be_bytes(), startup].concat()).await?;
+        loop {
+            let message = message(&mut session).await?;
+            greeting.extend(&message);
+            if message[0] == b'Z' {
+                return Ok(session);
+            }
+        }
+    }
+
+    fn take(&self) -> Option<TcpStream> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.order {
+            Order::LastFirst => idle.pop_back(),
+            Order::InTurn => idle.pop_front(),
+        }
+    }
+
+    fn put_back(&self, session: TcpStream) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push_back(session);
+    }
+}
+
+/// Reads a message of the protocol: its type, its length and its body.
+async fn message(from: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut message = vec![from.read_u8().await?];
+    let length = from.read_u32().await?;
+    message.extend(length.to_be_bytes());
+    message.resize(length as usize + 1, 0);
+    from.read_exact(&mut message[5..]).await?;
+    Ok(message)
+}
+
+async fn is_refused(server: &Running, order: Order) {
+    // The pooler knows no password.
+    let trust = "DO $$ BEGIN EXECUTE format('COPY (SELECT ''host all all 127.0.0.1/32 trust'') TO %L', \
+        current_setting('hba_file')); END $$; SELECT pg_reload_conf()";
+    sql(server, trust).await;
+    let pooler = Pooler::to(server, order).await;
+    let url = format!("postgres://dlock:@{}/postgres?mode=session&timeout=1s", pooler.address);
+    let pooled = async |url: &str| timeout(SOON, connect_to(url)).await.expect("a reply");
+    let until_trusted = async {
+        while let Err(Error::Unavailable { .. }) = pooled(&url.replace("mode=session", "mode=queue")).await {}
+    };
+    timeout(SOON, until_trusted).await.expect("the server reads its configuration");
+    let error = pooled(&url).await.expect_err("a pooler");
+    assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+    assert!(format!("{error:?}").contains("connect to the server directly"), "{error:?}");
+    let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
+    assert_eq!(sql(server, locks).await, "0", "a refused client has left a lock");
+}
+
+async fn a_pooler_that_lends_the_last_session_first_is_refused(server: &Running) {
+    is_refused(server, Order::LastFirst).await;
+}
+
+async fn a_pooler_that_lends_the_sessions_in_turn_is_refused(server: &Running) {
+    is_refused(server, Order::InTurn).await;
+}

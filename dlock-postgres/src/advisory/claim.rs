@@ -205,8 +205,8 @@ impl AdvisoryClaim {
         }
     }
 
-    /// Renews the hold. Returns whether the session still owns the lock. From a moment after this call
-    /// began, the session may be silent for the ttl.
+    /// Renews the hold. Returns whether the session still owns the lock. The session may then be silent
+    /// for the ttl, which the server counts from a time after this call began.
     async fn check(&mut self) -> Result<bool> {
         let State::Held(session, _) = &self.state else { return Ok(false) };
         let session = Arc::clone(session);

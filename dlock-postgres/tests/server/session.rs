@@ -1,11 +1,19 @@
 //! Session mode: other programs, the loss of a session, and the end of waits.
 
-use std::thread;
+use std::{net::SocketAddr, sync::Arc, thread};
 
 use dlock_conformance::{Data, Proxy};
 use futures_util::future::join;
 use sqlx::postgres::PgAdvisoryLock;
-use tokio::{task::JoinHandle, time::sleep};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    task::JoinHandle,
+    time::sleep,
+};
 use tokio_postgres::Client;
 
 use super::{
@@ -37,6 +45,7 @@ pub(crate) fn cases() -> Vec<(&'static str, Case)> {
         a_wait_that_is_given_up_as_it_is_granted_leaves_no_lock,
         a_wait_that_times_out_as_it_is_granted_leaves_no_lock,
         a_wait_that_the_server_cancels_is_repeated,
+        a_waiter_whose_connection_breaks_in_silence_gets_the_lock,
         a_waiter_sends_no_statement,
         time_limits_of_the_role_end_no_wait_and_no_hold,
         a_hold_outlives_the_sessions_beside_it,
@@ -228,7 +237,7 @@ async fn a_silent_holder_loses_its_session_after_its_ttl(server: &Running) {
     let silent = connect_to(&through_proxy).await.expect("connected");
     let locks = session_mode(server, "number").await;
     let held = silent.mutex("1").lock().ttl(ttl).await.expect("the lock");
-    // The hold is renewed meanwhile.
+    // The hold is renewed during this time.
     sleep(ttl * 2).await;
     assert!(!held.is_lost(), "the hold was not renewed");
     proxy.stall();
@@ -347,6 +356,79 @@ async fn a_wait_that_the_server_cancels_is_repeated(server: &Running) {
     ask(&other, "SELECT pg_advisory_unlock(1)").await;
     let held = timeout(SOON, waits).await.expect("woken").expect("no panic").expect("the lock");
     held.release().await.expect("still held");
+}
+
+/// A relay between client and server that can stop forwarding without closing a connection.
+struct Relay {
+    address: SocketAddr,
+    accepted: Arc<AtomicUsize>,
+    /// Connections with a lower number forward nothing, and stay open.
+    silent_below: Arc<AtomicUsize>,
+}
+
+impl Relay {
+    #[expect(clippy::disallowed_methods, reason = "connections end with the runtime of the test")]
+    async fn to(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("a port");
+        let (accepted, silent_below) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+        let relay =
+            Self { address, accepted: Arc::clone(&accepted), silent_below: Arc::clone(&silent_below) };
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let number = accepted.fetch_add(1, Relaxed);
+                let server = TcpStream::connect(server).await.expect("the server runs");
+                let ((from_client, to_client), (from_server, to_server)) =
+                    (client.into_split(), server.into_split());
+                tokio::spawn(forward(from_client, to_server, number, Arc::clone(&silent_below)));
+                tokio::spawn(forward(from_server, to_client, number, Arc::clone(&silent_below)));
+            }
+        });
+        relay
+    }
+
+    /// Makes the relay forward nothing on the connections that are open now.
+    fn silence(&self) {
+        self.silent_below.store(self.accepted.load(Relaxed), Relaxed);
+    }
+}
+
+/// Forwards one direction of a connection.
+async fn forward(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    number: usize,
+    silent_below: Arc<AtomicUsize>,
+) {
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let length = from.read(&mut buffer).await.unwrap_or(0);
+        if number < silent_below.load(Relaxed) {
+            return std::future::pending().await;
+        }
+        if length == 0 || to.write_all(&buffer[..length]).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The server grants the lock to the session of a waiter that does not receive the reply.
+async fn a_waiter_whose_connection_breaks_in_silence_gets_the_lock(server: &Running) {
+    let address = server.servers()[0].address();
+    let relay = Relay::to(address).await;
+    let through_relay = format!(
+        "{}&timeout=500ms",
+        url(server, "number").replace(&address.to_string(), &relay.address.to_string())
+    );
+    let locks = connect_to(&through_relay).await.expect("connected");
+    let other = session(server.url()).await;
+    ask(&other, "SELECT pg_advisory_lock(1)").await;
+    let waits = go(async move { locks.mutex("1").lock().ttl(Duration::from_secs(3)).await });
+    until(&other, WAITING, 1).await;
+    relay.silence();
+    ask(&other, "SELECT pg_advisory_unlock(1)").await;
+    let held = timeout(SOON * 2, waits).await.expect("the waiter requests the lock again");
+    held.expect("no panic").expect("the lock").release().await.expect("still held");
 }
 
 async fn a_waiter_sends_no_statement(server: &Running) {
@@ -504,7 +586,7 @@ async fn a_standby_is_refused(server: &Running) {
     ask(&other, "CHECKPOINT").await;
     let machine = &server.servers()[0];
     machine.kill().await.expect("killed");
-    // The processes of the sessions still use the server's memory for a moment.
+    // The server does not start before the processes of its sessions have ended.
     let started = async { while machine.start(Data::Kept).await.is_err() {} };
     timeout(SOON, started).await.expect("started");
     let other = session(server.url()).await;

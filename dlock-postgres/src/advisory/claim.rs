@@ -205,6 +205,29 @@ impl AdvisoryClaim {
         }
     }
 
+    /// Reads the reply to a wait.
+    async fn end_wait(
+        &mut self,
+        session: &Arc<AdvisorySession>,
+        reply: Result<SimpleQueryRow>,
+    ) -> Result<Attempt> {
+        match self.read_take(session, reply).await? {
+            Some(_) => self.confirm().await,
+            None => Ok(Attempt::Busy { retry_in: Duration::ZERO }),
+        }
+    }
+
+    /// Returns the grant of the lock that the session owns. The server may have granted it long ago, so
+    /// the hold is valid from a renewal on.
+    async fn confirm(&mut self) -> Result<Attempt> {
+        match (self.check().await?, &self.state) {
+            (true, State::Held(_, token)) => {
+                Ok(Attempt::Granted(Grant { token: *token, valid_for: self.request.ttl }))
+            }
+            _ => Err(session_has_ended()),
+        }
+    }
+
     /// Renews the hold. Returns whether the session still owns the lock. The session may then be silent
     /// for the ttl, which the server counts from a time after this call began.
     async fn check(&mut self) -> Result<bool> {
@@ -349,29 +372,22 @@ impl AdvisoryClaim {
 impl Claim for AdvisoryClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
         let limit = self.time_limit();
-        let attempt = match mem::take(&mut self.state) {
-            state @ (State::Idle | State::Lost(_) | State::Unknown(_)) => {
+        let (session, reply) = match mem::take(&mut self.state) {
+            State::Waiting(session, mut statement) => match (&mut statement).now_or_never() {
+                Some(reply) => (session, reply),
+                None => return self.continue_waiting(session, statement).await,
+            },
+            State::WaitEnded(session, reply) => (session, reply),
+            state @ State::Held(..) => {
+                self.state = state;
+                return self.confirm().await;
+            }
+            state => {
                 self.state = state;
                 return STORE.with_timeout(limit, self.begin()).await;
             }
-            State::Waiting(session, mut statement) => match (&mut statement).now_or_never() {
-                Some(reply) => self.read_take(&session, reply).await?,
-                None => return self.continue_waiting(session, statement).await,
-            },
-            State::WaitEnded(session, reply) => self.read_take(&session, reply).await?,
-            state => {
-                self.state = state;
-                None
-            }
         };
-        let State::Held(_, token) = self.state else {
-            return Ok(attempt.unwrap_or(Attempt::Busy { retry_in: Duration::ZERO }));
-        };
-        // The server may have granted the lock long ago. The hold is valid from this check on.
-        match self.check().await? {
-            true => Ok(Attempt::Granted(Grant { token, valid_for: self.request.ttl })),
-            false => Err(session_has_ended()),
-        }
+        STORE.with_timeout(limit, self.end_wait(&session, reply)).await
     }
 
     async fn renew(&mut self) -> Result<Renewal> {

@@ -1,6 +1,6 @@
 //! Session mode: other programs, the loss of a session, and the end of waits.
 
-use std::{net::SocketAddr, sync::Arc, thread};
+use std::{collections::HashSet, net::SocketAddr, sync::Arc, thread};
 
 use dlock_conformance::{Data, Proxy};
 use futures_util::future::join;
@@ -51,6 +51,7 @@ pub(crate) fn cases() -> Vec<(&'static str, Case)> {
         a_hold_outlives_the_sessions_beside_it,
         a_hundred_locks_leave_few_sessions,
         a_token_is_greater_than_those_of_the_queue,
+        readers_that_draw_the_first_tokens_of_a_bucket_do_not_conflict,
         a_schema_that_was_dropped_is_created_again,
         other_programs_are_shown_and_their_locks_are_broken,
         a_release_that_the_server_executes_late_is_no_loss,
@@ -516,6 +517,18 @@ async fn a_token_is_greater_than_those_of_the_queue(server: &Running) {
         last = token;
         held.release().await.expect("still held");
         sql(server, ahead).await;
+    }
+}
+
+async fn readers_that_draw_the_first_tokens_of_a_bucket_do_not_conflict(server: &Running) {
+    const READERS: usize = 8;
+    let clients = join_all((0..READERS).map(|_| session_mode(server, "number"))).await;
+    for _ in 0..20 {
+        sql(server, "DELETE FROM dlock.fence").await;
+        let readers = clients.iter().map(|locks| async { locks.rwlock("1").read().try_lock().await });
+        let held: Vec<_> = join_all(readers).await.into_iter().map(|held| held.expect("a reply")).collect();
+        let tokens: HashSet<_> = held.iter().map(|held| held.as_ref().expect("a reader").token()).collect();
+        assert_eq!(tokens.len(), READERS, "two readers have the same token");
     }
 }
 

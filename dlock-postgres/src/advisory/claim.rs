@@ -60,7 +60,7 @@ enum State {
     /// The wait has ended, and its reply was not read yet.
     WaitEnded(Arc<AdvisorySession>, Result<SimpleQueryRow>),
     /// The session owns the lock, with this token.
-    Held(Arc<AdvisorySession>, Option<Token>),
+    Held(Arc<AdvisorySession>, Token),
     /// The session may own the lock, and may execute a statement.
     Unknown(Arc<AdvisorySession>),
     /// The claim has lost the lock. The server may not have ended its session yet.
@@ -171,24 +171,17 @@ impl AdvisoryClaim {
             Ok(row) => row,
             Err(error) => return Err(self.clear_after(session, error).await),
         };
-        match word(&row, "result") {
-            "true" => {
-                let token = word(&row, "token").parse().ok().and_then(Token::new);
-                if token.is_none() {
-                    return Err(self.clear_after(session, STORE.unexpected_reply("a lock")).await);
-                }
-                self.state = State::Held(Arc::clone(session), token);
-                Ok(Some(Attempt::Granted(Grant { token, valid_for: self.request.ttl })))
-            }
-            "false" => {
-                self.state = State::Idle;
-                Ok(None)
-            }
-            _ => {
-                self.state = State::Idle;
-                Err(STORE.refused(error::SHARED_SESSIONS))
-            }
-        }
+        let Ok(number) = word(&row, "token").parse::<u64>() else {
+            // The statement was executed on another session.
+            self.state = State::Idle;
+            return Err(STORE.refused(error::SHARED_SESSIONS));
+        };
+        let Some(token) = Token::new(number) else {
+            self.state = State::Idle;
+            return Ok(None);
+        };
+        self.state = State::Held(Arc::clone(session), token);
+        Ok(Some(Attempt::Granted(Grant { token: Some(token), valid_for: self.request.ttl })))
     }
 
     /// Releases all locks of a session after an error, and returns the error. Creates the schema again
@@ -222,7 +215,7 @@ impl AdvisoryClaim {
     async fn confirm(&mut self) -> Result<Attempt> {
         match (self.check().await?, &self.state) {
             (true, State::Held(_, token)) => {
-                Ok(Attempt::Granted(Grant { token: *token, valid_for: self.request.ttl }))
+                Ok(Attempt::Granted(Grant { token: Some(*token), valid_for: self.request.ttl }))
             }
             _ => Err(session_has_ended()),
         }

@@ -522,4 +522,25 @@ BEGIN
     SELECT s.id::text INTO store FROM {schema}.store s;
     has_one_snapshot := pg_catalog.current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
     age := {schema}.micros_2(pg_catalog.clock_timestamp()) - {schema}.micros_2(pg_catalog.transaction_timestamp());
+END $dlock$;
+
+-- Ends a request for an advisory lock, in session mode. The session then may be silent for p_silence
+-- milliseconds. If the lock was granted, returns its token from the fence. Two grants of a bucket may draw
+-- their tokens at once. Returns 0 if the lock was not granted, and does nothing if p_is_granted is NULL.
+CREATE OR REPLACE FUNCTION {schema}.take_2(p_is_granted boolean, p_bucket integer, p_silence text)
+RETURNS bigint LANGUAGE plpgsql VOLATILE AS $dlock$
+DECLARE
+    v_drawn bigint := 0;
+BEGIN
+    IF p_is_granted THEN
+        INSERT INTO {schema}.fence AS f (bucket, last)
+            VALUES (p_bucket, (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::bigint)
+            ON CONFLICT (bucket) DO UPDATE SET last = greatest(f.last + 1, excluded.last)
+            RETURNING f.last INTO v_drawn;
+    END IF;
+    IF p_is_granted IS NULL THEN
+        RETURN NULL;
+    END IF;
+    PERFORM pg_catalog.set_config('idle_session_timeout', p_silence, false);
+    RETURN v_drawn;
 END $dlock$

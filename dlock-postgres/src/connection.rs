@@ -141,9 +141,10 @@ impl Connection {
         }
     }
 
-    /// Executes a query, which is sent as text, on one of the lanes. It may be executed twice.
-    pub(crate) async fn rows(&self, query: &str) -> Result<Vec<SimpleQueryRow>> {
-        self.on_a_session(|session| async move { session.rows(query).await }).await
+    /// Executes a query, which is sent as text, on one of the lanes. It may be executed twice. A lane that
+    /// does not reply within `limit` is given up, so a caller must not drop this call before.
+    pub(crate) async fn rows(&self, query: &str, limit: Duration) -> Result<Vec<SimpleQueryRow>> {
+        self.on_a_session(limit, |session| async move { session.rows(query).await }).await
     }
 
     /// Sends a notification from one of the lanes. Returns the process id of its session.
@@ -153,13 +154,17 @@ impl Connection {
             "SELECT pg_catalog.pg_notify('{channel}', '{payload}'), pg_catalog.pg_backend_pid() AS pid"
         );
         let query = &query;
-        let row = self.on_a_session(|session| async move { session.first_row(query).await }).await?;
+        let row = self
+            .on_a_session(self.long_timeout(), |session| async move { session.first_row(query).await })
+            .await?;
         Ok(word(&row, "pid").to_owned())
     }
 
     /// Returns the time since 1970 on the server's clock.
     pub(crate) async fn clock(&self) -> Result<Duration> {
-        let row = self.on_a_session(|session| async move { session.first_row(CLOCK).await }).await?;
+        let row = self
+            .on_a_session(self.long_timeout(), |session| async move { session.first_row(CLOCK).await })
+            .await?;
         let micros =
             word(&row, "clock").parse().map_err(|_| STORE.unexpected_reply("a request for the time"))?;
         Ok(Duration::from_micros(micros))
@@ -170,7 +175,7 @@ impl Connection {
         let schema = self.place.schema();
         let (exists, create) = (&sql::exists(schema), &sql::create(schema));
         let identity = &sql::identity(schema);
-        let row = self.on_a_session(|session| async move {
+        let row = self.on_a_session(self.long_timeout(), |session| async move {
             if word(&session.first_row(exists).await?, "is_complete") != "true" {
                 match session.execute_all(create).await {
                     Err(error) if error::was_conflict(&error) => session.execute_all(create).await?,
@@ -183,19 +188,23 @@ impl Connection {
         Ok(())
     }
 
-    /// Makes requests on one session. Repeats them once if the session has ended.
-    async fn on_a_session<T, F>(&self, requests: impl Fn(Arc<Session>) -> F) -> Result<T>
+    /// Returns the time limit of a call that can take longer than others, as one that creates the schema.
+    fn long_timeout(&self) -> Duration {
+        self.timeout * 2
+    }
+
+    /// Makes requests on one session, within `timeout`. Repeats them once if the session has ended.
+    async fn on_a_session<T, F>(&self, timeout: Duration, requests: impl Fn(Arc<Session>) -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
     {
-        // Creating the schema can take longer than other calls.
-        let timeout = self.timeout * 2;
         let deadline = Instant::now() + timeout;
         let (mut retries, mut unopened) = (Retries::until(deadline), 0);
         loop {
             let (lane, _counted) = self.lanes.least_busy(self.reserved(Priority::Urgent), true);
             let opened = self.lanes.open(lane, deadline, timeout, &mut unopened).await?;
             let Some(live) = opened else { continue };
+            let sent = Instant::now();
             let error = match timeout_at(deadline, requests(Arc::clone(&live.connection))).await {
                 Ok(Ok(result)) => {
                     lane.note_answer();
@@ -203,7 +212,12 @@ impl Connection {
                 }
                 Ok(Err(error)) if !live.connection.has_ended() => return Err(error),
                 Ok(Err(error)) => lane.give_up(&live, error),
-                Err(_) => return Err(lane.give_up(&live, STORE.timed_out(timeout))),
+                Err(_) => {
+                    let error = STORE.timed_out(timeout);
+                    // A session that replies to other calls is only busy.
+                    let is_silent = live.connection.is_silent_since(sent);
+                    return Err(if is_silent { lane.give_up(&live, error) } else { error });
+                }
             };
             if !retries.after_break() {
                 return Err(error);

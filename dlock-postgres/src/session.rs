@@ -159,7 +159,9 @@ impl Session {
 
     /// Sends a query as text, and returns all rows.
     pub(crate) async fn rows(&self, query: &str) -> Result<Vec<SimpleQueryRow>> {
-        rows(&self.client, query).await
+        let rows = rows(&self.client, query).await?;
+        self.state().last_reply = Instant::now();
+        Ok(rows)
     }
 
     /// Executes statements in one transaction.

@@ -7,7 +7,7 @@ use dlock_core::{
     Error, Kind, LockName, Result, Token, Wait,
     driver::{Attempt, Claim, Grant, Release, Renewal, Request},
 };
-use futures_util::{FutureExt as _, future::join};
+use futures_util::FutureExt as _;
 use tokio::time::timeout;
 use tokio_postgres::SimpleQueryRow;
 
@@ -123,14 +123,14 @@ impl AdvisoryClaim {
     async fn begin(&mut self) -> Result<Attempt> {
         if let State::Unknown(session) | State::Lost(session) = &self.state {
             let session = Arc::clone(session);
-            self.end_session(session).await?;
+            self.end_session(session, self.time_limit() / 2).await?;
         }
         // Also refuses a name that is no key before any I/O.
         self.key()?;
         while let Some(session) = self.client.take_idle() {
             match self.take_on(&session).await {
                 // The server may have ended the session while it was idle.
-                Err(_) if session.has_ended() => self.end_session(session).await?,
+                Err(_) if session.has_ended() => self.end_session(session, self.time_limit() / 2).await?,
                 result => return result,
             }
         }
@@ -271,7 +271,7 @@ impl AdvisoryClaim {
             // Another program has released the locks of the session, as a connection pooler lets it.
             Ok(Ok(_)) => {
                 self.state = State::Lost(Arc::clone(&session));
-                self.end_session(session).await?;
+                self.end_session(session, self.client.timeout()).await?;
                 Ok(Release::Gone)
             }
             // The lock has ended with the session.
@@ -280,7 +280,7 @@ impl AdvisoryClaim {
                 Ok(Release::Gone)
             }
             Ok(Err(_)) | Err(_) => {
-                self.end_session(session).await?;
+                self.end_session(session, self.client.timeout()).await?;
                 Ok(Release::Done)
             }
         }
@@ -293,13 +293,12 @@ impl AdvisoryClaim {
         mut statement: PendingStatement,
     ) -> Result<Release> {
         self.state = State::Unknown(Arc::clone(&session));
-        let stopped = {
-            let cancel = self.client.cancel(&session.id);
-            timeout(STOP_TIMEOUT.min(self.client.timeout()), join(cancel, &mut statement)).await
-        };
-        match stopped {
-            Ok((Ok(()), _)) => self.clear(session).await?,
-            _ => self.end_session(session).await?,
+        let limit = STOP_TIMEOUT.min(self.client.timeout());
+        let is_cancelled = self.client.cancel(&session.id, limit).await.is_ok();
+        if is_cancelled && timeout(limit, &mut statement).await.is_ok() {
+            self.clear(session).await?;
+        } else {
+            self.end_session(session, self.client.timeout()).await?;
         }
         Ok(Release::Done)
     }
@@ -323,17 +322,17 @@ impl AdvisoryClaim {
             self.client.keep_idle(session);
             return Ok(());
         }
-        self.end_session(session).await
+        self.end_session(session, self.client.timeout()).await
     }
 
     /// Ends a session, and waits until the session owns no lock.
     ///
     /// # Errors
-    /// If the server does not confirm that. The state of the claim stays as it is, and the session may
-    /// keep the lock until the ttl has passed.
-    async fn end_session(&mut self, session: Arc<AdvisorySession>) -> Result<()> {
+    /// If the server does not confirm that within `limit`. The state of the claim stays as it is, and the
+    /// session may keep the lock until the ttl has passed.
+    async fn end_session(&mut self, session: Arc<AdvisorySession>, limit: Duration) -> Result<()> {
         if !session.was_ended_by_server() {
-            STORE.with_timeout(self.client.timeout(), self.client.terminate(&session.id)).await?;
+            self.client.terminate(&session.id, limit).await?;
         }
         self.state = State::Idle;
         Ok(())
@@ -346,8 +345,8 @@ impl AdvisoryClaim {
         session: Arc<AdvisorySession>,
         mut statement: PendingStatement,
     ) -> Result<Attempt> {
-        let is_alive = timeout(self.time_limit(), self.client.is_alive(&session.id)).await;
-        if !matches!(is_alive, Ok(Ok(false))) {
+        let is_alive = self.client.is_alive(&session.id, self.time_limit()).await;
+        if !matches!(is_alive, Ok(false)) {
             self.state = State::Waiting(session, statement);
             return Ok(Attempt::Busy { retry_in: Duration::MAX });
         }
@@ -398,11 +397,11 @@ impl Claim for AdvisoryClaim {
             State::Held(session, _) => self.release_on(session).await,
             State::Unknown(session) => {
                 self.state = State::Unknown(Arc::clone(&session));
-                self.end_session(session).await.map(|()| Release::Done)
+                self.end_session(session, self.client.timeout()).await.map(|()| Release::Done)
             }
             State::Lost(session) => {
                 self.state = State::Lost(Arc::clone(&session));
-                self.end_session(session).await.map(|()| Release::Gone)
+                self.end_session(session, self.client.timeout()).await.map(|()| Release::Gone)
             }
         }
     }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use dlock_core::{LockName, Result, driver::WeakMap};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::session::{AdvisorySession, PreparedSession, SessionId};
 use crate::{
@@ -89,27 +89,32 @@ impl AdvisoryClient {
     }
 
     /// Ends the statement of a session. The statement may succeed nevertheless.
-    pub(super) async fn cancel(&self, session: &SessionId) -> Result<()> {
-        self.sessions(advisory::CANCEL, session).await.map(|_| ())
+    pub(super) async fn cancel(&self, session: &SessionId, limit: Duration) -> Result<()> {
+        self.sessions(advisory::CANCEL, session, limit).await.map(|_| ())
     }
 
     /// Returns whether a session is alive.
-    pub(super) async fn is_alive(&self, session: &SessionId) -> Result<bool> {
-        Ok(self.sessions(advisory::IS_ALIVE, session).await? > 0)
+    pub(super) async fn is_alive(&self, session: &SessionId, limit: Duration) -> Result<bool> {
+        Ok(self.sessions(advisory::IS_ALIVE, session, limit).await? > 0)
     }
 
-    /// Ends a session, and waits until the session has released its locks.
-    pub(super) async fn terminate(&self, session: &SessionId) -> Result<()> {
-        while self.sessions(advisory::TERMINATE, session).await? > 0 {
+    /// Ends a session, and waits until the session has released its locks. The last query of the wait may
+    /// take `limit` too.
+    pub(super) async fn terminate(&self, session: &SessionId, limit: Duration) -> Result<()> {
+        let began = Instant::now();
+        while self.sessions(advisory::TERMINATE, session, limit).await? > 0 {
+            if began.elapsed() >= limit {
+                return Err(STORE.timed_out(limit));
+            }
             sleep(END_POLL_INTERVAL).await;
         }
         Ok(())
     }
 
     /// Executes a statement about a session. Returns 0 if the session has ended.
-    async fn sessions(&self, statement: &str, session: &SessionId) -> Result<u32> {
+    async fn sessions(&self, statement: &str, session: &SessionId, limit: Duration) -> Result<u32> {
         let query = sql::fill(statement, &[("pid", &session.pid), ("started", &session.started)]);
-        let rows = self.connection.rows(&query).await?;
+        let rows = self.connection.rows(&query, limit).await?;
         let count = rows.first().and_then(|row| word(row, "sessions").parse().ok());
         count.ok_or_else(|| STORE.unexpected_reply("a query about a session"))
     }

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{Contender, Kind, LockName, LockState, Result, driver::Inspect};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_postgres::SimpleQueryRow;
 
 use super::{backend::AdvisoryBackend, client::AdvisoryClient, comment::ClaimComment, key::Key};
@@ -95,14 +95,14 @@ impl Inspect for AdvisoryBackend {
             return Ok(false);
         }
         let query = sql::fill(advisory::BREAK, &[("condition", &condition)]);
-        client.connection.rows(&query).await.map_err(error::explain_break)?;
-        let freed = async {
-            while client.holders(&condition).await?.iter().any(|pid| held.contains(pid)) {
-                sleep(FREED_POLL_INTERVAL).await;
+        client.connection.rows(&query, client.timeout()).await.map_err(error::explain_break)?;
+        let began = Instant::now();
+        while client.holders(&condition).await?.iter().any(|pid| held.contains(pid)) {
+            if began.elapsed() >= client.timeout() {
+                return Err(STORE.timed_out(client.timeout()));
             }
-            Ok(())
-        };
-        STORE.with_timeout(client.timeout(), freed).await?;
+            sleep(FREED_POLL_INTERVAL).await;
+        }
         Ok(true)
     }
 }
@@ -134,7 +134,8 @@ impl AdvisoryClient {
     }
 
     async fn look_rows(&self, condition: &str) -> Result<Vec<SimpleQueryRow>> {
-        self.connection.rows(&sql::fill(advisory::LOOK, &[("condition", condition)])).await
+        let query = sql::fill(advisory::LOOK, &[("condition", condition)]);
+        self.connection.rows(&query, self.timeout()).await
     }
 
     /// Returns the process ids of the sessions that own a lock.

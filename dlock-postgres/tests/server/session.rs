@@ -46,6 +46,7 @@ pub(crate) fn cases() -> Vec<(&'static str, Case)> {
         a_wait_that_times_out_as_it_is_granted_leaves_no_lock,
         a_wait_that_the_server_cancels_is_repeated,
         a_waiter_whose_connection_breaks_in_silence_gets_the_lock,
+        two_that_wait_for_each_other_time_out_and_keep_their_locks,
         a_waiter_sends_no_statement,
         time_limits_of_the_role_end_no_wait_and_no_hold,
         a_hold_outlives_the_sessions_beside_it,
@@ -430,6 +431,25 @@ async fn a_waiter_whose_connection_breaks_in_silence_gets_the_lock(server: &Runn
     ask(&other, "SELECT pg_advisory_unlock(1)").await;
     let held = timeout(SOON * 2, waits).await.expect("the waiter requests the lock again");
     held.expect("no panic").expect("the lock").release().await.expect("still held");
+}
+
+/// Each wait has a session of its own, so the server sees no deadlock.
+async fn two_that_wait_for_each_other_time_out_and_keep_their_locks(server: &Running) {
+    let locks = session_mode(server, "number").await;
+    let first = locks.mutex("1").lock().ttl(LONG).await.expect("the lock");
+    let second = locks.mutex("2").lock().ttl(LONG).await.expect("the lock");
+    // The server looks for deadlocks after a second.
+    let wait = Duration::from_secs(3);
+    let [one, two] = [locks.mutex("1"), locks.mutex("2")];
+    let waits =
+        join(two.lock().ttl(LONG).wait(wait).into_future(), one.lock().ttl(LONG).wait(wait).into_future());
+    let (a, b) = timeout(SOON, waits).await.expect("both time out");
+    for result in [a, b] {
+        let error = result.expect_err("the lock is held");
+        assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
+    }
+    first.release().await.expect("still held");
+    second.release().await.expect("still held");
 }
 
 async fn a_waiter_sends_no_statement(server: &Running) {

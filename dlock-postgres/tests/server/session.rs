@@ -51,6 +51,7 @@ pub(crate) fn cases() -> Vec<(&'static str, Case)> {
         time_limits_of_the_role_end_no_wait_and_no_hold,
         a_hold_outlives_the_sessions_beside_it,
         a_hundred_locks_leave_few_sessions,
+        a_storm_of_terminated_sessions_leaves_nothing,
         a_token_is_greater_than_those_of_the_queue,
         readers_that_draw_the_first_tokens_of_a_bucket_do_not_conflict,
         a_schema_that_was_dropped_is_created_again,
@@ -523,6 +524,54 @@ async fn a_hundred_locks_leave_few_sessions(server: &Running) {
     locks.close().await;
     drop(locks);
     until(&other, sessions, 0).await;
+}
+
+/// Holders are terminated too, so two may hold for the time until the first one is notified. Their
+/// tokens tell them apart.
+async fn a_storm_of_terminated_sessions_leaves_nothing(server: &Running) {
+    const CONTENDERS: usize = 8;
+    const ROUNDS: usize = 25;
+    const TERMINATE: &str = "SELECT count(pg_terminate_backend(pid)) FROM (SELECT pid FROM pg_stat_activity \
+        WHERE application_name LIKE 'dlock%' ORDER BY random() LIMIT 2) AS sessions";
+    let other = session(server.url()).await;
+    let clients = join_all((0..CONTENDERS).map(|_| session_mode(server, "number"))).await;
+    let tokens = std::sync::Mutex::new(Vec::new());
+    let lost = AtomicUsize::new(0);
+    let contend = async |index: usize, locks: &Locks| {
+        for round in 0..ROUNDS {
+            let held = loop {
+                let result = match (index + round) % 3 {
+                    0 => locks.mutex("1").lock().ttl(LONG).await,
+                    1 => locks.rwlock("1").read().lock().ttl(LONG).await,
+                    _ => locks.rwlock("1").write().lock().ttl(LONG).await,
+                };
+                match result {
+                    Ok(held) => break held,
+                    Err(error) => assert!(error.is_transient(), "{error:?}"),
+                }
+            };
+            tokens.lock().expect("no panic").push(held.token().expect("a token").get());
+            ask(&other, TERMINATE).await;
+            match held.release().await {
+                Ok(()) => {}
+                Err(Error::Lost { .. }) => {
+                    lost.fetch_add(1, Relaxed);
+                }
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+    };
+    let all = join_all(clients.iter().enumerate().map(|(index, locks)| contend(index, locks)));
+    timeout(SOON * 9, all).await.expect("each contender gets the lock");
+    assert!(lost.into_inner() > 0, "no holder was terminated");
+    let tokens = tokens.into_inner().expect("no panic");
+    assert_eq!(tokens.iter().collect::<HashSet<_>>().len(), tokens.len(), "two grants have the same token");
+    for locks in &clients {
+        locks.close().await;
+    }
+    drop(clients);
+    until(&other, LOCKS, 0).await;
+    until(&other, "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'dlock%'", 0).await;
 }
 
 async fn a_token_is_greater_than_those_of_the_queue(server: &Running) {

@@ -64,10 +64,8 @@ pub(crate) struct Connection {
 
 /// The result of a command that is sent at most twice.
 pub(crate) struct Sent {
-    /// The reply to the last command sent.
-    ///
-    /// # Errors
-    /// Unless the server has refused the command, it may or may not have been executed.
+    /// The reply to the last command sent. After an error that is not the server's reply, the command
+    /// may or may not have been executed.
     pub(crate) result: Result<Value>,
     /// Whether the command was sent a second time. The first one may have been executed.
     pub(crate) maybe_repeated: bool,
@@ -79,13 +77,15 @@ pub(crate) struct Sent {
 /// A command that failed because of its connection.
 struct Failure {
     error: Error,
-    /// Whether the connection broke after the command was sent. It should be sent once more.
+    /// Whether the command should be sent once more, on another connection.
+    may_repeat: bool,
+    /// Whether the connection broke before the reply.
     is_broken: bool,
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self { error, is_broken: false }
+        Self { error, may_repeat: false, is_broken: false }
     }
 }
 
@@ -192,7 +192,7 @@ impl Connection {
             let outcome = self.try_send(cmd).await;
             is_broken |= matches!(&outcome, Err(Failure { is_broken: true, .. }));
             match outcome {
-                Err(failure) if failure.is_broken && retries.after_break() => {}
+                Err(failure) if failure.may_repeat && retries.after_break() => {}
                 outcome => {
                     let result = outcome.unwrap_or_else(|failure| Err(failure.error));
                     return Sent { result, maybe_repeated: retries.maybe_executed(), is_broken };
@@ -206,7 +206,10 @@ impl Connection {
         let limit = self.dialer.limit();
         let mut live = self.commands.live().await?;
         self.breaker.admit(cmd)?;
-        let (error, is_broken) = match live.connection.send(cmd, limit).await {
+        let reply = live.connection.send(cmd, limit).await;
+        // A server that replies with an error does not execute the command later.
+        let is_broken = matches!(&reply, Err(error) if error.code().is_none());
+        let (error, may_repeat) = match reply {
             Err(error) if error.is_timeout() => (STORE.timed_out(limit), false),
             Err(error) if self.is_cluster() && error::is_unreachable(&error) => {
                 (self.breaker.note_failure(cmd, error::explain(error)), true)
@@ -218,7 +221,7 @@ impl Connection {
                 return Ok(reply.map_err(error::explain));
             }
         };
-        Err(Failure { error: self.commands.give_up(&live, error), is_broken })
+        Err(Failure { error: self.commands.give_up(&live, error), may_repeat, is_broken })
     }
 
     /// Renews a hold that was just granted, and waits until a replica has the renewal and therefore

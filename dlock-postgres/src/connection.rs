@@ -72,7 +72,7 @@ pub(crate) enum LateExecution<'a> {
     /// The last parameter of the function is a deadline on the server's clock, which is added when
     /// the call is sent. The reply has the columns `clock` and `late`.
     ///
-    /// If the session breaks before the reply, the rest of the time is noted in these requests.
+    /// If the session breaks before the reply, the rest of the time is noted in the `LateRequests`.
     Refused(&'a LateRequests),
 }
 
@@ -81,7 +81,8 @@ impl LateExecution<'_> {
         matches!(self, Self::Refused(_))
     }
 
-    /// Records that the server may still execute the call, until `deadline`.
+    /// Records that the server may still execute the call, until `deadline`. It begins only in the
+    /// first half of the time, and may need the second half for the commit.
     fn note(self, deadline: Instant) {
         if let Self::Refused(late) = self {
             late.note(deadline.saturating_duration_since(Instant::now()));

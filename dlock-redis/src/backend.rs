@@ -100,7 +100,7 @@ const KINDS: &[Kind] = &[Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind:
 
 fn info(config: &RedisConfig) -> Info {
     let info = Info::new(STORE.store(), config.identity()).detaches(true).clock(true);
-    let info = info.locks_per_step(attempt_all::locks_per_step(config));
+    let info = info.locks_per_step(attempt_all::locks_per_step(config)).late_for(config.timeout);
     if config.dialect == Dialect::Plain {
         return info;
     }

@@ -5,7 +5,7 @@
 //! that can notify observers, [`Backend::clock`] for stores with a clock that clients can read,
 //! [`Backend::attempt_all`] for stores that can grant several locks in one step, and
 //! [`Claim::detach`], [`Claim::resume`] and [`Claim::locator`] for stores that can keep a claim
-//! without its client, and [`Claim::late_for`] for stores that refuse late requests by a deadline. The engine implements waiting, timeouts, cancellation, renewal, loss and
+//! without its client. [`Claim::late_for`] is for stores that refuse late requests by a deadline. The engine implements waiting, timeouts, cancellation, renewal, loss and
 //! re-entry.
 
 use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
@@ -315,14 +315,14 @@ pub trait Claim: Send + 'static {
         None
     }
 
-    /// Returns the time from now for which the store may still execute an earlier `attempt` or
-    /// `resume` of this claim that the driver no longer waits for. Default: zero.
+    /// Returns the time from now for which the store may still execute an earlier `attempt`, `resume`
+    /// or `detach` of this claim that the driver no longer waits for. Default: zero.
     ///
     /// This is the case if the connection of a request breaks before the request's deadline, whether
     /// the driver then sends the request once more or returns an error. After the end of the claim
     /// the engine waits for this time. Then it removes what such a request has created: it releases
     /// a new claim object with the same [`Request`], or returns the hold to its ticket with
-    /// [`detach`](Self::detach).
+    /// [`detach`](Self::detach). A driver that implements this method also sets [`Info::late_for`].
     fn late_for(&self) -> Duration {
         Duration::ZERO
     }

@@ -49,6 +49,10 @@ pub struct Info {
     /// queues further attempts, so that a crowd of waiters delays neither renewals nor releases,
     /// which are not counted.
     pub attempts_in_flight: usize,
+    /// Longest time for which the store may execute an attempt whose connection broke, counted from
+    /// when it was sent. Zero if the store has no such attempts
+    /// ([`Claim::late_for`](super::Claim::late_for)).
+    pub late_for: Duration,
     /// Shortest and longest ttl that the store supports.
     pub ttl: RangeInclusive<Duration>,
     /// Shortest and longest [lease](crate::LockOptions::lease), and the range of times for which a
@@ -84,6 +88,7 @@ impl Info {
             clock: false,
             locks_per_step: 1,
             attempts_in_flight: 256,
+            late_for: Duration::ZERO,
             ttl: range.clone(),
             leases: range,
             session: None,
@@ -149,6 +154,14 @@ impl Info {
     #[must_use]
     pub fn attempts_in_flight(mut self, most: usize) -> Self {
         self.attempts_in_flight = most.max(1);
+        self
+    }
+
+    /// Sets the longest time for which the store may execute an attempt whose connection broke. For a
+    /// driver that implements [`Claim::late_for`](super::Claim::late_for). Default: zero.
+    #[must_use]
+    pub fn late_for(mut self, limit: Duration) -> Self {
+        self.late_for = limit;
         self
     }
 

@@ -133,14 +133,14 @@ impl Keeper {
                 }
                 Ok(Resumption::Gone) => {
                     reply.send(Err(self.deleted())).ok();
-                    return self.release_part(claim, ticket).await;
+                    return self.end_without_hold(claim, ticket).await;
                 }
                 Err(error) if may_retry(&error, &mut failures) => sleep(retry_pause(failures)).await,
                 Err(error) => break error,
             }
         };
-        // A store that refuses the first request has not executed it.
-        let may_have_resumed = failures != 1 || error.is_transient();
+        // A store that refuses the first request has not executed it, unless the driver sent it twice.
+        let may_have_resumed = failures != 1 || error.is_transient() || !claim.late_for().is_zero();
         reply.send(Err(error)).ok();
         if may_have_resumed {
             self.return_to_ticket(claim, ticket).await;
@@ -154,10 +154,11 @@ impl Keeper {
         self.settle_resumption(claim.late_for(), ticket).await;
     }
 
-    /// Ends a claim that could not take a hold over from its ticket. Another client may have the
-    /// hold, and may return it to the ticket before a late resumption of this claim is executed.
-    async fn release_part(&self, mut claim: Box<dyn Claim>, ticket: ClaimId) {
-        // A store of several members may have handed over a part of the hold.
+    /// Ends a claim that could not take a hold over from its ticket.
+    async fn end_without_hold(&self, mut claim: Box<dyn Claim>, ticket: ClaimId) {
+        // A store of several members may have handed over a part of the hold, which is released. But
+        // another client may return the whole hold to the ticket, and a late resumption may then take
+        // it over. The release would free it.
         if claim.late_for().is_zero() {
             self.release_unheld(claim.as_mut()).await;
         }
@@ -171,10 +172,10 @@ impl Keeper {
 
     /// Returns a hold to its ticket for the time `lasting`, or for the shortest lease of the store if
     /// that is longer. Does nothing if the store has not handed the hold over to this claim. Retries
-    /// for that time. By then the store has deleted a hold that it had handed over.
+    /// for a ttl, or for that lease. By then the store has deleted a hold that it had handed over.
     pub(super) async fn hand_back(&self, claim: &mut dyn Claim, ticket: ClaimId, lasting: Duration) {
-        let lasting = lasting.max(*self.info().leases.start());
-        let end = Moment::now().after(lasting);
+        let shortest = *self.info().leases.start();
+        let (lasting, end) = (lasting.max(shortest), Moment::now().after(self.request.ttl.max(shortest)));
         let mut failures = 0;
         loop {
             let start = StartTime::now();
@@ -182,8 +183,8 @@ impl Keeper {
             observe::called(self.info(), "hand-back", start, &reply);
             let error = match reply {
                 Ok(Renewal::Renewed { .. }) => return,
-                // A store of several members may still have a part of the hold. A late resumption may
-                // take the hold, which must not be released then.
+                // A store of several members may still have a part of the hold, which is released.
+                // After a late resumption the release would free the whole hold.
                 Ok(Renewal::Lost) if claim.late_for().is_zero() => return self.release_unheld(claim).await,
                 Ok(Renewal::Lost) => return,
                 Err(error) => error,

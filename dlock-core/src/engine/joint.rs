@@ -82,12 +82,11 @@ async fn attempt_together(mut keepers: Vec<Keeper>, mut reply: oneshot::Sender<J
             // A permanent error occurs again, and is reported, when each claim sends its attempt.
             if error.is_transient() {
                 observe::failed(&first.request, first.info(), "attempt", &error);
-                // There is no claim that could report a late request. Each call ends within a third
-                // of the shortest ttl, and its deadline is not later.
-                let ends = keepers.iter().map(|keeper| sent.after(keeper.request.ttl / 3));
-                let late_until = ends.reduce(Moment::min);
-                keepers.iter_mut().for_each(|keeper| keeper.late_until = late_until);
             }
+            // No claim reports whether the connection of the joint attempt broke. If it did, the store
+            // may execute the attempt until this time.
+            let late_until = Some(sent.after(first.info().late_for));
+            keepers.iter_mut().for_each(|keeper| keeper.late_until = late_until);
             separate(keepers, Keeper::start_again)
         }
     };

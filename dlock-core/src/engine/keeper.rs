@@ -72,9 +72,12 @@ pub(crate) struct Keeper {
     pub(super) ticket: Option<ClaimId>,
     /// Ticket from which the hold was taken over.
     pub(super) resumed_from: Option<ClaimId>,
-    /// Ticket of a detachment that a renewal has undone, or may have undone.
+    /// Whether the outcome of a request for a downgrade is unknown.
+    may_be_downgraded: bool,
+    /// Ticket of the last detachment that a renewal has tried to undo.
     pub(super) undone_ticket: Option<ClaimId>,
-    /// End of the time for which the store may execute a joint attempt whose outcome is unknown.
+    /// End of the time for which the store may execute requests that the claim object does not
+    /// [report](Claim::late_for): those of a joint attempt or of a claim that was downgraded.
     pub(super) late_until: Option<Moment>,
 }
 
@@ -96,6 +99,7 @@ impl Keeper {
             failed_renewals: 0,
             ticket: None,
             resumed_from: None,
+            may_be_downgraded: false,
             undone_ticket: None,
             late_until: None,
         })

@@ -14,8 +14,8 @@ use super::Moment;
 ///   └──────────────── the first copy may be executed until ───────────────────► its deadline
 /// ```
 ///
-/// A request whose connection breaks may be in a proxy or in a buffer of the server, which executes
-/// it even after the release of the claim. The driver [notes](Self::note) each such request, and returns [`remaining`](Self::remaining) from
+/// After its connection broke, a request may still be in a proxy or in a buffer of the server. The
+/// server executes it even after the release of the claim. The driver [notes](Self::note) each such request, and returns [`remaining`](Self::remaining) from
 /// [`Claim::late_for`](crate::driver::Claim::late_for). The engine removes what the request has
 /// created after that time.
 ///

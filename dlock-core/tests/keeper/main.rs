@@ -9,6 +9,7 @@ mod hold;
 mod margin;
 mod release;
 mod script;
+mod settle;
 mod stay;
 mod ticket;
 #[path = "../watchdog/mod.rs"]

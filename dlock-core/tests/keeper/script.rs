@@ -71,6 +71,8 @@ pub(super) struct Script {
     pub(super) detach: VecDeque<Reply<Renewal>>,
     pub(super) release: VecDeque<Reply<Release>>,
     pub(super) hints: Hints,
+    /// Time until which the store may execute requests that were given up.
+    pub(super) late_until: Option<Instant>,
     /// Ttl of every claim that was created.
     pub(super) ttls: Vec<Duration>,
     /// Id of every claim that was created.
@@ -113,6 +115,7 @@ impl ScriptedStore {
             detach: [Say(RENEWED)].into(),
             release: [Say(Release::Done)].into(),
             hints: Hints::Silent,
+            late_until: None,
             ttls: Vec::new(),
             ids: Vec::new(),
             detached_for: Vec::new(),
@@ -153,6 +156,12 @@ impl ScriptedStore {
 
     pub(super) fn hints(self, hints: Hints) -> Self {
         self.script().hints = hints;
+        self
+    }
+
+    /// Sets the time from now for which the store may execute requests that were given up.
+    pub(super) fn late_for(self, span: Duration) -> Self {
+        self.script().late_until = Some(Instant::now() + span);
         self
     }
 
@@ -277,6 +286,11 @@ impl Claim for ScriptedStore {
     async fn release(&mut self) -> Result<Release> {
         let reply = next(&mut self.script().release);
         self.execute(Call::Release, reply).await
+    }
+
+    fn late_for(&self) -> Duration {
+        let late_until = self.script().late_until;
+        late_until.map(|until| until.saturating_duration_since(Instant::now())).unwrap_or_default()
     }
 
     async fn changed(&mut self) {

@@ -65,6 +65,7 @@ fn info(config: &PostgresConfig) -> Info {
         .locks_per_step(MAX_LOCKS_PER_STEP)
         // An attempt then waits for few others, and for none longer than a call may take.
         .attempts_in_flight(config.connections * 8)
+        .late_for(config.timeout)
         .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write])
         // With a shorter ttl, commits on a busy disk would often take longer than the ttl.
         .ttl(Duration::from_millis(10)..=Info::MAX_TTL)

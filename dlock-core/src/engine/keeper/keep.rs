@@ -189,7 +189,10 @@ impl Keeper {
         self.failed_renewals = if may_retry { self.failed_renewals + 1 } else { 0 };
         match renewal {
             Ok(Renewal::Renewed { valid_for }) => {
-                self.detached_until = None;
+                // A late detachment may still give the hold the id of the ticket.
+                if claim.late_for().is_zero() {
+                    self.detached_until = None;
+                }
                 observe::renewed(&self.request, self.info(), || hold.deadline().remaining());
                 hold.extend(sent.after(valid_for));
             }
@@ -213,6 +216,11 @@ impl Keeper {
         let (sent, start) = (Moment::now(), StartTime::now());
         let attempt = reply_or_expire(hold, reader.attempt()).await;
         observe::called(self.info(), "downgrade", start, &attempt);
+        // One of the two claim objects is dropped, and the other one does not know its late requests.
+        let late_for = claim.late_for().max(reader.late_for());
+        if self.late_until.map(Moment::remaining).unwrap_or_default() < late_for {
+            self.late_until = Some(Moment::now().after(late_for));
+        }
         match attempt {
             Ok(Attempt::Granted(grant)) if grant.token == hold.token => {
                 (self.request, *claim) = (request, reader);
@@ -227,7 +235,14 @@ impl Keeper {
                 hold.lose(LostReason::Taken);
                 Ok(())
             }
+            // The outcome of an earlier request is unknown, so the hold may be a read hold.
+            Err(error) if !error.is_transient() && self.may_be_downgraded => {
+                observe::failed(&self.request, self.info(), "downgrade", &error);
+                hold.lose(LostReason::Taken);
+                Ok(())
+            }
             Err(error) => {
+                self.may_be_downgraded = true;
                 observe::failed(&self.request, self.info(), "downgrade", &error);
                 Err(error)
             }

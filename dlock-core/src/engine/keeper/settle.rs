@@ -11,17 +11,17 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::{Keeper, release::StayTaken};
-use crate::kit::Moment;
+use super::{Keeper, release::StayTaken, release_until_forgotten};
+use crate::{engine::observe, kit::Moment};
 
 impl Keeper {
-    /// Removes what late requests of an ended claim create, after the last of them has become
-    /// harmless. `late_for` is the [time](crate::contract::Claim::late_for) until then. Does nothing
-    /// if it is zero.
+    /// Waits until the store refuses the late requests of an ended claim, and removes what they have
+    /// created. `late_for` is the [time](crate::contract::Claim::late_for) until then. Does nothing if
+    /// it is zero.
     ///
     /// `stay` is the detachment with which the claim has ended. If the claim has sent a resumption
-    /// with the ticket of that detachment, the resumption may take the hold from the ticket late. The
-    /// hold then returns to the ticket. The hold of a late attempt is released.
+    /// with the ticket of that detachment, a second copy of the resumption may have taken the hold
+    /// from the ticket. The hold then returns to the ticket. The hold of a late attempt is released.
     pub(in crate::engine) async fn settle(&self, late_for: Duration, stay: Option<StayTaken>) {
         let late_for = late_for.max(self.late_until.map(Moment::remaining).unwrap_or_default());
         if !late_for.is_zero() {
@@ -35,11 +35,16 @@ impl Keeper {
         // New claim objects, which know no ticket. The release of the old one would free a hold that
         // was detached.
         let claim = || self.client.store.backend.claim(self.request.clone());
+        // Without a resumption, a hold of this claim is that of a late attempt, and not the ticket's.
         let is_resumed = |ticket| [self.resumed_from, self.undone_ticket].contains(&Some(ticket));
         let stay = stay.filter(|stay| is_resumed(stay.ticket) && !stay.until.has_passed());
         if let Some(StayTaken { until, ticket }) = stay {
             self.hand_back(claim().as_mut(), ticket, until.remaining()).await;
         }
-        self.release_unheld(claim().as_mut()).await;
+        // The claim of a late attempt lasts for its ttl, also after a detachment for a longer time.
+        release_until_forgotten(claim().as_mut(), self.info(), self.request.ttl, |error| {
+            observe::failed(&self.request, self.info(), "release", &error);
+        })
+        .await;
     }
 }

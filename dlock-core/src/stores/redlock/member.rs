@@ -351,7 +351,10 @@ impl Member {
                 State::Draining(_) | State::None => return,
                 State::Idle(claim) | State::Ended(claim) => Some(claim),
                 State::InFlight { call, .. } => match call.await {
-                    (_, Reply::Released(_)) => return,
+                    (claim, Reply::Released(_)) => {
+                        let late_for = claim.map(|claim| claim.late_for()).unwrap_or_default();
+                        return settle_in_background(backend, request, late_for);
+                    }
                     (claim, _) => claim,
                 },
             };
@@ -520,7 +523,7 @@ pub(super) fn closed_tracker() -> TaskTracker {
 }
 
 /// Removes what late requests of a released claim create, `late_for` from now. Nothing waits for
-/// this, because a late request of one member takes no majority.
+/// this. A client that is closed before leaves the claim on this member for a ttl.
 fn settle_in_background(backend: Arc<dyn Backend>, request: Request, late_for: Duration) {
     if late_for.is_zero() {
         return;

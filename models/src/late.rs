@@ -13,8 +13,8 @@
 //!
 //! **Properties.** A request that was given up must not create, free, shorten, extend or rename a
 //! hold: [`CREATED`], [`FREED`], [`SHORTENED`], [`EXTENDED`] and [`RENAMED`]. [`FREED`] also applies
-//! to a release that is not late. [`LEFT`] applies to clients that have ended. A client may still extend or free its own hold late, because it
-//! has not finished with it.
+//! to a release that is not late. [`LEFT`] applies to clients that have ended. A client may still
+//! extend or free its own hold late, because it has not finished with it.
 //!
 //! **Rules that are modelled**, from `docs/backends.md`:
 //! - A renewal finds the claim's own id only, and never shortens the time.
@@ -28,7 +28,8 @@
 //! - A driver may give an attempt or a resumption up before its deadline, because its connection has
 //!   broken. After the end of the claim the engine waits for the time limit of the request. Then it
 //!   returns the hold to its ticket, or releases the claim once more:
-//!   `dlock-core/src/engine/keeper/settle.rs`. Until then the request may create a hold or hand it over.
+//!   `dlock-core/src/engine/keeper/settle.rs`. Until then the request may create a hold or hand it
+//!   over.
 //!
 //! **Not modelled.** The other two conditions, a revision and the order of the connection, waiters, a
 //! detachment that is given up before its deadline, and a store that forgets.

@@ -5,8 +5,8 @@
 //! that can notify observers, [`Backend::clock`] for stores with a clock that clients can read,
 //! [`Backend::attempt_all`] for stores that can grant several locks in one step, and
 //! [`Claim::detach`], [`Claim::resume`] and [`Claim::locator`] for stores that can keep a claim
-//! without its client. [`Claim::late_for`] is for stores that refuse late requests by a deadline. The engine implements waiting, timeouts, cancellation, renewal, loss and
-//! re-entry.
+//! without its client. [`Claim::late_for`] is for stores that refuse late requests by a deadline. The
+//! engine implements waiting, timeouts, cancellation, renewal, loss and re-entry.
 
 use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
 

@@ -15,9 +15,10 @@ use super::Moment;
 /// ```
 ///
 /// After its connection broke, a request may still be in a proxy or in a buffer of the server. The
-/// server executes it even after the release of the claim. The driver [notes](Self::note) each such request, and returns [`remaining`](Self::remaining) from
-/// [`Claim::late_for`](crate::driver::Claim::late_for). The engine removes what the request has
-/// created after that time.
+/// server executes it even after the release of the claim. The driver [notes](Self::note) each such
+/// request, and returns [`remaining`](Self::remaining) from
+/// [`Claim::late_for`](crate::driver::Claim::late_for). After that time the engine removes what the
+/// request has created.
 ///
 /// # Examples
 ///

@@ -88,6 +88,19 @@ async fn a_hold_whose_downgrade_may_have_been_executed_is_lost_by_a_refusal() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_hold_whose_downgrade_was_refused_after_it_was_sent_twice_is_lost() {
+    let mut store = ScriptedStore::new().attempt([Say(GRANTED), Refuse]);
+    store.1 = store.1.downgrades(&[Kind::Mutex]);
+    let client = store.client();
+    let held = client.mutex("x").lock().await.expect("granted");
+    let store = store.late_for(LATE);
+    let failed = held.downgrade().await.expect_err("the store refuses");
+    assert!(matches!(failed.error(), Error::Lost { .. }), "{failed:?}");
+    drop(failed);
+    store.close(&client).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_late_resumption_is_handed_back_once_more() {
     let store = ScriptedStore::detaching().renew([Late(S, RENEWED)]).late_for(LATE);
     let (client, start) = (store.client(), Instant::now());

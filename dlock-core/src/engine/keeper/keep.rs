@@ -235,14 +235,17 @@ impl Keeper {
                 hold.lose(LostReason::Taken);
                 Ok(())
             }
-            // The outcome of an earlier request is unknown, so the hold may be a read hold.
-            Err(error) if !error.is_transient() && self.may_be_downgraded => {
+            // The outcome of an earlier request, or of its first copy, is unknown. So the hold may be a
+            // read hold.
+            Err(error)
+                if !error.is_transient() && (self.may_be_downgraded || !reader.late_for().is_zero()) =>
+            {
                 observe::failed(&self.request, self.info(), "downgrade", &error);
                 hold.lose(LostReason::Taken);
                 Ok(())
             }
             Err(error) => {
-                self.may_be_downgraded = true;
+                self.may_be_downgraded |= error.is_transient();
                 observe::failed(&self.request, self.info(), "downgrade", &error);
                 Err(error)
             }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dlock_core::{Error, Locks, LostReason, Registry, Result};
 use dlock_mysql::DRIVER;
-use dlock_testbed::servers::{Running, mysql::Brand};
+use dlock_testbed::servers::Running;
 use futures_util::future::{join_all, try_join_all};
 use sqlx::{
     ConnectOptions as _,
@@ -12,7 +12,7 @@ use sqlx::{
 };
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::{SOON, bad::is_refused, brand, connect, end_sessions, execute, plain_session, until};
+use crate::{SOON, bad::is_refused, connect, end_sessions, execute, plain_session, until};
 
 /// Creates a user who may open this number of sessions.
 async fn create_user(other: &mut MySqlConnection, sessions: u32) {
@@ -155,26 +155,6 @@ pub(crate) async fn a_server_without_free_connections_costs_no_hold_and_no_waite
     let next = timeout(SOON, next).await.expect("the waiter polls").expect("no panic");
     next.expect("the lock is granted").release().await.expect("the lock is still held");
     drop(sessions);
-}
-
-pub(crate) async fn a_time_limit_for_statements_costs_no_hold_and_no_waiter(server: &Running) {
-    let ttl = Duration::from_secs(8);
-    let mut other = plain_session(server).await;
-    let limit = match brand(&mut other).await {
-        Brand::Mariadb => "max_statement_time = 1",
-        Brand::Mysql => "max_execution_time = 1000",
-    };
-    execute(&mut other, &format!("SET GLOBAL {limit}")).await;
-    let (holder, waiter) = (connect(server, "").await, connect(server, "").await);
-    let (holder, waiter) = (holder.expect("the server runs"), waiter.expect("the server runs"));
-    let held = holder.mutex("job").lock().ttl(ttl).await.expect("the lock is free");
-    let next = tokio::spawn(waiter.mutex("job").lock().into_future());
-    until(&mut other, CLAIMS, 2).await;
-    sleep(ttl * 3).await;
-    assert!(!held.is_lost(), "the hold is lost");
-    held.release().await.expect("the lock is still held");
-    let next = timeout(SOON, next).await.expect("the waiter is woken").expect("no panic");
-    next.expect("the lock is granted").release().await.expect("the lock is still held");
 }
 
 pub(crate) async fn locked_tables_grant_no_lock_and_a_hold_ends_with_its_ttl(server: &Running) {

@@ -93,7 +93,6 @@ fn main() -> ExitCode {
         limits::a_packet_of_64_kibibytes_is_enough,
         limits::waiters_without_a_connection_of_their_own_poll,
         limits::a_server_without_free_connections_costs_no_hold_and_no_waiter,
-        limits::a_time_limit_for_statements_costs_no_hold_and_no_waiter,
         limits::locked_tables_grant_no_lock_and_a_hold_ends_with_its_ttl,
         limits::the_longest_prefix_is_that_of_a_store,
         limits::a_client_with_one_connection_keeps_its_holds_beside_many_attempts,

@@ -68,6 +68,8 @@ enum Flow {
     /// The bytes arrive when the flow changes.
     Held,
     Delayed(Duration),
+    /// The connection was cut. No more bytes arrive.
+    Cut,
 }
 
 impl Traffic {
@@ -220,15 +222,21 @@ async fn serve(
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
-    let request_flow =
-        |traffic: &Traffic| if number < traffic.first_open { Flow::Held } else { traffic.requests };
+    let request_flow = |traffic: &Traffic| match traffic {
+        traffic if traffic.cuts != cuts => Flow::Cut,
+        traffic if number < traffic.first_open => Flow::Held,
+        traffic => traffic.requests,
+    };
+    let reply_flow = |traffic: &Traffic| {
+        if (traffic.cuts, traffic.client_cuts) == (cuts, client_cuts) { traffic.replies } else { Flow::Cut }
+    };
     let count_requested = |bytes: usize| {
         count.requested.fetch_add(bytes, Relaxed);
     };
     let requests = pump(from_client, to_server, traffic.clone(), request_flow, count_requested);
     // Dropping the half that writes to the client ends the connection for the client.
     let mut until_cut = traffic.clone();
-    let replies = pump(from_server, to_client, traffic.clone(), |traffic| traffic.replies, |_| {});
+    let replies = pump(from_server, to_client, traffic.clone(), reply_flow, |_| {});
     let replies = async {
         tokio::select! {
             _ = replies => {}
@@ -261,6 +269,10 @@ async fn pump(
             .map(|traffic| flow(&traffic));
         if let Ok(Flow::Delayed(delay)) = current {
             sleep_until(arrived + delay).await;
+        }
+        // After a cut, the task that runs this function may not have ended yet.
+        if matches!(flow(&traffic.borrow()), Flow::Cut) {
+            return Ok(());
         }
         if count == 0 {
             return to.shutdown().await;

@@ -89,6 +89,21 @@ async fn a_cut_ends_the_open_connections_and_no_later_ones() {
     assert_eq!(proxy.connections(), 2);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn no_byte_that_is_sent_after_a_cut_is_returned() {
+    const ROUNDS: usize = 5_000;
+    let (proxy, _server) = echo().await;
+    for _ in 0..ROUNDS {
+        let mut stream = connect(&proxy).await;
+        send(&mut stream, 1).await.expect("connected");
+        assert_eq!(next(&mut stream).await, Some(1));
+        proxy.cut();
+        // Fails if the proxy has closed the connection already.
+        send(&mut stream, 2).await.ok();
+        assert_eq!(next(&mut stream).await, None, "a byte passed after the cut");
+    }
+}
+
 #[tokio::test]
 async fn a_proxy_hangs_up_until_pass_is_called() {
     let (proxy, _server) = echo().await;

@@ -284,7 +284,8 @@ pub(super) async fn of_several_locks_the_loss_of_one_is_reported(arena: Arc<Aren
     let (a, b, names) = (arena.client().await, arena.client().await, names(&arena));
     let ttl = arena.kept_ttl();
     let held = all(&arena, &a, &names).lock(&arena.options().ttl(ttl)).await.expect("the locks are free");
-    assert!(b.force_release(&names[4]).await.expect("the store is reachable"), "the lock was not held");
+    let was_held = b.force_release(&names[4]).await.expect("the store is reachable");
+    assert!(was_held, "the lock was not held, and its guard is {held:?}");
     arena.within(ttl, "the loss is never reported", held.lost()).await;
     let result = held.release().await;
     assert!(

@@ -89,7 +89,7 @@ impl Fixture for Etcd {
     /// Many cases can run at the same time, because most of them wait for the end of a ttl or of a
     /// session. Three members share the cores that one member has alone.
     fn at_once(&self) -> usize {
-        if self.0.servers().len() == 1 { 64 } else { 48 }
+        if self.0.servers().len() == 1 { 40 } else { 24 }
     }
 
     fn allocated(&self) -> Option<usize> {

@@ -29,7 +29,7 @@ pub use driver::{ConnectFuture, ConnectLater, Driver};
 pub use errors::{SharedError, StoreErrors, Verdict, client_error};
 pub use hosts::connect_to_first;
 pub use lanes::{Lane, Lanes, OpenLane};
-pub use late::LateRequests;
+pub use late::{ClockReading, LateExecution, LateRequests};
 pub use link::{Connect, Link, LiveConnection};
 pub use params::{Address, Login, Pems, Secret, Tls};
 pub use reaper::Reaper;

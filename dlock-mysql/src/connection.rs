@@ -16,7 +16,7 @@ use std::{
 
 use dlock_core::{
     Error, Result,
-    driver::{Lane, Lanes, LateRequests, Link, LiveConnection, OpenLane, Retries},
+    driver::{Lane, Lanes, LateExecution, Link, LiveConnection, OpenLane, Retries},
 };
 use sqlx::mysql::MySqlRow;
 use tokio::time::Instant;
@@ -64,6 +64,9 @@ pub(crate) struct Call<'a> {
     /// SQL that is sent after the server has refused a statement of the batch. The statements
     /// behind the refused one were not executed.
     pub(crate) undo: String,
+    /// If late execution is refused, the batch compares the server's clock with
+    /// [`DEADLINE`](crate::sql::DEADLINE), which is replaced by a time when the batch is sent. It is
+    /// executed only in the first half of its time. The second half is for its commit.
     pub(crate) late_execution: LateExecution<'a>,
     pub(crate) priority: Priority,
 }
@@ -79,31 +82,6 @@ pub(crate) enum Priority {
     Urgent,
     /// Attempts and look-ups of waiters.
     Attempt,
-}
-
-/// Whether the server may execute a batch after its caller has given up.
-#[derive(Clone, Copy)]
-pub(crate) enum LateExecution<'a> {
-    Allowed,
-    /// The batch compares the server's clock with [`DEADLINE`](crate::sql::DEADLINE), which is
-    /// replaced by a time when the batch is sent.
-    ///
-    /// If the session breaks before the reply, the rest of the time is noted in the `LateRequests`.
-    Refused(&'a LateRequests),
-}
-
-impl LateExecution<'_> {
-    pub(crate) fn is_refused(self) -> bool {
-        matches!(self, Self::Refused(_))
-    }
-
-    /// Records that the server may still execute the call, until `deadline`. It begins only in the
-    /// first half of the time, and may need the second half for the commit.
-    fn note(self, deadline: Instant) {
-        if let Self::Refused(late) = self {
-            late.note(deadline.saturating_duration_since(Instant::now()));
-        }
-    }
 }
 
 impl Call<'_> {
@@ -299,7 +277,7 @@ impl Connection {
             let is_sent_again = if error::is_read_only(&error) {
                 retries.after_refusal_to_write()
             } else {
-                call.late_execution.note(deadline);
+                call.late_execution.note(deadline.saturating_duration_since(Instant::now()));
                 retries.after_break()
             };
             if !is_sent_again {

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use dlock_core::driver::CallCounter;
+use dlock_core::driver::{CallCounter, ClockReading, LateExecution, Moment};
 use sqlx::{
     AssertSqlSafe, Row as _,
     mysql::{MySqlConnection, MySqlRow},
@@ -19,14 +19,10 @@ use sqlx::{
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
-    connection::{Call, LateExecution, Priority},
+    connection::{Call, Priority},
     error,
     sql::{CLOCK, DEADLINE},
 };
-
-/// Period for which a reading of the server's clock is used. Two clocks drift apart by some
-/// milliseconds in that time.
-const CLOCK_VALIDITY: Duration = Duration::from_secs(60);
 
 /// A session that executes one batch at a time.
 pub(crate) struct Session {
@@ -53,14 +49,6 @@ pub(crate) struct Session {
 struct Connected {
     connection: MySqlConnection,
     clock: Option<ClockReading>,
-}
-
-/// The server's clock at one moment of the client's clock.
-#[derive(Clone, Copy)]
-struct ClockReading {
-    /// Microseconds since 1970 on the server's clock.
-    server: u64,
-    read_at: Instant,
 }
 
 /// The result of sending a batch to a session.
@@ -193,14 +181,13 @@ impl Session {
             return run(&mut connected.connection, &call.batch).await;
         }
         let is_doubtful = self.is_clock_doubtful.swap(false, Relaxed);
-        let known = connected.clock.filter(|clock| !is_doubtful && clock.read_at.elapsed() < CLOCK_VALIDITY);
+        let known = connected.clock.filter(|clock| !is_doubtful && !clock.is_outdated(Moment::now()));
         let clock = match known {
             Some(clock) => clock,
             None => connected.read_clock().await?,
         };
         let half_of_the_time = deadline.saturating_duration_since(Instant::now()) / 2;
-        let server_deadline =
-            u128::from(clock.server) + (clock.read_at.elapsed() + half_of_the_time).as_micros();
+        let server_deadline = clock.deadline(Moment::now(), half_of_the_time);
         let batch = call.batch.replace(DEADLINE, &server_deadline.to_string());
         run(&mut connected.connection, &batch).await
     }
@@ -210,7 +197,7 @@ impl Connected {
     async fn read_clock(&mut self) -> sqlx::Result<ClockReading> {
         let rows = run(&mut self.connection, &CLOCK.with(&[])).await?;
         let server = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get_unchecked("clock")?;
-        Ok(*self.clock.insert(ClockReading { server, read_at: Instant::now() }))
+        Ok(*self.clock.insert(ClockReading::received(server)))
     }
 }
 

@@ -13,7 +13,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use dlock_core::{
     Result,
-    driver::{CallCounter, Lanes, LateRequests, Link, Retries},
+    driver::{CallCounter, Lanes, LateExecution, Link, Retries},
 };
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::{Row, SimpleQueryRow};
@@ -48,6 +48,9 @@ pub(crate) struct Call<'a> {
     pub(crate) function: Function,
     pub(crate) params: Vec<Param>,
     pub(crate) timeout: Duration,
+    /// If late execution is refused, the last parameter of the function is a deadline on the server's
+    /// clock, which is added when the call is sent, and the reply has the columns `clock` and `late`.
+    /// The call is executed only in the first half of its time. The second half is for its commit.
     pub(crate) late_execution: LateExecution<'a>,
     pub(crate) priority: Priority,
 }
@@ -63,31 +66,6 @@ pub(crate) enum Priority {
     Urgent,
     /// Attempts of waiters.
     Attempt,
-}
-
-/// Whether the server may execute a call after its caller has given up.
-#[derive(Clone, Copy)]
-pub(crate) enum LateExecution<'a> {
-    Allowed,
-    /// The last parameter of the function is a deadline on the server's clock, which is added when
-    /// the call is sent. The reply has the columns `clock` and `late`.
-    ///
-    /// If the session breaks before the reply, the rest of the time is noted in the `LateRequests`.
-    Refused(&'a LateRequests),
-}
-
-impl LateExecution<'_> {
-    pub(crate) fn is_refused(self) -> bool {
-        matches!(self, Self::Refused(_))
-    }
-
-    /// Records that the server may still execute the call, until `deadline`. It begins only in the
-    /// first half of the time, and may need the second half for the commit.
-    fn note(self, deadline: Instant) {
-        if let Self::Refused(late) = self {
-            late.note(deadline.saturating_duration_since(Instant::now()));
-        }
-    }
 }
 
 /// The shared sessions of one client.
@@ -263,7 +241,7 @@ impl Connection {
             let is_sent_again = if error::is_read_only(&error) {
                 retries.after_refusal_to_write()
             } else {
-                call.late_execution.note(deadline);
+                call.late_execution.note(deadline.saturating_duration_since(Instant::now()));
                 retries.after_break()
             };
             if !is_sent_again {

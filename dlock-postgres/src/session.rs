@@ -1,11 +1,11 @@
 //! One session of the server, and the execution of calls on it.
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dlock_core::Result;
+use dlock_core::{
+    Result,
+    driver::{ClockReading, Moment},
+};
 use futures_util::StreamExt as _;
 use tokio::{
     sync::OnceCell,
@@ -19,10 +19,6 @@ use crate::{
     error,
     sql::{CLOCK, Function},
 };
-
-/// Period for which a reading of the server's clock is used. Two clocks drift apart by some
-/// milliseconds in that time.
-const CLOCK_VALIDITY: Duration = Duration::from_secs(60);
 
 /// A session. Calls are sent at once, and the server executes them in order.
 pub(crate) struct Session {
@@ -38,32 +34,6 @@ pub(crate) struct Session {
 struct State {
     clock: ClockReading,
     last_reply: Instant,
-}
-
-/// The server's clock at one moment of the client's clock. The server's time is at least this
-/// reading plus the time since, because the reply took time.
-#[derive(Clone, Copy)]
-pub(crate) struct ClockReading {
-    /// Microseconds since 1970 on the server's clock.
-    server: i64,
-    read_at: Instant,
-}
-
-impl ClockReading {
-    /// Records a time of the server that has just arrived.
-    pub(crate) fn now(server: i64) -> Self {
-        Self { server, read_at: Instant::now() }
-    }
-
-    fn is_outdated(self) -> bool {
-        self.read_at.elapsed() >= CLOCK_VALIDITY
-    }
-
-    /// Returns the server's time after `span` from now.
-    fn after(self, span: Duration) -> i64 {
-        let span = i64::try_from((self.read_at.elapsed() + span).as_micros()).unwrap_or(i64::MAX);
-        self.server.saturating_add(span)
-    }
 }
 
 /// The result of sending a call to a session.
@@ -105,9 +75,9 @@ impl Session {
         self.state().last_reply < since
     }
 
-    /// Records a time of the server that has just arrived.
-    pub(crate) fn note_clock(&self, server: i64) {
-        self.state().clock = ClockReading::now(server);
+    /// Records a time of the server that has just arrived, in microseconds since 1970.
+    pub(crate) fn note_clock(&self, micros: i64) {
+        self.state().clock = ClockReading::received(micros.unsigned_abs());
     }
 
     /// Executes a call. The server may still execute it after `deadline`.
@@ -127,11 +97,12 @@ impl Session {
         let function = call.function;
         let prepare = || async { self.client.prepare(&function.statement(&self.schema)).await };
         let statement = self.statements[function as usize].get_or_try_init(prepare).await?;
-        if call.late_execution.is_refused() && self.state().clock.is_outdated() {
+        if call.late_execution.is_refused() && self.state().clock.is_outdated(Moment::now()) {
             self.read_clock().await?;
         }
         let half_of_the_time = deadline.saturating_duration_since(Instant::now()) / 2;
-        let server_deadline = self.state().clock.after(half_of_the_time);
+        let server_deadline = self.state().clock.deadline(Moment::now(), half_of_the_time);
+        let server_deadline = i64::try_from(server_deadline).unwrap_or(i64::MAX);
         let mut params: Vec<&(dyn ToSql + Sync)> = Vec::with_capacity(call.params.len() + 1);
         params.extend(call.params.iter().map(|param| &**param as &(dyn ToSql + Sync)));
         if call.late_execution.is_refused() {

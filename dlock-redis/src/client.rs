@@ -11,7 +11,7 @@ use std::{
 
 use dlock_core::{
     LockName, Result,
-    driver::{Batcher, Info, LateRequests, Moment},
+    driver::{Batcher, ClockReading, Info, LateRequests, Moment},
 };
 use redis::{Value, cluster_routing::Slot};
 
@@ -67,10 +67,13 @@ impl Client {
             // wait for all callers before it. Boxed because this future is large, is needed rarely,
             // and is a part of the future of every attempt.
             None => {
-                let clock = Box::pin(self.read_clock(key)).await?;
-                self.clock.get_or_init(|| clock)
+                let reading = Box::pin(self.read_clock(key)).await?;
+                self.clock.get_or_init(|| ServerClock::new(reading))
             }
         };
+        if clock.must_be_read(started) {
+            clock.replace(Box::pin(self.read_clock(key)).await?);
+        }
         let slot = self.connection.is_cluster().then(|| Slot::for_key(key));
         for _ in 0..2 {
             let now = Moment::now();
@@ -88,8 +91,9 @@ impl Client {
     }
 
     /// Reads the clock of the server. On a cluster, reads the clock of the node that has this key.
-    async fn read_clock(&self, key: &str) -> Result<ServerClock> {
-        Ok(ServerClock::new(u64::try_from(self.server_time(key).await?.as_micros()).unwrap_or(u64::MAX)))
+    async fn read_clock(&self, key: &str) -> Result<ClockReading> {
+        let time = self.server_time(key).await?;
+        Ok(ClockReading::received(u64::try_from(time.as_micros()).unwrap_or(u64::MAX)))
     }
 
     /// Returns the time since 1970 on the clock of the server, or of the node of a cluster that has

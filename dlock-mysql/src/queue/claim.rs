@@ -5,7 +5,9 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use dlock_core::{
     ClaimId, Kind, Result, Token, Wait,
-    driver::{Attempt, Claim, Grant, LateRequests, Moment, Release, Renewal, Request, Resumption},
+    driver::{
+        Attempt, Claim, Grant, LateExecution, LateRequests, Moment, Release, Renewal, Request, Resumption,
+    },
 };
 use tokio::time::Instant;
 
@@ -16,7 +18,7 @@ use super::{
     renewals::RenewalRequest,
 };
 use crate::{
-    connection::{Call, LateExecution, Reply},
+    connection::{Call, Reply},
     error::STORE,
     keys,
     session::Session,

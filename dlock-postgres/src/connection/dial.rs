@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use dlock_core::{
     Result,
-    driver::{Address, Connect, connect_to_first},
+    driver::{Address, ClockReading, Connect, connect_to_first},
 };
 use futures_util::{
     StreamExt as _,
@@ -22,7 +22,7 @@ use super::tls::Rustls;
 use crate::{
     config::PostgresConfig,
     error::{self, STORE},
-    session::{ClockReading, Session},
+    session::Session,
     sql::PREPARE,
 };
 
@@ -79,7 +79,7 @@ impl Dial {
             None => connect(&options, NoTls).await?,
         };
         let described = drive(&mut messages, first_row(&client, PREPARE), |_| {}).await?;
-        let clock = ClockReading::now(number(&described, "clock")?);
+        let clock = ClockReading::received(number(&described, "clock")?);
         if !word(&described, "version").starts_with("PostgreSQL ") {
             return Err(STORE.refused(error::NOT_POSTGRES));
         }

@@ -9,7 +9,9 @@ use std::{future::pending, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use dlock_core::{
     ClaimId, Result, Token, Wait,
-    driver::{Attempt, Claim, Grant, LateRequests, Release, Renewal, Request, Resumption, Seat},
+    driver::{
+        Attempt, Claim, Grant, LateExecution, LateRequests, Release, Renewal, Request, Resumption, Seat,
+    },
 };
 use futures_util::{FutureExt as _, future::select, pin_mut};
 use tokio::time::Instant;
@@ -18,7 +20,7 @@ use uuid::Uuid;
 
 use super::client::{Client, RenewalRequest, WaiterSeats};
 use crate::{
-    connection::{Call, LateExecution, Priority, Reply},
+    connection::{Call, Priority, Reply},
     keys,
     sql::{Function, Param, column},
 };

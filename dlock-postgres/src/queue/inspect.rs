@@ -5,14 +5,14 @@ use std::num::NonZeroU32;
 use async_trait::async_trait;
 use dlock_core::{
     Contender, LockName, LockState, Result, Token,
-    driver::{Entry, Inspect, Turn, turn},
+    driver::{Entry, Inspect, LateExecution, Turn, turn},
 };
 use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::backend::QueueBackend;
 use crate::{
-    connection::{Call, LateExecution, Priority},
+    connection::{Call, Priority},
     error::STORE,
     keys,
     sql::{Function, column, text},

@@ -10,50 +10,60 @@ use std::{
     time::Duration,
 };
 
-use dlock_core::driver::Moment;
+use dlock_core::driver::{ClockReading, Moment};
 use redis::cluster_routing::Slot;
 
-/// Estimates the server's time from below, so that deadlines are rather too early than too late.
+/// The readings of one client, from which it calculates deadlines.
 ///
 /// A deadline is too early if the clock was read slowly or was set forward since. The server then
 /// refuses the request and replies with its time, and the client sends the request again.
 ///
 /// A deadline is too late in two cases. After the server's clock was set back, it is too late by
-/// that amount, until the clock has caught up. On a node of a cluster whose clock is behind the
-/// clock that was read, it is too late by the difference.
+/// that amount, until the clock is [read again](Self::must_be_read). On a node of a cluster whose
+/// clock is behind the clock that was read, it is too late by the difference.
 #[derive(Debug)]
 pub(crate) struct ServerClock(Mutex<Readings>);
 
 #[derive(Debug)]
 struct Readings {
-    /// Clock of the server. On a cluster, clock of the first node that was read.
-    common: Reading,
+    /// Clock of the server. On a cluster, clock of the last node that was read.
+    common: ClockReading,
+    /// Time from which a caller reads `common` again.
+    read_again: Moment,
     /// Clocks of nodes that have refused a request for this slot, because they are ahead.
-    by_slot: HashMap<Slot, Reading>,
+    by_slot: HashMap<Slot, ClockReading>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Reading {
-    /// Local time at which the reply was received.
-    at: Moment,
-    /// Microseconds since 1970 on the server's clock.
-    micros: u64,
-}
-
-impl Reading {
-    fn of(micros: u64) -> Self {
-        Self { at: Moment::now(), micros }
-    }
-
-    fn at(self, now: Moment) -> u64 {
-        self.micros.saturating_add(micros(self.at.elapsed_at(now)))
-    }
-}
+/// Time after which the clock is read once more, if the server has not replied to the last reading.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 impl ServerClock {
-    /// Creates a clock from a reading that was just received, in microseconds since 1970.
-    pub(crate) fn new(micros: u64) -> Self {
-        Self(Mutex::new(Readings { common: Reading::of(micros), by_slot: HashMap::new() }))
+    /// Creates a clock from the first reading.
+    pub(crate) fn new(reading: ClockReading) -> Self {
+        let read_again = Moment::now().after(ClockReading::VALIDITY);
+        Self(Mutex::new(Readings { common: reading, read_again, by_slot: HashMap::new() }))
+    }
+
+    /// Returns whether the caller must read the clock and [replace](Self::replace) the reading,
+    /// because it is outdated at `now`. This is true for one caller at a time. The others use the old
+    /// reading until then.
+    pub(crate) fn must_be_read(&self, now: Moment) -> bool {
+        let mut readings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = !now.since(readings.read_again).is_zero();
+        if is_due {
+            readings.read_again = now.after(RETRY_PAUSE);
+        }
+        is_due
+    }
+
+    /// Replaces all readings by this one, even if it is behind them.
+    pub(crate) fn replace(&self, reading: ClockReading) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Readings {
+            common: reading,
+            read_again: Moment::now().after(ClockReading::VALIDITY),
+            // Nodes that are ahead refuse the next request, and are read again thereby.
+            by_slot: HashMap::new(),
+        };
     }
 
     /// Returns the time `limit` after `now`, in microseconds since 1970. On a cluster, uses the
@@ -61,25 +71,22 @@ impl ServerClock {
     pub(crate) fn deadline(&self, slot: Option<Slot>, now: Moment, limit: Duration) -> u64 {
         let readings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let of_slot = slot.and_then(|slot| readings.by_slot.get(&slot));
-        of_slot.unwrap_or(&readings.common).at(now).saturating_add(micros(limit))
+        of_slot.unwrap_or(&readings.common).deadline(now, limit)
     }
 
-    /// Records the time in a reply that was just received, unless it is behind an earlier reading.
+    /// Records the time in a reply that was just received, in microseconds since 1970, unless it is
+    /// behind an earlier reading.
     pub(crate) fn learn(&self, slot: Option<Slot>, micros: u64) {
         let mut readings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let latest = Reading::of(micros);
+        let latest = ClockReading::received(micros);
         let known = match slot {
             Some(slot) => readings.by_slot.entry(slot).or_insert(latest),
             None => &mut readings.common,
         };
-        if known.at(latest.at) < micros {
+        if known.at(Moment::now()) < micros {
             *known = latest;
         }
     }
-}
-
-fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -90,14 +97,14 @@ mod tests {
 
     #[test]
     fn a_deadline_is_a_limit_after_the_last_reading() {
-        let clock = ServerClock::new(1000 * SECOND);
+        let clock = ServerClock::new(ClockReading::received(1000 * SECOND));
         let deadline = clock.deadline(None, Moment::now(), Duration::from_secs(5));
         assert!((1005 * SECOND..1065 * SECOND).contains(&deadline), "{deadline}");
     }
 
     #[test]
     fn a_slow_reading_is_corrected_by_the_next() {
-        let clock = ServerClock::new(1000 * SECOND);
+        let clock = ServerClock::new(ClockReading::received(1000 * SECOND));
         clock.learn(None, 5000 * SECOND);
         // The reply was delayed, and is behind the earlier reading.
         clock.learn(None, 2000 * SECOND);
@@ -106,10 +113,35 @@ mod tests {
 
     #[test]
     fn a_node_whose_clock_is_ahead_moves_no_deadline_at_another_node() {
-        let clock = ServerClock::new(1000 * SECOND);
+        let clock = ServerClock::new(ClockReading::received(1000 * SECOND));
         let (ahead, other) = (Slot::new(1), Slot::new(2));
         clock.learn(ahead, 5000 * SECOND);
         assert!(clock.deadline(ahead, Moment::now(), Duration::ZERO) >= 5000 * SECOND);
         assert!(clock.deadline(other, Moment::now(), Duration::ZERO) < 2000 * SECOND);
+    }
+
+    #[test]
+    fn one_caller_reads_an_outdated_clock_again() {
+        let clock = ServerClock::new(ClockReading::received(1000 * SECOND));
+        assert!(!clock.must_be_read(Moment::now()));
+        let later = Moment::now().after(ClockReading::VALIDITY + Duration::from_secs(1));
+        assert!(clock.must_be_read(later));
+        assert!(!clock.must_be_read(later), "a second caller waits for the clock, too");
+        assert!(
+            clock.must_be_read(later.after(RETRY_PAUSE * 2)),
+            "a reading without a reply is not repeated"
+        );
+    }
+
+    #[test]
+    fn a_reading_replaces_a_clock_that_was_ahead() {
+        let clock = ServerClock::new(ClockReading::received(5000 * SECOND));
+        let slot = Slot::new(1);
+        clock.learn(slot, 7000 * SECOND);
+        clock.replace(ClockReading::received(1000 * SECOND));
+        for slot in [None, slot] {
+            assert!(clock.deadline(slot, Moment::now(), Duration::ZERO) < 1100 * SECOND);
+        }
+        assert!(!clock.must_be_read(Moment::now()));
     }
 }

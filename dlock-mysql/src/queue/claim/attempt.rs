@@ -4,13 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use dlock_core::{
     Kind, Result, Token, Wait,
-    driver::{Entry, Request, watched},
+    driver::{Entry, LateExecution, Request, watched},
 };
 use tokio::time::Instant;
 
 use super::{QueueClaim, QueueRow};
 use crate::{
-    connection::{LateExecution, Priority, Reply},
+    connection::{Priority, Reply},
     error::{self, STORE},
     keys,
     session::Session,

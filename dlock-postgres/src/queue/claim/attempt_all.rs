@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use dlock_core::{
     Result,
-    driver::{AttemptAll, Claim, Grant, LateRequests, Request},
+    driver::{AttemptAll, Claim, Grant, LateExecution, LateRequests, Request},
 };
 
 use super::{super::client::Client, PostgresClaim, token_of};
 use crate::{
-    connection::{Call, LateExecution, Priority},
+    connection::{Call, Priority},
     error::STORE,
     keys,
     sql::{Function, Param, column},

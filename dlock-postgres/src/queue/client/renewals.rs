@@ -2,11 +2,14 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use dlock_core::{ClaimId, Result, driver::Batch};
+use dlock_core::{
+    ClaimId, Result,
+    driver::{Batch, LateExecution},
+};
 use uuid::Uuid;
 
 use crate::{
-    connection::{Call, Connection, LateExecution, Priority},
+    connection::{Call, Connection, Priority},
     keys,
     sql::{Function, column},
 };

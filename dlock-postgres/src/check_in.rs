@@ -4,7 +4,7 @@
 mod sqlx;
 mod tokio_postgres;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use dlock_core::{
     Error, Guard, Result,
@@ -82,8 +82,6 @@ struct Check<'g> {
     claim: HeldClaim<'g>,
     place: &'g Place,
     token: i64,
-    /// Time since the grant, read before the verification was sent.
-    held_for: Duration,
 }
 
 /// The reply to a verification.
@@ -93,7 +91,7 @@ struct Reply {
     is_held: bool,
     /// Whether the transaction reads one snapshot.
     has_one_snapshot: bool,
-    /// Microseconds since the transaction began.
+    /// Microseconds from the begin of the transaction to its execution of the verification.
     age: i64,
 }
 
@@ -113,8 +111,7 @@ impl<'g> Check<'g> {
         };
         let token = claim.token().and_then(|token| i64::try_from(token).ok());
         let token = token.ok_or_else(|| STORE.unexpected_reply("an attempt"))?;
-        let held_for = claim.held_for();
-        Ok(Self { claim, place, token, held_for })
+        Ok(Self { claim, place, token })
     }
 
     fn statement(&self) -> String {
@@ -143,8 +140,9 @@ impl<'g> Check<'g> {
                 lock's URL"
             ));
         }
-        // A younger transaction has a snapshot from after the grant, so the claim was deleted.
-        if reply.has_one_snapshot && keys::duration(reply.age) >= self.held_for {
+        // A younger transaction has a snapshot from after the grant, so the claim was deleted. The
+        // age was calculated at some time before this one.
+        if reply.has_one_snapshot && keys::duration(reply.age) >= self.claim.held_for() {
             return unsupported(format!(
                 "check in lock `{name}`, because the snapshot of the transaction is older than the grant; begin the \
                 transaction after the lock was granted"

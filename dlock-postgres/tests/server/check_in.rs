@@ -1,5 +1,6 @@
 //! Holds that are verified inside a transaction of the user.
 
+use dlock_conformance::Proxy;
 use dlock_core::{DistributedLock as _, Guard, Kind, LockOptions, MultiLock};
 use dlock_postgres::CheckIn as _;
 use sqlx::Connection as _;
@@ -28,6 +29,7 @@ pub(crate) fn cases() -> Vec<(&'static str, Case)> {
         a_check_in_after_the_loss_fails_at_each_isolation_level,
         a_claim_that_is_deleted_after_the_snapshot_is_a_conflict,
         a_snapshot_from_before_the_grant_is_refused,
+        a_slow_check_in_after_the_loss_is_a_loss,
         a_rollback_to_an_older_savepoint_ends_the_check_in,
         a_guard_of_another_store_is_refused,
         a_database_without_the_schema_is_refused,
@@ -327,6 +329,22 @@ async fn a_claim_that_is_deleted_after_the_snapshot_is_a_conflict(server: &Runni
         assert!(error.is_transient(), "{error:?}");
         assert!(format!("{error:?}").contains("may have ended the hold"), "{error:?}");
     }
+}
+
+async fn a_slow_check_in_after_the_loss_is_a_loss(server: &Running) {
+    let locks = connect(server).await.expect("connected");
+    let address = server.servers()[0].address();
+    let proxy = Proxy::to(address).await.expect("a proxy");
+    let mut client = session(&server.url().replace(&address.to_string(), &proxy.address().to_string())).await;
+    let guard = locks.mutex("job").lock().await.expect("the lock");
+    sql(server, "DELETE FROM dlock.queue").await;
+    let level = IsolationLevel::RepeatableRead;
+    let mut transaction = client.build_transaction().isolation_level(level).start().await.expect("begun");
+    // At the call the guard is younger than the transaction will be when the server executes it.
+    proxy.delay_requests(Duration::from_secs(2));
+    let error = guard.check_in(&mut transaction).await.expect_err("deleted");
+    assert!(matches!(error, Error::Lost { .. }), "{error:?}");
+    assert_eq!(proxy.connections(), 1, "the transaction does not use the proxy");
 }
 
 async fn a_snapshot_from_before_the_grant_is_refused(server: &Running) {

@@ -4,7 +4,7 @@ use std::{
     ffi::OsStr,
     io::{BufRead, BufReader, Read},
     os::unix::process::{CommandExt, ExitStatusExt},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio},
     sync::{Arc, Once, atomic::AtomicBool},
     thread,
@@ -52,13 +52,22 @@ impl Place {
     /// Returns a `dlock` with the store of this place, and without variables from the environment
     /// of the tests.
     pub(crate) fn dlock<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_dlock"));
+        self.command(Path::new(env!("CARGO_BIN_EXE_dlock")), args)
+    }
+
+    /// Returns the same for a `dlock` at this path.
+    pub(crate) fn command<S: AsRef<OsStr>>(
+        &self,
+        program: &Path,
+        args: impl IntoIterator<Item = S>,
+    ) -> Command {
+        let mut command = Command::new(program);
         command.args(args).current_dir(&self.0).stdin(Stdio::null());
         // A new process group, so that dlock is not in the foreground of the tests' terminal.
         command.process_group(0);
         command.env("DLOCK_STORE", format!("sqlite:{}", self.path("locks.db").display()));
         // For commands that call dlock.
-        command.env("DLOCK", env!("CARGO_BIN_EXE_dlock"));
+        command.env("DLOCK", program);
         for variable in ["DLOCK_NAME", "DLOCK_TOKEN", "DLOCK_HELD", "DLOCK_WHO", "DLOCK_CONFIG"] {
             command.env_remove(variable);
         }

@@ -4,7 +4,8 @@
 //!
 //! `claim/attempt.rs` makes an attempt and sets the watches of a waiter, `claim/attempt_all.rs`
 //! acquires several locks in one transaction, `claim/hold.rs` renews, detaches and resumes a hold,
-//! and `claim/release.rs` deletes the key.
+//! `claim/reads.rs` reads the keys of many holds in one request, and `claim/release.rs` deletes the
+//! key.
 
 use std::{future::pending, sync::Arc, time::Duration};
 
@@ -26,10 +27,12 @@ use crate::{
     wake::HeldKey,
 };
 pub(crate) use attempt_all::{MAX_LOCKS_PER_STEP, attempt_all};
+pub(crate) use reads::HoldReads;
 
 mod attempt;
 mod attempt_all;
 mod hold;
+mod reads;
 mod release;
 
 /// One claim of a client.
@@ -145,10 +148,13 @@ impl EtcdClaim {
     async fn find(&self, keys: &Keys, ticket: Option<ClaimId>) -> Result<Option<KeyValue>> {
         let found =
             self.client.connection.get(keys.own.as_bytes(), GetOptions::new()).await?.take_kvs().pop();
-        Ok(found.filter(|key| {
-            self.own_key.is_none_or(|own_key| own_key.create_revision == key.create_revision())
-                && self.owns(&Record::read(key.value()), ticket)
-        }))
+        Ok(found.filter(|key| self.is_own(key, ticket)))
+    }
+
+    /// Returns whether this version of the claim's key belongs to this claim or to `ticket`.
+    fn is_own(&self, key: &KeyValue, ticket: Option<ClaimId>) -> bool {
+        self.own_key.is_none_or(|own_key| own_key.create_revision == key.create_revision())
+            && self.owns(&Record::read(key.value()), ticket)
     }
 
     /// Finds the key of the lock whose hold was renamed to `ticket` or to this claim's id. Reads

@@ -7,13 +7,15 @@ use std::{
 
 use dlock_core::{
     ClaimId, LockName, Result,
-    driver::{Info, Seats, WeakMap},
+    driver::{Batcher, Info, Seats, WeakMap},
 };
 use tokio::{sync::Semaphore, time::Instant};
 
 use crate::{
+    claim::HoldReads,
     config::EtcdConfig,
     connection::Connection,
+    error::STORE,
     keys::Keys,
     queue::Queue,
     session::Session,
@@ -25,9 +27,9 @@ use crate::{
 /// time limit of one request.
 pub(crate) const ATTEMPTS_IN_FLIGHT: usize = 128;
 
-/// Maximum number of releases, detachments, resumptions and renewals of one client in flight. They
-/// do not share the bound of the attempts, so attempts cannot delay them. Keep-alives need no
-/// bound, because there is one at a time.
+/// Maximum number of releases, detachments and resumptions of one client in flight, and of renewals
+/// that change a key. They do not share the bound of the attempts, so attempts cannot delay them.
+/// Keep-alives need no bound, because there is one at a time.
 const OTHERS_IN_FLIGHT: usize = 128;
 
 /// Minimum interval between two reads of a queue by waiters of one client that no event has woken.
@@ -42,6 +44,8 @@ pub(crate) struct Client {
     /// Waiters for the deletion of a key, and holders. The pump is their source of events.
     pub(crate) seats: Seats,
     pub(crate) held_keys: Arc<HeldKeys>,
+    /// Reads that verify holds.
+    pub(crate) hold_reads: Batcher<HoldReads>,
     /// Queues in which claims of this client wait, by the prefix of their keys.
     queues: WeakMap<String, Queue>,
     /// Slots for the requests of claims that are in flight and are not attempts.
@@ -59,6 +63,7 @@ impl Client {
     ) -> Self {
         let held_keys = Arc::new(HeldKeys::new());
         let pump = Pump::new(Arc::clone(&connection), Arc::clone(&session), Arc::clone(&held_keys));
+        let hold_reads = Batcher::new(STORE, HoldReads::new(Arc::clone(&connection)));
         Self {
             config,
             info,
@@ -66,6 +71,7 @@ impl Client {
             session,
             seats: Seats::new(pump),
             held_keys,
+            hold_reads,
             queues: WeakMap::new(),
             others_in_flight: Semaphore::new(OTHERS_IN_FLIGHT),
             checked_at: Mutex::new(Instant::now()),

@@ -43,10 +43,7 @@ impl EtcdClaim {
         let is_held = match (known_lease, &self.held_key) {
             (Some(known_lease), _) if known_lease != lease.id => false,
             (Some(_), Some(held_key)) if held_key.exists() && self.detach_leases.is_empty() => true,
-            _ => {
-                let client = Arc::clone(&self.client);
-                client.run_other(self.verify_hold(&keys, lease)).await?
-            }
+            _ => self.verify_hold(&keys, lease).await?,
         };
         if !is_held {
             self.client.session.leave(self.request.id);
@@ -68,14 +65,18 @@ impl EtcdClaim {
     /// `false` if the hold does not exist.
     async fn verify_hold(&mut self, keys: &Keys, lease: Lease) -> Result<bool> {
         let unverified_watch = self.held_key.as_ref().and_then(HeldKey::unverified_watch);
-        let Some(own) = self.find(keys, self.ticket).await? else { return Ok(false) };
+        let client = Arc::clone(&self.client);
+        let found = client.hold_reads.submit(Arc::new(keys.own.clone()), self.request.ttl).await?;
+        let Some(own) = found.filter(|key| self.is_own(key, self.ticket)) else { return Ok(false) };
         let is_lease_known = self.own_key.is_some_and(|own_key| own_key.lease.is_some());
         // After a failed detachment the key is rewritten even if the lease is right, so that a late
         // detachment is refused.
-        if (own.lease() != lease.id || !is_lease_known)
-            && !self.rewrite(keys, &own, Record::read(own.value()).kind, lease.id, self.renamed_to()).await?
-        {
-            return Ok(false);
+        if own.lease() != lease.id || !is_lease_known {
+            let kind = Record::read(own.value()).kind;
+            let rewriting = self.rewrite(keys, &own, kind, lease.id, self.renamed_to());
+            if !client.run_other(rewriting).await? {
+                return Ok(false);
+            }
         }
         self.own_key = Some(OwnKey { lease: Some(lease.id), create_revision: own.create_revision() });
         match (&self.held_key, unverified_watch) {
@@ -86,7 +87,9 @@ impl EtcdClaim {
                 self.grant(keys, lease);
             }
         }
-        self.end_detach_leases().await;
+        if !self.detach_leases.is_empty() {
+            client.run_other(self.end_detach_leases()).await;
+        }
         Ok(true)
     }
 

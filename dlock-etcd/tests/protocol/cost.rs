@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use dlock_conformance::Proxy;
 use dlock_core::{DistributedLock, Kind, LockOptions, Locks, MultiLock};
 use futures_util::future::{join_all, try_join_all};
 use tokio::time::Instant;
@@ -17,6 +18,7 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
         a_multilock_of_five_names_is_one_transaction,
         a_multilock_of_the_longest_names_is_one_transaction_for_64_of_them,
         thousands_of_locks_are_one_lease_and_few_keep_alives,
+        after_a_break_the_holds_of_a_client_are_read_in_few_requests,
     }
 }
 
@@ -205,4 +207,22 @@ async fn thousands_of_locks_are_one_lease_and_few_keep_alives() {
         .for_each(|result| result.expect("the lock is held"));
     let left = tokio::time::timeout(SOON, locks.list(&name)).await.expect("a reply").expect("a reply");
     assert_eq!(left, []);
+}
+
+async fn after_a_break_the_holds_of_a_client_are_read_in_few_requests() {
+    const LOCKS: usize = 1000;
+    let Some(bench) = Bench::standalone().await else { return };
+    let proxy = Proxy::to(bench.running.servers()[0].address()).await.expect("a port is free");
+    let (locks, name) = (bench.locks_at(&format!("etcd://{}", proxy.address()), "").await, unique());
+    let taken = (0..LOCKS).map(|number| locks.mutex(format!("{name}-{number}")).lock().into_future());
+    let held = try_join_all(taken).await.expect("the lock is free");
+    let requests = async || bench.requests("Range").await + bench.requests("Txn").await;
+    let before = requests().await;
+    proxy.cut();
+    // Each hold is renewed in that time.
+    tokio::time::sleep(TTL * 2 / 3).await;
+    let reads = requests().await - before;
+    assert!(held.iter().all(|guard| !guard.is_lost()), "a lock was lost");
+    assert!(reads > 0, "no hold was verified");
+    assert!(reads <= LOCKS as u64 / 4, "{reads} requests to verify {LOCKS} holds");
 }

@@ -47,6 +47,8 @@
 //! [simulation] injects all faults at random. The crate `dlock-planted` tests the suite itself, with
 //! stores that have one bug each.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod arena;
 mod case;
 pub mod cases;

@@ -24,6 +24,8 @@
 //! implement [`Backend`](driver::Backend) and [`Claim`](driver::Claim), and test them with
 //! `dlock-conformance`.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod contract;
 pub mod driver;
 mod engine;

@@ -35,6 +35,8 @@
 //! The command `dlock` is in the package `dlock-cli`: `dlock run NAME -- CMD` runs a command under
 //! a lock.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod blocking;
 #[cfg(feature = "config")]
 pub mod config;

@@ -1,0 +1,4 @@
+
+if [[ ${funcstack[1]} == _dlock ]]; then
+    _clap_dynamic_completer_dlock "$@"
+fi

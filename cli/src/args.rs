@@ -47,11 +47,15 @@ impl Cli {
     /// Returns the command for clap. Adds the exit statuses and the available stores, which
     /// attributes cannot express.
     pub(crate) fn with(registry: &Registry) -> clap::Command {
+        Self::with_default(registry, &choice::describe_default())
+    }
+
+    /// Returns the same with another description of the default store.
+    pub(crate) fn with_default(registry: &Registry, default: &str) -> clap::Command {
         let help = format!("{EXAMPLES}\n{}\n{COMMANDS}", exit::help());
         let schemes = registry.schemes().into_iter().filter(|scheme| *scheme != choice::MEMORY);
         let schemes = schemes.collect::<Vec<_>>().join(":, ");
         let mut cli = Self::command().after_help(MORE).after_long_help(&help);
-        let default = choice::describe_default();
         for command in cli.get_subcommands_mut() {
             let is_store = |arg: &clap::Arg| arg.get_id() == "store";
             let mut subcommand = std::mem::take(command);

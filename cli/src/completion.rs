@@ -43,6 +43,13 @@ pub(crate) fn script(shell: Shell) -> Outcome {
         let text = String::from_utf8_lossy(&script).replace("-o bashdefault", "-o bashdefault -o default");
         script = text.into_bytes();
     }
+    if shell == Shell::Zsh {
+        // A file `_dlock` in a folder of `fpath` is called as a function at the first completion.
+        // Without this it would only register the function that completes.
+        script.extend_from_slice(
+            b"\nif [[ ${funcstack[1]} == _dlock ]]; then\n    _clap_dynamic_completer_dlock \"$@\"\nfi\n",
+        );
+    }
     output::print(&script).map(|()| OK)
 }
 

@@ -85,7 +85,8 @@ fn execute(stores: &Stores<'_>, command: Command) -> Outcome {
         return completion::script(shell);
     }
     if let Command::Man { command } = &command {
-        return man(Cli::with(stores.registry), command.as_deref());
+        let cli = Cli::with_default(stores.registry, choice::DEFAULT_OF_ANY_USER);
+        return man(cli, command.as_deref());
     }
     if let Command::Lock { .. } = command {
         return Err(Failure::usage(

@@ -111,6 +111,11 @@ fn the_manual_page_is_that_of_the_help() {
         assert!(page.out.contains(".TH") && page.out.contains(words), "{}", page.out);
     }
     assert_eq!(place.run(["man", "nosuch"]).status, 64);
+    // A page is written once for all users.
+    let page = place.run(["man", "run"]).out;
+    let home = env::var("HOME").expect("a home folder");
+    assert!(page.contains("~/.local/state/dlock/locks.db") || page.contains("\\(ti/.local"), "{page}");
+    assert!(!page.contains(&format!("{home}/.local")), "{page}");
 }
 
 #[test]
@@ -121,6 +126,14 @@ fn there_are_completions_for_the_usual_shells() {
         assert_eq!(ended.status, 0);
         assert!(ended.out.contains("dlock") && ended.err.is_empty(), "{shell}");
     }
+}
+
+#[test]
+fn the_script_of_zsh_also_completes_if_zsh_loads_it_as_a_function() {
+    let script = Place::new().run(["completions", "zsh"]).out;
+    let function =
+        script.split_once("function ").expect("a function").1.split_once("()").expect("a function").0;
+    assert!(script.trim_end().ends_with(&format!("{function} \"$@\"\nfi")), "{script}");
 }
 
 #[test]

@@ -58,7 +58,7 @@ struct Target {
     _server: Option<Running>,
 }
 
-/// Who plays which role in a scenario.
+/// The store, the lock and the commands of a scenario.
 struct Roles<'a> {
     place: &'a Place,
     store: &'a str,

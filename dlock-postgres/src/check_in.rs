@@ -91,7 +91,7 @@ struct Reply {
     is_held: bool,
     /// Whether the transaction reads one snapshot.
     has_one_snapshot: bool,
-    /// Microseconds from the begin of the transaction to its execution of the verification.
+    /// Microseconds from the beginning of the transaction to the verification.
     age: i64,
 }
 

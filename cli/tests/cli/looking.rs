@@ -113,9 +113,9 @@ fn the_manual_page_is_that_of_the_help() {
     assert_eq!(place.run(["man", "nosuch"]).status, 64);
     // A page is written once for all users.
     let page = place.run(["man", "run"]).out;
-    let home = env::var("HOME").expect("a home folder");
-    assert!(page.contains("~/.local/state/dlock/locks.db") || page.contains("\\(ti/.local"), "{page}");
-    assert!(!page.contains(&format!("{home}/.local")), "{page}");
+    let home_folder = env::var("HOME").expect("a home folder");
+    assert!(page.contains("`~/.local/state/dlock/locks.db`"), "{page}");
+    assert!(!page.contains(&format!("{home_folder}/.local")), "{page}");
 }
 
 #[test]

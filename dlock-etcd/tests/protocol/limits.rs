@@ -2,19 +2,20 @@
 
 use std::time::Duration;
 
-use dlock_conformance::or_ignore;
+use dlock_conformance::{Proxy, or_ignore};
 use dlock_core::{DistributedLock, Error, Kind, LockOptions, MultiLock};
 use dlock_testbed::servers::etcd::start_with;
 use etcd_client::{AlarmAction, AlarmType, GetOptions};
 use futures_util::future::try_join_all;
 use tokio::time::{sleep, timeout};
 
-use crate::common::{Bench, TTL, connect, soon, spawn, unique};
+use crate::common::{Bench, TTL, connect, soon, spawn, unique, wait_until};
 
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     dlock_conformance::tests! {
         a_server_that_allows_few_operations_in_a_transaction_refuses_no_lock,
+        a_server_that_allows_few_operations_costs_no_hold_after_a_break,
         a_full_database_costs_no_hold_and_is_reported_as_unwritable,
         a_server_that_allows_few_streams_costs_no_hold_and_no_waiter,
         a_queue_that_is_too_long_is_refused_and_costs_no_other_lock,
@@ -45,6 +46,25 @@ async fn a_server_that_allows_few_operations_in_a_transaction_refuses_no_lock() 
     assert!(bench.locks("").await.force_release(&name).await.expect("a reply"), "the permits are held");
     assert_eq!(bench.queue(&name).await.len(), 0, "a holder was not broken");
     drop(permits);
+}
+
+async fn a_server_that_allows_few_operations_costs_no_hold_after_a_break() {
+    const LOCKS: usize = 64;
+    const SHORT: Duration = Duration::from_secs(6);
+    let Some(bench) = small().await else { return };
+    let proxy = Proxy::to(bench.running.servers()[0].address()).await.expect("a port is free");
+    let (locks, name) = (bench.locks_at(&format!("etcd://{}", proxy.address()), "").await, unique());
+    let taken =
+        (0..LOCKS).map(|number| locks.mutex(format!("{name}-{number}")).lock().ttl(SHORT).into_future());
+    let held = try_join_all(taken).await.expect("the locks are free");
+    // A hold whose key was not watched before the break needs no read after it.
+    wait_until("the keys are not watched", async || bench.requests("Watch").await >= LOCKS as u64).await;
+    let before = bench.requests("Range").await;
+    proxy.cut();
+    sleep(SHORT * 2).await;
+    assert!(held.iter().all(|guard| !guard.is_lost()), "a lock was lost");
+    let reads = bench.requests("Range").await - before;
+    assert!(reads >= LOCKS as u64, "{reads} reads, although the server refuses to read many keys at once");
 }
 
 async fn a_full_database_costs_no_hold_and_is_reported_as_unwritable() {

@@ -318,7 +318,7 @@ fn advice(url: &str) -> Option<&'static str> {
 
 /// Description of the default store of every user, for the manual pages.
 pub(crate) const DEFAULT_OF_ANY_USER: &str =
-    "the store that /etc/dlock.toml names, or else `~/.local/state/dlock/locks.db`";
+    "the store that /etc/dlock.toml names, or else `$HOME/.local/state/dlock/locks.db`";
 
 /// Returns the default store of a user, a file in the state folder.
 fn own_file() -> Outcome<PathBuf> {

@@ -114,7 +114,7 @@ fn the_manual_page_is_that_of_the_help() {
     // A page is written once for all users.
     let page = place.run(["man", "run"]).out;
     let home_folder = env::var("HOME").expect("a home folder");
-    assert!(page.contains("`~/.local/state/dlock/locks.db`"), "{page}");
+    assert!(page.contains("`$HOME/.local/state/dlock/locks.db`"), "{page}");
     assert!(!page.contains(&format!("{home_folder}/.local")), "{page}");
 }
 

@@ -1,20 +1,13 @@
 //! `dlock lead`: a command that runs on the elected leader.
 
 use std::{
-    ffi::OsString,
-    future::poll_fn,
-    net::SocketAddr,
-    ops::Range,
-    os::unix::process::ExitStatusExt as _,
-    pin::pin,
-    process::ExitStatus,
-    sync::{Mutex, MutexGuard, PoisonError},
-    task::Poll,
-    time::Duration,
+    ffi::OsString, future::poll_fn, net::SocketAddr, ops::Range, os::unix::process::ExitStatusExt as _,
+    pin::pin, process::ExitStatus, task::Poll, time::Duration,
 };
 
 use clap::ValueEnum;
 use dlock::{Candidate, Election, Error, LockOptions, Locks, Next, Term, Token, Wait, Who, driver::duration};
+use parking_lot::Mutex;
 use rustix::process::Signal;
 use serde::Serialize;
 use tokio::sync::Mutex as AsyncMutex;
@@ -201,9 +194,9 @@ impl Job {
         });
         let mut outcome = Ok(exit::OK);
         let work = async |term: &Term| {
-            *self.number() = term.number();
+            *self.number.lock() = term.number();
             let result = self.serve(term, locks).await;
-            *self.number() = None;
+            *self.number.lock() = None;
             self.next(result, term, &mut outcome)
         };
         let leading = candidate.lead_until_stopped(work);
@@ -293,10 +286,6 @@ impl Job {
         .await
     }
 
-    fn number(&self) -> MutexGuard<'_, Option<Token>> {
-        self.number.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns what the server reports.
     fn status(&self) -> Status<'_> {
         let leading = self.election.is_leading();
@@ -304,7 +293,7 @@ impl Job {
             name: self.election.name().as_str(),
             leading,
             who: self.who.text(),
-            term: self.number().filter(|_| leading).map(Token::get),
+            term: self.number.lock().filter(|_| leading).map(Token::get),
         }
     }
 }

@@ -1,14 +1,12 @@
 //! The connection to a store.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use dlock::{
     Error, Locks, Registry, Result, Who,
     driver::{Backoff, duration},
 };
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::timeout;
 
 use crate::{
@@ -73,7 +71,7 @@ struct LastError(Mutex<Option<Error>>);
 
 impl LastError {
     fn lock(&self) -> MutexGuard<'_, Option<Error>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -4,15 +4,10 @@
 mod connect;
 mod faults;
 
-use std::{
-    fmt,
-    panic::Location,
-    pin::pin,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{fmt, panic::Location, pin::pin, sync::Arc, time::Duration};
 
 use dlock_core::{ClaimId, DistributedLock, Guard, Kind, LockOptions, LockState, Locks};
+use parking_lot::Mutex;
 use tokio::{
     task::JoinHandle,
     time::{sleep, timeout},
@@ -84,10 +79,6 @@ impl Arena {
             let _step = self.steps.begin(&description, at);
             future.await
         }
-    }
-
-    fn resources(&self) -> std::sync::MutexGuard<'_, Resources> {
-        self.resources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the kind of lock for which the case runs. Cases for several kinds run once for each.
@@ -323,12 +314,12 @@ impl Arena {
     /// may end it at different times. The lock is free when a majority of them has ended the hold,
     /// and the other members may keep their parts a little longer.
     pub(crate) fn leaves_to_its_end(&self) {
-        self.resources().leaves_to_its_end = true;
+        self.resources.lock().leaves_to_its_end = true;
     }
 
     /// Closes every client, waits until all claims have ended, and checks that the store is empty.
     pub(crate) async fn check_nothing_is_left(self) {
-        let resources = std::mem::take(&mut *self.resources());
+        let resources = std::mem::take(&mut *self.resources.lock());
         resources.clients.iter().filter_map(|(_, switch)| switch.as_ref()).for_each(Switch::connect);
         resources.proxies.iter().for_each(|proxy| proxy.pass());
         let close = async {

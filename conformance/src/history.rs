@@ -29,13 +29,10 @@ mod rule;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    fmt,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{fmt, time::Duration};
 
 use dlock_core::{Kind, LostReason, Token};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 #[cfg(feature = "soak")]
@@ -287,7 +284,7 @@ impl History {
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     error::Error,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
         mpsc,
     },
@@ -14,6 +14,7 @@ use std::{
 };
 
 use libtest_mimic::{Failed, Trial};
+use parking_lot::RwLock;
 use tokio::time::timeout;
 
 use crate::{
@@ -109,8 +110,8 @@ fn trial(
 pub fn judge(fixture: Arc<dyn Fixture>, row: Row, case: Case) -> Result<(), String> {
     /// Each running case holds a read guard. A case that must run alone holds the write guard.
     static RUNNING: RwLock<()> = RwLock::new(());
-    let read_guard = || RUNNING.read().unwrap_or_else(PoisonError::into_inner);
-    let _alone = case.runs_alone().then(|| RUNNING.write().unwrap_or_else(PoisonError::into_inner));
+    let read_guard = || RUNNING.read();
+    let _alone = case.runs_alone().then(|| RUNNING.write());
     let _beside = (!case.runs_alone()).then(read_guard);
     let (steps, limit) = (Steps::default(), fixture.limit() + case.additional_time());
     let timeout_with_grace = limit + if fixture.clock() == Clock::Paused { Duration::ZERO } else { GRACE };

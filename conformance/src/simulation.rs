@@ -17,7 +17,7 @@ mod register;
 use std::{
     fmt,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
@@ -29,6 +29,7 @@ use dlock_core::{
     memory::MemoryBackend,
 };
 use fastrand::Rng;
+use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     task::JoinSet,
@@ -218,7 +219,7 @@ async fn play(
     if timeout(LIMIT, run_to_the_end(&run, contenders, dice, seed)).await.is_err() {
         run.history.note(Rule::Progress, format!("after {LIMIT:?} of virtual time"));
     } else {
-        let parts_until = run.parts_until.lock().expect("no contender panicked").take();
+        let parts_until = run.parts_until.lock().take();
         if let Some(until) = parts_until {
             sleep(until.remaining()).await;
         }

@@ -1,19 +1,14 @@
 //! Records the open steps of a case and the last reply to each of its claims, for the message of a
 //! case that does not end.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    panic::Location,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, fmt, panic::Location, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
     ClaimId, Result,
     driver::{Attempt, Claim, Release, Renewal, Request, Resumption, Store},
 };
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::wrap::wrap;
 
@@ -49,7 +44,7 @@ pub(crate) struct Step {
 
 impl Steps {
     fn log(&self) -> MutexGuard<'_, Log> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Begins a step, and records its place in the code.

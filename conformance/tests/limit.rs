@@ -4,7 +4,7 @@
 use std::{
     future::pending,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
         mpsc,
     },
@@ -18,6 +18,7 @@ use dlock_core::{
     driver::{Attempt, Claim, Release, Renewal, Store},
     memory::MemoryBackend,
 };
+use parking_lot::Mutex;
 
 /// Way in which the attempts of a claim hang.
 #[derive(Clone)]
@@ -63,7 +64,7 @@ impl Claim for HangingClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
         match &self.1 {
             Hang::Pending => pending().await,
-            Hang::Blocks(receiver) => drop(receiver.lock().expect("the other threads do not panic").recv()),
+            Hang::Blocks(receiver) => drop(receiver.lock().recv()),
             Hang::Spins(over) => {
                 while !over.load(Relaxed) {
                     std::hint::spin_loop();

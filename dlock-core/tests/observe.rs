@@ -5,7 +5,7 @@
 use std::{
     collections::BTreeSet,
     fmt::{self, Write as _},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
@@ -15,6 +15,7 @@ use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
     SharedString, Unit,
 };
+use parking_lot::Mutex;
 use tracing::{
     Event, Subscriber,
     field::{Field, Visit},
@@ -27,11 +28,11 @@ struct Log(Arc<Mutex<Vec<String>>>);
 
 impl Log {
     fn add(&self, line: String) {
-        self.0.lock().expect("not poisoned").push(line);
+        self.0.lock().push(line);
     }
 
     fn count(&self, line: &str) -> usize {
-        self.0.lock().expect("not poisoned").iter().filter(|other| *other == line).count()
+        self.0.lock().iter().filter(|other| *other == line).count()
     }
 }
 
@@ -136,7 +137,7 @@ fn log_of(work: impl AsyncFnOnce(&Locks, &Switch)) -> Log {
 /// Asserts that each line is in the log exactly once.
 fn assert_logged_once(log: &Log, lines: &[&str]) {
     for line in lines {
-        assert_eq!(log.count(line), 1, "`{line}` among {:#?}", log.0.lock().expect("not poisoned"));
+        assert_eq!(log.count(line), 1, "`{line}` among {:#?}", log.0.lock());
     }
 }
 
@@ -174,7 +175,7 @@ fn waiting_claims_and_holds_are_counted_until_they_end() {
         drop(held);
     });
     // In order: the mutex waits and holds, the fair lock waits and gives up, the mutex is released.
-    let lines = log.0.lock().expect("not poisoned");
+    let lines = log.0.lock();
     let gauges: Vec<_> = lines.iter().filter_map(|line| line.split_once(",store=memory} ")).collect();
     let gauges: Vec<_> = gauges.into_iter().filter(|(name, _)| name.contains("ing{kind")).collect();
     let (waiting, holding) = ("dlock_waiting{kind=mutex", "dlock_holding{kind=mutex");
@@ -204,7 +205,7 @@ fn calls_to_the_store_are_timed_and_a_renewal_reports_how_much_time_was_left() {
         assert_logged_once(&log, &[&call]);
     }
     // The ttl is 30 s, and the renewal was sent after a third of it.
-    let lines = log.0.lock().expect("not poisoned");
+    let lines = log.0.lock();
     let slack: Vec<f64> = lines
         .iter()
         .filter_map(|line| line.strip_prefix("dlock_slack_seconds{kind=mutex,store=memory} ")?.parse().ok())

@@ -4,12 +4,7 @@
 
 mod watchdog;
 
-use std::{
-    collections::VecDeque,
-    future::Future,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::VecDeque, future::Future, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_conformance::wrap::Switch;
@@ -18,6 +13,7 @@ use dlock_core::{
     driver::{AttemptAll, Backend, Claim, Info, Request, Store},
     memory::MemoryBackend,
 };
+use parking_lot::Mutex;
 use tokio::time::{sleep, timeout};
 
 const S: Duration = Duration::from_secs(1);
@@ -82,8 +78,8 @@ impl RecordingStore {
 
     /// Returns the requests since the last call, joint and separate ones.
     fn take_requests(&self) -> (Vec<Vec<String>>, Vec<String>) {
-        let take = |all: &Mutex<Vec<String>>| std::mem::take(&mut *all.lock().expect("no panic"));
-        (std::mem::take(&mut *self.joint.lock().expect("no panic")), take(&self.separate))
+        let take = |all: &Mutex<Vec<String>>| std::mem::take(&mut *all.lock());
+        (std::mem::take(&mut *self.joint.lock()), take(&self.separate))
     }
 }
 
@@ -94,14 +90,14 @@ impl Backend for RecordingStore {
     }
 
     fn claim(&self, request: Request) -> Box<dyn Claim> {
-        self.separate.lock().expect("no panic").push(request.name.to_string());
+        self.separate.lock().push(request.name.to_string());
         self.memory.claim(request)
     }
 
     async fn attempt_all(&self, requests: Vec<Request>) -> Result<AttemptAll> {
         let names = requests.iter().map(|request| request.name.to_string()).collect();
-        self.joint.lock().expect("no panic").push(names);
-        let fate = self.fates.lock().expect("no panic").pop_front().unwrap_or(Fate::Reply);
+        self.joint.lock().push(names);
+        let fate = self.fates.lock().pop_front().unwrap_or(Fate::Reply);
         let unavailable = || Error::Unavailable { store: "recording", source: "no reply".into() };
         match fate {
             Fate::Cut => return Err(unavailable()),

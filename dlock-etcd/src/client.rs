@@ -1,14 +1,12 @@
 //! The settings and the state that all claims of one client share.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use dlock_core::{
     ClaimId, LockName, Result,
     driver::{Batcher, Info, Seats, WeakMap},
 };
+use parking_lot::Mutex;
 use tokio::{sync::Semaphore, time::Instant};
 
 use crate::{
@@ -89,7 +87,7 @@ impl Client {
     /// Returns `true` at most once per [`CHECK_INTERVAL`]. One waiter may then read its queue
     /// although no event has woken it.
     pub(crate) fn allows_check(&self) -> bool {
-        let mut checked_at = self.checked_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut checked_at = self.checked_at.lock();
         let is_due = checked_at.elapsed() >= CHECK_INTERVAL;
         if is_due {
             *checked_at = Instant::now();

@@ -3,11 +3,7 @@
 
 mod dial;
 
-use std::{
-    fmt,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{fmt, time::Duration};
 
 use dlock_core::{
     Error, Result,
@@ -17,6 +13,7 @@ use etcd_client::{
     Client as Etcd, Error as EtcdError, GetOptions, GetResponse, LeaseGrantOptions, ResponseHeader, Txn,
     TxnResponse,
 };
+use parking_lot::Mutex;
 use tokio::sync::watch::channel;
 use tokio::time::{Instant, timeout};
 
@@ -115,12 +112,8 @@ impl Connection {
 
     /// Records that the server has sent a message on a stream.
     pub(crate) fn note_answer(&self) {
-        *self.silent_since() = None;
+        *self.silent_since.lock() = None;
         self.link.note_answer();
-    }
-
-    fn silent_since(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.silent_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the connection for a request.
@@ -129,14 +122,14 @@ impl Connection {
     /// response for `limit`, the next caller therefore gives the connection up.
     async fn responsive(&self) -> Result<LiveConnection<Etcd>> {
         let live = self.link.live().await?;
-        let is_dead = self.silent_since().get_or_insert_with(Instant::now).elapsed() >= self.limit;
+        let is_dead = self.silent_since.lock().get_or_insert_with(Instant::now).elapsed() >= self.limit;
         if !is_dead {
             return Ok(live);
         }
-        *self.silent_since() = None;
+        *self.silent_since.lock() = None;
         let _ = self.link.give_up(&live, STORE.timed_out(self.limit));
         let live = self.link.live().await?;
-        self.silent_since().get_or_insert_with(Instant::now);
+        self.silent_since.lock().get_or_insert_with(Instant::now);
         Ok(live)
     }
 
@@ -155,7 +148,7 @@ impl Connection {
         let needs_replacement = self.needs_replacement(error::fault(&error));
         let error = error::explain(error);
         if needs_replacement {
-            *self.silent_since() = None;
+            *self.silent_since.lock() = None;
             return self.link.give_up(live, error);
         }
         error
@@ -163,14 +156,13 @@ impl Connection {
 
     /// Records a response to a request.
     fn note_response(&self, live: &LiveConnection<Etcd>) {
-        *self.last_response.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some((live.number(), Instant::now()));
+        *self.last_response.lock() = Some((live.number(), Instant::now()));
         self.note_answer();
     }
 
     /// Returns whether another request got a response on the same connection after `sent_at`.
     fn has_responded_since(&self, live: &LiveConnection<Etcd>, sent_at: Instant) -> bool {
-        let last_response = *self.last_response.lock().unwrap_or_else(PoisonError::into_inner);
+        let last_response = *self.last_response.lock();
         last_response.is_some_and(|(number, at)| number == live.number() && at > sent_at)
     }
 
@@ -195,7 +187,7 @@ impl Connection {
                 }
                 Ok(Err(error)) => {
                     let fault = error::fault(&error);
-                    *self.silent_since() = None;
+                    *self.silent_since.lock() = None;
                     if fault == Fault::None {
                         self.note_response(&live);
                     }
@@ -204,7 +196,7 @@ impl Connection {
                 }
                 Err(_) if self.has_responded_since(&live, sent_at) => (STORE.timed_out(self.limit), false),
                 Err(_) => {
-                    *self.silent_since() = None;
+                    *self.silent_since.lock() = None;
                     (self.link.give_up(&live, STORE.timed_out(self.limit)), self.has_other_members)
                 }
             };

@@ -1,12 +1,13 @@
 //! One session of the server, and the execution of calls on it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use dlock_core::{
     Result,
     driver::{ClockReading, Moment},
 };
 use futures_util::StreamExt as _;
+use parking_lot::Mutex;
 use tokio::{
     sync::OnceCell,
     time::{Instant, timeout_at},
@@ -72,12 +73,12 @@ impl Session {
 
     /// Returns whether no call got a reply since `since`.
     pub(crate) fn is_silent_since(&self, since: Instant) -> bool {
-        self.state().last_reply < since
+        self.state.lock().last_reply < since
     }
 
     /// Records a time of the server that has just arrived, in microseconds since 1970.
     pub(crate) fn note_clock(&self, micros: i64) {
-        self.state().clock = ClockReading::received(micros.unsigned_abs());
+        self.state.lock().clock = ClockReading::received(micros.unsigned_abs());
     }
 
     /// Executes a call. The server may still execute it after `deadline`.
@@ -87,7 +88,7 @@ impl Session {
             Ok(Err(error)) => Outcome::Failed(error),
             Err(_) => return Outcome::NoReply,
         };
-        self.state().last_reply = Instant::now();
+        self.state.lock().last_reply = Instant::now();
         outcome
     }
 
@@ -97,11 +98,11 @@ impl Session {
         let function = call.function;
         let prepare = || async { self.client.prepare(&function.statement(&self.schema)).await };
         let statement = self.statements[function as usize].get_or_try_init(prepare).await?;
-        if call.late_execution.is_refused() && self.state().clock.is_outdated(Moment::now()) {
+        if call.late_execution.is_refused() && self.state.lock().clock.is_outdated(Moment::now()) {
             self.read_clock().await?;
         }
         let half_of_the_time = deadline.saturating_duration_since(Instant::now()) / 2;
-        let server_deadline = self.state().clock.deadline(Moment::now(), half_of_the_time);
+        let server_deadline = self.state.lock().clock.deadline(Moment::now(), half_of_the_time);
         let server_deadline = i64::try_from(server_deadline).unwrap_or(i64::MAX);
         let mut params: Vec<&(dyn ToSql + Sync)> = Vec::with_capacity(call.params.len() + 1);
         params.extend(call.params.iter().map(|param| &**param as &(dyn ToSql + Sync)));
@@ -131,16 +132,12 @@ impl Session {
     /// Sends a query as text, and returns all rows.
     pub(crate) async fn rows(&self, query: &str) -> Result<Vec<SimpleQueryRow>> {
         let rows = rows(&self.client, query).await?;
-        self.state().last_reply = Instant::now();
+        self.state.lock().last_reply = Instant::now();
         Ok(rows)
     }
 
     /// Executes statements in one transaction.
     pub(crate) async fn execute_all(&self, statements: &str) -> Result<()> {
         self.client.batch_execute(statements).await.map_err(error::explain)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

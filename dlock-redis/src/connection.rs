@@ -12,7 +12,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -23,6 +23,7 @@ use dlock_core::{
     driver::{Link, LiveConnection, Moment, Retries},
 };
 use futures_util::future::{BoxFuture, FutureExt as _};
+use parking_lot::Mutex;
 use redis::{
     Cmd, Pipeline, PushInfo, PushKind, RedisError, Value,
     cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr},
@@ -324,13 +325,13 @@ impl Connection {
 
     fn note_reply(&self) {
         self.commands.note_answer();
-        *self.last_reply_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Moment::now());
+        *self.last_reply_at.lock() = Some(Moment::now());
     }
 
     /// Returns whether the server has replied to a command within this time. Always `false` on a
     /// cluster, where the reply of one node proves nothing about the others.
     pub(crate) fn has_replied_within(&self, limit: Duration) -> bool {
-        let last_reply_at = *self.last_reply_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let last_reply_at = *self.last_reply_at.lock();
         !self.is_cluster() && last_reply_at.is_some_and(|at| at.elapsed() < limit)
     }
 

@@ -14,13 +14,14 @@
 //! downgraded to a read hold keeps its number, in dlock and in Curator since 5.5. After the end of
 //! a write hold the nodes are therefore listed again.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use dlock_core::{
     ClaimId, Kind, Result,
     driver::{Entry, SharedRead, Turn, turn, watched},
 };
 use futures_util::future::{BoxFuture, OptionFuture};
+use parking_lot::{Mutex, MutexGuard};
 use zookeeper_client::{Client as ZkClient, Error as ZkError};
 
 use crate::{
@@ -252,7 +253,7 @@ impl Queue {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 impl Snapshot {

@@ -16,7 +16,7 @@ mod validity;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+    sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -24,6 +24,7 @@ use dlock_core::{
     ClaimId, Error, Result,
     driver::{Moment, Reaper, WeakMap},
 };
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::Notify, time::timeout};
 use zookeeper_client::{Client as ZkClient, SessionState, StateWatcher};
 
@@ -249,5 +250,5 @@ impl Drop for Session {
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }

@@ -41,7 +41,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 const RESEND_DELAY: Duration = Duration::from_millis(50);
 
 /// Bells of the claims of all clients. The server rings them without the network.
-type Bells = Arc<std::sync::Mutex<HashMap<ClaimId, Arc<Notify>>>>;
+type Bells = Arc<parking_lot::Mutex<HashMap<ClaimId, Arc<Notify>>>>;
 
 /// The bug of the clients of a [`BuggyServer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -152,7 +152,7 @@ async fn connect(address: SocketAddr, server: SocketAddr, bug: LineBug, bells: B
 }
 
 async fn accept(listener: TcpListener, bug: Bug, bells: Bells) {
-    let queues = Arc::new(std::sync::Mutex::new(BuggyQueues::new(bug)));
+    let queues = Arc::new(parking_lot::Mutex::new(BuggyQueues::new(bug)));
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         let (queues, bells) = (Arc::clone(&queues), Arc::clone(&bells));
@@ -160,7 +160,7 @@ async fn accept(listener: TcpListener, bug: Bug, bells: Bells) {
             let mut stream = BufReader::new(stream);
             let mut line = String::new();
             while stream.read_line(&mut line).await.is_ok_and(|count| count > 0) {
-                let reply = execute(&mut queues.lock().expect("no call panics"), &bells, &line);
+                let reply = execute(&mut queues.lock(), &bells, &line);
                 if stream.write_all(reply.as_bytes()).await.is_err() {
                     return;
                 }
@@ -178,7 +178,7 @@ fn execute(queues: &mut BuggyQueues, bells: &Bells, line: &str) -> String {
     let ttl = Duration::from_millis(ttl.parse().expect("a number"));
     let wait = if wait == "try" { Wait::Never } else { Wait::Forever };
     let request = Request::new(LockName::new(name).expect("a name"), Kind::Mutex, ttl).id(id).wait(wait);
-    let bell = bells.lock().expect("no call panics").get(&id).cloned().unwrap_or_default();
+    let bell = bells.lock().get(&id).cloned().unwrap_or_default();
     match call {
         "attempt" => match queues.attempt(&request, 0, &bell, false) {
             Ok(token) => format!("granted {token}\n"),
@@ -308,7 +308,7 @@ impl Backend for BuggyBackend {
 
     fn claim(&self, request: Request) -> Box<dyn Claim> {
         let bell = Arc::<Notify>::default();
-        self.0.bells.lock().expect("no call panics").insert(request.id, Arc::clone(&bell));
+        self.0.bells.lock().insert(request.id, Arc::clone(&bell));
         Box::new(BuggyClaim { client: Arc::clone(&self.0), request, bell })
     }
 }
@@ -321,7 +321,7 @@ struct BuggyClaim {
 
 impl Drop for BuggyClaim {
     fn drop(&mut self) {
-        self.client.bells.lock().expect("no call panics").remove(&self.request.id);
+        self.client.bells.lock().remove(&self.request.id);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -17,6 +17,7 @@ use dlock_core::{
         Store,
     },
 };
+use parking_lot::Mutex;
 use tokio::{sync::Notify, task::yield_now, time::sleep};
 
 use crate::{Bug, queues::BuggyQueues};
@@ -72,7 +73,7 @@ impl BuggyStore {
         self.become_new_client();
         let killed = self.clone();
         let store = Store::new(Arc::new(self.clone())).with_inspect(Arc::new(self));
-        (store, Box::new(move || killed.queues().client_died(killed.client)))
+        (store, Box::new(move || killed.queues.lock().client_died(killed.client)))
     }
 
     /// Gives this value the number of a new client.
@@ -83,10 +84,6 @@ impl BuggyStore {
         if self.bug == Bug::IdentityPerClient {
             self.info.identity = format!("wrong:{}", ClaimId::random());
         }
-    }
-
-    fn queues(&self) -> MutexGuard<'_, BuggyQueues> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn buggy_claim(&self, mut request: Request) -> BuggyClaim {
@@ -117,10 +114,10 @@ impl Backend for BuggyStore {
         let requests: Vec<_> = claims.iter().map(|claim| claim.request.clone()).collect();
         let pairs = claims.iter().map(|claim| (claim.request.clone(), Arc::clone(&claim.bell)));
         let pairs: Vec<_> = pairs.collect();
-        let busy = self.queues().first_busy(&requests);
+        let busy = self.queues.lock().first_busy(&requests);
         if let Some(busy) = busy {
             if self.bug == Bug::JointAttemptKeepsSome {
-                self.queues().take_all(&pairs[..busy], self.client);
+                self.queues.lock().take_all(&pairs[..busy], self.client);
             }
             return Ok(AttemptAll::Busy(busy));
         }
@@ -128,7 +125,7 @@ impl Backend for BuggyStore {
         if self.bug == Bug::JointAttemptInTwoSteps {
             yield_now().await;
         }
-        let numbers = self.queues().take_all(&pairs, self.client);
+        let numbers = self.queues.lock().take_all(&pairs, self.client);
         claims.iter_mut().for_each(|claim| claim.has_called = true);
         let granted = claims.into_iter().zip(numbers).map(|(claim, number)| {
             let grant = Grant { token: Token::new(number), valid_for: claim.request.ttl };
@@ -138,7 +135,7 @@ impl Backend for BuggyStore {
     }
 
     async fn close(&self) {
-        self.queues().client_died(self.client);
+        self.queues.lock().client_died(self.client);
     }
 }
 
@@ -174,11 +171,12 @@ impl Claim for BuggyClaim {
             let _connection = self.store.connection.lock().await;
             sleep(ATTEMPT_TIME).await;
         }
-        let passes_queue = self.store.queues().has_no_row(name);
+        let passes_queue = self.store.queues.lock().has_no_row(name);
         if passes_queue {
             yield_now().await;
         }
-        let result = self.store.queues().attempt(&self.request, self.store.client, &self.bell, passes_queue);
+        let result =
+            self.store.queues.lock().attempt(&self.request, self.store.client, &self.bell, passes_queue);
         let mut valid_for = self.validity(*ttl);
         if self.store.bug == Bug::ValidFromReceipt && !self.has_replied {
             self.has_replied = true;
@@ -196,20 +194,20 @@ impl Claim for BuggyClaim {
         if self.store.bug == Bug::RenewalBehindAttempts {
             drop(self.store.connection.lock().await);
         }
-        let renewed = self.store.queues().renew(&self.request, self.store.client, &self.bell);
+        let renewed = self.store.queues.lock().renew(&self.request, self.store.client, &self.bell);
         let valid_for = self.validity(self.request.ttl);
         Ok(if renewed { Renewal::Renewed { valid_for } } else { Renewal::Lost })
     }
 
     async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {
-        let detached = self.store.queues().detach(&self.request, lasting, ticket, self.store.client);
+        let detached = self.store.queues.lock().detach(&self.request, lasting, ticket, self.store.client);
         self.ticket = (detached || self.store.bug == Bug::LostKeepsTheTicket).then_some(ticket);
         Ok(if detached { Renewal::Renewed { valid_for: lasting } } else { Renewal::Lost })
     }
 
     async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
         (self.has_called, self.ticket) = (true, Some(ticket));
-        let resumed = self.store.queues().resume(&self.request, ticket, self.store.client, &self.bell);
+        let resumed = self.store.queues.lock().resume(&self.request, ticket, self.store.client, &self.bell);
         if self.store.bug == Bug::TicketWorksTwice && resumed.is_some() {
             self.request.id = ticket;
         }
@@ -220,7 +218,7 @@ impl Claim for BuggyClaim {
     }
 
     async fn release(&mut self) -> Result<Release> {
-        let (mut queues, name) = (self.store.queues(), &self.request.name);
+        let (mut queues, name) = (self.store.queues.lock(), &self.request.name);
         let by_ticket = self.ticket.filter(|ticket| queues.is_detached(name, *ticket));
         let was_there = queues.release(name, by_ticket.unwrap_or(self.request.id), !self.has_called);
         Ok(if was_there { Release::Done } else { Release::Gone })
@@ -234,14 +232,14 @@ impl Claim for BuggyClaim {
 #[async_trait]
 impl Inspect for BuggyStore {
     async fn inspect(&self, name: &LockName) -> Result<Option<LockState>> {
-        Ok(self.queues().inspect(&self.key(name)))
+        Ok(self.queues.lock().inspect(&self.key(name)))
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockState>> {
-        Ok(self.queues().states().filter(|state| state.name.as_str().starts_with(prefix)).collect())
+        Ok(self.queues.lock().states().filter(|state| state.name.as_str().starts_with(prefix)).collect())
     }
 
     async fn force_release(&self, name: &LockName) -> Result<bool> {
-        Ok(self.queues().force_release(&self.key(name)))
+        Ok(self.queues.lock().force_release(&self.key(name)))
     }
 }

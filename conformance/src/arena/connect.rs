@@ -83,7 +83,7 @@ impl Arena {
     pub(crate) async fn proxy(&self) -> Arc<Proxy> {
         let proxy = Proxy::to(self.network().server()).await.expect("a port is free");
         let proxy = Arc::new(proxy);
-        self.resources().proxies.push(Arc::clone(&proxy));
+        self.resources.lock().proxies.push(Arc::clone(&proxy));
         proxy
     }
 
@@ -124,7 +124,7 @@ impl Arena {
     /// If connecting failed. The message has the store's error.
     fn connected<T>(&self, connected: Result<T>) -> T {
         connected.unwrap_or_else(|error| {
-            let others = self.resources().clients.len();
+            let others = self.resources.lock().clients.len();
             panic!("cannot connect another client beside this case's {others}: {}", error_chain(&error))
         })
     }
@@ -139,7 +139,7 @@ impl Arena {
 
     fn locks(&self, store: Store, switch: Option<&Switch>) -> Locks {
         let locks = Locks::new(self.steps.watch(store)).with_defaults(self.options());
-        self.resources().clients.push((locks.clone(), switch.cloned()));
+        self.resources.lock().clients.push((locks.clone(), switch.cloned()));
         locks
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
@@ -11,6 +11,7 @@ use std::{
 use dlock_core::{Error, Guard, Kind, LockOptions, Locks, LostReason};
 use fastrand::Rng;
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::{
@@ -103,7 +104,7 @@ pub(super) async fn faults_that_are_shorter_than_the_ttl_cost_tasks_of_one_clien
     let violations = run.history.check(&least);
     assert!(violations.is_empty(), "{} violations, the first: {}", violations.len(), violations[0]);
     let Counts { grants, .. } = run.history.counts();
-    let losses = run.losses();
+    let losses = run.losses.lock();
     assert!(
         losses.is_empty(),
         "of {grants} holds with a ttl of {ttl:?}, {} were lost, although each fault was shorter: {losses:?}",
@@ -114,7 +115,7 @@ pub(super) async fn faults_that_are_shorter_than_the_ttl_cost_tasks_of_one_clien
         "{tasks} tasks for {span:?}: {grants} grants, {} abandoned acquisitions, {count} faults, no loss; \
         at least {:?} of {ttl:?} were left",
         run.abandoned.load(Relaxed),
-        run.least_remaining(),
+        run.least_remaining.lock(),
     ));
 }
 
@@ -184,20 +185,12 @@ impl Run {
 
     fn lost(&self, acquisition: AcquisitionId, granted_at: Instant, reason: LostReason) {
         self.history.lost(acquisition, reason);
-        self.losses().push((granted_at.elapsed(), reason));
-    }
-
-    fn least_remaining(&self) -> MutexGuard<'_, Duration> {
-        self.least_remaining.lock().unwrap_or_else(PoisonError::into_inner)
+        self.losses.lock().push((granted_at.elapsed(), reason));
     }
 
     fn record_remaining(&self, remaining: Duration) {
-        let mut least = self.least_remaining();
+        let mut least = self.least_remaining.lock();
         *least = remaining.min(*least);
-    }
-
-    fn losses(&self) -> MutexGuard<'_, Vec<(Duration, LostReason)>> {
-        self.losses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records the claims of a guard until this time, or until it is lost.

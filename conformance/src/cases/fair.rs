@@ -1,12 +1,10 @@
 //! Order of arrival, which a fair lock and a permit add to an exclusive lock.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use dlock_core::{Guard, Kind, LockOptions, Locks};
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use tokio::{task::JoinHandle, time::sleep};
 
 use crate::{
@@ -73,7 +71,7 @@ impl Arrivals {
             (self.arena.lock(&client), Arc::clone(&self.granted), self.waiters.len());
         self.waiters.push(self.arena.go(async move {
             let guard = lock.lock(&options).await.expect("an acquisition without a limit is granted");
-            granted.lock().unwrap_or_else(PoisonError::into_inner).push(number);
+            granted.lock().push(number);
             if number % 2 == 0 {
                 guard.release().await.expect("the lock is still held");
             }
@@ -100,7 +98,7 @@ impl Arrivals {
                 assert!(error.is_cancelled(), "a waiter failed: {error}");
             }
         }
-        std::mem::take(&mut *self.granted.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.granted.lock())
     }
 }
 

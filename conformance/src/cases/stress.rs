@@ -3,7 +3,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -12,6 +12,7 @@ use std::{
 use dlock_core::{Error, Guard, Kind, Locks};
 use fastrand::Rng;
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use tokio::{
     sync::Barrier,
     task::yield_now,
@@ -77,7 +78,7 @@ impl Room {
     }
 
     fn inside<T>(&self, look: impl FnOnce(&mut Vec<Kind>) -> T) -> T {
-        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        look(&mut self.0.lock())
     }
 }
 

@@ -1,8 +1,9 @@
 //! A history of events whose times are known, for checks after the run.
 
-use std::{sync::Mutex, time::Duration};
+use std::time::Duration;
 
 use dlock_core::{Kind, LostReason, Token};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{Acquisition, AcquisitionId, History, Log};

@@ -1,8 +1,7 @@
 //! The resource that the locks protect: a counter that refuses stale tokens.
 
-use std::sync::{Mutex, PoisonError};
-
 use dlock_core::Token;
+use parking_lot::Mutex;
 
 /// A counter of its own writes, behind a fence.
 #[derive(Default)]
@@ -20,7 +19,7 @@ impl Register {
     }
 
     fn access_with<T>(&self, token: Option<Token>, access: impl FnOnce(&mut u64) -> T) -> Option<T> {
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.0.lock();
         let (fence, count) = &mut *inner;
         if token < *fence {
             return None;

@@ -1,14 +1,9 @@
 //! The client processes of a run. A supervisor for each client starts its process, records its events,
 //! restarts it after a kill, and ends it with the run.
 
-use std::{
-    io,
-    path::PathBuf,
-    process::Stdio,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{io, path::PathBuf, process::Stdio, sync::Arc, time::Duration};
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
@@ -100,7 +95,7 @@ impl Fleet {
 
     /// Returns the record. Hold it briefly, because all clients write to it.
     pub(super) fn record(&self) -> MutexGuard<'_, Record> {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+        self.record.lock()
     }
 
     /// Ends the run. Every fault and every client then ends.
@@ -298,6 +293,6 @@ impl Fleet {
 
 impl Slot {
     fn present(&self) -> MutexGuard<'_, Present> {
-        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+        self.process.lock()
     }
 }

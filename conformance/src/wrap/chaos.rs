@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
@@ -14,6 +14,7 @@ use dlock_core::{
     driver::{Attempt, Claim, Release, Renewal, Resumption, Store},
 };
 use fastrand::Rng;
+use parking_lot::Mutex;
 use tokio::time::sleep;
 
 use super::{flaky::lost, wrap};
@@ -50,7 +51,7 @@ impl Chaos {
         wrap(store, move |claim, _| {
             // Each claim draws from its own random numbers, so that they do not depend on the
             // number of requests of other claims.
-            let dice = connection.dice.lock().unwrap_or_else(PoisonError::into_inner).fork();
+            let dice = connection.dice.lock().fork();
             Box::new(Chaotic {
                 claim,
                 luck: Luck { dice, ttl: connection.ttl },

@@ -1,13 +1,14 @@
 //! Presents a request for several locks in one step as one claim, so that a wrapper applies its
 //! changes of a claim's attempt to that request too.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use dlock_core::{
     Error, Result, Wait,
     driver::{Attempt, AttemptAll, Backend, Claim, Grant, Release, Renewal, Request},
 };
+use parking_lot::Mutex;
 
 /// The store's reply, if the request reached the store.
 type SharedReply = Arc<Mutex<Option<AttemptAll>>>;
@@ -34,7 +35,7 @@ pub(super) async fn attempt_all(
     let joint =
         Joint { backend: Arc::clone(backend), requests: requests.clone(), reply: Arc::clone(&shared) };
     wrapper(Box::new(joint), first).attempt().await?;
-    let reply = shared.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let reply = shared.lock().take();
     Ok(match reply.ok_or_else(not_sent)? {
         AttemptAll::Granted(claims) => {
             let wrapped = claims.into_iter().zip(requests);
@@ -62,7 +63,7 @@ impl Claim for Joint {
             AttemptAll::Granted(_) => Attempt::Granted(Grant { token: None, valid_for: ttl }),
             AttemptAll::Busy(_) => Attempt::Busy { retry_in: ttl },
         };
-        *self.reply.lock().unwrap_or_else(PoisonError::into_inner) = Some(reply);
+        *self.reply.lock() = Some(reply);
         Ok(attempt)
     }
 

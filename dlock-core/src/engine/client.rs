@@ -1,12 +1,8 @@
 //! The state that the keepers of one client share.
 
-use std::{
-    collections::HashSet,
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     sync::{Notify, Semaphore, SemaphorePermit, watch},
@@ -57,7 +53,7 @@ impl Tickets {
         loop {
             let mut freed = std::pin::pin!(self.freed.notified());
             freed.as_mut().enable();
-            if self.in_use.lock().unwrap_or_else(PoisonError::into_inner).insert(ticket) {
+            if self.in_use.lock().insert(ticket) {
                 return;
             }
             freed.await;
@@ -66,7 +62,7 @@ impl Tickets {
 
     /// Ends the use of a ticket.
     pub(crate) fn free(&self, ticket: ClaimId) {
-        self.in_use.lock().unwrap_or_else(PoisonError::into_inner).remove(&ticket);
+        self.in_use.lock().remove(&ticket);
         self.freed.notify_waiters();
     }
 }

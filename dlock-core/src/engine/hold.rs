@@ -3,10 +3,11 @@
 
 use std::{
     any::Any,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -158,7 +159,7 @@ impl Hold {
 
     /// Returns the number of guards that share the hold.
     pub(crate) fn count(&self) -> usize {
-        let state = self.state();
+        let state = self.state.lock();
         state.exclusive + state.shared
     }
 
@@ -169,7 +170,7 @@ impl Hold {
 
     /// Adds a guard for the same owner, without I/O.
     pub(crate) fn enter(&self, kind: Kind) -> Reentry {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.is_unguarded
             || state.detach.is_some()
             || state.lost.is_some()
@@ -190,7 +191,7 @@ impl Hold {
     /// Returns `true` if this was the last guard. The keeper then releases the claim and sends the
     /// result to `reply`.
     pub(crate) fn remove_guard(&self, side: Side, reply: Option<oneshot::Sender<Result<()>>>) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match side {
             Side::Exclusive => state.exclusive -= 1,
             Side::Shared => state.shared -= 1,
@@ -212,14 +213,14 @@ impl Hold {
     /// Returns whether the store can turn the hold into a read hold. This is the case if it lists
     /// the kind and has not refused so far.
     pub(crate) fn is_downgradable(&self) -> bool {
-        self.state().is_downgradable
+        self.state.lock().is_downgradable
     }
 
     /// Counts an exclusive guard as a shared one. The receiver gets the result of the downgrade. If
     /// the hold is lost first, the receiver is closed without a result. Returns `None` if no
     /// request to the store is needed, because other guards are still exclusive.
     pub(crate) fn begin_downgrade(&self) -> Option<oneshot::Receiver<Result<()>>> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.exclusive -= 1;
         state.shared += 1;
         if state.exclusive > 0 {
@@ -237,7 +238,7 @@ impl Hold {
 
     /// Undoes [`begin_downgrade`](Self::begin_downgrade) after the store has refused.
     pub(crate) fn undo_downgrade(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.shared -= 1;
         state.exclusive += 1;
     }
@@ -246,7 +247,7 @@ impl Hold {
     /// first, the receiver is closed without a result. Returns `None` if other guards share the
     /// hold.
     pub(crate) fn request_detach(&self, lasting: Duration) -> Option<oneshot::Receiver<Result<Detached>>> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.exclusive + state.shared > 1 {
             return None;
         }
@@ -264,7 +265,7 @@ impl Hold {
     /// request. If not, the guard was dropped.
     pub(crate) async fn confirm_detach(&self, request: Request) -> bool {
         let detach = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let detach = state.detach.take();
             state.is_unguarded |= detach.is_some();
             detach
@@ -276,7 +277,7 @@ impl Hold {
 
     /// Reports to the guard that the store refuses to detach the hold.
     pub(crate) fn refuse_detach(&self, error: Error) {
-        if let Some(detach) = self.state().detach.take() {
+        if let Some(detach) = self.state.lock().detach.take() {
             detach.reply.send(Err(error)).ok();
         }
     }
@@ -289,7 +290,7 @@ impl Hold {
     pub(crate) async fn next_request(&self, may_change: bool) -> GuardRequest {
         loop {
             {
-                let mut state = self.state();
+                let mut state = self.state.lock();
                 if state.is_unguarded {
                     return GuardRequest::Release(state.release_reply.take());
                 }
@@ -306,7 +307,7 @@ impl Hold {
 
     /// Reports to the guard that the store has turned the hold into a read hold.
     pub(crate) fn confirm_downgrade(&self) {
-        if let Some(reply) = self.state().downgrade.take().and_then(|downgrade| downgrade.reply) {
+        if let Some(reply) = self.state.lock().downgrade.take().and_then(|downgrade| downgrade.reply) {
             reply.send(Ok(())).ok();
         }
     }
@@ -314,7 +315,7 @@ impl Hold {
     /// Reports to the guard that the store refuses the downgrade. No further downgrade of this hold
     /// is requested. Otherwise each guard of an owner would request one when it leaves.
     pub(crate) fn refuse_downgrade(&self, error: Error) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.is_downgradable = false;
         let Some(Downgrade { from, reply }) = state.downgrade.take() else { return };
         state.kind = from;
@@ -326,19 +327,19 @@ impl Hold {
 
     /// Returns the deadline of the guards, which are lost when it passes.
     pub(crate) fn deadline(&self) -> Moment {
-        self.state().limits.deadline()
+        self.state.lock().limits.deadline()
     }
 
     /// Returns the time until which the store keeps the claim without a renewal, a margin after the
     /// deadline. Before this time no other client can be granted the lock, unless the claim is
     /// released.
     pub(crate) fn kept_until(&self) -> Moment {
-        self.state().limits.kept_until()
+        self.state.lock().limits.kept_until()
     }
 
     /// Returns whether the deadline is earlier than the time until which the store keeps the claim.
     pub(crate) fn has_margin(&self) -> bool {
-        self.state().limits.has_margin()
+        self.state.lock().limits.has_margin()
     }
 
     /// Records that the store keeps the claim until `kept_until`, and moves the deadline
@@ -348,18 +349,18 @@ impl Hold {
         if self.loss().is_some() {
             return false;
         }
-        self.state().limits.extend(kept_until);
+        self.state.lock().limits.extend(kept_until);
         true
     }
 
     /// Ends the hold at `end` if that is earlier than its deadline, without a margin.
     pub(crate) fn shorten(&self, end: Moment) {
-        self.state().limits.shorten(end);
+        self.state.lock().limits.shorten(end);
     }
 
     /// Keeps the lock taken for at least this time from now, even if it is released earlier.
     pub(crate) fn keep_taken_for(&self, least: Duration) {
-        let taken_until = &mut self.state().taken_until;
+        let taken_until = &mut self.state.lock().taken_until;
         if taken_until.is_none_or(|until| until.remaining() < least) {
             *taken_until = Some(Moment::now().after(least));
         }
@@ -368,37 +369,37 @@ impl Hold {
     /// Marks a hold that was taken over by ticket as not yet received by its caller. If the caller
     /// gives up, the hold returns to its ticket until `until`.
     pub(crate) fn offer_until(&self, until: Moment) {
-        self.state().offered_until = Some(until);
+        self.state.lock().offered_until = Some(until);
     }
 
     /// Records that the caller has received the hold that it took over by ticket.
     pub(crate) fn accept(&self) {
-        self.state().offered_until = None;
+        self.state.lock().offered_until = None;
     }
 
     /// Returns whether the caller of a resumption has not received the hold.
     pub(crate) fn is_offered(&self) -> bool {
-        self.state().offered_until.is_some()
+        self.state.lock().offered_until.is_some()
     }
 
     /// Returns the end of the time for which the hold returns to its ticket. `None` if the caller
     /// of the resumption has received the hold, or if the hold was lost.
     pub(crate) fn offered_until(&self) -> Option<Moment> {
-        let offered_until = self.state().offered_until;
+        let offered_until = self.state.lock().offered_until;
         offered_until.filter(|_| self.loss().is_none())
     }
 
     /// Returns the time until which the lock stays taken, even if it is released earlier. `None` if
     /// the hold was lost, because another claim may hold the lock.
     pub(crate) fn taken_until(&self) -> Option<Moment> {
-        let taken_until = self.state().taken_until;
+        let taken_until = self.state.lock().taken_until;
         taken_until.filter(|_| self.loss().is_none())
     }
 
     /// Returns whether the last renewal reaches beyond the hold's end, so that no further renewal
     /// is needed.
     pub(crate) fn outlasts_its_end(&self) -> bool {
-        self.state().limits.outlasts_end()
+        self.state.lock().limits.outlasts_end()
     }
 
     /// Marks the hold as lost, and reports the loss to all its guards. If the hold was already
@@ -407,7 +408,7 @@ impl Hold {
     /// After the deadline `Taken` becomes `Expired`, because the store was then right to delete the
     /// claim.
     pub(crate) fn lose(&self, reason: LostReason) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let reason = match reason {
             LostReason::Taken if state.limits.deadline().has_passed() => LostReason::Expired,
             reason => reason,
@@ -428,7 +429,7 @@ impl Hold {
     /// it has no guard any more. In that case the waiting release gets the error
     /// [`release_timeout`](Self::release_timeout).
     pub(crate) fn expire(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if !state.is_unguarded {
             drop(state);
             return self.lose(LostReason::Expired);
@@ -449,9 +450,9 @@ impl Hold {
     /// Handles the end of a keeper that has not released the claim. The hold is then lost, unless
     /// it has no guard any more.
     pub(crate) fn abandon(&self) {
-        let is_unguarded = self.state().is_unguarded;
+        let is_unguarded = self.state.lock().is_unguarded;
         if is_unguarded {
-            self.state().release_reply = None;
+            self.state.lock().release_reply = None;
         } else {
             self.lose(LostReason::Abandoned);
         }
@@ -461,7 +462,7 @@ impl Hold {
     /// `false` if it was already lost or its grant has ended. In the second case the store was
     /// right to forget the claim.
     pub(crate) fn lose_before_release(&self) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         if state.lost.is_some() || state.limits.kept_until().has_passed() {
             return false;
         }
@@ -472,7 +473,7 @@ impl Hold {
 
     /// Cancels `token` when the hold is lost. Keeps only a weak reference to it.
     pub(crate) fn announce_loss_to(&self, token: &Arc<CancellationToken>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.lost.is_some() {
             drop(state);
             token.cancel();
@@ -492,7 +493,7 @@ impl Hold {
     /// Returns the reason if the hold is lost. If the deadline has passed, this call marks the hold
     /// as lost, unless it has no guard any more. A released hold cannot be lost.
     pub(crate) fn loss(&self) -> Option<LostReason> {
-        let state = self.state();
+        let state = self.state.lock();
         if state.lost.is_none() && !state.is_unguarded && state.limits.deadline().has_passed() {
             drop(state);
             self.lose(LostReason::Expired);
@@ -503,13 +504,7 @@ impl Hold {
 
     #[cfg(test)]
     pub(crate) fn loss_listeners(&self) -> usize {
-        self.state().loss_listeners.len()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // A poisoned mutex is harmless, because no code of this file panics between two changes of
-        // the state.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().loss_listeners.len()
     }
 }
 

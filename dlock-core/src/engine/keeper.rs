@@ -22,12 +22,10 @@ mod pause;
 mod release;
 mod settle;
 
-use std::{
-    panic::AssertUnwindSafe,
-    sync::{Arc, Mutex},
-};
+use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use futures_util::FutureExt as _;
+use parking_lot::Mutex;
 use tokio::{sync::oneshot, task::JoinHandle};
 use tokio_util::task::TaskTracker;
 

@@ -11,14 +11,9 @@
 //! caller that takes over therefore divides the whole round, as the leader would. If every caller
 //! sent its own request instead, a busy client would have even more work.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    hash::Hash,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, fmt, hash::Hash, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::{
     sync::oneshot,
     time::{Instant, timeout},
@@ -186,7 +181,7 @@ impl<B: Batch> Batcher<B> {
     ) -> (u64, Duration, oneshot::Receiver<Message<B>>) {
         let (sender, receiver) = oneshot::channel();
         let arrived = Instant::now();
-        let mut round = self.round();
+        let mut round = self.round.lock();
         let number = round.next_number;
         round.next_number += 1;
         let max_wait = match round.callers.first() {
@@ -202,17 +197,13 @@ impl<B: Batch> Batcher<B> {
     /// Ends the current round if the caller with this number is one of its callers, and distributes
     /// the requests.
     fn close_round_of(&self, number: u64) {
-        let mut round = self.round();
+        let mut round = self.round.lock();
         // The callers are in the order of their numbers.
         if round.callers.binary_search_by_key(&number, |caller| caller.number).is_ok() {
             let callers = std::mem::take(&mut round.callers);
             drop(round);
             self.distribute(callers, number);
         }
-    }
-
-    fn round(&self) -> MutexGuard<'_, Round<B>> {
-        self.round.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Divides the requests into chunks, and makes the first caller of each chunk its sender.
@@ -282,7 +273,7 @@ async fn receive<B: Batch>(ttl: Duration, inbox: oneshot::Receiver<Message<B>>) 
 
 impl<B: Batch> fmt::Debug for Batcher<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let callers = self.round().callers.len();
+        let callers = self.round.lock().callers.len();
         write!(f, "Batcher({} with {callers} callers)", self.errors.store())
     }
 }

@@ -2,13 +2,11 @@
 
 use std::{
     fmt,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep, timeout_at},
@@ -229,12 +227,12 @@ impl<C: Connect> Lane<C> {
     fn record(&self, is_open: bool) -> bool {
         let was_open = self.is_open.swap(is_open, Relaxed);
         let failed_at = (!is_open).then(Instant::now);
-        *self.failed_at.lock().unwrap_or_else(PoisonError::into_inner) = failed_at;
+        *self.failed_at.lock() = failed_at;
         is_open && !was_open
     }
 
     fn has_failed(&self) -> bool {
-        let failed_at = *self.failed_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed_at = *self.failed_at.lock();
         failed_at.is_some_and(|at| at.elapsed() < BACK_OFF)
     }
 }

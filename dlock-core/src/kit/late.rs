@@ -1,10 +1,9 @@
 //! Requests that the store may execute although their driver no longer waits for them, and the
 //! store's clock, on which such requests have a deadline.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::Moment;
 
@@ -109,7 +108,7 @@ impl LateRequests {
     /// Records a request whose connection broke before the reply, and that the store may execute for
     /// this time from now.
     pub fn note(&self, time_left: Duration) {
-        let mut until = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut until = self.0.lock();
         if until.map(Moment::remaining).unwrap_or_default() < time_left {
             *until = Some(Moment::now().after(time_left));
         }
@@ -117,7 +116,7 @@ impl LateRequests {
 
     /// Returns the time until the deadline of the last such request. Zero if there is none.
     pub fn remaining(&self) -> Duration {
-        let until = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = *self.0.lock();
         until.map(Moment::remaining).unwrap_or_default()
     }
 }

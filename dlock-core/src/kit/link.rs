@@ -3,13 +3,11 @@
 
 use std::{
     fmt,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::{Backoff, SharedError, StoreErrors};
@@ -134,7 +132,7 @@ impl<C: Connect> Link<C> {
     ) -> Self {
         let mut link = Self::new(errors, limit, connect);
         link.opening.get_mut().opened = 1;
-        *link.current() = Some(LiveConnection { number: 1, connection });
+        *link.current.lock() = Some(LiveConnection { number: 1, connection });
         link
     }
 
@@ -165,10 +163,10 @@ impl<C: Connect> Link<C> {
         }
         if self.has_worked.swap(false, Relaxed) {
             opening.backoff.note_answer();
-            *self.last_error() = None;
+            *self.last_error.lock() = None;
         }
         let next_attempt = opening.backoff.next_attempt();
-        if let Some(error) = &*self.last_error()
+        if let Some(error) = &*self.last_error.lock()
             && (self.failed_attempts.load(Relaxed) != failed_before
                 || next_attempt > Instant::now() + MAX_PAUSE)
         {
@@ -180,14 +178,14 @@ impl<C: Connect> Link<C> {
         let connection = match self.connect.connect().await {
             Ok(connection) => connection,
             Err(error) => {
-                *self.last_error() = Some(self.errors.share(&error));
+                *self.last_error.lock() = Some(self.errors.share(&error));
                 self.failed_attempts.fetch_add(1, Relaxed);
                 return Err(error);
             }
         };
         opening.opened += 1;
         let live = LiveConnection { number: opening.opened, connection };
-        *self.current() = Some(live.clone());
+        *self.current.lock() = Some(live.clone());
         if opening.opened > 1 {
             self.connect.reconnected(began);
         }
@@ -196,7 +194,7 @@ impl<C: Connect> Link<C> {
 
     /// Returns the connection if it is open.
     pub(super) fn if_open(&self) -> Option<LiveConnection<C::Connection>> {
-        self.current().clone()
+        self.current.lock().clone()
     }
 
     /// Records that the server has replied on the connection. Do not call it for a reply in which
@@ -214,25 +212,17 @@ impl<C: Connect> Link<C> {
         let is_this = |current: &mut LiveConnection<C::Connection>| {
             current.number == live.number && !self.connect.reconnects_itself(&current.connection)
         };
-        let given_up = self.current().take_if(is_this);
+        let given_up = self.current.lock().take_if(is_this);
         if given_up.is_some() && !self.has_worked.load(Relaxed) {
-            *self.last_error() = Some(self.errors.share(&error));
+            *self.last_error.lock() = Some(self.errors.share(&error));
         }
         error
-    }
-
-    fn last_error(&self) -> MutexGuard<'_, Option<SharedError>> {
-        self.last_error.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn current(&self) -> MutexGuard<'_, Option<LiveConnection<C::Connection>>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<C: Connect> fmt::Debug for Link<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = if self.current().is_some() { "open" } else { "closed" };
+        let state = if self.current.lock().is_some() { "open" } else { "closed" };
         write!(f, "Link({} {state})", self.errors.store())
     }
 }

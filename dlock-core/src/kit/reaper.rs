@@ -4,9 +4,10 @@
 use std::{
     collections::{HashMap, hash_map::Entry},
     fmt,
-    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::Moment;
 use crate::model::ClaimId;
@@ -101,7 +102,7 @@ impl Reaper {
     }
 
     fn claims(&self) -> MutexGuard<'_, HashMap<ClaimId, Deadline>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

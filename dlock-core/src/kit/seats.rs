@@ -13,12 +13,13 @@ use std::{
     collections::{BTreeMap, HashMap, HashSet},
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, watch},
     time::timeout,
@@ -194,7 +195,7 @@ impl Seats {
     ) -> Result<Seat> {
         let (seat, mut is_subscribed) = self.register(event, arrival, kind, Subscription::New);
         let in_time = timeout(limit, is_subscribed.wait_for(|is_subscribed| *is_subscribed)).await.is_ok();
-        let mut events = self.0.0.events();
+        let mut events = self.0.0.events.lock();
         if let Some(refusal) = &events.refusal {
             let error = refusal.error();
             drop(events);
@@ -235,7 +236,7 @@ impl Seats {
         let number = shared.next_number.fetch_add(1, Relaxed);
         let rank = (arrival.unwrap_or(u64::MAX), number);
         let waiter = Arc::new(Waiter { kind, is_notified: AtomicBool::new(false), notify: Notify::new() });
-        let mut events = shared.events();
+        let mut events = shared.events.lock();
         let Events { waited_for, to_subscribe, to_unsubscribe, .. } = &mut *events;
         let mut has_work = false;
         let entry = waited_for.entry(event.clone()).or_insert_with(|| {
@@ -299,7 +300,7 @@ impl Seat {
     /// it was last [cleared](Self::clear). A waiter that has sent a request since the subscription
     /// became active then needs no further request.
     pub fn is_quiet(&self) -> bool {
-        let events = self.client.0.events();
+        let events = self.client.0.events.lock();
         let is_current = |event: &Event| *event.is_subscribed.borrow() && !event.may_have_missed;
         events.refusal.is_none()
             && events.waited_for.get(&self.event).is_some_and(is_current)
@@ -309,7 +310,7 @@ impl Seat {
     /// Returns whether this is the first of the event's waiters of its kind. The waiters behind it
     /// may rely on it to poll the store.
     pub fn is_first_of_its_kind(&self) -> bool {
-        let events = self.client.0.events();
+        let events = self.client.0.events.lock();
         let mut waiters = events.waited_for.get(&self.event).into_iter().flat_map(|event| &event.waiters);
         let first = waiters.find(|(_, waiter)| waiter.kind == self.waiter.kind);
         first.is_some_and(|(rank, _)| *rank == self.rank)
@@ -325,7 +326,7 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         let shared = &self.client.0;
-        let mut events = shared.events();
+        let mut events = shared.events.lock();
         let Events { waited_for, to_subscribe, to_unsubscribe, .. } = &mut *events;
         let Some(event) = waited_for.get_mut(&self.event) else { return };
         event.waiters.remove(&self.rank);
@@ -378,16 +379,8 @@ impl Waiter {
 }
 
 impl Shared {
-    fn events(&self) -> MutexGuard<'_, Events> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn parked_source(&self) -> MutexGuard<'_, Option<Box<dyn EventSource>>> {
-        self.parked_source.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn wake(&self, event: &str, wake: Wake) {
-        if let Some(event) = self.events().waited_for.get(event) {
+        if let Some(event) = self.events.lock().waited_for.get(event) {
             event.wake(wake);
         }
     }
@@ -395,7 +388,7 @@ impl Shared {
 
 impl fmt::Debug for Seats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Seats(of {} events)", self.0.0.events().waited_for.len())
+        write!(f, "Seats(of {} events)", self.0.0.events.lock().waited_for.len())
     }
 }
 

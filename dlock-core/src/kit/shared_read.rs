@@ -2,16 +2,14 @@
 
 use std::{
     fmt,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
 use futures_util::{
     FutureExt as _,
     future::{BoxFuture, Shared},
 };
+use parking_lot::Mutex;
 use tokio::runtime::{self, Handle};
 
 /// Combines the reads of many callers, so that at most one is in flight on each runtime.
@@ -71,11 +69,7 @@ impl<T> SharedRead<T> {
     }
 
     fn forget(&self, number: u64) {
-        self.in_flight().retain(|read| read.number != number);
-    }
-
-    fn in_flight(&self) -> MutexGuard<'_, Vec<InFlight<T>>> {
-        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
+        self.in_flight.lock().retain(|read| read.number != number);
     }
 }
 
@@ -96,7 +90,7 @@ impl<T: Clone + Send + Sync + 'static> SharedRead<T> {
 
     fn read_in_flight(&self, read: impl FnOnce() -> BoxFuture<'static, T>) -> InFlight<T> {
         let runtime = Handle::try_current().map(|handle| handle.id()).ok();
-        let mut in_flight = self.in_flight();
+        let mut in_flight = self.in_flight.lock();
         if let Some(read) = in_flight.iter().find(|read| read.runtime == runtime) {
             return read.clone();
         }

@@ -4,8 +4,10 @@ use std::{
     collections::HashMap,
     fmt,
     hash::Hash,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
+
+use parking_lot::Mutex;
 
 /// A map that does not keep its values alive, such as the queues in which a client's claims wait.
 /// Claims that use one key at the same time share its value. The value is dropped with its last
@@ -30,12 +32,12 @@ impl<K: Clone + Eq + Hash, V> WeakMap<K, V> {
 
     /// Returns the value of a key, if it is in use.
     pub fn get(&self, key: &K) -> Option<Arc<V>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).and_then(Weak::upgrade)
+        self.0.lock().get(key).and_then(Weak::upgrade)
     }
 
     /// Returns the value of a key. If it is not in use, creates it with `new`.
     pub fn get_or_insert_with(&self, key: &K, new: impl FnOnce() -> V) -> Arc<V> {
-        let mut values = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut values = self.0.lock();
         if let Some(value) = values.get(key).and_then(Weak::upgrade) {
             return value;
         }
@@ -74,7 +76,7 @@ mod tests {
             assert_eq!(*map.get_or_insert_with(&key, || key), key);
         }
         assert!(Arc::ptr_eq(&kept, &map.get_or_insert_with(&0, || 1)), "the value is in use");
-        assert!(map.0.lock().unwrap().capacity() < 100, "the map has kept unused entries");
+        assert!(map.0.lock().capacity() < 100, "the map has kept unused entries");
         drop(kept);
         assert_eq!(map.get(&0), None, "the value is not in use any more");
         let fresh = map.get_or_insert_with(&0, || 1);

@@ -4,7 +4,7 @@ use std::{
     fmt,
     num::NonZeroU32,
     pin::Pin,
-    sync::{Arc, PoisonError},
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -404,7 +404,7 @@ struct WaitDeadline {
 impl WaitDeadline {
     /// Returns the error of a wait that has reached this deadline.
     fn timeout(&self, target: &Target, failure: Option<LastFailure>) -> Error {
-        let source = failure.and_then(|last| last.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let source = failure.and_then(|last| last.lock().take());
         Error::Timeout { name: target.name.clone(), waited: self.limit, source }
     }
 }

@@ -3,9 +3,10 @@
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, Mutex as SyncMutex, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 
+use parking_lot::Mutex as SyncMutex;
 use tokio::sync::Mutex;
 
 use crate::{engine::Hold, model::LockName};
@@ -56,11 +57,11 @@ pub(crate) struct Slot {
 impl Slot {
     /// Returns the owner's last hold if it still exists. It may have ended.
     pub(crate) fn hold(&self) -> Option<Arc<Hold>> {
-        self.hold.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
+        self.hold.lock().upgrade()
     }
 
     pub(crate) fn set(&self, hold: &Arc<Hold>) {
-        *self.hold.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(hold);
+        *self.hold.lock() = Arc::downgrade(hold);
     }
 }
 
@@ -72,7 +73,7 @@ impl Owner {
 
     /// Returns the slot of a lock's name at a client.
     pub(crate) fn slot(&self, client: u64, name: &LockName) -> Arc<Slot> {
-        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.0.lock();
         // Before the map grows, remove the names that are neither held nor requested.
         if slots.len() == slots.capacity() {
             slots.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.hold().is_some());
@@ -109,7 +110,7 @@ mod tests {
     fn names_that_are_neither_held_nor_requested_are_forgotten() {
         let owner = Owner::new();
         use_names(&owner, 1000);
-        let remembered = owner.0.lock().expect("not poisoned").len();
+        let remembered = owner.0.lock().len();
         assert!(remembered < 100, "{remembered} of 1000 names are remembered");
     }
 

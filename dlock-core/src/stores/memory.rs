@@ -5,11 +5,12 @@ use std::{
     collections::{BTreeMap, HashMap},
     fmt,
     ops::Bound,
-    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, LazyLock},
     time::Duration,
 };
 
 use async_trait::async_trait;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 
 use crate::{
@@ -89,7 +90,7 @@ impl MemoryBackend {
 }
 
 fn lock(queues: &SharedQueues) -> MutexGuard<'_, Queues> {
-    queues.lock().unwrap_or_else(PoisonError::into_inner)
+    queues.lock()
 }
 
 impl Default for MemoryBackend {
@@ -435,7 +436,7 @@ async fn connect(url: StoreUrl) -> Result<Store> {
         return Err(Error::InvalidConfig { reason });
     }
     let name = url.path().to_owned();
-    let mut stores = STORES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut stores = STORES.lock();
     Ok(stores.entry(name.clone()).or_insert_with(|| MemoryBackend::named(name)).clone().into_store())
 }
 

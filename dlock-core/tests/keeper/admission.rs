@@ -1,10 +1,7 @@
 //! The limit on attempts in flight.
 #![expect(clippy::disallowed_methods, reason = "each caller is a task, as in a program")]
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
@@ -12,6 +9,7 @@ use dlock_core::{
     driver::{Attempt, Backend, Claim, Grant, Info, Release, Renewal, Request, Store},
 };
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
@@ -45,10 +43,6 @@ impl SlowStore {
         Self { record: Arc::default(), info, attempt_time }
     }
 
-    fn record(&self) -> MutexGuard<'_, Record> {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn client(&self) -> Locks {
         Locks::new(Store::new(Arc::new(self.clone())))
     }
@@ -71,13 +65,13 @@ impl Claim for SlowClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
         let Self(store, request) = self;
         {
-            let mut record = store.record();
+            let mut record = store.record.lock();
             record.in_flight += 1;
             record.max_in_flight = record.max_in_flight.max(record.in_flight);
             record.attempts.push(request.name.to_string());
         }
         sleep(store.attempt_time).await;
-        store.record().in_flight -= 1;
+        store.record.lock().in_flight -= 1;
         if request.name.as_str().starts_with("busy") {
             return Ok(Attempt::Busy { retry_in: TTL });
         }
@@ -85,7 +79,7 @@ impl Claim for SlowClaim {
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        self.0.record().renewed += 1;
+        self.0.record.lock().renewed += 1;
         Ok(Renewal::Renewed { valid_for: self.1.ttl })
     }
 
@@ -94,7 +88,7 @@ impl Claim for SlowClaim {
     }
 
     async fn release(&mut self) -> Result<Release> {
-        self.0.record().released += 1;
+        self.0.record.lock().released += 1;
         Ok(Release::Done)
     }
 
@@ -113,11 +107,11 @@ async fn attempts_in_flight_of_one_client_and_its_clones_are_limited() {
         async move { client.mutex(format!("x{number}")).lock().await.expect("free") }
     });
     let held = join_all(acquiring).await;
-    assert_eq!(store.record().max_in_flight, 3);
+    assert_eq!(store.record.lock().max_in_flight, 3);
     assert!(start.elapsed() >= 100 * MS, "30 attempts of 10 ms, three at once, took {:?}", start.elapsed());
     assert!(start.elapsed() < 200 * MS, "fewer than three attempts were in flight: {:?}", start.elapsed());
     let order: Vec<_> = (0..30).map(|number| format!("x{number}")).collect();
-    assert_eq!(store.record().attempts, order, "attempts overtook each other");
+    assert_eq!(store.record.lock().attempts, order, "attempts overtook each other");
     drop(held);
 }
 
@@ -130,7 +124,7 @@ async fn two_clients_do_not_wait_for_each_other() {
     let (one, other) = tokio::join!(one.lock(), other.lock());
     assert!(one.is_ok() && other.is_ok());
     assert!(is_about(start.elapsed(), 10 * MS), "{:?}", start.elapsed());
-    assert_eq!(store.record().max_in_flight, 2);
+    assert_eq!(store.record.lock().max_in_flight, 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -145,8 +139,12 @@ async fn renewals_and_releases_do_not_wait_for_500_attempts_that_hang() {
         })
         .collect();
     sleep(TTL * 19).await;
-    assert_eq!(store.record().in_flight, 2, "the test needs as many attempts in flight as the limit allows");
-    assert!(!guard.is_lost() && store.record().renewed > 0, "a renewal waited for the attempts");
+    assert_eq!(
+        store.record.lock().in_flight,
+        2,
+        "the test needs as many attempts in flight as the limit allows"
+    );
+    assert!(!guard.is_lost() && store.record.lock().renewed > 0, "a renewal waited for the attempts");
     let before = Instant::now();
     guard.release().await.expect("held until now");
     assert!(before.elapsed() < S, "the release waited for the attempts: {:?}", before.elapsed());
@@ -163,8 +161,12 @@ async fn a_caller_that_leaves_before_its_attempt_is_sent_causes_no_request() {
     first.expect("free").release().await.expect("held");
     client.mutex("third").lock().await.expect("free").release().await.expect("held");
     client.close().await;
-    assert_eq!(store.record().attempts, ["first", "third"]);
-    assert_eq!(store.record().released, 2, "the claim of the second caller was released, but never sent");
+    assert_eq!(store.record.lock().attempts, ["first", "third"]);
+    assert_eq!(
+        store.record.lock().released,
+        2,
+        "the claim of the second caller was released, but never sent"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -183,7 +185,7 @@ async fn a_closed_client_ends_the_calls_whose_attempts_were_not_sent_yet() {
         let result = waiter.await.expect("no panic");
         assert!(matches!(result, Err(Error::Closed { .. })), "{result:?}");
     }
-    let record = store.record();
+    let record = store.record.lock();
     assert_eq!((record.attempts.len(), record.released), (1, 1));
 }
 
@@ -196,5 +198,5 @@ async fn the_wait_before_an_attempt_is_sent_does_not_shorten_the_hold() {
     assert!(busy.expect("busy is no error").is_none());
     let held = held.expect("free");
     assert!(!held.is_lost());
-    assert_eq!(store.record().attempts, ["busy", "x"], "the grant was discarded as too late");
+    assert_eq!(store.record.lock().attempts, ["busy", "x"], "the grant was discarded as too late");
 }

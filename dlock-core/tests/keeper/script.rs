@@ -1,17 +1,13 @@
 //! A store that follows a script, for all tests of this binary.
 
-use std::{
-    collections::VecDeque,
-    future::pending,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::VecDeque, future::pending, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
     ClaimId, Error, Guard, Kind, Locks, Result,
     driver::{Attempt, Backend, Claim, Grant, Info, Release, Renewal, Request, Resumption, Store},
 };
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::{Instant, sleep};
 
 use super::watchdog::watch;
@@ -166,7 +162,7 @@ impl ScriptedStore {
     }
 
     pub(super) fn script(&self) -> MutexGuard<'_, Script> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     pub(super) fn client(&self) -> Locks {

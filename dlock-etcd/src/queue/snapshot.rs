@@ -14,7 +14,7 @@
 use std::{
     collections::BTreeSet,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
 };
@@ -24,6 +24,7 @@ use dlock_core::{
     driver::{SharedError, SharedRead},
 };
 use etcd_client::{GetOptions, KeyValue};
+use parking_lot::Mutex;
 
 use crate::{connection::Connection, error::STORE};
 
@@ -82,7 +83,7 @@ impl Queue {
 
     /// Returns whether the snapshot comes from a read with a number greater than `reads`.
     pub(crate) fn is_read_after(&self, reads: u64) -> bool {
-        self.snapshot().read > reads
+        self.snapshot.lock().read > reads
     }
 
     /// Waits until the snapshot comes from a read with a number greater than `reads`. Callers that
@@ -106,7 +107,7 @@ impl Queue {
 
     /// Makes the reply to a read the snapshot, unless the snapshot is newer.
     fn store(&self, read: u64, places: &[Place]) {
-        let mut snapshot = self.snapshot();
+        let mut snapshot = self.snapshot.lock();
         if snapshot.read < read {
             *snapshot = Snapshot { read, places: places.iter().cloned().collect() };
         }
@@ -115,28 +116,24 @@ impl Queue {
     /// Returns at most `count` places ahead of the key that was created at `revision`, the nearest
     /// first.
     pub(crate) fn nearest_ahead(&self, revision: i64, count: usize) -> Vec<Place> {
-        self.snapshot().places.range(..(revision, Vec::new())).rev().take(count).cloned().collect()
+        self.snapshot.lock().places.range(..(revision, Vec::new())).rev().take(count).cloned().collect()
     }
 
     /// Returns whether the snapshot contains this key.
     pub(crate) fn contains(&self, place: &Place) -> bool {
-        self.snapshot().places.contains(place)
+        self.snapshot.lock().places.contains(place)
     }
 
     /// Removes a deleted key from the snapshot.
     pub(crate) fn note_deleted(&self, place: &Place) {
-        self.snapshot().places.remove(place);
+        self.snapshot.lock().places.remove(place);
     }
 
     /// Removes all keys ahead of the claim that was created at `revision` and holds the lock now.
     pub(crate) fn note_granted(&self, revision: i64) {
-        let mut snapshot = self.snapshot();
+        let mut snapshot = self.snapshot.lock();
         let behind = snapshot.places.split_off(&(revision, Vec::new()));
         snapshot.places = behind;
-    }
-
-    fn snapshot(&self) -> MutexGuard<'_, Snapshot> {
-        self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

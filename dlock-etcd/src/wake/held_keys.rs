@@ -4,12 +4,13 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use dlock_core::Kind;
 use dlock_core::driver::{Seat, Seats};
+use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
 /// The keys that a client's claims hold, and the state of their watches.
@@ -73,7 +74,7 @@ impl HeldKeys {
 
     /// Registers a key that was created at `revision`, or that existed at it.
     pub(crate) fn add(self: &Arc<Self>, seats: &Seats, key: &str, revision: i64) -> HeldKey {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         entries.last_number += 1;
         let (number, is_first) = (entries.last_number, entries.to_watch.is_empty());
         let entry = Entry {
@@ -105,14 +106,14 @@ impl HeldKeys {
 
     /// Returns whether there are changes to [take](Self::take_changes).
     pub(super) fn has_changes(&self) -> bool {
-        let entries = self.entries();
+        let entries = self.entries.lock();
         !entries.to_watch.is_empty() || !entries.to_unwatch.is_empty()
     }
 
     /// Returns the changes to make. A key that has been held for less than `min_age` stays for a
     /// later call.
     pub(super) fn take_changes(&self, min_age: Duration) -> Vec<Change> {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         let Entries { held, to_watch, to_unwatch, .. } = &mut *entries;
         let mut changes: Vec<_> =
             std::mem::take(to_unwatch).into_iter().map(|number| Change::Unwatch { number }).collect();
@@ -134,7 +135,7 @@ impl HeldKeys {
     /// is notified then. If the server has not reached the first revision, it was restored from a
     /// snapshot that may lack the key.
     pub(super) fn mark_watched(&self, number: u64, revision: i64) {
-        if let Some(entry) = self.entries().held.get_mut(&number) {
+        if let Some(entry) = self.entries.lock().held.get_mut(&number) {
             entry.watches += 1;
             let misses_nothing = entry.first_revision != 0 && entry.first_revision <= revision + 1;
             entry.state = if misses_nothing { State::Exists } else { State::Unverified };
@@ -143,14 +144,14 @@ impl HeldKeys {
 
     /// Records that the key was deleted.
     pub(super) fn mark_deleted(&self, number: u64) {
-        if let Some(entry) = self.entries().held.get_mut(&number) {
+        if let Some(entry) = self.entries.lock().held.get_mut(&number) {
             entry.state = State::Unwatched;
         }
     }
 
     /// Records that the server has stopped the watch of a key. The key will be watched again.
     pub(super) fn mark_unwatched(&self, number: u64) {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         if let Some(entry) = entries.held.get_mut(&number) {
             // The new watch begins at the present, because the history may be compacted, and long
             // to read.
@@ -162,17 +163,13 @@ impl HeldKeys {
     /// Records that all watches have ended. The next server may have another history, so no new
     /// watch begins in the past.
     pub(super) fn mark_all_unwatched(&self) {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         entries.to_unwatch.clear();
         let Entries { held, to_watch, .. } = &mut *entries;
         for (number, entry) in held {
             (entry.state, entry.first_revision) = (State::Unwatched, 0);
             to_watch.insert(*number);
         }
-    }
-
-    fn entries(&self) -> MutexGuard<'_, Entries> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -190,13 +187,13 @@ impl HeldKey {
 
     /// Returns whether the key is known to exist without a request.
     pub(crate) fn exists(&self) -> bool {
-        self.held_keys.entries().held.get(&self.number).is_some_and(|entry| entry.state == State::Exists)
+        self.held_keys.entries.lock().held.get(&self.number).is_some_and(|entry| entry.state == State::Exists)
     }
 
     /// Returns the number of the active watch, if a read must still verify that the key
     /// [exists](Self::exists). Pass the number to [`note_read`](Self::note_read) after that read.
     pub(crate) fn unverified_watch(&self) -> Option<u64> {
-        let entries = self.held_keys.entries();
+        let entries = self.held_keys.entries.lock();
         entries
             .held
             .get(&self.number)
@@ -207,7 +204,7 @@ impl HeldKey {
     /// Records that a read has found the key after this watch had started. If another watch has
     /// replaced it, the key may have been deleted between the two, and the read proves nothing.
     pub(crate) fn note_read(&self, watch: u64) {
-        if let Some(entry) = self.held_keys.entries().held.get_mut(&self.number)
+        if let Some(entry) = self.held_keys.entries.lock().held.get_mut(&self.number)
             && (entry.state, entry.watches) == (State::Unverified, watch)
         {
             entry.state = State::Exists;
@@ -222,7 +219,7 @@ impl HeldKey {
 
 impl Drop for HeldKey {
     fn drop(&mut self) {
-        let mut entries = self.held_keys.entries();
+        let mut entries = self.held_keys.entries.lock();
         entries.held.remove(&self.number);
         // A key that the pump has not taken yet was never watched.
         if !entries.to_watch.remove(&self.number) {
@@ -238,7 +235,7 @@ impl Drop for HeldKey {
 
 impl fmt::Debug for HeldKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HeldKeys({} keys)", self.entries().held.len())
+        write!(f, "HeldKeys({} keys)", self.entries.lock().held.len())
     }
 }
 

@@ -1,12 +1,10 @@
 //! State that the named-lock claims of one client share.
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use dlock_core::Result;
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use tokio::time::sleep;
 
@@ -64,7 +62,7 @@ impl NamedClient {
 
     /// Takes an idle session, if there is one. The server may have ended it.
     pub(super) fn take_idle(&self) -> Option<(MySqlConnection, SessionId)> {
-        self.idle().pop()
+        self.idle.lock().pop()
     }
 
     /// Opens a session.
@@ -76,7 +74,7 @@ impl NamedClient {
 
     /// Keeps a session that owns no user's lock for the next claim.
     pub(super) fn keep_idle(&self, session: MySqlConnection, id: SessionId) {
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         if idle.len() < MAX_IDLE {
             idle.push((session, id));
         }
@@ -108,10 +106,6 @@ impl NamedClient {
             }
             sleep(FREED_POLL_INTERVAL).await;
         }
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<(MySqlConnection, SessionId)>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

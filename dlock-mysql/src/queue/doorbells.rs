@@ -1,10 +1,11 @@
 //! Doorbells of other clients, and the sessions that wait for them. These sessions are few. A
 //! waiter that gets none polls.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use dlock_core::Result;
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use sqlx::{AssertSqlSafe, mysql::MySqlConnection};
 use tokio::sync::Semaphore;
 
@@ -75,7 +76,7 @@ impl Shared {
     /// Waits on an idle session. Opens a new session if no session is idle, or if the server has
     /// ended the idle one or has become read-only.
     async fn wait(&self, batch: &str) -> Result<()> {
-        let idle = self.idle().pop();
+        let idle = self.idle.lock().pop();
         if let Some(session) = idle {
             match self.wait_on(session, batch).await {
                 Err(error) if error::ends_session(&error) => {}
@@ -88,11 +89,7 @@ impl Shared {
 
     async fn wait_on(&self, mut session: MySqlConnection, batch: &str) -> sqlx::Result<()> {
         sqlx::raw_sql(AssertSqlSafe(batch)).execute(&mut session).await?;
-        self.idle().push(session);
+        self.idle.lock().push(session);
         Ok(())
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<MySqlConnection>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,11 +2,12 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use dlock_core::{ClaimId, driver::Moment};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Semaphore;
 
 use super::renewal_clock::LastRenewal;
@@ -122,6 +123,6 @@ impl LocalClaims {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Records> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }

@@ -1,11 +1,9 @@
 //! State that the claims of one client share in session mode.
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use dlock_core::{LockName, Result, driver::WeakMap};
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use super::session::{AdvisorySession, PreparedSession, SessionId};
@@ -68,7 +66,7 @@ impl AdvisoryClient {
 
     /// Takes an idle session, if there is one.
     pub(super) fn take_idle(&self) -> Option<Arc<AdvisorySession>> {
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         // The server ends a session that was idle for the ttl of its last claim.
         std::iter::from_fn(|| idle.pop()).find(|session| !session.has_ended())
     }
@@ -81,7 +79,7 @@ impl AdvisoryClient {
 
     /// Keeps a session that owns no lock for the next claim.
     pub(super) fn keep_idle(&self, session: Arc<AdvisorySession>) {
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         idle.retain(|session| !session.has_ended());
         if idle.len() < MAX_IDLE {
             idle.push(session);
@@ -117,9 +115,5 @@ impl AdvisoryClient {
         let rows = self.connection.rows(&query, limit).await?;
         let count = rows.first().and_then(|row| word(row, "sessions").parse().ok());
         count.ok_or_else(|| STORE.unexpected_reply("a query about a session"))
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<Arc<AdvisorySession>>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,6 +1,6 @@
 //! Schema of a queue, and identity of its store.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 /// Location of a client's queue. Each guard carries it, so that a check-in finds the claim in
 /// another session.
@@ -20,10 +20,10 @@ impl Place {
     }
 
     pub(crate) fn set_id(&self, id: &str) {
-        id.clone_into(&mut self.id.lock().unwrap_or_else(PoisonError::into_inner));
+        id.clone_into(&mut self.id.lock());
     }
 
     pub(crate) fn has_id(&self, id: &str) -> bool {
-        *self.id.lock().unwrap_or_else(PoisonError::into_inner) == id
+        *self.id.lock() == id
     }
 }

@@ -1,13 +1,9 @@
 //! Session mode behind a connection pooler that shares the sessions of the server between
 //! transactions.
 
-use std::{
-    collections::VecDeque,
-    io,
-    net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::VecDeque, io, net::SocketAddr, sync::Arc};
 
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
@@ -119,7 +115,7 @@ impl Pool {
     }
 
     fn take(&self) -> Option<TcpStream> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         match self.order {
             Order::LastFirst => idle.pop_back(),
             Order::InTurn => idle.pop_front(),
@@ -127,7 +123,7 @@ impl Pool {
     }
 
     fn put_back(&self, session: TcpStream) {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push_back(session);
+        self.idle.lock().push_back(session);
     }
 }
 

@@ -4,13 +4,10 @@
 //! hold, detach it or resume it therefore carry a deadline on the server's clock, and do nothing
 //! after it.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, time::Duration};
 
 use dlock_core::driver::{ClockReading, Moment};
+use parking_lot::Mutex;
 use redis::cluster_routing::Slot;
 
 /// The readings of one client, from which it calculates deadlines.
@@ -48,7 +45,7 @@ impl ServerClock {
     /// because it is outdated at `now`. This is true for one caller at a time. The others use the old
     /// reading until then.
     pub(crate) fn must_be_read(&self, now: Moment) -> bool {
-        let mut readings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut readings = self.0.lock();
         let is_due = !now.since(readings.read_again).is_zero();
         if is_due {
             readings.read_again = now.after(RETRY_PAUSE);
@@ -58,7 +55,7 @@ impl ServerClock {
 
     /// Replaces all readings by this one, even if it is behind them.
     pub(crate) fn replace(&self, reading: ClockReading) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Readings {
+        *self.0.lock() = Readings {
             common: reading,
             read_again: Moment::now().after(ClockReading::VALIDITY),
             // Nodes that are ahead refuse the next request, and are read again thereby.
@@ -69,7 +66,7 @@ impl ServerClock {
     /// Returns the time `limit` after `now`, in microseconds since 1970. On a cluster, uses the
     /// clock of the node that has this slot.
     pub(crate) fn deadline(&self, slot: Option<Slot>, now: Moment, limit: Duration) -> u64 {
-        let readings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let readings = self.0.lock();
         let of_slot = slot.and_then(|slot| readings.by_slot.get(&slot));
         of_slot.unwrap_or(&readings.common).deadline(now, limit)
     }
@@ -77,7 +74,7 @@ impl ServerClock {
     /// Records the time in a reply that was just received, in microseconds since 1970, unless it is
     /// behind an earlier reading.
     pub(crate) fn learn(&self, slot: Option<Slot>, micros: u64) {
-        let mut readings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut readings = self.0.lock();
         let latest = ClockReading::received(micros);
         let known = match slot {
             Some(slot) => readings.by_slot.entry(slot).or_insert(latest),

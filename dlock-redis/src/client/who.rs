@@ -1,18 +1,14 @@
 //! The labels of claims. The ids of a client's claims begin with the key of their label, so the
 //! server stores a label once for all claims, and few acquisitions need an additional command.
 
-use std::{
-    collections::HashMap,
-    pin::Pin,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, pin::Pin, time::Duration};
 
 use dlock_core::{
     Who,
     driver::{Moment, Request},
 };
 use futures_util::future::{Either, FutureExt as _, select};
+use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use super::Client;
@@ -68,7 +64,7 @@ impl WrittenLabels {
     /// `lasting` is the time that the claim lasts. `is_last` says that no renewal of the claim
     /// follows.
     fn due(&self, key: [u8; Who::KEY_LEN], lasting: Duration, is_last: bool) -> Option<Duration> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         let now = Moment::now();
         let retry_at = now.after(RETRY_INTERVAL);
         let Some(label) = state.labels.get_mut(&key) else {
@@ -89,7 +85,7 @@ impl WrittenLabels {
     }
 
     fn confirm(&self, key: [u8; Who::KEY_LEN], expires_at: Moment) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         if let Some(label) = state.labels.get_mut(&key) {
             label.expires_at = Some(expires_at);
         }
@@ -178,7 +174,7 @@ mod tests {
         assert_eq!(labels.due(anna, long, true), None, "written again though it lasts long enough");
         // The label expires soon, and was written a minute ago.
         labels.confirm(anna, Moment::now().after(ttl));
-        labels.0.lock().unwrap().labels.get_mut(&anna).unwrap().retry_at = Moment::now();
+        labels.0.lock().labels.get_mut(&anna).unwrap().retry_at = Moment::now();
         assert_eq!(labels.due(anna, ttl, false), Some(ttl + LATER_EXTRA));
     }
 }

@@ -6,16 +6,14 @@
 
 use std::{
     collections::HashSet,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use dlock_core::{
     Error, Result,
     driver::{Backoff, SharedError},
 };
+use parking_lot::Mutex;
 use redis::{Arg, Cmd, cluster_routing::Slot};
 use tokio::time::Instant;
 
@@ -48,7 +46,7 @@ impl Breaker {
         if !self.is_tripped.load(Relaxed) {
             return Ok(());
         }
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if slot(cmd).is_none_or(|slot| !state.failing.contains(&slot)) {
             return Ok(());
         }
@@ -67,7 +65,7 @@ impl Breaker {
         if !self.is_tripped.load(Relaxed) {
             return;
         }
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if slot(cmd).is_some_and(|slot| state.failing.contains(&slot)) {
             state.failing.clear();
             state.backoff.note_answer();
@@ -80,7 +78,7 @@ impl Breaker {
     pub(crate) fn note_failure(&self, cmd: &Cmd, error: Error) -> Error {
         let Some(slot) = slot(cmd) else { return error };
         let shared_error = STORE.share(&error);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.failing.is_empty() {
             state.backoff.note_attempt();
         }
@@ -88,10 +86,6 @@ impl Breaker {
         state.last_error = Some(shared_error);
         self.is_tripped.store(true, Relaxed);
         error
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::{
     fmt::{Debug, Write},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use tracing::{
     Event, Metadata, Subscriber,
     field::{Field, Visit},
@@ -30,7 +31,7 @@ impl Log {
 
     /// Returns a line with level and fields of each event.
     pub(crate) fn text(&self) -> String {
-        self.lines.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lines.0.lock().clone()
     }
 }
 
@@ -50,7 +51,7 @@ impl Subscriber for Lines {
     fn event(&self, event: &Event<'_>) {
         let mut text = EventText(event.metadata().level().to_string());
         event.record(&mut text);
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) += &(text.0 + "\n");
+        *self.0.lock() += &(text.0 + "\n");
     }
 
     fn enter(&self, _: &Id) {}

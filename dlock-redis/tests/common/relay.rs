@@ -3,11 +3,9 @@
 //! connections.
 #![expect(clippy::disallowed_methods, reason = "each direction of each connection is a task")]
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard},
-};
+use std::{net::SocketAddr, sync::Arc};
 
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{
@@ -85,7 +83,7 @@ impl Relay {
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let replies = shared.add_connection();
-                let address = *shared.server.lock().expect("no thread panics");
+                let address = *shared.server.lock();
                 let server = TcpStream::connect(address).await.expect("the server is running");
                 let (up, down) = (Arc::clone(&shared), Arc::clone(&shared));
                 let ((from_client, to_client), (from_server, to_server)) =
@@ -110,36 +108,32 @@ impl Relay {
 
     /// Returns the number of connections that were opened so far.
     pub(crate) fn connections(&self) -> usize {
-        self.state.connections().len()
+        self.state.connections.lock().len()
     }
 
     /// Connects new clients to another server.
     pub(crate) fn redirect_to(&self, server: SocketAddr) {
-        *self.state.server.lock().expect("no thread panics") = server;
+        *self.state.server.lock() = server;
     }
 
     /// Sets the treatment of the replies on all connections so far. Replies on later connections
     /// are forwarded.
     pub(crate) fn set_all(&self, replies: Replies) {
-        for connection in self.state.connections().iter() {
+        for connection in self.state.connections.lock().iter() {
             connection.send_replace(replies);
         }
     }
 
     /// Sets the treatment of the replies on the first connection.
     pub(crate) fn set_first(&self, replies: Replies) {
-        self.state.connections()[0].send_replace(replies);
+        self.state.connections.lock()[0].send_replace(replies);
     }
 }
 
 impl State {
-    fn connections(&self) -> MutexGuard<'_, Vec<watch::Sender<Replies>>> {
-        self.connections.lock().expect("no thread panics")
-    }
-
     fn add_connection(&self) -> watch::Receiver<Replies> {
         let (sender, replies) = watch::channel(Replies::Deliver);
-        self.connections().push(sender);
+        self.connections.lock().push(sender);
         replies
     }
 

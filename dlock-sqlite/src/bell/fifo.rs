@@ -4,11 +4,12 @@ use std::{
     collections::HashMap,
     fs::File,
     io::{ErrorKind, Write},
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
 use dlock_core::ClaimId;
+use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use tokio::{io::Interest, net::unix::pipe, runtime::Handle};
 
@@ -127,7 +128,7 @@ impl ClientWatches {
     }
 
     pub(super) fn watch(&self, dir: &BellDir, client: ClaimId) -> Option<Arc<ClientWatch>> {
-        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watches = self.watches.lock();
         if let Some(watch) = watches.get(&client).and_then(Weak::upgrade) {
             return Some(watch);
         }

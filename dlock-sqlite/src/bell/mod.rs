@@ -6,12 +6,10 @@
 //! clients. A FIFO that no process has open for reading belongs to a dead client. Both ends of a
 //! FIFO are in one kernel, so this is certain, and known at once.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use dlock_core::ClaimId;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{runtime::Handle, sync::Notify};
 
 use crate::client::NO_CLIENT;
@@ -162,6 +160,6 @@ impl ClaimBells {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ClaimId, Arc<Notify>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }

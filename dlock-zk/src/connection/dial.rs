@@ -1,7 +1,7 @@
 //! Opening sessions, through the first of several servers that replies.
 
 use std::{
-    sync::{Arc, Mutex, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -10,6 +10,7 @@ use dlock_core::{
     driver::{Connect, Moment, duration},
 };
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use parking_lot::Mutex;
 use tokio::time::{sleep, timeout};
 use zookeeper_client::{Acls, Client as ZkClient, CreateMode, Error as ZkError};
 

@@ -9,10 +9,11 @@
 
 use std::{
     collections::{HashMap, hash_map::Entry},
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
 use dlock_core::ClaimId;
+use parking_lot::Mutex;
 
 use super::lock;
 

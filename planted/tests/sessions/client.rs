@@ -4,7 +4,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
@@ -17,6 +17,7 @@ use dlock_core::{
         Attempt, Backend, Claim, Grant, Info, Inspect, Moment, Reaper, Release, Renewal, Request, Store,
     },
 };
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::Notify, time::sleep};
 
 use super::server::{Server, SessionIsOver, TIMEOUT, Watch};
@@ -67,7 +68,7 @@ fn unavailable(reason: &str) -> Error {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 impl Client {

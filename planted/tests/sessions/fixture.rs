@@ -1,13 +1,11 @@
 //! The fixture of the session store.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_conformance::{Clock, Fixture, Kill};
 use dlock_core::{Result, driver::Store};
+use parking_lot::Mutex;
 
 use crate::{
     client::{Bug, Client},

@@ -2,15 +2,13 @@
 //! [`border_trials!`](crate::border_trials) makes trials of them.
 
 use std::{
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
+    sync::atomic::{AtomicUsize, Ordering::SeqCst},
     time::Duration,
 };
 
 use dlock_core::{Candidate, Election, Error, Locks, Observed, Observer, Term, Token};
 use futures_util::future::{join, join_all};
+use parking_lot::Mutex;
 
 use super::{
     Border, Contender, PeerKind, Side, Taken,
@@ -136,7 +134,7 @@ impl Terms {
     /// Leads for an instant, in which no other candidate may lead.
     async fn lead(&self, number: Option<Token>) {
         assert_eq!(self.leaders.fetch_add(1, SeqCst), 0, "two candidates lead at the same time");
-        self.numbers.lock().unwrap_or_else(PoisonError::into_inner).extend(number);
+        self.numbers.lock().extend(number);
         tokio::time::sleep(Duration::from_millis(1)).await;
         self.leaders.fetch_sub(1, SeqCst);
     }
@@ -165,7 +163,7 @@ pub async fn candidates_of_both_lead_one_after_the_other<S: Side>(border: &Borde
         }
     }));
     tokio::time::timeout(LONG_WAIT, join(of_peer, of_dlock)).await.expect("a candidate is never elected");
-    let numbers = terms.numbers.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let numbers = terms.numbers.into_inner();
     assert!(numbers.is_sorted_by(|a, b| a < b), "the terms do not grow: {numbers:?}");
     locks.close().await;
 }

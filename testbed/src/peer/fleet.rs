@@ -2,10 +2,7 @@
 
 use std::{
     env,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
@@ -13,6 +10,7 @@ use dlock_conformance::history::{AcquisitionId, Counts, History, Rule};
 use dlock_core::{Guard, Kind, LockOptions, Locks};
 use fastrand::Rng;
 use futures_util::future::join_all;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::watch, task::yield_now, time::Instant};
 
 use super::{Contender, Peer, PeerKind, Report, Taken};
@@ -195,7 +193,7 @@ impl<'a> Run<'a> {
             history.note(Rule::Fence, format!("{writes} writes count as {counted}, so some were lost"));
         }
         let sorted = |hand_offs: Mutex<Vec<Duration>>| {
-            let mut hand_offs = hand_offs.into_inner().unwrap_or_else(PoisonError::into_inner);
+            let mut hand_offs = hand_offs.into_inner();
             hand_offs.sort_unstable();
             hand_offs
         };
@@ -254,5 +252,5 @@ impl Side<'_> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }

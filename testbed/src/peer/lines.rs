@@ -6,10 +6,11 @@ use std::{
     collections::HashMap,
     io::{self, BufRead, Write},
     process::ChildStdin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
     thread,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 #[derive(Debug)]
@@ -61,5 +62,5 @@ fn deliver(lines: &Weak<Lines>, output: impl BufRead) {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }

@@ -4,8 +4,10 @@ use std::{
     collections::BTreeMap,
     env, io,
     process::{Command, Stdio},
-    sync::{LazyLock, Mutex, PoisonError},
+    sync::LazyLock,
 };
+
+use parking_lot::Mutex;
 
 use super::container::{self, ServerImage};
 
@@ -96,7 +98,7 @@ impl Package {
         // Once for each process, because the search fails slowly if the registry is unreachable.
         static FOUND: Mutex<BTreeMap<&'static str, Result<ServerImage, String>>> =
             Mutex::new(BTreeMap::new());
-        let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = FOUND.lock();
         let search = || self.search().map_err(|error| error.to_string());
         found.entry(self.name).or_insert_with(search).clone().map_err(io::Error::other)
     }

@@ -5,10 +5,10 @@ use std::{
     io,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use dlock_conformance::Data;
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::recipe::Member;
@@ -31,7 +31,7 @@ impl Process {
     }
 
     pub(super) fn start_again(&self, data: Data) -> io::Result<()> {
-        let mut running = self.child();
+        let mut running = self.child.lock();
         if running.is_some() {
             return Err(io::Error::other("the server runs already"));
         }
@@ -53,7 +53,7 @@ impl Process {
     }
 
     pub(super) fn kill(&self) -> io::Result<()> {
-        let mut child = self.child().take().ok_or_else(not_running)?;
+        let mut child = self.child.lock().take().ok_or_else(not_running)?;
         child.kill()?;
         // Before `wait`, because afterwards the id may belong to another process.
         fs::remove_file(self.folder.join("pid"))?;
@@ -62,13 +62,13 @@ impl Process {
     }
 
     pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
-        let pid = self.child().as_ref().map(Pid::from_child).ok_or_else(not_running)?;
+        let pid = self.child.lock().as_ref().map(Pid::from_child).ok_or_else(not_running)?;
         Ok(kill_process(pid, signal)?)
     }
 
     /// Returns whether the server has ended without `kill`.
     pub(super) fn has_ended(&self) -> io::Result<bool> {
-        let mut child = self.child();
+        let mut child = self.child.lock();
         let ended = child.as_mut().map(Child::try_wait).transpose()?.flatten().is_some();
         if ended {
             // From now on the id may belong to another process.
@@ -81,10 +81,6 @@ impl Process {
     pub(super) fn log(&self) -> io::Result<String> {
         Ok(String::from_utf8_lossy(&fs::read(self.folder.join("log"))?).into_owned())
     }
-
-    fn child(&self) -> MutexGuard<'_, Option<Child>> {
-        self.child.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 fn not_running() -> io::Error {
@@ -93,7 +89,7 @@ fn not_running() -> io::Error {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if let Some(mut child) = self.child().take() {
+        if let Some(mut child) = self.child.lock().take() {
             // An error means that the process has ended already, or that it cannot be killed.
             let _ = child.kill();
             let _ = child.wait();

@@ -30,7 +30,7 @@ impl Contender {
         if self.run.clients[0].switches.len() > 1 {
             // Two ttls later, because a member that missed the detachment keeps the last renewal.
             let until = end.after(TTL * 2);
-            let mut parts_until = self.run.parts_until.lock().expect("no contender panicked");
+            let mut parts_until = self.run.parts_until.lock();
             *parts_until = Some(match *parts_until {
                 Some(other) if other.since(until) > Duration::ZERO => other,
                 _ => until,

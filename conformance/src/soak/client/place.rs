@@ -1,15 +1,13 @@
 //! Records when the claim of an acquisition was sent to its store, and was known to be in the queue.
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
     ClaimId, Result,
     driver::{Attempt, Claim, Release, Renewal, Resumption, Store},
 };
+use parking_lot::{Mutex, MutexGuard};
 
 use super::super::{
     clock::{self, Nanos},
@@ -64,7 +62,7 @@ impl Place {
     }
 
     fn times(&self) -> MutexGuard<'_, Times> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -1,6 +1,6 @@
 //! The contest for a lock: attempts, and waiting between them.
 
-use std::{sync::PoisonError, time::Duration};
+use std::time::Duration;
 
 use tokio::{sync::oneshot, time::sleep};
 
@@ -119,7 +119,7 @@ impl Keeper {
                     }
                     observe::failed(&self.request, self.info(), "attempt", &error);
                     if let Some(failure) = &self.failure {
-                        *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.into());
+                        *failure.lock() = Some(error.into());
                     }
                     spread(retry_pause(streak.failures)).min(self.request.ttl / 3).max(MIN_SLEEP)
                 }

@@ -9,12 +9,9 @@
 //! store with sessions only the end of the session removes the claim, so there the requests are
 //! repeated without a limit.
 
-use std::{
-    pin::pin,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{pin::pin, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::{sync::oneshot, time::sleep};
 
 use super::{
@@ -226,7 +223,7 @@ struct ReleaseReply(Mutex<Option<oneshot::Sender<Result<()>>>>);
 
 impl ReleaseReply {
     fn send(&self, result: Result<()>) {
-        if let Some(reply) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(reply) = self.0.lock().take() {
             reply.send(result).ok();
         }
     }

@@ -25,7 +25,7 @@ struct Echo {
 
 impl Echo {
     fn record(&self, count: usize) {
-        self.calls.lock().unwrap().push(count);
+        self.calls.lock().push(count);
     }
 }
 
@@ -72,7 +72,7 @@ impl Batcher<Echo> {
 
     /// Sizes of all calls until now, the largest first.
     fn calls(&self) -> Vec<usize> {
-        let mut calls = self.batch.calls.lock().unwrap().clone();
+        let mut calls = self.batch.calls.lock().clone();
         calls.sort_unstable_by(|a, b| b.cmp(a));
         calls
     }
@@ -82,7 +82,7 @@ impl Batcher<Echo> {
     }
 
     fn is_empty(&self) -> bool {
-        self.round().callers.is_empty()
+        self.round.lock().callers.is_empty()
     }
 }
 

@@ -56,7 +56,7 @@ impl Listener {
             });
             taken
         };
-        let mut events = self.0.events();
+        let mut events = self.0.events.lock();
         let (added, removed) = (take(&mut events.to_subscribe), take(&mut events.to_unsubscribe));
         for event in &added {
             if let Some(event) = events.waited_for.get_mut(event) {
@@ -68,7 +68,7 @@ impl Listener {
 
     /// Returns whether [`take_changes`](Self::take_changes) has anything to return.
     pub fn has_changes(&self) -> bool {
-        let events = self.0.events();
+        let events = self.0.events.lock();
         !events.to_subscribe.is_empty() || !events.to_unsubscribe.is_empty()
     }
 
@@ -76,7 +76,7 @@ impl Listener {
     /// missed a message. Skips events that [`take_changes`](Self::take_changes) will return again,
     /// because their subscriptions may have ended since the server confirmed them.
     pub fn mark_subscribed(&self, subscribed: &[String]) {
-        let mut events = self.0.events();
+        let mut events = self.0.events.lock();
         events.refusal = None;
         let Events { waited_for, to_subscribe, .. } = &mut *events;
         for event in subscribed.iter().filter(|event| !to_subscribe.contains(*event)) {
@@ -92,7 +92,7 @@ impl Listener {
     /// Records that messages of this event do not arrive until the source subscribes again. If the
     /// event still has waiters, [`take_changes`](Self::take_changes) returns it again.
     pub fn mark_interrupted(&self, event: &str) {
-        let mut events = self.0.events();
+        let mut events = self.0.events.lock();
         if let Some(interrupted) = events.waited_for.get_mut(event)
             && interrupted.subscription != Subscription::NotNeeded
         {
@@ -103,14 +103,14 @@ impl Listener {
 
     /// Records that no messages arrive until the source has subscribed to all events again.
     pub fn mark_all_interrupted(&self) {
-        self.0.events().mark_all_interrupted();
+        self.0.events.lock().mark_all_interrupted();
     }
 
     /// Does the same as [`mark_all_interrupted`](Self::mark_all_interrupted), after all
     /// subscriptions have ended with their connection. [`take_changes`](Self::take_changes) then
     /// returns no subscription to end.
     pub fn mark_disconnected(&self) {
-        let mut events = self.0.events();
+        let mut events = self.0.events.lock();
         events.mark_all_interrupted();
         events.to_unsubscribe.clear();
         let requested = |event: &&mut Event| event.subscription == Subscription::Requested;
@@ -126,7 +126,7 @@ impl Listener {
     /// [`mark_disconnected`](Self::mark_disconnected) for the same failure. Otherwise a waiter that
     /// joins in between would not get the error.
     pub fn refuse(&self, error: SharedError) {
-        let mut events = self.0.events();
+        let mut events = self.0.events.lock();
         events.refusal = Some(error);
         events.waited_for.values().for_each(|event| {
             event.is_subscribed.send_replace(true);
@@ -162,7 +162,7 @@ pub(super) struct RunningSource {
 impl RunningSource {
     /// Takes the parked source. Returns `None` if another task runs it.
     pub(super) fn take(shared: &Arc<Shared>) -> Option<Self> {
-        let source = shared.parked_source().take()?;
+        let source = shared.parked_source.lock().take()?;
         Some(Self { source: Some(source), shared: Arc::clone(shared) })
     }
 
@@ -178,17 +178,17 @@ impl Drop for RunningSource {
     fn drop(&mut self) {
         // The events are marked before the source is parked. After that another runtime may run the
         // source at once, and subscribe.
-        self.shared.events().mark_all_interrupted();
-        *self.shared.parked_source() = self.source.take();
+        self.shared.events.lock().mark_all_interrupted();
+        *self.shared.parked_source.lock() = self.source.take();
         // No task listens any more. All waiters send their requests to the store, and the first to
         // wait again restarts the source.
-        self.shared.events().wake_all();
+        self.shared.events.lock().wake_all();
     }
 }
 
 impl fmt::Debug for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let events = self.0.events();
+        let events = self.0.events.lock();
         let (added, removed) = (events.to_subscribe.len(), events.to_unsubscribe.len());
         write!(f, "Listener({added} to subscribe, {removed} to unsubscribe)")
     }

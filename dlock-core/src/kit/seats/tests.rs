@@ -29,7 +29,7 @@ impl Seats {
 
     /// Returns the number of remembered events.
     fn len(&self) -> usize {
-        let events = self.0.0.events();
+        let events = self.0.0.events.lock();
         events.waited_for.len() + events.to_subscribe.len() + events.to_unsubscribe.len()
     }
 }
@@ -81,7 +81,16 @@ fn waiters_are_woken_by_arrival_and_those_without_one_last() {
         order.push(first.rank.0);
         // Removes the waiter by hand, because dropping the seat would wake the next one.
         first.clear();
-        first.client.0.events().waited_for.get_mut("x").expect("others wait").waiters.remove(&first.rank);
+        first
+            .client
+            .0
+            .events
+            .lock()
+            .waited_for
+            .get_mut("x")
+            .expect("others wait")
+            .waiters
+            .remove(&first.rank);
     }
     assert_eq!(order, [20, 30, u64::MAX, u64::MAX]);
 }

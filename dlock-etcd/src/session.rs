@@ -21,7 +21,7 @@ use dlock_core::{
     ClaimId, Result,
     driver::{Moment, Reaper, SharedError},
 };
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep, timeout_at},
@@ -132,7 +132,7 @@ impl Session {
 
     /// Returns the ttl that the cluster has granted to the lease.
     pub(crate) fn granted_ttl(&self) -> Duration {
-        lock(&self.lease).map_or(self.requested_ttl, |lease| lease.ttl)
+        self.lease.lock().map_or(self.requested_ttl, |lease| lease.ttl)
     }
 
     /// Returns the lease. Sends a request only if a keep-alive is due. Concurrent callers share one
@@ -144,7 +144,7 @@ impl Session {
     /// # Cancel safety
     /// Safe. The next caller sends the request again.
     pub(crate) async fn lease(&self) -> Result<Lease> {
-        let confirmed = || lock(&self.lease).filter(|lease| !lease.next_keep_alive().has_passed());
+        let confirmed = || self.lease.lock().filter(|lease| !lease.next_keep_alive().has_passed());
         if let Some(lease) = confirmed() {
             return Ok(lease);
         }
@@ -156,14 +156,14 @@ impl Session {
         if let Some(lease) = confirmed() {
             return Ok(lease);
         }
-        if let Some(last_failure) = &*lock(&self.last_failure)
+        if let Some(last_failure) = &*self.last_failure.lock()
             && self.failures.load(Relaxed) != failures
         {
             return Err(last_failure.error());
         }
         let result = self.confirm_lease().await;
         if let Err(error) = &result {
-            *lock(&self.last_failure) = Some(STORE.share(error));
+            *self.last_failure.lock() = Some(STORE.share(error));
             self.failures.fetch_add(1, Relaxed);
         }
         result
@@ -171,11 +171,11 @@ impl Session {
 
     /// Sends a keep-alive, or requests a new lease if the cluster no longer has the old one.
     async fn confirm_lease(&self) -> Result<Lease> {
-        let lease = *lock(&self.lease);
+        let lease = *self.lease.lock();
         if let Some(lease) = lease {
             let sent_at = Moment::now();
             let keep_alive = self.connection.keep_alive(lease.id).await?;
-            let earlier = *lock(&self.history);
+            let earlier = *self.history.lock();
             if let (Some(now), Some(earlier)) = (keep_alive.history, earlier)
                 && now.contradicts(earlier)
             {
@@ -183,15 +183,15 @@ impl Session {
                 // that were released since, so no claim of this session is reliable.
                 self.connection.revoke(lease.id).await?;
                 self.note_lease_end(lease.id);
-                *lock(&self.history) = Some(now);
+                *self.history.lock() = Some(now);
                 return self.grant().await;
             }
             if keep_alive.history.is_some() {
-                *lock(&self.history) = keep_alive.history;
+                *self.history.lock() = keep_alive.history;
             }
             if keep_alive.is_alive {
                 let lease = Lease { confirmed_at: sent_at, ..lease };
-                *lock(&self.lease) = Some(lease);
+                *self.lease.lock() = Some(lease);
                 return Ok(lease);
             }
             self.note_lease_end(lease.id);
@@ -204,18 +204,18 @@ impl Session {
         let id = lease_id();
         let ttl = self.connection.grant(id, self.requested_ttl).await?;
         let lease = Lease { id, ttl, confirmed_at };
-        *lock(&self.lease) = Some(lease);
+        *self.lease.lock() = Some(lease);
         self.upkeep_wake.notify_one();
         Ok(lease)
     }
 
     /// Records that the cluster no longer has this lease, and therefore none of its keys.
     pub(crate) fn note_lease_end(&self, id: i64) {
-        let mut lease = lock(&self.lease);
+        let mut lease = self.lease.lock();
         if lease.is_some_and(|lease| lease.id == id) {
             *lease = None;
             self.reaper.forget_all();
-            lock(&self.records).clear();
+            self.records.lock().clear();
         }
     }
 
@@ -228,7 +228,7 @@ impl Session {
         // A keep-alive in flight would otherwise restore the lease that is taken here, and the
         // upkeep loop would keep it alive.
         let _turn = self.lease_request.lock().await;
-        let lease = lock(&self.lease).take();
+        let lease = self.lease.lock().take();
         match lease {
             Some(lease) => self.connection.revoke(lease.id).await,
             None => Ok(()),
@@ -236,12 +236,8 @@ impl Session {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
-}
-
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("lease", &*lock(&self.lease)).field("reaper", &self.reaper).finish()
+        f.debug_struct("Session").field("lease", &*self.lease.lock()).field("reaper", &self.reaper).finish()
     }
 }

@@ -15,7 +15,7 @@ use self::dial::{Opener, Sessions};
 use crate::{
     config::ZooKeeperConfig,
     error::{self, STORE},
-    session::{Session, lock},
+    session::Session,
 };
 
 mod dial;
@@ -122,12 +122,12 @@ impl Connection {
 
     /// Returns the sessions that are still in use, the oldest first.
     fn opened(&self) -> Vec<Arc<Session>> {
-        lock(&self.opened).iter().filter_map(Weak::upgrade).collect()
+        self.opened.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Ends all sessions, and waits for the servers' confirmations, for a bounded time.
     pub(crate) async fn close(&self) {
-        let opened = std::mem::take(&mut *lock(&self.opened));
+        let opened = std::mem::take(&mut *self.opened.lock());
         join_all(opened.iter().filter_map(Weak::upgrade).map(|session| async move { session.close().await }))
             .await;
     }

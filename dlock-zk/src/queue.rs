@@ -21,7 +21,7 @@ use dlock_core::{
     driver::{Entry, SharedRead, Turn, turn, watched},
 };
 use futures_util::future::{BoxFuture, OptionFuture};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use zookeeper_client::{Client as ZkClient, Error as ZkError};
 
 use crate::{
@@ -115,7 +115,7 @@ impl Queue {
         source: ReadFrom,
     ) -> Result<()> {
         loop {
-            if self.snapshot().has_list_after(lists, source) {
+            if self.snapshot.lock().has_list_after(lists, source) {
                 return Ok(());
             }
             let (number, (shown, names)) = self.lists.join(|| self.send_list(client, source)).await;
@@ -149,7 +149,7 @@ impl Queue {
         let lists = self.lists_sent();
         loop {
             self.ensure_listed_after(client, lists, ReadFrom::Leader).await?;
-            let snapshot = self.snapshot();
+            let snapshot = self.snapshot.lock();
             // The snapshot may have been discarded since.
             if snapshot.has_list_after(lists, ReadFrom::Leader) {
                 let names = snapshot.nodes.iter().map(|node| &node.name).chain(&snapshot.strays);
@@ -161,7 +161,7 @@ impl Queue {
     /// Makes the reply to a listing the snapshot, unless the snapshot is newer or the listing must
     /// no longer be used.
     fn store_list(&self, list: u64, source: ReadFrom, names: &[String]) {
-        let mut snapshot = self.snapshot();
+        let mut snapshot = self.snapshot.lock();
         if snapshot.list >= list || snapshot.invalid_up_to >= list {
             return;
         }
@@ -192,7 +192,7 @@ impl Queue {
 
     /// Removes a deleted node from the snapshot.
     pub(crate) fn note_deleted(&self, name: &str) {
-        let mut snapshot = self.snapshot();
+        let mut snapshot = self.snapshot.lock();
         if let Some(at) = snapshot.nodes.iter().position(|node| node.name == name) {
             if snapshot.nodes[at].kind == Kind::Write {
                 // A read hold may have replaced the write hold, and a listing in flight may show
@@ -209,7 +209,7 @@ impl Queue {
     /// Returns the position of a node of this client, according to the snapshot, if that comes from
     /// a listing with a number greater than `lists`.
     pub(crate) fn position(&self, own: &Node, lists: u64) -> Position {
-        let snapshot = self.snapshot();
+        let snapshot = self.snapshot.lock();
         if !snapshot.has_list_after(lists, ReadFrom::Server) {
             return Position::Unknown;
         }
@@ -239,21 +239,13 @@ impl Queue {
 
     /// Returns whether a new claim would have to wait, according to the snapshot.
     pub(crate) fn is_busy(&self, newcomer: Entry, marker: Marker) -> bool {
-        let snapshot = self.snapshot();
+        let snapshot = self.snapshot.lock();
         let mut entries = snapshot.entries.clone();
         let last = snapshot.nodes.last().map_or(0, |node| node.number.saturating_add(1));
         entries.push(newcomer);
         turn(&entries, newcomer.id) != Turn::Mine
             || snapshot.strays.iter().any(|stray| keys::blocks(stray, marker, last))
     }
-
-    fn snapshot(&self) -> MutexGuard<'_, Snapshot> {
-        lock(&self.snapshot)
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
 }
 
 impl Snapshot {
@@ -291,12 +283,12 @@ mod tests {
         queue.lists.number_next();
         queue.lists.number_next();
         queue.store_list(1, ReadFrom::Server, &names);
-        assert!(queue.snapshot().has_list_after(0, ReadFrom::Server));
+        assert!(queue.snapshot.lock().has_list_after(0, ReadFrom::Server));
         queue.note_deleted(&names[0]);
         assert_eq!(queue.position(&Node::of(names[1].clone()).expect("a node"), 0), Position::Unknown);
         queue.store_list(2, ReadFrom::Leader, &names);
         assert!(
-            !queue.snapshot().has_list_after(0, ReadFrom::Server),
+            !queue.snapshot.lock().has_list_after(0, ReadFrom::Server),
             "a waiter would conclude from the discarded snapshot that its node was deleted"
         );
     }

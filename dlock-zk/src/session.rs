@@ -24,7 +24,7 @@ use dlock_core::{
     ClaimId, Error, Result,
     driver::{Moment, Reaper, WeakMap},
 };
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::{sync::Notify, time::timeout};
 use zookeeper_client::{Client as ZkClient, SessionState, StateWatcher};
 
@@ -119,10 +119,10 @@ impl Session {
     /// the session is over, which means that it has ended or will not be used again. Its nodes are
     /// deleted, or will be when the servers end the session.
     pub(crate) fn end_if_silent(&self) -> bool {
-        if self.states.peek_state().is_terminated() || lock(&self.client).is_none() {
+        if self.states.peek_state().is_terminated() || self.client.lock().is_none() {
             return true;
         }
-        let is_silent = lock(&self.validity).age() > self.timeout;
+        let is_silent = self.validity.lock().age() > self.timeout;
         if is_silent {
             self.end();
         }
@@ -131,7 +131,7 @@ impl Session {
 
     /// Stops using the session. If a server can be reached, the session is closed there.
     pub(crate) fn end(&self) {
-        drop(lock(&self.client).take());
+        drop(self.client.lock().take());
         self.reaper_wake.notify_one();
     }
 
@@ -151,7 +151,7 @@ impl Session {
                 return Err(error::session_is_over());
             }
             if state == SessionState::SyncConnected {
-                return lock(&self.client).clone().ok_or_else(error::session_is_over);
+                return self.client.lock().clone().ok_or_else(error::session_is_over);
             }
             states.changed().await;
         }
@@ -167,7 +167,7 @@ impl Session {
     /// Returns whether several heartbeats in a row were not confirmed. The connection may break
     /// again and again, or the server may answer only other requests.
     fn is_stale(&self) -> bool {
-        lock(&self.validity).age() > self.timeout / STALE_DIVISOR
+        self.validity.lock().age() > self.timeout / STALE_DIVISOR
     }
 
     /// Returns whether the session has a connection on which heartbeats are confirmed.
@@ -178,17 +178,17 @@ impl Session {
     /// Makes new claims use other sessions for a part of the timeout, because this one has no
     /// connection. A connection that breaks again and again would delay them.
     pub(crate) fn avoid(&self) {
-        *lock(&self.avoided_until) = Some(Moment::now().after(self.timeout / STALE_DIVISOR));
+        *self.avoided_until.lock() = Some(Moment::now().after(self.timeout / STALE_DIVISOR));
     }
 
     /// Returns whether the session has had no connection so recently that new claims use another.
     pub(crate) fn is_avoided(&self) -> bool {
-        lock(&self.avoided_until).is_some_and(|until| !until.has_passed())
+        self.avoided_until.lock().is_some_and(|until| !until.has_passed())
     }
 
     /// Records that a majority of the servers has confirmed a request that was sent at `sent`.
     pub(crate) fn note_confirmed(&self, sent: Moment) {
-        lock(&self.validity).confirm(sent, self.timeout);
+        self.validity.lock().confirm(sent, self.timeout);
     }
 
     /// Returns the time for which the session is certainly alive.
@@ -196,7 +196,7 @@ impl Session {
     /// # Errors
     /// If no heartbeat was confirmed for too long.
     pub(crate) fn valid_for(&self) -> Result<Duration> {
-        let remaining = lock(&self.validity).remaining(self.timeout);
+        let remaining = self.validity.lock().remaining(self.timeout);
         remaining.ok_or_else(error::session_is_silent)
     }
 
@@ -231,7 +231,7 @@ impl Session {
     /// Ends the session, and waits until the server has confirmed that or [`CLOSE_TIMEOUT`] has
     /// passed.
     pub(crate) async fn close(&self) {
-        let Some(client) = lock(&self.client).take() else { return };
+        let Some(client) = self.client.lock().take() else { return };
         let mut states = client.state_watcher();
         drop(client);
         self.reaper_wake.notify_one();
@@ -247,8 +247,4 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.reaper_wake.notify_one();
     }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use crate::{
@@ -83,14 +83,6 @@ impl MemoryBackend {
     pub fn into_store(self) -> Store {
         Store::new(Arc::new(self.clone())).with_inspect(Arc::new(self))
     }
-
-    fn lock(&self) -> MutexGuard<'_, Queues> {
-        lock(&self.queues)
-    }
-}
-
-fn lock(queues: &SharedQueues) -> MutexGuard<'_, Queues> {
-    queues.lock()
 }
 
 impl Default for MemoryBackend {
@@ -116,7 +108,7 @@ impl Backend for MemoryBackend {
     }
 
     async fn attempt_all(&self, requests: Vec<Request>) -> Result<AttemptAll> {
-        let (mut queues, now) = (self.lock(), Moment::now());
+        let (mut queues, now) = (self.queues.lock(), Moment::now());
         for (at, request) in requests.iter().enumerate() {
             queues.remove_expired(&request.name, now);
             if queues.would_wait(&request.name, request.entry()) {
@@ -138,7 +130,7 @@ impl Backend for MemoryBackend {
     }
 
     fn watch(&self, name: &LockName) -> Option<Box<dyn Watch>> {
-        let sender = self.lock().observed.get_or_insert_with(name, || watch::Sender::new(()));
+        let sender = self.queues.lock().observed.get_or_insert_with(name, || watch::Sender::new(()));
         let mut changes = sender.subscribe();
         // The first hint says that the subscription is active.
         changes.mark_changed();
@@ -178,7 +170,7 @@ impl Claim for MemoryClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
         let Request { name, kind, id, ttl, wait, .. } = &self.request;
         let now = Moment::now();
-        let mut queues = lock(&self.queues);
+        let mut queues = self.queues.lock();
         queues.remove_expired(name, now);
         if let Some(claim) = queues.find(name, *id) {
             claim.expires_at = now.after(*ttl);
@@ -200,7 +192,7 @@ impl Claim for MemoryClaim {
     async fn renew(&mut self) -> Result<Renewal> {
         let Request { name, id, ttl, .. } = &self.request;
         let now = Moment::now();
-        let mut queues = lock(&self.queues);
+        let mut queues = self.queues.lock();
         queues.remove_expired(name, now);
         let Some(claim) = queues.find(name, *id) else { return Ok(Renewal::Lost) };
         claim.extend(now, *ttl);
@@ -213,7 +205,7 @@ impl Claim for MemoryClaim {
         self.ticket = Some(ticket);
         let Request { name, id, .. } = &self.request;
         let now = Moment::now();
-        let mut queues = lock(&self.queues);
+        let mut queues = self.queues.lock();
         queues.remove_expired(name, now);
         let known_as = [*id, ticket].into_iter().find(|id| queues.holds(name, *id));
         let Some(claim) = known_as.and_then(|id| queues.find(name, id)) else {
@@ -234,7 +226,7 @@ impl Claim for MemoryClaim {
     async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
         let Request { name, id, ttl, who, .. } = &self.request;
         let now = Moment::now();
-        let mut queues = lock(&self.queues);
+        let mut queues = self.queues.lock();
         queues.remove_expired(name, now);
         let known_as = [*id, ticket].into_iter().find(|id| queues.holds(name, *id));
         let Some(claim) = known_as.and_then(|id| queues.find(name, id)) else { return Ok(Resumption::Gone) };
@@ -257,7 +249,7 @@ impl Claim for MemoryClaim {
 
     async fn release(&mut self) -> Result<Release> {
         let Request { name, id, .. } = &self.request;
-        let mut queues = lock(&self.queues);
+        let mut queues = self.queues.lock();
         let known_as = [Some(*id), self.ticket].into_iter().flatten();
         let present: Vec<_> = known_as.filter(|id| queues.find(name, *id).is_some()).collect();
         present.iter().for_each(|id| queues.remove(name, *id));
@@ -387,14 +379,14 @@ impl Queues {
 #[async_trait]
 impl Inspect for MemoryBackend {
     async fn inspect(&self, name: &LockName) -> Result<Option<LockState>> {
-        let mut queues = self.lock();
+        let mut queues = self.queues.lock();
         let now = Moment::now();
         queues.remove_expired(name, now);
         Ok(queues.state(name, now))
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockState>> {
-        let (queues, now) = (self.lock(), Moment::now());
+        let (queues, now) = (self.queues.lock(), Moment::now());
         let names =
             queues.by_name.range::<str, _>((Bound::Included(prefix), Bound::Unbounded)).map(|(name, _)| name);
         let names = names.take_while(|name| name.as_str().starts_with(prefix));
@@ -402,7 +394,7 @@ impl Inspect for MemoryBackend {
     }
 
     async fn force_release(&self, name: &LockName) -> Result<bool> {
-        let mut queues = self.lock();
+        let mut queues = self.queues.lock();
         queues.remove_expired(name, Moment::now());
         let queue = queues.queue(name);
         let holders: Vec<_> = queue.iter().filter(|entry| turn(&queue, entry.id) == Turn::Mine).collect();

@@ -25,7 +25,7 @@ use std::time::Duration;
 use dlock_core::{ClaimId, Error, Result, driver::Moment};
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 
-use super::{Session, lock};
+use super::Session;
 
 /// Time for which a request may arrive after it was given up, counted from the first deletion of
 /// its key. With Linux's settings, TCP gives up retransmitting after about 15 minutes. Other
@@ -81,7 +81,7 @@ impl Session {
             return false;
         }
         {
-            let mut records = lock(&self.records);
+            let mut records = self.records.lock();
             let new = || Record {
                 key: key.to_owned(),
                 deletion_delay: ttl,
@@ -93,7 +93,7 @@ impl Session {
             (record.deletion_delay, record.has_left) = (ttl, false);
         }
         let end = Moment::now().after(ttl);
-        let is_sooner = lock(&self.planned_upkeep).is_none_or(|planned| end.since(planned).is_zero());
+        let is_sooner = self.planned_upkeep.lock().is_none_or(|planned| end.since(planned).is_zero());
         if is_sooner {
             self.upkeep_wake.notify_one();
         }
@@ -107,7 +107,7 @@ impl Session {
     /// request may still be executed late, even when the outcome of this one is certain. The caller
     /// must then not call `rule_out_late_requests`.
     pub(crate) fn expect_late_request(&self, id: ClaimId, value: String) -> bool {
-        let mut records = lock(&self.records);
+        let mut records = self.records.lock();
         let Some(record) = records.get_mut(&id) else { return true };
         let is_only_request = record.late_values.is_empty();
         if !record.late_values.contains(&value) {
@@ -118,7 +118,7 @@ impl Session {
 
     /// Records that no request of this claim is in flight or may be executed late.
     pub(crate) fn rule_out_late_requests(&self, id: ClaimId) {
-        if let Some(record) = lock(&self.records).get_mut(&id) {
+        if let Some(record) = self.records.lock().get_mut(&id) {
             record.late_values.clear();
         }
     }
@@ -126,7 +126,7 @@ impl Session {
     /// Returns whether this session has sent a request for the claim that the claim has not
     /// [left](Self::leave) since.
     pub(crate) fn has_record(&self, id: ClaimId) -> bool {
-        lock(&self.records).contains_key(&id)
+        self.records.lock().contains_key(&id)
     }
 
     /// Forgets a claim whose key was deleted, or was moved to another lease.
@@ -135,7 +135,7 @@ impl Session {
     /// request is over, and repeatedly after that, as the documentation of this module describes.
     pub(crate) fn leave(&self, id: ClaimId) {
         let limit = self.connection.limit();
-        let delay = lock(&self.records).get_mut(&id).and_then(|record| {
+        let delay = self.records.lock().get_mut(&id).and_then(|record| {
             record.has_left = true;
             record.deletion_delay = record.deletion_delay.min(limit);
             (!record.late_values.is_empty()).then_some(record.deletion_delay)
@@ -153,7 +153,7 @@ impl Session {
     /// request is possible.
     fn note_deletion(&self, id: ClaimId) {
         let max_delay = self.granted_ttl() / DELETIONS_PER_TTL;
-        let next_delay = lock(&self.records).get_mut(&id).and_then(|record| {
+        let next_delay = self.records.lock().get_mut(&id).and_then(|record| {
             let until = *record.late_until.get_or_insert_with(|| Moment::now().after(LATE_REQUEST_WINDOW));
             let is_last = record.late_values.is_empty() || until.has_passed();
             record.has_left = true;
@@ -171,7 +171,7 @@ impl Session {
 
     fn forget(&self, id: ClaimId) {
         self.reaper.forget(id);
-        lock(&self.records).remove(&id);
+        self.records.lock().remove(&id);
     }
 
     /// Deletes the keys of overdue claims, many in one request. If the cluster refuses that,
@@ -194,9 +194,9 @@ impl Session {
 
     async fn delete(&self, ids: &[ClaimId]) -> Result<()> {
         // Without a lease there is no key to delete.
-        let lease = lock(&self.lease).map_or(0, |lease| lease.id);
+        let lease = self.lease.lock().map_or(0, |lease| lease.id);
         let deletions: Vec<_> = {
-            let records = lock(&self.records);
+            let records = self.records.lock();
             ids.iter().filter_map(|id| records.get(id).map(|record| record.deletion(lease))).collect()
         };
         if lease != 0 && !deletions.is_empty() {

@@ -8,7 +8,7 @@ use dlock_core::{
 };
 use tokio::time::sleep_until;
 
-use super::{Session, lock};
+use super::Session;
 
 impl Session {
     /// Maintains the session. Never returns.
@@ -42,13 +42,13 @@ impl Session {
     /// `retries_now` is true if the last upkeep has failed. The upkeep is then due now, because the
     /// reaper returns no deadline for a claim that is already overdue.
     fn plan_upkeep(&self, retries_now: bool) -> Option<Moment> {
-        let lease = lock(&self.lease).filter(|_| !self.is_closed.load(Relaxed));
+        let lease = self.lease.lock().filter(|_| !self.is_closed.load(Relaxed));
         let next = match (lease.map(|lease| lease.next_keep_alive()), self.reaper.next_deadline()) {
             (Some(keep_alive), Some(deadline)) => Some(keep_alive.min(deadline)),
             (keep_alive, deadline) => keep_alive.or(deadline),
         };
         let next = if retries_now { Some(Moment::now()) } else { next };
-        *lock(&self.planned_upkeep) = next;
+        *self.planned_upkeep.lock() = next;
         next
     }
 
@@ -57,7 +57,7 @@ impl Session {
     /// # Errors
     /// If the server does not reply or refuses.
     async fn do_upkeep(&self) -> Result<()> {
-        if lock(&self.lease).is_some_and(|lease| lease.next_keep_alive().has_passed()) {
+        if self.lease.lock().is_some_and(|lease| lease.next_keep_alive().has_passed()) {
             self.lease().await?;
         }
         self.reap().await

@@ -21,7 +21,7 @@ use crate::{
     config::{DEFAULT_SESSION, ZooKeeperConfig},
     error::{self, STORE},
     keys,
-    session::{Session, lock},
+    session::Session,
 };
 
 /// Maximum difference between the requested and the granted session timeout. The protocol has whole
@@ -129,7 +129,7 @@ impl Connect for Opener {
             reason = "the session's one background task, which ends with the session"
         )]
         runtime.spawn(maintenance);
-        let mut opened = lock(&self.opened);
+        let mut opened = self.opened.lock();
         opened.retain(|session| session.strong_count() > 0);
         // The servers grant a shorter timeout than before. They may have shortened an older session
         // when it reconnected, which `zookeeper-client` does not report.

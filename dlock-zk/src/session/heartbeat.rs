@@ -11,7 +11,7 @@ use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use tokio::{sync::Notify, time::timeout};
 use zookeeper_client::{SessionState, StateWatcher};
 
-use super::{Session, lock};
+use super::Session;
 use crate::{error, keys};
 
 /// Number of heartbeats in a session timeout. With six of them, a renewal may promise half of the
@@ -62,7 +62,7 @@ impl Session {
     /// whereas a leader that has lost the majority answers `sync` for some time.
     fn send_heartbeat(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
         let is_connected = self.states.peek_state() == SessionState::SyncConnected;
-        let client = lock(&self.client).clone().filter(|_| is_connected);
+        let client = self.client.lock().clone().filter(|_| is_connected);
         let (session, limit) = (Arc::downgrade(self), self.timeout);
         async move {
             let Some(client) = client else { return };

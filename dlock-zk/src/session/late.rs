@@ -18,7 +18,7 @@ use futures_util::{FutureExt as _, StreamExt as _, stream};
 use tokio::time::timeout;
 use zookeeper_client::Client as ZkClient;
 
-use super::{Record, Session, lock};
+use super::{Record, Session};
 
 /// Number of session timeouts for which a create may arrive after its connection was lost. A server
 /// closes a connection on which nothing has arrived for one timeout. The second timeout is for a
@@ -44,7 +44,7 @@ impl Session {
     /// Returns a number that differs from all earlier ones if the session has lost or got a
     /// connection since.
     pub(super) fn connection_number(&self) -> u64 {
-        let mut connection = lock(&self.connection_changes);
+        let mut connection = self.connection_changes.lock();
         let (states, number) = &mut *connection;
         while states.changed().now_or_never().is_some() {
             *number += 1;
@@ -58,7 +58,7 @@ impl Session {
         let number = self.connection_number();
         let Some(last_used) = record.connection.filter(|connection| *connection != number) else { return };
         let until = Moment::now().after(self.timeout * TIMEOUTS_IN_WINDOW);
-        let mut late_creates = lock(&self.late_creates);
+        let mut late_creates = self.late_creates.lock();
         let new = || LateCreate {
             directory: Arc::clone(&record.directory),
             last_used,
@@ -71,7 +71,7 @@ impl Session {
 
     /// Returns whether the deletion of this node was sent, because no claim knew it.
     pub(crate) fn is_deleted_late_node(&self, id: ClaimId, name: &str) -> bool {
-        lock(&self.late_creates).get(&id).is_some_and(|late| late.deleted.contains(name))
+        self.late_creates.lock().get(&id).is_some_and(|late| late.deleted.contains(name))
     }
 
     /// Searches for the nodes of late creates, and deletes them, for at most `limit`.
@@ -85,7 +85,9 @@ impl Session {
         // The number is read after the wait for a connection, because the searches use that
         // connection.
         let number = self.connection_number();
-        let due: Vec<_> = lock(&self.late_creates)
+        let due: Vec<_> = self
+            .late_creates
+            .lock()
             .iter()
             .filter(|(_, late)| late.last_used != number || late.until.has_passed())
             .map(|(id, late)| (*id, late.clone()))
@@ -98,7 +100,7 @@ impl Session {
                 Err(error) if is_last && !error.is_transient() => {}
                 Ok(false) | Err(_) => return,
             }
-            let mut late_creates = lock(&self.late_creates);
+            let mut late_creates = self.late_creates.lock();
             match late_creates.get_mut(&id) {
                 // Another create of the claim has been lost since.
                 Some(newer) if !newer.until.since(late.until).is_zero() => {}
@@ -124,7 +126,7 @@ impl Session {
                 Some(Some((known, _))) if known.name == name => {}
                 // A node that the claim creates after the search has another name.
                 _ => {
-                    if let Some(late) = lock(&self.late_creates).get_mut(&id) {
+                    if let Some(late) = self.late_creates.lock().get_mut(&id) {
                         late.deleted.insert(name.clone());
                     }
                     self.delete_node(client, directory, &name).await?;

@@ -15,8 +15,6 @@ use std::{
 use dlock_core::ClaimId;
 use parking_lot::Mutex;
 
-use super::lock;
-
 /// Maximum bytes of the paths of ephemeral nodes in a session.
 const MAX_EPHEMERAL_BYTES: usize = 100 * 1024;
 
@@ -42,7 +40,7 @@ impl Paths {
     /// Reserves room for a claim's node, whose path has at most `bytes` bytes. Returns `false` if
     /// the session has no room. A claim that already has room keeps it.
     pub(crate) fn reserve(&self, id: ClaimId, bytes: usize) -> bool {
-        let mut counts = lock(&self.0);
+        let mut counts = self.0.lock();
         let ephemeral_bytes = counts.ephemeral_bytes + bytes;
         let is_alone = counts.claims.is_empty();
         match counts.claims.entry(id) {
@@ -58,7 +56,7 @@ impl Paths {
 
     /// Frees the room of a claim whose node was deleted.
     pub(super) fn free(&self, id: ClaimId) {
-        let mut counts = lock(&self.0);
+        let mut counts = self.0.lock();
         if let Some(bytes) = counts.claims.remove(&id) {
             counts.ephemeral_bytes -= bytes;
         }
@@ -66,7 +64,7 @@ impl Paths {
 
     /// Reserves room for a watch on `path`. Returns `None` if the session has no room.
     pub(crate) fn watch(self: &Arc<Self>, path: &str) -> Option<WatchedPath> {
-        let mut counts = lock(&self.0);
+        let mut counts = self.0.lock();
         let path = match counts.watched_paths.get_key_value(path) {
             Some((path, _)) => Arc::clone(path),
             None if counts.watched_bytes + path.len() > MAX_WATCHED_BYTES => return None,
@@ -89,7 +87,7 @@ pub(crate) struct WatchedPath {
 
 impl Drop for WatchedPath {
     fn drop(&mut self) {
-        let mut counts = lock(&self.paths.0);
+        let mut counts = self.paths.0.lock();
         let Some(count) = counts.watched_paths.get_mut(&self.path) else { return };
         *count -= 1;
         if *count == 0 {

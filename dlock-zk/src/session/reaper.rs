@@ -11,7 +11,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Session, lock};
+use super::Session;
 
 /// Pause before a failed deletion of a claim is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
@@ -43,7 +43,7 @@ impl Session {
     #[must_use]
     pub(crate) fn touch(&self, id: ClaimId, ttl: Duration) -> bool {
         let is_alive = self.reaper.touch(id, ttl);
-        if ttl < lock(&self.next_reap).remaining() {
+        if ttl < self.next_reap.lock().remaining() {
             self.reaper_wake.notify_one();
         }
         is_alive
@@ -52,7 +52,7 @@ impl Session {
     /// Schedules the next search for overdue claims in `at_most`, or at the deadline of the next
     /// claim if that is earlier. Returns the time until then.
     fn schedule_reap(&self, at_most: Duration) -> Duration {
-        let mut next_reap = lock(&self.next_reap);
+        let mut next_reap = self.next_reap.lock();
         let latest = Moment::now().after(at_most);
         *next_reap = self.reaper.next_deadline().map_or(latest, |overdue| overdue.min(latest));
         next_reap.remaining()

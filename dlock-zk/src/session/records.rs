@@ -13,7 +13,7 @@ use std::sync::{Arc, atomic::Ordering::Relaxed};
 use dlock_core::{ClaimId, Result, driver::Moment};
 use zookeeper_client::{Client as ZkClient, Error as ZkError};
 
-use super::{Session, lock};
+use super::Session;
 use crate::{
     error,
     keys::{self, Node},
@@ -36,12 +36,12 @@ pub(crate) struct Record {
 impl Session {
     /// Returns the claim's record, or `None` if the claim has no node.
     pub(crate) fn record(&self, id: ClaimId) -> Option<Record> {
-        lock(&self.records).get(&id).cloned()
+        self.records.lock().get(&id).cloned()
     }
 
     /// Returns whether the claim's node is known. Another client may have deleted the node since.
     pub(crate) fn has_node(&self, id: ClaimId) -> bool {
-        lock(&self.records).get(&id).is_some_and(|record| record.node.is_some())
+        self.records.lock().get(&id).is_some_and(|record| record.node.is_some())
     }
 
     /// Records that a request that may create a node is sent now.
@@ -55,12 +55,12 @@ impl Session {
 
     /// Replaces the claim's record.
     pub(crate) fn set_record(&self, id: ClaimId, record: Record) {
-        lock(&self.records).insert(id, record);
+        self.records.lock().insert(id, record);
     }
 
     /// Records that it is unknown whether the claim's node exists.
     pub(crate) fn mark_unknown(&self, id: ClaimId) {
-        if let Some(record) = lock(&self.records).get_mut(&id)
+        if let Some(record) = self.records.lock().get_mut(&id)
             && record.node.take().is_some()
         {
             record.connection = None;
@@ -69,12 +69,12 @@ impl Session {
 
     /// Records that the claim has no node.
     pub(crate) fn drop_record(&self, id: ClaimId) {
-        lock(&self.records).remove(&id);
+        self.records.lock().remove(&id);
     }
 
     /// Forgets a claim that has no node in the store.
     pub(crate) fn forget(&self, id: ClaimId) {
-        lock(&self.records).remove(&id);
+        self.records.lock().remove(&id);
         self.reaper.forget(id);
         self.paths.free(id);
     }
@@ -82,7 +82,7 @@ impl Session {
     /// Forgets a claim that had no node in the store when `deleted` was its record, unless the
     /// claim has sent another create since.
     fn forget_if_unchanged(&self, id: ClaimId, deleted: Option<&Record>) {
-        let mut records = lock(&self.records);
+        let mut records = self.records.lock();
         if records.get(&id).map(|record| record.create_number) == deleted.map(|record| record.create_number) {
             records.remove(&id);
             self.reaper.forget(id);

@@ -346,10 +346,16 @@ impl Hold {
     /// accordingly. Returns `false` if the hold is lost or its deadline has passed, because a loss
     /// that was reported is final.
     pub(crate) fn extend(&self, kept_until: Moment) -> bool {
-        if self.loss().is_some() {
+        let mut state = self.state.lock();
+        if state.has_expired() {
+            drop(state);
+            self.lose(LostReason::Expired);
             return false;
         }
-        self.state.lock().limits.extend(kept_until);
+        if state.lost.is_some() {
+            return false;
+        }
+        state.limits.extend(kept_until);
         true
     }
 
@@ -402,18 +408,18 @@ impl Hold {
         self.state.lock().limits.outlasts_end()
     }
 
-    /// Marks the hold as lost, and reports the loss to all its guards. If the hold was already
-    /// lost, the first reason stays.
+    /// Marks the hold as lost, and reports the loss to all its guards. Returns the reason that the
+    /// guards report, which is the first one if the hold was already lost.
     ///
     /// After the deadline `Taken` becomes `Expired`, because the store was then right to delete the
     /// claim.
-    pub(crate) fn lose(&self, reason: LostReason) {
+    pub(crate) fn lose(&self, reason: LostReason) -> LostReason {
         let mut state = self.state.lock();
         let reason = match reason {
             LostReason::Taken if state.limits.deadline().has_passed() => LostReason::Expired,
             reason => reason,
         };
-        state.lost.get_or_insert(reason);
+        let reason = *state.lost.get_or_insert(reason);
         // The keeper sends no more replies. Dropping the senders wakes the guards that wait for
         // one.
         state.downgrade = None;
@@ -423,6 +429,7 @@ impl Hold {
         drop(state);
         self.lost.cancel();
         listeners.iter().filter_map(Weak::upgrade).for_each(|token| token.cancel());
+        reason
     }
 
     /// Handles the deadline, if it passes during a call to the store. The hold is then lost, unless
@@ -432,7 +439,8 @@ impl Hold {
         let mut state = self.state.lock();
         if !state.is_unguarded {
             drop(state);
-            return self.lose(LostReason::Expired);
+            self.lose(LostReason::Expired);
+            return;
         }
         let reply = state.release_reply.take();
         drop(state);
@@ -494,10 +502,9 @@ impl Hold {
     /// as lost, unless it has no guard any more. A released hold cannot be lost.
     pub(crate) fn loss(&self) -> Option<LostReason> {
         let state = self.state.lock();
-        if state.lost.is_none() && !state.is_unguarded && state.limits.deadline().has_passed() {
+        if state.has_expired() {
             drop(state);
-            self.lose(LostReason::Expired);
-            return Some(LostReason::Expired);
+            return Some(self.lose(LostReason::Expired));
         }
         state.lost
     }
@@ -509,6 +516,11 @@ impl Hold {
 }
 
 impl State {
+    /// Returns whether the deadline has passed for a guard that has not reported a loss yet.
+    fn has_expired(&self) -> bool {
+        self.lost.is_none() && !self.is_unguarded && self.limits.deadline().has_passed()
+    }
+
     fn request_downgrade(&mut self, reply: Option<oneshot::Sender<Result<()>>>) {
         let from = std::mem::replace(&mut self.kind, Kind::Read);
         self.downgrade = Some(Downgrade { from, reply });

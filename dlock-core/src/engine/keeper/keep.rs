@@ -196,7 +196,9 @@ impl Keeper {
                 observe::renewed(&self.request, self.info(), || hold.deadline().remaining());
                 hold.extend(sent.after(valid_for));
             }
-            Ok(Renewal::Lost) => hold.lose(LostReason::Taken),
+            Ok(Renewal::Lost) => {
+                hold.lose(LostReason::Taken);
+            }
             // After an error the state is unknown, which is not a loss. The guard holds the lock
             // until the deadline.
             Err(error) => observe::failed(&self.request, self.info(), "renewal", &error),

@@ -135,4 +135,17 @@ pub(crate) const RACES: &[Race] = &[
         // No caller waits for these reads, and their runtimes may have ended.
 ",
     },
+    // Another claim may be granted one of the locks in between.
+    Race {
+        name: "several locks are granted after the check",
+        file: "stores/memory.rs",
+        code: "        let granted = requests.into_iter().map(|request| {
+",
+        racy: "        if PLANTED {
+            drop(queues);
+            queues = self.queues.lock();
+        }
+        let granted = requests.into_iter().map(|request| {
+",
+    },
 ];

@@ -19,14 +19,14 @@ const NAME: &str = "x";
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Two clients, and another one that inspects their store.
-struct Clients {
-    clients: [Locks; 2],
-    observer: Locks,
+pub(crate) struct Clients {
+    pub(crate) clients: [Locks; 2],
+    pub(crate) observer: Locks,
 }
 
 impl Clients {
     /// Clients of one store.
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let store = MemoryBackend::new();
         Self::connected(|| store.clone().into_store())
     }
@@ -44,7 +44,7 @@ impl Clients {
     }
 
     /// Closes the clients, and checks that the store is empty.
-    async fn close(self) {
+    pub(crate) async fn close(self) {
         for client in &self.clients {
             client.close().await;
         }
@@ -64,7 +64,7 @@ impl Clients {
 }
 
 /// Holds a guard for a while, and then releases or drops it. Records for how long it was held.
-async fn use_guard(guard: Guard, holder: usize, claims: &Claims) {
+pub(crate) async fn use_guard(guard: Guard, holder: usize, claims: &Claims) {
     let from = claims.order.next();
     for _ in 0..3 {
         dawdle(3).await;

@@ -5,15 +5,19 @@
 //! race in the code, which they must find. `DLOCK_INTERLEAVINGS` is the number of seeds.
 
 mod batch;
+mod composites;
 mod link;
 mod locks;
 mod planted;
 mod seats;
 mod shared_read;
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicUsize, Ordering::SeqCst},
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
 };
 
 /// Lets other threads continue a random number of times, at most `max`.
@@ -77,6 +81,16 @@ impl Claims {
                     "two guards were held at the same time: {claimed:#?}"
                 );
             }
+        }
+    }
+
+    /// Checks that no more guards were held at the same time than this.
+    fn check_limit(&self, limit: usize) {
+        let claimed = self.claimed.lock().expect("no panic").clone();
+        for at in claimed.iter().map(|claimed| claimed.from) {
+            let holders = claimed.iter().filter(|other| other.from <= at && at < other.to);
+            let holders: HashSet<_> = holders.map(|claimed| claimed.holder).collect();
+            assert!(holders.len() <= limit, "{} guards at position {at}: {claimed:#?}", holders.len());
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use dlock_interleavings::runner::{Time, finds};
 
-use crate::{batch, link, locks, seats, shared_read};
+use crate::{batch, composites, link, locks, seats, shared_read};
 
 /// Declares a test for each race, with the race's name and the case that finds it.
 macro_rules! races {
@@ -35,4 +35,6 @@ races! {
         "an error ends whichever connection is open", link::late_error;
     a_read_that_is_recorded_after_the_look_for_others_is_found:
         "a read is recorded after the look for others", shared_read::readers;
+    several_locks_that_are_granted_after_the_check_are_found:
+        "several locks are granted after the check", composites::several;
 }

@@ -114,7 +114,7 @@ pub(crate) enum Command {
     Unlock(Unlock),
     /// Lets a command of `run --once` run again; exit status 1 if it was not marked as done.
     Forget(Forget),
-    /// Creates a store in a file, with --group for the users of that group, and prints its URL.
+    /// Creates a store in a file, or the tables of a store in a database, and prints the store.
     Init(Init),
     /// Fails with a message that names `run` and `acquire`.
     #[command(hide = true)]
@@ -594,6 +594,8 @@ pub(crate) struct Init {
     #[arg(short = 'g', long)]
     pub(crate) group: Option<String>,
 
-    /// The file, in a folder of its own: `/srv/locks/locks.db`
+    /// The file, in a folder of its own: `/srv/locks/locks.db`. Or the URL of a server, with a user
+    /// that may create what the store needs: `postgres://admin@host/app`
+    #[arg(value_name = "PATH|URL")]
     pub(crate) path: PathBuf,
 }

@@ -64,6 +64,11 @@ enum Place {
     },
 }
 
+/// Returns whether a text is the URL of a server, and not of a file.
+pub(crate) fn is_server(text: &str) -> bool {
+    text.split_once("://").is_some_and(|(scheme, _)| scheme != "sqlite" && is_name(scheme))
+}
+
 impl<'a> Stores<'a> {
     /// Reads the choice from the command line and the environment.
     pub(crate) fn new(registry: &'a Registry, matches: &ArgMatches) -> Self {

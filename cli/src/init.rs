@@ -1,4 +1,5 @@
-//! `dlock init`: creates a store in a file, for one user or for the users of a group.
+//! `dlock init`: creates a store in a file, for one user or for the users of a group, or what a store
+//! needs in a database.
 
 use std::{
     fs::{self, DirBuilder, File, Permissions},
@@ -22,6 +23,28 @@ const SHARED_FOLDER: u32 = 0o2770;
 
 /// Creates a store and prints its URL.
 pub(crate) async fn init(stores: &Stores<'_>, args: Init) -> Outcome {
+    match args.path.to_str().filter(|text| choice::is_server(text)) {
+        Some(url) => init_server(stores, url, &args).await,
+        None => init_file(stores, args).await,
+    }
+}
+
+/// Connects to a server as an administrator would, so that the store creates its tables. Prints the
+/// store without its password.
+async fn init_server(stores: &Stores<'_>, url: &str, args: &Init) -> Outcome {
+    if args.group.is_some() {
+        return Err(Failure::usage(
+            "`--group` is for a store in a file; grant users of a database their rights",
+        ));
+    }
+    let locks = stores.registry.connect(url).await?;
+    let identity = locks.info().identity.clone();
+    store::close(&locks).await;
+    output::print(identity + "\n")?;
+    Ok(OK)
+}
+
+async fn init_file(stores: &Stores<'_>, args: Init) -> Outcome {
     let file = path::absolute(&args.path).map_err(|error| create_failure(&args.path, &error))?;
     let (Some(folder), Some(_)) = (file.parent(), file.file_name()) else {
         return Err(Failure::usage("name the file, for example `/srv/locks/locks.db`"));

@@ -23,11 +23,13 @@ use dlock_testbed::servers::{
 };
 use failover::{ClaimTimes, Contest};
 use place::{Ended, Place, Started};
+use sqlx::{Connection as _, Executor as _, PgConnection};
 
 fn main() -> std::process::ExitCode {
     dlock_conformance::run_tests([dlock_conformance::tests! {
         a_command_runs_under_a_lock_that_is_free_when_it_ends,
         a_ticket_outlives_its_process,
+        init_creates_the_schema_for_users_that_may_not,
         a_command_that_is_cut_off_ends_before_the_next_one_begins on 2 threads,
         two_leaders_never_run_while_leaders_are_killed_stopped_and_cut_off on 2 threads,
     }])
@@ -81,6 +83,34 @@ async fn a_ticket_outlives_its_process() {
     assert_eq!(postgres.run("try", &["deploy"]).status, 75, "the lock was granted twice");
     assert_eq!(postgres.run("run", &["--ticket", ticket, "deploy", "--", "true"]).status, 0);
     assert_eq!(postgres.run("try", &["deploy"]).status, 0);
+}
+
+async fn init_creates_the_schema_for_users_that_may_not() {
+    let Some(on) = OnPostgres::new().await else { return };
+    let mut admin = PgConnection::connect(on.running.url()).await.expect("a session");
+    admin.execute("CREATE ROLE app LOGIN PASSWORD 'app'").await.expect("created");
+    let (before, address) = on.running.url().split_once('@').expect("a login");
+    let as_app = |args: &[&str]| {
+        on.place.run([&["run", "--store", &format!("postgres://app:app@{address}")], args].concat())
+    };
+    let refused = as_app(&["job", "--", "true"]);
+    assert_eq!(refused.status, 78, "{}", refused.err);
+    assert!(refused.err.contains("dlock init"), "{}", refused.err);
+
+    assert_eq!(on.place.run(["init", "-g", "staff", on.running.url()]).status, 64);
+    let created = on.place.run(["init", on.running.url()]);
+    assert_eq!(created.status, 0, "{}", created.err);
+    assert!(created.out.starts_with("postgres://127.0.0.1:"), "{}", created.out);
+    assert!(created.out.ends_with("[dlock]\n"), "{}", created.out);
+    let login = before.trim_start_matches("postgres://");
+    assert!(!created.out.contains(login), "the login is shown: {}", created.out);
+    assert_eq!(on.place.run(["init", on.running.url()]).out, created.out, "a second time");
+
+    let rights = "GRANT USAGE ON SCHEMA dlock TO app; \
+                  GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dlock TO app";
+    admin.execute(rights).await.expect("granted");
+    let ended = as_app(&["job", "--", "true"]);
+    assert_eq!(ended.status, 0, "{}", ended.err);
 }
 
 async fn a_command_that_is_cut_off_ends_before_the_next_one_begins() {

@@ -105,8 +105,8 @@ impl Meaning {
     }
 }
 
-const RIGHTS: &str = "the user lacks rights; to create the schema it needs CREATE on the database, and to use an \
-    existing one: GRANT USAGE ON SCHEMA dlock; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dlock";
+const RIGHTS: &str = "the user lacks rights; to create the schema it needs CREATE on the database, or an administrator \
+    runs `dlock init`; to use an existing one: GRANT USAGE ON SCHEMA dlock; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dlock";
 
 pub(crate) const READ_ONLY: &str = "the server is read-only: it is a standby, or `default_transaction_read_only` is set; name the primary in the URL";
 

@@ -36,7 +36,7 @@ impl Fixture for FolderFixture {
 
     // Waiters poll every 50 ms, so a case needs more CPU time than in a store that wakes waiters.
     fn at_once(&self) -> usize {
-        8
+        24
     }
 }
 

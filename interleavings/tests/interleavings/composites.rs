@@ -22,7 +22,7 @@ async fn finish(tasks: Vec<tokio::task::JoinHandle<()>>) {
     }
 }
 
-/// Acquires several locks as one, or drops the acquisition, and holds them for a while.
+/// Acquires several locks as one, or drops the acquisition, and holds them for several steps.
 async fn contend_for_all(locks: Locks, names: [&'static str; 2], holder: usize, claims: [Claims; 2]) {
     let members = names.map(|name| locks.of(Kind::Mutex, name));
     let all = MultiLock::new(members).expect("two names");

@@ -92,7 +92,7 @@ pub(crate) async fn late_error() {
     let server = Arc::new(Server::default());
     let link = Arc::new(Link::new(STORE, Duration::from_secs(3), Client(Arc::clone(&server))));
     let live = link.live().await.expect("the server is up");
-    // A connection that has worked for a while is opened again without a pause.
+    // A connection that has worked for a second is opened again without a pause.
     link.note_answer();
     sleep(Duration::from_secs(1)).await;
     let tasks: Vec<_> = (0..3)

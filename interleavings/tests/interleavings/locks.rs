@@ -63,7 +63,7 @@ impl Clients {
     }
 }
 
-/// Holds a guard for a while, and then releases or drops it. Records for how long it was held.
+/// Holds a guard for several steps, and then releases or drops it. Records for how long it was held.
 pub(crate) async fn use_guard(guard: Guard, holder: usize, claims: &Claims) {
     let from = claims.order.next();
     for _ in 0..3 {

@@ -118,9 +118,13 @@ impl FromStr for Ticket {
         if format != FORMAT {
             return Err(invalid("it is of another version of dlock, or of another program"));
         }
-        let (kind, limit) = kind.split_once('/').unwrap_or((kind, "1"));
+        let (kind, limit) = kind.split_once('/').map_or((kind, None), |(kind, limit)| (kind, Some(limit)));
         let kind = Kind::from_name(kind).ok_or_else(|| invalid("its kind of lock is unknown"))?;
-        let limit = limit.parse().map_err(|_| invalid("its limit is not a number above zero"))?;
+        if limit.is_some() && kind != Kind::Permit {
+            return Err(invalid("only a permit has a limit"));
+        }
+        let limit =
+            limit.unwrap_or("1").parse().map_err(|_| invalid("its limit is not a number above zero"))?;
         let token: u64 = token.parse().map_err(|_| invalid("its token is not a number"))?;
         let (id, locator) = id.split_once('+').map_or((id, None), |(id, locator)| (id, Some(locator.into())));
         let id = id.parse().map_err(|_| invalid("its id is damaged"))?;
@@ -252,6 +256,7 @@ mod tests {
             (format!("dlock9:mutex:1:{id}:x"), "another version"),
             (format!("dlock1:spin:1:{id}:x"), "kind"),
             (format!("dlock1:permit/0:1:{id}:x"), "limit"),
+            (format!("dlock1:mutex/4:1:{id}:x"), "only a permit has a limit"),
             (format!("dlock1:mutex:one:{id}:x"), "token"),
             ("dlock1:mutex:1:4711:x".to_owned(), "id"),
             (format!("dlock1:mutex:1:{id}:"), "empty"),

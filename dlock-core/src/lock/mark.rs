@@ -65,7 +65,10 @@ pub(super) fn is_mark(name: &LockName) -> bool {
 fn parse(mark: &LockName) -> Option<(LockName, String)> {
     let (rest, len) = mark.as_str().strip_prefix(MARK_PREFIX)?.rsplit_once(':')?;
     let (name, key) = rest.split_at_checked(len.parse().ok()?)?;
-    Some((LockName::new(name).ok()?, key.strip_prefix(':')?.to_owned()))
+    let (name, key) = (LockName::new(name).ok()?, key.strip_prefix(':')?.to_owned());
+    // A name with the length in another notation, such as `+1`, would be listed as the mark of an
+    // occurrence that has none, and `forget` would not find it.
+    (mark_name(&name, &key).ok()? == *mark).then_some((name, key))
 }
 
 impl Mark {
@@ -139,9 +142,17 @@ mod tests {
 
     #[test]
     fn a_lock_with_a_name_like_a_mark_is_not_taken_for_one() {
-        for name in
-            ["report", "report@2026", "dlock-once", "dlock-once:", "dlock-once:a:b:x", "dlock-once:a:b:9"]
-        {
+        for name in [
+            "report",
+            "report@2026",
+            "dlock-once",
+            "dlock-once:",
+            "dlock-once:a:b:x",
+            "dlock-once:a:b:9",
+            "dlock-once:a:b:+1",
+            "dlock-once:a:b:01",
+            "dlock-once:a::1",
+        ] {
             assert_eq!(parse(&LockName::new(name).expect("legal")), None, "{name}");
         }
     }

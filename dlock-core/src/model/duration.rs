@@ -5,7 +5,12 @@ use std::time::Duration;
 /// Parses a duration: `30s`, `1m 30s`, `250ms`, `0.5s`, or a number of seconds such as `30` or `0.5`.
 /// Returns `None` for any other text.
 pub fn parse(text: &str) -> Option<Duration> {
-    match text.strip_suffix('s').unwrap_or(text).parse::<f64>() {
+    let number = text.strip_suffix('s').unwrap_or(text);
+    // A whole number is not read as a fraction, which has only 53 bits.
+    if let Ok(seconds) = number.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    match number.parse::<f64>() {
         Ok(seconds) => Duration::try_from_secs_f64(seconds).ok(),
         Err(_) => humantime::parse_duration(text).ok(),
     }
@@ -15,7 +20,8 @@ pub fn parse(text: &str) -> Option<Duration> {
 /// the result.
 ///
 /// Rounds a duration of at least 1 ms down to whole milliseconds, the unit of the stores. Fractions of
-/// a timeout would otherwise be shown in nanoseconds.
+/// a timeout would otherwise be shown in nanoseconds. Rounds a duration of more than `u64::MAX`
+/// nanoseconds, some 584 years, down to whole seconds, because `parse` reads no more milliseconds.
 pub fn text(duration: Duration) -> String {
     const MILLISECOND: u128 = 1_000_000;
     const UNITS: [(&str, u128); 6] = [
@@ -29,6 +35,7 @@ pub fn text(duration: Duration) -> String {
     let nanos = match duration.as_nanos() {
         0 => return "0s".to_owned(),
         nanos if nanos < MILLISECOND => nanos,
+        nanos if nanos > u64::MAX.into() => nanos - nanos % (1000 * MILLISECOND),
         nanos => nanos - nanos % MILLISECOND,
     };
     let (unit, size) = UNITS.into_iter().find(|(_, size)| nanos.is_multiple_of(*size)).unwrap_or(("ns", 1));
@@ -52,6 +59,8 @@ mod tests {
             (Duration::from_secs(120), "2m"),
             (Duration::from_secs(7 * 3600), "7h"),
             (Duration::from_secs(10 * 365 * 24 * 3600), "3650d"),
+            (Duration::from_secs((1 << 53) + 1), "9007199254740993s"),
+            (Duration::from_secs(u64::MAX), "18446744073709551615s"),
         ] {
             assert_eq!(text(duration), shown);
             assert_eq!(parse(shown), Some(duration), "{shown}");
@@ -64,6 +73,8 @@ mod tests {
             (Duration::from_secs(1) / 3, "333ms"),
             (Duration::from_nanos(2_000_000_001), "2s"),
             (Duration::from_nanos(999_999), "999999ns"),
+            (Duration::MAX, "18446744073709551615s"),
+            (Duration::from_millis(18_446_744_073_710_001), "18446744073710s"),
         ] {
             assert_eq!(text(duration), shown);
         }

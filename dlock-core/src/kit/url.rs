@@ -251,6 +251,9 @@ impl fmt::Debug for StoreUrl {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -125,6 +125,9 @@ impl Locks {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 

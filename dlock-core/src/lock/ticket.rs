@@ -219,6 +219,9 @@ impl Locks {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use std::time::Duration;
 

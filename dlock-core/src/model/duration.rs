@@ -43,6 +43,9 @@ pub fn text(duration: Duration) -> String {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -130,6 +130,9 @@ impl fmt::Display for Token {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

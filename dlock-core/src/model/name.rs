@@ -92,6 +92,9 @@ impl fmt::Display for LockName {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -126,6 +126,9 @@ fn host() -> String {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::ClaimId;

@@ -2,15 +2,12 @@
 //! checks a property of inputs that are made from a stored corpus of real ones.
 //!
 //! ```
-//! # use dlock_fuzz::Target;
-//! # fn numbers() {
-//! dlock_fuzz::target!("numbers").check(|input| {
-//!     let text = input.text();
-//!     if let Ok(number) = text.parse::<u64>() {
+//! // As `target!("number")`, whose corpus is `corpus/number.txt`.
+//! dlock_fuzz::names!("number").check(|input| {
+//!     if let Ok(number) = input.text().parse::<u64>() {
 //!         assert_eq!(number.to_string().parse(), Ok(number));
 //!     }
 //! });
-//! # }
 //! ```
 //!
 //! Random bytes rarely get past the first check of a parser. An input is therefore an entry of the
@@ -24,7 +21,6 @@ mod mutation;
 use std::{
     cell::Cell,
     panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe},
-    path::Path,
     time::Duration,
 };
 
@@ -32,16 +28,19 @@ use bolero::TargetLocation;
 pub use input::Input;
 
 /// Limits of a target under `cargo test`. `scripts/fuzz` replaces both.
-const INPUTS: usize = 4000;
+const INPUTS: usize = 10_000;
 const TIME: Duration = Duration::from_millis(400);
 
 /// Names of locks, for targets whose input is a name.
 const NAMES: &str = include_str!("../corpus/names.txt");
+const NAMES_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/names.txt");
 
 /// A fuzz target and its corpus.
 #[derive(Debug)]
 pub struct Target {
     location: TargetLocation,
+    /// Path of the corpus, for messages.
+    file: &'static str,
     corpus: Vec<Vec<u8>>,
 }
 
@@ -52,7 +51,7 @@ macro_rules! target {
     ($name:literal) => {
         $crate::Target::new(
             $name,
-            env!("CARGO_MANIFEST_DIR"),
+            concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
             concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/", $name, ".txt"),
             include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/", $name, ".txt")),
         )
@@ -63,45 +62,37 @@ macro_rules! target {
 #[macro_export]
 macro_rules! names {
     ($name:literal) => {
-        $crate::Target::of_names(
-            $name,
-            env!("CARGO_MANIFEST_DIR"),
-            concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
-        )
+        $crate::Target::of_names($name, concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))
     };
 }
 
 impl Target {
-    /// Creates a target. Call [`target!`] instead.
+    /// Creates a target of the crate with this manifest. Call [`target!`] instead.
     ///
     /// # Panics
-    /// If `corpus` is empty or has an invalid escape.
-    pub fn new(
-        name: &'static str,
-        manifest_dir: &'static str,
-        file: &'static str,
-        corpus: &'static str,
-    ) -> Self {
+    /// If `corpus`, the content of `file`, is empty or has an invalid escape.
+    pub fn new(name: &'static str, manifest: &'static str, file: &'static str, corpus: &str) -> Self {
         let corpus = corpus::parse(corpus).unwrap_or_else(|error| panic!("{file}: {error}"));
         assert!(!corpus.is_empty(), "{file} has no input");
         let location = TargetLocation {
             package_name: "",
-            manifest_dir,
+            manifest_dir: "",
             module_path: "fuzz",
-            file,
+            // bolero looks for a corpus of its own in the folder of this file.
+            file: manifest,
             line: 1,
             item_path: name,
             test_name: Some(name.to_owned()),
         };
-        Self { location, corpus }
+        Self { location, file, corpus }
     }
 
     /// Creates a target whose corpus is the names of locks. Call [`names!`] instead.
     ///
     /// # Panics
     /// If the corpus has an invalid escape.
-    pub fn of_names(name: &'static str, manifest_dir: &'static str, file: &'static str) -> Self {
-        Self::new(name, manifest_dir, file, NAMES)
+    pub fn of_names(name: &'static str, manifest: &'static str) -> Self {
+        Self::new(name, manifest, NAMES_FILE, NAMES)
     }
 
     /// Calls `property` with every entry of the corpus and then with changed entries. The property
@@ -110,10 +101,10 @@ impl Target {
     /// # Panics
     /// With the smallest input found for which the property fails.
     pub fn check(self, property: impl Fn(&Input)) {
-        let Self { location, corpus } = self;
+        let Self { location, file, corpus } = self;
         let property = AssertUnwindSafe(property);
         for entry in &corpus {
-            let _reporter = Reporter { corpus: location.file, entry };
+            let _reporter = Reporter { file, entry };
             property(&Input::of_entry(entry));
         }
         let runs = AssertUnwindSafe(Cell::new(0_u64));
@@ -141,7 +132,7 @@ fn unwind_safe(property: impl Fn(&Input)) -> impl Fn(&Input) + UnwindSafe + RefU
 
 /// Names the entry of the corpus for which a property fails.
 struct Reporter<'a> {
-    corpus: &'static str,
+    file: &'static str,
     entry: &'a [u8],
 }
 
@@ -149,8 +140,7 @@ impl Drop for Reporter<'_> {
     #[expect(clippy::print_stderr, reason = "part of the message of a failed test")]
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let corpus = Path::new(self.corpus).display();
-            eprintln!("the input is an entry of {corpus}: {}", corpus::escape(self.entry));
+            eprintln!("the input is an entry of {}: {}", self.file, corpus::escape(self.entry));
         }
     }
 }

@@ -158,6 +158,9 @@ impl fmt::Debug for ZooKeeperConfig {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -213,3 +213,6 @@ fn first_line(data: &[u8]) -> Option<String> {
 fn unix_time() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod fuzz;

@@ -312,6 +312,9 @@ fn suffix_after(text: &str, marker: Marker) -> &str {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use std::time::Duration;
 

@@ -191,6 +191,9 @@ pub(crate) fn token_of(data: &[u8], created: i64) -> u64 {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -142,6 +142,9 @@ impl fmt::Debug for EtcdConfig {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

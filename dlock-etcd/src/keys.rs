@@ -166,6 +166,9 @@ pub(crate) fn is_of_dlock(rest: &str, value: &[u8]) -> bool {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use std::time::Duration;
 

@@ -96,7 +96,7 @@ impl RedisClaim {
     async fn send_attempt(&self) -> Result<AttemptReply> {
         let reply = match self.client.call_with_label(&self.request, None, pin!(self.run_attempt())).await {
             Err(error) if error::is_wrong_type(&error) => return Err(self.wrong_kind("other")),
-            value => self.parse(value?)?,
+            value => parse_attempt(&self.request, self.is_plain(), value?)?,
         };
         if let (AttemptReply::Granted(_), Some(wanted)) = (&reply, self.client.config.replicas)
             && !Box::pin(self.client.renewals.batch().confirm(&self.record, wanted)).await?
@@ -169,25 +169,6 @@ impl RedisClaim {
         })
     }
 
-    /// Parses the reply to an attempt.
-    fn parse(&self, reply: Value) -> Result<AttemptReply> {
-        let busy = |left: i64, arrival: i64| AttemptReply::Busy {
-            retry_in: u64::try_from(left).map_or(MAX_RETRY_IN, Duration::from_millis),
-            arrival: u64::try_from(arrival).ok().filter(|arrival| *arrival > 0),
-        };
-        match reply {
-            Value::Int(-2) if self.is_plain() => Ok(AttemptReply::Granted(None)),
-            Value::Int(left) => Ok(busy(left, 0)),
-            Value::BulkString(token) => parse_token(&token).map(AttemptReply::Granted),
-            Value::SimpleString(found) => Err(self.wrong_kind(&found)),
-            Value::Array(parts) => match parts[..] {
-                [Value::Int(left), Value::Int(arrival)] => Ok(busy(left, arrival)),
-                _ => Err(STORE.unexpected_reply("an attempt")),
-            },
-            _ => Err(STORE.unexpected_reply("an attempt")),
-        }
-    }
-
     /// Hands the hold of `from` over to `to`. It then lasts for the ttl of `to`. Returns `None` if
     /// neither has the hold.
     async fn hand_over(&self, from: &Record, to: &Record) -> Result<Option<HandedOver>> {
@@ -213,21 +194,7 @@ impl RedisClaim {
             })
         };
         let reply = self.client.run_in_time(keys.lock(), self.limit(), &self.late, call).await?;
-        let Value::Array(parts) = &reply else { return Err(STORE.unexpected_reply("a hand-over")) };
-        let number = |part: &Value| match part {
-            Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse::<u64>().ok(),
-            Value::Int(number) => u64::try_from(*number).ok(),
-            _ => None,
-        };
-        match &parts[..] {
-            [Value::Int(0)] => Ok(None),
-            [Value::Int(1 | 2), token, rest @ ..] => {
-                let token = number(token).ok_or_else(|| STORE.unexpected_reply("a fencing token"))?;
-                let remaining = rest.first().and_then(number).map(Duration::from_millis);
-                Ok(Some(HandedOver { token: Token::new(token), remaining }))
-            }
-            _ => Err(STORE.unexpected_reply("a hand-over")),
-        }
+        parse_hand_over(&reply)
     }
 
     /// Releases the claim under the id of `record`.
@@ -256,12 +223,12 @@ impl RedisClaim {
         let sent = self.client.connection.run_tracked(&call).await;
         // If the release ran twice, the second run finds nothing because the first has removed the
         // claim.
-        let is_absent = sent.result? == Value::Int(0) && !sent.maybe_repeated;
+        let is_absent = !parse_release(&sent.result?)? && !sent.maybe_repeated;
         Ok(if is_absent { Release::Gone } else { Release::Done })
     }
 
     fn wrong_kind(&self, found: &str) -> dlock_core::Error {
-        error::wrong_kind(&self.request.name, self.request.kind, found)
+        wrong_kind(&self.request, found)
     }
 
     /// Returns the `token_ttl` of `draw.lua`.
@@ -348,6 +315,57 @@ impl RedisClaim {
         self.leave_seats();
         self.join_as_holder();
         Grant { token, valid_for: self.request.ttl }
+    }
+}
+
+fn wrong_kind(request: &Request, found: &str) -> dlock_core::Error {
+    error::wrong_kind(&request.name, request.kind, found)
+}
+
+/// Parses the reply to an attempt.
+fn parse_attempt(request: &Request, is_plain: bool, reply: Value) -> Result<AttemptReply> {
+    let busy = |left: i64, arrival: i64| AttemptReply::Busy {
+        retry_in: u64::try_from(left).map_or(MAX_RETRY_IN, Duration::from_millis),
+        arrival: u64::try_from(arrival).ok().filter(|arrival| *arrival > 0),
+    };
+    match reply {
+        Value::Int(-2) if is_plain => Ok(AttemptReply::Granted(None)),
+        Value::Int(left) => Ok(busy(left, 0)),
+        Value::BulkString(token) => parse_token(&token).map(AttemptReply::Granted),
+        Value::SimpleString(found) => Err(wrong_kind(request, &found)),
+        Value::Array(parts) => match parts[..] {
+            [Value::Int(left), Value::Int(arrival)] => Ok(busy(left, arrival)),
+            _ => Err(STORE.unexpected_reply("an attempt")),
+        },
+        _ => Err(STORE.unexpected_reply("an attempt")),
+    }
+}
+
+/// Parses the reply to a hand-over. Returns `None` if no hold was handed over.
+fn parse_hand_over(reply: &Value) -> Result<Option<HandedOver>> {
+    let Value::Array(parts) = reply else { return Err(STORE.unexpected_reply("a hand-over")) };
+    let number = |part: &Value| match part {
+        Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse::<u64>().ok(),
+        Value::Int(number) => u64::try_from(*number).ok(),
+        _ => None,
+    };
+    match &parts[..] {
+        [Value::Int(0)] => Ok(None),
+        [Value::Int(1 | 2), token, rest @ ..] => {
+            let token = number(token).ok_or_else(|| STORE.unexpected_reply("a fencing token"))?;
+            let remaining = rest.first().and_then(number).map(Duration::from_millis);
+            Ok(Some(HandedOver { token: Token::new(token), remaining }))
+        }
+        _ => Err(STORE.unexpected_reply("a hand-over")),
+    }
+}
+
+/// Parses the reply to a release: whether the claim held the lock.
+fn parse_release(reply: &Value) -> Result<bool> {
+    match reply {
+        Value::Int(0) => Ok(false),
+        Value::Int(1) => Ok(true),
+        _ => Err(STORE.unexpected_reply("a release")),
     }
 }
 
@@ -458,5 +476,19 @@ impl Claim for RedisClaim {
             return pending().await;
         }
         select_all(self.seats().map(|seat| Box::pin(seat.notified()))).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_reply_of_a_script_confirms_a_release() {
+        assert!(parse_release(&Value::Int(1)).expect("a reply of the script"));
+        assert!(!parse_release(&Value::Int(0)).expect("a reply of the script"));
+        for reply in [Value::Nil, Value::Okay, Value::Int(2), Value::Array(vec![])] {
+            parse_release(&reply).expect_err("taken for a release");
+        }
     }
 }

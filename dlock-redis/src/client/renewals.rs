@@ -125,11 +125,32 @@ impl Batch for Renewals {
 }
 
 /// Parses the reply to `count` renewals: for each, whether the claim still holds its lock.
+///
+/// # Errors
+/// For a reply that the script cannot send. It says nothing about a hold, so no hold is lost.
 fn parse(reply: &Value, count: usize) -> Result<Vec<bool>> {
-    match reply {
-        Value::Array(all) if all.len() == count => {
-            Ok(all.iter().map(|held| *held == Value::Int(1)).collect())
-        }
+    let held = |each: &Value| match each {
+        Value::Int(0) => Ok(false),
+        Value::Int(1) => Ok(true),
         _ => Err(STORE.unexpected_reply("a renewal")),
+    };
+    match reply {
+        Value::Array(all) if all.len() == count => all.iter().map(held).collect(),
+        _ => Err(STORE.unexpected_reply("a renewal")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_that_says_nothing_about_a_hold_does_not_end_it() {
+        let parsed = parse(&Value::Array(vec![Value::Int(1), Value::Int(0)]), 2);
+        assert_eq!(parsed.expect("a reply of the script"), [true, false]);
+        for part in [Value::Nil, Value::Int(2), Value::BulkString(b"1".to_vec()), Value::Okay] {
+            let parsed = parse(&Value::Array(vec![Value::Int(1), part]), 2);
+            parsed.expect_err("taken for the loss of a hold");
+        }
     }
 }

@@ -480,6 +480,9 @@ impl Claim for RedisClaim {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

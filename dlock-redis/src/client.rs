@@ -117,3 +117,6 @@ fn time_of_refusal(reply: &Value) -> Option<u64> {
     let Value::SimpleString(status) = reply else { return None };
     status.strip_prefix("late ")?.parse().ok()
 }
+
+#[cfg(test)]
+mod fuzz;

@@ -296,6 +296,9 @@ fn token_ttl(url: &StoreUrl) -> Result<Option<Duration>> {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 

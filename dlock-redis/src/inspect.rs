@@ -296,3 +296,6 @@ fn key_type(dialect: Dialect) -> &'static str {
         Dialect::Plain => "string",
     }
 }
+
+#[cfg(test)]
+mod fuzz;

@@ -253,6 +253,9 @@ pub(crate) fn pattern(beginning: &str, prefix: &str) -> String {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

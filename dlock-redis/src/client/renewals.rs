@@ -141,6 +141,9 @@ fn parse(reply: &Value, count: usize) -> Result<Vec<bool>> {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -106,6 +106,9 @@ fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -385,6 +385,9 @@ impl fmt::Debug for Source {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use std::sync::Arc;
 

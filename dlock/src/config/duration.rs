@@ -31,6 +31,9 @@ pub fn wait(text: &str) -> Result<Wait, String> {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -46,6 +46,9 @@ fn replace(text: &str, escaped: &Range<usize>) -> Result<String, String> {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -376,3 +376,6 @@ pub(crate) fn url(file: &Path) -> Result<String> {
     // Characters with a meaning in a URL must be escaped.
     Ok(format!("sqlite:{}", path.replace('%', "%25").replace('?', "%3F")))
 }
+
+#[cfg(test)]
+mod fuzz;

@@ -73,7 +73,10 @@ pub(crate) struct Status {
 impl Status {
     /// Reads the status. `None` if the process does not exist, or if the system has no `/proc`.
     pub(crate) fn of(pid: i32) -> Option<Self> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        Self::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    fn parse(stat: &str) -> Option<Self> {
         // The name of the program is in parentheses, and may contain parentheses itself.
         let fields: Vec<_> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
@@ -81,6 +84,9 @@ impl Status {
         Some(Self { parent: fields.get(1)?.parse().ok()?, has_ended, started: number(19)? })
     }
 }
+
+#[cfg(test)]
+mod fuzz;
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {

@@ -208,6 +208,9 @@ fn escaped(json: &str) -> String {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use dlock::Kind;

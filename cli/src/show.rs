@@ -125,6 +125,9 @@ fn aligned<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> String 
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

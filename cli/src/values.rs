@@ -47,6 +47,9 @@ pub(crate) fn utf8<'a>(text: &'a OsStr, what: &str) -> Outcome<&'a str> {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

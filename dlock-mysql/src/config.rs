@@ -155,6 +155,9 @@ impl fmt::Debug for MysqlConfig {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -145,6 +145,9 @@ fn base32(bytes: &[u8]) -> String {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

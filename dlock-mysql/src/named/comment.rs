@@ -58,6 +58,9 @@ fn unhex(hex: &str) -> Option<String> {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -170,6 +170,9 @@ impl fmt::Debug for PostgresConfig {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

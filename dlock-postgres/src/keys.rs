@@ -88,6 +88,9 @@ pub(crate) fn upper_bound(prefix: &str) -> Vec<u8> {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -85,6 +85,9 @@ fn decode(word: &str) -> Option<String> {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -147,6 +147,9 @@ fn non_negative(number: u32) -> i32 {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

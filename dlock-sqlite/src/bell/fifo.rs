@@ -172,11 +172,27 @@ fn name(client: ClaimId) -> String {
     client.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn id(name: &str) -> Option<ClaimId> {
-    let digits = (name.len() == 2 * ID_LEN && name.is_ascii()).then_some(name)?;
+fn id(file: &str) -> Option<ClaimId> {
+    let digits = (file.len() == 2 * ID_LEN && file.is_ascii()).then_some(file)?;
     let mut bytes = [0; ID_LEN];
     for (i, byte) in bytes.iter_mut().enumerate() {
         *byte = u8::from_str_radix(&digits[2 * i..2 * i + 2], 16).ok()?;
     }
-    Some(ClaimId::from_bytes(bytes))
+    let client = ClaimId::from_bytes(bytes);
+    // The number in another notation, such as upper case, is not the FIFO of that client.
+    (name(client) == file).then_some(client)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_file_that_a_client_makes_is_its_fifo() {
+        let made = "6d5e8b1c3f2a4c5d9e8f0123456789ab";
+        assert_eq!(id(made).map(name).as_deref(), Some(made));
+        for other in [&made.to_uppercase(), &made.replace("6d", "+d"), &made[1..], "", &"é".repeat(16)] {
+            assert_eq!(id(other), None, "{other}");
+        }
+    }
 }

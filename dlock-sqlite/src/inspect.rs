@@ -81,9 +81,30 @@ fn holder_count(rows: &[QueueRow]) -> usize {
 }
 
 fn contender(row: &QueueRow, now: i64) -> Contender {
-    let age = u64::try_from(now - row.since).unwrap_or(0);
+    let age = u64::try_from(now.saturating_sub(row.since)).unwrap_or(0);
     Contender::new(row.entry.id.to_string(), row.entry.kind)
         .since(Duration::from_nanos(age))
         .ttl_left(row.ttl_left(now))
         .who(row.who.clone().unwrap_or_else(|| format!("pid {} on {}", row.pid, row.host)))
+}
+
+#[cfg(test)]
+mod tests {
+    use dlock_core::Kind;
+
+    use super::*;
+
+    #[test]
+    fn the_times_of_a_damaged_row_do_not_overflow() {
+        let id = ClaimId::from_bytes([7; 16]);
+        for (since, expires, now) in [(i64::MIN, i64::MIN, 1), (i64::MAX, i64::MAX, -2)] {
+            let (name, host) = ("x".to_owned(), "h".to_owned());
+            let entry = Entry::new(id, Kind::Mutex);
+            let row =
+                QueueRow { name, number: 1, entry, client: id, pid: 1, host, who: None, since, expires };
+            let left = Duration::from_nanos(u64::try_from(expires).unwrap_or_default());
+            let shown = contender(&row, now);
+            assert!(shown.ttl_left == Some(left) && shown.since >= Some(Duration::ZERO), "{shown:?}");
+        }
+    }
 }

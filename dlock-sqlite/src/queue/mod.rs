@@ -40,7 +40,7 @@ pub(crate) struct ClientIdentity {
 impl QueueRow {
     /// Returns the time until the claim expires.
     pub(crate) fn ttl_left(&self, now: i64) -> Duration {
-        Duration::from_nanos(u64::try_from(self.expires - now).unwrap_or(0))
+        Duration::from_nanos(u64::try_from(self.expires.saturating_sub(now)).unwrap_or(0))
     }
 }
 

@@ -114,6 +114,9 @@ fn canonical(path: &Path) -> Option<PathBuf> {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -89,6 +89,9 @@ fn contender(row: &QueueRow, now: i64) -> Contender {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use dlock_core::Kind;
 

@@ -56,6 +56,9 @@ pub(crate) fn check_path(path: &Path) -> Result<()> {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -184,6 +184,9 @@ fn id(file: &str) -> Option<ClaimId> {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

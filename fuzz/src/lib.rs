@@ -12,7 +12,7 @@
 //!
 //! Random bytes rarely get past the first check of a parser. An input is therefore an entry of the
 //! corpus with a few changes, such as a part that is missing, doubled or replaced by a part of another
-//! entry. `scripts/fuzz` runs the targets for longer, and with the guidance of their coverage.
+//! entry. `scripts/fuzz` runs the targets for longer.
 
 mod corpus;
 mod input;

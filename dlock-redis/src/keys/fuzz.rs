@@ -13,11 +13,14 @@ fn share_keys(first: &str, second: &str) -> bool {
 #[test]
 fn two_names_never_have_the_same_keys() {
     dlock_fuzz::names!("key").check(|input| {
-        let (Ok(first), Ok(second)) = (LockName::new(input.text()), LockName::new(input.other_text())) else {
-            return;
-        };
         let prefix = input.pick(0, &["", "app:", "{app}:"]);
         let new = input.pick(1, &[Keys::new, Keys::on_cluster]);
+        let Ok(first) = LockName::new(input.text()) else { return };
+        // A name is most likely to collide with the name that is its key.
+        let key = new("", &first).lock().to_owned();
+        let Ok(second) = LockName::new(input.pick(2, &[input.other_text().into_owned(), key])) else {
+            return;
+        };
         let (first_keys, second_keys) = (new(prefix, &first), new(prefix, &second));
         assert_eq!(first == second, first_keys.lock() == second_keys.lock(), "{first} {second}");
         let others =

@@ -46,7 +46,7 @@ fn the_keys_of_a_lock_on_a_cluster_are_in_one_slot() {
         let all =
             [keys.for_fair().to_vec(), keys.for_rw(&owner).to_vec(), keys.for_permit().to_vec()].concat();
         for key in all.iter().chain(&[keys.token()]) {
-            assert_eq!(Slot::for_key(&key.to_string()), slot, "{key} of {name}");
+            assert_eq!(Slot::for_key(key.to_string()), slot, "{key} of {name}");
         }
     });
 }

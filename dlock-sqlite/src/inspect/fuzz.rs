@@ -53,7 +53,7 @@ fn a_row_is_a_claim_with_legal_values_or_is_refused() {
         let now = input.signed(3);
         let left = row.ttl_left(now);
         assert!(left.is_zero() || row.expires > now, "{left:?} left of {row:?} at {now}");
-        let shown = state(&[row.clone()], now).expect("a legal name");
+        let shown = state(std::slice::from_ref(&row), now).expect("a legal name");
         assert_eq!((shown.holders.len(), shown.queue.len()), (1, 0), "{row:?}");
         assert_eq!(
             shown.holders[0].token.map(Token::get),

@@ -14,6 +14,7 @@
 //! corpus with a few changes, such as a part that is missing, doubled or replaced by a part of another
 //! entry. `scripts/fuzz` runs the targets for longer.
 
+mod config;
 mod corpus;
 mod input;
 mod mutation;
@@ -25,6 +26,7 @@ use std::{
 };
 
 use bolero::TargetLocation;
+pub use config::config_shows_no_password;
 pub use input::Input;
 
 /// Limits of a target under `cargo test`. `scripts/fuzz` replaces both.

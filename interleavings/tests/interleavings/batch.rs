@@ -15,7 +15,7 @@ use dlock_interleavings::{
 };
 use tokio::time::Instant;
 
-use crate::{dawdle, drop_after};
+use crate::{drop_after, yield_randomly};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -42,13 +42,13 @@ impl Batch for Store {
 
     async fn send_one(&self, request: &u64) -> Result<u64> {
         self.calls.fetch_add(1, SeqCst);
-        dawdle(2).await;
+        yield_randomly(2).await;
         Ok(request + 1000)
     }
 
     async fn send_many(&self, requests: &[Arc<u64>]) -> Result<Vec<Option<u64>>> {
         self.calls.fetch_add(1, SeqCst);
-        dawdle(2).await;
+        yield_randomly(2).await;
         Ok(requests.iter().map(|request| Some(**request + 1000)).collect())
     }
 }
@@ -60,7 +60,7 @@ pub(crate) async fn callers() {
         .map(|request: u64| {
             let batcher = Arc::clone(&batcher);
             tokio::spawn(async move {
-                dawdle(3).await;
+                yield_randomly(3).await;
                 let started = Instant::now();
                 let reply = batcher.submit(Arc::new(request), TTL).await.expect("the store replies");
                 assert_eq!(reply, request + 1000, "the reply to another caller");

@@ -11,8 +11,9 @@ use shuttle::rand::{Rng as _, thread_rng};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    Claims, dawdle, drop_after,
+    Claims, drop_after,
     locks::{Clients, use_guard},
+    yield_randomly,
 };
 
 /// Waits for all tasks.
@@ -32,7 +33,7 @@ async fn contend_for_all(locks: Locks, names: [&'static str; 2], holder: usize, 
     let Some(guard) = guard else { return };
     let guard = guard.expect("the store replies");
     let from = claims.each_ref().map(|claims| claims.order.next());
-    dawdle(4).await;
+    yield_randomly(4).await;
     let to = claims.each_ref().map(|claims| claims.order.next());
     if !guard.is_lost() {
         for (at, claims) in claims.iter().enumerate() {
@@ -117,7 +118,7 @@ pub(crate) async fn downgrade() {
             use_guard(guard, holder, &claims).await;
         }));
     }
-    dawdle(20).await;
+    yield_randomly(20).await;
     if thread_rng().gen_bool(0.8) {
         let guard = guard.downgrade().await.expect("the guard is held");
         use_guard(guard, READERS, &claims).await;
@@ -172,7 +173,7 @@ pub(crate) async fn election() {
             tokio::spawn(async move {
                 let term = candidate.elect().await.expect("the store replies");
                 let from = claims.order.next();
-                dawdle(4).await;
+                yield_randomly(4).await;
                 let to = claims.order.next();
                 assert!(term.is_current(), "the term has ended without a loss");
                 claims.record(number, from, to);
@@ -216,7 +217,7 @@ pub(crate) async fn stays_taken() {
         assert!(granted.elapsed() >= LEAST, "the lock was free after {:?}", granted.elapsed());
         guard.release().await.expect("the guard is held");
     });
-    dawdle(10).await;
+    yield_randomly(10).await;
     match thread_rng().gen_range(0..3) {
         0 => guard.release().await.expect("the guard is held"),
         1 => drop(guard),
@@ -252,7 +253,7 @@ pub(crate) async fn close() {
             })
         })
         .collect();
-    dawdle(20).await;
+    yield_randomly(20).await;
     clients.clients[0].close().await;
     finish(tasks).await;
     claims.check();

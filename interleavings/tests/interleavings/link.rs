@@ -16,7 +16,7 @@ use dlock_interleavings::{
 
 use tokio::time::sleep;
 
-use crate::{dawdle, drop_after};
+use crate::{drop_after, yield_randomly};
 
 const STORE: StoreErrors = StoreErrors::new("table");
 
@@ -44,7 +44,7 @@ impl Connect for Client {
         let opening = self.0.opening.fetch_add(1, SeqCst);
         let _opening = Opening(Arc::clone(&self.0));
         assert_eq!(opening, 0, "two callers open the connection");
-        dawdle(3).await;
+        yield_randomly(3).await;
         self.0.opened.fetch_add(1, SeqCst);
         Ok(())
     }
@@ -58,14 +58,14 @@ pub(crate) async fn callers() {
         .map(|number| {
             let link = Arc::clone(&link);
             tokio::spawn(async move {
-                dawdle(4).await;
+                yield_randomly(4).await;
                 if number == 0 {
                     drop(drop_after(8, link.live()).await);
                     return;
                 }
                 let live = link.live().await.expect("the server is up");
                 link.note_answer();
-                dawdle(6).await;
+                yield_randomly(6).await;
                 link.give_up(&live, STORE.unavailable("broke"));
                 let next = link.live().await.expect("the server is up");
                 assert!(next.number() > live.number(), "the broken connection was used again");
@@ -99,9 +99,9 @@ pub(crate) async fn late_error() {
         .map(|_| {
             let (link, live) = (Arc::clone(&link), live.clone());
             tokio::spawn(async move {
-                dawdle(6).await;
+                yield_randomly(6).await;
                 link.give_up(&live, STORE.unavailable("broke"));
-                dawdle(6).await;
+                yield_randomly(6).await;
                 link.live().await.expect("the server is up").number()
             })
         })

@@ -11,7 +11,7 @@ use dlock_interleavings::{
 use shuttle::rand::{Rng as _, thread_rng};
 use tokio::time::Instant;
 
-use crate::{Claims, dawdle, drop_after};
+use crate::{Claims, drop_after, yield_randomly};
 
 const NAME: &str = "x";
 
@@ -67,7 +67,7 @@ impl Clients {
 pub(crate) async fn use_guard(guard: Guard, holder: usize, claims: &Claims) {
     let from = claims.order.next();
     for _ in 0..3 {
-        dawdle(3).await;
+        yield_randomly(3).await;
         let now = claims.order.next();
         if guard.is_lost() {
             return;
@@ -158,7 +158,7 @@ pub(crate) async fn handoff() {
         let lock = clients.clients[1].mutex(NAME);
         async move { lock.lock().await.map(|guard| (guard, Instant::now())) }
     });
-    dawdle(30).await;
+    yield_randomly(30).await;
     let ended = Instant::now();
     if thread_rng().gen_bool(0.5) {
         guard.release().await.expect("the guard is held");
@@ -210,10 +210,10 @@ pub(crate) async fn reentry() {
     let second = tokio::spawn({
         let claims = claims.clone();
         async move {
-            dawdle(20).await;
+            yield_randomly(20).await;
             let guard = lock.lock().await.expect("the store replies");
             let from = claims.order.next();
-            dawdle(10).await;
+            yield_randomly(10).await;
             let to = claims.order.next();
             guard.release().await.expect("the guard is held");
             claims.record(OWNER, from, to);

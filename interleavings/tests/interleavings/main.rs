@@ -21,7 +21,7 @@ use std::{
 };
 
 /// Lets other threads continue a random number of times, at most `max`.
-async fn dawdle(max: usize) {
+async fn yield_randomly(max: usize) {
     use shuttle::rand::Rng as _;
     for _ in 0..shuttle::rand::thread_rng().gen_range(0..=max) {
         tokio::task::yield_now().await;
@@ -33,7 +33,7 @@ async fn drop_after<T>(max: usize, future: impl Future<Output = T>) -> Option<T>
     tokio::select! {
         biased;
         value = future => Some(value),
-        () = dawdle(max) => None,
+        () = yield_randomly(max) => None,
     }
 }
 

@@ -11,7 +11,7 @@ use dlock_interleavings::{
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::{dawdle, drop_after};
+use crate::{drop_after, yield_randomly};
 
 const EVENT: &str = "x";
 
@@ -74,7 +74,7 @@ impl EventSource for Server {
             }
             if !added.is_empty() {
                 self.0.state.lock().is_subscribed = true;
-                dawdle(2).await;
+                yield_randomly(2).await;
                 seats.mark_subscribed(&added);
             }
         }
@@ -93,7 +93,7 @@ async fn wait(server: Server, seats: Seats) {
             seat.notified().await;
         }
     }
-    dawdle(3).await;
+    yield_randomly(3).await;
     server.unlock();
 }
 
@@ -109,7 +109,7 @@ pub(crate) async fn waiters() {
         let wait = async { joined.await.expect("no refusal").notified().await };
         drop_after(40, wait).await;
     });
-    dawdle(40).await;
+    yield_randomly(40).await;
     server.unlock();
     for task in waiters.into_iter().chain([leaver]) {
         task.await.expect("the task does not panic");

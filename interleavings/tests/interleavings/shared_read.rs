@@ -10,7 +10,7 @@ use dlock_interleavings::{
     runner::{Time, explore},
 };
 
-use crate::{dawdle, drop_after};
+use crate::{drop_after, yield_randomly};
 
 #[derive(Default)]
 struct Server {
@@ -24,7 +24,7 @@ impl Server {
         let reading = self.reading.fetch_add(1, SeqCst);
         assert_eq!(reading, 0, "two reads of one client at the same time");
         let value = self.value.load(SeqCst);
-        dawdle(3).await;
+        yield_randomly(3).await;
         self.reading.fetch_sub(1, SeqCst);
         value
     }
@@ -42,7 +42,7 @@ pub(crate) async fn readers() {
                     drop_after(6, reads.join(read)).await;
                     return;
                 }
-                dawdle(4).await;
+                yield_randomly(4).await;
                 let written = server.value.fetch_add(1, SeqCst) + 1;
                 let before = reads.sent();
                 loop {

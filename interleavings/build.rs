@@ -52,12 +52,14 @@ fn with_races(file: &Path, text: String) -> String {
 }
 
 /// Replaces the atomics of the standard library, which have no crate that a manifest could replace,
-/// outside of the imports. Removes from the root what only the first lines of a crate may contain.
+/// outside of the imports. Removes from the root what only the first lines of a crate may contain,
+/// and everywhere the tests and the documentation, whose examples are tests too.
 fn on_shuttle(text: &str, is_root: bool) -> String {
     let mut is_import = false;
     let mut copy = String::with_capacity(text.len());
     for line in text.lines() {
-        if is_root && (line.starts_with("//!") || line.starts_with("#![")) {
+        let is_doc = line.trim_start().starts_with("//!") || line.trim_start().starts_with("///");
+        if is_doc || is_root && line.starts_with("#![") {
             continue;
         }
         is_import |= line.trim_start().starts_with("use ");
@@ -69,7 +71,6 @@ fn on_shuttle(text: &str, is_root: bool) -> String {
             let replaced = atomics.iter().fold(line.to_owned(), |line, name| {
                 line.replace(name, &format!("::shuttle::sync::atomic::{name}"))
             });
-            // The tests of dlock-core need tokio.
             copy.push_str(
                 &replaced.replace("cfg(test)", "cfg(false)").replace("cfg(all(test,", "cfg(all(false,"),
             );

@@ -1,7 +1,7 @@
 //! Fuzz targets on the stable toolchain. A target is a test in a module `fuzz` beside its parser. It
 //! checks a property of inputs that are made from a stored corpus of real ones.
 //!
-//! ```
+//! ```no_run
 //! // As `target!("number")`, whose corpus is `corpus/number.txt`.
 //! dlock_fuzz::names!("number").check(|input| {
 //!     if let Ok(number) = input.text().parse::<u64>() {

@@ -1,4 +1,4 @@
-//! Copies the source of dlock-core, for a compilation on shuttle, and plants races in the copy.
+//! Copies the source of dlock-core, for a compilation on shuttle, and plants bugs in the copy.
 
 mod planted;
 
@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use planted::RACES;
+use planted::BUGS;
 
 const SOURCE: &str = "../dlock-core/src";
 
@@ -35,19 +35,19 @@ fn copy_folder(from: &Path, to: &Path) {
             let text = fs::read_to_string(&path).expect("a source file");
             let is_root = from == Path::new(SOURCE) && path.ends_with("lib.rs");
             let file = path.strip_prefix(SOURCE).expect("a file of this folder");
-            fs::write(target, with_races(file, on_shuttle(&text, is_root)))
+            fs::write(target, with_bugs(file, on_shuttle(&text, is_root)))
                 .expect("the folder of this script");
         }
     }
 }
 
-/// Plants the races of a file.
-fn with_races(file: &Path, text: String) -> String {
-    let races = RACES.iter().filter(|race| Path::new(race.file) == file);
-    races.fold(text, |text, race| {
-        assert_eq!(text.matches(race.code).count(), 1, "{}: the code of the race `{}`", race.file, race.name);
-        let condition = format!("crate::races::is_planted({:?})", race.name);
-        text.replace(race.code, &race.racy.replace("PLANTED", &condition))
+/// Plants the bugs of a file.
+fn with_bugs(file: &Path, text: String) -> String {
+    let bugs = BUGS.iter().filter(|bug| Path::new(bug.file) == file);
+    bugs.fold(text, |text, bug| {
+        assert_eq!(text.matches(bug.code).count(), 1, "{}: the code of the bug `{}`", bug.file, bug.name);
+        let condition = format!("crate::bugs::is_planted({:?})", bug.name);
+        text.replace(bug.code, &bug.replacement.replace("PLANTED", &condition))
     })
 }
 

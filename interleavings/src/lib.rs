@@ -8,7 +8,7 @@
     reason = "the source is that of dlock-core, with other features and dependencies, and without its documentation"
 )]
 
-mod races;
+mod bugs;
 pub mod runner;
 
 include!(concat!(env!("OUT_DIR"), "/dlock-core/lib.rs"));

@@ -14,7 +14,7 @@ use shuttle::{
 };
 use tokio::time;
 
-use crate::{driver::pretend_clock, races};
+use crate::{bugs, driver::pretend_clock};
 
 /// Number of seeds of a case. `DLOCK_INTERLEAVINGS` is another number.
 const SEEDS: u64 = 300;
@@ -46,19 +46,19 @@ pub fn explore<F: Future<Output = ()> + 'static>(time: Time, case: impl Fn() -> 
     }
 }
 
-/// Returns whether some interleaving of a case fails with this race in the code.
+/// Returns whether some interleaving of a case fails with this bug in the code.
 pub fn finds<F: Future<Output = ()> + 'static>(
-    race: &'static str,
+    bug: &'static str,
     time: Time,
     case: impl Fn() -> F + Send + Sync + 'static,
 ) -> bool {
-    races::plant(Some(race));
+    bugs::plant(Some(bug));
     // The search ends with the first failure, so it may take longer than that of a correct case.
     let failure = first_failure(seeds() * 10, time, case);
-    races::plant(None);
+    bugs::plant(None);
     #[expect(clippy::print_stdout, reason = "shown if the test fails, or with --nocapture")]
     if let Some(failure) = &failure {
-        println!("{race}: {failure}");
+        println!("{bug}: {failure}");
     }
     failure.is_some()
 }

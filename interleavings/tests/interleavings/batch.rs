@@ -15,7 +15,7 @@ use dlock_interleavings::{
 };
 use tokio::time::Instant;
 
-use crate::{drop_after, yield_randomly};
+use crate::{drop_after, finish, yield_randomly};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -68,9 +68,7 @@ pub(crate) async fn callers() {
             })
         })
         .collect();
-    for task in tasks {
-        task.await.expect("the task does not panic");
-    }
+    finish(tasks).await;
     let calls = batcher.batch().calls.load(SeqCst);
     assert!(calls <= 5, "{calls} calls for five requests");
 }
@@ -100,9 +98,7 @@ pub(crate) async fn dropped_callers() {
             })
         })
         .collect();
-    for task in tasks {
-        task.await.expect("the task does not panic");
-    }
+    finish(tasks).await;
 }
 
 #[test]

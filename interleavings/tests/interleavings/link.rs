@@ -16,7 +16,7 @@ use dlock_interleavings::{
 
 use tokio::time::sleep;
 
-use crate::{drop_after, yield_randomly};
+use crate::{drop_after, finish, yield_randomly};
 
 const STORE: StoreErrors = StoreErrors::new("table");
 
@@ -72,9 +72,7 @@ pub(crate) async fn callers() {
             })
         })
         .collect();
-    for task in tasks {
-        task.await.expect("the task does not panic");
-    }
+    finish(tasks).await;
     // Each of the three callers has given up one connection. Several may have given up the same.
     let last = link.live().await.expect("the server is up").number();
     let opened = server.opened.load(SeqCst);

@@ -11,7 +11,7 @@ use dlock_interleavings::{
 use shuttle::rand::{Rng as _, thread_rng};
 use tokio::time::Instant;
 
-use crate::{Claims, drop_after, yield_randomly};
+use crate::{Claims, drop_after, finish, yield_randomly};
 
 const NAME: &str = "x";
 
@@ -113,22 +113,20 @@ async fn contest(clients: Clients, kinds: [Kind; 4]) {
             tokio::spawn(contend(clients.clients[number % 2].clone(), holder, kind, claims.clone()))
         })
         .collect();
-    for task in tasks {
-        task.await.expect("the task does not panic");
-    }
+    finish(tasks).await;
     claims.check();
     clients.close().await;
 }
 
-async fn mutexes() {
+pub(crate) async fn mutexes() {
     contest(Clients::new(), [Kind::Mutex, Kind::Fair, Kind::Fair, Kind::Mutex]).await;
 }
 
-async fn readers_and_writers() {
+pub(crate) async fn readers_and_writers() {
     contest(Clients::new(), [Kind::Read, Kind::Write, Kind::Read, Kind::Write]).await;
 }
 
-async fn majority() {
+pub(crate) async fn majority() {
     contest(Clients::of_majority(), [Kind::Mutex; 4]).await;
 }
 
@@ -185,9 +183,7 @@ pub(crate) async fn dropped_acquisitions() {
             tokio::spawn(async move { drop(drop_after(10, lock.lock()).await) })
         })
         .collect();
-    for task in tasks {
-        task.await.expect("the task does not panic");
-    }
+    finish(tasks).await;
     clients.check_free().await;
     clients.close().await;
 }
@@ -220,9 +216,7 @@ pub(crate) async fn reentry() {
         }
     });
     let other = tokio::spawn(contend(clients.clients[1].clone(), 1, Kind::Mutex, claims.clone()));
-    for task in [first, second, other] {
-        task.await.expect("the task does not panic");
-    }
+    finish(vec![first, second, other]).await;
     claims.check();
     clients.close().await;
 }
@@ -253,9 +247,7 @@ pub(crate) async fn takers() {
             })
         })
         .collect();
-    for task in tasks {
-        task.await.expect("the task does not panic");
-    }
+    finish(tasks).await;
     assert_eq!(started.elapsed(), Duration::ZERO, "a taker was not notified");
     claims.check();
     clients.check_free().await;

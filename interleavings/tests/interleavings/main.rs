@@ -20,11 +20,20 @@ use std::{
     },
 };
 
+use tokio::task::JoinHandle;
+
 /// Lets other threads continue a random number of times, at most `max`.
 async fn yield_randomly(max: usize) {
     use shuttle::rand::Rng as _;
     for _ in 0..shuttle::rand::thread_rng().gen_range(0..=max) {
         tokio::task::yield_now().await;
+    }
+}
+
+/// Waits for all tasks.
+async fn finish(tasks: Vec<JoinHandle<()>>) {
+    for task in tasks {
+        task.await.expect("the task does not panic");
     }
 }
 

@@ -11,7 +11,7 @@ use dlock_interleavings::{
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::{drop_after, yield_randomly};
+use crate::{drop_after, finish, yield_randomly};
 
 const EVENT: &str = "x";
 
@@ -111,9 +111,7 @@ pub(crate) async fn waiters() {
     });
     yield_randomly(40).await;
     server.unlock();
-    for task in waiters.into_iter().chain([leaver]) {
-        task.await.expect("the task does not panic");
-    }
+    finish(waiters.into_iter().chain([leaver]).collect()).await;
 }
 
 #[test]

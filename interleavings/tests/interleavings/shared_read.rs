@@ -10,7 +10,7 @@ use dlock_interleavings::{
     runner::{Time, explore},
 };
 
-use crate::{drop_after, yield_randomly};
+use crate::{drop_after, finish, yield_randomly};
 
 #[derive(Default)]
 struct Server {
@@ -55,9 +55,7 @@ pub(crate) async fn readers() {
             })
         })
         .collect();
-    for task in tasks {
-        task.await.expect("the task does not panic");
-    }
+    finish(tasks).await;
 }
 
 #[test]

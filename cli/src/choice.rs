@@ -289,7 +289,7 @@ fn named(
 }
 
 /// Refuses `memory:`, which excludes no other process, and texts that only look like URLs.
-fn check(url: &str) -> Outcome<()> {
+pub(crate) fn check(url: &str) -> Outcome<()> {
     if url.split_once(':').is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case(MEMORY)) {
         return Err(Failure::config(
             "`memory:` is a store inside one process, so two commands would not exclude each other; omit --store to \

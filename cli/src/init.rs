@@ -1,5 +1,5 @@
-//! `dlock init`: creates a store in a file, for one user or for the users of a group, or what a store
-//! needs in a database.
+//! `dlock init` creates a store in a file, for one user or for the users of a group, or the tables of
+//! a store in a database.
 
 use std::{
     fs::{self, DirBuilder, File, Permissions},
@@ -37,6 +37,7 @@ async fn init_server(stores: &Stores<'_>, url: &str, args: &Init) -> Outcome {
             "`--group` is for a store in a file; grant users of a database their rights",
         ));
     }
+    choice::check(url)?;
     let locks = stores.registry.connect(url).await?;
     let identity = locks.info().identity.clone();
     store::close(&locks).await;

@@ -31,6 +31,7 @@ fn main() -> std::process::ExitCode {
     dlock_conformance::run_tests([dlock_conformance::tests! {
         a_command_runs_under_a_lock_that_is_free_when_it_ends,
         a_ticket_outlives_its_process,
+        init_creates_the_tables_for_users_that_may_not,
         what_get_lock_holds_is_shown_waited_for_and_broken,
         more_jobs_than_the_server_allows_connections_all_run,
         a_command_that_is_cut_off_ends_before_the_next_one_begins on 2 threads,
@@ -105,6 +106,33 @@ async fn a_ticket_outlives_its_process() {
     assert_eq!(mariadb.run("try", &["deploy"]).status, 75, "the lock was granted twice");
     assert_eq!(mariadb.run("run", &["--ticket", ticket, "deploy", "--", "true"]).status, 0);
     assert_eq!(mariadb.run("try", &["deploy"]).status, 0);
+}
+
+async fn init_creates_the_tables_for_users_that_may_not() {
+    let Some(on) = OnMariadb::new("").await else { return };
+    let mut admin = on.other_program().await;
+    let mut execute = async |sql: &str| {
+        sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut admin).await.expect("the user may do this");
+    };
+    execute("CREATE USER app@'127.0.0.1' IDENTIFIED BY 'x'").await;
+    execute("GRANT SELECT ON dlock.* TO app@'127.0.0.1'").await;
+    let (login, address) = on.store.trim_start_matches("mysql://").split_once('@').expect("a login");
+    let as_app =
+        || on.place.run(["run", "--store", &format!("mysql://app:x@{address}"), "job", "--", "true"]);
+    let refused = as_app();
+    assert_eq!(refused.status, 78, "{}", refused.err);
+    assert!(refused.err.contains("dlock init"), "{}", refused.err);
+
+    let created = on.place.run(["init", &on.store]);
+    assert_eq!(created.status, 0, "{}", created.err);
+    assert!(created.out.starts_with("mysql://127.0.0.1:"), "{}", created.out);
+    assert!(!created.out.contains(login), "the login is shown: {}", created.out);
+    for table in ["store", "fence", "queue"] {
+        execute(&format!("GRANT SELECT, INSERT, UPDATE, DELETE ON dlock.dlock_{table} TO app@'127.0.0.1'"))
+            .await;
+    }
+    let ended = as_app();
+    assert_eq!(ended.status, 0, "{}", ended.err);
 }
 
 async fn what_get_lock_holds_is_shown_waited_for_and_broken() {

@@ -146,7 +146,7 @@ impl Meaning {
             Self::Unavailable => Verdict::Transient("the server cannot answer now".into()),
             Self::Full => Verdict::Unwritable("the server's disk or memory is full".into()),
             Self::ReadOnly => Verdict::Unwritable(READ_ONLY.into()),
-            Self::MissingRights => Verdict::Permanent(format!("the user lacks rights; run: {RIGHTS}").into()),
+            Self::MissingRights => Verdict::Permanent(RIGHTS.into()),
             Self::MissingRightToKill => Verdict::Permanent(
                 "the user may end only its own sessions; ending those of other users needs the right \
                 CONNECTION ADMIN"
@@ -173,8 +173,8 @@ impl Meaning {
     }
 }
 
-/// Rights that a user needs once the tables exist.
-const RIGHTS: &str = "GRANT SELECT, INSERT, UPDATE, DELETE on the tables `dlock_%`";
+const RIGHTS: &str = "the user lacks rights; to create the tables it needs CREATE on the database, or an administrator \
+    runs `dlock init`; to use existing ones: GRANT SELECT, INSERT, UPDATE, DELETE on the tables `dlock_%`";
 
 const REFUSED: &str = "the server refused the call";
 

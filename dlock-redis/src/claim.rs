@@ -95,7 +95,7 @@ impl RedisClaim {
     /// Sends the attempt once. With `wait_replicas`, also waits until a replica has the grant.
     async fn send_attempt(&self) -> Result<AttemptReply> {
         let reply = match self.client.call_with_label(&self.request, None, pin!(self.run_attempt())).await {
-            Err(error) if error::is_wrong_type(&error) => return Err(self.wrong_kind("other")),
+            Err(error) if error::is_wrong_type(&error) => return Err(wrong_kind(&self.request, "other")),
             value => parse_attempt(&self.request, self.is_plain(), value?)?,
         };
         if let (AttemptReply::Granted(_), Some(wanted)) = (&reply, self.client.config.replicas)
@@ -225,10 +225,6 @@ impl RedisClaim {
         // claim.
         let is_absent = !parse_release(&sent.result?)? && !sent.maybe_repeated;
         Ok(if is_absent { Release::Gone } else { Release::Done })
-    }
-
-    fn wrong_kind(&self, found: &str) -> dlock_core::Error {
-        wrong_kind(&self.request, found)
     }
 
     /// Returns the `token_ttl` of `draw.lua`.

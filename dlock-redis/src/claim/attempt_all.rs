@@ -8,7 +8,7 @@ use dlock_core::{
 };
 use redis::Value;
 
-use super::{RedisClaim, parse_token};
+use super::{RedisClaim, parse_token, wrong_kind};
 use crate::{
     client::Client,
     config::{Dialect, RedisConfig, Topology},
@@ -59,7 +59,7 @@ pub(crate) async fn attempt_all(client: &Arc<Client>, requests: Vec<Request>) ->
             Err(STORE.unavailable("an earlier request has acquired some of the locks"))
         }
         // Each claim makes an attempt by itself next, and one of them finds the reason.
-        Value::SimpleString(_) => Err(claims[0].wrong_kind("other")),
+        Value::SimpleString(_) => Err(wrong_kind(&claims[0].request, "other")),
         _ => Err(STORE.unexpected_reply("an attempt at several locks")),
     }
 }

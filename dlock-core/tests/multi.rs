@@ -4,18 +4,20 @@
 mod watchdog;
 
 use std::{
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use async_trait::async_trait;
 use dlock_conformance::wrap::{Switch, wrap};
 use dlock_core::{
-    DistributedLock, DistributedLockExt, Error, Kind, LockOptions, Locks, LostReason, MultiLock, Owner,
-    Result,
+    DistributedLock, DistributedLockExt, Error, Guard, Kind, LockName, LockOptions, Locks, LostReason,
+    MultiLock, Owner, Result,
     driver::{Attempt, Backend, Claim, Info, Release, Renewal, Request, Store},
     memory::MemoryBackend,
 };
@@ -448,4 +450,75 @@ async fn an_explicit_at_least_is_refused_before_any_request_if_a_store_does_not_
         .expect_err("the store with sessions cannot");
     assert!(matches!(refused, Error::Unsupported { store: "session", .. }), "{refused:?}");
     assert!(is_free(&locks, "a").await && is_free(&session, "b").await);
+}
+
+/// A lock that wraps another lock.
+struct Wrapped(Arc<dyn DistributedLock>);
+
+#[async_trait]
+impl DistributedLock for Wrapped {
+    fn name(&self) -> &LockName {
+        self.0.name()
+    }
+
+    fn kind(&self) -> Kind {
+        self.0.kind()
+    }
+
+    fn store(&self) -> &str {
+        self.0.store()
+    }
+
+    fn check(&self, options: &LockOptions) -> Result<()> {
+        self.0.check(options)
+    }
+
+    async fn lock(&self, options: &LockOptions) -> Result<Guard> {
+        self.0.lock(options).await
+    }
+
+    async fn try_lock(&self, options: &LockOptions) -> Result<Option<Guard>> {
+        self.0.try_lock(options).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wrapped_member_refuses_the_options_that_the_lock_refuses() {
+    let (locks, session) = (Locks::memory(), SessionStore::connect());
+    let wrapped = Arc::new(Wrapped(session.of(Kind::Mutex, "b")));
+    let both = multi([locks.of(Kind::Mutex, "a"), wrapped]);
+    let options = LockOptions::new().at_least(Duration::from_secs(20));
+    let refused = both.lock(&options).await.expect_err("the store with sessions cannot");
+    assert!(matches!(refused, Error::Unsupported { store: "session", .. }), "{refused:?}");
+    assert!(is_free(&locks, "a").await && is_free(&session, "b").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn options_that_are_set_after_the_first_poll_have_no_effect() {
+    let session = SessionStore::connect();
+    let mut acquiring = session.mutex("a").lock();
+    let polled = Pin::new(&mut acquiring).poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending(), "the first poll starts the keeper");
+    let guard = acquiring.at_least(Duration::from_secs(20)).await.expect("free");
+    guard.release().await.expect("the option that the store does not support has no effect");
+    assert!(is_free(&session, "a").await);
+}
+
+/// The memory store needs no runtime, but stores with servers do.
+#[test]
+fn a_call_outside_of_a_runtime_is_refused() {
+    let locks = Locks::memory();
+    let calls: [Pin<Box<dyn Future<Output = Option<Error>>>>; 5] = [
+        Box::pin(async { locks.mutex("a").lock().await.err() }),
+        Box::pin(async { locks.inspect("a").await.err() }),
+        Box::pin(async { locks.list("a").await.err() }),
+        Box::pin(async { locks.force_release("a").await.err() }),
+        Box::pin(async { locks.period_key(Duration::from_secs(60)).await.err() }),
+    ];
+    for (at, mut call) in calls.into_iter().enumerate() {
+        match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Some(Error::NoRuntime { .. })) => {}
+            other => panic!("call {at}: {other:?}"),
+        }
+    }
 }

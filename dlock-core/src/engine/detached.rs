@@ -122,7 +122,9 @@ impl Keeper {
                     if let Err(error) = self.check_in_time(&grant, times) {
                         break error;
                     }
-                    let grant = Grant { token: grant.token.or(token), ..grant };
+                    // The token in the text of a ticket counts only if the store has tokens.
+                    let token = grant.token.or(token.filter(|_| self.info().tokens));
+                    let grant = Grant { token, ..grant };
                     let (kept, hold_ref) = self.begin_hold(&grant, times);
                     kept.hold().offer_until(sent.after(remaining.unwrap_or(self.request.ttl)));
                     used.hold = Some(Arc::clone(kept.hold()));

@@ -40,7 +40,14 @@ pub(crate) struct Target {
 struct Acquisition {
     target: Target,
     options: LockOptions,
-    running: Option<Pin<Box<dyn Future<Output = Outcome> + Send>>>,
+    running: Option<Running>,
+}
+
+/// An acquisition that has begun. Options that are set later have no effect.
+struct Running {
+    outcome: Pin<Box<dyn Future<Output = Outcome> + Send>>,
+    /// See [`LockOptions::at_least`].
+    min_time_taken: Option<Duration>,
 }
 
 /// A future that waits for a lock, and a builder of the call's options.
@@ -148,22 +155,24 @@ options!(TryAcquire);
 impl Acquisition {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Guard>>> {
         let Self { target, options, running } = self;
-        let begin = || -> Pin<Box<dyn Future<Output = Outcome> + Send>> {
+        let begin = || {
+            let min_time_taken = options.clone().or(target.locks.defaults()).min_time_taken();
             let options = options.clone();
-            match target.locks.thread().cloned() {
+            let outcome: Pin<Box<dyn Future<Output = Outcome> + Send>> = match target.locks.thread().cloned()
+            {
                 None => Box::pin(acquire(target.clone(), options)),
                 Some(thread) => {
                     let target = Target { locks: target.locks.as_on_thread(), ..target.clone() };
                     Box::pin(async move { thread.run(acquire(target, options)).await })
                 }
-            }
+            };
+            Running { outcome, min_time_taken }
         };
-        let running = running.get_or_insert_with(begin).as_mut();
-        let hold_ref = ready!(running.poll(context))?;
+        let Running { outcome, min_time_taken } = running.get_or_insert_with(begin);
+        let hold_ref = ready!(outcome.as_mut().poll(context))?;
         // `at_least` begins in the poll that delivers the guard. If the caller has given up, a
         // grant reaches only the client's thread, and is released at once.
-        let min_time_taken = options.clone().or(target.locks.defaults()).min_time_taken();
-        if let (Some(hold_ref), Some(min)) = (&hold_ref, min_time_taken) {
+        if let (Some(hold_ref), Some(min)) = (&hold_ref, *min_time_taken) {
             hold_ref.hold.keep_taken_for(min);
         }
         Poll::Ready(Ok(hold_ref.map(|hold_ref| Guard::of(hold_ref, &target.locks))))

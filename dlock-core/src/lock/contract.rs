@@ -43,15 +43,13 @@ pub trait DistributedLock: Send + Sync {
         LockOptions::new()
     }
 
-    /// Checks the options as a call would, without I/O. Default: accepts all options, so that only
-    /// the call checks them.
+    /// Checks the options as a call would, without I/O. A lock that wraps another lock returns the
+    /// result of the wrapped lock. A [`MultiLock`](crate::MultiLock) calls this before it requests
+    /// any member, and applies [`LockOptions::at_least`] itself.
     ///
     /// # Errors
     /// [`Error::InvalidOptions`] and [`Error::Unsupported`].
-    fn check(&self, options: &LockOptions) -> Result<()> {
-        let _ = options;
-        Ok(())
-    }
+    fn check(&self, options: &LockOptions) -> Result<()>;
 
     /// Returns a value with which a [`MultiLock`](crate::MultiLock) can request this lock together
     /// with other members of the same client, if the store supports that. Default: `None`, and the

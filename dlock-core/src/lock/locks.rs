@@ -8,6 +8,8 @@ use std::{
     },
 };
 
+use tokio::runtime::Handle;
+
 use super::{DistributedLock, Election, FairMutex, Lock, LockOptions, Mutex, RwPair, Semaphore, mark};
 use crate::{
     contract::{Contender, Info, Inspect, LockState, Store},
@@ -163,14 +165,15 @@ impl Locks {
     /// Returns a snapshot of the holders and waiters of a lock, or `None` if it has neither.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the store cannot list them, [`Error::InvalidName`], and the
-    /// store's errors.
+    /// [`Error::Unsupported`] if the store cannot list them, [`Error::InvalidName`],
+    /// [`Error::NoRuntime`], and the store's errors.
     ///
     /// # Cancel safety
     /// Safe. The call only reads.
     pub async fn inspect(&self, name: impl AsRef<str> + Send) -> Result<Option<LockState>> {
         let name = LockName::new(name)?;
         let store = self.inspector("tell who holds a lock")?;
+        self.check_runtime(&name)?;
         self.on_thread(async move { store.inspect(&name).await }).await
     }
 
@@ -182,6 +185,7 @@ impl Locks {
     pub(super) async fn holder(&self, name: LockName) -> Result<Option<Contender>> {
         name.check()?;
         let store = self.inspector("tell who holds a lock")?;
+        self.check_runtime(&name)?;
         self.on_thread(async move { store.holder(&name).await }).await
     }
 
@@ -190,7 +194,8 @@ impl Locks {
     /// is done.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the store cannot list its locks, and the store's errors.
+    /// [`Error::Unsupported`] if the store cannot list its locks, [`Error::NoRuntime`] with the prefix
+    /// and `*` as the name, and the store's errors.
     ///
     /// # Cancel safety
     /// Safe. The call only reads.
@@ -203,6 +208,7 @@ impl Locks {
     /// Returns the locks and the marks whose names in the store begin with `prefix`.
     pub(super) async fn list_all(&self, prefix: &str) -> Result<Vec<LockState>> {
         let (store, prefix) = (self.inspector("list its locks")?, prefix.to_owned());
+        self.check_runtime(&LockName::unchecked(format!("{prefix}*")))?;
         self.on_thread(async move { store.list(&prefix).await }).await
     }
 
@@ -211,14 +217,15 @@ impl Locks {
     /// holder's guard is lost, at once if the store notifies it, or else at its next renewal.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the store cannot break a lock, [`Error::InvalidName`], and the
-    /// store's errors.
+    /// [`Error::Unsupported`] if the store cannot break a lock, [`Error::InvalidName`],
+    /// [`Error::NoRuntime`], and the store's errors.
     ///
     /// # Cancel safety
     /// If the future is dropped, the claims may or may not have been deleted.
     pub async fn force_release(&self, name: impl AsRef<str> + Send) -> Result<bool> {
         let name = LockName::new(name)?;
         let store = self.inspector("break a lock")?;
+        self.check_runtime(&name)?;
         self.on_thread(async move { store.force_release(&name).await }).await
     }
 
@@ -261,6 +268,14 @@ impl Locks {
         match &self.thread {
             None => work.await,
             Some(thread) => thread.run(work).await,
+        }
+    }
+
+    /// Checks that a call about this lock has a runtime. Most drivers panic without one.
+    pub(super) fn check_runtime(&self, name: &LockName) -> Result<()> {
+        match self.thread {
+            None => Handle::try_current().map(drop).map_err(|_| Error::NoRuntime { name: name.clone() }),
+            Some(_) => Ok(()),
         }
     }
 

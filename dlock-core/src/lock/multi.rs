@@ -198,7 +198,7 @@ impl MultiLock {
     async fn acquire(&self, options: &LockOptions) -> Result<Option<Guard>> {
         // The timers of the MultiLock run here, even if its clients have threads of their own.
         Handle::try_current().map_err(|_| Error::NoRuntime { name: self.name.clone() })?;
-        self.members.iter().try_for_each(|member| member.check(options))?;
+        self.check(options)?;
         let limit = match options.wait_limit() {
             Wait::For(limit) => limit,
             Wait::Never | Wait::Forever => return self.gather(options).await,
@@ -317,6 +317,10 @@ impl DistributedLock for MultiLock {
             Wait::Forever => Duration::MAX,
         });
         LockOptions::new().wait(shortest.unwrap_or_default())
+    }
+
+    fn check(&self, options: &LockOptions) -> Result<()> {
+        self.members.iter().try_for_each(|member| member.check(options))
     }
 
     async fn lock(&self, options: &LockOptions) -> Result<Guard> {

@@ -8,7 +8,7 @@ use std::{
 use super::Locks;
 use crate::{
     contract::Info,
-    model::{Error, Result, duration::text},
+    model::{Error, LockName, Result, duration::text},
 };
 
 /// Shortest period. Ordinary delays of a client can exceed a fraction of a second.
@@ -51,6 +51,7 @@ impl Locks {
     /// Safe. The call only reads.
     pub async fn period_key(&self, length: Duration) -> Result<String> {
         check(self.info(), length)?;
+        self.check_runtime(&LockName::unchecked("*"))?;
         let client = Arc::clone(self.client());
         let now = self.on_thread(async move { client.store.backend.clock().await }).await?;
         Ok(key(now, length))

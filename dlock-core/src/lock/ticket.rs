@@ -21,7 +21,8 @@ use crate::{
 ///
 /// A ticket works once. The store hands the hold over to the first client that presents it, under a
 /// new id. Every other use of the ticket fails with [`Error::Lost`], and does not disturb the new
-/// holder.
+/// holder. Only [`Guard::detach`](crate::Guard::detach) makes tickets. A handwritten ticket with the id
+/// of a claim that is not detached may end that claim, as [`force_release`](Locks::force_release) does.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
@@ -228,7 +229,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{LostReason, Owner};
+    use crate::{LostReason, Owner, RedLock, memory::MemoryBackend};
 
     const TEN_MINUTES: Duration = Duration::from_secs(600);
 
@@ -288,6 +289,18 @@ mod tests {
         );
         let error = locks.resume(&ticket).await.expect_err("its time is over");
         assert!(matches!(error, Error::Lost { reason: LostReason::Taken, .. }), "{error:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_without_tokens_gives_none_to_an_altered_ticket() {
+        let members = (0..3).map(|_| MemoryBackend::new().into_store());
+        let locks = Locks::new(RedLock::new(members).expect("three members").into_store());
+        let guard = locks.mutex("x").lock().await.expect("free");
+        assert_eq!(guard.token(), None, "a majority has no token");
+        let mut ticket = guard.detach(TEN_MINUTES).await.expect("memory can");
+        ticket.token = Token::new(7);
+        let guard = locks.resume(&ticket).await.expect("still held");
+        assert_eq!(guard.token(), None, "the token of the text was believed");
     }
 
     #[tokio::test(start_paused = true)]

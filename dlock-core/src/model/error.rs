@@ -129,10 +129,10 @@ pub enum Error {
         source: BoxError,
     },
 
-    /// The call was made outside of a tokio runtime, which has to keep the lock. Call it from a
-    /// task of a tokio runtime with time enabled.
+    /// The call was made outside of a tokio runtime, which has to keep the lock, and the connections
+    /// of its store. Call it from a task of a tokio runtime with time enabled.
     #[error(
-        "lock `{name}` cannot be taken outside of a tokio runtime; call it from one of its tasks, or connect with `connect_on_own_thread`"
+        "lock `{name}` cannot be used outside of a tokio runtime; call it from one of its tasks, or connect with `connect_on_own_thread`"
     )]
     NoRuntime {
         /// The lock.

@@ -126,7 +126,7 @@ impl ScriptedStore {
     /// Creates a store that can also keep a claim without its client.
     pub(super) fn detaching() -> Self {
         let mut store = Self::new();
-        store.1 = store.1.detaches(true);
+        store.1 = store.1.detaches(true).tokens(true);
         store
     }
 

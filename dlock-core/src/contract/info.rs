@@ -63,6 +63,9 @@ pub struct Info {
     /// the client. Until then a claim that was not released stays. `None` in a store that deletes
     /// each claim after the claim's own ttl.
     pub session: Option<Duration>,
+    /// Whether a claim also ends with its connection, before its ttl. The engine then renews a lease
+    /// until its end, to detect the loss.
+    pub ends_with_connection: bool,
     /// Data of the driver, which it finds again in the guards of its holds
     /// ([`HeldClaim::driver_data`](crate::driver::HeldClaim::driver_data)). The engine does not use
     /// it.
@@ -92,6 +95,7 @@ impl Info {
             ttl: range.clone(),
             leases: range,
             session: None,
+            ends_with_connection: false,
             driver_data: None,
         }
     }
@@ -170,6 +174,13 @@ impl Info {
     #[must_use]
     pub fn ttl(mut self, range: RangeInclusive<Duration>) -> Self {
         (self.ttl, self.leases) = (range.clone(), range);
+        self
+    }
+
+    /// Sets [`ends_with_connection`](Self::ends_with_connection).
+    #[must_use]
+    pub fn ends_with_connection(mut self, ends: bool) -> Self {
+        self.ends_with_connection = ends;
         self
     }
 

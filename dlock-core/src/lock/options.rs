@@ -301,6 +301,10 @@ impl LockOptions {
             // A session keeps a claim until the session ends. The engine therefore ends the lease
             // itself. It renews until then, to notice the end of the session.
             (Some(lease), _) if info.session.is_some() => renewed(Some(whole_milliseconds(lease))),
+            (Some(lease), _) if info.ends_with_connection => {
+                let lease = whole_milliseconds(lease);
+                Terms { ttl: ttl.min(lease), ..renewed(Some(lease)) }
+            }
             (Some(lease), _) => {
                 let lease = whole_milliseconds(lease);
                 Terms { ttl: lease, renewal: Cadence::Never, longest: Some(lease), margin }

@@ -200,6 +200,23 @@ async fn a_lease_is_never_renewed_even_with_hints() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_that_ends_with_its_connection_is_renewed_until_its_end_and_lost_at_a_hint() {
+    let mut store = ScriptedStore::new();
+    store.1 = store.1.ends_with_connection(true);
+    let start = Instant::now();
+    let held = store.client().mutex("x").lock().lease(TTL * 2).await.expect("granted");
+    assert_eq!(held.lost().await, LostReason::Expired);
+    assert!(is_about(start.elapsed(), TTL * 2), "the lease ended after {:?}", start.elapsed());
+    assert!(store.count(Call::Renew) >= 3, "the lease was not renewed");
+    let mut store = ScriptedStore::new().renew([Say(Renewal::Lost)]).hints(Hints::Once(S));
+    store.1 = store.1.ends_with_connection(true);
+    let start = Instant::now();
+    let held = store.client().mutex("x").lock().lease(TTL * 2).await.expect("granted");
+    assert_eq!(held.lost().await, LostReason::Taken);
+    assert!(is_about(start.elapsed(), S), "reported after {:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn renew_every_sets_the_interval_between_renewals() {
     let store = ScriptedStore::new();
     let held = store.client().mutex("x").lock().renew_every(3 * S).await.expect("granted");

@@ -52,6 +52,7 @@ fn info(config: &MysqlConfig) -> Info {
     Info::new(STORE.store(), config.identity())
         .kinds(&[Kind::Mutex, Kind::Fair])
         .tokens(true)
+        .ends_with_connection(true)
         // The server counts whole seconds.
         .ttl(Duration::from_secs(1)..=LONGEST_TTL)
 }

@@ -74,5 +74,6 @@ fn info(config: &PostgresConfig) -> Info {
         ])
         .tokens(true)
         .clock(true)
+        .ends_with_connection(true)
         .ttl(TTLS)
 }

@@ -189,6 +189,18 @@ async fn a_release_is_repeated_if_the_store_cannot_write_now() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_release_that_is_refused_delays_the_close_by_no_more_than_a_ttl() {
+    let mut store = ScriptedStore::new().release([Refuse; 100]);
+    store.1 = store.1.session(TTL, MS..=TTL * 1000);
+    let client = store.client();
+    let held = client.mutex("x").lock().await.expect("granted");
+    held.release().await.expect_err("the store refuses");
+    let start = Instant::now();
+    timeout(TTL * 2, client.close()).await.expect("the end of the session removes the claim");
+    assert!(start.elapsed() <= TTL + 3 * S, "the close took {:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_release_is_not_abandoned_while_a_session_may_keep_the_claim() {
     let mut store = ScriptedStore::new().release([Fail]);
     store.1 = store.1.session(TTL, MS..=TTL * 1000);

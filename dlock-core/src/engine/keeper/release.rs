@@ -7,12 +7,13 @@
 //!
 //! Each request is repeated until the store confirms it or has forgotten the claim by itself. In a
 //! store with sessions only the end of the session removes the claim, so there the requests are
-//! repeated without a limit.
+//! repeated without a limit, except after a refusal while the client closes.
 
 use std::{pin::pin, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{sync::oneshot, time::sleep};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Keeper,
@@ -45,10 +46,11 @@ impl Keeper {
     /// Releases a claim that has no hold, and repeats the release until the store has confirmed it
     /// or has forgotten the claim by itself.
     pub(crate) async fn release_unheld(&self, claim: &mut dyn Claim) {
-        release_until_forgotten(claim, self.info(), self.forgotten_after(), |error| {
+        let mut retries = ReleaseRetries::new(self.info(), self.forgotten_after(), |error| {
             observe::failed(&self.request, self.info(), "release", &error);
-        })
-        .await;
+        });
+        retries.closing = Some(&self.client.closing);
+        release_with_retries(claim, &mut retries).await;
     }
 
     /// Releases the claim of a hold, and repeats the release until the store has confirmed it or
@@ -77,6 +79,7 @@ impl Keeper {
                 reply.send(Err(error));
             }
         });
+        retries.closing = Some(&self.client.closing);
         let on_timeout = || reply.send(Err(hold.release_timeout()));
         let released = {
             let release = pin!(async {
@@ -189,23 +192,28 @@ struct ReleaseRetries<'a, F> {
     forgotten_after: Duration,
     forgotten_at: Option<Moment>,
     failures: u32,
+    /// Cancelled when the client closes. `None` if there is no client.
+    closing: Option<&'a CancellationToken>,
     on_failure: F,
 }
 
 impl<'a, F: FnMut(Error)> ReleaseRetries<'a, F> {
     fn new(info: &'a Info, forgotten_after: Duration, on_failure: F) -> Self {
-        Self { info, forgotten_after, forgotten_at: None, failures: 0, on_failure }
+        Self { info, forgotten_after, forgotten_at: None, failures: 0, closing: None, on_failure }
     }
 
     /// Reports a failure, and pauses before the next request. Returns `false`, without a pause, if
-    /// the store has forgotten the claim by itself.
+    /// the store has forgotten the claim by itself. Also returns `false` if the store has refused for
+    /// that time and the client closes, because the end of its session then removes the claim.
     async fn pause_after(&mut self, error: Error) -> bool {
         let is_refused = matches!(error, Error::Refused { .. } | Error::Unwritable { .. });
         (self.on_failure)(error);
         self.failures += 1;
         let forgotten_at =
             *self.forgotten_at.get_or_insert_with(|| Moment::now().after(self.forgotten_after));
-        if self.info.session.is_none() && forgotten_at.has_passed() {
+        let is_closing = self.closing.is_some_and(CancellationToken::is_cancelled);
+        let is_given_up = self.info.session.is_none() || is_refused && is_closing;
+        if is_given_up && forgotten_at.has_passed() {
             return false;
         }
         let pause = if is_refused {

@@ -36,6 +36,8 @@ pub(crate) struct Connection {
     /// Send time of the first request after the last response. `None` if there was none.
     silent_since: Mutex<Option<Instant>>,
     /// Number of the connection with the last response to a request, and the time of that response.
+    /// Latest position in the cluster's history that a response had.
+    history: Mutex<Option<History>>,
     last_response: Mutex<Option<(u64, Instant)>>,
     has_other_members: bool,
     reopened_at: ReopenedAt,
@@ -59,6 +61,10 @@ pub(crate) struct History {
 }
 
 impl History {
+    fn of(header: &ResponseHeader) -> Self {
+        Self { cluster: header.cluster_id(), revision: header.revision() }
+    }
+
     /// Returns whether this position cannot follow `earlier` in one history.
     pub(crate) fn contradicts(self, earlier: Self) -> bool {
         self.cluster != earlier.cluster || self.revision < earlier.revision
@@ -88,6 +94,7 @@ impl Connection {
             link,
             limit,
             silent_since: Mutex::new(None),
+            history: Mutex::new(None),
             last_response: Mutex::new(None),
             has_other_members,
             reopened_at,
@@ -216,11 +223,34 @@ impl Connection {
 
     /// Sends a transaction.
     pub(crate) async fn txn(&self, txn: Txn) -> Result<Response<TxnResponse>> {
-        self.send(|etcd| {
+        let response = self.send(|etcd| {
             let (mut kv, txn) = (etcd.kv_client().max_decoding_message_size(MAX_RESPONSE_BYTES), txn.clone());
             async move { kv.txn(txn).await }
-        })
-        .await
+        });
+        let response = response.await?;
+        if let Some(header) = response.body.header() {
+            self.note_history(History::of(header));
+        }
+        Ok(response)
+    }
+
+    /// Returns the latest position in the cluster's history that a response had.
+    pub(crate) fn history(&self) -> Option<History> {
+        *self.history.lock()
+    }
+
+    /// Records a position in the cluster's history. Responses may arrive in another order than they
+    /// were made in, and the first ones of a restored cluster must not hide that it was restored.
+    pub(crate) fn note_history(&self, now: History) {
+        let mut history = self.history.lock();
+        if history.is_none_or(|earlier| !now.contradicts(earlier)) {
+            *history = Some(now);
+        }
+    }
+
+    /// Begins a new history, because the cluster was restored.
+    pub(crate) fn reset_history(&self, now: History) {
+        *self.history.lock() = Some(now);
     }
 
     /// Reads keys.
@@ -314,9 +344,7 @@ impl Connection {
 async fn read_through_majority(etcd: &Etcd, key: &str) -> Result<Option<History>, EtcdError> {
     let count_only = GetOptions::new().with_count_only();
     let response = etcd.kv_client().get(key, Some(count_only)).await?;
-    let history =
-        |header: &ResponseHeader| History { cluster: header.cluster_id(), revision: header.revision() };
-    Ok(response.header().map(history))
+    Ok(response.header().map(History::of))
 }
 
 /// Returns the key for [`read_through_majority`]. It begins with the prefix of the locks, so that a

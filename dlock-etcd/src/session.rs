@@ -28,7 +28,7 @@ use tokio::{
 };
 
 use crate::{
-    connection::{Connection, History, lease_id},
+    connection::{Connection, lease_id},
     error::STORE,
 };
 use reaper::Record;
@@ -72,8 +72,6 @@ pub(crate) struct Session {
     /// Ttl that the client requests for a lease.
     requested_ttl: Duration,
     lease: Mutex<Option<Lease>>,
-    /// Position of the cluster's history at the last keep-alive.
-    history: Mutex<Option<History>>,
     /// Held during a request for the lease, so that callers share its result.
     lease_request: tokio::sync::Mutex<()>,
     /// Number of failed requests for the lease.
@@ -106,7 +104,6 @@ impl Session {
             connection,
             requested_ttl,
             lease: Mutex::new(None),
-            history: Mutex::new(None),
             lease_request: tokio::sync::Mutex::new(()),
             failures: AtomicU64::new(0),
             last_failure: Mutex::new(None),
@@ -174,8 +171,9 @@ impl Session {
         let lease = *self.lease.lock();
         if let Some(lease) = lease {
             let sent_at = Moment::now();
+            // A linearizable read that begins now cannot return an earlier position.
+            let earlier = self.connection.history();
             let keep_alive = self.connection.keep_alive(lease.id).await?;
-            let earlier = *self.history.lock();
             if let (Some(now), Some(earlier)) = (keep_alive.history, earlier)
                 && now.contradicts(earlier)
             {
@@ -183,11 +181,11 @@ impl Session {
                 // that were released since, so no claim of this session is reliable.
                 self.connection.revoke(lease.id).await?;
                 self.note_lease_end(lease.id);
-                *self.history.lock() = Some(now);
+                self.connection.reset_history(now);
                 return self.grant().await;
             }
-            if keep_alive.history.is_some() {
-                *self.history.lock() = keep_alive.history;
+            if let Some(now) = keep_alive.history {
+                self.connection.note_history(now);
             }
             if keep_alive.is_alive {
                 let lease = Lease { confirmed_at: sent_at, ..lease };

@@ -12,6 +12,7 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     dlock_conformance::tests! {
         a_cluster_that_has_lost_its_data_reports_the_loss_and_its_tokens_go_back,
         a_cluster_restored_from_a_snapshot_reports_the_loss_and_its_tokens_go_back,
+        a_lock_that_was_released_before_a_restore_is_free_after_it,
         tokens_grow_over_a_restore_that_raises_the_revision,
     }
 }
@@ -63,6 +64,27 @@ async fn a_cluster_restored_from_a_snapshot_reports_the_loss_and_its_tokens_go_b
         next.token().map(|token| token.get()) > Some(snapshot_revision / 2),
         "the server is empty, it was not restored"
     );
+}
+
+/// The snapshot has the hold, which was released after it. No keep-alive may have noticed the release.
+async fn a_lock_that_was_released_before_a_restore_is_free_after_it() {
+    let Some(bench) = Bench::new(Flavour::Restored).await else { return };
+    let (a, b, name) = (bench.locks("").await, bench.locks("").await, unique());
+    let server = &bench.running.servers()[0];
+    let held = a.mutex(&name).lock().await.expect("the lock is free");
+    // See `hold_and_lose`.
+    bench.raw.maintenance_client().hash().await.expect("a reply");
+    server.kill().await.expect("the server is running");
+    server.start(Data::Kept).await.expect("the server starts again");
+    bench.running.ready().await.expect("the servers are ready again");
+    // The restored cluster does not reach this revision again soon.
+    use_lock(&a, &unique()).await;
+    held.release().await.expect("the lock is held");
+    server.kill().await.expect("the server is running");
+    server.start(Data::Lost).await.expect("the server starts again");
+    bench.running.ready().await.expect("the servers are ready again");
+    let next = timeout(TTL * 2, b.mutex(&name).lock()).await.expect("the restored claim has no holder");
+    drop(next.expect("the lock is free"));
 }
 
 /// The README recommends this way to restore a cluster.

@@ -123,12 +123,17 @@ impl NamedClaim {
                         self.end_session().await?;
                     }
                 }
-                result => return result,
+                result => return self.create_missing_tables(result).await,
             }
         }
         let (session, id) = self.client.open().await?;
-        match self.take_lock_on(session, id).await {
-            // The server has lost its data. The next attempt finds new tables.
+        let result = self.take_lock_on(session, id).await;
+        self.create_missing_tables(result).await
+    }
+
+    /// Creates the tables if the server has lost its data. The next attempt then finds them.
+    async fn create_missing_tables(&mut self, result: Result<Attempt>) -> Result<Attempt> {
+        match result {
             Err(error) if error::lacks_tables(&error) => {
                 self.client.connection.create_tables().await?;
                 Err(STORE.unavailable("the tables were missing, and have been created again"))

@@ -53,6 +53,8 @@ fn main() -> ExitCode {
         a_read_only_server_is_refused,
         named::get_lock_and_dlock_exclude_each_other,
         named::a_killed_session_has_lost_its_lock_at_once,
+        named::a_lease_whose_session_is_killed_is_lost_at_once,
+        named::tables_that_were_dropped_are_created_again_with_an_idle_session,
         named::a_hold_outlives_the_sessions_beside_it,
         named::a_hold_outlives_the_end_of_its_watch,
         named::a_hold_outlives_locked_tables,

@@ -66,6 +66,25 @@ pub(crate) async fn a_killed_session_has_lost_its_lock_at_once(server: &Running)
     until(&mut other, &format!("SELECT COUNT(*) FROM {anchors}"), 0).await;
 }
 
+/// A lease is not renewed, so only its watch detects the loss.
+pub(crate) async fn a_lease_whose_session_is_killed_is_lost_at_once(server: &Running) {
+    let (locks, mut other) = (session_mode(server).await, plain_session(server).await);
+    let held = locks.mutex("job").lock().lease(LONG).await.expect("the lock is free");
+    until_watched(&locks, "job").await;
+    let id = query(&mut other, "SELECT IS_USED_LOCK('job')").await;
+    execute(&mut other, &format!("KILL {id}")).await;
+    timeout(SOON, held.lost()).await.expect("the holder is notified long before the end of its lease");
+    drop(locks.mutex("job").lock().wait(SOON).await.expect("the lock is granted"));
+}
+
+pub(crate) async fn tables_that_were_dropped_are_created_again_with_an_idle_session(server: &Running) {
+    let (locks, mut other) = (session_mode(server).await, plain_session(server).await);
+    locks.mutex("job").lock().await.expect("the lock is free").release().await.expect("still held");
+    execute(&mut other, "DROP TABLE dlock_fence, dlock_queue, dlock_store").await;
+    let held = locks.mutex("job").lock().wait(SOON).await.expect("the tables are created again");
+    held.release().await.expect("still held");
+}
+
 /// A backup locks all tables, so the next holder cannot draw its number. The holder waits for that,
 /// and keeps its place.
 pub(crate) async fn waiters_keep_their_order_while_tables_are_locked(server: &Running) {

@@ -20,9 +20,10 @@ use crate::{
 /// Acquires a lock that outlives this process, and prints its ticket.
 pub(crate) async fn acquire(stores: &Stores<'_>, args: Acquire) -> Outcome {
     let name = values::name(&args.name)?;
+    // A signal leaves no temporary file of the writer.
+    let mut signals = Signals::listen()?;
     let writer = TicketWriter::new(args.ticket_file.as_deref().map(TicketFile::new).as_ref(), args.json)?;
     let outer = OuterHolds::from_env()?;
-    let mut signals = Signals::listen()?;
     let activity = format!("dlock acquire {name}");
     let chosen = stores.chosen(Some(name.as_str()))?;
     let wait_limit = WaitLimit::new(args.wait.wait().or(chosen.wait()));
@@ -138,9 +139,10 @@ impl TicketArgs {
 /// Takes the lock of a ticket over, and detaches it again.
 pub(crate) async fn renew(stores: &Stores<'_>, args: Renew) -> Outcome {
     let ticket = args.ticket.read()?;
-    let writer = TicketWriter::new(args.ticket.file().as_ref(), args.json)?;
-    // No signal ends dlock between the takeover and the new ticket. Both are bounded in time.
+    // No signal ends dlock between the takeover and the new ticket. Both are bounded in time. Nor does
+    // a signal leave a temporary file of the writer.
     let mut signals = Signals::listen()?;
+    let writer = TicketWriter::new(args.ticket.file().as_ref(), args.json)?;
     let locks = store::connect(stores, ticket.name().as_str()).await?;
     let outcome = async {
         locks.info().check_detach(args.lasting)?;

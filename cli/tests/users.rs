@@ -41,7 +41,7 @@ fn trial(name: &str, case: fn()) -> Trial {
     })
 }
 
-const CASES: [(&str, fn()); 13] = [
+const CASES: [(&str, fn()); 14] = [
     ("as_the_first_process_it_reaps_what_it_inherits", as_the_first_process_it_reaps_what_it_inherits),
     ("one_file_names_the_store_of_all_users", one_file_names_the_store_of_all_users),
     ("a_group_shares_a_store_and_wakes_its_waiters", a_group_shares_a_store_and_wakes_its_waiters),
@@ -51,6 +51,7 @@ const CASES: [(&str, fn()); 13] = [
     ("without_rights_the_error_says_how_to_share", without_rights_the_error_says_how_to_share),
     ("a_strangers_doorbells_are_refused", a_strangers_doorbells_are_refused),
     ("a_strangers_file_or_log_is_refused", a_strangers_file_or_log_is_refused),
+    ("a_store_on_a_read_only_file_system_is_unavailable", a_store_on_a_read_only_file_system_is_unavailable),
     ("another_boot_is_refused_while_a_holder_lives", another_boot_is_refused_while_a_holder_lives),
     ("another_clock_is_refused_while_a_holder_lives", another_clock_is_refused_while_a_holder_lives),
     ("a_file_that_is_mounted_alone_is_refused", a_file_that_is_mounted_alone_is_refused),
@@ -297,6 +298,21 @@ fn a_strangers_file_or_log_is_refused() {
 /// Runs a shell command as root, in a new mount namespace.
 fn with_mounts(commons: &Commons, store: &Path, text: &str) -> Output {
     commons.ended(0, 0, store, &format!("exec unshare -m sh -c '{text}'"))
+}
+
+/// SQLite creates the files beside the store when it opens it.
+fn a_store_on_a_read_only_file_system_is_unavailable() {
+    let commons = Commons::new();
+    let store = commons.folder("own", 0o700).join("locks.db");
+    for leftovers in ["rm -rf own/locks.db-*", "touch own/locks.db-wal"] {
+        let text = format!(
+            "mount -t tmpfs none own && $DLOCK try x -- true && {leftovers} && mount -o remount,ro own && exec $DLOCK try x"
+        );
+        let output = with_mounts(&commons, &store, &text);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(69), "{leftovers}: {said}");
+        assert!(said.contains("read-only"), "{leftovers}: {said}");
+    }
 }
 
 fn another_boot_is_refused_while_a_holder_lives() {

@@ -101,7 +101,8 @@ fn verdict(path: &Path, error: &sqlx::Error) -> Verdict {
             transient("is busy: another process has kept it locked for seconds")
         }
         Some(codes::NOMEM) => unwritable("cannot be used: the process is out of memory"),
-        Some(codes::READONLY) if host::is_read_only(path) => {
+        // A file without its file `-shm`, which SQLite would create, cannot be opened.
+        Some(codes::READONLY | codes::CANTOPEN) if host::is_read_only(path) => {
             unwritable("cannot be written: its file system is read-only")
         }
         Some(codes::PERM | codes::READONLY | codes::AUTH) => permanent(

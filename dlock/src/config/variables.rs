@@ -1,6 +1,9 @@
 //! Environment variables in the strings of a configuration.
 
-use std::{env, ops::Range};
+use std::{
+    env::{self, VarError},
+    ops::Range,
+};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
@@ -32,8 +35,10 @@ fn replace(text: &str, escaped: &Range<usize>) -> Result<String, String> {
     while let Some((before, after)) = rest.split_once("${") {
         let at = text.len() - rest.len() + before.len();
         let (variable, after) = after.split_once('}').ok_or("a `${` has no `}`")?;
-        let unset = |_| format!("the variable `{variable}` is not set in the environment");
-        let value = env::var(variable).map_err(unset)?;
+        let value = env::var(variable).map_err(|error| match error {
+            VarError::NotPresent => format!("the variable `{variable}` is not set in the environment"),
+            VarError::NotUnicode(_) => format!("the variable `{variable}` is not UTF-8"),
+        })?;
         done.push_str(before);
         if escaped.contains(&at) {
             done.extend(utf8_percent_encode(&value, ESCAPED));

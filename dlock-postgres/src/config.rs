@@ -1,11 +1,14 @@
 //! The servers, the database and the schema of a store, as a URL names them.
 
+mod passfile;
+
 use std::{fmt, path::PathBuf, time::Duration};
 
 use dlock_core::{
     Result,
     driver::{Address, Login, StoreUrl, Tls},
 };
+use passfile::{Passfile, Wanted};
 
 /// The address and the options of a store. Read from a URL by [`from_url`](Self::from_url).
 #[derive(Clone, PartialEq, Eq)]
@@ -15,7 +18,9 @@ pub struct PostgresConfig {
     /// Folder of the server's Unix socket.
     pub(crate) socket: Option<PathBuf>,
     pub(crate) database: String,
-    pub(crate) login: Login,
+    login: Login,
+    /// File with the password of a URL without one.
+    passfile: Option<Passfile>,
     pub(crate) tls: Option<Tls>,
     pub(crate) schema: String,
     /// Time limit of a call.
@@ -24,6 +29,8 @@ pub struct PostgresConfig {
     pub(crate) connections: usize,
     /// Whether waiters are woken by `NOTIFY`. Otherwise they poll.
     pub(crate) has_notifications: bool,
+    /// Whether sessions prepare statements. Otherwise each call contains its statement.
+    pub(crate) prepares_statements: bool,
     pub(crate) mode: Mode,
 }
 
@@ -65,6 +72,8 @@ const NAMES: &[(&str, Names)] = &[
     ("number", Names::Number),
 ];
 
+const ON_OR_OFF: &[(&str, bool)] = &[("on", true), ("off", false)];
+
 /// Range of the time limit of a call.
 const TIMEOUTS: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(24 * 3600);
@@ -74,10 +83,12 @@ const PARAMS: &[&str] = &[
     "timeout",
     "connections",
     "notify",
+    "prepare",
     "mode",
     "names",
     "socket",
     "password_file",
+    "passfile",
     "tls",
     "ca",
     "cert",
@@ -125,9 +136,14 @@ impl PostgresConfig {
         if tls.is_some() && socket.is_some() {
             return Err(url.invalid("has `tls`, which a socket does not support: leave it out"));
         }
+        let login = url.login_with_optional_password("password_file")?;
+        if url.param("passfile").is_some() && (login.user.is_none() || login.password.is_some()) {
+            return Err(url.invalid("has a `passfile`, which is for a user without a password"));
+        }
         let names = url.choice("names", NAMES)?;
         let mode = url.choice("mode", &[("queue", Mode::Queue), ("session", Mode::Session(names))])?;
-        let foreign_params: &[_] = if mode == Mode::Queue { &["names"] } else { &["notify", "connections"] };
+        let foreign_params: &[_] =
+            if mode == Mode::Queue { &["names"] } else { &["notify", "connections", "prepare"] };
         if let Some(foreign) = foreign_params.iter().find(|key| url.param(key).is_some()) {
             return Err(url.invalid(format_args!("has `{foreign}`, which is for the other `mode`")));
         }
@@ -135,14 +151,40 @@ impl PostgresConfig {
             hosts,
             socket,
             database,
-            login: url.login("password_file")?,
+            login,
+            passfile: Passfile::new(url.param("passfile")),
             tls,
             schema,
             timeout: url.duration("timeout", TIMEOUTS)?.unwrap_or(Duration::from_secs(3)),
             connections: url.number("connections", 1..=100_usize)?.unwrap_or(4),
-            has_notifications: url.choice("notify", &[("on", true), ("off", false)])?,
+            has_notifications: url.choice("notify", ON_OR_OFF)?,
+            prepares_statements: url.choice("prepare", ON_OR_OFF)?,
             mode,
         })
+    }
+
+    /// Returns the user for a login.
+    pub(crate) fn user(&self) -> Option<&str> {
+        self.login.user.as_deref()
+    }
+
+    /// Returns the password for a login on one of the hosts, or on the socket. Reads the file that has
+    /// it. `None` if no password is known.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`](dlock_core::Error::InvalidConfig) for a file that cannot be used.
+    pub(crate) fn password(&self, host: Option<&Address>) -> Result<Option<String>> {
+        if let Some(password) = &self.login.password {
+            return password.read().map(Some);
+        }
+        let (Some(user), Some(passfile)) = (self.user(), &self.passfile) else { return Ok(None) };
+        let folder = self.socket.as_ref().map(|folder| folder.to_string_lossy()).unwrap_or_default();
+        let on_socket = [&*folder, "localhost"];
+        let (hosts, port) = match host {
+            Some(Address { host, port }) => (&[host.as_str()][..], *port),
+            None => (&on_socket[..], DEFAULT_PORT),
+        };
+        passfile.password(&Wanted { hosts, port, database: &self.database, user })
     }
 
     /// Returns the text that identifies the store. It contains no secret.
@@ -209,9 +251,13 @@ mod tests {
             ("postgres://localhost/app?connections=0", "connections"),
             ("postgres://localhost/app?names=sqlx", "other `mode`"),
             ("postgres://localhost/app?mode=session&notify=off", "other `mode`"),
+            ("postgres://localhost/app?mode=session&prepare=off", "other `mode`"),
             ("postgres://localhost/app?mode=session&names=crc32", "names"),
             ("postgres://localhost/app?notify=perhaps", "notify"),
             ("postgres://localhost/app?wait=3s", "unknown parameter"),
+            ("postgres://localhost/app?passfile=/x", "user without a password"),
+            ("postgres://app:secret@localhost/app?passfile=/x", "user without a password"),
+            ("postgres://app:secret@localhost/app?password_file=/x", "both a password"),
             ("postgres://localhost/app?ca=x", "tls"),
             ("postgres:///app?socket=/run/x&tls=on", "tls"),
         ] {

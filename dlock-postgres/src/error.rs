@@ -44,6 +44,7 @@ const MEANINGS: &[(&str, Meaning)] = &[
     ("08", Meaning::Unavailable),    // connection_exception
     ("25P", Meaning::Unavailable),   // time limits of transactions
     ("26000", Meaning::StaleSession), // invalid_sql_statement_name
+    ("42P05", Meaning::StaleSession), // duplicate_prepared_statement
     ("0A000", Meaning::StaleSession), // cached plan must not change result type
     ("53", Meaning::Full),           // disk_full, out_of_memory
     ("54000", Meaning::Full),        // program_limit_exceeded: the queue of notifications
@@ -81,8 +82,8 @@ impl Meaning {
             ),
             Self::Unavailable => Verdict::Transient("the server cannot answer now".into()),
             Self::StaleSession => Verdict::Transient(
-                "the session does not know the statement; behind a connection pooler, use one that supports \
-                prepared statements"
+                "the session does not know the statement, or knows another one of its name: if a connection \
+                pooler does not support prepared statements, add `prepare=off` to the URL"
                     .into(),
             ),
             Self::Full => Verdict::Unwritable("the server's disk or memory is full".into()),
@@ -113,6 +114,10 @@ pub(crate) const READ_ONLY: &str = "the server is read-only: it is a standby, or
 /// Reason for a refused server whose locks exclude no other client.
 pub(crate) const NOT_POSTGRES: &str =
     "the server is not PostgreSQL, and dlock needs advisory locks that exclude other sessions";
+
+/// Reason for a refused connection whose default isolation level cannot be set.
+pub(crate) const ISOLATION: &str = "the default isolation level is not READ COMMITTED, and a connection pooler does not \
+    let the client choose it: ALTER ROLE … SET default_transaction_isolation = 'read committed'";
 
 /// Reason for a refused server without functions that dlock needs.
 pub(crate) const TOO_OLD: &str = "the server is older than PostgreSQL 14: upgrade it";
@@ -164,6 +169,8 @@ fn verdict(error: &tokio_postgres::Error) -> Verdict {
         })
     };
     match error.source() {
+        // The client crate has no type for this error.
+        Some(source) if source.to_string() == "password missing" => Verdict::Permanent(NO_PASSWORD.into()),
         Some(source) if is_certificate(source) => Verdict::Permanent(CERTIFICATE.into()),
         Some(source) if source.is::<std::io::Error>() => Verdict::Transient(BROKEN.into()),
         _ if error.is_closed() => Verdict::Transient(BROKEN.into()),
@@ -172,6 +179,9 @@ fn verdict(error: &tokio_postgres::Error) -> Verdict {
 }
 
 const BROKEN: &str = "the connection failed";
+
+const NO_PASSWORD: &str = "the server requires a password: write it behind the user in the URL, or name its file with \
+    `password_file`, or add a line for this host, port, database and user to `~/.pgpass`";
 
 const CERTIFICATE: &str =
     "the TLS connection to the server failed: check its certificate, and name its authority with `ca`";
@@ -185,6 +195,13 @@ pub(crate) fn explain_break(error: Error) -> Error {
 
 const RIGHTS_TO_BREAK: &str = "the user may not end the session of the holder, which another user has opened: \
     GRANT pg_signal_backend, or end it as a superuser";
+
+/// Returns whether the server or a connection pooler has refused an option of the connection.
+pub(crate) fn refused_option(error: &Error) -> bool {
+    const PROTOCOL_VIOLATION: &str = "08P01";
+    client_error::<tokio_postgres::Error>(error)
+        .is_some_and(|error| error.code().is_some_and(|code| code.code() == PROTOCOL_VIOLATION))
+}
 
 /// Returns whether the transaction conflicted with another one and may be repeated at once.
 pub(crate) fn is_conflict(error: &tokio_postgres::Error) -> bool {

@@ -16,6 +16,7 @@ use tokio_postgres::{Client, Error, Row, SimpleQueryMessage, SimpleQueryRow, Sta
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
+    config::PostgresConfig,
     connection::{Call, Messages, first_row, rows},
     error,
     sql::{CLOCK, Function},
@@ -25,8 +26,9 @@ use crate::{
 pub(crate) struct Session {
     client: Client,
     schema: String,
-    /// Prepared statements, in the order of [`Function`].
-    statements: [OnceCell<Statement>; Function::COUNT],
+    /// Prepared statements, in the order of [`Function`]. `None` if the statements of each call are
+    /// sent with it, because a connection pooler does not support prepared ones.
+    statements: Option<[OnceCell<Statement>; Function::COUNT]>,
     state: Mutex<State>,
     /// The task that reads the connection.
     _task: AbortOnDropHandle<()>,
@@ -54,13 +56,13 @@ impl Session {
         client: Client,
         mut messages: Messages,
         clock: ClockReading,
-        schema: &str,
+        config: &PostgresConfig,
     ) -> Arc<Self> {
         let task = tokio::spawn(async move { while let Some(Ok(_)) = messages.next().await {} });
         Arc::new(Self {
             client,
-            schema: schema.to_owned(),
-            statements: Default::default(),
+            schema: config.schema.clone(),
+            statements: config.prepares_statements.then(Default::default),
             state: Mutex::new(State { clock, last_reply: Instant::now() }),
             _task: AbortOnDropHandle::new(task),
         })
@@ -96,8 +98,12 @@ impl Session {
     /// that is left. The second half is for its commit and for the reply.
     async fn run(&self, call: &Call<'_>, deadline: Instant) -> std::result::Result<Vec<Row>, Error> {
         let function = call.function;
-        let prepare = || async { self.client.prepare(&function.statement(&self.schema)).await };
-        let statement = self.statements[function as usize].get_or_try_init(prepare).await?;
+        let statement = match &self.statements {
+            Some(statements) => {
+                Some(statements[function as usize].get_or_try_init(|| self.prepare(function)).await?)
+            }
+            None => None,
+        };
         if call.late_execution.is_refused() && self.state.lock().clock.is_outdated(Moment::now()) {
             self.read_clock().await?;
         }
@@ -109,7 +115,17 @@ impl Session {
         if call.late_execution.is_refused() {
             params.push(&server_deadline);
         }
-        self.client.query(statement, &params).await
+        match statement {
+            Some(statement) => self.client.query(statement, &params).await,
+            None => {
+                let params: Vec<_> = params.into_iter().zip(function.parameters()).collect();
+                self.client.query_typed(&function.statement(&self.schema), &params).await
+            }
+        }
+    }
+
+    async fn prepare(&self, function: Function) -> std::result::Result<Statement, Error> {
+        self.client.prepare_typed(&function.statement(&self.schema), &function.parameters()).await
     }
 
     async fn read_clock(&self) -> std::result::Result<(), Error> {

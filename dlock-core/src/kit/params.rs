@@ -35,7 +35,8 @@ enum Location {
 /// The user and the password of a URL, if it has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Login {
-    /// User. A login with a user always has a password.
+    /// User. It always has a password, except in a login of
+    /// [`login_with_optional_password`](StoreUrl::login_with_optional_password).
     pub user: Option<String>,
     /// Password.
     pub password: Option<Secret>,
@@ -162,11 +163,20 @@ impl StoreUrl {
     /// # Errors
     /// [`Error::InvalidConfig`] for two passwords, or a user without a password.
     pub fn login(&self, file: &str) -> Result<Login> {
+        let login = self.login_with_optional_password(file)?;
+        if login.user.is_some() && login.password.is_none() {
+            return Err(self.invalid("has a user and no password"));
+        }
+        Ok(login)
+    }
+
+    /// As [`login`](Self::login), for a store that finds passwords elsewhere too.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] for two passwords.
+    pub fn login_with_optional_password(&self, file: &str) -> Result<Login> {
         let login = Login::new(self.user(), self.password(), self.param(file));
-        login.map_err(|mistake| match mistake {
-            LoginMistake::TwoPasswords => self.invalid("has both a password and a file with a password"),
-            LoginMistake::NoPassword => self.invalid("has a user and no password"),
-        })
+        login.ok_or_else(|| self.invalid("has both a password and a file with a password"))
     }
 
     /// Returns a second login from three parameters: the user, the password, and the path of a file
@@ -176,10 +186,11 @@ impl StoreUrl {
     /// As [`login`](Self::login).
     pub fn login_from_params(&self, [user, password, file]: [&str; 3]) -> Result<Login> {
         let login = Login::new(self.param(user), self.param(password), self.param(file));
-        login.map_err(|mistake| match mistake {
-            LoginMistake::TwoPasswords => self.invalid(format_args!("has both `{password}` and `{file}`")),
-            LoginMistake::NoPassword => self.invalid(format_args!("has a `{user}` and no `{password}`")),
-        })
+        let login = login.ok_or_else(|| self.invalid(format_args!("has both `{password}` and `{file}`")))?;
+        if login.user.is_some() && login.password.is_none() {
+            return Err(self.invalid(format_args!("has a `{user}` and no `{password}`")));
+        }
+        Ok(login)
     }
 
     /// Returns the files for TLS, or `None` if TLS is off. Reads `tls=on` or `tls=off`, `ca`,
@@ -265,22 +276,16 @@ impl Display for Address {
     }
 }
 
-/// A mistake in the login of a URL.
-enum LoginMistake {
-    TwoPasswords,
-    NoPassword,
-}
-
 impl Login {
-    fn new(user: Option<&str>, password: Option<&str>, file: Option<&str>) -> Result<Self, LoginMistake> {
+    /// Returns `None` if there are two passwords.
+    fn new(user: Option<&str>, password: Option<&str>, file: Option<&str>) -> Option<Self> {
         let password = match (password, file) {
-            (Some(_), Some(_)) => return Err(LoginMistake::TwoPasswords),
+            (Some(_), Some(_)) => return None,
             (Some(password), None) => Some(Location::Url(password.to_owned())),
             (None, Some(file)) => Some(Location::File(file.into())),
-            (None, None) if user.is_some() => return Err(LoginMistake::NoPassword),
             (None, None) => None,
         };
-        Ok(Self { user: user.map(str::to_owned), password: password.map(Secret) })
+        Some(Self { user: user.map(str::to_owned), password: password.map(Secret) })
     }
 }
 

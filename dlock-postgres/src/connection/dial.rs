@@ -29,6 +29,9 @@ use crate::{
 /// Oldest version that the schema is tested for, as in `server_version_num`.
 const OLDEST_VERSION: u32 = 14_00_00;
 
+/// Isolation level that the functions of the schema require.
+const READ_COMMITTED: &str = "read committed";
+
 /// Messages of the server outside of replies. Replies arrive only while this stream is polled.
 pub(crate) type Messages = BoxStream<'static, std::result::Result<AsyncMessage, Error>>;
 
@@ -71,12 +74,31 @@ impl Dial {
         connect_to_first(STORE, hosts, *timeout, |host| self.open_on(host)).await
     }
 
+    /// Opens a connection whose transactions are READ COMMITTED by default. If the default of the
+    /// server, database or user is another one, opens it again with an option. A statement that
+    /// changes the default would also change it for other clients of a connection pooler.
     async fn open_on(&self, host: Option<&Address>) -> Result<Opened> {
         let options = self.options(host).map_err(|error| STORE.as_transient(&error))?;
+        let (opened, isolation) = self.open_with(&options).await?;
+        if isolation == READ_COMMITTED {
+            return Ok(opened);
+        }
+        drop(opened);
+        let mut with_level = options;
+        with_level.options("-c default_transaction_isolation=read\\ committed");
+        match self.open_with(&with_level).await {
+            Ok((opened, isolation)) if isolation == READ_COMMITTED => Ok(opened),
+            Err(error) if !error::refused_option(&error) => Err(error),
+            _ => Err(STORE.refused(error::ISOLATION)),
+        }
+    }
+
+    /// Opens a connection to a server that accepts writes. Returns its default isolation level.
+    async fn open_with(&self, options: &Config) -> Result<(Opened, String)> {
         let tls = self.config.tls.as_ref().map(Rustls::new).transpose();
         let (client, mut messages) = match tls.map_err(|error| STORE.as_transient(&error))? {
-            Some(tls) => connect(&options, tls).await?,
-            None => connect(&options, NoTls).await?,
+            Some(tls) => connect(options, tls).await?,
+            None => connect(options, NoTls).await?,
         };
         let described = drive(&mut messages, first_row(&client, PREPARE), |_| {}).await?;
         let clock = ClockReading::received(number(&described, "clock")?);
@@ -89,16 +111,12 @@ impl Dial {
         if word(&described, "is_read_only") == "true" {
             return Err(STORE.unwritable(error::READ_ONLY));
         }
-        if word(&described, "isolation") != "read committed" {
-            let set = client
-                .batch_execute("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED");
-            drive(&mut messages, set, |_| {}).await.map_err(error::explain)?;
-        }
-        Ok(Opened { client, messages, clock })
+        let isolation = word(&described, "isolation").to_owned();
+        Ok((Opened { client, messages, clock }, isolation))
     }
 
     fn options(&self, host: Option<&Address>) -> Result<Config> {
-        let PostgresConfig { database, login, tls, socket, .. } = &self.config;
+        let PostgresConfig { database, tls, socket, .. } = &self.config;
         let mut options = Config::new();
         options.dbname(database).application_name("dlock").connect_timeout(self.config.timeout);
         if let Some(Address { host, port }) = host {
@@ -108,11 +126,11 @@ impl Dial {
         if let Some(socket) = socket {
             options.host_path(socket);
         }
-        if let Some(user) = &login.user {
+        if let Some(user) = self.config.user() {
             options.user(user);
         }
-        if let Some(password) = &login.password {
-            options.password(password.read()?);
+        if let Some(password) = self.config.password(host)? {
+            options.password(password);
         }
         options.ssl_mode(if tls.is_some() { SslMode::Require } else { SslMode::Disable });
         Ok(options)
@@ -183,6 +201,6 @@ impl Connect for Dial {
 
     async fn connect(&self) -> Result<Arc<Session>> {
         let Opened { client, messages, clock } = self.open().await?;
-        Ok(Session::new(client, messages, clock, &self.config.schema))
+        Ok(Session::new(client, messages, clock, &self.config))
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use tokio_postgres::{
     Row,
-    types::{FromSql, ToSql},
+    types::{FromSql, ToSql, Type},
 };
 
 use dlock_core::Result;
@@ -33,7 +33,7 @@ pub(crate) mod advisory {
     pub(crate) const BREAK: &str = include_str!("advisory/break.sql");
 }
 
-/// A statement that a session prepares once, when it is first used.
+/// A statement with parameters. A session prepares it once, when it is first used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Function {
     Attempt,
@@ -51,25 +51,63 @@ impl Function {
     /// Number of functions.
     pub(crate) const COUNT: usize = 9;
 
-    /// Returns the statement. The types of its parameters are those of the function in
-    /// `schema.sql`.
+    /// Returns the statement.
     pub(crate) fn statement(self, schema: &str) -> String {
-        let call = |name: &str, count: usize| {
+        let call = |name: &str| {
+            let count = self.parameters().len();
             let parameters: Vec<_> = (1..=count).map(|number| format!("${number}")).collect();
             format!("SELECT * FROM {{schema}}.{name}({})", parameters.join(", "))
         };
         let text = match self {
-            Self::Attempt => call("attempt_2", 10),
-            Self::AttemptAll => call("attempt_all_2", 8),
-            Self::Renew => call("renew_2", 3),
-            Self::Release => call("release_2", 5),
-            Self::Detach => call("detach_2", 6),
-            Self::Resume => call("resume_2", 8),
-            Self::Break => call("break_2", 4),
+            Self::Attempt => call("attempt_2"),
+            Self::AttemptAll => call("attempt_all_2"),
+            Self::Renew => call("renew_2"),
+            Self::Release => call("release_2"),
+            Self::Detach => call("detach_2"),
+            Self::Resume => call("resume_2"),
+            Self::Break => call("break_2"),
             Self::Look => include_str!("look.sql").to_owned(),
             Self::Blocked => include_str!("blocked.sql").to_owned(),
         };
         in_schema(&text, schema)
+    }
+
+    /// Returns the types of the parameters, as in `schema.sql`.
+    pub(crate) fn parameters(self) -> Vec<Type> {
+        use Type as T;
+        match self {
+            Self::Attempt => vec![
+                T::INT4,
+                T::BYTEA,
+                T::UUID,
+                T::INT2,
+                T::INT4,
+                T::INT8,
+                T::BOOL,
+                T::TEXT,
+                T::BYTEA,
+                T::INT8,
+            ],
+            Self::AttemptAll => vec![
+                T::INT4_ARRAY,
+                T::BYTEA_ARRAY,
+                T::UUID_ARRAY,
+                T::INT2_ARRAY,
+                T::INT8_ARRAY,
+                T::TEXT,
+                T::BYTEA_ARRAY,
+                T::INT8,
+            ],
+            Self::Renew => vec![T::UUID_ARRAY, T::INT8, T::BOOL],
+            Self::Release => vec![T::INT4, T::BYTEA, T::UUID_ARRAY, T::TEXT, T::BOOL],
+            Self::Detach => vec![T::INT4, T::BYTEA, T::UUID, T::UUID, T::INT8, T::INT8],
+            Self::Resume => {
+                vec![T::INT4, T::BYTEA, T::UUID, T::UUID, T::INT8, T::TEXT, T::BYTEA, T::INT8]
+            }
+            Self::Break => vec![T::INT4, T::BYTEA, T::UUID_ARRAY, T::TEXT],
+            Self::Look => vec![T::BYTEA, T::BYTEA],
+            Self::Blocked => vec![T::UUID_ARRAY],
+        }
     }
 }
 

@@ -32,7 +32,7 @@ pub(crate) async fn is_own_session(
     let sending = connection.notify(channel, PROBE);
     let sender = drive(messages, sending, |message| {
         on_message(message);
-        has_arrived |= is_probe(message);
+        has_arrived |= is_probe(message, channel);
     });
     if sender.await? == listener {
         return Ok(false);
@@ -42,7 +42,7 @@ pub(crate) async fn is_own_session(
             match messages.next().await {
                 Some(Ok(message)) => {
                     on_message(&message);
-                    has_arrived |= is_probe(&message);
+                    has_arrived |= is_probe(&message, channel);
                 }
                 Some(Err(error)) => return Err(error::explain(error)),
                 None => return Err(STORE.unavailable("the connection for notifications has ended")),
@@ -53,6 +53,9 @@ pub(crate) async fn is_own_session(
     timeout(limit, arrival).await.unwrap_or(Ok(false))
 }
 
-fn is_probe(message: &AsyncMessage) -> bool {
-    matches!(message, AsyncMessage::Notification(notification) if notification.payload() == PROBE)
+/// Returns whether a message is the probe of this channel. The session that a pooler has assigned to
+/// the connection may listen to channels of other clients too.
+fn is_probe(message: &AsyncMessage, channel: &str) -> bool {
+    matches!(message, AsyncMessage::Notification(notification)
+        if notification.channel() == channel && notification.payload() == PROBE)
 }

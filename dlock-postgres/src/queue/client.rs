@@ -6,7 +6,7 @@ mod renewals;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+        atomic::{AtomicU32, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -18,11 +18,11 @@ use dlock_core::{
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::wake::{LISTENING, Notifications};
+use super::wake::{Hearing, LISTENING, Notifications};
 use crate::{
     config::PostgresConfig,
     connection::{Connection, Dial},
-    error::STORE,
+    error::{self, STORE},
     keys,
 };
 use blocked::Blocked;
@@ -40,8 +40,7 @@ pub(crate) struct Client {
     /// Channel on which the client listens while it has waiters.
     pub(crate) channel: String,
     has_notifications: bool,
-    /// Whether the client listens now.
-    is_listening: Arc<AtomicBool>,
+    hearing: Arc<Hearing>,
     /// Waiters. Each has a seat for the id of its claim, and one for the subscription that all share.
     seats: Seats,
     releases: AtomicU32,
@@ -59,12 +58,12 @@ pub(crate) struct WaiterSeats {
 impl Client {
     pub(crate) fn new(connection: Arc<Connection>, config: &PostgresConfig, info: Info) -> Result<Self> {
         let channel = format!("dlock_{}", Uuid::from_bytes(*ClaimId::random().as_bytes()).simple());
-        let is_listening = Arc::<AtomicBool>::default();
+        let hearing = Arc::<Hearing>::default();
         let source = Notifications::new(
             Dial::new(config.clone())?,
             Arc::clone(&connection),
             channel.clone(),
-            Arc::clone(&is_listening),
+            Arc::clone(&hearing),
         );
         Ok(Self {
             renewals: Batcher::new(STORE, Renewals::new(Arc::clone(&connection))),
@@ -73,7 +72,7 @@ impl Client {
             info,
             channel,
             has_notifications: config.has_notifications,
-            is_listening,
+            hearing,
             seats: Seats::new(source),
             releases: AtomicU32::new(0),
             created_at: Instant::now(),
@@ -88,7 +87,7 @@ impl Client {
 
     /// Returns whether the client listens now, so that a waiter gets its seats without a request.
     pub(crate) fn is_listening(&self) -> bool {
-        self.is_listening.load(Relaxed)
+        self.hearing.is_listening()
     }
 
     /// Gives a waiting claim its seats. Starts to listen if the client does not.
@@ -96,6 +95,9 @@ impl Client {
     /// # Errors
     /// If notifications do not arrive. The claim must poll.
     pub(crate) async fn sit(&self, id: ClaimId, kind: Kind, limit: Duration) -> Result<WaiterSeats> {
+        if self.hearing.is_deaf() {
+            return Err(STORE.refused(error::DEAF));
+        }
         let turn = self.seats.join_without_subscription(id.to_string(), None, kind);
         let listening = self.seats.join(LISTENING.to_owned(), None, kind, limit).await?;
         Ok(WaiterSeats { turn, listening })

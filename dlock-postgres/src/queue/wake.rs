@@ -19,7 +19,8 @@ use dlock_core::{
     driver::{Backoff, EventSource, Listener, Wake},
 };
 use futures_util::StreamExt as _;
-use tokio::time::{Instant, sleep_until};
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_postgres::AsyncMessage;
 
 use crate::{
@@ -33,6 +34,10 @@ pub(crate) const LISTENING: &str = "listening";
 /// Time without waiters after which the client ceases to listen.
 const LINGER: Duration = Duration::from_secs(5);
 
+/// Time after which a client whose notifications do not arrive tries to listen again. A connection
+/// pooler is rarely replaced by a server.
+const DEAF_PAUSE: Duration = Duration::from_secs(60);
+
 /// Interval between checks of the connection, whose end may go unnoticed.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -42,7 +47,29 @@ pub(crate) struct Notifications {
     /// The connection for calls, on which the probe is sent.
     connection: Arc<Connection>,
     channel: String,
-    is_listening: Arc<AtomicBool>,
+    hearing: Arc<Hearing>,
+    /// Whether waiters may rely on notifications that do not arrive any more.
+    may_be_relied_on: bool,
+}
+
+/// Whether notifications arrive at a client.
+#[derive(Default)]
+pub(crate) struct Hearing {
+    is_listening: AtomicBool,
+    /// Time until which the client does not try to listen, because notifications do not arrive.
+    deaf_until: Mutex<Option<Instant>>,
+}
+
+impl Hearing {
+    /// Returns whether the client listens now.
+    pub(crate) fn is_listening(&self) -> bool {
+        self.is_listening.load(Relaxed)
+    }
+
+    /// Returns whether a waiter has to poll without an attempt to listen.
+    pub(crate) fn is_deaf(&self) -> bool {
+        self.deaf_until.lock().is_some_and(|until| Instant::now() < until)
+    }
 }
 
 /// Reason why the use of a connection has ended.
@@ -58,9 +85,9 @@ impl Notifications {
         dial: Dial,
         connection: Arc<Connection>,
         channel: String,
-        is_listening: Arc<AtomicBool>,
+        hearing: Arc<Hearing>,
     ) -> Self {
-        Self { dial, connection, channel, is_listening }
+        Self { dial, connection, channel, hearing, may_be_relied_on: false }
     }
 
     /// Opens a connection that listens, and checks that notifications arrive on it.
@@ -73,17 +100,29 @@ impl Notifications {
         let row = STORE.with_timeout(limit, listening).await?;
         let (listener, channel) = (word(&row, "pid"), &self.channel);
         let on_message = |message: &AsyncMessage| handle(message, seats);
-        match is_own_session(&self.connection, messages, listener, channel, limit, on_message).await? {
-            true => Ok(opened),
-            false => Err(STORE.refused(error::DEAF)),
+        if is_own_session(&self.connection, messages, listener, channel, limit, on_message).await? {
+            return Ok(opened);
         }
+        // A session of a pooler would listen on, for other clients. The pooler probably lends the same
+        // session again.
+        let unlisten = format!("UNLISTEN {channel}");
+        let unlistening = drive(messages, first_row(client, &unlisten), |_| {});
+        // The statement has no row, and its failure does not matter.
+        STORE.with_timeout(limit, unlistening).await.ok();
+        Err(STORE.refused(error::DEAF))
     }
 
     /// Listens on one connection until it breaks.
-    async fn listen_once(&self, seats: &Listener, added: &[String], backoff: &mut Backoff) -> Result<End> {
+    async fn listen_once(
+        &mut self,
+        seats: &Listener,
+        added: &[String],
+        backoff: &mut Backoff,
+    ) -> Result<End> {
         let Opened { client, mut messages, .. } = self.open(seats).await?;
         backoff.note_answer();
-        let _listening = ListeningMark::new(&self.is_listening);
+        let _listening = ListeningMark::new(&self.hearing.is_listening);
+        self.may_be_relied_on = true;
         seats.mark_subscribed(added);
         let mut check_at = Instant::now() + CHECK_INTERVAL;
         let mut unused_at: Option<Instant> = None;
@@ -116,6 +155,18 @@ impl Notifications {
                     check_at = Instant::now() + CHECK_INTERVAL;
                 }
             }
+        }
+    }
+}
+
+/// Pauses. Returns `false` at once when the client is dropped.
+async fn pause(seats: &Listener, duration: Duration) -> bool {
+    let until = Instant::now() + duration;
+    loop {
+        match timeout_at(until, seats.has_work()).await {
+            Ok(false) => return false,
+            Ok(true) => {}
+            Err(_) => return true,
         }
     }
 }
@@ -166,10 +217,19 @@ impl EventSource for Notifications {
                 Ok(End::Unused) => {}
                 Err(error) => {
                     seats.mark_disconnected();
+                    let is_refused = !error.is_transient();
                     // The waiters get the refusal after `mark_disconnected`. Otherwise a waiter
                     // that joins in between would miss it.
-                    if !error.is_transient() {
+                    if is_refused {
+                        *self.hearing.deaf_until.lock() = Some(Instant::now() + DEAF_PAUSE);
                         seats.refuse(STORE.share(&error));
+                    }
+                    // Waiters poll until the client listens.
+                    if std::mem::take(&mut self.may_be_relied_on) || is_refused {
+                        seats.wake(LISTENING, Wake::All);
+                    }
+                    if is_refused && !pause(seats, DEAF_PAUSE).await {
+                        return;
                     }
                 }
             }

@@ -19,7 +19,7 @@ use std::process::Command;
 
 use dlock_testbed::servers::{
     Running,
-    postgres::{Flavour, start},
+    postgres::{Flavour, Version, start},
 };
 use failover::{ClaimTimes, Contest};
 use place::{Ended, Place, Started};
@@ -43,7 +43,7 @@ struct OnPostgres {
 impl OnPostgres {
     /// Returns `None` if PostgreSQL is not available and not required.
     async fn new() -> Option<Self> {
-        let running = server::own(start(Flavour::Standalone).await)?;
+        let running = server::own(start(Version::V17, Flavour::Standalone).await)?;
         Some(Self { place: Place::new(), running })
     }
 

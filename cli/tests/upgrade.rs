@@ -100,7 +100,7 @@ async fn stores() -> Vec<Result<Target, Unreachable>> {
         Ok(Target { name, url: format!("{}{params}", server.url()), can, _server: Some(server) })
     };
     let mariadb = || mysql::start(mysql::Brand::Mariadb, mysql::Flavour::Standalone);
-    let postgres = || postgres::start(postgres::Flavour::Standalone);
+    let postgres = || postgres::start(postgres::Version::V17, postgres::Flavour::Standalone);
     vec![
         // Each scenario has a file of its own.
         Ok(Target { name: "sqlite", url: String::new(), can: ALL, _server: None }),

@@ -181,7 +181,7 @@ impl Unreachable {
 ///
 /// The list begins with the names that need no server. The servers of `testbed/images/official` and
 /// the programs of `testbed/peers` follow, and a test of `dlock-testbed` compares the list with both.
-pub const REQUIRABLE: [&str; 20] = [
+pub const REQUIRABLE: [&str; 24] = [
     "all",
     "sqlite",
     "redlock",
@@ -190,7 +190,11 @@ pub const REQUIRABLE: [&str; 20] = [
     "etcd",
     "mariadb",
     "mysql",
+    "pgbouncer",
     "postgres",
+    "postgres14",
+    "postgres16",
+    "postgres18",
     "redis",
     "redis5",
     "redis6",

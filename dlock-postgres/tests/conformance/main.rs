@@ -9,47 +9,61 @@ use dlock_core::{Result, driver::Store};
 use dlock_postgres::DRIVER;
 use dlock_testbed::servers::{
     Running,
-    postgres::{Flavour, start},
+    postgres::{Flavour, Pooling, Version, pool, start},
 };
 
 /// Counts the allocated bytes for the case that looks for leaks.
 #[global_allocator]
 static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 
-/// Runs the queue behind all wrappers, and polling, TLS and session mode without wrappers, which would
-/// add little there.
+/// Runs the queue behind all wrappers. Wrappers would add little to the other suites.
 fn main() -> ExitCode {
-    let plain = [Row::Plain];
     run_suites([
-        suite("postgres", Flavour::Standalone, ""),
-        suite("polling", Flavour::Standalone, "notify=off").in_rows(plain),
-        suite("tls", Flavour::Tls, "").in_rows(plain),
-        suite("session", Flavour::Standalone, "mode=session").in_rows(plain),
+        Suite::new("postgres", Server::start(Version::V17, Flavour::Standalone, "")),
+        plain("polling", Server::start(Version::V17, Flavour::Standalone, "notify=off")),
+        plain("tls", Server::start(Version::V17, Flavour::Tls, "")),
+        plain("session", Server::start(Version::V17, Flavour::Standalone, "mode=session")),
+        plain("postgres14", Server::start(Version::V14, Flavour::Standalone, "")),
+        plain("postgres16", Server::start(Version::V16, Flavour::Standalone, "")),
+        plain("postgres18", Server::start(Version::V18, Flavour::Standalone, "")),
+        plain("pooled", Server::pooled(Pooling::Transaction, "")),
+        plain("pooled_unprepared", Server::pooled(Pooling::TransactionWithoutStatements, "prepare=off")),
+        plain("pooled_session", Server::pooled(Pooling::Session, "mode=session")),
     ])
 }
 
-fn suite(name: &'static str, flavour: Flavour, params: &'static str) -> Suite {
-    Suite::new(name, Server::start(flavour, params))
+fn plain<F: Future<Output = Result<Server, Unreachable>> + 'static>(name: &'static str, server: F) -> Suite {
+    Suite::new(name, server).in_rows([Row::Plain])
 }
 
 struct Server {
+    /// The server, or the pooler in front of it. Clients connect to this one.
     running: Running,
+    /// The server behind the pooler.
+    behind: Option<Running>,
     /// Parameters that are appended to the URL, with their `?` or `&`.
     params: String,
+    polls: Option<&'static str>,
 }
 
 impl Server {
-    async fn start(flavour: Flavour, params: &str) -> Result<Self, Unreachable> {
-        let running = start(flavour).await?;
+    async fn start(version: Version, flavour: Flavour, params: &str) -> Result<Self, Unreachable> {
+        let running = start(version, flavour).await?;
         let ca = running.ca().map(|ca| format!("ca={}", ca.display())).unwrap_or_default();
         let params: Vec<_> = [params, &ca].into_iter().filter(|params| !params.is_empty()).collect();
         let first = if running.url().contains('?') { '&' } else { '?' };
+        let polls = params.contains(&"notify=off").then_some("notify=off makes waiters poll");
         let params = if params.is_empty() { String::new() } else { format!("{first}{}", params.join("&")) };
-        Ok(Self { running, params })
+        Ok(Self { running, behind: None, params, polls })
     }
-}
 
-impl Server {
+    async fn pooled(pooling: Pooling, params: &str) -> Result<Self, Unreachable> {
+        let behind = start(Version::V17, Flavour::Standalone).await?;
+        let running = pool(&behind, pooling).await?;
+        let polls = (pooling != Pooling::Session).then_some("notifications do not arrive through the pooler");
+        Ok(Self { running, behind: Some(behind), params: format!("?{params}"), polls })
+    }
+
     fn is_session(&self) -> bool {
         self.params.contains("mode=session")
     }
@@ -75,7 +89,7 @@ impl Fixture for Server {
     }
 
     fn polls(&self) -> Option<&'static str> {
-        self.params.contains("notify=off").then_some("notify=off makes waiters poll")
+        self.polls
     }
 
     /// A call may take a third of it, and a busy server answers late.
@@ -117,7 +131,8 @@ impl Network for Server {
     }
 
     fn restart(&self) -> Option<&dyn Restart> {
-        Some(self)
+        // The restart of a pooler loses no data, and that of its server is not seen by clients.
+        self.behind.is_none().then_some(self)
     }
 }
 

@@ -11,7 +11,7 @@ use dlock_core::{Error, Locks, Registry, Result};
 use dlock_postgres::DRIVER;
 use dlock_testbed::servers::{
     Running,
-    postgres::{Flavour, start},
+    postgres::{Flavour, Pooling, Version, pool, start},
 };
 use futures_util::future::join_all;
 use libtest_mimic::{Arguments, Trial};
@@ -34,8 +34,11 @@ macro_rules! cases {
 mod check_in;
 mod limits;
 mod pauses;
+mod pgbouncer;
 mod pooler;
+mod queue;
 mod session;
+mod standby;
 
 type Case = fn(&Runtime, &Running);
 
@@ -58,21 +61,32 @@ fn main() -> ExitCode {
     cases.extend(pauses::cases());
     cases.extend(pooler::cases());
     cases.extend(session::cases());
+    cases.extend(queue::cases());
     let runtime = Runtime::new().expect("a runtime");
-    let trials = match runtime.block_on(start(Flavour::Standalone)) {
+    let mut trials = Vec::new();
+    match runtime.block_on(start(Version::V17, Flavour::Standalone)) {
         // This server only shows that servers can be started.
-        Ok(_) => cases.into_iter().map(|(name, case)| Trial::test(name, move || run(case))).collect(),
-        Err(unreachable) => vec![unreachable.trial("postgres")],
-    };
+        Ok(server) => {
+            match runtime.block_on(pool(&server, Pooling::Session)) {
+                Ok(_) => cases.extend(pgbouncer::cases()),
+                Err(unreachable) => trials.push(unreachable.trial("pgbouncer")),
+            }
+            trials.extend(cases.into_iter().map(|case| trial(Flavour::Standalone, case)));
+            trials.extend(standby::cases().into_iter().map(|case| trial(Flavour::Replicated, case)));
+        }
+        Err(unreachable) => trials.push(unreachable.trial("postgres")),
+    }
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-fn run(case: Case) -> std::result::Result<(), libtest_mimic::Failed> {
-    let runtime = Runtime::new()?;
-    let server = runtime.block_on(start(Flavour::Standalone));
-    let server = server.map_err(|Unreachable { reason, .. }| reason)?;
-    case(&runtime, &server);
-    Ok(())
+fn trial(flavour: Flavour, (name, case): (&str, Case)) -> Trial {
+    Trial::test(name, move || {
+        let runtime = Runtime::new()?;
+        let server = runtime.block_on(start(Version::V17, flavour));
+        let server = server.map_err(|Unreachable { reason, .. }| reason)?;
+        case(&runtime, &server);
+        Ok(())
+    })
 }
 
 async fn connect(server: &Running) -> Result<Locks> {

@@ -1,5 +1,5 @@
 //! Session mode behind a connection pooler that shares the sessions of the server between
-//! transactions.
+//! transactions, or that resets a session.
 
 use std::{collections::VecDeque, io, net::SocketAddr, sync::Arc};
 
@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
+    sync::watch,
     task::AbortHandle,
 };
 
@@ -16,6 +17,7 @@ pub(crate) fn cases() -> Vec<(&'static str, Case)> {
     cases! {
         a_pooler_that_lends_the_last_session_first_is_refused,
         a_pooler_that_lends_the_sessions_in_turn_is_refused,
+        a_session_that_a_pooler_resets_has_lost_its_lock,
     }
 }
 
@@ -24,12 +26,16 @@ pub(crate) fn cases() -> Vec<(&'static str, Case)> {
 enum Order {
     LastFirst,
     InTurn,
+    /// Each client has a session of its own.
+    OneEach,
 }
 
 /// A pooler that lends a session of the server for each transaction. Supports queries as text, of
 /// users without a password.
 struct Pooler {
     address: SocketAddr,
+    /// Makes each session of [`Order::OneEach`] execute `DISCARD ALL` when it is changed.
+    reset: watch::Sender<()>,
     task: AbortHandle,
 }
 
@@ -38,6 +44,7 @@ struct Pool {
     server: SocketAddr,
     order: Order,
     idle: Mutex<VecDeque<TcpStream>>,
+    reset: watch::Receiver<()>,
 }
 
 impl Pooler {
@@ -48,7 +55,13 @@ impl Pooler {
     async fn to(server: &Running, order: Order) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("a port");
-        let pool = Arc::new(Pool { server: server.servers()[0].address(), order, idle: Mutex::default() });
+        let (reset, on_reset) = watch::channel(());
+        let pool = Arc::new(Pool {
+            server: server.servers()[0].address(),
+            order,
+            idle: Mutex::default(),
+            reset: on_reset,
+        });
         let task = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let pool = Arc::clone(&pool);
@@ -56,7 +69,7 @@ impl Pooler {
                 tokio::spawn(async move { pool.serve(client).await.ok() });
             }
         });
-        Self { address, task: task.abort_handle() }
+        Self { address, reset, task: task.abort_handle() }
     }
 }
 
@@ -74,8 +87,11 @@ impl Pool {
         // The login of the first session is the login of all.
         let mut greeting = Vec::new();
         let session = self.connect(&startup, &mut greeting).await?;
-        self.put_back(session);
         client.write_all(&greeting).await?;
+        if let Order::OneEach = self.order {
+            return self.serve_with(session, client).await;
+        }
+        self.put_back(session);
         loop {
             let request = message(&mut client).await?;
             if request[0] == b'X' {
@@ -88,15 +104,35 @@ impl Pool {
             // Messages outside of transactions belong to no client.
             while session.try_read(&mut [0; 1024]).is_ok_and(|length| length > 0) {}
             session.write_all(&request).await?;
-            loop {
-                let reply = message(&mut session).await?;
-                client.write_all(&reply).await?;
-                // The session is ready, and in no transaction.
-                if reply == *b"Z\0\0\0\x05I" {
-                    break;
+            client.write_all(&replies(&mut session).await?).await?;
+            self.put_back(session);
+        }
+    }
+
+    /// Serves a client with a session of its own.
+    async fn serve_with(&self, mut session: TcpStream, mut client: TcpStream) -> io::Result<()> {
+        let reset = b"Q\0\0\0\x10DISCARD ALL\0";
+        let (mut from_client, mut from_session, mut on_reset) = ([0], [0], self.reset.clone());
+        loop {
+            tokio::select! {
+                length = client.peek(&mut from_client) => {
+                    if length? == 0 {
+                        return Ok(());
+                    }
+                    session.write_all(&message(&mut client).await?).await?;
+                    client.write_all(&replies(&mut session).await?).await?;
+                }
+                length = session.peek(&mut from_session) => {
+                    if length? == 0 {
+                        return Ok(());
+                    }
+                    client.write_all(&message(&mut session).await?).await?;
+                }
+                Ok(()) = on_reset.changed() => {
+                    session.write_all(reset).await?;
+                    replies(&mut session).await?;
                 }
             }
-            self.put_back(session);
         }
     }
 
@@ -118,7 +154,7 @@ impl Pool {
         let mut idle = self.idle.lock();
         match self.order {
             Order::LastFirst => idle.pop_back(),
-            Order::InTurn => idle.pop_front(),
+            Order::InTurn | Order::OneEach => idle.pop_front(),
         }
     }
 
@@ -137,19 +173,31 @@ async fn message(from: &mut TcpStream) -> io::Result<Vec<u8>> {
     Ok(message)
 }
 
-async fn is_refused(server: &Running, order: Order) {
-    // The pooler knows no password.
+/// Reads messages until the session is ready, and in no transaction.
+async fn replies(session: &mut TcpStream) -> io::Result<Vec<u8>> {
+    const READY: &[u8] = b"Z\0\0\0\x05I";
+    let mut replies = Vec::new();
+    while !replies.ends_with(READY) {
+        replies.extend(message(session).await?);
+    }
+    Ok(replies)
+}
+
+/// Makes the server request no password, because the pooler knows none. Returns a URL of the pooler.
+async fn trust(server: &Running, pooler: &Pooler) -> String {
     let trust = "DO $$ BEGIN EXECUTE format('COPY (SELECT ''host all all 127.0.0.1/32 trust'') TO %L', \
         current_setting('hba_file')); END $$; SELECT pg_reload_conf()";
     sql(server, trust).await;
-    let pooler = Pooler::to(server, order).await;
-    let url = format!("postgres://dlock:@{}/postgres?mode=session&timeout=1s", pooler.address);
-    let pooled = async |url: &str| timeout(SOON, connect_to(url)).await.expect("a reply");
-    let until_trusted = async {
-        while let Err(Error::Unavailable { .. }) = pooled(&url.replace("mode=session", "mode=queue")).await {}
-    };
+    let direct = server.url().replace(":s3cret%3A%2F@", ":@");
+    let until_trusted = async { while connect_to(&direct).await.is_err() {} };
     timeout(SOON, until_trusted).await.expect("the server reads its configuration");
-    let error = pooled(&url).await.expect_err("a pooler");
+    format!("postgres://dlock:@{}/postgres?mode=session&timeout=1s", pooler.address)
+}
+
+async fn is_refused(server: &Running, order: Order) {
+    let pooler = Pooler::to(server, order).await;
+    let url = trust(server, &pooler).await;
+    let error = timeout(SOON, connect_to(&url)).await.expect("a reply").expect_err("a pooler");
     assert!(matches!(error, Error::Refused { .. }), "{error:?}");
     assert!(format!("{error:?}").contains("connect to the server directly"), "{error:?}");
     let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
@@ -162,4 +210,16 @@ async fn a_pooler_that_lends_the_last_session_first_is_refused(server: &Running)
 
 async fn a_pooler_that_lends_the_sessions_in_turn_is_refused(server: &Running) {
     is_refused(server, Order::InTurn).await;
+}
+
+async fn a_session_that_a_pooler_resets_has_lost_its_lock(server: &Running) {
+    let pooler = Pooler::to(server, Order::OneEach).await;
+    let locks = connect_to(&trust(server, &pooler).await).await.expect("each client has its own session");
+    let held = locks.mutex("job").lock().ttl(SOON / 2).await.expect("the lock");
+    pooler.reset.send_replace(());
+    let reason = timeout(SOON, held.lost()).await.expect("the next renewal reports the loss");
+    let error = held.release().await.expect_err("lost");
+    assert!(matches!(error, Error::Lost { .. }), "{reason:?}, {error:?}");
+    let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
+    assert_eq!(sql(server, locks).await, "0", "the reset has left a lock");
 }

@@ -38,6 +38,7 @@ pub(crate) fn cases() -> Vec<(&'static str, Case)> {
         the_keys_of_other_programs_are_locked,
         two_names_with_one_key_exclude_each_other,
         a_terminated_session_has_lost_its_lock_at_once,
+        a_lease_whose_session_is_terminated_is_lost_at_once,
         a_terminated_waiter_requests_the_lock_again,
         a_silent_holder_loses_its_session_after_its_ttl,
         a_dead_client_holds_nothing,
@@ -76,7 +77,7 @@ fn url(server: &Running, names: &str) -> String {
 }
 
 /// Executes a query as a program other than dlock, and returns the first column.
-async fn ask(client: &Client, query: &str) -> String {
+pub(crate) async fn ask(client: &Client, query: &str) -> String {
     let reply = client.simple_query(query).await.expect(query);
     let value = reply.iter().rev().find_map(|message| match message {
         SimpleQueryMessage::Row(row) => Some(row.get(0).unwrap_or_default().to_owned()),
@@ -212,6 +213,16 @@ async fn a_terminated_session_has_lost_its_lock_at_once(server: &Running) {
     assert!(matches!(error, Error::Lost { .. }), "{error:?}");
     beside.release().await.expect("still held");
     again.release().await.expect("still held");
+}
+
+/// A lease is not renewed, so only the end of its connection shows the loss.
+async fn a_lease_whose_session_is_terminated_is_lost_at_once(server: &Running) {
+    let locks = session_mode(server, "number").await;
+    let held = locks.mutex("1").lock().lease(LONG).await.expect("the lock");
+    let terminate =
+        "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND objid = 1";
+    assert_eq!(sql(server, terminate).await, "t");
+    timeout(SOON, held.lost()).await.expect("the holder is notified long before the end of its lease");
 }
 
 async fn a_terminated_waiter_requests_the_lock_again(server: &Running) {

@@ -72,6 +72,8 @@ pub(crate) enum Part {
     Etcd,
     /// Locks in MariaDB, in both modes.
     Mysql,
+    /// Locks in PostgreSQL, in both modes.
+    Postgres,
     /// Locks in ZooKeeper.
     Zookeeper,
     /// Round trips to the ZooKeeper server `DLOCK_BENCH_ZOOKEEPER_DISTANT_URL`, behind a slow link.
@@ -88,6 +90,8 @@ pub(crate) enum Part {
     GrowthEtcd,
     /// The same in MariaDB, through a proxy that counts requests.
     GrowthMysql,
+    /// The same in PostgreSQL, through a proxy that counts requests.
+    GrowthPostgres,
     /// The same in ZooKeeper.
     GrowthZookeeper,
 }
@@ -95,8 +99,16 @@ pub(crate) enum Part {
 impl Part {
     /// Returns whether this part is measured only on request, because it has no targets.
     fn is_growth(self) -> bool {
-        use Part::{GrowthEtcd, GrowthMemory, GrowthMysql, GrowthRedis, GrowthSqlite, GrowthZookeeper};
-        matches!(self, GrowthMemory | GrowthSqlite | GrowthRedis | GrowthEtcd | GrowthMysql | GrowthZookeeper)
+        matches!(
+            self,
+            Self::GrowthMemory
+                | Self::GrowthSqlite
+                | Self::GrowthRedis
+                | Self::GrowthEtcd
+                | Self::GrowthMysql
+                | Self::GrowthPostgres
+                | Self::GrowthZookeeper
+        )
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
     Effort,
     arguments::Part,
     contest::{Counter, Outcome},
-    etcd, mysql, redis, zookeeper,
+    etcd, mysql, postgres, redis, zookeeper,
 };
 
 /// Maximum time in which the locks or waiters of one size are created.
@@ -63,6 +63,7 @@ pub(crate) async fn bench(part: Part, effort: Effort, charts: Option<&Path>) -> 
         Part::GrowthRedis => redis::store().await?,
         Part::GrowthEtcd => etcd::store().await?,
         Part::GrowthMysql => mysql::store().await?,
+        Part::GrowthPostgres => postgres::store().await?,
         Part::GrowthZookeeper => zookeeper::store().await?,
         _ => Ok(Store::new("memory:".to_owned(), None, ())),
     };

@@ -17,8 +17,10 @@ mod figures;
 mod growth;
 mod held;
 mod mysql;
+mod postgres;
 mod redis;
 mod results;
+mod round_trips;
 mod sqlite;
 mod targets;
 mod verdict;
@@ -140,6 +142,7 @@ fn measure(part: Part, effort: Effort, results: &Results, charts: Option<&Path>)
         Part::Sqlite => sqlite::bench(effort, results),
         Part::Etcd => runtime.block_on(etcd::bench(effort, results)),
         Part::Mysql => runtime.block_on(mysql::bench(effort, results)),
+        Part::Postgres => runtime.block_on(postgres::bench(effort, results)),
         Part::Command => command::bench(effort, results),
         Part::Zookeeper => runtime.block_on(zookeeper::bench(effort, results)),
         Part::ZookeeperDistant => runtime.block_on(zookeeper::distant::bench(effort, results)),
@@ -155,6 +158,7 @@ fn measure(part: Part, effort: Effort, results: &Results, charts: Option<&Path>)
         | Part::GrowthRedis
         | Part::GrowthEtcd
         | Part::GrowthMysql
+        | Part::GrowthPostgres
         | Part::GrowthZookeeper => runtime.block_on(growth::bench(part, effort, charts)),
     }
 }

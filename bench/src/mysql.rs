@@ -5,7 +5,6 @@
 //! settings. A lock costs its commits there.
 
 mod batches;
-mod round_trips;
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -25,10 +24,10 @@ use crate::{
     figures::Figures,
     growth,
     results::Results,
+    round_trips::{self, RoundTrips},
     targets,
 };
 use batches::{Batches, GET_LOCK, GET_LOCK_AND_COMMIT, INSERT_AND_DELETE};
-use round_trips::RoundTrips;
 
 /// Length of each hold in a hand-off.
 const HOLD: Duration = Duration::from_millis(10);
@@ -94,7 +93,7 @@ pub(crate) async fn bench(effort: Effort, results: &Results) -> Outcome {
     handoff
         .record(results, &targets::MYSQL_QUEUE_HANDOFF, QUEUE, |row| row.rounds.iter().map(p50).collect())?;
 
-    let round_trips = RoundTrips::to(server)?;
+    let round_trips = RoundTrips::to(server, round_trips::mysql)?;
     let through_proxy = contestants(endpoint, round_trips.address()).await?;
     let commands = Table::measure(
         &through_proxy,
@@ -136,7 +135,7 @@ pub(crate) async fn store() -> Outcome<Result<growth::Store, String>> {
     let Some(server) = running.servers().first().map(|server| server.address()) else {
         return Ok(Err("the server's address is not known".to_owned()));
     };
-    let round_trips = RoundTrips::to(server)?;
+    let round_trips = RoundTrips::to(server, round_trips::mysql)?;
     let url = Endpoint { url: running.url(), server }.url_at(round_trips.address(), "");
     Ok(Ok(growth::Store::new(url, Some(Box::new(round_trips)), running)))
 }

@@ -122,6 +122,25 @@ targets! {
     MYSQL_QUEUE_REQUESTS: Mysql, "lock + release, queue mode", AtMost 2.0, "round trips",
         "one batch of statements to lock, and one to release";
 
+    POSTGRES_FUNCTIONS: Postgres, "lock + release, queue mode", AtMost 1.15, "× functions",
+        "the same functions of the schema, called without dlock";
+    POSTGRES_QUEUE_PAIR: Postgres, "lock + release, queue mode, on a disk", AtMost 1.0, "× limit",
+        "the limit inserts and deletes one row, with a commit each; a release of dlock waits for no disk";
+    POSTGRES_TASKS: Postgres, "lock + release by 64 tasks", AtLeast 0.9, "× functions",
+        "calls of several tasks share the four connections";
+    POSTGRES_SESSION_PAIR: Postgres, "lock + release, session mode", AtMost 1.2, "× limit",
+        "the limit is pg_advisory_lock with the commit of a token in one statement";
+    POSTGRES_SESSION_HANDOFF: Postgres, "hand-off, session mode", AtMost 1.2, "× limit",
+        "the server hands the lock over, and dlock sends one statement after it";
+    POSTGRES_QUEUE_HANDOFF: Postgres, "hand-off, queue mode", AtMost 1.5, "× release + attempt",
+        "a notification wakes the waiter, which calls one function";
+    POSTGRES_REFUSED_TRY: Postgres, "refused try, queue mode", AtMost 3.0, "× SELECT 1",
+        "a refused try writes nothing and locks nothing";
+    POSTGRES_QUEUE_REQUESTS: Postgres, "lock + release, queue mode", AtMost 2.0, "round trips",
+        "one function to lock, and one to release";
+    POSTGRES_SESSION_REQUESTS: Postgres, "lock + release, session mode", AtMost 2.0, "round trips",
+        "one statement to lock, and one to release";
+
     ZOOKEEPER_PAIR_CURATOR: Zookeeper, "lock + release of a free lock", AtMost 1.0, "× Curator",
         "the create and the list of the children are sent together";
     ZOOKEEPER_PAIR_RECIPE: Zookeeper, "lock + release of a free lock", AtMost 1.0, "× recipe",

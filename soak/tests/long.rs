@@ -9,7 +9,7 @@ use std::{
 };
 
 use dlock_conformance::{Unreachable, ignore, or_ignore, run_tests, tests};
-use dlock_testbed::servers::{Running, etcd, mysql, redis, zookeeper};
+use dlock_testbed::servers::{Running, etcd, mysql, postgres, redis, zookeeper};
 use tempfile::TempDir;
 
 /// Faults of a network store, unless `DLOCK_SOAK_ARGS` names others.
@@ -23,6 +23,7 @@ fn main() -> ExitCode {
         etcd_passes,
         zookeeper_passes,
         mariadb_passes,
+        postgres_passes,
     }])
 }
 
@@ -80,4 +81,8 @@ async fn zookeeper_passes() {
 
 async fn mariadb_passes() {
     on_server("mariadb", mysql::start(mysql::Brand::Mariadb, mysql::Flavour::Standalone)).await;
+}
+
+async fn postgres_passes() {
+    on_server("postgres", postgres::start(postgres::Version::V17, postgres::Flavour::Standalone)).await;
 }

@@ -234,10 +234,10 @@ async fn a_long_snapshot_slows_down_a_hot_lock_and_breaks_nothing(server: &Runni
     let snapshot = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class";
     ask(&elsewhere, snapshot).await;
     let in_another_database = pairs("elsewhere").await;
-    let here = session(server.url()).await;
-    ask(&here, snapshot).await;
+    let in_same = session(server.url()).await;
+    ask(&in_same, snapshot).await;
     let held = other.mutex("precious").lock().ttl(LEASE * 2).await.expect("the lock");
-    let in_this_database = timeout(SOON * 6, pairs("here")).await.expect("the pairs end");
+    let in_this_database = timeout(SOON * 6, pairs("local")).await.expect("the pairs end");
     println!(
         "a pair took {without:?}, {in_another_database:?} beside a snapshot in another database, and \
          {in_this_database:?} beside one in this database"

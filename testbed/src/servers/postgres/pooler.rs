@@ -68,13 +68,15 @@ impl Recipe for Pgbouncer {
         let port = Port::claim()?;
         let mode = if self.pooling == Pooling::Session { "session" } else { "transaction" };
         let statements = if self.pooling == Pooling::Transaction { 100 } else { 0 };
+        // With `Session` each connection of a client keeps a session.
+        let sessions = if self.pooling == Pooling::Session { 900 } else { 20 };
         // The pooler refuses to run as root, and changes to the user `nobody` after it has read its
         // files.
         let config = format!(
             "[databases]\n* = host=127.0.0.1 port={}\n\
              [pgbouncer]\nlisten_addr=127.0.0.1\nlisten_port={}\nunix_socket_dir=\n\
              auth_type=scram-sha-256\nauth_file=users.txt\npool_mode={mode}\n\
-             max_prepared_statements={statements}\nmax_client_conn=1000\ndefault_pool_size=20\n",
+             max_prepared_statements={statements}\nmax_client_conn=1000\ndefault_pool_size={sessions}\n",
             self.server,
             port.number()
         );

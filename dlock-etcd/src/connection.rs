@@ -35,9 +35,10 @@ pub(crate) struct Connection {
     limit: Duration,
     /// Send time of the first request after the last response. `None` if there was none.
     silent_since: Mutex<Option<Instant>>,
-    /// Number of the connection with the last response to a request, and the time of that response.
-    /// Latest position in the cluster's history that a response had.
+    /// Latest position in the cluster's history that a response had since the current lease was
+    /// requested.
     history: Mutex<Option<History>>,
+    /// Number of the connection with the last response to a request, and the time of that response.
     last_response: Mutex<Option<(u64, Instant)>>,
     has_other_members: bool,
     reopened_at: ReopenedAt,
@@ -234,7 +235,8 @@ impl Connection {
         Ok(response)
     }
 
-    /// Returns the latest position in the cluster's history that a response had.
+    /// Returns the latest position in the cluster's history that a response had since
+    /// [`forget_history`](Self::forget_history).
     pub(crate) fn history(&self) -> Option<History> {
         *self.history.lock()
     }
@@ -248,9 +250,9 @@ impl Connection {
         }
     }
 
-    /// Begins a new history, because the cluster was restored.
-    pub(crate) fn reset_history(&self, now: History) {
-        *self.history.lock() = Some(now);
+    /// Forgets the position. A new lease has no claims that a restore could bring back.
+    pub(crate) fn forget_history(&self) {
+        *self.history.lock() = None;
     }
 
     /// Reads keys.

@@ -181,7 +181,6 @@ impl Session {
                 // that were released since, so no claim of this session is reliable.
                 self.connection.revoke(lease.id).await?;
                 self.note_lease_end(lease.id);
-                self.connection.reset_history(now);
                 return self.grant().await;
             }
             if let Some(now) = keep_alive.history {
@@ -199,6 +198,7 @@ impl Session {
 
     async fn grant(&self) -> Result<Lease> {
         let confirmed_at = Moment::now();
+        self.connection.forget_history();
         let id = lease_id();
         let ttl = self.connection.grant(id, self.requested_ttl).await?;
         let lease = Lease { id, ttl, confirmed_at };

@@ -137,7 +137,7 @@ impl PostgresConfig {
             return Err(url.invalid("has `tls`, which a socket does not support: leave it out"));
         }
         let login = url.login_with_optional_password("password_file")?;
-        if url.param("passfile").is_some() && (login.user.is_none() || login.password.is_some()) {
+        if url.param("passfile").is_some() && !login.lacks_password() {
             return Err(url.invalid("has a `passfile`, which is for a user without a password"));
         }
         let names = url.choice("names", NAMES)?;

@@ -164,7 +164,7 @@ impl StoreUrl {
     /// [`Error::InvalidConfig`] for two passwords, or a user without a password.
     pub fn login(&self, file: &str) -> Result<Login> {
         let login = self.login_with_optional_password(file)?;
-        if login.user.is_some() && login.password.is_none() {
+        if login.lacks_password() {
             return Err(self.invalid("has a user and no password"));
         }
         Ok(login)
@@ -187,7 +187,7 @@ impl StoreUrl {
     pub fn login_from_params(&self, [user, password, file]: [&str; 3]) -> Result<Login> {
         let login = Login::new(self.param(user), self.param(password), self.param(file));
         let login = login.ok_or_else(|| self.invalid(format_args!("has both `{password}` and `{file}`")))?;
-        if login.user.is_some() && login.password.is_none() {
+        if login.lacks_password() {
             return Err(self.invalid(format_args!("has a `{user}` and no `{password}`")));
         }
         Ok(login)
@@ -286,6 +286,11 @@ impl Login {
             (None, None) => None,
         };
         Some(Self { user: user.map(str::to_owned), password: password.map(Secret) })
+    }
+
+    /// Returns whether there is a user without a password.
+    pub fn lacks_password(&self) -> bool {
+        self.user.is_some() && self.password.is_none()
     }
 }
 

@@ -208,6 +208,11 @@ async fn a_lease_that_ends_with_its_connection_is_renewed_until_its_end_and_lost
     assert_eq!(held.lost().await, LostReason::Expired);
     assert!(is_about(start.elapsed(), TTL * 2), "the lease ended after {:?}", start.elapsed());
     assert!(store.count(Call::Renew) >= 3, "the lease was not renewed");
+    // The claim of a crashed client ends no later than its lease.
+    let mut store = ScriptedStore::new();
+    store.1 = store.1.ends_with_connection(true);
+    drop(store.client().mutex("x").lock().lease(TTL / 6).await.expect("granted"));
+    assert_eq!(store.script().ttls, [TTL / 6]);
     let mut store = ScriptedStore::new().renew([Say(Renewal::Lost)]).hints(Hints::Once(S));
     store.1 = store.1.ends_with_connection(true);
     let start = Instant::now();

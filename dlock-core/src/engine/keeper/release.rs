@@ -46,10 +46,10 @@ impl Keeper {
     /// Releases a claim that has no hold, and repeats the release until the store has confirmed it
     /// or has forgotten the claim by itself.
     pub(crate) async fn release_unheld(&self, claim: &mut dyn Claim) {
-        let mut retries = ReleaseRetries::new(self.info(), self.forgotten_after(), |error| {
+        let closing = Some(&self.client.closing);
+        let mut retries = ReleaseRetries::new(self.info(), self.forgotten_after(), closing, |error| {
             observe::failed(&self.request, self.info(), "release", &error);
         });
-        retries.closing = Some(&self.client.closing);
         release_with_retries(claim, &mut retries).await;
     }
 
@@ -71,15 +71,16 @@ impl Keeper {
         let reply = ReleaseReply(Mutex::new(reply));
         let mut has_failed = false;
         let stay = self.stays_taken(hold);
-        let mut retries = ReleaseRetries::new(self.info(), self.forgotten_after(), |error: Error| {
-            has_failed = true;
-            observe::failed(&self.request, self.info(), "release", &error);
-            // A longer wait would not change a refusal.
-            if !error.is_transient() || hold.kept_until().has_passed() {
-                reply.send(Err(error));
-            }
-        });
-        retries.closing = Some(&self.client.closing);
+        let closing = Some(&self.client.closing);
+        let mut retries =
+            ReleaseRetries::new(self.info(), self.forgotten_after(), closing, |error: Error| {
+                has_failed = true;
+                observe::failed(&self.request, self.info(), "release", &error);
+                // A longer wait would not change a refusal.
+                if !error.is_transient() || hold.kept_until().has_passed() {
+                    reply.send(Err(error));
+                }
+            });
         let on_timeout = || reply.send(Err(hold.release_timeout()));
         let released = {
             let release = pin!(async {
@@ -134,7 +135,7 @@ pub(crate) async fn release_until_forgotten(
     forgotten_after: Duration,
     on_failure: impl FnMut(Error),
 ) -> Option<Release> {
-    release_with_retries(claim, &mut ReleaseRetries::new(info, forgotten_after, on_failure)).await
+    release_with_retries(claim, &mut ReleaseRetries::new(info, forgotten_after, None, on_failure)).await
 }
 
 async fn release_with_retries<F: FnMut(Error)>(
@@ -198,8 +199,13 @@ struct ReleaseRetries<'a, F> {
 }
 
 impl<'a, F: FnMut(Error)> ReleaseRetries<'a, F> {
-    fn new(info: &'a Info, forgotten_after: Duration, on_failure: F) -> Self {
-        Self { info, forgotten_after, forgotten_at: None, failures: 0, closing: None, on_failure }
+    fn new(
+        info: &'a Info,
+        forgotten_after: Duration,
+        closing: Option<&'a CancellationToken>,
+        on_failure: F,
+    ) -> Self {
+        Self { info, forgotten_after, forgotten_at: None, failures: 0, closing, on_failure }
     }
 
     /// Reports a failure, and pauses before the next request. Returns `false`, without a pause, if

@@ -98,12 +98,7 @@ impl Session {
     /// that is left. The second half is for its commit and for the reply.
     async fn run(&self, call: &Call<'_>, deadline: Instant) -> std::result::Result<Vec<Row>, Error> {
         let function = call.function;
-        let statement = match &self.statements {
-            Some(statements) => {
-                Some(statements[function as usize].get_or_try_init(|| self.prepare(function)).await?)
-            }
-            None => None,
-        };
+        let prepared = self.prepared(function).await?;
         if call.late_execution.is_refused() && self.state.lock().clock.is_outdated(Moment::now()) {
             self.read_clock().await?;
         }
@@ -115,7 +110,7 @@ impl Session {
         if call.late_execution.is_refused() {
             params.push(&server_deadline);
         }
-        match statement {
+        match prepared {
             Some(statement) => self.client.query(statement, &params).await,
             None => {
                 let params: Vec<_> = params.into_iter().zip(function.parameters()).collect();
@@ -124,8 +119,13 @@ impl Session {
         }
     }
 
-    async fn prepare(&self, function: Function) -> std::result::Result<Statement, Error> {
-        self.client.prepare_typed(&function.statement(&self.schema), &function.parameters()).await
+    /// Returns the prepared statement, or `None` if it is sent with each call.
+    async fn prepared(&self, function: Function) -> std::result::Result<Option<&Statement>, Error> {
+        let Some(statements) = &self.statements else { return Ok(None) };
+        let prepare = || async {
+            self.client.prepare_typed(&function.statement(&self.schema), &function.parameters()).await
+        };
+        statements[function as usize].get_or_try_init(prepare).await.map(Some)
     }
 
     async fn read_clock(&self) -> std::result::Result<(), Error> {

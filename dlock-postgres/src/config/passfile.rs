@@ -18,7 +18,7 @@ pub(crate) struct Passfile {
     is_required: bool,
 }
 
-/// What a password is for.
+/// The connection for which a password is needed.
 pub(crate) struct Wanted<'a> {
     /// Names of the host, of which the line must have one.
     pub(crate) hosts: &'a [&'a str],
@@ -138,6 +138,9 @@ mod tests {
             ("db.example.com:5432:app:dlock:", Some("")),
             ("db.example.com:5432:app:dlock:it's *", Some("it's *")),
             ("db.example.com:5432:app:dlock", None),
+            ("*:*:*:other:secret", None),
+            ("*:*:other:*:secret", None),
+            ("*:5433:*:*:secret", None),
             ("db.example.com:5432:app:\\*:secret", None),
             ("db.example.com:5432:app:**:secret", None),
             ("", None),

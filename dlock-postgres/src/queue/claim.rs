@@ -179,7 +179,8 @@ impl PostgresClaim {
 
     /// Returns the time until the next attempt, if no hint arrives.
     fn retry_in(&mut self, position: Position) -> Duration {
-        let poll_in = if self.seats.is_none() || !self.client.is_listening() {
+        let relies_on_notifications = self.seats.as_ref().is_some_and(|seats| seats.listening.is_quiet());
+        let poll_in = if !relies_on_notifications {
             let interval = POLL_INTERVAL * 2_u32.saturating_pow(self.polls.min(8));
             self.polls += 1;
             (interval.min(LONGEST_POLL_INTERVAL) * (position.ahead + 1)).min(PATROL_INTERVAL)

@@ -48,8 +48,8 @@ pub(crate) struct Notifications {
     connection: Arc<Connection>,
     channel: String,
     hearing: Arc<Hearing>,
-    /// Whether waiters may rely on notifications that do not arrive any more.
-    may_be_relied_on: bool,
+    /// Whether the client has listened since its waiters were last woken to poll.
+    has_listened: bool,
 }
 
 /// Whether notifications arrive at a client.
@@ -87,7 +87,7 @@ impl Notifications {
         channel: String,
         hearing: Arc<Hearing>,
     ) -> Self {
-        Self { dial, connection, channel, hearing, may_be_relied_on: false }
+        Self { dial, connection, channel, hearing, has_listened: false }
     }
 
     /// Opens a connection that listens, and checks that notifications arrive on it.
@@ -122,7 +122,7 @@ impl Notifications {
         let Opened { client, mut messages, .. } = self.open(seats).await?;
         backoff.note_answer();
         let _listening = ListeningMark::new(&self.hearing.is_listening);
-        self.may_be_relied_on = true;
+        self.has_listened = true;
         seats.mark_subscribed(added);
         let mut check_at = Instant::now() + CHECK_INTERVAL;
         let mut unused_at: Option<Instant> = None;
@@ -160,8 +160,7 @@ impl Notifications {
 }
 
 /// Pauses. Returns `false` at once when the client is dropped.
-async fn pause(seats: &Listener, duration: Duration) -> bool {
-    let until = Instant::now() + duration;
+async fn pause_until(until: Instant, seats: &Listener) -> bool {
     loop {
         match timeout_at(until, seats.has_work()).await {
             Ok(false) => return false,
@@ -217,18 +216,20 @@ impl EventSource for Notifications {
                 Ok(End::Unused) => {}
                 Err(error) => {
                     seats.mark_disconnected();
-                    let is_refused = !error.is_transient();
                     // The waiters get the refusal after `mark_disconnected`. Otherwise a waiter
                     // that joins in between would miss it.
-                    if is_refused {
-                        *self.hearing.deaf_until.lock() = Some(Instant::now() + DEAF_PAUSE);
+                    let deaf_until = (!error.is_transient()).then(|| Instant::now() + DEAF_PAUSE);
+                    if deaf_until.is_some() {
+                        *self.hearing.deaf_until.lock() = deaf_until;
                         seats.refuse(STORE.share(&error));
                     }
                     // Waiters poll until the client listens.
-                    if std::mem::take(&mut self.may_be_relied_on) || is_refused {
+                    if std::mem::take(&mut self.has_listened) || deaf_until.is_some() {
                         seats.wake(LISTENING, Wake::All);
                     }
-                    if is_refused && !pause(seats, DEAF_PAUSE).await {
+                    if let Some(until) = deaf_until
+                        && !pause_until(until, seats).await
+                    {
                         return;
                     }
                 }

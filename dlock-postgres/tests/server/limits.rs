@@ -50,17 +50,7 @@ async fn a_hold_outlives_sessions_that_cannot_be_opened(server: &Running) {
 async fn a_waiter_whose_client_cannot_listen_polls(server: &Running) {
     let url = url_of_user(server, 1).await;
     let (holder, waiter) = (connect(server).await.expect("connected"), connect_to(&url).await);
-    let (waiter, guard) =
-        (waiter.expect("one session is enough"), holder.mutex("job").lock().await.expect("the lock"));
-    // The waiter sends no attempt of its own within the time limit of the test.
-    let waiting = waiter.mutex("job").lock().ttl(SOON * 12).into_future();
-    let releasing = async {
-        while rows(server).await != "2" {}
-        guard.release().await.expect("released");
-    };
-    let handed_over = async { tokio::join!(waiting, releasing).0.expect("the lock") };
-    let guard = timeout(SOON, handed_over).await.expect("the waiter polls");
-    guard.release().await.expect("released");
+    hand_over_to_a_poller(server, &holder, &waiter.expect("one session is enough")).await;
 }
 
 async fn an_error_about_too_many_sessions_names_the_settings(server: &Running) {

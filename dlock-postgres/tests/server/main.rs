@@ -1,16 +1,18 @@
 //! Tests of faults and settings that only this server has. Each test has a server of its own.
 
 use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
     process::ExitCode,
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
     time::Duration,
 };
 
-use dlock_conformance::Unreachable;
-use dlock_core::{Error, Locks, Registry, Result};
+use dlock_conformance::{Data, Unreachable};
+use dlock_core::{Error, Guard, Locks, Registry, Result};
 use dlock_postgres::DRIVER;
 use dlock_testbed::servers::{
-    Running,
+    Running, Server,
     postgres::{Flavour, Pooling, Version, pool, start},
 };
 use futures_util::future::join_all;
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         a_locked_row_delays_no_other_renewal,
         few_rights_are_enough_once_the_schema_exists,
         a_login_that_fails_is_refused_with_its_reason,
+        a_password_is_found_in_the_password_file,
         a_read_only_server_is_refused,
         a_client_listens_only_while_it_has_waiters,
         many_marks_delay_no_other_lock_and_are_deleted_after_their_time,
@@ -114,6 +117,40 @@ async fn sql(server: &Running, statements: &str) -> String {
 
 async fn rows(server: &Running) -> String {
     sql(server, "SELECT count(*) FROM dlock.queue").await
+}
+
+/// Tries a lock until the server replies, which it may not do while it restarts.
+async fn try_until_reply(locks: &Locks, name: &str) -> Option<Guard> {
+    let reply = async {
+        loop {
+            match locks.mutex(name).try_lock().await {
+                Ok(granted) => break granted,
+                Err(error) => assert!(error.is_transient(), "{error:?}"),
+            }
+        }
+    };
+    timeout(SOON, reply).await.expect("a reply")
+}
+
+/// Starts a server that was killed. It does not start before the processes of its sessions have
+/// ended.
+async fn start_again(server: &Server) {
+    let started = async { while server.start(Data::Kept).await.is_err() {} };
+    timeout(SOON, started).await.expect("the server starts");
+}
+
+/// Hands a lock over from one client to another one, which has to poll.
+async fn hand_over_to_a_poller(server: &Running, holder: &Locks, waiter: &Locks) {
+    let guard = holder.mutex("job").lock().await.expect("the lock");
+    // The waiter sends no attempt of its own within the time limit of the test.
+    let waiting = waiter.mutex("job").lock().ttl(SOON * 12).into_future();
+    let releasing = async {
+        while rows(server).await != "2" {}
+        guard.release().await.expect("released");
+    };
+    let handed_over = async { tokio::join!(waiting, releasing).0.expect("the lock") };
+    let guard = timeout(SOON, handed_over).await.expect("the waiter polls");
+    guard.release().await.expect("released");
 }
 
 async fn a_waiter_of_another_client_is_woken_by_the_server(server: &Running) {
@@ -250,6 +287,26 @@ async fn a_login_that_fails_is_refused_with_its_reason(server: &Running) {
         assert!(matches!(error, Error::Refused { .. }), "{error:?}");
         assert!(format!("{error:?}").contains(reason), "{error:?}");
     }
+}
+
+async fn a_password_is_found_in_the_password_file(server: &Running) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("pgpass");
+    let port = server.servers()[0].address().port();
+    let url = server.url().replace(":s3cret%3A%2F@", "@");
+    let error = connect_to(&url).await.expect_err("the server requires a password");
+    assert!(format!("{error:?}").contains("password_file"), "{error:?}");
+    let write = |lines: &str| {
+        fs::write(&path, lines).expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("set");
+    };
+    write(&format!("127.0.0.1:{port}:postgres:other:wrong\n127.0.0.1:*:postgres:dlock:s3cret\\:/\n"));
+    let with_file = format!("{url}?passfile={}", path.display());
+    let locks = connect_to(&with_file).await.expect("the second line has the password");
+    drop(locks.mutex("job").lock().await.expect("the lock"));
+    write("*:*:*:dlock:wrong\n");
+    let error = connect_to(&with_file).await.expect_err("the password is wrong");
+    assert!(format!("{error:?}").contains("does not accept this user and password"), "{error:?}");
 }
 
 async fn a_read_only_server_is_refused(server: &Running) {

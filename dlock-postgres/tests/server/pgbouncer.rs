@@ -7,7 +7,6 @@ use super::{check_in::session, session::ask, *};
 pub(crate) fn cases() -> Vec<(&'static str, Case)> {
     cases! {
         session_mode_is_refused_behind_a_pooler_of_transactions,
-        probes_of_other_clients_are_not_taken_for_the_own_one,
         session_mode_works_behind_a_pooler_of_sessions,
         a_waiter_behind_a_pooler_of_transactions_polls,
         the_isolation_level_of_pooled_sessions_is_not_changed,
@@ -29,40 +28,6 @@ async fn session_mode_is_refused_behind_a_pooler_of_transactions(server: &Runnin
     }
 }
 
-/// The sessions of the pooler also listen to the channel of another client, which is being probed.
-async fn probes_of_other_clients_are_not_taken_for_the_own_one(server: &Running) {
-    let pooler = pooler(server, Pooling::Transaction).await;
-    let others = join_all((0..10).map(|_| session(pooler.url()))).await;
-    for other in &others {
-        // Each transaction keeps a session of the pooler until all of them listen.
-        ask(other, "BEGIN; LISTEN other").await;
-    }
-    for other in &others {
-        ask(other, "COMMIT").await;
-    }
-    let sender = session(server.url()).await;
-    let probes = async {
-        loop {
-            ask(&sender, "NOTIFY other, 'probe'").await;
-        }
-    };
-    let url = format!("{}?mode=session&timeout=1s", pooler.url());
-    let connects = async {
-        let mut refusals = 0;
-        while refusals < 5 {
-            match connect_to(&url).await.expect_err("a pooler") {
-                Error::Refused { .. } => refusals += 1,
-                error => assert!(error.is_transient(), "{error:?}"),
-            }
-        }
-    };
-    let connects = async { timeout(SOON * 3, connects).await.expect("each client gets a reply") };
-    tokio::select! {
-        () = probes => unreachable!("the probes do not end"),
-        () = connects => {}
-    }
-}
-
 async fn session_mode_works_behind_a_pooler_of_sessions(server: &Running) {
     let pooler = pooler(server, Pooling::Session).await;
     let locks = connect_to(&format!("{}?mode=session&names=number", pooler.url())).await.expect("connected");
@@ -78,16 +43,7 @@ async fn a_waiter_behind_a_pooler_of_transactions_polls(server: &Running) {
     let pooler = pooler(server, Pooling::Transaction).await;
     let (holder, waiter) = (connect(server).await, connect_to(pooler.url()).await);
     let (holder, waiter) = (holder.expect("connected"), waiter.expect("connected"));
-    let guard = holder.mutex("job").lock().await.expect("the lock");
-    // The waiter sends no attempt of its own within the time limit of the test.
-    let waiting = waiter.mutex("job").lock().ttl(SOON * 12).into_future();
-    let releasing = async {
-        while rows(server).await != "2" {}
-        guard.release().await.expect("released");
-    };
-    let handed_over = async { tokio::join!(waiting, releasing).0.expect("the lock") };
-    let guard = timeout(SOON, handed_over).await.expect("the waiter polls");
-    guard.release().await.expect("released");
+    hand_over_to_a_poller(server, &holder, &waiter).await;
     waiter.close().await;
     let pooled = session(pooler.url()).await;
     let listening = "SELECT count(*) FROM pg_listening_channels()";

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, net::SocketAddr, sync::Arc, thread};
 
-use dlock_conformance::{Data, Proxy};
+use dlock_conformance::Proxy;
 use futures_util::future::join;
 use sqlx::postgres::PgAdvisoryLock;
 use tokio::{
@@ -679,9 +679,7 @@ async fn a_standby_is_refused(server: &Running) {
     ask(&other, "CHECKPOINT").await;
     let machine = &server.servers()[0];
     machine.kill().await.expect("killed");
-    // The server does not start before the processes of its sessions have ended.
-    let started = async { while machine.start(Data::Kept).await.is_err() {} };
-    timeout(SOON, started).await.expect("started");
+    start_again(machine).await;
     let other = session(server.url()).await;
     assert_eq!(ask(&other, "SELECT pg_is_in_recovery()").await, "t");
     assert_eq!(ask(&other, "SELECT pg_try_advisory_lock(1)").await, "t", "a standby grants locks");

@@ -1,7 +1,5 @@
 //! A primary with a standby. The URL of the servers names the standby first.
 
-use dlock_conformance::Data;
-
 use super::{check_in::session, session::ask, *};
 
 pub(crate) fn cases() -> Vec<(&'static str, Case)> {
@@ -42,15 +40,7 @@ async fn a_client_uses_the_primary_and_follows_a_promotion(server: &Running) {
     until_replicated(server, "SELECT count(*) FROM dlock.queue WHERE held", "1").await;
     server.servers()[0].kill().await.expect("killed");
     promote(server).await;
-    let refused = async {
-        loop {
-            match other.mutex("job").try_lock().await {
-                Ok(granted) => break granted,
-                Err(error) => assert!(error.is_transient(), "{error:?}"),
-            }
-        }
-    };
-    assert!(timeout(SOON, refused).await.expect("a reply").is_none(), "two hold after the promotion");
+    assert!(try_until_reply(&other, "job").await.is_none(), "two hold after the promotion");
     let token = held.token();
     held.release().await.expect("the promoted standby has the claim");
     let next = other.mutex("job").lock().wait(SOON).await.expect("the lock is free");
@@ -68,19 +58,9 @@ async fn a_promoted_standby_forgets_the_grants_that_it_has_not_received(server: 
     standby.kill().await.expect("killed");
     let held = holder.mutex("job").lock().ttl(SOON).await.expect("the lock");
     primary.kill().await.expect("killed");
-    // The server does not start before the processes of its sessions have ended.
-    let started = async { while standby.start(Data::Kept).await.is_err() {} };
-    timeout(SOON, started).await.expect("started");
+    start_again(standby).await;
     promote(server).await;
-    let granted = async {
-        loop {
-            match other.mutex("job").try_lock().await {
-                Ok(granted) => break granted.expect("the standby has not received the claim"),
-                Err(error) => assert!(error.is_transient(), "{error:?}"),
-            }
-        }
-    };
-    let next = timeout(SOON, granted).await.expect("a reply");
+    let next = try_until_reply(&other, "job").await.expect("the standby has not received the claim");
     assert!(next.token() > held.token(), "{:?} follows {:?}", next.token(), held.token());
     timeout(SOON * 2, held.lost()).await.expect("the first holder is notified");
     next.release().await.expect("still held");

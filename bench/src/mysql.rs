@@ -24,7 +24,7 @@ use crate::{
     figures::Figures,
     growth,
     results::Results,
-    round_trips::{self, RoundTrips},
+    round_trips::{self, Endpoint, RoundTrips},
     targets,
 };
 use batches::{Batches, GET_LOCK, GET_LOCK_AND_COMMIT, INSERT_AND_DELETE};
@@ -38,24 +38,10 @@ const SESSION: &str = "dlock, session";
 const ROWS_LIMIT: &str = "INSERT, DELETE";
 const QUEUE: &str = "dlock, queue";
 
-/// A server's own URL and address, from which URLs through a proxy are derived.
-#[derive(Clone, Copy)]
-struct Endpoint<'a> {
-    url: &'a str,
-    server: SocketAddr,
-}
-
-impl Endpoint<'_> {
-    /// Returns the URL for dlock, with the server's address replaced by `address`.
-    fn url_at(&self, address: SocketAddr, params: &str) -> String {
-        format!("{}{params}", self.url.replace(&self.server.to_string(), &address.to_string()))
-    }
-
-    /// Opens a session without dlock.
-    async fn session_at(&self, address: SocketAddr) -> Outcome<MySqlConnection> {
-        let url = self.url_at(address, "?ssl-mode=DISABLED");
-        Ok(url.parse::<MySqlConnectOptions>()?.disable_statement_logging().connect().await?)
-    }
+/// Opens a session without dlock.
+async fn session_at(endpoint: Endpoint<'_>, address: SocketAddr) -> Outcome<MySqlConnection> {
+    let url = endpoint.url_at(address, "?ssl-mode=DISABLED");
+    Ok(url.parse::<MySqlConnectOptions>()?.disable_statement_logging().connect().await?)
 }
 
 pub(crate) async fn bench(effort: Effort, results: &Results) -> Outcome {
@@ -63,10 +49,11 @@ pub(crate) async fn bench(effort: Effort, results: &Results) -> Outcome {
         Ok(running) => running,
         Err(unreachable) => return results.part_missing(Part::Mysql, &unreachable.reason),
     };
-    let Some(server) = running.servers().first().map(|server| server.address()) else {
-        return results.part_missing(Part::Mysql, "the server's address is not known");
+    let endpoint = match Endpoint::of(&running) {
+        Ok(endpoint) => endpoint,
+        Err(reason) => return results.part_missing(Part::Mysql, &reason),
     };
-    let endpoint = Endpoint { url: running.url(), server };
+    let server = endpoint.server;
     let pairs = (effort.pairs / 500) as usize;
     let all = contestants(endpoint, server).await?;
     let alone = Table::measure(
@@ -106,7 +93,7 @@ pub(crate) async fn bench(effort: Effort, results: &Results) -> Outcome {
     commands.record_sum(results, &targets::MYSQL_SESSION_REQUESTS, SESSION)?;
     commands.record_sum(results, &targets::MYSQL_QUEUE_REQUESTS, QUEUE)?;
 
-    let commits = Commits::of(endpoint.session_at(server).await?).await?;
+    let commits = Commits::of(session_at(endpoint, server).await?).await?;
     let commits_per_pair = Table::measure(
         &all,
         "commits",
@@ -125,19 +112,9 @@ pub(crate) async fn bench(effort: Effort, results: &Results) -> Outcome {
     Ok(())
 }
 
-/// Returns the server for measurements of other modules, behind a proxy that counts round trips, or
-/// the reason why there is none.
+/// Returns the server for measurements of other modules.
 pub(crate) async fn store() -> Outcome<Result<growth::Store, String>> {
-    let running = match start(Brand::Mariadb, Flavour::Durable).await {
-        Ok(running) => running,
-        Err(unreachable) => return Ok(Err(unreachable.reason)),
-    };
-    let Some(server) = running.servers().first().map(|server| server.address()) else {
-        return Ok(Err("the server's address is not known".to_owned()));
-    };
-    let round_trips = RoundTrips::to(server, round_trips::mysql)?;
-    let url = Endpoint { url: running.url(), server }.url_at(round_trips.address(), "");
-    Ok(Ok(growth::Store::new(url, Some(Box::new(round_trips)), running)))
+    round_trips::store(start(Brand::Mariadb, Flavour::Durable).await, round_trips::mysql)
 }
 
 /// Returns the contestants, in one group for each mode. The limit of a group is the least cost of a
@@ -146,7 +123,7 @@ async fn contestants(endpoint: Endpoint<'_>, address: SocketAddr) -> Outcome<Vec
     const NAMED: &str = "named locks";
     const ROWS: &str = "rows";
     let batches = async |batches: [&'static str; 2]| {
-        InProcess::connect(2, async || Ok(Batches::on(endpoint.session_at(address).await?, batches))).await
+        InProcess::connect(2, async || Ok(Batches::on(session_at(endpoint, address).await?, batches))).await
     };
     let dlock = async |params| {
         let url = endpoint.url_at(address, params);

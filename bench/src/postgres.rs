@@ -21,7 +21,7 @@ use crate::{
     figures::Figures,
     growth,
     results::Results,
-    round_trips::{self, RoundTrips},
+    round_trips::{self, Endpoint, RoundTrips},
     targets,
 };
 use contestants::{
@@ -40,26 +40,12 @@ const QUEUE: &str = "dlock, queue";
 const ROUND_TRIP: &str = "SELECT 1";
 const REFUSED_TRY: &str = "dlock, a refused try";
 
-/// A server's own URL and address, from which URLs through a proxy are derived.
-#[derive(Clone, Copy)]
-struct Endpoint<'a> {
-    url: &'a str,
-    server: SocketAddr,
-}
-
-impl Endpoint<'_> {
-    /// Returns the URL with the server's address replaced by `address`.
-    fn url_at(&self, address: SocketAddr, params: &str) -> String {
-        format!("{}{params}", self.url.replace(&self.server.to_string(), &address.to_string()))
-    }
-
-    /// Opens a session without dlock.
-    #[expect(clippy::disallowed_methods, reason = "the client crate needs a task for each connection")]
-    async fn session_at(&self, address: SocketAddr) -> Outcome<Session> {
-        let (session, connection) = tokio_postgres::connect(&self.url_at(address, ""), NoTls).await?;
-        tokio::spawn(connection);
-        Ok(session)
-    }
+/// Opens a session without dlock.
+#[expect(clippy::disallowed_methods, reason = "the client crate needs a task for each connection")]
+async fn session_at(endpoint: Endpoint<'_>, address: SocketAddr) -> Outcome<Session> {
+    let (session, connection) = tokio_postgres::connect(&endpoint.url_at(address, ""), NoTls).await?;
+    tokio::spawn(connection);
+    Ok(session)
 }
 
 pub(crate) async fn bench(effort: Effort, results: &Results) -> Outcome {
@@ -67,10 +53,11 @@ pub(crate) async fn bench(effort: Effort, results: &Results) -> Outcome {
         Ok(running) => running,
         Err(unreachable) => return results.part_missing(Part::Postgres, &unreachable.reason),
     };
-    let Some(server) = running.servers().first().map(|server| server.address()) else {
-        return results.part_missing(Part::Postgres, "the server's address is not known");
+    let endpoint = match Endpoint::of(&running) {
+        Ok(endpoint) => endpoint,
+        Err(reason) => return results.part_missing(Part::Postgres, &reason),
     };
-    let endpoint = Endpoint { url: running.url(), server };
+    let server = endpoint.server;
     let pairs = (effort.pairs / 500) as usize;
     let all = contestants(endpoint, server).await?;
     alone(&all, effort, pairs, results).await?;
@@ -163,7 +150,7 @@ async fn refused_try(endpoint: Endpoint<'_>, effort: Effort, pairs: usize, resul
     let holder = dlock::connect(endpoint.url).await?;
     let held = holder.mutex(TAKEN).lock().await?;
     let round_trip =
-        InProcess::connect(1, async || SelectOne::on(endpoint.session_at(server).await?).await).await?;
+        InProcess::connect(1, async || SelectOne::on(session_at(endpoint, server).await?).await).await?;
     let tries = InProcess::connect(1, async || Ok(RefusedTries(dlock::connect(endpoint.url).await?))).await?;
     let all = [
         Contestant::new(ROUND_TRIP, group, Waiting::Unsupported, Ok(round_trip)).into_limit(),
@@ -183,19 +170,9 @@ async fn refused_try(endpoint: Endpoint<'_>, effort: Effort, pairs: usize, resul
     Ok(held.release().await?)
 }
 
-/// Returns the server for measurements of other modules, behind a proxy that counts round trips, or
-/// the reason why there is none.
+/// Returns the server for measurements of other modules.
 pub(crate) async fn store() -> Outcome<Result<growth::Store, String>> {
-    let running = match start(Version::V17, Flavour::Durable).await {
-        Ok(running) => running,
-        Err(unreachable) => return Ok(Err(unreachable.reason)),
-    };
-    let Some(server) = running.servers().first().map(|server| server.address()) else {
-        return Ok(Err("the server's address is not known".to_owned()));
-    };
-    let round_trips = RoundTrips::to(server, round_trips::postgres)?;
-    let url = Endpoint { url: running.url(), server }.url_at(round_trips.address(), "");
-    Ok(Ok(growth::Store::new(url, Some(Box::new(round_trips)), running)))
+    round_trips::store(start(Version::V17, Flavour::Durable).await, round_trips::postgres)
 }
 
 /// Returns the contestants, in one group for each mode. The limit of a group is the least cost of a
@@ -206,7 +183,8 @@ async fn contestants(endpoint: Endpoint<'_>, address: SocketAddr) -> Outcome<Vec
     /// Number of sessions of a client of dlock.
     const SESSIONS: usize = 4;
     let advisory = async |lock| {
-        InProcess::connect(2, async || Ok(AdvisoryLocks::on(endpoint.session_at(address).await?, lock))).await
+        InProcess::connect(2, async || Ok(AdvisoryLocks::on(session_at(endpoint, address).await?, lock)))
+            .await
     };
     let dlock = async |params| {
         let url = endpoint.url_at(address, params);
@@ -217,12 +195,12 @@ async fn contestants(endpoint: Endpoint<'_>, address: SocketAddr) -> Outcome<Vec
     let (commit, plain) = (advisory(LOCK_AND_COMMIT).await?, advisory(LOCK).await?);
     // A row of the bucket from which the tokens of `LOCK_AND_COMMIT` are drawn.
     let fence = "INSERT INTO dlock.fence VALUES (7, 0) ON CONFLICT DO NOTHING";
-    endpoint.session_at(address).await?.batch_execute(fence).await?;
+    session_at(endpoint, address).await?.batch_execute(fence).await?;
     let url = endpoint.url_at(address, "?sslmode=disable");
     let sqlx = InProcess::connect(2, async || Sqlx::connect(&url).await).await?;
-    let row = InProcess::connect(1, async || Row::on(endpoint.session_at(address).await?).await).await?;
+    let row = InProcess::connect(1, async || Row::on(session_at(endpoint, address).await?).await).await?;
     let functions = InProcess::connect(1, async || {
-        Functions::on(try_join_all((0..SESSIONS).map(|_| endpoint.session_at(address))).await?).await
+        Functions::on(try_join_all((0..SESSIONS).map(|_| session_at(endpoint, address))).await?).await
     });
     Ok(vec![
         Contestant::new(ADVISORY_LIMIT, ADVISORY, Waiting::InOrder, Ok(commit)).into_limit(),

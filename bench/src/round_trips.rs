@@ -11,8 +11,53 @@ use std::{
 };
 
 use async_trait::async_trait;
+use dlock_conformance::Unreachable;
+use dlock_testbed::servers::Running;
 
-use crate::contest::{Counter, Outcome};
+use crate::{
+    contest::{Counter, Outcome},
+    growth,
+};
+
+/// A server's own URL and address, from which URLs through a proxy are derived.
+#[derive(Clone, Copy)]
+pub(crate) struct Endpoint<'a> {
+    pub(crate) url: &'a str,
+    pub(crate) server: SocketAddr,
+}
+
+impl<'a> Endpoint<'a> {
+    /// # Errors
+    /// The reason why the server cannot be measured.
+    pub(crate) fn of(running: &'a Running) -> Result<Self, String> {
+        let server = running.servers().first().ok_or("the server's address is not known")?;
+        Ok(Self { url: running.url(), server: server.address() })
+    }
+
+    /// Returns the URL with the server's address replaced by `address`.
+    pub(crate) fn url_at(&self, address: SocketAddr, params: &str) -> String {
+        format!("{}{params}", self.url.replace(&self.server.to_string(), &address.to_string()))
+    }
+}
+
+/// Returns a server for the measurements of growth, behind a proxy that counts round trips, or the
+/// reason why there is none.
+pub(crate) fn store(
+    started: Result<Running, Unreachable>,
+    forward: Forward,
+) -> Outcome<Result<growth::Store, String>> {
+    let running = match started {
+        Ok(running) => running,
+        Err(unreachable) => return Ok(Err(unreachable.reason)),
+    };
+    let endpoint = match Endpoint::of(&running) {
+        Ok(endpoint) => endpoint,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    let round_trips = RoundTrips::to(endpoint.server, forward)?;
+    let url = endpoint.url_at(round_trips.address(), "");
+    Ok(Ok(growth::Store::new(url, Some(Box::new(round_trips)), running)))
+}
 
 /// Forwards the messages of a client until its connection ends, and counts its requests.
 pub(crate) type Forward = fn(TcpStream, &TcpStream, &AtomicUsize) -> io::Result<()>;

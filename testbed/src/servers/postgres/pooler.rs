@@ -70,7 +70,7 @@ impl Recipe for Pgbouncer {
         let statements = if self.pooling == Pooling::Transaction { 100 } else { 0 };
         // With `Session` each connection of a client keeps a session.
         let sessions = if self.pooling == Pooling::Session { 900 } else { 20 };
-        // The pooler refuses to run as root, and changes to the user `nobody` after it has read its
+        // The pooler refuses to run as root. It changes to an unprivileged user after it has read its
         // files.
         let config = format!(
             "[databases]\n* = host=127.0.0.1 port={}\n\

@@ -20,10 +20,13 @@ use crate::{
     wake::{HeldKeys, Pump},
 };
 
-/// Maximum number of attempts of one client in flight. Enough to keep a server busy over a round
-/// trip of 10 ms, and few enough that a server on a slow disk replies to all of them within the
-/// time limit of one request.
+/// Maximum number of first attempts of one client in flight. Enough to keep a server busy over a
+/// round trip of 10 ms, and few enough that a server on a slow disk replies to all of them within
+/// the time limit of one request.
 pub(crate) const ATTEMPTS_IN_FLIGHT: usize = 128;
+
+/// Maximum number of attempts in flight that waiters repeat.
+pub(crate) const REPEATS_IN_FLIGHT: usize = 64;
 
 /// Maximum number of releases, detachments and resumptions of one client in flight, and of renewals
 /// that change a key. They do not share the bound of the attempts, so attempts cannot delay them.

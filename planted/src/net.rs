@@ -27,9 +27,9 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause of a client between a failure of the connection and the next attempt to connect.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 
-/// Number of attempts that a client sends one after the other within [`CALL_TIMEOUT`], also on a slow
-/// network.
-const ATTEMPTS_IN_FLIGHT: usize = 16;
+/// Number of first attempts, and of repeated ones, that a client sends one after the other within
+/// [`CALL_TIMEOUT`], also on a slow network.
+const ATTEMPTS_IN_FLIGHT: usize = 8;
 
 /// Interval of the attempts of a waiter with [`LineBug::WaiterPolls`].
 const POLL_INTERVAL: Duration = Duration::from_millis(20);

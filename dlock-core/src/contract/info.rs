@@ -45,10 +45,13 @@ pub struct Info {
     /// Maximum number of free locks that the store can grant in one step
     /// ([`Backend::attempt_all`](super::Backend::attempt_all)). 1 means not supported.
     pub locks_per_step: usize,
-    /// Maximum number of [attempts](super::Claim::attempt) of one client in flight. The engine
-    /// queues further attempts, so that a crowd of waiters delays neither renewals nor releases,
-    /// which are not counted.
+    /// Maximum number of first [attempts](super::Claim::attempt) of one client in flight. The engine
+    /// queues further attempts, so that a crowd delays neither renewals nor releases, which are not
+    /// counted.
     pub attempts_in_flight: usize,
+    /// Maximum number of repeated attempts of one client's waiters in flight. They are counted
+    /// apart, so that waiters do not delay attempts for free locks.
+    pub repeats_in_flight: usize,
     /// Longest time for which the store may execute an attempt whose connection broke, counted from
     /// when it was sent. Zero if the store has no such attempts
     /// ([`Claim::late_for`](super::Claim::late_for)).
@@ -91,6 +94,7 @@ impl Info {
             clock: false,
             locks_per_step: 1,
             attempts_in_flight: 256,
+            repeats_in_flight: 256,
             late_for: Duration::ZERO,
             ttl: range.clone(),
             leases: range,
@@ -153,11 +157,21 @@ impl Info {
         self
     }
 
-    /// Sets the maximum number of attempts of one client in flight. Default: 256. A value of 0
-    /// counts as 1.
+    /// Sets the maximum number of first attempts of one client in flight, and that of repeated
+    /// attempts. Default: 256. A value of 0 counts as 1.
     #[must_use]
     pub fn attempts_in_flight(mut self, most: usize) -> Self {
         self.attempts_in_flight = most.max(1);
+        self.repeats_in_flight = self.attempts_in_flight;
+        self
+    }
+
+    /// Sets the maximum number of repeated attempts of one client in flight, for a driver that
+    /// gathers them. Call it after [`attempts_in_flight`](Self::attempts_in_flight), which is the
+    /// default. A value of 0 counts as 1.
+    #[must_use]
+    pub fn repeats_in_flight(mut self, most: usize) -> Self {
+        self.repeats_in_flight = most.max(1);
         self
     }
 

@@ -24,9 +24,12 @@ pub(crate) struct Client {
     /// The keepers of this client.
     pub(crate) tasks: TaskTracker,
     pub(crate) closing: CancellationToken,
-    /// Bounds the attempts in flight, see
+    /// Bounds the first attempts in flight, see
     /// [`Info::attempts_in_flight`](crate::driver::Info::attempts_in_flight).
     attempts: Semaphore,
+    /// Bounds the repeated attempts in flight, see
+    /// [`Info::repeats_in_flight`](crate::driver::Info::repeats_in_flight).
+    repeats: Semaphore,
     pub(crate) tickets: Tickets,
     /// Holds of the client's terms, without those whose term was dropped or resigned.
     pub(crate) led: watch::Sender<Vec<Arc<Hold>>>,
@@ -75,13 +78,16 @@ impl fmt::Debug for Client {
 
 impl Client {
     pub(crate) fn new(id: u64, store: Store) -> Self {
-        let max_attempts = store.backend.info().attempts_in_flight.clamp(1, Semaphore::MAX_PERMITS);
+        let permits = |most: usize| Semaphore::new(most.clamp(1, Semaphore::MAX_PERMITS));
+        let info = store.backend.info();
+        let (attempts, repeats) = (permits(info.attempts_in_flight), permits(info.repeats_in_flight));
         Self {
             id,
             store,
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
-            attempts: Semaphore::new(max_attempts),
+            attempts,
+            repeats,
             tickets: Tickets::default(),
             led: watch::Sender::default(),
             lookouts: WeakMap::new(),
@@ -90,12 +96,13 @@ impl Client {
 
     /// Waits for permission to send an attempt, in order of arrival. Only attempts need it, because
     /// the requests of a hold must not queue behind those of waiters.
-    pub(super) async fn admit(&self) -> SemaphorePermit<'_> {
-        match self.attempts.try_acquire() {
+    pub(super) async fn admit(&self, is_repeated: bool) -> SemaphorePermit<'_> {
+        let permits = if is_repeated { &self.repeats } else { &self.attempts };
+        match permits.try_acquire() {
             Ok(permit) => permit,
             // Boxed, because every keeper would otherwise reserve the memory of this future. The
             // semaphore is never closed.
-            Err(_) => Box::pin(self.attempts.acquire()).await.expect("the semaphore is open"),
+            Err(_) => Box::pin(permits.acquire()).await.expect("the semaphore is open"),
         }
     }
 

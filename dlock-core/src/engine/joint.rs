@@ -50,7 +50,7 @@ async fn attempt_together(mut keepers: Vec<Keeper>, mut reply: oneshot::Sender<J
     // One admission for one request.
     let permit = tokio::select! {
         biased;
-        permit = client.admit() => permit,
+        permit = client.admit(false) => permit,
         () = reply.closed() => return,
         () = client.closing.cancelled() => {
             reply.send(separate(keepers, Keeper::start)).ok();

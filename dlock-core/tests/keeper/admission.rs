@@ -152,6 +152,26 @@ async fn renewals_and_releases_do_not_wait_for_500_attempts_that_hang() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_free_lock_does_not_wait_for_500_waiters_that_repeat_their_attempts() {
+    let store = SlowStore::new(4, S);
+    let client = store.client();
+    let waiters: Vec<_> = (0..500)
+        .map(|number| {
+            let lock = client.mutex(format!("busy{number}")).lock().ttl(TTL * 30);
+            tokio::spawn(async move { lock.await.map(drop) })
+        })
+        .collect();
+    while store.record.lock().attempts.len() < 2000 {
+        sleep(S).await;
+    }
+    let start = Instant::now();
+    client.mutex("free").lock().await.expect("free").release().await.expect("held");
+    assert!(is_about(start.elapsed(), S), "the attempt waited for those of waiters: {:?}", start.elapsed());
+    assert_eq!(store.record.lock().max_in_flight, 8, "four first attempts and four repeated ones");
+    waiters.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_caller_that_leaves_before_its_attempt_is_sent_causes_no_request() {
     let store = SlowStore::new(1, 10 * S);
     let client = store.client();

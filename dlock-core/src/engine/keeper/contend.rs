@@ -80,7 +80,7 @@ impl Keeper {
         loop {
             let permit = tokio::select! {
                 biased;
-                permit = self.client.admit() => permit,
+                permit = self.client.admit(streak.is_queued) => permit,
                 () = reply.closed() => return ContestEnd::CallerLeft,
                 () = self.client.closing.cancelled() => return ContestEnd::Failed(self.closed()),
             };

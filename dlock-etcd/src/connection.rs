@@ -2,8 +2,9 @@
 //! next member after a failure.
 
 mod dial;
+mod login;
 
-use std::{fmt, time::Duration};
+use std::{fmt, future::pending, time::Duration};
 
 use dlock_core::{
     Error, Result,
@@ -14,8 +15,10 @@ use etcd_client::{
     TxnResponse,
 };
 use parking_lot::Mutex;
-use tokio::sync::watch::channel;
-use tokio::time::{Instant, timeout};
+use tokio::{
+    sync::watch::channel,
+    time::{Instant, sleep, timeout},
+};
 
 use crate::{
     config::EtcdConfig,
@@ -23,6 +26,7 @@ use crate::{
 };
 use dial::Dial;
 pub(crate) use dial::ReopenedAt;
+pub(crate) use login::Member;
 
 /// Maximum bytes of a response that a client accepts. It suffices for a queue of a hundred thousand
 /// claims.
@@ -114,7 +118,7 @@ impl Connection {
     }
 
     /// Returns the current connection, for a stream.
-    pub(crate) async fn live(&self) -> Result<LiveConnection<Etcd>> {
+    pub(crate) async fn live(&self) -> Result<LiveConnection<Member>> {
         self.link.live().await
     }
 
@@ -128,10 +132,10 @@ impl Connection {
     ///
     /// A caller with little time abandons its request before `limit` has passed. If there was no
     /// response for `limit`, the next caller therefore gives the connection up.
-    async fn responsive(&self) -> Result<LiveConnection<Etcd>> {
+    async fn responsive(&self) -> Result<LiveConnection<Member>> {
         let live = self.link.live().await?;
-        let is_dead = self.silent_since.lock().get_or_insert_with(Instant::now).elapsed() >= self.limit;
-        if !is_dead {
+        let is_silent = self.silent_since.lock().get_or_insert_with(Instant::now).elapsed() >= self.limit;
+        if !is_silent || self.may_log_in(&live).await {
             return Ok(live);
         }
         *self.silent_since.lock() = None;
@@ -139,6 +143,17 @@ impl Connection {
         let live = self.link.live().await?;
         self.silent_since.lock().get_or_insert_with(Instant::now);
         Ok(live)
+    }
+
+    /// Returns whether a connection is silent because it is not logged in yet.
+    async fn may_log_in(&self, live: &LiveConnection<Member>) -> bool {
+        let member = &live.connection;
+        let check = async { !member.is_logged_in() && member.may_log_in(&self.probe_key).await };
+        let may_log_in = timeout(self.limit / 2, check).await.unwrap_or(false);
+        if may_log_in {
+            self.note_response(live);
+        }
+        may_log_in
     }
 
     /// Returns whether the connection must be replaced after this fault.
@@ -152,7 +167,7 @@ impl Connection {
 
     /// Converts an error of the client crate. If the connection or its member has caused it, gives
     /// the connection up, so that the next request uses another one.
-    pub(crate) fn explain(&self, live: &LiveConnection<Etcd>, error: EtcdError) -> Error {
+    pub(crate) fn explain(&self, live: &LiveConnection<Member>, error: EtcdError) -> Error {
         let needs_replacement = self.needs_replacement(error::fault(&error));
         let error = error::explain(error);
         if needs_replacement {
@@ -163,19 +178,53 @@ impl Connection {
     }
 
     /// Records a response to a request.
-    fn note_response(&self, live: &LiveConnection<Etcd>) {
+    fn note_response(&self, live: &LiveConnection<Member>) {
         *self.last_response.lock() = Some((live.number(), Instant::now()));
         self.note_answer();
     }
 
     /// Returns whether another request got a response on the same connection after `sent_at`.
-    fn has_responded_since(&self, live: &LiveConnection<Etcd>, sent_at: Instant) -> bool {
+    fn has_responded_since(&self, live: &LiveConnection<Member>, sent_at: Instant) -> bool {
         let last_response = *self.last_response.lock();
         last_response.is_some_and(|(number, at)| number == live.number() && at > sent_at)
     }
 
-    /// Sends a request. If the connection breaks, sends it once more on another connection. All
-    /// requests of this crate may therefore be executed twice.
+    /// Waits until the connection is logged in. If that takes long, checks that the member responds,
+    /// so that the connection, and with it the login, is not given up.
+    ///
+    /// # Errors
+    /// Of the login. The connection is then given up.
+    ///
+    /// # Cancel safety
+    /// Safe. The next caller waits for the same login.
+    pub(crate) async fn logged_in(&self, live: &LiveConnection<Member>) -> Result<Etcd, EtcdError> {
+        let member = &live.connection;
+        if member.is_logged_in() {
+            return Ok(member.current());
+        }
+        let check = async {
+            sleep(self.limit / 2).await;
+            if member.may_log_in(&self.probe_key).await {
+                self.note_response(live);
+            }
+            pending().await
+        };
+        let login = tokio::select! {
+            biased;
+            login = member.logged_in() => login,
+            login = check => login,
+        };
+        if login.is_ok() {
+            self.note_response(live);
+        }
+        login.map_err(|status| {
+            let _ = self.link.give_up(live, error::explain(status.clone().into()));
+            status.into()
+        })
+    }
+
+    /// Sends a request, once the connection is logged in. If the connection breaks, sends it once
+    /// more on another connection. All requests of this crate may therefore be executed twice.
     ///
     /// If a response is late while others arrive, the server is under load. Another connection, or
     /// a second request while the first may still be executed, would add to the load. The caller
@@ -188,7 +237,14 @@ impl Connection {
         loop {
             let live = self.responsive().await?;
             let (sent_at, mut is_login) = (Instant::now(), false);
-            let (error, may_retry) = match timeout(self.limit, request(live.connection.clone())).await {
+            let login = timeout(self.limit, self.logged_in(&live)).await;
+            let was_sent = matches!(login, Ok(Ok(_)));
+            let response = match login {
+                Ok(Ok(etcd)) => timeout(self.limit, request(etcd)).await,
+                Ok(Err(error)) => Ok(Err(error)),
+                Err(elapsed) => Err(elapsed),
+            };
+            let (error, may_retry) = match response {
                 Ok(Ok(body)) => {
                     self.note_response(&live);
                     return Ok(Response { body, maybe_repeated: retries.maybe_executed() });
@@ -211,10 +267,11 @@ impl Connection {
             if retries.maybe_executed() {
                 return Err(as_unknown_outcome(error));
             }
-            let is_sent_again = match (may_retry, is_login) {
+            let was_executed = was_sent && !is_login;
+            let is_sent_again = match (may_retry, was_executed) {
                 (false, _) => false,
-                (true, true) => retries.after_refusal(),
-                (true, false) => retries.after_break(),
+                (true, false) => retries.after_refusal(),
+                (true, true) => retries.after_break(),
             };
             if !is_sent_again {
                 return Err(error);
@@ -296,20 +353,15 @@ impl Connection {
     /// lease its full ttl again. Both requests go to the same member. If another member executed
     /// the read, the keep-alive could still reach the old leader.
     pub(crate) async fn keep_alive(&self, lease: i64) -> Result<KeepAlive> {
-        let response = self.send(|etcd| {
-            let mut leases = etcd.lease_client();
-            async move {
-                let history = match read_through_majority(&etcd, &self.probe_key).await {
-                    Err(error) if error::is_denied(&error) => None,
-                    history => history?,
-                };
-                match leases.keep_alive(lease).await {
-                    Ok(_) => Ok(KeepAlive { is_alive: true, history }),
-                    Err(error) if error::is_lease_missing(&error) => {
-                        Ok(KeepAlive { is_alive: false, history })
-                    }
-                    Err(error) => Err(error),
-                }
+        let response = self.send(|etcd| async move {
+            let history = match read_through_majority(&etcd, &self.probe_key).await {
+                Err(error) if error::is_denied(&error) => None,
+                history => history?,
+            };
+            match etcd.lease_client().keep_alive(lease).await {
+                Ok(_) => Ok(KeepAlive { is_alive: true, history }),
+                Err(error) if error::is_lease_missing(&error) => Ok(KeepAlive { is_alive: false, history }),
+                Err(error) => Err(error),
             }
         });
         Ok(response.await?.body)
@@ -341,8 +393,8 @@ impl Connection {
 }
 
 /// Reads a key linearizably, and returns the position of the cluster's history. The content of the
-/// key has no significance. The server checks the user's rights only after a majority has confirmed
-/// the read, so the error "permission denied" confirms the majority, too.
+/// key has no significance. The server checks the login and the user's rights only after a majority
+/// has confirmed the read, so a refusal for one of these confirms the majority, too.
 async fn read_through_majority(etcd: &Etcd, key: &str) -> Result<Option<History>, EtcdError> {
     let count_only = GetOptions::new().with_count_only();
     let response = etcd.kv_client().get(key, Some(count_only)).await?;

@@ -12,6 +12,9 @@ use tonic::{Code, Status};
 /// Creates errors of the store `etcd`, which is also the scheme of its URLs.
 pub(crate) const STORE: StoreErrors = StoreErrors::new("etcd");
 
+/// Words of a server that requires a login.
+const NO_USER: &str = "user name is empty";
+
 /// Returns the error of a failed request.
 pub(crate) fn explain(error: EtcdError) -> Error {
     STORE.explain(verdict(&error), error)
@@ -71,6 +74,22 @@ pub(crate) fn is_denied(error: &EtcdError) -> bool {
     matches!(error, EtcdError::GRpcStatus(status) if status.code() == Code::PermissionDenied)
 }
 
+/// Returns whether the member refuses requests, because its cluster has no leader.
+pub(crate) fn lacks_leader(error: &EtcdError) -> bool {
+    matches!(error, EtcdError::GRpcStatus(status) if status.message().contains("no leader"))
+}
+
+/// Returns whether the same request would fail again.
+pub(crate) fn is_permanent(error: &EtcdError) -> bool {
+    matches!(verdict(error), Verdict::Permanent(_))
+}
+
+/// Returns whether the server requires a login, and the request had none. This is a reply of the
+/// server.
+pub(crate) fn lacks_login(error: &EtcdError) -> bool {
+    matches!(error, EtcdError::GRpcStatus(status) if status.message().contains(NO_USER))
+}
+
 /// Returns whether the server reports that the lease does not exist.
 pub(crate) fn is_lease_missing(error: &EtcdError) -> bool {
     match error {
@@ -122,7 +141,7 @@ fn status_verdict(status: &Status) -> Verdict {
     match status.code() {
         _ if is_transport_status(status) => Transient("the connection failed".into()),
         Code::PermissionDenied => Permanent(ROLE.into()),
-        _ if contains("user name is empty") => {
+        _ if contains(NO_USER) => {
             Permanent("the server wants a user and a password; put them into the URL".into())
         }
         _ if contains("invalid user ID or password") => {

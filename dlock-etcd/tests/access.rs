@@ -5,12 +5,12 @@ mod common;
 
 use std::{error::Error as _, time::Duration};
 
-use common::{Bench, SOON, TTL, connect, soon, spawn, unique};
+use common::{Bench, SOON, TTL, connect, soon, spawn, unique, withheld::Relay};
 use dlock_conformance::Proxy;
 use dlock_core::{DistributedLock, Error, Kind, LockOptions, Locks, MultiLock};
 use dlock_testbed::servers::etcd::{Flavour, client, start};
 use etcd_client::{Permission, PermissionType};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 fn main() -> std::process::ExitCode {
     dlock_conformance::run_tests([dlock_conformance::tests! {
@@ -21,6 +21,7 @@ fn main() -> std::process::ExitCode {
         a_refusal_of_several_locks_is_cleaned_up_after_its_caller_has_left,
         a_token_that_expires_costs_no_lock_and_no_wake_up,
         a_changed_password_is_read_again_and_costs_no_lock,
+        a_login_that_takes_long_costs_no_lock_and_is_not_repeated,
         a_revoked_right_affects_no_other_lock,
         tls_needs_the_authority_and_the_clients_certificate,
     }])
@@ -207,6 +208,34 @@ async fn a_changed_password_is_read_again_and_costs_no_lock() {
         "a released lock is still held"
     );
     std::fs::remove_file(&file).expect("the file exists");
+}
+
+async fn a_login_that_takes_long_costs_no_lock_and_is_not_repeated() {
+    let Some(bench) = with_users().await else { return };
+    let relay = Relay::to(bench.running.servers()[0].address(), "secret").await.expect("a port is free");
+    let url = format!("etcd://app:secret@{}?session=20s&timeout=3s", relay.address());
+    let locks = Locks::new(connect(&url).await.expect("the user may connect"));
+    let (held, free) = (format!("app.{}", unique()), format!("app.{}", unique()));
+    let guard = locks.mutex(held).lock().ttl(TTL).await.expect("the lock is free");
+    assert_eq!(relay.logins(), 1);
+    relay.go_down().await;
+    // The client gives the connection up, and with it the login.
+    locks.mutex(&free).try_lock().await.expect_err("the member is down");
+    relay.come_up_without_logins();
+    // A client that repeated the login after the timeout of a call would do so in this time.
+    let waiting = async {
+        loop {
+            let error = locks.mutex(&free).try_lock().await.expect_err("the request needs a login");
+            assert!(error.is_transient(), "{error:?}");
+        }
+    };
+    timeout(SOON * 2, waiting).await.expect_err("the login is withheld");
+    assert_eq!(relay.logins(), 2, "the client did not wait for the login that it had begun");
+    relay.pass();
+    let next = locks.mutex(free).lock().ttl(TTL).await.expect("the login is right");
+    next.release().await.expect("the lock is held");
+    guard.release().await.expect("the lock is held");
+    assert_eq!(relay.logins(), 2);
 }
 
 async fn a_revoked_right_affects_no_other_lock() {

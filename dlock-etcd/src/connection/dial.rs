@@ -15,9 +15,12 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
+use super::{
+    login::{LoginPace, Member},
+    probe_key,
+};
 use crate::{
     config::EtcdConfig,
-    connection::{probe_key, read_through_majority},
     error::{self, Fault, STORE},
 };
 
@@ -35,6 +38,7 @@ pub(crate) struct Dial {
     /// Index of the next member to try, modulo the number of members.
     next: AtomicUsize,
     reopened_at: Sender<Option<Instant>>,
+    login_pace: LoginPace,
 }
 
 impl Dial {
@@ -45,10 +49,13 @@ impl Dial {
     pub(super) fn new(config: EtcdConfig, reopened_at: Sender<Option<Instant>>) -> Result<Self> {
         // Each client begins with a random member, which spreads the clients over the members.
         let next = AtomicUsize::new(usize::from(ClaimId::random().as_bytes()[0]));
-        let dial = Self { config, next, reopened_at };
-        dial.options().map(|_| dial)
+        let dial = Self { config, next, reopened_at, login_pace: LoginPace::default() };
+        dial.options()?;
+        dial.login()?;
+        Ok(dial)
     }
 
+    /// Returns the options of a connection without a login.
     fn options(&self) -> Result<ConnectOptions> {
         let limit = self.member_limit();
         let mut options = ConnectOptions::new()
@@ -58,9 +65,6 @@ impl Dial {
             // A member without a leader then reports that at once, also on streams.
             .with_require_leader(true)
             .with_auto_token_refresh(true);
-        if let (Some(user), Some(password)) = (&self.config.login.user, &self.config.login.password) {
-            options = options.with_user(user, password.read()?);
-        }
         if let Some(tls) = &self.config.tls {
             let pems = tls.read()?;
             let mut tls = TlsOptions::new();
@@ -74,6 +78,14 @@ impl Dial {
             options = options.with_tls(tls);
         }
         Ok(options)
+    }
+
+    /// Returns the user and the password. `None` if the URL has no login.
+    fn login(&self) -> Result<Option<(&str, String)>> {
+        match (&self.config.login.user, &self.config.login.password) {
+            (Some(user), Some(password)) => Ok(Some((user, password.read()?))),
+            _ => Ok(None),
+        }
     }
 
     /// Returns the time limit for one member. The attempts with all members and one call fit into
@@ -91,33 +103,42 @@ impl Dial {
         let deadline = Instant::now() + limit;
         let open = async {
             let options = self.options().map_err(|error| STORE.as_transient(&error))?;
+            let login = self.login().map_err(|error| STORE.as_transient(&error))?;
             let scheme = if self.config.tls.is_some() { "https" } else { "http" };
-            let etcd = Etcd::connect([format!("{scheme}://{address}")], Some(options));
-            etcd.await.map_err(error::explain)
+            let endpoint = [format!("{scheme}://{address}")];
+            let etcd = Etcd::connect(&endpoint, Some(options.clone())).await.map_err(error::explain)?;
+            Ok(match login {
+                None => Member::without_user(etcd),
+                Some((user, password)) => {
+                    let options = options.with_user(user, password);
+                    let login = async move { Etcd::connect(endpoint, Some(options)).await };
+                    Member::with_user(etcd, self.login_pace.clone(), login)
+                }
+            })
         };
-        let etcd = STORE.with_timeout(limit, open).await?;
+        let member = STORE.with_timeout(limit, open).await?;
         // The client crate connects with the first request. The first read needs a majority, as the
         // requests of locks do. The second is answered by the member alone.
-        let key = probe_key(&self.config);
-        let confirmed = timeout_at(deadline, read_through_majority(&etcd, &key));
+        let (etcd, key) = (member.current(), probe_key(&self.config));
+        let confirmed = timeout_at(deadline, member.confirm_majority(&key));
         let responds = timeout_at(deadline, responds(&etcd, &key));
         let (confirmed, responds) = tokio::join!(confirmed, responds);
         let error = match confirmed {
-            Ok(Err(error)) if !error::is_denied(&error) => error::explain(error),
-            Ok(_) => return Ok(Reached::Majority(etcd)),
+            Ok(Err(error)) => error::explain(error),
+            Ok(Ok(())) => return Ok(Reached::Majority(member)),
             Err(_) => STORE.timed_out(limit),
         };
         let is_alive = error.is_transient() && responds.is_ok_and(|responds| responds);
-        if is_alive { Ok(Reached::Member(etcd)) } else { Err(error) }
+        if is_alive { Ok(Reached::Member(member)) } else { Err(error) }
     }
 }
 
 /// Result of a connection to a member.
 enum Reached {
     /// A majority has confirmed a read through the member.
-    Majority(Etcd),
+    Majority(Member),
     /// Only the member itself has responded.
-    Member(Etcd),
+    Member(Member),
 }
 
 /// Returns whether a member responds to a read that needs no other member. A refusal is a response.
@@ -130,27 +151,27 @@ async fn responds(etcd: &Etcd, key: &str) -> bool {
 }
 
 impl Connect for Dial {
-    type Connection = Etcd;
+    type Connection = Member;
 
     /// Tries the members one after the other, from the member behind the last failed one, until a
     /// majority confirms a read. An election may take longer than these attempts. A member that
     /// responds without a majority is therefore used if there is no better one. Requests then fail
     /// with transient errors until the election has ended.
-    async fn connect(&self) -> Result<Etcd> {
+    async fn connect(&self) -> Result<Member> {
         let (hosts, limit) = (&self.config.hosts, self.member_limit());
-        let (mut member, mut last_error) = (None, None);
+        let (mut alive, mut last_error) = (None, None);
         for _ in hosts {
             let host = &hosts[self.next.fetch_add(1, Relaxed) % hosts.len()];
             match self.connect_to(host, limit).await {
-                Ok(Reached::Majority(etcd)) => return Ok(etcd),
-                Ok(Reached::Member(etcd)) => member = Some(etcd),
+                Ok(Reached::Majority(member)) => return Ok(member),
+                Ok(Reached::Member(member)) => alive = Some(member),
                 // Another member would refuse as well.
                 Err(error @ Error::Refused { .. }) => return Err(STORE.at_host(host, error)),
                 Err(error) => last_error = Some(STORE.at_host(host, error)),
             }
         }
         let no_member = || STORE.refused("the URL names no member");
-        member.ok_or_else(|| last_error.unwrap_or_else(no_member))
+        alive.ok_or_else(|| last_error.unwrap_or_else(no_member))
     }
 
     fn reconnected(&self, since: Instant) {

@@ -10,12 +10,12 @@ use dlock_core::{
     driver::{Listener, LiveConnection, Wake},
 };
 use etcd_client::{
-    Client as Etcd, Error as EtcdError, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse,
-    WatchResponseStream,
+    Error as EtcdError, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream,
 };
+use futures_util::TryFutureExt as _;
 
 use crate::{
-    connection::Connection,
+    connection::{Connection, Member},
     error::{self, STORE},
     keys,
 };
@@ -47,7 +47,7 @@ enum Request {
 /// A stream of watches on one connection.
 pub(super) struct Stream<'a> {
     connection: &'a Connection,
-    live: LiveConnection<Etcd>,
+    live: LiveConnection<Member>,
     /// The two directions of the stream, which the first watch opens.
     open: Option<(WatchRequestSender, WatchResponseStream)>,
     /// Requests to send.
@@ -138,10 +138,11 @@ impl<'a> Stream<'a> {
         // A stream that is not open has no watch to cancel.
         self.requests.retain(|request| matches!(request, Request::Create { .. }));
         let Some(Request::Create { id, key, options }) = self.requests.pop_front() else { return Ok(()) };
-        let mut etcd = self.live.connection.watch_client();
         let opening = async {
-            etcd.watch(key, Some(options)).await.map_err(|error| self.connection.explain(&self.live, error))
+            let etcd = self.connection.logged_in(&self.live).await?;
+            etcd.watch_client().watch(key, Some(options)).await
         };
+        let opening = opening.map_err(|error| self.connection.explain(&self.live, error));
         self.open = Some(STORE.with_timeout(self.connection.limit(), opening).await?.split());
         self.unconfirmed.push_back(id);
         Ok(())
@@ -235,12 +236,10 @@ impl<'a> Stream<'a> {
     /// crate renews the token only for other requests.
     pub(super) async fn log_in(&self) {
         let refresh = async {
-            self.live
-                .connection
-                .refresh_token()
-                .await
-                .map_err(|error| self.connection.explain(&self.live, error))
+            let etcd = self.connection.logged_in(&self.live).await?;
+            etcd.refresh_token().await
         };
+        let refresh = refresh.map_err(|error| self.connection.explain(&self.live, error));
         // If the password has changed, the connection is given up, and the next one reads the
         // password again.
         let _ = STORE.with_timeout(self.connection.limit(), refresh).await;

@@ -1,6 +1,8 @@
 //! A cluster for a test binary, and an etcd client that sends single requests.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub(crate) mod withheld;
+
 use std::time::Duration;
 
 use dlock_conformance::Data;

@@ -9,7 +9,11 @@ mod contestants;
 use std::{net::SocketAddr, time::Duration};
 
 use dlock::Kind;
-use dlock_testbed::servers::postgres::{Flavour, Version, start};
+use dlock_conformance::Unreachable;
+use dlock_testbed::servers::{
+    self, Running,
+    postgres::{Flavour, Version, start},
+};
 use futures_util::future::try_join_all;
 use tokio::time::Instant;
 use tokio_postgres::{Client as Session, NoTls};
@@ -49,7 +53,7 @@ async fn session_at(endpoint: Endpoint<'_>, address: SocketAddr) -> Outcome<Sess
 }
 
 pub(crate) async fn bench(effort: Effort, results: &Results) -> Outcome {
-    let running = match start(Version::V17, Flavour::Durable).await {
+    let running = match server().await {
         Ok(running) => running,
         Err(unreachable) => return results.part_missing(Part::Postgres, &unreachable.reason),
     };
@@ -170,9 +174,15 @@ async fn refused_try(endpoint: Endpoint<'_>, effort: Effort, pairs: usize, resul
     Ok(held.release().await?)
 }
 
+/// Starts a server whose commits wait for the disk.
+async fn server() -> Result<Running, Unreachable> {
+    servers::request("postgres");
+    start(Version::V17, Flavour::Durable).await
+}
+
 /// Returns the server for measurements of other modules.
 pub(crate) async fn store() -> Outcome<Result<growth::Store, String>> {
-    round_trips::store(start(Version::V17, Flavour::Durable).await, round_trips::postgres)
+    round_trips::store(server().await, round_trips::postgres)
 }
 
 /// Returns the contestants, in one group for each mode. The limit of a group is the least cost of a

@@ -61,6 +61,7 @@ use recipe::Recipe;
 
 pub use disk::check_own_disks;
 pub use dlock_conformance::Data;
+pub use package::request;
 pub use server::Server;
 
 /// Maximum time until servers accept requests, on a machine that is busy with other tests.
@@ -74,6 +75,7 @@ async fn start(recipe: impl Recipe) -> Result<Running, Unreachable> {
     }
     let mut attempts = vec![format!("{variable} is not set")];
     let (package, recipe) = (Package::named(recipe.package()), Arc::new(recipe) as Arc<dyn Recipe>);
+    package.check_requested()?;
     for host in package.hosts().iter().copied() {
         let recipe = Arc::clone(&recipe);
         match on_own_runtime(async move { Started::new(recipe, package, host).await }).await {

@@ -58,7 +58,8 @@ impl Server {
     }
 
     async fn pooled(pooling: Pooling, params: &str) -> Result<Self, Unreachable> {
-        let behind = start(Version::V17, Flavour::Standalone).await?;
+        let behind = start(Version::V17, Flavour::Standalone).await;
+        let behind = behind.map_err(|server| Unreachable { name: "pgbouncer".to_owned(), ..server })?;
         let running = pool(&behind, pooling).await?;
         let polls = (pooling != Pooling::Session).then_some("notifications do not arrive through the pooler");
         Ok(Self { running, behind: Some(behind), params: format!("?{params}"), polls })

@@ -77,7 +77,10 @@ fn main() -> ExitCode {
             trials.extend(cases.into_iter().map(|case| trial(Flavour::Standalone, case)));
             trials.extend(standby::cases().into_iter().map(|case| trial(Flavour::Replicated, case)));
         }
-        Err(unreachable) => trials.push(unreachable.trial("postgres")),
+        Err(unreachable) => {
+            let pgbouncer = Unreachable { name: "pgbouncer".to_owned(), ..unreachable.clone() };
+            trials.extend([unreachable.trial("postgres"), pgbouncer.trial("pgbouncer")]);
+        }
     }
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

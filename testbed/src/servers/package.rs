@@ -1,12 +1,13 @@
 //! The image or the local program from which servers run.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     env, io,
     process::{Command, Stdio},
     sync::LazyLock,
 };
 
+use dlock_conformance::Unreachable;
 use parking_lot::Mutex;
 
 use super::container::{self, ServerImage};
@@ -21,6 +22,22 @@ pub(super) struct Package {
     /// Whether no package of this machine has the required version. The local program is then not
     /// used.
     is_foreign: bool,
+    /// Whether servers are started only if `DLOCK_REQUIRE` names the store, because its tests take
+    /// long.
+    is_on_request: bool,
+}
+
+/// Names of the stores whose servers are started on request, one in each line. `scripts/stores`
+/// also reads them.
+const ON_REQUEST: &str = include_str!("../../images/on-request");
+
+/// Stores that this process has requested.
+static REQUESTED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
+
+/// Requests the servers of a store, as `DLOCK_REQUIRE` does, for a program that is not a test. The
+/// store is one of `testbed/images/on-request`.
+pub fn request(store: &'static str) {
+    REQUESTED.lock().insert(store);
 }
 
 /// Way to run a server.
@@ -53,7 +70,24 @@ impl Package {
         let [name, image, debian, program, old @ ..] = &words[..] else {
             panic!("images/official: not a line of four or five words: {line}")
         };
-        Self { name, program, image, is_foreign: !old.is_empty() || *debian == "-" }
+        let is_foreign = !old.is_empty() || *debian == "-";
+        let is_on_request = ON_REQUEST.lines().any(|asked| asked == *name);
+        Self { name, program, image, is_foreign, is_on_request }
+    }
+
+    /// Checks that servers may be started: that the environment asks for them, or that their tests
+    /// do not take long.
+    ///
+    /// # Errors
+    /// If servers are started on request, and there was none.
+    pub(super) fn check_requested(&self) -> Result<(), Unreachable> {
+        let name = self.name;
+        let reason = format!("it is tested only with DLOCK_REQUIRE={name}, because its tests take long");
+        let unrequested = Unreachable { name: name.to_owned(), reason };
+        let is_requested = env::var_os(self.image_variable()).is_some()
+            || REQUESTED.lock().contains(name)
+            || unrequested.is_required();
+        if self.is_on_request && !is_requested { Err(unrequested) } else { Ok(()) }
     }
 
     /// Returns the possible hosts, the preferred one first. The local program is omitted if it

@@ -181,7 +181,7 @@ impl Unreachable {
 ///
 /// The list begins with the names that need no server. The servers of `testbed/images/official` and
 /// the programs of `testbed/peers` follow, and a test of `dlock-testbed` compares the list with both.
-pub const REQUIRABLE: [&str; 24] = [
+pub const REQUIRABLE: [&str; 25] = [
     "all",
     "sqlite",
     "redlock",
@@ -205,6 +205,7 @@ pub const REQUIRABLE: [&str; 24] = [
     "etcd-go",
     "etcdctl",
     "kazoo",
+    "psql",
     "redis-py",
     "redisson",
     "redsync",

@@ -47,6 +47,9 @@ impl Program {
     /// `etcdctl lock`.
     pub const ETCDCTL: Self = Self { folder: "etcdctl", version: None };
 
+    /// Advisory locks of PostgreSQL in `psql`, with keys of the rule `hashtext`.
+    pub const PSQL: Self = Self { folder: "psql", version: None };
+
     /// Redisson of another version.
     pub const fn redisson(version: &'static str) -> Self {
         Self { folder: "redisson", version: Some(version) }

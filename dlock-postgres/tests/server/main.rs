@@ -34,6 +34,7 @@ macro_rules! cases {
 }
 
 mod check_in;
+mod disguise;
 mod limits;
 mod pauses;
 mod pgbouncer;
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
         many_marks_delay_no_other_lock_and_are_deleted_after_their_time,
     };
     cases.extend(check_in::cases());
+    cases.extend(disguise::cases());
     cases.extend(limits::cases());
     cases.extend(pauses::cases());
     cases.extend(pooler::cases());

@@ -49,6 +49,7 @@ pub(crate) fn cases() -> Vec<(&'static str, Case)> {
         a_waiter_whose_connection_breaks_in_silence_gets_the_lock,
         two_that_wait_for_each_other_time_out_and_keep_their_locks,
         a_waiter_sends_no_statement,
+        a_waiter_has_a_snapshot_and_a_holder_has_none,
         time_limits_of_the_role_end_no_wait_and_no_hold,
         a_hold_outlives_the_sessions_beside_it,
         a_hundred_locks_leave_few_sessions,
@@ -481,6 +482,24 @@ async fn a_waiter_sends_no_statement(server: &Running) {
         ask(&other, "SELECT pg_advisory_unlock(1)").await;
     };
     timeout(SOON, join(waits, released)).await.expect("each waiter is granted the lock");
+}
+
+/// Limit: vacuum keeps the rows that a snapshot may see.
+async fn a_waiter_has_a_snapshot_and_a_holder_has_none(server: &Running) {
+    let (holder, waiter) = (session_mode(server, "number").await, session_mode(server, "number").await);
+    let other = session(server.url()).await;
+    let snapshots = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'dlock%' AND backend_xmin IS NOT NULL";
+    let held = holder.mutex("1").lock().ttl(LONG).await.expect("the lock");
+    until(&other, snapshots, 0).await;
+    let job = waiter.mutex("1");
+    let released = async {
+        until(&other, WAITING, 1).await;
+        assert_eq!(ask(&other, snapshots).await, "1");
+        held.release().await.expect("still held");
+    };
+    let (granted, ()) =
+        timeout(SOON, join(job.lock().ttl(LONG).into_future(), released)).await.expect("a grant");
+    granted.expect("the lock").release().await.expect("still held");
 }
 
 async fn time_limits_of_the_role_end_no_wait_and_no_hold(server: &Running) {

@@ -1,4 +1,5 @@
-//! The suite, on PostgreSQL.
+//! The suite, on PostgreSQL. By default it runs without wrappers; `DLOCK_SUITES=postgres:all` runs the
+//! queue behind all of them.
 
 use std::{alloc::System, io, net::SocketAddr, process::ExitCode, time::Duration};
 
@@ -16,10 +17,9 @@ use dlock_testbed::servers::{
 #[global_allocator]
 static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 
-/// Runs the queue behind all wrappers. Wrappers would add little to the other suites.
 fn main() -> ExitCode {
     run_suites([
-        Suite::new("postgres", Server::start(Version::V17, Flavour::Standalone, "")),
+        plain("postgres", Server::start(Version::V17, Flavour::Standalone, "")),
         plain("polling", Server::start(Version::V17, Flavour::Standalone, "notify=off")),
         plain("tls", Server::start(Version::V17, Flavour::Tls, "")),
         plain("session", Server::start(Version::V17, Flavour::Standalone, "mode=session")),

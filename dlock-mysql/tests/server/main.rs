@@ -133,7 +133,11 @@ fn trials(brand: Brand, cases: &[(String, Case)]) -> Vec<Trial> {
     let tls = Trial::test(named("a_certificate_is_verified"), move || {
         Runtime::new()?.block_on(a_certificate_is_verified(brand))
     });
-    plain.chain([tls]).collect()
+    let log =
+        Trial::test(named("a_binary_log_of_statements_is_refused_and_the_other_formats_work"), move || {
+            Runtime::new()?.block_on(a_binary_log_of_statements_is_refused_and_the_other_formats_work(brand))
+        });
+    plain.chain([tls, log]).collect()
 }
 
 type Case = fn(&Runtime, &Running);
@@ -301,6 +305,24 @@ async fn a_certificate_is_verified(brand: Brand) -> std::result::Result<(), libt
         .expect("the lock is still held");
     let error = connect(&server, "").await.expect_err("the authority is unknown");
     assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+    Ok(())
+}
+
+async fn a_binary_log_of_statements_is_refused_and_the_other_formats_work(
+    brand: Brand,
+) -> std::result::Result<(), libtest_mimic::Failed> {
+    let server = start(brand, Flavour::Logged).await.map_err(|Unreachable { reason, .. }| reason)?;
+    let mut other = plain_session(&server).await;
+    let lock_and_release = async || {
+        let locks = connect(&server, "").await?;
+        locks.mutex("job").lock().await?.release().await.map(|()| locks)
+    };
+    for format in ["ROW", "MIXED"] {
+        execute(&mut other, &format!("SET GLOBAL binlog_format = {format}")).await;
+        lock_and_release().await.expect(format);
+    }
+    execute(&mut other, "SET GLOBAL binlog_format = STATEMENT").await;
+    bad::is_refused(lock_and_release().await, "set it to ROW or MIXED");
     Ok(())
 }
 

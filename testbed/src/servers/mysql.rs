@@ -32,6 +32,8 @@ pub enum Flavour {
     /// The same with the default settings for durability, so each commit waits for the disk. For
     /// benchmarks, with `TMPDIR` on a disk.
     Durable,
+    /// One server with a binary log, as a server with replicas has.
+    Logged,
     /// One server that accepts only connections with TLS. It has its own [certificate
     /// authority](Running::ca).
     Tls,
@@ -114,6 +116,7 @@ impl Recipe for Mysql {
         match self.flavour {
             Flavour::Standalone => STANDALONE,
             Flavour::Durable => "durable",
+            Flavour::Logged => "logged",
             Flavour::Tls => "tls",
         }
     }
@@ -133,6 +136,9 @@ impl Recipe for Mysql {
             port.number(),
             self.brand.list_of_locks()
         );
+        if self.flavour == Flavour::Logged {
+            config.push_str("log_bin=changes\nserver_id=1\n");
+        }
         let mut files = vec![("init.sql", INIT.to_owned()), ("install.cnf", unsynced)];
         if self.flavour == Flavour::Tls {
             config.push_str("require_secure_transport=on\n");

@@ -79,6 +79,12 @@ async fn a_lock_outlives_the_leader_and_tokens_grow_on() {
         .expect("the task does not panic")
         .expect("the lock is granted");
     assert!(next.token() > token, "the token decreased");
+    // The waiter's token is the number of its node, which may be older than the election.
+    let token = next.token();
+    next.release().await.expect("the claim holds the lock");
+    let next =
+        soon("the client is cut off", a.mutex(&name).lock().into_future()).await.expect("the lock is free");
+    assert!(next.token() > token, "the token of the new leader is lower");
 }
 
 async fn a_server_that_waits_for_the_others_is_no_lasting_error() {

@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::{connect, lasting_directory, locks, soon, store, unique};
-use dlock_conformance::{Proxy, Unreachable, or_ignore};
+use dlock_conformance::{Data, Proxy, Unreachable, or_ignore};
 use dlock_core::{
     Error, Kind, LockName, LockOptions, Locks, LostReason, Observed,
     driver::{Attempt, Request},
@@ -30,6 +30,7 @@ fn main() -> std::process::ExitCode {
         a_dropped_future_leaves_no_node_though_the_link_was_cut,
         after_an_expired_session_new_claims_and_waiters_continue_in_another,
         used_names_leave_nothing,
+        tokens_grow_on_after_the_directory_was_deleted_and_start_again_with_the_servers_data,
         a_hold_without_its_holder_is_refused_before_any_request,
         a_pair_costs_three_requests,
         many_holds_of_a_session_cost_its_heartbeats_and_no_other_request on 2 threads,
@@ -259,6 +260,32 @@ async fn used_names_leave_nothing() {
         raw.check_stat(&format!("/test/{name}")).await.expect("the server replies").is_none()
     })
     .await;
+}
+
+/// Limit: servers without their data know neither the locks nor the last token.
+async fn tokens_grow_on_after_the_directory_was_deleted_and_start_again_with_the_servers_data() {
+    let Some(running) = store(Flavour::Standalone).await else { return };
+    let (url, name) = (url(&running, "session=20s"), unique());
+    let (raw, client) = (raw(&running).await, locks(&url).await);
+    let mut token = None;
+    for _ in 0..5 {
+        let held = client.mutex(&name).lock().await.expect("the lock is free");
+        assert!(held.token() > token, "the token decreased");
+        token = held.token();
+        held.release().await.expect("the lock is held");
+        until("the directory is not deleted", async || {
+            raw.check_stat(&format!("/test/{name}")).await.expect("the server replies").is_none()
+        })
+        .await;
+    }
+    let held = client.mutex(&name).lock().await.expect("the lock is free");
+    let server = &running.servers()[0];
+    server.kill().await.expect("the server is running");
+    server.start(Data::Lost).await.expect("the server starts again");
+    running.ready().await.expect("the server is ready again");
+    let next = locks(&url).await.mutex(&name).lock().await.expect("the server knows no holder");
+    assert!(next.token() < held.token(), "the tokens grow, although the README says that they do not");
+    soon("the loss is not reported", held.lost()).await;
 }
 
 async fn a_hold_without_its_holder_is_refused_before_any_request() {

@@ -1,5 +1,7 @@
 //! Tests of servers that restart with other data.
 
+use std::time::Duration;
+
 use dlock_conformance::Data;
 use dlock_core::{Guard, Locks, LostReason};
 use dlock_testbed::servers::etcd::Flavour;
@@ -7,12 +9,16 @@ use tokio::time::timeout;
 
 use crate::common::{Bench, TTL, unique};
 
+/// Session of the clients.
+const SESSION: Duration = Duration::from_secs(20);
+
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     dlock_conformance::tests! {
         a_cluster_that_has_lost_its_data_reports_the_loss_and_its_tokens_go_back,
         a_cluster_restored_from_a_snapshot_reports_the_loss_and_its_tokens_go_back,
         a_lock_that_was_released_before_a_restore_is_free_after_it,
+        a_restore_that_raises_the_revision_keeps_a_released_lock_until_its_client_ends,
         tokens_grow_over_a_restore_that_raises_the_revision,
     }
 }
@@ -66,24 +72,41 @@ async fn a_cluster_restored_from_a_snapshot_reports_the_loss_and_its_tokens_go_b
     );
 }
 
-/// The snapshot has the hold, which was released after it. No keep-alive may have noticed the release.
-async fn a_lock_that_was_released_before_a_restore_is_free_after_it() {
-    let Some(bench) = Bench::new(Flavour::Restored).await else { return };
-    let (a, b, name) = (bench.locks("").await, bench.locks("").await, unique());
+/// Releases the lock with client `a`, and restores the server from a snapshot with the hold. No
+/// keep-alive may have noticed the release.
+async fn release_and_restore(bench: &Bench, a: &Locks, name: &str) {
     let server = &bench.running.servers()[0];
-    let held = a.mutex(&name).lock().await.expect("the lock is free");
+    let held = a.mutex(name).lock().await.expect("the lock is free");
     // See `hold_and_lose`.
     bench.raw.maintenance_client().hash().await.expect("a reply");
     server.kill().await.expect("the server is running");
     server.start(Data::Kept).await.expect("the server starts again");
     bench.running.ready().await.expect("the servers are ready again");
     // The restored cluster does not reach this revision again soon.
-    use_lock(&a, &unique()).await;
+    use_lock(a, &unique()).await;
     held.release().await.expect("the lock is held");
     server.kill().await.expect("the server is running");
     server.start(Data::Lost).await.expect("the server starts again");
     bench.running.ready().await.expect("the servers are ready again");
+}
+
+async fn a_lock_that_was_released_before_a_restore_is_free_after_it() {
+    let Some(bench) = Bench::new(Flavour::Restored).await else { return };
+    let (a, b, name) = (bench.locks("").await, bench.locks("").await, unique());
+    release_and_restore(&bench, &a, &name).await;
     let next = timeout(TTL * 2, b.mutex(&name).lock()).await.expect("the restored claim has no holder");
+    drop(next.expect("the lock is free"));
+}
+
+/// Limit: the client cannot detect this restore, and keeps the lease of the restored claim alive.
+async fn a_restore_that_raises_the_revision_keeps_a_released_lock_until_its_client_ends() {
+    let Some(bench) = Bench::new(Flavour::RestoredAhead).await else { return };
+    let (a, b, name) = (bench.locks("").await, bench.locks("").await, unique());
+    release_and_restore(&bench, &a, &name).await;
+    let early = timeout(SESSION * 3 / 2, b.mutex(&name).lock()).await;
+    assert!(early.is_err(), "the restored claim has ended, although the README says that it does not");
+    a.close().await;
+    let next = timeout(TTL * 2, b.mutex(&name).lock()).await.expect("the client has ended");
     drop(next.expect("the lock is free"));
 }
 

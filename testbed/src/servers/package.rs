@@ -71,7 +71,7 @@ impl Package {
             panic!("images/official: not a line of four or five words: {line}")
         };
         let is_foreign = !old.is_empty() || *debian == "-";
-        let is_on_request = ON_REQUEST.lines().any(|asked| asked == *name);
+        let is_on_request = ON_REQUEST.lines().any(|store| store == *name);
         Self { name, program, image, is_foreign, is_on_request }
     }
 

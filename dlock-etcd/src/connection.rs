@@ -145,7 +145,8 @@ impl Connection {
         Ok(live)
     }
 
-    /// Returns whether a connection is silent because it is not logged in yet.
+    /// Returns whether a connection is only silent because it is not logged in yet. Its member then
+    /// counts as responding.
     async fn may_log_in(&self, live: &LiveConnection<Member>) -> bool {
         let member = &live.connection;
         let check = async { !member.is_logged_in() && member.may_log_in(&self.probe_key).await };
@@ -204,9 +205,7 @@ impl Connection {
         }
         let check = async {
             sleep(self.limit / 2).await;
-            if member.may_log_in(&self.probe_key).await {
-                self.note_response(live);
-            }
+            self.may_log_in(live).await;
             pending().await
         };
         let login = tokio::select! {
@@ -267,8 +266,8 @@ impl Connection {
             if retries.maybe_executed() {
                 return Err(as_unknown_outcome(error));
             }
-            let was_executed = was_sent && !is_login;
-            let is_sent_again = match (may_retry, was_executed) {
+            let maybe_executed = was_sent && !is_login;
+            let is_sent_again = match (may_retry, maybe_executed) {
                 (false, _) => false,
                 (true, false) => retries.after_refusal(),
                 (true, true) => retries.after_break(),

@@ -1,9 +1,8 @@
 """kazoo's locks as a peer, with the names of Curator's nodes: one client for all contenders, and a thread for each."""
 
-import queue
 import sys
-import threading
 
+import protocol
 from kazoo.client import KazooClient
 from kazoo.exceptions import LockTimeout, NoNodeError
 from kazoo.recipe.lock import Lock, ReadLock, WriteLock
@@ -28,12 +27,6 @@ class CuratorRead(ReadLock):
 BASE = "/it/"
 KINDS = {"mutex": CuratorMutex, "read": CuratorRead, "write": CuratorWrite}
 client = KazooClient(sys.argv[1].removeprefix("zk://"), timeout=int(sys.argv[2]) / 1000)
-output = threading.Lock()
-
-
-def say(line):
-    with output:
-        print(line, flush=True)
 
 
 def acquire(kind, name, blocking, wait):
@@ -51,8 +44,6 @@ def acquire(kind, name, blocking, wait):
 
 
 def answer(held, verb, kind, name, wait=None):
-    if kind not in KINDS:
-        return f"error unknown kind {kind}"
     if verb in ("lock", "try"):
         lock = acquire(kind, name, verb == "lock", None if wait is None else int(wait) / 1000)
         if lock is None:
@@ -62,26 +53,9 @@ def answer(held, verb, kind, name, wait=None):
     if verb == "unlock":
         held.pop((kind, name)).release()
         return "free"
-    return f"error unknown verb {verb}"
-
-
-def contend(number, lines):
-    held = {}
-    while True:
-        try:
-            said = answer(held, *lines.get())
-        except Exception as error:
-            said = f"error {error!r}".replace("\n", " ")
-        say(f"{number} {said}")
+    raise ValueError(f"unknown verb {verb}")
 
 
 client.start(timeout=50)
-say("ready mutex read write")
-contenders = {}
-for line in sys.stdin:
-    number, *words = line.split()
-    if number not in contenders:
-        contenders[number] = queue.Queue()
-        # A daemon thread ends with the program. As in a crash, locks are held until the session ends.
-        threading.Thread(target=contend, args=(number, contenders[number]), daemon=True).start()
-    contenders[number].put(words)
+# At the end of the program the locks are held until the session ends.
+protocol.serve(KINDS, lambda number: {}, answer)

@@ -4,24 +4,16 @@
 The key of a lock is `hashtext(NAME)`, as with `names=hashtext` in the URL of dlock.
 """
 
-import os
-import queue
 import subprocess
 import sys
-import threading
+
+import protocol
 
 URL = sys.argv[1]
 # Error of a statement that has waited for longer than `lock_timeout`.
 LOCK_NOT_AVAILABLE = "55P03"
 END = "-- end --"
 FUNCTION_SUFFIXES = {"mutex": "", "write": "", "read": "_shared"}
-
-speaking = threading.Lock()
-
-
-def say(line):
-    with speaking:
-        print(line, flush=True)
 
 
 class Refused(Exception):
@@ -94,25 +86,6 @@ def answer(session, verb, kind, name, *rest):
     raise ValueError(f"unknown verb {verb}")
 
 
-def serve(number, requests):
-    session = Session()
-    while True:
-        words = requests.get()
-        try:
-            reply = answer(session, *words)
-        except Exception as error:  # pylint: disable=broad-except
-            reply = "error " + f"{type(error).__name__}: {error}".replace("\n", " ")
-        say(f"{number} {reply}")
-
-
 Session().execute("SELECT 1")
-say("ready mutex read write")
-contenders = {}
-for line in sys.stdin:
-    number, *words = line.split()
-    if number not in contenders:
-        contenders[number] = queue.Queue()
-        threading.Thread(target=serve, args=(number, contenders[number]), daemon=True).start()
-    contenders[number].put(words)
-# The sessions end with their `psql`, as in a crash.
-os._exit(0)
+# At the end of the program the sessions end with their `psql`.
+protocol.serve(FUNCTION_SUFFIXES, lambda number: Session(), answer)

@@ -1,25 +1,16 @@
 """redis-py's Lock as a peer: one client for all contenders, and a thread for each."""
 
-import queue
 import sys
-import threading
 
+import protocol
 import redis
 from redis.lock import Lock
 
 client = redis.Redis.from_url(sys.argv[1])
 ttl = int(sys.argv[2]) / 1000
-output = threading.Lock()
-
-
-def say(line):
-    with output:
-        print(line, flush=True)
 
 
 def answer(held, verb, kind, name, wait=None):
-    if kind != "mutex":
-        return f"error unknown kind {kind}"
     if verb in ("lock", "try"):
         # A waiter polls, because it receives no notification.
         lock = Lock(client, name, timeout=ttl, sleep=0.01, thread_local=False)
@@ -34,26 +25,8 @@ def answer(held, verb, kind, name, wait=None):
     if verb == "state":
         left = client.pttl(name)
         return "free" if left == -2 else f"held {left}"
-    return f"error unknown verb {verb}"
-
-
-def contend(number, lines):
-    held = {}
-    while True:
-        try:
-            said = answer(held, *lines.get())
-        except Exception as error:
-            said = f"error {error!r}".replace("\n", " ")
-        say(f"{number} {said}")
+    raise ValueError(f"unknown verb {verb}")
 
 
 client.ping()
-say("ready mutex")
-contenders = {}
-for line in sys.stdin:
-    number, *words = line.split()
-    if number not in contenders:
-        contenders[number] = queue.Queue()
-        # A daemon thread ends with the program. As in a crash, no lock is released.
-        threading.Thread(target=contend, args=(number, contenders[number]), daemon=True).start()
-    contenders[number].put(words)
+protocol.serve(["mutex"], lambda number: {}, answer)

@@ -59,7 +59,7 @@ use folder::Folder;
 use package::{Host, Package};
 use recipe::Recipe;
 
-pub use disk::check_own_disks;
+pub use disk::{check_own_disks, trial_with_disks};
 pub use dlock_conformance::Data;
 pub use package::request;
 pub use server::Server;

@@ -1,17 +1,22 @@
-//! A file system of a server's own, which a test can make hang as a failing disk does.
+//! A file system of a server's own, which a test can fill, or make hang as a failing disk does.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io,
     path::{Path, PathBuf},
     process::Command,
 };
+
+use libtest_mimic::{Completion, Failed, Trial};
 
 use super::folder::Folder;
 
 /// Size of the file system. The file behind it is sparse. etcd allocates 64 MB for each of two log
 /// files.
 const SIZE: u64 = 512 << 20;
+
+/// File that [`fill`] creates.
+const FILLER: &str = "filler";
 
 /// Checks whether servers can have file systems of their own. This requires root, and a kernel with
 /// loop devices.
@@ -28,6 +33,18 @@ pub fn check_own_disks() -> Result<(), String> {
         recover(&folder)
     };
     check().map_err(|error: io::Error| format!("servers cannot have disks of their own: {error}"))
+}
+
+/// Returns a trial whose servers need file systems of their own. It is ignored, with the reason, on
+/// machines on which they cannot have them.
+pub fn trial_with_disks(
+    name: impl Into<String>,
+    case: impl FnOnce() -> Result<(), Failed> + Send + 'static,
+) -> Trial {
+    Trial::ignorable_test(name, || match check_own_disks() {
+        Ok(()) => case().map(|()| Completion::Completed),
+        Err(reason) => Ok(Completion::ignored_with(reason)),
+    })
 }
 
 /// Creates a file system in a file beside `folder`, and mounts it at `folder`. `sweep.sh` unmounts
@@ -53,6 +70,28 @@ pub(super) fn hang(folder: &Path) -> io::Result<()> {
 
 pub(super) fn recover(folder: &Path) -> io::Result<()> {
     run("fsfreeze", &["--unfreeze".as_ref(), folder])
+}
+
+/// Leaves no free space in the file system.
+///
+/// # Errors
+/// If `folder` has no file system of its own, or is full already.
+pub(super) fn fill(folder: &Path) -> io::Result<()> {
+    // The test would fill the disk of the machine.
+    if !image(folder).exists() {
+        return Err(io::Error::other("the server has no disk of its own"));
+    }
+    let mut filler = File::create_new(folder.join(FILLER))?;
+    match io::copy(&mut io::repeat(0), &mut filler) {
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => Ok(()),
+        Err(error) => Err(error),
+        Ok(_) => Err(io::Error::other("the disk has no end")),
+    }
+}
+
+/// Deletes what [`fill`] has written.
+pub(super) fn empty(folder: &Path) -> io::Result<()> {
+    fs::remove_file(folder.join(FILLER))
 }
 
 /// Returns the path of the file behind the file system at `folder`.

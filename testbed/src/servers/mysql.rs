@@ -19,8 +19,8 @@ use super::{
 pub enum Brand {
     /// MariaDB.
     Mariadb,
-    /// MySQL, which Debian does not have. It runs from its official image, or from an image with
-    /// Ubuntu's package.
+    /// MySQL, which Debian's stable release does not have. It runs from its official image, or from
+    /// an image with the package of Debian's unstable release.
     Mysql,
 }
 
@@ -47,7 +47,18 @@ pub enum Flavour {
 /// # Cancel safety
 /// Dropping the future stops the server that it has started, in the background.
 pub async fn start(brand: Brand, flavour: Flavour) -> Result<Running, Unreachable> {
-    super::start(Mysql { brand, flavour }).await
+    super::start(Mysql { brand, flavour, has_own_disk: false }).await
+}
+
+/// Finds or starts a server with a binary log and with a [disk](Server::fill_disk) of its own.
+///
+/// # Errors
+/// As [`start`].
+///
+/// # Cancel safety
+/// As [`start`].
+pub async fn start_with_disk(brand: Brand) -> Result<Running, Unreachable> {
+    super::start(Mysql { brand, flavour: Flavour::Logged, has_own_disk: true }).await
 }
 
 impl Brand {
@@ -98,6 +109,7 @@ impl Brand {
 struct Mysql {
     brand: Brand,
     flavour: Flavour,
+    has_own_disk: bool,
 }
 
 /// Statements that create the database and its user. The user has all rights, because tests create
@@ -116,6 +128,7 @@ impl Recipe for Mysql {
         match self.flavour {
             Flavour::Standalone => STANDALONE,
             Flavour::Durable => "durable",
+            Flavour::Logged if self.has_own_disk => "logged_with_disk",
             Flavour::Logged => "logged",
             Flavour::Tls => "tls",
         }
@@ -178,6 +191,10 @@ impl Recipe for Mysql {
         let mut greeting = [0; 5];
         stream.read_exact(&mut greeting).await?;
         if greeting[4] == 10 { Ok(()) } else { Err(io::Error::other("the server greets with an error")) }
+    }
+
+    fn has_own_disks(&self) -> bool {
+        self.has_own_disk
     }
 
     fn url(&self, servers: &[Server]) -> String {

@@ -73,13 +73,25 @@ pub enum Flavour {
 /// # Cancel safety
 /// Dropping the future stops the server that it has started, in the background.
 pub async fn start(version: Version, flavour: Flavour) -> Result<Running, Unreachable> {
-    super::start(Postgres { version, flavour }).await
+    super::start(Postgres { version, flavour, has_own_disk: false }).await
+}
+
+/// Finds or starts one server with a [disk](Server::fill_disk) of its own.
+///
+/// # Errors
+/// As [`start`].
+///
+/// # Cancel safety
+/// As [`start`].
+pub async fn start_with_disk(version: Version) -> Result<Running, Unreachable> {
+    super::start(Postgres { version, flavour: Flavour::Standalone, has_own_disk: true }).await
 }
 
 #[derive(Debug)]
 struct Postgres {
     version: Version,
     flavour: Flavour,
+    has_own_disk: bool,
 }
 
 const USER: &str = "dlock";
@@ -176,6 +188,7 @@ impl Recipe for Postgres {
 
     fn flavour(&self) -> &'static str {
         match self.flavour {
+            Flavour::Standalone if self.has_own_disk => "with_disk",
             Flavour::Standalone => STANDALONE,
             Flavour::Durable => "durable",
             Flavour::Tls => "tls",
@@ -195,6 +208,10 @@ impl Recipe for Postgres {
 
     async fn probe(&self, server: &Server) -> io::Result<()> {
         probe(server, self.flavour == Flavour::Tls).await
+    }
+
+    fn has_own_disks(&self) -> bool {
+        self.has_own_disk
     }
 
     fn url(&self, servers: &[Server]) -> String {

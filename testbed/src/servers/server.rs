@@ -165,6 +165,22 @@ impl Server {
         disk::recover(&self.inner.folder)
     }
 
+    /// Leaves no free space on the server's disk until [`empty_disk`](Self::empty_disk).
+    ///
+    /// # Errors
+    /// If the server has no file system of its own.
+    pub fn fill_disk(&self) -> io::Result<()> {
+        disk::fill(&self.inner.folder)
+    }
+
+    /// Returns the space that [`fill_disk`](Self::fill_disk) has taken.
+    ///
+    /// # Errors
+    /// If the disk was not filled.
+    pub fn empty_disk(&self) -> io::Result<()> {
+        disk::empty(&self.inner.folder)
+    }
+
     /// Waits until the server accepts requests.
     ///
     /// # Errors

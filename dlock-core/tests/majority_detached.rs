@@ -84,6 +84,17 @@ async fn a_detached_hold_is_kept_by_a_majority_for_its_time_and_not_longer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_ticket_is_valid_whatever_the_order_in_which_the_members_are_listed() {
+    let three = Three::new();
+    let guard = three.plain().mutex("x").lock().await.expect("free");
+    three.direct(0).force_release("x").await.expect("memory can");
+    let ticket = guard.detach(TEN_MINUTES).await.expect("two members can");
+    let reversed = three.members.iter().rev().map(|member| member.clone().into_store());
+    let locks = Locks::new(RedLock::new(reversed).expect("three independent members").into_store());
+    locks.resume(&ticket).await.expect("two members keep it").release().await.expect("held");
+}
+
+#[tokio::test(start_paused = true)]
 async fn members_with_fast_clocks_do_not_end_a_detached_hold_early() {
     let three = Three::new();
     detached(&three.client(|_, member| fast_clock(member, 10))).await;

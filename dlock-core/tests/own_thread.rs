@@ -12,7 +12,7 @@ use std::{
 
 use async_trait::async_trait;
 use dlock_core::{
-    DistributedLock, Error, Kind, LockOptions, Locks, MultiLock, Registry, Result,
+    DistributedLock, Error, Kind, LockOptions, Locks, MultiLock, RedLock, Registry, Result,
     driver::{Attempt, Backend, Claim, Info, Release, Renewal, Request, Store},
     memory::MemoryBackend,
 };
@@ -70,6 +70,16 @@ fn without_a_runtime_a_client_without_a_thread_returns_an_error_with_advice() {
     let both = MultiLock::new([member]).unwrap();
     let refused = block_on(both.lock(&LockOptions::new().wait(Duration::from_secs(1)))).unwrap_err();
     assert!(matches!(refused, Error::NoRuntime { .. }), "{refused:?}");
+}
+
+/// The close of a RedLock has a time limit, and a timer panics outside of a runtime.
+#[test]
+fn a_client_without_a_thread_is_closed_outside_of_a_runtime() {
+    let members = (0..3).map(|_| MemoryBackend::new().into_store());
+    let locks = Locks::new(RedLock::new(members).unwrap().into_store());
+    block_on(locks.close());
+    let closed = block_on(locks.mutex("x").lock()).unwrap_err();
+    assert!(matches!(closed, Error::Closed { .. }), "{closed:?}");
 }
 
 #[test]

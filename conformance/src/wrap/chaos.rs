@@ -138,6 +138,10 @@ impl Claim for Chaotic {
         self.claim.locator()
     }
 
+    fn leave(&mut self) {
+        self.claim.leave();
+    }
+
     fn late_for(&self) -> Duration {
         self.claim.late_for()
     }

@@ -81,6 +81,10 @@ impl Claim for Counted {
         self.claim.locator()
     }
 
+    fn leave(&mut self) {
+        self.claim.leave();
+    }
+
     fn late_for(&self) -> Duration {
         self.claim.late_for()
     }

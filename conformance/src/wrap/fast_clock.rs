@@ -115,6 +115,10 @@ impl Claim for FastClaim {
         self.claim.locator()
     }
 
+    fn leave(&mut self) {
+        self.claim.leave();
+    }
+
     fn late_for(&self) -> Duration {
         self.claim.late_for()
     }

@@ -60,6 +60,10 @@ impl Claim for Flaky {
         self.claim.locator()
     }
 
+    fn leave(&mut self) {
+        self.claim.leave();
+    }
+
     fn late_for(&self) -> Duration {
         self.claim.late_for()
     }

@@ -36,6 +36,10 @@ impl Claim for Slow {
         self.0.locator()
     }
 
+    fn leave(&mut self) {
+        self.0.leave();
+    }
+
     fn late_for(&self) -> Duration {
         self.0.late_for()
     }

@@ -1,12 +1,14 @@
 //! The driver contract: the operations that a store must provide.
 //!
 //! A driver implements six methods: [`Backend::info`] and [`Backend::claim`], and the four required
-//! methods of [`Claim`]. Eight more have defaults: [`Backend::close`], [`Backend::watch`] for stores
+//! methods of [`Claim`]. Ten more have defaults: [`Backend::close`], [`Backend::watch`] for stores
 //! that can notify observers, [`Backend::clock`] for stores with a clock that clients can read,
 //! [`Backend::attempt_all`] for stores that can grant several locks in one step, and
 //! [`Claim::detach`], [`Claim::resume`] and [`Claim::locator`] for stores that can keep a claim
-//! without its client. [`Claim::late_for`] is for stores that refuse late requests by a deadline. The
-//! engine implements waiting, timeouts, cancellation, renewal, loss and re-entry.
+//! without its client. [`Claim::late_for`] is for stores that refuse late requests by a deadline,
+//! [`Claim::may_be_stored`] for drivers that know whether a request was sent, and [`Claim::leave`]
+//! for drivers that renew several claims in one call. The engine implements waiting, timeouts,
+//! cancellation, renewal, loss and re-entry.
 
 use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
@@ -255,6 +257,10 @@ pub trait Claim: Send + 'static {
     /// result says whether there was an entry to remove: on [`Gone`](Release::Gone) the engine
     /// reports to the holder that the lock had been lost.
     ///
+    /// From [`leave`](Self::leave) or the first call on, the driver must not renew the claim, not even
+    /// in a call for other claims. The keeper relies on the claim's expiry if the release fails or
+    /// waits for the ttl.
+    ///
     /// If the claim's session has ended, the result is `Gone`, because the end of the session has
     /// removed the claim.
     ///
@@ -263,6 +269,11 @@ pub trait Claim: Send + 'static {
     /// forgotten the claim by itself ([`Info::session`]). A `Gone` after a failed release is not a
     /// loss, because the failed release may have removed the claim.
     async fn release(&mut self) -> Result<Release>;
+
+    /// Announces the [release](Self::release). The engine calls it once, before it waits until fewer
+    /// than [`Info::releases_in_flight`] releases are in flight. No renewal may follow. Default:
+    /// nothing, which suits drivers that renew a claim only in [`renew`](Self::renew). Must not block.
+    fn leave(&mut self) {}
 
     /// Hands a held claim over to `ticket`, an id that no client uses.
     ///
@@ -313,6 +324,15 @@ pub trait Claim: Send + 'static {
     /// [`Request::locator`]. Default: `None`, which suits most drivers.
     fn locator(&self) -> Option<Arc<str>> {
         None
+    }
+
+    /// Returns whether the store may have received an `attempt` of this claim object. Default: true.
+    ///
+    /// A driver returns `false` if it knows that no attempt was sent, because no connection could be
+    /// opened for example. The engine then drops the claim without a release. An outage therefore
+    /// leaves no releases behind for attempts that never reached the store.
+    fn may_be_stored(&self) -> bool {
+        true
     }
 
     /// Returns the time from now for which the store may still execute an earlier `attempt`, `resume`

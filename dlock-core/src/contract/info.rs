@@ -46,12 +46,14 @@ pub struct Info {
     /// ([`Backend::attempt_all`](super::Backend::attempt_all)). 1 means not supported.
     pub locks_per_step: usize,
     /// Maximum number of first [attempts](super::Claim::attempt) of one client in flight. The engine
-    /// queues further attempts, so that a crowd delays neither renewals nor releases, which are not
-    /// counted.
+    /// queues further attempts, so that a crowd does not delay renewals, which are not counted.
     pub attempts_in_flight: usize,
     /// Maximum number of repeated attempts of one client's waiters in flight. They are counted
     /// apart, so that waiters do not delay attempts for free locks.
     pub repeats_in_flight: usize,
+    /// Maximum number of [releases](super::Claim::release) of one client's holds in flight. The
+    /// releases of claims without a hold are counted apart, with the same maximum.
+    pub releases_in_flight: usize,
     /// Longest time for which the store may execute an attempt whose connection broke, counted from
     /// when it was sent. Zero if the store has no such attempts
     /// ([`Claim::late_for`](super::Claim::late_for)).
@@ -95,6 +97,7 @@ impl Info {
             locks_per_step: 1,
             attempts_in_flight: 256,
             repeats_in_flight: 256,
+            releases_in_flight: 256,
             late_for: Duration::ZERO,
             ttl: range.clone(),
             leases: range,
@@ -172,6 +175,14 @@ impl Info {
     #[must_use]
     pub fn repeats_in_flight(mut self, most: usize) -> Self {
         self.repeats_in_flight = most.max(1);
+        self
+    }
+
+    /// Sets the maximum number of releases of one client's holds in flight, and that of its other
+    /// releases. Default: 256. A value of 0 counts as 1.
+    #[must_use]
+    pub fn releases_in_flight(mut self, most: usize) -> Self {
+        self.releases_in_flight = most.max(1);
         self
     }
 

@@ -11,7 +11,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{Hold, lookout::Lookout};
 use crate::{
-    contract::Store,
+    contract::{Info, Store},
     kit::WeakMap,
     model::{ClaimId, Error, LockName, Result},
 };
@@ -24,17 +24,58 @@ pub(crate) struct Client {
     /// The keepers of this client.
     pub(crate) tasks: TaskTracker,
     pub(crate) closing: CancellationToken,
-    /// Bounds the first attempts in flight, see
-    /// [`Info::attempts_in_flight`](crate::driver::Info::attempts_in_flight).
-    attempts: Semaphore,
-    /// Bounds the repeated attempts in flight, see
-    /// [`Info::repeats_in_flight`](crate::driver::Info::repeats_in_flight).
-    repeats: Semaphore,
+    in_flight: InFlight,
     pub(crate) tickets: Tickets,
     /// Holds of the client's terms, without those whose term was dropped or resigned.
     pub(crate) led: watch::Sender<Vec<Arc<Hold>>>,
     /// Lookouts of the observed locks, each for one ttl.
     pub(crate) lookouts: WeakMap<(LockName, Duration), Lookout>,
+}
+
+/// The requests of which only a number may be in flight at once. Each variant is counted apart.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Admitted {
+    /// Attempts that are not repeated, at most
+    /// [`Info::attempts_in_flight`](crate::driver::Info::attempts_in_flight).
+    FirstAttempt,
+    /// Attempts that waiters repeat, at most
+    /// [`Info::repeats_in_flight`](crate::driver::Info::repeats_in_flight).
+    RepeatedAttempt,
+    /// Releases of holds, at most
+    /// [`Info::releases_in_flight`](crate::driver::Info::releases_in_flight).
+    Release,
+    /// Releases of claims without a hold, as many as those of holds. Many waiters may leave at the
+    /// same time, after an outage for example, and must not delay the release of a hold.
+    Departure,
+}
+
+/// The permits for requests in flight.
+struct InFlight {
+    attempts: Semaphore,
+    repeats: Semaphore,
+    releases: Semaphore,
+    departures: Semaphore,
+}
+
+impl InFlight {
+    fn new(info: &Info) -> Self {
+        let permits = |most: usize| Semaphore::new(most.clamp(1, Semaphore::MAX_PERMITS));
+        Self {
+            attempts: permits(info.attempts_in_flight),
+            repeats: permits(info.repeats_in_flight),
+            releases: permits(info.releases_in_flight),
+            departures: permits(info.releases_in_flight),
+        }
+    }
+
+    fn permits(&self, requests: Admitted) -> &Semaphore {
+        match requests {
+            Admitted::FirstAttempt => &self.attempts,
+            Admitted::RepeatedAttempt => &self.repeats,
+            Admitted::Release => &self.releases,
+            Admitted::Departure => &self.departures,
+        }
+    }
 }
 
 /// The tickets that one client is using. A use lasts from the first request until the caller has
@@ -78,32 +119,36 @@ impl fmt::Debug for Client {
 
 impl Client {
     pub(crate) fn new(id: u64, store: Store) -> Self {
-        let permits = |most: usize| Semaphore::new(most.clamp(1, Semaphore::MAX_PERMITS));
-        let info = store.backend.info();
-        let (attempts, repeats) = (permits(info.attempts_in_flight), permits(info.repeats_in_flight));
+        let in_flight = InFlight::new(store.backend.info());
         Self {
             id,
             store,
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
-            attempts,
-            repeats,
+            in_flight,
             tickets: Tickets::default(),
             led: watch::Sender::default(),
             lookouts: WeakMap::new(),
         }
     }
 
-    /// Waits for permission to send an attempt, in order of arrival. Only attempts need it, because
-    /// the requests of a hold must not queue behind those of waiters.
-    pub(super) async fn admit(&self, is_repeated: bool) -> SemaphorePermit<'_> {
-        let permits = if is_repeated { &self.repeats } else { &self.attempts };
-        match permits.try_acquire() {
-            Ok(permit) => permit,
+    /// Waits for permission to send a request, in order of arrival. Renewals and other requests on
+    /// which a hold depends need no permission.
+    pub(super) async fn admit(&self, requests: Admitted) -> SemaphorePermit<'_> {
+        match self.try_admit(requests) {
+            Some(permit) => permit,
             // Boxed, because every keeper would otherwise reserve the memory of this future. The
             // semaphore is never closed.
-            Err(_) => Box::pin(permits.acquire()).await.expect("the semaphore is open"),
+            None => {
+                let permit = self.in_flight.permits(requests).acquire();
+                Box::pin(permit).await.expect("the semaphore is open")
+            }
         }
+    }
+
+    /// Returns permission to send a request, or `None` if the request would have to wait for it.
+    pub(super) fn try_admit(&self, requests: Admitted) -> Option<SemaphorePermit<'_>> {
+        self.in_flight.permits(requests).try_acquire().ok()
     }
 
     /// See [`Locks::close`](crate::Locks::close).

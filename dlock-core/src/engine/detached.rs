@@ -162,7 +162,7 @@ impl Keeper {
         // another client may return the whole hold to the ticket, and a late resumption may then take
         // it over. The release would free it.
         if claim.late_for().is_zero() {
-            self.release_unheld(claim.as_mut()).await;
+            self.release_uncounted(claim.as_mut()).await;
         }
         self.settle_resumption(claim.late_for(), ticket).await;
     }
@@ -187,7 +187,9 @@ impl Keeper {
                 Ok(Renewal::Renewed { .. }) => return,
                 // A store of several members may still have a part of the hold, which is released.
                 // After a late resumption the release would free the whole hold.
-                Ok(Renewal::Lost) if claim.late_for().is_zero() => return self.release_unheld(claim).await,
+                Ok(Renewal::Lost) if claim.late_for().is_zero() => {
+                    return self.release_uncounted(claim).await;
+                }
                 Ok(Renewal::Lost) => return,
                 Err(error) => error,
             };

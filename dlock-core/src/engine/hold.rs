@@ -451,7 +451,7 @@ impl Hold {
 
     /// Returns the error of a release that the store has not confirmed in time.
     pub(crate) fn release_timeout(&self) -> Error {
-        let source = "the store did not reply before the time of the lock had ended".into();
+        let source = "the store did not confirm the release before the time of the lock had ended".into();
         Error::Unavailable { store: self.store, source }
     }
 

@@ -6,7 +6,10 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 use futures_util::FutureExt as _;
 use tokio::sync::oneshot;
 
-use super::{HoldRef, Keeper, Outcome, keeper::start, limits::GrantTimes, observe, observe::StartTime};
+use super::{
+    HoldRef, Keeper, Outcome, client::Admitted, keeper::start, limits::GrantTimes, observe,
+    observe::StartTime,
+};
 use crate::{
     contract::AttemptAll,
     kit::Moment,
@@ -50,7 +53,7 @@ async fn attempt_together(mut keepers: Vec<Keeper>, mut reply: oneshot::Sender<J
     // One admission for one request.
     let permit = tokio::select! {
         biased;
-        permit = client.admit(false) => permit,
+        permit = client.admit(Admitted::FirstAttempt) => permit,
         () = reply.closed() => return,
         () = client.closing.cancelled() => {
             reply.send(separate(keepers, Keeper::start)).ok();

@@ -211,7 +211,7 @@ impl Keeper {
                 if let ContestEnd::Failed(error) = contest {
                     reply.send(Err(error)).ok();
                 }
-                // Without an attempt, the store has no entry of the claim.
+                // Without an attempt that was sent, the store has no entry of the claim.
                 if may_be_stored {
                     Box::pin(self.release_unheld(claim.as_mut())).await;
                     self.settle(claim.late_for(), None).await;

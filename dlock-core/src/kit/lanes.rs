@@ -51,10 +51,9 @@ const SLOW_OPENING: Duration = Duration::from_millis(500);
 /// let (deadline, mut failed) = (Instant::now() + TIMEOUT, 0);
 /// loop {
 ///     // The first lane is reserved for other calls.
-///     let (lane, _counted) = lanes.least_busy(1, false);
-///     if let Some(live) = lanes.open(lane, deadline, TIMEOUT, &mut failed).await? {
-///         let () = live.connection; // … a request through it
-///         lane.note_answer();
+///     if let Some(open) = lanes.open_least_busy(1, false, deadline, TIMEOUT, &mut failed).await? {
+///         let () = open.live.connection; // … a request through it
+///         open.lane.note_answer();
 ///         break;
 ///     }
 /// }
@@ -100,12 +99,36 @@ impl<C: Connect> Lanes<C> {
         Self { errors, lanes, opened: Notify::new() }
     }
 
-    /// Returns the lane with the fewest calls, and counts a call for it. A lane that could not be
-    /// opened, and the first `reserved` lanes, are chosen only if there is no other.
+    /// Returns the lane with the fewest calls and its connection, and opens the connection if there is
+    /// none. Returns `None` if it cannot be opened and another lane may work, because the server may
+    /// allow fewer connections than there are lanes. `failed` counts the lanes that this call could not
+    /// open.
     ///
-    /// With `prefers_open`, a lane that must first open its connection counts as busier by two
+    /// A lane that could not be opened, and the first `reserved` lanes, are chosen only if there is no
+    /// other. With `prefers_open`, a lane that must first open its connection counts as busier by two
     /// calls.
-    pub fn least_busy(&self, reserved: usize, prefers_open: bool) -> (&Lane<C>, CountedCall<'_>) {
+    ///
+    /// # Errors
+    /// If no lane works. `timeout`, the time limit of the call, is shown in the error after
+    /// `deadline`.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn open_least_busy(
+        &self,
+        reserved: usize,
+        prefers_open: bool,
+        deadline: Instant,
+        timeout: Duration,
+        failed: &mut usize,
+    ) -> Result<Option<OpenLane<'_, C>>> {
+        let (lane, counted) = self.least_busy(reserved, prefers_open);
+        let live = self.open(lane, deadline, timeout, failed).await?;
+        Ok(live.map(|live| OpenLane { lane, live, counted }))
+    }
+
+    /// Chooses a lane as [`open_least_busy`](Self::open_least_busy), and counts a call for it.
+    fn least_busy(&self, reserved: usize, prefers_open: bool) -> (&Lane<C>, CountedCall<'_>) {
         let rank = |(index, lane): &(usize, &Lane<C>)| {
             let is_opening = prefers_open && !lane.is_open.load(Relaxed);
             let load = lane.calls.calls() + if is_opening { OPENING } else { 0 };
@@ -115,17 +138,8 @@ impl<C: Connect> Lanes<C> {
         (lane, lane.calls.count())
     }
 
-    /// Returns the connection of a lane, and opens it if there is none. Returns `None` if it cannot be
-    /// opened and another lane may work, because the server may allow fewer connections than there
-    /// are lanes. `failed` counts the lanes that this call could not open.
-    ///
-    /// # Errors
-    /// If no lane works. `timeout`, the time limit of the call, is shown in the error after
-    /// `deadline`.
-    ///
-    /// # Cancel safety
-    /// Safe.
-    pub async fn open(
+    /// Returns the connection of a lane, as [`open_least_busy`](Self::open_least_busy).
+    async fn open(
         &self,
         lane: &Lane<C>,
         deadline: Instant,
@@ -147,15 +161,15 @@ impl<C: Connect> Lanes<C> {
     }
 
     /// Returns the least busy lane of all, with its connection, for a call that must not wait for
-    /// one slow lane. As [`least_busy`](Self::least_busy) without reserved lanes, followed by
-    /// [`open`](Self::open). If the connection takes longer than half a second to open, and another
-    /// lane has an open one, that lane is returned.
+    /// one slow lane. As [`open_least_busy`](Self::open_least_busy) without reserved lanes. If the
+    /// connection takes longer than half a second to open, and another lane has an open one, that
+    /// lane is returned.
     ///
     /// An attempt to connect that began while the server did not reply may never get a reply. It
     /// then ends with its own timeout, long after other lanes have reached the server.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// As [`open_least_busy`](Self::open_least_busy).
     ///
     /// # Cancel safety
     /// Safe.

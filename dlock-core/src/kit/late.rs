@@ -1,7 +1,10 @@
 //! Requests that the store may execute although their driver no longer waits for them, and the
 //! store's clock, on which such requests have a deadline.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 
@@ -21,6 +24,13 @@ impl LateExecution<'_> {
     /// Returns whether the request has a deadline on the store's clock.
     pub fn is_refused(self) -> bool {
         matches!(self, Self::Refused(_))
+    }
+
+    /// Records that the request is about to be sent.
+    pub fn note_sent(self) {
+        if let Self::Refused(late) = self {
+            late.note_sent();
+        }
     }
 
     /// Records that the connection broke before the reply, and that the store may execute the
@@ -88,6 +98,9 @@ fn micros(span: Duration) -> u64 {
 /// [`Claim::late_for`](crate::driver::Claim::late_for). After that time the engine removes what the
 /// request has created.
 ///
+/// It also records whether any request was sent at all. If not, the claim need not be released, see
+/// [`Claim::may_be_stored`](crate::driver::Claim::may_be_stored).
+///
 /// # Examples
 ///
 /// ```
@@ -102,13 +115,26 @@ fn micros(span: Duration) -> u64 {
 /// assert!(late.remaining() > Duration::from_secs(30), "until the later deadline");
 /// ```
 #[derive(Debug, Default)]
-pub struct LateRequests(Mutex<Option<Moment>>);
+pub struct LateRequests {
+    until: Mutex<Option<Moment>>,
+    has_sent: AtomicBool,
+}
 
 impl LateRequests {
+    /// Records that a request is about to be sent.
+    pub fn note_sent(&self) {
+        self.has_sent.store(true, Relaxed);
+    }
+
+    /// Returns whether a request was sent, or may have been.
+    pub fn has_sent(&self) -> bool {
+        self.has_sent.load(Relaxed)
+    }
+
     /// Records a request whose connection broke before the reply, and that the store may execute for
     /// this time from now.
     pub fn note(&self, time_left: Duration) {
-        let mut until = self.0.lock();
+        let mut until = self.until.lock();
         if until.map(Moment::remaining).unwrap_or_default() < time_left {
             *until = Some(Moment::now().after(time_left));
         }
@@ -116,7 +142,7 @@ impl LateRequests {
 
     /// Returns the time until the deadline of the last such request. Zero if there is none.
     pub fn remaining(&self) -> Duration {
-        let until = *self.0.lock();
+        let until = *self.until.lock();
         until.map(Moment::remaining).unwrap_or_default()
     }
 }

@@ -202,7 +202,8 @@ impl Guard {
     /// ```
     ///
     /// # Errors
-    /// A [`GuardError`], which contains this guard, still exclusive. Its error is:
+    /// A [`GuardError`], which contains this guard, still exclusive unless the lock is lost. Its error
+    /// is:
     ///
     /// - [`Error::Unsupported`], before any I/O, if the store cannot downgrade this kind
     ///   ([`Info::downgrades`](crate::driver::Info::downgrades)), and for a

@@ -12,8 +12,12 @@ use crate::model::{Kind, LockName, Result};
 
 /// The kinds of lock as types. The type of a handle contains the kind of its lock.
 pub mod kind {
-    /// A kind of lock.
-    pub trait Side: Copy + std::fmt::Debug + Send + Sync + 'static {
+    mod sealed {
+        pub trait Sealed {}
+    }
+
+    /// A kind of lock. Sealed: all kinds are in this module.
+    pub trait Side: sealed::Sealed + Copy + std::fmt::Debug + Send + Sync + 'static {
         /// The kind as a value.
         const KIND: super::Kind;
     }
@@ -23,6 +27,8 @@ pub mod kind {
             #[doc = concat!("The kind [`Kind::", stringify!($side), "`](crate::model::Kind::", stringify!($side), ").")]
             #[derive(Clone, Copy, Debug)]
             pub struct $side;
+
+            impl sealed::Sealed for $side {}
 
             impl Side for $side {
                 const KIND: super::Kind = super::Kind::$side;

@@ -247,6 +247,8 @@ impl Locks {
     /// has ended. After a [detachment](crate::Guard::detach) that was neither confirmed nor undone,
     /// it also waits for the time of that detachment.
     ///
+    /// Outside of a tokio runtime the call closes the client on a thread that it starts.
+    ///
     /// # Cancel safety
     /// Safe. The client stays closed, and another call continues to wait.
     pub async fn close(&self) {
@@ -256,8 +258,16 @@ impl Locks {
             client.close().await;
             Ok(())
         };
+        // Some drivers need a runtime to close.
+        let thread = match (&self.thread, Handle::try_current()) {
+            (None, Err(_)) => Thread::start().ok(),
+            _ => None,
+        };
         // An error means that the thread has ended, and with it all keepers.
-        self.on_thread(closed).await.ok();
+        match thread {
+            Some(thread) => thread.run(closed).await.ok(),
+            None => self.on_thread(closed).await.ok(),
+        };
     }
 
     /// Runs `work` on the client's thread if it has one, or else in the caller's task.

@@ -120,7 +120,8 @@ impl RedLock {
         // Each attempt sends every member one request, so the tightest bound applies to all.
         let attempts = infos().map(|info| info.attempts_in_flight).min().unwrap_or(1);
         let repeats = infos().map(|info| info.repeats_in_flight).min().unwrap_or(1);
-        let info = info.attempts_in_flight(attempts).repeats_in_flight(repeats);
+        let releases = infos().map(|info| info.releases_in_flight).min().unwrap_or(1);
+        let info = info.attempts_in_flight(attempts).repeats_in_flight(repeats).releases_in_flight(releases);
         let info = match infos().filter_map(|info| info.session).max() {
             Some(session) => info.session(session, shortest_lease..=longest_lease),
             None => info,

@@ -9,7 +9,7 @@ use dlock_core::{
 use tokio::time::{Instant, timeout};
 
 use super::script::{
-    BUSY, Call, Fail, GRANTED, Hang, Hints, Late, MS, Refuse, S, Say, ScriptedStore, TTL, is_about,
+    BUSY, Call, Fail, GRANTED, Hang, Hints, Late, MS, Refuse, S, Say, ScriptedStore, TTL, Unsent, is_about,
 };
 
 #[tokio::test(start_paused = true)]
@@ -45,6 +45,24 @@ async fn the_jitter_of_a_pause_is_at_most_a_quarter_of_it() {
     let elapsed = start.elapsed();
     assert!(elapsed >= 500 * MS, "attempted sooner than `retry_in`: {elapsed:?}");
     assert!(elapsed <= 625 * MS, "attempted much later than `retry_in`: {elapsed:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_whose_attempts_were_not_sent_is_not_released() {
+    let store = ScriptedStore::new().attempt([Unsent]);
+    let client = store.client();
+    client.mutex("x").lock().await.expect_err("no attempt was sent");
+    store.close(&client).await;
+    assert_eq!(store.count(Call::Release), 0, "after {} attempts", store.count(Call::Attempt));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_is_released_if_one_of_its_attempts_was_sent() {
+    let store = ScriptedStore::new().attempt([Unsent, Fail, Unsent]);
+    let client = store.client();
+    client.mutex("x").lock().await.expect_err("no attempt had a reply");
+    store.close(&client).await;
+    assert_eq!(store.count(Call::Release), 1);
 }
 
 #[tokio::test(start_paused = true)]

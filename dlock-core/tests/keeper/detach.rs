@@ -118,6 +118,19 @@ async fn a_refused_detachment_gives_the_guard_back() {
     assert_eq!(store.count(Call::Release), 0);
 }
 
+/// The store may have detached the hold before it refused, so the hold may be shorter until it is
+/// renewed.
+#[tokio::test(start_paused = true)]
+async fn a_refused_detachment_for_a_short_time_does_not_shorten_the_hold() {
+    let store = ScriptedStore::detaching().detach([Refuse]);
+    let held = store.hold().await;
+    let refused = held.detach(TTL / 100).await.expect_err("the store refuses");
+    let held = refused.into_guard();
+    assert!(held.remaining() > TTL / 2, "only {:?} are left", held.remaining());
+    sleep(TTL * 3).await;
+    held.release().await.expect("held");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_detachment_that_panics_is_a_loss_that_is_released() {
     for reply in [Panic, LatePanic(2 * S)] {

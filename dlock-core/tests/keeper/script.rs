@@ -23,6 +23,8 @@ pub(super) enum Reply<T> {
     Say(T),
     /// The store is unreachable, so the outcome is unknown.
     Fail,
+    /// The driver has no connection, so the call is not sent.
+    Unsent,
     /// The store refuses permanently.
     Refuse,
     /// The store cannot write now, but may be able to later.
@@ -36,7 +38,7 @@ pub(super) enum Reply<T> {
     /// The driver panics after this time.
     LatePanic(Duration),
 }
-pub(super) use Reply::{Fail, Hang, Late, LatePanic, Panic, Refuse, Say, Unwritable};
+pub(super) use Reply::{Fail, Hang, Late, LatePanic, Panic, Refuse, Say, Unsent, Unwritable};
 
 /// Hints of the store.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -69,6 +71,8 @@ pub(super) struct Script {
     pub(super) hints: Hints,
     /// Time until which the store may execute requests that were given up.
     pub(super) late_until: Option<Instant>,
+    /// Whether an attempt was sent.
+    pub(super) has_sent: bool,
     /// Ttl of every claim that was created.
     pub(super) ttls: Vec<Duration>,
     /// Id of every claim that was created.
@@ -112,6 +116,7 @@ impl ScriptedStore {
             release: [Say(Release::Done)].into(),
             hints: Hints::Silent,
             late_until: None,
+            has_sent: false,
             ttls: Vec::new(),
             ids: Vec::new(),
             detached_for: Vec::new(),
@@ -211,7 +216,7 @@ impl ScriptedStore {
         let _in_flight = InFlight(self, call);
         let result = match reply {
             Say(reply) => Ok(reply),
-            Fail => Err(Error::Unavailable { store: "script", source: "no reply".into() }),
+            Fail | Unsent => Err(Error::Unavailable { store: "script", source: "no reply".into() }),
             Unwritable => Err(Error::Unwritable { store: "script", source: "disk full".into() }),
             Refuse => Err(Error::Refused { store: "script", source: "access denied".into() }),
             Late(delay, reply) => {
@@ -252,6 +257,7 @@ impl Backend for ScriptedStore {
 impl Claim for ScriptedStore {
     async fn attempt(&mut self) -> Result<Attempt> {
         let reply = next(&mut self.script().attempt);
+        self.script().has_sent |= !matches!(reply, Unsent);
         self.execute(Call::Attempt, reply).await
     }
 
@@ -282,6 +288,10 @@ impl Claim for ScriptedStore {
     async fn release(&mut self) -> Result<Release> {
         let reply = next(&mut self.script().release);
         self.execute(Call::Release, reply).await
+    }
+
+    fn may_be_stored(&self) -> bool {
+        self.script().has_sent
     }
 
     fn late_for(&self) -> Duration {

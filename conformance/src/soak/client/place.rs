@@ -107,6 +107,10 @@ impl Claim for Watched {
         self.claim.locator()
     }
 
+    fn leave(&mut self) {
+        self.claim.leave();
+    }
+
     fn late_for(&self) -> Duration {
         self.claim.late_for()
     }

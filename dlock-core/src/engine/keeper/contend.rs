@@ -11,6 +11,7 @@ use super::{
 use crate::{
     contract::{Attempt, Claim, Grant},
     engine::{
+        client::Admitted,
         limits::GrantTimes,
         observe::{self, StartTime},
     },
@@ -69,7 +70,7 @@ impl FailureStreak {
 
 impl Keeper {
     /// Requests the lock until the store grants it, a single try finds it busy, the caller leaves,
-    /// or the error is final. Sets `may_be_stored` before the first attempt.
+    /// or the error is final. Sets `may_be_stored` once an attempt may have reached the store.
     pub(super) async fn contend(
         &self,
         claim: &mut dyn Claim,
@@ -77,20 +78,24 @@ impl Keeper {
         may_be_stored: &mut bool,
     ) -> ContestEnd {
         let (mut streak, mut hints) = (FailureStreak::default(), 0);
+        let was_stored = *may_be_stored;
         loop {
+            let attempts = if streak.is_queued { Admitted::RepeatedAttempt } else { Admitted::FirstAttempt };
             let permit = tokio::select! {
                 biased;
-                permit = self.client.admit(streak.is_queued) => permit,
+                permit = self.client.admit(attempts) => permit,
                 () = reply.closed() => return ContestEnd::CallerLeft,
                 () = self.client.closing.cancelled() => return ContestEnd::Failed(self.closed()),
             };
             // The times are taken after the admission, because the time in its queue is not part of
             // the hold.
             let (sent, start) = (Moment::now(), StartTime::now());
+            // Also after a panic of the driver.
             *may_be_stored = true;
             // This call is never dropped in flight, because its outcome decides what to release.
             let attempt = claim.attempt().await;
             drop(permit);
+            *may_be_stored = was_stored || claim.may_be_stored();
             observe::called(self.info(), "attempt", start, &attempt);
             let retry_in = match attempt {
                 Ok(Attempt::Granted(grant)) => {

@@ -8,12 +8,19 @@
 //! Each request is repeated until the store confirms it or has forgotten the claim by itself. In a
 //! store with sessions only the end of the session removes the claim, so there the requests are
 //! repeated without a limit, except after a refusal while the client closes.
+//!
+//! A client has a limited number of releases in flight, see [`Admitted`]. After an outage many waiters
+//! leave at the same time. If all their releases were sent at once, each would wait for the others
+//! until its timeout, and the repetitions would add to the load. Detachments do not wait, because the
+//! hold is not renewed any more and must not expire before.
 
 use std::{pin::pin, time::Duration};
 
 use parking_lot::Mutex;
-use tokio::{sync::oneshot, time::sleep};
-use tokio_util::sync::CancellationToken;
+use tokio::{
+    sync::{SemaphorePermit, oneshot},
+    time::{sleep, timeout_at},
+};
 
 use super::{
     Keeper,
@@ -23,7 +30,8 @@ use super::{
 use crate::{
     contract::{Claim, Info, Release, Renewal},
     engine::{
-        Hold,
+        Client, Hold,
+        client::Admitted,
         observe::{self, StartTime},
     },
     kit::Moment,
@@ -46,10 +54,21 @@ impl Keeper {
     /// Releases a claim that has no hold, and repeats the release until the store has confirmed it
     /// or has forgotten the claim by itself.
     pub(crate) async fn release_unheld(&self, claim: &mut dyn Claim) {
-        let closing = Some(&self.client.closing);
-        let mut retries = ReleaseRetries::new(self.info(), self.forgotten_after(), closing, |error| {
+        self.release_as(claim, Some(Admitted::Departure)).await;
+    }
+
+    /// As [`release_unheld`](Self::release_unheld), without waiting for other releases of the client.
+    /// For the claim of a ticket, which cannot be used before the release has ended.
+    pub(in crate::engine) async fn release_uncounted(&self, claim: &mut dyn Claim) {
+        self.release_as(claim, None).await;
+    }
+
+    async fn release_as(&self, claim: &mut dyn Claim, counted_as: Option<Admitted>) {
+        let forgotten_after = self.forgotten_after(claim);
+        let retries = ReleaseRetries::new(self.info(), forgotten_after, |error| {
             observe::failed(&self.request, self.info(), "release", &error);
         });
+        let mut retries = retries.of_client(&self.client, counted_as);
         release_with_retries(claim, &mut retries).await;
     }
 
@@ -71,16 +90,16 @@ impl Keeper {
         let reply = ReleaseReply(Mutex::new(reply));
         let mut has_failed = false;
         let stay = self.stays_taken(hold);
-        let closing = Some(&self.client.closing);
-        let mut retries =
-            ReleaseRetries::new(self.info(), self.forgotten_after(), closing, |error: Error| {
-                has_failed = true;
-                observe::failed(&self.request, self.info(), "release", &error);
-                // A longer wait would not change a refusal.
-                if !error.is_transient() || hold.kept_until().has_passed() {
-                    reply.send(Err(error));
-                }
-            });
+        let forgotten_after = self.forgotten_after(claim);
+        let retries = ReleaseRetries::new(self.info(), forgotten_after, |error: Error| {
+            has_failed = true;
+            observe::failed(&self.request, self.info(), "release", &error);
+            // A longer wait would not change a refusal.
+            if !error.is_transient() || hold.kept_until().has_passed() {
+                reply.send(Err(error));
+            }
+        });
+        let mut retries = retries.of_client(&self.client, Some(Admitted::Release));
         let on_timeout = || reply.send(Err(hold.release_timeout()));
         let released = {
             let release = pin!(async {
@@ -98,7 +117,9 @@ impl Keeper {
                 observe::lost_before_release(&self.request, self.info());
                 Err(hold.lost_error())
             }
-            _ => Ok(()),
+            Some(_) => Ok(()),
+            // No effect after an error of the store, which the guard already has.
+            None => Err(hold.release_timeout()),
         });
         stay
     }
@@ -115,17 +136,18 @@ impl Keeper {
         Some(StayTaken { until, ticket })
     }
 
-    /// Returns the time after which a store without sessions forgets the claim: its ttl, and the
-    /// rest of the time of a detachment whose reply was lost.
-    fn forgotten_after(&self) -> Duration {
+    /// Returns the time after which a store without sessions forgets the claim: its ttl, the rest of
+    /// the time of a detachment whose reply was lost, and the time in which the store may execute a
+    /// late attempt.
+    fn forgotten_after(&self, claim: &dyn Claim) -> Duration {
         let detached = self.detached_until.map(Moment::remaining).unwrap_or_default();
-        self.request.ttl + detached
+        self.request.ttl + detached + claim.late_for()
     }
 }
 
 /// Releases a claim, and repeats the release until the store confirms it. Returns the store's
 /// reply, or `None` if `forgotten_after` has passed since the first failure. The store has then
-/// forgotten the claim by itself.
+/// forgotten the claim by itself. The release is not counted as one of a client.
 ///
 /// A store with sessions keeps the claim while the session lives. The release is therefore repeated
 /// without an end there.
@@ -135,16 +157,19 @@ pub(crate) async fn release_until_forgotten(
     forgotten_after: Duration,
     on_failure: impl FnMut(Error),
 ) -> Option<Release> {
-    release_with_retries(claim, &mut ReleaseRetries::new(info, forgotten_after, None, on_failure)).await
+    release_with_retries(claim, &mut ReleaseRetries::new(info, forgotten_after, on_failure)).await
 }
 
 async fn release_with_retries<F: FnMut(Error)>(
     claim: &mut dyn Claim,
     retries: &mut ReleaseRetries<'_, F>,
 ) -> Option<Release> {
+    claim.leave();
     loop {
+        let permit = retries.admit().await?;
         let start = StartTime::now();
         let reply = claim.release().await;
+        drop(permit);
         observe::called(retries.info, "release", start, &reply);
         let error = match reply {
             Ok(release) => return Some(release),
@@ -189,23 +214,52 @@ async fn detach_or_release<F: FnMut(Error)>(
 /// The retries of one release.
 struct ReleaseRetries<'a, F> {
     info: &'a Info,
-    /// Time from the first failure until a store without sessions forgets the claim.
+    /// Time from the first failure, or from the first wait for a permit, until a store without
+    /// sessions forgets the claim.
     forgotten_after: Duration,
     forgotten_at: Option<Moment>,
     failures: u32,
-    /// Cancelled when the client closes. `None` if there is no client.
-    closing: Option<&'a CancellationToken>,
+    /// `None` if the release is not that of a client.
+    client: Option<&'a Client>,
+    /// As what the client counts the releases. `None` if it does not.
+    counted_as: Option<Admitted>,
     on_failure: F,
 }
 
 impl<'a, F: FnMut(Error)> ReleaseRetries<'a, F> {
-    fn new(
-        info: &'a Info,
-        forgotten_after: Duration,
-        closing: Option<&'a CancellationToken>,
-        on_failure: F,
-    ) -> Self {
-        Self { info, forgotten_after, forgotten_at: None, failures: 0, closing, on_failure }
+    fn new(info: &'a Info, forgotten_after: Duration, on_failure: F) -> Self {
+        Self {
+            info,
+            forgotten_after,
+            forgotten_at: None,
+            failures: 0,
+            client: None,
+            counted_as: None,
+            on_failure,
+        }
+    }
+
+    fn of_client(self, client: &'a Client, counted_as: Option<Admitted>) -> Self {
+        Self { client: Some(client), counted_as, ..self }
+    }
+
+    /// Waits for permission to send a release. Returns `None` if the store has forgotten the claim by
+    /// itself before. The inner option is `None` if the release is not counted.
+    async fn admit(&mut self) -> Option<Option<SemaphorePermit<'a>>> {
+        let Some((client, requests)) = self.client.zip(self.counted_as) else { return Some(None) };
+        if let Some(permit) = client.try_admit(requests) {
+            return Some(Some(permit));
+        }
+        let permit = client.admit(requests);
+        if self.info.session.is_some() {
+            return Some(Some(permit.await));
+        }
+        let forgotten_at = self.forgotten_at();
+        timeout_at(forgotten_at.instant(), permit).await.ok().map(Some)
+    }
+
+    fn forgotten_at(&mut self) -> Moment {
+        *self.forgotten_at.get_or_insert_with(|| Moment::now().after(self.forgotten_after))
     }
 
     /// Reports a failure, and pauses before the next request. Returns `false`, without a pause, if
@@ -215,9 +269,8 @@ impl<'a, F: FnMut(Error)> ReleaseRetries<'a, F> {
         let is_refused = matches!(error, Error::Refused { .. } | Error::Unwritable { .. });
         (self.on_failure)(error);
         self.failures += 1;
-        let forgotten_at =
-            *self.forgotten_at.get_or_insert_with(|| Moment::now().after(self.forgotten_after));
-        let is_closing = self.closing.is_some_and(CancellationToken::is_cancelled);
+        let forgotten_at = self.forgotten_at();
+        let is_closing = self.client.is_some_and(|client| client.closing.is_cancelled());
         let is_given_up = self.info.session.is_none() || is_refused && is_closing;
         if is_given_up && forgotten_at.has_passed() {
             return false;

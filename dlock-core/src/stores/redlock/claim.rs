@@ -378,6 +378,10 @@ impl Claim for RedLockClaim {
         }
     }
 
+    fn leave(&mut self) {
+        self.members.iter_mut().for_each(Member::leave);
+    }
+
     async fn release(&mut self) -> Result<Release> {
         self.release_all().await
     }

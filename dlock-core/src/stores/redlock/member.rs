@@ -328,6 +328,13 @@ impl Member {
         self.state = State::InFlight { operation, call, is_late: false };
     }
 
+    /// Announces the release of the claim, unless a call is in flight.
+    pub(super) fn leave(&mut self) {
+        if let State::Idle(claim) | State::Ended(claim) = &mut self.state {
+            claim.leave();
+        }
+    }
+
     /// Releases the claim in the background, without a limit for the member's reply. The next
     /// attempt creates a new claim.
     pub(super) fn release_in_background(&mut self) {

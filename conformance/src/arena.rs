@@ -233,6 +233,11 @@ impl Arena {
         self.row != Row::Plain
     }
 
+    /// Returns whether the store grants locks in the order of arrival on a busy machine.
+    pub(crate) fn keeps_order(&self) -> bool {
+        self.fixture.keeps_order()
+    }
+
     /// Returns the number of bytes that this process has allocated.
     ///
     /// # Panics

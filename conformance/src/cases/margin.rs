@@ -105,8 +105,14 @@ pub(super) async fn an_expired_hold_stays_taken_until_its_guard_is_dropped(arena
     let held = arena.lock(&a).lock(&options).await.expect("the lock is free");
     let reason = arena.within(lease, "the loss is never reported", held.lost()).await;
     assert_eq!(reason, LostReason::Expired);
-    let was_busy = arena.is_busy(&b).await;
-    assert!(was_busy || start.elapsed() >= lease, "the lock was free while the work was being stopped");
+    // A busy server may not reply in time, and an error does not show whether the lock is free.
+    let is_free = loop {
+        match arena.lock(&b).try_lock(&arena.options()).await {
+            Ok(granted) => break granted.is_some(),
+            Err(error) => assert!(error.is_transient(), "a busy lock is not an error: {error:?}"),
+        }
+    };
+    assert!(!is_free || start.elapsed() >= lease, "the lock was free while the work was being stopped");
     drop(held);
     drop(arena.take_soon("a lost lock was not free after its guard was dropped", &b).await);
 }

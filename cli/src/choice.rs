@@ -3,14 +3,19 @@
 use std::{
     env,
     ffi::{OsStr, OsString},
-    fs::DirBuilder,
-    os::unix::fs::DirBuilderExt,
+    io,
+    os::fd::{AsFd, BorrowedFd},
     path::{Path, PathBuf},
     sync::OnceLock,
 };
 
 use clap::{ArgMatches, parser::ValueSource};
 use dlock::{Locks, Registry, Result, Wait, Who, config::Config, driver::StoreUrl};
+use rustix::{
+    fs::{CWD, Mode, OFlags, fchown, fstat, mkdirat, openat},
+    io::Errno,
+    process::{Gid, Uid, geteuid},
+};
 
 use crate::exit::{Failure, Outcome};
 
@@ -357,15 +362,59 @@ pub(crate) fn describe_default() -> String {
 
 /// Creates the folder of the user's own file, with access for the user only.
 fn create_folder(file: &Path) -> Result<()> {
-    let Some(folder) = file.parent() else { return Ok(()) };
-    DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| {
-        let folder = folder.display();
-        dlock::Error::InvalidConfig {
-            reason: format!(
-                "cannot create the folder {folder} for the locks: {error}; set DLOCK_STORE to another store"
-            ),
+    match file.parent() {
+        Some(folder) if !folder.is_dir() => create_all(folder).map_err(|error| {
+            let folder = folder.display();
+            dlock::Error::InvalidConfig {
+                reason: format!(
+                    "cannot create the folder {folder} for the locks: {error}; set DLOCK_STORE to another store"
+                ),
+            }
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Owner of files whose owner has no number in this container's user namespace.
+const UNMAPPED_USER: u32 = 65_534;
+
+/// Creates a folder and the missing folders around it.
+///
+/// If root runs with the HOME of a user, the new folders belong to that user, who could not use the
+/// store otherwise. Each step begins at an open folder, because the user may replace folders by links
+/// to other places at the same time.
+fn create_all(folder: &Path) -> io::Result<()> {
+    let open = |at: BorrowedFd<'_>, path: &Path, links: OFlags| {
+        openat(at, path, OFlags::DIRECTORY | OFlags::CLOEXEC | links, Mode::empty())
+    };
+    let (mut existing, mut missing) = (folder, Vec::new());
+    let mut around = loop {
+        match (open(CWD, existing, OFlags::empty()), existing.parent(), existing.file_name()) {
+            (Err(Errno::NOENT), Some(parent), Some(name)) => {
+                missing.push(Path::new(name));
+                existing = parent;
+            }
+            (found, ..) => break found?,
         }
-    })
+    };
+    for name in missing.into_iter().rev() {
+        let created = mkdirat(&around, name, Mode::RWXU);
+        around = match created {
+            Err(Errno::EXIST) => open(around.as_fd(), name, OFlags::empty())?,
+            Err(error) => return Err(error.into()),
+            Ok(()) => {
+                let created = open(around.as_fd(), name, OFlags::NOFOLLOW)?;
+                let owner = fstat(&around)?;
+                if geteuid().is_root() && owner.st_uid != UNMAPPED_USER {
+                    // In a container root may lack the right. It can use the store nevertheless.
+                    let (user, group) = (Uid::from_raw(owner.st_uid), Gid::from_raw(owner.st_gid));
+                    fchown(&created, Some(user), Some(group)).ok();
+                }
+                created
+            }
+        };
+    }
+    Ok(())
 }
 
 /// Returns the URL of the store in a file.

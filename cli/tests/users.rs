@@ -41,11 +41,19 @@ fn trial(name: &str, case: fn()) -> Trial {
     })
 }
 
-const CASES: [(&str, fn()); 14] = [
+const CASES: [(&str, fn()); 16] = [
     ("as_the_first_process_it_reaps_what_it_inherits", as_the_first_process_it_reaps_what_it_inherits),
     ("one_file_names_the_store_of_all_users", one_file_names_the_store_of_all_users),
     ("a_group_shares_a_store_and_wakes_its_waiters", a_group_shares_a_store_and_wakes_its_waiters),
     ("another_users_killed_holder_is_seen_at_once", another_users_killed_holder_is_seen_at_once),
+    (
+        "root_with_the_home_of_a_user_creates_a_store_for_the_user",
+        root_with_the_home_of_a_user_creates_a_store_for_the_user,
+    ),
+    (
+        "root_that_may_not_give_files_away_creates_stores_for_itself",
+        root_that_may_not_give_files_away_creates_stores_for_itself,
+    ),
     ("root_is_rung_by_the_user_whose_store_it_uses", root_is_rung_by_the_user_whose_store_it_uses),
     ("a_user_who_cannot_use_the_doorbells_polls", a_user_who_cannot_use_the_doorbells_polls),
     ("without_rights_the_error_says_how_to_share", without_rights_the_error_says_how_to_share),
@@ -379,6 +387,40 @@ fn as_the_first_process_it_reaps_what_it_inherits() {
     let output = commons.ended(0, 0, &store, &text);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "reaped\n", "{output:?}");
     assert_eq!(output.status.code(), Some(7), "not the status of the command: {output:?}");
+}
+
+/// `sudo -E` and some containers run root with the HOME of a user.
+fn root_with_the_home_of_a_user_creates_a_store_for_the_user() {
+    let commons = Commons::new();
+    let home = commons.folder("home", 0o700);
+    chown(&home, Some(ANNA), Some(ANNA)).unwrap();
+    let text = format!(
+        "unset DLOCK_STORE XDG_STATE_HOME; export HOME={}; \
+         $DLOCK run x -- true; echo $?; find $HOME ! -user {ANNA}; ls $HOME/.local/state/dlock/locks.db; \
+         exec setpriv --reuid={ANNA} --regid={ANNA} --clear-groups $DLOCK run x -- true",
+        home.display()
+    );
+    let output = commons.ended(0, 0, Path::new("unused"), &text);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(out, format!("0\n{}/.local/state/dlock/locks.db\n", home.display()), "{err}");
+    assert_eq!((output.status.code(), &*err), (Some(0), ""));
+}
+
+/// Such as root in a container without capabilities. The folders of the first store are new, and that
+/// of the second one belongs to the user.
+fn root_that_may_not_give_files_away_creates_stores_for_itself() {
+    let commons = Commons::new();
+    let home = commons.folder("home", 0o700);
+    chown(&home, Some(ANNA), Some(ANNA)).unwrap();
+    let text = format!(
+        "unset DLOCK_STORE XDG_STATE_HOME; export HOME={}; \
+         weak() {{ setpriv --bounding-set -chown --inh-caps -chown $DLOCK run \"$@\" x -- true; echo $?; }}; \
+         weak; weak --store sqlite:$HOME/locks.db; find $HOME -mindepth 1 -user {ANNA}",
+        home.display()
+    );
+    let output = commons.ended(0, 0, Path::new("unused"), &text);
+    // A line more is a file that root has given away after all.
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "0\n0\n", "{output:?}");
 }
 
 /// Reads `/etc/dlock.toml` from an `/etc` in a new mount namespace.

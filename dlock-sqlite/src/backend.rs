@@ -10,7 +10,7 @@ use std::{
 use async_trait::async_trait;
 use dlock_core::{
     ClaimId, Kind, LockName, LockState, Result,
-    driver::{Backend, Claim, Driver, Info, Inspect, Request, Store, StoreUrl},
+    driver::{Backend, Batcher, Claim, Driver, Info, Inspect, Request, Store, StoreUrl},
 };
 use tokio::time::Instant;
 
@@ -18,7 +18,7 @@ use crate::{
     bell::{BellDir, Bells},
     check_in::Place,
     claim::SqliteClaim,
-    client::Client,
+    client::{Client, Renewals},
     config::SqliteConfig,
     connection::{
         Connection, LOCK_TIMEOUT,
@@ -44,6 +44,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub struct SqliteBackend {
     client: Arc<Client>,
+    renewals: Arc<Batcher<Renewals>>,
 }
 
 impl SqliteBackend {
@@ -75,9 +76,9 @@ impl SqliteBackend {
         });
         let connection = connection.await?;
         let (bells, info) = (Bells::new(bells, me.id, thread.handle()), info(&path));
-        let backend = Self {
-            client: Arc::new(Client { me, bells, connection, info, attempts: AtomicU32::new(0), thread }),
-        };
+        let client = Arc::new(Client { me, bells, connection, info, attempts: AtomicU32::new(0), thread });
+        let renewals = Arc::new(Batcher::new(STORE, Renewals(Arc::clone(&client))));
+        let backend = Self { client, renewals };
         let dead = backend.client.bells.find_dead_clients();
         if !dead.is_empty() {
             let client = Arc::clone(&backend.client);
@@ -109,7 +110,7 @@ impl Backend for SqliteBackend {
     }
 
     fn claim(&self, request: Request) -> Box<dyn Claim> {
-        Box::new(SqliteClaim::new(Arc::clone(&self.client), request))
+        Box::new(SqliteClaim::new(Arc::clone(&self.client), Arc::clone(&self.renewals), request))
     }
 
     /// Reads the wall clock of the host, which all clients of the file share.
@@ -144,6 +145,10 @@ fn info(path: &Path) -> Info {
         .detaches(true)
         .clock(true)
         .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write])
+        // A file has one writer at a time. More transactions would only delay the renewals, which wait
+        // for their turn behind them.
+        .attempts_in_flight(32)
+        .releases_in_flight(32)
         // Commits on a busy disk would often take longer than a shorter ttl.
         .ttl(Duration::from_millis(10)..=Info::MAX_TTL)
 }

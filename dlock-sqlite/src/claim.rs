@@ -11,13 +11,13 @@ use std::{
 use async_trait::async_trait;
 use dlock_core::{
     ClaimId, Kind, Result, Token, Wait,
-    driver::{Attempt, Claim, Grant, Release, Renewal, Request, Resumption},
+    driver::{Attempt, Batcher, Claim, Grant, Release, Renewal, Request, Resumption},
 };
 use tokio::sync::Notify;
 
 use crate::{
     bell::ClientWatch,
-    client::{Client, NO_CLIENT},
+    client::{Client, NO_CLIENT, Renewals},
     connection::Access,
     error, keys,
     queue::{Position, Resumed},
@@ -32,6 +32,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(200);
 
 pub(crate) struct SqliteClaim {
     client: Arc<Client>,
+    renewals: Arc<Batcher<Renewals>>,
     request: Request,
     entry_state: EntryState,
     /// Rung when the queue has changed. `Some` while this claim may be in the file.
@@ -55,9 +56,10 @@ enum EntryState {
 }
 
 impl SqliteClaim {
-    pub(crate) fn new(client: Arc<Client>, request: Request) -> Self {
+    pub(crate) fn new(client: Arc<Client>, renewals: Arc<Batcher<Renewals>>, request: Request) -> Self {
         Self {
             client,
+            renewals,
             request,
             entry_state: EntryState::Unknown,
             bell: None,
@@ -139,18 +141,12 @@ impl Claim for SqliteClaim {
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        let (client, request) = (Arc::clone(&self.client), self.request.clone());
-        let renewal = async move {
-            let mut tx = client.begin(Access::Write).await?;
-            let renewed = tx.renew(&request, &client.me).await?;
-            client.commit(tx, Vec::new()).await?;
-            Ok(renewed.then_some(request.ttl))
-        };
-        let renewed = self.client.thread.run(renewal).await?;
-        if renewed.is_none() {
+        let ttl = self.request.ttl;
+        let is_renewed = self.renewals.submit(Arc::new(self.request.clone()), ttl).await?;
+        if !is_renewed {
             self.drop_bell();
         }
-        Ok(renewal_of(renewed))
+        Ok(renewal_of(is_renewed.then_some(ttl)))
     }
 
     async fn detach(&mut self, lasting: Duration, ticket: ClaimId) -> Result<Renewal> {

@@ -1,5 +1,7 @@
 //! The state that the claims of one client share.
 
+mod renewals;
+
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use dlock_core::{ClaimId, Result, driver::Info};
@@ -9,6 +11,7 @@ use crate::{
     connection::{Access, Connection, Tx, thread::Thread},
     queue::{ClientIdentity, QueueRow},
 };
+pub(crate) use renewals::Renewals;
 
 /// Number of a client's attempts for each attempt that also removes expired claims of other locks.
 /// The query takes some hundredths of a millisecond, so most attempts do without it.

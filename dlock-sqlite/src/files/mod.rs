@@ -4,14 +4,17 @@
 
 use std::{
     ffi::OsString,
-    fs::{self, Metadata, OpenOptions, Permissions},
+    fs::{self, File, Metadata, Permissions},
     io::{self, ErrorKind},
-    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{MetadataExt, PermissionsExt, fchown},
     path::{Path, PathBuf},
 };
 
 use dlock_core::{ClaimId, Error, Result};
-use rustix::process::geteuid;
+use rustix::{
+    fs::{Mode, OFlags, openat},
+    process::geteuid,
+};
 
 use crate::{
     error::{self, STORE},
@@ -20,6 +23,9 @@ use crate::{
 
 /// Suffixes of the files that SQLite keeps beside the main one.
 const SIDE_FILES: [&str; 3] = ["-wal", "-shm", "-journal"];
+
+/// Owner of files whose owner has no number in this container's user namespace.
+const UNMAPPED_USER: u32 = 65_534;
 
 /// Mode bit of a folder whose new files get the folder's group.
 const SET_GROUP: u32 = 0o2000;
@@ -47,6 +53,8 @@ pub(crate) struct StoreUsers {
 }
 
 /// Creates an empty file if the file does not exist.
+///
+/// A file that root creates belongs to the owner of the folder, who could not use it otherwise.
 ///
 /// Its mode follows the umask. A folder that passes its group on and that its group may write is
 /// intended to be shared. In such a folder the group may write the file, whatever the umask.
@@ -92,9 +100,18 @@ fn creation_error(path: &Path, error: io::Error) -> Error {
 }
 
 fn make_draft(draft: &Path, path: &Path) -> io::Result<()> {
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o666).open(draft)?;
-    let folder = fs::metadata(path.parent().unwrap_or(path))?.mode();
-    if folder & (SET_GROUP | 0o020) == SET_GROUP | 0o020 {
+    // Both names are resolved from one open folder, so that a user who replaces a folder by a link
+    // becomes the owner of no file elsewhere.
+    let folder = File::open(path.parent().unwrap_or(path))?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let name = draft.file_name().unwrap_or_default();
+    let file = File::from(openat(&folder, name, flags, Mode::from_raw_mode(0o666))?);
+    let folder = folder.metadata()?;
+    if geteuid().is_root() && ![0, UNMAPPED_USER].contains(&folder.uid()) {
+        // In a container root may lack the right. It can use the store nevertheless.
+        fchown(&file, Some(folder.uid()), Some(folder.gid())).ok();
+    }
+    if folder.mode() & (SET_GROUP | 0o020) == SET_GROUP | 0o020 {
         let mode = file.metadata()?.mode() & 0o777;
         file.set_permissions(Permissions::from_mode(mode | 0o660))?;
     }

@@ -6,7 +6,7 @@ use dlock_core::{
     Error, Kind, Wait,
     driver::{Attempt, Backend},
 };
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{Place, SOON, connect, refusal, request, run};
 #[cfg(target_os = "linux")]
@@ -66,6 +66,36 @@ async fn claims_end_on_a_clock_that_cannot_be_set() {
     let left = expires / 1_000_000_000 - before;
     assert!((30..40).contains(&left), "the claim ends in {left} s on the clock since boot");
     guard.release().await.unwrap();
+}
+
+/// All claims that one transaction renews expire at the same time.
+#[tokio::test]
+async fn many_locks_are_renewed_by_few_transactions() {
+    const LOCKS: usize = 300;
+    let (place, ttl) = (Place::new(), Duration::from_secs(6));
+    let client = place.client().await;
+    let mut held = Vec::new();
+    for number in 0..LOCKS {
+        held.push(client.mutex(format!("x{number}")).lock().ttl(ttl).await.expect("free"));
+    }
+    let mut raw = place.raw().await;
+    let last: i64 =
+        sqlx::query_scalar("SELECT max(expires) FROM dlock_queue").fetch_one(&mut raw).await.unwrap();
+    let all_renewed = async {
+        let query = "SELECT count(*), count(DISTINCT expires) FROM dlock_queue WHERE expires > ?1";
+        loop {
+            let counted =
+                sqlx::query_as::<_, (i64, i64)>(query).bind(last).fetch_one(&mut raw).await.unwrap();
+            if usize::try_from(counted.0) == Ok(LOCKS) {
+                break counted.1;
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let transactions = timeout(SOON * 2, all_renewed).await.expect("every claim is renewed");
+    // Each claim is renewed every 2 s, and a transaction collects renewals for 20 ms.
+    assert!(transactions <= 150, "{LOCKS} claims were renewed in {transactions} transactions");
+    assert!(held.iter().all(|guard| !guard.is_lost()));
 }
 
 #[tokio::test]

@@ -170,7 +170,7 @@ mod tests {
         let config = config("mysql://localhost/app").unwrap();
         assert_eq!(config.hosts, [Address { host: "localhost".to_owned(), port: 3306 }]);
         assert_eq!((config.database.as_str(), config.prefix.as_str()), ("app", "dlock_"));
-        assert_eq!((config.timeout, config.waits), (Duration::from_secs(3), 16));
+        assert_eq!((config.timeout, config.connections, config.waits), (Duration::from_secs(3), 4, 16));
     }
 
     #[test]
@@ -188,8 +188,15 @@ mod tests {
             ("mysql:///app", "no server"),
             ("mysql://localhost/app?socket=/run/x", "no server"),
             ("mysql://localhost/app?prefix=a`b", "prefix"),
+            ("mysql://localhost/app?timeout=0s", "from 1ms to 1d"),
+            ("mysql://localhost/app?timeout=25h", "from 1ms to 1d"),
+            ("mysql://localhost/app?connections=0", "connections"),
+            ("mysql://localhost/app?connections=101", "connections"),
             ("mysql://localhost/app?waits=0", "waits"),
+            ("mysql://localhost/app?waits=1001", "waits"),
             ("mysql://localhost/app?mode=session&waits=3", "other `mode`"),
+            ("mysql://localhost/app?mode=session&connections=3", "other `mode`"),
+            ("mysql://localhost/app?mode=session&doorbell=off", "other `mode`"),
             ("mysql://localhost/app?names=exact", "other `mode`"),
             ("mysql://localhost/app?doorbell=perhaps", "doorbell"),
             ("mysql://localhost/app?wait=3s", "unknown parameter"),

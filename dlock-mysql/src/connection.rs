@@ -299,9 +299,8 @@ impl Connection {
             self.lanes.open_soon(deadline, call.timeout, unopened).await?
         } else {
             let is_attempt = call.priority == Priority::Attempt;
-            let (lane, counted) = self.lanes.least_busy(usize::from(is_attempt), !is_attempt);
-            let live = self.lanes.open(lane, deadline, call.timeout, unopened).await?;
-            live.map(|live| OpenLane { lane, live, counted })
+            let reserved = usize::from(is_attempt);
+            self.lanes.open_least_busy(reserved, !is_attempt, deadline, call.timeout, unopened).await?
         };
         let Some(OpenLane { lane, live, counted: _counted }) = opened else { return Ok(None) };
         let Some(outcome) = live.connection.execute(call, deadline).await else {

@@ -150,6 +150,7 @@ impl Session {
         }
         let sent = Instant::now();
         let mut connected = state.take().filter(|_| !self.must_end.load(Relaxed))?;
+        call.late_execution.note_sent();
         let outcome = match timeout_at(deadline, self.run(&mut connected, call, deadline)).await {
             Err(_) => return Some(Outcome::NoReply),
             Ok(Ok(rows)) => {

@@ -64,6 +64,7 @@ fn info(config: &MysqlConfig) -> Info {
         .attempts_in_flight(config.connections * 8)
         // More, because most of them only look up the claims ahead, and those share a statement.
         .repeats_in_flight(config.connections * 16)
+        .releases_in_flight(config.connections * 16)
         .late_for(config.timeout)
         .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write])
         // With a shorter ttl, commits on a busy disk would often take longer than the ttl.

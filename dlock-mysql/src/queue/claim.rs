@@ -314,7 +314,13 @@ impl Claim for QueueClaim {
         })
     }
 
+    /// From now on no call of another claim may renew this one.
+    fn leave(&mut self) {
+        self.client.local_claims.forget_renewal(self.request.id);
+    }
+
     async fn release(&mut self) -> Result<Release> {
+        self.leave();
         let bell_owner = self.bell_owner();
         let queue = self.client.connection.tables.queue.as_str();
         let ids = std::iter::once(self.request.id).chain(self.ticket);
@@ -341,6 +347,10 @@ impl Claim for QueueClaim {
         }
         let is_deleted = flag(expect(reply.rows.last(), "a release")?, "is_deleted")?;
         Ok(if is_deleted || reply.maybe_repeated { Release::Done } else { Release::Gone })
+    }
+
+    fn may_be_stored(&self) -> bool {
+        self.late.has_sent()
     }
 
     fn late_for(&self) -> Duration {

@@ -19,6 +19,7 @@ const REFUSAL: Batch = Batch(include_str!("refusal.sql"));
 const WRITABLE: Batch = Batch(include_str!("writable.sql"));
 pub(crate) const CLOCK: Batch = Batch(include_str!("clock.sql"));
 pub(crate) const ATTEMPT: Batch = Batch(include_str!("queue/attempt.sql"));
+pub(crate) const TRY_LOOK: Batch = Batch(include_str!("queue/try_look.sql"));
 pub(crate) const TRY_CLEAN: Batch = Batch(include_str!("queue/try_clean.sql"));
 pub(crate) const TRY_CONDITION: Batch = Batch(include_str!("queue/try_condition.sql"));
 pub(crate) const AGAIN: Batch = Batch(include_str!("queue/again.sql"));

@@ -5,6 +5,7 @@ use std::time::Duration;
 use dlock_core::{Error, Locks, Registry, Result};
 use dlock_mysql::DRIVER;
 use dlock_testbed::servers::Running;
+use sqlx::mysql::MySqlConnection;
 use tokio::time::sleep;
 
 use crate::{SOON, connect, execute, named::WAITING, named_locks, plain_session, query, status, until};
@@ -108,6 +109,41 @@ pub(crate) async fn names_leave_no_rows(server: &Running) {
     assert_eq!(named_locks(&mut other).await, 0, "a session still owns a named lock");
 }
 
+async fn expiry(session: &mut MySqlConnection, name: &str) -> i64 {
+    query(session, &format!("SELECT expires FROM dlock_queue WHERE name = '{name}'")).await
+}
+
+/// Waits until the claim of this name is renewed.
+async fn until_renewed(session: &mut MySqlConnection, name: &str) {
+    let last = expiry(session, name).await;
+    until(session, &format!("SELECT expires > {last} FROM dlock_queue WHERE name = '{name}'"), 1).await;
+}
+
+/// A client renews its holds with few calls. Such a call must leave out a hold whose guard was
+/// released, also while the release fails: its keeper gives up after one ttl.
+pub(crate) async fn a_hold_whose_release_fails_is_not_renewed(server: &Running) {
+    const TTL: Duration = Duration::from_secs(6);
+    let mut other = plain_session(server).await;
+    connect(server, "").await.expect("the client creates the tables").close().await;
+    let create = "CREATE USER app@'127.0.0.1' IDENTIFIED BY 'x';
+        GRANT SELECT, UPDATE ON dlock.* TO app@'127.0.0.1';
+        GRANT INSERT, DELETE ON dlock.dlock_queue TO app@'127.0.0.1'";
+    execute(&mut other, create).await;
+    let url = format!("mysql://app:x@{}/dlock", server.servers()[0].address());
+    let locks = Registry::new().with(DRIVER).connect(&url).await.expect("the rights suffice");
+    let released = locks.mutex("released").lock().ttl(TTL).await.expect("the lock is free");
+    let kept = locks.mutex("kept").lock().ttl(TTL).await.expect("the lock is free");
+    until_renewed(&mut other, "released").await;
+    execute(&mut other, "REVOKE DELETE ON dlock.dlock_queue FROM app@'127.0.0.1'").await;
+    released.release().await.expect_err("the client may not delete the claim");
+    // A call that was sent before the release may still renew both.
+    until_renewed(&mut other, "kept").await;
+    let last = expiry(&mut other, "released").await;
+    until_renewed(&mut other, "kept").await;
+    assert_eq!(expiry(&mut other, "released").await, last, "a call of the other hold has renewed it");
+    kept.release().await.expect_err("the client may not delete the claim");
+}
+
 pub(crate) async fn a_locked_row_costs_no_other_lock(server: &Running) {
     let (locks, mut other) =
         (connect(server, "").await.expect("the server runs"), plain_session(server).await);
@@ -127,6 +163,24 @@ pub(crate) async fn a_locked_row_costs_no_other_lock(server: &Running) {
     for (number, held) in held.into_iter().enumerate() {
         assert!(!held.is_lost(), "job {number} is lost");
     }
+}
+
+/// Each try of a crowd would otherwise lock the same row and commit, and the later ones would fail.
+pub(crate) async fn a_refused_try_waits_for_no_locked_row(server: &Running) {
+    let locks = connect(server, "").await.expect("the server runs");
+    let mut other = plain_session(server).await;
+    let held = locks.mutex("job").lock().await.expect("the lock is free");
+    let reader = locks.rwlock("book").read().lock().await.expect("the lock is free");
+    execute(&mut other, "START TRANSACTION; SELECT * FROM dlock_fence FOR UPDATE").await;
+    execute(&mut other, "SELECT * FROM dlock_queue FOR UPDATE").await;
+    for _ in 0..3 {
+        assert!(locks.mutex("job").try_lock().await.expect("a reply").is_none());
+        assert!(locks.rwlock("book").write().try_lock().await.expect("a reply").is_none());
+    }
+    execute(&mut other, "COMMIT").await;
+    held.release().await.expect("held");
+    reader.release().await.expect("held");
+    assert!(locks.mutex("job").try_lock().await.expect("a reply").is_some(), "the lock is free");
 }
 
 /// A release also deletes expired rows of dead clients.

@@ -5,6 +5,8 @@
 
 mod bad;
 mod crowd;
+mod disk;
+mod failover;
 mod late;
 mod limits;
 mod named;
@@ -22,7 +24,7 @@ use dlock_testbed::servers::{
     Running,
     mysql::{Brand, Flavour, start},
 };
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::{Arguments, Failed, Trial};
 use sqlx::{
     AssertSqlSafe, ConnectOptions as _, Row as _,
     mysql::{MySqlConnectOptions, MySqlConnection},
@@ -75,7 +77,9 @@ fn main() -> ExitCode {
         bad::sessions_that_end_when_idle_lose_no_lock,
         bad::a_server_without_autocommit_holds_no_transaction_open,
         bad::names_leave_no_rows,
+        bad::a_hold_whose_release_fails_is_not_renewed,
         bad::a_locked_row_costs_no_other_lock,
+        bad::a_refused_try_waits_for_no_locked_row,
         bad::an_expired_row_that_is_locked_delays_no_release,
         bad::locked_tables_collect_no_sessions,
         bad::a_call_that_fails_rings_no_doorbell,
@@ -104,6 +108,7 @@ fn main() -> ExitCode {
         reach::a_hold_continues_where_writes_are_accepted,
         reach::a_waiter_listens_at_the_server_that_takes_writes,
         reach::a_session_from_before_a_restart_is_not_taken_for_another,
+        reach::an_attempt_that_finds_no_connection_is_not_released,
         storm::no_two_hold_in_a_storm_of_kills,
         storm::holds_whose_sessions_have_ended_are_renewed_together,
         storm::many_locks_are_renewed_by_few_statements,
@@ -130,24 +135,39 @@ fn trials(brand: Brand, cases: &[(String, Case)]) -> Vec<Trial> {
         let case = *case;
         Trial::test(named(name), move || run(brand, case))
     });
-    let tls = Trial::test(named("a_certificate_is_verified"), move || {
-        Runtime::new()?.block_on(a_certificate_is_verified(brand))
-    });
-    let log =
-        Trial::test(named("a_binary_log_of_statements_is_refused_and_the_other_formats_work"), move || {
-            Runtime::new()?.block_on(a_binary_log_of_statements_is_refused_and_the_other_formats_work(brand))
-        });
-    plain.chain([tls, log]).collect()
+    let with_own_servers: [(&str, CaseWithOwnServers); 4] = [
+        ("a_certificate_is_verified", |on, brand| on.block_on(a_certificate_is_verified(brand))),
+        ("a_binary_log_of_statements_is_refused_and_the_other_formats_work", |on, brand| {
+            on.block_on(a_binary_log_of_statements_is_refused_and_the_other_formats_work(brand))
+        }),
+        ("failover::a_hold_outlives_a_failover_to_a_replica_that_has_received_it", |on, brand| {
+            on.block_on(failover::a_hold_outlives_a_failover_to_a_replica_that_has_received_it(brand))
+        }),
+        ("failover::a_replica_forgets_the_holds_that_it_has_not_received", |on, brand| {
+            on.block_on(failover::a_replica_forgets_the_holds_that_it_has_not_received(brand))
+        }),
+    ];
+    let with_own_servers = with_own_servers
+        .into_iter()
+        .map(|(name, case)| Trial::test(named(name), move || case(&Runtime::new()?, brand)));
+    plain.chain(with_own_servers).chain([disk::trial(brand)]).collect()
 }
 
 type Case = fn(&Runtime, &Running);
 
-fn run(brand: Brand, case: Case) -> std::result::Result<(), libtest_mimic::Failed> {
+/// A case that starts servers other than the standalone one.
+type CaseWithOwnServers = fn(&Runtime, Brand) -> std::result::Result<(), Failed>;
+
+fn run(brand: Brand, case: Case) -> std::result::Result<(), Failed> {
     let runtime = Runtime::new()?;
     let server = runtime.block_on(start(brand, Flavour::Standalone));
-    let server = server.map_err(|Unreachable { reason, .. }| reason)?;
-    case(&runtime, &server);
+    case(&runtime, &or_failed(server)?);
     Ok(())
+}
+
+/// Makes a case fail whose server cannot be started.
+fn or_failed(started: std::result::Result<Running, Unreachable>) -> std::result::Result<Running, Failed> {
+    started.map_err(|Unreachable { reason, .. }| reason.into())
 }
 
 async fn connect(server: &Running, params: &str) -> Result<Locks> {
@@ -222,6 +242,28 @@ async fn until(session: &mut MySqlConnection, sql: &str, number: i64) {
     timeout(SOON * 4, reached).await.unwrap_or_else(|_| panic!("the number never became {number}: {sql}"));
 }
 
+/// Repeats a request that fails with a transient error, for up to `limit`.
+async fn until_reply<T, F>(limit: Duration, request: impl Fn() -> F + Sync) -> T
+where
+    T: Send,
+    F: Future<Output = Result<T>> + Send,
+{
+    let mut last = None;
+    let reply = async {
+        loop {
+            match request().await {
+                Ok(reply) => break reply,
+                Err(error) => {
+                    assert!(error.is_transient(), "{error:?}");
+                    last = Some(error);
+                }
+            }
+        }
+    };
+    let reply = timeout(limit, reply).await;
+    reply.unwrap_or_else(|_| panic!("no reply within {limit:?}, the last error: {last:?}"))
+}
+
 async fn a_killed_session_loses_no_lock(server: &Running) {
     let (locks, mut other) =
         (connect(server, "").await.expect("the server runs"), plain_session(server).await);
@@ -291,8 +333,8 @@ async fn an_attempt_that_a_paused_server_does_late_leaves_nothing(server: &Runni
 }
 
 /// Connects with TLS, with the certificate's authority and without it.
-async fn a_certificate_is_verified(brand: Brand) -> std::result::Result<(), libtest_mimic::Failed> {
-    let server = start(brand, Flavour::Tls).await.map_err(|Unreachable { reason, .. }| reason)?;
+async fn a_certificate_is_verified(brand: Brand) -> std::result::Result<(), Failed> {
+    let server = or_failed(start(brand, Flavour::Tls).await)?;
     let ca = server.ca().expect("the server has a certificate");
     let locks = connect(&server, &format!("&ca={}", ca.display())).await.expect("the certificate is valid");
     locks
@@ -310,8 +352,8 @@ async fn a_certificate_is_verified(brand: Brand) -> std::result::Result<(), libt
 
 async fn a_binary_log_of_statements_is_refused_and_the_other_formats_work(
     brand: Brand,
-) -> std::result::Result<(), libtest_mimic::Failed> {
-    let server = start(brand, Flavour::Logged).await.map_err(|Unreachable { reason, .. }| reason)?;
+) -> std::result::Result<(), Failed> {
+    let server = or_failed(start(brand, Flavour::Logged).await)?;
     let mut other = plain_session(&server).await;
     let lock_and_release = async || {
         let locks = connect(&server, "").await?;

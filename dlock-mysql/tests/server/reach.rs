@@ -1,5 +1,7 @@
 //! Tests with several hosts, and with a Unix socket.
 
+use std::time::Duration;
+
 use dlock_conformance::{Data, Proxy};
 use dlock_core::{Error, Locks, Registry, Result};
 use dlock_mysql::DRIVER;
@@ -180,6 +182,19 @@ pub(crate) async fn a_session_from_before_a_restart_is_not_taken_for_another(ser
     proxy.pass();
     released.await.expect("the task does not panic").ok();
     assert_eq!(query(&mut bystander, "SELECT 1").await, 1, "the session of another program was ended");
+}
+
+/// A release would be repeated for the ttl, and would delay the close.
+pub(crate) async fn an_attempt_that_finds_no_connection_is_not_released(server: &Running) {
+    let proxy = Proxy::to(server.servers()[0].address()).await.expect("a port is free");
+    let locks = connect_at(&format!("{}/dlock", proxy.address())).await.expect("the server runs");
+    proxy.hang_up();
+    // The first attempt may be sent on a connection that has just ended, and is released.
+    for (name, ttl) in [("first", Duration::from_secs(1)), ("second", Duration::from_secs(600))] {
+        let error = timeout(SOON * 4, locks.mutex(name).lock().ttl(ttl)).await.expect("an error");
+        assert!(error.expect_err("no server").is_transient());
+    }
+    timeout(SOON * 6, locks.close()).await.expect("the client releases a claim that was never sent");
 }
 
 /// The server may run in a container, where its socket is not visible. So the test has a socket of

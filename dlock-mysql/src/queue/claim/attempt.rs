@@ -14,8 +14,11 @@ use crate::{
     error::{self, STORE},
     keys,
     session::Session,
-    sql::{AGAIN, ATTEMPT, TRY_CLEAN, TRY_CONDITION, flag, literal, micros},
+    sql::{AGAIN, ATTEMPT, TRY_CLEAN, TRY_CONDITION, TRY_LOOK, flag, literal, micros},
 };
+
+/// SQL condition on a claim of the queue.
+const NOT_EXPIRED: &str = "others.expires > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
 /// The outcome of an attempt that the server executed in time.
 pub(super) enum Attempted {
@@ -25,6 +28,33 @@ pub(super) enum Attempted {
     Waiting(Vec<QueueRow>),
     /// A try found other claims ahead, and is not in the queue.
     Refused(Vec<QueueRow>),
+}
+
+/// The parts of `attempt.sql` that differ for a try.
+struct TryParts {
+    look: String,
+    clean: String,
+    condition: String,
+    busy: &'static str,
+}
+
+impl TryParts {
+    fn new(of_claim: &[(&str, &str)]) -> Self {
+        let condition =
+            |live| TRY_CONDITION.with(&[of_claim, &[("live", live)]].concat()).trim_end().to_owned();
+        Self {
+            look: TRY_LOOK.with(&[("condition", &condition(NOT_EXPIRED))]),
+            clean: TRY_CLEAN.with(of_claim),
+            // The batch has deleted the expired claims.
+            condition: condition("1"),
+            busy: "@dlock_busy",
+        }
+    }
+
+    /// Returns the parts for an attempt that waits.
+    fn none() -> Self {
+        Self { look: String::new(), clean: String::new(), condition: "1".to_owned(), busy: "0" }
+    }
 }
 
 impl QueueClaim {
@@ -77,14 +107,13 @@ impl QueueClaim {
             ("kind", keys::kind_literal(*kind)?),
             ("slots", &limit.to_string()),
         ];
-        let (clean, condition) = match wait {
-            Wait::Never => (TRY_CLEAN.with(&of_claim), TRY_CONDITION.with(&of_claim)),
-            _ => (String::new(), String::new()),
-        };
+        let parts = if *wait == Wait::Never { TryParts::new(&of_claim) } else { TryParts::none() };
         let of_attempt = [
             ("fence", tables.fence.as_str()),
-            ("clean", &clean),
-            ("condition", &condition),
+            ("look", &parts.look),
+            ("clean", &parts.clean),
+            ("condition", &parts.condition),
+            ("busy", parts.busy),
             ("who", &literal(who.text().as_bytes())),
             ("ttl", &micros(*ttl)),
             ("bell", &self.take_bell_sql(bell_owner)),
@@ -103,7 +132,8 @@ impl QueueClaim {
     ) -> Result<Option<Attempted>> {
         let id = self.request.id;
         let (outcome, rows) = reply.rows.split_last().ok_or_else(|| STORE.unexpected_reply("an attempt"))?;
-        if !flag(outcome, "has_drawn")? {
+        let is_busy = flag(outcome, "is_busy")?;
+        if !is_busy && !flag(outcome, "has_drawn")? {
             return Err(STORE.refused(error::INCOMPLETE_FENCE));
         }
         let has_changed = flag(outcome, "is_queued")?;
@@ -122,9 +152,10 @@ impl QueueClaim {
         let watched = watched(&queue, entry.id);
         rows.retain(|row| watched.contains(&row.entry));
         let is_try = self.request.wait == Wait::Never;
-        // A try is refused, and changes nothing, if there are claims ahead of it. If any other
-        // batch changes nothing, its deadline had passed, or the claim was no longer in the queue.
-        let is_refused = own.is_none() && !was_queued && is_try && !rows.is_empty();
+        // A try is refused, and changes nothing, if there are claims ahead of it, or were at its
+        // beginning. If any other batch changes nothing, its deadline had passed, or the claim was no
+        // longer in the queue.
+        let is_refused = own.is_none() && !was_queued && is_try && (is_busy || !rows.is_empty());
         if !has_changed && !is_refused {
             if !was_queued {
                 reply.session.doubt_clock();

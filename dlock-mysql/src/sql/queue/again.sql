@@ -14,4 +14,4 @@ SELECT seq, claim, kind, slots, expires - LEAST(expires, TIMESTAMPDIFF(MICROSECO
     WHERE name = :name AND (claim = :claim OR :kind <> 'read' OR kind <> 'read')
         AND seq <= (SELECT own.seq FROM :queue AS own WHERE own.claim = :claim)
     ORDER BY seq DESC LIMIT :nearest;
-SELECT 1 AS has_drawn, @dlock_kept > 0 AS is_queued
+SELECT 0 AS is_busy, 1 AS has_drawn, @dlock_kept > 0 AS is_queued

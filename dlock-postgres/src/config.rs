@@ -228,7 +228,8 @@ mod tests {
         assert_eq!(config.hosts, [Address { host: "localhost".to_owned(), port: DEFAULT_PORT }]);
         assert_eq!((config.database.as_str(), config.schema.as_str()), ("app", "dlock"));
         assert_eq!((config.timeout, config.connections), (Duration::from_secs(3), 4));
-        assert!(config.has_notifications);
+        assert!(config.has_notifications && config.prepares_statements && config.tls.is_none());
+        assert_eq!(config.mode, Mode::Queue);
     }
 
     #[test]
@@ -248,10 +249,14 @@ mod tests {
             ("postgres:///app?socket=run/x", "absolute"),
             ("postgres://localhost/app?schema=a\"b", "schema"),
             ("postgres://localhost/app?schema=App", "schema"),
+            (&format!("postgres://localhost/app?schema={}", "a".repeat(64)), "schema"),
+            ("postgres://localhost/app?timeout=0s", "from 1ms to 1d"),
+            ("postgres://localhost/app?timeout=25h", "from 1ms to 1d"),
             ("postgres://localhost/app?connections=0", "connections"),
             ("postgres://localhost/app?names=sqlx", "other `mode`"),
             ("postgres://localhost/app?mode=session&notify=off", "other `mode`"),
             ("postgres://localhost/app?mode=session&prepare=off", "other `mode`"),
+            ("postgres://localhost/app?mode=session&connections=2", "other `mode`"),
             ("postgres://localhost/app?mode=session&names=crc32", "names"),
             ("postgres://localhost/app?notify=perhaps", "notify"),
             ("postgres://localhost/app?wait=3s", "unknown parameter"),

@@ -13,7 +13,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use dlock_core::{
     Result,
-    driver::{CallCounter, Lanes, LateExecution, Link, Retries},
+    driver::{CallCounter, Lanes, LateExecution, Link, OpenLane, Retries},
 };
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::{Row, SimpleQueryRow};
@@ -180,9 +180,9 @@ impl Connection {
         let deadline = Instant::now() + timeout;
         let (mut retries, mut unopened) = (Retries::until(deadline), 0);
         loop {
-            let (lane, _counted) = self.lanes.least_busy(self.reserved(Priority::Urgent), true);
-            let opened = self.lanes.open(lane, deadline, timeout, &mut unopened).await?;
-            let Some(live) = opened else { continue };
+            let reserved = self.reserved(Priority::Urgent);
+            let opened = self.lanes.open_least_busy(reserved, true, deadline, timeout, &mut unopened).await?;
+            let Some(OpenLane { lane, live, counted: _counted }) = opened else { continue };
             let sent = Instant::now();
             let error = match timeout_at(deadline, requests(Arc::clone(&live.connection))).await {
                 Ok(Ok(result)) => {
@@ -213,9 +213,15 @@ impl Connection {
         let deadline = Instant::now() + call.timeout;
         let (mut retries, mut unopened) = (Retries::until(deadline), 0);
         loop {
-            let (lane, _counted) = self.lanes.least_busy(self.reserved(call.priority), true);
-            let opened = self.lanes.open(lane, deadline, call.timeout, &mut unopened).await?;
-            let Some(live) = opened else { continue };
+            let (lanes, timeout) = (&self.lanes, call.timeout);
+            let opened = if call.priority == Priority::Renewal {
+                lanes.open_soon(deadline, timeout, &mut unopened).await?
+            } else {
+                let reserved = self.reserved(call.priority);
+                lanes.open_least_busy(reserved, true, deadline, timeout, &mut unopened).await?
+            };
+            let Some(OpenLane { lane, live, counted: _counted }) = opened else { continue };
+            call.late_execution.note_sent();
             let sent = Instant::now();
             let error = match live.connection.execute(call, deadline).await {
                 Outcome::Done(rows) => {

@@ -65,6 +65,8 @@ fn info(config: &PostgresConfig) -> Info {
         .locks_per_step(MAX_LOCKS_PER_STEP)
         // An attempt then waits for few others, and for none longer than a call may take.
         .attempts_in_flight(config.connections * 8)
+        // More, because releases do not wait for each other, and each connection pipelines them.
+        .releases_in_flight(config.connections * 64)
         .late_for(config.timeout)
         .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write])
         // With a shorter ttl, commits on a busy disk would often take longer than the ttl.

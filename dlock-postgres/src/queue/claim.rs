@@ -301,6 +301,10 @@ impl Claim for PostgresClaim {
         Ok(if flag(row, "done")? || reply.maybe_repeated { Release::Done } else { Release::Gone })
     }
 
+    fn may_be_stored(&self) -> bool {
+        self.late.has_sent()
+    }
+
     fn late_for(&self) -> Duration {
         self.late.remaining()
     }

@@ -35,6 +35,7 @@ macro_rules! cases {
 
 mod check_in;
 mod disguise;
+mod disk;
 mod limits;
 mod pauses;
 mod pgbouncer;
@@ -77,6 +78,7 @@ fn main() -> ExitCode {
                 Err(unreachable) => trials.push(unreachable.trial("pgbouncer")),
             }
             trials.extend(cases.into_iter().map(|case| trial(Flavour::Standalone, case)));
+            trials.push(disk::trial());
             trials.extend(standby::cases().into_iter().map(|case| trial(Flavour::Replicated, case)));
         }
         Err(unreachable) => {

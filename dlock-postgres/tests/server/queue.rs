@@ -3,6 +3,7 @@
 
 use std::env;
 
+use dlock_conformance::Proxy;
 use dlock_core::{DistributedLock as _, Guard, Kind, LockOptions, MultiLock};
 use futures_util::{StreamExt as _, stream};
 use tokio::time::sleep;
@@ -28,6 +29,7 @@ pub(crate) fn cases() -> Vec<(&'static str, Case)> {
         objects_of_another_schema_are_not_used,
         names_are_bytes_in_any_encoding_of_the_database,
         a_full_lock_table_refuses_attempts_until_it_has_room,
+        an_attempt_that_finds_no_connection_is_not_released,
         nothing_is_left_after_use,
         a_storm_of_terminated_sessions_breaks_no_guarantee,
     }
@@ -325,6 +327,21 @@ async fn a_full_lock_table_refuses_attempts_until_it_has_room(server: &Running) 
     let next = timeout(SOON, granted).await.expect("the lock is granted once there is room");
     next.release().await.expect("still held");
     held.release().await.expect("still held");
+}
+
+/// A release would be repeated for the ttl, and would delay the close.
+async fn an_attempt_that_finds_no_connection_is_not_released(server: &Running) {
+    let address = server.servers()[0].address().to_string();
+    let proxy = Proxy::to(server.servers()[0].address()).await.expect("a proxy");
+    let url = server.url().replace(&address, &proxy.address().to_string());
+    let locks = connect_to(&url).await.expect("connected");
+    proxy.hang_up();
+    // The first attempt may be sent on a connection that has just ended, and is released.
+    for (name, ttl) in [("first", Duration::from_secs(1)), ("second", Duration::from_secs(600))] {
+        let error = timeout(SOON * 2, locks.mutex(name).lock().ttl(ttl)).await.expect("an error");
+        assert!(error.expect_err("no server").is_transient());
+    }
+    timeout(SOON * 3, locks.close()).await.expect("the client releases a claim that was never sent");
 }
 
 async fn nothing_is_left_after_use(server: &Running) {

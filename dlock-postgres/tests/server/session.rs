@@ -216,7 +216,8 @@ async fn a_terminated_session_has_lost_its_lock_at_once(server: &Running) {
     again.release().await.expect("still held");
 }
 
-/// A lease is not renewed, so only the end of its connection shows the loss.
+/// The next renewal comes later than the limit of this case, so only the end of the connection
+/// shows the loss.
 async fn a_lease_whose_session_is_terminated_is_lost_at_once(server: &Running) {
     let locks = session_mode(server, "number").await;
     let held = locks.mutex("1").lock().lease(LONG).await.expect("the lock");

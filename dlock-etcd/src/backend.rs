@@ -10,7 +10,7 @@ use dlock_core::{
 
 use crate::{
     claim::{self, EtcdClaim},
-    client::{ATTEMPTS_IN_FLIGHT, Client, REPEATS_IN_FLIGHT},
+    client::{ATTEMPTS_IN_FLIGHT, Client, RELEASES_IN_FLIGHT, REPEATS_IN_FLIGHT},
     config::EtcdConfig,
     connection::Connection,
     error::STORE,
@@ -63,6 +63,7 @@ impl EtcdBackend {
             .locks_per_step(claim::MAX_LOCKS_PER_STEP)
             .attempts_in_flight(ATTEMPTS_IN_FLIGHT)
             .repeats_in_flight(REPEATS_IN_FLIGHT)
+            .releases_in_flight(RELEASES_IN_FLIGHT)
             .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write])
             .ttl(MIN_TTL..=granted - granted / KEEP_ALIVES_PER_TTL)
             .session(granted, MIN_TTL..=MAX_HOLD);

@@ -299,8 +299,8 @@ impl Claim for EtcdClaim {
         }
         // The time limit does not depend on the ttl, because the keeper repeats the release until
         // the cluster has confirmed it.
-        let client = Arc::clone(&self.client);
-        STORE.with_timeout(client.config.timeout, client.run_other(self.delete(&keys))).await
+        let timeout = self.client.config.timeout;
+        STORE.with_timeout(timeout, self.delete(&keys)).await
     }
 
     async fn changed(&mut self) {

@@ -28,8 +28,11 @@ pub(crate) const ATTEMPTS_IN_FLIGHT: usize = 128;
 /// Maximum number of attempts in flight that waiters repeat.
 pub(crate) const REPEATS_IN_FLIGHT: usize = 64;
 
-/// Maximum number of releases, detachments and resumptions of one client in flight, and of renewals
-/// that change a key. They do not share the bound of the attempts, so attempts cannot delay them.
+/// Maximum number of releases of one client's holds in flight, and of its other releases.
+pub(crate) const RELEASES_IN_FLIGHT: usize = 128;
+
+/// Maximum number of detachments and resumptions of one client in flight, and of renewals that
+/// change a key. They do not share the bounds of attempts and releases, so these cannot delay them.
 /// Keep-alives need no bound, because there is one at a time.
 const OTHERS_IN_FLIGHT: usize = 128;
 
@@ -49,7 +52,7 @@ pub(crate) struct Client {
     pub(crate) hold_reads: Batcher<HoldReads>,
     /// Queues in which claims of this client wait, by the prefix of their keys.
     queues: WeakMap<String, Queue>,
-    /// Slots for the requests of claims that are in flight and are not attempts.
+    /// Slots for the requests of claims that are in flight and are not attempts or releases.
     others_in_flight: Semaphore,
     /// Time of the last read of a queue by a waiter that no event had woken.
     checked_at: Mutex<Instant>,
@@ -79,8 +82,8 @@ impl Client {
         }
     }
 
-    /// Runs a call of a claim that is not an attempt, as soon as fewer than [`OTHERS_IN_FLIGHT`]
-    /// such calls are in flight.
+    /// Runs a call of a claim that is not an attempt or a release, as soon as fewer than
+    /// [`OTHERS_IN_FLIGHT`] such calls are in flight.
     pub(crate) async fn run_other<T>(&self, call: impl Future<Output = T>) -> T {
         // The semaphore is never closed.
         let _permit = self.others_in_flight.acquire().await.ok();

@@ -160,7 +160,7 @@ mod tests {
     fn a_url_may_be_short() {
         let config = config("etcd://localhost").unwrap();
         assert_eq!(config.identity(), "etcd://localhost:2379[]");
-        assert_eq!((config.session, config.timeout), (DEFAULT_SESSION, DEFAULT_TIMEOUT));
+        assert_eq!((config.session, config.timeout), (Duration::from_secs(30), Duration::from_secs(3)));
         assert_eq!((config.names, config.tls), (Names::Encoded, None));
     }
 
@@ -196,7 +196,8 @@ mod tests {
             ("etcd:", "names no host"),
             ("etcd://a/b", "prefix"),
             ("etcd://a?ttl=3s", "`ttl`"),
-            ("etcd://a?session=1s", "from 2s"),
+            ("etcd://a?session=1s", "from 2s to 1d"),
+            ("etcd://a?session=25h", "from 2s to 1d"),
             ("etcd://a?names=raw", "encoded, exact"),
             ("etcd://a?prefix=app/", "names=exact"),
             ("etcd://a?session=4s&timeout=3s", "half the session of 4s"),

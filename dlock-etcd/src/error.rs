@@ -44,6 +44,7 @@ pub(crate) fn fault(error: &EtcdError) -> Fault {
             // The server reports internal failures as `Unknown`, such as "raft proposal dropped"
             // while it has no leader, and "not a primary lessor" after it was the leader.
             Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded | Code::Unknown => Fault::Member,
+            _ if is_learner_status(status) => Fault::Member,
             _ => Fault::None,
         },
         _ => Fault::None,
@@ -56,6 +57,12 @@ pub(crate) fn fault(error: &EtcdError) -> Fault {
 fn is_transport_status(status: &Status) -> bool {
     status.source().is_some()
         || status.code() == Code::Unknown && status.message().starts_with("Service was not ready")
+}
+
+/// Returns whether the member is a learner, which serves no linearizable reads and no writes. Since
+/// etcd 3.6 the code of this status is `FailedPrecondition`.
+fn is_learner_status(status: &Status) -> bool {
+    status.message().contains("not supported for learner")
 }
 
 /// Returns whether the server requires a new login. This is the case if the token has expired or
@@ -159,6 +166,7 @@ fn status_verdict(status: &Status) -> Verdict {
         _ if contains("request timed out") => {
             Transient("the cluster has not confirmed the request in time".into())
         }
+        _ if is_learner_status(status) => Transient("the member is a learner, which serves no locks".into()),
         _ if is_login_status(status) => Transient("the server no longer accepts the client's login".into()),
         Code::Unavailable
         | Code::Cancelled
@@ -200,6 +208,7 @@ mod tests {
             (Code::Unknown, "raft proposal dropped"),
             (Code::Unknown, "lease: not a primary lessor"),
             (Code::Cancelled, "Timeout expired"),
+            (Code::FailedPrecondition, "etcdserver: rpc not supported for learner"),
         ] {
             assert!(status_error(code, text).is_transient(), "{text}");
         }
@@ -247,6 +256,8 @@ mod tests {
         assert_eq!(fault_of(Code::PermissionDenied, "etcdserver: permission denied"), Fault::None);
         assert_eq!(fault_of(Code::Unknown, "Service was not ready: transport error"), Fault::Connection);
         assert_eq!(fault_of(Code::Unknown, "raft proposal dropped"), Fault::Member);
+        let learner = "etcdserver: rpc not supported for learner";
+        assert_eq!(fault_of(Code::FailedPrecondition, learner), Fault::Member);
         assert_eq!(
             fault_of(Code::InvalidArgument, "etcdserver: revision of auth store is old"),
             Fault::Login

@@ -26,8 +26,7 @@ pub struct RedisConfig {
     /// Redisson's `fairLockWaitTimeout`: the time after which Redisson removes a fair waiter that
     /// has not renewed its place.
     pub(crate) fair_wait_timeout: Duration,
-    /// Time for which the key of a name's token outlives the last use of the name. `None` means
-    /// forever.
+    /// Time for which the key of a name's token is kept after the last draw. `None` means forever.
     pub(crate) token_ttl: Option<Duration>,
     pub(crate) replicas: Option<Replicas>,
     pub(crate) events: bool,
@@ -324,6 +323,11 @@ mod tests {
         assert_eq!(
             (config.db, config.dialect, config.timeout),
             (0, Dialect::Redisson, Duration::from_secs(3))
+        );
+        assert_eq!((config.fair_wait_timeout, config.replicas), (Duration::from_secs(300), None));
+        assert_eq!(
+            (config.events, config.pubsub, config.client_name.as_str()),
+            (false, PubSub::Auto, "dlock")
         );
     }
 

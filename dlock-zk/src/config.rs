@@ -178,6 +178,7 @@ mod tests {
         assert_eq!(config.cluster(), "tcp://localhost:2181");
         assert_eq!((config.base.as_str(), config.session, config.acl), ("/dlock", None, Acl::Open));
         assert_eq!((config.names, config.elections), (Names::Encoded, Elections::Selector));
+        assert_eq!((DEFAULT_SESSION, config.timeout), (Duration::from_secs(30), Duration::from_secs(3)));
     }
 
     #[test]

@@ -86,3 +86,20 @@ fn granted(claims: Vec<RedisClaim>, tokens: &[Value]) -> Result<AttemptAll> {
     });
     grants.collect::<Result<_>>().map(AttemptAll::Granted)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_script_locks_several_names_on_one_server_with_redissons_protocol_only() {
+        let locks = |url: &str| {
+            let url = url.parse().expect("a URL");
+            locks_per_step(&RedisConfig::from_url(&url).expect("a configuration"))
+        };
+        assert_eq!(locks("redis://a"), MAX_LOCKS_PER_STEP);
+        for url in ["redis-cluster://a", "redis://a?wait_replicas=1", "redis://a?dialect=plain"] {
+            assert_eq!(locks(url), 1, "{url}");
+        }
+    }
+}

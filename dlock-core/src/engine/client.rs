@@ -6,10 +6,11 @@ use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     sync::{Notify, Semaphore, SemaphorePermit, watch},
+    task::JoinHandle,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{Hold, lookout::Lookout};
+use super::{Hold, lookout::Lookout, run_to_end};
 use crate::{
     contract::{Info, Store},
     kit::WeakMap,
@@ -24,12 +25,21 @@ pub(crate) struct Client {
     /// The keepers of this client.
     pub(crate) tasks: TaskTracker,
     pub(crate) closing: CancellationToken,
+    shutdown: tokio::sync::Mutex<Shutdown>,
     in_flight: InFlight,
     pub(crate) tickets: Tickets,
     /// Holds of the client's terms, without those whose term was dropped or resigned.
     pub(crate) led: watch::Sender<Vec<Arc<Hold>>>,
     /// Lookouts of the observed locks, each for one ttl.
     pub(crate) lookouts: WeakMap<(LockName, Duration), Lookout>,
+}
+
+/// The state of the call of [`Backend::close`](crate::driver::Backend::close). All callers of a
+/// client's close wait for the same call.
+enum Shutdown {
+    NotStarted,
+    Running(JoinHandle<()>),
+    Done,
 }
 
 /// The requests of which only a number may be in flight at once. Each variant is counted apart.
@@ -125,6 +135,7 @@ impl Client {
             store,
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
+            shutdown: tokio::sync::Mutex::new(Shutdown::NotStarted),
             in_flight,
             tickets: Tickets::default(),
             led: watch::Sender::default(),
@@ -156,7 +167,21 @@ impl Client {
         self.closing.cancel();
         self.tasks.close();
         self.tasks.wait().await;
-        self.store.backend.close().await;
+        let mut shutdown = self.shutdown.lock().await;
+        if matches!(*shutdown, Shutdown::NotStarted) && Handle::try_current().is_ok() {
+            let backend = Arc::clone(&self.store.backend);
+            *shutdown = Shutdown::Running(run_to_end(async move { backend.close().await }));
+        }
+        let is_done = match &mut *shutdown {
+            Shutdown::NotStarted => false,
+            // An error means that the task has panicked, or that its runtime has ended.
+            Shutdown::Running(task) => task.await.is_ok(),
+            Shutdown::Done => true,
+        };
+        if !is_done {
+            self.store.backend.close().await;
+        }
+        *shutdown = Shutdown::Done;
     }
 
     /// Checks that a keeper can be started.

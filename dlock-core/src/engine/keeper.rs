@@ -267,9 +267,9 @@ pub(super) fn start(tasks: &TaskTracker, life: impl Future<Output = ()> + Send +
     tasks.spawn(Box::pin(life));
 }
 
-/// Runs a call to a driver to its end, as a separate task. RedLock uses this for calls to slow
-/// members. Such a call must not be dropped in flight, and the majority must not wait for it.
-#[expect(clippy::disallowed_methods, reason = "a call to a member bounds itself")]
+/// Runs a call to a driver to its end, as a separate task, because it must not be dropped in flight.
+/// RedLock uses this for calls to slow members, for which the majority must not wait.
+#[expect(clippy::disallowed_methods, reason = "a call to a driver bounds itself")]
 pub(crate) fn run_to_end<T: Send + 'static>(call: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     tokio::spawn(call)
 }

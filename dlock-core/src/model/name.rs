@@ -79,6 +79,22 @@ impl FromStr for LockName {
     }
 }
 
+impl TryFrom<&str> for LockName {
+    type Error = Error;
+
+    fn try_from(name: &str) -> Result<Self> {
+        Self::new(name)
+    }
+}
+
+impl TryFrom<String> for LockName {
+    type Error = Error;
+
+    fn try_from(name: String) -> Result<Self> {
+        Self::new(name)
+    }
+}
+
 impl fmt::Debug for LockName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
@@ -102,6 +118,10 @@ mod tests {
     fn names_of_any_script_and_up_to_the_limit_are_legal() {
         for name in ["a", "invoice/42", "{slot}:key", "İstanbul 🔒", "a b", &"x".repeat(MAX_LEN)] {
             assert_eq!(LockName::new(name).expect(name).as_str(), name);
+            assert_eq!(
+                LockName::try_from(name).expect(name),
+                LockName::try_from(name.to_owned()).expect(name)
+            );
         }
     }
 

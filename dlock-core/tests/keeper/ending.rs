@@ -1,12 +1,21 @@
 //! Drivers that panic, clients that are closed, and runtimes that end.
 
-use std::mem;
+use std::{
+    mem,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
 
+use async_trait::async_trait;
 use dlock_core::{
     Error, Locks, LostReason, Owner,
-    driver::{Attempt, Grant},
+    driver::{Attempt, Backend, Claim, Grant, Info, Request, Store},
+    memory::MemoryBackend,
 };
-use tokio::time::sleep;
+use parking_lot::Mutex;
+use tokio::time::{sleep, timeout};
 
 use super::script::{BUSY, Call, GRANTED, Late, MS, Panic, S, Say, ScriptedStore, TTL};
 
@@ -56,6 +65,71 @@ async fn a_closed_client_waits_for_the_attempt_in_flight() {
     assert!(matches!(result, Err(Error::Closed { .. })), "{result:?}");
     store.close(&client).await;
     assert_eq!(store.count(Call::Release), 1);
+}
+
+/// A store whose close takes a second.
+#[derive(Debug, Default)]
+struct SlowToClose {
+    memory: MemoryBackend,
+    closes: Mutex<usize>,
+    has_closed: AtomicBool,
+}
+
+#[async_trait]
+impl Backend for SlowToClose {
+    fn info(&self) -> &Info {
+        self.memory.info()
+    }
+
+    fn claim(&self, request: Request) -> Box<dyn Claim> {
+        self.memory.claim(request)
+    }
+
+    async fn close(&self) {
+        *self.closes.lock() += 1;
+        sleep(S).await;
+        self.has_closed.store(true, Relaxed);
+    }
+}
+
+impl SlowToClose {
+    /// Returns a client of a store, and the store.
+    fn start() -> (Locks, Arc<Self>) {
+        let backend = Arc::new(Self::default());
+        (Locks::new(Store::new(Arc::clone(&backend) as Arc<dyn Backend>)), backend)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_close_after_a_dropped_one_waits_for_the_rest_of_it() {
+    let (client, backend) = SlowToClose::start();
+    timeout(S / 2, client.close()).await.expect_err("takes longer");
+    client.close().await;
+    assert!(backend.has_closed.load(Relaxed), "the second close did not wait");
+    client.close().await;
+    assert_eq!(*backend.closes.lock(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_callers_of_a_close_wait_for_it() {
+    let (client, backend) = SlowToClose::start();
+    let close = async || {
+        client.close().await;
+        assert!(backend.has_closed.load(Relaxed), "a caller did not wait");
+    };
+    tokio::join!(close(), close());
+    assert_eq!(*backend.closes.lock(), 1);
+}
+
+/// A task ends with its runtime.
+#[test]
+fn a_close_of_a_runtime_that_has_ended_is_made_again() {
+    let (client, backend) = SlowToClose::start();
+    let first = runtime();
+    first.block_on(async { timeout(S / 2, client.close()).await }).expect_err("takes longer");
+    drop(first);
+    runtime().block_on(client.close());
+    assert!(backend.has_closed.load(Relaxed), "the second close did not wait");
 }
 
 #[tokio::test(start_paused = true)]

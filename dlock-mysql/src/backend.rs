@@ -77,6 +77,10 @@ impl Backend for MysqlBackend {
     async fn clock(&self) -> Result<Duration> {
         self.backend.clock().await
     }
+
+    async fn close(&self) {
+        self.backend.close().await;
+    }
 }
 
 #[async_trait]

@@ -18,8 +18,12 @@ use dlock_core::{
     Error, Result,
     driver::{Lane, Lanes, LateExecution, Link, LiveConnection, OpenLane, Retries},
 };
-use sqlx::mysql::MySqlRow;
-use tokio::time::Instant;
+use futures_util::future::join_all;
+use sqlx::{
+    Connection as _,
+    mysql::{MySqlConnection, MySqlRow},
+};
+use tokio::time::{Instant, timeout};
 
 use crate::{
     config::MysqlConfig,
@@ -32,6 +36,9 @@ pub(crate) use dial::Dial;
 
 /// The version of the tables that this crate creates.
 const TABLES_VERSION: u32 = 1;
+
+/// Maximum time for which a client that closes waits for its sessions to end.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The server's reply to a batch.
 pub(crate) struct Reply {
@@ -159,6 +166,15 @@ impl Connection {
     /// session is not counted until a call uses the session.
     pub(crate) fn session_epoch(&self) -> u64 {
         self.session_epoch.load(Relaxed)
+    }
+
+    /// Ends these idle sessions and those of the lanes, for a bounded time. Sends a message
+    /// to the server before. Otherwise the server writes a line about an aborted connection to its log.
+    pub(crate) async fn close(&self, idle: Vec<MySqlConnection>) {
+        let idle = join_all(idle.into_iter().map(MySqlConnection::close));
+        let sessions = self.lanes.open_connections();
+        let lanes = join_all(sessions.map(|session| async move { session.close().await }));
+        timeout(CLOSE_TIMEOUT, async { tokio::join!(idle, lanes) }).await.ok();
     }
 
     /// Returns the time limit of a call about a claim with this ttl.

@@ -13,7 +13,7 @@ use std::{
 
 use dlock_core::driver::{CallCounter, ClockReading, LateExecution, Moment};
 use sqlx::{
-    AssertSqlSafe, Row as _,
+    AssertSqlSafe, Connection as _, Row as _,
     mysql::{MySqlConnection, MySqlRow},
 };
 use tokio::time::{Instant, timeout_at};
@@ -111,6 +111,15 @@ impl Session {
             state.take();
         }
         must_end
+    }
+
+    /// Ends the session after the calls that use it, with a message to the server. The caller limits
+    /// the time.
+    pub(crate) async fn close(&self) {
+        self.must_end.store(true, SeqCst);
+        if let Some(connected) = self.state.lock().await.take() {
+            connected.connection.close().await.ok();
+        }
     }
 
     /// Returns whether a reply can be expected before `deadline`. Sending a call that has too

@@ -189,6 +189,11 @@ impl<C: Connect> Lanes<C> {
         }
     }
 
+    /// Returns the connections that are open, for a client that closes.
+    pub fn open_connections(&self) -> impl Iterator<Item = C::Connection> {
+        self.lanes.iter().filter_map(|lane| Some(lane.link.if_open()?.connection))
+    }
+
     /// Waits for [`SLOW_OPENING`], and then until a lane other than `slow` has an open connection.
     /// Returns the least busy of these lanes.
     async fn open_lane_beside(&self, slow: &Lane<C>) -> OpenLane<'_, C> {

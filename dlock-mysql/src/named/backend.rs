@@ -2,6 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use async_trait::async_trait;
 use dlock_core::{
     Kind, Result,
     driver::{Backend, Claim, Info, Request},
@@ -32,6 +33,7 @@ impl NamedBackend {
     }
 }
 
+#[async_trait]
 impl Backend for NamedBackend {
     fn info(&self) -> &Info {
         &self.info
@@ -39,6 +41,10 @@ impl Backend for NamedBackend {
 
     fn claim(&self, request: Request) -> Box<dyn Claim> {
         Box::new(NamedClaim::new(Arc::clone(&self.client), request))
+    }
+
+    async fn close(&self) {
+        self.client.connection.close(self.client.take_all_idle()).await;
     }
 }
 

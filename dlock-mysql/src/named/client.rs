@@ -65,6 +65,11 @@ impl NamedClient {
         self.idle.lock().pop()
     }
 
+    /// Takes all idle sessions.
+    pub(super) fn take_all_idle(&self) -> Vec<MySqlConnection> {
+        self.idle.lock().drain(..).map(|(session, _)| session).collect()
+    }
+
     /// Opens a session.
     pub(super) async fn open(&self) -> Result<(MySqlConnection, SessionId)> {
         let tag = keys::session_tag();

@@ -46,6 +46,10 @@ impl Backend for QueueBackend {
         let reply = connection.call_without_tables(call).await?;
         column(expect(reply.rows.first(), "a request for the time")?, "clock").map(Duration::from_micros)
     }
+
+    async fn close(&self) {
+        self.client.connection.close(self.client.doorbells.take_all_idle()).await;
+    }
 }
 
 impl fmt::Debug for QueueBackend {

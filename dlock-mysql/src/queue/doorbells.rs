@@ -58,6 +58,11 @@ impl Doorbells {
         self.shared.free.close();
     }
 
+    /// Takes all sessions that wait for no doorbell.
+    pub(super) fn take_all_idle(&self) -> Vec<MySqlConnection> {
+        std::mem::take(&mut *self.shared.idle.lock())
+    }
+
     /// Returns a wait for a doorbell, or `None` if no session is free for it. The wait ends when
     /// the doorbell rings, and when its owner disconnects. Dropping the wait ends its session, and
     /// the server gives up the statement within a second.

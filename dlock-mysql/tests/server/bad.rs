@@ -183,6 +183,31 @@ pub(crate) async fn a_refused_try_waits_for_no_locked_row(server: &Running) {
     assert!(locks.mutex("job").try_lock().await.expect("a reply").is_some(), "the lock is free");
 }
 
+/// The server writes a line to its log for each connection that ends without a message.
+pub(crate) async fn a_client_that_closes_aborts_no_connection(server: &Running) {
+    const ABORTED: &[&str] = &["Aborted_clients"];
+    const SESSIONS: &str = "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'dlock'";
+    let mut other = plain_session(server).await;
+    let before = status(&mut other, ABORTED).await;
+    for params in ["", "?mode=session"] {
+        let (locks, waiter) = (
+            connect(server, params).await.expect("the server runs"),
+            connect(server, params).await.expect("the server runs"),
+        );
+        let held = locks.mutex("job").lock().await.expect("the lock is free");
+        let (next, released) = tokio::join!(waiter.mutex("job").lock(), async {
+            sleep(SOON / 20).await;
+            held.release().await
+        });
+        released.expect("held");
+        next.expect("the lock is free").release().await.expect("held");
+        locks.close().await;
+        waiter.close().await;
+        until(&mut other, SESSIONS, 1).await;
+        assert_eq!(status(&mut other, ABORTED).await - before, 0, "with `{params}`");
+    }
+}
+
 /// A release also deletes expired rows of dead clients.
 pub(crate) async fn an_expired_row_that_is_locked_delays_no_release(server: &Running) {
     let (locks, mut other, mut watcher) = (

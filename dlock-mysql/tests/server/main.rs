@@ -80,6 +80,7 @@ fn main() -> ExitCode {
         bad::a_hold_whose_release_fails_is_not_renewed,
         bad::a_locked_row_costs_no_other_lock,
         bad::a_refused_try_waits_for_no_locked_row,
+        bad::a_client_that_closes_aborts_no_connection,
         bad::an_expired_row_that_is_locked_delays_no_release,
         bad::locked_tables_collect_no_sessions,
         bad::a_call_that_fails_rings_no_doorbell,

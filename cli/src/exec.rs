@@ -6,10 +6,17 @@
 //! program again, and the new process makes this request before it executes the command.
 
 use std::{
+    env,
     ffi::{OsStr, OsString},
     io,
     os::unix::process::CommandExt,
+    path::{Path, PathBuf},
     process::Command,
+};
+
+use rustix::{
+    fs::{Access, access},
+    io::Errno,
 };
 
 use crate::exit::Failure;
@@ -30,6 +37,31 @@ pub(crate) fn tied(words: &[OsString]) -> Command {
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn tied(words: &[OsString]) -> Command {
     untied(words)
+}
+
+/// Checks that the program of a command exists and may be executed, as far as that is known before
+/// it is executed.
+///
+/// # Errors
+/// The failure with which its execution would end.
+pub(crate) fn check(words: &[OsString]) -> Result<(), Failure> {
+    let command = untied(words);
+    let program = Path::new(command.get_program());
+    let paths: Vec<PathBuf> = if program.components().count() > 1 || program.is_absolute() {
+        vec![program.to_owned()]
+    } else {
+        // Without the variable the system searches folders of its own.
+        let Some(path) = env::var_os("PATH") else { return Ok(()) };
+        env::split_paths(&path).map(|folder| folder.join(program)).collect()
+    };
+    let found: Vec<_> = paths.into_iter().filter(|path| path.exists()).collect();
+    let may_be_executed = |path: &PathBuf| path.is_file() && access(path, Access::EXEC_OK).is_ok();
+    let error = match found.iter().any(may_be_executed) {
+        true => return Ok(()),
+        false if found.is_empty() => Errno::NOENT,
+        false => Errno::ACCESS,
+    };
+    Err(exec_failure(&command, &error.into()))
 }
 
 /// Converts an error of spawning a [`tied`] command into a failure.

@@ -24,6 +24,10 @@ use crate::{
 /// Maximum time to wait for the store's confirmation of a release.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Maximum time for which the lock of a command that could not be started stays held, if the store
+/// does not execute its release.
+const UNUSED_LOCK_TIME: Duration = Duration::from_secs(10);
+
 /// Maximum time to wait for the release of a lock that was lost. The store may be unreachable, and
 /// frees the lock soon by itself.
 const LOST_RELEASE_TIMEOUT: Duration = Duration::from_millis(300);
@@ -249,6 +253,12 @@ impl Job {
         let mut command = exec::tied(&self.words);
         set_environment(&mut command, &self.name, token.map(dlock::Token::get));
         command.env(held::VARIABLE, self.outer.with(Held::new(locks, self.source.kind(), &guard))?);
+        if self.keeps_lock
+            && let Err(failure) = exec::check(&self.words)
+        {
+            release_unused(locks, guard).await;
+            return Err(failure);
+        }
         let mut child = match Child::spawn(command, signals) {
             Ok(child) => child,
             Err(failure) => {
@@ -328,6 +338,22 @@ pub(crate) fn set_environment(command: &mut Command, name: &LockName, token: Opt
         // The command must not inherit the token of an outer lock.
         None => command.env_remove("DLOCK_TOKEN"),
     };
+}
+
+/// Releases a lock that `--at-least` would keep held, because no command has run under it. The time
+/// of a ticket replaces that of the option, and a ticket can be released.
+async fn release_unused(locks: &Locks, guard: Guard) {
+    let released = async {
+        let ticket = guard.detach(UNUSED_LOCK_TIME).await.map_err(Error::from)?;
+        locks.release(&ticket).await
+    };
+    match timeout(RELEASE_TIMEOUT, released).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            output::say(&format!("the lock may stay held for the time of --at-least: {}", chain(&error)));
+        }
+        Err(_) => output::say("the lock may stay held for the time of --at-least: the store did not reply"),
+    }
 }
 
 /// Releases the lock. Returns the reason of a loss that the release detects. Prints other failures,

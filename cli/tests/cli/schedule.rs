@@ -38,6 +38,18 @@ fn a_command_that_failed_keeps_the_lock_too() {
 }
 
 #[test]
+fn a_command_that_could_not_be_started_does_not_keep_the_lock() {
+    let place = Place::new();
+    std::fs::write(place.path("text"), "no program").unwrap();
+    for (command, status) in [("/no/such/command", 127), ("./text", 126)] {
+        let ended = place.run(["run", "--at-least", "1h", "x", "--", command]);
+        assert_eq!(ended.status, status, "{}", ended.err);
+        assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
+        assert_eq!(place.run(["try", "x"]).status, 0, "after {status}");
+    }
+}
+
+#[test]
 fn a_run_that_a_signal_ended_keeps_the_lock_and_one_that_was_killed_does_not() {
     let place = Place::new();
     let ended = place.start(&["--at-least", "1h", "ended"], "echo held; exec sleep 1000");

@@ -7,6 +7,7 @@ use tokio::{
     runtime::Handle,
     sync::{Notify, Semaphore, SemaphorePermit, watch},
     task::JoinHandle,
+    time::sleep,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -188,12 +189,17 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Closed`] if the client is closed, and [`Error::NoRuntime`] outside of a runtime.
+    ///
+    /// # Panics
+    /// In a runtime without timers, with tokio's message, which says how to enable them.
     pub(crate) fn check(&self, name: &LockName) -> Result<()> {
         if self.closing.is_cancelled() {
             return Err(Error::Closed { name: name.clone() });
         }
-        // Keepers and timers run on a tokio runtime.
-        Handle::try_current().map(drop).map_err(|_| Error::NoRuntime { name: name.clone() })
+        Handle::try_current().map_err(|_| Error::NoRuntime { name: name.clone() })?;
+        // Otherwise the keeper would panic after the lock was granted.
+        drop(sleep(Duration::ZERO));
+        Ok(())
     }
 
     /// Returns the error of a caller whose keeper has ended without a reply.

@@ -75,6 +75,9 @@ pub trait DistributedLock: Send + Sync {
     /// - [`Error::InvalidOptions`], [`Error::InvalidName`], [`Error::Unsupported`] and
     ///   [`Error::NoRuntime`] before any I/O.
     ///
+    /// # Panics
+    /// In a tokio runtime without timers.
+    ///
     /// # Cancel safety
     /// Dropping the future leaves no hold, no queue position and no renewal. The keeper releases
     /// the claim in the background.
@@ -88,6 +91,9 @@ pub trait DistributedLock: Send + Sync {
     ///
     /// # Errors
     /// As [`lock`](Self::lock), but never [`Error::Timeout`].
+    ///
+    /// # Panics
+    /// As [`lock`](Self::lock).
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).

@@ -2,6 +2,7 @@
 
 use std::{
     mem,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -27,6 +28,19 @@ fn an_acquisition_outside_of_a_runtime_fails_with_no_runtime() {
         let result = futures_util::FutureExt::now_or_never(lock.lock().wait(S)).expect("at once");
         assert!(matches!(result, Err(Error::NoRuntime { .. })), "{result:?}");
     }
+}
+
+#[test]
+fn a_runtime_without_timers_is_refused_before_a_request() {
+    let store = ScriptedStore::new();
+    let client = store.client();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime can be built");
+    let locked =
+        catch_unwind(AssertUnwindSafe(|| runtime.block_on(async { client.mutex("x").lock().await })));
+    let panic = locked.expect_err("no lock without timers");
+    let message = panic.downcast_ref::<String>().expect("a text");
+    assert!(message.contains("enable_time"), "{message}");
+    assert_eq!(store.count(Call::Attempt), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,6 +8,7 @@ use dlock_core::{
 };
 use dlock_mysql::DRIVER;
 use dlock_testbed::servers::{Running, mysql::Brand};
+use futures_util::future::join_all;
 use tokio::time::{sleep, timeout};
 
 use crate::{SOON, brand, connect, end_sessions, execute, plain_session, query, status, until};
@@ -181,6 +182,23 @@ pub(crate) async fn tables_without_their_version_are_completed(server: &Running)
         .await
         .expect("the lock is still held");
     assert_eq!(query(&mut other, "SELECT version FROM dlock_store").await, 1);
+}
+
+/// Each client creates the tables that it does not find, at the same time as the others.
+pub(crate) async fn all_of_many_first_clients_get_locks(server: &Running) {
+    const CLIENTS: usize = 40;
+    let mut other = plain_session(server).await;
+    for round in 0..5 {
+        execute(&mut other, "DROP TABLE IF EXISTS dlock_store, dlock_fence, dlock_queue").await;
+        let clients = (0..CLIENTS).map(|number| async move {
+            let locks = connect(server, "").await?;
+            locks.mutex(format!("job/{number}")).lock().await?.release().await
+        });
+        for (number, locked) in join_all(clients).await.into_iter().enumerate() {
+            locked.unwrap_or_else(|error| panic!("client {number} of round {round}: {error:?}"));
+        }
+        assert_eq!(query(&mut other, "SELECT COUNT(*) FROM dlock_fence").await, 1024);
+    }
 }
 
 pub(crate) async fn a_fence_without_rows_refuses_locks(server: &Running) {

@@ -91,6 +91,7 @@ fn main() -> ExitCode {
         crowd::a_hold_outlives_sessions_that_cannot_be_opened,
         crowd::settings_of_the_server_cost_no_hold,
         crowd::tables_without_their_version_are_completed,
+        crowd::all_of_many_first_clients_get_locks,
         crowd::a_fence_without_rows_refuses_locks,
         crowd::a_ticket_has_one_taker_and_a_waiting_claim_is_none,
         late::a_request_that_is_delivered_late_changes_nothing,

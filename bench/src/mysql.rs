@@ -10,7 +10,10 @@ use std::{net::SocketAddr, time::Duration};
 
 use async_trait::async_trait;
 use dlock::Kind;
-use dlock_testbed::servers::mysql::{Brand, Flavour, start};
+use dlock_testbed::servers::{
+    Running,
+    mysql::{Brand, Flavour, start},
+};
 use sqlx::{
     AssertSqlSafe, ConnectOptions as _, Row as _,
     mysql::{MySqlConnectOptions, MySqlConnection},
@@ -117,6 +120,26 @@ pub(crate) async fn store() -> Outcome<Result<growth::Store, String>> {
     round_trips::store(start(Brand::Mariadb, Flavour::Durable).await, round_trips::mysql)
 }
 
+/// Starts a server, and returns dlock in session and in queue mode as contestants beside those of
+/// another store. They belong to these groups.
+pub(crate) async fn dlock_beside(groups: [&'static str; 2]) -> Outcome<(Option<Running>, [Contestant; 2])> {
+    let (names, params) = (["dlock in MariaDB, session", "dlock in MariaDB, queue"], ["?mode=session", ""]);
+    let waiting = [Waiting::Notified, Waiting::InOrder];
+    let contestant = |mode: usize, dlock| Contestant::new(names[mode], groups[mode], waiting[mode], dlock);
+    Ok(match start(Brand::Mariadb, Flavour::Durable).await {
+        Ok(server) => {
+            let dlock = async |mode: usize| connect_dlock(&format!("{}{}", server.url(), params[mode])).await;
+            let all = [contestant(0, Ok(dlock(0).await?)), contestant(1, Ok(dlock(1).await?))];
+            (Some(server), all)
+        }
+        Err(missing) => (None, [0, 1].map(|mode| contestant(mode, Err(missing.reason.clone())))),
+    })
+}
+
+async fn connect_dlock(url: &str) -> Outcome<InProcess<Dlock>> {
+    InProcess::connect(2, async || Dlock::connect(url, Kind::Mutex).await).await
+}
+
 /// Returns the contestants, in one group for each mode. The limit of a group is the least cost of a
 /// lock in that mode.
 async fn contestants(endpoint: Endpoint<'_>, address: SocketAddr) -> Outcome<Vec<Contestant>> {
@@ -125,10 +148,7 @@ async fn contestants(endpoint: Endpoint<'_>, address: SocketAddr) -> Outcome<Vec
     let batches = async |batches: [&'static str; 2]| {
         InProcess::connect(2, async || Ok(Batches::on(session_at(endpoint, address).await?, batches))).await
     };
-    let dlock = async |params| {
-        let url = endpoint.url_at(address, params);
-        InProcess::connect(2, async || Dlock::connect(&url, Kind::Mutex).await).await
-    };
+    let dlock = async |params| connect_dlock(&endpoint.url_at(address, params)).await;
     // dlock connects first, because it creates the tables that the other contestants use.
     let (queue, session) = (dlock("").await?, dlock("?mode=session").await?);
     let (commit, rows) = (batches(GET_LOCK_AND_COMMIT).await?, batches(INSERT_AND_DELETE).await?);

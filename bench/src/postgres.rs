@@ -1,5 +1,5 @@
-//! Locks in PostgreSQL in both modes, beside advisory locks without dlock, and beside the least cost of
-//! a lock in each mode.
+//! Locks in PostgreSQL in both modes, beside advisory locks without dlock, dlock in MariaDB, and the least
+//! cost of a lock in each mode.
 //!
 //! Each commit waits for the disk, unlike in the tests, because it does so in a server with default
 //! settings.
@@ -23,7 +23,7 @@ use crate::{
     arguments::Part,
     contest::{Contestant, Dlock, InProcess, Outcome, Table, Waiting},
     figures::Figures,
-    growth,
+    growth, mysql,
     results::Results,
     round_trips::{self, Endpoint, RoundTrips},
     targets,
@@ -34,6 +34,10 @@ use contestants::{
 
 /// Length of each hold in a hand-off.
 const HOLD: Duration = Duration::from_millis(10);
+
+// Groups of contestants, one for each mode.
+const ADVISORY: &str = "advisory locks";
+const ROWS: &str = "rows";
 
 // Names of the limits and of dlock in each mode.
 const ADVISORY_LIMIT: &str = "pg_advisory_lock + one commit";
@@ -63,7 +67,9 @@ pub(crate) async fn bench(effort: Effort, results: &Results) -> Outcome {
     };
     let server = endpoint.server;
     let pairs = (effort.pairs / 500) as usize;
-    let all = contestants(endpoint, server).await?;
+    let mut all = contestants(endpoint, server).await?;
+    let (_mariadb, in_mariadb) = mysql::dlock_beside([ADVISORY, ROWS]).await?;
+    all.extend(in_mariadb);
     alone(&all, effort, pairs, results).await?;
     together(&all, effort, pairs, results).await?;
     handoff(&all, effort, results).await?;
@@ -188,8 +194,6 @@ pub(crate) async fn store() -> Outcome<Result<growth::Store, String>> {
 /// Returns the contestants, in one group for each mode. The limit of a group is the least cost of a
 /// lock in that mode.
 async fn contestants(endpoint: Endpoint<'_>, address: SocketAddr) -> Outcome<Vec<Contestant>> {
-    const ADVISORY: &str = "advisory locks";
-    const ROWS: &str = "rows";
     /// Number of sessions of a client of dlock.
     const SESSIONS: usize = 4;
     let advisory = async |lock| {

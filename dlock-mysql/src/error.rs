@@ -195,8 +195,8 @@ pub(crate) const SMALL_PACKET: &str =
 pub(crate) const INCOMPLETE_FENCE: &str = "the table `dlock_fence` lacks rows, so no token can be drawn; once no client holds a lock, \
     drop the tables `dlock_%`: the next client creates them again";
 
-const CERTIFICATE: &str =
-    "the TLS connection to the server failed: check its certificate, and name its authority with `ca`";
+const CERTIFICATE: &str = "the TLS connection to the server failed: check its certificate, and name its authority with `ca`; \
+     a server whose certificate has X.509 version 1 can be used with `tls=off` only";
 
 /// Converts an error of the client crate. The original error stays the source.
 pub(crate) fn explain(source: sqlx::Error) -> Error {

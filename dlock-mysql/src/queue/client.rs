@@ -1,17 +1,12 @@
 //! State that the claims of one client share.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use dlock_core::{
     ClaimId, Result,
     driver::{Batcher, Info, Seats, Wake},
 };
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{
@@ -23,8 +18,9 @@ use crate::{
     error::STORE,
 };
 
-/// One release in this many also deletes expired claims of other locks.
-const SWEEP_EVERY: u32 = 8;
+/// Minimum time between two releases that also delete expired claims of other locks. While another
+/// program has a long transaction, this takes longer with each claim that was released since.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The sessions, batches and claims of one client. Claims of one client wake each other without the
 /// server.
@@ -39,7 +35,7 @@ pub(super) struct QueueClient {
     pub(super) local_claims: Arc<LocalClaims>,
     presence: Batcher<Presence>,
     created_at: Instant,
-    releases: AtomicU32,
+    swept_at: Mutex<Option<Instant>>,
 }
 
 impl QueueClient {
@@ -56,7 +52,7 @@ impl QueueClient {
             local_claims,
             presence: Batcher::new(STORE, presence),
             created_at: Instant::now(),
-            releases: AtomicU32::new(0),
+            swept_at: Mutex::default(),
         })
     }
 
@@ -74,9 +70,14 @@ impl QueueClient {
         interval.saturating_sub(Duration::from_micros(u64::try_from(past).unwrap_or_default()))
     }
 
-    /// Counts a release, and returns whether it also deletes expired claims of other locks.
+    /// Returns whether a release that is sent now also deletes expired claims of other locks.
     pub(super) fn must_sweep(&self) -> bool {
-        self.releases.fetch_add(1, Relaxed).is_multiple_of(SWEEP_EVERY)
+        let (now, mut swept_at) = (Instant::now(), self.swept_at.lock());
+        let is_due = swept_at.is_none_or(|at| now.saturating_duration_since(at) >= SWEEP_INTERVAL);
+        if is_due {
+            *swept_at = Some(now);
+        }
+        is_due
     }
 
     /// Registers a handle of a local claim, until the registration is dropped.

@@ -6,8 +6,7 @@ use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     sync::{Notify, Semaphore, SemaphorePermit, watch},
-    task::JoinHandle,
-    time::sleep,
+    time::{sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -18,6 +17,10 @@ use crate::{
     model::{ClaimId, Error, LockName, Result},
 };
 
+/// Maximum time for which a close waits for the task that closes the backend. The task may belong to
+/// a runtime that runs no tasks.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// The state of a client, shared by its clones and all their keepers.
 pub(crate) struct Client {
     /// Unique among the clients of this process.
@@ -26,21 +29,15 @@ pub(crate) struct Client {
     /// The keepers of this client.
     pub(crate) tasks: TaskTracker,
     pub(crate) closing: CancellationToken,
-    shutdown: tokio::sync::Mutex<Shutdown>,
+    /// Whether [`Backend::close`](crate::driver::Backend::close) has ended. `None` before its call. All
+    /// callers of a client's close wait for the same call.
+    is_shut_down: Mutex<Option<watch::Receiver<bool>>>,
     in_flight: InFlight,
     pub(crate) tickets: Tickets,
     /// Holds of the client's terms, without those whose term was dropped or resigned.
     pub(crate) led: watch::Sender<Vec<Arc<Hold>>>,
     /// Lookouts of the observed locks, each for one ttl.
     pub(crate) lookouts: WeakMap<(LockName, Duration), Lookout>,
-}
-
-/// The state of the call of [`Backend::close`](crate::driver::Backend::close). All callers of a
-/// client's close wait for the same call.
-enum Shutdown {
-    NotStarted,
-    Running(JoinHandle<()>),
-    Done,
 }
 
 /// The requests of which only a number may be in flight at once. Each variant is counted apart.
@@ -136,7 +133,7 @@ impl Client {
             store,
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
-            shutdown: tokio::sync::Mutex::new(Shutdown::NotStarted),
+            is_shut_down: Mutex::default(),
             in_flight,
             tickets: Tickets::default(),
             led: watch::Sender::default(),
@@ -168,21 +165,33 @@ impl Client {
         self.closing.cancel();
         self.tasks.close();
         self.tasks.wait().await;
-        let mut shutdown = self.shutdown.lock().await;
-        if matches!(*shutdown, Shutdown::NotStarted) && Handle::try_current().is_ok() {
-            let backend = Arc::clone(&self.store.backend);
-            *shutdown = Shutdown::Running(run_to_end(async move { backend.close().await }));
-        }
-        let is_done = match &mut *shutdown {
-            Shutdown::NotStarted => false,
-            // An error means that the task has panicked, or that its runtime has ended.
-            Shutdown::Running(task) => task.await.is_ok(),
-            Shutdown::Done => true,
+        let is_done = match self.shut_down() {
+            Some(mut is_done) => {
+                let done = timeout(SHUTDOWN_TIMEOUT, is_done.wait_for(|is_done| *is_done)).await;
+                done.is_ok_and(|done| done.is_ok())
+            }
+            None => false,
         };
         if !is_done {
             self.store.backend.close().await;
+            *self.is_shut_down.lock() = Some(watch::channel(true).1);
         }
-        *shutdown = Shutdown::Done;
+    }
+
+    /// Starts the close of the backend as a task, unless it was started before. The value becomes true
+    /// when it is done. It never does if the task panics or its runtime ends. Returns `None` outside of
+    /// a runtime.
+    fn shut_down(&self) -> Option<watch::Receiver<bool>> {
+        let mut is_shut_down = self.is_shut_down.lock();
+        if is_shut_down.is_none() && Handle::try_current().is_ok() {
+            let (backend, (done, is_done)) = (Arc::clone(&self.store.backend), watch::channel(false));
+            drop(run_to_end(async move {
+                backend.close().await;
+                done.send_replace(true);
+            }));
+            *is_shut_down = Some(is_done);
+        }
+        is_shut_down.clone()
     }
 
     /// Checks that a keeper can be started.

@@ -135,14 +135,42 @@ async fn all_callers_of_a_close_wait_for_it() {
     assert_eq!(*backend.closes.lock(), 1);
 }
 
+/// A future that is not polled must not keep others from their end.
+#[tokio::test(start_paused = true)]
+async fn a_close_beside_one_that_is_not_polled_ends() {
+    let (client, backend) = SlowToClose::start();
+    let mut first = std::pin::pin!(client.close());
+    timeout(S / 2, first.as_mut()).await.expect_err("takes longer");
+    timeout(S * 2, client.close()).await.expect("the second close ends");
+    assert!(backend.has_closed.load(Relaxed), "the second close did not wait");
+    first.await;
+    assert_eq!(*backend.closes.lock(), 1);
+}
+
 /// A task ends with its runtime.
 #[test]
 fn a_close_of_a_runtime_that_has_ended_is_made_again() {
     let (client, backend) = SlowToClose::start();
+    for _ in 0..2 {
+        let runtime = runtime();
+        runtime.block_on(async { timeout(S / 2, client.close()).await }).expect_err("takes longer");
+    }
+    runtime().block_on(client.close());
+    assert!(backend.has_closed.load(Relaxed), "the last close did not wait");
+}
+
+/// A runtime of one thread runs its tasks only during a `block_on`.
+#[test]
+fn a_close_of_a_runtime_that_runs_no_tasks_is_made_again() {
+    let (client, backend) = SlowToClose::start();
     let first = runtime();
     first.block_on(async { timeout(S / 2, client.close()).await }).expect_err("takes longer");
-    drop(first);
-    runtime().block_on(client.close());
+    let second = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    second.block_on(client.close());
     assert!(backend.has_closed.load(Relaxed), "the second close did not wait");
 }
 

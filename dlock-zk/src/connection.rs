@@ -127,7 +127,6 @@ impl Connection {
 
     /// Ends all sessions, and waits for the servers' confirmations, for a bounded time.
     pub(crate) async fn close(&self) {
-        self.link.abandon_attempt();
         let opened = std::mem::take(&mut *self.opened.lock());
         join_all(opened.iter().filter_map(Weak::upgrade).map(|session| async move { session.close().await }))
             .await;

@@ -3,17 +3,12 @@
 
 use std::{
     fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
-use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
-use tokio_util::task::AbortOnDropHandle;
 
 use super::{Backoff, SharedError, StoreErrors};
 use crate::model::{Error, Result};
@@ -23,12 +18,11 @@ use crate::model::{Error, Result};
 const MAX_PAUSE: Duration = Duration::from_millis(250);
 
 /// How a [`Link`] opens its connections.
-pub trait Connect: Send + Sync + 'static {
+pub trait Connect: Send + Sync {
     /// A connection. Its clones share one connection.
-    type Connection: Clone + Send + 'static;
+    type Connection: Clone + Send;
 
-    /// Opens a connection. Must bound its own I/O. Runs as a task, which continues if its caller
-    /// leaves.
+    /// Opens a connection. Must bound its own I/O.
     fn connect(&self) -> impl Future<Output = Result<Self::Connection>> + Send;
 
     /// Called after a new connection has replaced a broken one. The attempt began at `since`, and
@@ -48,8 +42,7 @@ pub trait Connect: Send + Sync + 'static {
 /// A connection that all claims of a client share.
 ///
 /// The link reopens the connection when it breaks, with a pause after each failure ([`Backoff`]).
-/// Callers that need the connection at the same time share one attempt. It continues after they have
-/// left, because on a slow link it may take longer than each of them can wait.
+/// Callers that need the connection at the same time share one attempt.
 ///
 /// ```
 /// use dlock_core::{Result, driver::{Connect, Link, StoreErrors}};
@@ -80,11 +73,11 @@ pub struct Link<C: Connect> {
     errors: StoreErrors,
     /// Maximum time that a caller waits for the attempt of another caller.
     limit: Duration,
-    connect: Arc<C>,
+    connect: C,
     /// The open connection. Empty at first and after a break.
     current: Mutex<Option<LiveConnection<C::Connection>>>,
-    /// State of the attempts. The caller that waits for an attempt holds the lock.
-    opening: tokio::sync::Mutex<Opening<C::Connection>>,
+    /// State of the attempts. The caller that opens the connection holds the lock.
+    opening: tokio::sync::Mutex<Opening>,
     /// Number of failed attempts.
     failed_attempts: AtomicU64,
     /// Last failure. Empty after a connection has worked.
@@ -93,38 +86,10 @@ pub struct Link<C: Connect> {
     has_worked: AtomicBool,
 }
 
-struct Opening<T> {
+struct Opening {
     backoff: Backoff,
     /// Number of connections opened so far.
     opened: u64,
-    /// The attempt whose outcome no caller has received yet.
-    attempt: Option<ConnectAttempt<T>>,
-}
-
-/// An attempt to open a connection, as a task of the runtime in which it was started. Dropping this
-/// value ends the attempt.
-struct ConnectAttempt<T> {
-    began: Instant,
-    errors: StoreErrors,
-    task: AbortOnDropHandle<Result<T>>,
-}
-
-impl<T: Send + 'static> ConnectAttempt<T> {
-    #[expect(clippy::disallowed_methods, reason = "an attempt bounds itself, and ends with its link")]
-    fn start<C: Connect<Connection = T>>(errors: StoreErrors, connect: &Arc<C>) -> Self {
-        let (began, connect) = (Instant::now(), Arc::clone(connect));
-        let task = tokio::spawn(async move { connect.connect().await });
-        Self { began, errors, task: AbortOnDropHandle::new(task) }
-    }
-
-    /// Waits for the outcome.
-    ///
-    /// # Cancel safety
-    /// Safe.
-    async fn outcome(&mut self) -> Result<T> {
-        // The task has panicked, or its runtime has ended.
-        (&mut self.task).await.unwrap_or_else(|ended| Err(self.errors.unavailable(ended)))
-    }
 }
 
 /// The current connection of a link.
@@ -149,13 +114,9 @@ impl<C: Connect> Link<C> {
         Self {
             errors,
             limit,
-            connect: Arc::new(connect),
+            connect,
             current: Mutex::new(None),
-            opening: tokio::sync::Mutex::new(Opening {
-                backoff: Backoff::foreground(),
-                opened: 0,
-                attempt: None,
-            }),
+            opening: tokio::sync::Mutex::new(Opening { backoff: Backoff::foreground(), opened: 0 }),
             failed_attempts: AtomicU64::new(0),
             last_error: Mutex::new(None),
             has_worked: AtomicBool::new(false),
@@ -175,19 +136,15 @@ impl<C: Connect> Link<C> {
         link
     }
 
-    /// Returns the connection, and opens it if there is none. If another caller waits for an attempt,
-    /// this call waits for the result too, at most `limit`. If the next attempt is due in more than
-    /// 250 ms, the call returns the last error at once.
+    /// Returns the connection, and opens it if there is none. If another caller is opening it, this
+    /// call waits for the result, at most `limit`. If the next attempt is due in more than 250 ms,
+    /// the call returns the last error at once.
     ///
     /// # Errors
     /// If the connection cannot be opened.
     ///
     /// # Cancel safety
-    /// Safe. The attempt continues on the runtime of the caller that has started it, and the next
-    /// caller gets its result.
-    ///
-    /// # Panics
-    /// Outside of a tokio runtime.
+    /// Safe. If an attempt is dropped, the next caller makes another.
     pub async fn live(&self) -> Result<LiveConnection<C::Connection>> {
         match self.if_open() {
             Some(live) => Ok(live),
@@ -208,57 +165,33 @@ impl<C: Connect> Link<C> {
             opening.backoff.note_answer();
             *self.last_error.lock() = None;
         }
-        // The callers of this attempt have left. An error may be old, so another attempt follows.
-        if let Some(outcome) = opening.attempt.as_mut().and_then(|attempt| attempt.outcome().now_or_never())
-            && let Ok(live) = self.conclude(&mut opening, outcome)
+        let next_attempt = opening.backoff.next_attempt();
+        if let Some(error) = &*self.last_error.lock()
+            && (self.failed_attempts.load(Relaxed) != failed_before
+                || next_attempt > Instant::now() + MAX_PAUSE)
         {
-            return Ok(live);
+            return Err(error.error());
         }
-        if opening.attempt.is_none() {
-            if let Some(error) = &*self.last_error.lock()
-                && (self.failed_attempts.load(Relaxed) != failed_before
-                    || opening.backoff.next_attempt() > Instant::now() + MAX_PAUSE)
-            {
-                return Err(error.error());
+        opening.backoff.pause().await;
+        opening.backoff.note_attempt();
+        let began = Instant::now();
+        let connection = match self.connect.connect().await {
+            Ok(connection) => connection,
+            Err(error) => {
+                *self.last_error.lock() = Some(self.errors.share(&error));
+                self.failed_attempts.fetch_add(1, Relaxed);
+                return Err(error);
             }
-            opening.backoff.pause().await;
-            opening.backoff.note_attempt();
-        }
-        let start = || ConnectAttempt::start(self.errors, &self.connect);
-        let outcome = opening.attempt.get_or_insert_with(start).outcome().await;
-        self.conclude(&mut opening, outcome).inspect_err(|_| {
-            // The callers that have waited for this attempt get its error.
-            self.failed_attempts.fetch_add(1, Relaxed);
-        })
-    }
-
-    /// Ends an attempt for which no caller waits. For a client that closes, because the attempt could
-    /// open a connection after the close.
-    pub fn abandon_attempt(&self) {
-        if let Ok(mut opening) = self.opening.try_lock() {
-            opening.attempt = None;
-        }
-    }
-
-    /// Records the outcome of the current attempt.
-    fn conclude(
-        &self,
-        opening: &mut Opening<C::Connection>,
-        outcome: Result<C::Connection>,
-    ) -> Result<LiveConnection<C::Connection>> {
-        let attempt = opening.attempt.take();
-        let connection =
-            outcome.inspect_err(|error| *self.last_error.lock() = Some(self.errors.share(error)))?;
+        };
         opening.opened += 1;
         let live = LiveConnection { number: opening.opened, connection };
         *self.current.lock() = Some(live.clone());
-        if let Some(ConnectAttempt { began, .. }) = attempt
-            && opening.opened > 1
-        {
+        if opening.opened > 1 {
             self.connect.reconnected(began);
         }
         Ok(live)
     }
+
     /// Returns the connection if it is open.
     pub(super) fn if_open(&self) -> Option<LiveConnection<C::Connection>> {
         self.current.lock().clone()
@@ -314,27 +247,25 @@ mod tests {
         reconnected: AtomicU64,
     }
 
-    struct Connector(Arc<Server>);
-
-    impl Connect for Connector {
+    impl Connect for &Server {
         type Connection = u64;
 
         async fn connect(&self) -> Result<u64> {
-            let attempt = self.0.attempts.fetch_add(1, Relaxed) + 1;
+            let attempt = self.attempts.fetch_add(1, Relaxed) + 1;
             sleep(CONNECT_TIME).await;
-            if self.0.is_down.load(Relaxed) {
+            if self.is_down.load(Relaxed) {
                 return Err(STORE.unavailable(format!("attempt {attempt}")));
             }
             Ok(attempt)
         }
 
         fn reconnected(&self, _: Instant) {
-            self.0.reconnected.fetch_add(1, Relaxed);
+            self.reconnected.fetch_add(1, Relaxed);
         }
     }
 
-    fn link(server: &Arc<Server>) -> Link<Connector> {
-        Link::new(STORE, LIMIT, Connector(Arc::clone(server)))
+    fn link(server: &Server) -> Link<&Server> {
+        Link::new(STORE, LIMIT, server)
     }
 
     impl Server {
@@ -345,7 +276,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn concurrent_callers_share_one_attempt_and_its_outcome() {
-        let server = Arc::new(Server::default());
+        let server = Server::default();
         let link = link(&server);
         for live in join_all((0..10).map(|_| link.live())).await {
             assert_eq!(live.expect("open").connection, 1);
@@ -361,7 +292,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn not_every_caller_connects_to_a_server_that_is_down() {
-        let server = Arc::new(Server { is_down: true.into(), ..Server::default() });
+        let server = Server { is_down: true.into(), ..Server::default() };
         let (link, start) = (link(&server), Instant::now());
         while start.elapsed() < Duration::from_secs(20) {
             let began = Instant::now();
@@ -377,7 +308,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_worked_and_broke_is_reopened_at_once() {
-        let server = Arc::new(Server::default());
+        let server = Server::default();
         let link = link(&server);
         let live = link.live().await.unwrap();
         link.note_answer();
@@ -394,8 +325,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_was_passed_in_is_replaced_like_any_other() {
-        let server = Arc::new(Server::default());
-        let link = Link::with_connection(STORE, LIMIT, Connector(Arc::clone(&server)), 7);
+        let server = Server::default();
+        let link = Link::with_connection(STORE, LIMIT, &server, 7);
         let live = link.live().await.unwrap();
         assert_eq!((live.connection, server.attempts()), (7, 0));
         link.give_up(&live, STORE.unavailable("broke"));
@@ -403,65 +334,17 @@ mod tests {
         assert_eq!(server.reconnected.load(Relaxed), 1);
     }
 
-    /// On a slow link no call may have as much time as an attempt takes.
     #[tokio::test(start_paused = true)]
-    async fn callers_with_little_time_share_an_attempt_one_after_the_other() {
-        let server = Arc::new(Server::default());
-        let link = link(&server);
-        for _ in 0..3 {
-            timeout(CONNECT_TIME / 4, link.live()).await.expect_err("takes longer");
-        }
-        let live = timeout(CONNECT_TIME / 2, link.live()).await.expect("an attempt ended with its caller");
-        assert_eq!((live.expect("open").connection, server.attempts()), (1, 1));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_connection_that_was_opened_after_its_callers_left_is_used() {
-        let server = Arc::new(Server::default());
+    async fn after_a_caller_drops_its_attempt_the_next_caller_connects() {
+        let server = Server::default();
         let link = link(&server);
         timeout(CONNECT_TIME / 2, link.live()).await.expect_err("takes longer");
-        sleep(CONNECT_TIME).await;
-        let live = link.live().now_or_never().expect("the connection is open").expect("open");
-        assert_eq!((live.connection, server.attempts()), (1, 1));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_error_of_an_attempt_whose_callers_left_is_not_reported_later() {
-        let server = Arc::new(Server { is_down: true.into(), ..Server::default() });
-        let link = link(&server);
-        timeout(CONNECT_TIME / 2, link.live()).await.expect_err("takes longer");
-        sleep(Duration::from_secs(60)).await;
-        server.is_down.store(false, Relaxed);
-        assert_eq!(link.live().await.expect("the server is up").connection, 2);
-    }
-
-    /// A task ends with its runtime.
-    #[test]
-    fn an_attempt_of_a_runtime_that_has_ended_is_made_again() {
-        let runtime = || {
-            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
-        };
-        let server = Arc::new(Server::default());
-        let link = link(&server);
-        let first = runtime();
-        first.block_on(async { timeout(CONNECT_TIME / 2, link.live()).await }).expect_err("takes longer");
-        drop(first);
-        assert_eq!(runtime().block_on(link.live()).expect("the server is up").connection, 2);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_attempt_ends_with_its_link() {
-        let server = Arc::new(Server::default());
-        let link = link(&server);
-        timeout(CONNECT_TIME / 2, link.live()).await.expect_err("takes longer");
-        drop(link);
-        tokio::task::yield_now().await;
-        assert_eq!(Arc::strong_count(&server), 1, "the attempt continues");
+        assert_eq!(link.live().await.expect("open").connection, 2);
     }
 
     #[tokio::test(start_paused = true)]
     async fn no_caller_waits_longer_than_the_limit_for_the_attempt_of_another() {
-        let server = Arc::new(Server::default());
+        let server = Server::default();
         let link = link(&server);
         let _opening = link.opening.lock().await;
         let began = Instant::now();

@@ -44,7 +44,7 @@ pub(crate) fn fault(error: &EtcdError) -> Fault {
             // The server reports internal failures as `Unknown`, such as "raft proposal dropped"
             // while it has no leader, and "not a primary lessor" after it was the leader.
             Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded | Code::Unknown => Fault::Member,
-            _ if is_learner_status(status) || is_behind_status(status) => Fault::Member,
+            _ if is_learner_status(status) => Fault::Member,
             _ => Fault::None,
         },
         _ => Fault::None,
@@ -63,12 +63,6 @@ fn is_transport_status(status: &Status) -> bool {
 /// etcd 3.6 the code of this status is `FailedPrecondition`.
 fn is_learner_status(status: &Status) -> bool {
     status.message().contains("not supported for learner")
-}
-
-/// Returns whether the member refuses requests because it has applied 5000 fewer entries of the raft
-/// log than the cluster has committed. Another member may have applied them.
-fn is_behind_status(status: &Status) -> bool {
-    status.message().contains("too many requests")
 }
 
 /// Returns whether the server requires a new login. This is the case if the token has expired or
@@ -173,7 +167,7 @@ fn status_verdict(status: &Status) -> Verdict {
             Transient("the cluster has not confirmed the request in time".into())
         }
         _ if is_learner_status(status) => Transient("the member is a learner, which serves no locks".into()),
-        _ if is_behind_status(status) => {
+        _ if contains("too many requests") => {
             Transient("the member is overloaded or lags behind its cluster".into())
         }
         _ if is_login_status(status) => Transient("the server no longer accepts the client's login".into()),
@@ -267,9 +261,8 @@ mod tests {
         assert_eq!(fault_of(Code::Unknown, "raft proposal dropped"), Fault::Member);
         let learner = "etcdserver: rpc not supported for learner";
         assert_eq!(fault_of(Code::FailedPrecondition, learner), Fault::Member);
-        assert_eq!(fault_of(Code::ResourceExhausted, "etcdserver: too many requests"), Fault::Member);
-        let full = "etcdserver: mvcc: database space exceeded";
-        assert_eq!(fault_of(Code::ResourceExhausted, full), Fault::None);
+        // Another connection and another login would add to the load of a cluster that is overloaded.
+        assert_eq!(fault_of(Code::ResourceExhausted, "etcdserver: too many requests"), Fault::None);
         assert_eq!(
             fault_of(Code::InvalidArgument, "etcdserver: revision of auth store is old"),
             Fault::Login

@@ -8,18 +8,18 @@
 use std::{
     env,
     ffi::{OsStr, OsString},
-    io,
-    os::unix::process::CommandExt,
-    path::{Path, PathBuf},
+    fs, io,
+    os::unix::{ffi::OsStrExt as _, fs::MetadataExt as _, process::CommandExt},
+    path::PathBuf,
     process::Command,
 };
 
-use rustix::{
-    fs::{Access, access},
-    io::Errno,
-};
+use rustix::io::Errno;
 
 use crate::exit::Failure;
+
+/// Folders in which the system searches a program if the variable `PATH` is not set.
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// First argument that selects this step.
 pub(crate) const STEP: &str = "__exec";
@@ -39,28 +39,31 @@ pub(crate) fn tied(words: &[OsString]) -> Command {
     untied(words)
 }
 
-/// Checks that the program of a command exists and may be executed, as far as that is known before
-/// it is executed.
+/// Checks that the program of a command exists and has a permission to execute it. Does not detect
+/// all errors of its execution.
 ///
 /// # Errors
 /// The failure with which its execution would end.
 pub(crate) fn check(words: &[OsString]) -> Result<(), Failure> {
     let command = untied(words);
-    let program = Path::new(command.get_program());
-    let paths: Vec<PathBuf> = if program.components().count() > 1 || program.is_absolute() {
-        vec![program.to_owned()]
+    let program = command.get_program();
+    let is_path = program.as_bytes().contains(&b'/');
+    let paths: Vec<PathBuf> = if is_path || program.is_empty() {
+        vec![program.into()]
     } else {
-        // Without the variable the system searches folders of its own.
-        let Some(path) = env::var_os("PATH") else { return Ok(()) };
+        let path = env::var_os("PATH").unwrap_or(DEFAULT_PATH.into());
         env::split_paths(&path).map(|folder| folder.join(program)).collect()
     };
-    let found: Vec<_> = paths.into_iter().filter(|path| path.exists()).collect();
-    let may_be_executed = |path: &PathBuf| path.is_file() && access(path, Access::EXEC_OK).is_ok();
-    let error = match found.iter().any(may_be_executed) {
-        true => return Ok(()),
-        false if found.is_empty() => Errno::NOENT,
-        false => Errno::ACCESS,
-    };
+    let mut error = Errno::NOENT;
+    for path in paths {
+        match fs::metadata(path) {
+            Ok(found) if found.is_file() && found.mode() & 0o111 != 0 => return Ok(()),
+            Ok(_) => error = Errno::ACCESS,
+            Err(missing) if missing.kind() == io::ErrorKind::NotFound => {}
+            // The execution knows better.
+            Err(_) => return Ok(()),
+        }
+    }
     Err(exec_failure(&command, &error.into()))
 }
 

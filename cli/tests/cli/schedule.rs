@@ -41,7 +41,9 @@ fn a_command_that_failed_keeps_the_lock_too() {
 fn a_command_that_could_not_be_started_does_not_keep_the_lock() {
     let place = Place::new();
     std::fs::write(place.path("text"), "no program").unwrap();
-    for (command, status) in [("/no/such/command", 127), ("./text", 126)] {
+    for (command, status) in
+        [("/no/such/command", 127), ("no-such-command", 127), ("", 127), ("./text", 126), ("/", 126)]
+    {
         let ended = place.run(["run", "--at-least", "1h", "x", "--", command]);
         assert_eq!(ended.status, status, "{}", ended.err);
         assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);

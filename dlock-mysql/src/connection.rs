@@ -168,8 +168,8 @@ impl Connection {
         self.session_epoch.load(Relaxed)
     }
 
-    /// Ends these idle sessions and those of the lanes, for a bounded time. Sends a message
-    /// to the server before. Otherwise the server writes a line about an aborted connection to its log.
+    /// Ends these idle sessions and those of the lanes, for a bounded time. Each sends `COM_QUIT` first,
+    /// because the server otherwise writes a line about an aborted connection to its log.
     pub(crate) async fn close(&self, idle: Vec<MySqlConnection>) {
         let idle = join_all(idle.into_iter().map(MySqlConnection::close));
         let sessions = self.lanes.open_connections();

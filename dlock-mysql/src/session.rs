@@ -113,8 +113,7 @@ impl Session {
         must_end
     }
 
-    /// Ends the session after the calls that use it, with a message to the server. The caller limits
-    /// the time.
+    /// Ends the session with `COM_QUIT`, after the calls that use it. The caller limits the time.
     pub(crate) async fn close(&self) {
         self.must_end.store(true, SeqCst);
         if let Some(connected) = self.state.lock().await.take() {

@@ -347,13 +347,12 @@ async fn release_unused(locks: &Locks, guard: Guard) {
         let ticket = guard.detach(UNUSED_LOCK_TIME).await.map_err(Error::from)?;
         locks.release(&ticket).await
     };
-    match timeout(RELEASE_TIMEOUT, released).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => {
-            output::say(&format!("the lock may stay held for the time of --at-least: {}", chain(&error)));
-        }
-        Err(_) => output::say("the lock may stay held for the time of --at-least: the store did not reply"),
-    }
+    let cause = match timeout(RELEASE_TIMEOUT, released).await {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => chain(&error),
+        Err(_) => "the store did not reply".to_owned(),
+    };
+    output::say(&format!("the lock may stay held, for at most the time of --at-least: {cause}"));
 }
 
 /// Releases the lock. Returns the reason of a loss that the release detects. Prints other failures,

@@ -389,20 +389,26 @@ fn as_the_first_process_it_reaps_what_it_inherits() {
     assert_eq!(output.status.code(), Some(7), "not the status of the command: {output:?}");
 }
 
+/// Creates the home directory of a user.
+fn home_of_anna(commons: &Commons) -> PathBuf {
+    let home_dir = commons.folder("home", 0o700);
+    chown(&home_dir, Some(ANNA), Some(ANNA)).unwrap();
+    home_dir
+}
+
 /// `sudo -E` and some containers run root with the HOME of a user.
 fn root_with_the_home_of_a_user_creates_a_store_for_the_user() {
     let commons = Commons::new();
-    let home = commons.folder("home", 0o700);
-    chown(&home, Some(ANNA), Some(ANNA)).unwrap();
+    let home_dir = home_of_anna(&commons);
     let text = format!(
         "unset DLOCK_STORE XDG_STATE_HOME; export HOME={}; \
          $DLOCK run x -- true; echo $?; find $HOME ! -user {ANNA}; ls $HOME/.local/state/dlock/locks.db; \
          exec setpriv --reuid={ANNA} --regid={ANNA} --clear-groups $DLOCK run x -- true",
-        home.display()
+        home_dir.display()
     );
     let output = commons.ended(0, 0, Path::new("unused"), &text);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert_eq!(out, format!("0\n{}/.local/state/dlock/locks.db\n", home.display()), "{err}");
+    assert_eq!(out, format!("0\n{}/.local/state/dlock/locks.db\n", home_dir.display()), "{err}");
     assert_eq!((output.status.code(), &*err), (Some(0), ""));
 }
 
@@ -410,13 +416,12 @@ fn root_with_the_home_of_a_user_creates_a_store_for_the_user() {
 /// of the second one belongs to the user.
 fn root_that_may_not_give_files_away_creates_stores_for_itself() {
     let commons = Commons::new();
-    let home = commons.folder("home", 0o700);
-    chown(&home, Some(ANNA), Some(ANNA)).unwrap();
+    let home_dir = home_of_anna(&commons);
     let text = format!(
         "unset DLOCK_STORE XDG_STATE_HOME; export HOME={}; \
          weak() {{ setpriv --bounding-set -chown --inh-caps -chown $DLOCK run \"$@\" x -- true; echo $?; }}; \
          weak; weak --store sqlite:$HOME/locks.db; find $HOME -mindepth 1 -user {ANNA}",
-        home.display()
+        home_dir.display()
     );
     let output = commons.ended(0, 0, Path::new("unused"), &text);
     // A line more is a file that root has given away after all.

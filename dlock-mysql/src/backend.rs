@@ -18,9 +18,9 @@ use crate::{
 /// `mysql://` and `mariadb://`, which mean the same.
 pub const DRIVER: Driver = Driver::new(&["mysql", "mariadb"], |url| Box::pin(connect(url)));
 
-/// A client of a MySQL or MariaDB store. Clones are the same client. Its sessions end when one of
-/// them is [closed](Backend::close), and when the last clone and the last claim are dropped. A clone
-/// that is used after a close opens others.
+/// A client of a MySQL or MariaDB store. Clones are the same client. Its sessions end when the last
+/// clone and the last claim are dropped, and also when any clone is [closed](Backend::close). Another
+/// clone then opens new sessions.
 #[derive(Clone)]
 pub struct MysqlBackend {
     backend: Arc<dyn Backend>,

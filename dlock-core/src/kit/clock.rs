@@ -16,13 +16,15 @@ use tokio::time::Instant;
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
     tokio: Instant,
-    boot: Duration,
+    /// Nanoseconds since the boot. Half the size of a `Duration`, because a held lock stores several
+    /// moments.
+    boot: u64,
 }
 
 impl Moment {
     /// Returns the current time.
     pub fn now() -> Self {
-        Self { tokio: Instant::now(), boot: since_boot() }
+        Self { tokio: Instant::now(), boot: nanoseconds(since_boot()) }
     }
 
     /// Returns the time `span` after this moment. A span of more than a century counts as a
@@ -30,7 +32,7 @@ impl Moment {
     #[must_use]
     pub fn after(self, span: Duration) -> Self {
         let span = span.min(CENTURY);
-        Self { tokio: self.tokio + span, boot: self.boot + span }
+        Self { tokio: self.tokio + span, boot: self.boot.saturating_add(nanoseconds(span)) }
     }
 
     /// Returns the time `span` before this moment. A time before the start of a clock counts as
@@ -39,7 +41,7 @@ impl Moment {
     pub fn before(self, span: Duration) -> Self {
         Self {
             tokio: self.tokio.checked_sub(span).unwrap_or_else(Instant::now),
-            boot: self.boot.saturating_sub(span),
+            boot: self.boot.saturating_sub(nanoseconds(span)),
         }
     }
 
@@ -64,13 +66,15 @@ impl Moment {
     /// Returns the same as [`elapsed`](Self::elapsed), for a caller that has already read the clocks
     /// as `now`.
     pub fn elapsed_at(self, now: Self) -> Duration {
-        now.tokio.duration_since(self.tokio).max(now.boot.saturating_sub(self.boot))
+        now.tokio.duration_since(self.tokio).max(Duration::from_nanos(now.boot.saturating_sub(self.boot)))
     }
 
     /// Returns the time from `earlier` to this moment, on the clock on which it is shorter. Zero if
     /// this moment is not after `earlier`.
     pub fn since(self, earlier: Self) -> Duration {
-        self.tokio.duration_since(earlier.tokio).min(self.boot.saturating_sub(earlier.boot))
+        self.tokio
+            .duration_since(earlier.tokio)
+            .min(Duration::from_nanos(self.boot.saturating_sub(earlier.boot)))
     }
 
     /// Returns whether this moment has passed on either clock.
@@ -86,6 +90,11 @@ impl Moment {
 
 /// Maximum distance of a deadline. No process runs that long.
 const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// Returns a duration in nanoseconds, at most 584 years.
+fn nanoseconds(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
 
 /// Simulates, in tests, a suspend of the machine for `span`. The boot clock advances, and tokio's
 /// clock does not. Affects the calling thread only.
@@ -191,7 +200,7 @@ mod tests {
         let mut past = Moment::now();
         tokio::time::advance(Duration::from_secs(30)).await;
         assert!(past.elapsed() >= Duration::from_secs(30));
-        past.boot = past.boot.saturating_sub(Duration::from_secs(60));
+        past.boot = past.boot.saturating_sub(nanoseconds(Duration::from_secs(60)));
         assert!(past.elapsed() >= Duration::from_secs(60), "the time of the suspend was not counted");
         assert_eq!(
             Moment::now().after(Duration::from_secs(1)).elapsed(),
@@ -203,10 +212,10 @@ mod tests {
     #[test]
     fn the_earlier_of_two_deadlines_counts_on_each_clock() {
         let (now, s) = (Moment::now(), Duration::from_secs);
-        let tokio_first = Moment { tokio: now.tokio + s(1), boot: now.boot + s(9) };
-        let boot_first = Moment { tokio: now.tokio + s(9), boot: now.boot + s(2) };
+        let tokio_first = Moment { tokio: now.tokio + s(1), boot: now.boot + nanoseconds(s(9)) };
+        let boot_first = Moment { tokio: now.tokio + s(9), boot: now.boot + nanoseconds(s(2)) };
         let both = tokio_first.min(boot_first);
-        assert_eq!((both.tokio, both.boot), (now.tokio + s(1), now.boot + s(2)));
+        assert_eq!((both.tokio, both.boot), (now.tokio + s(1), now.boot + nanoseconds(s(2))));
         assert_eq!(both.since(now), s(1));
         assert_eq!(now.since(both), Duration::ZERO);
     }

@@ -3,7 +3,7 @@
 
 use std::{
     any::Any,
-    sync::{Arc, Weak},
+    sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
 
@@ -34,8 +34,8 @@ pub(crate) struct Hold {
     pub(crate) granted_at: Moment,
     /// See [`Info::driver_data`].
     pub(crate) driver_data: Option<Arc<dyn Any + Send + Sync>>,
-    /// Cancelled when the hold is lost.
-    pub(crate) lost: CancellationToken,
+    /// Cancelled when the hold is lost. Created on demand, because most holds need none.
+    lost_token: OnceLock<CancellationToken>,
     /// Wakes the keeper when a guard has a request for it.
     keeper_wake: Notify,
     state: Mutex<State>,
@@ -151,7 +151,7 @@ impl Hold {
             kind,
             granted_at: times.arrived,
             driver_data: info.driver_data.clone(),
-            lost: CancellationToken::new(),
+            lost_token: OnceLock::new(),
             keeper_wake: Notify::new(),
             state: Mutex::new(state),
         }
@@ -427,7 +427,9 @@ impl Hold {
         state.release_reply = None;
         let listeners = std::mem::take(&mut state.loss_listeners);
         drop(state);
-        self.lost.cancel();
+        if let Some(token) = self.lost_token.get() {
+            token.cancel();
+        }
         listeners.iter().filter_map(Weak::upgrade).for_each(|token| token.cancel());
         reason
     }
@@ -477,6 +479,16 @@ impl Hold {
         drop(state);
         self.lose(LostReason::Taken);
         true
+    }
+
+    /// Returns the token that is cancelled when the hold is lost.
+    pub(crate) fn lost_token(&self) -> &CancellationToken {
+        let token = self.lost_token.get_or_init(CancellationToken::new);
+        // A loss that was recorded earlier may not have found the token. A later loss finds it.
+        if self.state.lock().lost.is_some() {
+            token.cancel();
+        }
+        token
     }
 
     /// Cancels `token` when the hold is lost. Keeps only a weak reference to it.

@@ -149,7 +149,7 @@ impl Guard {
 
     fn lost_token(&self) -> &CancellationToken {
         match &self.0 {
-            Inner::Single(hold_ref) => &hold_ref.hold.lost,
+            Inner::Single(hold_ref) => hold_ref.hold.lost_token(),
             Inner::Multi { lost, .. } => lost,
         }
     }

@@ -148,7 +148,7 @@ impl Observer {
         let is_mine = matches!(&self.last, Some(Observed::Leader(leader)) if leader.mine);
         let sighting = self.sighting.borrow();
         let holder = sighting.holder.as_ref().filter(|_| is_mine)?;
-        let lost = hold_of(holder, &self.led.borrow()).map(|hold| hold.lost.clone());
+        let lost = hold_of(holder, &self.led.borrow()).map(|hold| hold.lost_token().clone());
         // A loss that was reported before is no news.
         lost.filter(|lost| !lost.is_cancelled())
     }

@@ -7,7 +7,7 @@ use tokio::{sync::oneshot, time::sleep};
 
 use super::{
     Client, Hold, Keeper, Outcome,
-    keeper::{MAX_FAILURES, StayTaken, reply_or_expire, retry_pause},
+    keeper::{Granted, MAX_FAILURES, StayTaken, reply_or_expire, retry_pause},
     limits::GrantTimes,
     observe::{self, StartTime},
 };
@@ -58,8 +58,9 @@ impl Keeper {
         // Even if the reply is lost, the store may keep the claim for no longer than this.
         let until = Moment::now().after(lasting);
         hold.shorten(until);
-        self.detached_until = Some(until);
-        let ticket = *self.ticket.get_or_insert_with(|| ClaimId::random_for(&self.request.who));
+        let detachment = self.detachment.get_or_insert_default();
+        detachment.until = Some(until);
+        let ticket = *detachment.ticket.get_or_insert_with(|| ClaimId::random_for(&self.request.who));
         let start = StartTime::now();
         let reply = reply_or_expire(hold, claim.detach(lasting, ticket)).await;
         observe::called(self.info(), "detachment", start, &reply);
@@ -104,7 +105,7 @@ impl Keeper {
             () = client.tickets.take(ticket) => {}
         }
         let mut used = UsedTicket { client, ticket, hold: None };
-        self.resumed_from = Some(ticket);
+        self.detachment.get_or_insert_default().resumed_from = Some(ticket);
         let mut failures = 0;
         let error = loop {
             if reply.is_closed() {
@@ -125,13 +126,13 @@ impl Keeper {
                     // The token in the text of a ticket counts only if the store has tokens.
                     let token = grant.token.or(token.filter(|_| self.info().tokens));
                     let grant = Grant { token, ..grant };
-                    let (kept, hold_ref) = self.begin_hold(&grant, times);
-                    kept.hold().offer_until(sent.after(remaining.unwrap_or(self.request.ttl)));
-                    used.hold = Some(Arc::clone(kept.hold()));
+                    let (hold, hold_ref) = self.begin_hold(&grant, times);
+                    hold.hold().offer_until(sent.after(remaining.unwrap_or(self.request.ttl)));
+                    used.hold = Some(Arc::clone(hold.hold()));
                     // If the caller has given up, this drops the reference, and the keeper returns
                     // the hold to its ticket.
                     reply.send(Ok(Some(hold_ref))).ok();
-                    return self.keep(claim, kept).await;
+                    return Granted { keeper: self, claim, hold }.keep().await;
                 }
                 Ok(Resumption::Gone) => {
                     reply.send(Err(self.deleted())).ok();

@@ -22,7 +22,7 @@ mod pause;
 mod release;
 mod settle;
 
-use std::{panic::AssertUnwindSafe, sync::Arc};
+use std::{panic::AssertUnwindSafe, pin::Pin, sync::Arc};
 
 use futures_util::FutureExt as _;
 use parking_lot::Mutex;
@@ -61,22 +61,29 @@ pub(crate) struct Keeper {
     terms: Terms,
     /// Receives each failure of an attempt, if the caller has a wait limit.
     failure: Option<LastFailure>,
-    /// End of the time for which the store may keep the claim because of a detachment, if the claim
-    /// has not been renewed since.
-    pub(super) detached_until: Option<Moment>,
     /// Number of renewals in a row that have failed for a transient reason.
     failed_renewals: u32,
+    /// Whether the outcome of a request for a downgrade is unknown.
+    may_be_downgraded: bool,
+    /// Boxed, because most claims are never detached. `None` stands for the default.
+    pub(super) detachment: Option<Box<Detachment>>,
+    /// End of the time for which the store may execute requests that the claim object does not
+    /// [report](Claim::late_for): those of a joint attempt or of a claim that was downgraded.
+    pub(super) late_until: Option<Moment>,
+}
+
+/// The tickets of a claim that may have been detached or taken over by ticket.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Detachment {
+    /// End of the time for which the store may keep the claim because of a detachment, if the claim
+    /// has not been renewed since.
+    pub(super) until: Option<Moment>,
     /// Id that the hold is detached as, once a guard has requested that.
     pub(super) ticket: Option<ClaimId>,
     /// Ticket from which the hold was taken over.
     pub(super) resumed_from: Option<ClaimId>,
-    /// Whether the outcome of a request for a downgrade is unknown.
-    may_be_downgraded: bool,
     /// Ticket of the last detachment that a renewal has tried to undo.
     pub(super) undone_ticket: Option<ClaimId>,
-    /// End of the time for which the store may execute requests that the claim object does not
-    /// [report](Claim::late_for): those of a joint attempt or of a claim that was downgraded.
-    pub(super) late_until: Option<Moment>,
 }
 
 impl Keeper {
@@ -93,14 +100,15 @@ impl Keeper {
             request,
             terms,
             failure,
-            detached_until: None,
             failed_renewals: 0,
-            ticket: None,
-            resumed_from: None,
             may_be_downgraded: false,
-            undone_ticket: None,
+            detachment: None,
             late_until: None,
         })
+    }
+
+    pub(super) fn detachment(&self) -> Detachment {
+        self.detachment.as_deref().copied().unwrap_or_default()
     }
 
     pub(super) fn info(&self) -> &Info {
@@ -110,7 +118,7 @@ impl Keeper {
     /// Starts a task that acquires the lock and keeps it. The task sends the result of the
     /// acquisition to `reply`.
     pub(crate) fn start(self: Box<Self>, reply: oneshot::Sender<Outcome>) {
-        self.spawn(|keeper, claim| keeper.run(claim, reply));
+        self.spawn(|keeper, claim| keep_when_granted(Box::pin(keeper.acquire(claim, reply))));
     }
 
     /// Starts a task that takes over a detached hold and keeps it.
@@ -131,7 +139,7 @@ impl Keeper {
     /// Starts a task that acquires the lock for a claim that an earlier request may have put into
     /// the store, see [`start_together`](Self::start_together).
     pub(super) fn start_again(self: Box<Self>, reply: oneshot::Sender<Outcome>) {
-        self.spawn(|keeper, claim| keeper.run_again(claim, reply));
+        self.spawn(|keeper, claim| keep_when_granted(Box::pin(keeper.acquire_again(claim, reply))));
     }
 
     /// Starts a task that keeps a claim that was already granted.
@@ -142,8 +150,8 @@ impl Keeper {
         times: GrantTimes,
     ) -> HoldRef {
         let client = Arc::clone(&self.client);
-        let (kept, hold_ref) = self.begin_hold(&grant, times);
-        start(&client.tasks, self.keep(claim, kept));
+        let (hold, hold_ref) = self.begin_hold(&grant, times);
+        start(&client.tasks, Granted { keeper: self, claim, hold }.keep());
         hold_ref
     }
 
@@ -156,39 +164,48 @@ impl Keeper {
         start(&client.tasks, life(self, claim));
     }
 
-    async fn run(self: Box<Self>, claim: Box<dyn Claim>, reply: oneshot::Sender<Outcome>) {
+    /// Acquires the lock. Returns `None` after the end of a claim that was not granted.
+    async fn acquire(
+        self: Box<Self>,
+        claim: Box<dyn Claim>,
+        reply: oneshot::Sender<Outcome>,
+    ) -> Option<Granted> {
         // The client may have been closed between the call and the start of this task.
         if self.client.closing.is_cancelled() {
             reply.send(Err(self.closed())).ok();
-            return;
+            return None;
         }
-        self.contend_and_keep(claim, reply, false).await;
+        self.contend_or_end(claim, reply, false).await
     }
 
-    /// Runs as [`run`](Self::run) does, for a claim that may be in the store already. Without a
-    /// caller the claim must be released.
-    async fn run_again(self: Box<Self>, mut claim: Box<dyn Claim>, reply: oneshot::Sender<Outcome>) {
+    /// Acquires the lock for a claim that may be in the store already. Without a caller the claim
+    /// must be released.
+    async fn acquire_again(
+        self: Box<Self>,
+        mut claim: Box<dyn Claim>,
+        reply: oneshot::Sender<Outcome>,
+    ) -> Option<Granted> {
         if self.client.closing.is_cancelled() {
             reply.send(Err(self.closed())).ok();
         } else if !reply.is_closed() {
-            return self.contend_and_keep(claim, reply, true).await;
+            return self.contend_or_end(claim, reply, true).await;
         }
         self.release_unheld(claim.as_mut()).await;
         self.settle(claim.late_for(), None).await;
+        None
     }
 
-    /// Acquires the lock and keeps it. `may_be_stored` says whether the claim may be in the store
-    /// already.
-    async fn contend_and_keep(
+    /// Contends for the lock. Ends the claim if it was not granted. `may_be_stored` says whether the
+    /// claim may be in the store already.
+    async fn contend_or_end(
         self: Box<Self>,
         mut claim: Box<dyn Claim>,
         mut reply: oneshot::Sender<Outcome>,
         mut may_be_stored: bool,
-    ) {
+    ) -> Option<Granted> {
         let start = StartTime::now();
         let waiting = observe::count_waiting(&self.request, self.info());
-        // Boxed, because every held lock would otherwise keep the memory of this future.
-        let contest = Box::pin(self.contend(claim.as_mut(), &mut reply, &mut may_be_stored));
+        let contest = self.contend(claim.as_mut(), &mut reply, &mut may_be_stored);
         // A driver that panics may have left an entry in the store. A panic is therefore a failure
         // that ends with a release.
         let contest = AssertUnwindSafe(contest).catch_unwind().await;
@@ -197,11 +214,11 @@ impl Keeper {
         observe::contest_ended(&self.request, self.info(), start, contest.label());
         match contest {
             ContestEnd::Granted(grant, times) => {
-                let (kept, hold_ref) = self.begin_hold(&grant, times);
+                let (hold, hold_ref) = self.begin_hold(&grant, times);
                 // If the caller has given up, this drops the reference, which releases the hold like
                 // any dropped guard.
                 reply.send(Ok(Some(hold_ref))).ok();
-                self.keep(claim, kept).await;
+                return Some(Granted { keeper: self, claim, hold });
             }
             ContestEnd::Busy => {
                 reply.send(Ok(None)).ok();
@@ -218,6 +235,7 @@ impl Keeper {
                 }
             }
         }
+        None
     }
 
     /// Creates the hold of a grant, for the keeper and for the first guard.
@@ -254,6 +272,21 @@ impl Keeper {
             )
         };
         Err(Error::Unavailable { store: self.info().store, source: late.into() })
+    }
+}
+
+/// A claim that was granted, with the keeper that has to keep it.
+pub(super) struct Granted {
+    pub(super) keeper: Box<Keeper>,
+    pub(super) claim: Box<dyn Claim>,
+    pub(super) hold: KeptHold,
+}
+
+/// Keeps the claim that `acquisition` returns, if it was granted. The acquisition is boxed, because
+/// every held lock would otherwise keep its memory.
+async fn keep_when_granted(acquisition: Pin<Box<impl Future<Output = Option<Granted>> + Send>>) {
+    if let Some(granted) = acquisition.await {
+        granted.keep().await;
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    Keeper,
+    Detachment, Granted, Keeper,
     pause::{MIN_SLEEP, retry_pause},
     release::StayTaken,
 };
@@ -37,35 +37,49 @@ enum HoldEnd {
     Detached,
 }
 
-impl Keeper {
+impl Granted {
     /// Renews the hold until it ends, then releases the claim.
-    pub(crate) async fn keep(mut self: Box<Self>, mut claim: Box<dyn Claim>, mut kept: KeptHold) {
-        let start = StartTime::now();
-        let holding = observe::count_holding(&self.request, self.info());
-        let hold = Arc::clone(kept.hold());
-        let end = AssertUnwindSafe(self.keep_until_end(&mut claim, &hold)).catch_unwind().await;
-        let end = end.unwrap_or_else(|_| {
-            hold.abandon();
-            HoldEnd::Release(None)
-        });
-        holding.end();
-        observe::hold_ended(&self.request, self.info(), start, hold.loss());
-        kept.end();
-        let stay = match end {
-            HoldEnd::Release(reply) => {
-                stay_within_margin(&hold).await;
-                // Boxed, because every keeper would otherwise reserve the memory of this future
-                // during the hold.
-                Box::pin(self.release_hold(claim.as_mut(), &hold, reply)).await
-            }
-            HoldEnd::Detached => {
-                let detached = self.detached_until.zip(self.ticket);
-                detached.map(|(until, ticket)| StayTaken { until, ticket })
-            }
-        };
-        self.settle(claim.late_for(), stay).await;
+    ///
+    /// Not an `async fn`, which would store `self` twice during the hold.
+    #[expect(clippy::manual_async_fn, reason = "an async fn stores its arguments twice")]
+    pub(crate) fn keep(mut self) -> impl Future<Output = ()> + Send {
+        async move {
+            let start = StartTime::now();
+            let holding = observe::count_holding(&self.keeper.request, self.keeper.info());
+            let hold = Arc::clone(self.hold.hold());
+            let kept = self.keeper.keep_until_end(&mut self.claim, &hold);
+            let end = AssertUnwindSafe(kept).catch_unwind().await.unwrap_or_else(|_| {
+                hold.abandon();
+                HoldEnd::Release(None)
+            });
+            holding.end();
+            observe::hold_ended(&self.keeper.request, self.keeper.info(), start, hold.loss());
+            // Boxed, because every keeper would otherwise reserve the memory of this future during
+            // the hold.
+            Box::pin(self.end(end)).await;
+        }
     }
 
+    /// Releases the claim of a hold that has ended, unless it was detached.
+    async fn end(self, end: HoldEnd) {
+        let Self { keeper, mut claim, hold: mut kept } = self;
+        kept.end();
+        let hold = kept.hold();
+        let stay = match end {
+            HoldEnd::Release(reply) => {
+                stay_within_margin(hold).await;
+                keeper.release_hold(claim.as_mut(), hold, reply).await
+            }
+            HoldEnd::Detached => {
+                let Detachment { until, ticket, .. } = keeper.detachment();
+                until.zip(ticket).map(|(until, ticket)| StayTaken { until, ticket })
+            }
+        };
+        keeper.settle(claim.late_for(), stay).await;
+    }
+}
+
+impl Keeper {
     async fn keep_until_end(&mut self, claim: &mut Box<dyn Claim>, hold: &Hold) -> HoldEnd {
         // The grant has just arrived, so the first round need not read the clocks.
         let mut now = hold.granted_at.instant();
@@ -129,7 +143,7 @@ impl Keeper {
                         next_renewal = next_renewal.min(self.next_renewal(hold, Moment::now()));
                     }
                     (Err(error), GuardRequest::Detach(_)) => {
-                        if self.detached_until.is_some() {
+                        if self.detachment().until.is_some() {
                             // The store may have detached the hold before it refused. The renewal
                             // undoes that, so that the guard holds as before.
                             Box::pin(self.renew(claim.as_mut(), hold)).await;
@@ -172,8 +186,11 @@ impl Keeper {
     async fn renew(&mut self, claim: &mut dyn Claim, hold: &Hold) {
         let (sent, start) = (Moment::now(), StartTime::now());
         // After a detachment with an unknown outcome, the store may know the hold by its ticket.
-        let ticket = self.ticket.filter(|_| self.detached_until.is_some());
-        self.undone_ticket = ticket.or(self.undone_ticket);
+        let detachment = self.detachment.as_deref_mut().filter(|detachment| detachment.until.is_some());
+        let ticket = detachment.and_then(|detachment| {
+            detachment.undone_ticket = detachment.ticket.or(detachment.undone_ticket);
+            detachment.ticket
+        });
         let renewal = async {
             match ticket {
                 None => claim.renew().await,
@@ -190,8 +207,10 @@ impl Keeper {
         match renewal {
             Ok(Renewal::Renewed { valid_for }) => {
                 // A late detachment may still give the hold the id of the ticket.
-                if claim.late_for().is_zero() {
-                    self.detached_until = None;
+                if let Some(detachment) = &mut self.detachment
+                    && claim.late_for().is_zero()
+                {
+                    detachment.until = None;
                 }
                 observe::renewed(&self.request, self.info(), || hold.deadline().remaining());
                 hold.extend(sent.after(valid_for));

@@ -129,10 +129,10 @@ impl Keeper {
     /// caller has not received it. Any other hold stays taken for its `at_least`.
     fn stays_taken(&self, hold: &Hold) -> Option<StayTaken> {
         if let Some(until) = hold.offered_until() {
-            return Some(StayTaken { until, ticket: self.resumed_from? });
+            return Some(StayTaken { until, ticket: self.detachment().resumed_from? });
         }
         let until = hold.taken_until()?;
-        let ticket = self.ticket.unwrap_or_else(|| ClaimId::random_for(&self.request.who));
+        let ticket = self.detachment().ticket.unwrap_or_else(|| ClaimId::random_for(&self.request.who));
         Some(StayTaken { until, ticket })
     }
 
@@ -140,7 +140,7 @@ impl Keeper {
     /// the time of a detachment whose reply was lost, and the time in which the store may execute a
     /// late attempt.
     fn forgotten_after(&self, claim: &dyn Claim) -> Duration {
-        let detached = self.detached_until.map(Moment::remaining).unwrap_or_default();
+        let detached = self.detachment().until.map(Moment::remaining).unwrap_or_default();
         self.request.ttl + detached + claim.late_for()
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::{Keeper, release::StayTaken, release_until_forgotten};
+use super::{Detachment, Keeper, release::StayTaken, release_until_forgotten};
 use crate::{engine::observe, kit::Moment};
 
 impl Keeper {
@@ -36,7 +36,8 @@ impl Keeper {
         // was detached.
         let claim = || self.client.store.backend.claim(self.request.clone());
         // Without a resumption, a hold of this claim is that of a late attempt, and not the ticket's.
-        let is_resumed = |ticket| [self.resumed_from, self.undone_ticket].contains(&Some(ticket));
+        let Detachment { resumed_from, undone_ticket, .. } = self.detachment();
+        let is_resumed = |ticket| [resumed_from, undone_ticket].contains(&Some(ticket));
         let stay = stay.filter(|stay| is_resumed(stay.ticket) && !stay.until.has_passed());
         if let Some(StayTaken { until, ticket }) = stay {
             self.hand_back(claim().as_mut(), ticket, until.remaining()).await;

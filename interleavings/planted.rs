@@ -45,12 +45,10 @@ pub(crate) const BUGS: &[Bug] = &[
         name: "a grant without a caller is not released",
         file: "engine/keeper.rs",
         code: "                reply.send(Ok(Some(hold_ref))).ok();
-                self.keep(claim, kept).await;
-",
+                return Some(Granted",
         replacement: "                let unsent = reply.send(Ok(Some(hold_ref)));
                 if PLANTED { std::mem::forget(unsent) } else { drop(unsent) }
-                self.keep(claim, kept).await;
-",
+                return Some(Granted",
     },
     // The use may end between the check and the wait.
     Bug {
@@ -209,12 +207,21 @@ pub(crate) const BUGS: &[Bug] = &[
     Bug {
         name: "a loss is not announced",
         file: "engine/hold.rs",
-        code: "        self.lost.cancel();
-        listeners",
-        replacement: "        if !PLANTED {
-            self.lost.cancel();
-        }
-        listeners",
+        code: "        if let Some(token) = self.lost_token.get() {
+",
+        replacement: "        if let Some(token) = self.lost_token.get().filter(|_| !PLANTED) {
+",
+    },
+    // The loss may be recorded before the token exists.
+    Bug {
+        name: "a token does not look for an earlier loss",
+        file: "engine/hold.rs",
+        code: "        if self.state.lock().lost.is_some() {
+            token.cancel();
+",
+        replacement: "        if !PLANTED && self.state.lock().lost.is_some() {
+            token.cancel();
+",
     },
     Bug {
         name: "callers get the replies of others",

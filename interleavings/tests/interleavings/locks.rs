@@ -263,12 +263,14 @@ fn of_two_takers_of_a_ticket_one_holds_at_a_time() {
 pub(crate) async fn broken() {
     let clients = Clients::new();
     let guard = clients.clients[0].mutex(NAME).lock().await.expect("the lock is free");
-    let signal = guard.lost_signal();
-    let observed = tokio::spawn(async move { signal.lost().await });
     let force = tokio::spawn({
         let observer = clients.observer.clone();
         async move { observer.force_release(NAME).await.expect("the store replies") }
     });
+    // The signal is created before, during or after the loss.
+    yield_randomly(20).await;
+    let signal = guard.lost_signal();
+    let observed = tokio::spawn(async move { signal.lost().await });
     let reason: LostReason = guard.lost().await;
     assert_eq!(guard.lost().await, reason, "the reason has changed");
     observed.await.expect("no panic");

@@ -56,6 +56,8 @@ bugs! {
         "a client ends before its keepers", WhenIdle, composites::close;
     a_loss_that_is_not_announced_is_found:
         "a loss is not announced", Anytime, locks::broken;
+    a_token_that_does_not_look_for_an_earlier_loss_is_found:
+        "a token does not look for an earlier loss", Anytime, locks::broken;
     callers_that_get_the_replies_of_others_are_found:
         "callers get the replies of others", WhenIdle, batch::dropped_callers;
     observers_that_are_not_notified_are_found:

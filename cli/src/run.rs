@@ -42,8 +42,6 @@ struct Job {
     options: LockOptions,
     wait_limit: WaitLimit,
     busy: BusyArgs,
-    /// Whether `--at-least` keeps the lock held after the command.
-    keeps_lock: bool,
     /// Set by `--once` and `--every`.
     plan: Option<once::Plan>,
     /// File with the ticket of the lock, and the time for which the lock stays held after the
@@ -120,12 +118,10 @@ async fn take(
     // Without --ttl the ttl is the store's default, because its maximum may be less than 30 s.
     let options = args.ttl.into_iter().fold(LockOptions::new(), LockOptions::ttl);
     let options = args.margin.into_iter().fold(options, LockOptions::margin);
-    let at_least = at_least.unwrap_or_default();
     let job = Job {
         name,
         source,
-        options: if at_least.is_zero() { options } else { options.at_least(at_least) },
-        keeps_lock: !at_least.is_zero(),
+        options: at_least.into_iter().fold(options, LockOptions::at_least),
         plan,
         ticket_file,
         wait_limit,
@@ -179,7 +175,7 @@ impl Job {
 
     async fn run(self, locks: &Locks, who: &Who, signals: &mut Signals) -> Outcome<End> {
         let name = &self.name;
-        let (mut due, mut kept) = (None, None);
+        let (mut due, mut kept, keeps_lock) = (None, None, self.keeps_lock(locks));
         let options = with_margin(self.options.clone(), self.kill_after, locks);
         let guard = match &self.source {
             LockSource::Ticket(ticket) => {
@@ -194,7 +190,7 @@ impl Job {
             }
             LockSource::Acquire(_, kind) => {
                 if let Some(held) = signals.unless(self.outer.enter(locks, name, kind.kind())).await? {
-                    let at_least = self.keeps_lock.then_some("--at-least");
+                    let at_least = self.options.get_at_least().map(|_| "--at-least");
                     if let Some(option) = self.plan.as_ref().map(once::Plan::option).or(at_least) {
                         return Err(Failure::usage(format!(
                             "lock `{name}` is held by an outer dlock, which releases it; use {option} with the outer one"
@@ -225,14 +221,21 @@ impl Job {
         if let Some(occurrence) = &due
             && signals.unless(self.is_done(occurrence)).await?
         {
-            release(guard, self.keeps_lock).await;
+            release(guard, keeps_lock).await;
             return Ok(End::Status(exit::OK));
         }
         if self.words.is_empty() {
-            release(guard, self.keeps_lock).await;
+            release(guard, keeps_lock).await;
             return Ok(End::Status(exit::OK));
         }
         self.run_under(guard, due, kept, locks, signals).await.map(End::Status)
+    }
+
+    /// Returns whether the lock stays held after the command, because of `--at-least` or of the
+    /// configuration.
+    fn keeps_lock(&self, locks: &Locks) -> bool {
+        let options = self.options.clone().or(locks.defaults());
+        matches!(self.source, LockSource::Acquire(..)) && options.get_at_least().is_some()
     }
 
     async fn is_done(&self, occurrence: &Occurrence) -> Outcome<bool> {
@@ -249,11 +252,11 @@ impl Job {
         locks: &Locks,
         signals: &mut Signals,
     ) -> Outcome {
-        let token = guard.token();
+        let (token, keeps_lock) = (guard.token(), self.keeps_lock(locks));
         let mut command = exec::tied(&self.words);
         set_environment(&mut command, &self.name, token.map(dlock::Token::get));
         command.env(held::VARIABLE, self.outer.with(Held::new(locks, self.source.kind(), &guard))?);
-        if self.keeps_lock
+        if keeps_lock
             && let Err(failure) = exec::check(&self.words)
         {
             release_unused(locks, guard).await;
@@ -276,7 +279,7 @@ impl Job {
                     let marked = signals.unless(once::mark(&occurrence, &guard)).await;
                     // After the mark a loss has no effect any more. Without a mark, `marked` is the
                     // failure.
-                    release(guard, self.keeps_lock).await;
+                    release(guard, keeps_lock).await;
                     return marked.and_then(|()| child::outcome_of(status));
                 }
                 // After a suspend of the machine the command may end before the keeper detects the
@@ -296,7 +299,7 @@ impl Job {
                         if let (Some((file, _)), LockSource::Ticket(ticket)) = (&self.ticket_file, &self.source) {
                             file.remove(ticket);
                         }
-                        release(guard, self.keeps_lock).await
+                        release(guard, keeps_lock).await
                     }
                 };
                 if let Some(reason) = lost {
@@ -340,7 +343,7 @@ pub(crate) fn set_environment(command: &mut Command, name: &LockName, token: Opt
     };
 }
 
-/// Releases a lock that `--at-least` would keep held, because no command has run under it. The time
+/// Releases a lock that its `at_least` would keep held, because no command has run under it. The time
 /// of a ticket replaces that of the option, and a ticket can be released.
 async fn release_unused(locks: &Locks, guard: Guard) {
     let released = async {
@@ -352,7 +355,7 @@ async fn release_unused(locks: &Locks, guard: Guard) {
         Ok(Err(error)) => chain(&error),
         Err(_) => "the store did not reply".to_owned(),
     };
-    output::say(&format!("the lock may stay held, for at most the time of --at-least: {cause}"));
+    output::say(&format!("the lock may stay held, for at most the time of its at_least: {cause}"));
 }
 
 /// Releases the lock. Returns the reason of a loss that the release detects. Prints other failures,
@@ -363,7 +366,7 @@ async fn release(guard: Guard, keeps_lock: bool) -> Option<LostReason> {
         Ok(Err(Error::Lost { reason, .. })) => return Some(reason),
         Ok(Err(error)) => {
             let message = if keeps_lock {
-                "the lock may be free after its ttl, before the time of --at-least"
+                "the lock may be free after its ttl, before the time of its at_least"
             } else {
                 "the lock may stay held until its ttl ends"
             };

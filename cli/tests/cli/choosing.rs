@@ -195,3 +195,15 @@ fn a_wait_may_be_for_ever() {
     let refused = place.run(["run", "-w", "ever", "x", "true"]);
     assert!(refused.status == 64 && refused.err.contains("forever"), "{}", refused.err);
 }
+
+#[test]
+fn a_minimum_time_in_the_configuration_keeps_the_lock_of_a_command_that_could_be_started() {
+    let place = Place::new();
+    let file = configured(&place, "[[rules]]\nlock = 'job/*'\nat_least = '1h'\n");
+    for (command, status, of_next) in [("no-such-command", 127, 0), ("true", 0, 75)] {
+        let ended = Ended::of(&mut bare(&place, &["run", "--config", &file, "job/1", "--", command]));
+        assert_eq!(ended.status, status, "{}", ended.err);
+        let next = Ended::of(&mut bare(&place, &["try", "--config", &file, "job/1"]));
+        assert_eq!(next.status, of_next, "after `{command}`: {}", next.err);
+    }
+}

@@ -156,7 +156,7 @@ impl Acquisition {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Guard>>> {
         let Self { target, options, running } = self;
         let begin = || {
-            let min_time_taken = options.clone().or(target.locks.defaults()).min_time_taken();
+            let min_time_taken = options.clone().or(target.locks.defaults()).get_at_least();
             let options = options.clone();
             let outcome: Pin<Box<dyn Future<Output = Outcome> + Send>> = match target.locks.thread().cloned()
             {

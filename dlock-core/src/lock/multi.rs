@@ -241,7 +241,7 @@ impl MultiLock {
                 for (member, guard) in self.members.iter().zip(&held) {
                     // The defaults of the member's client count too. `check` has compared
                     // `at_least` with the capabilities of the member's store.
-                    if let Some(min) = options.clone().or(&member.defaults()).min_time_taken() {
+                    if let Some(min) = options.clone().or(&member.defaults()).get_at_least() {
                         guard.keep_taken_for(min);
                     }
                 }

@@ -217,8 +217,9 @@ impl LockOptions {
         others.fold(ttl, |shortest, span| if span.1 < shortest.1 { span } else { shortest })
     }
 
-    /// Minimum time for which the lock stays taken. `None` if it is not set or zero.
-    pub(crate) fn min_time_taken(&self) -> Option<Duration> {
+    /// Returns the minimum time for which the lock [stays taken](Self::at_least), or `None` if it is
+    /// not set or zero.
+    pub fn get_at_least(&self) -> Option<Duration> {
         self.at_least.filter(|min| !min.is_zero())
     }
 
@@ -245,7 +246,7 @@ impl LockOptions {
                 ));
             }
         }
-        if let Some(min) = self.min_time_taken() {
+        if let Some(min) = self.get_at_least() {
             info.check_detach(min)?;
             for (option, max) in [("lease", self.lease), ("max_hold", self.max_hold)] {
                 if let Some(max) = max.filter(|max| *max < min) {

@@ -10,7 +10,7 @@ use dlock_core::Locks;
 static ALLOCATED: Cap<System> = Cap::new(System, usize::MAX);
 
 #[tokio::test]
-async fn a_held_lock_takes_less_than_2500_bytes() {
+async fn a_held_lock_takes_less_than_2048_bytes() {
     const HOLDS: usize = 1000;
     let locks = Locks::memory();
     let names: Vec<_> = (0..HOLDS).map(|number| format!("lock/{number}")).collect();
@@ -22,5 +22,5 @@ async fn a_held_lock_takes_less_than_2500_bytes() {
         held.push(locks.mutex(name).lock().await.unwrap());
     }
     let bytes = (ALLOCATED.allocated() - before) / HOLDS;
-    assert!(bytes < 2500, "each held lock takes {bytes} bytes");
+    assert!(bytes < 2048, "each held lock takes {bytes} bytes");
 }

@@ -256,9 +256,7 @@ impl Job {
         let mut command = exec::tied(&self.words);
         set_environment(&mut command, &self.name, token.map(dlock::Token::get));
         command.env(held::VARIABLE, self.outer.with(Held::new(locks, self.source.kind(), &guard))?);
-        if keeps_lock
-            && let Err(failure) = exec::check(&self.words)
-        {
+        if keeps_lock && let Err(failure) = exec::check(&self.words) {
             release_unused(locks, guard).await;
             return Err(failure);
         }

@@ -38,17 +38,18 @@ pub(crate) struct RedisClaim {
     /// The claim as the server knows it.
     record: Arc<Record>,
     /// Seat of a waiter for messages of the lock's channel. With `keyspace_events`, seat of a
-    /// holder for the deletion of the lock's key.
-    seat: Option<Seat>,
+    /// holder for the deletion of the lock's key. Boxed, as the fields below, because most held locks
+    /// have none of them.
+    seat: Option<Box<Seat>>,
     /// Second seat of the first waiter of a fair lock, among the waiters of the mutex of that name.
     /// If Redisson holds the name as a mutex, its release wakes only those waiters.
-    mutex_seat: Option<Seat>,
+    mutex_seat: Option<Box<Seat>>,
     /// Record of the hold under the id of its ticket. Set once a detachment was requested, whatever
     /// its outcome.
-    ticket: Option<Record>,
+    ticket: Option<Box<Record>>,
     /// Further seat of a waiter with `keyspace_events`, for the deletion of the lock's key. A
     /// program that deletes the key may publish no message.
-    deletion_seat: Option<Seat>,
+    deletion_seat: Option<Box<Seat>>,
     late: LateRequests,
 }
 
@@ -254,13 +255,16 @@ impl RedisClaim {
         };
         let before = (self.seat.is_some(), self.mutex_seat.is_some());
         if self.client.config.events && self.deletion_seat.is_none() {
-            self.deletion_seat = Some(notifications.join_for_deletion(keys.lock(), arrival, kind));
+            let seat = notifications.join_for_deletion(keys.lock(), arrival, kind);
+            self.deletion_seat = Some(Box::new(seat));
         }
         if self.seat.is_none() {
-            self.seat = Some(notifications.join(channel.to_string(), arrival, kind).await?);
+            let seat = notifications.join(channel.to_string(), arrival, kind).await?;
+            self.seat = Some(Box::new(seat));
         }
         if is_first && self.mutex_seat.is_none() {
-            self.mutex_seat = Some(notifications.join(keys.channel().to_string(), None, kind).await?);
+            let seat = notifications.join(keys.channel().to_string(), None, kind).await?;
+            self.mutex_seat = Some(Box::new(seat));
         }
         Ok(before != (self.seat.is_some(), self.mutex_seat.is_some()))
     }
@@ -272,7 +276,7 @@ impl RedisClaim {
     }
 
     fn seats(&self) -> impl Iterator<Item = &Seat> {
-        [&self.seat, &self.mutex_seat, &self.deletion_seat].into_iter().flatten()
+        [&self.seat, &self.mutex_seat, &self.deletion_seat].into_iter().flatten().map(Box::as_ref)
     }
 
     fn leave_seats(&mut self) {
@@ -291,7 +295,7 @@ impl RedisClaim {
             && self.request.wants_token
             && !self.is_plain()
             && self.seat.as_ref().is_some_and(|seat| !seat.is_first_of_its_kind() && seat.is_quiet())
-            && self.deletion_seat.as_ref().is_none_or(Seat::is_quiet)
+            && self.deletion_seat.as_ref().is_none_or(|seat| seat.is_quiet())
             && self.client.connection.has_replied_within(self.request.ttl / 2)
     }
 
@@ -299,7 +303,8 @@ impl RedisClaim {
     fn join_as_holder(&mut self) {
         if self.client.config.events && self.seat.is_none() {
             let notifications = &self.client.connection.notifications;
-            self.seat = Some(notifications.join_as_holder(self.record.keys.lock(), self.request.kind));
+            let seat = notifications.join_as_holder(self.record.keys.lock(), self.request.kind);
+            self.seat = Some(Box::new(seat));
         }
     }
 
@@ -425,7 +430,7 @@ impl Claim for RedisClaim {
             (result, _) => result.map(|handed_over| handed_over.is_some()),
         };
         // The ticket may be that of another claim, which the release must not find.
-        self.ticket = Some(ticket).filter(|_| !matches!(held, Ok(false)));
+        self.ticket = Some(Box::new(ticket)).filter(|_| !matches!(held, Ok(false)));
         Ok(renewal(held?, lasting))
     }
 

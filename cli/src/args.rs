@@ -410,9 +410,9 @@ pub(crate) struct HoldArgs {
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = values::ttl)]
     pub(crate) ttl: Option<Duration>,
 
-    /// Time before the store frees the lock at which the command is stopped if the store is
-    /// unreachable; at most half of the ttl [default: that of the configuration, else a second more
-    /// than --kill-after if the ttl is at least three times that]
+    /// Stops the command this long before the store frees the lock, if the store is unreachable; at
+    /// most half of the ttl [default: the configuration's margin, else --kill-after plus 1s; none
+    /// if that is more than a third of the ttl]
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = values::duration)]
     pub(crate) margin: Option<Duration>,
 

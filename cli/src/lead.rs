@@ -44,9 +44,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = values::ttl)]
     ttl: Option<Duration>,
 
-    /// Time before the earliest election of another leader at which the command is stopped if the
-    /// store is unreachable; at most half of the ttl [default: that of the configuration, else a
-    /// second more than --kill-after if the ttl is at least three times that]
+    /// Stops the command this long before another leader can be elected, if the store is
+    /// unreachable; at most half of the ttl [default: the configuration's margin, else --kill-after
+    /// plus 1s; none if that is more than a third of the ttl]
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = values::duration)]
     margin: Option<Duration>,
 

@@ -138,7 +138,8 @@ async fn take(
     let (locks, who) = signals.unless(connecting).await?;
     let outcome = job.run(&locks, &who, &mut signals).await;
     if outcome.as_ref().is_err_and(Failure::is_loss) {
-        // The margin of the lock may not be over, and its next holder need not wait for that.
+        // The command has ended, so the lock is released now. Otherwise the next holder might wait
+        // for the rest of the margin.
         timeout(LOST_RELEASE_TIMEOUT, locks.close()).await.ok();
     } else {
         store::close(&locks).await;
@@ -341,8 +342,9 @@ pub(crate) fn set_environment(command: &mut Command, name: &LockName, token: Opt
     };
 }
 
-/// Releases a lock that its `at_least` would keep held, because no command has run under it. The time
-/// of a ticket replaces that of the option, and a ticket can be released.
+/// Releases a lock under which no command has run. A plain release would leave it held for the time
+/// of its `at_least`. So the hold is detached for [`UNUSED_LOCK_TIME`], which replaces that time, and
+/// is then released by its ticket.
 async fn release_unused(locks: &Locks, guard: Guard) {
     let released = async {
         let ticket = guard.detach(UNUSED_LOCK_TIME).await.map_err(Error::from)?;

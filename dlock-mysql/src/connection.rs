@@ -85,7 +85,7 @@ pub(crate) enum Priority {
     /// of another priority.
     Renewal,
     /// Releases and all else that a hold depends on. One session is reserved for them and for
-    /// renewals, and on the others they wait for at most two attempts.
+    /// renewals, and on the others they wait for at most one attempt.
     Urgent,
     /// Attempts and look-ups of waiters.
     Attempt,

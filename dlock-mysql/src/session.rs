@@ -30,11 +30,11 @@ pub(crate) struct Session {
     id: u64,
     /// The connection. `None` once the session has ended.
     state: tokio::sync::Mutex<Option<Connected>>,
-    /// Held by the attempt that is next. At most one attempt stands between an urgent call and the
-    /// connection.
+    /// Held by one attempt from its turn until its outcome. Other attempts wait here, so at most
+    /// one attempt is ahead of an urgent call.
     attempts: tokio::sync::Mutex<()>,
-    /// Held by the attempt or urgent call that uses the connection or is next. Renewals do not wait
-    /// for it, so at most one call of another kind stands between a renewal and the connection.
+    /// Held by one attempt or urgent call from its turn until its outcome. Renewals do not take it,
+    /// so at most one call of another kind is ahead of a renewal.
     before_renewals: tokio::sync::Mutex<()>,
     /// Shortest round trip seen, in microseconds. `u64::MAX` before the first.
     round_trip: AtomicU64,

@@ -159,9 +159,10 @@ impl Keeper {
 
     /// Ends a claim that could not take a hold over from its ticket.
     async fn end_without_hold(&self, mut claim: Box<dyn Claim>, ticket: ClaimId) {
-        // A store of several members may have handed over a part of the hold, which is released. But
-        // another client may return the whole hold to the ticket, and a late resumption may then take
-        // it over. The release would free it.
+        // In a store of several members, this claim may hold on some of them, and the release
+        // removes that part. While a late copy of the resumption may still be executed, there is no
+        // release. Otherwise another client might return the whole hold to the ticket, the late
+        // copy would take the hold over, and the release would free it.
         if claim.late_for().is_zero() {
             self.release_uncounted(claim.as_mut()).await;
         }

@@ -25,7 +25,8 @@ const BACK_OFF: Duration = Duration::from_secs(1);
 const OPENING: usize = 2;
 
 /// Time that a call of [`Lanes::open_soon`] waits for one connection to open before it uses another
-/// lane. Opening a connection takes less, even on most busy servers, so few attempts are dropped.
+/// lane. Most servers, even busy ones, accept a connection in less time, so few attempts to connect
+/// are dropped.
 const SLOW_OPENING: Duration = Duration::from_millis(500);
 
 /// The connections that the calls of one client share. The first lanes can be reserved for calls

@@ -170,8 +170,9 @@ impl Acquisition {
         };
         let Running { outcome, min_time_taken } = running.get_or_insert_with(begin);
         let hold_ref = ready!(outcome.as_mut().poll(context))?;
-        // `at_least` begins in the poll that delivers the guard. If the caller has given up, a
-        // grant reaches only the client's thread, and is released at once.
+        // The time of `at_least` starts only when the caller receives the guard. If the caller has
+        // dropped this future, the grant reaches only the client's own thread, and its hold is
+        // released at once.
         if let (Some(hold_ref), Some(min)) = (&hold_ref, *min_time_taken) {
             hold_ref.hold.keep_taken_for(min);
         }

@@ -17,9 +17,10 @@ const PROBE: &str = "probe";
 /// session has the process id `listener`, and listens to `channel`. Calls `on_message` for each message
 /// of the connection.
 ///
-/// A connection pooler that shares sessions between transactions assigns none to a connection without a
-/// transaction, so nothing can arrive on it then. The notification is sent on one of the lanes. If the
-/// pooler lets the lane and the connection use one session, that session is not the connection's own.
+/// Behind a pooler that shares sessions between transactions, a connection outside of a transaction
+/// has no session, so no notification arrives on it. The probe is sent on a lane. If the process id
+/// of the sending session is `listener`, the pooler has given both connections the same session,
+/// and the result is `false`.
 pub(crate) async fn is_own_session(
     connection: &Connection,
     messages: &mut Messages,

@@ -30,9 +30,10 @@ pub(super) struct Gather<S> {
     stream: S,
     /// Commands of this connection that have no reply yet.
     in_flight: CallCounter,
-    /// Whether the next write must not be deferred. Set by the first write after a flush, so that
-    /// at most one write is deferred between two flushes. The second offer of the same bytes, the
-    /// rest of a partial write, and a write that has waited for the socket are not deferred.
+    /// Whether the next write goes to the stream without a delay. Set by the first write after a
+    /// flush, so that at most one write is deferred between two flushes. The second offer of the
+    /// same bytes, the rest of a partial write, and a write that has waited for the socket are not
+    /// deferred.
     is_due: bool,
 }
 

@@ -219,9 +219,9 @@ struct ReleaseRetries<'a, F> {
     forgotten_after: Duration,
     forgotten_at: Option<Moment>,
     failures: u32,
-    /// `None` if the release is not that of a client.
+    /// Client whose limits and whose close apply to the releases. `None` if neither applies.
     client: Option<&'a Client>,
-    /// As what the client counts the releases. `None` if it does not.
+    /// Limit against which the client counts the releases. `None` if they are not counted.
     counted_as: Option<Admitted>,
     on_failure: F,
 }
@@ -263,8 +263,9 @@ impl<'a, F: FnMut(Error)> ReleaseRetries<'a, F> {
     }
 
     /// Reports a failure, and pauses before the next request. Returns `false`, without a pause, if
-    /// the store has forgotten the claim by itself. Also returns `false` if the store has refused for
-    /// that time and the client closes, because the end of its session then removes the claim.
+    /// the store has forgotten the claim by itself. Also returns `false` in a store with sessions,
+    /// if `forgotten_after` has passed, the last error is a refusal, and the client closes. The end
+    /// of the session then removes the claim.
     async fn pause_after(&mut self, error: Error) -> bool {
         let is_refused = matches!(error, Error::Refused { .. } | Error::Unwritable { .. });
         (self.on_failure)(error);

@@ -35,7 +35,8 @@ impl Keeper {
         // New claim objects, which know no ticket. The release of the old one would free a hold that
         // was detached.
         let claim = || self.client.store.backend.claim(self.request.clone());
-        // Without a resumption, a hold of this claim is that of a late attempt, and not the ticket's.
+        // If this claim never sent a resumption with the ticket, a hold under its id comes from a
+        // late attempt, so it is released and not returned to the ticket.
         let Detachment { resumed_from, undone_ticket, .. } = self.detachment();
         let is_resumed = |ticket| [resumed_from, undone_ticket].contains(&Some(ticket));
         let stay = stay.filter(|stay| is_resumed(stay.ticket) && !stay.until.has_passed());

@@ -74,9 +74,9 @@ impl Observer {
     }
 
     /// Waits for a state that differs from the one that the last call has returned, and returns it.
-    /// The first call returns the present state. After [`Observed::Unknown`], a later time of the
-    /// last reply is no different state. Never returns after [`Locks::close`], once it has returned
-    /// [`Observed::Unknown`].
+    /// The first call returns the present state. Two [`Observed::Unknown`] states that differ only
+    /// in the time of the last reply count as the same state. Never returns after [`Locks::close`],
+    /// once it has returned [`Observed::Unknown`].
     ///
     /// # Cancel safety
     /// Safe. Dropping the future loses no change.

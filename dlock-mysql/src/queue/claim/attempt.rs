@@ -152,9 +152,9 @@ impl QueueClaim {
         let watched = watched(&queue, entry.id);
         rows.retain(|row| watched.contains(&row.entry));
         let is_try = self.request.wait == Wait::Never;
-        // A try is refused, and changes nothing, if there are claims ahead of it, or were at its
-        // beginning. If any other batch changes nothing, its deadline had passed, or the claim was no
-        // longer in the queue.
+        // A try changes nothing if claims are ahead of it now, or were ahead when the batch began.
+        // Such a try is refused. If any other batch has changed nothing, either the batch's
+        // deadline had passed or the claim was no longer in the queue.
         let is_refused = own.is_none() && !was_queued && is_try && (is_busy || !rows.is_empty());
         if !has_changed && !is_refused {
             if !was_queued {

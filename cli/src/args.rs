@@ -188,8 +188,9 @@ pub(crate) struct OnceArgs {
     /// For lines of a crontab that all hosts have: `0 * * * * dlock run -q --every 1h report --
     /// ./report.sh`. Periods are centred on the multiples of the length since 1970 (UTC). With 1h, a
     /// start from 8:29:30 to 9:29:30 counts for 9:00. With 1d, a period ends at 11:59:30 UTC; if hosts
-    /// start near that time, use `--once "$(date -I)"`. Not on stores without a clock that clients can
-    /// read: etcd, ZooKeeper, a RedLock, and MySQL with mode=session.
+    /// start near that time, use `--once "$(date -I)"`. Not on stores without a clock that clients
+    /// can read (etcd, a RedLock), and not on stores that keep no mark (ZooKeeper, MySQL and
+    /// PostgreSQL with mode=session).
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = values::duration, conflicts_with_all = ["read", "slots"])]
     pub(crate) every: Option<Duration>,
 

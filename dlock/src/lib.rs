@@ -23,7 +23,8 @@
 //! - `etcd://A,B,C`, feature `etcd`: a cluster, shared with `etcdctl lock`.
 //! - `mysql://HOST/DATABASE` and `mariadb://…`, feature `mysql`: a queue in a table, or the
 //!   server's named locks.
-//! - `postgres://HOST/DATABASE` and `postgresql://…`, feature `postgres`: a queue in a table.
+//! - `postgres://HOST/DATABASE` and `postgresql://…`, feature `postgres`: a queue in a table, or
+//!   the server's advisory locks (`pg_advisory_lock`).
 //!
 //! `docs/semantics.md` describes the guarantees of all stores and their limits. The README of each
 //! store's crate describes the properties of that store.

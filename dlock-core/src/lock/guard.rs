@@ -65,9 +65,11 @@ impl Guard {
     }
 
     /// Returns the fencing token of this hold. It is greater than every token granted before for
-    /// this name, except on ZooKeeper and etcd after a loss of all data. Re-entering and
-    /// downgrading do not change it. Returns `None` if the store has no tokens, and for a
-    /// [`MultiLock`](crate::MultiLock), which has one [for each member](Self::tokens).
+    /// this name. Tokens may decrease on ZooKeeper and etcd after a loss of all data or the restore
+    /// of an old snapshot. On other stores they may decrease if the last token is lost, by a loss
+    /// of data or on Redis by `token_ttl`, and the store's wall clock is then behind that token.
+    /// Re-entering and downgrading do not change it. Returns `None` if the store has no tokens, and
+    /// for a [`MultiLock`](crate::MultiLock), which has one [for each member](Self::tokens).
     pub fn token(&self) -> Option<Token> {
         match &self.0 {
             Inner::Single(hold_ref) => hold_ref.hold.token,

@@ -23,7 +23,8 @@ use crate::{
 /// - **A dead leader** is reported as [`Vacant`](Observed::Vacant), or its successor as the leader,
 ///   at the latest when the ttl of its claim has passed since its last renewal, plus the time of one
 ///   inspection. In a store whose claims live as long as a session (ZooKeeper, etcd, MySQL's named
-///   locks), it is reported at the latest with the first inspection after the end of that session.
+///   locks, PostgreSQL's advisory locks), it is reported at the latest with the first inspection
+///   after the end of that session.
 /// - **A change of the leader** is reported with the next inspection, every third of the
 ///   [ttl](crate::Election::ttl) and at most once a second. A store that implements
 ///   [`Backend::watch`](crate::driver::Backend::watch) causes one at each change.

@@ -90,7 +90,9 @@ impl Session {
         self.is_clock_doubtful.store(true, Relaxed);
     }
 
-    /// Returns whether the session has ended. The server has then released its doorbells.
+    /// Returns whether the session has ended, or will end after its present call because
+    /// [`end`](Self::end) was called. The server releases the session's doorbells when it ends.
+    /// Also ends the session if `end` was called while a call used it, and no call uses it now.
     pub(crate) fn has_ended(&self) -> bool {
         let has_ended = self.state.try_lock().is_ok_and(|state| state.is_none());
         // `end` may have been called while a call used the session.
@@ -103,8 +105,9 @@ impl Session {
         self.end_if_idle();
     }
 
-    /// Ends the session if [`end`](Self::end) was called and no call uses the session. Otherwise
-    /// the call that uses the session ends it. Returns whether `end` was called.
+    /// Ends the session if [`end`](Self::end) was called and no call uses the session. If a call
+    /// uses it, that call ends it later. Returns whether `end` was called, also if the session has
+    /// not ended yet.
     fn end_if_idle(&self) -> bool {
         let must_end = self.must_end.load(SeqCst);
         if must_end && let Ok(mut state) = self.state.try_lock() {

@@ -161,10 +161,10 @@ impl<C: Connect> Lanes<C> {
         if may_work && Instant::now() < deadline { Ok(None) } else { Err(error) }
     }
 
-    /// Returns the least busy lane of all, with its connection, for a call that must not wait for
-    /// one slow lane. As [`open_least_busy`](Self::open_least_busy) without reserved lanes. If the
-    /// connection takes longer than half a second to open, and another lane has an open one, that
-    /// lane is returned.
+    /// Opens the least busy lane as [`open_least_busy`](Self::open_least_busy) does, without
+    /// reserved lanes and with a preference for open connections. If opening takes longer than half
+    /// a second, returns the least busy of the other lanes with an open connection as soon as there
+    /// is one. This is for calls that must not wait for one slow connection, such as renewals.
     ///
     /// An attempt to connect that began while the server did not reply may never get a reply. It
     /// then ends with its own timeout, long after other lanes have reached the server.

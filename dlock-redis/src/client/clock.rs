@@ -42,8 +42,9 @@ impl ServerClock {
     }
 
     /// Returns whether the caller must read the clock and [replace](Self::replace) the reading,
-    /// because it is outdated at `now`. This is true for one caller at a time. The others use the old
-    /// reading until then.
+    /// because it is outdated at `now`. A call that returns `true` assigns the reading to its
+    /// caller. Other calls then return `false`, and their callers use the old reading, until the
+    /// caller has replaced it or [`RETRY_PAUSE`] has passed.
     pub(crate) fn must_be_read(&self, now: Moment) -> bool {
         let mut readings = self.0.lock();
         let is_due = !now.since(readings.read_again).is_zero();

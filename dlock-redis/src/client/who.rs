@@ -56,10 +56,11 @@ impl WrittenLabels {
         Self(Mutex::new(State { labels: HashMap::new(), next_sweep: Moment::now().after(MIN_EXTRA) }))
     }
 
-    /// Returns the ttl with which the label of a claim must be written now, or `None` if it need
-    /// not be written. After a call that returned a ttl, calls without `is_last` return `None` for
-    /// [`RETRY_INTERVAL`]. A call with `is_last` returns a ttl until the server has confirmed a
-    /// sufficient expiry.
+    /// Returns the ttl with which the caller must write the label of a claim now, or `None` if it
+    /// need not be written. A returned ttl counts as a write, whether the write succeeds or not:
+    /// calls without `is_last` then return `None` for [`RETRY_INTERVAL`]. A call with `is_last`
+    /// returns a ttl until the server has confirmed a sufficient expiry. Also forgets expired
+    /// labels from time to time.
     ///
     /// `lasting` is the time that the claim lasts. `is_last` says that no renewal of the claim
     /// follows.

@@ -26,13 +26,14 @@ pub(crate) fn retry_pause(failures: u32) -> Duration {
     FIRST_RETRY_PAUSE.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(MAX_RETRY_PAUSE)
 }
 
-/// Adds up to half of a retry pause at random. An outage affects all waiters of a store at the same
-/// time, and their retries must not stay synchronized.
+/// Returns `pause` plus a random addition of up to half of it. An outage affects all waiters of a
+/// store at the same time, and their retries must not stay synchronized.
 pub(crate) fn spread(pause: Duration) -> Duration {
     pause + (pause / 2).mul_f64(fastrand::f64())
 }
 
-/// Adds up to a tenth of a sleep at random, at most [`MAX_JITTER`], to at least [`MIN_SLEEP`].
+/// Returns the longer of `sleep` and [`MIN_SLEEP`], plus a random addition of up to a tenth of
+/// `sleep`, at most [`MAX_JITTER`].
 pub(crate) fn jittered(sleep: Duration) -> Duration {
     sleep.max(MIN_SLEEP) + (sleep / 10).min(MAX_JITTER).mul_f64(fastrand::f64())
 }

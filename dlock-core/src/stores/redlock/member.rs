@@ -187,7 +187,8 @@ impl Member {
         self.held_until.filter(|_| self.has_vote)
     }
 
-    /// Gives the member a vote if it holds, and takes its vote away if it does not.
+    /// Sets the member's vote when the claim decides anew which members its hold is based on. A
+    /// member that holds gets a vote, and a member that does not hold loses its vote.
     pub(super) fn give_vote(&mut self) {
         self.has_vote = self.holds();
     }
@@ -403,8 +404,9 @@ impl Member {
         if self.has_vote { "v" } else { "n" }
     }
 
-    /// Prepares a claim if the [`locator`](Self::locator) says that the detached hold is based on
-    /// this member.
+    /// Creates the claim that will resume or release this member's part of a detached hold. Does
+    /// nothing if the [`locator`](Self::locator) says that the hold is not based on this member.
+    /// Sends no request.
     pub(super) fn find(&mut self, locator: &str) {
         if locator == "v" {
             let request = self.fresh_request();

@@ -22,5 +22,5 @@ pub(crate) use keeper::{
 };
 pub(crate) use lookout::{Lookout, Sighting};
 pub(crate) use observe::candidate_failed;
-pub(crate) use terms::{Cadence, Terms};
+pub(crate) use terms::{Cadence, Class, Terms};
 pub(crate) use thread::Thread;

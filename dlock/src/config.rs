@@ -27,15 +27,15 @@
 //! ```
 //!
 //! The options of a store, and of the locks of a rule, are those of [`LockOptions`]: `ttl`, `lease`,
-//! `renew_every`, `max_hold`, `margin`, `at_least`, `wait`, and its `label` as `who`. An option of a
-//! rule overrides the same option of the store.
+//! `renew_every`, `max_hold`, `margin`, `at_least`, `wait`, `class`, and its `label` as `who`. An option
+//! of a rule overrides the same option of the store.
 
 mod duration;
 mod read;
 mod stores;
 mod variables;
 
-use std::{collections::BTreeMap, fmt, future::ready, path::Path, time::Duration};
+use std::{collections::BTreeMap, fmt, future::ready, path::Path, sync::Arc, time::Duration};
 
 use dlock_core::{
     Error, LockOptions, Locks, RedLock, Registry, Result, Wait, Who,
@@ -94,6 +94,7 @@ struct Options {
     margin: Option<Duration>,
     at_least: Option<Duration>,
     wait: Option<Wait>,
+    class: Option<Arc<str>>,
     /// Label of the claims. It becomes the label of the client, so that a program can still replace
     /// it with [`Locks::with_who`].
     who: Option<Who>,
@@ -108,7 +109,8 @@ impl Options {
         let options = self.max_hold.into_iter().fold(options, LockOptions::max_hold);
         let options = self.margin.into_iter().fold(options, LockOptions::margin);
         let options = self.at_least.into_iter().fold(options, LockOptions::at_least);
-        self.wait.into_iter().fold(options, LockOptions::wait)
+        let options = self.wait.into_iter().fold(options, LockOptions::wait);
+        self.class.iter().cloned().fold(options, LockOptions::class)
     }
 
     /// Returns the client with `defaults`, and with the label of these options if they have one.
@@ -452,6 +454,37 @@ mod tests {
         let error = stores.of("billing/7").mutex("billing/7").lock().await.unwrap_err().to_string();
         assert_eq!(error, "timed out after 50ms waiting for lock `billing/7`");
         held.release().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_lock_has_the_class_of_its_rule_or_else_of_its_store_and_never_a_pattern() {
+        let text = "default='a'\n[stores.a]\nurl='memory:class-a'\nclass='cron'\n[stores.b]\nurl='memory:class-b'\n\
+                    [[rules]]\nlock='orders/*'\nclass='orders'\n[[rules]]\nlock='none/*'\nclass=''\n\
+                    [[rules]]\nlock='wait/*'\nwait=1\n[[rules]]\nlock='invoice/42'\nstore='b'";
+        let config = Config::from_toml(text).unwrap();
+        let stores = config.connect(&crate::registry()).await.unwrap();
+        let class = |class: &str| LockOptions::new().class(class);
+        for (name, options) in [
+            ("orders/42", class("orders")),
+            ("none/42", class("")),
+            ("wait/42", class("cron").wait(Duration::from_secs(1))),
+            ("other", class("cron")),
+            ("invoice/42", LockOptions::new()),
+        ] {
+            assert_eq!(stores.of(name).defaults(), &options, "{name}");
+            let locks = config.connect_for(&crate::registry(), name).await.unwrap();
+            assert_eq!(locks.defaults(), &options, "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_class_that_is_too_long_is_refused_with_its_place() {
+        let long = "x".repeat(65);
+        let text = format!("[stores.a]\nurl='memory:long-class'\n[[rules]]\nlock='orders/*'\nclass='{long}'");
+        let config = Config::from_toml(&text).unwrap();
+        let error = config.connect(&crate::registry()).await.unwrap_err().to_string();
+        let expected = "line 3, column 1: the rule for `orders/*`: a class has 65 bytes; the limit is 64";
+        assert!(error.contains(expected), "{error}");
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl Keeper {
                 Ok(false)
             }
             Err(error) => {
-                observe::failed(&self.request, self.info(), "detachment", &error);
+                observe::failed(self, "detachment", &error);
                 Err(error)
             }
         }
@@ -195,7 +195,7 @@ impl Keeper {
                 Ok(Renewal::Lost) => return,
                 Err(error) => error,
             };
-            observe::failed(&self.request, self.info(), "hand-back", &error);
+            observe::failed(self, "hand-back", &error);
             failures += 1;
             if end.has_passed() {
                 return;

@@ -71,12 +71,12 @@ async fn attempt_together(mut keepers: Vec<Keeper>, mut reply: oneshot::Sender<J
     let outcome = match attempt.and_then(|attempt| in_time(attempt, &keepers, times)) {
         Ok(AttemptAll::Busy(at)) => {
             let at = at.min(keepers.len() - 1);
-            observe::contest_ended(&keepers[at].request, keepers[at].info(), start_time, "busy");
+            observe::contest_ended(&keepers[at], start_time, "busy");
             JointOutcome::Busy(at)
         }
         Ok(AttemptAll::Granted(claims)) => {
             let kept = keepers.into_iter().zip(claims).map(|(keeper, (claim, grant))| {
-                observe::contest_ended(&keeper.request, keeper.info(), start_time, "granted");
+                observe::contest_ended(&keeper, start_time, "granted");
                 Box::new(keeper).start_granted(claim, grant, times)
             });
             JointOutcome::Granted(kept.collect())
@@ -84,7 +84,7 @@ async fn attempt_together(mut keepers: Vec<Keeper>, mut reply: oneshot::Sender<J
         Err(error) => {
             // A permanent error occurs again, and is reported, when each claim sends its attempt.
             if error.is_transient() {
-                observe::failed(&first.request, first.info(), "attempt", &error);
+                observe::failed(first, "attempt", &error);
             }
             // No claim reports whether the connection of the joint attempt broke. If it did, the store
             // may execute the attempt until this time.

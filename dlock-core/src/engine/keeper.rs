@@ -58,7 +58,7 @@ pub(crate) type LastFailure = Arc<Mutex<Option<BoxError>>>;
 pub(crate) struct Keeper {
     pub(super) client: Arc<Client>,
     pub(super) request: Request,
-    terms: Terms,
+    pub(super) terms: Terms,
     /// Receives each failure of an attempt, if the caller has a wait limit.
     failure: Option<LastFailure>,
     /// Number of renewals in a row that have failed for a transient reason.
@@ -204,14 +204,14 @@ impl Keeper {
         mut may_be_stored: bool,
     ) -> Option<Granted> {
         let start = StartTime::now();
-        let waiting = observe::count_waiting(&self.request, self.info());
+        let waiting = observe::count_waiting(&self);
         let contest = self.contend(claim.as_mut(), &mut reply, &mut may_be_stored);
         // A driver that panics may have left an entry in the store. A panic is therefore a failure
         // that ends with a release.
         let contest = AssertUnwindSafe(contest).catch_unwind().await;
         let contest = contest.unwrap_or_else(|_| ContestEnd::Failed(self.panicked()));
         waiting.end();
-        observe::contest_ended(&self.request, self.info(), start, contest.label());
+        observe::contest_ended(&self, start, contest.label());
         match contest {
             ContestEnd::Granted(grant, times) => {
                 let (hold, hold_ref) = self.begin_hold(&grant, times);

@@ -3,31 +3,37 @@
 //!
 //! | metric | kind | labels |
 //! |---|---|---|
-//! | `dlock_acquisitions_total` | counter | `store`, `kind`, `outcome`: granted, busy, abandoned, failed |
-//! | `dlock_wait_seconds` | histogram | `store`, `kind`, `outcome` |
-//! | `dlock_held_seconds` | histogram | `store`, `kind` |
-//! | `dlock_lost_total` | counter | `store`, `kind` |
-//! | `dlock_waiting`, `dlock_holding` | gauge | `store`, `kind` |
-//! | `dlock_slack_seconds` | histogram | `store`, `kind` |
+//! | `dlock_acquisitions_total` | counter | `store`, `kind`, `class`, `outcome`: granted, busy, abandoned, failed |
+//! | `dlock_wait_seconds` | histogram | `store`, `kind`, `class`, `outcome` |
+//! | `dlock_held_seconds` | histogram | `store`, `kind`, `class` |
+//! | `dlock_lost_total` | counter | `store`, `kind`, `class` |
+//! | `dlock_waiting`, `dlock_holding` | gauge | `store`, `kind`, `class` |
+//! | `dlock_slack_seconds` | histogram | `store`, `kind`, `class` |
 //! | `dlock_store_call_seconds` | histogram | `store`, `operation`, `outcome`: replied, failed |
 //! | `dlock_store_failures_total` | counter | `store`, `operation` |
 //!
 //! An operation is attempt, renewal, downgrade, detachment, resumption, hand-back or release.
 //!
-//! Lock names are in the events only. Their number has no bound, and each would create a new time
-//! series of a metric.
+//! The class is that of the lock's options. It is empty for a lock without one, so that all series of a
+//! metric have the same labels. Lock names are in the events only. Their number has no bound, and each
+//! would create a new time series of a metric.
 #![cfg_attr(
     not(all(feature = "tracing", feature = "metrics")),
     allow(unused_variables, reason = "each feature uses some of them")
 )]
 
+#[cfg(feature = "metrics")]
+use std::sync::Arc;
 use std::{fmt, time::Duration};
 
+#[cfg(feature = "metrics")]
+use metrics::{Label, SharedString};
 #[cfg(any(feature = "tracing", feature = "metrics"))]
 use tokio::time::Instant;
 
+use super::Keeper;
 use crate::{
-    contract::{Info, Request},
+    contract::Info,
     model::{Error, LockName, LostReason, Result},
 };
 
@@ -44,6 +50,23 @@ impl StartTime {
     }
 }
 
+/// Returns the labels of a claim.
+#[cfg(feature = "metrics")]
+fn labels(keeper: &Keeper) -> Vec<Label> {
+    let class: SharedString = keeper.terms.class.text().map_or("".into(), |class| Arc::clone(class).into());
+    vec![
+        Label::from_static_parts("store", keeper.info().store),
+        Label::new("kind", keeper.request.kind.to_string()),
+        Label::new("class", class),
+    ]
+}
+
+/// Returns the class of a claim for an event, which has no such field if there is none.
+#[cfg(feature = "tracing")]
+fn class(keeper: &Keeper) -> Option<&str> {
+    keeper.terms.class.text().map(|class| &**class)
+}
+
 /// A claim that a gauge counts until this value is dropped.
 pub(crate) struct Counted(#[cfg(feature = "metrics")] metrics::Gauge);
 
@@ -55,18 +78,18 @@ impl Drop for Counted {
 }
 
 /// Counts a claim that waits for its lock.
-pub(crate) fn count_waiting(request: &Request, info: &Info) -> Counted {
+pub(crate) fn count_waiting(keeper: &Keeper) -> Counted {
     Counted::new(
         #[cfg(feature = "metrics")]
-        metrics::gauge!("dlock_waiting", "store" => info.store, "kind" => request.kind.to_string()),
+        metrics::gauge!("dlock_waiting", labels(keeper)),
     )
 }
 
 /// Counts a hold, by the kind of its grant.
-pub(crate) fn count_holding(request: &Request, info: &Info) -> Counted {
+pub(crate) fn count_holding(keeper: &Keeper) -> Counted {
     Counted::new(
         #[cfg(feature = "metrics")]
-        metrics::gauge!("dlock_holding", "store" => info.store, "kind" => request.kind.to_string()),
+        metrics::gauge!("dlock_holding", labels(keeper)),
     )
 }
 
@@ -95,77 +118,77 @@ pub(crate) fn called<T>(info: &Info, operation: &'static str, start: StartTime, 
 }
 
 /// Reports the time that was left before the deadline when a renewal succeeded.
-pub(crate) fn renewed(request: &Request, info: &Info, slack: impl FnOnce() -> Duration) {
+pub(crate) fn renewed(keeper: &Keeper, slack: impl FnOnce() -> Duration) {
     #[cfg(feature = "metrics")]
-    metrics::histogram!("dlock_slack_seconds", "store" => info.store, "kind" => request.kind.to_string())
-        .record(slack());
+    metrics::histogram!("dlock_slack_seconds", labels(keeper)).record(slack());
 }
 
 /// Reports the end of an acquisition.
-pub(crate) fn contest_ended(request: &Request, info: &Info, start: StartTime, outcome: &'static str) {
+pub(crate) fn contest_ended(keeper: &Keeper, start: StartTime, outcome: &'static str) {
     #[cfg(any(feature = "tracing", feature = "metrics"))]
     let waited = start.0.elapsed();
     #[cfg(feature = "tracing")]
-    tracing::debug!(store = info.store, lock = %request.name, kind = %request.kind, ?waited, outcome, "acquisition ended");
+    let (info, request, class) = (keeper.info(), &keeper.request, class(keeper));
+    #[cfg(feature = "tracing")]
+    tracing::debug!(store = info.store, lock = %request.name, kind = %request.kind, class, ?waited, outcome, "acquisition ended");
     #[cfg(feature = "metrics")]
     {
-        let labels = [
-            ("store", info.store.to_owned()),
-            ("kind", request.kind.to_string()),
-            ("outcome", outcome.to_owned()),
-        ];
-        metrics::counter!("dlock_acquisitions_total", &labels).increment(1);
-        metrics::histogram!("dlock_wait_seconds", &labels).record(waited);
+        let mut labels = labels(keeper);
+        labels.push(Label::from_static_parts("outcome", outcome));
+        metrics::counter!("dlock_acquisitions_total", labels.clone()).increment(1);
+        metrics::histogram!("dlock_wait_seconds", labels).record(waited);
     }
 }
 
 /// Reports the end of a hold, by a release or by a loss.
-pub(crate) fn hold_ended(request: &Request, info: &Info, start: StartTime, lost: Option<LostReason>) {
+pub(crate) fn hold_ended(keeper: &Keeper, start: StartTime, lost: Option<LostReason>) {
     #[cfg(any(feature = "tracing", feature = "metrics"))]
     let held = start.0.elapsed();
     #[cfg(feature = "tracing")]
+    let (info, request, class) = (keeper.info(), &keeper.request, class(keeper));
+    #[cfg(feature = "tracing")]
     match lost {
         Some(reason) => {
-            tracing::warn!(store = info.store, lock = %request.name, kind = %request.kind, ?held, %reason, "lock lost");
+            tracing::warn!(store = info.store, lock = %request.name, kind = %request.kind, class, ?held, %reason, "lock lost");
         }
         None => {
-            tracing::debug!(store = info.store, lock = %request.name, kind = %request.kind, ?held, "lock released")
+            tracing::debug!(store = info.store, lock = %request.name, kind = %request.kind, class, ?held, "lock released")
         }
     }
     #[cfg(feature = "metrics")]
     {
-        let labels = [("store", info.store.to_owned()), ("kind", request.kind.to_string())];
-        metrics::histogram!("dlock_held_seconds", &labels).record(held);
+        let labels = labels(keeper);
+        metrics::histogram!("dlock_held_seconds", labels.clone()).record(held);
         if lost.is_some() {
-            metrics::counter!("dlock_lost_total", &labels).increment(1);
+            metrics::counter!("dlock_lost_total", labels).increment(1);
         }
     }
 }
 
 /// Reports that the release of a hold found no claim in the store. The hold had been lost before.
-pub(crate) fn lost_before_release(request: &Request, info: &Info) {
+pub(crate) fn lost_before_release(keeper: &Keeper) {
     #[cfg(feature = "tracing")]
     {
+        let (info, request, class) = (keeper.info(), &keeper.request, class(keeper));
         let reason = LostReason::Taken;
-        tracing::warn!(store = info.store, lock = %request.name, kind = %request.kind, %reason, "lock lost before its release");
+        tracing::warn!(store = info.store, lock = %request.name, kind = %request.kind, class, %reason, "lock lost before its release");
     }
     #[cfg(feature = "metrics")]
-    metrics::counter!("dlock_lost_total", "store" => info.store, "kind" => request.kind.to_string())
-        .increment(1);
+    metrics::counter!("dlock_lost_total", labels(keeper)).increment(1);
 }
 
 /// Reports a failed call to the store, after which the keeper continues.
-pub(crate) fn failed(request: &Request, info: &Info, operation: &'static str, error: &Error) {
+pub(crate) fn failed(keeper: &Keeper, operation: &'static str, error: &Error) {
     #[cfg(feature = "tracing")]
     tracing::warn!(
-        store = info.store,
-        lock = %request.name,
+        store = keeper.info().store,
+        lock = %keeper.request.name,
         operation,
         error = error as &dyn std::error::Error,
         "store call failed, will retry"
     );
     #[cfg(feature = "metrics")]
-    metrics::counter!("dlock_store_failures_total", "store" => info.store, "operation" => operation)
+    metrics::counter!("dlock_store_failures_total", "store" => keeper.info().store, "operation" => operation)
         .increment(1);
 }
 

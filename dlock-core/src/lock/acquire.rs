@@ -145,6 +145,12 @@ macro_rules! options {
             pub fn label(self, label: impl Into<Arc<str>>) -> Self {
                 self.with(|options| options.label(label))
             }
+
+            /// Sets the class of the lock in metrics and events. Default: none. See
+            /// [`LockOptions::class`].
+            pub fn class(self, class: impl Into<Arc<str>>) -> Self {
+                self.with(|options| options.class(class))
+            }
         }
     };
 }

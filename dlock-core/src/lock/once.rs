@@ -9,7 +9,7 @@ use tokio::{sync::oneshot, time::sleep};
 use super::{DistributedLock, Guard, Lock, LockOptions, Locks, kind, mark::mark_name};
 use crate::{
     contract::Request,
-    engine::{Hold, Keeper, MAX_FAILURES, retry_pause, spread},
+    engine::{Hold, Keeper, MAX_FAILURES, Terms, retry_pause, spread},
     model::{Error, Kind, LockName, LostReason, Result, Wait},
 };
 pub use error::OnceError;
@@ -233,10 +233,11 @@ impl Occurrence {
             return Err(Error::InvalidOptions { reason });
         };
         let (locks, keep) = (self.locks.as_on_thread(), self.keep);
-        let who = self.options.clone().or(&self.lock.defaults()).who(self.locks.who())?;
+        let options = self.options.clone().or(&self.lock.defaults());
+        let (who, class) = (options.who(self.locks.who())?, options.lock_class());
         let marking = async move {
             confirm(&locks, &hold).await?;
-            let terms = LockOptions::new().terms(locks.info());
+            let terms = Terms { class, ..LockOptions::new().terms(locks.info()) };
             // The mark needs no token, which would leave a second record in some stores.
             let request = Request::by(who, mark, Kind::Mutex, terms.ttl).wait(Wait::Never).without_token();
             let (reply, outcome) = oneshot::channel();

@@ -1,10 +1,10 @@
-//! Options of a lock: the duration of its hold and of the wait for it.
+//! Options of a lock: the duration of its hold and of the wait for it, and its texts for people.
 
 use std::{sync::Arc, time::Duration};
 
 use crate::{
     contract::Info,
-    engine::{Cadence, Terms},
+    engine::{Cadence, Class, Terms},
     model::{Error, Result, Wait, Who, duration::text},
 };
 
@@ -23,6 +23,7 @@ use crate::{
 /// | `at_least` | none | minimum time for which the lock stays taken, even if the guard is released earlier, from the return of the guard |
 /// | `wait` | [`Wait::Forever`] | maximum time that the future waits for the lock, from its first poll |
 /// | `label` | user, host, process id and program | text for people that says who has the claim |
+/// | `class` | none | text for metrics and events that says what the lock is for |
 ///
 /// The default ttl of 30 seconds is that of Redisson. It is long enough for a failover of the
 /// store, and short enough to wait for the lock of a crashed holder.
@@ -48,10 +49,14 @@ pub struct LockOptions {
     at_least: Option<Duration>,
     wait: Option<Wait>,
     label: Option<Arc<str>>,
+    class: Option<Arc<str>>,
 }
 
 /// Default ttl, unless it is outside the store's limits.
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
+
+/// Maximum length of a class, in bytes. A class is a word or two.
+const MAX_CLASS_LEN: usize = 64;
 
 impl LockOptions {
     /// Creates options of which none is set.
@@ -145,6 +150,21 @@ impl LockOptions {
         self
     }
 
+    /// Sets the class of the lock, which is the label `class` of its metrics and a field of its
+    /// events, such as `"orders"` or `"cron"`. At most 64 bytes without control characters. An empty
+    /// text means none, also if the client has a default. Default: none. Without the features
+    /// `metrics` and `tracing` the class has no effect.
+    ///
+    /// Each class creates new time series of every metric. A program should have a few classes, known
+    /// in advance. Do not use the name of a lock, a number of a customer, or any other text of which
+    /// there may be many. The store never receives the class, and all clients of a lock may have
+    /// different ones.
+    #[must_use]
+    pub fn class(mut self, class: impl Into<Arc<str>>) -> Self {
+        self.class = Some(class.into());
+        self
+    }
+
     /// Sets the maximum time that the future waits for the lock, counted from its first poll. Zero
     /// is a single try, as is [`Wait::Never`]. Default: [`Wait::Forever`].
     #[must_use]
@@ -183,12 +203,18 @@ impl LockOptions {
             at_least: self.at_least.or(defaults.at_least.filter(|_| !is_limited)),
             wait: self.wait.or(defaults.wait),
             label: self.label.or_else(|| defaults.label.clone()),
+            class: self.class.or_else(|| defaults.class.clone()),
         }
     }
 
     /// Returns the label of the claim, which is that of the client if these options have none.
     pub(crate) fn who(&self, client: &Who) -> Result<Who> {
         self.label.as_ref().map_or_else(|| Ok(client.clone()), |label| Who::new(Arc::clone(label)))
+    }
+
+    /// Returns the class of the claim.
+    pub(crate) fn lock_class(&self) -> Class {
+        Class::new(self.class.as_ref())
     }
 
     pub(crate) fn wait_limit(&self) -> Wait {
@@ -246,6 +272,15 @@ impl LockOptions {
                 ));
             }
         }
+        if let Some(class) = &self.class {
+            let length = class.len();
+            if length > MAX_CLASS_LEN {
+                return invalid(format!("a class has {length} bytes; the limit is {MAX_CLASS_LEN}"));
+            }
+            if let Some(at) = class.find(char::is_control) {
+                return invalid(format!("a class has a control character at byte {at}"));
+            }
+        }
         if let Some(min) = self.get_at_least() {
             info.check_detach(min)?;
             for (option, max) in [("lease", self.lease), ("max_hold", self.max_hold)] {
@@ -297,7 +332,8 @@ impl LockOptions {
     pub(crate) fn terms(&self, info: &Info) -> Terms {
         let margin = self.margin.unwrap_or_default();
         let ttl = whole_milliseconds(self.ttl_on(info));
-        let renewed = |longest| Terms { ttl, renewal: Cadence::Third, longest, margin };
+        let class = || self.lock_class();
+        let renewed = |longest| Terms { ttl, renewal: Cadence::Third, longest, margin, class: class() };
         match (self.lease, self.renew_every) {
             // A session keeps a claim until the session ends. The engine therefore ends the lease
             // itself. It renews until then, to notice the end of the session.
@@ -308,7 +344,7 @@ impl LockOptions {
             }
             (Some(lease), _) => {
                 let lease = whole_milliseconds(lease);
-                Terms { ttl: lease, renewal: Cadence::Never, longest: Some(lease), margin }
+                Terms { ttl: lease, renewal: Cadence::Never, longest: Some(lease), margin, class: class() }
             }
             (None, Some(interval)) => Terms { renewal: Cadence::Every(interval), ..renewed(self.max_hold) },
             (None, None) => renewed(self.max_hold),
@@ -367,6 +403,20 @@ mod tests {
         ] {
             let error = options.validate(&info()).expect_err("the options conflict").to_string();
             assert!(words.iter().all(|word| error.contains(word)), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_class_that_is_no_short_text_is_refused() {
+        for (class, words) in [
+            ("x".repeat(65), "a class has 65 bytes; the limit is 64"),
+            ("or\nders".to_owned(), "control character at byte 2"),
+        ] {
+            let error = LockOptions::new().class(class).validate(&info()).expect_err("refused").to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        for class in ["x".repeat(64), String::new()] {
+            LockOptions::new().class(class).validate(&info()).expect("a short text, or none");
         }
     }
 

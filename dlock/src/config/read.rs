@@ -16,7 +16,8 @@ use super::{
 };
 
 /// Keys of lock options, in stores and in rules.
-const OPTIONS: [&str; 8] = ["ttl", "lease", "renew_every", "max_hold", "margin", "at_least", "wait", "who"];
+const OPTIONS: [&str; 9] =
+    ["ttl", "lease", "renew_every", "max_hold", "margin", "at_least", "wait", "who", "class"];
 
 /// Error for a text without stores.
 const NO_STORE: &str = "the configuration has no store; write `stores.main.url = \"…\"`";
@@ -166,6 +167,7 @@ impl<'a> Table<'a> {
             margin: self.duration("margin")?,
             at_least: self.duration("at_least")?,
             wait: wait.transpose()?,
+            class: self.string("class")?.map(Into::into),
             who: self.label("who")?,
         })
     }

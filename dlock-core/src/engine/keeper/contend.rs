@@ -122,7 +122,7 @@ impl Keeper {
                     if !may_retry || streak.count_failure(sent, self.request.ttl) {
                         return ContestEnd::Failed(error);
                     }
-                    observe::failed(&self.request, self.info(), "attempt", &error);
+                    observe::failed(self, "attempt", &error);
                     if let Some(failure) = &self.failure {
                         *failure.lock() = Some(error.into());
                     }

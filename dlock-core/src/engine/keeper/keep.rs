@@ -45,7 +45,7 @@ impl Granted {
     pub(crate) fn keep(mut self) -> impl Future<Output = ()> + Send {
         async move {
             let start = StartTime::now();
-            let holding = observe::count_holding(&self.keeper.request, self.keeper.info());
+            let holding = observe::count_holding(&self.keeper);
             let hold = Arc::clone(self.hold.hold());
             let kept = self.keeper.keep_until_end(&mut self.claim, &hold);
             let end = AssertUnwindSafe(kept).catch_unwind().await.unwrap_or_else(|_| {
@@ -53,7 +53,7 @@ impl Granted {
                 HoldEnd::Release(None)
             });
             holding.end();
-            observe::hold_ended(&self.keeper.request, self.keeper.info(), start, hold.loss());
+            observe::hold_ended(&self.keeper, start, hold.loss());
             // Boxed, because every keeper would otherwise reserve the memory of this future during
             // the hold.
             Box::pin(self.end(end)).await;
@@ -212,7 +212,7 @@ impl Keeper {
                 {
                     detachment.until = None;
                 }
-                observe::renewed(&self.request, self.info(), || hold.deadline().remaining());
+                observe::renewed(self, || hold.deadline().remaining());
                 hold.extend(sent.after(valid_for));
             }
             Ok(Renewal::Lost) => {
@@ -220,7 +220,7 @@ impl Keeper {
             }
             // After an error the state is unknown, which is not a loss. The guard holds the lock
             // until the deadline.
-            Err(error) => observe::failed(&self.request, self.info(), "renewal", &error),
+            Err(error) => observe::failed(self, "renewal", &error),
         }
     }
 
@@ -261,13 +261,13 @@ impl Keeper {
             Err(error)
                 if !error.is_transient() && (self.may_be_downgraded || !reader.late_for().is_zero()) =>
             {
-                observe::failed(&self.request, self.info(), "downgrade", &error);
+                observe::failed(self, "downgrade", &error);
                 hold.lose(LostReason::Taken);
                 Ok(())
             }
             Err(error) => {
                 self.may_be_downgraded |= error.is_transient();
-                observe::failed(&self.request, self.info(), "downgrade", &error);
+                observe::failed(self, "downgrade", &error);
                 Err(error)
             }
         }

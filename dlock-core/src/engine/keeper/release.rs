@@ -66,7 +66,7 @@ impl Keeper {
     async fn release_as(&self, claim: &mut dyn Claim, counted_as: Option<Admitted>) {
         let forgotten_after = self.forgotten_after(claim);
         let retries = ReleaseRetries::new(self.info(), forgotten_after, |error| {
-            observe::failed(&self.request, self.info(), "release", &error);
+            observe::failed(self, "release", &error);
         });
         let mut retries = retries.of_client(&self.client, counted_as);
         release_with_retries(claim, &mut retries).await;
@@ -93,7 +93,7 @@ impl Keeper {
         let forgotten_after = self.forgotten_after(claim);
         let retries = ReleaseRetries::new(self.info(), forgotten_after, |error: Error| {
             has_failed = true;
-            observe::failed(&self.request, self.info(), "release", &error);
+            observe::failed(self, "release", &error);
             // A longer wait would not change a refusal.
             if !error.is_transient() || hold.kept_until().has_passed() {
                 reply.send(Err(error));
@@ -114,7 +114,7 @@ impl Keeper {
             // `Gone` is a loss only if no release failed before, because a failed release may have
             // removed the claim without a reply.
             Some(Release::Gone) if !has_failed && hold.lose_before_release() => {
-                observe::lost_before_release(&self.request, self.info());
+                observe::lost_before_release(self);
                 Err(hold.lost_error())
             }
             Some(_) => Ok(()),

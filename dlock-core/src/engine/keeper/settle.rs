@@ -45,7 +45,7 @@ impl Keeper {
         }
         // The claim of a late attempt lasts for its ttl, also after a detachment for a longer time.
         release_until_forgotten(claim().as_mut(), self.info(), self.request.ttl, |error| {
-            observe::failed(&self.request, self.info(), "release", &error);
+            observe::failed(self, "release", &error);
         })
         .await;
     }

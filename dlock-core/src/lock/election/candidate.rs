@@ -61,6 +61,13 @@ impl Candidate {
         self
     }
 
+    /// Sets the class of the election in metrics and events. Default: none. See
+    /// [`LockOptions::class`].
+    pub fn class(mut self, class: impl Into<Arc<str>>) -> Self {
+        self.options = self.options.class(class);
+        self
+    }
+
     /// Sets the maximum time that the candidate waits for one term, from the first poll of
     /// [`elect`](Self::elect), or from the beginning of each campaign of [`lead`](Self::lead).
     /// Default: [`Wait::Forever`]. See [`LockOptions::wait`].

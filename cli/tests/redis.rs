@@ -36,6 +36,7 @@ use serde_json::Value;
 fn main() -> std::process::ExitCode {
     dlock_conformance::run_tests([dlock_conformance::tests! {
         a_command_runs_under_a_lock_that_is_free_when_it_ends,
+        a_label_is_in_redis_only_while_its_lock_is_held_or_waited_for,
         of_twenty_daily_jobs_one_runs_also_if_they_come_one_after_the_other,
         a_ticket_holds_until_another_process_gives_it_back_and_wakes_the_next_one,
         a_lock_of_redisson_is_listed_shown_and_broken,
@@ -118,6 +119,24 @@ async fn a_command_runs_under_a_lock_that_is_free_when_it_ends() {
     assert_eq!(redis.command("EXISTS job/a"), ":0", "the lock is left behind in Redis");
     let free = redis.run("inspect", &["job/a"]);
     assert_eq!((free.status, &*free.out), (1, "job/a is free\n"));
+}
+
+async fn a_label_is_in_redis_only_while_its_lock_is_held_or_waited_for() {
+    let Some(redis) = OnRedis::new().await else { return };
+    let labels = || redis.command("KEYS dlock_who:*");
+    let run = Started::of(&mut redis.dlock("run", &["job/a", "--", "sh", "-c", "echo; read _; true"]));
+    assert_eq!(labels(), "*1", "the label of a holder is not in Redis");
+    assert_eq!(redis.run("run", &["-n", "job/a", "--", "true"]).status, 75, "the lock was granted twice");
+    assert_eq!(labels(), "*1", "a run that has found the lock held leaves its label");
+    assert_eq!(redis.run("run", &["-w", "50ms", "job/a", "--", "true"]).status, 75);
+    assert_eq!(labels(), "*1", "a run that has waited in vain leaves its label");
+    assert_eq!(run.let_go().status, 0);
+    assert_eq!(labels(), "*0", "a run that has ended leaves its label");
+
+    let acquired = redis.run("acquire", &["--for", "1h", "deploy"]);
+    assert_eq!((acquired.status, &*labels()), (0, "*1"), "the label of a detached hold was deleted");
+    assert_eq!(redis.run("run", &["--at-least", "1h", "report", "--", "true"]).status, 0);
+    assert_eq!(labels(), "*2", "the label of a hold that outlives its run was deleted");
 }
 
 async fn of_twenty_daily_jobs_one_runs_also_if_they_come_one_after_the_other() {

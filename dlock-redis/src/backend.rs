@@ -93,6 +93,12 @@ impl Backend for RedisBackend {
     async fn clock(&self) -> Result<Duration> {
         self.client.server_time(CLOCK_KEY).await
     }
+
+    /// Deletes the labels that nothing needs any more. The connections close when the client is
+    /// dropped.
+    async fn close(&self) {
+        self.client.delete_labels().await;
+    }
 }
 
 /// The kinds of Redisson's dialect, and permits, which only dlock has.

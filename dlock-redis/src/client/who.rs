@@ -4,17 +4,17 @@
 use std::{collections::HashMap, pin::Pin, time::Duration};
 
 use dlock_core::{
-    Who,
+    ClaimId, Who,
     driver::{Moment, Request},
 };
-use futures_util::future::{Either, FutureExt as _, select};
+use futures_util::future::{Either, FutureExt as _, join_all, select};
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use super::Client;
 use crate::{
     keys,
-    scripts::{WHO, millis},
+    scripts::{WHO, WHO_DELETE, millis},
 };
 
 /// Time for which a new label outlives the claim that it was written for. It is short, because most
@@ -35,8 +35,20 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum time for which a call that has its reply waits for the node that stores the label.
 const WRITE_GRACE: Duration = Duration::from_millis(200);
 
+/// Maximum time for which a client that closes waits until its labels are deleted. The commands are
+/// sent at once, so a reply that arrives later is not needed.
+const DELETION_GRACE: Duration = Duration::from_millis(200);
+
+/// Maximum number of labels that a client deletes when it closes. Most clients have one. Others
+/// expire.
+const MAX_DELETIONS: usize = 100;
+
 /// The labels that a client has written within about the last hour.
-pub(crate) struct WrittenLabels(Mutex<State>);
+pub(crate) struct WrittenLabels {
+    /// Id of the client. A label that no other client has used is stored with it.
+    client: ClaimId,
+    state: Mutex<State>,
+}
 
 struct State {
     labels: HashMap<[u8; Who::KEY_LEN], Label>,
@@ -49,11 +61,14 @@ struct Label {
     expires_at: Option<Moment>,
     /// Time from which an attempt or a renewal may write the label again.
     retry_at: Moment,
+    /// End of the last detached claim with this label. `None` if there was none.
+    detached_until: Option<Moment>,
 }
 
 impl WrittenLabels {
     pub(crate) fn new() -> Self {
-        Self(Mutex::new(State { labels: HashMap::new(), next_sweep: Moment::now().after(MIN_EXTRA) }))
+        let state = State { labels: HashMap::new(), next_sweep: Moment::now().after(MIN_EXTRA) };
+        Self { client: ClaimId::random(), state: Mutex::new(state) }
     }
 
     /// Returns the ttl with which the caller must write the label of a claim now, or `None` if it
@@ -63,20 +78,25 @@ impl WrittenLabels {
     /// labels from time to time.
     ///
     /// `lasting` is the time that the claim lasts. `is_last` says that no renewal of the claim
-    /// follows.
+    /// follows, because the call detaches it.
     fn due(&self, key: [u8; Who::KEY_LEN], lasting: Duration, is_last: bool) -> Option<Duration> {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let now = Moment::now();
         let retry_at = now.after(RETRY_INTERVAL);
+        let detached_until = is_last.then(|| now.after(lasting));
         let Some(label) = state.labels.get_mut(&key) else {
             if state.next_sweep.has_passed() {
                 let exists = |label: &Label| label.expires_at.is_some_and(|at| !at.has_passed());
                 state.labels.retain(|_, label| exists(label) || !label.retry_at.has_passed());
                 state.next_sweep = now.after(MIN_EXTRA);
             }
-            state.labels.insert(key, Label { expires_at: None, retry_at });
+            state.labels.insert(key, Label { expires_at: None, retry_at, detached_until });
             return Some(lasting + FIRST_EXTRA);
         };
+        if let Some(until) = detached_until {
+            let is_later = |known: Moment| until.since(known) > Duration::ZERO;
+            label.detached_until = label.detached_until.filter(|known| !is_later(*known)).or(detached_until);
+        }
         let lasts = |expires_at: Moment| expires_at.since(now) >= lasting + MIN_EXTRA;
         if label.expires_at.is_some_and(lasts) || !is_last && !label.retry_at.has_passed() {
             return None;
@@ -86,10 +106,28 @@ impl WrittenLabels {
     }
 
     fn confirm(&self, key: [u8; Who::KEY_LEN], expires_at: Moment) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         if let Some(label) = state.labels.get_mut(&key) {
             label.expires_at = Some(expires_at);
         }
+    }
+
+    /// Returns the labels that the server has and no detached claim needs. Forgets all labels except
+    /// those of detached claims.
+    ///
+    /// A client that shares this state and is still open writes its label again with its next
+    /// attempt or renewal.
+    fn take_unneeded(&self) -> Vec<[u8; Who::KEY_LEN]> {
+        let is_pending = |at: Option<Moment>| at.is_some_and(|at| !at.has_passed());
+        let mut unneeded = Vec::new();
+        self.state.lock().labels.retain(|key, label| {
+            let is_needed = is_pending(label.detached_until);
+            if !is_needed && is_pending(label.expires_at) {
+                unneeded.push(*key);
+            }
+            is_needed
+        });
+        unneeded
     }
 }
 
@@ -138,10 +176,27 @@ impl Client {
         // A claim that was resumed has the key of the client that created it. This client does not
         // know the label, so the label in the store stays as it is.
         let text = if key == request.who.key() { request.who.text() } else { "" };
-        let call = WHO.call(keys::label_key(&self.config.prefix, key), (text, millis(ttl)));
+        let args = (text, self.labels.client.to_string(), millis(ttl));
+        let call = WHO.call(keys::label_key(&self.config.prefix, key), args);
         if self.connection.query_once(call.in_full()).await.is_some() {
             self.labels.confirm(key, sent_at.after(ttl));
         }
+    }
+
+    /// Deletes the labels that this client has written, except those of detached claims and those
+    /// that another client has used too. Ignores failures, because labels expire. A client that has
+    /// written no label sends nothing.
+    ///
+    /// Each label has its own command, because on a cluster, or behind a proxy, two labels may be on
+    /// different servers. The commands of all labels are sent together.
+    pub(crate) async fn delete_labels(&self) {
+        let client = self.labels.client.to_string();
+        let labels = self.labels.take_unneeded().into_iter().take(MAX_DELETIONS);
+        let deletions = labels.map(|key| {
+            let call = WHO_DELETE.call(keys::label_key(&self.config.prefix, key), &*client);
+            self.connection.query_once(call.in_full())
+        });
+        timeout(DELETION_GRACE, join_all(deletions)).await.ok();
     }
 }
 
@@ -175,7 +230,27 @@ mod tests {
         assert_eq!(labels.due(anna, long, true), None, "written again though it lasts long enough");
         // The label expires soon, and was written a minute ago.
         labels.confirm(anna, Moment::now().after(ttl));
-        labels.0.lock().labels.get_mut(&anna).unwrap().retry_at = Moment::now();
+        labels.state.lock().labels.get_mut(&anna).unwrap().retry_at = Moment::now();
         assert_eq!(labels.due(anna, ttl, false), Some(ttl + LATER_EXTRA));
+    }
+
+    #[test]
+    fn a_label_that_the_server_does_not_have_or_that_a_detached_claim_needs_is_not_deleted() {
+        let (labels, [anna, bert, carl]) = (WrittenLabels::new(), [[1; 5], [2; 5], [3; 5]]);
+        let ttl = Duration::from_secs(30);
+        for label in [anna, bert, carl] {
+            labels.due(label, ttl, false);
+        }
+        labels.confirm(anna, Moment::now().after(ttl + FIRST_EXTRA));
+        labels.confirm(bert, Moment::now().after(ttl + FIRST_EXTRA));
+        labels.due(bert, 2 * ttl, true);
+        labels.due(bert, ttl, true);
+        assert_eq!(labels.take_unneeded(), [anna], "of a label, one of a detached claim, and none");
+        assert_eq!(labels.take_unneeded(), [[0; 5]; 0], "deleted twice");
+        // Another client with the same connection is closed later.
+        assert_eq!(labels.due(anna, ttl, false), Some(ttl + FIRST_EXTRA), "not written again");
+        labels.due(bert, ttl, false);
+        labels.confirm(anna, Moment::now().after(ttl + FIRST_EXTRA));
+        assert_eq!(labels.take_unneeded(), [anna], "the label of a detached claim is deleted later");
     }
 }

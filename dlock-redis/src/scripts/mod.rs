@@ -82,4 +82,5 @@ scripts! {
     PEEK = "peek";
     FORCE_RELEASE = "fields" "force_release";
     WHO = "who";
+    WHO_DELETE = "who_delete";
 }

@@ -13,6 +13,11 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
         holders_and_waiters_are_reported_with_their_labels,
         labels_of_locks_and_of_clients_are_reported_in_both_dialects,
         the_label_of_a_detached_hold_lasts_as_long_as_the_hold,
+        a_client_that_closes_deletes_its_labels_with_one_command_for_each,
+        a_client_without_a_label_sends_nothing_when_it_closes,
+        the_label_of_a_hold_that_outlives_its_client_is_not_deleted,
+        a_label_that_another_client_has_used_is_not_deleted,
+        a_client_that_shares_the_connection_of_a_closed_one_writes_its_label_again,
         a_label_that_cannot_be_written_or_read_prevents_no_lock,
         holds_of_redisson_and_of_older_clients_have_no_label,
     }
@@ -97,6 +102,93 @@ async fn the_label_of_a_detached_hold_lasts_as_long_as_the_hold() {
     let held = bert.resume(&ticket).await.unwrap();
     let state = bert.inspect("foo").await.unwrap().unwrap();
     assert_eq!(state.holders[0].who.as_deref(), Some("bert"), "the hold has the label of its first client");
+    held.release().await.unwrap();
+}
+
+async fn a_client_that_closes_deletes_its_labels_with_one_command_for_each() {
+    let Some(bench) = Bench::new().await else { return };
+    for params in ["", "prefix=app:&dialect=plain"] {
+        let locks = bench.client(params, "anna").await;
+        for name in ["foo", "bar"] {
+            locks.mutex(name).lock().await.unwrap().release().await.unwrap();
+        }
+        assert_eq!(bench.texts().await.len(), 1, "{params}");
+        let before = bench.calls("eval").await;
+        locks.close().await;
+        assert_eq!(bench.texts().await, [""; 0], "{params}");
+        assert_eq!(bench.calls("eval").await - before, 1, "{params}");
+        locks.close().await;
+        assert_eq!(bench.calls("eval").await - before, 1, "a second close deletes the labels again");
+
+        let locks = bench.client(params, "anna").await;
+        let held = locks.mutex("foo").lock().await.unwrap();
+        locks.mutex("bar").lock().label("bert").await.unwrap().release().await.unwrap();
+        drop(held);
+        locks.close().await;
+        assert_eq!(bench.texts().await, [""; 0], "{params}");
+    }
+}
+
+async fn a_client_without_a_label_sends_nothing_when_it_closes() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("").await;
+    locks.list("").await.unwrap();
+    let before = bench.calls("eval").await;
+    locks.close().await;
+    assert_eq!(bench.calls("eval").await, before);
+}
+
+async fn the_label_of_a_hold_that_outlives_its_client_is_not_deleted() {
+    let Some(bench) = Bench::new().await else { return };
+    let observer = bench.locks("").await;
+    for at_least in [false, true] {
+        let (locks, hour) = (bench.client("", "anna").await, Duration::from_secs(3600));
+        if at_least {
+            drop(locks.mutex("foo").lock().at_least(hour).await.unwrap());
+        } else {
+            locks.mutex("foo").lock().await.unwrap().detach(hour).await.unwrap();
+        }
+        // A label of the same client that no hold needs.
+        locks.mutex("bar").lock().label("bert").await.unwrap().release().await.unwrap();
+        assert_eq!(bench.texts().await.len(), 2, "at_least: {at_least}");
+        locks.close().await;
+        assert_eq!(bench.texts().await.len(), 1, "at_least: {at_least}");
+        let state = observer.inspect("foo").await.unwrap().unwrap();
+        assert_eq!(state.holders[0].who.as_deref(), Some("anna"), "at_least: {at_least}");
+        bench.send("FLUSHALL").await;
+    }
+}
+
+async fn a_label_that_another_client_has_used_is_not_deleted() {
+    let Some(bench) = Bench::new().await else { return };
+    let (first, second) = (bench.client("", "anna").await, bench.client("", "anna").await);
+    first.mutex("foo").lock().await.unwrap().release().await.unwrap();
+    let held = second.mutex("foo").lock().await.unwrap();
+    first.close().await;
+    let state = second.inspect("foo").await.unwrap().unwrap();
+    assert_eq!(state.holders[0].who.as_deref(), Some("anna"), "the label of a holder was deleted");
+    held.release().await.unwrap();
+
+    // A client with a label of its own.
+    bench.send("FLUSHALL").await;
+    let (first, second) = (bench.client("", "bert").await, bench.client("", "anna").await);
+    first.mutex("foo").lock().await.unwrap().release().await.unwrap();
+    second.mutex("foo").lock().await.unwrap().release().await.unwrap();
+    first.close().await;
+    assert_eq!(bench.texts().await.len(), 1, "the label of another client was deleted");
+    second.close().await;
+    assert_eq!(bench.texts().await, [""; 0]);
+}
+
+async fn a_client_that_shares_the_connection_of_a_closed_one_writes_its_label_again() {
+    let Some(bench) = Bench::new().await else { return };
+    let (store, anna) = (bench.store("").await, Who::new("anna").expect("legal"));
+    let [first, second] = [store.clone(), store].map(|store| Locks::new(store).with_who(anna.clone()));
+    first.mutex("foo").lock().await.unwrap().release().await.unwrap();
+    first.close().await;
+    let held = second.mutex("foo").lock().await.unwrap();
+    let state = second.inspect("foo").await.unwrap().unwrap();
+    assert_eq!(state.holders[0].who.as_deref(), Some("anna"));
     held.release().await.unwrap();
 }
 
